@@ -1,0 +1,52 @@
+// What one thread of the pool sees while it runs a step: its number, its scratch memory, a barrier, and a shared
+// queue of parts. All threads of a parallel step enter the same function ("single program, multiple data").
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace tg::cpu {
+
+// State shared by the threads of one run.
+struct Team {
+  explicit Team(int threads) : threads(threads) {}
+  const int threads;
+  static constexpr int queues = 4;                            // `each` calls between two barriers, at most
+  alignas(64) std::atomic<int> arrived{0};
+  alignas(64) std::atomic<std::uint32_t> generation{0};
+  alignas(64) std::atomic<std::int64_t> next[2][queues] = {}; // [generation & 1][call]: the next part to hand out
+};
+
+class Worker {
+ public:
+  Worker(Team& team, int thread) : thread(thread), threads(team.threads), team_(team) {}
+
+  const int thread;              // 0 … threads-1
+  const int threads;
+  std::byte* scratch = nullptr;  // this thread's own bytes, 64-byte aligned, contents undefined
+  std::byte* shared = nullptr;   // the step's bytes, one block for all threads, 64-byte aligned, undefined
+
+  // Returns when every thread of the team has called it; orders all memory accesses before it.
+  void barrier();
+
+  // Calls f(part) for parts 0 … parts-1, each on whichever thread asks next, in increasing order. Does not wait
+  // for the others: call barrier() before reading what they wrote. Every thread of the team must call it.
+  template <class F>
+  void each(std::int64_t parts, F&& f) {
+    if (threads == 1) {
+      for (std::int64_t p = 0; p < parts; ++p) f(p);
+      return;
+    }
+    std::atomic<std::int64_t>& next = queue();
+    for (std::int64_t p; (p = next.fetch_add(1, std::memory_order_relaxed)) < parts;) f(p);
+  }
+
+ private:
+  std::atomic<std::int64_t>& queue();
+  Team& team_;
+  std::uint32_t generation_ = 0;
+  int calls_ = 0;
+};
+
+}  // namespace tg::cpu

@@ -1,0 +1,114 @@
+// Element types: the eight dtypes a tensor can have, their names, sizes and C++ storage types.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tg {
+
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, u8, boolean };
+
+inline constexpr DType f64 = DType::f64, f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
+inline constexpr DType i64 = DType::i64, i32 = DType::i32, u8 = DType::u8, boolean = DType::boolean;
+
+inline constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
+
+// Bytes of one element.
+constexpr std::size_t size_of(DType t) {
+  constexpr std::size_t bytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+  return bytes[static_cast<int>(t)];
+}
+
+constexpr std::string_view name_of(DType t) {
+  constexpr std::string_view names[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool"};
+  return names[static_cast<int>(t)];
+}
+
+constexpr bool is_float(DType t) { return t <= DType::f16; }
+constexpr bool is_int(DType t) { return t == DType::i64 || t == DType::i32 || t == DType::u8; }
+
+// The type a kernel computes in: half types accumulate in f32, integers and booleans in i64.
+constexpr DType compute_type(DType t) { return t == f64 ? f64 : is_float(t) ? f32 : i64; }
+
+// bfloat16: the upper half of an f32; conversion rounds to nearest even and keeps NaN a NaN.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+  bfloat16() = default;
+  constexpr explicit bfloat16(float x) {
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+    bits = (u & 0x7fffffffu) > 0x7f800000u ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
+                                           : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+  }
+  constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+// IEEE binary16; conversion rounds to nearest even, with subnormals, infinities and NaN.
+struct float16 {
+  std::uint16_t bits = 0;
+  float16() = default;
+  constexpr explicit float16(float x) {
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;
+    const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
+    if (magnitude > 0x7f800000u) {  // NaN
+      bits = static_cast<std::uint16_t>(sign | 0x7e00u);
+    } else if (magnitude >= 0x477ff000u) {  // rounds to 2^16 or more
+      bits = static_cast<std::uint16_t>(sign | 0x7c00u);
+    } else if (magnitude >= 0x38800000u) {  // normal: rebias the exponent, round the low 13 bits away
+      const std::uint32_t r = magnitude - 0x38000000u;
+      bits = static_cast<std::uint16_t>(sign | ((r + 0xfffu + ((r >> 13) & 1u)) >> 13));
+    } else {  // subnormal or zero: adding 0.5 places the result in the low mantissa bits, rounded by the FPU
+      const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+      bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
+    }
+  }
+  constexpr explicit operator float() const {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+    const std::uint32_t exponent = (bits >> 10) & 31u, mantissa = bits & 0x3ffu;
+    if (exponent == 31u) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+    if (exponent != 0u) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+};
+
+// storage_t<DType::bf16> is bfloat16, and dtype_of<float> is f32.
+template <DType> struct Storage;
+template <> struct Storage<DType::f64> { using type = double; };
+template <> struct Storage<DType::f32> { using type = float; };
+template <> struct Storage<DType::bf16> { using type = bfloat16; };
+template <> struct Storage<DType::f16> { using type = float16; };
+template <> struct Storage<DType::i64> { using type = std::int64_t; };
+template <> struct Storage<DType::i32> { using type = std::int32_t; };
+template <> struct Storage<DType::u8> { using type = std::uint8_t; };
+template <> struct Storage<DType::boolean> { using type = bool; };
+template <DType T> using storage_t = typename Storage<T>::type;
+
+template <class T> inline constexpr DType dtype_of = [] { static_assert(sizeof(T) == 0, "no dtype for this type"); return f32; }();
+template <> inline constexpr DType dtype_of<double> = DType::f64;
+template <> inline constexpr DType dtype_of<float> = DType::f32;
+template <> inline constexpr DType dtype_of<bfloat16> = DType::bf16;
+template <> inline constexpr DType dtype_of<float16> = DType::f16;
+template <> inline constexpr DType dtype_of<std::int64_t> = DType::i64;
+template <> inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+template <> inline constexpr DType dtype_of<bool> = DType::boolean;
+
+// Calls f with a value of the dtype's storage type: dispatch(t, [](auto zero) { using T = decltype(zero); … }).
+template <class F>
+decltype(auto) dispatch(DType t, F&& f) {
+  switch (t) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(bfloat16{});
+    case DType::f16: return f(float16{});
+    case DType::i64: return f(std::int64_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::u8: return f(std::uint8_t{});
+    case DType::boolean: break;
+  }
+  return f(bool{});
+}
+
+}  // namespace tg
