@@ -1,0 +1,17 @@
+# The CPU kernels, compiled once per instruction set: backends/cpu/kernels/*.cpp with TG_ISA naming the namespace.
+# Which set runs is chosen at run time (backends/cpu/isa.cpp).
+file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp)
+
+function(tilegrad_kernels isa)  # further arguments: compiler flags
+  add_library(tilegrad_kernels_${isa} OBJECT ${TILEGRAD_KERNELS})
+  target_compile_definitions(tilegrad_kernels_${isa} PRIVATE TG_ISA=${isa})
+  target_compile_options(tilegrad_kernels_${isa} PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast ${ARGN})
+  target_sources(tilegrad PRIVATE $<TARGET_OBJECTS:tilegrad_kernels_${isa}>)
+  target_compile_definitions(tilegrad PRIVATE TILEGRAD_ISA_${isa})
+endfunction()
+
+tilegrad_kernels(baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  tilegrad_kernels(avx2 -march=haswell -mtune=generic)
+  tilegrad_kernels(avx512 -march=skylake-avx512 -mprefer-vector-width=512 -mtune=icelake-server)
+endif()
