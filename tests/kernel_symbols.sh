@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Checks that the object files of one instruction set define no symbol outside their own namespace tg::cpu::ISA.
+#
+# The same kernels are compiled several times, with and without AVX. Whatever inline function or template of the
+# standard library (or of ours) they emit out of line becomes a weak symbol of the same name in each of these objects
+# and in the rest of the library, and the linker keeps any one of them. If it keeps the AVX-512 one, the whole program
+# runs AVX-512 code, and dies of SIGILL on a machine without it. A symbol is safe when the namespace is part of its
+# name, be it only in a template argument, because then no other object can define it.
+#   kernel_symbols.sh NM ISA OBJECT... | NM --self-test COMPILER
+set -euo pipefail
+nm=$1
+
+check() {  # check ISA OBJECT...: prints each unsafe symbol; fails if there is one
+  local isa=$1
+  shift
+  [ $# -gt 0 ] || { echo "no objects to check"; return 1; }
+  # Upper-case letters are global symbols, u, v and w the weak ones. DW.ref.* only points at the exception handler.
+  "$nm" -A -C --defined-only "$@" | awk -v space="tg::cpu::$isa::" '
+    / [A-Zuvw] / && !index($0, space) && !/ V DW\.ref\./ { print "outside " space " " $0; faults++ }
+    END { exit faults > 0 }'
+}
+
+self_test() {  # self_test COMPILER
+  dir=$(mktemp -d)
+  trap 'rm -rf "$dir"' EXIT
+  compile() {
+    cat >"$dir/$1.cpp"
+    "$compiler" -std=c++20 -O3 -c "$dir/$1.cpp" -o "$dir/$1.o"
+  }
+  local compiler=$1
+  compile clean <<'EOF'
+namespace tg { template <class F> [[gnu::noinline]] int call(F f) { return f() + 1; } }
+namespace tg::cpu::avx2 {
+inline int once = 1;
+int kernel() { return tg::call([] { return once; }); }
+}
+EOF
+  check avx2 "$dir/clean.o" || { echo "a clean object was refused"; exit 1; }
+  compile global <<'EOF'
+int kernel() { return 1; }
+EOF
+  compile inline_function <<'EOF'
+namespace tg { [[gnu::noinline]] inline int shared(int x) { return x * x; } }
+namespace tg::cpu::avx2 { int kernel(int x) { return tg::shared(x); } }
+EOF
+  compile std_template <<'EOF'
+#include <map>
+namespace tg::cpu::avx2 { int kernel(std::map<int, int>& m, int i) { return m[i] + m[i + 1]; } }
+EOF
+  compile inline_variable <<'EOF'
+namespace tg { inline int counter = 1; }
+namespace tg::cpu::avx2 { int kernel() { return tg::counter++; } }
+EOF
+  compile other_isa <<'EOF'
+namespace tg::cpu::avx512 { int kernel() { return 1; } }
+EOF
+  for fault in global inline_function std_template inline_variable other_isa; do
+    if check avx2 "$dir/$fault.o" >/dev/null; then echo "not caught: $fault"; exit 1; fi
+    if check avx2 "$dir/clean.o" "$dir/$fault.o" >/dev/null; then echo "not caught behind a clean object: $fault"; exit 1; fi
+  done
+  if check avx2 >/dev/null; then echo "not caught: nothing to check"; exit 1; fi
+}
+
+if [ "$2" = --self-test ]; then self_test "$3"; else check "${@:2}"; fi
