@@ -1,0 +1,72 @@
+// JSON (RFC 8259), strictly: a pull reader that holds no tree, so that a hostile file costs no more memory
+// than its size, and the two functions a writer needs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace tg {
+
+// Walks one JSON text. Every call takes the next value and throws FormatError, "<where>: … at byte N", when
+// it is not of the kind asked for, or the text is not JSON: no comments, no trailing commas, no duplicate
+// keys, no lone surrogates, no control characters in strings, well-formed UTF-8, at most 64 levels deep.
+//
+//   JsonReader json(text, "[load] config.json");
+//   json.begin_object();
+//   while (auto key = json.next_key()) { if (*key == "width") width = json.integer(); else json.skip(); }
+//   json.end();
+class JsonReader {
+ public:
+  enum class Kind { object, array, string, number, logical, null };
+  static constexpr std::size_t max_depth = 64;
+
+  JsonReader(std::string_view text, std::string where);  // text must outlive the reader
+
+  Kind peek();          // kind of the next value, which is not taken
+  void begin_object();  //
+  std::optional<std::string>
+  next_key();              // nothing when the object ends; otherwise its value must be taken next
+  void begin_array();      //
+  bool next_item();        // false when the array ends; otherwise the item must be taken next
+  std::string string();    //
+  double number();         // finite; what f64 cannot hold is an error
+  std::int64_t integer();  // written without fraction or exponent, within 64 bits
+  bool boolean();          //
+  void null();             //
+  void skip();             // any one value, checked as strictly as the rest
+  void end();              // only white space may follow
+
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  struct Level {
+    bool object;
+    bool first = true;
+    std::unordered_set<std::string> keys;
+  };
+  void space();
+  void open(bool object);
+  bool next(bool object);
+  void literal(std::string_view word);
+  std::string_view number_token();
+  unsigned hex4();
+
+  std::string_view text_;
+  std::string where_;
+  std::size_t at_ = 0;
+  std::vector<Level> levels_;
+};
+
+// s as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD: the result is always valid
+// JSON.
+std::string json_string(std::string_view s);
+
+// The shortest digits that read back as the same value; NaN and infinities, which JSON lacks, become null.
+std::string json_number(double x);
+std::string json_number(float x);
+
+}  // namespace tg

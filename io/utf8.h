@@ -1,0 +1,22 @@
+// UTF-8: the check that text is well formed (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF),
+// and the way between bytes and code points.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tg {
+
+// How many bytes from the start are well-formed UTF-8: s.size() when all are, otherwise the offset of the
+// first byte of the first ill-formed sequence.
+std::size_t utf8_valid_bytes(std::string_view s);
+
+// The code point at byte i of well-formed s, i < s.size(); moves i to the next one. Throws FormatError on an
+// ill-formed sequence.
+char32_t utf8_next(std::string_view s, std::size_t& i);
+
+// Appends the encoding of a code point that UTF-8 can hold.
+void utf8_append(std::string& out, char32_t c);
+
+}  // namespace tg
