@@ -6,6 +6,9 @@ function(tilegrad_kernels isa)  # further arguments: compiler flags
   add_library(tilegrad_kernels_${isa} OBJECT ${TILEGRAD_KERNELS})
   target_compile_definitions(tilegrad_kernels_${isa} PRIVATE TG_ISA=${isa})
   target_compile_options(tilegrad_kernels_${isa} PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # its own AVX-512 intrinsics trip these
+    target_compile_options(tilegrad_kernels_${isa} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
   target_sources(tilegrad PRIVATE $<TARGET_OBJECTS:tilegrad_kernels_${isa}>)
   target_compile_definitions(tilegrad PRIVATE TILEGRAD_ISA_${isa})
 endfunction()

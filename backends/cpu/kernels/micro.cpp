@@ -1,0 +1,108 @@
+#include "backends/cpu/kernels/micro.h"
+
+namespace tg::cpu::TG_ISA {
+namespace {
+
+template <class T>
+using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, int tail,
+                        bool accumulate);
+
+// One tile of M rows and N vectors; the last vector has `tail` columns. Partial: the last vector of B must
+// not be read beyond them.
+template <class T, int M, int N, bool Partial>
+void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, int tail,
+            bool accumulate) {
+  using V = vector_t<T>;
+  constexpr int W = lanes<V>;
+  V sum[M][N] = {};
+  const T*
+      row[(M + 2) / 3];  // every third row has a pointer: rows between are at one and two strides from it
+#pragma GCC unroll 8
+  for (int i = 0; i < (M + 2) / 3; ++i) row[i] = a + 3 * i * a_row;
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) __builtin_prefetch(c + i * ldc, 1);
+  for (i64 p = 0; p < k; ++p, b += ldb) {
+    V bv[N];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j)
+      bv[j] = Partial && j == N - 1 ? load_partial(b + j * W, tail) : load(b + j * W);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) {
+      const V av = splat<V>(row[i / 3][(i % 3) * a_row]);
+#pragma GCC unroll 8
+      for (int j = 0; j < N; ++j) sum[i][j] = fma(av, bv[j], sum[i][j]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < (M + 2) / 3; ++i) row[i] += a_col;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) {
+      T* to = c + i * ldc + j * W;
+      if (j == N - 1 && tail < W) {
+        store_partial(to, accumulate ? load_partial(to, tail) + sum[i][j] : sum[i][j], tail);
+      } else {
+        store(to, accumulate ? load(to) + sum[i][j] : sum[i][j]);
+      }
+    }
+  }
+}
+
+// Few rows leave registers for more columns: what keeps enough independent sums in flight.
+constexpr int wide(int rows) {
+  constexpr bool many = TG_VECTOR_BYTES == 64;  // registers
+  return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 3) ? 4 : 2;
+}
+
+template <class T, int... I>
+struct Kernels {  // [rows - 1]
+  static constexpr Kernel<T> two[] = {kernel<T, I + 1, 2, false>...},
+                             two_partial[] = {kernel<T, I + 1, 2, true>...};
+  static constexpr Kernel<T> one[] = {kernel<T, I + 1, 1, false>...},
+                             one_partial[] = {kernel<T, I + 1, 1, true>...};
+  static constexpr Kernel<T> many[] = {kernel<T, I + 1, wide(I + 1), false>...};
+};
+#if TG_VECTOR_BYTES == 64
+template <class T>
+using AllKernels = Kernels<T, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13>;
+#elif TG_VECTOR_BYTES == 32
+template <class T>
+using AllKernels = Kernels<T, 0, 1, 2, 3, 4, 5>;
+#else
+template <class T>
+using AllKernels = Kernels<T, 0, 1, 2, 3>;
+#endif
+
+}  // namespace
+
+template <class T>
+void multiply(i64 m, i64 n, i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
+              bool accumulate, bool padded) {
+  if (m <= 0) return;
+  constexpr int W = Tile<T>::width;
+  const RowChunks<T> chunks(m);
+  const int span = wide(static_cast<int>((m + chunks.count - 1) / chunks.count)) * W;
+  for (i64 j = 0; j < n;) {
+    const i64 left = n - j;
+    const bool whole = left >= span, two = !whole && left > W;
+    const i64 columns = whole ? span : left < 2 * W ? left : 2 * W;
+    const int tail = static_cast<int>(whole || columns == 2 * W ? W : two ? columns - W : columns);
+    const bool partial = tail < W && !padded;
+    const Kernel<T>* kernels = whole ? AllKernels<T>::many
+                               : two ? (partial ? AllKernels<T>::two_partial : AllKernels<T>::two)
+                                     : (partial ? AllKernels<T>::one_partial : AllKernels<T>::one);
+    for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
+      const i64 i = chunks.start(chunk), rows = chunks.start(chunk + 1) - i;
+      kernels[rows - 1](k, a + i * a_row, a_row, a_col, b + j, ldb, c + i * ldc + j, ldc, tail, accumulate);
+    }
+    j += columns;
+  }
+}
+
+template void multiply<float>(i64, i64, i64, const float*, i64, i64, const float*, i64, float*, i64, bool,
+                              bool);
+template void multiply<double>(i64, i64, i64, const double*, i64, i64, const double*, i64, double*, i64, bool,
+                               bool);
+
+}  // namespace tg::cpu::TG_ISA

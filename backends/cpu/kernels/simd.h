@@ -1,0 +1,339 @@
+// Vectors as wide as the instruction set of the translation unit: F32, F64 and their integers, loads and
+// stores with conversion from and to the storage types, partial loads and stores for edges, and what hardware
+// has as one instruction. Arithmetic and comparisons are the compiler's vector operators; a comparison gives
+// an integer vector of 0 and -1, the mask that `select` takes. Elementary functions are in simd_math.h.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define TG_INLINE inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#define TG_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define TG_VECTOR_BYTES 32
+#else
+#define TG_VECTOR_BYTES 16
+#endif
+
+namespace tg::cpu::TG_ISA {
+
+using i64 = std::int64_t;
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(TG_VECTOR_BYTES)));
+};
+using F32 = VectorOf<float>::type;
+using F64 = VectorOf<double>::type;
+using I32 = VectorOf<std::int32_t>::type;
+using U32 = VectorOf<std::uint32_t>::type;
+using I64 = VectorOf<std::int64_t>::type;
+
+// What a storage type is computed in: its scalar, the vector of it and the mask a comparison of two gives.
+template <class T>
+struct Compute {  // f32, bf16, f16
+  using scalar = float;
+  using vector = F32;
+  using mask = I32;
+};
+template <>
+struct Compute<double> {
+  using scalar = double;
+  using vector = F64;
+  using mask = I64;
+};
+template <class T>
+using compute_t = typename Compute<T>::scalar;
+template <class T>
+using vector_t = typename Compute<T>::vector;
+
+template <class V>
+inline constexpr int lanes = TG_VECTOR_BYTES / sizeof(V{}[0]);
+
+template <class To, class From>
+TG_INLINE To bits_as(From v) {  // reinterprets the bits
+  static_assert(sizeof(To) == sizeof(From));
+  return (To)v;
+}
+template <class V, class S>
+TG_INLINE V splat(S x) {
+  using E = decltype(V{}[0] + V{}[0]);
+  return static_cast<E>(x) - V{};  // x - 0 is x for every x, -0 included
+}
+
+// ---- loads and stores, unaligned; `n` in a partial one is the number of elements, 0 … lanes ----
+
+TG_INLINE F32 load(const float* p) {
+  F32 v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+TG_INLINE F64 load(const double* p) {
+  F64 v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+TG_INLINE I32 load(const std::int32_t* p) {
+  I32 v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+TG_INLINE I64 load(const std::int64_t* p) {
+  I64 v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class E, class V>
+TG_INLINE void store_bits(E* p, V v) {
+  static_assert(sizeof(E) == sizeof(v[0]));
+  __builtin_memcpy(p, &v, sizeof v);
+}
+TG_INLINE void store(float* p, F32 v) {
+  store_bits(p, v);
+}
+TG_INLINE void store(double* p, F64 v) {
+  store_bits(p, v);
+}
+TG_INLINE void store(std::int32_t* p, I32 v) {
+  store_bits(p, v);
+}
+TG_INLINE void store(std::int64_t* p, I64 v) {
+  store_bits(p, v);
+}
+
+TG_INLINE F32 load(const bfloat16* p) {
+#if TG_VECTOR_BYTES == 64
+  return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#elif TG_VECTOR_BYTES == 32
+  return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#else
+  U32 u;
+  for (int i = 0; i < lanes<U32>; ++i) u[i] = static_cast<std::uint32_t>(p[i].bits) << 16;
+  return (F32)u;
+#endif
+}
+TG_INLINE void store(bfloat16* p, F32 v) {  // rounds to nearest even, keeps NaN a NaN
+  const U32 u = (U32)v;
+  const U32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const I32 number = v == v;
+  const U32 h = ((U32)number & rounded) | (~(U32)number & ((u >> 16) | 0x40u));
+#if TG_VECTOR_BYTES == 64
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)h));
+#elif TG_VECTOR_BYTES == 32
+  const __m256i packed = _mm256_packus_epi32((__m256i)h, (__m256i)h);
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+#else
+  for (int i = 0; i < lanes<U32>; ++i) p[i].bits = static_cast<std::uint16_t>(h[i]);
+#endif
+}
+TG_INLINE F32 load(const float16* p) {
+#if TG_VECTOR_BYTES == 64
+  return (F32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif TG_VECTOR_BYTES == 32
+  return (F32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+  F32 v;
+  for (int i = 0; i < lanes<F32>; ++i) v[i] = static_cast<float>(p[i]);
+  return v;
+#endif
+}
+TG_INLINE void store(float16* p, F32 v) {  // rounds to nearest even
+#if TG_VECTOR_BYTES == 64
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif TG_VECTOR_BYTES == 32
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  for (int i = 0; i < lanes<F32>; ++i) p[i] = float16(v[i]);
+#endif
+}
+
+template <class T>
+TG_INLINE auto load_partial(const T* p, int n) {  // the missing lanes are 0
+  T full[lanes<vector_t<T>>] = {};
+  for (int i = 0; i < n; ++i) full[i] = p[i];
+  return load(full);
+}
+template <class T, class V>
+TG_INLINE void store_partial(T* p, V v, int n) {
+  T full[lanes<V>];
+  store(full, v);
+  for (int i = 0; i < n; ++i) p[i] = full[i];
+}
+#if TG_VECTOR_BYTES == 64
+TG_INLINE F32 load_partial(const float* p, int n) {
+  return (F32)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+TG_INLINE F64 load_partial(const double* p, int n) {
+  return (F64)_mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+}
+TG_INLINE void store_partial(float* p, F32 v, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), (__m512)v);
+}
+TG_INLINE void store_partial(double* p, F64 v, int n) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), (__m512d)v);
+}
+#elif TG_VECTOR_BYTES == 32
+TG_INLINE __m256i partial_mask32(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+TG_INLINE __m256i partial_mask64(int n) {
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+TG_INLINE F32 load_partial(const float* p, int n) {
+  return (F32)_mm256_maskload_ps(p, partial_mask32(n));
+}
+TG_INLINE F64 load_partial(const double* p, int n) {
+  return (F64)_mm256_maskload_pd(p, partial_mask64(n));
+}
+TG_INLINE void store_partial(float* p, F32 v, int n) {
+  _mm256_maskstore_ps(p, partial_mask32(n), (__m256)v);
+}
+TG_INLINE void store_partial(double* p, F64 v, int n) {
+  _mm256_maskstore_pd(p, partial_mask64(n), (__m256d)v);
+}
+#endif
+
+// ---- one-instruction operations ----
+
+template <class M, class V>
+TG_INLINE V select(M mask, V a, V b) {  // mask ? a : b, lane by lane
+  return mask ? a : b;
+}
+
+// a·b + c, fused where the instruction set has it.
+#if TG_VECTOR_BYTES == 64
+TG_INLINE F32 fma(F32 a, F32 b, F32 c) {
+  return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+TG_INLINE F64 fma(F64 a, F64 b, F64 c) {
+  return (F64)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+#elif TG_VECTOR_BYTES == 32
+TG_INLINE F32 fma(F32 a, F32 b, F32 c) {
+  return (F32)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+TG_INLINE F64 fma(F64 a, F64 b, F64 c) {
+  return (F64)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#else
+template <class V>
+TG_INLINE V fma(V a, V b, V c) {
+  return a * b + c;
+}
+#endif
+
+// max(a, b) is a > b ? a : b, min(a, b) is a < b ? a : b: where either is NaN the result is b.
+#if TG_VECTOR_BYTES == 64
+TG_INLINE F32 max(F32 a, F32 b) {
+  return (F32)_mm512_max_ps((__m512)a, (__m512)b);
+}
+TG_INLINE F64 max(F64 a, F64 b) {
+  return (F64)_mm512_max_pd((__m512d)a, (__m512d)b);
+}
+TG_INLINE F32 min(F32 a, F32 b) {
+  return (F32)_mm512_min_ps((__m512)a, (__m512)b);
+}
+TG_INLINE F64 min(F64 a, F64 b) {
+  return (F64)_mm512_min_pd((__m512d)a, (__m512d)b);
+}
+TG_INLINE F32 sqrt(F32 a) {
+  return (F32)_mm512_sqrt_ps((__m512)a);
+}
+TG_INLINE F64 sqrt(F64 a) {
+  return (F64)_mm512_sqrt_pd((__m512d)a);
+}
+TG_INLINE F32 round(F32 a) {
+  return (F32)_mm512_roundscale_ps((__m512)a, 8);
+}  // to nearest even
+#elif TG_VECTOR_BYTES == 32
+TG_INLINE F32 max(F32 a, F32 b) {
+  return (F32)_mm256_max_ps((__m256)a, (__m256)b);
+}
+TG_INLINE F64 max(F64 a, F64 b) {
+  return (F64)_mm256_max_pd((__m256d)a, (__m256d)b);
+}
+TG_INLINE F32 min(F32 a, F32 b) {
+  return (F32)_mm256_min_ps((__m256)a, (__m256)b);
+}
+TG_INLINE F64 min(F64 a, F64 b) {
+  return (F64)_mm256_min_pd((__m256d)a, (__m256d)b);
+}
+TG_INLINE F32 sqrt(F32 a) {
+  return (F32)_mm256_sqrt_ps((__m256)a);
+}
+TG_INLINE F64 sqrt(F64 a) {
+  return (F64)_mm256_sqrt_pd((__m256d)a);
+}
+TG_INLINE F32 round(F32 a) {
+  return (F32)_mm256_round_ps((__m256)a, 8);
+}
+#else
+template <class V>
+TG_INLINE V max(V a, V b) {
+  return a > b ? a : b;
+}
+template <class V>
+TG_INLINE V min(V a, V b) {
+  return a < b ? a : b;
+}
+template <class V>
+TG_INLINE V sqrt(V a) {
+  V r;
+  for (int i = 0; i < lanes<V>; ++i) r[i] = sizeof(r[0]) == 4 ? __builtin_sqrtf(a[i]) : __builtin_sqrt(a[i]);
+  return r;
+}
+TG_INLINE F32 round(F32 a) {  // adding 1.5·2^23 leaves no fraction bits; larger magnitudes have none already
+  const F32 magic = splat<F32>(0x1.8p23f);
+  const I32 small = (I32)((U32)a & 0x7fffffffu) < 0x4b000000;
+  return select(small, (a + magic) - magic, a);
+}
+#endif
+
+TG_INLINE F32 abs(F32 a) {
+  return (F32)((U32)a & 0x7fffffffu);
+}
+TG_INLINE F64 abs(F64 a) {
+  return (F64)((I64)a & INT64_MAX);
+}
+TG_INLINE F32 copysign(F32 magnitude, F32 sign) {
+  return (F32)(((U32)magnitude & 0x7fffffffu) | ((U32)sign & 0x80000000u));
+}
+TG_INLINE F64 copysign(F64 magnitude, F64 sign) {
+  return (F64)(((I64)magnitude & INT64_MAX) | ((I64)sign & INT64_MIN));
+}
+
+TG_INLINE I32 to_int(F32 a) {
+  return __builtin_convertvector(a, I32);
+}  // towards zero; |a| < 2^31
+TG_INLINE F32 to_float(I32 a) {
+  return __builtin_convertvector(a, F32);
+}
+
+// Horizontal sums and maxima, always in the same order of lanes: halves are combined pairwise.
+template <class V>
+TG_INLINE auto reduce_add(V v) {
+  auto a = v[0] + v[0];
+  decltype(a) t[lanes<V>];
+  __builtin_memcpy(t, &v, sizeof v);
+  for (int half = lanes<V> / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) t[i] += t[i + half];
+  return t[0];
+}
+template <class V>
+TG_INLINE auto reduce_max(V v) {
+  auto a = v[0] + v[0];
+  decltype(a) t[lanes<V>];
+  __builtin_memcpy(t, &v, sizeof v);
+  for (int half = lanes<V> / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) t[i] = t[i] > t[i + half] ? t[i] : t[i + half];
+  return t[0];
+}
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,104 @@
+// The f32 polynomials of the vector functions against the C library in f64, over a stride through all bit
+// patterns. Compiled for the baseline; the pointwise kernels' own tests cover the other instruction sets.
+#define TG_ISA simd_test
+#include "backends/cpu/kernels/simd_math.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace tg::cpu::simd_test {
+namespace {
+
+// The largest error in units of the last place over finite |x| ≤ limit; infinite where a special value is
+// wrong.
+template <class F, class G>
+double worst_ulp(F f, G exact, float limit) {
+  constexpr int W = lanes<F32>;
+  double worst = 0;
+  for (std::uint64_t u = 0; u < 0x100000000ull; u += W * 4099) {
+    float in[W], out[W];
+    for (int i = 0; i < W; ++i) {
+      const auto bits = static_cast<std::uint32_t>(u + static_cast<std::uint64_t>(i) * 4099);
+      std::memcpy(in + i, &bits, 4);
+    }
+    store(out, f(load(in)));
+    for (int i = 0; i < W; ++i) {
+      if (std::isfinite(in[i]) && std::fabs(in[i]) > limit) continue;
+      const double want = exact(static_cast<double>(in[i]));
+      const auto rounded = static_cast<float>(want);
+      if (!std::isfinite(rounded) || !std::isfinite(out[i])) {
+        const bool same = std::isnan(rounded) ? std::isnan(out[i]) : rounded == out[i];
+        if (!same) return INFINITY;
+        continue;
+      }
+      const int exponent = want == 0 ? -126 : std::max(std::ilogb(want), -126);
+      worst = std::max(worst, std::fabs(out[i] - want) / std::ldexp(1.0, exponent - 23));
+    }
+  }
+  return worst;
+}
+
+constexpr float everywhere = INFINITY;
+
+TEST(SimdMath, Exp2) {
+  EXPECT_LE(worst_ulp([](F32 x) { return exp2(x); }, [](double x) { return std::exp2(x); }, everywhere), 2);
+}
+TEST(SimdMath, Exp) {
+  EXPECT_LE(worst_ulp([](F32 x) { return exp(x); }, [](double x) { return std::exp(x); }, everywhere), 2);
+}
+TEST(SimdMath, Log) {
+  EXPECT_LE(worst_ulp([](F32 x) { return log(x); }, [](double x) { return std::log(x); }, everywhere), 3);
+}
+TEST(SimdMath, Tanh) {
+  EXPECT_LE(worst_ulp([](F32 x) { return tanh(x); }, [](double x) { return std::tanh(x); }, everywhere), 2);
+}
+TEST(SimdMath, Erf) {
+  EXPECT_LE(worst_ulp([](F32 x) { return erf(x); }, [](double x) { return std::erf(x); }, everywhere), 2);
+}
+TEST(SimdMath, Sin) {
+  EXPECT_LE(worst_ulp([](F32 x) { return sin(x); }, [](double x) { return std::sin(x); }, everywhere), 2);
+}
+TEST(SimdMath, Cos) {
+  EXPECT_LE(worst_ulp([](F32 x) { return cos(x); }, [](double x) { return std::cos(x); }, everywhere), 2);
+}
+
+TEST(SimdLoads, HalfTypesRoundLikeTheirScalars) {
+  constexpr int W = lanes<F32>;
+  for (std::uint64_t u = 0; u < 0x100000000ull; u += W * 65521) {
+    float in[W];
+    for (int i = 0; i < W; ++i) {
+      const auto bits = static_cast<std::uint32_t>(u + static_cast<std::uint64_t>(i) * 65521);
+      std::memcpy(in + i, &bits, 4);
+    }
+    bfloat16 b[W];
+    float16 h[W];
+    store(b, load(in));
+    store(h, load(in));
+    for (int i = 0; i < W; ++i) {
+      if (std::isnan(in[i])) {
+        EXPECT_TRUE(std::isnan(static_cast<float>(b[i])) && std::isnan(static_cast<float>(h[i])));
+        continue;
+      }
+      EXPECT_EQ(b[i].bits, bfloat16(in[i]).bits);
+      EXPECT_EQ(h[i].bits, float16(in[i]).bits);
+    }
+  }
+}
+
+TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {
+  constexpr int W = lanes<F32>;
+  float from[W], to[W];
+  for (int i = 0; i < W; ++i) from[i] = static_cast<float>(i + 1);
+  for (int n = 0; n <= W; ++n) {
+    std::fill(to, to + W, -1.f);
+    const F32 v = load_partial(from, n);
+    for (int i = 0; i < W; ++i) EXPECT_EQ(v[i], i < n ? from[i] : 0.f);
+    store_partial(to, load(from), n);
+    for (int i = 0; i < W; ++i) EXPECT_EQ(to[i], i < n ? from[i] : -1.f);
+  }
+}
+
+}  // namespace
+}  // namespace tg::cpu::simd_test
