@@ -1,0 +1,60 @@
+// What flash_attn offers (design §5), as plain values for the oracle of masked_attention.h.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <optional>
+
+#include "tests/reference/matrix.h"
+
+namespace tg::reference {
+
+struct AttentionShape {
+  Index B, H, Hk, L, T, d, dv;  // H is a multiple of Hk; query head h reads key head h / (H / Hk)
+};
+
+struct AttentionOptions {
+  std::optional<double> scale;                // 1/√d if absent
+  bool causal = false;                        // key t ≤ i + T − L, or
+  bool top_left = false;                      // with this, key t ≤ i
+  Index window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; −1: no bound
+  Vector bias;                                // empty, or row-major of the next line's shape; −∞ masks
+  std::array<Index, 4> bias_shape = {1, 1, 1, 1};  // each axis 1 or that of [B, H, L, T]
+  double softcap = 0;             // cap·tanh(s/cap) on the scaled score, before the bias; 0: none
+  Vector sink;                    // empty or [H]: a logit in the denominator that has no value row
+  std::vector<Index> cu_q, cu_k;  // empty, or [S + 1]: sequence s is rows cu_q[s]…, keys cu_k[s]…
+  std::vector<Index> kv_lengths;  // empty or [B]: takes the place of T in row b; not with cu_q
+  double dropout = 0;             // P is divided by 1 − dropout where kept
+  std::function<bool(Index b, Index h, Index i, Index t)> keep;  // i, t in [0, L), [0, T) also when packed
+};
+
+// Whether query i of row b may see key t: sequences and lengths first, then the causal and window bounds.
+inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b, Index i, Index t) {
+  Index L = s.L, T = o.kv_lengths.empty() ? s.T : o.kv_lengths[b];
+  if (!o.cu_q.empty()) {
+    std::size_t n = 0;  // the sequence that row i is in
+    while (n + 1 < o.cu_q.size() && !(o.cu_q[n] <= i && i < o.cu_q[n + 1])) ++n;
+    if (n + 1 == o.cu_q.size()) return false;
+    L = o.cu_q[n + 1] - o.cu_q[n];
+    T = o.cu_k[n + 1] - o.cu_k[n];
+    i -= o.cu_q[n];
+    t -= o.cu_k[n];
+  }
+  if (t < 0 || t >= T) return false;
+  const Index diagonal = i + T - L;  // bottom-right: the last query meets the last key
+  if (o.causal && t > (o.top_left ? i : diagonal)) return false;
+  if (o.window_left >= 0 && t < diagonal - o.window_left) return false;
+  if (o.window_right >= 0 && t > diagonal + o.window_right) return false;
+  return true;
+}
+
+// Where entry (b, h, i, t) of the broadcast bias lies in its vector.
+inline Index bias_index(const AttentionOptions& o, Index b, Index h, Index i, Index t) {
+  const Index at[4] = {b, h, i, t};
+  Index offset = 0;
+  for (int axis = 0; axis < 4; ++axis)
+    offset = offset * o.bias_shape[axis] + (o.bias_shape[axis] == 1 ? 0 : at[axis]);
+  return offset;
+}
+
+}  // namespace tg::reference

@@ -1,0 +1,31 @@
+// How many entries attention reads from slow memory, for L = T and D = d (000 §1.3; 004 §2.2), and what an
+// N×N score matrix takes (003 Part II).
+#pragma once
+
+#include "tests/reference/matrix.h"
+
+namespace tg::reference {
+
+// Standard attention reads back the T×T matrix P.
+inline Index standard_attention_reads(Index T) {
+  return T * T;
+}
+
+// FlashAttention-1 loads K and V once in the outer loop, Q and O once per chunk: 2Td + 2Td ⌈T/Λ⌉, which is
+// O(Td + T²d/Λ).
+inline Index flash_attention_reads(Index T, Index d, Index chunk) {
+  const Index chunks = (T + chunk - 1) / chunk;
+  return 2 * T * d + 2 * T * d * chunks;
+}
+
+// The largest chunk that a fast memory of M entries takes: Λ = M/(4d).
+inline Index largest_chunk(Index M, Index d) {
+  return M / (4 * d);
+}
+
+// Bytes of an N×N matrix of 16-bit numbers.
+inline Index score_matrix_bytes(Index N) {
+  return 2 * N * N;
+}
+
+}  // namespace tg::reference

@@ -1,0 +1,112 @@
+// How the tests of tests/reference compare: each check returns a GoogleTest result that says where it failed
+// first.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "tests/reference/matrix.h"
+
+namespace tg::reference {
+
+// Entries uniform in [-1, 1), the same on every machine.
+inline Vector random_vector(Index n, std::uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  Vector x(n);
+  for (double& x_i : x) x_i = static_cast<double>(bits() >> 11) * 0x1p-52 - 1;
+  return x;
+}
+
+inline Matrix random_matrix(Index rows, Index cols, std::uint64_t seed) {
+  return {rows, cols, random_vector(rows * cols, seed)};
+}
+
+// |got − want| ≤ tolerance · max(1, max |want|) everywhere; equal infinities agree, a NaN never does.
+inline testing::AssertionResult close(const Vector& got, const Vector& want, double tolerance = 1e-12) {
+  if (got.size() != want.size())
+    return testing::AssertionFailure() << "sizes differ: " << got.size() << " and " << want.size();
+  double size = 1;
+  for (double w : want)
+    if (std::isfinite(w)) size = std::max(size, std::abs(w));
+  for (std::size_t i = 0; i < want.size(); ++i)
+    if (got[i] != want[i] && !(std::abs(got[i] - want[i]) <= tolerance * size))
+      return testing::AssertionFailure()
+             << "at " << i << ": got " << got[i] << ", want " << want[i] << ", apart "
+             << std::abs(got[i] - want[i]) << " > " << tolerance * size;
+  return testing::AssertionSuccess();
+}
+
+inline testing::AssertionResult close(const Matrix& got, const Matrix& want, double tolerance = 1e-12) {
+  if (got.rows != want.rows || got.cols != want.cols) return testing::AssertionFailure() << "shapes differ";
+  return close(got.data, want.data, tolerance);
+}
+
+inline testing::AssertionResult close(const Gradients& got, const Gradients& want, double tolerance = 1e-12) {
+  const auto q = close(got.z_Q, want.z_Q, tolerance);
+  if (!q) return testing::AssertionFailure() << "z_Q " << q.message();
+  const auto k = close(got.z_K, want.z_K, tolerance);
+  if (!k) return testing::AssertionFailure() << "z_K " << k.message();
+  const auto v = close(got.z_V, want.z_V, tolerance);
+  if (!v) return testing::AssertionFailure() << "z_V " << v.message();
+  return testing::AssertionSuccess();
+}
+
+inline bool all_finite(const Vector& x) {
+  return std::all_of(x.begin(), x.end(), [](double x_i) { return std::isfinite(x_i); });
+}
+
+// Whether x rounds to what is printed: within half a unit of the last decimal; a number printed without
+// decimals is meant exactly.
+inline bool rounds_to(double x, const std::string& printed) {
+  const auto point = printed.find('.');
+  const double half_unit =
+      point == std::string::npos ? 0 : 0.5 * std::pow(10.0, -double(printed.size() - point - 1));
+  return std::abs(x - std::stod(printed)) <= half_unit + 1e-13;
+}
+
+// The same for numbers in a row, or the rows of a matrix one after the other, with blanks between them.
+inline testing::AssertionResult prints_as(const Vector& x, const std::string& printed) {
+  std::istringstream words(printed);
+  std::string word;
+  std::size_t n = 0;
+  for (; words >> word; ++n) {
+    if (n == x.size()) return testing::AssertionFailure() << "more than " << n << " numbers are printed";
+    if (!rounds_to(x[n], word))
+      return testing::AssertionFailure() << "at " << n << ": " << x[n] << " does not print as " << word;
+  }
+  if (n != x.size()) return testing::AssertionFailure() << n << " numbers are printed, not " << x.size();
+  return testing::AssertionSuccess();
+}
+
+inline testing::AssertionResult prints_as(const Matrix& x, const std::string& printed) {
+  return prints_as(x.data, printed);
+}
+
+// ∂f/∂x by (f(x−2h) − 8f(x−h) + 8f(x+h) − f(x+2h)) / 12h. f reads x by reference. With h = 1e-3 the
+// truncation is about 3e-14 f⁽⁵⁾ and the rounding about 3e-13 |f|, so 1e-9 leaves room for f⁽⁵⁾ in the
+// thousands.
+inline Vector four_point_gradient(Vector& x, const std::function<double()>& f) {
+  const double h = 1e-3;
+  Vector gradient;
+  for (double& x_i : x) {
+    const double at = x_i;
+    const auto shifted = [&](double steps) { return x_i = at + steps * h, f(); };
+    gradient.push_back((shifted(-2) - 8 * shifted(-1) + 8 * shifted(1) - shifted(2)) / (12 * h));
+    x_i = at;
+  }
+  return gradient;
+}
+inline constexpr double kDifferenceTolerance = 1e-9;
+
+// Σ x ⊛ z, the loss whose gradient with respect to x is z.
+inline double weighted_sum(const Vector& x, const Vector& z) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * z[i];
+  return sum;
+}
+
+}  // namespace tg::reference
