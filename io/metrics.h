@@ -1,0 +1,40 @@
+// The record of a training run: one JSON object a line, readable by any tool while the run goes on.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/file.h"
+
+namespace tg {
+
+// A value that was not measured, or is not finite, is NaN here and null in the file.
+struct MetricsRow {
+  static constexpr float none = std::numeric_limits<float>::quiet_NaN();
+  std::int64_t step = 0;
+  float train_loss = none, val_loss = none;  // nats per token
+  float lr = none, grad_norm = none;
+  float tokens_per_s = none;
+};
+
+// {"step":10,"train_loss":2.5,"val_loss":null,"lr":0.001,"grad_norm":0.7,"tokens_per_s":81000}
+std::string to_json(const MetricsRow& row);
+
+class MetricsWriter {
+ public:
+  explicit MetricsWriter(const std::string& path);  // starts the file anew; Error when it cannot be written
+  void write(const MetricsRow& row);  // with the operating system on return; Error on a full disk
+  void close();
+
+ private:
+  OutputFile file_;
+};
+
+// The rows of such a file. A last line that a killed run left unfinished is dropped; any other line that is
+// not a row is a FormatError with its number.
+std::vector<MetricsRow> read_metrics(const std::string& path);
+
+}  // namespace tg

@@ -1,0 +1,72 @@
+// Text for language models: loading, a vocabulary of characters, the held-out part, and batches that are a
+// pure function of (seed, step), so that resuming a run needs no saved position.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg {
+
+// The content of a UTF-8 text file. Error when it is missing, a directory, unreadable or empty; FormatError
+// with the offset of the first bad byte when it is not UTF-8.
+std::string load_text(const std::string& path);
+
+// Characters are Unicode code points; ids are their places in ascending order, so that equal texts give equal
+// ids.
+class CharVocab {
+ public:
+  explicit CharVocab(std::string_view text);             // every character of a UTF-8 text
+  explicit CharVocab(std::vector<char32_t> characters);  // as saved; sorted here, FormatError for a duplicate
+
+  std::int64_t size() const { return static_cast<std::int64_t>(characters_.size()); }
+  const std::vector<char32_t>& characters() const { return characters_; }  // by id
+
+  // Error naming the first character that is not in the vocabulary, and its byte.
+  std::vector<std::int32_t> encode(std::string_view text) const;
+  // Error for an id outside [0, size).
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+ private:
+  std::vector<char32_t> characters_;
+};
+
+// The last tenth is held out: train is the first ⌊9n/10⌋ tokens. Views into `tokens`.
+struct TextSplit {
+  std::span<const std::int32_t> train, validation;
+};
+TextSplit split_text(std::span<const std::int32_t> tokens);
+
+// Crops of `context` tokens and, for each token, the one that follows it.
+class BatchSampler {
+ public:
+  // `tokens` must outlive the sampler. Error when `what` ("training text") is shorter than context + 1.
+  BatchSampler(std::span<const std::int32_t> tokens, std::int64_t batch, std::int64_t context,
+               std::string_view what);
+
+  std::int64_t batch() const { return batch_; }
+  std::int64_t context() const { return context_; }
+
+  // Random crops, drawn with replacement: row b starts at ⌊u·(n − context)⌋, u the 64-bit fraction of Philox
+  // block b under (seed, step). x and y are [batch, context].
+  void random(std::uint64_t seed, std::uint64_t step, std::span<std::int32_t> x,
+              std::span<std::int32_t> y) const;
+
+  // Batch k of `count`: the count·batch crops start evenly spaced from the first possible place to the last.
+  void evaluation(std::int64_t k, std::int64_t count, std::span<std::int32_t> x,
+                  std::span<std::int32_t> y) const;
+
+  // The least count for which evaluation() covers every token of the text.
+  std::int64_t evaluation_count() const;
+
+ private:
+  void crop(std::int64_t row, std::int64_t start, std::span<std::int32_t> x, std::span<std::int32_t> y) const;
+  void check(std::span<const std::int32_t> x, std::span<const std::int32_t> y) const;
+
+  std::span<const std::int32_t> tokens_;
+  std::int64_t batch_, context_;
+};
+
+}  // namespace tg

@@ -1,0 +1,123 @@
+// The command-line parser: what it takes, and that every mistake is one clear line with exit code 2.
+#include "tools/args.h"
+
+#include <gtest/gtest.h>
+
+namespace tg {
+namespace {
+
+struct Command {
+  std::int64_t steps = 2000;
+  double lr = 1e-3;
+  std::string text, mode = "train";
+  std::vector<std::string> ops{"all"};
+  bool quiet = false;
+  std::string out, err;  // what was printed
+
+  std::optional<int> run(std::vector<const char*> words) {
+    Args args("tool", "Does a thing.");
+    args.positional("mode", "what to do", mode, {.choices = {"train", "check"}});
+    args.option("text", "FILE", "text to learn", text, {.required = true});
+    args.option("steps", "N", "optimizer steps", steps, {.min = 1, .max = 1e9});
+    args.option("lr", "RATE", "learning rate", lr, {.min = 0});
+    args.option("op", "NAME", "op to check, may be repeated", ops);
+    args.flag("quiet", "no progress line", quiet);
+    args.example("tool --text a.txt", "a first run");
+    words.insert(words.begin(), "tool");
+    std::FILE* o = std::tmpfile();
+    std::FILE* e = std::tmpfile();
+    const auto code = args.parse(static_cast<int>(words.size()), words.data(), o, e);
+    out = content(o), err = content(e);
+    return code;
+  }
+  static std::string content(std::FILE* f) {
+    std::string s(static_cast<std::size_t>(std::ftell(f)), '\0');
+    std::rewind(f);
+    s.resize(std::fread(s.data(), 1, s.size(), f));
+    std::fclose(f);
+    return s;
+  }
+};
+
+TEST(Args, TakesBothSpellingsAndKeepsDefaults) {
+  Command c;
+  ASSERT_EQ(c.run({"check", "--text", "a b.txt", "--steps=12", "--lr", "-0", "--quiet"}), std::nullopt)
+      << c.err;
+  EXPECT_EQ(c.mode, "check");
+  EXPECT_EQ(c.text, "a b.txt");
+  EXPECT_EQ(c.steps, 12);
+  EXPECT_EQ(c.lr, 0.0);
+  EXPECT_TRUE(c.quiet);
+  EXPECT_EQ(c.ops, std::vector<std::string>{"all"});
+  EXPECT_EQ(c.out + c.err, "");
+  Command d;
+  ASSERT_EQ(d.run({"--text=x=y", "--lr=2.5e-4", "--op", "relu", "--op=exp"}), std::nullopt) << d.err;
+  EXPECT_EQ(d.text, "x=y");
+  EXPECT_EQ(d.lr, 2.5e-4);
+  EXPECT_EQ(d.steps, 2000);
+  EXPECT_EQ(d.ops, (std::vector<std::string>{"relu", "exp"}));
+}
+
+TEST(Args, EveryMistakeIsOneLineAndExitCodeTwo) {
+  const std::string see = " (see tool --help)\n";
+  const std::pair<std::vector<const char*>, std::string> cases[] = {
+      {{"--text", "a", "--stpes", "3"}, "unknown option --stpes, did you mean --steps?"},
+      {{"--text", "a", "--step=3"}, "unknown option --step, did you mean --steps?"},
+      {{"--text", "a", "-steps", "3"}, "unknown option -steps, did you mean --steps?"},
+      {{"--text", "a", "--zebra"}, "unknown option --zebra"},
+      {{"--text", "a", "--"}, "unknown option --"},
+      {{"--text"}, "--text wants a value: --text FILE"},
+      {{"--text", "--quiet"}, "--text wants a value: --text FILE"},
+      {{}, "missing --text FILE"},
+      {{"--text", "a", "--steps", "ten"}, "--steps got 'ten', wanted a whole number"},
+      {{"--text", "a", "--steps", "1.5"}, "--steps got '1.5', wanted a whole number"},
+      {{"--text", "a", "--steps", ""}, "--steps got '', wanted a whole number"},
+      {{"--text", "a", "--steps", "12x"}, "--steps got '12x', wanted a whole number"},
+      {{"--text", "a", "--steps", "0"}, "--steps got '0', wanted a whole number from 1 to 1000000000"},
+      {{"--text", "a", "--steps", "99999999999999999999"},
+       "--steps got '99999999999999999999', wanted a whole number in range"},
+      {{"--text", "a", "--lr", "-1"}, "--lr got '-1', wanted a number of at least 0"},
+      {{"--text", "a", "--lr", "nan"}, "--lr got 'nan', wanted a number"},
+      {{"--text", "a", "--lr", "1e-3x"}, "--lr got '1e-3x', wanted a number"},
+      {{"--text", "a", "--quiet=yes"}, "--quiet takes no value"},
+      {{"--text", "a", "--text", "b"}, "--text is given twice"},
+      {{"--text", "a", "dance"}, "MODE got 'dance', wanted one of train, check"},
+      {{"--text", "a", "check", "more"}, "unexpected argument 'more'"},
+  };
+  for (const auto& [words, message] : cases) {
+    Command c;
+    EXPECT_EQ(c.run(words), 2) << message;
+    EXPECT_EQ(c.err, "tool: " + message + see);
+    EXPECT_EQ(c.out, "");
+  }
+}
+
+TEST(Args, ABadValueLeavesTheDestinationAlone) {
+  Command c;
+  EXPECT_EQ(c.run({"--text", "a", "--steps", "0"}), 2);
+  EXPECT_EQ(c.steps, 2000);
+}
+
+TEST(Args, HelpPrintsEveryOptionItsDefaultAndTheExamples) {
+  for (const char* word : {"--help", "-h"}) {
+    Command c;
+    EXPECT_EQ(c.run({"--steps", "bad", word}), 0);
+    EXPECT_EQ(c.err, "");
+    EXPECT_EQ(c.out,
+              "tool: Does a thing.\n\n"
+              "usage: tool [MODE] --text FILE [options]\n\n"
+              "  MODE         what to do: train, check [train]\n"
+              "  --text FILE  text to learn (required)\n"
+              "  --steps N    optimizer steps [2000]\n"
+              "  --lr RATE    learning rate [0.001]\n"
+              "  --op NAME    op to check, may be repeated [all]\n"
+              "  --quiet      no progress line\n"
+              "  --help       this page\n\n"
+              "examples:\n"
+              "  tool --text a.txt\n"
+              "      a first run\n");
+  }
+}
+
+}  // namespace
+}  // namespace tg
