@@ -256,7 +256,7 @@ class Args {
   std::string hint(std::string_view word) const {
     word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
     const Option* nearest = nullptr;
-    std::size_t least = 1 + std::max<std::size_t>(1, word.size() / 3);
+    std::size_t least = 1 + (word.size() + 2) / 3;  // two letters swapped count two
     for (const Option& o : options_) {
       const std::size_t d = !word.empty() && o.name.starts_with(word) ? 1 : distance(word, o.name);
       if (d < least) least = d, nearest = &o;
