@@ -229,7 +229,7 @@ Image draw_plot(const Plot& plot) {
 }
 
 void save_plot(const std::string& path, const Plot& plot) {
-  draw(plot).save_png(path);
+  draw_plot(plot).save_png(path);
 }
 
 std::vector<double> smoothed(const std::vector<double>& y, double keep) {
