@@ -4,14 +4,14 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 template <class T>
-using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, int tail,
-                        bool accumulate);
+using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
+                        const T* d, i64 ldd, int tail);
 
 // One tile of M rows and N vectors; the last vector has `tail` columns. Partial: the last vector of B must
 // not be read beyond them.
 template <class T, int M, int N, bool Partial>
-void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, int tail,
-            bool accumulate) {
+void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
+            int tail) {
   using V = vector_t<T>;
   constexpr int W = lanes<V>;
   V sum[M][N] = {};
@@ -41,9 +41,9 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
     for (int j = 0; j < N; ++j) {
       T* to = c + i * ldc + j * W;
       if (j == N - 1 && tail < W) {
-        store_partial(to, accumulate ? load_partial(to, tail) + sum[i][j] : sum[i][j], tail);
+        store_partial(to, d ? load_partial(d + i * ldd + j * W, tail) + sum[i][j] : sum[i][j], tail);
       } else {
-        store(to, accumulate ? load(to) + sum[i][j] : sum[i][j]);
+        store(to, d ? load(d + i * ldd + j * W) + sum[i][j] : sum[i][j]);
       }
     }
   }
@@ -77,32 +77,36 @@ using AllKernels = Kernels<T, 0, 1, 2, 3>;
 }  // namespace
 
 template <class T>
-void multiply(i64 m, i64 n, i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
-              bool accumulate, bool padded) {
+void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd) {
   if (m <= 0) return;
   constexpr int W = Tile<T>::width;
   const RowChunks<T> chunks(m);
-  const int span = wide(static_cast<int>((m + chunks.count - 1) / chunks.count)) * W;
+  const bool packed_a = a.form == Form::packed, packed_b = b.form == Form::packed;
+  const bool few = chunks.count == 1 && !packed_b;  // rows
+  const int span = (few ? wide(static_cast<int>(m)) : 2) * W;
   for (i64 j = 0; j < n;) {
     const i64 left = n - j;
     const bool whole = left >= span, two = !whole && left > W;
     const i64 columns = whole ? span : left < 2 * W ? left : 2 * W;
     const int tail = static_cast<int>(whole || columns == 2 * W ? W : two ? columns - W : columns);
-    const bool partial = tail < W && !padded;
-    const Kernel<T>* kernels = whole ? AllKernels<T>::many
-                               : two ? (partial ? AllKernels<T>::two_partial : AllKernels<T>::two)
-                                     : (partial ? AllKernels<T>::one_partial : AllKernels<T>::one);
+    const bool partial = tail < W && b.form == Form::direct;
+    using K = AllKernels<T>;
+    const Kernel<T>* kernels = whole && few   ? K::many
+                               : whole || two ? (partial ? K::two_partial : K::two)
+                                              : (partial ? K::one_partial : K::one);
+    const T* bj = packed_b ? b.data + j * k : b.data + j;
+    const i64 ldb = packed_b ? 2 * W : b.ld;
     for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
       const i64 i = chunks.start(chunk), rows = chunks.start(chunk + 1) - i;
-      kernels[rows - 1](k, a + i * a_row, a_row, a_col, b + j, ldb, c + i * ldc + j, ldc, tail, accumulate);
+      kernels[rows - 1](k, packed_a ? a.data + i * k : a.data + i * a.row, packed_a ? 1 : a.row,
+                        packed_a ? rows : a.col, bj, ldb, c + i * ldc + j, ldc, d ? d + i * ldd + j : nullptr,
+                        ldd, tail);
     }
     j += columns;
   }
 }
 
-template void multiply<float>(i64, i64, i64, const float*, i64, i64, const float*, i64, float*, i64, bool,
-                              bool);
-template void multiply<double>(i64, i64, i64, const double*, i64, i64, const double*, i64, double*, i64, bool,
-                               bool);
+template void multiply<float>(i64, i64, i64, Left<float>, Right<float>, float*, i64, const float*, i64);
+template void multiply<double>(i64, i64, i64, Left<double>, Right<double>, double*, i64, const double*, i64);
 
 }  // namespace tg::cpu::TG_ISA

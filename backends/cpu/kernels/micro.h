@@ -18,17 +18,36 @@ struct Tile {
 // start(i + 1)).
 template <class T>
 struct RowChunks {
-  explicit RowChunks(i64 m) : m(m), count((m + Tile<T>::rows - 1) / Tile<T>::rows) {}
+  explicit RowChunks(i64 rows) : m(rows), count((rows + Tile<T>::rows - 1) / Tile<T>::rows) {}
   i64 start(i64 chunk) const { return chunk * m / count; }
   const i64 m, count;
 };
 
-// C[m×n] = A[m×k]·B[k×n], or C += A·B with `accumulate`. A(i, p) = a[i·a_row + p·a_col]; B(p, j) = b[p·ldb +
-// j]; C(i, j) = c[i·ldc + j]. Each element is one chain of multiply-adds over p in order from 0, whatever
-// tile it falls in. k = 0 gives zeros. T: float or double. With `padded`, B may be read (not used) up to a
-// multiple of the vector.
+// How an operand of `multiply` lies in memory.
+//   direct  A(i, p) = a[i·row + p·col] for any strides;  B(p, j) = b[p·ldb + j]
+//   packed  A: for each row chunk in turn [k][rows of the chunk];  B: for each Tile::columns in turn
+//   [k][columns],
+//           the last one padded: j·k elements lie before column j, i·k before row i
+//   padded  B only: direct, and may be read (not used) up to a multiple of the vector
+enum class Form { direct, packed, padded };
+
 template <class T>
-void multiply(i64 m, i64 n, i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
-              bool accumulate, bool padded = false);
+struct Left {  // A[m×k]
+  const T* data;
+  i64 row, col;
+  Form form = Form::direct;
+};
+template <class T>
+struct Right {  // B[k×n]
+  const T* data;
+  i64 ld;
+  Form form = Form::direct;
+};
+
+// C[m×n] = A[m×k]·B[k×n] + D, C(i, j) = c[i·ldc + j], D(i, j) = d[i·ldd + j]: D may be C (accumulates), a row
+// with ldd = 0, or absent (null). Each element is one chain of multiply-adds over p = 0 … k-1 from 0, then D,
+// whatever tile it falls in; k = 0 gives D or zeros. T: float or double.
+template <class T>
+void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd);
 
 }  // namespace tg::cpu::TG_ISA

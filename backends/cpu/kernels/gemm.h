@@ -1,0 +1,46 @@
+// Matrix product on raw pointers and strides: C = A·B + D, batched. The graph's matmul and linear ops call
+// it.
+#pragma once
+
+#include "backends/cpu/kernels/micro.h"
+#include "backends/cpu/worker.h"
+
+namespace tg::cpu {
+
+// Bytes a kernel needs while it runs, planned ahead: of each thread's own, and of one block for all.
+struct ScratchSize {
+  std::size_t thread = 0, shared = 0;
+};
+
+struct Gemm {
+  static constexpr int max_batch_rank = 6;
+
+  // Element (batch…, i, j) at data[Σ batch·batch_strides + i·row + j·col], in elements. A stride may be 0
+  // (but in C).
+  struct Operand {
+    void* data = nullptr;
+    std::int64_t row = 0, col = 0;
+    std::int64_t batch_strides[max_batch_rank] = {};
+  };
+
+  DType type = DType::f32;      // of A and B: f32, f64, bf16, f16; computed in f32, f64 for f64
+  DType out_type = DType::f32;  // of C and D: `type`, or f32 for half inputs; rounded once
+  std::int64_t m = 0, n = 0, k = 0;
+  int batch_rank = 0;
+  std::int64_t batch[max_batch_rank] = {};
+  Operand a, b;  // [batch…, m, k], [batch…, k, n]
+  Operand c;     // [batch…, m, n], written
+  Operand d;     // added; data may be C's own (accumulates), have strides 0 (a bias row), or be null (absent)
+};
+
+namespace TG_ISA {
+
+// Depends on shapes, strides, types and on which of the pointers are null, never on their values.
+ScratchSize gemm_scratch(const Gemm& g, int threads);
+
+// Every thread of the team calls it; a barrier must follow before C is read. The result does not depend on
+// the number of threads. Empty m, n or batch: nothing; k = 0: D or zeros. A, B may alias each other, not C.
+void gemm(const Gemm& g, Worker& worker);
+
+}  // namespace TG_ISA
+}  // namespace tg::cpu

@@ -1,0 +1,159 @@
+// Copies of matrix blocks into the order the micro-kernel wants, converting storage types to the type
+// computed in: straight or transposed rows, packed A chunks and packed B panels (the layouts of micro.h).
+#pragma once
+
+#include <utility>
+
+#include "backends/cpu/kernels/micro.h"
+
+namespace tg::cpu::TG_ISA {
+
+// Stage `S` of a transposition exchanges bit S of the row number with bit S of the lane number: rows r and r
+// + S.
+template <int S, class V, int... L>
+TG_INLINE void exchange(V& low, V& high, std::integer_sequence<int, L...>) {
+  constexpr int W = lanes<V>;
+  const V a = low, b = high;
+  low = __builtin_shufflevector(a, b, ((L & S) == 0 ? L : W + L - S)...);
+  high = __builtin_shufflevector(a, b, ((L & S) == 0 ? L + S : W + L)...);
+}
+template <int S, class V>
+TG_INLINE void transpose_stages(V* v) {
+  constexpr int W = lanes<V>;
+  if constexpr (S < W) {
+#pragma GCC unroll 16
+    for (int r = 0; r < W; ++r)
+      if ((r & S) == 0) exchange<S>(v[r], v[r + S], std::make_integer_sequence<int, W>());
+    transpose_stages<2 * S>(v);
+  }
+}
+
+// A W×W block of v, one vector per row, transposed in registers.
+template <class V>
+TG_INLINE void transpose_block(V* v) {
+  transpose_stages<1>(v);
+}
+
+// to[r·ld_to + c] = from[r·ld_from + c] for r < rows, c < columns; columns up to `padded` become 0.
+template <class S>
+void copy_rows(i64 rows, i64 columns, i64 padded, const S* from, i64 ld_from, compute_t<S>* to, i64 ld_to) {
+  using V = vector_t<S>;
+  constexpr int W = lanes<V>;
+  for (i64 r = 0; r < rows; ++r, from += ld_from, to += ld_to) {
+    i64 c = 0;
+    for (; c + W <= columns; c += W) store(to + c, load(from + c));
+    if (c < columns) {
+      const V rest = load_partial(from + c, static_cast<int>(columns - c));
+      store_partial(to + c, rest, static_cast<int>(padded - c < W ? padded - c : W));
+      c += W;
+    }
+    for (; c < padded; ++c) to[c] = 0;
+  }
+}
+
+// to[c·ld_to + r] = from[r·ld_from + c] for r < rows, c < columns; r up to the next multiple of the vector
+// becomes 0.
+template <class S>
+void copy_transposed(i64 rows, i64 columns, const S* from, i64 ld_from, compute_t<S>* to, i64 ld_to) {
+  using V = vector_t<S>;
+  constexpr int W = lanes<V>;
+  for (i64 r = 0; r < rows; r += W) {
+    const int high = static_cast<int>(rows - r < W ? rows - r : W);
+    for (i64 c = 0; c < columns; c += W) {
+      const int across = static_cast<int>(columns - c < W ? columns - c : W);
+      const S* p = from + r * ld_from + c;
+      V block[W] = {};
+      if (high == W && across == W) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) block[i] = load(p + i * ld_from);
+      } else {
+        for (int i = 0; i < high; ++i) block[i] = load_partial(p + i * ld_from, across);
+      }
+      transpose_block(block);
+      for (int i = 0; i < across; ++i) store(to + (c + i) * ld_to + r, block[i]);
+    }
+  }
+}
+
+// A(i, p) = from[i·row + p·col], i < m, p < k, into packed chunks. `to` has room for m·k elements.
+template <class S>
+void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) {
+  using T = compute_t<S>;
+  using V = vector_t<S>;
+  constexpr int W = lanes<V>;
+  const RowChunks<T> chunks(m);
+  for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
+    const i64 i0 = chunks.start(chunk);
+    const int rows = static_cast<int>(chunks.start(chunk + 1) - i0);
+    const S* a = from + i0 * row;
+    T* out = to + i0 * k;  // [k][rows]
+    if (col == 1) {
+      for (int r = 0; r < rows; r += W) {
+        const int high = rows - r < W ? rows - r : W;
+        for (i64 p = 0; p < k; p += W) {
+          const int across = static_cast<int>(k - p < W ? k - p : W);
+          V block[W] = {};
+          if (across == W) {
+#pragma GCC unroll 16
+            for (int i = 0; i < W; ++i)
+              if (i < high) block[i] = load(a + (r + i) * row + p);
+          } else {
+            for (int i = 0; i < high; ++i) block[i] = load_partial(a + (r + i) * row + p, across);
+          }
+          transpose_block(block);
+          for (int i = 0; i < across; ++i) store_partial(out + (p + i) * rows + r, block[i], high);
+        }
+      }
+    } else if (row == 1) {
+      for (i64 p = 0; p < k; ++p)
+        for (int r = 0; r < rows; r += W) {
+          const int high = rows - r < W ? rows - r : W;
+          store_partial(out + p * rows + r, load_partial(a + p * col + r, high), high);
+        }
+    } else {
+      for (i64 p = 0; p < k; ++p)
+        for (int r = 0; r < rows; ++r) out[p * rows + r] = static_cast<T>(a[r * row + p * col]);
+    }
+  }
+}
+
+// B(p, j) = from[p·row + j·col], p < k, j < n, into packed panels. `to` has room for k·(n up to
+// Tile::columns).
+template <class S>
+void pack_right(i64 k, i64 n, const S* from, i64 row, i64 col, compute_t<S>* to) {
+  using T = compute_t<S>;
+  constexpr int N = Tile<T>::columns;
+  for (i64 j = 0; j < n; j += N, to += k * N) {
+    const i64 columns = n - j < N ? n - j : N;
+    const S* b = from + j * col;
+    if (col == 1) {
+      copy_rows(k, columns, N, b, row, to, N);
+    } else if (row == 1) {
+      copy_transposed(columns, k, b, col, to, N);
+      for (i64 c = (columns + N / 2 - 1) / (N / 2) * (N / 2); c < N; ++c)
+        for (i64 p = 0; p < k; ++p) to[p * N + c] = 0;
+    } else {
+      for (i64 p = 0; p < k; ++p)
+        for (i64 c = 0; c < N; ++c) to[p * N + c] = c < columns ? static_cast<T>(b[p * row + c * col]) : T{0};
+    }
+  }
+}
+
+// Calls f with a null pointer of the storage type of a float dtype that is computed in T.
+template <class T, class F>
+TG_INLINE void with_storage(DType t, F&& f) {
+  if constexpr (sizeof(T) == 8) {
+    f(static_cast<const double*>(nullptr));
+  } else {
+    switch (t) {
+      case DType::bf16:
+        return f(static_cast<const bfloat16*>(nullptr));
+      case DType::f16:
+        return f(static_cast<const float16*>(nullptr));
+      default:
+        return f(static_cast<const float*>(nullptr));
+    }
+  }
+}
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,202 @@
+// The matrix product of every instruction set against a plain triple loop in f64.
+#define TG_ISA baseline
+#include "backends/cpu/kernels/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "tests/kernel_team.h"
+
+namespace tg::cpu {
+
+#if defined(__x86_64__)
+namespace avx2 {
+ScratchSize gemm_scratch(const Gemm&, int);
+void gemm(const Gemm&, Worker&);
+}  // namespace avx2
+namespace avx512 {
+ScratchSize gemm_scratch(const Gemm&, int);
+void gemm(const Gemm&, Worker&);
+}  // namespace avx512
+#endif
+
+namespace {
+
+using i64 = std::int64_t;
+
+struct Isa {
+  const char* name;
+  ScratchSize (*scratch)(const Gemm&, int);
+  void (*gemm)(const Gemm&, Worker&);
+};
+std::vector<Isa> isas() {
+  std::vector<Isa> all = {{"baseline", baseline::gemm_scratch, baseline::gemm}};
+#if defined(__x86_64__)
+  if (machine_has("avx2")) all.push_back({"avx2", avx2::gemm_scratch, avx2::gemm});
+  if (machine_has("avx512")) all.push_back({"avx512", avx512::gemm_scratch, avx512::gemm});
+#endif
+  return all;
+}
+
+// A strided operand with its own exactly sized memory, every element a small random number.
+struct Matrix {
+  Matrix(DType t, i64 batch, i64 rows, i64 cols, const std::string& layout, std::mt19937& rng,
+         bool share_batch = false)
+      : type(t), values(static_cast<std::size_t>(batch * rows * cols)) {
+    if (layout == "row") row = cols, col = 1, batch_stride = rows * cols;
+    if (layout == "column") row = 1, col = rows, batch_stride = rows * cols;
+    if (layout == "padded") row = cols + 5, col = 1, batch_stride = rows * (cols + 5);
+    if (layout == "strided") row = 2 * cols + 1, col = 2, batch_stride = rows * (2 * cols + 1);
+    if (share_batch) batch_stride = 0;
+    const i64 last = (batch - 1) * batch_stride + (rows - 1) * row + (cols - 1) * col;
+    const i64 count = batch * rows * cols == 0 ? 0 : last + 1;
+    bytes.resize(static_cast<std::size_t>(count) * size_of(t));
+    std::uniform_real_distribution<double> u(-1, 1);
+    for (i64 e = 0; e < count; ++e)
+      dispatch(t, [&](auto zero) {
+        using S = decltype(zero);
+        if constexpr (std::is_same_v<S, bfloat16> || std::is_same_v<S, float16>) {
+          reinterpret_cast<S*>(bytes.data())[e] = S(static_cast<float>(u(rng)));
+        } else {
+          reinterpret_cast<S*>(bytes.data())[e] = static_cast<S>(u(rng));
+        }
+      });
+  }
+  double at(i64 b, i64 i, i64 j) const {
+    const i64 e = b * batch_stride + i * row + j * col;
+    return dispatch(type, [&](auto zero) -> double {
+      using S = decltype(zero);
+      if constexpr (std::is_same_v<S, bfloat16> || std::is_same_v<S, float16>) {
+        return static_cast<float>(reinterpret_cast<const S*>(bytes.data())[e]);
+      } else {
+        return static_cast<double>(reinterpret_cast<const S*>(bytes.data())[e]);
+      }
+    });
+  }
+  Gemm::Operand operand() { return {bytes.data(), row, col, {batch_stride}}; }
+
+  DType type;
+  i64 row = 0, col = 0, batch_stride = 0;
+  std::vector<double> values;
+  std::vector<std::byte> bytes;
+};
+
+struct Case {
+  i64 batch, m, n, k;
+  std::string a = "row", b = "row", c = "row", d = "none";
+  DType type = DType::f32, out = DType::f32;
+  bool share_b = false;
+};
+
+// Unit roundoff of what the product is computed and stored in.
+double roundoff(DType t) {
+  return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11;
+}
+
+void check(const Case& x) {
+  std::mt19937 rng(7);
+  Matrix a(x.type, x.batch, x.m, x.k, x.a, rng), b(x.type, x.batch, x.k, x.n, x.b, rng, x.share_b);
+  const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
+  Matrix d(x.out, x.d == "bias" ? 1 : x.batch, x.d == "bias" ? 1 : x.m, x.n, "row", rng);
+  // the product in f64 and how far a chain of k multiply-adds and the final rounding may be from it
+  std::vector<double> want, bound;
+  const double unit = roundoff(compute_type(x.type)), rounded = roundoff(x.out);
+  for (i64 e = 0; e < x.batch; ++e)
+    for (i64 i = 0; i < x.m; ++i)
+      for (i64 j = 0; j < x.n; ++j) {
+        double sum = x.d == "bias"   ? d.at(0, 0, j)
+                     : x.d == "full" ? d.at(e, i, j)
+                     : x.d == "self" ? c0.at(e, i, j)
+                                     : 0;
+        double size = std::fabs(sum);
+        for (i64 p = 0; p < x.k; ++p) {
+          const double term = a.at(e, i, p) * b.at(e, p, j);
+          sum += term;
+          size += std::fabs(term);
+        }
+        want.push_back(sum);
+        bound.push_back(1.01 * (static_cast<double>(x.k + 2) * unit * size + rounded * std::fabs(sum)) +
+                        1e-30);
+      }
+  std::vector<std::byte> first;
+  for (const Isa& isa : isas()) {
+    bool repeat = false;
+    for (int threads = 1; threads <= 3; ++threads) {
+      Matrix c = c0;
+      Gemm g;
+      g.type = x.type, g.out_type = x.out, g.m = x.m, g.n = x.n, g.k = x.k, g.batch_rank = 1,
+      g.batch[0] = x.batch;
+      g.a = a.operand(), g.b = b.operand(), g.c = c.operand();
+      if (x.d == "bias") g.d = d.operand(), g.d.row = 0, g.d.batch_strides[0] = 0;
+      if (x.d == "full") g.d = d.operand();
+      if (x.d == "self") g.d = g.c;
+      run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
+      std::size_t at = 0;
+      for (i64 e = 0; e < x.batch; ++e)
+        for (i64 i = 0; i < x.m; ++i)
+          for (i64 j = 0; j < x.n; ++j, ++at)
+            ASSERT_NEAR(c.at(e, i, j), want[at], bound[at])
+                << isa.name << " threads " << threads << " " << x.batch << "x" << x.m << "x" << x.n << "x"
+                << x.k << " " << x.a << "/" << x.b << "/" << x.c << "/" << x.d << " " << name_of(x.type)
+                << " at " << e << "," << i << "," << j;
+      if (repeat) {
+        ASSERT_EQ(first, c.bytes) << isa.name << ": bits depend on the number of threads";
+      }
+      first = c.bytes;
+      repeat = true;
+    }
+  }
+}
+
+TEST(Gemm, AgreesWithTheTripleLoopOnRaggedShapes) {
+  const i64 sizes[] = {1, 2, 5, 13, 14, 15, 16, 17, 31, 33, 48, 65, 100};
+  std::mt19937 rng(3);
+  for (int i = 0; i < 120; ++i) {
+    Case x{1, sizes[rng() % 13], sizes[rng() % 13], sizes[rng() % 13]};
+    const char* layouts[] = {"row", "column", "padded", "strided"};
+    x.a = layouts[rng() % 4], x.b = layouts[rng() % 4], x.c = layouts[rng() % 4];
+    const char* added[] = {"none", "bias", "full", "self"};
+    x.d = added[rng() % 4];
+    x.batch = 1 + rng() % 3;
+    x.share_b = rng() % 2;
+    check(x);
+  }
+}
+
+TEST(Gemm, TakesEveryFloatType) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const char* a : {"row", "column", "strided"})
+      for (const char* b : {"row", "column", "strided"})
+        for (const char* d : {"none", "bias", "self"}) check({2, 37, 50, 41, a, b, "row", d, t, t});
+  check({1, 37, 50, 41, "row", "column", "row", "none", DType::bf16, DType::f32});
+  check({1, 37, 50, 41, "row", "column", "strided", "full", DType::f16, DType::f32});
+}
+
+TEST(Gemm, SplitsLongInnerSizes) {
+  for (const char* a : {"row", "column"})
+    for (const char* b : {"row", "column"}) {
+      check({1, 20, 35, 1000, a, b});
+      check({1, 20, 35, 777, a, b, "row", "self"});
+      check({1, 20, 35, 777, a, b, "column", "bias", DType::bf16, DType::bf16});
+    }
+}
+
+TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
+  check({1, 300, 270, 400, "row", "column"});
+  check({1, 300, 270, 400, "column", "row", "row", "self"});
+  check({2, 300, 270, 400, "row", "row", "strided", "bias"});
+}
+
+TEST(Gemm, OfNothingGivesZerosOrTheAddend) {
+  check({1, 5, 7, 0});
+  check({2, 5, 7, 0, "row", "row", "row", "bias"});
+  check({1, 0, 7, 3});
+  check({1, 5, 0, 3});
+  check({0, 5, 7, 3});
+}
+
+}  // namespace
+}  // namespace tg::cpu
