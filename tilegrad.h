@@ -1,5 +1,6 @@
-// The whole library. A user includes <tilegrad/tilegrad.h> and links tilegrad::tilegrad.
+// tilegrad: everything a program that builds, differentiates and runs graphs needs.
 #pragma once
 
-#include "core/dtype.h"
-#include "core/error.h"
+#include "autograd/gradients.h"
+#include "core/compile.h"
+#include "ops/ops.h"

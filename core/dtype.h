@@ -26,11 +26,17 @@ constexpr std::string_view name_of(DType t) {
   return names[static_cast<int>(t)];
 }
 
-constexpr bool is_float(DType t) { return t <= DType::f16; }
-constexpr bool is_int(DType t) { return t == DType::i64 || t == DType::i32 || t == DType::u8; }
+constexpr bool is_float(DType t) {
+  return t <= DType::f16;
+}
+constexpr bool is_int(DType t) {
+  return t == DType::i64 || t == DType::i32 || t == DType::u8;
+}
 
 // The type a kernel computes in: half types accumulate in f32, integers and booleans in i64.
-constexpr DType compute_type(DType t) { return t == f64 ? f64 : is_float(t) ? f32 : i64; }
+constexpr DType compute_type(DType t) {
+  return t == f64 ? f64 : is_float(t) ? f32 : i64;
+}
 
 // bfloat16: the upper half of an f32; conversion rounds to nearest even and keeps NaN a NaN.
 struct bfloat16 {
@@ -38,10 +44,13 @@ struct bfloat16 {
   bfloat16() = default;
   constexpr explicit bfloat16(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
-    bits = (u & 0x7fffffffu) > 0x7f800000u ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
-                                           : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    bits = (u & 0x7fffffffu) > 0x7f800000u
+               ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
+               : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
-  constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  constexpr explicit operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
 };
 
 // IEEE binary16; conversion rounds to nearest even, with subnormals, infinities and NaN.
@@ -74,39 +83,86 @@ struct float16 {
 };
 
 // storage_t<DType::bf16> is bfloat16, and dtype_of<float> is f32.
-template <DType> struct Storage;
-template <> struct Storage<DType::f64> { using type = double; };
-template <> struct Storage<DType::f32> { using type = float; };
-template <> struct Storage<DType::bf16> { using type = bfloat16; };
-template <> struct Storage<DType::f16> { using type = float16; };
-template <> struct Storage<DType::i64> { using type = std::int64_t; };
-template <> struct Storage<DType::i32> { using type = std::int32_t; };
-template <> struct Storage<DType::u8> { using type = std::uint8_t; };
-template <> struct Storage<DType::boolean> { using type = bool; };
-template <DType T> using storage_t = typename Storage<T>::type;
+template <DType>
+struct Storage;
+template <>
+struct Storage<DType::f64> {
+  using type = double;
+};
+template <>
+struct Storage<DType::f32> {
+  using type = float;
+};
+template <>
+struct Storage<DType::bf16> {
+  using type = bfloat16;
+};
+template <>
+struct Storage<DType::f16> {
+  using type = float16;
+};
+template <>
+struct Storage<DType::i64> {
+  using type = std::int64_t;
+};
+template <>
+struct Storage<DType::i32> {
+  using type = std::int32_t;
+};
+template <>
+struct Storage<DType::u8> {
+  using type = std::uint8_t;
+};
+template <>
+struct Storage<DType::boolean> {
+  using type = bool;
+};
+template <DType T>
+using storage_t = typename Storage<T>::type;
 
-template <class T> inline constexpr DType dtype_of = [] { static_assert(sizeof(T) == 0, "no dtype for this type"); return f32; }();
-template <> inline constexpr DType dtype_of<double> = DType::f64;
-template <> inline constexpr DType dtype_of<float> = DType::f32;
-template <> inline constexpr DType dtype_of<bfloat16> = DType::bf16;
-template <> inline constexpr DType dtype_of<float16> = DType::f16;
-template <> inline constexpr DType dtype_of<std::int64_t> = DType::i64;
-template <> inline constexpr DType dtype_of<std::int32_t> = DType::i32;
-template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
-template <> inline constexpr DType dtype_of<bool> = DType::boolean;
+template <class T>
+inline constexpr DType dtype_of = [] {
+  static_assert(sizeof(T) == 0, "no dtype for this type");
+  return f32;
+}();
+template <>
+inline constexpr DType dtype_of<double> = DType::f64;
+template <>
+inline constexpr DType dtype_of<float> = DType::f32;
+template <>
+inline constexpr DType dtype_of<bfloat16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<float16> = DType::f16;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = DType::i64;
+template <>
+inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+template <>
+inline constexpr DType dtype_of<bool> = DType::boolean;
 
-// Calls f with a value of the dtype's storage type: dispatch(t, [](auto zero) { using T = decltype(zero); … }).
+// Calls f with a value of the dtype's storage type: dispatch(t, [](auto zero) { using T = decltype(zero); …
+// }).
 template <class F>
 decltype(auto) dispatch(DType t, F&& f) {
   switch (t) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bfloat16{});
-    case DType::f16: return f(float16{});
-    case DType::i64: return f(std::int64_t{});
-    case DType::i32: return f(std::int32_t{});
-    case DType::u8: return f(std::uint8_t{});
-    case DType::boolean: break;
+    case DType::f64:
+      return f(double{});
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bfloat16{});
+    case DType::f16:
+      return f(float16{});
+    case DType::i64:
+      return f(std::int64_t{});
+    case DType::i32:
+      return f(std::int32_t{});
+    case DType::u8:
+      return f(std::uint8_t{});
+    case DType::boolean:
+      break;
   }
   return f(bool{});
 }

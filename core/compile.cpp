@@ -1,0 +1,528 @@
+#include "core/compile.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/lower.h"
+#include "core/planner.h"
+
+namespace tg {
+
+namespace {
+
+// One buffer of the program. Arena buffers live from step `first` to step `last`; the others always.
+struct Buffer {
+  enum Kind { arena, input, constant, parameter } kind = arena;
+  std::size_t bytes = 0;
+  int first = 0, last = -1;
+  std::byte* memory = nullptr;
+};
+
+}  // namespace
+
+struct Program::State {
+  const Graph* graph = nullptr;
+  Backend* backend = nullptr;
+  std::vector<Step> steps;
+  std::vector<std::pair<ValueId, Arg>> fetched;
+  std::vector<std::pair<ValueId, Arg>> inputs;
+  std::vector<Parameter> parameters;  // keeps them alive
+  std::vector<Parameter> assigned;
+  std::shared_ptr<std::byte> block, input_block, workspace;
+  std::unique_ptr<Executable> executable;
+  MemoryReport memory;
+  std::byte* rng = nullptr;  // device address of {seed, step}, null when nothing is random
+  std::int64_t rng_state[2] = {0, 0};
+  std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
+
+  void run_once();
+  void run_verified();
+};
+
+namespace {
+
+std::size_t rounded(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+class Compiler {
+ public:
+  Compiler(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
+           bool poison)
+      : graph_(graph),
+        options_(options),
+        reuse_(reuse),
+        poison_(poison),
+        state_(std::make_shared<Program::State>()) {
+    state_->graph = &graph;
+    state_->backend = &backend(options.device);
+    take_wanted(fetch);
+    lowered_ = lower(graph_, wanted_, options.fuse);
+    append_copies();
+    make_buffers();
+    share_buffers();
+    place_and_bind(fetch);
+  }
+
+  std::shared_ptr<Program::State> take() { return state_; }
+
+ private:
+  const Value& value(ValueId v) const { return graph_.values()[v]; }
+
+  void check(const Assign& a) const {
+    if (!a.value.defined() || &a.value.graph() != &graph_)
+      throw Error("[compile] the value for " + a.target.name() + " is not a tensor of this graph");
+    if (a.value.shape() != a.target.shape())
+      throw ShapeError("[compile] " + a.target.name() + " has shape " + a.target.shape().text() +
+                       ", its new value " + a.value.shape().text());
+    if (a.value.dtype() != a.target.dtype())
+      throw DTypeError("[compile] " + a.target.name() + " is " + std::string(name_of(a.target.dtype())) +
+                       ", its new value " + std::string(name_of(a.value.dtype())));
+  }
+
+  // A value that looks into a parameter which this program assigns must be copied before the parameter
+  // changes.
+  ValueId before_assignment(const Tensor& t) {
+    const Node& maker = graph_.node_of(value(t.id()).root);
+    if (maker.op != &parameter_op) return t.id();
+    for (const Assign& a : options_.assign)
+      if (a.target.key() == maker.attrs.as<ParameterAttrs>().parameter.key()) return copy_of(t);
+    return t.id();
+  }
+
+  ValueId copy_of(const Tensor& t) {
+    const Node& maker = graph_.node_of(t.id());
+    return graph_.record(copy_op, std::span(&t, 1), {}, maker.where)[0].id();
+  }
+
+  void take_wanted(const std::vector<Tensor>& fetch) {
+    for (const Tensor& t : fetch) {
+      if (!t.defined() || &t.graph() != &graph_)
+        throw Error("[compile] a fetched tensor is not of this graph");
+      fetch_values_.push_back(before_assignment(t));
+      wanted_.push_back(fetch_values_.back());
+    }
+    for (const Assign& a : options_.assign) {
+      check(a);
+      assign_values_.push_back(before_assignment(a.value));
+      wanted_.push_back(assign_values_.back());
+    }
+  }
+
+  static constexpr ValueId to_parameter =
+      ~ValueId{0};  // stands for "the assigned parameter" as a copy's output
+
+  // Each assignment becomes either a producer that writes straight into the parameter, or a copy at the end.
+  void append_copies() {
+    steps_before_copies_ = static_cast<int>(lowered_.size());
+    direct_.assign(options_.assign.size(), false);
+    if (options_.assign.empty()) return;
+    std::unordered_map<ValueId, int> producer;
+    std::unordered_map<const void*, int> last_read;  // of each parameter, as a step
+    std::unordered_map<ValueId, int> wanted_count;
+    for (ValueId v : wanted_) ++wanted_count[value(v).root];
+    for (int s = 0; s < steps_before_copies_; ++s) {
+      for (ValueId v : lowered_[s].out) producer[v] = s;
+      for (ValueId v : lowered_[s].in) {
+        const Node& maker = graph_.node_of(value(v).root);
+        if (maker.op == &parameter_op) last_read[maker.attrs.as<ParameterAttrs>().parameter.key()] = s;
+      }
+    }
+    for (std::size_t i = 0; i < options_.assign.size(); ++i) {
+      const Assign& a = options_.assign[i];
+      const ValueId v = assign_values_[i];
+      const auto made = producer.find(v);
+      const auto read = last_read.find(a.target.key());
+      const bool whole = made != producer.end() && value(v).root == v && value(v).layout.is_contiguous() &&
+                         value(v).layout.offset == 0 && wanted_count[v] == 1;
+      direct_[i] =
+          whole && (read == last_read.end() || read->second < made->second ||
+                    (read->second == made->second && may_overwrite(lowered_[made->second], v, a.target)));
+      if (!direct_[i]) lowered_.push_back({&copy_op, {}, {v}, {to_parameter}, value(v).node});
+    }
+  }
+
+  // Whether the step may write output v over the parameter's memory while reading it.
+  bool may_overwrite(const LoweredStep& s, ValueId v, const Parameter& p) const {
+    for (std::size_t i = 0; i < s.in.size(); ++i) {
+      const Node& maker = graph_.node_of(value(s.in[i]).root);
+      if (maker.op != &parameter_op || maker.attrs.as<ParameterAttrs>().parameter.key() != p.key()) continue;
+      if (!same_place(s, v, i)) return false;
+    }
+    return true;
+  }
+
+  // Output v may take the place of input i: allowed by the op, and element for element the same layout.
+  bool same_place(const LoweredStep& s, ValueId v, std::size_t i) const {
+    const Value &in = value(s.in[i]), &out = value(v);
+    if (in.dtype != out.dtype || !(in.layout == out.layout)) return false;
+    if (s.op->pointwise) return true;
+    const auto o = static_cast<int>(std::find(s.out.begin(), s.out.end(), v) - s.out.begin());
+    return std::find(s.op->inplace.begin(), s.op->inplace.end(), std::pair{o, static_cast<int>(i)}) !=
+           s.op->inplace.end();
+  }
+
+  void make_buffers() {
+    buffer_of_.assign(graph_.values().size(), -1);
+    const auto buffer_for = [&](ValueId v, int step) {
+      const ValueId root = value(v).root;
+      if (buffer_of_[root] < 0) {
+        buffer_of_[root] = static_cast<int>(buffers_.size());
+        Buffer b;
+        b.bytes = static_cast<std::size_t>(value(root).layout.extent()) * size_of(value(root).dtype);
+        b.first = step;
+        const Node& maker = graph_.node_of(root);
+        if (maker.op == &parameter_op) {
+          b.kind = Buffer::parameter;
+          b.memory = use(maker.attrs.as<ParameterAttrs>().parameter);
+        } else if (maker.op == &constant_op) {
+          b.kind = Buffer::constant;
+        } else if (maker.op->leaf) {
+          b.kind = Buffer::input;
+        }
+        buffers_.push_back(b);
+      }
+      Buffer& b = buffers_[buffer_of_[root]];
+      b.last = std::max(b.last, step);
+      return buffer_of_[root];
+    };
+    for (std::size_t i = 0; i < options_.assign.size(); ++i) {
+      if (!direct_[i]) continue;
+      Buffer b;
+      b.kind = Buffer::parameter;
+      b.memory = use(options_.assign[i].target);
+      buffer_of_[assign_values_[i]] = static_cast<int>(buffers_.size());
+      buffers_.push_back(b);
+    }
+    for (int s = 0; s < static_cast<int>(lowered_.size()); ++s) {
+      for (ValueId v : lowered_[s].out)
+        if (v != to_parameter) buffer_for(v, s);
+      for (ValueId v : lowered_[s].in) buffer_for(v, s);
+    }
+    for (ValueId v : wanted_) buffer_for(v, static_cast<int>(lowered_.size()));
+  }
+
+  std::byte* use(const Parameter& p) {
+    if (!(p.device() == options_.device))
+      throw DeviceError("[compile] parameter " + p.name() + " lives on " + p.device().text() +
+                        ", the program runs on " + options_.device.text());
+    for (const Parameter& known : state_->parameters)
+      if (known.key() == p.key()) return p.memory();
+    state_->parameters.push_back(p);
+    state_->memory.parameters += rounded(p.bytes());
+    return p.memory();
+  }
+
+  // In place: an output takes over the buffer of an input that dies at its step.
+  void share_buffers() {
+    if (!reuse_) return;
+    for (int s = 0; s < static_cast<int>(lowered_.size()); ++s) {
+      const LoweredStep& step = lowered_[s];
+      std::vector<int> taken;
+      for (ValueId v : step.out) {
+        if (v == to_parameter || buffers_[buffer_of_[v]].kind != Buffer::arena) continue;
+        for (std::size_t i = 0; i < step.in.size(); ++i) {
+          const ValueId root = value(step.in[i]).root;
+          const int from = buffer_of_[root], mine = buffer_of_[v];
+          Buffer& b = buffers_[from];
+          if (from == mine || b.kind != Buffer::arena || b.last != s || b.first == s) continue;
+          if (b.bytes != buffers_[mine].bytes || !all_same_place(step, v, from)) continue;
+          if (std::find(taken.begin(), taken.end(), from) != taken.end()) continue;
+          b.last = buffers_[mine].last;
+          buffers_[mine].bytes = 0;
+          buffers_[mine].last = buffers_[mine].first;
+          buffer_of_[v] = from;
+          taken.push_back(from);
+          break;
+        }
+      }
+    }
+  }
+
+  bool all_same_place(const LoweredStep& step, ValueId v, int buffer) const {
+    for (std::size_t i = 0; i < step.in.size(); ++i)
+      if (buffer_of_[value(step.in[i]).root] == buffer && !same_place(step, v, i)) return false;
+    return true;
+  }
+
+  Arg arg(ValueId v) const { return {value(v).dtype, value(v).layout, nullptr}; }
+
+  void make_steps() {
+    std::size_t next_copy = 0;
+    std::vector<std::size_t> copies;  // indices of assignments made by copies, in order
+    for (std::size_t i = 0; i < direct_.size(); ++i)
+      if (!direct_[i]) copies.push_back(i);
+    for (const LoweredStep& l : lowered_) {
+      const Node& node = graph_.nodes()[l.node];
+      Step step{l.op, l.attrs, {}, {}, graph_.name_of(node), node.where};
+      step.name += (step.name.empty() ? "" : "/") + (l.op == &fused_op ? node.op->name : l.op->name);
+      for (ValueId v : l.in) step.in.push_back(arg(v));
+      for (ValueId v : l.out) {
+        if (v == to_parameter) {
+          const Parameter& target = options_.assign[copies[next_copy++]].target;
+          step.out.push_back({target.dtype(), row_major(target.shape()), use(target)});
+        } else {
+          step.out.push_back(arg(v));
+        }
+      }
+      if (l.op == &copy_op && step.in.size() == 1) as_fused(step);
+      state_->steps.push_back(std::move(step));
+    }
+  }
+
+  // A copy made by the compiler, in the form pointwise kernels take.
+  static void as_fused(Step& step) {
+    const DType t = step.out[0].dtype;
+    step.op = &fused_op;
+    step.attrs = FusedAttrs{compute_type(t), {{&copy_op, t, {{FusedAttrs::Operand::input, 0}}}}, {}};
+  }
+
+  void place_and_bind(const std::vector<Tensor>& fetch) {
+    make_steps();
+    // Arena buffers, in order of their first step.
+    std::vector<int> order;
+    for (int i = 0; i < static_cast<int>(buffers_.size()); ++i)
+      if (buffers_[i].kind == Buffer::arena && buffers_[i].bytes > 0) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return buffers_[a].first < buffers_[b].first; });
+    std::vector<Lifetime> lives;
+    for (int i : order) lives.push_back({buffers_[i].bytes, buffers_[i].first, buffers_[i].last});
+    const Placement placement = plan_memory(lives, reuse_);
+
+    std::size_t inputs = 0, constants = 0;
+    for (Buffer& b : buffers_) {
+      if (b.kind == Buffer::input) inputs += rounded(b.bytes);
+      if (b.kind == Buffer::constant) constants += rounded(b.bytes);
+    }
+    MemoryReport& m = state_->memory;
+    m.arena = placement.peak;
+    m.alive = placement.alive;
+    m.inputs = inputs;
+    m.constants = constants;
+    state_->block = state_->backend->allocate(m.arena, "the program's intermediate results");
+    state_->input_block = state_->backend->allocate(inputs + constants, "the program's inputs and constants");
+    for (std::size_t i = 0; i < order.size(); ++i)
+      buffers_[order[i]].memory = state_->block.get() + placement.offset[i];
+    std::byte* next = state_->input_block.get();
+    for (Buffer& b : buffers_) {
+      if (b.kind != Buffer::input && b.kind != Buffer::constant) continue;
+      b.memory = next;
+      next += rounded(b.bytes);
+    }
+    bind_leaves();
+    bind_steps();
+    if (poison_) add_poison(order);
+    state_->executable = state_->backend->prepare(state_->steps, options_.threads);
+    m.workspace = state_->executable->workspace_bytes();
+    state_->workspace = state_->backend->allocate(m.workspace, "the kernels' workspace");
+    state_->executable->bind(state_->steps, state_->workspace.get());
+    for (std::size_t i = 0; i < fetch.size(); ++i) {
+      Arg a = arg(fetch_values_[i]);
+      a.data = address(fetch_values_[i]);
+      state_->fetched.emplace_back(fetch[i].id(), a);
+    }
+    for (const Assign& a : options_.assign) state_->assigned.push_back(a.target);
+  }
+
+  std::byte* address(ValueId v) const {
+    const Buffer& b = buffers_[buffer_of_[value(v).root]];
+    return b.memory + value(v).layout.offset * static_cast<std::int64_t>(size_of(value(v).dtype));
+  }
+
+  void bind_leaves() {
+    for (ValueId v = 0; v < buffer_of_.size(); ++v) {
+      if (buffer_of_[v] < 0 || value(v).root != v) continue;
+      const Node& maker = graph_.node_of(v);
+      Buffer& b = buffers_[buffer_of_[v]];
+      if (maker.op == &constant_op)
+        state_->backend->write(b.memory, maker.attrs.as<ConstantAttrs>().value.raw(), b.bytes);
+      if (maker.op == &input_op) {
+        Arg a = arg(v);
+        a.data = b.memory;
+        state_->inputs.emplace_back(v, a);
+      }
+      if (maker.op == &rng_op) state_->rng = b.memory;
+    }
+  }
+
+  void bind_steps() {
+    for (std::size_t s = 0; s < lowered_.size(); ++s) {
+      for (std::size_t i = 0; i < lowered_[s].in.size(); ++i)
+        state_->steps[s].in[i].data = address(lowered_[s].in[i]);
+      for (std::size_t i = 0; i < lowered_[s].out.size(); ++i)
+        if (lowered_[s].out[i] != to_parameter) state_->steps[s].out[i].data = address(lowered_[s].out[i]);
+    }
+  }
+
+  // Fills every arena buffer with bytes that are NaN in each floating type right after its last step, and the
+  // whole arena before the first.
+  void add_poison(const std::vector<int>& order) {
+    std::vector<Step> steps;
+    const auto fill = [&](std::byte* memory, std::size_t bytes) {
+      const Shape shape{static_cast<std::int64_t>(bytes)};
+      steps.push_back(
+          {&full_op, FullAttrs{shape, 255, u8}, {}, {{u8, row_major(shape), memory}}, "poison", {}});
+    };
+    fill(state_->block.get(), state_->memory.arena);
+    std::vector<std::vector<int>> dying(lowered_.size() + 1);
+    for (int i : order) dying[buffers_[i].last].push_back(i);
+    for (std::size_t s = 0; s < lowered_.size(); ++s) {
+      steps.push_back(std::move(state_->steps[s]));
+      for (int i : dying[s]) fill(buffers_[i].memory, buffers_[i].bytes);
+    }
+    state_->steps = std::move(steps);
+  }
+
+  Graph& graph_;
+  const CompileOptions& options_;
+  const bool reuse_, poison_;
+  std::shared_ptr<Program::State> state_;
+  std::vector<ValueId> fetch_values_, assign_values_, wanted_;
+  std::vector<LoweredStep> lowered_;
+  int steps_before_copies_ = 0;
+  std::vector<bool> direct_;  // per assignment: its producer writes the parameter itself
+  std::vector<Buffer> buffers_;
+  std::vector<int> buffer_of_;
+};
+
+}  // namespace
+
+Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options) {
+  auto state = Compiler(graph, fetch, options, options.reuse, options.verify).take();
+  if (options.verify) state->twin = Compiler(graph, fetch, options, false, true).take();
+  return Program(std::move(state));
+}
+
+void Program::State::run_once() {
+  if (rng) backend->write(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
+  executable->run();
+}
+
+void Program::State::run_verified() {
+  std::vector<Array> before, expected;
+  for (const Parameter& p : assigned) before.push_back(p.read());
+  twin->rng_state[0] = rng_state[0];
+  twin->rng_state[1] = rng_state[1];
+  twin->run_once();
+  for (const Parameter& p : assigned) expected.push_back(p.read());
+  for (std::size_t i = 0; i < assigned.size(); ++i) assigned[i].write(before[i]);
+  run_once();
+  const Program planned(std::shared_ptr<State>(this, [](State*) {})), unplanned(twin);
+  for (const auto& [v, arg] : fetched) {
+    const Tensor t = const_cast<Graph*>(graph)->tensor(v);
+    if (!planned.fetch(t).same_bits(unplanned.fetch(t)))
+      throw Error("[verify] the planned program gives other bits than one buffer per tensor for " +
+                  graph->node_of(v).op->name + " " + at_line(graph->node_of(v).where));
+  }
+  for (std::size_t i = 0; i < assigned.size(); ++i)
+    if (!assigned[i].read().same_bits(expected[i]))
+      throw Error("[verify] the planned program assigns other bits than one buffer per tensor to " +
+                  assigned[i].name());
+}
+
+void Program::run() {
+  if (state_->twin)
+    state_->run_verified();
+  else
+    state_->run_once();
+  ++state_->rng_state[1];
+}
+
+void Program::run(std::initializer_list<Feed> feeds) {
+  run(std::span<const Feed>(feeds.begin(), feeds.size()));
+}
+
+void Program::run(std::span<const Feed> feeds) {
+  for (const Feed& f : feeds) feed(f);
+  run();
+}
+
+void Program::feed(const Feed& f) {
+  if (!f.input.defined() || &f.input.graph() != state_->graph)
+    throw Error("[feed] not a tensor of the program's graph");
+  const Node& node = state_->graph->node_of(f.input.id());
+  if (node.op != &input_op) throw Error("[feed] not an input " + at_line(node.where));
+  const std::string& name = node.attrs.as<InputAttrs>().name;
+  if (f.dtype != f.input.dtype())
+    throw DTypeError("[feed] input " + name + " is " + f.input.text() + ", got " +
+                     std::string(name_of(f.dtype)));
+  if (f.count != f.input.numel())
+    throw ShapeError("[feed] input " + name + " is " + f.input.text() + ", got " + std::to_string(f.count) +
+                     " elements");
+  for (const auto& [v, arg] : state_->inputs)
+    if (v == f.input.id())
+      state_->backend->write(arg.data, f.data, static_cast<std::size_t>(f.count) * size_of(f.dtype));
+  if (state_->twin) Program(state_->twin).feed(f);
+}
+
+Array Program::fetch(const Tensor& t) const {
+  for (const auto& [v, arg] : state_->fetched) {
+    if (v != t.id() || &t.graph() != state_->graph) continue;
+    // Read what the layout reaches, then put it in row-major order.
+    Array out(arg.layout.shape, arg.dtype);
+    const std::size_t size = size_of(arg.dtype);
+    Layout from = arg.layout;
+    from.offset = 0;
+    const auto reach = static_cast<std::size_t>(from.extent()) * size;
+    if (from.is_contiguous()) {
+      state_->backend->read(out.raw(), arg.data, reach);
+      return out;
+    }
+    std::vector<std::byte> raw(reach);
+    state_->backend->read(raw.data(), arg.data, reach);
+    Dims index = Dims::filled(from.rank(), 0);
+    for (std::int64_t i = 0; i < out.numel(); ++i) {
+      std::int64_t at = 0;
+      for (int a = 0; a < from.rank(); ++a) at += index[a] * from.strides[a];
+      std::memcpy(out.raw() + static_cast<std::size_t>(i) * size,
+                  raw.data() + static_cast<std::size_t>(at) * size, size);
+      for (int a = from.rank() - 1; a >= 0 && ++index[a] == from.shape[a]; --a) index[a] = 0;
+    }
+    return out;
+  }
+  throw Error(
+      "[fetch] this tensor was not among those asked for at compile time, so its memory may have been "
+      "reused");
+}
+
+void Program::seed(std::uint64_t seed) {
+  state_->rng_state[0] = static_cast<std::int64_t>(seed);
+}
+void Program::set_step(std::int64_t step) {
+  state_->rng_state[1] = step;
+}
+MemoryReport Program::memory() const {
+  return state_->memory;
+}
+std::span<const Step> Program::steps() const {
+  return state_->steps;
+}
+
+std::string Program::text() const {
+  std::string s;
+  for (const Step& step : state_->steps) {
+    s += step.name + ":";
+    for (const Arg& a : step.in) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
+    s += " →";
+    for (const Arg& a : step.out) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
+    const std::string attrs = step.attrs.text();
+    s += (attrs.empty() ? "" : "  " + attrs) + "  " + at_line(step.where) + "\n";
+  }
+  return s;
+}
+
+std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds,
+                        const CompileOptions& options) {
+  if (ts.empty()) return {};
+  Program program = compile(ts[0].graph(), ts, options);
+  program.run(feeds);
+  std::vector<Array> out;
+  for (const Tensor& t : ts) out.push_back(program.fetch(t));
+  return out;
+}
+
+Array eval(const Tensor& t, const std::vector<Feed>& feeds, const CompileOptions& options) {
+  return eval(std::vector<Tensor>{t}, feeds, options)[0];
+}
+
+}  // namespace tg

@@ -1,0 +1,104 @@
+// What an operation is: one constant object per op, defined in one file of ops/, that owns its shape rule,
+// its gradient, its decomposition and its sample inputs. Kernels belong to the backends and are found by the
+// op's name.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/attrs.h"
+#include "core/layout.h"
+#include "core/tensor.h"
+
+namespace tg {
+
+// A value as shape rules see it.
+struct Operand {
+  DType dtype;
+  Layout layout;
+  const Shape& shape() const { return layout.shape; }
+};
+
+// One output of a node. A view says which input's memory it looks into; everything else gets memory of its
+// own, laid out as `layout` says.
+struct OutSpec {
+  DType dtype;
+  Layout layout;
+  int view_of = -1;
+};
+
+// What a vector-Jacobian product gets: the node's inputs and outputs, and z_out = ∂L/∂out for each output,
+// undefined where no gradient arrives. z has the output's shape and dtype.
+struct Backprop {
+  std::span<const Tensor> in, out, z;
+  const Attrs& attrs;
+  const std::vector<bool>& wanted;  // which inputs need a gradient; the others may be left undefined
+};
+
+struct Cost {
+  double flops = 0, bytes = 0;
+};
+
+// How gradcheck and the tests fill an input of a sample.
+struct Fill {
+  enum Kind {
+    normal,    // standard normal
+    uniform,   // [low, high)
+    distinct,  // a shuffled ramp in [low, high]: no two elements closer than its step (for max, sort, top_k)
+    index,     // integers in [low, high)
+    bits,      // booleans
+    off_zero   // ±[low, high): away from a kink at 0
+  } kind = normal;
+  double low = -1, high = 1;
+};
+
+struct SampleInput {
+  Shape shape;
+  Fill fill = {};
+  std::optional<DType> dtype = {};  // of an index, mask or key; floating inputs take the dtype under test
+};
+
+// One way to call the op: gradient-checked, compared across dtypes, views and backends, benchmarked.
+struct Sample {
+  std::string name;
+  std::vector<SampleInput> inputs;
+  std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
+};
+
+struct Op {
+  std::string name;
+
+  // Shape rule: dtype and layout of each output; throws ShapeError or DTypeError without naming the op or the
+  // line, which the graph adds.
+  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer;
+
+  // Gradient: z_in for each input as graph nodes, undefined where there is none. An op without one says why
+  // not, and a gradient that would pass through it is refused with that reason.
+  std::function<std::vector<Tensor>(const Backprop&)> vjp;
+  std::string not_differentiable;
+
+  // The same outputs from plainer ops: fused ops owe it (oracle, second derivative, fallback).
+  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose;
+
+  std::vector<Sample> (*samples)() = nullptr;
+
+  // Work of one evaluation. Without it: no FLOPs to speak of, each input and output moved once.
+  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost;
+
+  // Element i of the output depends on element i of the inputs, all of one shape: such ops are fused into
+  // chains.
+  bool pointwise = false;
+  // A view: no kernel and no memory, outputs look into input 0.
+  bool view = false;
+  // A leaf: an input, a parameter or a constant, given from outside.
+  bool leaf = false;
+  // Too much work to gradient-check twice over: no second derivative, or none offered.
+  bool first_order_only = false;
+  // {output, input} pairs that may share memory when the input is not needed afterwards.
+  std::vector<std::pair<int, int>> inplace = {};
+};
+
+}  // namespace tg

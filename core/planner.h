@@ -1,0 +1,33 @@
+// Memory planner: places buffers with known lifetimes in one arena so that buffers alive together never
+// overlap.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace tg {
+
+// A buffer is written at step `first` and not touched after step `last` (inclusive).
+struct Lifetime {
+  std::size_t bytes = 0;
+  int first = 0, last = 0;
+};
+
+struct Placement {
+  std::vector<std::size_t> offset;  // of each buffer in the arena, a multiple of 64
+  std::size_t peak = 0;             // bytes of arena needed
+  std::size_t alive = 0;            // most bytes alive at one step: no plan can need less
+};
+
+inline constexpr std::size_t plan_alignment = 64;
+
+// reuse: false gives every buffer a place of its own (for checking a plan against). Lifetimes must be ordered
+// by `first`. O(n log n).
+Placement plan_memory(std::span<const Lifetime> buffers, bool reuse = true);
+
+// True if no two buffers that are alive together overlap. O(n log n); a check independent of how the plan was
+// made.
+bool plan_is_sound(std::span<const Lifetime> buffers, const Placement& placement);
+
+}  // namespace tg
