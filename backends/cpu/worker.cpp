@@ -1,12 +1,7 @@
 #include "backends/cpu/worker.h"
 
-#include <thread>
-
+#include "backends/cpu/pool.h"
 #include "core/error.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace tg::cpu {
 
@@ -21,20 +16,12 @@ void Worker::barrier() {
   if (threads == 1) return;
   if (team_.arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
     team_.arrived.store(0, std::memory_order_relaxed);
-    for (auto& n : team_.next[mine & 1]) n.store(0, std::memory_order_relaxed);  // free until generation mine + 2
+    for (auto& n : team_.next[mine & 1])
+      n.store(0, std::memory_order_relaxed);  // free until generation mine + 2
     team_.generation.store(mine + 1, std::memory_order_release);
     return;
   }
-  // A core that is missing for a while (virtual machines) must not make the others burn it: spin, then yield.
-  for (int spins = 0; team_.generation.load(std::memory_order_acquire) == mine; ++spins) {
-    if (spins > 20000) {
-      std::this_thread::yield();
-    } else {
-#if defined(__x86_64__)
-      _mm_pause();
-#endif
-    }
-  }
+  for (int spins = 0; team_.generation.load(std::memory_order_acquire) == mine; ++spins) relax(spins);
 }
 
 }  // namespace tg::cpu

@@ -1,5 +1,6 @@
-// What one thread of the pool sees while it runs a step: its number, its scratch memory, a barrier, and a shared
-// queue of parts. All threads of a parallel step enter the same function ("single program, multiple data").
+// What one thread of the pool sees while it runs a step: its number, its scratch memory, a barrier, and a
+// shared queue of parts. All threads of a parallel step enter the same function ("single program, multiple
+// data").
 #pragma once
 
 #include <atomic>
@@ -12,17 +13,18 @@ namespace tg::cpu {
 struct Team {
   explicit Team(int threads) : threads(threads) {}
   const int threads;
-  static constexpr int queues = 4;                            // `each` calls between two barriers, at most
+  static constexpr int queues = 4;  // `each` calls between two barriers, at most
   alignas(64) std::atomic<int> arrived{0};
   alignas(64) std::atomic<std::uint32_t> generation{0};
-  alignas(64) std::atomic<std::int64_t> next[2][queues] = {}; // [generation & 1][call]: the next part to hand out
+  alignas(64)
+      std::atomic<std::int64_t> next[2][queues] = {};  // [generation & 1][call]: the next part to hand out
 };
 
 class Worker {
  public:
   Worker(Team& team, int thread) : thread(thread), threads(team.threads), team_(team) {}
 
-  const int thread;              // 0 … threads-1
+  const int thread;  // 0 … threads-1
   const int threads;
   std::byte* scratch = nullptr;  // this thread's own bytes, 64-byte aligned, contents undefined
   std::byte* shared = nullptr;   // the step's bytes, one block for all threads, 64-byte aligned, undefined
@@ -30,8 +32,9 @@ class Worker {
   // Returns when every thread of the team has called it; orders all memory accesses before it.
   void barrier();
 
-  // Calls f(part) for parts 0 … parts-1, each on whichever thread asks next, in increasing order. Does not wait
-  // for the others: call barrier() before reading what they wrote. Every thread of the team must call it.
+  // Calls f(part) for parts 0 … parts-1, each on whichever thread asks next, in increasing order. Does not
+  // wait for the others: call barrier() before reading what they wrote. Every thread of the team must call
+  // it.
   template <class F>
   void each(std::int64_t parts, F&& f) {
     if (threads == 1) {

@@ -1,0 +1,148 @@
+// The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program in
+// one dispatch of the thread pool, with barriers only where two steps are not both too small to share out.
+#include <cstring>
+#include <new>
+
+#include "backends/cpu/kernel.h"
+#include "backends/cpu/pointwise.h"
+#include "backends/cpu/pool.h"
+#include "core/lower.h"
+
+namespace tg::cpu {
+
+namespace {
+
+// Below this a step is not worth waking other cores for: about what two barriers cost.
+constexpr double worth_sharing_seconds = 3e-6;
+
+double estimated_seconds(const Step& s) {
+  Cost c;
+  if (s.op->cost) {
+    std::vector<Operand> in, out;
+    for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
+    for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
+    c = s.op->cost(in, out, s.attrs);
+  }
+  double elements = 0;
+  for (const Arg& a : s.in)
+    c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
+  for (const Arg& a : s.out) {
+    c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
+    elements += static_cast<double>(a.layout.numel());
+  }
+  if (s.op == &fused_op) c.flops += elements * 4 * static_cast<double>(s.attrs.as<FusedAttrs>().code.size());
+  return c.bytes / 20e9 + c.flops / 40e9;
+}
+
+class CpuExecutable final : public Executable {
+ public:
+  CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads) {
+    tasks_.reserve(steps.size());
+    for (const Step& s : steps) add(s);
+  }
+
+  std::size_t workspace_bytes() const override {
+    return per_thread_ * static_cast<std::size_t>(threads_) + shared_;
+  }
+
+  void bind(std::span<const Step> steps, std::byte* workspace) override {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      tasks_[i].call.in = steps[i].in;
+      tasks_[i].call.out = steps[i].out;
+      tasks_[i].call.attrs = &steps[i].attrs;
+    }
+    workspace_ = workspace;
+  }
+
+  void run() override {
+    Team team(threads_);
+    team_ = &team;
+    pool(threads_).run([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter(t); }, this);
+  }
+
+ private:
+  struct Task {
+    const Kernel* kernel;
+    Call call;
+    std::shared_ptr<const PointwisePlan> plan;
+    bool parallel;
+  };
+
+  void add(const Step& s) {
+    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr}, nullptr, false};
+    std::string why = "no CPU kernel for op '" + s.op->name + "'";
+    try {
+      if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
+    } catch (const DeviceError& e) {
+      why = e.what();
+      t.kernel = nullptr;
+    }
+    if (!t.kernel) throw DeviceError("[" + s.name + "] " + why + " " + at_line(s.where));
+    t.call.plan = t.plan.get();
+    t.parallel = threads_ > 1 && estimated_seconds(s) > worth_sharing_seconds;
+    if (t.kernel->scratch) {
+      const Scratch need = t.kernel->scratch(t.call, t.parallel ? threads_ : 1);
+      per_thread_ = std::max(per_thread_, (need.per_thread + 63) / 64 * 64);
+      shared_ = std::max(shared_, (need.shared + 63) / 64 * 64);
+    }
+    tasks_.push_back(std::move(t));
+  }
+
+  // What each thread does in a run: all parallel steps together, the others on thread 0.
+  void enter(int thread) {
+    Team alone(1);
+    Worker together(*team_, thread), solo(alone, 0);
+    together.scratch = solo.scratch = workspace_ + per_thread_ * static_cast<std::size_t>(thread);
+    together.shared = solo.shared = workspace_ + per_thread_ * static_cast<std::size_t>(threads_);
+    bool apart = false;  // steps since the last barrier that only thread 0 ran
+    bool first = true;
+    for (const Task& t : tasks_) {
+      if (threads_ > 1 && !first && (t.parallel || !apart)) together.barrier();
+      apart = !t.parallel;
+      first = false;
+      if (t.parallel)
+        t.kernel->run(together, t.call);
+      else if (thread == 0)
+        t.kernel->run(solo, t.call);
+    }
+  }
+
+  const int threads_;
+  std::vector<Task> tasks_;
+  std::size_t per_thread_ = 0, shared_ = 0;
+  std::byte* workspace_ = nullptr;
+  Team* team_ = nullptr;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
+    auto* p = static_cast<std::byte*>(
+        ::operator new(std::max<std::size_t>(bytes, 64), std::align_val_t(64), std::nothrow));
+    if (!p) throw OutOfMemory("[cpu] no memory for " + what + ": " + std::to_string(bytes) + " bytes");
+    return {p, [](std::byte* q) { ::operator delete(q, std::align_val_t(64)); }};
+  }
+  void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  void read(std::byte* host, const std::byte* device, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+  std::unique_ptr<Executable> prepare(std::span<const Step> steps, int threads) override {
+    if (threads < 0) throw DeviceError("[cpu] " + std::to_string(threads) + " threads asked for");
+    return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads());
+  }
+};
+
+}  // namespace
+
+}  // namespace tg::cpu
+
+namespace tg {
+
+Backend& backend(Device) {
+  static cpu::CpuBackend cpu;
+  return cpu;
+}
+
+}  // namespace tg

@@ -1,0 +1,73 @@
+// Which kernel sets were built, and which of them this machine can run.
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/kernel.h"
+
+namespace tg::cpu {
+
+#define TG_SET(isa)           \
+  namespace isa {             \
+  extern const KernelSet set; \
+  }
+TG_SET(baseline)
+#ifdef TILEGRAD_ISA_avx2
+TG_SET(avx2)
+#endif
+#ifdef TILEGRAD_ISA_avx512
+TG_SET(avx512)
+#endif
+
+std::span<const KernelSet* const> runnable_sets() {
+  static const std::vector<const KernelSet*> sets = [] {
+    std::vector<const KernelSet*> s{&baseline::set};
+#ifdef TILEGRAD_ISA_avx2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+      s.push_back(&avx2::set);
+#endif
+#ifdef TILEGRAD_ISA_avx512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512cd"))
+      s.push_back(&avx512::set);
+#endif
+    return s;
+  }();
+  return sets;
+}
+
+const KernelSet& kernel_set() {
+  static const KernelSet& chosen = []() -> const KernelSet& {
+    const char* wanted = std::getenv("TG_ISA");
+    if (!wanted) return *runnable_sets().back();
+    std::string known;
+    for (const KernelSet* s : runnable_sets()) {
+      if (s->isa == wanted) return *s;
+      known += (known.empty() ? "" : ", ") + std::string(s->isa);
+    }
+    throw DeviceError("[cpu] TG_ISA is '" + std::string(wanted) + "'; this machine runs " + known);
+  }();
+  return chosen;
+}
+
+namespace {
+std::map<std::string, Kernel, std::less<>>& user_kernels() {
+  static std::map<std::string, Kernel, std::less<>> kernels;
+  return kernels;
+}
+}  // namespace
+
+void register_kernel(std::string op, Kernel kernel) {
+  user_kernels()[std::move(op)] = kernel;
+}
+
+const Kernel* find_kernel(std::string_view op) {
+  if (const auto it = user_kernels().find(op); it != user_kernels().end()) return &it->second;
+  for (const KernelEntry& e : kernel_set().kernels)
+    if (e.op == op) return e.kernel;
+  return nullptr;
+}
+
+}  // namespace tg::cpu

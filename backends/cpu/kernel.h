@@ -1,0 +1,70 @@
+// The form of a CPU kernel, and the tables in which the executor finds kernels by op name.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "backends/cpu/worker.h"
+#include "core/backend.h"
+
+namespace tg::cpu {
+
+// One call: operands in the op's order (any strides unless the op says otherwise), its attributes, and what a
+// kernel's planner prepared for it (null for kernels without one).
+struct Call {
+  std::span<const Arg> in, out;
+  const Attrs* attrs;
+  const void* plan;
+};
+
+struct Scratch {
+  std::size_t per_thread = 0, shared = 0;  // bytes; each block comes 64-byte aligned
+};
+
+struct Kernel {
+  // Entered by every thread of the worker's team. Returning does not wait for the others; the executor does.
+  void (*run)(Worker&, const Call&);
+  // Scratch memory it will find in the worker; none when left out.
+  Scratch (*scratch)(const Call&, int threads) = nullptr;
+};
+
+struct KernelEntry {
+  std::string_view op;
+  const Kernel* kernel;
+};
+
+// A pointwise op on one block of values: out[i] = f(a[i], b[i], c[i]) for i < n, in the compute type (double,
+// float or int64). Blocks do not overlap, or are the same.
+using BlockFn = void (*)(void* out, const void* a, const void* b, const void* c, std::int64_t n);
+
+struct BlockEntry {
+  std::string_view op;
+  BlockFn f64, f32, i64;  // null where the op has no meaning for the type
+};
+
+// Conversion between memory and blocks: n elements, `stride` elements apart in memory (0 repeats the first).
+using LoadFn = void (*)(void* block, const void* memory, std::int64_t stride, std::int64_t n);
+using StoreFn = void (*)(void* memory, const void* block, std::int64_t stride, std::int64_t n);
+
+// Everything compiled for one instruction set.
+struct KernelSet {
+  std::string_view isa;
+  std::span<const KernelEntry> kernels;
+  std::span<const BlockEntry> blocks;
+  LoadFn (*load)(DType memory, DType block);  // null where there is none
+  StoreFn (*store)(DType block, DType memory);
+};
+
+// The best set this machine runs, or the one the environment variable TG_ISA names (baseline, avx2, avx512).
+// Throws DeviceError for a name that is unknown or not runnable here.
+const KernelSet& kernel_set();
+// All sets this machine runs, best last.
+std::span<const KernelSet* const> runnable_sets();
+
+// Kernels of user-defined ops, by op name; they go before the built-in ones.
+void register_kernel(std::string op, Kernel kernel);
+// The kernel for an op, null if there is none.
+const Kernel* find_kernel(std::string_view op);
+
+}  // namespace tg::cpu

@@ -1,0 +1,168 @@
+// The pointwise ops, each one line: its formula on vectors, and a row of the table below.
+#include <cmath>
+
+#include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/simd.h"
+#include "backends/cpu/kernels/simd_math.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+template <class V>
+TG_INLINE V number(double x) {
+  return splat<V>(x);
+}
+template <class V, class M>
+TG_INLINE V truth(M mask) {  // 1 where true, else 0
+  return select(mask, number<V>(1), number<V>(0));
+}
+template <class V>
+TG_INLINE V sigmoid_of(V a) {
+  return number<V>(1) / (number<V>(1) + exp(-a));
+}
+template <class V>
+TG_INLINE V raise(V a, V b) {
+  V r;
+  for (int i = 0; i < lanes<V>; ++i) r[i] = std::pow(a[i], b[i]);
+  return r;
+}
+template <class V, class Half>
+TG_INLINE V rounded(V a) {
+  for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(Half(static_cast<float>(a[i])));
+  return a;
+}
+template <class V>
+TG_INLINE V truncated(V a) {
+  for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
+  return a;
+}
+template <class V>
+TG_INLINE V as_float(V a) {
+  for (int i = 0; i < lanes<V>; ++i) a[i] = static_cast<float>(a[i]);
+  return a;
+}
+
+#define TG_UNARY(name, formula)       \
+  struct name {                       \
+    template <class V>                \
+    static TG_INLINE V f(V a, V, V) { \
+      return formula;                 \
+    }                                 \
+  };
+#define TG_BINARY(name, formula)        \
+  struct name {                         \
+    template <class V>                  \
+    static TG_INLINE V f(V a, V b, V) { \
+      return formula;                   \
+    }                                   \
+  };
+
+TG_BINARY(Add, a + b)
+TG_BINARY(Sub, a - b)
+TG_BINARY(Mul, a* b)
+TG_BINARY(Div, a / b)
+TG_BINARY(Pow, raise(a, b))
+TG_BINARY(Maximum, select(a != a, a, select(a > b, a, b)))  // NaN in either operand gives NaN
+TG_BINARY(Minimum, select(a != a, a, select(a < b, a, b)))
+TG_BINARY(Equal, truth<V>(a == b))
+TG_BINARY(NotEqual, truth<V>(a != b))
+TG_BINARY(Less, truth<V>(a < b))
+TG_BINARY(LessEqual, truth<V>(a <= b))
+TG_BINARY(Greater, truth<V>(a > b))
+TG_BINARY(GreaterEqual, truth<V>(a >= b))
+TG_BINARY(LogicalAnd, select(a != number<V>(0), truth<V>(b != number<V>(0)), number<V>(0)))
+TG_BINARY(LogicalOr, select(a != number<V>(0), number<V>(1), truth<V>(b != number<V>(0))))
+
+TG_UNARY(Copy, a)
+TG_UNARY(Neg, -a)
+TG_UNARY(Abs, select(a < number<V>(0), -a, select(a == number<V>(0), number<V>(0), a)))
+TG_UNARY(Sign, select(a > number<V>(0), number<V>(1), select(a < number<V>(0), number<V>(-1), a)))
+TG_UNARY(LogicalNot, truth<V>(a == number<V>(0)))
+TG_UNARY(Sqrt, sqrt(a))
+TG_UNARY(Rsqrt, number<V>(1) / sqrt(a))
+TG_UNARY(Exp, exp(a))
+TG_UNARY(Log, log(a))
+TG_UNARY(Sin, sin(a))
+TG_UNARY(Cos, cos(a))
+TG_UNARY(Tanh, tanh(a))
+TG_UNARY(Erf, erf(a))
+TG_UNARY(Sigmoid, sigmoid_of(a))
+TG_UNARY(Relu, select(a < number<V>(0), number<V>(0), a))
+TG_UNARY(Silu, a* sigmoid_of(a))
+// GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation.
+TG_UNARY(Gelu, number<V>(0.5) * a * (number<V>(1) + erf(a * number<V>(0.70710678118654752440))))
+TG_UNARY(GeluTanh,
+         number<V>(0.5) * a *
+             (number<V>(1) + tanh(number<V>(0.79788456080286535588) * (a + number<V>(0.044715) * a * a * a))))
+TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
+TG_UNARY(ToInt, truncated(a))
+TG_UNARY(ToBf16, (rounded<V, bfloat16>(a)))
+TG_UNARY(ToF16, (rounded<V, float16>(a)))
+TG_UNARY(ToF32, as_float(a))
+
+struct Where {
+  template <class V>
+  static TG_INLINE V f(V a, V b, V c) {
+    return select(a != number<V>(0), b, c);
+  }
+};
+
+// The vector of a block's type, and its loads and stores by the names that float and double have in simd.h.
+template <class T>
+struct BlockVector {
+  using type = vector_t<T>;
+};
+template <>
+struct BlockVector<i64> {
+  using type = I64;
+};
+
+template <class F, class T, int operands>
+void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
+  using V = typename BlockVector<T>::type;
+  T* o = static_cast<T*>(out);
+  const T *a = static_cast<const T*>(pa), *b = static_cast<const T*>(pb), *c = static_cast<const T*>(pc);
+  i64 i = 0;
+  for (; i + lanes<V> <= n; i += lanes<V>) {
+    const V x = load(a + i);
+    store(o + i, F::f(x, operands > 1 ? load(b + i) : x, operands > 2 ? load(c + i) : x));
+  }
+  if (i == n) return;
+  T tail[3][lanes<V>] = {};  // the last few, through a full vector
+  for (i64 k = 0; k < n - i; ++k) {
+    tail[0][k] = a[i + k];
+    if (operands > 1) tail[1][k] = b[i + k];
+    if (operands > 2) tail[2][k] = c[i + k];
+  }
+  const V x = load(tail[0]);
+  store(tail[0], F::f(x, operands > 1 ? load(tail[1]) : x, operands > 2 ? load(tail[2]) : x));
+  for (i64 k = 0; k < n - i; ++k) o[i + k] = tail[0][k];
+}
+
+#define TG_FLOAT(op, F, operands) {op, &block<F, double, operands>, &block<F, float, operands>, nullptr},
+#define TG_ANY(op, F, operands) \
+  {op, &block<F, double, operands>, &block<F, float, operands>, &block<F, i64, operands>},
+
+constexpr BlockEntry table[] = {
+    TG_ANY("add", Add, 2) TG_ANY("sub", Sub, 2) TG_ANY("mul", Mul, 2) TG_FLOAT("div", Div, 2) TG_FLOAT(
+        "pow", Pow, 2) TG_ANY("maximum", Maximum, 2) TG_ANY("minimum", Minimum, 2) TG_ANY("equal", Equal, 2)
+        TG_ANY("not_equal", NotEqual, 2) TG_ANY("less", Less, 2) TG_ANY("less_equal", LessEqual, 2)
+            TG_ANY("greater", Greater, 2) TG_ANY("greater_equal", GreaterEqual, 2)
+                TG_ANY("logical_and", LogicalAnd, 2) TG_ANY("logical_or", LogicalOr, 2) TG_ANY(
+                    "logical_not", LogicalNot, 1) TG_ANY("where", Where, 3) TG_ANY("copy", Copy, 1)
+                    TG_ANY("cast", Copy, 1) TG_ANY("cast_bool", ToBool, 1) TG_FLOAT("cast_i64", ToInt, 1)
+                        TG_FLOAT("cast_bf16", ToBf16, 1) TG_FLOAT("cast_f16", ToF16, 1)
+                            TG_FLOAT("cast_f32", ToF32, 1) TG_ANY("neg", Neg, 1) TG_ANY("abs", Abs, 1) TG_ANY(
+                                "sign", Sign, 1) TG_FLOAT("sqrt", Sqrt, 1) TG_FLOAT("rsqrt", Rsqrt, 1)
+                                TG_FLOAT("exp", Exp, 1) TG_FLOAT("log", Log, 1) TG_FLOAT("sin", Sin, 1)
+                                    TG_FLOAT("cos", Cos, 1) TG_FLOAT("tanh", Tanh, 1) TG_FLOAT("erf", Erf, 1)
+                                        TG_FLOAT("sigmoid", Sigmoid, 1) TG_FLOAT("relu", Relu, 1)
+                                            TG_FLOAT("silu", Silu, 1) TG_FLOAT("gelu", Gelu, 1)
+                                                TG_FLOAT("gelu_tanh", GeluTanh, 1)};
+
+}  // namespace
+
+const std::span<const BlockEntry> pointwise_blocks(table);
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,15 @@
+// The table of this instruction set's kernels.
+#include "backends/cpu/kernels/kernels.h"
+
+namespace tg::cpu::TG_ISA {
+
+#define TG_TEXT2(x) #x
+#define TG_TEXT(x) TG_TEXT2(x)
+#define TG_ROW(name) {#name, &name##_kernel},
+
+static constexpr KernelEntry kernels[] = {TG_CPU_KERNELS(TG_ROW)};
+
+extern const KernelSet set;
+const KernelSet set{TG_TEXT(TG_ISA), kernels, pointwise_blocks, &block_load, &block_store};
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,141 @@
+#include "backends/cpu/pointwise.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "core/lower.h"
+
+namespace tg::cpu {
+
+namespace {
+
+const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
+  for (const BlockEntry& e : set.blocks)
+    if (e.op == op) return e;
+  throw DeviceError("no CPU kernel for pointwise op '" + op + "'");
+}
+
+// A cast rounds to its target inside a chain; every other instruction is found by its op's name.
+BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, DType compute) {
+  const bool rounds = i.op->name == "cast" && (i.dtype != compute) && i.dtype != u8 && i.dtype != i32;
+  const BlockEntry& e = find_block(set, rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
+  const BlockFn f = compute == f64 ? e.f64 : compute == f32 ? e.f32 : e.i64;
+  if (!f) throw DeviceError("op '" + i.op->name + "' is not defined for " + std::string(name_of(i.dtype)));
+  return f;
+}
+
+// The iteration space: the output's axes from outermost to innermost in memory, then neighbours merged where
+// every operand steps over the inner axis whole.
+void iteration_space(const Step& step, PointwisePlan& p) {
+  const Layout& out = step.out[0].layout;
+  std::vector<int> order(out.rank());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return out.strides[a] > out.strides[b]; });
+  const auto stride = [&](int operand, int axis) {  // -1 is the output
+    return operand < 0 ? out.strides[axis] : step.in[operand].layout.strides[axis];
+  };
+  const auto at = [&](int operand) { return operand < 0 ? p.output.strides : p.input[operand].strides; };
+  const int operands = static_cast<int>(step.in.size());
+  for (int axis : order) {
+    const std::int64_t size = out.shape[axis];
+    if (size == 1) continue;
+    bool merges = p.rank > 0;
+    for (int o = -1; o < operands && merges; ++o) merges = at(o)[p.rank - 1] == size * stride(o, axis);
+    if (!merges) p.shape[p.rank++] = 1;
+    p.shape[p.rank - 1] *= size;
+    for (int o = -1; o < operands; ++o) at(o)[p.rank - 1] = stride(o, axis);
+  }
+  if (p.rank == 0) {
+    p.shape[p.rank++] = 1;
+    for (int o = -1; o < operands; ++o) at(o)[0] = 1;
+  }
+}
+
+bool is_linear(const PointwisePlan& p, const PointwisePlan::Operand& o) {
+  std::int64_t expected = 1;
+  for (int a = p.rank - 1; a >= 0; --a) {
+    if (o.strides[a] != expected) return false;
+    expected *= p.shape[a];
+  }
+  return true;
+}
+
+struct PlanWithConstants : PointwisePlan {
+  std::vector<double> storage;  // backs constant_blocks, 8 bytes an element at the most
+};
+
+}  // namespace
+
+std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set) {
+  const auto& fused = step.attrs.as<FusedAttrs>();
+  const auto plan = std::make_shared<PlanWithConstants>();
+  PlanWithConstants& p = *plan;
+  p.inputs = static_cast<int>(step.in.size());
+  p.code_size = static_cast<int>(fused.code.size());
+  if (p.inputs > p.max_operands || p.code_size > p.max_code) throw DeviceError("a fused chain is too long");
+  p.compute_size = static_cast<int>(size_of(fused.compute));
+  p.numel = step.out[0].layout.numel();
+  iteration_space(step, p);
+
+  const auto operand = [&](const Arg& a, PointwisePlan::Operand& o) {
+    o.size = static_cast<int>(size_of(a.dtype));
+    o.direct = a.dtype == fused.compute && is_linear(p, o);
+    o.load = set.load(a.dtype, fused.compute);
+    o.store = set.store(fused.compute, a.dtype);
+  };
+  for (int i = 0; i < p.inputs; ++i) {
+    operand(step.in[i], p.input[i]);
+    if (!p.input[i].load) throw DeviceError("no conversion from " + std::string(name_of(step.in[i].dtype)));
+    p.input_slot[i] = p.input[i].direct ? -1 : p.slots++;
+  }
+  operand(step.out[0], p.output);
+  if (!p.output.store) throw DeviceError("no conversion to " + std::string(name_of(step.out[0].dtype)));
+
+  // Slots: a result's block is free again after its last reader.
+  std::vector<int> last_use(p.code_size, -1), free, slot_of(p.code_size, -1);
+  for (int c = 0; c < p.code_size; ++c)
+    for (const FusedAttrs::Operand& o : fused.code[c].operands)
+      if (o.kind == FusedAttrs::Operand::result) last_use[o.index] = c;
+  for (int c = 0; c < p.code_size; ++c) {
+    PointwisePlan::Instruction& i = p.code[c];
+    i.run = block_function(set, fused.code[c], fused.compute);
+    for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
+    for (std::size_t k = 0; k < fused.code[c].operands.size(); ++k) {
+      const FusedAttrs::Operand& o = fused.code[c].operands[k];
+      i.source[k] = o.kind == FusedAttrs::Operand::input
+                        ? PointwisePlan::Source{PointwisePlan::Source::input, o.index}
+                    : o.kind == FusedAttrs::Operand::constant
+                        ? PointwisePlan::Source{PointwisePlan::Source::constant, o.index}
+                        : PointwisePlan::Source{PointwisePlan::Source::slot, slot_of[o.index]};
+    }
+    const bool last = c + 1 == p.code_size;
+    if (last && p.output.direct) {
+      i.slot = -1;
+      continue;
+    }
+    if (free.empty()) free.push_back(p.slots++);
+    i.slot = slot_of[c] = free.back();
+    free.pop_back();
+    for (int r = 0; r < c; ++r)
+      if (last_use[r] == c) free.push_back(slot_of[r]);
+  }
+  if (!p.output.direct) p.result_slot = slot_of[p.code_size - 1];
+
+  p.constants = static_cast<int>(fused.constants.size());
+  p.storage.resize(static_cast<std::size_t>(p.constants) * p.block);
+  p.constant_blocks = reinterpret_cast<std::byte*>(p.storage.data());
+  for (int k = 0; k < p.constants; ++k) {
+    std::byte* to = p.constant_blocks + static_cast<std::size_t>(k * p.block * p.compute_size);
+    const double x = fused.constants[k];
+    if (fused.compute == f64)
+      std::fill_n(reinterpret_cast<double*>(to), p.block, x);
+    else if (fused.compute == f32)
+      std::fill_n(reinterpret_cast<float*>(to), p.block, static_cast<float>(x));
+    else
+      std::fill_n(reinterpret_cast<std::int64_t*>(to), p.block, static_cast<std::int64_t>(x));
+  }
+  return plan;
+}
+
+}  // namespace tg::cpu

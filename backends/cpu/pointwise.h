@@ -1,0 +1,52 @@
+// The plan of a fused pointwise step: its iteration space with axes merged, and its code with block functions
+// in place of op names. Made once at compile time; kernels/fused.cpp runs it. Plain data: the kernels of
+// every instruction set read it.
+#pragma once
+
+#include <memory>
+
+#include "backends/cpu/kernel.h"
+
+namespace tg::cpu {
+
+struct PointwisePlan {
+  static constexpr int block = 1024;  // elements: a few blocks stay in the first-level cache
+  static constexpr int max_operands = 12, max_code = 24;
+
+  struct Operand {
+    std::int64_t strides[max_rank];  // in elements, per axis of the iteration space
+    bool direct;  // element i of the iteration lies at i, in the compute type: no copy to a block
+    int size;     // bytes of an element in memory
+    LoadFn load;
+    StoreFn store;
+  };
+  struct Source {
+    enum Kind : std::uint8_t { none, input, constant, slot } kind;
+    int index;
+  };
+  struct Instruction {
+    BlockFn run;
+    Source source[3];
+    int slot;  // where the result goes; -1: straight to the output
+  };
+
+  int rank = 0;
+  std::int64_t shape[max_rank];  // outermost first
+  std::int64_t numel = 0;
+  int inputs = 0;
+  Operand input[max_operands];
+  int input_slot[max_operands];  // the block an input that is not direct is loaded to
+  Operand output;
+  int code_size = 0;
+  Instruction code[max_code];
+  int result_slot = 0;  // of the last instruction when the output is not direct
+  int compute_size = 4;
+  int slots = 0;
+  int constants = 0;
+  std::byte* constant_blocks = nullptr;  // [constants][block] in the compute type
+};
+
+// Throws DeviceError if the kernel set lacks a block function or a conversion the step needs.
+std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set);
+
+}  // namespace tg::cpu

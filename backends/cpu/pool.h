@@ -1,0 +1,40 @@
+// A persistent pool of threads that all enter the same function at once.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace tg::cpu {
+
+class Pool {
+ public:
+  explicit Pool(int threads);  // counts the caller of run()
+  ~Pool();
+  Pool(const Pool&) = delete;
+
+  int threads() const { return threads_; }
+  // Calls f(data, t) once on each thread t = 0 … threads-1 (0 is the caller) and returns when all are done.
+  // One caller at a time; f must not throw.
+  void run(void (*f)(void* data, int thread), void* data);
+
+ private:
+  void work(int thread);
+  const int threads_;
+  void (*function_)(void*, int) = nullptr;
+  void* data_ = nullptr;
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  alignas(64) std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
+};
+
+// The process's pool of that size, made at first use.
+Pool& pool(int threads);
+// TG_THREADS, or the processors this process may use.
+int default_threads();
+// Waits a moment inside a spin loop; after `spins` turns gives the processor away.
+void relax(int spins);
+
+}  // namespace tg::cpu
