@@ -1,0 +1,179 @@
+#include "autograd/gradients.h"
+
+#include "ops/ops.h"
+
+namespace tg {
+
+namespace {
+
+class ReverseWalk {
+ public:
+  ReverseWalk(Graph& graph, NodeId last) : graph_(graph), last_(last) {}
+
+  // Which values a gradient must reach: those that depend on one of `wrt` through floating values.
+  void mark(const std::vector<Tensor>& wrt) {
+    active_.assign(graph_.values().size(), false);
+    for (const Tensor& w : wrt) active_[w.id()] = true;
+    for (NodeId n = 0; n <= last_; ++n) {
+      const Node& node = graph_.nodes()[n];
+      bool any = false;
+      for (ValueId v : node.in) any = any || active_[v];
+      if (!any) continue;
+      for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
+        if (is_float(graph_.values()[v].dtype)) active_[v] = true;
+    }
+    slots_.resize(active_.size());
+    for (NodeId n = 0; n <= last_; ++n)
+      if (graph_.nodes()[n].segment >= 0) segments_[graph_.nodes()[n].segment].push_back(n);
+  }
+
+  void accumulate(ValueId v, const Tensor& z) {
+    if (!z.defined() || !active_[v]) return;
+    slots_[v] = slots_[v].defined() ? add(slots_[v], z) : z;
+  }
+
+  void run() {
+    for (std::int64_t n = last_; n >= 0; --n) {
+      if (const CustomGradient* custom = graph_.custom_gradient_ending_at(static_cast<NodeId>(n))) {
+        step_custom(*custom);
+        n = custom->first;
+        continue;
+      }
+      step(static_cast<NodeId>(n));
+    }
+  }
+
+  const Tensor& slot(ValueId v) const { return slots_[v]; }
+
+ private:
+  bool has_slot(const Node& node) const {
+    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
+      if (slots_[v].defined()) return true;
+    return false;
+  }
+
+  void step(NodeId n) {
+    if (!has_slot(graph_.nodes()[n])) return;
+    const Node node = graph_.nodes()[n];  // a copy: recording moves the list
+    std::vector<bool> wanted;
+    bool any = false;
+    for (ValueId v : node.in) {
+      wanted.push_back(active_[v]);
+      any = any || active_[v];
+    }
+    if (!any) return;
+    if (!node.op->vjp)
+      throw GradientError("[" + node.op->name + "] the gradient cannot pass: " + node.op->not_differentiable +
+                          " " + at_line(node.where));
+    if (node.segment >= 0) recompute(node.segment);
+    std::vector<Tensor> in, out, z;
+    for (ValueId v : node.in) in.push_back(now(v));
+    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
+      out.push_back(now(v));
+      z.push_back(slots_[v]);
+    }
+    const Scope scope("grad." + graph_.name_of(node), node.where);
+    const SegmentScope outside(-1);
+    take(node.op->name, node.where, node.in, node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
+  }
+
+  void step_custom(const CustomGradient& custom) {
+    std::vector<Tensor> in, out, z;
+    bool any = false;
+    for (ValueId v : custom.out) {
+      any = any || slots_[v].defined();
+      out.push_back(now(v));
+      z.push_back(slots_[v]);
+    }
+    if (!any) return;
+    for (ValueId v : custom.in) in.push_back(now(v));
+    const std::source_location where = graph_.nodes()[custom.last].where;
+    for (std::size_t i = 0; i < z.size(); ++i)
+      if (!z[i].defined()) z[i] = zeros_like({out[i], where});
+    const Scope scope("grad", where);
+    take("custom op", where, custom.in, custom.backward(in, out, z));
+  }
+
+  void take(const std::string& op, const std::source_location& where, const std::vector<ValueId>& in,
+            const std::vector<Tensor>& z) {
+    if (z.size() != in.size())
+      throw GradientError("[" + op + "] its gradient gave " + std::to_string(z.size()) + " tensors for " +
+                          std::to_string(in.size()) + " inputs " + at_line(where));
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (!z[i].defined()) continue;
+      const Tensor x = graph_.tensor(in[i]);
+      if (active_[in[i]] && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
+        throw GradientError("[" + op + "] gradient of input " + std::to_string(i) + " is " + z[i].text() +
+                            ", the input is " + x.text() + " " + at_line(where));
+      accumulate(in[i], z[i]);
+    }
+  }
+
+  // Appends the segment's nodes once more; the copies then stand for the originals.
+  void recompute(std::int32_t segment) {
+    const std::vector<NodeId> nodes = std::move(segments_[segment]);  // empty when it has been done
+    segments_[segment].clear();
+    const SegmentScope outside(-1);
+    for (NodeId n : nodes) {
+      const Node node = graph_.nodes()[n];
+      std::vector<Tensor> in;
+      for (ValueId v : node.in) in.push_back(now(v));
+      const Scope scope("again." + graph_.name_of(node), node.where);
+      const std::vector<Tensor> out = graph_.record(*node.op, in, node.attrs, node.where);
+      for (std::uint32_t i = 0; i < node.outs; ++i) again_[node.first_out + i] = out[i].id();
+    }
+  }
+
+  Tensor now(ValueId v) {
+    const auto it = again_.find(v);
+    return graph_.tensor(it == again_.end() ? v : it->second);
+  }
+
+  Graph& graph_;
+  const NodeId last_;
+  std::vector<bool> active_;
+  std::vector<Tensor> slots_;                                       // gradient slots, undefined for zero
+  std::unordered_map<std::int32_t, std::vector<NodeId>> segments_;  // nodes of each, to be computed again
+  std::unordered_map<ValueId, ValueId> again_;
+};
+
+}  // namespace
+
+std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt, const Tensor& cotangent) {
+  Graph& graph = loss.graph();
+  const Node& maker = graph.node_of(loss.id());
+  const std::source_location where = maker.where;
+  if (!is_float(loss.dtype()))
+    throw GradientError("[gradients] the loss is " + loss.text() + ", wanted a floating tensor " +
+                        at_line(where));
+  if (!cotangent.defined() && loss.numel() != 1)
+    throw GradientError("[gradients] the loss is " + loss.text() + ", wanted one element, or a cotangent " +
+                        at_line(where));
+  if (cotangent.defined() && (cotangent.shape() != loss.shape() || cotangent.dtype() != loss.dtype()))
+    throw GradientError("[gradients] the cotangent is " + cotangent.text() + ", the loss " + loss.text() +
+                        " " + at_line(where));
+  for (const Tensor& w : wrt)
+    if (!w.defined() || &w.graph() != &graph || !is_float(w.dtype()))
+      throw GradientError("[gradients] wants floating tensors of the loss's graph to differentiate by " +
+                          at_line(where));
+
+  ReverseWalk walk(graph, graph.values()[loss.id()].node);
+  walk.mark(wrt);
+  walk.accumulate(loss.id(), cotangent.defined() ? cotangent : ones_like({loss, where}));
+  walk.run();
+  std::vector<Tensor> result;
+  for (const Tensor& w : wrt) {
+    const Tensor& z = walk.slot(w.id());
+    result.push_back(z.defined() ? z : zeros_like({w, where}));
+  }
+  return result;
+}
+
+std::vector<Tensor> checkpoint(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& f,
+                               const std::vector<Tensor>& inputs) {
+  if (inputs.empty()) throw Error("[checkpoint] needs at least one input");
+  const SegmentScope segment(inputs[0].graph().new_segment());
+  return f(inputs);
+}
+
+}  // namespace tg

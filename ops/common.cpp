@@ -1,0 +1,69 @@
+#include "ops/common.h"
+
+#include <cmath>
+
+namespace tg::detail {
+
+DType promote(DType a, DType b) {
+  if (a == b) return a;
+  if (is_float(a) != is_float(b)) return is_float(a) ? a : b;
+  if (is_float(a)) return a == f64 || b == f64 ? f64 : f32;
+  if (a == boolean || b == boolean) return a == boolean ? b : a;
+  return a < b ? a : b;  // i64, i32, u8 in this order
+}
+
+Broadcast broadcast_pair(const Op& op, const In& a, const In& b) {
+  if (a.is_number() && b.is_number())
+    throw Error("[" + op.name + "] needs at least one tensor " + at_line(a.where()));
+  const In& like = a.is_number() ? b : a;
+  const Scope scope(like);
+  Graph& graph = like.tensor().graph();
+  DType dtype = like.tensor().dtype();
+  if (!a.is_number() && !b.is_number()) dtype = promote(a.tensor().dtype(), b.tensor().dtype());
+  const double n = a.is_number() ? a.number() : b.is_number() ? b.number() : 0;
+  if (!is_float(dtype) && n != std::trunc(n))
+    throw DTypeError("[" + op.name + "] a " + std::string(name_of(dtype)) + " tensor with the number " +
+                     std::to_string(n) + "; cast the tensor to a floating type first " +
+                     at_line(like.where()));
+  const Shape sa = a.is_number() ? Shape() : a.tensor().shape(),
+              sb = b.is_number() ? Shape() : b.tensor().shape();
+  Shape shape;
+  try {
+    shape = broadcast_shapes(sa, sb, op.name.c_str());
+  } catch (const ShapeError& e) {
+    throw ShapeError(std::string(e.what()) + " " + at_line(like.where()));
+  }
+  const auto fit = [&](const In& x) {
+    Tensor t = x.is_number() ? full(graph, {}, x.number(), dtype) : x.tensor();
+    if (t.dtype() != dtype) t = cast(t, dtype);
+    return t.shape() == shape ? t : expand(t, shape);
+  };
+  return {fit(a), fit(b)};
+}
+
+void want_float(DType t) {
+  if (!is_float(t)) throw DTypeError("wants a floating tensor");
+}
+
+void want_index(DType t) {
+  if (t != i64 && t != i32) throw DTypeError("wants indices of type i64 or i32");
+}
+
+void want_rank_at_least(const Operand& x, int rank) {
+  if (x.layout.rank() < rank) throw ShapeError("wants at least " + std::to_string(rank) + " dimensions");
+}
+
+std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out) {
+  const Operand* like = nullptr;
+  for (const Operand& x : in) {
+    if (x.shape() != in[0].shape()) throw ShapeError("operands differ in shape");
+    if (!like && x.layout.is_dense()) like = &x;
+  }
+  return {{out, like ? dense_like(in[0].shape(), like->layout) : row_major(in[0].shape())}};
+}
+
+std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape) {
+  return {{dtype, row_major(shape)}};
+}
+
+}  // namespace tg::detail

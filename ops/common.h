@@ -1,0 +1,30 @@
+// What op definitions share: argument checks, broadcasting and dtype promotion.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace tg {
+using Tensors = std::vector<Tensor>;
+}
+
+namespace tg::detail {
+
+// Floating types: the wider, and f32 for bf16 with f16; a floating one beats integers; integers: the wider;
+// bool loses.
+DType promote(DType a, DType b);
+
+// Two arguments as tensors of one shape and dtype.
+struct Broadcast {
+  Tensor a, b;
+};
+Broadcast broadcast_pair(const Op& op, const In& a, const In& b);
+
+void want_float(DType t);  // throws DTypeError
+void want_index(DType t);  // i64 or i32, else throws DTypeError
+void want_rank_at_least(const Operand& x, int rank);
+
+// One output of a pointwise op: laid out like the first dense operand, else row-major.
+std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);
+std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
+
+}  // namespace tg::detail

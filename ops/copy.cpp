@@ -1,0 +1,66 @@
+// Copies: to another dtype, to memory of its own, to row-major order; and the view that stops gradients.
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+struct CastAttrs {
+  DType dtype;
+  void fields(auto&& field) const { field("dtype", dtype); }
+};
+struct CopyAttrs {
+  bool row_major;
+  void fields(auto&& field) const { field("row_major", row_major); }
+};
+}  // namespace
+
+const Op cast_op{
+    .name = "cast",
+    .infer = [](std::span<const Operand> in,
+                const Attrs& a) { return detail::pointwise_output(in, a.as<CastAttrs>().dtype); },
+    .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
+    .samples = []() -> std::vector<Sample> {
+      return {{"to f64", {{{3, 4}}}, [](auto x) { return Tensors{cast(x[0], f64)}; }}};
+    },
+    .pointwise = true};
+
+const Op copy_op{
+    .name = "copy",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          return a.as<CopyAttrs>().row_major ? detail::row_major_output(in[0].dtype, in[0].shape())
+                                             : detail::pointwise_output(in, in[0].dtype);
+        },
+    .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
+    .samples = []() -> std::vector<Sample> {
+      return {{"copy", {{{3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }},
+              {"contiguous", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
+    },
+    .pointwise = true};
+
+const Op stop_gradient_op{
+    .name = "stop_gradient",
+    .infer =
+        [](std::span<const Operand> in, const Attrs&) {
+          return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
+        },
+    .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },
+    .samples = []() -> std::vector<Sample> {
+      return {{"times zero", {{{3, 4}}}, [](auto x) { return Tensors{x[0] * 2 + 0 * stop_gradient(x[0])}; }}};
+    },
+    .view = true};
+
+Tensor cast(In x, DType dtype) {
+  return x.tensor().dtype() == dtype ? x.tensor() : record(cast_op, {x}, CastAttrs{dtype});
+}
+Tensor copy(In x) {
+  return record(copy_op, {x}, CopyAttrs{false});
+}
+Tensor contiguous(In x) {
+  return x.tensor().layout().is_contiguous() ? x.tensor() : record(copy_op, {x}, CopyAttrs{true});
+}
+Tensor stop_gradient(In x) {
+  return record(stop_gradient_op, {x});
+}
+
+}  // namespace tg

@@ -1,0 +1,107 @@
+// Every operation, as functions on tensors, and the list of their definitions. Each group names the file that
+// defines it. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
+// the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's line.
+#pragma once
+
+#include "core/graph.h"
+
+namespace tg {
+
+// pointwise.cpp: element by element, any shape
+Tensor add(In a, In b);
+Tensor sub(In a, In b);
+Tensor mul(In a, In b);
+Tensor div(In a, In b);      // floating only
+Tensor pow(In a, In b);      // floating only
+Tensor maximum(In a, In b);  // NaN in either gives NaN; equal operands share the gradient
+Tensor minimum(In a, In b);
+Tensor neg(In x);
+Tensor abs(In x);
+Tensor sign(In x);
+Tensor sqrt(In x);
+Tensor rsqrt(In x);
+Tensor exp(In x);
+Tensor log(In x);
+Tensor sin(In x);
+Tensor cos(In x);
+Tensor tanh(In x);
+Tensor erf(In x);
+Tensor sigmoid(In x);
+Tensor relu(In x);  // gradient 0 at 0
+Tensor silu(In x);  // x·sigmoid(x)
+Tensor gelu(In x);  // x·Φ(x), by erf
+Tensor gelu_tanh(In x);
+Tensor clamp(In x, double low, double high);  // gradient 1 inside [low, high]
+Tensor where(In condition, In a, In b);       // condition boolean
+Tensor equal(In a, In b);                     // comparisons give booleans
+Tensor not_equal(In a, In b);
+Tensor less(In a, In b);
+Tensor less_equal(In a, In b);
+Tensor greater(In a, In b);
+Tensor greater_equal(In a, In b);
+Tensor logical_and(In a, In b);
+Tensor logical_or(In a, In b);
+Tensor logical_not(In x);
+
+inline Tensor operator+(In a, In b) {
+  return add(a, b);
+}
+inline Tensor operator-(In a, In b) {
+  return sub(a, b);
+}
+inline Tensor operator*(In a, In b) {
+  return mul(a, b);
+}
+inline Tensor operator/(In a, In b) {
+  return div(a, b);
+}
+inline Tensor operator-(In x) {
+  return neg(x);
+}
+
+// copy.cpp: copies and conversions
+Tensor cast(In x, DType dtype);  // rounds to nearest even; to integers towards zero; to bool by x ≠ 0
+Tensor copy(In x);               // the same layout, memory of its own
+Tensor contiguous(In x);         // x itself if it is row-major, else a row-major copy
+Tensor stop_gradient(In x);      // a view through which no gradient passes
+
+// view.cpp: metadata only (004 §B.3); also methods of Tensor
+Tensor permute(In x, const Axes& order);
+Tensor transpose(In x, std::int64_t a, std::int64_t b);
+Tensor view(In x, const Shape& shape);
+Tensor reshape(In x, const Shape& shape);
+Tensor expand(In x, const Shape& shape);
+Tensor slice(In x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
+Tensor squeeze(In x, std::int64_t axis);
+Tensor unsqueeze(In x, std::int64_t axis);
+
+// full.cpp (full itself: core/graph.h)
+Tensor zeros_like(In x);
+Tensor ones_like(In x);
+Tensor full_like(In x, double value);
+
+// reduce.cpp: over the named axes, all of them when none is named
+Tensor sum(In x, const Axes& axes = {}, bool keepdim = false);
+// x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
+Tensor sum_to(In x, const Shape& shape);
+
+// The list of definitions. An op that is not in it is not tested, benchmarked or documented.
+#define TG_OPS(X)                                                                                           \
+  X(add)                                                                                                    \
+  X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log)    \
+      X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) X(where) X(equal)        \
+          X(not_equal) X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or)       \
+              X(logical_not) X(cast) X(copy) X(stop_gradient) X(permute) X(view) X(expand) X(slice) X(full) \
+                  X(sum)
+
+#define TG_DECLARE(name) extern const Op name##_op;
+TG_OPS(TG_DECLARE)
+#undef TG_DECLARE
+
+// Built-in and registered ops. The op of that name, null if there is none.
+std::vector<const Op*> all_ops();
+const Op* find_op(std::string_view name);
+// Adds a user-defined op, which then is checked like a built-in one. Throws Error if the name is taken.
+const Op& register_op(Op op);
+
+}  // namespace tg

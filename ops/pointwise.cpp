@@ -1,0 +1,209 @@
+// Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a (000 §C.1).
+// Builders broadcast first, by expand, whose own gradient sums.
+#include <cmath>
+
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+using detail::broadcast_pair;
+
+void want_one_dtype(std::span<const Operand> in) {
+  for (const Operand& x : in)
+    if (x.dtype != in[0].dtype) throw DTypeError("operands differ in dtype");
+}
+
+std::vector<OutSpec> same_float(std::span<const Operand> in, const Attrs&) {
+  detail::want_float(in[0].dtype);
+  want_one_dtype(in);
+  return detail::pointwise_output(in, in[0].dtype);
+}
+
+std::vector<OutSpec> same_number(std::span<const Operand> in, const Attrs&) {
+  if (in[0].dtype == boolean) throw DTypeError("wants numbers, not booleans");
+  want_one_dtype(in);
+  return detail::pointwise_output(in, in[0].dtype);
+}
+
+std::vector<OutSpec> truth(std::span<const Operand> in, const Attrs&) {
+  want_one_dtype(in);
+  return detail::pointwise_output(in, boolean);
+}
+
+Fill filled(Fill::Kind kind) {
+  return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
+}
+
+template <Tensor (*f)(In), Fill::Kind kind>
+std::vector<Sample> unary_samples() {
+  const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0])}; };
+  return {{"3d", {{{2, 3, 5}, filled(kind)}}, call}, {"empty", {{{0, 3}, filled(kind)}}, call}};
+}
+
+template <Tensor (*f)(In, In), Fill::Kind ka, Fill::Kind kb>
+std::vector<Sample> binary_samples() {
+  const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0], x[1])}; };
+  const Fill a = filled(ka), b = filled(kb);
+  return {{"same", {{{3, 4}, a}, {{3, 4}, b}}, call},
+          {"broadcast", {{{2, 3, 4}, a}, {{3, 1}, b}}, call},
+          {"scalar", {{{5}, a}, {{}, b}}, call}};
+}
+
+// maximum and minimum: the winner gets the gradient, equal operands half each.
+Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
+  const Tensor &z = b.z[0], tie = equal(b.in[0], b.in[1]), half = z * 0.5;
+  return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
+}
+
+// ∂(a^b)/∂a = b·a^(b-1) and ∂(a^b)/∂b = a^b·log a, which is 0 at a = 0.
+Tensors pow_gradient(const Backprop& g) {
+  const Tensor &a = g.in[0], &b = g.in[1];
+  Tensor za, zb;
+  if (g.wanted[0]) za = g.z[0] * where(equal(b, 0), 0, b * pow(a, b - 1));
+  if (g.wanted[1]) zb = g.z[0] * where(equal(a, 0), 0, g.out[0] * log(where(equal(a, 0), 1, a)));
+  return {za, zb};
+}
+
+// d/dx x·σ(x) = σ + x·σ·(1 - σ)
+Tensor silu_gradient(const Tensor& z, const Tensor& x) {
+  const Tensor s = sigmoid(x);
+  return z * (s + x * s * (1 - s));
+}
+
+// d/dx x·Φ(x) = Φ(x) + x·φ(x)
+Tensor gelu_gradient(const Tensor& z, const Tensor& x) {
+  const Tensor cdf = 0.5 * (1 + erf(x * 0.70710678118654752440));
+  return z * (cdf + x * 0.39894228040143267794 * exp(x * x * -0.5));
+}
+
+// With t = tanh u, u = √(2/π)·(x + 0.044715 x³): (1 + t)/2 + x/2·(1 - t²)·du/dx
+Tensor gelu_tanh_gradient(const Tensor& z, const Tensor& x) {
+  const Tensor x2 = x * x, t = tanh(0.79788456080286535588 * x * (1 + 0.044715 * x2));
+  const Tensor du = 0.79788456080286535588 * (1 + 3 * 0.044715 * x2);
+  return z * 0.5 * (1 + t + x * (1 - t * t) * du);
+}
+
+}  // namespace
+
+// Each line: op, shape rule, how samples fill the operands, gradient in terms of z, operands a and b (or x),
+// result y.
+#define TG_BINARY(op, rule, fill_a, fill_b, ...)                                                           \
+  const Op op##_op{.name = #op,                                                                            \
+                   .infer = rule,                                                                          \
+                   .vjp = [](const Backprop& g) -> Tensors {                                               \
+                     [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], &y = g.out[0]; \
+                     return __VA_ARGS__;                                                                   \
+                   },                                                                                      \
+                   .samples = binary_samples<op, Fill::fill_a, Fill::fill_b>,                              \
+                   .pointwise = true};                                                                     \
+  Tensor op(In a, In b) {                                                                                  \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                                     \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                              \
+  }
+
+#define TG_UNARY(op, rule, fill, gradient)                                                   \
+  const Op op##_op{.name = #op,                                                              \
+                   .infer = rule,                                                            \
+                   .vjp = [](const Backprop& g) -> Tensors {                                 \
+                     [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
+                     return {gradient};                                                      \
+                   },                                                                        \
+                   .samples = unary_samples<op, Fill::fill>,                                 \
+                   .pointwise = true};                                                       \
+  Tensor op(In x) {                                                                          \
+    return record(op##_op, {x});                                                             \
+  }
+
+#define TG_COMPARISON(op)                                                         \
+  const Op op##_op{.name = #op,                                                   \
+                   .infer = truth,                                                \
+                   .not_differentiable = "its result is boolean",                 \
+                   .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
+                   .pointwise = true};                                            \
+  Tensor op(In a, In b) {                                                         \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                            \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                     \
+  }
+
+TG_BINARY(add, same_number, normal, normal, {z, z})
+TG_BINARY(sub, same_number, normal, normal, {z, g.wanted[1] ? -z : Tensor()})
+TG_BINARY(mul, same_number, normal, normal, {g.wanted[0] ? z * b : Tensor(), g.wanted[1] ? z* a : Tensor()})
+TG_BINARY(div, same_float, normal, off_zero, {z / b, g.wanted[1] ? -(z / b * y) : Tensor()})
+TG_BINARY(pow, same_float, uniform, normal, pow_gradient(g))
+TG_BINARY(maximum, same_number, normal, normal, shared_by_winner(g, greater(a, b)))
+TG_BINARY(minimum, same_number, normal, normal, shared_by_winner(g, less(a, b)))
+
+TG_UNARY(neg, same_number, normal, -z)
+TG_UNARY(abs, same_number, off_zero, z* sign(x))
+TG_UNARY(sign, same_number, off_zero, zeros_like(z))
+TG_UNARY(sqrt, same_float, uniform, z * 0.5 / y)
+TG_UNARY(rsqrt, same_float, uniform, z * -0.5 * y / x)
+TG_UNARY(exp, same_float, normal, z* y)
+TG_UNARY(log, same_float, uniform, z / x)
+TG_UNARY(sin, same_float, normal, z* cos(x))
+TG_UNARY(cos, same_float, normal, -(z* sin(x)))
+TG_UNARY(tanh, same_float, normal, z*(1 - y * y))
+TG_UNARY(erf, same_float, normal, z * 1.12837916709551257390 * exp(-(x * x)))  // 2/√π
+TG_UNARY(sigmoid, same_float, normal, z* y*(1 - y))
+TG_UNARY(relu, same_float, off_zero, where(greater(x, 0), z, 0))
+TG_UNARY(silu, same_float, normal, silu_gradient(z, x))
+TG_UNARY(gelu, same_float, normal, gelu_gradient(z, x))
+TG_UNARY(gelu_tanh, same_float, normal, gelu_tanh_gradient(z, x))
+
+TG_COMPARISON(equal)
+TG_COMPARISON(not_equal)
+TG_COMPARISON(less)
+TG_COMPARISON(less_equal)
+TG_COMPARISON(greater)
+TG_COMPARISON(greater_equal)
+TG_COMPARISON(logical_and)
+TG_COMPARISON(logical_or)
+
+const Op logical_not_op{.name = "logical_not",
+                        .infer = truth,
+                        .not_differentiable = "its result is boolean",
+                        .samples = unary_samples<logical_not, Fill::off_zero>,
+                        .pointwise = true};
+Tensor logical_not(In x) {
+  return record(logical_not_op, {x});
+}
+
+const Op where_op{.name = "where",
+                  .infer =
+                      [](std::span<const Operand> in, const Attrs&) {
+                        if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
+                        want_one_dtype(in.subspan(1));
+                        if (in[0].shape() != in[1].shape()) throw ShapeError("operands differ in shape");
+                        return detail::pointwise_output(in.subspan(1), in[1].dtype);
+                      },
+                  .vjp = [](const Backprop& g) -> Tensors {
+                    return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
+                  },
+                  .samples = []() -> std::vector<Sample> {
+                    const auto call = [](std::span<const Tensor> x) {
+                      return Tensors{where(x[0], x[1], x[2])};
+                    };
+                    return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
+                            {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
+                  },
+                  .pointwise = true};
+
+Tensor where(In condition, In a, In b) {
+  const Scope scope(condition);
+  auto [x, y] = broadcast_pair(where_op, a, b);
+  const Shape shape = broadcast_shapes(condition.tensor().shape(), x.shape(), "where");
+  const auto fit = [&](const Tensor& t) { return t.shape() == shape ? t : expand(t, shape); };
+  return record(where_op, {fit(condition.tensor()), fit(x), fit(y)});
+}
+
+Tensor clamp(In x, double low, double high) {
+  const Scope scope(x);
+  if (!(low <= high))
+    throw Error("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high) + " " +
+                at_line(x.where()));
+  return where(less(x, low), low, where(greater(x, high), high, x));
+}
+
+}  // namespace tg

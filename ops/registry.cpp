@@ -1,0 +1,35 @@
+// The ops by name: the built-in ones of ops.h and those that users register.
+#include <deque>
+#include <string_view>
+
+#include "ops/ops.h"
+
+namespace tg {
+
+namespace {
+std::deque<Op>& user_ops() {
+  static std::deque<Op> ops;  // addresses stay
+  return ops;
+}
+}  // namespace
+
+std::vector<const Op*> all_ops() {
+#define TG_ADDRESS(name) &name##_op,
+  std::vector<const Op*> ops{TG_OPS(TG_ADDRESS)};
+#undef TG_ADDRESS
+  for (const Op& op : user_ops()) ops.push_back(&op);
+  return ops;
+}
+
+const Op* find_op(std::string_view name) {
+  for (const Op* op : all_ops())
+    if (op->name == name) return op;
+  return nullptr;
+}
+
+const Op& register_op(Op op) {
+  if (find_op(op.name)) throw Error("[register_op] there already is an op named '" + op.name + "'");
+  return user_ops().emplace_back(std::move(op));
+}
+
+}  // namespace tg

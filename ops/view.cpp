@@ -1,0 +1,140 @@
+// View ops: the same memory under another layout (004 §B.3). No kernel, no memory; the gradient is the
+// inverse view.
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+std::vector<OutSpec> looks_into(const Operand& x, Layout layout) {
+  return {{x.dtype, std::move(layout), 0}};
+}
+
+struct PermuteAttrs {
+  Axes order;
+  void fields(auto&& field) const { field("order", order); }
+};
+struct ShapeAttrs {
+  Shape shape;
+  void fields(auto&& field) const { field("shape", shape); }
+};
+
+}  // namespace
+
+const Op permute_op{.name = "permute",
+                    .infer =
+                        [](std::span<const Operand> in, const Attrs& a) {
+                          return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
+                        },
+                    .vjp = [](const Backprop& g) -> Tensors {
+                      const Axes& order = g.attrs.as<PermuteAttrs>().order;
+                      Axes inverse = order;
+                      for (int i = 0; i < order.size(); ++i)
+                        inverse[normalize_axis(order[i], order.size(), "permute")] = i;
+                      return {permute(g.z[0], inverse)};
+                    },
+                    .samples = []() -> std::vector<Sample> {
+                      return {
+                          {"rotate",
+                           {{{2, 3, 4}}},
+                           [](auto x) {
+                             return Tensors{permute(x[0], {2, 0, 1})};
+                           }},
+                          {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
+                    },
+                    .view = true};
+
+const Op view_op{
+    .name = "view",
+    .infer = [](std::span<const Operand> in,
+                const Attrs& a) { return looks_into(in[0], view(in[0].layout, a.as<ShapeAttrs>().shape)); },
+    .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },
+    .samples = []() -> std::vector<Sample> {
+      return {{"split",
+               {{{6, 4}}},
+               [](auto x) {
+                 return Tensors{reshape(x[0], {2, 3, -1})};
+               }},
+              {"merge", {{{2, 3, 4}}}, [](auto x) { return Tensors{reshape(x[0], {-1})}; }}};
+    },
+    .view = true};
+
+const Op expand_op{
+    .name = "expand",
+    .infer = [](std::span<const Operand> in,
+                const Attrs& a) { return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape)); },
+    .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
+    .samples = []() -> std::vector<Sample> {
+      return {{"stretch", {{{3, 1}}}, [](auto x) { return Tensors{expand(x[0], {2, 3, 4})}; }}};
+    },
+    .view = true};
+
+Tensor permute(In x, const Axes& order) {
+  return record(permute_op, {x}, PermuteAttrs{order});
+}
+
+Tensor transpose(In x, std::int64_t a, std::int64_t b) {
+  const int rank = x.tensor().rank();
+  Axes order;
+  for (int i = 0; i < rank; ++i) order.push_back(i);
+  std::swap(order[normalize_axis(a, rank, "transpose")], order[normalize_axis(b, rank, "transpose")]);
+  return permute(x, order);
+}
+
+Tensor view(In x, const Shape& shape) {
+  return record(view_op, {x}, ShapeAttrs{shape});
+}
+
+Tensor reshape(In x, const Shape& shape) {
+  const Scope scope(x);
+  const Shape target = infer_shape(shape, x.tensor().numel(), "reshape");
+  return view(can_view(x.tensor().layout(), target) ? x.tensor() : contiguous(x), target);
+}
+
+Tensor expand(In x, const Shape& shape) {
+  return record(expand_op, {x}, ShapeAttrs{shape});
+}
+
+Tensor squeeze(In x, std::int64_t axis) {
+  return view(x, squeeze(x.tensor().layout(), axis).shape);
+}
+
+Tensor unsqueeze(In x, std::int64_t axis) {
+  return view(x, unsqueeze(x.tensor().layout(), axis).shape);
+}
+
+// The methods of Tensor pass their caller's line on.
+using At = std::source_location;
+Tensor Tensor::transpose(std::int64_t a, std::int64_t b, At at) const {
+  return tg::transpose({*this, at}, a, b);
+}
+Tensor Tensor::permute(const Axes& order, At at) const {
+  return tg::permute({*this, at}, order);
+}
+Tensor Tensor::view(const Shape& s, At at) const {
+  return tg::view({*this, at}, s);
+}
+Tensor Tensor::expand(const Shape& s, At at) const {
+  return tg::expand({*this, at}, s);
+}
+Tensor Tensor::slice(std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step,
+                     At at) const {
+  return tg::slice({*this, at}, axis, start, stop, step);
+}
+Tensor Tensor::squeeze(std::int64_t axis, At at) const {
+  return tg::squeeze({*this, at}, axis);
+}
+Tensor Tensor::unsqueeze(std::int64_t axis, At at) const {
+  return tg::unsqueeze({*this, at}, axis);
+}
+Tensor Tensor::reshape(const Shape& s, At at) const {
+  return tg::reshape({*this, at}, s);
+}
+Tensor Tensor::contiguous(At at) const {
+  return tg::contiguous({*this, at});
+}
+Tensor Tensor::to(DType dtype, At at) const {
+  return tg::cast({*this, at}, dtype);
+}
+
+}  // namespace tg
