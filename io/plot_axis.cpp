@@ -51,14 +51,14 @@ void linear_ticks(PlotAxis& axis, int count) {
   }
 }
 
-// 10^n at every k-th power; the powers between, or 2 … 9 times each power, are minor ticks. An axis with
-// fewer than two powers on it labels the 1, 2, 5 or all of the multiples.
+// 10^n at every k-th power; the powers between, or 2 … 9 times each power, are minor ticks. Where there is
+// room, 2 and 5 times each power are labelled too, and on less than a decade every multiple.
 void log_ticks(PlotAxis& axis, int count) {
   const int from = static_cast<int>(std::floor(axis.lo + 1e-9)),
             to = static_cast<int>(std::ceil(axis.hi - 1e-9));
   const double decades = axis.hi - axis.lo;
   const int every = std::max(1, static_cast<int>(std::ceil(decades / count)));
-  const bool narrow = decades < 2;
+  const bool narrow = 3 * decades <= std::max(count, 6);
   for (int n = from; n <= to; ++n) {
     const double power = std::pow(10.0, n);
     for (int m = 1; m <= (every == 1 ? 9 : 1); ++m) {

@@ -88,11 +88,14 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
                {.size = tick_size, .color = soft, .align = TextStyle::Align::center});
     free_from = x + half + tick_size / 2;
   }
+  float free_below = std::numeric_limits<float>::infinity();
   for (const PlotTick& t : f.y.ticks) {
     const float y = f.bottom - static_cast<float>(f.y.place(t.value)) * (f.bottom - f.top);
     image.line({f.left - (t.label.empty() ? 4.0f : 8.0f), y}, {f.left, y}, 1.8f, soft);
+    if (t.label.empty() || y > free_below) continue;
     image.text({f.left - 13, y + 0.35f * tick_size}, t.label,
                {.size = tick_size, .color = soft, .align = TextStyle::Align::right});
+    free_below = y - tick_size;
   }
   const float middle = (f.left + f.right) / 2, width = static_cast<float>(image.width());
   image.text({middle, static_cast<float>(image.height()) - 20}, plot.x_label,
