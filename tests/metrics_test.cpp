@@ -1,7 +1,11 @@
 // The metrics file and the progress line.
 #include "io/metrics.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -151,6 +155,34 @@ TEST(Progress, PlainLinesComeAtTheirPeriod) {
   }
   const std::string text = content(f);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10) << text;
+}
+
+TEST(Progress, RewritesOneLineOnATerminalAndCutsItToTheWidth) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  const winsize size{.ws_row = 24, .ws_col = 40};
+  std::FILE* f = std::fopen(ptsname(terminal), "w");
+  ASSERT_NE(f, nullptr);
+  ASSERT_EQ(ioctl(fileno(f), TIOCSWINSZ, &size), 0);
+  {
+    Progress p(f, 0, 100, 64);
+    p.update(100, 2.0, 1e-3);
+    p.note("a remark");
+  }
+  const std::string line = "\rstep 100/100 [##########] 100% | loss 2\x1b[K";  // 39 columns: 40 would wrap
+  const std::string wanted = line + "\r\x1b[Ka remark\r\n" + line + "\r\n";
+  std::string got;
+  char buffer[4096];
+  for (pollfd ready{terminal, POLLIN, 0}; got.size() < wanted.size() && poll(&ready, 1, 5000) == 1;) {
+    const ssize_t n = read(terminal, buffer, sizeof buffer);
+    if (n <= 0) break;
+    got.append(buffer, static_cast<std::size_t>(n));
+  }
+  EXPECT_EQ(got, wanted);
+  std::fclose(f);
+  close(terminal);
 }
 
 }  // namespace
