@@ -8,10 +8,6 @@ struct CastAttrs {
   DType dtype;
   void fields(auto&& field) const { field("dtype", dtype); }
 };
-struct CopyAttrs {
-  bool row_major;
-  void fields(auto&& field) const { field("row_major", row_major); }
-};
 }  // namespace
 
 const Op cast_op{
@@ -24,17 +20,22 @@ const Op cast_op{
     },
     .pointwise = true};
 
-const Op copy_op{
-    .name = "copy",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          return a.as<CopyAttrs>().row_major ? detail::row_major_output(in[0].dtype, in[0].shape())
-                                             : detail::pointwise_output(in, in[0].dtype);
-        },
+const Op copy_op{.name = "copy",
+                 .infer = [](std::span<const Operand> in,
+                             const Attrs&) { return detail::pointwise_output(in, in[0].dtype); },
+                 .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
+                 .samples = []() -> std::vector<Sample> {
+                   return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
+                 },
+                 .pointwise = true};
+
+const Op contiguous_op{
+    .name = "contiguous",
+    .infer = [](std::span<const Operand> in,
+                const Attrs&) { return detail::row_major_output(in[0].dtype, in[0].shape()); },
     .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
     .samples = []() -> std::vector<Sample> {
-      return {{"copy", {{{3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }},
-              {"contiguous", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
+      return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
     },
     .pointwise = true};
 
@@ -54,10 +55,10 @@ Tensor cast(In x, DType dtype) {
   return x.tensor().dtype() == dtype ? x.tensor() : record(cast_op, {x}, CastAttrs{dtype});
 }
 Tensor copy(In x) {
-  return record(copy_op, {x}, CopyAttrs{false});
+  return record(copy_op, {x});
 }
 Tensor contiguous(In x) {
-  return x.tensor().layout().is_contiguous() ? x.tensor() : record(copy_op, {x}, CopyAttrs{true});
+  return x.tensor().layout().is_contiguous() ? x.tensor() : record(contiguous_op, {x});
 }
 Tensor stop_gradient(In x) {
   return record(stop_gradient_op, {x});

@@ -91,7 +91,7 @@ Tensor sum_to(In x, const Shape& shape);
   X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log)    \
       X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) X(where) X(equal)        \
           X(not_equal) X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or)       \
-              X(logical_not) X(cast) X(copy) X(stop_gradient) X(permute) X(view) X(expand) X(slice) X(full) \
+              X(logical_not) X(cast) X(copy) X(contiguous) X(stop_gradient) X(permute) X(view) X(expand) X(slice) X(full) \
                   X(sum)
 
 #define TG_DECLARE(name) extern const Op name##_op;

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "core/error.h"
@@ -39,6 +38,7 @@ Pool::~Pool() {
 }
 
 void Pool::run(void (*f)(void*, int), void* data) {
+  const std::lock_guard turn(turn_);
   if (threads_ == 1) return f(data, 0);
   function_ = f;
   data_ = data;

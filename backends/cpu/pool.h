@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,7 @@ class Pool {
  private:
   void work(int thread);
   const int threads_;
+  std::mutex turn_;
   void (*function_)(void*, int) = nullptr;
   void* data_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> generation_{0};

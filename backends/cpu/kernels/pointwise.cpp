@@ -144,22 +144,54 @@ void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
 #define TG_ANY(op, F, operands) \
   {op, &block<F, double, operands>, &block<F, float, operands>, &block<F, i64, operands>},
 
+// clang-format off
 constexpr BlockEntry table[] = {
-    TG_ANY("add", Add, 2) TG_ANY("sub", Sub, 2) TG_ANY("mul", Mul, 2) TG_FLOAT("div", Div, 2) TG_FLOAT(
-        "pow", Pow, 2) TG_ANY("maximum", Maximum, 2) TG_ANY("minimum", Minimum, 2) TG_ANY("equal", Equal, 2)
-        TG_ANY("not_equal", NotEqual, 2) TG_ANY("less", Less, 2) TG_ANY("less_equal", LessEqual, 2)
-            TG_ANY("greater", Greater, 2) TG_ANY("greater_equal", GreaterEqual, 2)
-                TG_ANY("logical_and", LogicalAnd, 2) TG_ANY("logical_or", LogicalOr, 2) TG_ANY(
-                    "logical_not", LogicalNot, 1) TG_ANY("where", Where, 3) TG_ANY("copy", Copy, 1)
-                    TG_ANY("cast", Copy, 1) TG_ANY("cast_bool", ToBool, 1) TG_FLOAT("cast_i64", ToInt, 1)
-                        TG_FLOAT("cast_bf16", ToBf16, 1) TG_FLOAT("cast_f16", ToF16, 1)
-                            TG_FLOAT("cast_f32", ToF32, 1) TG_ANY("neg", Neg, 1) TG_ANY("abs", Abs, 1) TG_ANY(
-                                "sign", Sign, 1) TG_FLOAT("sqrt", Sqrt, 1) TG_FLOAT("rsqrt", Rsqrt, 1)
-                                TG_FLOAT("exp", Exp, 1) TG_FLOAT("log", Log, 1) TG_FLOAT("sin", Sin, 1)
-                                    TG_FLOAT("cos", Cos, 1) TG_FLOAT("tanh", Tanh, 1) TG_FLOAT("erf", Erf, 1)
-                                        TG_FLOAT("sigmoid", Sigmoid, 1) TG_FLOAT("relu", Relu, 1)
-                                            TG_FLOAT("silu", Silu, 1) TG_FLOAT("gelu", Gelu, 1)
-                                                TG_FLOAT("gelu_tanh", GeluTanh, 1)};
+    TG_ANY("add", Add, 2)
+    TG_ANY("sub", Sub, 2)
+    TG_ANY("mul", Mul, 2)
+    TG_FLOAT("div", Div, 2)
+    TG_FLOAT(
+        "pow", Pow, 2)
+    TG_ANY("maximum", Maximum, 2)
+    TG_ANY("minimum", Minimum, 2)
+    TG_ANY("equal", Equal, 2)
+    TG_ANY("not_equal", NotEqual, 2)
+    TG_ANY("less", Less, 2)
+    TG_ANY("less_equal", LessEqual, 2)
+    TG_ANY("greater", Greater, 2)
+    TG_ANY("greater_equal", GreaterEqual, 2)
+    TG_ANY("logical_and", LogicalAnd, 2)
+    TG_ANY("logical_or", LogicalOr, 2)
+    TG_ANY(
+                    "logical_not", LogicalNot, 1)
+    TG_ANY("where", Where, 3)
+    TG_ANY("copy", Copy, 1)
+    TG_ANY("contiguous", Copy, 1)
+    TG_ANY("cast", Copy, 1)
+    TG_ANY("cast_bool", ToBool, 1)
+    TG_FLOAT("cast_i64", ToInt, 1)
+    TG_FLOAT("cast_bf16", ToBf16, 1)
+    TG_FLOAT(
+                            "cast_f16", ToF16, 1)
+    TG_FLOAT("cast_f32", ToF32, 1)
+    TG_ANY("neg", Neg, 1)
+    TG_ANY("abs", Abs, 1)
+    TG_ANY("sign", Sign, 1)
+    TG_FLOAT("sqrt", Sqrt, 1)
+    TG_FLOAT("rsqrt", Rsqrt, 1)
+    TG_FLOAT("exp", Exp, 1)
+    TG_FLOAT("log", Log, 1)
+    TG_FLOAT("sin", Sin, 1)
+    TG_FLOAT("cos", Cos, 1)
+    TG_FLOAT("tanh", Tanh, 1)
+    TG_FLOAT("erf", Erf, 1)
+    TG_FLOAT("sigmoid", Sigmoid, 1)
+    TG_FLOAT("relu", Relu, 1)
+    TG_FLOAT("silu", Silu, 1)
+    TG_FLOAT("gelu", Gelu, 1)
+    TG_FLOAT("gelu_tanh", GeluTanh, 1)
+};
+// clang-format on
 
 }  // namespace
 

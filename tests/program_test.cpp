@@ -1,0 +1,222 @@
+// Programs: many runs, feeds and fetches, assignments, in-place plans, and their errors.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tilegrad.h"
+
+namespace {
+
+using namespace tg;
+using Values = std::vector<double>;
+
+template <class E, class F>
+std::string message_of(F f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return "(nothing thrown)";
+}
+
+TEST(Program, RunsManyTimesOnNewInputs) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64), y = x * 2 + 1;
+  Program p = compile(g, {y}, {.verify = true});
+  for (double k : {0.0, 1.0, -5.0}) {
+    p.run({{x, Values{k, k + 1, k + 2}}});
+    EXPECT_EQ(p.fetch(y).values<double>(), (Values{2 * k + 1, 2 * k + 3, 2 * k + 5}));
+  }
+  p.run();  // inputs stay
+  EXPECT_EQ(p.fetch(y).values<double>(), (Values{-9, -7, -5}));
+}
+
+TEST(Program, FetchesViewsInRowMajorOrder) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3}, f64);
+  const Tensor t = transpose(exp(x * 0) * x, 0, 1), e = expand(x.reshape({2, 3, 1}), {2, 3, 2});
+  const auto v = eval({t, e}, {{x, Values{1, 2, 3, 4, 5, 6}}});
+  EXPECT_EQ(v[0].values<double>(), (Values{1, 4, 2, 5, 3, 6}));
+  EXPECT_EQ(v[1].values<double>(), (Values{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}));
+}
+
+TEST(Program, OnlyFetchedTensorsCanBeRead) {
+  Graph g;
+  const Tensor x = g.input("x", {2}), y = x + 1, z = y * 2;
+  Program p = compile(g, {z});
+  p.run({{x, std::vector<float>{1, 2}}});
+  EXPECT_NE(message_of<Error>([&] { p.fetch(y); }).find("reused"), std::string::npos);
+}
+
+TEST(Program, FeedsOfTheWrongKindAreRefusedByName) {
+  Graph g;
+  const Tensor x = g.input("tokens", {2}, i32), y = x + 1;
+  Program p = compile(g, {y});
+  EXPECT_NE(message_of<DTypeError>([&] {
+              p.run({{x, std::vector<float>{1, 2}}});
+            }).find("tokens"),
+            std::string::npos);
+  EXPECT_NE(message_of<ShapeError>([&] {
+              p.run({{x, std::vector<std::int32_t>{1}}});
+            }).find("1 elements"),
+            std::string::npos);
+  EXPECT_THROW(p.feed({y, std::vector<std::int32_t>{1, 2}}), Error);
+}
+
+TEST(Program, AssignsParametersAfterReadingThem) {
+  Parameter w("w", Array::of<double>({2}, {1, 2}));
+  Graph g;
+  const Tensor t = g.param(w), x = g.input("x", {2}, f64);
+  const Tensor loss = sum(t * x), next = t - 0.5 * x;
+  Program p = compile(g, {loss, t}, {.assign = {{w, next}}, .verify = true});
+  p.run({{x, Values{2, 4}}});
+  EXPECT_EQ(p.item<double>(loss), 10);
+  EXPECT_EQ(p.fetch(t).values<double>(), (Values{1, 2}));  // the value at the start of the run
+  EXPECT_EQ(w.read().values<double>(), (Values{0, 0}));
+  p.run();
+  EXPECT_EQ(w.read().values<double>(), (Values{-1, -2}));
+}
+
+TEST(Program, SwapsParameters) {
+  Parameter a("a", Array::of<double>({2}, {1, 2})), b("b", Array::of<double>({2}, {3, 4}));
+  Graph g;
+  const Tensor ta = g.param(a), tb = g.param(b);
+  Program p = compile(g, {}, {.assign = {{a, tb}, {b, ta}}, .verify = true});
+  p.run();
+  EXPECT_EQ(a.read().values<double>(), (Values{3, 4}));
+  EXPECT_EQ(b.read().values<double>(), (Values{1, 2}));
+}
+
+TEST(Program, AssignsTheSameValueTwiceAndViewsOfItself) {
+  Parameter a("a", Array::of<double>({2, 2}, {1, 2, 3, 4})), b("b", Array::of<double>({2, 2}, {0, 0, 0, 0}));
+  Graph g;
+  const Tensor t = g.param(a), y = t * 10;
+  Program p = compile(g, {y}, {.assign = {{a, transpose(t, 0, 1)}, {b, y}}, .verify = true});
+  p.run();
+  EXPECT_EQ(a.read().values<double>(), (Values{1, 3, 2, 4}));
+  EXPECT_EQ(b.read().values<double>(), (Values{10, 20, 30, 40}));
+  EXPECT_EQ(p.fetch(y).values<double>(), (Values{10, 20, 30, 40}));
+}
+
+TEST(Program, AnUpdateWritesStraightIntoTheParameter) {
+  Parameter w("w", Array(Shape{1000}, f32));
+  Graph g;
+  const Tensor next = g.param(w) * 0.9 + 1;
+  Program p = compile(g, {}, {.assign = {{w, next}}});
+  EXPECT_EQ(p.steps().size(), 1u);
+  EXPECT_EQ(p.memory().arena, 0u);
+  p.run();
+  EXPECT_EQ(w.read().at(999), 1);
+}
+
+TEST(Program, AssignmentsOfTheWrongShapeOrTypeAreRefusedByName) {
+  Parameter w("layer.weight", Array(Shape{3}, f32));
+  Graph g;
+  const Tensor t = g.param(w);
+  EXPECT_NE(message_of<ShapeError>([&] {
+              compile(g, {}, {.assign = {{w, sum(t)}}});
+            }).find("layer.weight"),
+            std::string::npos);
+  EXPECT_THROW(compile(g, {}, {.assign = {{w, t.to(f64)}}}), DTypeError);
+}
+
+TEST(Program, APointwiseChainIsOneStepWithoutMemory) {
+  Graph g;
+  const Tensor x = g.input("x", {100});
+  const Tensor y = gelu(x * 2 + 1) * sigmoid(x) - 3;
+  EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
+  EXPECT_GT(compile(g, {y}, {.fuse = false}).steps().size(), 4u);
+}
+
+TEST(Program, FusionTakesInAValueThatOneChainReadsTwice) {
+  Graph g;
+  const Tensor x = g.input("x", {100});
+  const Tensor s = sigmoid(x);
+  const Tensor y = s * (1 - s);
+  EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
+  EXPECT_EQ(compile(g, {y, s}).steps().size(), 2u);  // unless it is wanted itself
+}
+
+TEST(Program, FusedAndUnfusedAgree) {
+  Graph g;
+  const Tensor x = g.input("x", {7, 33}, f64), r = g.input("r", {33}, f64);
+  const Tensor y = where(greater(x, r), tanh(x * r), exp(-abs(x)) / (2 + r * r));
+  Array xs({7, 33}, f64), rs({33}, f64);
+  for (int i = 0; i < 7 * 33; ++i) xs.set(i, std::sin(i * 0.7) * 3);
+  for (int i = 0; i < 33; ++i) rs.set(i, std::cos(i * 1.3));
+  const Array a = eval(y, {{x, xs}, {r, rs}}), b = eval(y, {{x, xs}, {r, rs}}, {.fuse = false});
+  EXPECT_TRUE(a.same_bits(b));
+}
+
+TEST(Program, DeadBuffersAreReused) {
+  Graph g;
+  Tensor x = g.input("x", {1000});
+  for (int i = 0; i < 50; ++i) x = exp(transpose(x.reshape({10, 100}), 0, 1)).reshape({1000});
+  const Program p = compile(g, {x}, {.fuse = false});
+  EXPECT_LE(p.memory().arena, 3u * 4032);
+  EXPECT_GT(compile(g, {x}, {.fuse = false, .reuse = false}).memory().arena, 50u * 4000);
+}
+
+TEST(Program, PeakIsKnownBeforeTheFirstRun) {
+  Graph g;
+  const Tensor x = g.input("x", {16}),
+               y = sum(exp(x) * g.constant(Array::of<float>({16}, std::vector<float>(16, 2))));
+  const MemoryReport m = compile(g, {y}).memory();
+  EXPECT_EQ(m.inputs, 64u);
+  EXPECT_EQ(m.constants, 64u);
+  EXPECT_GE(m.arena, m.alive);
+  EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.parameters);
+}
+
+TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {
+  Graph g;
+  const Tensor x = g.input("x", {4}, f64);
+  Tensor y = x;
+  for (int i = 0; i < 50000; ++i) y = y * 0.9999 + 1e-5;
+  const Tensor z = gradients(sum(y), {x})[0];
+  EXPECT_GT(g.nodes().size(), 100000u);
+  const auto v = eval({y, z}, {{x, Values{1, 2, 3, 4}}}, {.threads = 1});
+  EXPECT_NEAR(v[1].at(0), std::pow(0.9999, 50000), 1e-12);
+}
+
+TEST(Program, ThreadsDoNotChangeTheBits) {
+  Graph g;
+  const Tensor x = g.input("x", {300, 300});
+  const Tensor y = sum(exp(x) * transpose(x, 0, 1), {0});
+  Array xs({300, 300}, f32);
+  for (int i = 0; i < 90000; ++i) xs.set(i, std::sin(i * 0.1));
+  const Array one = eval(y, {{x, xs}}, {.threads = 1});
+  for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(y, {{x, xs}}, {.threads = threads}).same_bits(one));
+}
+
+TEST(Errors, NameTheOpTheOperandsAndTheLine) {
+  Graph g;
+  const Tensor a = g.input("a", {4, 8}), b = g.input("b", {9, 3});
+  const std::string m = message_of<ShapeError>([&] { a + b; });
+  EXPECT_NE(m.find("[add]"), std::string::npos) << m;
+  EXPECT_NE(m.find("[4, 8] with [9, 3]"), std::string::npos) << m;
+  EXPECT_NE(m.find("program_test.cpp:" + std::to_string(__LINE__ - 3)), std::string::npos) << m;
+  const std::string v = message_of<ShapeError>([&] { transpose(a, 0, 1).view({32}); });
+  EXPECT_NE(v.find("[view]"), std::string::npos) << v;
+  EXPECT_NE(v.find("f32 [8, 4]"), std::string::npos) << v;
+  EXPECT_NE(v.find("program_test.cpp:" + std::to_string(__LINE__ - 3)), std::string::npos) << v;
+}
+
+TEST(Errors, TensorsOfTwoGraphsDoNotMix) {
+  Graph g, h;
+  EXPECT_THROW(g.input("a", {2}) + h.input("b", {2}), Error);
+  EXPECT_THROW(Tensor() + g.input("c", {2}), Error);
+}
+
+TEST(Graph, HashesByStructure) {
+  const auto build = [](double k, const char* name) {
+    Graph g;
+    g.input(name, {3}) * k;
+    return g.hash();
+  };
+  EXPECT_EQ(build(2, "x"), build(2, "y"));
+  EXPECT_NE(build(2, "x"), build(3, "x"));
+}
+
+}  // namespace
