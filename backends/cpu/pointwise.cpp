@@ -1,6 +1,9 @@
 #include "backends/cpu/pointwise.h"
 
 #include <algorithm>
+#include <bit>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -61,8 +64,31 @@ bool is_linear(const PointwisePlan& p, const PointwisePlan::Operand& o) {
   return true;
 }
 
+using ConstantBlock = std::shared_ptr<const std::vector<std::byte>>;
+
+template <class T>
+ConstantBlock filled(double x) {
+  auto block = std::make_shared<std::vector<std::byte>>(PointwisePlan::block * sizeof(T));
+  std::fill_n(reinterpret_cast<T*>(block->data()), PointwisePlan::block, static_cast<T>(x));
+  return block;
+}
+
+// A block of one number. Programs have few distinct ones, so plans share them.
+ConstantBlock constant_block(DType compute, double x) {
+  static std::mutex mutex;
+  static std::map<std::pair<DType, std::uint64_t>, std::weak_ptr<const std::vector<std::byte>>> blocks;
+  const std::lock_guard lock(mutex);
+  auto& known = blocks[{compute, std::bit_cast<std::uint64_t>(x)}];
+  ConstantBlock block = known.lock();
+  if (!block) {
+    block = compute == f64 ? filled<double>(x) : compute == f32 ? filled<float>(x) : filled<std::int64_t>(x);
+    known = block;
+  }
+  return block;
+}
+
 struct PlanWithConstants : PointwisePlan {
-  std::vector<double> storage;  // backs constant_blocks, 8 bytes an element at the most
+  std::vector<ConstantBlock> blocks;
 };
 
 }  // namespace
@@ -73,7 +99,9 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   PlanWithConstants& p = *plan;
   p.inputs = static_cast<int>(step.in.size());
   p.code_size = static_cast<int>(fused.code.size());
-  if (p.inputs > p.max_operands || p.code_size > p.max_code) throw DeviceError("a fused chain is too long");
+  if (p.inputs > p.max_operands || p.code_size > p.max_code ||
+      fused.constants.size() > static_cast<std::size_t>(p.max_constants))
+    throw DeviceError("a fused chain is too long");
   p.compute_size = static_cast<int>(size_of(fused.compute));
   p.numel = step.out[0].layout.numel();
   iteration_space(step, p);
@@ -122,18 +150,9 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   }
   if (!p.output.direct) p.result_slot = slot_of[p.code_size - 1];
 
-  p.constants = static_cast<int>(fused.constants.size());
-  p.storage.resize(static_cast<std::size_t>(p.constants) * p.block);
-  p.constant_blocks = reinterpret_cast<std::byte*>(p.storage.data());
-  for (int k = 0; k < p.constants; ++k) {
-    std::byte* to = p.constant_blocks + static_cast<std::size_t>(k * p.block * p.compute_size);
-    const double x = fused.constants[k];
-    if (fused.compute == f64)
-      std::fill_n(reinterpret_cast<double*>(to), p.block, x);
-    else if (fused.compute == f32)
-      std::fill_n(reinterpret_cast<float*>(to), p.block, static_cast<float>(x));
-    else
-      std::fill_n(reinterpret_cast<std::int64_t*>(to), p.block, static_cast<std::int64_t>(x));
+  for (std::size_t k = 0; k < fused.constants.size(); ++k) {
+    p.blocks.push_back(constant_block(fused.compute, fused.constants[k]));
+    p.constant[k] = p.blocks.back()->data();
   }
   return plan;
 }

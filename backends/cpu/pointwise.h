@@ -42,8 +42,8 @@ struct PointwisePlan {
   int result_slot = 0;  // of the last instruction when the output is not direct
   int compute_size = 4;
   int slots = 0;
-  int constants = 0;
-  std::byte* constant_blocks = nullptr;  // [constants][block] in the compute type
+  static constexpr int max_constants = 3 * max_code;
+  const std::byte* constant[max_constants];  // [block] of one number each, in the compute type
 };
 
 // Throws DeviceError if the kernel set lacks a block function or a conversion the step needs.

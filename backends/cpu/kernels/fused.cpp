@@ -64,7 +64,7 @@ void run(Worker& w, const Call& call) {
         if (s.kind == Plan::Source::input)
           source[k] = in[s.index];
         else if (s.kind == Plan::Source::constant)
-          source[k] = p.constant_blocks + static_cast<std::size_t>(s.index) * slot_bytes;
+          source[k] = p.constant[s.index];
         else if (s.kind == Plan::Source::slot)
           source[k] = slot(s.index);
       }
