@@ -6,34 +6,36 @@ namespace tg {
 
 namespace {
 
+// A walk over the nodes first … last, backwards. Values older than them take no part.
 class ReverseWalk {
  public:
-  ReverseWalk(Graph& graph, NodeId last) : graph_(graph), last_(last) {}
+  ReverseWalk(Graph& graph, NodeId first, NodeId last)
+      : graph_(graph), first_(first), last_(last), base_(graph.nodes()[first].first_out) {}
 
   // Which values a gradient must reach: those that depend on one of `wrt` through floating values.
   void mark(const std::vector<Tensor>& wrt) {
-    active_.assign(graph_.values().size(), false);
-    for (const Tensor& w : wrt) active_[w.id()] = true;
-    for (NodeId n = 0; n <= last_; ++n) {
+    active_.assign(graph_.values().size() - base_, false);
+    for (const Tensor& w : wrt) active_[w.id() - base_] = true;
+    for (NodeId n = first_; n <= last_; ++n) {
       const Node& node = graph_.nodes()[n];
+      if (node.segment >= 0) segments_[node.segment].push_back(n);
       bool any = false;
-      for (ValueId v : node.in) any = any || active_[v];
+      for (ValueId v : node.in) any = any || active(v);
       if (!any) continue;
       for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
-        if (is_float(graph_.values()[v].dtype)) active_[v] = true;
+        if (is_float(graph_.values()[v].dtype)) active_[v - base_] = true;
     }
     slots_.resize(active_.size());
-    for (NodeId n = 0; n <= last_; ++n)
-      if (graph_.nodes()[n].segment >= 0) segments_[graph_.nodes()[n].segment].push_back(n);
   }
 
   void accumulate(ValueId v, const Tensor& z) {
-    if (!z.defined() || !active_[v]) return;
-    slots_[v] = slots_[v].defined() ? add(slots_[v], z) : z;
+    if (!z.defined() || !active(v)) return;
+    Tensor& slot = slots_[v - base_];
+    slot = slot.defined() ? add(slot, z) : z;
   }
 
   void run() {
-    for (std::int64_t n = last_; n >= 0; --n) {
+    for (std::int64_t n = last_; n >= first_; --n) {
       if (const CustomGradient* custom = graph_.custom_gradient_ending_at(static_cast<NodeId>(n))) {
         step_custom(*custom);
         n = custom->first;
@@ -43,12 +45,15 @@ class ReverseWalk {
     }
   }
 
-  const Tensor& slot(ValueId v) const { return slots_[v]; }
+  // The gradient of v; undefined where none arrived.
+  Tensor slot(ValueId v) const { return active(v) ? slots_[v - base_] : Tensor(); }
 
  private:
+  bool active(ValueId v) const { return v >= base_ && active_[v - base_]; }
+
   bool has_slot(const Node& node) const {
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
-      if (slots_[v].defined()) return true;
+      if (slot(v).defined()) return true;
     return false;
   }
 
@@ -58,11 +63,12 @@ class ReverseWalk {
     std::vector<bool> wanted;
     bool any = false;
     for (ValueId v : node.in) {
-      wanted.push_back(active_[v]);
-      any = any || active_[v];
+      wanted.push_back(active(v));
+      any = any || active(v);
     }
     if (!any) return;
-    if (!node.op->vjp)
+    const bool by_decomposition = !node.op->vjp && node.op->decompose && node.op->not_differentiable.empty();
+    if (!node.op->vjp && !by_decomposition)
       throw GradientError("[" + node.op->name + "] the gradient cannot pass: " + node.op->not_differentiable +
                           " " + at_line(node.where));
     if (node.segment >= 0) recompute(node.segment);
@@ -70,20 +76,46 @@ class ReverseWalk {
     for (ValueId v : node.in) in.push_back(now(v));
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
       out.push_back(now(v));
-      z.push_back(slots_[v]);
+      z.push_back(slot(v));
     }
     const Scope scope("grad." + graph_.name_of(node), node.where);
     const SegmentScope outside(-1);
-    take(node.op->name, node.where, node.in, node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
+    take(node.op->name, node.where, node.in,
+         by_decomposition ? differentiate_decomposition(node, in, z, wanted)
+                          : node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
+  }
+
+  // The gradient of an op that has no vjp of its own but plainer ops to say the same: those are recorded from
+  // the node's inputs and walked backwards. So fused backward ops have second derivatives.
+  std::vector<Tensor> differentiate_decomposition(const Node& node, const std::vector<Tensor>& in,
+                                                  const std::vector<Tensor>& z,
+                                                  const std::vector<bool>& wanted) {
+    const auto first = static_cast<NodeId>(graph_.nodes().size());
+    std::vector<Tensor> own;  // a value of its own for each operand, also where two are the same tensor
+    for (const Tensor& x : in) own.push_back(view(x, x.shape()));
+    const std::vector<Tensor> out = node.op->decompose(own, node.attrs);
+    if (out.size() != node.outs)
+      throw GradientError("[" + node.op->name + "] its decomposition gave " + std::to_string(out.size()) +
+                          " tensors for " + std::to_string(node.outs) + " outputs " + at_line(node.where));
+    ReverseWalk inner(graph_, first, static_cast<NodeId>(graph_.nodes().size() - 1));
+    std::vector<Tensor> sources;
+    for (std::size_t i = 0; i < own.size(); ++i)
+      if (wanted[i]) sources.push_back(own[i]);
+    inner.mark(sources);
+    for (std::size_t i = 0; i < out.size(); ++i) inner.accumulate(out[i].id(), z[i]);
+    inner.run();
+    std::vector<Tensor> z_in;
+    for (const Tensor& x : own) z_in.push_back(inner.slot(x.id()));
+    return z_in;
   }
 
   void step_custom(const CustomGradient& custom) {
     std::vector<Tensor> in, out, z;
     bool any = false;
     for (ValueId v : custom.out) {
-      any = any || slots_[v].defined();
+      any = any || slot(v).defined();
       out.push_back(now(v));
-      z.push_back(slots_[v]);
+      z.push_back(slot(v));
     }
     if (!any) return;
     for (ValueId v : custom.in) in.push_back(now(v));
@@ -102,7 +134,7 @@ class ReverseWalk {
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!z[i].defined()) continue;
       const Tensor x = graph_.tensor(in[i]);
-      if (active_[in[i]] && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
+      if (active(in[i]) && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
         throw GradientError("[" + op + "] gradient of input " + std::to_string(i) + " is " + z[i].text() +
                             ", the input is " + x.text() + " " + at_line(where));
       accumulate(in[i], z[i]);
@@ -130,7 +162,8 @@ class ReverseWalk {
   }
 
   Graph& graph_;
-  const NodeId last_;
+  const NodeId first_, last_;
+  const ValueId base_;  // the first value of node `first`: vectors by value start there
   std::vector<bool> active_;
   std::vector<Tensor> slots_;                                       // gradient slots, undefined for zero
   std::unordered_map<std::int32_t, std::vector<NodeId>> segments_;  // nodes of each, to be computed again
@@ -157,13 +190,13 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
       throw GradientError("[gradients] wants floating tensors of the loss's graph to differentiate by " +
                           at_line(where));
 
-  ReverseWalk walk(graph, graph.values()[loss.id()].node);
+  ReverseWalk walk(graph, 0, graph.values()[loss.id()].node);
   walk.mark(wrt);
   walk.accumulate(loss.id(), cotangent.defined() ? cotangent : ones_like({loss, where}));
   walk.run();
   std::vector<Tensor> result;
   for (const Tensor& w : wrt) {
-    const Tensor& z = walk.slot(w.id());
+    const Tensor z = walk.slot(w.id());
     result.push_back(z.defined() ? z : zeros_like({w, where}));
   }
   return result;

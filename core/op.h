@@ -75,8 +75,9 @@ struct Op {
   // line, which the graph adds.
   std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer;
 
-  // Gradient: z_in for each input as graph nodes, undefined where there is none. An op without one says why
-  // not, and a gradient that would pass through it is refused with that reason.
+  // Gradient: z_in for each input as graph nodes, undefined where there is none. Without a vjp the
+  // decomposition is differentiated, unless the op says why it has no gradient: then one that would pass
+  // through it is refused with that reason.
   std::function<std::vector<Tensor>(const Backprop&)> vjp;
   std::string not_differentiable;
 

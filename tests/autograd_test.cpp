@@ -127,6 +127,33 @@ TEST(Checkpoint, GivesTheSameGradientInLessMemory) {
   EXPECT_LT(arena[1], arena[0] / 2) << arena[0];
 }
 
+// x²·y without a vjp: its gradient comes from the plainer ops it stands for.
+const Op square_times_op{.name = "square_times",
+                         .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+                           return {{in[0].dtype, row_major(in[0].shape())}};
+                         },
+                         .decompose = [](std::span<const Tensor> in, const Attrs&) -> std::vector<Tensor> {
+                           return {in[0] * in[0] * in[1]};
+                         }};
+
+TEST(Gradients, OfAnOpWithoutOneComeFromItsDecomposition) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
+  const auto z = gradients(sum(record(square_times_op, {x * 2, y})), {x, y});  // 4x²y
+  const Tensor second = gradients(sum(z[0]), {x})[0];
+  const auto v = eval({z[0], z[1], second}, {{x, std::vector<double>{1, 2}}, {y, std::vector<double>{3, 5}}});
+  EXPECT_EQ(v[0].values<double>(), (std::vector<double>{24, 80}));
+  EXPECT_EQ(v[1].values<double>(), (std::vector<double>{4, 16}));
+  EXPECT_EQ(v[2].values<double>(), (std::vector<double>{24, 40}));
+}
+
+TEST(Gradients, OfADecompositionKeepTwoOperandsThatAreOneTensorApart) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const Tensor z = gradients(sum(record(square_times_op, {x, x})), {x})[0];
+  EXPECT_EQ(eval(z, {{x, std::vector<double>{1, 2}}}).values<double>(), (std::vector<double>{3, 12}));
+}
+
 TEST(Gradients, ThroughAnOpWithoutOneAreRefusedWithItsReason) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
