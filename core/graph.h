@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <unordered_map>
@@ -62,7 +63,8 @@ class Graph {
                              std::source_location where);
 
   const std::vector<Node>& nodes() const { return nodes_; }
-  const std::vector<Value>& values() const { return values_; }
+  // References to a value, and so a tensor's shape() and layout(), stay good while the graph grows.
+  const std::deque<Value>& values() const { return values_; }
   const Node& node_of(ValueId v) const { return nodes_[values_[v].node]; }
   const std::string& name_of(const Node& n) const { return names_[n.name]; }
   Tensor tensor(ValueId v) { return {this, v}; }
@@ -77,7 +79,7 @@ class Graph {
 
  private:
   std::vector<Node> nodes_;
-  std::vector<Value> values_;
+  std::deque<Value> values_;
   std::vector<std::string> names_;
   std::unordered_map<std::string, std::uint32_t> name_index_;
   std::unordered_map<const void*, ValueId> params_;

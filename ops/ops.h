@@ -85,14 +85,24 @@ Tensor sum(In x, const Axes& axes = {}, bool keepdim = false);
 // x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
 Tensor sum_to(In x, const Shape& shape);
 
-// The list of definitions. An op that is not in it is not tested, benchmarked or documented.
-#define TG_OPS(X)                                                                                           \
-  X(add)                                                                                                    \
-  X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log)    \
-      X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) X(where) X(equal)        \
-          X(not_equal) X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or)       \
-              X(logical_not) X(cast) X(copy) X(contiguous) X(stop_gradient) X(permute) X(view) X(expand) X(slice) X(full) \
-                  X(sum)
+// matmul.cpp: over the last two axes; leading axes broadcast, and any strides go in without a copy. A vector
+// a is a row, a vector b a column, and that axis is not in the result (as in PyTorch). Row-major result.
+Tensor matmul(In a, In b);
+Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
+
+// The list of definitions, a line per file. An op that is not in it is not tested, benchmarked or documented.
+// clang-format off
+#define TG_OPS(X) \
+  X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log) \
+  X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) X(where) X(equal) X(not_equal) \
+  X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \
+  X(cast) X(copy) X(contiguous) X(stop_gradient) \
+  X(permute) X(view) X(expand) \
+  X(slice) \
+  X(full) \
+  X(sum) \
+  X(matmul)
+// clang-format on
 
 #define TG_DECLARE(name) extern const Op name##_op;
 TG_OPS(TG_DECLARE)

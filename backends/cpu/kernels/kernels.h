@@ -7,7 +7,8 @@
 #define TG_CPU_KERNELS(X) \
   X(full)                 \
   X(fused)                \
-  X(sum)
+  X(sum)                  \
+  X(matmul)
 
 namespace tg::cpu::TG_ISA {
 

@@ -1,0 +1,60 @@
+// matmul: C = A·B, or A·B + D, on whatever strides the operands have; broadcast axes are steps of 0.
+#include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/kernels.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+// x [..., rows, columns] as seen from the product, whose leading axes are `batch`.
+Gemm::Operand operand(const Arg& x, const Shape& out) {
+  const Layout& l = x.layout;
+  const int rank = l.rank(), extra = out.size() - rank;
+  const auto stride = [&](int axis) {  // of the product's axis
+    const int own = axis - extra;
+    return own < 0 || (l.shape[own] == 1 && out[axis] != 1) ? 0 : l.strides[own];
+  };
+  Gemm::Operand o;
+  o.data = x.data;
+  for (int i = 0; i + 2 < out.size(); ++i) o.batch_strides[i] = stride(i);
+  o.row = stride(out.size() - 2);
+  o.col = stride(out.size() - 1);
+  return o;
+}
+
+Gemm gemm_of(const Call& c) {
+  const Arg &a = c.in[0], &b = c.in[1];
+  const Shape& out = c.out[0].layout.shape;
+  const int rank = out.size();
+  Gemm g;
+  g.type = g.out_type = c.out[0].dtype;
+  g.m = out[rank - 2];
+  g.n = out[rank - 1];
+  g.k = a.layout.shape[a.layout.rank() - 1];
+  g.batch_rank = rank - 2;
+  Shape with_inner = out;
+  for (int i = 0; i < g.batch_rank; ++i) g.batch[i] = out[i];
+  with_inner[rank - 1] = g.k;
+  g.a = operand(a, with_inner);
+  with_inner[rank - 1] = g.n;
+  with_inner[rank - 2] = g.k;
+  g.b = operand(b, with_inner);
+  g.c = operand(c.out[0], out);
+  if (c.in.size() == 3) g.d = operand(c.in[2], out);
+  return g;
+}
+
+Scratch scratch(const Call& c, int threads) {
+  const ScratchSize s = gemm_scratch(gemm_of(c), threads);
+  return {s.thread, s.shared};
+}
+
+void run(Worker& w, const Call& c) {
+  gemm(gemm_of(c), w);
+}
+
+}  // namespace
+
+const Kernel matmul_kernel{&run, &scratch};
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,149 @@
+// Matrix product over the last two axes, leading axes broadcast (000 §A), and the same plus a bias.
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+std::int64_t inner_of_b(const Shape& b) {
+  return b[b.size() == 1 ? 0 : b.size() - 2];
+}
+
+Shape leading(const Shape& s) {
+  Shape out;
+  for (int i = 0; i + 2 < s.size(); ++i) out.push_back(s[i]);
+  return out;
+}
+
+bool fits(const Tensor& a, const Tensor& b) {
+  return a.rank() >= 1 && b.rank() >= 1 && a.shape().back() == inner_of_b(b.shape());
+}
+
+std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
+  const Operand &a = in[0], &b = in[1];
+  for (const Operand& x : in) {
+    detail::want_float(x.dtype);
+    if (x.dtype != a.dtype) throw DTypeError("operands differ in dtype");
+  }
+  detail::want_rank_at_least(a, 1);
+  detail::want_rank_at_least(b, 1);
+  if (a.shape().back() != inner_of_b(b.shape()))
+    throw ShapeError("inner sizes differ: a " + a.shape().text() + " · b " + b.shape().text());
+  detail::want_rank_at_least(a, 2);
+  detail::want_rank_at_least(b, 2);
+  Shape out = broadcast_shapes(leading(a.shape()), leading(b.shape()), "matmul");
+  out.push_back(a.shape()[a.shape().size() - 2]);
+  out.push_back(b.shape().back());
+  if (in.size() == 3 && broadcast_shapes(out, in[2].shape(), "matmul") != out)
+    throw ShapeError("the bias " + in[2].shape().text() + " does not broadcast to the product " + out.text());
+  return detail::row_major_output(a.dtype, out);
+}
+
+Tensor flipped(const Tensor& x) {
+  return transpose(x, -2, -1);
+}
+
+// x·y, with the last two axes in memory in the order they have in `like`, so that the gradient of a
+// transposed weight lies like the weight.
+Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
+  const Strides& s = like.layout().strides;
+  const int r = like.rank();
+  const bool column_major = s[r - 2] == 1 && s[r - 1] > 1;
+  return column_major ? flipped(matmul(flipped(y), flipped(x))) : matmul(x, y);
+}
+
+// [..., m, n] as [rows, n].
+Tensor rows_of(const Tensor& x) {
+  std::int64_t rows = 1;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.size(i);
+  return reshape(x, {rows, x.size(-1)});
+}
+
+// z_A = z·Bᵀ and z_B = Aᵀ·z (000 §C.1), summed over the axes that broadcasting stretched. A matrix B that
+// all of A's matrices met gets its sum inside one product over all their rows.
+Tensors matmul_gradient(const Backprop& g) {
+  const Tensor &a = g.in[0], &b = g.in[1], &z = g.z[0];
+  Tensors out(g.in.size());
+  if (g.wanted[0]) out[0] = sum_to(product_like(a, z, flipped(b)), a.shape());
+  if (g.wanted[1]) {
+    out[1] = b.rank() == 2 ? product_like(b, flipped(rows_of(a)), rows_of(z))
+                           : sum_to(product_like(b, flipped(a), z), b.shape());
+  }
+  if (g.in.size() == 3 && g.wanted[2]) out[2] = sum_to(z, g.in[2].shape());
+  return out;
+}
+
+Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  return bias.defined() ? record(matmul_op, {a, b, bias}) : record(matmul_op, {a, b});
+}
+
+// Where b is one matrix and a's leading axes lie behind each other, they become rows of one product.
+Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  if (b.rank() == 2 && a.rank() > 2) {
+    Shape out = a.shape();
+    out[out.size() - 1] = b.size(1);
+    std::int64_t rows = 1;
+    for (int i = 0; i + 1 < a.rank(); ++i) rows *= a.size(i);
+    const Shape flat{rows, a.size(-1)};
+    if (can_view(a.layout(), flat)) return view(recorded(view(a, flat), b, bias), out);
+  }
+  return recorded(a, b, bias);
+}
+
+Tensor matmul_with(const In& first, const In& second, Tensor bias) {
+  const Scope scope(first);
+  Tensor a = first.tensor(), b = second.tensor();
+  DType dtype = detail::promote(a.dtype(), b.dtype());
+  if (bias.defined()) dtype = detail::promote(dtype, bias.dtype());
+  a = cast(a, dtype);
+  b = cast(b, dtype);
+  if (bias.defined()) bias = cast(bias, dtype);
+  if (!fits(a, b)) return recorded(a, b, bias);  // throws, and shows the caller's shapes
+  const bool row = a.rank() == 1, column = b.rank() == 1;
+  Tensor c = product(row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b, bias);
+  if (row) c = squeeze(c, -2);
+  return column ? squeeze(c, -1) : c;
+}
+
+}  // namespace
+
+const Op matmul_op{
+    .name = "matmul",
+    .infer = infer_matmul,
+    .vjp = matmul_gradient,
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](auto x) { return Tensors{matmul(x[0], x[1])}; };
+      return {{"2d", {{{5, 3}}, {{3, 4}}}, call},
+              {"batched", {{{2, 5, 3}}, {{2, 3, 4}}}, call},
+              {"one matrix b", {{{2, 5, 3}}, {{3, 4}}}, call},
+              {"one matrix a", {{{5, 3}}, {{2, 3, 4}}}, call},
+              {"broadcast", {{{2, 1, 4, 3}}, {{3, 3, 2}}}, call},
+              {"vectors", {{{5}}, {{5}}}, call},
+              {"vector a", {{{3}}, {{2, 3, 4}}}, call},
+              {"vector b", {{{2, 4, 3}}, {{3}}}, call},
+              {"transposed",
+               {{{3, 5}}, {{4, 3}}},
+               [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
+              {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
+              {"linear",
+               {{{2, 5, 3}}, {{3, 4}}, {{4}}},
+               [](auto x) { return Tensors{linear(x[0], x[1], x[2])}; }},
+              {"linear of a vector", {{{3}}, {{4, 3}}, {{4}}}, [](auto x) {
+                 return Tensors{linear(x[0], transpose(x[1], 0, 1), x[2])};
+               }}};
+    },
+    .cost = [](std::span<const Operand> in, std::span<const Operand> out, const Attrs&) -> Cost {
+      return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
+                       static_cast<double>(in[0].shape().back())};
+    },
+    .inplace = {{0, 2}}};
+
+Tensor matmul(In a, In b) {
+  return matmul_with(a, b, {});
+}
+
+Tensor linear(In x, In w, Tensor bias) {
+  return matmul_with(x, w, bias);
+}
+
+}  // namespace tg
