@@ -38,6 +38,8 @@ class Executable {
   // Hands over the addresses: `steps` as given to prepare, now with data set; both outlive the executable.
   virtual void bind(std::span<const Step> steps, std::byte* workspace) = 0;
   virtual void run() = 0;
+  // Runs once and returns the seconds each step took, in the order of the steps.
+  virtual std::vector<double> profile() = 0;
 };
 
 class Backend {

@@ -35,6 +35,7 @@ struct Program::State {
   std::int64_t rng_state[2] = {0, 0};
   std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
 
+  void write_rng();
   void run_once();
   void run_verified();
 };
@@ -393,8 +394,12 @@ Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOpt
   return Program(std::move(state));
 }
 
-void Program::State::run_once() {
+void Program::State::write_rng() {
   if (rng) backend->write(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
+}
+
+void Program::State::run_once() {
+  write_rng();
   executable->run();
 }
 
@@ -426,6 +431,12 @@ void Program::run() {
   else
     state_->run_once();
   ++state_->rng_state[1];
+}
+
+std::vector<double> Program::profile() {
+  state_->write_rng();
+  ++state_->rng_state[1];
+  return state_->executable->profile();
 }
 
 void Program::run(std::initializer_list<Feed> feeds) {

@@ -46,6 +46,8 @@ class Program {
   void run();
   void run(std::initializer_list<Feed> feeds);
   void run(std::span<const Feed> feeds);
+  // Runs once, waiting after every step, and returns the seconds each of steps() took: where the time goes.
+  std::vector<double> profile();
   // Writes an input; it keeps the value for all later runs. Throws when it is not an input of this program.
   void feed(const Feed& feed);
 

@@ -1,5 +1,6 @@
 // The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program in
 // one dispatch of the thread pool, with barriers only where two steps are not both too small to share out.
+#include <chrono>
 #include <cstring>
 #include <new>
 
@@ -60,6 +61,17 @@ class CpuExecutable final : public Executable {
     pool(threads_).run([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter(t); }, this);
   }
 
+  std::vector<double> profile() override {
+    Team team(threads_);
+    team_ = &team;
+    ends_.resize(tasks_.size() + 1);
+    pool(threads_).run([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter_timed(t); }, this);
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i < tasks_.size(); ++i)
+      seconds.push_back(std::chrono::duration<double>(ends_[i + 1] - ends_[i]).count());
+    return seconds;
+  }
+
  private:
   struct Task {
     const Kernel* kernel;
@@ -88,22 +100,46 @@ class CpuExecutable final : public Executable {
     tasks_.push_back(std::move(t));
   }
 
+  // A thread's two views of itself: as one of the team, and alone.
+  struct Self {
+    Self(const CpuExecutable& e, int thread) : together(*e.team_, thread) {
+      together.scratch = solo.scratch = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(thread);
+      together.shared = solo.shared = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(e.threads_);
+    }
+    void run(const Task& t) {
+      if (t.parallel)
+        t.kernel->run(together, t.call);
+      else if (together.thread == 0)
+        t.kernel->run(solo, t.call);
+    }
+    Team alone{1};
+    Worker together, solo{alone, 0};
+  };
+
   // What each thread does in a run: all parallel steps together, the others on thread 0.
   void enter(int thread) {
-    Team alone(1);
-    Worker together(*team_, thread), solo(alone, 0);
-    together.scratch = solo.scratch = workspace_ + per_thread_ * static_cast<std::size_t>(thread);
-    together.shared = solo.shared = workspace_ + per_thread_ * static_cast<std::size_t>(threads_);
+    Self self(*this, thread);
     bool apart = false;  // steps since the last barrier that only thread 0 ran
     bool first = true;
     for (const Task& t : tasks_) {
-      if (threads_ > 1 && !first && (t.parallel || !apart)) together.barrier();
+      if (threads_ > 1 && !first && (t.parallel || !apart)) self.together.barrier();
       apart = !t.parallel;
       first = false;
-      if (t.parallel)
-        t.kernel->run(together, t.call);
-      else if (thread == 0)
-        t.kernel->run(solo, t.call);
+      self.run(t);
+    }
+  }
+
+  // The same with all threads waiting for each other after each step, and thread 0 looking at the clock.
+  void enter_timed(int thread) {
+    Self self(*this, thread);
+    const auto stamp = [&](std::size_t i) {
+      self.together.barrier();
+      if (thread == 0) ends_[i] = std::chrono::steady_clock::now();
+    };
+    stamp(0);
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      self.run(tasks_[i]);
+      stamp(i + 1);
     }
   }
 
@@ -112,6 +148,8 @@ class CpuExecutable final : public Executable {
   std::size_t per_thread_ = 0, shared_ = 0;
   std::byte* workspace_ = nullptr;
   Team* team_ = nullptr;
+  std::vector<std::chrono::steady_clock::time_point>
+      ends_;  // of the steps of a timed run; the first is its start
 };
 
 class CpuBackend final : public Backend {

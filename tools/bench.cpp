@@ -1,0 +1,96 @@
+// bench: how fast the kernels, the executor and the compiler are, as shares of what this machine can do.
+#include <charconv>
+
+#include "backends/cpu/pool.h"
+#include "io/file.h"
+#include "tools/args.h"
+#include "tools/bench/modes.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::bench;
+
+struct Mode {
+  const char* name;
+  void (*run)(const Settings&, const Machine&, Report&);
+};
+constexpr Mode modes[] = {{"overhead", run_overhead}};
+
+// "12x4x64" as numbers; nothing if it is not a shape.
+std::vector<std::int64_t> parse_shape(const std::string& text) {
+  std::vector<std::int64_t> sizes;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    std::int64_t n = 0;
+    const auto [stop, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 1) return {};
+    sizes.push_back(n);
+    if (stop == end) return sizes;
+    if (*stop != 'x') return {};
+    at = stop;
+  }
+}
+
+int run(int argc, char** argv) {
+  std::string mode, json;
+  std::vector<std::string> shapes;
+  std::int64_t threads = 0;
+  bool quick = false;
+  Settings settings;
+  std::vector<std::string> names;
+  for (const Mode& m : modes) names.push_back(m.name);
+
+  Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
+  args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
+  args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
+              {.min = 1, .max = 4096, .shown = "TG_THREADS, or all cores"});
+  args.option("json", "FILE", "write the rows there too", json);
+  args.option("filter", "TEXT", "only rows whose name contains it", settings.filter);
+  args.option("shape", "AxBx…",
+              "instead of the mode's own sizes, may be repeated: gemm MxNxK, attention BxHxLxd, "
+              "ops ROWSxCOLUMNS, overhead NODES",
+              shapes, {.shown = "each mode's own"});
+  args.option("seconds", "S", "time spent on each row, at least", settings.seconds, {.min = 0});
+  args.flag("quick", "a look at each row instead of a measurement", quick);
+  args.example("bench gemm --threads 1", "matrix products on one pinned core");
+  args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
+  args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
+  if (const auto code = args.parse(argc, argv)) return *code;
+  for (const std::string& s : shapes) {
+    settings.shapes.push_back(parse_shape(s));
+    if (settings.shapes.back().empty())
+      return args.fail("--shape got '" + s + "', wanted sizes like 1024x1024x64");
+  }
+  if (quick) {
+    settings.seconds = 0;
+    settings.copy_bytes = 1 << 20;
+  }
+  settings.threads = threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
+
+  pin(settings.threads);
+  const Machine machine = measure_machine(settings);
+  Report report(machine, settings);
+  for (const Mode& m : modes)
+    if (m.name == mode) m.run(settings, machine, report);
+  if (report.empty()) {
+    std::fprintf(stderr, "bench: no row of %s has '%s' in its name\n", mode.c_str(), settings.filter.c_str());
+    return 2;
+  }
+  if (!json.empty()) {
+    const std::string text = report.json();
+    const std::string_view piece = text;
+    replace_file(json, std::span(&piece, 1), "bench");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,166 @@
+#include "tools/bench/machine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "backends/cpu/kernel.h"
+#include "backends/cpu/pool.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace tg::bench {
+
+namespace {
+
+// A loop of `rounds` rounds of 12 independent multiply-adds s = s·x + y on vectors; 12 hide the latency (4
+// cycles, two starting in each) and stay in registers with x and y. Returns a value that depends on all of
+// them.
+using PeakLoop = double (*)(long rounds, float x, float y);
+constexpr int sums = 12;
+
+#define TG_PEAK_LOOP(name, target, T, bytes)                                                          \
+  target double name(long rounds, float fx, float fy) {                                               \
+    typedef T V __attribute__((vector_size(bytes)));                                                  \
+    const V x = V{} + static_cast<T>(fx), y = V{} + static_cast<T>(fy);                               \
+    V a = y, b = a + x, c = b + x, d = c + x, e = d + x, f = e + x, g = f + x, h = g + x;             \
+    V i = h + x, j = i + x, k = j + x, l = k + x;                                                     \
+    for (long r = 0; r < rounds; ++r) {                                                               \
+      a = a * x + y, b = b * x + y, c = c * x + y, d = d * x + y;                                     \
+      e = e * x + y, f = f * x + y, g = g * x + y, h = h * x + y;                                     \
+      i = i * x + y, j = j * x + y, k = k * x + y, l = l * x + y;                                     \
+    }                                                                                                 \
+    return static_cast<double>((((a + b) + (c + d)) + ((e + f) + (g + h)) + ((i + j) + (k + l)))[0]); \
+  }
+
+TG_PEAK_LOOP(fma_f32_16, , float, 16)
+TG_PEAK_LOOP(fma_f64_16, , double, 16)
+
+#if defined(__x86_64__)
+#define TG_TARGET(isa) __attribute__((target(isa)))
+TG_PEAK_LOOP(fma_f32_32, TG_TARGET("avx2,fma"), float, 32)
+TG_PEAK_LOOP(fma_f64_32, TG_TARGET("avx2,fma"), double, 32)
+TG_PEAK_LOOP(fma_f32_64, TG_TARGET("avx512f"), float, 64)
+TG_PEAK_LOOP(fma_f64_64, TG_TARGET("avx512f"), double, 64)
+
+// The same on pairs of bf16, summed in f32: 64 FLOPs an instruction.
+TG_TARGET("avx512f,avx512bf16") double dot_bf16_64(long rounds, float, float) {
+  const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+  const __m512 o = _mm512_set1_ps(1);
+  __m512 a = o, b = a + o, c = b + o, d = c + o, e = d + o, f = e + o, g = f + o, h = g + o;
+  __m512 i = h + o, j = i + o, k = j + o, l = k + o;
+  for (long r = 0; r < rounds; ++r) {
+    a = _mm512_dpbf16_ps(a, x, x), b = _mm512_dpbf16_ps(b, x, x), c = _mm512_dpbf16_ps(c, x, x);
+    d = _mm512_dpbf16_ps(d, x, x), e = _mm512_dpbf16_ps(e, x, x), f = _mm512_dpbf16_ps(f, x, x);
+    g = _mm512_dpbf16_ps(g, x, x), h = _mm512_dpbf16_ps(h, x, x), i = _mm512_dpbf16_ps(i, x, x);
+    j = _mm512_dpbf16_ps(j, x, x), k = _mm512_dpbf16_ps(k, x, x), l = _mm512_dpbf16_ps(l, x, x);
+  }
+  return static_cast<double>((((a + b) + (c + d)) + ((e + f) + (g + h)) + ((i + j) + (k + l)))[0]);
+}
+#endif
+
+struct Loops {
+  PeakLoop f32, f64, bf16;
+  int bytes;  // of a vector
+};
+
+Loops loops_for_this_machine() {
+#if defined(__x86_64__)
+  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  if (__builtin_cpu_supports("avx512f")) return {fma_f32_64, fma_f64_64, bf16 ? dot_bf16_64 : nullptr, 64};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return {fma_f32_32, fma_f64_32, nullptr, 32};
+#endif
+  return {fma_f32_16, fma_f64_16, nullptr, 16};
+}
+
+// Calls f(thread) on every thread at once.
+template <class F>
+void on_all(int threads, F f) {
+  cpu::pool(threads).run([](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
+}
+
+double peak_gflops(PeakLoop loop, double flops_per_round, const Settings& settings) {
+  constexpr long rounds = 200000;
+  std::vector<double> sinks(static_cast<std::size_t>(settings.threads) *
+                            8);  // each on a cache line of its own
+  const double s = best_seconds(settings.seconds, [&] {
+    on_all(settings.threads,
+           [&](int t) { sinks[static_cast<std::size_t>(t) * 8] += loop(rounds, 0.999f, 1e-3f); });
+  });
+  return flops_per_round * static_cast<double>(rounds) * settings.threads / s * 1e-9;
+}
+
+// Copies past the caches: the line is written without being read first.
+void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  for (std::size_t i = 0; i < bytes; i += 64) {
+    for (std::size_t k = 0; k < 64; k += 16)
+      _mm_stream_ps(reinterpret_cast<float*>(to + i + k),
+                    _mm_load_ps(reinterpret_cast<const float*>(from + i + k)));
+  }
+  _mm_sfence();
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+// The better of a streaming copy and the C library's.
+double copy_gbytes(const Settings& settings) {
+  const auto threads = static_cast<std::size_t>(settings.threads);
+  const std::size_t part = settings.copy_bytes / threads / 64 * 64;
+  Backend& cpu = backend(Device::cpu());
+  const auto from = cpu.allocate(part * threads, "the copy"), to = cpu.allocate(part * threads, "the copy");
+  std::memset(from.get(), 1, part * threads);
+  std::memset(to.get(), 1, part * threads);
+  const auto seconds = [&](auto copy) {
+    return best_seconds(settings.seconds / 2, [&] {
+      on_all(settings.threads, [&](int t) {
+        const std::size_t at = part * static_cast<std::size_t>(t);
+        copy(to.get() + at, from.get() + at, part);
+      });
+    });
+  };
+  const double s =
+      std::min(seconds(stream),
+               seconds([](std::byte* a, const std::byte* b, std::size_t n) { std::memcpy(a, b, n); }));
+  return 2.0 * static_cast<double>(part * threads) / s * 1e-9;
+}
+
+std::string model_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown processor";
+}
+
+}  // namespace
+
+Machine measure_machine(const Settings& settings) {
+  const Loops loops = loops_for_this_machine();
+  Machine m{model_name(), cpu::default_threads(), std::string(cpu::kernel_set().isa)};
+  const double per_round = 2.0 * sums * loops.bytes;
+  m.fma_f32 = peak_gflops(loops.f32, per_round / 4, settings);
+  m.fma_f64 = peak_gflops(loops.f64, per_round / 8, settings);
+  if (loops.bf16) m.dot_bf16 = peak_gflops(loops.bf16, per_round / 2, settings);
+  m.copy = copy_gbytes(settings);
+  return m;
+}
+
+void pin([[maybe_unused]] int threads) {
+#if defined(__linux__)
+  cpu_set_t all, first;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+  CPU_ZERO(&first);
+  for (int c = 0; c < CPU_SETSIZE && CPU_COUNT(&first) < threads; ++c)
+    if (CPU_ISSET(c, &all)) CPU_SET(c, &first);
+  sched_setaffinity(0, sizeof first, &first);
+#endif
+}
+
+}  // namespace tg::bench

@@ -1,0 +1,99 @@
+#include "tools/bench/measure.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "io/json.h"
+#include "tools/bench/machine.h"
+
+namespace tg::bench {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double best_run(Program& program, const Settings& settings) {
+  return best_seconds(settings.seconds, [&] { program.run(); });
+}
+
+Array random_array(const Shape& shape, DType dtype, double low, double high) {
+  Array a(shape, dtype);
+  std::uint32_t state = 1;  // a linear congruential generator: quick, and good enough to time on
+  for (std::int64_t i = 0; i < a.numel(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    const double u = low + (high - low) * static_cast<double>(state >> 8) / (1 << 24);
+    if (dtype == f32)
+      a.data<float>()[i] = static_cast<float>(u);
+    else
+      a.set(i, is_float(dtype) ? u : std::floor(u));
+  }
+  return a;
+}
+
+std::string joined(std::span<const std::int64_t> sizes) {
+  std::string s;
+  for (std::int64_t n : sizes) s += (s.empty() ? "" : "×") + std::to_string(n);
+  return s;
+}
+
+namespace {
+
+// Pads to a width in characters, not bytes.
+std::string column(const std::string& s, int width) {
+  int characters = 0;
+  for (char c : s) characters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return s + std::string(static_cast<std::size_t>(std::max(1, width - characters)), ' ');
+}
+
+std::string number(double x, const char* format) {
+  char s[40];
+  std::snprintf(s, sizeof s, format, x);
+  return std::isnan(x) ? "" : s;
+}
+
+}  // namespace
+
+Report::Report(const Machine& machine, const Settings& settings) : machine_(machine), settings_(settings) {
+  std::printf("%s, %d cores, kernels for %s; on %d thread%s:\n", machine.model.c_str(), machine.cores,
+              machine.isa.c_str(), settings.threads, settings.threads == 1 ? "" : "s");
+  std::printf("  multiply-add %.1f GFLOP/s f32, %.1f f64", machine.fma_f32, machine.fma_f64);
+  if (machine.dot_bf16 > 0) std::printf(", dot product %.1f bf16", machine.dot_bf16);
+  std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
+  std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", 28).c_str(), column("shape", 24).c_str(),
+              column("dtype", 6).c_str(), column("pass", 10).c_str(), "threads", "ms", "rate", "unit",
+              "share");
+}
+
+void Report::add(Row row) {
+  std::printf("%s%s%s%s%8d %11s %10s %-10s %6s %s\n", column(row.name, 28).c_str(),
+              column(row.shape, 24).c_str(), column(row.dtype, 6).c_str(), column(row.pass, 10).c_str(),
+              row.threads, number(row.ms, row.ms < 0.1 ? "%.5f" : "%.3f").c_str(),
+              number(row.rate, "%.4g").c_str(), row.unit.c_str(), number(row.share, "%.3f").c_str(),
+              row.of.empty() ? "" : ("of " + row.of).c_str());
+  std::fflush(stdout);
+  rows_.push_back(std::move(row));
+}
+
+std::string Report::json() const {
+  std::string s = "{\"machine\": {\"model\": " + json_string(machine_.model) +
+                  ", \"cores\": " + std::to_string(machine_.cores) +
+                  ", \"isa\": " + json_string(machine_.isa) +
+                  ", \"threads\": " + std::to_string(settings_.threads) +
+                  ", \"fma_f32_gflops\": " + json_number(machine_.fma_f32) +
+                  ", \"fma_f64_gflops\": " + json_number(machine_.fma_f64) +
+                  ", \"dot_bf16_gflops\": " + json_number(machine_.dot_bf16) +
+                  ", \"copy_gbytes\": " + json_number(machine_.copy) + "},\n \"rows\": [";
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const Row& r = rows_[i];
+    s += std::string(i ? "," : "") + "\n  {\"name\": " + json_string(r.name) +
+         ", \"shape\": " + json_string(r.shape) + ", \"dtype\": " + json_string(r.dtype) +
+         ", \"pass\": " + json_string(r.pass) + ", \"threads\": " + std::to_string(r.threads) +
+         ", \"ms\": " + json_number(r.ms) + ", \"rate\": " + json_number(r.rate) +
+         ", \"unit\": " + json_string(r.unit) + ", \"share\": " + json_number(r.share) +
+         ", \"of\": " + json_string(r.of) + "}";
+  }
+  return s + "\n]}\n";
+}
+
+}  // namespace tg::bench

@@ -1,0 +1,77 @@
+// How a benchmark measures: the best of many runs, for a given time; and how it reports.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/compile.h"
+
+namespace tg::bench {
+
+struct Settings {
+  int threads = 1;
+  double seconds = 0.3;                           // a row is measured for at least as long
+  std::string filter;                             // rows to measure: those whose name contains it
+  std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
+  std::size_t copy_bytes = std::size_t{256} << 20;
+};
+
+struct Row {
+  std::string name, shape, dtype, pass;
+  int threads = 1;
+  double ms = 0;
+  double rate = 0;
+  std::string unit;                                         // of rate
+  double share = std::numeric_limits<double>::quiet_NaN();  // NaN where there is nothing to be a share of
+  std::string of;                                           // what share is a share of
+};
+
+// Calls f until `seconds` have passed, at least three times, and returns the seconds of the fastest call.
+template <class F>
+double best_seconds(double seconds, F&& f);
+
+// Seconds on a clock that only goes forward.
+double now();
+
+// Runs the program, with its inputs as they are, as best_seconds says.
+double best_run(Program& program, const Settings& settings);
+
+// Values for inputs: uniform in [low, high), or whole numbers of that range for integers; always the same.
+Array random_array(const Shape& shape, DType dtype, double low = -1, double high = 1);
+
+std::string joined(std::span<const std::int64_t> sizes);  // "12×64×128"
+
+struct Machine;
+
+// Prints each row when it is there, and keeps them for the JSON file.
+class Report {
+ public:
+  Report(const Machine& machine, const Settings& settings);
+
+  bool wants(const std::string& name) const { return name.find(settings_.filter) != std::string::npos; }
+  void add(Row row);
+  bool empty() const { return rows_.empty(); }
+  // {"machine": {…}, "rows": [{…}, …]}; numbers that do not apply are null.
+  std::string json() const;
+
+ private:
+  const Machine& machine_;
+  const Settings& settings_;
+  std::vector<Row> rows_;
+};
+
+template <class F>
+double best_seconds(double seconds, F&& f) {
+  double best = std::numeric_limits<double>::infinity();
+  const double end = now() + seconds;
+  for (int n = 0; n < 3 || now() < end; ++n) {
+    const double start = now();
+    f();
+    best = std::min(best, now() - start);
+  }
+  return best;
+}
+
+}  // namespace tg::bench

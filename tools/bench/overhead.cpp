@@ -1,0 +1,87 @@
+// What there is besides arithmetic: dispatch of a step, recording, differentiating, compiling, planning.
+#include "autograd/gradients.h"
+#include "core/planner.h"
+#include "ops/ops.h"
+#include "tools/bench/modes.h"
+
+namespace tg::bench {
+
+namespace {
+
+Row per_node(const std::string& name, const std::string& shape, int threads, double seconds, double nodes) {
+  return {name, shape, "f32", "", threads, seconds * 1e3, seconds / nodes * 1e9, "ns/node"};
+}
+
+// A chain of additions on [32]: recording it, differentiating it, compiling it, and running it with every
+// node a step of its own.
+void chain(std::int64_t nodes, const Settings& settings, Report& report) {
+  const double n = static_cast<double>(nodes);
+  const std::string shape = std::to_string(nodes) + " of [32]";
+  const auto record_chain = [&](Graph& g, Tensor& x) {
+    x = g.input("x", {32});
+    Tensor y = x;
+    for (std::int64_t i = 0; i < nodes; ++i) y = y + x;
+    return y;
+  };
+  if (report.wants("record chain"))
+    report.add(per_node("record chain", shape, 1,
+                        best_seconds(settings.seconds,
+                                     [&] {
+                                       Graph g;
+                                       Tensor x;
+                                       record_chain(g, x);
+                                     }),
+                        n));
+  Graph g;
+  Tensor x;
+  const Tensor y = record_chain(g, x);
+  if (report.wants("differentiate chain"))
+    report.add(per_node("differentiate chain", shape, 1,
+                        best_seconds(settings.seconds,
+                                     [&] {
+                                       Graph fresh;
+                                       Tensor w;
+                                       const Tensor loss = sum(record_chain(fresh, w));
+                                       gradients(loss, {w});
+                                     }),
+                        n));
+  const auto compile_chain = [&](bool fuse, int threads) {
+    return compile(g, {y}, {.threads = threads, .fuse = fuse});
+  };
+  for (bool fuse : {false, true}) {
+    const std::string name = std::string("compile chain") + (fuse ? ", fused" : "");
+    if (report.wants(name))
+      report.add(
+          per_node(name, shape, 1, best_seconds(settings.seconds, [&] { compile_chain(fuse, 1); }), n));
+  }
+  if (!report.wants("dispatch")) return;
+  for (int threads = 1; threads <= settings.threads; threads *= 2) {
+    Program program = compile_chain(false, threads);
+    program.feed({x, random_array({32}, f32)});
+    report.add(per_node("dispatch", shape, threads, best_run(program, settings), n));
+  }
+}
+
+// Buffers with lifetimes like those of a training step: some short, some from the forward to the backward
+// pass.
+void planner(std::int64_t buffers, const Settings& settings, Report& report) {
+  if (!report.wants("plan memory")) return;
+  std::vector<Lifetime> lives;
+  const int last = static_cast<int>(buffers);
+  for (int i = 0; i < last; ++i)
+    lives.push_back(
+        {static_cast<std::size_t>(256 + i * 7919 % 4096), i, i < last / 2 && i % 2 ? last - i : i + 2});
+  report.add(per_node("plan memory", std::to_string(buffers) + " buffers", 1,
+                      best_seconds(settings.seconds, [&] { plan_memory(lives); }),
+                      static_cast<double>(buffers)));
+}
+
+}  // namespace
+
+void run_overhead(const Settings& settings, const Machine&, Report& report) {
+  const std::int64_t nodes = settings.shapes.empty() ? 10000 : settings.shapes[0][0];
+  chain(nodes, settings, report);
+  planner(nodes, settings, report);
+}
+
+}  // namespace tg::bench
