@@ -62,8 +62,8 @@ class Graph {
   std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs,
                              std::source_location where);
 
-  const std::vector<Node>& nodes() const { return nodes_; }
-  // References to a value, and so a tensor's shape() and layout(), stay good while the graph grows.
+  // References to nodes and values, and so to a tensor's shape() and layout(), stay good while the graph grows.
+  const std::deque<Node>& nodes() const { return nodes_; }
   const std::deque<Value>& values() const { return values_; }
   const Node& node_of(ValueId v) const { return nodes_[values_[v].node]; }
   const std::string& name_of(const Node& n) const { return names_[n.name]; }
@@ -78,7 +78,7 @@ class Graph {
   std::array<std::uint64_t, 2> hash() const;
 
  private:
-  std::vector<Node> nodes_;
+  std::deque<Node> nodes_;
   std::deque<Value> values_;
   std::vector<std::string> names_;
   std::unordered_map<std::string, std::uint32_t> name_index_;
