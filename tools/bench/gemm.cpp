@@ -17,7 +17,7 @@ double gflop(const Product& p) {
   return 2e-9 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
 }
 
-double seconds(const Product& p, int threads, const Settings& settings) {
+Timing timing(const Product& p, int threads, const Settings& settings) {
   Graph g;
   const auto operand = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
     return transposed ? g.input("x", {columns, rows}, p.dtype) : g.input("x", {rows, columns}, p.dtype);
@@ -27,7 +27,7 @@ double seconds(const Product& p, int threads, const Settings& settings) {
   Program program = compile(g, {matmul(as_used(a, p.form[0]), as_used(b, p.form[1]))}, {.threads = threads});
   program.feed({a, random_array(a.shape(), p.dtype)});
   program.feed({b, random_array(b.shape(), p.dtype)});
-  return best_run(program, settings);
+  return best_run_and_peak(program, p.dtype, threads, settings);
 }
 
 std::vector<Product> products(const Settings& settings) {
@@ -56,23 +56,25 @@ std::vector<Product> products(const Settings& settings) {
 
 double sgemm_gflops(const Settings& settings) {
   const Product p{1024, 1024, 1024, "NN", f32};
-  return gflop(p) / seconds(p, settings.threads, settings);
+  return gflop(p) / timing(p, settings.threads, settings).seconds;
 }
 
-void run_gemm(const Settings& settings, const Machine& machine, Report& report) {
+void run_gemm(const Settings& settings, const Machine&, Report& report) {
   for (const Product& p : products(settings)) {
     const std::string name = (p.dtype == f32 ? "sgemm " : p.dtype == f64 ? "dgemm " : "gemm ") + p.form;
     if (!report.wants(name)) continue;
     const std::int64_t sizes[] = {p.m, p.n, p.k};
     const std::string shape = joined(sizes), dtype(name_of(p.dtype));
-    const double s = seconds(p, settings.threads, settings), rate = gflop(p) / s;
-    report.add({name, shape, dtype, "forward", settings.threads, s * 1e3, rate, "GFLOP/s",
-                rate / machine.peak(p.dtype), "multiply-add"});
+    const Timing t = timing(p, settings.threads, settings);
+    const double rate = gflop(p) / t.seconds;
+    report.add({name, shape, dtype, "forward", settings.threads, t.seconds * 1e3, rate, "GFLOP/s",
+                rate / t.peak, "multiply-add"});
     if (settings.threads == 1 || p.form != "NN") continue;
-    const double alone = seconds(p, 1, settings);
-    report.add({name, shape, dtype, "forward", 1, alone * 1e3, gflop(p) / alone, "GFLOP/s"});
-    report.add({name + ", all / one", shape, dtype, "forward", settings.threads, s * 1e3, alone / s, "×",
-                alone / s / settings.threads, "threads"});
+    const Timing alone = timing(p, 1, settings);
+    report.add({name, shape, dtype, "forward", 1, alone.seconds * 1e3, gflop(p) / alone.seconds, "GFLOP/s",
+                gflop(p) / alone.seconds / alone.peak, "multiply-add"});
+    report.add({name + ", all / one", shape, dtype, "forward", settings.threads, t.seconds * 1e3,
+                alone.seconds / t.seconds, "×", alone.seconds / t.seconds / settings.threads, "threads"});
   }
 }
 

@@ -85,15 +85,12 @@ void on_all(int threads, F f) {
   cpu::pool(threads).run([](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
 }
 
-double peak_gflops(PeakLoop loop, double flops_per_round, const Settings& settings) {
-  constexpr long rounds = 200000;
-  std::vector<double> sinks(static_cast<std::size_t>(settings.threads) *
-                            8);  // each on a cache line of its own
-  const double s = best_seconds(settings.seconds, [&] {
-    on_all(settings.threads,
-           [&](int t) { sinks[static_cast<std::size_t>(t) * 8] += loop(rounds, 0.999f, 1e-3f); });
-  });
-  return flops_per_round * static_cast<double>(rounds) * settings.threads / s * 1e-9;
+// GFLOP/s of `rounds` rounds on every thread.
+double gflops_of(PeakLoop loop, int threads, long rounds, int flops_per_round) {
+  std::vector<double> sinks(static_cast<std::size_t>(threads) * 8);  // each on a cache line of its own
+  const double start = now();
+  on_all(threads, [&](int t) { sinks[static_cast<std::size_t>(t) * 8] = loop(rounds, 0.999f, 1e-3f); });
+  return flops_per_round * 1e-9 * static_cast<double>(rounds) * threads / (now() - start);
 }
 
 // Copies past the caches: the line is written without being read first.
@@ -141,15 +138,43 @@ std::string model_name() {
 
 }  // namespace
 
+double peak_now(DType dtype, int threads) {
+  static const Loops loops = loops_for_this_machine();
+  constexpr long rounds = 100000;  // a few tenths of a millisecond
+  const int flops = 2 * sums * loops.bytes / (dtype == f64 ? 8 : 4);
+  const double fma = gflops_of(dtype == f64 ? loops.f64 : loops.f32, threads, rounds, flops);
+  if (dtype != bf16 || !loops.bf16) return fma;
+  return std::max(fma, gflops_of(loops.bf16, threads, rounds, 2 * flops));
+}
+
 Machine measure_machine(const Settings& settings) {
-  const Loops loops = loops_for_this_machine();
   Machine m{model_name(), cpu::default_threads(), std::string(cpu::kernel_set().isa)};
-  const double per_round = 2.0 * sums * loops.bytes;
-  m.fma_f32 = peak_gflops(loops.f32, per_round / 4, settings);
-  m.fma_f64 = peak_gflops(loops.f64, per_round / 8, settings);
-  if (loops.bf16) m.dot_bf16 = peak_gflops(loops.bf16, per_round / 2, settings);
+  const auto best = [&](DType t) {
+    double rate = 0;
+    best_seconds(settings.seconds, [&] { rate = std::max(rate, peak_now(t, settings.threads)); });
+    return rate;
+  };
+  m.peak_f32 = best(f32);
+  m.peak_f64 = best(f64);
+  m.peak_bf16 = best(bf16);
   m.copy = copy_gbytes(settings);
   return m;
+}
+
+Timing best_run_and_peak(Program& program, DType dtype, int threads, const Settings& settings) {
+  Timing best{std::numeric_limits<double>::infinity(), 0};
+  double probed = 0;
+  const double end = now() + settings.seconds;
+  for (int n = 0; n < 3 || now() < end; ++n) {
+    if (now() > probed + 0.01) {
+      best.peak = std::max(best.peak, peak_now(dtype, threads));
+      probed = now();
+    }
+    const double start = now();
+    program.run();
+    best.seconds = std::min(best.seconds, now() - start);
+  }
+  return best;
 }
 
 void pin([[maybe_unused]] int threads) {

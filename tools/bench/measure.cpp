@@ -57,8 +57,8 @@ std::string number(double x, const char* format) {
 Report::Report(const Machine& machine, const Settings& settings) : machine_(machine), settings_(settings) {
   std::printf("%s, %d cores, kernels for %s; on %d thread%s:\n", machine.model.c_str(), machine.cores,
               machine.isa.c_str(), settings.threads, settings.threads == 1 ? "" : "s");
-  std::printf("  multiply-add %.1f GFLOP/s f32, %.1f f64", machine.fma_f32, machine.fma_f64);
-  if (machine.dot_bf16 > 0) std::printf(", dot product %.1f bf16", machine.dot_bf16);
+  std::printf("  multiply-add %.1f GFLOP/s f32, %.1f f64, %.1f bf16", machine.peak_f32, machine.peak_f64,
+              machine.peak_bf16);
   std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
   std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", 28).c_str(), column("shape", 24).c_str(),
               column("dtype", 6).c_str(), column("pass", 10).c_str(), "threads", "ms", "rate", "unit",
@@ -80,9 +80,9 @@ std::string Report::json() const {
                   ", \"cores\": " + std::to_string(machine_.cores) +
                   ", \"isa\": " + json_string(machine_.isa) +
                   ", \"threads\": " + std::to_string(settings_.threads) +
-                  ", \"fma_f32_gflops\": " + json_number(machine_.fma_f32) +
-                  ", \"fma_f64_gflops\": " + json_number(machine_.fma_f64) +
-                  ", \"dot_bf16_gflops\": " + json_number(machine_.dot_bf16) +
+                  ", \"peak_f32_gflops\": " + json_number(machine_.peak_f32) +
+                  ", \"peak_f64_gflops\": " + json_number(machine_.peak_f64) +
+                  ", \"peak_bf16_gflops\": " + json_number(machine_.peak_bf16) +
                   ", \"copy_gbytes\": " + json_number(machine_.copy) + "},\n \"rows\": [";
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Row& r = rows_[i];
