@@ -1,10 +1,10 @@
 #include "core/compile.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/lower.h"
 #include "core/planner.h"
+#include "core/program_state.h"
 
 namespace tg {
 
@@ -19,26 +19,6 @@ struct Buffer {
 };
 
 }  // namespace
-
-struct Program::State {
-  const Graph* graph = nullptr;
-  Backend* backend = nullptr;
-  std::vector<Step> steps;
-  std::vector<std::pair<ValueId, Arg>> fetched;
-  std::vector<std::pair<ValueId, Arg>> inputs;
-  std::vector<Parameter> parameters;  // keeps them alive
-  std::vector<Parameter> assigned;
-  std::shared_ptr<std::byte> block, input_block, workspace;
-  std::unique_ptr<Executable> executable;
-  MemoryReport memory;
-  std::byte* rng = nullptr;  // device address of {seed, step}, null when nothing is random
-  std::int64_t rng_state[2] = {0, 0};
-  std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
-
-  void write_rng();
-  void run_once();
-  void run_verified();
-};
 
 namespace {
 
@@ -392,134 +372,6 @@ Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOpt
   auto state = Compiler(graph, fetch, options, options.reuse, options.verify).take();
   if (options.verify) state->twin = Compiler(graph, fetch, options, false, true).take();
   return Program(std::move(state));
-}
-
-void Program::State::write_rng() {
-  if (rng) backend->write(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
-}
-
-void Program::State::run_once() {
-  write_rng();
-  executable->run();
-}
-
-void Program::State::run_verified() {
-  std::vector<Array> before, expected;
-  for (const Parameter& p : assigned) before.push_back(p.read());
-  twin->rng_state[0] = rng_state[0];
-  twin->rng_state[1] = rng_state[1];
-  twin->run_once();
-  for (const Parameter& p : assigned) expected.push_back(p.read());
-  for (std::size_t i = 0; i < assigned.size(); ++i) assigned[i].write(before[i]);
-  run_once();
-  const Program planned(std::shared_ptr<State>(this, [](State*) {})), unplanned(twin);
-  for (const auto& [v, arg] : fetched) {
-    const Tensor t = const_cast<Graph*>(graph)->tensor(v);
-    if (!planned.fetch(t).same_bits(unplanned.fetch(t)))
-      throw Error("[verify] the planned program gives other bits than one buffer per tensor for " +
-                  graph->node_of(v).op->name + " " + at_line(graph->node_of(v).where));
-  }
-  for (std::size_t i = 0; i < assigned.size(); ++i)
-    if (!assigned[i].read().same_bits(expected[i]))
-      throw Error("[verify] the planned program assigns other bits than one buffer per tensor to " +
-                  assigned[i].name());
-}
-
-void Program::run() {
-  if (state_->twin)
-    state_->run_verified();
-  else
-    state_->run_once();
-  ++state_->rng_state[1];
-}
-
-std::vector<double> Program::profile() {
-  state_->write_rng();
-  ++state_->rng_state[1];
-  return state_->executable->profile();
-}
-
-void Program::run(std::initializer_list<Feed> feeds) {
-  run(std::span<const Feed>(feeds.begin(), feeds.size()));
-}
-
-void Program::run(std::span<const Feed> feeds) {
-  for (const Feed& f : feeds) feed(f);
-  run();
-}
-
-void Program::feed(const Feed& f) {
-  if (!f.input.defined() || &f.input.graph() != state_->graph)
-    throw Error("[feed] not a tensor of the program's graph");
-  const Node& node = state_->graph->node_of(f.input.id());
-  if (node.op != &input_op) throw Error("[feed] not an input " + at_line(node.where));
-  const std::string& name = node.attrs.as<InputAttrs>().name;
-  if (f.dtype != f.input.dtype())
-    throw DTypeError("[feed] input " + name + " is " + f.input.text() + ", got " +
-                     std::string(name_of(f.dtype)));
-  if (f.count != f.input.numel())
-    throw ShapeError("[feed] input " + name + " is " + f.input.text() + ", got " + std::to_string(f.count) +
-                     " elements");
-  for (const auto& [v, arg] : state_->inputs)
-    if (v == f.input.id())
-      state_->backend->write(arg.data, f.data, static_cast<std::size_t>(f.count) * size_of(f.dtype));
-  if (state_->twin) Program(state_->twin).feed(f);
-}
-
-Array Program::fetch(const Tensor& t) const {
-  for (const auto& [v, arg] : state_->fetched) {
-    if (v != t.id() || &t.graph() != state_->graph) continue;
-    // Read what the layout reaches, then put it in row-major order.
-    Array out(arg.layout.shape, arg.dtype);
-    const std::size_t size = size_of(arg.dtype);
-    Layout from = arg.layout;
-    from.offset = 0;
-    const auto reach = static_cast<std::size_t>(from.extent()) * size;
-    if (from.is_contiguous()) {
-      state_->backend->read(out.raw(), arg.data, reach);
-      return out;
-    }
-    std::vector<std::byte> raw(reach);
-    state_->backend->read(raw.data(), arg.data, reach);
-    Dims index = Dims::filled(from.rank(), 0);
-    for (std::int64_t i = 0; i < out.numel(); ++i) {
-      std::int64_t at = 0;
-      for (int a = 0; a < from.rank(); ++a) at += index[a] * from.strides[a];
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * size,
-                  raw.data() + static_cast<std::size_t>(at) * size, size);
-      for (int a = from.rank() - 1; a >= 0 && ++index[a] == from.shape[a]; --a) index[a] = 0;
-    }
-    return out;
-  }
-  throw Error(
-      "[fetch] this tensor was not among those asked for at compile time, so its memory may have been "
-      "reused");
-}
-
-void Program::seed(std::uint64_t seed) {
-  state_->rng_state[0] = static_cast<std::int64_t>(seed);
-}
-void Program::set_step(std::int64_t step) {
-  state_->rng_state[1] = step;
-}
-MemoryReport Program::memory() const {
-  return state_->memory;
-}
-std::span<const Step> Program::steps() const {
-  return state_->steps;
-}
-
-std::string Program::text() const {
-  std::string s;
-  for (const Step& step : state_->steps) {
-    s += step.name + ":";
-    for (const Arg& a : step.in) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
-    s += " →";
-    for (const Arg& a : step.out) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
-    const std::string attrs = step.attrs.text();
-    s += (attrs.empty() ? "" : "  " + attrs) + "  " + at_line(step.where) + "\n";
-  }
-  return s;
 }
 
 std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds,

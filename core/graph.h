@@ -62,7 +62,8 @@ class Graph {
   std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs,
                              std::source_location where);
 
-  // References to nodes and values, and so to a tensor's shape() and layout(), stay good while the graph grows.
+  // References to nodes and values, and so to a tensor's shape() and layout(), stay good while the graph
+  // grows.
   const std::deque<Node>& nodes() const { return nodes_; }
   const std::deque<Value>& values() const { return values_; }
   const Node& node_of(ValueId v) const { return nodes_[values_[v].node]; }

@@ -1,0 +1,28 @@
+// What a compiled program holds: filled by compile.cpp, run by program.cpp.
+#pragma once
+
+#include "core/compile.h"
+
+namespace tg {
+
+struct Program::State {
+  const Graph* graph = nullptr;
+  Backend* backend = nullptr;
+  std::vector<Step> steps;
+  std::vector<std::pair<ValueId, Arg>> fetched;
+  std::vector<std::pair<ValueId, Arg>> inputs;
+  std::vector<Parameter> parameters;  // keeps them alive
+  std::vector<Parameter> assigned;
+  std::shared_ptr<std::byte> block, input_block, workspace;
+  std::unique_ptr<Executable> executable;
+  MemoryReport memory;
+  std::byte* rng = nullptr;  // device address of {seed, step}, null when nothing is random
+  std::int64_t rng_state[2] = {0, 0};
+  std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
+
+  void write_rng();
+  void run_once();
+  void run_verified();
+};
+
+}  // namespace tg
