@@ -6,8 +6,8 @@ namespace tg {
 
 namespace {
 
-std::vector<OutSpec> looks_into(const Operand& x, Layout layout) {
-  return {{x.dtype, std::move(layout), 0}};
+std::vector<OutSpec> looks_into(const Operand& x, const Layout& layout) {
+  return {{x.dtype, layout, 0}};
 }
 
 struct PermuteAttrs {
