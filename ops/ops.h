@@ -80,8 +80,16 @@ Tensor zeros_like(In x);
 Tensor ones_like(In x);
 Tensor full_like(In x, double value);
 
-// reduce.cpp: over the named axes, all of them when none is named
-Tensor sum(In x, const Axes& axes = {}, bool keepdim = false);
+// reduce.cpp: over the named axes, all of them when none is named; keepdim keeps them with size 1. Half types
+// accumulate in f32, and the result does not depend on the number of threads.
+Tensor sum(In x, const Axes& axes = {}, bool keepdim = false);   // i64 for integers and booleans
+Tensor prod(In x, const Axes& axes = {}, bool keepdim = false);  // the same
+Tensor mean(In x, const Axes& axes = {}, bool keepdim = false);
+Tensor sum_squares(In x, const Axes& axes = {}, bool keepdim = false);  // f32 for half types
+Tensor max(In x, const Axes& axes = {}, bool keepdim = false);          // NaN if there is one; equal elements
+Tensor min(In x, const Axes& axes = {}, bool keepdim = false);          // share the gradient equally
+// Σ(x - mean)² / (n - correction)
+Tensor var(In x, const Axes& axes = {}, bool keepdim = false, double correction = 1);
 // x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
 Tensor sum_to(In x, const Shape& shape);
 
@@ -100,7 +108,7 @@ Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in
   X(permute) X(view) X(expand) \
   X(slice) \
   X(full) \
-  X(sum) \
+  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
   X(matmul)
 // clang-format on
 

@@ -1,4 +1,4 @@
-// Reductions over any axes.
+// Reductions over any axes, and their gradients: z goes back to every element that was reduced.
 #include "ops/reduce.h"
 
 #include "ops/common.h"
@@ -7,48 +7,164 @@ namespace tg {
 
 namespace {
 
-Shape reduced(const Shape& shape, const Axes& axes, bool keepdim) {
+Shape reduced(const Shape& shape, const ReduceAttrs& a) {
   Shape out;
   for (int i = 0; i < shape.size(); ++i) {
-    if (!axes.contains(i))
+    if (!a.axes.contains(i))
       out.push_back(shape[i]);
-    else if (keepdim)
+    else if (a.keepdim)
       out.push_back(1);
   }
   return out;
 }
 
-// z with its reduced axes back, as a view of the input's shape.
-Tensor stretched(const Tensor& z, const Tensor& x, const ReduceAttrs& a) {
-  return expand(a.keepdim ? z : reshape(z, reduced(x.shape(), a.axes, true)), x.shape());
+// A result of the reduction with the reduced axes back, as a view of the input's shape.
+Tensor stretched(const Tensor& y, const Backprop& g) {
+  return stretch(y, g.in[0].shape(), g.attrs.as<ReduceAttrs>().axes);
+}
+
+std::vector<OutSpec> reduce_to(DType dtype, const Operand& x, const Attrs& a) {
+  return detail::row_major_output(dtype, reduced(x.shape(), a.as<ReduceAttrs>()));
+}
+
+// Sums and products of integers and booleans are i64, as in PyTorch.
+std::vector<OutSpec> infer_total(std::span<const Operand> in, const Attrs& a) {
+  return reduce_to(is_float(in[0].dtype) ? in[0].dtype : i64, in[0], a);
+}
+
+std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
+  detail::want_float(in[0].dtype);
+  return reduce_to(in[0].dtype, in[0], a);
+}
+
+void want_elements(const Operand& x, const Attrs& a) {
+  for (std::int64_t axis : a.as<ReduceAttrs>().axes)
+    if (x.shape()[static_cast<int>(axis)] == 0) throw ShapeError("no elements to choose from");
+}
+
+std::vector<OutSpec> infer_extreme(std::span<const Operand> in, const Attrs& a) {
+  want_elements(in[0], a);
+  return reduce_to(in[0].dtype, in[0], a);
+}
+
+// Elements that are equal to the extreme share its gradient equally, as PyTorch's amax does.
+Tensors extreme_gradient(const Backprop& g) {
+  const Tensor &x = g.in[0], hit = cast(equal(x, stretched(g.out[0], g)), x.dtype());
+  const Tensor hits = sum(hit, g.attrs.as<ReduceAttrs>().axes, true);
+  return {hit * stretched(g.z[0], g) / hits};
+}
+
+// Each element gets the product of the others; with zeros among them, only a single zero gets anything.
+Tensors prod_gradient(const Backprop& g) {
+  const Tensor &x = g.in[0], zero = equal(x, 0), nonzero = where(zero, 1, x);
+  const Axes& axes = g.attrs.as<ReduceAttrs>().axes;
+  const Tensor product = prod(nonzero, axes, true), zeros = sum(cast(zero, x.dtype()), axes, true);
+  const Tensor others =
+      where(zero, where(equal(zeros, 1), product, 0), where(equal(zeros, 0), product / nonzero, 0));
+  return {stretched(g.z[0], g) * others};
+}
+
+template <Tensor (*f)(In, const Axes&, bool), Fill::Kind kind>
+std::vector<Sample> samples() {
+  const Fill fill = kind == Fill::normal ? Fill{} : Fill{kind, 0.5, 2};
+  return {{"all", {{{3, 4}, fill}}, [](auto x) { return Tensors{f(x[0], {}, false)}; }},
+          {"rows", {{{3, 5}, fill}}, [](auto x) { return Tensors{f(x[0], {1}, false)}; }},
+          {"columns", {{{5, 3}, fill}}, [](auto x) { return Tensors{f(x[0], {0}, false)}; }},
+          {"middle", {{{2, 3, 4}, fill}}, [](auto x) { return Tensors{f(x[0], {1}, true)}; }},
+          {"outer and inner", {{{2, 3, 4}, fill}}, [](auto x) {
+             return Tensors{f(x[0], {0, 2}, false)};
+           }}};
+}
+
+Tensor reduce(const Op& op, const In& x, const Axes& axes, bool keepdim) {
+  Axes all;
+  try {
+    all = normalize_axes(axes, x.tensor().rank(), op.name.c_str());
+  } catch (const ShapeError& e) {
+    throw ShapeError(std::string(e.what()) + "; got " + x.tensor().text() + " " + at_line(x.where()));
+  }
+  return record(op, {x}, ReduceAttrs{all, keepdim});
 }
 
 }  // namespace
 
+// y = Σ x
 const Op sum_op{.name = "sum",
-                .infer =
-                    [](std::span<const Operand> in, const Attrs& a) {
-                      const auto& r = a.as<ReduceAttrs>();
-                      return detail::row_major_output(in[0].dtype, reduced(in[0].shape(), r.axes, r.keepdim));
-                    },
-                .vjp = [](const Backprop& g) -> Tensors {
-                  return {stretched(g.z[0], g.in[0], g.attrs.as<ReduceAttrs>())};
-                },
-                .samples = []() -> std::vector<Sample> {
-                  return {{"all", {{{3, 4}}}, [](auto x) { return Tensors{sum(x[0])}; }},
-                          {"middle", {{{2, 3, 4}}}, [](auto x) { return Tensors{sum(x[0], {1}, true)}; }},
-                          {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
-                             return Tensors{sum(x[0], {0, 2})};
-                           }}};
-                }};
+                .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
+                .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
+                .samples = samples<sum, Fill::normal>};
+
+// y = Σ x / n
+const Op mean_op{.name = "mean",
+                 .infer = infer_float,
+                 .vjp = [](const Backprop& g) -> Tensors {
+                   const double n = static_cast<double>(g.in[0].numel()) /
+                                    static_cast<double>(std::max<std::int64_t>(g.out[0].numel(), 1));
+                   return {stretched(g.z[0] * (1 / n), g)};
+                 },
+                 .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                   const auto& r = a.as<ReduceAttrs>();
+                   double n = 1;
+                   for (std::int64_t axis : r.axes) n *= static_cast<double>(in[0].size(axis));
+                   return {sum(in[0], r.axes, r.keepdim) * (1 / n)};
+                 },
+                 .samples = samples<mean, Fill::normal>};
+
+// y = Σ x², in f32 for half types, whose range it would soon leave
+const Op sum_squares_op{.name = "sum_squares",
+                        .infer =
+                            [](std::span<const Operand> in, const Attrs& a) {
+                              detail::want_float(in[0].dtype);
+                              return reduce_to(compute_type(in[0].dtype), in[0], a);
+                            },
+                        .vjp = [](const Backprop& g) -> Tensors {
+                          return {cast(2 * stretched(g.z[0], g) * g.in[0], g.in[0].dtype())};
+                        },
+                        .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                          const Tensor x = cast(in[0], compute_type(in[0].dtype()));
+                          return {sum(x * x, a.as<ReduceAttrs>().axes, a.as<ReduceAttrs>().keepdim)};
+                        },
+                        .samples = samples<sum_squares, Fill::normal>};
+
+const Op prod_op{
+    .name = "prod", .infer = infer_total, .vjp = prod_gradient, .samples = samples<prod, Fill::uniform>};
+const Op max_op{
+    .name = "max", .infer = infer_extreme, .vjp = extreme_gradient, .samples = samples<max, Fill::distinct>};
+const Op min_op{
+    .name = "min", .infer = infer_extreme, .vjp = extreme_gradient, .samples = samples<min, Fill::distinct>};
 
 Tensor sum(In x, const Axes& axes, bool keepdim) {
-  return record(sum_op, {x}, ReduceAttrs{normalize_axes(axes, x.tensor().rank(), "sum"), keepdim});
+  return reduce(sum_op, x, axes, keepdim);
+}
+Tensor mean(In x, const Axes& axes, bool keepdim) {
+  return reduce(mean_op, x, axes, keepdim);
+}
+Tensor sum_squares(In x, const Axes& axes, bool keepdim) {
+  return reduce(sum_squares_op, x, axes, keepdim);
+}
+Tensor prod(In x, const Axes& axes, bool keepdim) {
+  return reduce(prod_op, x, axes, keepdim);
+}
+Tensor max(In x, const Axes& axes, bool keepdim) {
+  return reduce(max_op, x, axes, keepdim);
+}
+Tensor min(In x, const Axes& axes, bool keepdim) {
+  return reduce(min_op, x, axes, keepdim);
+}
+
+Tensor var(In x, const Axes& axes, bool keepdim, double correction) {
+  const Scope scope(x);
+  const DType dtype = x.tensor().dtype();
+  const Tensor centred = cast(x, is_float(dtype) ? compute_type(dtype) : dtype);
+  const Tensor squares = sum_squares(centred - mean(centred, axes, true), axes, keepdim);
+  const double n = static_cast<double>(x.tensor().numel()) /
+                   static_cast<double>(std::max<std::int64_t>(squares.numel(), 1));
+  return cast(squares * (1 / std::max(n - correction, 0.)), dtype);
 }
 
 Tensor sum_to(In x, const Shape& shape) {
   const Scope scope(x);
-  const Shape& from = x.tensor().shape();
+  const Shape from = x.tensor().shape();
   const int extra = from.size() - shape.size();
   Axes axes;
   for (int i = 0; i < from.size(); ++i)
@@ -56,8 +172,23 @@ Tensor sum_to(In x, const Shape& shape) {
   return axes.empty() ? x.tensor() : reshape(sum(x, axes, true), shape);
 }
 
+Tensor stretch(const Tensor& y, const Shape& shape, const Axes& axes) {
+  Shape ones = shape;
+  for (std::int64_t axis : axes) ones[static_cast<int>(axis)] = 1;
+  return expand(y.shape() == ones ? y : reshape(y, ones), shape);
+}
+
 Tensor Tensor::sum(const Axes& axes, bool keepdim, std::source_location at) const {
   return tg::sum({*this, at}, axes, keepdim);
+}
+Tensor Tensor::mean(const Axes& axes, bool keepdim, std::source_location at) const {
+  return tg::mean({*this, at}, axes, keepdim);
+}
+Tensor Tensor::max(const Axes& axes, bool keepdim, std::source_location at) const {
+  return tg::max({*this, at}, axes, keepdim);
+}
+Tensor Tensor::min(const Axes& axes, bool keepdim, std::source_location at) const {
+  return tg::min({*this, at}, axes, keepdim);
 }
 
 }  // namespace tg

@@ -1,7 +1,8 @@
-// The attributes that reductions share with their kernels.
+// What reductions share with their kernels and with other ops.
 #pragma once
 
 #include "core/attrs.h"
+#include "core/tensor.h"
 
 namespace tg {
 
@@ -10,5 +11,8 @@ struct ReduceAttrs {
   bool keepdim;  // reduced axes stay with size 1
   void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim); }
 };
+
+// y, a reduction of a tensor of this shape over these axes (kept or not), as a view of the shape.
+Tensor stretch(const Tensor& y, const Shape& shape, const Axes& axes);
 
 }  // namespace tg

@@ -8,6 +8,11 @@
   X(full)                 \
   X(fused)                \
   X(sum)                  \
+  X(mean)                 \
+  X(sum_squares)          \
+  X(prod)                 \
+  X(max)                  \
+  X(min)                  \
   X(matmul)
 
 namespace tg::cpu::TG_ISA {

@@ -1,0 +1,371 @@
+// Reductions over axes: y[o] = f(x[o, 0], x[o, 1], …) for sum, mean, sum of squares, product, maximum and
+// minimum. Two walks: along rows when the innermost axis in memory is reduced, down columns when it is kept.
+// Either splits long reductions into pieces that depend on the shape alone, and combines the pieces' results
+// in their order: the same bits for any number of threads. Sums add up short blocks first, so that the
+// rounding error grows with the number of blocks and not of elements.
+#include "ops/reduce.h"
+#include "backends/cpu/kernels/axes.h"
+#include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/simd_math.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+template <class C>
+struct VectorFor {
+  using type = vector_t<C>;
+};
+template <>
+struct VectorFor<i64> {
+  using type = I64;
+};
+
+// What is done with an element, and how two results become one; on scalars and on vectors.
+struct Sum {
+  using Combine = Sum;  // the same on results: without `lift`
+  template <class C>
+  static constexpr C identity() {
+    return 0;
+  }
+  template <class V>
+  static TG_INLINE V lift(V x) {
+    return x;
+  }
+  template <class V>
+  static TG_INLINE V combine(V a, V b) {
+    return a + b;
+  }
+};
+struct SumSquares : Sum {
+  template <class V>
+  static TG_INLINE V lift(V x) {
+    return x * x;
+  }
+};
+struct Prod : Sum {
+  using Combine = Prod;
+  template <class C>
+  static constexpr C identity() {
+    return 1;
+  }
+  template <class V>
+  static TG_INLINE V combine(V a, V b) {
+    return a * b;
+  }
+};
+struct Max : Sum {
+  using Combine = Max;
+  template <class C>
+  static constexpr C identity() {
+    if constexpr (std::is_same_v<C, i64>)
+      return INT64_MIN;
+    else
+      return static_cast<C>(-__builtin_inf());
+  }
+  template <class V>
+  static TG_INLINE V combine(V a, V b) {  // NaN in either gives NaN
+    return select((b != b) | (b > a), b, a);
+  }
+};
+struct Min : Sum {
+  using Combine = Min;
+  template <class C>
+  static constexpr C identity() {
+    if constexpr (std::is_same_v<C, i64>)
+      return INT64_MAX;
+    else
+      return static_cast<C>(__builtin_inf());
+  }
+  template <class V>
+  static TG_INLINE V combine(V a, V b) {
+    return select((b != b) | (b < a), b, a);
+  }
+};
+
+constexpr i64 block = 1024;        // elements of a row that are reduced on their own
+constexpr i64 column_block = 512;  // columns that are reduced together
+constexpr i64 row_block = 256;     // rows that are added up before they meet the rest
+constexpr i64 piece = 32768;       // elements that are worth a part of their own
+constexpr i64 most_parts = 256;
+
+// How a reduction is walked over and cut; depends on shapes and strides only.
+struct Plan {
+  AxisList kept, reduced;  // `in` is x's stride, `out` y's
+  i64 outs, count;         // elements of y, and of x for each of them
+  bool columns;
+  i64 width, outer;  // columns: size of the innermost kept axis, product of the others
+  i64 units;         // rows: outs; columns: blocks of columns
+  i64 splits;        // pieces each unit's reduction is cut into
+
+  explicit Plan(const Call& call) {
+    const Layout &x = call.in[0].layout, &y = call.out[0].layout;
+    const auto& a = call.attrs->as<ReduceAttrs>();
+    outs = y.numel();
+    count = 1;
+    for (int i = 0, o = 0; i < x.rank(); ++i) {
+      const bool is_reduced = a.axes.contains(i);
+      if (is_reduced) {
+        reduced.push({x.shape[i], x.strides[i], 0});
+        count *= x.shape[i];
+      } else {
+        kept.push({x.shape[i], x.strides[i], y.strides[o]});
+      }
+      o += !is_reduced || a.keepdim;
+    }
+    kept.sort(), kept.merge();
+    reduced.sort(), reduced.merge();
+    columns = kept.rank > 0 && (reduced.rank == 0 || kept.inner().in < reduced.inner().in);
+    width = columns ? kept.inner().size : 1;
+    outer = width > 0 ? outs / width : 0;
+    units = columns ? outer * ((width + column_block - 1) / column_block) : outs;
+    const i64 elements = count * (width < column_block ? width : column_block);
+    const i64 most = units > 0 && units < most_parts ? most_parts / units : 1;
+    splits = (elements + piece - 1) / piece;
+    splits = splits < 1 ? 1 : splits > most ? most : splits;
+    if (splits > count && count > 0) splits = count;
+  }
+};
+
+template <class R, class C>
+struct Reduction {
+  using V = typename VectorFor<C>::type;
+  using Results = Reduction<typename R::Combine, C>;
+  static constexpr int W = lanes<V>;
+
+  const Plan& plan;
+  const std::byte* x;
+  std::byte* y;
+  i64 x_size, y_size;  // bytes of an element
+  bool same_type;      // x is stored in the compute type
+  LoadFn load_block;
+  StoreFn store_block;
+  double divisor;
+
+  Reduction(const Plan& p, const Call& call, double by)
+      : plan(p),
+        x(call.in[0].data),
+        y(call.out[0].data),
+        x_size(static_cast<i64>(size_of(call.in[0].dtype))),
+        y_size(static_cast<i64>(size_of(call.out[0].dtype))),
+        divisor(by) {
+    const DType compute = compute_type(call.in[0].dtype);
+    same_type = compute == call.in[0].dtype;
+    load_block = TG_ISA::block_load(call.in[0].dtype, compute);
+    store_block = TG_ISA::block_store(compute, call.out[0].dtype);
+  }
+
+  // n elements at an offset as values of the compute type: in place, or in `buffer`.
+  const C* values(i64 offset, i64 stride, i64 n, C* buffer) const {
+    const std::byte* from = x + offset * x_size;
+    if (same_type && stride == 1) return reinterpret_cast<const C*>(from);
+    load_block(buffer, from, stride, n);
+    return buffer;
+  }
+
+  C finished(C v) const {
+    if constexpr (std::is_floating_point_v<C>)
+      if (divisor != 1) return static_cast<C>(v / divisor);
+    return v;
+  }
+
+  // f over n ≤ block values, as a vector of partial results.
+  static V reduce_block(const C* p, i64 n) {
+    V a[4];
+    for (V& v : a) v = splat<V>(R::template identity<C>());
+    i64 i = 0;
+    for (; i + 4 * W <= n; i += 4 * W)
+      for (int k = 0; k < 4; ++k) a[k] = R::combine(a[k], R::lift(TG_ISA::load(p + i + k * W)));
+    for (; i + W <= n; i += W) a[0] = R::combine(a[0], R::lift(TG_ISA::load(p + i)));
+    if (i < n) {
+      C tail[W];
+      for (int k = 0; k < W; ++k) tail[k] = i + k < n ? R::lift(p[i + k]) : R::template identity<C>();
+      a[1] = R::combine(a[1], TG_ISA::load(tail));
+    }
+    return R::combine(R::combine(a[0], a[1]), R::combine(a[2], a[3]));
+  }
+
+  static C across(V v) {
+    C t[W];
+    store(t, v);
+    for (int half = W / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) t[i] = R::combine(t[i], t[i + half]);
+    return t[0];
+  }
+
+  // Elements begin … end - 1 of the reduction that starts at offset `base`.
+  C reduce_row(i64 base, i64 begin, i64 end, C* buffer) const {
+    V total = splat<V>(R::template identity<C>());
+    if (begin == end) return across(total);
+    const AxisList runs = plan.reduced.outer();
+    const i64 length = plan.reduced.rank > 0 ? plan.reduced.inner().size : 1;
+    const i64 stride = plan.reduced.rank > 0 ? plan.reduced.inner().in : 0;
+    Counter run(runs, begin / length);
+    for (i64 at = begin % length, left = end - begin; left > 0; at = 0, run.next()) {
+      const i64 n = length - at < left ? length - at : left;
+      for (i64 i = 0; i < n; i += block) {
+        const i64 m = n - i < block ? n - i : block;
+        total =
+            R::combine(total, reduce_block(values(base + run.in + (at + i) * stride, stride, m, buffer), m));
+      }
+      left -= n;
+    }
+    return across(total);
+  }
+
+  void rows(Worker& w) const {
+    C* buffer = reinterpret_cast<C*>(w.scratch);
+    C* partial = reinterpret_cast<C*>(w.shared);  // [outs, splits]
+    if (plan.splits == 1) {
+      const i64 each = count_or_one() >= piece ? 1 : piece / count_or_one();
+      w.each((plan.outs + each - 1) / each, [&](i64 part) {
+        const i64 first = part * each, last = first + each < plan.outs ? first + each : plan.outs;
+        Counter out(plan.kept, first);
+        for (i64 o = first; o < last; ++o, out.next()) {
+          const C v = finished(reduce_row(out.in, 0, plan.count, buffer));
+          store_block(y + out.out * y_size, &v, 1, 1);
+        }
+      });
+      return;
+    }
+    w.each(plan.outs * plan.splits, [&](i64 part) {
+      const i64 s = part % plan.splits;
+      const Counter out(plan.kept, part / plan.splits);
+      partial[part] =
+          reduce_row(out.in, plan.count * s / plan.splits, plan.count * (s + 1) / plan.splits, buffer);
+    });
+    w.barrier();
+    if (w.thread != 0) return;
+    Counter out(plan.kept, 0);
+    for (i64 o = 0; o < plan.outs; ++o, out.next()) {
+      const C v = finished(across(Results::reduce_block(partial + o * plan.splits, plan.splits)));
+      store_block(y + out.out * y_size, &v, 1, 1);
+    }
+  }
+
+  i64 count_or_one() const { return plan.count > 0 ? plan.count : 1; }
+
+  // to[c] = f(to[c], from[0][c], …, from[3][c])
+  static void four_rows(C* to, const C* const from[4], i64 n) {
+    i64 c = 0;
+    for (; c + W <= n; c += W) {
+      const V ab = R::combine(R::lift(TG_ISA::load(from[0] + c)), R::lift(TG_ISA::load(from[1] + c)));
+      const V cd = R::combine(R::lift(TG_ISA::load(from[2] + c)), R::lift(TG_ISA::load(from[3] + c)));
+      store(to + c, R::combine(TG_ISA::load(to + c), R::combine(ab, cd)));
+    }
+    for (; c < n; ++c)
+      to[c] = R::combine(to[c], R::combine(R::combine(R::lift(from[0][c]), R::lift(from[1][c])),
+                                           R::combine(R::lift(from[2][c]), R::lift(from[3][c]))));
+  }
+  static void one_row(C* to, const C* from, i64 n) {
+    i64 c = 0;
+    for (; c + W <= n; c += W)
+      store(to + c, R::combine(TG_ISA::load(to + c), R::lift(TG_ISA::load(from + c))));
+    for (; c < n; ++c) to[c] = R::combine(to[c], R::lift(from[c]));
+  }
+
+  // Rows begin … end - 1 of n columns that start at offset `base`, into to[n].
+  void reduce_columns(C* to, i64 base, i64 begin, i64 end, i64 n, C* buffer) const {
+    for (i64 c = 0; c < n; ++c) to[c] = R::template identity<C>();
+    if (begin == end) return;
+    C *of_block = buffer, *rows = buffer + column_block;
+    const i64 stride = plan.kept.inner().in;
+    Counter row(plan.reduced, begin);
+    for (i64 first = begin; first < end; first += row_block) {
+      const i64 last = first + row_block < end ? first + row_block : end;
+      C* sum = end - begin > row_block ? of_block : to;
+      if (sum != to)
+        for (i64 c = 0; c < n; ++c) sum[c] = R::template identity<C>();
+      i64 r = first;
+      for (; r + 4 <= last; r += 4) {
+        const C* from[4];
+        for (int k = 0; k < 4; ++k, row.next())
+          from[k] = values(base + row.in, stride, n, rows + k * column_block);
+        four_rows(sum, from, n);
+      }
+      for (; r < last; ++r, row.next()) one_row(sum, values(base + row.in, stride, n, rows), n);
+      if (sum != to) Results::one_row(to, sum, n);
+    }
+  }
+
+  void columns(Worker& w) const {
+    C* total = reinterpret_cast<C*>(w.scratch);  // [column_block], then five buffers like it
+    C* buffer = total + column_block;
+    C* partial = reinterpret_cast<C*>(w.shared);  // [units, splits, column_block]
+    const AxisList outer = plan.kept.outer();
+    const i64 blocks = plan.outer > 0 ? plan.units / plan.outer : 0;
+    const Axis inner = plan.kept.inner();
+    const auto size = [&](i64 unit) {
+      const i64 first = unit % blocks * column_block;
+      return plan.width - first < column_block ? plan.width - first : column_block;
+    };
+    const auto finish = [&](i64 unit, C* from) {
+      const Counter at(outer, unit / blocks);
+      const i64 n = size(unit);
+      for (i64 c = 0; c < n; ++c) from[c] = finished(from[c]);
+      store_block(y + (at.out + unit % blocks * column_block * inner.out) * y_size, from, inner.out, n);
+    };
+    w.each(plan.units * plan.splits, [&](i64 part) {
+      const i64 unit = part / plan.splits, s = part % plan.splits;
+      const Counter at(outer, unit / blocks);
+      C* to = plan.splits == 1 ? total : partial + part * column_block;
+      reduce_columns(to, at.in + unit % blocks * column_block * inner.in, plan.count * s / plan.splits,
+                     plan.count * (s + 1) / plan.splits, size(unit), buffer);
+      if (plan.splits == 1) finish(unit, to);
+    });
+    if (plan.splits == 1) return;
+    w.barrier();
+    w.each(plan.units, [&](i64 unit) {
+      C* first = partial + unit * plan.splits * column_block;
+      for (i64 s = 1; s < plan.splits; ++s) Results::one_row(first, first + s * column_block, size(unit));
+      finish(unit, first);
+    });
+  }
+};
+
+template <class R, class C>
+void run_as(Worker& w, const Call& call, const Plan& plan, double divisor) {
+  const Reduction<R, C> r(plan, call, divisor);
+  plan.columns ? r.columns(w) : r.rows(w);
+}
+
+template <class R>
+void reduce(Worker& w, const Call& call, bool mean) {
+  const Plan plan(call);
+  if (plan.outs == 0) return;
+  const double divisor = mean ? static_cast<double>(plan.count) : 1;
+  switch (compute_type(call.in[0].dtype)) {
+    case DType::f64:
+      return run_as<R, double>(w, call, plan, divisor);
+    case DType::f32:
+      return run_as<R, float>(w, call, plan, divisor);
+    default:
+      return run_as<R, i64>(w, call, plan, divisor);
+  }
+}
+
+Scratch scratch(const Call& call, int) {
+  const Plan plan(call);
+  constexpr std::size_t size = 8;
+  const i64 partials = plan.splits == 1 ? 0 : plan.units * plan.splits * (plan.columns ? column_block : 1);
+  return {6 * column_block * size, static_cast<std::size_t>(partials) * size};
+}
+
+template <class R>
+void run(Worker& w, const Call& call) {
+  reduce<R>(w, call, false);
+}
+void run_mean(Worker& w, const Call& call) {
+  reduce<Sum>(w, call, true);
+}
+
+}  // namespace
+
+const Kernel sum_kernel{&run<Sum>, &scratch};
+const Kernel mean_kernel{&run_mean, &scratch};
+const Kernel sum_squares_kernel{&run<SumSquares>, &scratch};
+const Kernel prod_kernel{&run<Prod>, &scratch};
+const Kernel max_kernel{&run<Max>, &scratch};
+const Kernel min_kernel{&run<Min>, &scratch};
+
+}  // namespace tg::cpu::TG_ISA
