@@ -47,6 +47,8 @@ class Backend {
   virtual ~Backend() = default;
   // 64-byte aligned memory; throws OutOfMemory with `what`, the size wanted and, where known, the size free.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) = 0;
+  // Bytes that could be allocated now; SIZE_MAX where that is not known.
+  virtual std::size_t available_bytes() = 0;
   virtual void write(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
   virtual void read(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // Chooses the kernels; throws DeviceError naming op, dtypes and source line where there is none.

@@ -280,6 +280,10 @@ class Compiler {
     m.alive = placement.alive;
     m.inputs = inputs;
     m.constants = constants;
+    if (const std::size_t free = state_->backend->available_bytes(); m.arena + inputs + constants > free)
+      throw OutOfMemory("[compile] the program needs " + std::to_string(m.arena >> 20) +
+                        " MiB for intermediate results and " + std::to_string((inputs + constants) >> 20) +
+                        " MiB for inputs and constants; " + std::to_string(free >> 20) + " MiB are free");
     state_->block = state_->backend->allocate(m.arena, "the program's intermediate results");
     state_->input_block = state_->backend->allocate(inputs + constants, "the program's inputs and constants");
     for (std::size_t i = 0; i < order.size(); ++i)

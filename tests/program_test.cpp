@@ -1,9 +1,26 @@
 // Programs: many runs, feeds and fetches, assignments, in-place plans, and their errors.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
+#include <new>
 
 #include "tilegrad.h"
+
+// Counts what this binary allocates.
+static std::atomic<long> allocations{0};
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  ++allocations;
+  if (void* p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept {
+  std::free(p);
+}
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
 
 namespace {
 
@@ -76,6 +93,27 @@ TEST(Program, AssignsParametersAfterReadingThem) {
   EXPECT_EQ(w.read().values<double>(), (Values{0, 0}));
   p.run();
   EXPECT_EQ(w.read().values<double>(), (Values{-1, -2}));
+}
+
+TEST(Program, ARunAllocatesNothing) {
+  Parameter w("w", Array(Shape{300, 300}, f32));
+  Graph g;
+  const Tensor x = g.input("x", {300, 300}), y = sum(gelu(x * g.param(w)) + transpose(x, 0, 1), {1});
+  const Array xs({300, 300}, f32);
+  for (int threads : {1, 2}) {
+    Program p = compile(g, {y}, {.assign = {{w, x + 1}}, .threads = threads});
+    p.run({{x, xs}});
+    const long before = allocations;
+    for (int i = 0; i < 10; ++i) p.run({{x, xs}});
+    EXPECT_EQ(allocations - before, 0) << threads << " threads";
+  }
+}
+
+TEST(Program, ThatCannotFitIsRefusedWithTheSizes) {
+  Graph g;
+  const Tensor x = g.input("x", {1}), big = exp(expand(x, {1LL << 50}));
+  const std::string m = message_of<OutOfMemory>([&] { compile(g, {big}); });
+  EXPECT_NE(m.find(std::to_string(1LL << 32) + " MiB"), std::string::npos) << m;
 }
 
 TEST(Program, SwapsParameters) {

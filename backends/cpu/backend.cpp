@@ -1,7 +1,9 @@
 // The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program in
 // one dispatch of the thread pool, with barriers only where two steps are not both too small to share out.
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <new>
 
 #include "backends/cpu/kernel.h"
@@ -12,6 +14,10 @@
 namespace tg::cpu {
 
 namespace {
+
+std::string mebibytes(std::size_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
 
 // Below this a step is not worth waking other cores for: about what two barriers cost.
 constexpr double worth_sharing_seconds = 3e-6;
@@ -155,10 +161,23 @@ class CpuExecutable final : public Executable {
 class CpuBackend final : public Backend {
  public:
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
-    auto* p = static_cast<std::byte*>(
-        ::operator new(std::max<std::size_t>(bytes, 64), std::align_val_t(64), std::nothrow));
-    if (!p) throw OutOfMemory("[cpu] no memory for " + what + ": " + std::to_string(bytes) + " bytes");
+    // The system would promise more than it has and kill the process later.
+    const std::size_t available = bytes > (64 << 20) ? available_bytes() : bytes;
+    std::byte* p = nullptr;
+    if (bytes <= available)
+      p = static_cast<std::byte*>(
+          ::operator new(std::max<std::size_t>(bytes, 64), std::align_val_t(64), std::nothrow));
+    if (!p)
+      throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " wanted, " +
+                        mebibytes(available_bytes()) + " free");
     return {p, [](std::byte* q) { ::operator delete(q, std::align_val_t(64)); }};
+  }
+  std::size_t available_bytes() override {
+    std::ifstream info("/proc/meminfo");
+    std::string key;
+    for (std::size_t kib; info >> key >> kib; info.ignore(256, '\n'))
+      if (key == "MemAvailable:") return kib * 1024;
+    return SIZE_MAX;
   }
   void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
