@@ -37,6 +37,8 @@ class Executable {
   virtual std::size_t workspace_bytes() const = 0;  // scratch memory for all steps, 64-byte aligned
   // Hands over the addresses: `steps` as given to prepare, now with data set; both outlive the executable.
   virtual void bind(std::span<const Step> steps, std::byte* workspace) = 0;
+  // Throws Error, naming step, index and source line, if a kernel met an index out of range; the steps after
+  // that one have not run then, so what they assign keeps its value.
   virtual void run() = 0;
   // Runs once and returns the seconds each step took, in the order of the steps.
   virtual std::vector<double> profile() = 0;

@@ -42,7 +42,8 @@ class Program {
   struct State;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // Runs every step once. Nothing is allocated.
+  // Runs every step once. Nothing is allocated. Throws Error for an index out of range (embedding, gather,
+  // …): the steps after it have not run then, so that parameters assigned at the end keep their values.
   void run();
   void run(std::initializer_list<Feed> feeds);
   void run(std::span<const Feed> feeds);

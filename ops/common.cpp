@@ -41,6 +41,19 @@ Broadcast broadcast_pair(const Op& op, const In& a, const In& b) {
   return {fit(a), fit(b)};
 }
 
+std::int64_t axis_of(const In& x, std::int64_t axis, const char* what) {
+  try {
+    return normalize_axis(axis, x.tensor().rank(), what);
+  } catch (const ShapeError& e) {
+    throw ShapeError(std::string(e.what()) + " " + at_line(x.where()));
+  }
+}
+
+Tensor zeros_view(const Tensor& x) {
+  const Tensor zero = full(x.graph(), {}, 0, x.dtype());
+  return x.rank() == 0 ? zero : expand(zero, x.shape());
+}
+
 void want_float(DType t) {
   if (!is_float(t)) throw DTypeError("wants a floating tensor");
 }

@@ -19,6 +19,11 @@ struct Broadcast {
 };
 Broadcast broadcast_pair(const Op& op, const In& a, const In& b);
 
+// The axis counted from the front; the error names the op and the caller's line.
+std::int64_t axis_of(const In& x, std::int64_t axis, const char* what);
+// Zeros of x's shape and dtype that take no memory: one 0, expanded.
+Tensor zeros_view(const Tensor& x);
+
 void want_float(DType t);  // throws DTypeError
 void want_index(DType t);  // i64 or i32, else throws DTypeError
 void want_rank_at_least(const Operand& x, int rank);

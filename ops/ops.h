@@ -75,6 +75,28 @@ Tensor slice(In x, std::int64_t axis, std::int64_t start, std::int64_t stop, std
 Tensor squeeze(In x, std::int64_t axis);
 Tensor unsqueeze(In x, std::int64_t axis);
 
+// slice.cpp: a part of an axis written or read by copy. A start given by a tensor (i64 or i32, one element)
+// may differ from run to run; the run fails with an Error if the part does not lie within the axis.
+Tensor slice_assign(In x, In src, std::int64_t axis, std::int64_t start, std::int64_t step = 1);
+Tensor slice_assign(In x, In src, std::int64_t axis, In start);  // x with src at start, start + 1, …
+Tensor slice_at(In x, std::int64_t axis, In start, std::int64_t length);
+
+// concat.cpp: tensors taken apart (views) and put together (copies)
+std::vector<Tensor> split(In x, const std::vector<std::int64_t>& sizes, std::int64_t axis = 0);
+std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis = 0);  // n parts, the last may be smaller
+std::vector<Tensor> unbind(In x, std::int64_t axis = 0);                 // its slices, without the axis
+Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis = 0,
+              std::source_location where = std::source_location::current());
+Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis = 0,  // along a new axis
+             std::source_location where = std::source_location::current());
+// before[a] and after[a] elements of `value` around axis a
+Tensor pad(In x, const Dims& before, const Dims& after, double value = 0);
+
+// index.cpp: rows by number. Indices are i64 or i32, from 0; one out of range fails the run with an Error.
+Tensor embedding(In weight, In indices);                        // [V, C], [...] → [..., C]
+Tensor index_select(In x, std::int64_t axis, In indices);       // x's axis replaced by the indices' axes
+Tensor index_add(In x, std::int64_t axis, In indices, In src);  // x with src's slices added, repeats summed
+
 // full.cpp (full itself: core/graph.h)
 Tensor zeros_like(In x);
 Tensor ones_like(In x);
@@ -106,7 +128,9 @@ Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in
   X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \
   X(cast) X(copy) X(contiguous) X(stop_gradient) \
   X(permute) X(view) X(expand) \
-  X(slice) \
+  X(slice) X(slice_assign) X(slice_at) \
+  X(split) X(concat) \
+  X(embedding) X(index_select) X(index_add) \
   X(full) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
   X(matmul)

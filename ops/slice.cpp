@@ -1,15 +1,74 @@
-// slice: part of an axis, as a view.
+// slice: part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a part
+// whose start a tensor gives, as a copy.
+#include <algorithm>
+
 #include "ops/common.h"
+#include "ops/index.h"
 
 namespace tg {
 
 namespace {
+
 struct SliceAttrs {
   std::int64_t axis, start, stop, step;
   void fields(auto&& field) const {
     field("axis", axis), field("start", start), field("stop", stop), field("step", step);
   }
 };
+
+// Where slice(x, axis, start, …) begins: negative starts count from the end, both ends are clipped.
+std::int64_t first_of(std::int64_t start, std::int64_t size) {
+  return std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size);
+}
+
+Tensors slice_gradient(const Backprop& g) {
+  const auto& s = g.attrs.as<SliceAttrs>();
+  const std::int64_t first = first_of(s.start, g.in[0].size(s.axis));
+  return {slice_assign(zeros_like(g.in[0]), g.z[0], s.axis, first, s.step)};
+}
+
+void want_one_index(const Operand& start) {
+  detail::want_index(start.dtype);
+  if (start.layout.numel() != 1)
+    throw ShapeError("the start must be one number, got shape " + start.shape().text());
+}
+
+std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attrs) {
+  const auto& a = attrs.as<SliceAssignAttrs>();
+  const Operand &x = in[0], &src = in[1];
+  const int axis = static_cast<int>(a.axis);
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is assigned to it differ in dtype");
+  Shape region = x.shape();
+  if (src.layout.rank() == region.size()) region[axis] = src.shape()[axis];
+  if (src.shape() != region)
+    throw ShapeError("what is assigned may differ from the tensor in size along axis " +
+                     std::to_string(axis) + " only");
+  if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", wanted 1 or more");
+  const std::int64_t n = region[axis], size = x.shape()[axis];
+  const std::int64_t stop = n == 0 ? a.start : a.start + (n - 1) * a.step + 1;
+  if (a.start < 0 || stop > size)
+    throw ShapeError("positions " + std::to_string(a.start) + " to " + std::to_string(stop - 1) +
+                     " do not lie in an axis of size " + std::to_string(size));
+  if (in.size() == 3) want_one_index(in[2]);
+  return {{x.dtype, x.layout.is_dense() ? dense_like(x.shape(), x.layout) : row_major(x.shape())}};
+}
+
+Tensors assign_gradient(const Backprop& g) {
+  const auto& a = g.attrs.as<SliceAssignAttrs>();
+  const Tensor &z = g.z[0], &src = g.in[1];
+  const bool given = g.in.size() == 3;
+  const std::int64_t n = src.size(a.axis);
+  Tensor zx, zs;
+  if (g.wanted[0]) {
+    const Tensor none = detail::zeros_view(src);
+    zx = given ? slice_assign(z, none, a.axis, g.in[2]) : slice_assign(z, none, a.axis, a.start, a.step);
+  }
+  if (g.wanted[1])
+    zs = given ? slice_at(z, a.axis, g.in[2], n)
+               : slice(z, a.axis, a.start, n == 0 ? a.start : a.start + (n - 1) * a.step + 1, a.step);
+  return given ? Tensors{zx, zs, Tensor()} : Tensors{zx, zs};
+}
+
 }  // namespace
 
 const Op slice_op{
@@ -19,11 +78,74 @@ const Op slice_op{
           const auto& s = a.as<SliceAttrs>();
           return std::vector<OutSpec>{{in[0].dtype, slice(in[0].layout, s.axis, s.start, s.stop, s.step), 0}};
         },
-    .not_differentiable = "slice_assign is not there yet",
+    .vjp = slice_gradient,
+    .samples = []() -> std::vector<Sample> {
+      return {{"middle", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 4)}; }},
+              {"negative", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], -2, -2, 3)}; }},
+              {"stepped", {{{2, 7, 3}}}, [](auto x) { return Tensors{slice(x[0], 1, 1, 7, 3)}; }},
+              {"empty", {{{3, 5}}}, [](auto x) { return Tensors{slice(x[0], 0, 2, 2)}; }}};
+    },
     .view = true};
+
+const Op slice_assign_op{
+    .name = "slice_assign",
+    .infer = infer_assign,
+    .vjp = assign_gradient,
+    .samples = []() -> std::vector<Sample> {
+      const SampleInput start{{}, {Fill::index, 0, 4}, i64};
+      return {{"fixed", {{{3, 5}}, {{3, 2}}}, [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, 2)}; }},
+              {"stepped",
+               {{{7, 3}}, {{3, 3}}},
+               [](auto x) { return Tensors{slice_assign(x[0], x[1], 0, 1, 2)}; }},
+              {"start given", {{{2, 5, 3}}, {{2, 2, 3}}, start}, [](auto x) {
+                 return Tensors{slice_assign(x[0], x[1], 1, x[2])};
+               }}};
+    },
+    .inplace = {{0, 0}}};
+
+const Op slice_at_op{
+    .name = "slice_at",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& attrs) {
+          const auto& a = attrs.as<SliceAtAttrs>();
+          want_one_index(in[1]);
+          Shape shape = in[0].shape();
+          const int axis = static_cast<int>(a.axis);
+          if (a.length < 0 || a.length > shape[axis])
+            throw ShapeError("length is " + std::to_string(a.length) + ", wanted 0 to " +
+                             std::to_string(shape[axis]));
+          shape[axis] = a.length;
+          return detail::row_major_output(in[0].dtype, shape);
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      return {slice_assign(zeros_like(g.in[0]), g.z[0], g.attrs.as<SliceAtAttrs>().axis, g.in[1]), Tensor()};
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"rows",
+               {{{5, 3}}, {{}, {Fill::index, 0, 4}, i64}},
+               [](auto x) { return Tensors{slice_at(x[0], 0, x[1], 2)}; }},
+              {"columns", {{{2, 5, 3}}, {{1}, {Fill::index, 0, 3}, i32}}, [](auto x) {
+                 return Tensors{slice_at(x[0], 1, x[1], 3)};
+               }}};
+    }};
 
 Tensor slice(In x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
   return record(slice_op, {x}, SliceAttrs{axis, start, stop, step});
+}
+
+Tensor slice_assign(In x, In src, std::int64_t axis, std::int64_t start, std::int64_t step) {
+  const std::int64_t a = detail::axis_of(x, axis, "slice_assign");
+  const std::int64_t first = start < 0 ? start + x.tensor().size(a) : start;
+  return record(slice_assign_op, {x, src}, SliceAssignAttrs{a, first, step});
+}
+
+Tensor slice_assign(In x, In src, std::int64_t axis, In start) {
+  return record(slice_assign_op, {x, src, start},
+                SliceAssignAttrs{detail::axis_of(x, axis, "slice_assign"), 0, 1});
+}
+
+Tensor slice_at(In x, std::int64_t axis, In start, std::int64_t length) {
+  return record(slice_at_op, {x, start}, SliceAtAttrs{detail::axis_of(x, axis, "slice_at"), length});
 }
 
 }  // namespace tg

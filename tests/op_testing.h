@@ -91,4 +91,60 @@ inline double rounding(DType t) {
   return t == f64 ? 0x1p-53 : t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
 }
 
+// Σ y ⊛ w with fixed random w: a loss to which every element of y matters differently.
+inline Tensor weighted_sum(const Tensor& y, std::uint64_t seed = 99) {
+  return sum(y * y.graph().constant(Array::of(y.shape(), random_vector(y.numel(), seed)).to(y.dtype())));
+}
+
+inline std::vector<Feed> feeds_of(const std::vector<Given>& given) {
+  std::vector<Feed> feeds;
+  for (const Given& x : given) feeds.push_back(x.feed());
+  return feeds;
+}
+
+// y, as run_checked gives it, is `want`; the tolerance is relative to max(1, |want|), element by element.
+inline void expect_values(const Tensor& y, const std::vector<Given>& given, const Vector& want,
+                          double tolerance = 0) {
+  const Vector got = doubles(run_checked({y}, feeds_of(given))[0]);
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_LE(std::abs(got[i] - want[i]), tolerance * std::max(1.0, std::abs(want[i])))
+        << "element " << i << ": got " << got[i] << ", want " << want[i];
+}
+
+// ∂loss/∂input of every floating (f64) input against four-point differences of the loss.
+inline void expect_gradients(const Tensor& loss, std::vector<Given> given) {
+  std::vector<Tensor> wrt, fetch{loss};
+  for (const Given& x : given)
+    if (is_float(x.input.dtype())) wrt.push_back(x.input);
+  for (const Tensor& z : gradients(loss, wrt)) fetch.push_back(z);
+  const std::vector<Array> results = run_checked(fetch, feeds_of(given));
+  Program program = compile(loss.graph(), {loss}, {.threads = 1});
+  std::size_t which = 0;
+  for (Given& x : given) {
+    if (!is_float(x.input.dtype())) continue;
+    Vector at = x.array.values<double>();
+    const Vector want = reference::four_point_gradient(at, [&] {
+      std::copy(at.begin(), at.end(), x.array.data<double>());
+      program.run(feeds_of(given));
+      return program.item<double>(loss);
+    });
+    std::copy(at.begin(), at.end(), x.array.data<double>());
+    EXPECT_TRUE(close(doubles(results[++which]), want, reference::kDifferenceTolerance))
+        << "gradient of operand " << which - 1;
+  }
+}
+
+// f() throws E, with each of `parts` in its message.
+template <class E, class F>
+void expect_error(F&& f, std::initializer_list<std::string> parts) {
+  try {
+    f();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const E& e) {
+    for (const std::string& part : parts)
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << "'" << part << "' in: " << e.what();
+  }
+}
+
 }  // namespace tg::testing

@@ -9,6 +9,7 @@
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
+#include "core/graph.h"
 #include "core/lower.h"
 
 namespace tg::cpu {
@@ -59,19 +60,16 @@ class CpuExecutable final : public Executable {
       tasks_[i].call.attrs = &steps[i].attrs;
     }
     workspace_ = workspace;
+    steps_ = steps;
   }
 
   void run() override {
-    Team team(threads_);
-    team_ = &team;
-    pool(threads_).run([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter(t); }, this);
+    dispatch([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter(t); });
   }
 
   std::vector<double> profile() override {
-    Team team(threads_);
-    team_ = &team;
     ends_.resize(tasks_.size() + 1);
-    pool(threads_).run([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter_timed(t); }, this);
+    dispatch([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter_timed(t); });
     std::vector<double> seconds;
     for (std::size_t i = 0; i < tasks_.size(); ++i)
       seconds.push_back(std::chrono::duration<double>(ends_[i + 1] - ends_[i]).count());
@@ -106,13 +104,33 @@ class CpuExecutable final : public Executable {
     tasks_.push_back(std::move(t));
   }
 
+  void dispatch(void (*enter)(void*, int)) {
+    Team team(threads_);
+    team_ = &team;
+    fault_.clear();
+    pool(threads_).run(enter, this);
+    if (fault_.step() != IndexFault::none) refuse(steps_[static_cast<std::size_t>(fault_.step())]);
+  }
+
+  [[noreturn]] void refuse(const Step& s) const {
+    const IndexFault::Found& f = fault_.found();
+    throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
+                std::to_string(f.position) + " is out of range: wanted 0 to " + std::to_string(f.size - 1) +
+                " " + at_line(s.where));
+  }
+
   // A thread's two views of itself: as one of the team, and alone.
   struct Self {
-    Self(const CpuExecutable& e, int thread) : together(*e.team_, thread) {
+    Self(CpuExecutable& e, int thread) : together(*e.team_, thread) {
       together.scratch = solo.scratch = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(thread);
       together.shared = solo.shared = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(e.threads_);
+      together.fault = solo.fault = &e.fault_;
     }
-    void run(const Task& t) {
+    void run(const CpuExecutable& e, std::size_t i) {
+      const Task& t = e.tasks_[i];
+      // Nothing runs after a fault; all threads agree, for a barrier lies between the two steps.
+      if (e.fault_.step() < static_cast<int>(i)) return;
+      together.step = solo.step = static_cast<int>(i);
       if (t.parallel)
         t.kernel->run(together, t.call);
       else if (together.thread == 0)
@@ -127,11 +145,12 @@ class CpuExecutable final : public Executable {
     Self self(*this, thread);
     bool apart = false;  // steps since the last barrier that only thread 0 ran
     bool first = true;
-    for (const Task& t : tasks_) {
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      const Task& t = tasks_[i];
       if (threads_ > 1 && !first && (t.parallel || !apart)) self.together.barrier();
       apart = !t.parallel;
       first = false;
-      self.run(t);
+      self.run(*this, i);
     }
   }
 
@@ -144,7 +163,7 @@ class CpuExecutable final : public Executable {
     };
     stamp(0);
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      self.run(tasks_[i]);
+      self.run(*this, i);
       stamp(i + 1);
     }
   }
@@ -156,6 +175,8 @@ class CpuExecutable final : public Executable {
   Team* team_ = nullptr;
   std::vector<std::chrono::steady_clock::time_point>
       ends_;  // of the steps of a timed run; the first is its start
+  std::span<const Step> steps_;
+  IndexFault fault_;
 };
 
 class CpuBackend final : public Backend {

@@ -5,6 +5,18 @@
 
 namespace tg::cpu {
 
+void IndexFault::report(int step, const Found& found) {
+  const std::lock_guard lock(mutex_);
+  const int known = step_.load(std::memory_order_relaxed);
+  if (step > known || (step == known && found.position >= found_.position)) return;
+  found_ = found;
+  step_.store(step, std::memory_order_relaxed);
+}
+
+void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t position) {
+  if (fault) fault->report(step, {index, size, position});
+}
+
 std::atomic<std::int64_t>& Worker::queue() {
   if (calls_ == Team::queues) throw Error("[cpu] a kernel called each() too often between two barriers");
   return team_.next[generation_ & 1][calls_++];

@@ -6,8 +6,30 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <mutex>
 
 namespace tg::cpu {
+
+// The first index out of range that a run met: of the lowest step, and there at the lowest position. Which
+// one that is does not depend on the number of threads.
+class IndexFault {
+ public:
+  static constexpr int none = std::numeric_limits<int>::max();
+  struct Found {
+    std::int64_t index, size, position;
+  };
+  void clear() { step_.store(none, std::memory_order_relaxed); }
+  void report(int step, const Found& found);
+  // The step it was met in; `none` if there was none. Steps before the last barrier are all accounted for.
+  int step() const { return step_.load(std::memory_order_relaxed); }
+  const Found& found() const { return found_; }  // after the run
+
+ private:
+  std::mutex mutex_;
+  std::atomic<int> step_{none};
+  Found found_{};
+};
 
 // State shared by the threads of one run.
 struct Team {
@@ -29,6 +51,17 @@ class Worker {
   std::byte* scratch = nullptr;  // this thread's own bytes, 64-byte aligned, contents undefined
   std::byte* shared = nullptr;   // the step's bytes, one block for all threads, 64-byte aligned, undefined
 
+  int step = 0;                 // which step of the program runs
+  IndexFault* fault = nullptr;  // where check_index notes what it refuses
+
+  // True if 0 ≤ index < size. Otherwise notes it, as element `position` of the indices: the kernel leaves out
+  // what the index names, later steps do not run, and the run ends in an Error that names step and index.
+  [[gnu::always_inline]] bool check_index(std::int64_t index, std::int64_t size, std::int64_t position) {
+    if (static_cast<std::uint64_t>(index) < static_cast<std::uint64_t>(size)) return true;
+    refuse_index(index, size, position);
+    return false;
+  }
+
   // Returns when every thread of the team has called it; orders all memory accesses before it.
   void barrier();
 
@@ -47,6 +80,7 @@ class Worker {
 
  private:
   std::atomic<std::int64_t>& queue();
+  void refuse_index(std::int64_t index, std::int64_t size, std::int64_t position);
   Team& team_;
   std::uint32_t generation_ = 0;
   int calls_ = 0;

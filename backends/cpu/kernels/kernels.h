@@ -7,6 +7,12 @@
 #define TG_CPU_KERNELS(X) \
   X(full)                 \
   X(fused)                \
+  X(slice_assign)         \
+  X(slice_at)             \
+  X(concat)               \
+  X(embedding)            \
+  X(index_select)         \
+  X(index_add)            \
   X(sum)                  \
   X(mean)                 \
   X(sum_squares)          \

@@ -1,0 +1,140 @@
+// index_add: out = x, then out[p, indices[j], q] += src[p, j, q] for every j, where p, j and q stand for any
+// number of axes each. The indices are sorted first, so that each slice of out is summed in the compute type,
+// in the order of j, by one thread at a time: the same bits for any number of threads, and one rounding.
+#include "backends/cpu/kernels/strided.h"
+#include "ops/index.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+constexpr i64 block = 128;   // elements of a slice summed at once
+constexpr i64 at_once = 64;  // sorted indices in one part
+
+// The indices in ascending order, equal ones in the order they came: a counting sort.
+struct Sorted {
+  i64 *position, *index;  // [count]: where an index stood, and the index
+  i64* first;             // [size + 1]: of each index, its place in the two; `count` at the end
+
+  Sorted(std::byte* memory, i64 indices)
+      : position(reinterpret_cast<i64*>(memory)), index(position + indices), first(index + indices) {}
+
+  void sort(Worker& w, const Arg& indices, i64 size) const {
+    const i64 n = indices.layout.numel();
+    Walk walk;
+    walk.axes(indices.layout, 0, indices.layout.rank(), static_cast<i64>(size_of(indices.dtype)));
+    for (i64 i = 0; i <= size; ++i) first[i] = 0;
+    for (i64 j = 0; j < n; ++j, walk.next()) {
+      const i64 i = read_index(indices, walk.offset);
+      if (w.check_index(i, size, j)) ++first[i + 1];
+    }
+    for (i64 i = 0; i < size; ++i) first[i + 1] += first[i];
+    for (i64 j = 0; j < n; ++j, walk.next()) {
+      const i64 i = read_index(indices, walk.offset);
+      if (static_cast<std::uint64_t>(i) >= static_cast<std::uint64_t>(size)) continue;
+      index[first[i]] = i;
+      position[first[i]++] = j;
+    }
+    // first[i] is now where index i + 1 begins; the last valid one is where they end.
+  }
+};
+
+// Sums for one range of sorted indices [begin, end) and n elements of their slices. `out` and `src` point at
+// the first element; steps are in bytes.
+template <class C>
+struct Sum {
+  LoadFn load_out, load_src;
+  StoreFn store_out;
+  bool direct;             // src can be read as it lies
+  i64 out_step, src_step;  // along the run, in elements
+  i64 slice;               // bytes from one slice of out to the next
+
+  void run(std::byte* out, const std::byte* src, const Sorted& s, i64 count, i64 begin, i64 end, Walk walk,
+           i64 n) const {
+    C total[block], next[block];
+    while (begin > 0 && begin < end && s.index[begin] == s.index[begin - 1]) ++begin;
+    for (i64 k = begin; k < end;) {
+      const i64 index = s.index[k];
+      std::byte* row = out + index * slice;
+      load_out(total, row, out_step, n);
+      for (; k < count && s.index[k] == index; ++k) {
+        walk.seek(s.position[k]);
+        const C* add = next;
+        if (direct)
+          add = reinterpret_cast<const C*>(src + walk.offset);
+        else
+          load_src(next, src + walk.offset, src_step, n);
+        for (i64 i = 0; i < n; ++i) total[i] += add[i];
+      }
+      store_out(row, total, out_step, n);
+    }
+  }
+};
+
+template <class C>
+void add_all(Worker& w, const Call& call, DType compute) {
+  const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
+  const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
+  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, behind the indexed one
+  const i64 size = static_cast<i64>(size_of(x.dtype));
+  // The run: x's last axis but the indexed one. Everything else but the indexed axis is walked.
+  const int run = rank == 1 ? -1 : axis == rank - 1 ? rank - 2 : rank - 1;
+  Walk to, from, number;
+  i64 walked = 1;
+  for (int a = 0; a < rank; ++a) {
+    if (a == axis || a == run) continue;
+    to.axis(x.layout.shape[a], out.layout.strides[a] * size);
+    walked *= x.layout.shape[a];
+  }
+  for (int a = 0; a < rank; ++a)
+    if (a != axis && a != run)
+      from.axis(x.layout.shape[a], src.layout.strides[a < axis ? a : a + more] * size);
+  number.axes(src.layout, axis, axis + more + 1, size);
+  const i64 length = run < 0 ? 1 : x.layout.shape[run];
+  const i64 out_step = run < 0 ? 1 : out.layout.strides[run];
+  const i64 src_step = run < 0 ? 1 : src.layout.strides[run < axis ? run : run + more];
+
+  const Sorted sorted(w.shared, indices.layout.numel());
+  const i64 count = sorted.first[x.layout.shape[axis] - 1];
+  const Sum<C> sum{block_load(x.dtype, compute),
+                   block_load(x.dtype, compute),
+                   block_store(compute, x.dtype),
+                   x.dtype == compute && src_step == 1,
+                   out_step,
+                   src_step,
+                   out.layout.strides[axis] * size};
+  const i64 blocks = (length + block - 1) / block, ranges = (count + at_once - 1) / at_once;
+  w.each(walked * blocks * ranges, [&](i64 part) {
+    const i64 b = part % blocks * block, begin = part / blocks % ranges * at_once;
+    Walk t = to, f = from;
+    t.seek(part / blocks / ranges);
+    f.seek(part / blocks / ranges);
+    sum.run(out.data + t.offset + b * out_step * size, src.data + f.offset + b * src_step * size, sorted,
+            count, begin, begin + at_once < count ? begin + at_once : count, number,
+            b + block < length ? block : length - b);
+  });
+}
+
+void run(Worker& w, const Call& call) {
+  const Arg &x = call.in[0], &indices = call.in[1], &out = call.out[0];
+  const i64 size = x.layout.shape[static_cast<int>(call.attrs->as<AxisAttrs>().axis)];
+  if (w.thread == 0) Sorted(w.shared, indices.layout.numel()).sort(w, indices, size);
+  if (out.data != x.data) move_all(w, Move(out, x));
+  w.barrier();
+  if (out.layout.numel() == 0 || call.in[2].layout.numel() == 0) return;
+  const DType compute = compute_type(x.dtype);
+  if (compute == DType::f64) return add_all<double>(w, call, compute);
+  if (compute == DType::f32) return add_all<float>(w, call, compute);
+  add_all<i64>(w, call, compute);
+}
+
+Scratch scratch(const Call& call, int) {
+  const i64 size = call.in[0].layout.shape[static_cast<int>(call.attrs->as<AxisAttrs>().axis)];
+  return {0, static_cast<std::size_t>(call.in[1].layout.numel() * 2 + size + 1) * sizeof(i64)};
+}
+
+}  // namespace
+
+const Kernel index_add_kernel{&run, &scratch};
+
+}  // namespace tg::cpu::TG_ISA

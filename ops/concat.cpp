@@ -1,0 +1,190 @@
+// Taking tensors apart along an axis (views) and putting them together.
+#include "ops/common.h"
+#include "ops/index.h"
+
+namespace tg {
+
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+using At = std::source_location;
+
+struct SplitAttrs {
+  std::int64_t axis;
+  Sizes sizes;
+  void fields(auto&& field) const {
+    std::string text;
+    for (std::int64_t s : sizes) text += (text.empty() ? "" : ", ") + std::to_string(s);
+    field("axis", axis), field("sizes", text);
+  }
+};
+
+std::vector<OutSpec> infer_split(std::span<const Operand> in, const Attrs& attrs) {
+  const auto& a = attrs.as<SplitAttrs>();
+  const std::int64_t size = in[0].shape()[static_cast<int>(a.axis)];
+  std::vector<OutSpec> out;
+  std::int64_t start = 0;
+  for (std::int64_t s : a.sizes) {
+    if (s < 0) throw ShapeError("a size is negative: " + std::to_string(s));
+    out.push_back({in[0].dtype, slice(in[0].layout, a.axis, start, start + s), 0});
+    start += s;
+  }
+  if (start != size)
+    throw ShapeError("the sizes add up to " + std::to_string(start) + ", the axis has " +
+                     std::to_string(size));
+  return out;
+}
+
+std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attrs) {
+  const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
+  Shape shape = in[0].shape();
+  shape[axis] = 0;
+  for (const Operand& x : in) {
+    if (x.dtype != in[0].dtype) throw DTypeError("the tensors differ in dtype");
+    Shape rest = x.shape();
+    if (rest.size() == shape.size()) rest[axis] = shape[axis];
+    if (rest != shape)
+      throw ShapeError("the tensors may differ in size along axis " + std::to_string(axis) + " only");
+    shape[axis] += x.shape()[axis];
+  }
+  return detail::row_major_output(in[0].dtype, shape);
+}
+
+Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
+  if (parts.empty()) throw Error(std::string("[") + what + "] no tensors were given " + at_line(where));
+  return parts[0];
+}
+
+}  // namespace
+
+const Op split_op{.name = "split",
+                  .infer = infer_split,
+                  .vjp = [](const Backprop& g) -> Tensors {
+                    Tensors z;
+                    for (std::size_t i = 0; i < g.z.size(); ++i)
+                      z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
+                    return {concat(z, g.attrs.as<SplitAttrs>().axis)};
+                  },
+                  .samples = []() -> std::vector<Sample> {
+                    return {{"three",
+                             {{{2, 6, 3}}},
+                             [](auto x) {
+                               return split(x[0], {1, 3, 2}, 1);
+                             }},
+                            {"one is used",
+                             {{{4, 6}}},
+                             [](auto x) {
+                               return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
+                             }},
+                            {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
+                            {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
+                  },
+                  .view = true};
+
+const Op concat_op{.name = "concat",
+                   .infer = infer_concat,
+                   .vjp = [](const Backprop& g) -> Tensors {
+                     const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+                     Sizes sizes;
+                     for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
+                     return split(g.z[0], sizes, axis);
+                   },
+                   .samples = []() -> std::vector<Sample> {
+                     return {{"rows",
+                              {{{2, 3}}, {{1, 3}}, {{0, 3}}},
+                              [](auto x) {
+                                return Tensors{concat({x[0], x[1], x[2]}, 0)};
+                              }},
+                             {"columns",
+                              {{{2, 2, 3}}, {{2, 4, 3}}},
+                              [](auto x) {
+                                return Tensors{concat({x[0], x[1]}, 1)};
+                              }},
+                             {"twice the same",
+                              {{{2, 3}}},
+                              [](auto x) {
+                                return Tensors{concat({x[0], x[0]}, -1)};
+                              }},
+                             {"stack",
+                              {{{2, 3}}, {{2, 3}}},
+                              [](auto x) {
+                                return Tensors{stack({x[0], x[1]}, 1)};
+                              }},
+                             {"pad", {{{2, 3}}}, [](auto x) {
+                                return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+                              }}};
+                   }};
+
+std::vector<Tensor> split(In x, const Sizes& sizes, std::int64_t axis) {
+  return record_all(split_op, {x}, SplitAttrs{detail::axis_of(x, axis, "split"), sizes});
+}
+
+std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis) {
+  const std::int64_t a = detail::axis_of(x, axis, "chunk");
+  if (n < 1) throw ShapeError("[chunk] " + std::to_string(n) + " chunks asked for " + at_line(x.where()));
+  const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
+  Sizes sizes;
+  for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
+  if (sizes.empty()) sizes.assign(static_cast<std::size_t>(n), 0);
+  return split(x, sizes, a);
+}
+
+std::vector<Tensor> unbind(In x, std::int64_t axis) {
+  const Scope scope(x);
+  const std::int64_t a = detail::axis_of(x, axis, "unbind");
+  std::vector<Tensor> parts = split(x, Sizes(static_cast<std::size_t>(x.tensor().size(a)), 1), a);
+  for (Tensor& t : parts) t = squeeze(t, a);
+  return parts;
+}
+
+Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
+  const Tensor first = first_of(parts, "concat", where);
+  const Scope scope("", where);
+  DType dtype = first.dtype();
+  for (const Tensor& t : parts) dtype = detail::promote(dtype, t.dtype());
+  std::vector<Tensor> in;
+  for (const Tensor& t : parts) in.push_back(cast(t, dtype));
+  return first.graph().record(concat_op, in, AxisAttrs{detail::axis_of({first, where}, axis, "concat")},
+                              where)[0];
+}
+
+Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
+  const Tensor first = first_of(parts, "stack", where);
+  const Scope scope("", where);
+  for (const Tensor& t : parts)
+    if (t.shape() != first.shape())
+      throw ShapeError("[stack] the tensors differ in shape: " + first.text() + " and " + t.text() + " " +
+                       at_line(where));
+  const std::int64_t a = detail::axis_of({unsqueeze(first, 0), where}, axis, "stack");
+  std::vector<Tensor> in;
+  for (const Tensor& t : parts) in.push_back(unsqueeze(t, a));
+  return concat(in, a, where);
+}
+
+Tensor pad(In x, const Dims& before, const Dims& after, double value) {
+  const Scope scope(x);
+  Tensor t = x.tensor();
+  const auto refuse = [&](const std::string& why) {
+    return ShapeError("[pad] " + why + ": " + t.text() + " by " + before.text() + " before and " +
+                      after.text() + " after " + at_line(x.where()));
+  };
+  if (before.size() != t.rank() || after.size() != t.rank())
+    throw refuse("wants one number of elements per axis");
+  const Tensor filling = full(t.graph(), {}, value, t.dtype());
+  for (int a = 0; a < before.size(); ++a) {
+    if (before[a] < 0 || after[a] < 0) throw refuse("cannot take elements away; slice() does");
+    std::vector<Tensor> parts;
+    const auto fill = [&](std::int64_t n) {
+      Shape shape = t.shape();
+      shape[a] = n;
+      if (n > 0) parts.push_back(expand(filling, shape));
+    };
+    fill(before[a]);
+    parts.push_back(t);
+    fill(after[a]);
+    if (parts.size() > 1) t = concat(parts, a);
+  }
+  return t;
+}
+
+}  // namespace tg

@@ -1,0 +1,111 @@
+// Slices of an axis by number: index_select reads them, index_add adds to them, each the gradient of the
+// other. embedding is index_select on the rows of a table.
+#include "ops/index.h"
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+// x's shape with the axis replaced by the axes of the indices.
+Shape selected(const Shape& x, int axis, const Shape& indices) {
+  Shape out;
+  for (int a = 0; a < axis; ++a) out.push_back(x[a]);
+  for (std::int64_t d : indices) out.push_back(d);
+  for (int a = axis + 1; a < x.size(); ++a) out.push_back(x[a]);
+  return out;
+}
+
+std::vector<OutSpec> infer_select(std::span<const Operand> in, const Attrs& attrs) {
+  detail::want_index(in[1].dtype);
+  const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
+  return detail::row_major_output(in[0].dtype, selected(in[0].shape(), axis, in[1].shape()));
+}
+
+std::vector<OutSpec> infer_embedding(std::span<const Operand> in, const Attrs& attrs) {
+  if (in[0].layout.rank() != 2) throw ShapeError("the weight must have two dimensions, [rows, columns]");
+  return infer_select(in, attrs);
+}
+
+std::vector<OutSpec> infer_add(std::span<const Operand> in, const Attrs& attrs) {
+  const Operand &x = in[0], &indices = in[1], &src = in[2];
+  detail::want_index(indices.dtype);
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
+  if (x.dtype == boolean) throw DTypeError("wants numbers, not booleans");
+  const Shape want = selected(x.shape(), static_cast<int>(attrs.as<AxisAttrs>().axis), indices.shape());
+  if (src.shape() != want) throw ShapeError("what is added must have shape " + want.text());
+  return detail::row_major_output(x.dtype, x.shape());
+}
+
+Tensors select_gradient(const Backprop& g) {
+  return {index_add(zeros_like(g.in[0]), g.attrs.as<AxisAttrs>().axis, g.in[1], g.z[0]), Tensor()};
+}
+
+Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  return {static_cast<double>(in[2].layout.numel()), 0};
+}
+
+constexpr SampleInput numbers(const Shape& shape, double high) {
+  return {shape, {Fill::index, 0, high}, i64};
+}
+
+}  // namespace
+
+const Op embedding_op{
+    .name = "embedding",
+    .infer = infer_embedding,
+    .vjp = select_gradient,
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
+      return {{"batch", {{{5, 4}}, numbers({2, 3}, 5)}, call}, {"none", {{{5, 4}}, numbers({0}, 5)}, call}};
+    }};
+
+const Op index_select_op{
+    .name = "index_select",
+    .infer = infer_select,
+    .vjp = select_gradient,
+    .samples = []() -> std::vector<Sample> {
+      return {
+          {"rows", {{{4, 3}}, numbers({6}, 4)}, [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
+          {"middle",
+           {{{2, 5, 3}}, numbers({2, 2}, 5)},
+           [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
+          {"last", {{{3, 4}}, numbers({3}, 4)}, [](auto x) {
+             return Tensors{index_select(x[0], -1, x[1])};
+           }}};
+    }};
+
+const Op index_add_op{.name = "index_add",
+                      .infer = infer_add,
+                      .vjp = [](const Backprop& g) -> Tensors {
+                        Tensor zs;
+                        if (g.wanted[2]) zs = index_select(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+                        return {g.z[0], Tensor(), zs};
+                      },
+                      .samples = []() -> std::vector<Sample> {
+                        return {{"rows",
+                                 {{{4, 3}}, numbers({6}, 4), {{6, 3}}},
+                                 [](auto x) { return Tensors{index_add(x[0], 0, x[1], x[2])}; }},
+                                {"middle",
+                                 {{{2, 5, 3}}, numbers({2, 2}, 5), {{2, 2, 2, 3}}},
+                                 [](auto x) { return Tensors{index_add(x[0], 1, x[1], x[2])}; }},
+                                {"last", {{{3, 4}}, numbers({3}, 4), {{3, 3}}}, [](auto x) {
+                                   return Tensors{index_add(x[0], 1, x[1], x[2])};
+                                 }}};
+                      },
+                      .cost = one_add_each,
+                      .inplace = {{0, 0}}};
+
+Tensor embedding(In weight, In indices) {
+  return record(embedding_op, {weight, indices}, AxisAttrs{0});
+}
+
+Tensor index_select(In x, std::int64_t axis, In indices) {
+  return record(index_select_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "index_select")});
+}
+
+Tensor index_add(In x, std::int64_t axis, In indices, In src) {
+  return record(index_add_op, {x, indices, src}, AxisAttrs{detail::axis_of(x, axis, "index_add")});
+}
+
+}  // namespace tg
