@@ -12,8 +12,8 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 query_block = 64;  // Γ
-constexpr i64 key_block = 128;   // Λ
+constexpr i64 query_block = 96;  // Γ
+constexpr i64 key_block = 192;   // Λ
 
 i64 smaller(i64 a, i64 b) {
   return a < b ? a : b;

@@ -7,7 +7,7 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr i64 query_block = 64;  // Γ: at most that many columns
-constexpr i64 key_block = 256;   // Λ
+constexpr i64 key_block = 128;   // Λ
 
 i64 smaller(i64 a, i64 b) {
   return a < b ? a : b;

@@ -31,8 +31,9 @@ struct Plan {
   i64 k_start(i64 k, i64 q) const { return q * k / k_chunks; }
 };
 
-constexpr i64 k_block = 256;         // B panel: 256·32 f32 = 32 KiB of L1
-constexpr i64 row_block = 224;       // A block: 224·256 f32 = 224 KiB of L2
+constexpr i64 k_block = 384;    // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2
+constexpr i64 row_block = 112;  // A block: 112·384 f32 = 168 KiB of L2
+constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k
 constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
 
 bool is_empty(const Gemm& g) {
@@ -84,6 +85,7 @@ Plan plan_for(const Gemm& g, int threads) {
     if (p.row_blocks < wanted)
       p.row_blocks = at_most(ceil_div(p.row_blocks, threads) * threads, ceil_div(g.m, 2 * M));
     if (p.row_blocks < threads) p.column_blocks = at_most(ceil_div(wanted, p.row_blocks), p.pass / N);
+    p.column_blocks = at_least(p.column_blocks, ceil_div(p.pass, column_block));
   } else if (p.batches * p.row_blocks * ceil_div(g.n, p.pass) < wanted) {
     const i64 per = ceil_div(wanted, p.batches * p.row_blocks * ceil_div(g.n, p.pass));
     p.column_blocks = at_most(per, p.pass / N);

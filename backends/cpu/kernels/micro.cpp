@@ -5,13 +5,13 @@ namespace {
 
 template <class T>
 using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
-                        const T* d, i64 ldd, int tail);
+                        const T* d, i64 ldd, int tail, const char* next, i64 step);
 
 // One tile of M rows and N vectors; the last vector has `tail` columns. Partial: the last vector of B must
 // not be read beyond them.
 template <class T, int M, int N, bool Partial>
 void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
-            int tail) {
+            int tail, const char* next, i64 step) {
   using V = vector_t<T>;
   constexpr int W = lanes<V>;
   V sum[M][N] = {};
@@ -20,8 +20,12 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
 #pragma GCC unroll 8
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = a + 3 * i * a_row;
 #pragma GCC unroll 16
-  for (int i = 0; i < M; ++i) __builtin_prefetch(c + i * ldc, 1);
-  for (i64 p = 0; p < k; ++p, b += ldb) {
+  for (int i = 0; i < M; ++i) {
+    __builtin_prefetch(c + i * ldc, 1);
+    if (N > 1) __builtin_prefetch(c + i * ldc + W, 1);
+  }
+  for (i64 p = 0; p < k; ++p, b += ldb, next += step) {
+    __builtin_prefetch(next, 0, 2);
     V bv[N];
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j)
@@ -96,11 +100,15 @@ void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T
                                               : (partial ? K::one_partial : K::one);
     const T* bj = packed_b ? b.data + j * k : b.data + j;
     const i64 ldb = packed_b ? 2 * W : b.ld;
+    // While chunk after chunk of A uses this panel of B, the next one comes from the outer caches.
+    const i64 panel = 2 * W * static_cast<i64>(sizeof(T));
+    const i64 step = packed_b && j + columns < n ? panel / chunks.count : 0;
+    const char* next = reinterpret_cast<const char*>(step ? bj + 2 * W * k : bj);
     for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
       const i64 i = chunks.start(chunk), rows = chunks.start(chunk + 1) - i;
       kernels[rows - 1](k, packed_a ? a.data + i * k : a.data + i * a.row, packed_a ? 1 : a.row,
                         packed_a ? rows : a.col, bj, ldb, c + i * ldc + j, ldc, d ? d + i * ldd + j : nullptr,
-                        ldd, tail);
+                        ldd, tail, next + chunk * step * k, step);
     }
     j += columns;
   }

@@ -82,6 +82,19 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
   using V = vector_t<S>;
   constexpr int W = lanes<V>;
   const RowChunks<T> chunks(m);
+  if (row == 1) {  // along the contiguous rows, whole chunks side by side
+    for (i64 p = 0; p < k; ++p)
+      for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
+        const i64 i0 = chunks.start(chunk);
+        const int rows = static_cast<int>(chunks.start(chunk + 1) - i0);
+        __builtin_prefetch(from + (p + 16) * col + i0);  // the hardware does not see these strides coming
+        for (int r = 0; r < rows; r += W) {
+          const int high = rows - r < W ? rows - r : W;
+          store_partial(to + i0 * k + p * rows + r, load_partial(from + p * col + i0 + r, high), high);
+        }
+      }
+    return;
+  }
   for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
     const i64 i0 = chunks.start(chunk);
     const int rows = static_cast<int>(chunks.start(chunk + 1) - i0);
@@ -104,12 +117,6 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
           for (int i = 0; i < across; ++i) store_partial(out + (p + i) * rows + r, block[i], high);
         }
       }
-    } else if (row == 1) {
-      for (i64 p = 0; p < k; ++p)
-        for (int r = 0; r < rows; r += W) {
-          const int high = rows - r < W ? rows - r : W;
-          store_partial(out + p * rows + r, load_partial(a + p * col + r, high), high);
-        }
     } else {
       for (i64 p = 0; p < k; ++p)
         for (int r = 0; r < rows; ++r) out[p * rows + r] = static_cast<T>(a[r * row + p * col]);
