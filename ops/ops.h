@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/graph.h"
+#include "ops/flash_attn.h"
 
 namespace tg {
 
@@ -120,6 +121,10 @@ Tensor sum_to(In x, const Shape& shape);
 Tensor matmul(In a, In b);
 Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
 
+// flash_attn.h: flash_attn, standard_attn
+// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/rng.h; rng is graph.rng().
+Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream);
+
 // The list of definitions, a line per file. An op that is not in it is not tested, benchmarked or documented.
 // clang-format off
 #define TG_OPS(X) \
@@ -133,7 +138,8 @@ Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in
   X(embedding) X(index_select) X(index_add) \
   X(full) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
-  X(matmul)
+  X(matmul) \
+  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
 // clang-format on
 
 #define TG_DECLARE(name) extern const Op name##_op;

@@ -19,7 +19,10 @@
   X(prod)                 \
   X(max)                  \
   X(min)                  \
-  X(matmul)
+  X(matmul)               \
+  X(flash_attn)           \
+  X(flash_attn_backward)  \
+  X(attention_keep_mask)
 
 namespace tg::cpu::TG_ISA {
 

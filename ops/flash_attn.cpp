@@ -1,0 +1,368 @@
+// flash_attn and its backward: checks, layouts, gradient and samples. The same in plain ops:
+// standard_attn.cpp.
+#include "ops/flash_attn.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+using Operands = detail::AttentionOperands<Operand>;
+
+bool is_last_axis_contiguous(const Layout& l) {
+  return l.shape.back() <= 1 || l.strides.back() == 1;
+}
+Tensor last_axis_contiguous(const Tensor& x) {
+  return x.rank() == 0 || is_last_axis_contiguous(x.layout()) ? x : contiguous(x);
+}
+
+void want_shape(const char* name, const Operand& x, const Shape& shape) {
+  if (x.shape() != shape)
+    throw ShapeError(std::string(name) + " is " + x.shape().text() + ", wanted " + shape.text());
+}
+
+void check_numbers(const AttentionAttrs& a) {
+  if (!std::isfinite(a.scale)) throw Error("the scale is not finite");
+  if (!(a.softcap >= 0 && std::isfinite(a.softcap))) throw Error("softcap must be 0 (none) or positive");
+  if (!(a.dropout >= 0 && a.dropout < 1)) throw Error("dropout must be in [0, 1)");
+  if (a.window_left < -1 || a.window_right < -1)
+    throw Error("a window bound must be at least 0, or -1 for none");
+  if (a.top_left && !a.causal) throw Error("top-left alignment is one of the causal mask, which is off");
+}
+
+void check_sequences(const Operands& x, const AttentionAttrs& a) {
+  if (a.packed && a.has_lengths) throw Error("cu_seqlens and kv_lengths exclude each other");
+  if (a.packed) {
+    if (x.cu_q->dtype != i32 || x.cu_k->dtype != i32) throw DTypeError("cu_seqlens must be i32");
+    if (x.q->shape()[0] != 1) throw ShapeError("packed sequences (cu_seqlens) want a batch of 1");
+    const Shape& n = x.cu_q->shape();
+    if (n.size() != 1 || n[0] < 1)
+      throw ShapeError("cu_seqlens_q is " + n.text() + ", wanted [sequences + 1]");
+    want_shape("cu_seqlens_k", *x.cu_k, n);
+  }
+  if (a.has_lengths) {
+    detail::want_index(x.lengths->dtype);
+    want_shape("kv_lengths", *x.lengths, {x.q->shape()[0]});
+  }
+}
+
+// What both ops ask of their operands.
+void check(const Operands& x, const AttentionAttrs& a) {
+  const DType dtype = x.q->dtype;
+  detail::want_float(dtype);
+  for (const Operand* t : {x.q, x.k, x.v}) {
+    if (t->layout.rank() != 4) throw ShapeError("wants q [B, H, L, d], k [B, Hk, T, d] and v [B, Hk, T, dv]");
+    if (t->dtype != dtype) throw DTypeError("q, k and v differ in dtype");
+    if (!is_last_axis_contiguous(t->layout)) throw ShapeError("wants contiguous last axes");
+  }
+  const Shape &q = x.q->shape(), &k = x.k->shape(), &v = x.v->shape();
+  if (q[3] < 1) throw ShapeError("the head size d must be at least 1");
+  if (k[3] != q[3]) throw ShapeError("q and k differ in head size");
+  if (k[0] != q[0] || v[0] != q[0]) throw ShapeError("q, k and v differ in batch size");
+  if (v[1] != k[1] || v[2] != k[2]) throw ShapeError("k and v differ in heads or length");
+  if (k[1] == 0 ? q[1] != 0 : q[1] % k[1] != 0)
+    throw ShapeError(std::to_string(q[1]) + " query heads are no multiple of " + std::to_string(k[1]) +
+                     " key heads");
+  check_numbers(a);
+  if (x.bias) {
+    if (x.bias->dtype != dtype) throw DTypeError("bias differs from q in dtype");
+    const Shape &s = x.bias->shape(), full{q[0], q[1], q[2], k[2]};
+    for (int i = 0; i < 4; ++i)
+      if (s.size() != 4 || (s[i] != 1 && s[i] != full[i]))
+        throw ShapeError("the bias " + s.text() + " does not broadcast to " + full.text());
+  }
+  if (x.sink) {
+    if (x.sink->dtype != dtype) throw DTypeError("sink differs from q in dtype");
+    want_shape("sink", *x.sink, {q[1]});
+  }
+  check_sequences(x, a);
+}
+
+std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const Operands x(in, a);
+  check(x, a);
+  const Shape& q = x.q->shape();
+  const Layout o = permute(row_major({q[0], q[2], q[1], x.v->shape()[3]}), {0, 2, 1, 3});
+  return {{x.q->dtype, o}, {compute_type(x.q->dtype), row_major({q[0], q[1], q[2]})}};
+}
+
+// A gradient lies in memory like what it is the gradient of, so that a view of a projection gets one that
+// merges back without a copy. (Axes of stride 0 have no place in that order.)
+Layout gradient_layout(const Layout& l) {
+  const Layout like = dense_like(l.shape, l);
+  return is_last_axis_contiguous(like) ? like : row_major(l.shape);
+}
+
+std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const Operands x(in, a);
+  check(x, a);
+  const Shape &q = x.q->shape(), out{q[0], q[1], q[2], x.v->shape()[3]}, rows{q[0], q[1], q[2]};
+  want_shape("o", *x.o, out);
+  want_shape("z_o", *x.z_o, out);
+  want_shape("lse", *x.lse, rows);
+  if (x.z_lse) want_shape("z_lse", *x.z_lse, rows);
+  if (x.o->dtype != x.q->dtype || x.z_o->dtype != x.q->dtype)
+    throw DTypeError("q, o and z_o differ in dtype");
+  std::vector<OutSpec> outs;
+  for (const Operand* t : {x.q, x.k, x.v}) outs.push_back({t->dtype, gradient_layout(t->layout)});
+  if (a.wants_z_bias) outs.push_back({x.bias->dtype, row_major(x.bias->shape())});
+  if (a.wants_z_sink) outs.push_back({x.sink->dtype, row_major(x.sink->shape())});
+  return outs;
+}
+
+std::size_t index_of(const Tensor* x, std::span<const Tensor> in) {
+  return static_cast<std::size_t>(x - in.data());
+}
+
+Tensors attention_gradient(const Backprop& g) {
+  AttentionAttrs a = g.attrs.as<AttentionAttrs>();
+  const detail::AttentionOperands<Tensor> x(g.in, a);
+  const Tensor &o = g.out[0], &lse = g.out[1];
+  Graph& graph = o.graph();
+  Tensor z_o = g.z[0];
+  if (!z_o.defined()) z_o = expand(full(graph, {1, 1, 1, o.size(3)}, 0, o.dtype()), o.shape());
+  Tensors in{*x.q, *x.k, *x.v, o, lse, last_axis_contiguous(z_o)};
+  if (g.z[1].defined()) in.push_back(contiguous(g.z[1]));
+  in.insert(in.end(), g.in.begin() + 3, g.in.end());
+  a.backward = true;
+  a.has_z_lse = g.z[1].defined();
+  a.wants_z_bias = x.bias && g.wanted[index_of(x.bias, g.in)];
+  a.wants_z_sink = x.sink && g.wanted[index_of(x.sink, g.in)];
+  const Tensors z = graph.record(flash_attn_backward_op, in, a, std::source_location::current());
+  Tensors out(g.in.size());
+  std::copy_n(z.begin(), 3, out.begin());
+  if (a.wants_z_bias) out[index_of(x.bias, g.in)] = z[3];
+  if (a.wants_z_sink) out[index_of(x.sink, g.in)] = z.back();
+  return out;
+}
+
+// Pairs of a query and a key it may see, of one head; packed sequences and lengths count as if full.
+double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
+  double pairs = 0;
+  for (std::int64_t i = 0; i < L; ++i) {
+    const std::int64_t diagonal = i + T - L;
+    std::int64_t low = 0, high = T;
+    if (a.causal) high = std::min(high, (a.top_left ? i : diagonal) + 1);
+    if (a.window_left >= 0) low = std::max(low, diagonal - a.window_left);
+    if (a.window_right >= 0) high = std::min(high, diagonal + a.window_right + 1);
+    pairs += static_cast<double>(std::max<std::int64_t>(0, high - low));
+  }
+  return pairs;
+}
+
+// Two products forward (over d and dv), five backward (three over d, two over dv).
+Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const Shape &q = in[0].shape(), &v = in[2].shape();
+  const double d = static_cast<double>(q[3]), dv = static_cast<double>(v[3]);
+  return {.flops = 2 * static_cast<double>(q[0] * q[1]) * visible_pairs(q[2], v[2], a) *
+                   (a.backward ? 3 * d + 2 * dv : d + dv)};
+}
+
+// The operands and attributes of a call.
+struct Prepared {
+  Tensors in;
+  AttentionAttrs attrs;
+};
+
+Prepared prepared(const In& q, const In& k, const In& v, const AttentionOptions& o) {
+  if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
+    throw Error("[flash_attn] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
+  Prepared p;
+  AttentionAttrs& a = p.attrs;
+  const Tensor& query = q.tensor();
+  Graph& graph = query.graph();
+  const std::int64_t d = query.rank() == 0 ? 1 : query.shape().back();
+  a.scale = o.scale.value_or(d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1);
+  a.causal = o.causal;
+  a.top_left = o.alignment == AttentionOptions::top_left;
+  a.window_left = o.window_left;
+  a.window_right = o.window_right;
+  a.softcap = o.softcap;
+  a.dropout = o.dropout;
+  a.has_bias = o.bias.defined();
+  a.has_sink = o.sink.defined();
+  a.packed = o.cu_seqlens_q.defined();
+  a.has_lengths = o.kv_lengths.defined();
+  for (const In* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));
+  if (a.has_bias) {
+    Shape four = o.bias.shape();
+    while (four.size() < 4) four.insert(0, 1);
+    p.in.push_back(cast(view(o.bias, four), query.dtype()));
+  }
+  if (a.has_sink) p.in.push_back(contiguous(cast(o.sink, query.dtype())));
+  if (a.packed) {
+    p.in.push_back(contiguous(o.cu_seqlens_q));
+    p.in.push_back(o.cu_seqlens_k.defined() ? contiguous(o.cu_seqlens_k) : p.in.back());
+  }
+  if (a.has_lengths) p.in.push_back(contiguous(o.kv_lengths));
+  if (a.dropout > 0) p.in.push_back(graph.rng());
+  a.stream = a.dropout > 0 ? static_cast<std::int64_t>(graph.nodes().size()) : 0;
+  return p;
+}
+
+std::vector<Sample> forward_samples();
+std::vector<Sample> backward_samples();
+
+}  // namespace
+
+const Op flash_attn_op{.name = "flash_attn",
+                       .infer = infer_forward,
+                       .vjp = attention_gradient,
+                       .decompose = detail::decompose_attention,
+                       .samples = forward_samples,
+                       .cost = attention_cost};
+
+const Op flash_attn_backward_op{.name = "flash_attn_backward",
+                                .infer = infer_backward,
+                                .decompose = detail::decompose_attention_backward,
+                                .samples = backward_samples,
+                                .cost = attention_cost};
+
+AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options) {
+  const Scope scope(q);
+  const Prepared p = prepared(q, k, v, options);
+  const Tensors out = q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
+  return {out[0], out[1]};
+}
+
+AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options) {
+  const Scope scope(q);
+  const Prepared p = prepared(q, k, v, options);
+  // Recorded for its checks and their messages; nothing reads it, so it never runs.
+  q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
+  const Tensors out = detail::decompose_attention(p.in, p.attrs);
+  return {out[0], out[1]};
+}
+
+namespace {
+
+// One way to call it: sizes, options made from the further inputs, and whether ξ is finite for every query.
+struct Case {
+  const char* name;
+  std::int64_t B, H, Hk, L, T, d, dv;
+  std::vector<SampleInput> more;
+  std::function<AttentionOptions(std::span<const Tensor> more)> options;
+  bool every_query_sees = true;
+};
+
+Tensor numbers(const Tensor& like, const std::vector<std::int32_t>& n) {
+  return like.graph().constant(Array::of(n));
+}
+
+std::vector<Case> cases() {
+  using O = AttentionOptions;
+  using More = std::span<const Tensor>;
+  const auto fixed = [](O o) { return [o](More) { return o; }; };
+  return {
+      {"plain", 2, 2, 2, 5, 7, 4, 4, {}, fixed({})},
+      {"causal", 1, 2, 2, 6, 6, 4, 4, {}, fixed({.causal = true})},
+      {"causal bottom-right", 1, 2, 1, 4, 7, 4, 4, {}, fixed({.causal = true})},
+      {"causal, queries that see nothing", 1, 2, 1, 7, 4, 4, 4, {}, fixed({.causal = true}), false},
+      {"causal top-left", 1, 2, 2, 5, 7, 4, 4, {}, fixed({.causal = true, .alignment = O::top_left})},
+      {"grouped, dv other than d", 2, 4, 2, 5, 6, 4, 3, {}, fixed({.scale = 0.3})},
+      {"one key head", 1, 3, 1, 5, 6, 4, 5, {}, fixed({.causal = true})},
+      {"window", 1, 2, 2, 8, 8, 4, 4, {}, fixed({.window_left = 2, .window_right = 1})},
+      {"causal window", 1, 2, 1, 6, 8, 4, 4, {}, fixed({.causal = true, .window_left = 3})},
+      {"softcap", 1, 2, 2, 5, 6, 4, 4, {}, fixed({.causal = false, .softcap = 1.5})},
+      {"bias", 2, 2, 1, 5, 6, 4, 4, {{{2, 2, 5, 6}}}, [](More m) { return O{.bias = m[0]}; }},
+      {"broadcast bias", 2, 2, 2, 5, 6, 4, 4, {{{2, 1, 6}}}, [](More m) { return O{.bias = m[0]}; }},
+      {"sink", 1, 4, 2, 5, 6, 4, 4, {{{4}}}, [](More m) { return O{.causal = true, .sink = m[0]}; }},
+      {"packed",
+       1,
+       2,
+       1,
+       9,
+       11,
+       4,
+       4,
+       {{{9}}},
+       [](More m) {
+         return O{.causal = true,
+                  .cu_seqlens_q = numbers(m[0], {0, 4, 4, 9}),
+                  .cu_seqlens_k = numbers(m[0], {0, 4, 5, 11})};
+       }},
+      {"lengths",
+       3,
+       2,
+       2,
+       3,
+       8,
+       4,
+       4,
+       {{{3}, {Fill::index, 3, 9}, i32}},
+       [](More m) { return O{.causal = true, .kv_lengths = m[0]}; }},
+      {"dropout", 1, 2, 1, 6, 7, 4, 4, {}, fixed({.causal = true, .dropout = 0.3})},
+      {"all at once",
+       2,
+       4,
+       2,
+       6,
+       9,
+       5,
+       3,
+       {{{4, 6, 1}}, {{4}}, {{2}, {Fill::index, 6, 10}, i64}},
+       [](More m) {
+         return O{.causal = true,
+                  .window_left = 4,
+                  .bias = m[0],
+                  .softcap = 2,
+                  .sink = m[1],
+                  .kv_lengths = m[2],
+                  .dropout = 0.2};
+       }},
+      {"no keys", 1, 2, 2, 3, 0, 4, 4, {}, fixed({}), false},
+      {"no queries", 1, 2, 2, 0, 3, 4, 4, {}, fixed({})},
+  };
+}
+
+std::vector<SampleInput> inputs_of(const Case& c) {
+  return {{{c.B, c.H, c.L, c.d}}, {{c.B, c.Hk, c.T, c.d}}, {{c.B, c.Hk, c.T, c.dv}}};
+}
+
+std::vector<Sample> forward_samples() {
+  std::vector<Sample> out;
+  for (const Case& c : cases()) {
+    std::vector<SampleInput> inputs = inputs_of(c);
+    inputs.insert(inputs.end(), c.more.begin(), c.more.end());
+    out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
+                     const auto [o, lse] = flash_attn(x[0], x[1], x[2], c.options(x.subspan(3)));
+                     return c.every_query_sees ? Tensors{o, lse} : Tensors{o};
+                   }});
+  }
+  return out;
+}
+
+// o and ξ are inputs like any other: nothing says they are what the forward gives.
+std::vector<Sample> backward_samples() {
+  std::vector<Sample> out;
+  for (const Case& c : cases()) {
+    std::vector<SampleInput> inputs = inputs_of(c);
+    const Shape o{c.B, c.H, c.L, c.dv}, lse{c.B, c.H, c.L};
+    inputs.insert(inputs.end(), {{o}, {lse}, {o}, {lse}});
+    inputs.insert(inputs.end(), c.more.begin(), c.more.end());
+    out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
+                     Prepared p = prepared(x[0], x[1], x[2], c.options(x.subspan(7)));
+                     p.attrs.backward = p.attrs.has_z_lse = true;
+                     p.attrs.wants_z_bias = p.attrs.has_bias;
+                     p.attrs.wants_z_sink = p.attrs.has_sink;
+                     const DType compute = compute_type(x[0].dtype());
+                     const Tensor own[] = {last_axis_contiguous(x[3]), contiguous(cast(x[4], compute)),
+                                           last_axis_contiguous(x[5]), contiguous(cast(x[6], compute))};
+                     p.in.insert(p.in.begin() + 3, std::begin(own), std::end(own));
+                     return x[0].graph().record(flash_attn_backward_op, p.in, p.attrs,
+                                                std::source_location::current());
+                   }});
+  }
+  return out;
+}
+
+}  // namespace
+
+}  // namespace tg

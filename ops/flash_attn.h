@@ -1,0 +1,96 @@
+// flash_attn: attention without the attention matrix (FlashAttention-2, 004 §D), its options, and the
+// attributes its kernels read.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "core/attrs.h"
+#include "core/tensor.h"
+
+namespace tg {
+
+// s = softcap(scale·q·kᵀ) + bias for the keys a query may see, P = exp(s − ξ), o = dropout(P)·v, with
+// ξ = log(Σ exp s + exp sink). A query that sees no key gets o = 0, ξ = −∞ (the sink's value if there is
+// one) and no gradient.
+struct AttentionOptions {
+  enum Alignment { bottom_right, top_left };
+
+  std::optional<double> scale = {};                  // default 1/√d
+  bool causal = false;                               // query i sees keys t ≤ i + T − L (bottom-right), or
+  Alignment alignment = bottom_right;                // t ≤ i with top_left
+  std::int64_t window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; -1: no bound
+  Tensor bias = {};    // added to the scores; broadcasts to [B, H, L, T]; −∞ masks
+  double softcap = 0;  // cap·tanh(s / cap) before the bias; 0: none
+  Tensor sink = {};    // [H]: one more logit in the denominator, without a value
+  Tensor cu_seqlens_q = {},
+         cu_seqlens_k = {};  // i32 [n + 1], B = 1: sequence s is queries
+                             // cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, likewise keys (the
+                             // same as queries if left out); its own L and T count above
+  Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
+  double dropout = 0;        // of P, in [0, 1); ξ is that without dropout
+};
+
+struct AttentionResult {
+  Tensor o;    // [B, H, L, dv], in memory [B, L, H, dv]: merging heads is a view
+  Tensor lse;  // ξ [B, H, L], f64 for f64 and else f32; differentiable
+};
+
+// q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], one floating dtype, any strides (an input whose last
+// axis is not contiguous is copied). H is a multiple of Hk; head h reads key head h / (H / Hk).
+AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options = {});
+// The same numbers by 004 eq. 4-5: [B, H, L, T] matrices in memory, in plain ops.
+AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options = {});
+
+// Of flash_attn, and of flash_attn_backward, which gives z_q, z_k, z_v (z_bias) (z_sink).
+struct AttentionAttrs {
+  double scale = 1;
+  bool causal = false, top_left = false;
+  std::int64_t window_left = -1, window_right = -1;
+  double softcap = 0, dropout = 0;
+  std::int64_t stream = 0;  // the random node's number
+  bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
+  bool backward = false, has_z_lse = false, wants_z_bias = false, wants_z_sink = false;
+  void fields(auto&& field) const {
+    field("scale", scale), field("causal", causal), field("top_left", top_left);
+    field("window_left", window_left), field("window_right", window_right), field("softcap", softcap);
+    field("dropout", dropout), field("stream", stream), field("bias", has_bias), field("sink", has_sink);
+    field("packed", packed), field("lengths", has_lengths), field("backward", backward);
+    field("z_lse", has_z_lse), field("z_bias", wants_z_bias), field("z_sink", wants_z_sink);
+  }
+};
+
+// Boolean [B, H, L, T]: which elements of P dropout keeps.
+struct KeepMaskAttrs {
+  Shape shape;
+  double dropout;
+  std::int64_t stream;
+  void fields(auto&& field) const {
+    field("shape", shape), field("dropout", dropout), field("stream", stream);
+  }
+};
+
+namespace detail {
+
+// The operands by name, null where absent. X: Tensor, Operand or Arg.
+template <class X>
+struct AttentionOperands {
+  [[gnu::always_inline]] AttentionOperands(std::span<const X> in, const AttentionAttrs& a) {
+    std::size_t at = 0;
+    const auto take = [&](bool there) { return there ? &in[at++] : nullptr; };
+    q = take(true), k = take(true), v = take(true);
+    o = take(a.backward), lse = take(a.backward), z_o = take(a.backward), z_lse = take(a.has_z_lse);
+    bias = take(a.has_bias), sink = take(a.has_sink);
+    cu_q = take(a.packed), cu_k = take(a.packed), lengths = take(a.has_lengths);
+    rng = take(a.dropout > 0);
+  }
+  const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
+};
+
+// decompose of the two ops, in standard_attn.cpp.
+std::vector<Tensor> decompose_attention(std::span<const Tensor> in, const Attrs& attrs);
+std::vector<Tensor> decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs);
+
+}  // namespace detail
+
+}  // namespace tg

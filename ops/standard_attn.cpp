@@ -1,0 +1,188 @@
+// Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory (004 eq. 4-5): what flash_attn
+// and flash_attn_backward decompose to. Products are in the operands' dtype, the rest in its compute type.
+#include <limits>
+
+#include "ops/common.h"
+#include "ops/flash_attn.h"
+
+namespace tg {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+using Operands = detail::AttentionOperands<Tensor>;
+
+// 0, 1, …, n-1 along the rows of [n, 1]; positions are f64, exact beyond any length.
+Tensor positions(Graph& graph, std::int64_t n) {
+  std::vector<double> p(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < p.size(); ++i) p[i] = static_cast<double>(i);
+  return graph.constant(Array::of({n, 1}, p));
+}
+
+// For rows i [L, 1]: where the packed sequence of each begins and ends, among queries and among keys. Rows of
+// no sequence get zeros.
+struct Sequences {
+  Tensor q_begin, q_end, k_begin, k_end;  // [L, 1]
+};
+Sequences sequences_of(const Tensor& i, const Tensor& cu_q, const Tensor& cu_k) {
+  const std::int64_t n = cu_q.size(0) - 1;
+  const auto begins = [&](const Tensor& cu) { return slice(cast(cu, f64), 0, 0, n); };
+  const auto ends = [&](const Tensor& cu) { return slice(cast(cu, f64), 0, 1, n + 1); };
+  const Tensor inside = cast(logical_and(less_equal(begins(cu_q), i), less(i, ends(cu_q))), f64);  // [L, n]
+  const auto of_row = [&](const Tensor& x) { return sum(inside * x, {1}, true); };
+  return {of_row(begins(cu_q)), of_row(ends(cu_q)), of_row(begins(cu_k)), of_row(ends(cu_k))};
+}
+
+Tensor valid_keys(const Tensor& lengths, std::int64_t T) {  // [B, 1, 1, 1]
+  return clamp(cast(view(lengths, {lengths.size(0), 1, 1, 1}), f64), 0, static_cast<double>(T));
+}
+
+// Which keys a query sees, [L, T] or [B, 1, L, T]; undefined if all.
+Tensor visible(const Operands& x, const AttentionAttrs& a) {
+  if (!a.causal && a.window_left < 0 && a.window_right < 0 && !a.packed && !a.has_lengths) return {};
+  Graph& graph = x.q->graph();
+  const std::int64_t L = x.q->size(2), T = x.k->size(2);
+  Tensor i = positions(graph, L), keys = full(graph, {1, 1}, static_cast<double>(T), f64),
+         queries = full(graph, {1, 1}, static_cast<double>(L), f64), t = transpose(positions(graph, T), 0, 1);
+  if (a.packed) {
+    const Sequences s = sequences_of(i, *x.cu_q, *x.cu_k);
+    keys = s.k_end - s.k_begin;
+    queries = s.q_end - s.q_begin;
+    i = i - s.q_begin;
+    t = t - s.k_begin;
+  }
+  if (a.has_lengths) keys = valid_keys(*x.lengths, T);
+  const Tensor diagonal = i + keys - queries;  // bottom-right: the last query meets the last key
+  Tensor seen = logical_and(greater_equal(t, 0), less(t, keys));
+  if (a.causal) seen = logical_and(seen, less_equal(t, a.top_left ? i : diagonal));
+  if (a.window_left >= 0)
+    seen = logical_and(seen, greater_equal(t, diagonal - static_cast<double>(a.window_left)));
+  if (a.window_right >= 0)
+    seen = logical_and(seen, less_equal(t, diagonal + static_cast<double>(a.window_right)));
+  return seen;
+}
+
+// x [B, heads, rows, size] with zeros in the rows that belong to no sequence: they may hold anything.
+Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
+  const Tensor r = positions(x.graph(), x.size(2));
+  if (lengths.defined()) return where(less(r, valid_keys(lengths, x.size(2))), x, 0);
+  if (!cu.defined()) return x;
+  const Tensor bounds = cast(cu, f64);
+  const std::int64_t n = cu.size(0);
+  return where(logical_and(greater_equal(r, slice(bounds, 0, 0, 1)), less(r, slice(bounds, 0, n - 1, n))), x,
+               0);
+}
+
+// Everything both directions start from. [B, H, ...] and [B, Hk, R, ...] are views of each other.
+struct Scores {
+  Scores(const Operands& x, const AttentionAttrs& a)
+      : H(x.q->size(1)),
+        Hk(x.k->size(1)),
+        R(Hk == 0 ? 1 : H / Hk),
+        dtype(x.q->dtype()),
+        compute(compute_type(dtype)) {
+    const Tensor none, cu_q = a.packed ? *x.cu_q : none, cu_k = a.packed ? *x.cu_k : none,
+                       lengths = a.has_lengths ? *x.lengths : none;
+    q = grouped(alive_rows(*x.q, cu_q, none));
+    k = unsqueeze(alive_rows(*x.k, cu_k, lengths), 2);
+    v = unsqueeze(alive_rows(*x.v, cu_k, lengths), 2);
+    s = cast(by_head(matmul(q, transpose(k, -2, -1))), compute) * a.scale;
+    if (a.softcap > 0) {
+      const Tensor y = tanh(s / a.softcap);
+      s = a.softcap * y;
+      slope = 1 - y * y;
+    }
+    if (x.bias) s = s + cast(*x.bias, compute);
+    if (const Tensor seen = visible(x, a); seen.defined()) s = where(seen, s, -infinity);
+    if (x.sink) sink = view(cast(*x.sink, compute), {1, H, 1, 1});
+    if (a.dropout > 0) keep = attention_keep_mask(*x.rng, s.shape(), a.dropout, a.stream);
+  }
+
+  Tensor grouped(const Tensor& t) const {  // [B, H, m, n] → [B, Hk, R, m, n]
+    return view(t, {t.size(0), Hk, R, t.size(2), t.size(3)});
+  }
+  Tensor by_head(const Tensor& t) const {  // and back
+    return reshape(t, {t.size(0), H, t.size(3), t.size(4)});
+  }
+  Tensor summed_over_group(const Tensor& t) const {  // [B, Hk, R, m, n] → [B, Hk, m, n]
+    return R == 1 ? reshape(t, {t.size(0), Hk, t.size(3), t.size(4)}) : sum(t, {2});
+  }
+  Tensor dropped(const Tensor& t, const AttentionAttrs& a) const {
+    return keep.defined() ? where(keep, t / (1 - a.dropout), 0) : t;
+  }
+  Tensor for_product(const Tensor& t) const { return grouped(cast(t, dtype)); }
+
+  std::int64_t H, Hk, R;
+  DType dtype, compute;
+  Tensor q, k, v;  // [B, Hk, R, L, d], [B, Hk, 1, T, d], [B, Hk, 1, T, dv]
+  Tensor s;        // [B, H, L, T], −∞ where not seen
+  Tensor slope;    // of softcap, undefined without
+  Tensor sink;     // [1, H, 1, 1], undefined without
+  Tensor keep;     // [B, H, L, T], undefined without dropout
+};
+
+}  // namespace
+
+// P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π (004 eq. 4).
+Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const Operands x(in, a);
+  const Scores n(x, a);
+  const Shape rows{n.s.size(0), n.s.size(1), n.s.size(2), 1};
+  Tensor c = n.s.size(3) == 0 ? full(n.s.graph(), rows, -infinity, n.compute) : max(n.s, {-1}, true);
+  if (n.sink.defined()) c = maximum(c, n.sink);
+  const Tensor empty = equal(c, -infinity);
+  c = stop_gradient(where(empty, 0, c));
+  const Tensor e = exp(n.s - c);
+  Tensor pi = sum(e, {-1}, true);
+  if (n.sink.defined()) pi = pi + exp(n.sink - c);
+  pi = where(empty, 1, pi);
+  const Tensor lse = where(empty, -infinity, c + log(pi));
+  const Tensor o = n.by_head(matmul(n.for_product(n.dropped(e / pi, a)), n.v));
+  return {o, reshape(lse, {rows[0], rows[1], rows[2]})};
+}
+
+// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and eq. 5 of 004 for the rest.
+Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const Operands x(in, a);
+  const Scores n(x, a);
+  const Tensor empty = equal(unsqueeze(*x.lse, -1), -infinity), xi = where(empty, 0, unsqueeze(*x.lse, -1));
+  const Tensor p = exp(n.s - xi);
+  Tensor u = sum(cast(*x.o, n.compute) * cast(*x.z_o, n.compute), {-1}, true);
+  if (x.z_lse) u = u - unsqueeze(*x.z_lse, -1);
+  const Tensor z_o = n.grouped(*x.z_o);
+  const Tensor z_p = cast(n.by_head(matmul(z_o, transpose(n.v, -2, -1))), n.compute);
+  const Tensor z_a = p * (n.dropped(z_p, a) - u);
+  const Tensor z_s = n.for_product((n.slope.defined() ? z_a * n.slope : z_a) * a.scale);
+  Tensors z{n.by_head(matmul(z_s, n.k)), n.summed_over_group(matmul(transpose(z_s, -2, -1), n.q)),
+            n.summed_over_group(matmul(transpose(n.for_product(n.dropped(p, a)), -2, -1), z_o))};
+  if (a.wants_z_bias) z.push_back(cast(sum_to(z_a, x.bias->shape()), n.dtype));
+  if (a.wants_z_sink) z.push_back(cast(-sum(where(empty, 0, exp(n.sink - xi) * u), {0, 2, 3}), n.dtype));
+  return z;
+}
+
+const Op attention_keep_mask_op{.name = "attention_keep_mask",
+                                .infer =
+                                    [](std::span<const Operand> in, const Attrs& attrs) {
+                                      const auto& a = attrs.as<KeepMaskAttrs>();
+                                      if (in[0].dtype != i64 || in[0].shape() != Shape{2})
+                                        throw ShapeError("wants the graph's rng, i64 [2]");
+                                      if (a.shape.size() != 4) throw ShapeError("wants a shape [B, H, L, T]");
+                                      if (!(a.dropout >= 0 && a.dropout < 1))
+                                        throw Error("dropout must be in [0, 1)");
+                                      return detail::row_major_output(boolean, a.shape);
+                                    },
+                                .not_differentiable = "its result is boolean",
+                                .samples = []() -> std::vector<Sample> {
+                                  return {{"mask", {{{2}, {Fill::index, 0, 9}, i64}}, [](auto x) {
+                                             return Tensors{attention_keep_mask(x[0], {2, 3, 5, 7}, 0.3, 1)};
+                                           }}};
+                                }};
+
+Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream) {
+  return record(attention_keep_mask_op, {rng}, KeepMaskAttrs{shape, dropout, stream});
+}
+
+}  // namespace tg
