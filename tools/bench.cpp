@@ -15,7 +15,7 @@ struct Mode {
   const char* name;
   void (*run)(const Settings&, const Machine&, Report&);
 };
-constexpr Mode modes[] = {{"gemm", run_gemm}, {"overhead", run_overhead}};
+constexpr Mode modes[] = {{"gemm", run_gemm}, {"ops", run_ops}, {"overhead", run_overhead}};
 
 // "12x4x64" as numbers; nothing if it is not a shape.
 std::vector<std::int64_t> parse_shape(const std::string& text) {

@@ -7,6 +7,7 @@
 namespace tg::bench {
 
 void run_gemm(const Settings& settings, const Machine& machine, Report& report);
+void run_ops(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 
 // The rate of this library's own 1024×1024×1024 f32 product on settings.threads threads.

@@ -1,0 +1,117 @@
+// Ops that move memory: the least bytes they can move, as a share of copy bandwidth. Every pointwise op of
+// the list takes part by itself, filled as its samples say; the others are called as a user would.
+#include "ops/ops.h"
+
+#include "tools/bench/modes.h"
+
+namespace tg::bench {
+
+namespace {
+
+struct Case {
+  std::string name, op;  // the op whose gradient is taken, where the call ends in it
+  std::vector<SampleInput> inputs;
+  std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
+};
+
+std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
+  const Shape all{rows, columns};
+  std::vector<Case> list;
+  for (const Op* op : all_ops()) {
+    if (!op->pointwise || !op->samples) continue;
+    Sample sample = op->samples()[0];  // operands of one shape
+    for (SampleInput& i : sample.inputs) i.shape = all;
+    list.push_back({op->name, op->name, sample.inputs, sample.call});
+  }
+  const auto one = [&](const std::string& name, const std::string& op, auto f) {
+    list.push_back(
+        {name, op, {{all}}, [f](std::span<const Tensor> x) { return std::vector<Tensor>{f(x[0])}; }});
+  };
+  one("copy of transposed", "contiguous", [](Tensor x) { return contiguous(transpose(x, 0, 1)); });
+  one("sum of all", "sum", [](Tensor x) { return sum(x); });
+  one("sum over rows", "sum", [](Tensor x) { return sum(x, {0}); });
+  one("sum over columns", "sum", [](Tensor x) { return sum(x, {1}); });
+  one("full", "full", [=](Tensor x) { return full(x.graph(), all, 1.5); });
+  list.push_back({"add a row", "", {{all}, {{columns}}}, [](std::span<const Tensor> x) {
+                    return std::vector<Tensor>{x[0] + x[1]};
+                  }});
+  list.push_back({"add a column", "", {{all}, {{rows, 1}}}, [](std::span<const Tensor> x) {
+                    return std::vector<Tensor>{x[0] + x[1]};
+                  }});
+  list.push_back({"chain of 8", "", {{all}, {all}}, [](std::span<const Tensor> x) {
+                    const Tensor y = (x[0] * 2 + x[1]) * x[0];
+                    return std::vector<Tensor>{(y - 1) * y + x[1] * 0.5};
+                  }});
+  return list;
+}
+
+Array filled(const SampleInput& i) {
+  const DType t = i.dtype.value_or(f32);
+  if (t == boolean) return random_array(i.shape, t, 0, 2);
+  return i.fill.kind == Fill::normal ? random_array(i.shape, t, -2, 2)
+                                     : random_array(i.shape, t, i.fill.low, i.fill.high);
+}
+
+double bytes_of(std::span<const Tensor> ts) {
+  double bytes = 0;
+  for (const Tensor& t : ts)
+    bytes += static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
+  return bytes;
+}
+
+// Runs what `out` needs, with the feeds it can take, and reports it.
+void measure(const Case& c, const std::string& pass, Graph& g, const std::vector<Tensor>& out,
+             const std::vector<std::pair<Tensor, Array>>& values, const std::string& shape,
+             const Settings& settings, const Machine& machine, Report& report) {
+  Program program = compile(g, out, {.threads = settings.threads});
+  if (program.steps().empty()) return;
+  for (const auto& [input, value] : values) program.feed({input, value});
+  const double bytes = static_cast<double>(program.memory().inputs) + bytes_of(out);
+  const double s = best_run(program, settings), rate = bytes / s * 1e-9;
+  report.add(
+      {c.name, shape, "f32", pass, settings.threads, s * 1e3, rate, "GB/s", rate / machine.copy, "copy"});
+}
+
+void run_case(const Case& c, const std::string& shape, const Settings& settings, const Machine& machine,
+              Report& report) {
+  Graph g;
+  std::vector<Tensor> inputs;
+  std::vector<std::pair<Tensor, Array>> values;
+  for (const SampleInput& i : c.inputs) {
+    inputs.push_back(g.input("x", i.shape, i.dtype.value_or(f32)));
+    values.emplace_back(inputs.back(), filled(i));
+  }
+  const std::vector<Tensor> out = c.call(inputs);
+  measure(c, "forward", g, out, values, shape, settings, machine, report);
+
+  // The gradient by itself: the op's own, on results and cotangents that are inputs.
+  const Node node = g.node_of(out[0].id());
+  if (node.op->name != c.op || !node.op->vjp || !is_float(out[0].dtype())) return;
+  std::vector<Tensor> in, results, z;
+  std::vector<bool> wanted;
+  for (ValueId v : node.in) {
+    in.push_back(g.tensor(v));
+    wanted.push_back(is_float(in.back().dtype()));
+  }
+  for (const Tensor& y : out) {
+    for (std::vector<Tensor>* list : {&results, &z}) {
+      list->push_back(g.input("y", y.shape(), y.dtype()));
+      values.emplace_back(list->back(), random_array(y.shape(), y.dtype(), 0.5, 2));
+    }
+  }
+  std::vector<Tensor> gradients;
+  for (const Tensor& t : node.op->vjp({in, results, z, node.attrs, wanted}))
+    if (t.defined()) gradients.push_back(t);
+  if (!gradients.empty()) measure(c, "backward", g, gradients, values, shape, settings, machine, report);
+}
+
+}  // namespace
+
+void run_ops(const Settings& settings, const Machine& machine, Report& report) {
+  const std::vector<std::int64_t> sizes =
+      settings.shapes.empty() ? std::vector<std::int64_t>{4096, 4096} : settings.shapes[0];
+  for (const Case& c : cases(sizes[0], sizes[1]))
+    if (report.wants(c.name)) run_case(c, joined(sizes), settings, machine, report);
+}
+
+}  // namespace tg::bench
