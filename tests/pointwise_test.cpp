@@ -106,6 +106,49 @@ std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType 
   return out;
 }
 
+// Operands that lie transposed to the result are passed over in tiles; sizes around and between tiles.
+TEST(Transposed, OperandsMeetTheirPartners) {
+  for (DType t : {f64, f32, bf16, i64, i32, u8}) {
+    for (std::int64_t rows : {8, 31, 64, 70}) {
+      const std::int64_t cols = 45;
+      Graph g;
+      const Tensor x = g.input("x", {2, cols, rows}, t), y = g.input("y", {2, rows, cols}, t),
+                   z = g.input("z", {rows, 1}, t);
+      Array xs({2, cols, rows}, t), ys({2, rows, cols}, t), zs({rows, 1}, t);
+      for (std::int64_t i = 0; i < xs.numel(); ++i)
+        xs.set(i, static_cast<double>(i % 61)), ys.set(i, static_cast<double>(i % 17));
+      for (std::int64_t i = 0; i < rows; ++i) zs.set(i, static_cast<double>(i));
+      for (int threads : {1, 2}) {
+        const Array got = eval(y + transpose(x, 1, 2) + z, {{x, xs}, {y, ys}, {z, zs}}, {.threads = threads});
+        for (std::int64_t b = 0; b < 2; ++b)
+          for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t c = 0; c < cols; ++c)
+              ASSERT_EQ(got.at((b * rows + r) * cols + c),
+                        xs.at((b * cols + c) * rows + r) + ys.at((b * rows + r) * cols + c) + zs.at(r))
+                  << name_of(t) << " " << rows << " at " << b << ", " << r << ", " << c;
+      }
+    }
+  }
+}
+
+// Large results go past the caches to memory.
+TEST(Large, ResultsAreComplete) {
+  const std::int64_t n = 2100;
+  Graph g;
+  const Tensor x = g.input("x", {n, n});
+  Array xs({n, n}, f32);
+  for (std::int64_t i = 0; i < xs.numel(); ++i) xs.data<float>()[i] = static_cast<float>(i);
+  for (int threads : {1, 2}) {
+    const auto got = eval({x + 1, contiguous(transpose(x, 0, 1))}, {{x, xs}}, {.threads = threads});
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        ASSERT_EQ(got[0].data<float>()[i * n + j], xs.data<float>()[i * n + j] + 1);
+        ASSERT_EQ(got[1].data<float>()[j * n + i], xs.data<float>()[i * n + j]);
+      }
+    }
+  }
+}
+
 using Values = std::vector<double>;
 
 TEST(Arithmetic, WorksOnEveryNumericType) {

@@ -12,6 +12,10 @@
 #include "core/graph.h"
 #include "core/lower.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace tg::cpu {
 
 namespace {
@@ -22,6 +26,10 @@ std::string mebibytes(std::size_t bytes) {
 
 // Below this a step is not worth waking other cores for: about what two barriers cost.
 constexpr double worth_sharing_seconds = 3e-6;
+
+// Large blocks come in pages of this size where the system has them: a transposed operand touches a page per
+// row, and looking up small ones takes longer than reading from them.
+constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
   Cost c;
@@ -184,14 +192,17 @@ class CpuBackend final : public Backend {
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
     // The system would promise more than it has and kill the process later.
     const std::size_t available = bytes > (64 << 20) ? available_bytes() : bytes;
+    const auto align = std::align_val_t(bytes >= huge_page ? huge_page : 64);
     std::byte* p = nullptr;
     if (bytes <= available)
-      p = static_cast<std::byte*>(
-          ::operator new(std::max<std::size_t>(bytes, 64), std::align_val_t(64), std::nothrow));
+      p = static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 64), align, std::nothrow));
     if (!p)
       throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " wanted, " +
                         mebibytes(available_bytes()) + " free");
-    return {p, [](std::byte* q) { ::operator delete(q, std::align_val_t(64)); }};
+#if defined(MADV_HUGEPAGE)
+    if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return {p, [align](std::byte* q) { ::operator delete(q, align); }};
   }
   std::size_t available_bytes() override {
     std::ifstream info("/proc/meminfo");

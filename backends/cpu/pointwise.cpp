@@ -64,6 +64,23 @@ bool is_linear(const PointwisePlan& p, const PointwisePlan::Operand& o) {
   return true;
 }
 
+// Bytes from which results go past the caches: the second-level cache is too small for them by far, so that
+// whoever reads them next reads from memory anyway, and half the traffic of writing is saved. Tiles gain
+// more: their lines are far apart, and each would be waited for.
+constexpr std::int64_t stream_from = 16 << 20, stream_tiles_from = 4 << 20;
+
+// The axis that some input is contiguous along instead of the last one; the first such input decides.
+int transposed_axis(const PointwisePlan& p) {
+  const int last = p.rank - 1;
+  for (int i = 0; i < p.inputs; ++i) {
+    const std::int64_t* s = p.input[i].strides;
+    if (s[last] == 0 || s[last] == 1 || p.shape[last] < 8) continue;
+    for (int a = 0; a < last; ++a)
+      if (s[a] == 1 && p.shape[a] >= 8) return a;
+  }
+  return -1;
+}
+
 using ConstantBlock = std::shared_ptr<const std::vector<std::byte>>;
 
 template <class T>
@@ -105,10 +122,14 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   p.compute_size = static_cast<int>(size_of(fused.compute));
   p.numel = step.out[0].layout.numel();
   iteration_space(step, p);
+  p.tile_axis = transposed_axis(p);
+  if (p.tile_axis >= 0) p.tile_slot = p.slots++;
 
   const auto operand = [&](const Arg& a, PointwisePlan::Operand& o) {
     o.size = static_cast<int>(size_of(a.dtype));
-    o.direct = a.dtype == fused.compute && is_linear(p, o);
+    o.direct = a.dtype == fused.compute && is_linear(p, o) && p.tile_axis < 0;
+    o.converts = a.dtype != fused.compute;
+    o.across = p.tile_axis >= 0 && o.strides[p.tile_axis] == 1 && o.strides[p.rank - 1] != 1;
     o.load = set.load(a.dtype, fused.compute);
     o.store = set.store(fused.compute, a.dtype);
   };
@@ -118,6 +139,9 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
     p.input_slot[i] = p.input[i].direct ? -1 : p.slots++;
   }
   operand(step.out[0], p.output);
+  p.output.streams = !p.output.converts && p.output.strides[p.rank - 1] == 1 &&
+                     p.numel * p.compute_size >= (p.tile_axis < 0 ? stream_from : stream_tiles_from);
+  if (p.output.streams) p.output.direct = false;
   if (!p.output.store) throw DeviceError("no conversion to " + std::string(name_of(step.out[0].dtype)));
 
   // Slots: a result's block is free again after its last reader.

@@ -12,11 +12,16 @@ namespace tg::cpu {
 struct PointwisePlan {
   static constexpr int block = 1024;  // elements: a few blocks stay in the first-level cache
   static constexpr int max_operands = 12, max_code = 24;
+  static constexpr int tile = 32;  // tile·tile elements are a block
+  static_assert(tile * tile == block);
 
   struct Operand {
     std::int64_t strides[max_rank];  // in elements, per axis of the iteration space
-    bool direct;  // element i of the iteration lies at i, in the compute type: no copy to a block
-    int size;     // bytes of an element in memory
+    bool direct;    // element i of the iteration lies at i, in the compute type: no copy to a block
+    bool converts;  // its type is not the compute type
+    bool across;    // its elements are neighbours along tile_axis, not along the last axis
+    int size;       // bytes of an element in memory
+    bool streams;   // an output so large that it is written past the caches
     LoadFn load;
     StoreFn store;
   };
@@ -33,6 +38,9 @@ struct PointwisePlan {
   int rank = 0;
   std::int64_t shape[max_rank];  // outermost first
   std::int64_t numel = 0;
+  // Where an input lies transposed to the output, blocks are square tiles over this axis and the last one, so
+  // that both are passed over by whole cache lines; -1 elsewhere: blocks are stretches of the iteration.
+  int tile_axis = -1;
   int inputs = 0;
   Operand input[max_operands];
   int input_slot[max_operands];  // the block an input that is not direct is loaded to
@@ -41,6 +49,7 @@ struct PointwisePlan {
   Instruction code[max_code];
   int result_slot = 0;  // of the last instruction when the output is not direct
   int compute_size = 4;
+  int tile_slot = 0;  // a block that operands lying across are turned in
   int slots = 0;
   static constexpr int max_constants = 3 * max_code;
   const std::byte* constant[max_constants];  // [block] of one number each, in the compute type

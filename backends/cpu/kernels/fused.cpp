@@ -1,7 +1,7 @@
 // Runs a fused chain of pointwise ops: block by block through the first-level cache, each block through all
 // instructions, so that memory is passed over once.
 #include "backends/cpu/kernels/kernels.h"
-#include "backends/cpu/kernels/simd.h"
+#include "backends/cpu/kernels/pack.h"
 #include "backends/cpu/pointwise.h"
 
 namespace tg::cpu::TG_ISA {
@@ -35,27 +35,18 @@ TG_INLINE void for_runs(const Plan& p, const Plan::Operand& o, i64 start, i64 n,
   }
 }
 
-void run(Worker& w, const Call& call) {
-  const Plan& p = *static_cast<const Plan*>(call.plan);
-  const std::size_t slot_bytes =
-      static_cast<std::size_t>(Plan::block) * static_cast<std::size_t>(p.compute_size);
-  const auto slot = [&](int s) { return w.scratch + static_cast<std::size_t>(s) * slot_bytes; };
+// One thread's run of a chain.
+struct Chain {
+  const Plan& p;
+  const Call& call;
+  std::byte* scratch;
 
-  const auto one_block = [&](i64 start, i64 n) {
-    const std::byte* in[Plan::max_operands];
-    for (int i = 0; i < p.inputs; ++i) {
-      const Plan::Operand& o = p.input[i];
-      if (o.direct) {
-        in[i] = call.in[i].data + start * p.compute_size;
-        continue;
-      }
-      std::byte* to = slot(p.input_slot[i]);
-      for_runs(p, o, start, n, [&](i64 at, i64 offset, i64 length) {
-        o.load(to + at * p.compute_size, call.in[i].data + offset * o.size, o.strides[p.rank - 1], length);
-      });
-      in[i] = to;
-    }
-    std::byte* out = call.out[0].data + (p.output.direct ? start * p.compute_size : 0);
+  std::byte* slot(int s) const {
+    return scratch + static_cast<std::size_t>(s) * Plan::block * static_cast<std::size_t>(p.compute_size);
+  }
+
+  // All instructions on n elements; an instruction without a slot writes to `out`.
+  void compute(const std::byte* const* in, std::byte* out, i64 n) const {
     for (int c = 0; c < p.code_size; ++c) {
       const Plan::Instruction& instruction = p.code[c];
       const std::byte* source[3] = {};
@@ -71,23 +62,135 @@ void run(Worker& w, const Call& call) {
       instruction.run(instruction.slot < 0 ? out : slot(instruction.slot), source[0], source[1], source[2],
                       n);
     }
+  }
+
+  // Elements start … start + n - 1 of the iteration.
+  void stretch(i64 start, i64 n) const {
+    const std::byte* in[Plan::max_operands];
+    for (int i = 0; i < p.inputs; ++i) {
+      const Plan::Operand& o = p.input[i];
+      if (o.direct) {
+        in[i] = call.in[i].data + start * p.compute_size;
+        continue;
+      }
+      std::byte* to = slot(p.input_slot[i]);
+      for_runs(p, o, start, n, [&](i64 at, i64 offset, i64 length) {
+        o.load(to + at * p.compute_size, call.in[i].data + offset * o.size, o.strides[p.rank - 1], length);
+      });
+      in[i] = to;
+    }
+    compute(in, call.out[0].data + (p.output.direct ? start * p.compute_size : 0), n);
     if (p.output.direct) return;
     const std::byte* from = slot(p.result_slot);
     for_runs(p, p.output, start, n, [&](i64 at, i64 offset, i64 length) {
-      p.output.store(call.out[0].data + offset * p.output.size, from + at * p.compute_size,
-                     p.output.strides[p.rank - 1], length);
+      write(call.out[0].data + offset * p.output.size, from + at * p.compute_size, length);
     });
-  };
+  }
 
+  // n elements of a block to where the output has them along the last axis.
+  void write(std::byte* to, const std::byte* from, i64 n) const {
+    const auto bytes = n * p.compute_size;
+    if (p.output.streams && reinterpret_cast<std::uintptr_t>(to) % TG_VECTOR_BYTES == 0 &&
+        bytes % TG_VECTOR_BYTES == 0)
+      stream_copy(to, from, bytes);
+    else
+      p.output.store(to, from, p.output.strides[p.rank - 1], n);
+  }
+
+  // Tile number t: up to tile indices of tile_axis by up to tile of the last axis, which is the block's inner
+  // one.
+  void square(i64 t) const {
+    const int last = p.rank - 1, axis = p.tile_axis;
+    i64 index[max_rank];
+    const auto take = [&](int a, i64 width) {  // the number's digits are the tile's place on each axis
+      const i64 steps = (p.shape[a] + width - 1) / width;
+      index[a] = t % steps * width;
+      t /= steps;
+    };
+    take(axis, Plan::tile);  // the input is read along this axis, as far as it goes
+    take(last, Plan::tile);
+    for (int a = last - 1; a >= 0; --a)
+      if (a != axis) take(a, 1);
+    const auto first = [&](const Plan::Operand& o, const Arg& arg) {
+      i64 offset = 0;
+      for (int a = 0; a <= last; ++a) offset += index[a] * o.strides[a];
+      return arg.data + offset * o.size;
+    };
+    const auto left = [&](int a) {
+      const i64 n = p.shape[a] - index[a];
+      return n < Plan::tile ? n : static_cast<i64>(Plan::tile);
+    };
+    const i64 rows = left(axis), columns = left(last);
+    const std::byte* in[Plan::max_operands];
+    for (int i = 0; i < p.inputs; ++i) {
+      const Plan::Operand& o = p.input[i];
+      const std::byte* from = first(o, call.in[i]);
+      std::byte* to = slot(p.input_slot[i]);
+      in[i] = to;
+      if (o.across) {
+        if (p.compute_size == 4)
+          turn<float>(i, from, to, rows, columns);
+        else
+          turn<double>(i, from, to, rows, columns);
+        continue;
+      }
+      for (i64 r = 0; r < rows; ++r)
+        o.load(to + r * columns * p.compute_size, from + r * o.strides[axis] * o.size, o.strides[last],
+               columns);
+    }
+    compute(in, nullptr, rows * columns);
+    std::byte* to = first(p.output, call.out[0]);
+    for (i64 r = 0; r < rows; ++r)
+      write(to + r * p.output.strides[axis] * p.output.size,
+            slot(p.result_slot) + r * columns * p.compute_size, columns);
+  }
+
+  static i64 tiles(i64 n) { return (n + Plan::tile - 1) / Plan::tile; }
+
+  // A tile of input i, whose columns lie along memory, to a block with rows along it. T has the compute
+  // type's size.
+  template <class T>
+  void turn(int i, const std::byte* from, std::byte* to, i64 rows, i64 columns) const {
+    const Plan::Operand& o = p.input[i];
+    i64 pitch = o.strides[p.rank - 1];
+    if (o.converts) {
+      for (i64 c = 0; c < columns; ++c)
+        o.load(slot(p.tile_slot) + c * rows * p.compute_size, from + c * pitch * o.size, 1, rows);
+      from = slot(p.tile_slot);
+      pitch = rows;
+    }
+    const T* x = reinterpret_cast<const T*>(from);
+    T* y = reinterpret_cast<T*>(to);
+    if (rows == Plan::tile && columns == Plan::tile) {
+      copy_transposed(columns, rows, x, pitch, y, columns);
+    } else {
+      for (i64 r = 0; r < rows; ++r)
+        for (i64 c = 0; c < columns; ++c) y[r * columns + c] = x[c * pitch + r];
+    }
+  }
+};
+
+void run(Worker& w, const Call& call) {
+  const Plan& p = *static_cast<const Plan*>(call.plan);
+  const Chain chain{p, call, w.scratch};
+  const int last = p.rank - 1;
+  const bool tiled = p.tile_axis >= 0;
+  i64 blocks = (p.numel + Plan::block - 1) / Plan::block;
+  if (tiled && p.numel > 0)
+    blocks = p.numel / (p.shape[last] * p.shape[p.tile_axis]) * Chain::tiles(p.shape[last]) *
+             Chain::tiles(p.shape[p.tile_axis]);
   // Parts of whole blocks, several per thread so that a slow one does not hold up the rest.
-  const i64 blocks = (p.numel + Plan::block - 1) / Plan::block;
   const i64 parts = blocks < w.threads * 8 ? blocks : w.threads * 8;
   w.each(parts, [&](i64 part) {
     for (i64 b = blocks * part / parts; b < blocks * (part + 1) / parts; ++b) {
       const i64 start = b * Plan::block, left = p.numel - start;
-      one_block(start, left < Plan::block ? left : Plan::block);
+      if (tiled)
+        chain.square(b);
+      else
+        chain.stretch(start, left < Plan::block ? left : Plan::block);
     }
   });
+  if (p.output.streams) stream_end();
 }
 
 Scratch scratch(const Call& call, int) {

@@ -154,6 +154,28 @@ TG_INLINE void store(float16* p, F32 v) {  // rounds to nearest even
 #endif
 }
 
+// Copies whole vectors to memory past the caches, which need not read what is overwritten: for results too
+// large to stay there. `to` is aligned to a vector; stream_end() comes before another thread may read.
+TG_INLINE void stream_copy(std::byte* to, const std::byte* from, i64 bytes) {
+  for (i64 i = 0; i < bytes; i += TG_VECTOR_BYTES) {
+    const I32 v = load(reinterpret_cast<const std::int32_t*>(from + i));
+#if TG_VECTOR_BYTES == 64
+    _mm512_stream_si512((__m512i*)(to + i), (__m512i)v);
+#elif TG_VECTOR_BYTES == 32
+    _mm256_stream_si256((__m256i*)(to + i), (__m256i)v);
+#elif defined(__x86_64__)
+    _mm_stream_si128((__m128i*)(to + i), (__m128i)v);
+#else
+    store(reinterpret_cast<std::int32_t*>(to + i), v);
+#endif
+  }
+}
+TG_INLINE void stream_end() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
 template <class T>
 TG_INLINE auto load_partial(const T* p, int n) {  // the missing lanes are 0
   T full[lanes<vector_t<T>>] = {};
