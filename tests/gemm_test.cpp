@@ -170,7 +170,7 @@ TEST(Gemm, TakesEveryFloatType) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* a : {"row", "column", "strided"})
       for (const char* b : {"row", "column", "strided"})
-        for (const char* d : {"none", "bias", "self"}) check({2, 37, 50, 41, a, b, "row", d, t, t});
+        for (const char* d : {"none", "bias", "self"}) check({2, 19, 34, 21, a, b, "row", d, t, t});
   check({1, 37, 50, 41, "row", "column", "row", "none", DType::bf16, DType::f32});
   check({1, 37, 50, 41, "row", "column", "strided", "full", DType::f16, DType::f32});
 }
@@ -186,8 +186,7 @@ TEST(Gemm, SplitsLongInnerSizes) {
 
 TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
   check({1, 300, 270, 400, "row", "column"});
-  check({1, 300, 270, 400, "column", "row", "row", "self"});
-  check({2, 300, 270, 400, "row", "row", "strided", "bias"});
+  check({2, 260, 90, 1300, "row", "row", "strided", "bias"});
 }
 
 TEST(Gemm, OfNothingGivesZerosOrTheAddend) {

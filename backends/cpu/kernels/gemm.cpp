@@ -70,7 +70,9 @@ Plan plan_for(const Gemm& g, int threads) {
   p.k_chunks = at_least(1, ceil_div(g.k, k_block));
   const i64 k_longest = ceil_div(g.k, p.k_chunks);
 
-  p.pack_b = !native || g.b.col != 1 || g.m > 4 * M;
+  // In place, rows of B must not fall into the same sets of L1; packing pays when many rows of C share it.
+  const bool b_collides = g.b.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
+  p.pack_b = !native || g.b.col != 1 || g.m > (b_collides ? 4 : 16) * M;
   const bool rows_collide = g.a.col == 1 && g.a.row * static_cast<i64>(sizeof(T)) % 2048 == 0;
   p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) || (g.n > 4 * N && (rows_collide || g.n >= 512));
 
@@ -78,7 +80,7 @@ Plan plan_for(const Gemm& g, int threads) {
   p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 6e7;
   p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, g.k) / N * N);
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
-  p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 2 * row_block));
+  p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
   const i64 wanted = threads == 1 ? 1 : 4 * threads;  // blocks, for balance
   if (p.shared_b) {
