@@ -15,7 +15,8 @@ struct Mode {
   const char* name;
   void (*run)(const Settings&, const Machine&, Report&);
 };
-constexpr Mode modes[] = {{"gemm", run_gemm}, {"ops", run_ops}, {"overhead", run_overhead}};
+constexpr Mode modes[] = {
+    {"gemm", run_gemm}, {"attention", run_attention}, {"ops", run_ops}, {"overhead", run_overhead}};
 
 // "12x4x64" as numbers; nothing if it is not a shape.
 std::vector<std::int64_t> parse_shape(const std::string& text) {

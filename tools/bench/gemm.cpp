@@ -11,6 +11,12 @@ struct Product {
   std::int64_t m, n, k;
   std::string form;  // N or T for each operand
   DType dtype;
+
+  std::string name() const { return (dtype == f32 ? "sgemm " : dtype == f64 ? "dgemm " : "gemm ") + form; }
+  std::string shape() const {
+    const std::int64_t sizes[] = {m, n, k};
+    return joined(sizes);
+  }
 };
 
 double gflop(const Product& p) {
@@ -52,29 +58,31 @@ std::vector<Product> products(const Settings& settings) {
   return list;
 }
 
+// Measures and reports one product.
+Timing measure(const Product& p, int threads, const Settings& settings, Report& report) {
+  const Timing t = timing(p, threads, settings);
+  const double rate = gflop(p) / t.seconds;
+  report.add({p.name(), p.shape(), std::string(name_of(p.dtype)), "forward", threads, t.seconds * 1e3, rate,
+              "GFLOP/s", rate / t.peak, "multiply-add"});
+  return t;
+}
+
 }  // namespace
 
-double sgemm_gflops(const Settings& settings) {
+double sgemm(const Settings& settings, int threads, Report& report) {
   const Product p{1024, 1024, 1024, "NN", f32};
-  return gflop(p) / timing(p, settings.threads, settings).seconds;
+  const Timing t = measure(p, threads, settings, report);
+  return gflop(p) / t.seconds / t.peak;
 }
 
 void run_gemm(const Settings& settings, const Machine&, Report& report) {
   for (const Product& p : products(settings)) {
-    const std::string name = (p.dtype == f32 ? "sgemm " : p.dtype == f64 ? "dgemm " : "gemm ") + p.form;
-    if (!report.wants(name)) continue;
-    const std::int64_t sizes[] = {p.m, p.n, p.k};
-    const std::string shape = joined(sizes), dtype(name_of(p.dtype));
-    const Timing t = timing(p, settings.threads, settings);
-    const double rate = gflop(p) / t.seconds;
-    report.add({name, shape, dtype, "forward", settings.threads, t.seconds * 1e3, rate, "GFLOP/s",
-                rate / t.peak, "multiply-add"});
+    if (!report.wants(p.name())) continue;
+    const Timing all = measure(p, settings.threads, settings, report);
     if (settings.threads == 1 || p.form != "NN") continue;
-    const Timing alone = timing(p, 1, settings);
-    report.add({name, shape, dtype, "forward", 1, alone.seconds * 1e3, gflop(p) / alone.seconds, "GFLOP/s",
-                gflop(p) / alone.seconds / alone.peak, "multiply-add"});
-    report.add({name + ", all / one", shape, dtype, "forward", settings.threads, t.seconds * 1e3,
-                alone.seconds / t.seconds, "×", alone.seconds / t.seconds / settings.threads, "threads"});
+    const double gain = measure(p, 1, settings, report).seconds / all.seconds;
+    report.add({p.name() + ", all / one", p.shape(), std::string(name_of(p.dtype)), "forward",
+                settings.threads, all.seconds * 1e3, gain, "×", gain / settings.threads, "threads"});
   }
 }
 

@@ -66,11 +66,12 @@ Report::Report(const Machine& machine, const Settings& settings) : machine_(mach
 }
 
 void Report::add(Row row) {
-  std::printf("%s%s%s%s%8d %11s %10s %-10s %6s %s\n", column(row.name, 28).c_str(),
+  std::printf("%s%s%s%s%8d %11s %10s %-10s %6s%s%s\n", column(row.name, 28).c_str(),
               column(row.shape, 24).c_str(), column(row.dtype, 6).c_str(), column(row.pass, 10).c_str(),
               row.threads, number(row.ms, row.ms < 0.1 ? "%.5f" : "%.3f").c_str(),
               number(row.rate, "%.4g").c_str(), row.unit.c_str(), number(row.share, "%.3f").c_str(),
-              row.of.empty() ? "" : ("of " + row.of).c_str());
+              row.of.empty() ? "" : (" of " + row.of).c_str(),
+              number(row.share_sgemm, ", %.3f of sgemm").c_str());
   std::fflush(stdout);
   rows_.push_back(std::move(row));
 }
@@ -91,7 +92,7 @@ std::string Report::json() const {
          ", \"pass\": " + json_string(r.pass) + ", \"threads\": " + std::to_string(r.threads) +
          ", \"ms\": " + json_number(r.ms) + ", \"rate\": " + json_number(r.rate) +
          ", \"unit\": " + json_string(r.unit) + ", \"share\": " + json_number(r.share) +
-         ", \"of\": " + json_string(r.of) + "}";
+         ", \"of\": " + json_string(r.of) + ", \"share_sgemm\": " + json_number(r.share_sgemm) + "}";
   }
   return s + "\n]}\n";
 }

@@ -18,14 +18,17 @@ struct Settings {
   std::size_t copy_bytes = std::size_t{256} << 20;
 };
 
+// Numbers that do not apply to a row are NaN: blank in the table, null in JSON.
 struct Row {
+  static constexpr double none = std::numeric_limits<double>::quiet_NaN();
   std::string name, shape, dtype, pass;
   int threads = 1;
-  double ms = 0;
-  double rate = 0;
-  std::string unit;                                         // of rate
-  double share = std::numeric_limits<double>::quiet_NaN();  // NaN where there is nothing to be a share of
-  std::string of;                                           // what share is a share of
+  double ms = none;
+  double rate = none;
+  std::string unit;  // of rate
+  double share = none;
+  std::string of;             // what share is a share of
+  double share_sgemm = none;  // of this library's own matrix product
 };
 
 // Calls f until `seconds` have passed, at least three times, and returns the seconds of the fastest call.

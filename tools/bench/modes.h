@@ -7,10 +7,11 @@
 namespace tg::bench {
 
 void run_gemm(const Settings& settings, const Machine& machine, Report& report);
+void run_attention(const Settings& settings, const Machine& machine, Report& report);
 void run_ops(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 
-// The rate of this library's own 1024×1024×1024 f32 product on settings.threads threads.
-double sgemm_gflops(const Settings& settings);
+// Measures and reports this library's own 1024×1024×1024 f32 product; returns its share of the peak.
+double sgemm(const Settings& settings, int threads, Report& report);
 
 }  // namespace tg::bench
