@@ -8,4 +8,4 @@ trap 'rm -rf "$dir"' EXIT
 "$1" -S "$(dirname "$0")" -B "$dir/build" -G "$3" -DCMAKE_CXX_COMPILER="$4" \
   -DCMAKE_PREFIX_PATH="$dir/installed" >/dev/null
 "$1" --build "$dir/build" >/dev/null
-"$dir/build/consumer"
+[ "$("$dir/build/consumer")" = 14 ]

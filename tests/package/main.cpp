@@ -3,4 +3,8 @@
 
 #include <iostream>
 
-int main() { std::cout << tg::name_of(tg::bf16) << '\n'; }
+int main() {
+  tg::Graph graph;
+  const tg::Tensor x = graph.constant(tg::Array::of<float>({1, 2, 3}));
+  std::cout << tg::eval(tg::sum(x * x)).item<float>() << '\n';
+}
