@@ -2,6 +2,9 @@
 # Which set runs is chosen at run time (backends/cpu/isa.cpp).
 file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp)
 
+# Random numbers are the same on every instruction set: no multiply-add in place of a product and a sum.
+set_source_files_properties(core/random.cpp backends/cpu/kernels/random.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+
 function(tilegrad_kernels isa)  # further arguments: compiler flags
   add_library(tilegrad_kernels_${isa} OBJECT ${TILEGRAD_KERNELS})
   target_compile_definitions(tilegrad_kernels_${isa} PRIVATE TG_ISA=${isa})

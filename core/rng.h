@@ -49,6 +49,13 @@ constexpr std::uint32_t dropout_bound(double p) {
   return bound >= 4294967295.0 ? 0xffffffffu : static_cast<std::uint32_t>(bound);
 }
 
+// Element-wise random ops (dropout, uniform, normal, …): element i of the tensor, counted row-major, draws
+// from block i / 4, and there word i % 4; ops that need 64 bits draw words 2·(i % 2) and the next of block i
+// / 2.
+constexpr PhiloxBlock element_counter(std::uint64_t block) {
+  return {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0};
+}
+
 // Dropout inside attention: the word of score (b, h, i, j), h a query head of H. Four keys share one block,
 // so a vector over queries computes four rows of keys at a time.
 constexpr PhiloxBlock attention_counter(std::uint32_t batch_head /* b·H + h */, std::uint32_t query,

@@ -116,6 +116,41 @@ Tensor var(In x, const Axes& axes = {}, bool keepdim = false, double correction 
 // x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
 Tensor sum_to(In x, const Shape& shape);
 
+// norm.cpp: over the last axis; weight and bias of its size, or left out. Statistics in f32 for half types.
+Tensor layer_norm(In x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+Tensor rms_norm(In x, const Tensor& weight = {}, double eps = 1e-6);
+
+// cross_entropy.cpp: logits [..., V], targets [...] of type i64 or i32; f32 for half types. A target that is
+// neither ignore_index nor 0 … V-1 ends the run in an Error. The mean is over the targets that are not
+// ignored, and 0 (not NaN as in PyTorch) when all of them are.
+enum class Reduction { mean, sum, none };
+struct CrossEntropyOptions {
+  std::int64_t ignore_index = -100;
+  Reduction reduction = Reduction::mean;
+  double label_smoothing = 0;  // the share of the target's probability that goes to all classes alike
+};
+Tensor cross_entropy(In logits, const Tensor& targets, const CrossEntropyOptions& options = {});
+
+// random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
+// draws new ones. Element i draws what core/rng.h and core/random.h say.
+Tensor dropout(In x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
+Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
+               std::source_location where = std::source_location::current());
+Tensor normal(Graph& graph, const Shape& shape, double mean = 0, double std = 1, DType dtype = f32,
+              std::source_location where = std::source_location::current());
+Tensor bernoulli(Graph& graph, const Shape& shape, double p,
+                 std::source_location where = std::source_location::current());
+Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype = i64,
+               std::source_location where = std::source_location::current());  // low ≤ x < high
+
+// adamw.cpp: {p', m', v'} after one step with gradient scale·g; step counts from 1. The scalars may be
+// numbers or tensors of one element. For assigning to the parameters that p, m and v are.
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+};
+std::array<Tensor, 3> adamw(In p, const Tensor& g, const Tensor& m, const Tensor& v, In learning_rate,
+                            In step, In scale = 1, const AdamWOptions& options = {});
+
 // matmul.cpp: over the last two axes; leading axes broadcast, and any strides go in without a copy. A vector
 // a is a row, a vector b a column, and that axis is not in the result (as in PyTorch). Row-major result.
 Tensor matmul(In a, In b);
@@ -138,6 +173,10 @@ Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int6
   X(embedding) X(index_select) X(index_add) \
   X(full) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
+  X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
+  X(cross_entropy) X(cross_entropy_backward) \
+  X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
+  X(adamw) \
   X(matmul) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
 // clang-format on

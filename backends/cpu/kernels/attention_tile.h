@@ -6,8 +6,8 @@
 
 #include "backends/cpu/kernels/attention.h"
 #include "backends/cpu/kernels/pack.h"
+#include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/simd_math.h"
-#include "core/rng.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -264,41 +264,6 @@ void scores(const Attention& x, const QueryTile<T>& t, i64 key0, i64 keys, const
 }
 
 // ---- dropout ----
-
-// The 64-bit products of each lane with m, as high and low words.
-TG_INLINE void multiply_words(U32 a, std::uint32_t m, U32& high, U32& low) {
-#if TG_VECTOR_BYTES == 64
-  const __m512i f = _mm512_set1_epi32(static_cast<int>(m));
-  const __m512i even = _mm512_mul_epu32((__m512i)a, f),
-                odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), f);
-  high = (U32)_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
-  low = (U32)_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
-#elif TG_VECTOR_BYTES == 32
-  const __m256i f = _mm256_set1_epi32(static_cast<int>(m));
-  const __m256i even = _mm256_mul_epu32((__m256i)a, f),
-                odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), f);
-  high = (U32)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
-  low = (U32)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
-#else
-  for (int i = 0; i < lanes<U32>; ++i) {
-    const std::uint64_t p = std::uint64_t{a[i]} * m;
-    high[i] = static_cast<std::uint32_t>(p >> 32), low[i] = static_cast<std::uint32_t>(p);
-  }
-#endif
-}
-
-// core/rng.h's philox, one counter per lane.
-TG_INLINE void philox_lanes(U32 c[4], std::uint64_t key) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < philox_rounds; ++round) {
-    U32 h0, l0, h1, l1;
-    multiply_words(c[0], philox_multiplier[0], h0, l0);
-    multiply_words(c[2], philox_multiplier[1], h1, l1);
-    c[0] = h1 ^ c[1] ^ k0, c[1] = l1;
-    c[2] = h0 ^ c[3] ^ k1, c[3] = l0;
-    k0 += philox_increment[0], k1 += philox_increment[1];
-  }
-}
 
 // keep[j][column] = 0 with probability p, else 1/(1 - p). Key key0 need not be a multiple of four.
 template <class T>

@@ -1,28 +1,21 @@
-// The list of CPU kernels: a file of this folder defines NAME_kernel and has one line here. (Pointwise ops
-// are not kernels but rows of the table in pointwise.cpp.)
+// The list of CPU kernels, a line per file of this folder, which defines NAME_kernel. (Pointwise ops are not
+// kernels but rows of the table in pointwise.cpp.)
 #pragma once
 
 #include "backends/cpu/kernel.h"
 
+// clang-format off
 #define TG_CPU_KERNELS(X) \
-  X(full)                 \
-  X(fused)                \
-  X(slice_assign)         \
-  X(slice_at)             \
-  X(concat)               \
-  X(embedding)            \
-  X(index_select)         \
-  X(index_add)            \
-  X(sum)                  \
-  X(mean)                 \
-  X(sum_squares)          \
-  X(prod)                 \
-  X(max)                  \
-  X(min)                  \
-  X(matmul)               \
-  X(flash_attn)           \
-  X(flash_attn_backward)  \
-  X(attention_keep_mask)
+  X(full) X(fused) \
+  X(slice_assign) X(slice_at) X(concat) X(embedding) X(index_select) X(index_add) \
+  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
+  X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
+  X(cross_entropy) X(cross_entropy_backward) \
+  X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
+  X(adamw) \
+  X(matmul) \
+  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
+// clang-format on
 
 namespace tg::cpu::TG_ISA {
 

@@ -1,0 +1,81 @@
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp), a row of logits at a time.
+#include "ops/cross_entropy.h"
+
+#include "backends/cpu/kernels/online.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+template <class C>
+void forward(Worker& w, const Call& call) {
+  const auto& a = call.attrs->as<CrossEntropyAttrs>();
+  const AxisRows<C> x(call.in[0], call.in[0].layout.rank() - 1);
+  const AxisRows<i64> targets(call.in[1], -1);
+  C* loss = reinterpret_cast<C*>(call.out[0].data);     // [rows]
+  C* log_sum = reinterpret_cast<C*>(call.out[1].data);  // [rows]
+  C* buffer = reinterpret_cast<C*>(w.scratch);          // [n]
+  const C hit = static_cast<C>(1 - a.smoothing);
+  const C share = static_cast<C>(a.smoothing / static_cast<double>(x.n));
+  each_rows(w, x.count, x.n, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      loss[r] = log_sum[r] = 0;
+      const i64 t = targets.one(r);
+      if (t == a.ignore_index || !w.check_index(t, x.n, r)) continue;
+      const C* in = x.read(r, buffer);
+      Normalizer<C> all;
+      all.take(in, x.n);
+      log_sum[r] = all.log_sum();
+      loss[r] = log_sum[r] - hit * in[t];
+      if (share != 0) loss[r] -= share * sum_of<C>(x.n, [&](i64 i, int k) { return load_n(in + i, k); });
+    }
+  });
+}
+
+template <class C>
+void backward(Worker& w, const Call& call) {
+  using V = vector_t<C>;
+  const auto& a = call.attrs->as<CrossEntropyAttrs>();
+  const int last = call.in[0].layout.rank() - 1;
+  const AxisRows<C> x(call.in[0], last), z_x(call.out[0], last), log_sum(call.in[2], -1), z(call.in[3], -1);
+  const AxisRows<i64> targets(call.in[1], -1);
+  const i64 n = x.n;
+  C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n]
+  const C hit = static_cast<C>(1 - a.smoothing);
+  const C share = static_cast<C>(a.smoothing / static_cast<double>(n));
+  each_rows(w, x.count, n, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      C* out = z_x.target(r, buffer + n);
+      const i64 t = targets.one(r);
+      if (t == a.ignore_index || !w.check_index(t, n, r)) {
+        for (i64 i = 0; i < n; ++i) out[i] = 0;
+      } else {
+        const C* in = x.read(r, buffer);
+        const C zr = z.one(r);
+        const V scale = splat<V>(zr), shift = splat<V>(log_sum.one(r)), less = splat<V>(share);
+        for_vectors<C>(
+            n, [&](i64 i, int k) { store_n(out + i, scale * (exp(load_n(in + i, k) - shift) - less), k); });
+        out[t] -= zr * hit;
+      }
+      z_x.finish(r, out);
+    }
+  });
+}
+
+void run_forward(Worker& w, const Call& call) {
+  compute_type(call.in[0].dtype) == DType::f64 ? forward<double>(w, call) : forward<float>(w, call);
+}
+void run_backward(Worker& w, const Call& call) {
+  compute_type(call.in[0].dtype) == DType::f64 ? backward<double>(w, call) : backward<float>(w, call);
+}
+
+Scratch scratch(const Call& call, int) {
+  return {2 * 8 * static_cast<std::size_t>(call.in[0].layout.shape.back()), 0};
+}
+
+}  // namespace
+
+const Kernel cross_entropy_kernel{&run_forward, &scratch};
+const Kernel cross_entropy_backward_kernel{&run_backward, &scratch};
+
+}  // namespace tg::cpu::TG_ISA

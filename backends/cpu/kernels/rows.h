@@ -1,0 +1,191 @@
+// Operands as rows along one axis, for kernels that work row by row in the compute type, and loops over a
+// row's elements as vectors.
+#pragma once
+
+#include "backends/cpu/kernels/axes.h"
+#include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/simd_math.h"
+
+namespace tg::cpu::TG_ISA {
+
+// The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes.
+// A row that lies in memory as C, element after element, is used where it is; others go through a buffer of
+// n elements of C.
+template <class C>
+class AxisRows {
+ public:
+  AxisRows() = default;
+  AxisRows(const Arg& a, int axis) : data_(a.data), size_(static_cast<i64>(size_of(a.dtype))) {
+    for (int i = 0; i < a.layout.rank(); ++i)
+      if (i != axis) outer_.push({a.layout.shape[i], a.layout.strides[i], 0});
+    count = outer_.numel();
+    outer_.merge();
+    if (axis >= 0) n = a.layout.shape[axis], stride_ = a.layout.strides[axis];
+    load_ = block_load(a.dtype, compute);
+    store_ = block_store(compute, a.dtype);
+    direct = a.dtype == compute && (stride_ == 1 || n == 1);
+  }
+
+  const C* read(i64 row, C* buffer) const {
+    if (direct) return reinterpret_cast<const C*>(at(row));
+    load_(buffer, at(row), stride_, n);
+    return buffer;
+  }
+  C one(i64 row) const {  // for rows of one element
+    C v;
+    load_(&v, at(row), 0, 1);
+    return v;
+  }
+  // Where to write a row, and the call that ends it.
+  C* target(i64 row, C* buffer) const { return direct ? reinterpret_cast<C*>(at(row)) : buffer; }
+  void finish(i64 row, const C* values) const {
+    if (!direct) store_(at(row), values, stride_, n);
+  }
+
+  i64 count = 0;        // rows
+  i64 n = 1;            // elements of each
+  bool direct = false;  // used in place
+
+ private:
+  static constexpr DType compute = dtype_of<C>;
+  std::byte* at(i64 row) const {
+    i64 offset = 0;
+    for (int a = outer_.rank - 1; a > 0; --a) {
+      offset += row % outer_.axis[a].size * outer_.axis[a].in;
+      row /= outer_.axis[a].size;
+    }
+    if (outer_.rank > 0) offset += row * outer_.axis[0].in;
+    return data_ + offset * size_;
+  }
+
+  AxisList outer_;
+  std::byte* data_ = nullptr;
+  i64 size_ = 0, stride_ = 1;
+  LoadFn load_ = nullptr;
+  StoreFn store_ = nullptr;
+};
+
+// All elements of an operand in row-major order, in stretches, for kernels to which the shape means nothing.
+template <class C>
+class Flat {
+ public:
+  static constexpr i64 block = 1024;  // elements a buffer has to hold
+
+  explicit Flat(const Arg& a) : data_(a.data), size_(static_cast<i64>(size_of(a.dtype))) {
+    for (int i = 0; i < a.layout.rank(); ++i) outer_.push({a.layout.shape[i], a.layout.strides[i], 0});
+    count = outer_.numel();
+    outer_.merge();
+    if (outer_.rank > 0) inner_ = outer_.inner();
+    outer_ = outer_.outer();
+    load_ = block_load(a.dtype, dtype_of<C>);
+    store_ = block_store(dtype_of<C>, a.dtype);
+    direct_ = a.dtype == dtype_of<C> && outer_.rank == 0 && (inner_.in == 1 || inner_.size == 1);
+  }
+
+  // Elements start … start + n - 1, n ≤ block.
+  const C* read(i64 start, i64 n, C* buffer) const {
+    if (direct_) return reinterpret_cast<const C*>(data_) + start;
+    runs(start, n,
+         [&](i64 at, i64 offset, i64 m) { load_(buffer + at, data_ + offset * size_, inner_.in, m); });
+    return buffer;
+  }
+  C* target(i64 start, C* buffer) const { return direct_ ? reinterpret_cast<C*>(data_) + start : buffer; }
+  void finish(i64 start, i64 n, const C* values) const {
+    if (direct_) return;
+    runs(start, n,
+         [&](i64 at, i64 offset, i64 m) { store_(data_ + offset * size_, values + at, inner_.in, m); });
+  }
+
+  i64 count;
+
+ private:
+  template <class F>
+  TG_INLINE void runs(i64 start, i64 n, F f) const {
+    Counter row(outer_, start / inner_.size);
+    for (i64 at = 0, in_row = start % inner_.size; at < n; in_row = 0, row.next()) {
+      const i64 m = inner_.size - in_row < n - at ? inner_.size - in_row : n - at;
+      f(at, row.in + in_row * inner_.in, m);
+      at += m;
+    }
+  }
+
+  AxisList outer_;
+  Axis inner_{1, 1, 0};
+  std::byte* data_;
+  i64 size_;
+  LoadFn load_;
+  StoreFn store_;
+  bool direct_;
+};
+
+// Hands out n elements: f(start, number), at most Flat's block of them at a time, starts being multiples of
+// it.
+template <class F>
+TG_INLINE void each_block(Worker& w, i64 n, F f) {
+  constexpr i64 block = Flat<float>::block, some = 8 * block;
+  w.each((n + some - 1) / some, [&](i64 part) {
+    const i64 end = part * some + some < n ? part * some + some : n;
+    for (i64 i = part * some; i < end; i += block) f(i, end - i < block ? end - i : block);
+  });
+}
+
+// Hands out rows in parts of about 8192 elements: f(first row, one past the last).
+template <class F>
+TG_INLINE void each_rows(Worker& w, i64 rows, i64 n, F f) {
+  const i64 some = n >= 8192 ? 1 : 8192 / (n > 0 ? n : 1);
+  w.each((rows + some - 1) / some,
+         [&](i64 part) { f(part * some, part * some + some < rows ? part * some + some : rows); });
+}
+
+// ---- loops along a row: f(i, k) is given k elements from i on, k being a whole vector or what is left ----
+
+template <class C, class F>
+TG_INLINE void for_vectors(i64 n, F f) {
+  constexpr int W = lanes<vector_t<C>>;
+  i64 i = 0;
+  for (; i + W <= n; i += W) f(i, W);
+  if (i < n) f(i, static_cast<int>(n - i));
+}
+
+template <class C>
+TG_INLINE vector_t<C> load_n(const C* p, int k) {  // missing elements are 0
+  return k == lanes<vector_t<C>> ? load(p) : load_partial(p, k);
+}
+template <class C>
+TG_INLINE void store_n(C* p, vector_t<C> v, int k) {
+  if (k == lanes<vector_t<C>>)
+    store(p, v);
+  else
+    store_partial(p, v, k);
+}
+// The first k elements of v, and `other` for the rest.
+template <class C>
+TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
+  using V = vector_t<C>;
+  if (k == lanes<V>) return v;
+  C at[lanes<V>];
+  for (int i = 0; i < lanes<V>; ++i) at[i] = static_cast<C>(i);
+  return select(load(at) < splat<V>(k), v, splat<V>(other));
+}
+
+// Σ f(i, k) over a row; f gives 0 in elements beyond k. Four sums side by side hide the adder's latency.
+template <class C, class F>
+TG_INLINE C sum_of(i64 n, F f) {
+  using V = vector_t<C>;
+  constexpr int W = lanes<V>;
+  V s[4] = {};
+  i64 i = 0;
+  for (; i + 4 * W <= n; i += 4 * W)
+    for (int k = 0; k < 4; ++k) s[k] += f(i + k * W, W);
+  for (; i + W <= n; i += W) s[0] += f(i, W);
+  if (i < n) s[1] += f(i, static_cast<int>(n - i));
+  return reduce_add((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+// exp of one number, by the same arithmetic as the vectors'.
+template <class C>
+TG_INLINE C exp_of(C x) {
+  return exp(splat<vector_t<C>>(x))[0];
+}
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,123 @@
+// cross_entropy of logits x [..., V] with classes t [...]: with ξ = log Σ exp x and smoothing ε, each row's
+//   loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
+// Forward and backward read the logits once and keep only ξ: there is no second tensor of their size but z_x,
+// which may take the logits' place.
+#include "ops/cross_entropy.h"
+
+#include <numeric>
+
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+void check(const Operand& x, const Operand& targets) {
+  detail::want_float(x.dtype);
+  detail::want_rank_at_least(x, 1);
+  detail::want_index(targets.dtype);
+  Shape rows = x.shape();
+  rows.erase(rows.size() - 1);
+  if (targets.shape() != rows) throw ShapeError("wants logits [..., V] and targets [...]");
+}
+
+// [· = t] as booleans of the logits' shape.
+Tensor chosen(const Tensor& x, const Tensor& targets) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(-1)));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return equal(unsqueeze(cast(targets, i64), -1), x.graph().constant(Array::of(numbers)));
+}
+
+Tensor log_sum(const Tensor& x) {
+  const Tensor shift = stop_gradient(max(x, {-1}, true));
+  return log(sum(exp(x - shift), {-1})) + squeeze(shift, -1);
+}
+
+Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<CrossEntropyAttrs>();
+  const Tensor x = cast(in[0], compute_type(in[0].dtype())), lse = log_sum(x);
+  const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
+  Tensor loss = lse - (1 - a.smoothing) * sum(where(chosen(x, in[1]), x, 0), {-1});
+  if (a.smoothing != 0) loss = loss - a.smoothing * mean(x, {-1});
+  return {where(counts, loss, 0), where(counts, lse, 0)};
+}
+
+// As a function of x and z: ξ is made again from x, so that a second derivative needs nothing from it.
+Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<CrossEntropyAttrs>();
+  const Tensor x = cast(in[0], compute_type(in[0].dtype()));
+  const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
+  const Tensor p = exp(x - unsqueeze(log_sum(x), -1));
+  const Tensor wanted = cast(chosen(x, in[1]), x.dtype()) * (1 - a.smoothing);
+  const Tensor z = unsqueeze(where(counts, in[3], 0), -1);
+  return {cast(z * (p - wanted - a.smoothing / static_cast<double>(x.size(-1))), in[0].dtype())};
+}
+
+Cost cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  return {.flops = 20 * static_cast<double>(in[0].layout.numel())};
+}
+
+Tensors rows_of(const Tensor& x, const Tensor& targets, const CrossEntropyAttrs& a) {
+  return record_all(cross_entropy_op, {x, targets}, a);
+}
+
+constexpr Fill classes{Fill::index, 0, 7};
+
+}  // namespace
+
+const Op cross_entropy_op{
+    .name = "cross_entropy",
+    .infer =
+        [](std::span<const Operand> in, const Attrs&) {
+          check(in[0], in[1]);
+          const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
+          return std::vector<OutSpec>{row, row};
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      if (g.z[1].defined()) throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
+      return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.z[0]}, g.attrs), Tensor()};
+    },
+    .decompose = decompose,
+    .samples = []() -> std::vector<Sample> {
+      return {{"mean",
+               {{{2, 3, 7}}, {{2, 3}, classes, i64}},
+               [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; }},
+              {"ignore and smooth", {{{5, 7}}, {{5}, classes, i32}}, [](auto x) {
+                 return Tensors{cross_entropy(
+                     x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
+               }}};
+    },
+    .cost = cost};
+
+const Op cross_entropy_backward_op{
+    .name = "cross_entropy_backward",
+    .infer =
+        [](std::span<const Operand> in, const Attrs&) {
+          check(in[0], in[1]);
+          return detail::row_major_output(in[0].dtype, in[0].shape());
+        },
+    .decompose = decompose_backward,
+    .samples = []() -> std::vector<Sample> {
+      return {
+          {"smooth", {{{5, 7}}, {{5}, classes, i64}, {{5}}}, [](auto x) {
+             const CrossEntropyAttrs a{2, 0.1};
+             const Tensor lse = rows_of(x[0], x[1], a)[1];
+             return Tensors{record(cross_entropy_backward_op, {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
+           }}};
+    },
+    .cost = cost,
+    .inplace = {{0, 0}}};
+
+Tensor cross_entropy(In logits, const Tensor& targets, const CrossEntropyOptions& o) {
+  const Scope scope(logits);
+  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+    throw Error("[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) +
+                ", wanted 0 to 1 " + at_line(logits.where()));
+  const Tensor loss = rows_of(logits.tensor(), targets, {o.ignore_index, o.label_smoothing})[0];
+  if (o.reduction == Reduction::none) return loss;
+  if (o.reduction == Reduction::sum) return sum(loss);
+  const Tensor counted = sum(cast(not_equal(targets, static_cast<double>(o.ignore_index)), loss.dtype()));
+  return sum(loss) / maximum(counted, 1);
+}
+
+}  // namespace tg

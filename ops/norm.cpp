@@ -1,0 +1,186 @@
+// layer_norm: y = (x - μ)/σ ⊛ w + b with μ and σ² the mean and variance of the last axis, σ = √(σ² + eps);
+// rms_norm: y = x/σ ⊛ w with σ² the mean of squares. Fused in both directions:
+//   g = z ⊛ w, x̂ = (x - μ)/σ:  z_x = (g - mean(g) - x̂ ⊛ mean(g ⊛ x̂))/σ   (rms_norm: without mean(g)),
+//   z_w = Σ z ⊛ x̂ and z_b = Σ z over rows.
+#include "ops/norm.h"
+
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+Shape outer_shape(const Shape& shape) {
+  Shape s = shape;
+  s.erase(s.size() - 1);
+  return s;
+}
+
+void check(const Operand& x, std::span<const Operand> weights) {
+  detail::want_float(x.dtype);
+  detail::want_rank_at_least(x, 1);
+  for (const Operand& w : weights) {
+    detail::want_float(w.dtype);
+    if (w.shape() != Shape{x.shape().back()})
+      throw ShapeError("weight and bias must have the size of the last axis");
+    if (w.dtype != weights[0].dtype) throw DTypeError("weight and bias differ in dtype");
+  }
+}
+
+template <int statistics>
+std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs&) {
+  check(in[0], in.subspan(1));
+  std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
+  for (int i = 0; i < statistics; ++i)
+    out.push_back({compute_type(in[0].dtype), row_major(outer_shape(in[0].shape()))});
+  return out;
+}
+
+template <int statistics>
+std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& a) {
+  const auto& n = a.as<NormAttrs>();
+  check(in[0], in.subspan(2 + statistics));
+  std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
+  const DType weights = n.weight ? in.back().dtype : in[0].dtype;
+  for (int i = 0; i < n.weight_gradient + n.bias; ++i)
+    out.push_back({weights, row_major({in[0].shape().back()})});
+  return out;
+}
+
+template <bool centred>
+Tensors decompose_forward(std::span<const Tensor> in, const Attrs& a) {
+  const auto& n = a.as<NormAttrs>();
+  const Tensor x = cast(in[0], compute_type(in[0].dtype()));
+  const Tensor mu = mean(x, {-1}), d = centred ? x - unsqueeze(mu, -1) : x;
+  const Tensor scale = rsqrt(mean(d * d, {-1}) + n.eps);
+  Tensor y = d * unsqueeze(scale, -1);
+  if (n.weight) y = y * cast(in[1], x.dtype());
+  if (n.bias) y = y + cast(in[2], x.dtype());
+  y = cast(y, in[0].dtype());
+  return centred ? Tensors{y, mu, scale} : Tensors{y, scale};
+}
+
+// As a function of x, z and the weight: the statistics are made again from x, so that a second derivative
+// needs nothing from them.
+template <bool centred>
+Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
+  const auto& n = a.as<NormAttrs>();
+  const DType dtype = in[0].dtype(), wide = compute_type(dtype);
+  const Tensor x = cast(in[0], wide), z = cast(in[1], wide);
+  const Tensor d = centred ? x - mean(x, {-1}, true) : x;
+  const Tensor scale = rsqrt(mean(d * d, {-1}, true) + n.eps), hat = d * scale;
+  const Tensor g = n.weight ? z * cast(in.back(), wide) : z;
+  Tensor z_x = g - hat * mean(g * hat, {-1}, true);
+  if (centred) z_x = z_x - mean(g, {-1}, true);
+  Tensors out{cast(z_x * scale, dtype)};
+  const DType weights = n.weight ? in.back().dtype() : dtype;
+  const Shape row{x.size(-1)};
+  if (n.weight_gradient) out.push_back(cast(sum_to(z * hat, row), weights));
+  if (n.bias) out.push_back(cast(sum_to(z, row), weights));
+  return out;
+}
+
+template <bool centred>
+Tensors gradient(const Op& backward, const Backprop& g) {
+  const auto& n = g.attrs.as<NormAttrs>();
+  for (std::size_t i = 1; i < g.z.size(); ++i)
+    if (g.z[i].defined()) throw GradientError("the statistics of a normalisation have no gradient");
+  NormAttrs attrs = n;
+  attrs.weight_gradient = n.weight && g.wanted[1];
+  attrs.bias = n.bias && g.wanted[2];
+  Tensors in{g.in[0], g.z[0]};
+  in.insert(in.end(), g.out.begin() + 1, g.out.end());
+  if (n.weight) in.push_back(g.in[1]);
+  Tensors z = g.in[0].graph().record(backward, in, attrs, {});
+  Tensors all{z[0]};
+  std::size_t next = 1;
+  if (n.weight) all.push_back(attrs.weight_gradient ? z[next++] : Tensor());
+  if (n.bias) all.push_back(attrs.bias ? z[next] : Tensor());
+  return all;
+}
+
+Cost cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
+}
+
+Tensors forward(const Op& op, const In& x, const Tensor& weight, const Tensor& bias, double eps) {
+  if (bias.defined() && !weight.defined())
+    throw Error("[" + op.name + "] a bias needs a weight " + at_line(x.where()));
+  if (!(eps >= 0)) throw Error("[" + op.name + "] eps must not be negative " + at_line(x.where()));
+  Tensors in{x.tensor()};
+  if (weight.defined()) in.push_back(weight);
+  if (bias.defined()) in.push_back(bias);
+  return x.tensor().graph().record(op, in, NormAttrs{eps, weight.defined(), bias.defined()}, x.where());
+}
+
+// The backward op, called as a function of x, z and w.
+template <bool centred>
+Tensors sample_backward(std::span<const Tensor> x) {
+  const bool weighted = x.size() > 2;
+  const Op &op = centred ? layer_norm_op : rms_norm_op,
+           &backward = centred ? layer_norm_backward_op : rms_norm_backward_op;
+  const Tensors made = forward(op, x[0], weighted ? x[2] : Tensor(), {}, 1e-5);
+  Tensors in{x[0], x[1]};
+  in.insert(in.end(), made.begin() + 1, made.end());
+  if (weighted) in.push_back(x[2]);
+  return x[0].graph().record(backward, in, NormAttrs{1e-5, weighted, centred, weighted}, {});
+}
+
+}  // namespace
+
+const Op layer_norm_op{
+    .name = "layer_norm",
+    .infer = infer_forward<2>,
+    .vjp = [](const Backprop& g) { return gradient<true>(layer_norm_backward_op, g); },
+    .decompose = decompose_forward<true>,
+    .samples = []() -> std::vector<Sample> {
+      return {{"weight and bias",
+               {{{2, 3, 6}}, {{6}}, {{6}}},
+               [](auto x) { return Tensors{layer_norm(x[0], x[1], x[2])}; }},
+              {"weight", {{{4, 19}}, {{19}}}, [](auto x) { return Tensors{layer_norm(x[0], x[1])}; }},
+              {"plain", {{{4, 7}}}, [](auto x) { return Tensors{layer_norm(x[0])}; }}};
+    },
+    .cost = cost,
+    .inplace = {{0, 0}}};
+
+const Op rms_norm_op{
+    .name = "rms_norm",
+    .infer = infer_forward<1>,
+    .vjp = [](const Backprop& g) { return gradient<false>(rms_norm_backward_op, g); },
+    .decompose = decompose_forward<false>,
+    .samples = []() -> std::vector<Sample> {
+      return {{"weight", {{{2, 3, 6}}, {{6}}}, [](auto x) { return Tensors{rms_norm(x[0], x[1])}; }},
+              {"plain", {{{4, 19}}}, [](auto x) { return Tensors{rms_norm(x[0])}; }}};
+    },
+    .cost = cost,
+    .inplace = {{0, 0}}};
+
+const Op layer_norm_backward_op{.name = "layer_norm_backward",
+                                .infer = infer_backward<2>,
+                                .decompose = decompose_backward<true>,
+                                .samples = []() -> std::vector<Sample> {
+                                  return {
+                                      {"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
+                                      {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
+                                },
+                                .cost = cost,
+                                .inplace = {{0, 1}, {0, 0}}};
+
+const Op rms_norm_backward_op{.name = "rms_norm_backward",
+                              .infer = infer_backward<1>,
+                              .decompose = decompose_backward<false>,
+                              .samples = []() -> std::vector<Sample> {
+                                return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
+                                        {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
+                              },
+                              .cost = cost,
+                              .inplace = {{0, 1}, {0, 0}}};
+
+Tensor layer_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
+  return forward(layer_norm_op, x, weight, bias, eps)[0];
+}
+Tensor rms_norm(In x, const Tensor& weight, double eps) {
+  return forward(rms_norm_op, x, weight, {}, eps)[0];
+}
+
+}  // namespace tg

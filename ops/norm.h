@@ -1,0 +1,21 @@
+// The attributes that layer_norm and rms_norm share with their kernels.
+#pragma once
+
+#include "core/attrs.h"
+
+namespace tg {
+
+// Forward, x [..., n]: in x, then weight [n] and bias [n] if they are there; out y, then the statistics of
+// each row that the gradient needs, in the compute type: mean (layer_norm only) and 1/σ.
+// Backward: in x, z, mean (layer_norm only), 1/σ, then weight; out z_x, then z_weight and z_bias if wanted.
+struct NormAttrs {
+  double eps;
+  bool weight, bias;  // backward: bias means that z_bias is wanted
+  bool weight_gradient = false;
+  void fields(auto&& field) const {
+    field("eps", eps), field("weight", weight), field("bias", bias);
+    field("weight_gradient", weight_gradient);
+  }
+};
+
+}  // namespace tg

@@ -1,0 +1,141 @@
+// Random numbers: dropout, and tensors filled from a distribution. Every number is a function of (seed, step,
+// stream, element), so it does not depend on threads or backend, and computing it again gives it again.
+#include "ops/random.h"
+
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+void want_state(const Operand& rng) {
+  if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("wants the graph's rng() {seed, step}");
+}
+
+// The graph's random state, made now if need be, so that the stream that is taken next is the node's own.
+struct Source {
+  Tensor state;
+  std::uint64_t stream;
+};
+Source source(Graph& graph, const std::source_location& where) {
+  const Tensor state = graph.rng(where);
+  return {state, graph.nodes().size()};
+}
+
+std::vector<OutSpec> infer_fill(std::span<const Operand> in, const Attrs& a) {
+  want_state(in[0]);
+  const auto& r = a.as<RandomAttrs>();
+  return detail::row_major_output(r.dtype, r.shape);
+}
+
+Tensor fill(const Op& op, Graph& graph, const Shape& shape, double a, double b, DType dtype,
+            const std::source_location& where) {
+  const Source s = source(graph, where);
+  return graph.record(op, std::span(&s.state, 1), RandomAttrs{shape, dtype, a, b, s.stream}, where)[0];
+}
+
+void want_float(const Op& op, DType dtype, const std::source_location& where) {
+  if (!is_float(dtype))
+    throw DTypeError("[" + op.name + "] wants a floating dtype, got " + std::string(name_of(dtype)) + " " +
+                     at_line(where));
+}
+
+// Samples draw with a stream of their own each, so that what they give does not depend on the graph before.
+template <const Op& op, DType dtype>
+std::vector<Sample> fill_samples() {
+  return {{"3d", {{{2, 3, 5}}}, [](std::span<const Tensor> x) {
+             Graph& g = x[0].graph();
+             const Tensor state = g.rng();
+             return g.record(op, std::span(&state, 1), RandomAttrs{{2, 3, 5}, dtype, 0.25, 4, 7}, {});
+           }}};
+}
+
+Cost draw_cost(std::span<const Operand>, std::span<const Operand> out, const Attrs&) {
+  return {.flops = 40 * static_cast<double>(out[0].layout.numel())};
+}
+
+}  // namespace
+
+// y = keep ⊛ x / (1 - p); the gradient is the same op on z.
+const Op dropout_op{
+    .name = "dropout",
+    .infer =
+        [](std::span<const Operand> in, const Attrs&) {
+          detail::want_float(in[0].dtype);
+          want_state(in[1]);
+          return detail::row_major_output(in[0].dtype, in[0].shape());
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      return {record(dropout_op, {g.z[0], g.in[1]}, g.attrs), Tensor()};
+    },
+    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+      const auto& d = a.as<DropoutAttrs>();
+      const Tensor dropped =
+          record(bernoulli_op, {in[1]}, RandomAttrs{in[0].shape(), boolean, d.p, 0, d.stream});
+      return {where(dropped, 0, in[0] * (1 / (1 - d.p)))};
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"2d", {{{6, 7}}}, [](auto x) {
+                 return Tensors{record(dropout_op, {x[0], x[0].graph().rng()}, DropoutAttrs{0.3, 7})};
+               }}};
+    },
+    .cost = draw_cost,
+    .inplace = {{0, 0}}};
+
+const Op uniform_op{.name = "uniform",
+                    .infer = infer_fill,
+                    .not_differentiable = "it has no inputs that can change by little",
+                    .samples = fill_samples<uniform_op, f32>,
+                    .cost = draw_cost};
+const Op normal_op{.name = "normal",
+                   .infer = infer_fill,
+                   .not_differentiable = "it has no inputs that can change by little",
+                   .samples = fill_samples<normal_op, f32>,
+                   .cost = draw_cost};
+const Op bernoulli_op{.name = "bernoulli",
+                      .infer = infer_fill,
+                      .not_differentiable = "its result is boolean",
+                      .samples = fill_samples<bernoulli_op, boolean>,
+                      .cost = draw_cost};
+const Op randint_op{.name = "randint",
+                    .infer = infer_fill,
+                    .not_differentiable = "its result is an integer",
+                    .samples = fill_samples<randint_op, i64>,
+                    .cost = draw_cost};
+
+Tensor dropout(In x, double p, bool training) {
+  if (!(p >= 0 && p <= 1))
+    throw Error("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1 " +
+                at_line(x.where()));
+  if (!training || p == 0) return x.tensor();
+  if (p == 1) return zeros_like(x);
+  const Source s = source(x.tensor().graph(), x.where());
+  return record(dropout_op, {x, s.state}, DropoutAttrs{p, s.stream});
+}
+
+Tensor uniform(Graph& graph, const Shape& shape, double low, double high, DType dtype,
+               std::source_location where) {
+  want_float(uniform_op, dtype, where);
+  return fill(uniform_op, graph, shape, low, high, dtype, where);
+}
+Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType dtype,
+              std::source_location where) {
+  want_float(normal_op, dtype, where);
+  return fill(normal_op, graph, shape, mean, std, dtype, where);
+}
+Tensor bernoulli(Graph& graph, const Shape& shape, double p, std::source_location where) {
+  if (!(p >= 0 && p <= 1))
+    throw Error("[bernoulli] the probability is " + std::to_string(p) + ", wanted 0 to 1 " + at_line(where));
+  return fill(bernoulli_op, graph, shape, p, 0, boolean, where);
+}
+Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype,
+               std::source_location where) {
+  constexpr std::int64_t exact = std::int64_t{1} << 53;
+  if (!is_int(dtype) || !(low < high) || low < -exact || high > exact)
+    throw Error("[randint] wants an integer dtype and low < high within ±2^53, got " +
+                std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " + std::to_string(high) +
+                " " + at_line(where));
+  return fill(randint_op, graph, shape, static_cast<double>(low), static_cast<double>(high), dtype, where);
+}
+
+}  // namespace tg
