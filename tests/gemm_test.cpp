@@ -175,6 +175,15 @@ TEST(Gemm, TakesEveryFloatType) {
   check({1, 37, 50, 41, "row", "column", "strided", "full", DType::f16, DType::f32});
 }
 
+TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (i64 m = 1; m <= 9; ++m) {
+      check({2, m, 35, 77, "row", "column", "row", "full", t, t});
+      check({1, 35, m, 64, "row", "column", "row", "bias", t, t});
+    }
+  check({1, 1, 40, 77, "padded", "column", "strided", "self", DType::bf16, DType::f32});
+}
+
 TEST(Gemm, SplitsLongInnerSizes) {
   for (const char* a : {"row", "column"})
     for (const char* b : {"row", "column"}) {

@@ -42,21 +42,24 @@ bool is_empty(const Gemm& g) {
   return g.m == 0 || g.n == 0;
 }
 
-// C with unit row stride is C^T with unit column stride: swap the roles of A and B.
-Gemm normalised(Gemm g) {
-  if (g.c.col == 1 || g.c.row != 1) return g;
-  const i64 m = g.m;
-  g.m = g.n;
-  g.n = m;
-  const Gemm::Operand a = g.a;
-  g.a = g.b;
-  g.b = a;
-  for (Gemm::Operand* x : {&g.a, &g.b, &g.c, &g.d}) {
-    const i64 row = x->row;
-    x->row = x->col;
-    x->col = row;
-  }
+template <class E>
+void swap(E& a, E& b) {
+  const E t = a;
+  a = b;
+  b = t;
+}
+
+// C^T = B^T·A^T.
+Gemm swapped(Gemm g) {
+  swap(g.m, g.n);
+  swap(g.a, g.b);
+  for (Gemm::Operand* x : {&g.a, &g.b, &g.c, &g.d}) swap(x->row, x->col);
   return g;
+}
+
+// C with unit row stride is C^T with unit column stride.
+Gemm normalised(const Gemm& g) {
+  return g.c.col == 1 || g.c.row != 1 ? g : swapped(g);
 }
 
 template <class T>
@@ -245,6 +248,107 @@ void run(const Gemm& g, Worker& w) {
     }
 }
 
+// ---- few rows times long contiguous columns (decoding with a transposed weight): dot products, nothing
+// packed ----
+
+constexpr i64 dot_rows = 8;
+
+bool is_dots(const Gemm& g) {
+  return g.a.col == 1 && g.b.row == 1 && (g.m < g.n ? g.m : g.n) <= dot_rows && g.k >= 2 * Tile<float>::width;
+}
+
+// c[i·row + j·col] = Σ_p a(i, p)·b(p, j) + d for M rows and J columns, whose elements along k are contiguous.
+template <class S, int M, int J>
+void dots(i64 k, const S* a, i64 a_row, const S* b, i64 b_col, compute_t<S> sums[M][J]) {
+  using V = vector_t<S>;
+  constexpr int W = lanes<V>;
+  V sum[M][J] = {};
+  const auto step = [&](i64 p, auto&& read) {
+    V bv[J];
+#pragma GCC unroll 4
+    for (int j = 0; j < J; ++j) bv[j] = read(b + j * b_col + p);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) {
+      const V av = read(a + i * a_row + p);
+#pragma GCC unroll 4
+      for (int j = 0; j < J; ++j) sum[i][j] = fma(av, bv[j], sum[i][j]);
+    }
+  };
+  i64 p = 0;
+  for (; p + W <= k; p += W)
+    step(
+        p, [](const S* from) __attribute__((always_inline)) { return load(from); });
+  if (p < k)
+    step(
+        p, [rest = static_cast<int>(k - p)](const S* from)
+               __attribute__((always_inline)) { return load_partial(from, rest); });
+  for (int i = 0; i < M; ++i)
+    for (int j = 0; j < J; ++j) sums[i][j] = reduce_add(sum[i][j]);
+}
+
+template <class S, int M>
+void dot_columns(const Gemm& g, const S* a, const S* b, i64 item, i64 j0, i64 j1) {
+  using T = compute_t<S>;
+  constexpr int J = M <= 4 ? 4 : 2;
+  const i64 c_at = batch_offset(g, g.c, item), d_at = batch_offset(g, g.d, item);
+  for (i64 j = j0; j < j1;) {
+    T sums[M][J];
+    const int columns = j1 - j >= J ? J : 1;
+    if (columns == J) {
+      dots<S, M, J>(g.k, a, g.a.row, b + j * g.b.col, g.b.col, sums);
+    } else {
+      T one[M][1];
+      dots<S, M, 1>(g.k, a, g.a.row, b + j * g.b.col, g.b.col, one);
+      for (int i = 0; i < M; ++i) sums[i][0] = one[i][0];
+    }
+    with_storage<T>(g.out_type, [&](auto* tag) {
+      using O = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+      for (int i = 0; i < M; ++i)
+        for (int q = 0; q < columns; ++q) {
+          T sum = sums[i][q];
+          if (g.d.data)
+            sum += static_cast<T>(static_cast<const O*>(g.d.data)[d_at + i * g.d.row + (j + q) * g.d.col]);
+          static_cast<O*>(g.c.data)[c_at + i * g.c.row + (j + q) * g.c.col] = static_cast<O>(sum);
+        }
+    });
+    j += columns;
+  }
+}
+
+template <class T>
+void run_dots(const Gemm& given, Worker& w) {
+  const Gemm g = given.m <= given.n ? given : swapped(given);
+  if (is_empty(g)) return;
+  i64 batches = 1;
+  for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
+  const i64 span = 32, blocks = ceil_div(g.n, span);  // columns
+  w.each(batches * blocks, [&](i64 part) {
+    const i64 item = part / blocks, j0 = part % blocks * span, j1 = at_most(g.n, j0 + span);
+    with_storage<T>(g.type, [&](auto* tag) {
+      using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+      const S *a = element<T, S>(g, g.a, item, 0, 0), *b = element<T, S>(g, g.b, item, 0, 0);
+      switch (g.m) {
+        case 1:
+          return dot_columns<S, 1>(g, a, b, item, j0, j1);
+        case 2:
+          return dot_columns<S, 2>(g, a, b, item, j0, j1);
+        case 3:
+          return dot_columns<S, 3>(g, a, b, item, j0, j1);
+        case 4:
+          return dot_columns<S, 4>(g, a, b, item, j0, j1);
+        case 5:
+          return dot_columns<S, 5>(g, a, b, item, j0, j1);
+        case 6:
+          return dot_columns<S, 6>(g, a, b, item, j0, j1);
+        case 7:
+          return dot_columns<S, 7>(g, a, b, item, j0, j1);
+        default:
+          return dot_columns<S, 8>(g, a, b, item, j0, j1);
+      }
+    });
+  });
+}
+
 template <class T>
 ScratchSize scratch(const Gemm& g, int threads) {
   if (is_empty(g)) return {};
@@ -257,11 +361,13 @@ ScratchSize scratch(const Gemm& g, int threads) {
 }  // namespace
 
 ScratchSize gemm_scratch(const Gemm& g, int threads) {
+  if (is_dots(g)) return {};
   const Gemm n = normalised(g);
   return g.type == DType::f64 ? scratch<double>(n, threads) : scratch<float>(n, threads);
 }
 
 void gemm(const Gemm& g, Worker& worker) {
+  if (is_dots(g)) return g.type == DType::f64 ? run_dots<double>(g, worker) : run_dots<float>(g, worker);
   const Gemm n = normalised(g);
   if (g.type == DType::f64) {
     run<double>(n, worker);
