@@ -88,7 +88,7 @@ struct Case {
   i64 batch, m, n, k;
   std::string a = "row", b = "row", c = "row", d = "none";
   DType type = DType::f32, out = DType::f32;
-  bool share_b = false;
+  bool share_b = false, bf16_dot = false;
 };
 
 // Unit roundoff of what the product is computed and stored in.
@@ -133,6 +133,7 @@ void check(const Case& x) {
       if (x.d == "bias") g.d = d.operand(), g.d.row = 0, g.d.batch_strides[0] = 0;
       if (x.d == "full") g.d = d.operand();
       if (x.d == "self") g.d = g.c;
+      g.bf16_dot = x.bf16_dot;
       run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
       std::size_t at = 0;
       for (i64 e = 0; e < x.batch; ++e)
@@ -183,6 +184,17 @@ TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
     }
   check({1, 1, 40, 77, "padded", "column", "strided", "self", DType::bf16, DType::f32});
 }
+
+#if defined(__x86_64__)
+TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
+  if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
+  for (const char* a : {"row", "column", "strided", "padded"})
+    for (const char* b : {"row", "column", "strided", "padded"})
+      for (const i64 k : {1, 2, 41, 64, 801})
+        check({2, 37, 50, k, a, b, "row", "bias", DType::bf16, DType::f32, false, true});
+  check({1, 300, 270, 801, "row", "row", "row", "none", DType::bf16, DType::bf16, false, true});
+}
+#endif
 
 TEST(Gemm, SplitsLongInnerSizes) {
   for (const char* a : {"row", "column"})

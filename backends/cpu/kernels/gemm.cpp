@@ -21,6 +21,8 @@ i64 at_least(i64 a, i64 b) {
 // Everything that follows from shapes, strides, types and the number of threads.
 struct Plan {
   i64 batches;
+  bool pairs;  // of bf16 along k, in the place of an f32
+  i64 k;       // elements, or pairs, along k
   bool pack_a, pack_b, shared_b, own_c;
   i64 k_chunks;                            // chunk q is [q·k/k_chunks, (q+1)·k/k_chunks)
   i64 pass;                                // columns whose B is packed at a time, a multiple of the panel
@@ -28,7 +30,7 @@ struct Plan {
   i64 column_blocks;                       // of a pass
   i64 a_elements, b_elements, c_elements;  // scratch, per thread (b: or shared)
 
-  i64 k_start(i64 k, i64 q) const { return q * k / k_chunks; }
+  i64 k_start(i64 q) const { return q * k / k_chunks; }
 };
 
 constexpr i64 k_block = 384;    // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2
@@ -70,8 +72,14 @@ Plan plan_for(const Gemm& g, int threads) {
   for (int i = 0; i < g.batch_rank; ++i) p.batches *= g.batch[i];
   const bool native = size_of(g.type) == sizeof(T);
   p.own_c = g.c.col != 1 || size_of(g.out_type) != sizeof(T) || (g.d.data && g.d.col != 1);
-  p.k_chunks = at_least(1, ceil_div(g.k, k_block));
-  const i64 k_longest = ceil_div(g.k, p.k_chunks);
+#if defined(TG_BF16_PAIRS)
+  p.pairs = g.bf16_dot && g.type == DType::bf16;
+#else
+  p.pairs = false;
+#endif
+  p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
+  p.k_chunks = at_least(1, ceil_div(p.k, k_block));
+  const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
   // In place, rows of B must not fall into the same sets of L1; packing pays when many rows of C share it.
   const bool b_collides = g.b.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
@@ -81,7 +89,7 @@ Plan plan_for(const Gemm& g, int threads) {
 
   const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 6e7;
-  p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, g.k) / N * N);
+  p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, p.k) / N * N);
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
@@ -101,7 +109,7 @@ Plan plan_for(const Gemm& g, int threads) {
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
   p.a_elements = p.pack_a ? rows * k_longest : 0;
-  p.b_elements = !p.pack_b ? 0 : (p.shared_b ? p.pass : columns) * g.k;
+  p.b_elements = !p.pack_b ? 0 : (p.shared_b ? p.pass : columns) * p.k;
   p.c_elements = p.own_c ? rows * columns : 0;
   return p;
 }
@@ -125,9 +133,30 @@ const S* element(const Gemm& g, const Gemm::Operand& x, i64 item, i64 i, i64 j) 
   return static_cast<const S*>(x.data) + batch_offset(g, x, item) + i * x.row + j * x.col;
 }
 
-// B[k0:k1, j0:j1] into panels.
+// A[i0:i1, k0:k1] into chunks, B[k0:k1, j0:j1] into panels; k0 and k1 as Plan::k counts.
 template <class T>
-void pack_b(const Gemm& g, i64 item, i64 k0, i64 k1, i64 j0, i64 j1, T* to) {
+void pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
+#if defined(TG_BF16_PAIRS)
+  if constexpr (sizeof(T) == 4)
+    if (p.pairs)
+      return pack_left_pairs(i1 - i0, at_most(2 * k1, g.k) - 2 * k0,
+                             element<T, bfloat16>(g, g.a, item, i0, 2 * k0), g.a.row, g.a.col, to);
+#endif
+  (void)p;
+  with_storage<T>(g.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    pack_left(i1 - i0, k1 - k0, element<T, S>(g, g.a, item, i0, k0), g.a.row, g.a.col, to);
+  });
+}
+template <class T>
+void pack_b(const Gemm& g, const Plan& p, i64 item, i64 k0, i64 k1, i64 j0, i64 j1, T* to) {
+#if defined(TG_BF16_PAIRS)
+  if constexpr (sizeof(T) == 4)
+    if (p.pairs)
+      return pack_right_pairs(at_most(2 * k1, g.k) - 2 * k0, j1 - j0,
+                              element<T, bfloat16>(g, g.b, item, 2 * k0, j0), g.b.row, g.b.col, to);
+#endif
+  (void)p;
   with_storage<T>(g.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     pack_right(k1 - k0, j1 - j0, element<T, S>(g, g.b, item, k0, j0), g.b.row, g.b.col, to);
@@ -170,15 +199,12 @@ void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j
     if (g.d.data) d = element<T, T>(g, g.d, item, i0, j0), ldd = g.d.row;
   }
   for (i64 q = 0; q < p.k_chunks; ++q) {
-    const i64 k0 = p.k_start(g.k, q), k1 = p.k_start(g.k, q + 1), k = k1 - k0;
+    const i64 k0 = p.k_start(q), k1 = p.k_start(q + 1), k = k1 - k0;
     Left<T> a{scratch_a, 0, 0, Form::packed};
     if (!p.pack_a) {
       a = {element<T, T>(g, g.a, item, i0, k0), g.a.row, g.a.col};
     } else {
-      with_storage<T>(g.type, [&](auto* tag) {
-        using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-        pack_left(m, k, element<T, S>(g, g.a, item, i0, k0), g.a.row, g.a.col, scratch_a);
-      });
+      pack_a(g, p, item, i0, i1, k0, k1, scratch_a);
     }
     Right<T> b{nullptr, 0, Form::packed};
     if (packed) {
@@ -186,7 +212,16 @@ void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j
     } else {
       b = {element<T, T>(g, g.b, item, k0, j0), g.b.row};
     }
-    multiply(m, n, k, a, b, c, ldc, d, ldd);
+#if defined(TG_BF16_PAIRS)
+    if constexpr (sizeof(T) == 4) {
+      if (p.pairs) {
+        multiply_pairs(m, n, k, a, b, c, ldc, d, ldd);
+      } else {
+        multiply(m, n, k, a, b, c, ldc, d, ldd);
+      }
+    } else
+#endif
+      multiply(m, n, k, a, b, c, ldc, d, ldd);
     d = c;
     ldd = ldc;
   }
@@ -217,8 +252,7 @@ void run(const Gemm& g, Worker& w) {
       const i64 columns = ceil_div(j1 - j0, N) * N;
       if (p.pack_b)
         for (i64 q = 0; q < p.k_chunks; ++q)
-          pack_b<T>(g, item, p.k_start(g.k, q), p.k_start(g.k, q + 1), j0, j1,
-                    own_b + p.k_start(g.k, q) * columns);
+          pack_b<T>(g, p, item, p.k_start(q), p.k_start(q + 1), j0, j1, own_b + p.k_start(q) * columns);
       block<T>(g, p, item, i * g.m / p.row_blocks, (i + 1) * g.m / p.row_blocks, j0, j1,
                p.pack_b ? own_b : nullptr, columns, 0, a, own);
     });
@@ -233,8 +267,8 @@ void run(const Gemm& g, Worker& w) {
       if (item + pass > 0) w.barrier();  // the packed B of the pass before is free
       w.each(panels * p.k_chunks, [&](i64 part) {
         const i64 q = part / panels, j = part % panels * N;
-        const i64 k0 = p.k_start(g.k, q), k1 = p.k_start(g.k, q + 1);
-        pack_b<T>(g, item, k0, k1, start + j, at_most(g.n, start + j + N),
+        const i64 k0 = p.k_start(q), k1 = p.k_start(q + 1);
+        pack_b<T>(g, p, item, k0, k1, start + j, at_most(g.n, start + j + N),
                   shared + k0 * columns + j * (k1 - k0));
       });
       w.barrier();

@@ -7,9 +7,33 @@ template <class T>
 using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
                         const T* d, i64 ldd, int tail, const char* next, i64 step);
 
+// sum + a·b, or with pairs of bf16 in each lane sum + a.first·b.first + a.second·b.second.
+template <bool Pairs, class V>
+TG_INLINE V multiply_add(V a, V b, V sum) {
+#if defined(TG_BF16_PAIRS)
+  if constexpr (Pairs) {  // an instruction that the rest of this instruction set does without
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+  }
+#endif
+  return fma(a, b, sum);
+}
+
+// The element at p in every lane; a pair is moved as the integer it is stored as.
+template <bool Pairs, class T>
+TG_INLINE vector_t<T> broadcast(const T* p) {
+  if constexpr (Pairs) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return bits_as<vector_t<T>>(splat<U32>(bits));
+  } else {
+    return splat<vector_t<T>>(*p);
+  }
+}
+
 // One tile of M rows and N vectors; the last vector has `tail` columns. Partial: the last vector of B must
 // not be read beyond them.
-template <class T, int M, int N, bool Partial>
+template <class T, int M, int N, bool Partial, bool Pairs = false>
 void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
             int tail, const char* next, i64 step) {
   using V = vector_t<T>;
@@ -32,9 +56,9 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
       bv[j] = Partial && j == N - 1 ? load_partial(b + j * W, tail) : load(b + j * W);
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
-      const V av = splat<V>(row[i / 3][(i % 3) * a_row]);
+      const V av = broadcast<Pairs>(row[i / 3] + (i % 3) * a_row);
 #pragma GCC unroll 8
-      for (int j = 0; j < N; ++j) sum[i][j] = fma(av, bv[j], sum[i][j]);
+      for (int j = 0; j < N; ++j) sum[i][j] = multiply_add<Pairs>(av, bv[j], sum[i][j]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < (M + 2) / 3; ++i) row[i] += a_col;
@@ -78,10 +102,18 @@ template <class T>
 using AllKernels = Kernels<T, 0, 1, 2, 3>;
 #endif
 
-}  // namespace
+#if defined(TG_BF16_PAIRS)
+template <int... I>
+struct PairKernels {  // of packed operands only
+  static constexpr Kernel<float> two[] = {kernel<float, I + 1, 2, false, true>...};
+  static constexpr Kernel<float> one[] = {kernel<float, I + 1, 1, false, true>...};
+  static constexpr const Kernel<float>*two_partial = two, *one_partial = one, *many = two;
+};
+using AllPairKernels = PairKernels<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13>;
+#endif
 
-template <class T>
-void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd) {
+template <class K, class T>
+void run_tiles(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd) {
   if (m <= 0) return;
   constexpr int W = Tile<T>::width;
   const RowChunks<T> chunks(m);
@@ -94,7 +126,6 @@ void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T
     const i64 columns = whole ? span : left < 2 * W ? left : 2 * W;
     const int tail = static_cast<int>(whole || columns == 2 * W ? W : two ? columns - W : columns);
     const bool partial = tail < W && b.form == Form::direct;
-    using K = AllKernels<T>;
     const Kernel<T>* kernels = whole && few   ? K::many
                                : whole || two ? (partial ? K::two_partial : K::two)
                                               : (partial ? K::one_partial : K::one);
@@ -113,6 +144,20 @@ void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T
     j += columns;
   }
 }
+
+}  // namespace
+
+template <class T>
+void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd) {
+  run_tiles<AllKernels<T>>(m, n, k, a, b, c, ldc, d, ldd);
+}
+
+#if defined(TG_BF16_PAIRS)
+void multiply_pairs(i64 m, i64 n, i64 k, Left<float> a, Right<float> b, float* c, i64 ldc, const float* d,
+                    i64 ldd) {
+  run_tiles<AllPairKernels>(m, n, k, a, b, c, ldc, d, ldd);
+}
+#endif
 
 template void multiply<float>(i64, i64, i64, Left<float>, Right<float>, float*, i64, const float*, i64);
 template void multiply<double>(i64, i64, i64, Left<double>, Right<double>, double*, i64, const double*, i64);

@@ -50,4 +50,12 @@ struct Right {  // B[k×n]
 template <class T>
 void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd);
 
+// The same with pairs of bf16 in each f32 place: element (i, p) of A is A(i, 2p), A(i, 2p + 1), and so for B;
+// k counts pairs; both operands packed. Only where the processor has avx512_bf16.
+#if TG_VECTOR_BYTES == 64 && defined(__GNUC__) && !defined(__clang__)
+#define TG_BF16_PAIRS
+void multiply_pairs(i64 m, i64 n, i64 k, Left<float> a, Right<float> b, float* c, i64 ldc, const float* d,
+                    i64 ldd);
+#endif
+
 }  // namespace tg::cpu::TG_ISA

@@ -146,6 +146,65 @@ void pack_right(i64 k, i64 n, const S* from, i64 row, i64 col, compute_t<S>* to)
   }
 }
 
+// ---- pairs of bf16 along k, each in the place of an f32; an odd k ends in a pair with 0 ----
+
+TG_INLINE float pair_of(const bfloat16* first, const bfloat16* second) {
+  const std::uint32_t bits = first->bits | (second ? static_cast<std::uint32_t>(second->bits) << 16 : 0u);
+  return __builtin_bit_cast(float, bits);
+}
+TG_INLINE F32 pairs_of(const bfloat16* first, const bfloat16* second) {  // a vector of each, side by side
+  const U32 high = second ? (U32)load(second) : U32{};
+  return (F32)((U32)load(first) >> 16 | high);
+}
+
+// A(i, p), i < m, p < k, into packed chunks of pairs: m·⌈k/2⌉ places.
+inline void pack_left_pairs(i64 m, i64 k, const bfloat16* from, i64 row, i64 col, float* to) {
+  const i64 pairs = (k + 1) / 2;
+  if (col == 1 && row % 2 == 0 && k % 2 == 0)
+    return pack_left(m, pairs, reinterpret_cast<const float*>(from), row / 2, 1, to);
+  constexpr int W = lanes<F32>;
+  const RowChunks<float> chunks(m);
+  for (i64 p = 0; p < pairs; ++p) {
+    const bfloat16* first = from + 2 * p * col;
+    const bool whole = 2 * p + 1 < k;
+    for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
+      const i64 i0 = chunks.start(chunk), rows = chunks.start(chunk + 1) - i0;
+      float* out = to + i0 * pairs + p * rows;
+      i64 r = 0;
+      if (row == 1 && i0 + W <= m && rows <= W) {
+        store_partial(out, pairs_of(first + i0, whole ? first + col + i0 : nullptr), static_cast<int>(rows));
+        r = rows;
+      }
+      for (; r < rows; ++r) {
+        const bfloat16* at = first + (i0 + r) * row;
+        out[r] = pair_of(at, whole ? at + col : nullptr);
+      }
+    }
+  }
+}
+
+// B(p, j), p < k, j < n, into packed panels of pairs: ⌈k/2⌉·(n up to Tile::columns) places.
+inline void pack_right_pairs(i64 k, i64 n, const bfloat16* from, i64 row, i64 col, float* to) {
+  const i64 pairs = (k + 1) / 2;
+  if (row == 1 && col % 2 == 0 && k % 2 == 0)
+    return pack_right(pairs, n, reinterpret_cast<const float*>(from), 1, col / 2, to);
+  constexpr int W = lanes<F32>, N = Tile<float>::columns;
+  for (i64 j = 0; j < n; j += N, to += pairs * N) {
+    const i64 columns = n - j < N ? n - j : N;
+    for (i64 p = 0; p < pairs; ++p) {
+      const bfloat16* first = from + 2 * p * row + j * col;
+      const bool whole = 2 * p + 1 < k;
+      float* out = to + p * N;
+      i64 c = 0;
+      if (col == 1)
+        for (; c + W <= columns; c += W)
+          store(out + c, pairs_of(first + c, whole ? first + row + c : nullptr));
+      for (; c < columns; ++c) out[c] = pair_of(first + c * col, whole ? first + c * col + row : nullptr);
+      for (; c < N; ++c) out[c] = 0;
+    }
+  }
+}
+
 // Calls f with a null pointer of the storage type of a float dtype that is computed in T.
 template <class T, class F>
 TG_INLINE void with_storage(DType t, F&& f) {
