@@ -2,6 +2,7 @@
 // g scaled, t the number of the step, from 1, η the learning rate and λ the decay:
 //   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
+// A scale of 0 skips the step: p, m and v stay what they are, whatever g holds.
 #include "ops/adamw.h"
 
 #include "ops/common.h"
@@ -37,29 +38,33 @@ Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor pace = cast(rate / (1 - pow(a.beta1, t)), wide);
   const Tensor correction = cast(rsqrt(1 - pow(a.beta2, t)), wide);
   const Tensor p = keep * cast(in[0], wide) - pace * m / (sqrt(v) * correction + a.eps);
-  return {cast(p, dtype), cast(m, in[2].dtype()), cast(v, in[3].dtype())};
+  const Tensor taken = not_equal(scalar(in[6]), 0);
+  return {where(taken, cast(p, dtype), in[0]), where(taken, cast(m, in[2].dtype()), in[2]),
+          where(taken, cast(v, in[3].dtype()), in[3])};
 }
 
 }  // namespace
 
-const Op adamw_op{
-    .name = "adamw",
-    .infer = infer,
-    .not_differentiable = "it is an optimizer's update",
-    .decompose = decompose,
-    .samples = []() -> std::vector<Sample> {
-      const Fill positive{Fill::uniform, 0.1, 1};
-      return {{"2d",
-               {{{3, 5}}, {{3, 5}}, {{3, 5}}, {{3, 5}, positive}, {{}, {Fill::index, 1, 9}, i64}},
-               [](auto x) {
-                 const auto [p, m, v] = adamw(x[0], x[1], x[2], x[3], 0.01, x[4], 0.5);
-                 return Tensors{p, m, v};
-               }}};
-    },
-    .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
-      return {.flops = 15 * static_cast<double>(in[0].layout.numel())};
-    },
-    .inplace = {{0, 0}, {1, 2}, {2, 3}}};
+const Op adamw_op{.name = "adamw",
+                  .infer = infer,
+                  .not_differentiable = "it is an optimizer's update",
+                  .decompose = decompose,
+                  .samples = []() -> std::vector<Sample> {
+                    const Fill positive{Fill::uniform, 0.1, 1};
+                    const std::vector<SampleInput> inputs = {
+                        {{3, 5}}, {{3, 5}}, {{3, 5}}, {{3, 5}, positive}, {{}, {Fill::index, 1, 9}, i64}};
+                    const auto step = [](double scale) {
+                      return [scale](std::span<const Tensor> x) {
+                        const auto [p, m, v] = adamw(x[0], x[1], x[2], x[3], 0.01, x[4], scale);
+                        return Tensors{p, m, v};
+                      };
+                    };
+                    return {{"2d", inputs, step(0.5)}, {"skipped", inputs, step(0)}};
+                  },
+                  .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
+                    return {.flops = 15 * static_cast<double>(in[0].layout.numel())};
+                  },
+                  .inplace = {{0, 0}, {1, 2}, {2, 3}}};
 
 std::array<Tensor, 3> adamw(In p, const Tensor& g, const Tensor& m, const Tensor& v, In learning_rate,
                             In step, In scale, const AdamWOptions& o) {

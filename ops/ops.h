@@ -143,8 +143,9 @@ Tensor bernoulli(Graph& graph, const Shape& shape, double p,
 Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype = i64,
                std::source_location where = std::source_location::current());  // low ≤ x < high
 
-// adamw.cpp: {p', m', v'} after one step with gradient scale·g; step counts from 1. The scalars may be
-// numbers or tensors of one element. For assigning to the parameters that p, m and v are.
+// adamw.cpp: {p', m', v'} after one step with gradient scale·g; step counts from 1. A scale of 0 skips the
+// step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. For assigning to
+// the parameters that p, m and v are.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };

@@ -21,7 +21,8 @@ void run_as(Worker& w, const Call& call) {
   constexpr i64 block = Flat<C>::block;
   const auto& a = call.attrs->as<AdamWAttrs>();
   const double rate = scalar(call.in[4]), t = scalar(call.in[5]);
-  const V scale = splat<V>(scalar(call.in[6])), keep = splat<V>(1 - rate * a.weight_decay);
+  const double factor = scalar(call.in[6]);
+  const V scale = splat<V>(factor), keep = splat<V>(1 - rate * a.weight_decay);
   const V pace = splat<V>(rate / (1 - ::pow(a.beta1, t)));
   const V correction = splat<V>(1 / ::sqrt(1 - ::pow(a.beta2, t))), eps = splat<V>(a.eps);
   const V b1 = splat<V>(a.beta1), b2 = splat<V>(a.beta2);
@@ -35,6 +36,12 @@ void run_as(Worker& w, const Call& call) {
     C *po = new_p.target(start, buffer + 4 * block), *mo = new_m.target(start, buffer + 5 * block),
       *vo = new_v.target(start, buffer + 6 * block);
     for_vectors<C>(n, [&](i64 i, int k) {
+      if (factor == 0) {
+        store_n(mo + i, load_n(mi + i, k), k);
+        store_n(vo + i, load_n(vi + i, k), k);
+        store_n(po + i, load_n(pi + i, k), k);
+        return;
+      }
       const V gs = load_n(gi + i, k) * scale;
       const V m1 = b1 * load_n(mi + i, k) + c1 * gs, v1 = b2 * load_n(vi + i, k) + c2 * gs * gs;
       store_n(mo + i, m1, k);
