@@ -1,0 +1,69 @@
+#include "nn/layers.h"
+
+#include "ops/ops.h"
+
+namespace tg {
+
+namespace {
+
+Tensor node_of(const Parameter& p, const In& beside) {
+  return beside.tensor().graph().param(p, beside.where());
+}
+
+}  // namespace
+
+Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
+    : name_(at.name()),
+      weight_(at.create("weight", {out, in}, Init::normal(options.std))),
+      has_bias_(options.bias) {
+  if (has_bias_) bias_ = at.create("bias", {out}, Init::zeros());
+}
+
+Tensor Linear::operator()(In x, Tensor residual) const {
+  const Scope scope(name_, x.where());
+  const Tensor w = transpose(node_of(weight_, x), 0, 1);
+  const Tensor b = has_bias_ ? node_of(bias_, x) : Tensor();
+  if (!residual.defined()) return linear(x, w, b);
+  const Tensor added = has_bias_ ? residual + b : residual;
+  const Tensor rows = linear(reshape(x, {-1, w.size(0)}), w, reshape(added, {-1, w.size(1)}));
+  return reshape(rows, residual.shape());
+}
+
+Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, double std)
+    : name_(at.name()), weight_(at.create("weight", {count, width}, Init::normal(std))) {}
+
+Tensor Embedding::operator()(In ids) const {
+  const Scope scope(name_, ids.where());
+  return embedding(node_of(weight_, ids), ids);
+}
+
+Tensor Embedding::attend(In x) const {
+  const Scope scope(name_, x.where());
+  return linear(x, transpose(node_of(weight_, x), 0, 1));
+}
+
+Tensor Embedding::first(Graph& graph, std::int64_t rows) const {
+  const Scope scope(name_);
+  const Tensor table = graph.param(weight_);
+  return rows == table.size(0) ? table : slice(table, 0, 0, rows);
+}
+
+LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
+    : name_(at.name()), weight_(at.create("weight", {width}, Init::ones())), has_bias_(bias), eps_(eps) {
+  if (has_bias_) bias_ = at.create("bias", {width}, Init::zeros());
+}
+
+Tensor LayerNorm::operator()(In x) const {
+  const Scope scope(name_, x.where());
+  return layer_norm(x, node_of(weight_, x), has_bias_ ? node_of(bias_, x) : Tensor(), eps_);
+}
+
+RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
+    : name_(at.name()), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {}
+
+Tensor RmsNorm::operator()(In x) const {
+  const Scope scope(name_, x.where());
+  return rms_norm(x, node_of(weight_, x), eps_);
+}
+
+}  // namespace tg

@@ -1,0 +1,50 @@
+// A GPT's training step and its evaluation, each one Program over the same parameters.
+#pragma once
+
+#include "nn/adamw.h"
+#include "nn/gpt.h"
+
+namespace tg {
+
+struct ProgramOptions {
+  std::int64_t batch = 12;  // rows of `context` tokens
+  int threads = 0;          // 0 takes what the machine has
+  bool verify = false;      // as in CompileOptions
+};
+
+// Forward with dropout, backward, clipping and AdamW's update.
+class TrainingProgram {
+ public:
+  TrainingProgram(const Gpt& model, const AdamW& optimizer, const ProgramOptions& options,
+                  std::uint64_t seed = 0 /* of dropout */);
+
+  struct Result {
+    float loss, grad_norm;
+    std::int64_t skipped;  // steps so far whose gradient was not finite
+  };
+  // tokens and targets i32 [batch, context], row-major.
+  Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+             double learning_rate);
+  Program& program() { return program_; }
+
+ private:
+  Graph graph_;
+  Tensor tokens_, targets_, loss_;
+  AdamW::Update update_;
+  Program program_;
+};
+
+// The mean loss of a batch, without dropout.
+class EvaluationProgram {
+ public:
+  EvaluationProgram(const Gpt& model, const ProgramOptions& options);
+  float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
+  Program& program() { return program_; }
+
+ private:
+  Graph graph_;
+  Tensor tokens_, targets_, loss_;
+  Program program_;
+};
+
+}  // namespace tg
