@@ -94,6 +94,12 @@ void Progress::update(std::int64_t step, double loss, double lr) {
   draw();
 }
 
+void Progress::validation(double loss) {
+  state_.val_loss = loss;
+  mark_ = Clock::now();
+  mark_step_ = state_.step;
+}
+
 void Progress::draw() {
   std::string line = progress_line(state_);
   if (!terminal_) {

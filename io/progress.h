@@ -36,7 +36,8 @@ class Progress {
 
   // After step number `step` (counted from 1) is done. Cheap: draws at most ten times a second on a terminal.
   void update(std::int64_t step, double loss, double lr);
-  void validation(double loss) { state_.val_loss = loss; }
+  // After a validation; the time since the last update does not count towards the rate.
+  void validation(double loss);
   // Prints a whole line above the live one.
   void note(const std::string& line);
 

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# What tools/train writes, and how it refuses: train_tool.sh PATH/TO/train
+set -u
+train=$1
+dir=$(mktemp -d) || exit 1
+trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+
+text=$dir/text.txt
+for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
+tiny=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2)
+small=("${tiny[@]}" --steps 20 --eval-every 10 --warmup 5 --sample 30)
+
+# A good run leaves every file, and prints what it is about to do.
+"$train" "${small[@]}" --out "$dir/a/deep" >"$dir/a.txt" 2>"$dir/a.err" || fail "a good run: $(cat "$dir/a.err")"
+for file in model.safetensors best.safetensors metrics.jsonl loss.png; do
+  [ -s "$dir/a/deep/$file" ] || fail "no $file"
+done
+[ "$(wc -l <"$dir/a/deep/metrics.jsonl")" = 20 ] || fail "metrics.jsonl has not 20 rows"
+[ "$(grep -c '"val_loss":[0-9]' "$dir/a/deep/metrics.jsonl")" = 2 ] || fail "not two validation losses"
+[ "$(head -c 4 "$dir/a/deep/loss.png" | tail -c 3)" = PNG ] || fail "loss.png is no PNG"
+for word in parameters memory peak 'step 20/20' sample; do
+  grep -q "^$word" "$dir/a.txt" || fail "the output has no line '$word'"
+done
+[ -s "$dir/a.err" ] && fail "a good run writes to stderr: $(cat "$dir/a.err")"
+
+# Equal seeds give equal bytes, whatever the number of threads; another seed gives others.
+without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
+for threads in 1 2 3; do
+  "$train" "${small[@]}" --dropout 0.1 --threads $threads --out "$dir/t$threads" >/dev/null || fail "threads $threads"
+  cmp -s "$dir/t1/model.safetensors" "$dir/t$threads/model.safetensors" || fail "other weights with $threads threads"
+  [ "$(without_rate "$dir/t1/metrics.jsonl")" = "$(without_rate "$dir/t$threads/metrics.jsonl")" ] ||
+    fail "other metrics with $threads threads"
+done
+"$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
+cmp -s "$dir/t1/model.safetensors" "$dir/s2/model.safetensors" && fail "two seeds give the same weights"
+
+# Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
+refuses() {  # CODE WORD ARGUMENTS...
+  local code=$1 word=$2 got
+  shift 2
+  "$train" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+  got=$?
+  [ $got = "$code" ] || fail "exit code $got, wanted $code: train $*"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for train $*: $(cat "$dir/err")"
+  grep -q -- "$word" "$dir/err" || fail "no '$word' for train $*: $(cat "$dir/err")"
+}
+: >"$dir/empty"
+printf 'ab\377cd' >"$dir/latin"
+printf 'short text' >"$dir/short"
+refuses 2 -- 
+refuses 2 --frobnicate --text "$text" --frobnicate
+refuses 2 --steps --text "$text" --step 7
+refuses 2 --steps --text "$text" --steps none
+refuses 2 --steps --text "$text" --steps 0
+refuses 2 --heads --text "$text" --width 130 --heads 4
+refuses 2 --min-lr --text "$text" --lr 1e-3 --min-lr 1
+refuses 2 --dropout --text "$text" --dropout 1
+refuses 1 missing.txt --text "$dir/missing.txt" --out "$dir/x"
+refuses 1 empty --text "$dir/empty" --out "$dir/x"
+refuses 1 UTF-8 --text "$dir/latin" --out "$dir/x"
+refuses 1 context --text "$dir/short" --out "$dir/x"
+refuses 1 "$dir" --text "$dir" --out "$dir/x"
+refuses 1 "$text" "${small[@]}" --out "$text"
+refuses 1 memory --text "$text" --context 16 --width 16384 --heads 1 --layers 256 --out "$dir/x"
+[ -e "$dir/x/metrics.jsonl" ] && fail "a refused run leaves metrics"
+if [ "$(id -u)" != 0 ]; then
+  mkdir "$dir/locked" && chmod a-w "$dir/locked"
+  refuses 1 locked "${small[@]}" --out "$dir/locked/run"
+fi
+if [ -e /dev/full ]; then  # a disk that is full when the first row is written
+  mkdir "$dir/full" && ln -s /dev/full "$dir/full/metrics.jsonl"
+  refuses 1 'metrics.jsonl.*space'  "${small[@]}" --out "$dir/full"
+fi
+
+# Ctrl-C: the step is finished, the model saved.
+"$train" "${tiny[@]}" --steps 100000000 --out "$dir/stopped" >"$dir/out" 2>"$dir/err" &
+pid=$!
+for _ in $(seq 200); do [ -s "$dir/stopped/metrics.jsonl" ] && break; sleep 0.05; done
+kill -INT $pid
+wait $pid
+[ $? = 130 ] || fail "a stopped run ends with another code than 130: $(cat "$dir/err")"
+grep -q '^stopped' "$dir/out" || fail "a stopped run does not say so"
+for file in model.safetensors loss.png; do [ -s "$dir/stopped/$file" ] || fail "a stopped run leaves no $file"; done
+
+"$train" --help | grep -q '^examples:' || fail "--help has no examples"
+[ $failed = 0 ] && echo "train: all as it must be"
+exit $failed

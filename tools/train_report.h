@@ -1,0 +1,106 @@
+// What tools/train shows before and after training: the start-up table and the loss curve.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "io/metrics.h"
+#include "io/png_plot.h"
+#include "nn/training.h"
+
+namespace tg {
+
+// 1115394 → "1,115,394"
+inline std::string grouped(std::int64_t n) {
+  std::string s = std::to_string(n);
+  for (std::size_t i = s.size(); i > 3; i -= 3) s.insert(i - 3, 1, ',');
+  return s;
+}
+
+inline std::string compact(double x) {
+  char s[32];
+  std::snprintf(s, sizeof s, "%g", x);
+  return s;
+}
+
+inline std::string size_text(double bytes) {
+  const char* unit = "B";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (bytes < 1024) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  char s[32];
+  std::snprintf(s, sizeof s, bytes < 10 && *unit != 'B' ? "%.2f %s" : "%.1f %s", bytes, unit);
+  return s;
+}
+
+// Throws OutOfMemory if `bytes` more do not fit.
+inline void want_memory(double bytes, const std::string& what) {
+  const auto free = static_cast<double>(backend(Device::cpu()).available_bytes());
+  if (bytes > free)
+    throw OutOfMemory("[memory] " + what + " needs " + size_text(bytes) + ", " + size_text(free) +
+                      " are free");
+}
+
+inline void print_row(const std::string& name, const std::string& value) {
+  std::printf("%-12s %s\n", name.c_str(), value.c_str());
+}
+
+inline void print_parameters(const Params& params) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> groups = {
+      {"embeddings", {".wte.", ".wpe.", "lm_head."}},
+      {"attention", {".attn."}},
+      {"mlp", {".mlp."}},
+      {"norms", {".ln_"}}};
+  std::string parts;
+  for (const auto& [group, marks] : groups) {
+    std::int64_t n = 0;
+    for (const Parameter& p : params.all())
+      for (const char* mark : marks)
+        if (p.name().find(mark) != std::string::npos) n += numel(p.shape());
+    parts += (parts.empty() ? "" : ", ") + std::string(group) + " " + grouped(n);
+  }
+  print_row("parameters", grouped(params.count()) + " (" + parts + ")");
+}
+
+// Memory by what it holds; returns the exact peak of training and evaluating in turns.
+inline std::size_t print_memory(const Params& params, const MemoryReport& training,
+                                const MemoryReport& evaluation) {
+  const std::size_t weights = params.bytes(), optimizer = training.parameters - weights;
+  const std::size_t other = evaluation.peak() - evaluation.parameters;
+  const std::size_t peak = training.peak() + other;
+  const auto mib = [](std::size_t bytes) { return size_text(static_cast<double>(bytes)); };
+  print_row("memory", mib(weights) + " parameters, " + mib(optimizer) + " optimizer, " + mib(training.arena) +
+                          " activations and gradients,");
+  print_row("", mib(training.workspace) + " workspace, " + mib(training.inputs + training.constants) +
+                    " inputs, " + mib(other) + " evaluation");
+  print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
+  return peak;
+}
+
+inline void save_loss_curve(const std::string& path, const std::string& title,
+                            const std::vector<MetricsRow>& rows) {
+  Series train{.label = "", .faint = true, .color = palette(0)}, mean{.label = "train", .color = palette(0)},
+      validation{.label = "validation", .markers = true, .color = palette(1)};
+  for (const MetricsRow& r : rows) {
+    const auto step = static_cast<double>(r.step);
+    train.x.push_back(step);
+    train.y.push_back(r.train_loss);
+    if (std::isnan(r.val_loss)) continue;
+    validation.x.push_back(step);
+    validation.y.push_back(r.val_loss);
+  }
+  mean.x = train.x;
+  mean.y = smoothed(train.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
+  save_plot(path, {.title = title,
+                   .x_label = "step",
+                   .y_label = "loss (nats per character)",
+                   .series = {train, mean, validation}});
+}
+
+}  // namespace tg
