@@ -1,11 +1,12 @@
-// Attributes of slices, concatenations and index ops, shared with their kernels.
+// Attributes of slices, concatenations, index ops and work along an axis, shared with their kernels. Axes are
+// not negative.
 #pragma once
 
 #include "core/attrs.h"
 
 namespace tg {
 
-struct AxisAttrs {  // concat, index_select, index_add, gather, scatter_add, embedding: not negative
+struct AxisAttrs {  // concat, index_select, index_add, gather, scatter_add, embedding
   std::int64_t axis;
   void fields(auto&& field) const { field("axis", axis); }
 };
@@ -18,6 +19,26 @@ struct SliceAssignAttrs {  // start is given by the third input where there is o
 struct SliceAtAttrs {
   std::int64_t axis, length;
   void fields(auto&& field) const { field("axis", axis), field("length", length); }
+};
+
+struct CumsumAttrs {
+  std::int64_t axis;
+  bool reverse;
+  void fields(auto&& field) const { field("axis", axis), field("reverse", reverse); }
+};
+
+struct TopKAttrs {
+  std::int64_t axis, k;
+  void fields(auto&& field) const { field("axis", axis), field("k", k); }
+};
+
+struct ArangeAttrs {
+  double start, step;
+  std::int64_t count;
+  DType dtype;
+  void fields(auto&& field) const {
+    field("start", start), field("step", step), field("count", count), field("dtype", dtype);
+  }
 };
 
 }  // namespace tg

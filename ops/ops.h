@@ -98,6 +98,25 @@ Tensor embedding(In weight, In indices);                        // [V, C], [...]
 Tensor index_select(In x, std::int64_t axis, In indices);       // x's axis replaced by the indices' axes
 Tensor index_add(In x, std::int64_t axis, In indices, In src);  // x with src's slices added, repeats summed
 
+// gather.cpp: elements by number, one index per element (PyTorch's gather and scatter_add)
+Tensor gather(In x, std::int64_t axis, In indices);  // [a, i[a, b], …] of x, in the indices' shape
+Tensor scatter_add(In x, std::int64_t axis, In indices, In src);  // x with src added there, in order
+Tensor one_hot(In indices, std::int64_t n, DType dtype = i64);    // [...] → [..., n]
+
+// top_k.cpp: {values, i64 indices} of the k largest, in descending order; the first of equal ones; NaN is
+// largest
+std::vector<Tensor> top_k(In x, std::int64_t k, std::int64_t axis = -1);
+
+// cumsum.cpp: sums of all elements up to each one; reverse: from each one on
+Tensor cumsum(In x, std::int64_t axis, bool reverse = false);
+
+// arange.cpp: start, start + step, … before stop
+Tensor arange(Graph& graph, double start, double stop, double step = 1, DType dtype = i64,
+              std::source_location where = std::source_location::current());
+Tensor tril(In x, std::int64_t diagonal = 0);  // x with zeros above the diagonal of its last two axes
+Tensor triu(In x, std::int64_t diagonal = 0);  // … below it
+Tensor flip(In x, std::int64_t axis);          // the axis backwards
+
 // full.cpp (full itself: core/graph.h)
 Tensor zeros_like(In x);
 Tensor ones_like(In x);
@@ -172,6 +191,7 @@ Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int6
   X(slice) X(slice_assign) X(slice_at) \
   X(split) X(concat) \
   X(embedding) X(index_select) X(index_add) \
+  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
   X(full) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \

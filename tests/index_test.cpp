@@ -200,4 +200,139 @@ TEST(IndexAdd, RefusesWrongShapes) {
       {"[index_add] index 3 at position 1", "wanted 0 to 2"});
 }
 
+// f(a, b, c) for every element of [A, B, C].
+template <class F>
+void for_each(const Shape& shape, F f) {
+  for (std::int64_t a = 0; a < shape[0]; ++a)
+    for (std::int64_t b = 0; b < shape[1]; ++b)
+      for (std::int64_t c = 0; c < shape[2]; ++c) f(a, b, c);
+}
+
+// Where indices [A, B, C] with value i at (a, b, c) point in a tensor, selecting from `axis`.
+std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::int64_t b, std::int64_t c) {
+  std::int64_t at[] = {a, b, c};
+  at[axis] = static_cast<std::int64_t>(i);
+  return static_cast<std::size_t>((at[0] * shape[1] + at[1]) * shape[2] + at[2]);
+}
+
+TEST(Gather, PicksElementsAlongAnyAxis) {
+  const Shape shape{3, 4, 5},
+      reach{2, 3, 4};  // the indices reach less far than the tensor, and are longer on the axis
+  for (DType t : {f64, f32, bf16, i64, u8})
+    for (int axis : {0, 1, 2})
+      for (View kx : all_views)
+        for (View ki : all_views) {
+          Graph g;
+          Shape s = reach;
+          s[axis] = 6;
+          const Given x = given(g, shape, t, kx, 1, 0, 100), i = indices(g, s, i64, ki, shape[axis], 2);
+          Vector want;
+          std::size_t n = 0;
+          for_each(s, [&](auto a, auto b, auto c) {
+            want.push_back(x.values[target(shape, axis, i.values[n++], a, b, c)]);
+          });
+          const Tensor y = gather(x.tensor, axis, i.tensor);
+          expect_values(y, {x, i}, want);
+          if (t == f64 && kx != View::contiguous) expect_gradients(weighted_sum(y * y), {x, i});
+        }
+}
+
+TEST(Gather, ReportsAnIndexOutOfRange) {
+  Graph g;
+  const Given x = given(g, {300, 40}, f32);
+  const Tensor i = g.input("i", {300, 200}, i32);
+  Array index({300, 200}, i32);
+  index.set(50000, -1);
+  index.set(50001, 40);
+  expect_error<Error>(
+      [&] {
+        eval(gather(x.tensor, 1, i), {x.feed(), {i, index}}, {.threads = 3});
+      },
+      {"[gather] index -1 at position 50000", "wanted 0 to 39", "index_test.cpp"});
+  expect_error<ShapeError>([&] { gather(x.tensor, 0, i); }, {"[gather]", "beyond the tensor along axis 1"});
+  expect_error<ShapeError>([&] { gather(x.tensor, 0, slice(i, 0, 0, 1).reshape({200})); },
+                           {"[gather]", "as many dimensions"});
+}
+
+TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
+  const Shape shape{3, 4, 20};  // more neighbours than are summed at once
+  for (DType t : {f64, f32, bf16, f16, i64, i32, u8})
+    for (int axis : {0, 1, 2})
+      for (View kx : all_views)
+        for (View ks : all_views) {
+          Graph g;
+          Shape reach{2, 3, 19}, more{3, 5, 20};
+          reach[axis] = more[axis] = 7;
+          const double low = is_float(t) ? -1 : 0, high = is_float(t) ? 1 : 16;
+          const Given x = given(g, shape, t, kx, 1, low, high), s = given(g, more, t, ks, 2, low, high);
+          const Given i = indices(g, reach, i32, View::transposed, shape[axis], 3);
+          Vector want = x.values;
+          std::size_t n = 0;
+          for_each(reach, [&](auto a, auto b, auto c) {
+            want[target(shape, axis, i.values[n++], a, b, c)] +=
+                s.values[static_cast<std::size_t>((a * more[1] + b) * more[2] + c)];
+          });
+          // Up to seven additions in the compute type, of partial sums below 8, and one rounding.
+          const double tolerance = is_float(t) ? rounding(t) + 56 * rounding(compute_type(t)) : 0;
+          expect_values(scatter_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s}, want, tolerance);
+        }
+}
+
+TEST(ScatterAdd, HasGradientsOfBothOperands) {
+  for (int axis : {0, 1})
+    for (View kind : all_views) {
+      Graph g;
+      const Given x = given(g, {3, 4}, f64, kind, 1), s = given(g, {4, 5}, f64, kind, 2);
+      const Given i = indices(g, {3, 4}, i64, kind, 3, 3);
+      const Tensor y = scatter_add(x.tensor, axis, i.tensor, s.tensor);
+      expect_gradients(weighted_sum(y * y), {x, s, i});
+    }
+}
+
+TEST(ScatterAdd, ReportsAnIndexOutOfRange) {
+  Graph g;
+  const Given x = given(g, {3, 20}, f32), s = given(g, {4, 18}, f32);
+  const Tensor i = g.input("i", {4, 18}, i64);
+  Array index({4, 18}, i64);
+  index.set(2 * 18 + 17, 3);
+  expect_error<Error>(
+      [&] {
+        eval(scatter_add(x.tensor, 0, i, s.tensor), {x.feed(), s.feed(), {i, index}});
+      },
+      {"[scatter_add] index 3 at position 53", "wanted 0 to 2"});
+}
+
+TEST(ScatterAdd, IntoNothingIsOutOfRange) {
+  Graph g;
+  const Tensor x = g.input("x", {0}), i = g.input("i", {2}, i64), s = g.input("s", {2});
+  expect_error<Error>(
+      [&] {
+        eval(scatter_add(x, 0, i, s), {{i, std::vector<std::int64_t>{0, 0}}});
+      },
+      {"[scatter_add] index 0 at position 0"});
+}
+
+TEST(OneHot, MarksTheIndexedClass) {
+  for (DType t : {i64, f32, bf16}) {
+    Graph g;
+    const Given i = indices(g, {2, 3}, i32, View::transposed, 4, 1);
+    const Tensor y = one_hot(i.tensor, 4, t);
+    EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
+    EXPECT_EQ(y.dtype(), t);
+    Vector want(24, 0);
+    for (std::size_t n = 0; n < 6; ++n) want[n * 4 + static_cast<std::size_t>(i.values[n])] = 1;
+    expect_values(y, {i}, want);
+  }
+}
+
+TEST(OneHot, ReportsAClassOutOfRange) {
+  Graph g;
+  const Tensor i = g.input("i", {2}, i64);
+  expect_error<Error>(
+      [&] {
+        eval(one_hot(i, 3), {{i, std::vector<std::int64_t>{1, 3}}});
+      },
+      {"[one_hot/scatter_add] index 3 at position 1", "wanted 0 to 2"});
+}
+
 }  // namespace

@@ -8,6 +8,7 @@
 #define TG_CPU_KERNELS(X) \
   X(full) X(fused) \
   X(slice_assign) X(slice_at) X(concat) X(embedding) X(index_select) X(index_add) \
+  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
   X(cross_entropy) X(cross_entropy_backward) \

@@ -1,0 +1,61 @@
+// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; added up in the compute type.
+#include "backends/cpu/kernels/lines.h"
+#include "ops/index.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+constexpr i64 block = 256;
+
+template <class C>
+void run_as(Worker& w, const Call& call, DType compute) {
+  const Arg &x = call.in[0], &out = call.out[0];
+  const auto& a = call.attrs->as<CumsumAttrs>();
+  const Lines lines(out.layout, static_cast<int>(a.axis), block);
+  const i64 size = static_cast<i64>(size_of(x.dtype)), length = lines.length;
+  const i64 x_step = x.layout.strides[lines.axis], out_step = out.layout.strides[lines.axis];
+  const LoadFn load = block_load(x.dtype, compute);
+  const StoreFn store = block_store(compute, x.dtype);
+  lines.each(w, [&](i64 group) {
+    const std::byte* from = x.data + lines.offset(group, x.layout) * size;
+    std::byte* to = out.data + lines.offset(group, out.layout) * size;
+    C total[block], next[block];
+    if (lines.run < 0) {
+      C sum = 0;
+      for (i64 done = 0; done < length; done += block) {
+        const i64 n = length - done < block ? length - done : block;
+        const i64 first = a.reverse ? length - done - n : done;
+        load(next, from + first * x_step * size, x_step, n);
+        if (a.reverse)
+          for (i64 i = n; i-- > 0;) next[i] = sum += next[i];
+        else
+          for (i64 i = 0; i < n; ++i) next[i] = sum += next[i];
+        store(to + first * out_step * size, next, out_step, n);
+      }
+      return;
+    }
+    const i64 n = lines.lines(group);
+    for (i64 i = 0; i < n; ++i) total[i] = 0;
+    for (i64 t = 0; t < length; ++t) {
+      const i64 at = a.reverse ? length - 1 - t : t;
+      load(next, from + at * x_step * size, lines.run_step(x.layout), n);
+      for (i64 i = 0; i < n; ++i) total[i] += next[i];
+      store(to + at * out_step * size, total, lines.run_step(out.layout), n);
+    }
+  });
+}
+
+void run(Worker& w, const Call& call) {
+  if (call.out[0].layout.numel() == 0) return;
+  const DType compute = compute_type(call.out[0].dtype);
+  if (compute == DType::f64) return run_as<double>(w, call, compute);
+  if (compute == DType::f32) return run_as<float>(w, call, compute);
+  run_as<i64>(w, call, compute);
+}
+
+}  // namespace
+
+const Kernel cumsum_kernel{&run};
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,63 @@
+// Work along one axis: the tensor's lines in its direction, taken one at a time where they are the innermost
+// axis, else as many neighbours at once as make memory be read in whole cache lines.
+#pragma once
+
+#include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/simd.h"
+
+namespace tg::cpu::TG_ISA {
+
+struct Lines {
+  const Layout* shape;           // whose lines these are
+  int axis, run = -1;            // run: the axis of neighbouring lines, -1 where lines go one at a time
+  i64 length;                    // of a line
+  i64 width = 1;                 // lines in a group, the last of a run may have fewer
+  i64 along_run = 1, count = 1;  // groups
+
+  Lines(const Layout& l, int axis, i64 widest) : shape(&l), axis(axis), length(l.shape[axis]) {
+    for (int a = axis + 1; a < l.rank(); ++a)
+      if (l.shape[a] > 1) run = a;
+    if (run >= 0) {
+      width = l.shape[run] < widest ? l.shape[run] : widest;
+      along_run = (l.shape[run] + width - 1) / width;
+    }
+    for (int a = 0; a < l.rank(); ++a)
+      if (a != axis) count *= a == run ? along_run : l.shape[a];
+  }
+
+  // f(a, i): the group's place i on each axis a but `axis`; on the run, that of its first line.
+  template <class F>
+  TG_INLINE void place(i64 group, F f) const {
+    if (run >= 0) f(run, group % along_run * width);
+    group /= along_run;
+    for (int a = shape->rank() - 1; a >= 0; --a) {
+      if (a == axis || a == run) continue;
+      f(a, group % shape->shape[a]);
+      group /= shape->shape[a];
+    }
+  }
+  // How many lines the group has.
+  i64 lines(i64 group) const {
+    if (run < 0) return 1;
+    const i64 left = shape->shape[run] - group % along_run * width;
+    return left < width ? left : width;
+  }
+  // Offset in elements of the group's first element in a tensor with these strides.
+  i64 offset(i64 group, const Layout& l) const {
+    i64 at = 0;
+    place(group, [&](int a, i64 i) { at += i * l.strides[a]; });
+    return at;
+  }
+  i64 run_step(const Layout& l) const { return run < 0 ? 1 : l.strides[run]; }
+
+  // Hands out groups to the team, several at once where lines are short: one each().
+  template <class F>
+  void each(Worker& w, F&& f) const {
+    const i64 at_once = 1 + (1 << 13) / (length * width + 1);
+    w.each((count + at_once - 1) / at_once, [&](i64 part) {
+      for (i64 g = part * at_once; g < (part + 1) * at_once && g < count; ++g) f(g);
+    });
+  }
+};
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,76 @@
+// arange: numbers in equal steps, and what is made of counting: triangles and reversed axes.
+#include <cmath>
+
+#include "ops/common.h"
+#include "ops/index.h"
+
+namespace tg {
+
+const Op arange_op{
+    .name = "arange",
+    .infer =
+        [](std::span<const Operand>, const Attrs& attrs) {
+          const auto& a = attrs.as<ArangeAttrs>();
+          if (a.dtype == boolean) throw DTypeError("booleans do not count");
+          if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
+            throw DTypeError("start and step must be whole numbers for integers");
+          return detail::row_major_output(a.dtype, {a.count});
+        },
+    .not_differentiable = "it has no inputs",
+    .samples = []() -> std::vector<Sample> {
+      return {{"times",
+               {{{5}}},
+               [](auto x) { return Tensors{x[0] * arange(x[0].graph(), 1, 11, 2, x[0].dtype())}; }},
+              {"tril", {{{2, 3, 4}}}, [](auto x) { return Tensors{tril(x[0], 1)}; }},
+              {"triu", {{{4, 3}}}, [](auto x) { return Tensors{triu(x[0], -1)}; }},
+              {"flip", {{{3, 4}}}, [](auto x) { return Tensors{flip(x[0], 1)}; }}};
+    }};
+
+Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
+  const double count = std::ceil((stop - start) / step);
+  if (!std::isfinite(count) || count < 0)
+    throw ShapeError("[arange] no steps of " + std::to_string(step) + " lead from " + std::to_string(start) +
+                     " to " + std::to_string(stop) + " " + at_line(where));
+  return graph.record(arange_op, {}, ArangeAttrs{start, step, static_cast<std::int64_t>(count), dtype},
+                      where)[0];
+}
+
+namespace {
+
+// x where column - row compares as wanted with `diagonal`, else 0. Rows and columns are counted in a type
+// that x's own arithmetic takes, so that the whole is one fused pass, as long as it holds the numbers
+// exactly.
+Tensor triangle(const In& x, std::int64_t diagonal, bool lower) {
+  const Scope scope(x);
+  const Tensor& t = x.tensor();
+  if (t.rank() < 2)
+    throw ShapeError(std::string(lower ? "[tril]" : "[triu]") + " wants at least two dimensions, got " +
+                     t.text() + " " + at_line(x.where()));
+  const std::int64_t rows = t.size(-2), columns = t.size(-1);
+  const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
+  const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;
+  const auto upto = [&](std::int64_t n, double first) {
+    return arange(t.graph(), first, first + static_cast<double>(n), 1, count);
+  };
+  const Tensor row = unsqueeze(upto(rows, static_cast<double>(diagonal)), 1), column = upto(columns, 0);
+  return where(lower ? less_equal(column, row) : greater_equal(column, row), t, 0);
+}
+
+}  // namespace
+
+Tensor tril(In x, std::int64_t diagonal) {
+  return triangle(x, diagonal, true);
+}
+
+Tensor triu(In x, std::int64_t diagonal) {
+  return triangle(x, diagonal, false);
+}
+
+Tensor flip(In x, std::int64_t axis) {
+  const Scope scope(x);
+  const std::int64_t a = detail::axis_of(x, axis, "flip");
+  const auto n = static_cast<double>(x.tensor().size(a));
+  return index_select(x, a, arange(x.tensor().graph(), n - 1, -1, -1));
+}
+
+}  // namespace tg

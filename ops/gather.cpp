@@ -1,0 +1,106 @@
+// Elements of an axis by number, one index per element (PyTorch's semantics): gather reads them, scatter_add
+// adds to them, each the gradient of the other. With i = indices[a, b, c] on axis 1:
+//   gather: out[a, b, c] = x[a, i, c];   scatter_add: out = x, out[a, i, c] += src[a, b, c]
+#include "ops/common.h"
+#include "ops/index.h"
+
+namespace tg {
+
+namespace {
+
+// Indices have x's rank, and reach no further than x on the axes they do not select from.
+void want_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
+  detail::want_index(indices.dtype);
+  if (indices.layout.rank() != x.layout.rank())
+    throw ShapeError("the indices must have as many dimensions as the tensor");
+  for (int a = 0; a < x.layout.rank(); ++a)
+    if (a != attrs.as<AxisAttrs>().axis && indices.shape()[a] > x.shape()[a])
+      throw ShapeError("the indices reach beyond the tensor along axis " + std::to_string(a));
+}
+
+std::vector<OutSpec> infer_gather(std::span<const Operand> in, const Attrs& attrs) {
+  want_within(in[0], in[1], attrs);
+  return detail::row_major_output(in[0].dtype, in[1].shape());
+}
+
+std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& attrs) {
+  const Operand &x = in[0], &indices = in[1], &src = in[2];
+  want_within(x, indices, attrs);
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
+  if (x.dtype == boolean) throw DTypeError("wants numbers, not booleans");
+  if (src.shape() != indices.shape()) throw ShapeError("what is added must have the shape of the indices");
+  return detail::row_major_output(x.dtype, x.shape());
+}
+
+SampleInput numbers(const Shape& shape, double high) {
+  return {shape, {Fill::index, 0, high}, i64};
+}
+
+}  // namespace
+
+const Op gather_op{
+    .name = "gather",
+    .infer = infer_gather,
+    .vjp = [](const Backprop& g) -> Tensors {
+      return {scatter_add(zeros_like(g.in[0]), g.attrs.as<AxisAttrs>().axis, g.in[1], g.z[0]), Tensor()};
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {
+          {"last", {{{3, 5}}, numbers({3, 2}, 5)}, [](auto x) { return Tensors{gather(x[0], -1, x[1])}; }},
+          {"part of the rows", {{{4, 3, 2}}, numbers({5, 2, 2}, 4)}, [](auto x) {
+             return Tensors{gather(x[0], 0, x[1])};
+           }}};
+    }};
+
+const Op scatter_add_op{.name = "scatter_add",
+                        .infer = infer_scatter,
+                        .vjp = [](const Backprop& g) -> Tensors {
+                          Tensor zs;
+                          if (g.wanted[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+                          return {g.z[0], Tensor(), zs};
+                        },
+                        .samples = []() -> std::vector<Sample> {
+                          const auto call = [](std::span<const Tensor> x) {
+                            return Tensors{scatter_add(x[0], 0, x[1], x[2])};
+                          };
+                          return {{"last",
+                                   {{{3, 4}}, numbers({3, 6}, 4), {{3, 6}}},
+                                   [](auto x) { return Tensors{scatter_add(x[0], -1, x[1], x[2])}; }},
+                                  {"rows", {{{3, 4}}, numbers({5, 4}, 3), {{5, 4}}}, call},
+                                  {"part of the indices", {{{3, 4}}, numbers({5, 2}, 3), {{6, 3}}}, call},
+                                  {"one_hot", {{{2, 3, 5}}, numbers({2, 3}, 5)}, [](auto x) {
+                                     return Tensors{x[0] * one_hot(x[1], 5, x[0].dtype())};
+                                   }}};
+                        },
+                        .cost =
+                            [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+                              return Cost{4 * static_cast<double>(in[2].layout.numel()), 0};
+                            },
+                        .inplace = {{0, 0}}};
+
+Tensor gather(In x, std::int64_t axis, In indices) {
+  return record(gather_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "gather")});
+}
+
+Tensor scatter_add(In x, std::int64_t axis, In indices, In src) {
+  const Scope scope(x);
+  const std::int64_t a = detail::axis_of(x, axis, "scatter_add");
+  Tensor part = src.tensor();  // of src, what the indices reach
+  const Shape& reach = indices.tensor().shape();
+  for (int i = 0; i < part.rank() && part.rank() == reach.size(); ++i)
+    if (part.shape()[i] > reach[i]) part = slice(part, i, 0, reach[i]);
+  return record(scatter_add_op, {x, indices, part}, AxisAttrs{a});
+}
+
+Tensor one_hot(In indices, std::int64_t n, DType dtype) {
+  const Scope scope("one_hot", indices.where());
+  const Tensor place = unsqueeze(indices, -1);
+  if (n < 0)
+    throw ShapeError("[one_hot] " + std::to_string(n) + " classes asked for " + at_line(indices.where()));
+  Shape shape = place.shape();
+  const Tensor one = expand(full(place.graph(), {}, 1, dtype), shape);
+  shape[shape.size() - 1] = n;
+  return scatter_add(full(place.graph(), shape, 0, dtype), -1, place, one);
+}
+
+}  // namespace tg
