@@ -237,6 +237,8 @@ class Compiler {
       const Node& node = graph_.nodes()[l.node];
       Step step{l.op, l.attrs, {}, {}, graph_.name_of(node), node.where};
       step.name += (step.name.empty() ? "" : "/") + (l.op == &fused_op ? node.op->name : l.op->name);
+      step.in.reserve(l.in.size());
+      step.out.reserve(l.out.size());
       for (ValueId v : l.in) step.in.push_back(arg(v));
       for (ValueId v : l.out) {
         if (v == to_parameter) {
@@ -255,7 +257,7 @@ class Compiler {
   static void as_fused(Step& step) {
     const DType t = step.out[0].dtype;
     step.op = &fused_op;
-    step.attrs = FusedAttrs{compute_type(t), {{&copy_op, t, {{FusedAttrs::Operand::input, 0}}}}, {}};
+    step.attrs = FusedAttrs{compute_type(t), {{&copy_op, t, 1, {{FusedAttrs::Operand::input, 0}}}}, {}};
   }
 
   void place_and_bind(const std::vector<Tensor>& fetch) {

@@ -13,8 +13,8 @@ std::string FusedAttrs::text() const {
   std::string s;
   for (std::size_t i = 0; i < code.size(); ++i) {
     s += (i ? " → " : "") + code[i].op->name + "(";
-    for (std::size_t k = 0; k < code[i].operands.size(); ++k) {
-      const Operand& o = code[i].operands[k];
+    for (std::size_t k = 0; k < code[i].count; ++k) {
+      const Operand& o = code[i].slots[k];
       s += k ? ", " : "";
       s += o.kind == Operand::constant ? detail::attr_text(constants[o.index])
                                        : (o.kind == Operand::input ? "in" : "%") + std::to_string(o.index);
@@ -39,8 +39,16 @@ class Lowering {
 
   std::vector<LoweredStep> take() {
     std::vector<LoweredStep> out;
-    for (LoweredStep& s : steps_)
-      if (s.op && !(s.op == &full_op && only_folded(s.out[0]))) out.push_back(std::move(s));
+    out.reserve(steps_.size());
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      LoweredStep& s = steps_[i];
+      if (!s.op || (s.op == &full_op && only_folded(s.out[0]))) continue;
+      if (groups_[i]) {
+        s.in = std::move(groups_[i]->inputs);
+        s.attrs = std::move(groups_[i]->fused);
+      }
+      out.push_back(std::move(s));
+    }
     return out;
   }
 
@@ -69,12 +77,20 @@ class Lowering {
   void add(NodeId n) {
     const Node& node = graph_.nodes()[n];
     if (node.op->view || node.op->leaf) return;
-    LoweredStep step{node.op, node.attrs, node.in, {}, n};
+    LoweredStep step{node.op, {}, {}, {}, n};
+    step.out.reserve(node.outs);
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
       step.out.push_back(v);
       producer_[v] = static_cast<std::int64_t>(steps_.size());
     }
-    if (node.op->pointwise) fuse_into(step);
+    if (node.op->pointwise) {
+      step.op = &fused_op;  // its inputs and attributes are those of its group, when that is done
+      groups_.push_back(group(node));
+    } else {
+      step.in = node.in;
+      step.attrs = node.attrs;
+      groups_.emplace_back();
+    }
     steps_.push_back(std::move(step));
   }
 
@@ -88,28 +104,6 @@ class Lowering {
     for (ValueId v : node.in) look(v);
     look(node.first_out);
     return widest;
-  }
-
-  // Turns a pointwise step into a fused one, then takes in the producers of its inputs that nobody else
-  // reads.
-  void fuse_into(LoweredStep& step) {
-    const Node& node = graph_.nodes()[step.node];
-    Group g{{compute_of(node), {}, {}}, {}, {}};
-    FusedAttrs::Instruction instruction{node.op, graph_.values()[node.first_out].dtype, {}};
-    for (ValueId v : node.in) instruction.operands.push_back(operand(v, g));
-    g.fused.code.push_back(std::move(instruction));
-    for (bool changed = fuse_; changed;) {
-      changed = false;
-      for (std::size_t i = 0; i < g.inputs.size() && !changed; ++i) {
-        if (!can_absorb(i, g)) continue;
-        absorb(i, g);
-        changed = true;
-      }
-    }
-    step.op = &fused_op;
-    step.in = g.inputs;
-    step.attrs = g.fused;
-    groups_.emplace(producer_[step.out[0]], std::move(g));
   }
 
   // A fused step in the making: its code, its inputs and how often the code's nodes read each of them.
@@ -130,6 +124,26 @@ class Lowering {
     }
   };
 
+  // A pointwise node as a group, which then takes in the groups of its inputs that nobody else reads.
+  std::unique_ptr<Group> group(const Node& node) {
+    if (node.in.size() > 3)
+      throw Error("[" + node.op->name + "] a pointwise op with more than three operands");
+    auto g = std::make_unique<Group>();
+    g->fused.compute = compute_of(node);
+    FusedAttrs::Instruction instruction{node.op, graph_.values()[node.first_out].dtype};
+    for (ValueId v : node.in) instruction.slots[instruction.count++] = operand(v, *g);
+    g->fused.code.push_back(instruction);
+    for (std::size_t i = 0; fuse_ && i < g->inputs.size();) {
+      if (can_absorb(i, *g)) {
+        absorb(i, g);
+        i = 0;
+      } else {
+        ++i;
+      }
+    }
+    return g;
+  }
+
   FusedAttrs::Operand operand(ValueId v, Group& g) {
     const ValueId root = graph_.values()[v].root;
     const Node& maker = graph_.node_of(root);
@@ -142,9 +156,9 @@ class Lowering {
   bool can_absorb(std::size_t i, const Group& g) const {
     const ValueId v = g.inputs[i];
     if (producer_[v] < 0 || kept_[v] || uses_[v] != g.reads[i]) return false;
-    const auto it = groups_.find(producer_[v]);
-    if (it == groups_.end()) return false;
-    const Group& p = it->second;
+    const std::unique_ptr<Group>& made = groups_[producer_[v]];
+    if (!made) return false;
+    const Group& p = *made;
     // A value of a narrow integer type must stay what storing it makes of it.
     const DType t = graph_.values()[v].dtype;
     if (p.fused.compute != g.fused.compute || (is_int(t) && (t != i64 || g.fused.compute != i64)))
@@ -153,37 +167,32 @@ class Lowering {
            p.inputs.size() + g.inputs.size() <= max_inputs;
   }
 
-  // Puts the code that makes input i in front of the group's own.
-  void absorb(std::size_t i, Group& g) {
-    const std::int64_t maker = producer_[g.inputs[i]];
-    const Group p = std::move(groups_.at(maker));
-    groups_.erase(maker);
+  // Puts the code that makes input i in front of the group's own: that group, continued, is the group from
+  // now on.
+  void absorb(std::size_t i, std::unique_ptr<Group>& g) {
+    const std::int64_t maker = producer_[g->inputs[i]];
+    std::unique_ptr<Group> p = std::move(groups_[maker]);
     steps_[maker].op = nullptr;
-    Group merged{{g.fused.compute, {}, {}}, {}, {}};
-    const auto append = [&](const Group& from, std::int32_t shift, std::int32_t made) {
-      const auto first_constant = static_cast<std::int32_t>(merged.fused.constants.size());
-      merged.fused.constants.insert(merged.fused.constants.end(), from.fused.constants.begin(),
-                                    from.fused.constants.end());
-      std::vector<std::int32_t> place(from.inputs.size());
-      for (std::int32_t k = 0; k < static_cast<std::int32_t>(from.inputs.size()); ++k)
-        if (k != made) place[k] = merged.input(from.inputs[k], from.reads[k]);
-      for (FusedAttrs::Instruction c : from.fused.code) {
-        for (FusedAttrs::Operand& o : c.operands) {
-          if (o.kind == FusedAttrs::Operand::constant)
-            o.index += first_constant;
-          else if (o.kind == FusedAttrs::Operand::result)
-            o.index += shift;
-          else if (o.index == made)
-            o = {FusedAttrs::Operand::result, shift - 1};
-          else
-            o.index = place[o.index];
-        }
-        merged.fused.code.push_back(std::move(c));
+    const auto shift = static_cast<std::int32_t>(p->fused.code.size());
+    const auto first_constant = static_cast<std::int32_t>(p->fused.constants.size());
+    std::int32_t place[max_inputs] = {};
+    for (std::size_t k = 0; k < g->inputs.size(); ++k)
+      if (k != i) place[k] = p->input(g->inputs[k], g->reads[k]);
+    for (FusedAttrs::Instruction c : g->fused.code) {
+      for (FusedAttrs::Operand& o : c.operands()) {
+        if (o.kind == FusedAttrs::Operand::constant)
+          o.index += first_constant;
+        else if (o.kind == FusedAttrs::Operand::result)
+          o.index += shift;
+        else if (o.index == static_cast<std::int32_t>(i))
+          o = {FusedAttrs::Operand::result, shift - 1};
+        else
+          o.index = place[o.index];
       }
-    };
-    append(p, 0, -1);
-    append(g, static_cast<std::int32_t>(p.fused.code.size()), static_cast<std::int32_t>(i));
-    g = std::move(merged);
+      p->fused.code.push_back(c);
+    }
+    p->fused.constants.insert(p->fused.constants.end(), g->fused.constants.begin(), g->fused.constants.end());
+    g = std::move(p);
   }
 
   bool only_folded(ValueId v) const { return !kept_[v] && folded_[v] >= uses_[v]; }
@@ -192,9 +201,10 @@ class Lowering {
   const bool fuse_;
   std::vector<bool> needed_, kept_;
   std::vector<int> uses_, folded_;
-  std::vector<std::int64_t> producer_;              // step of each value, -1 for none
-  std::unordered_map<std::int64_t, Group> groups_;  // by step
+  std::vector<std::int64_t> producer_;  // step of each value, -1 for none
   std::vector<LoweredStep> steps_;
+  std::vector<std::unique_ptr<Group>>
+      groups_;  // of each step; null for one that is not pointwise, or absorbed
 };
 
 }  // namespace

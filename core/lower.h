@@ -15,7 +15,10 @@ struct FusedAttrs {
   struct Instruction {
     const Op* op;
     DType dtype;  // of its value; a cast rounds to it
-    std::vector<Operand> operands;
+    std::uint8_t count = 0;
+    Operand slots[3];  // a pointwise op has no more
+    std::span<const Operand> operands() const { return {slots, count}; }
+    std::span<Operand> operands() { return {slots, count}; }
   };
   DType compute;  // f64, f32 or i64: what inputs are converted to and results from
   std::vector<Instruction> code;

@@ -4,7 +4,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
-#include <numeric>
+#include <span>
 #include <vector>
 
 #include "core/lower.h"
@@ -32,15 +32,18 @@ BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, D
 // every operand steps over the inner axis whole.
 void iteration_space(const Step& step, PointwisePlan& p) {
   const Layout& out = step.out[0].layout;
-  std::vector<int> order(out.rank());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return out.strides[a] > out.strides[b]; });
+  int order[max_rank];
+  for (int axis = 0; axis < out.rank(); ++axis) {  // insertion sort: equal strides stay in order
+    int at = axis;
+    for (; at > 0 && out.strides[order[at - 1]] < out.strides[axis]; --at) order[at] = order[at - 1];
+    order[at] = axis;
+  }
   const auto stride = [&](int operand, int axis) {  // -1 is the output
     return operand < 0 ? out.strides[axis] : step.in[operand].layout.strides[axis];
   };
   const auto at = [&](int operand) { return operand < 0 ? p.output.strides : p.input[operand].strides; };
   const int operands = static_cast<int>(step.in.size());
-  for (int axis : order) {
+  for (int axis : std::span(order, static_cast<std::size_t>(out.rank()))) {
     const std::int64_t size = out.shape[axis];
     if (size == 1) continue;
     bool merges = p.rank > 0;
@@ -145,16 +148,18 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   if (!p.output.store) throw DeviceError("no conversion to " + std::string(name_of(step.out[0].dtype)));
 
   // Slots: a result's block is free again after its last reader.
-  std::vector<int> last_use(p.code_size, -1), free, slot_of(p.code_size, -1);
+  int last_use[PointwisePlan::max_code], slot_of[PointwisePlan::max_code], free[PointwisePlan::max_code],
+      frees = 0;
+  std::fill_n(last_use, p.code_size, -1);
   for (int c = 0; c < p.code_size; ++c)
-    for (const FusedAttrs::Operand& o : fused.code[c].operands)
+    for (const FusedAttrs::Operand& o : fused.code[c].operands())
       if (o.kind == FusedAttrs::Operand::result) last_use[o.index] = c;
   for (int c = 0; c < p.code_size; ++c) {
     PointwisePlan::Instruction& i = p.code[c];
     i.run = block_function(set, fused.code[c], fused.compute);
     for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
-    for (std::size_t k = 0; k < fused.code[c].operands.size(); ++k) {
-      const FusedAttrs::Operand& o = fused.code[c].operands[k];
+    for (std::size_t k = 0; k < fused.code[c].count; ++k) {
+      const FusedAttrs::Operand& o = fused.code[c].slots[k];
       i.source[k] = o.kind == FusedAttrs::Operand::input
                         ? PointwisePlan::Source{PointwisePlan::Source::input, o.index}
                     : o.kind == FusedAttrs::Operand::constant
@@ -166,11 +171,9 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
       i.slot = -1;
       continue;
     }
-    if (free.empty()) free.push_back(p.slots++);
-    i.slot = slot_of[c] = free.back();
-    free.pop_back();
+    i.slot = slot_of[c] = frees > 0 ? free[--frees] : p.slots++;
     for (int r = 0; r < c; ++r)
-      if (last_use[r] == c) free.push_back(slot_of[r]);
+      if (last_use[r] == c) free[frees++] = slot_of[r];
   }
   if (!p.output.direct) p.result_slot = slot_of[p.code_size - 1];
 
