@@ -49,6 +49,14 @@ std::int64_t axis_of(const In& x, std::int64_t axis, const char* what) {
   }
 }
 
+Axes axes_of(const In& x, const Axes& axes, const char* what) {
+  try {
+    return normalize_axes(axes, x.tensor().rank(), what);
+  } catch (const ShapeError& e) {
+    throw ShapeError(std::string(e.what()) + "; got " + x.tensor().text() + " " + at_line(x.where()));
+  }
+}
+
 Tensor zeros_view(const Tensor& x) {
   const Tensor zero = full(x.graph(), {}, 0, x.dtype());
   return x.rank() == 0 ? zero : expand(zero, x.shape());

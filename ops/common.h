@@ -21,6 +21,8 @@ Broadcast broadcast_pair(const Op& op, const In& a, const In& b);
 
 // The axis counted from the front; the error names the op and the caller's line.
 std::int64_t axis_of(const In& x, std::int64_t axis, const char* what);
+// The same for several axes, sorted; an empty list means all of them.
+Axes axes_of(const In& x, const Axes& axes, const char* what);
 // Zeros of x's shape and dtype that take no memory: one 0, expanded.
 Tensor zeros_view(const Tensor& x);
 

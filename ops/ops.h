@@ -132,8 +132,19 @@ Tensor max(In x, const Axes& axes = {}, bool keepdim = false);          // NaN i
 Tensor min(In x, const Axes& axes = {}, bool keepdim = false);          // share the gradient equally
 // Σ(x - mean)² / (n - correction)
 Tensor var(In x, const Axes& axes = {}, bool keepdim = false, double correction = 1);
+// Row-major number within the reduced axes of the first largest (smallest) element, i64; NaN counts as it.
+Tensor argmax(In x, const Axes& axes = {}, bool keepdim = false);
+Tensor argmin(In x, const Axes& axes = {}, bool keepdim = false);
+Tensor any(In x, const Axes& axes = {}, bool keepdim = false);  // boolean: is one not 0?
+Tensor all(In x, const Axes& axes = {}, bool keepdim = false);  // are all?
 // x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
 Tensor sum_to(In x, const Shape& shape);
+
+// softmax.cpp: by the online normaliser, in f32 for half types. A row of which every element is -∞ gives NaN
+// in softmax and log_softmax (as in PyTorch; attention is flash_attn's, which gives 0), -∞ in logsumexp.
+Tensor softmax(In x, std::int64_t axis = -1);
+Tensor log_softmax(In x, std::int64_t axis = -1);
+Tensor logsumexp(In x, const Axes& axes = {}, bool keepdim = false);
 
 // norm.cpp: over the last axis; weight and bias of its size, or left out. Statistics in f32 for half types.
 Tensor layer_norm(In x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
@@ -149,6 +160,22 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;  // the share of the target's probability that goes to all classes alike
 };
 Tensor cross_entropy(In logits, const Tensor& targets, const CrossEntropyOptions& options = {});
+
+// rope.cpp: x [..., L, d], rows turned by their positions: start, start + 1, … along L, or given as i64 or
+// i32 that broadcast to [..., L] ([L], [B, 1, L]).
+struct RopeOptions {
+  double theta = 10000;      // pair i of n turns by position·theta^(-i/n) …
+  std::int64_t dims = 0;     // … for the first `dims` elements of a row; 0: all
+  bool interleaved = false;  // pairs (2i, 2i + 1), as in the paper; else (i, i + n), as in Llama's weights
+  std::int64_t start = 0;
+  std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (stretched contexts)
+};
+Tensor rope(In x, const Tensor& positions = {}, const RopeOptions& options = {});
+std::vector<double> rope_frequencies(std::int64_t dims, double theta);  // theta^(-2i/dims)
+
+// glu.cpp
+Tensor swiglu(In gate, In value);  // silu(gate) ⊛ value
+Tensor swiglu(In packed);          // [..., 2n]: gates, then values
 
 // random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
 // draws new ones. Element i draws what core/rng.h and core/random.h say.
@@ -193,9 +220,11 @@ Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int6
   X(embedding) X(index_select) X(index_add) \
   X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
   X(full) \
-  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
+  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \
+  X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
   X(cross_entropy) X(cross_entropy_backward) \
+  X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
   X(adamw) \
   X(matmul) \

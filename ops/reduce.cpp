@@ -47,6 +47,11 @@ std::vector<OutSpec> infer_extreme(std::span<const Operand> in, const Attrs& a) 
   return reduce_to(in[0].dtype, in[0], a);
 }
 
+std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a) {
+  want_elements(in[0], a);
+  return reduce_to(i64, in[0], a);
+}
+
 // Elements that are equal to the extreme share its gradient equally, as PyTorch's amax does.
 Tensors extreme_gradient(const Backprop& g) {
   const Tensor &x = g.in[0], hit = cast(equal(x, stretched(g.out[0], g)), x.dtype());
@@ -77,13 +82,7 @@ std::vector<Sample> samples() {
 }
 
 Tensor reduce(const Op& op, const In& x, const Axes& axes, bool keepdim) {
-  Axes all;
-  try {
-    all = normalize_axes(axes, x.tensor().rank(), op.name.c_str());
-  } catch (const ShapeError& e) {
-    throw ShapeError(std::string(e.what()) + "; got " + x.tensor().text() + " " + at_line(x.where()));
-  }
-  return record(op, {x}, ReduceAttrs{all, keepdim});
+  return record(op, {x}, ReduceAttrs{detail::axes_of(x, axes, op.name.c_str()), keepdim});
 }
 
 }  // namespace
@@ -133,6 +132,15 @@ const Op max_op{
 const Op min_op{
     .name = "min", .infer = infer_extreme, .vjp = extreme_gradient, .samples = samples<min, Fill::distinct>};
 
+const Op argmax_op{.name = "argmax",
+                   .infer = infer_position,
+                   .not_differentiable = "its result is an index",
+                   .samples = samples<argmax, Fill::distinct>};
+const Op argmin_op{.name = "argmin",
+                   .infer = infer_position,
+                   .not_differentiable = "its result is an index",
+                   .samples = samples<argmin, Fill::distinct>};
+
 Tensor sum(In x, const Axes& axes, bool keepdim) {
   return reduce(sum_op, x, axes, keepdim);
 }
@@ -150,6 +158,22 @@ Tensor max(In x, const Axes& axes, bool keepdim) {
 }
 Tensor min(In x, const Axes& axes, bool keepdim) {
   return reduce(min_op, x, axes, keepdim);
+}
+
+Tensor argmax(In x, const Axes& axes, bool keepdim) {
+  return reduce(argmax_op, x, axes, keepdim);
+}
+Tensor argmin(In x, const Axes& axes, bool keepdim) {
+  return reduce(argmin_op, x, axes, keepdim);
+}
+
+Tensor any(In x, const Axes& axes, bool keepdim) {
+  const Scope scope(x);
+  return greater(sum(cast(x, boolean), axes, keepdim), 0);
+}
+Tensor all(In x, const Axes& axes, bool keepdim) {
+  const Scope scope(x);
+  return equal(sum(logical_not(x.tensor()), axes, keepdim), 0);
 }
 
 Tensor var(In x, const Axes& axes, bool keepdim, double correction) {

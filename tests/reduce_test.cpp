@@ -147,6 +147,57 @@ TEST(Reduce, OverNothingGivesTheNeutralElementOrIsRefused) {
   EXPECT_THROW(sum(x.tensor, {2}), ShapeError);
 }
 
+TEST(Reduce, PositionsOfExtremesAreTheFirstOnes) {
+  for (const Where& p : places)
+    for (View view : {View::contiguous, View::transposed, View::expanded})
+      for (DType dtype : {f64, f32, f16, i32}) {
+        SCOPED_TRACE(p.shape.text() + " over " + p.axes.text() + " " + std::string(name_of(dtype)));
+        Graph g;
+        const Given x = given(g, p.shape, dtype, view, 1, -50, 50);
+        Shape kept = p.shape;
+        for (std::int64_t a : p.axes) kept[static_cast<int>(a)] = 1;
+        const Strides strides = row_major_strides(kept);
+        Vector best(numel(kept), -INFINITY), seen(numel(kept), 0.0), place(numel(kept), 0.0);
+        for (std::int64_t i = 0; i < numel(p.shape); ++i) {
+          std::int64_t rest = i, at = 0;
+          for (int a = p.shape.size() - 1; a >= 0; --a) {
+            if (!p.axes.contains(a)) at += rest % p.shape[a] * strides[a];
+            rest /= p.shape[a];
+          }
+          if (x.values[i] > best[at]) best[at] = x.values[i], place[at] = seen[at];
+          ++seen[at];
+        }
+        const Tensor y = argmax(x.tensor, p.axes);
+        EXPECT_EQ(y.dtype(), i64);
+        EXPECT_EQ(doubles(run_checked({y}, {x.feed()})[0]), place);
+      }
+}
+
+TEST(Reduce, PositionOfANaNIsThatOfTheExtreme) {
+  Graph g;
+  const Tensor x = g.input("x", {100});
+  std::vector<float> xs(100, 1.f);
+  xs[40] = 9, xs[60] = -9;
+  const auto y = run_checked({argmax(x), argmin(x)}, {{x, xs}});
+  EXPECT_EQ(y[0].item<std::int64_t>(), 40);
+  EXPECT_EQ(y[1].item<std::int64_t>(), 60);
+  xs[70] = xs[80] = NAN;
+  const auto z = run_checked({argmax(x), argmin(x)}, {{x, xs}});
+  EXPECT_EQ(z[0].item<std::int64_t>(), 70);
+  EXPECT_EQ(z[1].item<std::int64_t>(), 70);
+}
+
+TEST(Reduce, AnyAndAllAreOfWhatIsNotZero) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 2});
+  const auto y = run_checked({any(x, {1}), all(x, {1}), any(x), all(x)},
+                             {{x, std::vector<float>{0, 0, 0.5f, 0, -1, NAN}}});
+  EXPECT_EQ(doubles(y[0]), (Vector{0, 1, 1}));
+  EXPECT_EQ(doubles(y[1]), (Vector{0, 0, 1}));
+  EXPECT_EQ(doubles(y[2]), Vector{1});
+  EXPECT_EQ(doubles(y[3]), Vector{0});
+}
+
 TEST(Reduce, KeepdimKeepsReducedAxesWithSizeOne) {
   Graph g;
   const Given x = given(g, {2, 3, 4});

@@ -7,6 +7,16 @@
 
 namespace tg::cpu::TG_ISA {
 
+// The vector of a compute type: double, float or i64.
+template <class C>
+struct VectorFor {
+  using type = vector_t<C>;
+};
+template <>
+struct VectorFor<i64> {
+  using type = I64;
+};
+
 struct Axis {
   i64 size, in, out;  // strides in elements of an input and of an output
 };

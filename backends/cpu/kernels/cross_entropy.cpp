@@ -37,7 +37,8 @@ void backward(Worker& w, const Call& call) {
   using V = vector_t<C>;
   const auto& a = call.attrs->as<CrossEntropyAttrs>();
   const int last = call.in[0].layout.rank() - 1;
-  const AxisRows<C> x(call.in[0], last), z_x(call.out[0], last), log_sum(call.in[2], -1), z(call.in[3], -1);
+  const AxisRows<C> x(call.in[0], last), z_x(call.out[0], last, call.in[0].data), log_sum(call.in[2], -1),
+      z(call.in[3], -1);
   const AxisRows<i64> targets(call.in[1], -1);
   const i64 n = x.n;
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n]
@@ -60,6 +61,7 @@ void backward(Worker& w, const Call& call) {
       z_x.finish(r, out);
     }
   });
+  z_x.end();
 }
 
 void run_forward(Worker& w, const Call& call) {

@@ -10,8 +10,11 @@
   X(slice_assign) X(slice_at) X(concat) X(embedding) X(index_select) X(index_add) \
   X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
+  X(argmax) X(argmin) \
+  X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
   X(cross_entropy) X(cross_entropy_backward) \
+  X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
   X(adamw) \
   X(matmul) \

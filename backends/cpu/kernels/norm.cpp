@@ -15,7 +15,7 @@ void forward(Worker& w, const Call& call) {
   using V = vector_t<C>;
   const auto& attrs = call.attrs->as<NormAttrs>();
   const int last = call.in[0].layout.rank() - 1;
-  const AxisRows<C> x(call.in[0], last), y(call.out[0], last);
+  const AxisRows<C> x(call.in[0], last), y(call.out[0], last, call.in[0].data);
   const i64 n = x.n;
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [4, n]: weight, bias, x, y
   const C* weight = attrs.weight ? AxisRows<C>(call.in[1], 0).read(0, buffer) : nullptr;
@@ -47,6 +47,7 @@ void forward(Worker& w, const Call& call) {
       scale[r] = s;
     }
   });
+  y.end();
 }
 
 constexpr i64 columns_at_once = 256;
@@ -68,7 +69,8 @@ void backward(Worker& w, const Call& call) {
   using V = vector_t<C>;
   const auto& attrs = call.attrs->as<NormAttrs>();
   const int last = call.in[0].layout.rank() - 1;
-  const AxisRows<C> x(call.in[0], last), z(call.in[1], last), z_x(call.out[0], last);
+  const AxisRows<C> x(call.in[0], last), z(call.in[1], last),
+      z_x(call.out[0], last, call.in[0].data, call.in[1].data);
   const AxisRows<C> mean(call.in[2], -1), scale(call.in[centred ? 3 : 2], -1);
   const i64 n = x.n, parts = stretches(x.count, n);
   C* buffer = reinterpret_cast<C*>(w.scratch);  // [6, n]: weight, x, z, z_x, z_weight, z_bias
@@ -107,6 +109,7 @@ void backward(Worker& w, const Call& call) {
       }
     }
   });
+  z_x.end();
   if (sums == 0) return;
   w.barrier();
   const i64 blocks = (n + columns_at_once - 1) / columns_at_once;

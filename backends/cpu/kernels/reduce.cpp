@@ -12,15 +12,6 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-template <class C>
-struct VectorFor {
-  using type = vector_t<C>;
-};
-template <>
-struct VectorFor<i64> {
-  using type = I64;
-};
-
 // What is done with an element, and how two results become one; on scalars and on vectors.
 struct Sum {
   using Combine = Sum;  // the same on results: without `lift`

@@ -8,9 +8,12 @@
 
 namespace tg::cpu::TG_ISA {
 
+// Bytes from which on a result is written past the caches.
+inline constexpr i64 stream_from = 16 << 20;
+
 // The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes.
 // A row that lies in memory as C, element after element, is used where it is; others go through a buffer of
-// n elements of C.
+// n elements of C. So do the rows of a result too large for the caches, to be written past them.
 template <class C>
 class AxisRows {
  public:
@@ -23,11 +26,17 @@ class AxisRows {
     if (axis >= 0) n = a.layout.shape[axis], stride_ = a.layout.strides[axis];
     load_ = block_load(a.dtype, compute);
     store_ = block_store(compute, a.dtype);
-    direct = a.dtype == compute && (stride_ == 1 || n == 1);
+    direct_ = a.dtype == compute && (stride_ == 1 || n == 1);
+  }
+  // A result; `over` are the operands whose place it may have taken, which are in the caches already.
+  template <class... Over>
+  AxisRows(const Arg& a, int axis, Over... over) : AxisRows(a, axis) {
+    streams_ = direct_ && n * count * static_cast<i64>(sizeof(C)) >= stream_from &&
+               ((a.data != over) && ...) && n * static_cast<i64>(sizeof(C)) % TG_VECTOR_BYTES == 0;
   }
 
   const C* read(i64 row, C* buffer) const {
-    if (direct) return reinterpret_cast<const C*>(at(row));
+    if (direct_) return reinterpret_cast<const C*>(at(row));
     load_(buffer, at(row), stride_, n);
     return buffer;
   }
@@ -37,14 +46,23 @@ class AxisRows {
     return v;
   }
   // Where to write a row, and the call that ends it.
-  C* target(i64 row, C* buffer) const { return direct ? reinterpret_cast<C*>(at(row)) : buffer; }
+  C* target(i64 row, C* buffer) const {
+    return direct_ && !streams_ ? reinterpret_cast<C*>(at(row)) : buffer;
+  }
   void finish(i64 row, const C* values) const {
-    if (!direct) store_(at(row), values, stride_, n);
+    std::byte* to = at(row);
+    if (streams_ && reinterpret_cast<std::uintptr_t>(to) % TG_VECTOR_BYTES == 0)
+      stream_copy(to, reinterpret_cast<const std::byte*>(values), n * static_cast<i64>(sizeof(C)));
+    else if (streams_ || !direct_)
+      store_(to, values, stride_, n);
+  }
+  // Before the thread that wrote rows is done.
+  void end() const {
+    if (streams_) stream_end();
   }
 
-  i64 count = 0;        // rows
-  i64 n = 1;            // elements of each
-  bool direct = false;  // used in place
+  i64 count = 0;  // rows
+  i64 n = 1;      // elements of each
 
  private:
   static constexpr DType compute = dtype_of<C>;
@@ -63,6 +81,7 @@ class AxisRows {
   i64 size_ = 0, stride_ = 1;
   LoadFn load_ = nullptr;
   StoreFn store_ = nullptr;
+  bool direct_ = false, streams_ = false;
 };
 
 // All elements of an operand in row-major order, in stretches, for kernels to which the shape means nothing.

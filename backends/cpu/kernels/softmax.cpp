@@ -1,0 +1,106 @@
+// softmax, log_softmax and logsumexp along one axis by the online normaliser (001 §3): one pass over a row
+// for maximum and sum, one that writes. And the gradients of the first two (formulas: ops/softmax.cpp).
+#include "ops/softmax.h"
+
+#include "backends/cpu/kernels/online.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+template <class C, bool log_of>
+void forward(Worker& w, const Call& call) {
+  using V = vector_t<C>;
+  const int axis = static_cast<int>(call.attrs->as<SoftmaxAttrs>().axis);
+  const AxisRows<C> x(call.in[0], axis), y(call.out[0], axis, call.in[0].data);
+  const i64 n = x.n;
+  C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n]
+  each_rows(w, x.count, n, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      const C* in = x.read(r, buffer);
+      C* out = y.target(r, buffer + n);
+      Normalizer<C> all;
+      all.take(in, n);
+      const V top = splat<V>(all.max);
+      if (log_of) {
+        const V rest = log(splat<V>(all.sum));
+        for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, load_n(in + i, k) - top - rest, k); });
+      } else {
+        const V scale = splat<V>(C{1} / all.sum);
+        for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, exp(load_n(in + i, k) - top) * scale, k); });
+      }
+      y.finish(r, out);
+    }
+  });
+  y.end();
+}
+
+template <class C, bool log_of>
+void backward(Worker& w, const Call& call) {
+  using V = vector_t<C>;
+  const int axis = static_cast<int>(call.attrs->as<SoftmaxAttrs>().axis);
+  const AxisRows<C> y(call.in[0], axis), z(call.in[1], axis),
+      z_x(call.out[0], axis, call.in[0].data, call.in[1].data);
+  const i64 n = y.n;
+  C* buffer = reinterpret_cast<C*>(w.scratch);  // [3, n]
+  each_rows(w, y.count, n, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      const C *yr = y.read(r, buffer), *zr = z.read(r, buffer + n);
+      C* out = z_x.target(r, buffer + 2 * n);
+      const V total = splat<V>(sum_of<C>(n, [&](i64 i, int k) {
+        const V zi = load_n(zr + i, k);
+        return log_of ? zi : zi * load_n(yr + i, k);
+      }));
+      for_vectors<C>(n, [&](i64 i, int k) {
+        const V yi = load_n(yr + i, k), zi = load_n(zr + i, k);
+        store_n(out + i, log_of ? zi - exp(yi) * total : yi * (zi - total), k);
+      });
+      z_x.finish(r, out);
+    }
+  });
+  z_x.end();
+}
+
+template <class C>
+void log_sums(Worker& w, const Call& call) {
+  const int axis = static_cast<int>(call.attrs->as<SoftmaxAttrs>().axis);
+  const AxisRows<C> x(call.in[0], axis), y(call.out[0], axis);
+  C* buffer = reinterpret_cast<C*>(w.scratch);  // [n]
+  each_rows(w, x.count, x.n, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      Normalizer<C> all;
+      all.take(x.read(r, buffer), x.n);
+      C value;
+      C* out = y.target(r, &value);
+      *out = all.log_sum();
+      y.finish(r, out);
+    }
+  });
+}
+
+template <bool log_of>
+void run_forward(Worker& w, const Call& call) {
+  call.in[0].dtype == DType::f64 ? forward<double, log_of>(w, call) : forward<float, log_of>(w, call);
+}
+template <bool log_of>
+void run_backward(Worker& w, const Call& call) {
+  call.in[0].dtype == DType::f64 ? backward<double, log_of>(w, call) : backward<float, log_of>(w, call);
+}
+void run_log_sums(Worker& w, const Call& call) {
+  call.in[0].dtype == DType::f64 ? log_sums<double>(w, call) : log_sums<float>(w, call);
+}
+
+Scratch scratch(const Call& call, int) {
+  const i64 n = call.in[0].layout.shape[static_cast<int>(call.attrs->as<SoftmaxAttrs>().axis)];
+  return {3 * static_cast<std::size_t>(n) * size_of(compute_type(call.in[0].dtype)), 0};
+}
+
+}  // namespace
+
+const Kernel softmax_kernel{&run_forward<false>, &scratch};
+const Kernel log_softmax_kernel{&run_forward<true>, &scratch};
+const Kernel softmax_backward_kernel{&run_backward<false>, &scratch};
+const Kernel log_softmax_backward_kernel{&run_backward<true>, &scratch};
+const Kernel logsumexp_kernel{&run_log_sums, &scratch};
+
+}  // namespace tg::cpu::TG_ISA

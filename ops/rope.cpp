@@ -1,0 +1,107 @@
+// rope, rotary position embedding (Su et al., 2021): of row x at position p, pair i turns by p·ω_i:
+//   (a, b) → (a·cos - b·sin, a·sin + b·cos).
+// The gradient of a rotation is the rotation back.
+#include "ops/rope.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<RopeAttrs>();
+  const auto n = static_cast<std::int64_t>(a.frequencies.size());
+  const DType wide = compute_type(in[0].dtype());
+  const Tensor x = cast(in[0], wide);
+  Graph& graph = x.graph();
+  Tensor positions;
+  if (in.size() > 1) {
+    positions = in[1];
+  } else {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(-2)));
+    std::iota(numbers.begin(), numbers.end(), a.start);
+    positions = graph.constant(Array::of(numbers));
+  }
+  const Tensor angle = unsqueeze(cast(positions, f64), -1) * graph.constant(Array::of(a.frequencies));
+  const Tensor c = cast(cos(angle), wide), s = cast(a.inverse ? -sin(angle) : sin(angle), wide);
+  const Tensor u = a.interleaved ? slice(x, -1, 0, 2 * n, 2) : slice(x, -1, 0, n);
+  const Tensor v = a.interleaved ? slice(x, -1, 1, 2 * n, 2) : slice(x, -1, n, 2 * n);
+  const Tensor turned_u = u * c - v * s, turned_v = u * s + v * c;
+  Shape front = x.shape();
+  front[front.size() - 1] = 2 * n;
+  Tensor y =
+      a.interleaved ? reshape(stack({turned_u, turned_v}, -1), front) : concat({turned_u, turned_v}, -1);
+  if (2 * n < x.size(-1)) y = concat({y, slice(x, -1, 2 * n, x.size(-1))}, -1);
+  return {cast(y, in[0].dtype())};
+}
+
+[[noreturn]] void refuse(const In& x, const std::string& what) {
+  throw ShapeError("[rope] " + what + "; got x " + x.tensor().text() + " " + at_line(x.where()));
+}
+
+}  // namespace
+
+const Op rope_op{
+    .name = "rope",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::want_float(in[0].dtype);
+          detail::want_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
+          if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
+            throw ShapeError("more dimensions to turn than a row has");
+          if (in.size() > 1) {
+            detail::want_index(in[1].dtype);
+            Shape rows = in[0].shape();
+            rows.erase(rows.size() - 1);
+            if (in[1].shape() != rows) throw ShapeError("wants a position for each row");
+          }
+          return detail::pointwise_output(in.first(1), in[0].dtype);
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      RopeAttrs back = g.attrs.as<RopeAttrs>();
+      back.inverse = !back.inverse;
+      if (g.in.size() == 1) return {record(rope_op, {g.z[0]}, back)};
+      return {record(rope_op, {g.z[0], g.in[1]}, back), Tensor()};
+    },
+    .decompose = decompose,
+    .samples = []() -> std::vector<Sample> {
+      return {{"half split", {{{2, 3, 8}}}, [](auto x) { return Tensors{rope(x[0])}; }},
+              {"interleaved, partial, given positions",
+               {{{2, 1, 3, 8}}, {{2, 1, 3}, {Fill::index, 0, 50}, i64}},
+               [](auto x) { return Tensors{rope(x[0], x[1], {.dims = 6, .interleaved = true})}; }},
+              {"from position 5", {{{3, 4}}}, [](auto x) {
+                 return Tensors{rope(x[0], {}, {.theta = 100, .start = 5})};
+               }}};
+    },
+    .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
+      return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
+    },
+    .inplace = {{0, 0}}};
+
+std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
+  std::vector<double> f;
+  for (std::int64_t i = 0; i < dims; i += 2)
+    f.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(dims)));
+  return f;
+}
+
+Tensor rope(In x, const Tensor& positions, const RopeOptions& o) {
+  const Scope scope(x);
+  if (x.tensor().rank() < 1) refuse(x, "wants rows");
+  const std::int64_t dims = o.dims > 0 ? o.dims : x.tensor().size(-1);
+  RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
+              o.start};
+  if (o.frequencies.empty() && (dims % 2 != 0 || dims > x.tensor().size(-1)))
+    refuse(x,
+           "the number of dimensions to turn must be even and at most a row's, not " + std::to_string(dims));
+  if (!positions.defined()) return record(rope_op, {x}, a);
+  Shape rows = x.tensor().shape();
+  rows.erase(rows.size() - 1);
+  return record(rope_op, {x, positions.shape() == rows ? positions : expand(positions, rows)}, a);
+}
+
+}  // namespace tg
