@@ -84,9 +84,6 @@ Plan plan_for(const Gemm& g, int threads) {
   // In place, rows of B must not fall into the same sets of L1; packing pays when many rows of C share it.
   const bool b_collides = g.b.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
   p.pack_b = !native || g.b.col != 1 || g.m > (b_collides ? 4 : 16) * M;
-  const bool rows_collide = g.a.col == 1 && g.a.row * static_cast<i64>(sizeof(T)) % 2048 == 0;
-  p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) || (g.n > 4 * N && (rows_collide || g.n >= 512));
-
   const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 6e7;
   p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, p.k) / N * N);
@@ -108,6 +105,10 @@ Plan plan_for(const Gemm& g, int threads) {
   p.row_blocks = at_least(1, p.row_blocks);
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
+  // Each block packs its rows of A anew: that pays for many columns, or few whose rows of A would collide.
+  const bool rows_collide = g.a.col == 1 && g.a.row * static_cast<i64>(sizeof(T)) % 2048 == 0;
+  p.pack_a =
+      !native || (g.a.col != 1 && g.a.row != 1) || (columns > 4 * N && (rows_collide || columns >= 512));
   p.a_elements = p.pack_a ? rows * k_longest : 0;
   p.b_elements = !p.pack_b ? 0 : (p.shared_b ? p.pass : columns) * p.k;
   p.c_elements = p.own_c ? rows * columns : 0;
