@@ -278,6 +278,15 @@ TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
         }
 }
 
+TEST(ScatterAdd, TakesMoreIndicesThanElements) {
+  Graph g;
+  const Given x = given(g, {7}, f64), s = given(g, {1000}, f64, View::sliced, 2);
+  const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
+  Vector want = x.values;
+  for (std::size_t n = 0; n < 1000; ++n) want[static_cast<std::size_t>(i.values[n])] += s.values[n];
+  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s}, want);  // the same order of sums
+}
+
 TEST(ScatterAdd, HasGradientsOfBothOperands) {
   for (int axis : {0, 1})
     for (View kind : all_views) {

@@ -9,6 +9,7 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr i64 widest = 16;  // neighbouring lines summed together
+constexpr i64 block = 256;  // elements added to one line at once
 
 Lines lines_of(const Call& call) {
   return {call.out[0].layout, static_cast<int>(call.attrs->as<AxisAttrs>().axis), widest};
@@ -54,15 +55,18 @@ void add_all(Worker& w, const Call& call, DType compute) {
          x.layout);
     i64 row = 1;  // indices from one place on the axis to the next
     for (int b = axis + 1; b < indices.layout.rank(); ++b) row *= indices.layout.shape[b];
-    for (i64 b = 0; b < added && reached > 0; ++b) {
-      C add[widest];
-      load(add, src.data + (src_at + b * src.layout.strides[axis]) * size, lines.run_step(src.layout),
-           reached);
-      for (i64 i = 0; i < reached; ++i) {
-        const i64 index = read_index(
-            indices,
-            (index_at + b * indices.layout.strides[axis] + i * lines.run_step(indices.layout)) * index_size);
-        if (w.check_index(index, bound, number + b * row + i)) total[index * n + i] += add[i];
+    // What is added comes in blocks along the line, or in rows across the lines.
+    const bool single = lines.run < 0;
+    const i64 src_step = single ? src.layout.strides[axis] : lines.run_step(src.layout);
+    const i64 index_step = single ? indices.layout.strides[axis] : lines.run_step(indices.layout);
+    for (i64 b = 0, many; b < added && reached > 0; b += single ? many : 1) {
+      many = !single ? reached : added - b < block ? added - b : block;
+      C add[block];
+      load(add, src.data + (src_at + b * src.layout.strides[axis]) * size, src_step, many);
+      const i64 first = index_at + b * indices.layout.strides[axis];
+      for (i64 i = 0; i < many; ++i) {
+        const i64 index = read_index(indices, (first + i * index_step) * index_size);
+        if (w.check_index(index, bound, number + b * row + i)) total[index * n + (single ? 0 : i)] += add[i];
       }
     }
     move([&](std::byte* at, C* from, i64 step, i64 many) { store(at, from, step, many); },
