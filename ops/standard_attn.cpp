@@ -34,8 +34,8 @@ Sequences sequences_of(const Tensor& i, const Tensor& cu_q, const Tensor& cu_k) 
   return {of_row(begins(cu_q)), of_row(ends(cu_q)), of_row(begins(cu_k)), of_row(ends(cu_k))};
 }
 
-Tensor valid_keys(const Tensor& lengths, std::int64_t T) {  // [B, 1, 1, 1]
-  return clamp(cast(view(lengths, {lengths.size(0), 1, 1, 1}), f64), 0, static_cast<double>(T));
+Tensor valid_keys(const Tensor& lengths) {  // [B, 1, 1, 1]
+  return cast(view(lengths, {lengths.size(0), 1, 1, 1}), f64);
 }
 
 // Which keys a query sees, [L, T] or [B, 1, L, T]; undefined if all.
@@ -52,7 +52,7 @@ Tensor visible(const Operands& x, const AttentionAttrs& a) {
     i = i - s.q_begin;
     t = t - s.k_begin;
   }
-  if (a.has_lengths) keys = valid_keys(*x.lengths, T);
+  if (a.has_lengths) keys = valid_keys(*x.lengths);
   const Tensor diagonal = i + keys - queries;  // bottom-right: the last query meets the last key
   Tensor seen = logical_and(greater_equal(t, 0), less(t, keys));
   if (a.causal) seen = logical_and(seen, less_equal(t, a.top_left ? i : diagonal));
@@ -66,7 +66,7 @@ Tensor visible(const Operands& x, const AttentionAttrs& a) {
 // x [B, heads, rows, size] with zeros in the rows that belong to no sequence: they may hold anything.
 Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
   const Tensor r = positions(x.graph(), x.size(2));
-  if (lengths.defined()) return where(less(r, valid_keys(lengths, x.size(2))), x, 0);
+  if (lengths.defined()) return where(less(r, valid_keys(lengths)), x, 0);
   if (!cu.defined()) return x;
   const Tensor bounds = cast(cu, f64);
   const std::int64_t n = cu.size(0);

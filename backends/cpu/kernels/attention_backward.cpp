@@ -18,6 +18,9 @@ constexpr i64 key_block = 192;   // Λ
 i64 smaller(i64 a, i64 b) {
   return a < b ? a : b;
 }
+i64 larger(i64 a, i64 b) {
+  return a > b ? a : b;
+}
 i64 blocks_of(i64 n, i64 block) {
   return (n + block - 1) / block;
 }
@@ -119,6 +122,9 @@ void load_queries(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b
   t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
   load_transposed(x, x.q, t, x.d, query_factor<T>(x), s.q);
   load_transposed(x, x.z_o, t, x.dv, factor, s.z);
+  if (x.cu_q)  // queries of no sequence may hold anything
+    for (i64 c = 0; c < t.count; ++c)
+      for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
   const i64 row = (b * x.H + h) * x.L + t.i0;
   const T* lse = static_cast<const T*>(x.lse) + row;
   const T infinite = static_cast<T>(__builtin_inf());
@@ -151,6 +157,11 @@ void softmax_backward(i64 keys, const Scratch<T>& s) {
       store(s.za + e, za);
     }
   }
+}
+
+template <class T>
+Rows<T> rows_from(const Rows<T>& r, i64 row) {
+  return {r.data + row * r.row, r.row, r.form};
 }
 
 // Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys from key0.
@@ -201,33 +212,43 @@ void key_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, i6
   const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
   const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
   bool first = true;
+  const auto clear = [&] {
+    for (i64 e = 0; e < keys * s.padded_d; ++e) s.zk[e] = 0;
+    for (i64 e = 0; e < keys * s.padded_dv; ++e) s.zv[e] = 0;
+  };
   for (i64 h = key_head * group; h < (key_head + 1) * group; ++h)
     for (i64 tile = 0; tile < all.tiles; ++tile) {
       const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile];
       if (from >= key0 + keys || to <= key0) continue;
       load_queries(x, all, s, b, h, tile, static_cast<T>(x.scale));
-      score_gradient(x, s, key0, keys, k, v, true);
       const QueryTile<T>& t = s.tile;
+      // Only the keys that the tile attends: others may hold anything, and 0·NaN is NaN.
+      const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
+      score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), true);
+      // Likewise the queries of no sequence.
+      const i64 c0 = x.cu_q ? larger(0, x.cu_q[0] - t.i0) : 0,
+                c1 = x.cu_q ? smaller(t.count, x.cu_q[x.segments] - t.i0) : t.count;
       const Rows<T> q = load_rows(x, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
       const Rows<T> z = load_rows(x, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
-      multiply<T>(keys, x.dv, t.count, {s.p, t.width, 1}, {z.data, z.row, z.form}, s.zv, s.padded_dv,
-                  first ? nullptr : s.zv, s.padded_dv);
-      multiply<T>(keys, x.d, t.count, {s.za, t.width, 1}, {q.data, q.row, q.form}, s.zk, s.padded_d,
-                  first ? nullptr : s.zk, s.padded_d);
+      const bool fresh = first && n == keys;
+      if (first && !fresh) clear();
       first = false;
+      T *zv = s.zv + skip * s.padded_dv, *zk = s.zk + skip * s.padded_d;
+      multiply<T>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
+                  s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
+      multiply<T>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
+                  s.padded_d, fresh ? nullptr : zk, s.padded_d);
       if (s.zq) continue;
       std::atomic<std::uint32_t>& done = all.done[(b * x.H + h) * all.tiles + tile];
       const std::uint32_t turn = static_cast<std::uint32_t>(block - from / key_block);
       wait_for(done, turn);
       T* zq = in_place<T>(x.z_q, b, h, t.i0);
-      multiply<T>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, zq, x.z_q.row,
+      const Rows<T> own = rows_from(k, skip);
+      multiply<T>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
                   turn == 0 ? nullptr : zq, x.z_q.row);
       done.store(turn + 1, std::memory_order_release);
     }
-  if (first) {
-    for (i64 e = 0; e < keys * s.padded_d; ++e) s.zk[e] = 0;
-    for (i64 e = 0; e < keys * s.padded_dv; ++e) s.zv[e] = 0;
-  }
+  if (first) clear();
   write_rows(x, x.z_k, b, key_head, key0, keys, x.d, s.zk, s.padded_d);
   write_rows(x, x.z_v, b, key_head, key0, keys, x.dv, s.zv, s.padded_dv);
 }
@@ -305,10 +326,13 @@ void bias_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, const Bi
           loaded = true;
           const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
           const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
-          score_gradient(x, s, key0, keys, k, v, false);
-          for (i64 r = 0; r < keys; ++r)
+          const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
+          score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), false);
+          for (i64 r = 0; r < n; ++r) {
+            T* zb = s.zb + (skip + r) * width;
             for (i64 c = 0; c < s.tile.width; c += W)
-              store(s.zb + r * width + c, load(s.zb + r * width + c) + load(s.za + r * s.tile.width + c));
+              store(zb + c, load(zb + c) + load(s.za + r * s.tile.width + c));
+          }
         }
       }
   const i64 rows = z.row ? smaller(query_block, x.L - tile * query_block) : 1;

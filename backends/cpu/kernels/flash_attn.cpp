@@ -77,11 +77,36 @@ Attention attention_of(const Call& c) {
   return n;
 }
 
+// Whether the boundaries rise from 0 on and stay within `rows`; notes the first that does not.
+bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, std::int64_t rows) {
+  std::int64_t before = 0;
+  for (std::int64_t s = 0; s <= segments; ++s) {
+    if (!w.check_index(cu[s], rows + 1, s) || !w.check_index(cu[s] - before, rows + 1, s)) return false;
+    before = cu[s];
+  }
+  return true;
+}
+
+// Sequences and lengths come from outside at every run: where they leave the tensors the run is refused, by
+// every thread alike.
+bool are_within(Worker& w, const Attention& n) {
+  if (n.cu_q) return are_boundaries(w, n.cu_q, n.segments, n.L) && are_boundaries(w, n.cu_k, n.segments, n.T);
+  for (std::int64_t b = 0; n.kv_lengths && b < n.B; ++b) {
+    const std::int64_t length = n.kv_lengths_type == DType::i64
+                                    ? static_cast<const std::int64_t*>(n.kv_lengths)[b]
+                                    : static_cast<const std::int32_t*>(n.kv_lengths)[b];
+    if (!w.check_index(length, n.T + 1, b)) return false;
+  }
+  return true;
+}
+
 void run_forward(Worker& w, const Call& c) {
-  attention_forward(attention_of(c), w);
+  const Attention n = attention_of(c);
+  if (are_within(w, n)) attention_forward(n, w);
 }
 void run_backward(Worker& w, const Call& c) {
-  attention_backward(attention_of(c), w);
+  const Attention n = attention_of(c);
+  if (are_within(w, n)) attention_backward(n, w);
 }
 
 Scratch scratch_forward(const Call& c, int threads) {
