@@ -18,7 +18,7 @@ std::int64_t head_width(std::int64_t width, std::int64_t heads) {
 // Layers add into the residual stream, 2 each block; its variance stays that of one when each adds
 // 1/(2·layers).
 double output_std(const GptConfig& c) {
-  return 0.02 / std::sqrt(2.0 * static_cast<double>(c.layers));
+  return c.std / std::sqrt(2.0 * static_cast<double>(c.layers));
 }
 
 Tensor dropped(const Tensor& x, double p, Mode mode) {
@@ -32,7 +32,7 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
       head_width_(head_width(width, heads)),
       heads_(heads),
       dropout_(options.dropout),
-      c_attn_(at / "c_attn", width, 3 * width, {.bias = options.bias}),
+      c_attn_(at / "c_attn", width, 3 * width, {.bias = options.bias, .std = options.std}),
       c_proj_(at / "c_proj", width, width, {.bias = options.bias, .std = options.output_std}) {}
 
 Tensor SelfAttention::operator()(In x, Mode mode, Tensor residual) const {
@@ -49,10 +49,10 @@ Tensor SelfAttention::operator()(In x, Mode mode, Tensor residual) const {
   return c_proj_(transpose(o, 1, 2).view({batch, length, width}), residual);
 }
 
-Mlp::Mlp(const Path& at, std::int64_t width, bool bias, double std)
+Mlp::Mlp(const Path& at, std::int64_t width, Options options)
     : name_(at.name()),
-      c_fc_(at / "c_fc", width, 4 * width, {.bias = bias}),
-      c_proj_(at / "c_proj", 4 * width, width, {.bias = bias, .std = std}) {}
+      c_fc_(at / "c_fc", width, 4 * width, {.bias = options.bias, .std = options.std}),
+      c_proj_(at / "c_proj", 4 * width, width, {.bias = options.bias, .std = options.output_std}) {}
 
 Tensor Mlp::operator()(In x, Tensor residual) const {
   const Scope scope(name_, x.where());
@@ -64,9 +64,9 @@ Block::Block(const Path& at, const GptConfig& c)
       dropout_(c.dropout),
       ln_1_(at / "ln_1", c.width, c.bias),
       attn_(at / "attn", c.width, c.heads,
-            {.bias = c.bias, .dropout = c.dropout, .output_std = output_std(c)}),
+            {.bias = c.bias, .dropout = c.dropout, .std = c.std, .output_std = output_std(c)}),
       ln_2_(at / "ln_2", c.width, c.bias),
-      mlp_(at / "mlp", c.width, c.bias, output_std(c)) {}
+      mlp_(at / "mlp", c.width, {.bias = c.bias, .std = c.std, .output_std = output_std(c)}) {}
 
 Tensor Block::operator()(In input, Mode mode) const {
   const Scope scope(name_, input.where());
@@ -118,12 +118,13 @@ std::vector<Block> blocks(const Path& at, const GptConfig& config) {
 Gpt::Gpt(const Path& at, const GptConfig& config)
     : name_("transformer"),
       config_(checked(config)),
-      wte_(at / name_ / "wte", config.vocabulary, config.width),
-      wpe_(at / name_ / "wpe", config.context, config.width),
+      wte_(at / name_ / "wte", config.vocabulary, config.width, config.std),
+      wpe_(at / name_ / "wpe", config.context, config.width, config.std),
       blocks_(blocks(at / name_ / "h", config)),
       ln_f_(at / name_ / "ln_f", config.width, config.bias) {
   if (!config.tied_head)
-    head_.emplace_back(at / "lm_head", config.width, config.vocabulary, Linear::Options{.bias = false});
+    head_.emplace_back(at / "lm_head", config.width, config.vocabulary,
+                       Linear::Options{.bias = false, .std = config.std});
 }
 
 Tensor Gpt::operator()(In tokens, Mode mode) const {

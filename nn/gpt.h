@@ -13,8 +13,8 @@ class SelfAttention {
  public:
   struct Options {
     bool bias = true;
-    double dropout = 0;        // of attention weights
-    double output_std = 0.02;  // of c_proj's starting values
+    double dropout = 0;                    // of attention weights
+    double std = 0.02, output_std = 0.02;  // of the starting values of c_attn and c_proj
   };
   // Throws ShapeError when heads does not divide width.
   SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
@@ -34,7 +34,12 @@ class SelfAttention {
 // c_proj(gelu(c_fc(x))), four times as wide inside; gelu by erf.
 class Mlp {
  public:
-  Mlp(const Path& at, std::int64_t width, bool bias = true, double output_std = 0.02);
+  struct Options {
+    bool bias = true;
+    double std = 0.02, output_std = 0.02;  // of the starting values of c_fc and c_proj
+  };
+  Mlp(const Path& at, std::int64_t width, Options options);
+  Mlp(const Path& at, std::int64_t width) : Mlp(at, width, Options{}) {}
 
   Tensor operator()(In x, Tensor residual = {}) const;  // [..., width], added to a residual when one is given
 
@@ -49,6 +54,7 @@ struct GptConfig {
   double dropout = 0;
   bool bias = false;      // in Linear and LayerNorm
   bool tied_head = true;  // the head's weight is the token embedding's
+  double std = 0.02;      // of starting weights; GPT-2's, which has width 768
 
   void check() const;               // throws ShapeError or Error naming what does not fit
   std::int64_t parameters() const;  // numbers in all parameters, as a model of this configuration has them

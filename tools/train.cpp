@@ -129,10 +129,11 @@ class Run {
     print_row("text", o_.text + ": " + count(tokens_.size()) + " characters, " +
                           std::to_string(vocab_.size()) + " distinct; " + count(split_.train.size()) +
                           " to train on, " + count(split_.validation.size()) + " held out");
-    print_row("model", title() + (o_.model.dropout > 0 ? ", dropout " + compact(o_.model.dropout) : ""));
+    print_row("model", title() + ", weights from N(0, " + short_number(o_.model.std) + "²)" +
+                           (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training", grouped(o_.steps) + " steps of " + std::to_string(o_.batch) + " × " +
-                              std::to_string(o_.model.context) + " tokens, lr " + compact(o_.lr) + " → " +
-                              compact(o_.min_lr) + " after " + std::to_string(o_.warmup) +
+                              std::to_string(o_.model.context) + " tokens, lr " + short_number(o_.lr) +
+                              " → " + short_number(o_.min_lr) + " after " + std::to_string(o_.warmup) +
                               " steps of warm-up, seed " + std::to_string(o_.seed) +
                               (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     print_parameters(params);
@@ -214,6 +215,8 @@ int main(int argc, char** argv) {
   args.option("min-lr", "X", "learning rate at the end of the cosine", o.min_lr,
               {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
   args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
+  args.option("init-std", "X", "standard deviation of starting weights; 0.02 is GPT-2's, of width 768",
+              o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
   args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
               {.min = 0, .max = 0.99});
   args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
@@ -234,7 +237,10 @@ int main(int argc, char** argv) {
     return args.fail("--width " + std::to_string(o.model.width) + " does not divide by --heads " +
                      std::to_string(o.model.heads));
   if (!args.given("min-lr")) o.min_lr = o.lr / 10;
-  if (o.min_lr > o.lr) return args.fail("--min-lr " + compact(o.min_lr) + " is above --lr " + compact(o.lr));
+  // Keeps the size of a layer's output what it is in GPT-2, whatever the width.
+  if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
+  if (o.min_lr > o.lr)
+    return args.fail("--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr));
   ask_to_stop();
   try {
     return Run(std::move(o)).go();

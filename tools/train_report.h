@@ -21,9 +21,9 @@ inline std::string grouped(std::int64_t n) {
   return s;
 }
 
-inline std::string compact(double x) {
+inline std::string short_number(double x) {
   char s[32];
-  std::snprintf(s, sizeof s, "%g", x);
+  std::snprintf(s, sizeof s, "%.3g", x);
   return s;
 }
 
