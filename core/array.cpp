@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/host_view.h"
+
 namespace tg {
 
 Array::Array(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {
@@ -28,26 +30,11 @@ void Array::check_count(std::size_t count) const {
 }
 
 double Array::at(std::int64_t i) const {
-  return dispatch(dtype_, [&](auto zero) {
-    using T = decltype(zero);
-    const T v = data<T>()[i];
-    if constexpr (std::is_arithmetic_v<T>)
-      return static_cast<double>(v);
-    else
-      return static_cast<double>(static_cast<float>(v));
-  });
+  return load_element(dtype_, raw(), i);
 }
 
 void Array::set(std::int64_t i, double value) {
-  dispatch(dtype_, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (std::is_same_v<T, bool>)
-      data<T>()[i] = value != 0;
-    else if constexpr (std::is_arithmetic_v<T>)
-      data<T>()[i] = static_cast<T>(value);
-    else
-      data<T>()[i] = T(static_cast<float>(value));
-  });
+  store_element(dtype_, raw(), i, value);
 }
 
 Array Array::copy() const {

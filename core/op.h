@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/attrs.h"
+#include "core/host_view.h"
 #include "core/layout.h"
 #include "core/tensor.h"
 
@@ -84,7 +85,11 @@ struct Op {
   // The same outputs from plainer ops: fused ops owe it (oracle, second derivative, fallback).
   std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose;
 
-  std::vector<Sample> (*samples)() = nullptr;
+  std::function<std::vector<Sample>()> samples;
+
+  // A kernel in the op itself, as a function on host memory: what the CPU runs where it has no kernel of its
+  // own for the op. Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
+  HostKernel host;
 
   // Work of one evaluation. Without it: no FLOPs to speak of, each input and output moved once.
   std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost;

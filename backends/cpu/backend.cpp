@@ -3,9 +3,12 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <new>
+#include <utility>
 
+#include "backends/cpu/host_kernel.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
@@ -88,7 +91,7 @@ class CpuExecutable final : public Executable {
   struct Task {
     const Kernel* kernel;
     Call call;
-    std::shared_ptr<const PointwisePlan> plan;
+    std::shared_ptr<const void> plan;
     bool parallel;
   };
 
@@ -97,13 +100,17 @@ class CpuExecutable final : public Executable {
     std::string why = "no CPU kernel for op '" + s.op->name + "'";
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
+      if (!t.kernel && s.op->host) {
+        t.plan = plan_host(s, thrown_);
+        t.kernel = &host_kernel;
+      }
     } catch (const DeviceError& e) {
       why = e.what();
       t.kernel = nullptr;
     }
     if (!t.kernel) throw DeviceError("[" + s.name + "] " + why + " " + at_line(s.where));
     t.call.plan = t.plan.get();
-    t.parallel = threads_ > 1 && estimated_seconds(s) > worth_sharing_seconds;
+    t.parallel = threads_ > 1 && t.kernel != &host_kernel && estimated_seconds(s) > worth_sharing_seconds;
     if (t.kernel->scratch) {
       const Scratch need = t.kernel->scratch(t.call, t.parallel ? threads_ : 1);
       per_thread_ = std::max(per_thread_, (need.per_thread + 63) / 64 * 64);
@@ -117,6 +124,7 @@ class CpuExecutable final : public Executable {
     team_ = &team;
     fault_.clear();
     pool(threads_).run(enter, this);
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     if (fault_.step() != IndexFault::none) refuse(steps_[static_cast<std::size_t>(fault_.step())]);
   }
 
@@ -185,6 +193,7 @@ class CpuExecutable final : public Executable {
       ends_;  // of the steps of a timed run; the first is its start
   std::span<const Step> steps_;
   IndexFault fault_;
+  std::exception_ptr thrown_;  // by a user's function; the other threads must reach their barriers first
 };
 
 class CpuBackend final : public Backend {

@@ -1,0 +1,154 @@
+#include "autograd/custom_op.h"
+
+#include <deque>
+
+#include "ops/ops.h"
+
+namespace tg {
+
+std::vector<Tensor> CustomOp::all(std::initializer_list<In> in) const {
+  const In* first = nullptr;
+  for (const In& a : in)
+    if (!first && !a.is_number()) first = &a;
+  if (!first) throw Error("[" + name_ + "] needs at least one tensor among its arguments");
+  std::vector<Tensor> tensors;
+  for (const In& a : in)
+    tensors.push_back(a.is_number() ? full(first->tensor().graph(), {}, a.number(), first->tensor().dtype())
+                                    : a.tensor());
+  return all(tensors, first->where());
+}
+
+std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_location where) const {
+  const Scope scope(name_, where);
+  return (*call_)({in.begin(), in.end()}, where);
+}
+
+namespace {
+
+// The region's nodes may read one another and its inputs, nothing else: the walk steps over the region, so a
+// gradient towards anything else would vanish without a word.
+void check_region(const Graph& graph, const std::string& name, const CustomGradient& region,
+                  std::source_location where) {
+  const ValueId first_value = graph.nodes()[region.first].first_out;
+  for (NodeId n = region.first; n <= region.last; ++n) {
+    const Node& node = graph.nodes()[n];
+    bool captured = node.op == &parameter_op || node.op == &input_op;
+    for (ValueId v : node.in)
+      captured = captured || (v < first_value && is_float(graph.values()[v].dtype) &&
+                              graph.node_of(v).op != &constant_op && graph.node_of(v).op != &full_op &&
+                              std::find(region.in.begin(), region.in.end(), v) == region.in.end());
+    if (captured)
+      throw Error("[" + name + "] its forward reads a tensor that is not among its inputs, to which no " +
+                  "gradient would come: make it an input " + at_line(where));
+  }
+}
+
+}  // namespace
+
+CustomOp custom_op(std::string name, GraphFunctions functions) {
+  auto call = [name, functions](const std::vector<Tensor>& in, std::source_location where) {
+    Graph& graph = in.at(0).graph();
+    const auto first = static_cast<NodeId>(graph.nodes().size());
+    const auto first_value = static_cast<ValueId>(graph.values().size());
+    std::vector<Tensor> out = functions.forward(in);
+    if (out.empty()) throw Error("[" + name + "] its forward gave no output " + at_line(where));
+    // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
+    // only one region ends at a node.
+    for (Tensor& t : out)
+      if (graph.values()[t.id()].root < first_value) t = copy({t, where});
+    if (graph.custom_gradient_ending_at(static_cast<NodeId>(graph.nodes().size() - 1)))
+      out[0] = copy({out[0], where});
+    CustomGradient region{first, static_cast<NodeId>(graph.nodes().size() - 1), {}, {}, functions.backward};
+    for (const Tensor& t : in) region.in.push_back(t.id());
+    for (const Tensor& t : out) region.out.push_back(t.id());
+    check_region(graph, name, region, where);
+    graph.add_custom_gradient(std::move(region));
+    return out;
+  };
+  return CustomOp(std::move(name), std::move(call));
+}
+
+namespace {
+
+std::vector<OutSpec> row_major_all(std::vector<OutSpec> specs) {
+  for (OutSpec& s : specs) s = {s.dtype, row_major(s.layout.shape), -1};
+  return specs;
+}
+
+std::vector<OutSpec> like_the_first(std::span<const Operand> in) {
+  return {{in[0].dtype, in[0].layout}};
+}
+
+struct HostBackwardAttrs {
+  int inputs, outputs;
+  void fields(auto&& field) const { field("inputs", inputs), field("outputs", outputs); }
+};
+
+// The backwards of host ops: ops like others, in no list, since nobody calls them by name. Reads in…, out…,
+// z…; writes one z_in for each floating input.
+const Op& keep_backward(const HostOp& host) {
+  static std::deque<Op> kept;  // addresses stay
+  return kept.emplace_back(
+      Op{.name = host.name + "_backward",
+         .infer =
+             [](std::span<const Operand> in, const Attrs& a) {
+               std::vector<OutSpec> specs;
+               for (const Operand& x : in.first(static_cast<std::size_t>(a.as<HostBackwardAttrs>().inputs)))
+                 if (is_float(x.dtype)) specs.push_back({x.dtype, row_major(x.shape())});
+               return specs;
+             },
+         .not_differentiable = "the backward of a user-defined op is a C++ function",
+         .host =
+             [backward = host.backward](std::span<const HostView> in, std::span<const HostView> out,
+                                        const Attrs& attrs) {
+               const auto inputs = static_cast<std::size_t>(attrs.as<HostBackwardAttrs>().inputs);
+               const auto outputs = static_cast<std::size_t>(attrs.as<HostBackwardAttrs>().outputs);
+               backward({in.first(inputs), in.subspan(inputs, outputs), in.subspan(inputs + outputs), out});
+             }});
+}
+
+std::vector<Tensor> record_backward(const Op& op, const Backprop& g) {
+  std::vector<Tensor> operands(g.in.begin(), g.in.end());
+  operands.insert(operands.end(), g.out.begin(), g.out.end());
+  for (std::size_t i = 0; i < g.out.size(); ++i)
+    operands.push_back(g.z[i].defined() ? contiguous(g.z[i]) : zeros_like(g.out[i]));
+  const HostBackwardAttrs attrs{static_cast<int>(g.in.size()), static_cast<int>(g.out.size())};
+  const std::vector<Tensor> z_float =
+      g.in[0].graph().record(op, operands, attrs, std::source_location::current());
+  std::vector<Tensor> z;
+  std::size_t next = 0;
+  for (const Tensor& x : g.in) z.push_back(is_float(x.dtype()) ? z_float[next++] : Tensor());
+  return z;
+}
+
+}  // namespace
+
+CustomOp register_host_op(HostOp host) {
+  if (find_op(host.name)) throw Error("[register_host_op] there already is an op named '" + host.name + "'");
+  const auto self = std::make_shared<const Op*>(nullptr);
+  CustomOp callable(host.name, [self](const std::vector<Tensor>& in, std::source_location where) {
+    std::vector<Tensor> operands;
+    for (const Tensor& t : in) operands.push_back(contiguous({t, where}));
+    return in.at(0).graph().record(**self, operands, {}, where);
+  });
+  for (Sample& s : host.samples)
+    if (!s.call)
+      s.call = [callable](std::span<const Tensor> x) {
+        return callable.all(x, std::source_location::current());
+      };
+  Op op{.name = host.name,
+        .infer = [infer = host.infer ? host.infer : like_the_first](
+                     std::span<const Operand> in, const Attrs&) { return row_major_all(infer(in)); },
+        .samples = [samples = host.samples] { return samples; },
+        .host = [forward = host.forward](std::span<const HostView> in, std::span<const HostView> out,
+                                         const Attrs&) { forward(in, out); },
+        .first_order_only = true};
+  if (host.backward)
+    op.vjp = [&backward = keep_backward(host)](const Backprop& g) { return record_backward(backward, g); };
+  else
+    op.not_differentiable = "it was given without a backward";
+  *self = &register_op(std::move(op));
+  return callable;
+}
+
+}  // namespace tg

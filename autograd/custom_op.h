@@ -1,0 +1,63 @@
+// User-defined ops: a forward with a backward of its own (000 §C), as graph code or as C++ functions on host
+// memory. Both give a CustomOp, called like any op; gradients() passes through it by the given backward.
+#pragma once
+
+#include <memory>
+
+#include "core/graph.h"
+
+namespace tg {
+
+class CustomOp {
+ public:
+  // Records the op on its arguments; errors carry the caller's line.
+  std::vector<Tensor> all(std::initializer_list<In> in) const;
+  std::vector<Tensor> all(std::span<const Tensor> in, std::source_location where) const;
+  // The first output, for ops that have one.
+  Tensor operator()(std::initializer_list<In> in) const { return all(in)[0]; }
+  Tensor operator()(In a) const { return all({a})[0]; }
+  Tensor operator()(In a, In b) const { return all({a, b})[0]; }
+  Tensor operator()(In a, In b, In c) const { return all({a, b, c})[0]; }
+
+ private:
+  friend CustomOp custom_op(std::string, struct GraphFunctions);
+  friend CustomOp register_host_op(struct HostOp);
+  using Call = std::function<std::vector<Tensor>(const std::vector<Tensor>&, std::source_location)>;
+  explicit CustomOp(std::string name, Call call)
+      : name_(std::move(name)), call_(std::make_shared<const Call>(std::move(call))) {}
+
+  std::string name_;
+  std::shared_ptr<const Call> call_;
+};
+
+// As graph code. `backward` gets the inputs, the outputs and z_out = ∂L/∂out of each output (zeros where none
+// arrives) and gives z_in of each input, undefined for those without one. What it records is differentiable
+// again. `forward` may use nothing but its arguments and constants: reading a parameter or another tensor is
+// an Error, since its gradient would be lost.
+struct GraphFunctions {
+  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward;
+  std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+                                    const std::vector<Tensor>& z)>
+      backward;
+};
+CustomOp custom_op(std::string name, GraphFunctions functions);
+
+// As C++ functions, run on the CPU by one thread. Operands are row-major (copied where they are not).
+struct HostGradient {
+  std::span<const HostView> in, out, z;
+  std::span<const HostView> z_in;  // to be written: one per floating input, in order
+};
+struct HostOp {
+  std::string name;
+  // Dtype and shape of each output (their layout is row-major); left out: one output like the first input.
+  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer;
+  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward;
+  std::function<void(const HostGradient&)> backward;  // left out: not differentiable
+  // For gradcheck and the tests: a name and the inputs; `call` may be left out and is then the op itself.
+  std::vector<Sample> samples;
+};
+// Adds the op to all_ops(); its backward is an op too, without a derivative of its own. Throws Error if the
+// name is taken.
+CustomOp register_host_op(HostOp op);
+
+}  // namespace tg

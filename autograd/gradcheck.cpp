@@ -1,0 +1,216 @@
+#include "autograd/gradcheck.h"
+
+#include "autograd/gradcheck_numeric.h"
+#include "autograd/gradcheck_rules.h"
+#include "autograd/gradients.h"
+#include "ops/ops.h"
+
+namespace tg::gradcheck {
+
+std::string name_of(View view) {
+  static const char* const names[] = {"contiguous", "transposed", "sliced",
+                                      "offset",     "expanded",   "expanded_last"};
+  return names[static_cast<int>(view)];
+}
+
+std::string name_of(Status status) {
+  static const char* const names[] = {"ok", "refused", "unsupported", "mismatch", "non-finite"};
+  return names[static_cast<int>(status)];
+}
+
+std::vector<Case> op_cases() {
+  std::vector<Case> cases;
+  for (const Op* op : all_ops()) {
+    if (!op->samples) continue;
+    for (const Sample& s : op->samples())
+      cases.push_back({op->name, s.name, s.inputs,
+                       [call = s.call](DType, Device) {
+                         return Callable{{}, call};
+                       },
+                       op});
+  }
+  return cases;
+}
+
+namespace {
+std::vector<Case>& user_cases() {
+  static std::vector<Case> cases;
+  return cases;
+}
+}  // namespace
+
+void register_case(Case c) {
+  user_cases().push_back(std::move(c));
+}
+std::vector<Case> registered_cases() {
+  return user_cases();
+}
+
+namespace {
+
+// The call with every node of the op replaced by its decomposition.
+Callable decomposed_call(const Callable& f, const Op& op) {
+  return {f.parameters, [f, &op](std::span<const Tensor> x) {
+            Graph& graph = x[0].graph();
+            const auto first = static_cast<NodeId>(graph.nodes().size());
+            std::vector<Tensor> out = f.call(x);
+            const auto last = static_cast<NodeId>(graph.nodes().size());
+            Replay again(graph, graph, decomposed(op));
+            again.run(first, last);
+            for (Tensor& t : out) t = again(t);
+            return out;
+          }};
+}
+
+// Shapes of a case's floating outputs, as their cotangents will have them.
+std::vector<Shape> output_shapes(const Case& c) {
+  return Harness(c, View::contiguous, f64, {.shapes_only = true}).output_shapes();
+}
+
+}  // namespace
+
+Case derivative(const Case& c) {
+  Case d = c;
+  d.order = c.order + 1;
+  const std::size_t inputs = c.inputs.size();
+  for (const Shape& s : output_shapes(c)) d.inputs.push_back({s});
+  const bool by_decomposition = c.op && c.op->first_order_only && c.op->decompose && c.order == 1;
+  d.make = [c, inputs, by_decomposition](DType dtype, Device device) {
+    Callable f = c.make(dtype, device);
+    if (by_decomposition) f = decomposed_call(f, *c.op);
+    std::vector<bool> differentiate;
+    for (const SampleInput& in : c.inputs) differentiate.push_back(differentiable(in));
+    return Callable{f.parameters, [f, inputs, differentiate](std::span<const Tensor> x) {
+                      std::vector<Tensor> wrt;
+                      for (std::size_t i = 0; i < inputs; ++i)
+                        if (differentiate[i]) wrt.push_back(x[i]);
+                      for (const Parameter& p : f.parameters) wrt.push_back(x[0].graph().param(p));
+                      Tensor loss;
+                      std::size_t next = inputs;
+                      for (const Tensor& t : f.call(x.first(inputs))) {
+                        if (!is_float(t.dtype())) continue;
+                        const Tensor term = sum(t * x[next++]);
+                        loss = loss.defined() ? loss + term : term;
+                      }
+                      return loss.defined() && !wrt.empty() ? gradients(loss, wrt) : std::vector<Tensor>();
+                    }};
+  };
+  if (by_decomposition) d.op = nullptr;
+  return d;
+}
+
+namespace {
+
+class Checker {
+ public:
+  Checker(const Case& c, const Options& options) : case_(c), options_(options) {}
+
+  std::vector<Result> run() {
+    for (View view : options_.views) {
+      std::unique_ptr<Harness> wide;  // in f64 on the CPU: what everything else is compared with
+      Result f64_result = guarded(view, f64, [&](Result& r) { check_f64(view, wide, r); });
+      const bool comparable = wide && wide->differentiable() && f64_result.status != Status::refused;
+      if (wide && !wide->view_changes_something()) continue;
+      if (wanted(f64) || !comparable) results_.push_back(std::move(f64_result));
+      if (!comparable) break;  // alike in every view
+      for (DType t : {f32, bf16, f16})
+        if (wanted(t))
+          results_.push_back(
+              guarded(view, t, [&](Result& r) { check_dtype(case_, view, t, *wide, options_, r); }));
+    }
+    return std::move(results_);
+  }
+
+ private:
+  bool wanted(DType dtype) const {
+    return std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) != options_.dtypes.end();
+  }
+
+  // Runs a check; what it throws becomes the result.
+  template <class F>
+  Result guarded(View view, DType dtype, F&& f) const {
+    Result r;
+    r.owner = case_.owner;
+    r.name = case_.name;
+    r.view = view;
+    r.dtype = dtype;
+    r.order = case_.order;
+    const auto stop = [&r](Status status, const std::string& why) {
+      r.status = status;
+      r.note = why;
+    };
+    try {
+      f(r);
+    } catch (const GradientError& e) {
+      refused(r, e.what());
+    } catch (const DeviceError& e) {
+      stop(Status::unsupported, e.what());
+    } catch (const DTypeError& e) {
+      stop(Status::unsupported, e.what());
+    } catch (const OutOfMemory&) {
+      throw;
+    } catch (const Error& e) {
+      stop(Status::mismatch, e.what());
+    }
+    return r;
+  }
+
+  // A gradient may be missing where the op says so, and for no other reason.
+  void refused(Result& r, const std::string& what) const {
+    const Op* op = case_.op;
+    const bool says_why = op && !op->vjp && !op->not_differentiable.empty() &&
+                          what.find(op->not_differentiable) != std::string::npos;
+    const bool first_only = op && op->first_order_only && case_.order > 1;
+    r.status = says_why || first_only ? Status::refused : Status::mismatch;
+    r.note = (first_only ? "first order only: " : "") + what;
+  }
+
+  void check_f64(View view, std::unique_ptr<Harness>& wide, Result& r) const {
+    wide = std::make_unique<Harness>(case_, view, f64, HarnessOptions{});
+    if (!wide->view_changes_something()) return;
+    if (!wide->differentiable()) {
+      r.status = Status::refused;
+      r.note = case_.op && !case_.op->not_differentiable.empty() ? case_.op->not_differentiable
+                                                                 : "no floating input, or no floating output";
+      return;
+    }
+    if (!wanted(f64)) return;
+    if (!(options_.device == Device::cpu())) return check_dtype(case_, view, f64, *wide, options_, r);
+    if (options_.fast) {
+      check_projections(*wide, options_, r);
+      if (r.status == Status::mismatch) by_elements(*wide, r);
+    } else {
+      check_elements(*wide, options_, r);
+    }
+    check_zero_and_repeat(*wide, options_, r);
+    if (view == View::contiguous) check_structure(case_, *wide, options_, r);
+  }
+
+  // What a projection found, told by the element that is to blame.
+  void by_elements(Harness& wide, Result& r) const {
+    Result slow = r;
+    slow.status = Status::ok;
+    slow.worst = {};
+    slow.ratio = slow.max_abs = slow.max_rel = 0;
+    slow.checked = slow.skipped = 0;
+    slow.note.clear();
+    check_elements(wide, options_, slow);
+    if (slow.status != Status::ok)
+      r = slow;
+    else
+      r.note += (r.note.empty() ? "" : "; ") +
+                std::string("along random directions only: element by element it passes");
+  }
+
+  const Case& case_;
+  const Options& options_;
+  std::vector<Result> results_;
+};
+
+}  // namespace
+
+std::vector<Result> check(const Case& c, const Options& options) {
+  return Checker(c, options).run();
+}
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,120 @@
+// gradcheck: compares the gradients of ops, layers and user-defined ops with finite differences in f64, their
+// other dtypes with the f64 gradient, and checks what every gradient must obey besides. docs/gradcheck.md
+// says how and why. tools/gradcheck is this library on the command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+
+namespace tg::gradcheck {
+
+// |got − want| ≤ atol + rtol·|want|. Named fields, since two swapped doubles would be seen by nobody.
+struct Tol {
+  double rtol, atol;
+  double allowed(double want) const { return atol + rtol * (want < 0 ? -want : want); }
+};
+
+// How the floating and index inputs lie in memory when the op sees them.
+enum class View {
+  contiguous,
+  transposed,    // axes in reverse order of memory
+  sliced,        // every second element of wider rows, gaps filled with NaN
+  offset,        // three elements into a longer buffer
+  expanded,      // stride 0 along the outermost axis: the base is perturbed, its gradient is the sum
+  expanded_last  // stride 0 along the innermost axis
+};
+inline constexpr View all_views[] = {View::contiguous, View::transposed, View::sliced,
+                                     View::offset,     View::expanded,   View::expanded_last};
+std::string name_of(View view);
+
+// What is checked: a function of tensors and parameters. Parameters are differentiated by like inputs.
+struct Callable {
+  std::vector<Parameter> parameters;
+  std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
+};
+struct Case {
+  std::string owner;  // the op or layer: "softmax"
+  std::string name;   // the sample: "rows"
+  std::vector<SampleInput> inputs;
+  std::function<Callable(DType, Device)> make;  // with parameters, if any, of this dtype
+  const Op* op = nullptr;                       // null for layers
+  int order = 1;                                // 2: the function is the gradient of the one named
+
+  std::string text() const { return owner + "/" + name; }
+};
+
+// The samples of every op in all_ops().
+std::vector<Case> op_cases();
+// Layers and functions added by users and plugins.
+void register_case(Case c);
+std::vector<Case> registered_cases();
+// The gradient of a case as a case: inputs (x…, r…) ↦ ∂⟨f(x), r⟩/∂x, so that checking it checks second
+// derivatives.
+Case derivative(const Case& c);
+
+struct Options {
+  std::vector<View> views{std::begin(all_views), std::end(all_views)};
+  std::vector<DType> dtypes{f64, f32, bf16, f16};
+  bool fast = false;  // 4 random projections instead of every element
+  std::uint64_t seed = 0;
+  Device device = Device::cpu();  // where the checked programs run; references run on the CPU
+  Tol tol{.rtol = 1e-7, .atol = 1e-9};
+  double h = 1e-3;  // the step is h·max(1, |x|)
+};
+
+enum class Status {
+  ok,
+  refused,      // it has no gradient (of this order) and said so, as it must
+  unsupported,  // the device has no kernel, or the op does not take the dtype
+  mismatch,
+  non_finite
+};
+std::string name_of(Status status);
+
+// The element that came closest to its bound, or exceeded it most.
+struct Worst {
+  std::string where;  // "input 1 [2, 0] for a random cotangent"
+  double analytic = 0, numeric = 0, h = 0;
+  double ulp = 0;  // their distance in units of the last place of the dtype under test
+};
+
+struct Result {
+  std::string owner, name;
+  View view = View::contiguous;
+  DType dtype = f64;
+  int order = 1;
+  Status status = Status::ok;
+  std::int64_t checked = 0, skipped = 0, resampled = 0;
+  double max_abs = 0, max_rel = 0;
+  double ratio = 0;  // worst error as a share of its bound; above 1 is a mismatch
+  Worst worst;
+  std::string note;  // what failed, or why nothing was checked
+
+  std::string text() const { return owner + "/" + name; }
+};
+
+// One result per view and dtype that applies. Throws only what is no property of the case (out of memory, a
+// device that is missing).
+std::vector<Result> check(const Case& c, const Options& options);
+
+// A fault planted into an op's vjp, and what became of it.
+struct Mutant {
+  enum Fate { caught, survived, equivalent } fate;
+  std::string owner, name;
+  std::string fault;  // "sign of input 0"
+  Result result;      // of the check that was to catch it
+};
+// All faults of one case's op: sign, scale, dropped term, transposed, stale, zero, for each input. A fault
+// that leaves the gradient bit for bit the same on the case's numbers is equivalent: not applicable.
+std::vector<Mutant> mutate(const Case& c, const Options& options);
+
+// Error of numeric against analytic gradients over steps h, for one case in its contiguous view.
+struct VCurve {
+  std::vector<double> h, two_point, four_point, four_point_f32;  // max |error| / max |gradient|
+};
+VCurve v_curve(const Case& c, const Options& options);
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,85 @@
+// Harness: one case in one view and dtype as two compiled programs, outputs and gradients, that run again and
+// again on other numbers. Inside the gradcheck library.
+#pragma once
+
+#include "autograd/gradcheck.h"
+#include "autograd/replay.h"
+#include "core/compile.h"
+
+namespace tg::gradcheck {
+
+using Values = std::vector<double>;
+using Point = std::vector<Values>;  // values of every leaf (or output), elements in row-major order
+
+struct HarnessOptions {
+  Device device = Device::cpu();
+  Replay::Substitute substitute = {};  // recorded instead of the call's own nodes
+  bool fuse = true;
+  bool verify = false;
+  bool shapes_only = false;  // differentiates and compiles nothing
+  int threads = 1;
+  bool twice = false;                    // the call made twice and each output used twice: 4 × the gradient
+  std::vector<bool> use_output = {};     // which floating outputs the loss depends on; empty for all
+  std::vector<bool> differentiate = {};  // which floating leaves are asked for; empty for all
+};
+
+// An input or parameter of the case. `wrt` is what the gradient is taken by: the base of an expanded view,
+// otherwise what the op sees.
+struct Leaf {
+  SampleInput spec;
+  Shape shape;  // of wrt
+  DType dtype;
+  bool floating;  // takes the dtype under test, and is differentiated by
+  Tensor fed, wrt;
+  std::vector<std::int64_t> place;  // of wrt's elements in the buffer that is fed
+  Array buffer;
+  std::optional<Parameter> parameter;
+  Values start;  // a parameter's own values
+};
+
+// Whether an input takes the dtype under test and is differentiated by.
+bool differentiable(const SampleInput& input);
+
+class Harness {
+ public:
+  Harness(const Case& c, View view, DType dtype, const HarnessOptions& options);
+  Harness(const Harness&) = delete;
+
+  const std::vector<Leaf>& leaves() const { return leaves_; }
+  // Shapes of the floating outputs, in order.
+  std::vector<Shape> output_shapes() const;
+  std::vector<DType> output_dtypes() const;
+  bool differentiable() const { return !z_.empty() && !r_.empty(); }
+  // How often values are rounded on the way.
+  std::size_t forward_steps() const { return forward_ ? forward_->steps().size() : 0; }
+  std::size_t backward_steps() const { return backward_ ? backward_->steps().size() : 0; }
+  bool view_changes_something() const { return view_applies_; }
+
+  // Random values for every leaf, rounded to its dtype; the same for every dtype but for the rounding.
+  Point draw(std::uint64_t seed) const;
+  Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
+  void set(const Point& x);
+  void set(std::size_t leaf, std::size_t element, double value);
+  void set_cotangents(const Point& r);
+
+  Point outputs();    // floating outputs
+  Point gradients();  // of the floating leaves asked for, in order
+
+ private:
+  void make_leaf(const SampleInput& spec, View view, DType dtype, std::size_t index);
+  void add_parameters(const std::vector<Parameter>& parameters);
+  void differentiate(const std::vector<Tensor>& used, const HarnessOptions& options);
+  void compile_both(const HarnessOptions& options);
+  void write(const Leaf& leaf);
+
+  Graph graph_;
+  std::vector<Leaf> leaves_;
+  std::vector<Tensor> arguments_;    // what the case is called with
+  std::vector<Tensor> out_, r_, z_;  // floating outputs, their cotangents, gradients of the floating leaves
+  std::vector<Array> r_values_;
+  std::optional<Program> forward_, backward_;
+  std::uint64_t key_;
+  bool view_applies_ = false;
+};
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,262 @@
+#include "autograd/gradcheck_numeric.h"
+
+namespace tg::gradcheck {
+
+namespace {
+
+constexpr int rounds = 5;           // points drawn before elements on a kink are skipped
+constexpr double skippable = 0.05;  // of all elements
+constexpr int projections = 4;
+constexpr std::int64_t most_rows = 64;  // of the Jacobian that are checked one by one
+
+// −∞ − (−∞) at an output that is −∞ whatever the inputs (the log of an empty sum): its slope is 0.
+double difference(double high, double low) {
+  return high == low && std::isinf(high) && high < 0 ? 0 : high - low;
+}
+
+Slopes slopes_of(const Point& mm, const Point& m, const Point& p, const Point& pp, double h) {
+  Slopes s{p, p};
+  for (std::size_t o = 0; o < p.size(); ++o) {
+    for (std::size_t k = 0; k < p[o].size(); ++k) {
+      const double near = difference(p[o][k], m[o][k]), far = difference(pp[o][k], mm[o][k]);
+      s.two_point[o][k] = near / (2 * h);
+      s.four_point[o][k] = (8 * near - far) / (12 * h);
+    }
+  }
+  return s;
+}
+
+double dot(const Point& a, const Point& r) {
+  double sum = 0;
+  for (std::size_t o = 0; o < a.size(); ++o)
+    for (std::size_t k = 0; k < a[o].size(); ++k)
+      if (r[o][k] != 0) sum += a[o][k] * r[o][k];
+  return sum;
+}
+
+double step(double h, double x) {
+  return h * std::max(1.0, std::abs(x));
+}
+
+// A cotangent, its gradient, and its name for reports.
+struct Row {
+  Point r, z;
+  std::string text;
+};
+
+class Elements {
+ public:
+  Elements(Harness& harness, const Options& options) : harness_(harness), options_(options) {}
+
+  Result round(Result result, std::uint64_t seed) {
+    Tally tally(result);
+    x_ = harness_.draw(seed);
+    harness_.set(x_);
+    make_rows(seed);
+    std::size_t number = 0;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      if (!harness_.leaves()[l].floating) continue;
+      for (std::size_t k = 0; k < x_[l].size(); ++k) element(l, number, k, tally, result);
+      ++number;
+    }
+    return result;
+  }
+
+ private:
+  // Two random cotangents, and each output element by itself where they are few.
+  void make_rows(std::uint64_t seed) {
+    rows_.clear();
+    for (std::uint64_t i = 0; i < 2; ++i)
+      add_row(harness_.draw_cotangents(seed + 1000 * i), "a random cotangent");
+    std::int64_t outputs = 0;
+    const std::vector<Shape> shapes = harness_.output_shapes();
+    for (const Shape& s : shapes) outputs += numel(s);
+    if (outputs > most_rows) return;
+    for (std::size_t o = 0; o < shapes.size(); ++o) {
+      for (std::int64_t k = 0; k < numel(shapes[o]); ++k) {
+        Point one;
+        for (const Shape& s : shapes) one.emplace_back(static_cast<std::size_t>(numel(s)), 0.0);
+        one[o][static_cast<std::size_t>(k)] = 1;
+        add_row(one, "output " + std::to_string(o) + " " + index_text(shapes[o], k));
+      }
+    }
+  }
+
+  void add_row(Point r, std::string text) {
+    harness_.set_cotangents(r);
+    Point z = harness_.gradients();
+    rows_.push_back({std::move(r), std::move(z), std::move(text)});
+  }
+
+  void element(std::size_t l, std::size_t number, std::size_t k, Tally& tally, Result& result) {
+    const double x = x_[l][k], h = step(options_.h, x);
+    const Point numeric = slopes(harness_, l, k, x, h).four_point;
+    bool kink_known = false, kink = false;
+    for (const Row& row : rows_) {
+      const double n = dot(numeric, row.r), a = row.z[number][k];
+      const double allowed = options_.tol.allowed(n);
+      if (!(std::abs(a - n) <= allowed) && !kink_known) {
+        kink = at_kink(l, k, row, a, n, h);
+        kink_known = true;
+      }
+      if (kink) continue;
+      tally.add({a, n, allowed, options_.tol.atol / options_.tol.rtol, h}, [&] {
+        return "input " + std::to_string(l) + " " +
+               index_text(harness_.leaves()[l].shape, static_cast<std::int64_t>(k)) + " for " + row.text;
+      });
+    }
+    result.skipped += kink;
+  }
+
+  // Whether f is not smooth within 2h of x along this element, which makes the difference quotient n
+  // meaningless: the quotient at a 64th of the step says otherwise, or the one-sided slopes differ and do not
+  // come together as the step shrinks (they do in proportion where there is a second derivative).
+  bool at_kink(std::size_t l, std::size_t k, const Row& row, double a, double n, double h) {
+    const double x = x_[l][k], small = h / 64;
+    const auto f = [&](double at) {
+      harness_.set(l, k, at);
+      return harness_.outputs();
+    };
+    const Point mid = f(x);
+    const auto jump = [&](double s) {
+      const Point up = f(x + s), down = f(x - s);
+      Point d = mid;
+      for (std::size_t o = 0; o < d.size(); ++o)
+        for (std::size_t i = 0; i < d[o].size(); ++i)
+          d[o][i] = (difference(up[o][i], mid[o][i]) - difference(mid[o][i], down[o][i])) / s;
+      return std::abs(dot(d, row.r));
+    };
+    const double at_h = jump(h), at_small = jump(small);
+    const double near = dot(slopes(harness_, l, k, x, small).four_point, row.r);
+    const double apart = std::abs(a - n), noise = 1e-8 * std::max(1.0, std::abs(dot(mid, row.r)));
+    if (!std::isfinite(apart)) return false;
+    return (at_small > noise && at_small > 0.5 * at_h && at_small > 0.5 * apart) ||
+           (std::abs(near - n) > noise && std::abs(near - n) > 0.1 * apart);
+  }
+
+  Harness& harness_;
+  const Options& options_;
+  Point x_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+Slopes slopes(Harness& harness, std::size_t leaf, std::size_t element, double x, double h) {
+  const auto f = [&](double at) {
+    harness.set(leaf, element, at);
+    return harness.outputs();
+  };
+  const Point mm = f(x - 2 * h), m = f(x - h), p = f(x + h), pp = f(x + 2 * h);
+  harness.set(leaf, element, x);
+  return slopes_of(mm, m, p, pp, h);
+}
+
+void check_elements(Harness& harness, const Options& options, Result& result) {
+  Elements check(harness, options);
+  const Result before = result;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    result = check.round(before, options.seed + round);
+    result.resampled = static_cast<std::int64_t>(round);
+    if (result.skipped == 0 || result.status == Status::non_finite) return;
+  }
+  std::int64_t elements = 0;
+  for (const Leaf& leaf : harness.leaves()) elements += leaf.floating ? numel(leaf.shape) : 0;
+  if (static_cast<double>(result.skipped) > skippable * static_cast<double>(elements))
+    Tally(result).fail(std::to_string(result.skipped) + " of " + std::to_string(elements) +
+                       " elements lie on a kink at every point tried: more than 5 %");
+}
+
+namespace {
+
+// One direction through all inputs at once, one random cotangent: two numbers.
+class Projection {
+ public:
+  Projection(Harness& harness, const Options& options, std::uint64_t seed)
+      : harness_(harness), options_(options), x_(harness.draw(seed)) {}
+
+  // False when the function is not smooth on the way, which the quotients at h and h/2 tell.
+  bool compare(std::uint64_t seed, Tally& tally) {
+    direction_ = harness_.draw(seed);
+    signs(direction_, seed);
+    for (std::size_t l = 0; l < x_.size(); ++l)
+      for (std::size_t k = 0; k < x_[l].size(); ++k) direction_[l][k] *= std::max(1.0, std::abs(x_[l][k]));
+    Point r = harness_.draw_cotangents(seed);
+    signs(r, seed + 1);
+    harness_.set(x_);
+    harness_.set_cotangents(r);
+    const Point z = harness_.gradients();
+    double analytic = 0, size = 0;
+    std::size_t number = 0;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      if (!harness_.leaves()[l].floating) continue;
+      for (std::size_t k = 0; k < x_[l].size(); ++k) {
+        analytic += z[number][k] * direction_[l][k];
+        size += std::abs(z[number][k] * direction_[l][k]);
+      }
+      ++number;
+    }
+    // A smaller step where the function bends too much for this one; the noise is what the step decides.
+    double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
+    for (const double shrink : {1.0, 0.25, 0.0625}) {
+      const double coarse = slope(options_.h * shrink, r), fine = slope(options_.h * shrink / 2, r);
+      if (!std::isfinite(fine)) best = fine, noise = 0;
+      if (!(std::abs(coarse - fine) < noise)) continue;
+      noise = std::abs(coarse - fine);
+      best = fine;
+      h = options_.h * shrink / 2;
+      if (noise <= options_.tol.allowed(fine)) break;
+    }
+    if (noise > 1e-6 * std::max({1.0, std::abs(best), size})) return false;
+    tally.add({analytic, best, options_.tol.allowed(best) + noise, options_.tol.atol / options_.tol.rtol, h},
+              [] { return std::string("a random projection"); });
+    return true;
+  }
+
+ private:
+  static void signs(Point& p, std::uint64_t seed) {
+    std::uint64_t bits = seed * 0x9E3779B97F4A7C15u + 0x1234567;
+    for (Values& v : p) {
+      for (double& x : v) {
+        bits ^= bits << 13, bits ^= bits >> 7, bits ^= bits << 17;
+        x = (bits >> 40) & 1 ? 1 : -1;
+      }
+    }
+  }
+
+  double slope(double h, const Point& r) {
+    const Point mm = at(-2 * h), m = at(-h), p = at(h), pp = at(2 * h);
+    return dot(slopes_of(mm, m, p, pp, h).four_point, r);
+  }
+
+  Point at(double t) {
+    Point x = x_;
+    for (std::size_t l = 0; l < x.size(); ++l)
+      if (harness_.leaves()[l].floating)
+        for (std::size_t k = 0; k < x[l].size(); ++k) x[l][k] += t * direction_[l][k];
+    harness_.set(x);
+    return harness_.outputs();
+  }
+
+  Harness& harness_;
+  const Options& options_;
+  Point x_, direction_;
+};
+
+}  // namespace
+
+void check_projections(Harness& harness, const Options& options, Result& result) {
+  Tally tally(result);
+  int done = 0;
+  for (std::uint64_t i = 0; done < projections && i < projections * rounds; ++i) {
+    Projection p(harness, options, options.seed + i / projections);
+    if (p.compare(options.seed + 77 * i, tally))
+      ++done;
+    else
+      ++result.resampled;
+  }
+  result.skipped = projections - done;
+  if (result.skipped > 0) tally.fail("the function is not smooth along the directions tried");
+}
+
+}  // namespace tg::gradcheck

@@ -1,0 +1,38 @@
+#include "autograd/gradcheck_tally.h"
+
+namespace tg::gradcheck {
+
+double unit_roundoff(DType dtype) {
+  return dtype == f64 ? 0x1p-53 : dtype == f32 ? 0x1p-24 : dtype == bf16 ? 0x1p-8 : 0x1p-11;
+}
+
+double smallest_positive(DType dtype) {
+  return dtype == f64 ? 0x1p-1074 : dtype == f32 ? 0x1p-149 : dtype == bf16 ? 0x1p-133 : 0x1p-24;
+}
+
+std::string index_text(const Shape& shape, std::int64_t i) {
+  Dims index = shape;
+  for (int a = shape.size() - 1; a >= 0; --a) {
+    index[a] = i % shape[a];
+    i /= shape[a];
+  }
+  return index.text();
+}
+
+void Tally::non_finite(const std::string& where, const Comparison& c) {
+  if (result_.status == Status::non_finite) return;  // the first one found
+  result_.status = Status::non_finite;
+  result_.worst = {where, c.analytic, c.numeric, c.h, 0};
+  result_.ratio = std::numeric_limits<double>::infinity();
+}
+
+// |analytic − numeric| over the distance of neighbouring numbers at the numeric value.
+double Tally::ulps(const Comparison& c) const {
+  const double size = std::max(std::abs(c.numeric), c.scale);
+  if (size == 0) return 0;
+  int exponent = 0;
+  std::frexp(size, &exponent);
+  return std::abs(c.analytic - c.numeric) / std::ldexp(2 * unit_roundoff(result_.dtype), exponent - 1);
+}
+
+}  // namespace tg::gradcheck

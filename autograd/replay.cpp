@@ -1,0 +1,55 @@
+#include "autograd/replay.h"
+
+namespace tg {
+
+Tensor Replay::now(ValueId v) const {
+  if (const auto it = now_.find(v); it != now_.end()) return it->second;
+  if (&from_ == &to_) return to_.tensor(v);
+  throw Error("[replay] a node reads a value that was not replayed");
+}
+
+std::vector<Tensor> Replay::record(const Node& node, std::span<const Tensor> in) {
+  if (node.op == &parameter_op) return {to_.param(node.attrs.as<ParameterAttrs>().parameter, node.where)};
+  if (node.op == &rng_op) return {to_.rng(node.where)};
+  if (substitute_)
+    if (auto out = substitute_(node, in)) return *out;
+  return to_.record(*node.op, in, node.attrs, node.where);
+}
+
+void Replay::run(NodeId first, NodeId last) {
+  for (NodeId n = first; n < last; ++n) {
+    const Node node = from_.nodes()[n];  // a copy: recording moves the list
+    first_node_[n] = static_cast<NodeId>(to_.nodes().size());
+    if (node.outs > 0 && now_.contains(node.first_out)) continue;  // was put
+    std::vector<Tensor> in;
+    for (ValueId v : node.in) in.push_back(now(v));
+    int segment = -1;
+    if (node.segment >= 0) {
+      const auto [it, fresh] = segments_.try_emplace(node.segment, 0);
+      if (fresh) it->second = to_.new_segment();
+      segment = it->second;
+    }
+    const SegmentScope inside(segment);
+    const std::vector<Tensor> out = record(node, in);
+    for (std::uint32_t i = 0; i < node.outs; ++i) now_[node.first_out + i] = out[i];
+    if (const CustomGradient* custom = from_.custom_gradient_ending_at(n)) add_custom(*custom);
+  }
+}
+
+void Replay::add_custom(const CustomGradient& old) {
+  const auto begin = first_node_.find(old.first);
+  if (begin == first_node_.end()) return;  // only its end was asked for
+  CustomGradient region{begin->second, static_cast<NodeId>(to_.nodes().size() - 1), {}, {}, old.backward};
+  for (ValueId v : old.in) region.in.push_back(now(v).id());
+  for (ValueId v : old.out) region.out.push_back(now(v).id());
+  to_.add_custom_gradient(std::move(region));
+}
+
+Replay::Substitute decomposed(const Op& op) {
+  return [&op](const Node& node, std::span<const Tensor> in) -> std::optional<std::vector<Tensor>> {
+    if (node.op != &op) return std::nullopt;
+    return op.decompose(in, node.attrs);
+  };
+}
+
+}  // namespace tg
