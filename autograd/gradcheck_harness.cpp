@@ -253,11 +253,13 @@ void Harness::differentiate(const std::vector<Tensor>& used, const HarnessOption
 }
 
 void Harness::compile_both(const HarnessOptions& options) {
-  // Every input is fetched besides, so that every program has all of them, read or not.
-  std::vector<Tensor> inputs = r_, forward = out_, backward = z_;
-  for (const Leaf& leaf : leaves_) inputs.push_back(leaf.fed);
-  forward.insert(forward.end(), inputs.begin(), inputs.end());
-  backward.insert(backward.end(), inputs.begin(), inputs.end());
+  // Every input is fetched besides, so that each program has all that it is fed with, read or not.
+  std::vector<Tensor> forward = out_, backward = z_;
+  backward.insert(backward.end(), r_.begin(), r_.end());
+  for (const Leaf& leaf : leaves_) {
+    forward.push_back(leaf.fed);
+    backward.push_back(leaf.fed);
+  }
   const CompileOptions how{
       .device = options.device, .threads = options.threads, .fuse = options.fuse, .verify = options.verify};
   forward_ = compile(graph_, forward, how);
