@@ -58,6 +58,7 @@ Case derivative(const Case& c);
 struct Options {
   std::vector<View> views{std::begin(all_views), std::end(all_views)};
   std::vector<DType> dtypes{f64, f32, bf16, f16};
+  int order = 1;      // 2: second derivatives, by checking the gradient's gradient
   bool fast = false;  // 4 random projections instead of every element
   std::uint64_t seed = 0;
   Device device = Device::cpu();  // where the checked programs run; references run on the CPU
@@ -108,7 +109,7 @@ struct Mutant {
   Result result;      // of the check that was to catch it
 };
 // All faults of one case's op: sign, scale, dropped term, transposed, stale, zero, for each input. A fault
-// that leaves the gradient bit for bit the same on the case's numbers is equivalent: not applicable.
+// that leaves the gradient the same on the case's numbers, to the last bits, is equivalent: not applicable.
 std::vector<Mutant> mutate(const Case& c, const Options& options);
 
 // Error of numeric against analytic gradients over steps h, for one case in its contiguous view.

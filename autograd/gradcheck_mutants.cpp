@@ -147,6 +147,22 @@ class Planted {
   int planted_ = 0;
 };
 
+// Equal up to the order of summation: a gradient that is summed over a broadcast axis may be transposed
+// before the sum without harm.
+bool same_but_for_roundoff(const Point& a, const Point& b) {
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    double size = 0, apart = 0;
+    for (std::size_t k = 0; k < b[i].size(); ++k) {
+      if (a[i][k] == b[i][k]) continue;
+      if (!std::isfinite(a[i][k]) || !std::isfinite(b[i][k])) return false;
+      size = std::max(size, std::abs(b[i][k]));
+      apart = std::max(apart, std::abs(a[i][k] - b[i][k]));
+    }
+    if (apart > 8 * unit_roundoff(f64) * size) return false;
+  }
+  return true;
+}
+
 class Mutation {
  public:
   Mutation(const Case& c, const Options& options) : case_(c), options_(options) {}
@@ -187,7 +203,7 @@ class Mutation {
     Planted planted(*case_.op, fault.vjp);
     try {
       Harness wrong(case_, View::contiguous, dtype_, {.substitute = planted.substitute()});
-      if (gradients(wrong) == want)
+      if (same_but_for_roundoff(gradients(wrong), want))
         m.fate = Mutant::equivalent;
       else if (!passes(wrong, planted, m.result))
         m.fate = Mutant::caught;

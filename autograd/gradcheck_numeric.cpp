@@ -34,6 +34,15 @@ double dot(const Point& a, const Point& r) {
   return sum;
 }
 
+// What rounding f's values alone can do to a quotient with step h: a few units of roundoff of Σ|r·f| over h.
+double quotient_noise(const Point& f, const Point& r, double h) {
+  double sum = 0;
+  for (std::size_t o = 0; o < f.size(); ++o)
+    for (std::size_t k = 0; k < f[o].size(); ++k)
+      if (std::isfinite(f[o][k])) sum += std::abs(f[o][k] * r[o][k]);
+  return 16 * unit_roundoff(f64) * sum / h;
+}
+
 double step(double h, double x) {
   return h * std::max(1.0, std::abs(x));
 }
@@ -52,6 +61,7 @@ class Elements {
     Tally tally(result);
     x_ = harness_.draw(seed);
     harness_.set(x_);
+    at_x_ = harness_.outputs();
     make_rows(seed);
     std::size_t number = 0;
     for (std::size_t l = 0; l < x_.size(); ++l) {
@@ -94,7 +104,7 @@ class Elements {
     bool kink_known = false, kink = false;
     for (const Row& row : rows_) {
       const double n = dot(numeric, row.r), a = row.z[number][k];
-      const double allowed = options_.tol.allowed(n);
+      const double allowed = options_.tol.allowed(n) + quotient_noise(at_x_, row.r, h);
       if (!(std::abs(a - n) <= allowed) && !kink_known) {
         kink = at_kink(l, k, row, a, n, h);
         kink_known = true;
@@ -136,7 +146,7 @@ class Elements {
 
   Harness& harness_;
   const Options& options_;
-  Point x_;
+  Point x_, at_x_;
   std::vector<Row> rows_;
 };
 

@@ -10,6 +10,13 @@ double smallest_positive(DType dtype) {
   return dtype == f64 ? 0x1p-1074 : dtype == f32 ? 0x1p-149 : dtype == bf16 ? 0x1p-133 : 0x1p-24;
 }
 
+double largest_finite(DType dtype) {
+  return dtype == f64    ? 0x1.fffffffffffffp1023
+         : dtype == f32  ? 0x1.fffffep127
+         : dtype == bf16 ? 0x1.fep127
+                         : 65504;
+}
+
 std::string index_text(const Shape& shape, std::int64_t i) {
   Dims index = shape;
   for (int a = shape.size() - 1; a >= 0; --a) {

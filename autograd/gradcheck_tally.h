@@ -17,6 +17,7 @@ struct Comparison {
 // Unit roundoff: half the distance from 1 to the next number.
 double unit_roundoff(DType dtype);
 double smallest_positive(DType dtype);
+double largest_finite(DType dtype);
 
 // "[2, 0]": element i, in row-major order, of a tensor of this shape.
 std::string index_text(const Shape& shape, std::int64_t i);

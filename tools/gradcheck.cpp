@@ -1,0 +1,161 @@
+// gradcheck: are the gradients right? Every op, layer and user-defined op against finite differences.
+#include "autograd/gradcheck.h"
+
+#include <chrono>
+
+#include "io/file.h"
+#include "io/png_plot.h"
+#include "tools/args.h"
+#include "tools/gradcheck/report.h"
+#include "tools/gradcheck/select.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::gradcheck;
+
+constexpr int nothing_ran = 3;
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    words.push_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return words;
+}
+
+// "expanded" stands for the outermost and the innermost axis.
+std::vector<View> parse_views(const std::string& list, std::string& mistake) {
+  std::vector<View> views;
+  for (const std::string& word : split(list)) {
+    const std::size_t before = views.size();
+    for (View v : all_views)
+      if (name_of(v) == word || (word == "expanded" && v == View::expanded_last)) views.push_back(v);
+    if (views.size() == before) mistake = "--views got '" + word + "'";
+  }
+  return views;
+}
+
+std::vector<DType> parse_dtypes(const std::string& list, std::string& mistake) {
+  std::vector<DType> dtypes;
+  for (const std::string& word : split(list)) {
+    const std::size_t before = dtypes.size();
+    for (DType t : {f64, f32, bf16, f16})
+      if (tg::name_of(t) == word) dtypes.push_back(t);
+    if (dtypes.size() == before) mistake = "--dtype got '" + word + "', wanted some of f64,f32,bf16,f16";
+  }
+  return dtypes;
+}
+
+int draw_v_curve(const std::vector<Case>& cases, const Options& options, const std::string& file) {
+  for (const Case& c : cases) {
+    const VCurve curve = v_curve(c, options);
+    if (curve.h.empty()) continue;
+    save_plot(
+        file,
+        {.title = "gradcheck " + c.text() + ": error of difference quotients",
+         .x_label = "step h",
+         .y_label = "max |numeric - analytic| / max |analytic|",
+         .log_x = true,
+         .log_y = true,
+         .series = {{.label = "f64, 2 points", .x = curve.h, .y = curve.two_point, .markers = true},
+                    {.label = "f64, 4 points", .x = curve.h, .y = curve.four_point, .markers = true},
+                    {.label = "f32, 4 points", .x = curve.h, .y = curve.four_point_f32, .markers = true}}});
+    std::printf("%s: %s\n", c.text().c_str(), file.c_str());
+    return 0;
+  }
+  std::fprintf(stderr, "gradcheck: nothing to differentiate, so no curve was drawn\n");
+  return nothing_ran;
+}
+
+int run(int argc, char** argv) {
+  std::vector<std::string> names, plugins;
+  std::string dtypes = "f64,f32,bf16,f16", views = "contiguous,transposed,sliced,offset,expanded",
+              backend = "cpu", json, curve;
+  std::int64_t order = 1, seed = 0;
+  bool list = false, all = false, fast = false, mutants = false, verbose = false;
+
+  Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
+  args.flag("list", "what there is to check", list);
+  args.flag("all", "check everything", all);
+  args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
+  args.option("dtype", "LIST", "some of f64,f32,bf16,f16", dtypes);
+  args.option("views", "LIST",
+              "how inputs lie in memory: some of contiguous,transposed,sliced,offset,expanded", views);
+  args.option("backend", "NAME", "where the checked programs run", backend, {.choices = {"cpu", "cuda"}});
+  args.option("order", "N", "2 checks second derivatives", order, {.min = 1, .max = 2});
+  args.flag("fast", "four random projections instead of every element", fast);
+  args.option("seed", "N", "of every random number", seed, {.min = 0});
+  args.option("json", "FILE", "write all results there too", json);
+  args.option("vcurve", "FILE.png", "plot the error over the step h for the op given", curve);
+  args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
+  args.flag("mutate", "plant faults into every gradient and see them caught", mutants);
+  args.flag("verbose", "every check on lines of its own; also -v", verbose);
+  args.example("gradcheck --all", "every op and layer, all dtypes and views");
+  args.example("gradcheck --op flash_attn --fast", "a quick look at one op");
+  args.example("gradcheck --op softmax --dtype f64 --views transposed -v", "details of one view");
+  args.example("gradcheck --plugin ./libmyop.so --op my_op", "an op of your own");
+  args.example("gradcheck --all --mutate", "does the checker catch what it must?");
+  std::vector<const char*> words(argv, argv + argc);
+  for (const char*& w : words)
+    if (std::string_view(w) == "-v") w = "--verbose";
+  if (const auto code = args.parse(argc, words.data())) return *code;
+
+  Run run{argv[0], {}, plugins, verbose};
+  std::string mistake;
+  run.options.views = parse_views(views, mistake);
+  run.options.dtypes = parse_dtypes(dtypes, mistake);
+  run.options.order = static_cast<int>(order);
+  run.options.fast = fast;
+  run.options.seed = static_cast<std::uint64_t>(seed);
+  if (!mistake.empty()) return args.fail(mistake);
+  if (!list && !all && names.empty()) return args.fail("nothing to do: give --all, --op NAME or --list");
+  if (all && !names.empty()) return args.fail("--all and --op exclude each other");
+  if (!curve.empty() && names.empty()) return args.fail("--vcurve wants an op: --op NAME");
+  if (backend != "cpu") {
+    std::fprintf(stderr, "gradcheck: this build has no %s backend\n", backend.c_str());
+    return nothing_ran;
+  }
+
+  for (const std::string& p : plugins) load_plugin(p);
+  const std::vector<Case> every = all_cases(), cases = select(every, names);
+  if (list) {
+    print_list(cases);
+    return untested(names).empty() ? 0 : nothing_ran;
+  }
+  if (const auto lost = unknown(every, names); !lost.empty()) {
+    for (const std::string& l : lost) std::fprintf(stderr, "gradcheck: %s\n", l.c_str());
+    return nothing_ran;
+  }
+  if (!curve.empty()) return draw_v_curve(cases, run.options, curve);
+
+  const auto start = std::chrono::steady_clock::now();
+  Report report(run);
+  for (const std::string& op : untested(names)) report.incomplete(op + " has a gradient and no sample");
+  for (const Case& c : cases) {
+    if (!mutants)
+      report.add(c, check(c, run.options));
+    else if (c.op && c.op->vjp)
+      report.add(c, mutate(c, run.options));
+  }
+  report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (!json.empty()) {
+    const std::string text = report.json();
+    const std::string_view piece = text;
+    replace_file(json, std::span(&piece, 1), "gradcheck");
+  }
+  return report.exit_code();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "gradcheck: %s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,46 @@
+// gradcheck's report: one line per case, details where asked for or where something is wrong, the worst cases
+// at the end, and the same as JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+
+namespace tg::gradcheck {
+
+struct Run {
+  std::string program;  // as it was called
+  Options options;
+  std::vector<std::string> plugins;
+  bool verbose = false;
+};
+
+class Report {
+ public:
+  explicit Report(Run run) : run_(std::move(run)) {}
+
+  void add(const Case& c, std::vector<Result> results);  // prints its line
+  void add(const Case& c, std::vector<Mutant> mutants);
+  void incomplete(const std::string& why);  // something that was asked for did not run
+
+  // Prints the worst cases and the totals.
+  void finish(double seconds) const;
+  // 0 all passed, 1 mismatch or a mutant that survived, 3 nothing ran or something asked for could not, 4 a
+  // number that is not finite.
+  int exit_code() const;
+  std::string json() const;
+
+ private:
+  std::string replay(const Result& r) const;  // the command that runs this one check again
+  void details(const Result& r) const;
+  int count(Status status) const;
+
+  const Run run_;
+  std::vector<Result> results_;
+  std::vector<Mutant> mutants_;
+  std::vector<std::string> incomplete_;
+  int cases_ = 0;
+};
+
+}  // namespace tg::gradcheck

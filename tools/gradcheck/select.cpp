@@ -1,0 +1,106 @@
+#include "tools/gradcheck/select.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "backends/cpu/kernel.h"
+#include "ops/ops.h"
+
+namespace tg::gradcheck {
+
+namespace {
+
+bool is_named(const Case& c, const std::string& name) {
+  return c.owner == name || c.text() == name;
+}
+
+// How many letters of a and b, read from both ends, do not fit.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::size_t front = 0, back = 0;
+  const std::size_t n = std::min(a.size(), b.size());
+  while (front < n && a[front] == b[front]) ++front;
+  while (back < n - front && a[a.size() - 1 - back] == b[b.size() - 1 - back]) ++back;
+  return std::max(a.size(), b.size()) - front - back;
+}
+
+bool runs_on_cpu(const Op& op) {
+  if (op.view || op.host || cpu::find_kernel(op.name)) return true;
+  const auto blocks = cpu::kernel_set().blocks;
+  return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
+}
+
+std::string gradient_text(const Op* op) {
+  if (op == nullptr || (op->vjp && !op->first_order_only)) return "yes";
+  if (op->vjp) return "first order";
+  return "no: " + op->not_differentiable;
+}
+
+}  // namespace
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases = op_cases();
+  for (Case& c : registered_cases()) cases.push_back(std::move(c));
+  return cases;
+}
+
+std::vector<Case> select(const std::vector<Case>& cases, const std::vector<std::string>& names) {
+  if (names.empty()) return cases;
+  std::vector<Case> chosen;
+  for (const Case& c : cases)
+    if (std::any_of(names.begin(), names.end(), [&](const std::string& n) { return is_named(c, n); }))
+      chosen.push_back(c);
+  return chosen;
+}
+
+std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vector<std::string>& names) {
+  std::vector<std::string> lost;
+  for (const std::string& name : names) {
+    if (std::any_of(cases.begin(), cases.end(), [&](const Case& c) { return is_named(c, name); })) continue;
+    if (const Op* op = find_op(name); op && op->vjp) continue;  // untested() speaks of it
+    const auto nearest = std::min_element(cases.begin(), cases.end(), [&](const Case& a, const Case& b) {
+      return distance(a.owner, name) < distance(b.owner, name);
+    });
+    const bool near = nearest != cases.end() && distance(nearest->owner, name) <= 1 + name.size() / 3;
+    lost.push_back("no op or layer is named '" + name + "'" +
+                   (near ? ", did you mean " + nearest->owner + "?" : "; --list shows them"));
+  }
+  return lost;
+}
+
+std::vector<std::string> untested(const std::vector<std::string>& names) {
+  std::vector<std::string> ops;
+  for (const Op* op : all_ops()) {
+    const bool wanted = names.empty() || std::find(names.begin(), names.end(), op->name) != names.end();
+    if (wanted && op->vjp && (!op->samples || op->samples().empty())) ops.push_back(op->name);
+  }
+  return ops;
+}
+
+void print_list(const std::vector<Case>& cases) {
+  std::printf("%-20s %7s  %-7s  %-13s  %s\n", "name", "samples", "backend", "decomposition", "gradient");
+  std::vector<std::string> seen;
+  for (const Case& c : cases) {
+    if (std::find(seen.begin(), seen.end(), c.owner) != seen.end()) continue;
+    seen.push_back(c.owner);
+    const auto samples =
+        std::count_if(cases.begin(), cases.end(), [&](const Case& o) { return o.owner == c.owner; });
+    std::printf("%-20s %7d  %-7s  %-13s  %s\n", c.owner.c_str(), static_cast<int>(samples),
+                c.op == nullptr || runs_on_cpu(*c.op) ? "cpu" : "none", c.op && c.op->decompose ? "yes" : "",
+                gradient_text(c.op).c_str());
+  }
+  std::printf("\nEvery floating input is checked in f64 f32 bf16 f16 and in the views");
+  for (View v : all_views) std::printf(" %s", name_of(v).c_str());
+  std::printf(".\n");
+}
+
+void load_plugin(const std::string& path) {
+  // A name without a slash would be looked for in the system's library folders.
+  const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) throw Error("[plugin] " + std::string(dlerror()));
+  if (void* start = dlsym(library, "tilegrad_plugin")) reinterpret_cast<void (*)()>(start)();
+}
+
+}  // namespace tg::gradcheck

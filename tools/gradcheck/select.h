@@ -1,0 +1,26 @@
+// What gradcheck checks: cases by name, and the table of what there is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+
+namespace tg::gradcheck {
+
+// Every op, layer and registered case.
+std::vector<Case> all_cases();
+// Those whose op or layer ("softmax") or own name ("softmax/rows") is among the names; all when there are
+// none.
+std::vector<Case> select(const std::vector<Case>& cases, const std::vector<std::string>& names);
+// The names among `names` that select nothing, each with what may have been meant.
+std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vector<std::string>& names);
+// Ops that have a gradient and no sample to check it with.
+std::vector<std::string> untested(const std::vector<std::string>& names);
+// Prints one row per op or layer of the cases.
+void print_list(const std::vector<Case>& cases);
+// Loads a shared library; its static initialisers and its tilegrad_plugin(), if it has one, register ops and
+// cases. Throws Error with the loader's reason.
+void load_plugin(const std::string& path);
+
+}  // namespace tg::gradcheck
