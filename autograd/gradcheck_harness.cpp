@@ -179,7 +179,17 @@ void Harness::make_leaf(const SampleInput& spec, View view, DType dtype, std::si
   // Slices are differentiated where the op sees them, so that a fault in slice's own gradient is not
   // reported under every other op's name; the other bases are what a user would differentiate by.
   const bool by_base = view != View::sliced && view != View::offset;
-  Leaf leaf{spec, {}, t, floating, v.base, by_base ? v.base : v.x, {}, Array(v.base.shape(), t), {}, {}};
+  Leaf leaf{spec,
+            {},
+            t,
+            floating,
+            v.base,
+            by_base ? v.base : v.x,
+            {},
+            places(v.x.layout()),
+            Array(v.base.shape(), t),
+            {},
+            {}};
   leaf.shape = leaf.wrt.shape();
   leaf.place = places(leaf.wrt.layout());
   for (std::int64_t i = 0; i < leaf.buffer.numel(); ++i) leaf.buffer.set(i, gap(t));
@@ -190,8 +200,9 @@ void Harness::make_leaf(const SampleInput& spec, View view, DType dtype, std::si
 void Harness::add_parameters(const std::vector<Parameter>& parameters) {
   for (const Parameter& p : parameters) {
     const Tensor t = graph_.param(p);
-    Leaf leaf{{p.shape()}, p.shape(), p.dtype(), is_float(p.dtype()), t, t, places(t.layout()),
-              p.read(),    p,         {}};
+    Leaf leaf{
+        {p.shape()}, p.shape(), p.dtype(), is_float(p.dtype()), t, t, places(t.layout()), places(t.layout()),
+        p.read(),    p,         {}};
     for (std::int64_t i = 0; i < leaf.buffer.numel(); ++i) leaf.start.push_back(leaf.buffer.at(i));
     leaves_.push_back(std::move(leaf));
   }

@@ -32,6 +32,7 @@ struct Leaf {
   bool floating;  // takes the dtype under test, and is differentiated by
   Tensor fed, wrt;
   std::vector<std::int64_t> place;  // of wrt's elements in the buffer that is fed
+  std::vector<std::int64_t> seen;   // where in that buffer each element is that the op sees
   Array buffer;
   std::optional<Parameter> parameter;
   Values start;  // a parameter's own values

@@ -1,5 +1,7 @@
 #include "autograd/gradcheck_tally.h"
 
+#include <limits>
+
 namespace tg::gradcheck {
 
 double unit_roundoff(DType dtype) {
@@ -15,6 +17,28 @@ double largest_finite(DType dtype) {
          : dtype == f32  ? 0x1.fffffep127
          : dtype == bf16 ? 0x1.fep127
                          : 65504;
+}
+
+double largest(const Values& v) {
+  double m = 0;
+  for (double x : v)
+    if (std::isfinite(x)) m = std::max(m, std::abs(x));
+  return m;
+}
+
+double farthest(const Values& a, const Values& b) {
+  double m = 0;
+  for (std::size_t k = 0; k < a.size(); ++k)
+    if (a[k] != b[k])
+      m = std::isnan(a[k] - b[k]) ? std::numeric_limits<double>::infinity()
+                                  : std::max(m, std::abs(a[k] - b[k]));
+  return m;
+}
+
+Read read(Harness& h, const Point& x, const Point& r) {
+  h.set(x);
+  h.set_cotangents(r);
+  return {h.outputs(), h.gradients()};
 }
 
 std::string index_text(const Shape& shape, std::int64_t i) {

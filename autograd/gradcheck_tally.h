@@ -19,6 +19,16 @@ double unit_roundoff(DType dtype);
 double smallest_positive(DType dtype);
 double largest_finite(DType dtype);
 
+// The largest finite magnitude; and how far two lists of numbers are apart (equal infinities are not).
+double largest(const Values& v);
+double farthest(const Values& a, const Values& b);
+
+// Puts numbers into a harness and runs both programs.
+struct Read {
+  Point outputs, gradients;
+};
+Read read(Harness& h, const Point& x, const Point& r);
+
 // "[2, 0]": element i, in row-major order, of a tensor of this shape.
 std::string index_text(const Shape& shape, std::int64_t i);
 

@@ -52,4 +52,12 @@ Replay::Substitute decomposed(const Op& op) {
   };
 }
 
+Replay::Substitute decomposed_all(int& count) {
+  return [&count](const Node& node, std::span<const Tensor> in) -> std::optional<std::vector<Tensor>> {
+    if (!node.op->decompose) return std::nullopt;
+    ++count;
+    return node.op->decompose(in, node.attrs);
+  };
+}
+
 }  // namespace tg

@@ -39,5 +39,7 @@ class Replay {
 
 // Puts the decomposition in the place of every node of the op, which must have one.
 Replay::Substitute decomposed(const Op& op);
+// The same for every op that has a decomposition; counts them.
+Replay::Substitute decomposed_all(int& count);
 
 }  // namespace tg

@@ -14,7 +14,7 @@ namespace {
 using Operands = detail::AttentionOperands<Operand>;
 
 bool is_last_axis_contiguous(const Layout& l) {
-  return l.shape.back() <= 1 || l.strides.back() == 1;
+  return l.shape.back() <= 1 || l.strides.back() == 1 || l.numel() == 0;
 }
 Tensor last_axis_contiguous(const Tensor& x) {
   return x.rank() == 0 || is_last_axis_contiguous(x.layout()) ? x : contiguous(x);

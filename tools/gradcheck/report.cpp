@@ -104,15 +104,22 @@ int Report::count(Status status) const {
       std::count_if(results_.begin(), results_.end(), [&](const Result& r) { return r.status == status; }));
 }
 
-void Report::finish(double seconds) const {
-  std::vector<Result> ranked = results_;
+void Report::print_worst(const char* title, bool (*belongs)(const Result&)) const {
+  std::vector<Result> ranked;
+  for (const Result& r : results_)
+    if (belongs(r) && r.status != Status::refused && r.ratio > 0) ranked.push_back(r);
+  if (ranked.empty()) return;
   std::sort(ranked.begin(), ranked.end(), worse);
-  std::erase_if(ranked, [](const Result& r) { return r.status == Status::refused || r.ratio == 0; });
-  if (ranked.size() > 1) std::printf("\nworst first:\n");
-  for (std::size_t i = 0; i < std::min<std::size_t>(ranked.size() > 1 ? ranked.size() : 0, 8); ++i)
+  std::printf("\n%s\n", title);
+  for (std::size_t i = 0; i < std::min<std::size_t>(ranked.size(), 4); ++i)
     std::printf("  %-10s %s of its bound  %s %s %s: %s\n", name_of(ranked[i].status).c_str(),
                 plain(ranked[i].ratio).c_str(), ranked[i].text().c_str(), dtype_text(ranked[i]).c_str(),
                 name_of(ranked[i].view).c_str(), ranked[i].worst.where.c_str());
+}
+
+void Report::finish(double seconds) const {
+  print_worst("worst first, against finite differences:", [](const Result& r) { return r.dtype == f64; });
+  print_worst("worst first, other dtypes against f64:", [](const Result& r) { return r.dtype != f64; });
   if (!mutants_.empty()) {
     int fate[3] = {0, 0, 0};
     for (const Mutant& m : mutants_) ++fate[m.fate];

@@ -34,6 +34,7 @@ class Report {
  private:
   std::string replay(const Result& r) const;  // the command that runs this one check again
   void details(const Result& r) const;
+  void print_worst(const char* title, bool (*belongs)(const Result&)) const;
   int count(Status status) const;
 
   const Run run_;
