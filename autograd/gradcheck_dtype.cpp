@@ -33,15 +33,17 @@ Point rounded(Point x, const std::vector<DType>& dtypes) {
 class Bounds {
  public:
   explicit Bounds(const Point& reference)
-      : reference_(reference), moved_(reference.size(), 0.0), plain_(moved_) {}
+      : reference_(reference), moved_(reference.size(), 0.0), plain_(moved_), terms_(moved_) {}
 
   void saw_moved(const Point& p) { widen(moved_, p, reference_); }
   void saw_plain(const Point& p, const Point& exact) { widen(plain_, p, exact); }
+  // The tensor is a sum of numbers of this size, each of which is rounded.
+  void saw_terms(std::size_t tensor, double size) { terms_[tensor] = std::max(terms_[tensor], size); }
   void by_largest() { by_largest_ = true; }
 
   double of(std::size_t tensor, DType dtype, std::size_t steps) const {
     const double roundings = 2 * (static_cast<double>(steps) + 1);
-    double size = largest(reference_[tensor]);
+    double size = std::max(largest(reference_[tensor]), terms_[tensor]);
     if (by_largest_)
       for (const Values& v : reference_) size = std::max({size, largest(v), 1.0});
     return roundings * (unit_roundoff(dtype) * size + moved_[tensor] + smallest_positive(dtype)) +
@@ -56,7 +58,7 @@ class Bounds {
     }
   }
   const Point& reference_;
-  std::vector<double> moved_, plain_;
+  std::vector<double> moved_, plain_, terms_;
   bool by_largest_ = false;
 };
 
@@ -134,6 +136,7 @@ class DTypeCheck {
       Values sums(static_cast<std::size_t>(numel(leaf.shape)), 0.0);
       for (std::size_t k = 0; k < leaf.seen.size(); ++k)
         sums[static_cast<std::size_t>(leaf.seen[k])] += m.gradients[number][k];
+      gradients_.saw_terms(number, largest(m.gradients[number]));
       m.gradients[number++] = std::move(sums);
     }
     return m;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "backends/cpu/kernel.h"
+#include "nn/layer_cases.h"
 #include "ops/ops.h"
 
 namespace tg::gradcheck {
@@ -41,6 +42,7 @@ std::string gradient_text(const Op* op) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases = op_cases();
+  for (Case& c : layer_cases()) cases.push_back(std::move(c));
   for (Case& c : registered_cases()) cases.push_back(std::move(c));
   return cases;
 }
