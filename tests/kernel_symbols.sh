@@ -26,7 +26,7 @@ self_test() {  # self_test COMPILER
   trap 'rm -rf "$dir"' EXIT
   compile() {
     cat >"$dir/$1.cpp"
-    "$compiler" -std=c++20 -O3 -c "$dir/$1.cpp" -o "$dir/$1.o"
+    "$compiler" -std=c++20 -O3 -fno-inline -c "$dir/$1.cpp" -o "$dir/$1.o"
   }
   local compiler=$1
   compile clean <<'EOF'

@@ -15,6 +15,10 @@ static std::atomic<long> allocations{0};
   if (void* p = std::malloc(n)) return p;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(n);
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept {
   std::free(p);
 }
