@@ -51,7 +51,8 @@ void run_as(Worker& w, const Call& call) {
   const Axis along = reduced.rank > 0 ? reduced.inner() : Axis{1, 1, 0};
   const i64 size = static_cast<i64>(size_of(call.in[0].dtype)), run_count = runs.numel();
   const LoadFn to_block = block_load(call.in[0].dtype, compute_type(call.in[0].dtype));
-  C* values = reinterpret_cast<C*>(w.scratch);  // [block]
+  C* buffer = reinterpret_cast<C*>(w.scratch);  // [block]
+  const bool direct = call.in[0].dtype == dtype_of<C> && along.in == 1;
   const i64 length = run_count * along.size, some = length >= 8192 ? 1 : 8192 / length;
   w.each((y.numel() + some - 1) / some, [&](i64 part) {
     const i64 first = part * some, last = first + some < y.numel() ? first + some : y.numel();
@@ -63,7 +64,9 @@ void run_as(Worker& w, const Call& call) {
       for (i64 r = 0; r < run_count; ++r, run.next())
         for (i64 i = 0; i < along.size; i += block) {
           const i64 n = along.size - i < block ? along.size - i : block;
-          to_block(values, call.in[0].data + (out.in + run.in + i * along.in) * size, along.in, n);
+          const std::byte* from = call.in[0].data + (out.in + run.in + i * along.in) * size;
+          const C* values = reinterpret_cast<const C*>(from);
+          if (!direct) to_block(buffer, from, along.in, n), values = buffer;
           if (place >= 0 && !any_beats<C, least>(values, n, best)) continue;
           for (i64 k = 0; k < n; ++k)
             if (place < 0 || beats<C, least>(values[k], best))

@@ -33,7 +33,8 @@ void forward(Worker& w, const Call& call) {
         if (centred) d = first_n<C>(d - splat<V>(mu), k, 0);
         return d * d;
       });
-      const C s = C{1} / sqrt(splat<V>(squares / static_cast<C>(n) + static_cast<C>(attrs.eps)))[0];
+      const C s = static_cast<C>(
+          1 / __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(n) + attrs.eps));
       for_vectors<C>(n, [&](i64 i, int k) {
         V v = load_n(in + i, k);
         if (centred) v = v - splat<V>(mu);

@@ -54,14 +54,11 @@ TG_INLINE U32 interleave(U32 a, U32 b, std::integer_sequence<int, i...>) {
 TG_INLINE void element_words(std::uint64_t first, std::uint64_t key, std::uint32_t* to) {
   constexpr int W = lanes<U32>;
   constexpr auto all = std::make_integer_sequence<int, W>();
-  std::uint32_t low[W], high[W];
-  for (int i = 0; i < W; ++i) {
-    const PhiloxBlock counter = element_counter(first + static_cast<std::uint64_t>(i));
-    low[i] = counter[0], high[i] = counter[1];
-  }
-  U32 c[4] = {};
-  __builtin_memcpy(&c[0], low, sizeof low);
-  __builtin_memcpy(&c[1], high, sizeof high);
+  U32 lane;
+  for (int i = 0; i < W; ++i) lane[i] = static_cast<std::uint32_t>(i);
+  const PhiloxBlock start = element_counter(first);
+  const U32 low = lane + start[0], carry = (U32)(low < lane);  // all ones where the lower word wrapped
+  U32 c[4] = {low, U32{} + start[1] - carry, U32{}, U32{}};
   philox_lanes(c, key);
   const U32 even[2] = {interleave<0>(c[0], c[2], all), interleave<W / 2>(c[0], c[2], all)};
   const U32 odd[2] = {interleave<0>(c[1], c[3], all), interleave<W / 2>(c[1], c[3], all)};

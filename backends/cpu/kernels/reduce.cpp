@@ -177,11 +177,7 @@ struct Reduction {
   }
 
   static C across(V v) {
-    C t[W];
-    store(t, v);
-    for (int half = W / 2; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) t[i] = R::combine(t[i], t[i + half]);
-    return t[0];
+    return fold_lanes(v, [](auto a, auto b) { return R::combine(a, b); });
   }
 
   // Elements begin … end - 1 of the reduction that starts at offset `base`.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "core/dtype.h"
 
@@ -339,23 +340,26 @@ TG_INLINE F32 to_float(I32 a) {
 }
 
 // Horizontal sums and maxima, always in the same order of lanes: halves are combined pairwise.
+template <class V, class F, int... i>
+TG_INLINE auto fold_halves(V v, F f, std::integer_sequence<int, i...>) {
+  constexpr int half = sizeof...(i);
+  if constexpr (half == 1)
+    return f(v[0], v[1]);
+  else
+    return fold_halves(f(__builtin_shufflevector(v, v, i...), __builtin_shufflevector(v, v, (i + half)...)),
+                       f, std::make_integer_sequence<int, half / 2>());
+}
+template <class V, class F>
+TG_INLINE auto fold_lanes(V v, F f) {
+  return fold_halves(v, f, std::make_integer_sequence<int, lanes<V> / 2>());
+}
 template <class V>
 TG_INLINE auto reduce_add(V v) {
-  auto a = v[0] + v[0];
-  decltype(a) t[lanes<V>];
-  __builtin_memcpy(t, &v, sizeof v);
-  for (int half = lanes<V> / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) t[i] += t[i + half];
-  return t[0];
+  return fold_lanes(v, [](auto a, auto b) { return a + b; });
 }
 template <class V>
 TG_INLINE auto reduce_max(V v) {
-  auto a = v[0] + v[0];
-  decltype(a) t[lanes<V>];
-  __builtin_memcpy(t, &v, sizeof v);
-  for (int half = lanes<V> / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) t[i] = t[i] > t[i + half] ? t[i] : t[i + half];
-  return t[0];
+  return fold_lanes(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 }  // namespace tg::cpu::TG_ISA

@@ -14,20 +14,27 @@ void forward(Worker& w, const Call& call) {
   const int axis = static_cast<int>(call.attrs->as<SoftmaxAttrs>().axis);
   const AxisRows<C> x(call.in[0], axis), y(call.out[0], axis, call.in[0].data);
   const i64 n = x.n;
-  C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n]
+  C* buffer = reinterpret_cast<C*>(w.scratch);  // [2, n], then the maxima of chunks
+  [[maybe_unused]] C* tops = buffer + 2 * n;
   each_rows(w, x.count, n, [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) {
       const C* in = x.read(r, buffer);
       C* out = y.target(r, buffer + n);
       Normalizer<C> all;
-      all.take(in, n);
-      const V top = splat<V>(all.max);
       if (log_of) {
-        const V rest = log(splat<V>(all.sum));
+        all.take(in, n);
+        const V top = splat<V>(all.max), rest = log(splat<V>(all.sum));
         for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, load_n(in + i, k) - top - rest, k); });
       } else {
-        const V scale = splat<V>(C{1} / all.sum);
-        for_vectors<C>(n, [&](i64 i, int k) { store_n(out + i, exp(load_n(in + i, k) - top) * scale, k); });
+        all.take(in, n, out, tops);
+        for (i64 first = 0; first < n; first += all.chunk) {
+          const C rescale =
+              tops[first / all.chunk] == all.max ? C{1} : exp_of(tops[first / all.chunk] - all.max);
+          const V scale = splat<V>(rescale / all.sum);
+          for_vectors<C>(n - first < all.chunk ? n - first : all.chunk, [&](i64 i, int k) {
+            store_n(out + first + i, load_n(out + first + i, k) * scale, k);
+          });
+        }
       }
       y.finish(r, out);
     }
@@ -92,7 +99,7 @@ void run_log_sums(Worker& w, const Call& call) {
 
 Scratch scratch(const Call& call, int) {
   const i64 n = call.in[0].layout.shape[static_cast<int>(call.attrs->as<SoftmaxAttrs>().axis)];
-  return {3 * static_cast<std::size_t>(n) * size_of(compute_type(call.in[0].dtype)), 0};
+  return {(3 * static_cast<std::size_t>(n) + 1) * size_of(compute_type(call.in[0].dtype)), 0};
 }
 
 }  // namespace
