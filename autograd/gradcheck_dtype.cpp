@@ -37,12 +37,14 @@ class Bounds {
 
   void saw_moved(const Point& p) { widen(moved_, p, reference_); }
   void saw_plain(const Point& p, const Point& exact) { widen(plain_, p, exact); }
-  // The tensor is a sum of numbers of this size, each of which is rounded.
+  // The tensor's elements are sums of terms, each of them rounded, whose sizes add up to this.
   void saw_terms(std::size_t tensor, double size) { terms_[tensor] = std::max(terms_[tensor], size); }
   void by_largest() { by_largest_ = true; }
 
   double of(std::size_t tensor, DType dtype, std::size_t steps) const {
-    const double roundings = 2 * (static_cast<double>(steps) + 1);
+    // Half types compute in f32 and err only when they store; an elementary function of f32 errs by an ulp.
+    const double each = compute_type(dtype) == dtype ? 2 : 1;
+    const double roundings = each * (static_cast<double>(steps) + 1);
     double size = std::max(largest(reference_[tensor]), terms_[tensor]);
     if (by_largest_)
       for (const Values& v : reference_) size = std::max({size, largest(v), 1.0});
@@ -136,7 +138,8 @@ class DTypeCheck {
       Values sums(static_cast<std::size_t>(numel(leaf.shape)), 0.0);
       for (std::size_t k = 0; k < leaf.seen.size(); ++k)
         sums[static_cast<std::size_t>(leaf.seen[k])] += m.gradients[number][k];
-      gradients_.saw_terms(number, largest(m.gradients[number]));
+      const double terms = static_cast<double>(leaf.seen.size()) / std::max<double>(1, sums.size());
+      gradients_.saw_terms(number, terms * largest(m.gradients[number]));
       m.gradients[number++] = std::move(sums);
     }
     return m;

@@ -16,12 +16,12 @@ void check_zero_and_repeat(Harness& harness, const Options& options, Result& res
 void check_structure(const Case& c, Harness& harness, const Options& options, Result& result);
 
 // Outputs and gradients in `dtype` on the device against those of `wide`, in f64 on the same numbers. The
-// bound for each tensor is 2 (steps + 1) · (u·max|reference| + what moving every input by a relative u does
-// to it) with u the unit roundoff: as if each step of the program computed and stored its result with an
-// error of u. (A tensor that fails by its own size gets another try by the largest of all: where terms cancel
-// exactly in f64, their rounding errors do not.) Where the op has a decomposition, three times the error of
-// that, unfused and in the same dtype, is allowed besides. Numbers the dtype cannot hold are not compared.
-// `substitute` changes what is checked, not the reference.
+// bound for each tensor is k (steps + 1) · (u·max|reference| + what moving every input by a relative u does
+// to it) with u the unit roundoff: as if each step of the program stored its result with an error of u (k =
+// 1, half types) and computed it with another (k = 2, f32). (A tensor that fails by its own size gets another
+// try by the largest of all: where terms cancel exactly in f64, their rounding errors do not.) Where the op
+// has a decomposition, three times the error of that, unfused and in the same dtype, is allowed besides.
+// Numbers the dtype cannot hold are not compared. `substitute` changes what is checked, not the reference.
 void check_dtype(const Case& c, View view, DType dtype, Harness& wide, const Options& options, Result& result,
                  const Replay::Substitute& substitute = {});
 

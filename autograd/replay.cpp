@@ -1,6 +1,26 @@
 #include "autograd/replay.h"
 
+#include <algorithm>
+
+#include "ops/ops.h"
+
 namespace tg {
+
+namespace {
+
+// t with its axes in memory in the order that `layout` has: views taken of the node that t stands for must
+// be possible of t.
+Tensor laid_out_like(const Tensor& t, const Layout& layout) {
+  if (t.layout().strides == layout.strides || !layout.is_dense()) return t;
+  Axes order, inverse = Axes::filled(t.rank(), 0);
+  for (int a = 0; a < t.rank(); ++a) order.push_back(a);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return layout.strides[a] > layout.strides[b]; });
+  for (int a = 0; a < t.rank(); ++a) inverse[order[a]] = a;
+  return permute(contiguous(permute(t, order)), inverse);
+}
+
+}  // namespace
 
 Tensor Replay::now(ValueId v) const {
   if (const auto it = now_.find(v); it != now_.end()) return it->second;
@@ -12,7 +32,11 @@ std::vector<Tensor> Replay::record(const Node& node, std::span<const Tensor> in)
   if (node.op == &parameter_op) return {to_.param(node.attrs.as<ParameterAttrs>().parameter, node.where)};
   if (node.op == &rng_op) return {to_.rng(node.where)};
   if (substitute_)
-    if (auto out = substitute_(node, in)) return *out;
+    if (auto out = substitute_(node, in)) {
+      for (std::uint32_t i = 0; i < node.outs; ++i)
+        out->at(i) = laid_out_like(out->at(i), from_.values()[node.first_out + i].layout);
+      return *out;
+    }
   return to_.record(*node.op, in, node.attrs, node.where);
 }
 

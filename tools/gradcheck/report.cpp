@@ -30,6 +30,8 @@ std::string quoted(const std::string& s) {
   return s.find(' ') == std::string::npos ? s : "'" + s + "'";
 }
 
+constexpr int shown_failures = 3;  // of one case
+
 const char* name_of_fate(Mutant::Fate fate) {
   return fate == Mutant::caught ? "caught" : fate == Mutant::survived ? "survived" : "not applicable";
 }
@@ -54,8 +56,14 @@ void Report::add(const Case& c, std::vector<Result> results) {
   if (skipped > 0) line += ", " + std::to_string(skipped) + " elements skipped";
   std::printf("%-11s %-32s %2d checks %6lld numbers  %s\n", name_of(worst.status).c_str(), c.text().c_str(),
               static_cast<int>(results.size()), static_cast<long long>(checked), line.c_str());
-  for (const Result& r : results)
-    if (run_.verbose || (r.status != Status::ok && r.status != Status::refused)) details(r);
+  int failures = 0;
+  for (const Result& r : results) {
+    const bool failed = r.status != Status::ok && r.status != Status::refused;
+    failures += failed;
+    if (run_.verbose || (failed && failures <= shown_failures)) details(r);
+  }
+  if (!run_.verbose && failures > shown_failures)
+    std::printf("  and %d more; -v shows them\n", failures - shown_failures);
   std::fflush(stdout);
   results_.insert(results_.end(), results.begin(), results.end());
 }

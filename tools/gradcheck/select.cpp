@@ -32,7 +32,13 @@ bool runs_on_cpu(const Op& op) {
   return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
 }
 
+// An op without a vjp is differentiated by its decomposition unless it says why not.
+bool has_gradient(const Op& op) {
+  return op.vjp || (op.decompose && op.not_differentiable.empty());
+}
+
 std::string gradient_text(const Op* op) {
+  if (op && !op->vjp && has_gradient(*op)) return "by decomposition";
   if (op == nullptr || (op->vjp && !op->first_order_only)) return "yes";
   if (op->vjp) return "first order";
   return "no: " + op->not_differentiable;
@@ -60,7 +66,7 @@ std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vect
   std::vector<std::string> lost;
   for (const std::string& name : names) {
     if (std::any_of(cases.begin(), cases.end(), [&](const Case& c) { return is_named(c, name); })) continue;
-    if (const Op* op = find_op(name); op && op->vjp) continue;  // untested() speaks of it
+    if (const Op* op = find_op(name); op && has_gradient(*op)) continue;  // untested() speaks of it
     const auto nearest = std::min_element(cases.begin(), cases.end(), [&](const Case& a, const Case& b) {
       return distance(a.owner, name) < distance(b.owner, name);
     });
@@ -75,7 +81,7 @@ std::vector<std::string> untested(const std::vector<std::string>& names) {
   std::vector<std::string> ops;
   for (const Op* op : all_ops()) {
     const bool wanted = names.empty() || std::find(names.begin(), names.end(), op->name) != names.end();
-    if (wanted && op->vjp && (!op->samples || op->samples().empty())) ops.push_back(op->name);
+    if (wanted && has_gradient(*op) && (!op->samples || op->samples().empty())) ops.push_back(op->name);
   }
   return ops;
 }
