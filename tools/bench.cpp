@@ -16,7 +16,7 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
 };
 constexpr Mode modes[] = {
-    {"gemm", run_gemm}, {"attention", run_attention}, {"ops", run_ops}, {"overhead", run_overhead}};
+    {"gemm", run_gemm}, {"attention", run_attention}, {"ops", run_ops}, {"overhead", run_overhead}, {"train", run_train}};
 
 // "12x4x64" as numbers; nothing if it is not a shape.
 std::vector<std::int64_t> parse_shape(const std::string& text) {
@@ -49,7 +49,7 @@ int run(int argc, char** argv) {
   args.option("filter", "TEXT", "only rows whose name contains it", settings.filter);
   args.option("shape", "AxBx…",
               "instead of the mode's own sizes, may be repeated: gemm MxNxK, attention BxHxLxd, "
-              "ops ROWSxCOLUMNS, overhead NODES",
+              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH",
               shapes, {.shown = "each mode's own"});
   args.option("seconds", "S", "time spent on each row, at least", settings.seconds, {.min = 0});
   args.flag("quick", "a look at each row instead of a measurement", quick);

@@ -9,6 +9,7 @@ namespace tg::bench {
 void run_gemm(const Settings& settings, const Machine& machine, Report& report);
 void run_attention(const Settings& settings, const Machine& machine, Report& report);
 void run_ops(const Settings& settings, const Machine& machine, Report& report);
+void run_train(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 
 // Measures and reports this library's own 1024×1024×1024 f32 product; returns its share of the peak.

@@ -1,6 +1,9 @@
 // What there is besides arithmetic: dispatch of a step, recording, differentiating, compiling, planning.
+#include <cmath>
+
 #include "autograd/gradients.h"
 #include "core/planner.h"
+#include "nn/training.h"
 #include "ops/ops.h"
 #include "tools/bench/modes.h"
 
@@ -76,12 +79,47 @@ void planner(std::int64_t buffers, const Settings& settings, Report& report) {
                       static_cast<double>(buffers)));
 }
 
+// What stands before the first step of a training run: recording the model, its gradients and AdamW, and
+// compiling them. The number of nodes is GPT-2's; the parameters are small and already there.
+void training_step(const Settings& settings, Report& report) {
+  if (!report.wants("GPT")) return;
+  const GptConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
+  Params params;
+  const Gpt model(params, config);
+  const AdamW optimizer(params.all());
+  double record = Row::none, differentiate = Row::none, planned = Row::none;
+  std::size_t nodes = 0, steps = 0;
+  const double all = best_seconds(settings.seconds * 3, [&] {
+    Graph g;
+    const double start = now();
+    const Tensor x = g.input("tokens", {1, config.context}, i32),
+                 y = g.input("targets", {1, config.context}, i32);
+    const Tensor loss = cross_entropy(model(x, Mode::train), y);
+    const double recorded = now();
+    const AdamW::Update update = optimizer.minimize(loss);
+    const double differentiated = now();
+    const Program program = compile(g, {loss}, {.assign = update.assign, .threads = settings.threads});
+    const double compiled = now();
+    record = std::fmin(record, recorded - start);
+    differentiate = std::fmin(differentiate, differentiated - recorded);
+    planned = std::fmin(planned, compiled - differentiated);
+    nodes = g.nodes().size(), steps = program.steps().size();
+  });
+  const std::string shape = std::to_string(nodes) + " nodes, " + std::to_string(steps) + " steps";
+  const double n = static_cast<double>(nodes);
+  report.add(per_node("GPT 12 layers: record", shape, 1, record, n));
+  report.add(per_node("GPT 12 layers: differentiate", shape, 1, differentiate, n));
+  report.add(per_node("GPT 12 layers: compile", shape, 1, planned, n));
+  report.add(per_node("GPT 12 layers: all", shape, 1, all, n));
+}
+
 }  // namespace
 
 void run_overhead(const Settings& settings, const Machine&, Report& report) {
   const std::int64_t nodes = settings.shapes.empty() ? 10000 : settings.shapes[0][0];
   chain(nodes, settings, report);
   planner(nodes, settings, report);
+  training_step(settings, report);
 }
 
 }  // namespace tg::bench
