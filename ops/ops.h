@@ -32,6 +32,9 @@ Tensor relu(In x);  // gradient 0 at 0
 Tensor silu(In x);  // x·sigmoid(x)
 Tensor gelu(In x);  // x·Φ(x), by erf
 Tensor gelu_tanh(In x);
+Tensor silu_slope(In x);  // the derivatives of the three
+Tensor gelu_slope(In x);
+Tensor gelu_tanh_slope(In x);
 Tensor clamp(In x, double low, double high);  // gradient 1 inside [low, high]
 Tensor where(In condition, In a, In b);       // condition boolean
 Tensor equal(In a, In b);                     // comparisons give booleans
@@ -211,7 +214,8 @@ Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int6
 // clang-format off
 #define TG_OPS(X) \
   X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log) \
-  X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) X(where) X(equal) X(not_equal) \
+  X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) \
+  X(silu_slope) X(gelu_slope) X(gelu_tanh_slope) X(where) X(equal) X(not_equal) \
   X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \
   X(cast) X(copy) X(contiguous) X(stop_gradient) \
   X(permute) X(view) X(expand) \

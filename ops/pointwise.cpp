@@ -66,23 +66,24 @@ Tensors pow_gradient(const Backprop& g) {
   return {za, zb};
 }
 
-// d/dx x·σ(x) = σ + x·σ·(1 - σ)
-Tensor silu_gradient(const Tensor& z, const Tensor& x) {
+// f″ of f = x·σ(x): σ′·(2 + x·(1 - 2σ)) with σ′ = σ·(1 - σ)
+Tensor silu_curvature(const Tensor& x) {
   const Tensor s = sigmoid(x);
-  return z * (s + x * s * (1 - s));
+  return s * (1 - s) * (2 + x * (1 - 2 * s));
 }
 
-// d/dx x·Φ(x) = Φ(x) + x·φ(x)
-Tensor gelu_gradient(const Tensor& z, const Tensor& x) {
-  const Tensor cdf = 0.5 * (1 + erf(x * 0.70710678118654752440));
-  return z * (cdf + x * 0.39894228040143267794 * exp(x * x * -0.5));
+// f″ of f = x·Φ(x): φ(x)·(2 - x²)
+Tensor gelu_curvature(const Tensor& x) {
+  const Tensor x2 = x * x;
+  return 0.39894228040143267794 * exp(x2 * -0.5) * (2 - x2);
 }
 
-// With t = tanh u, u = √(2/π)·(x + 0.044715 x³): (1 + t)/2 + x/2·(1 - t²)·du/dx
-Tensor gelu_tanh_gradient(const Tensor& z, const Tensor& x) {
-  const Tensor x2 = x * x, t = tanh(0.79788456080286535588 * x * (1 + 0.044715 * x2));
-  const Tensor du = 0.79788456080286535588 * (1 + 3 * 0.044715 * x2);
-  return z * 0.5 * (1 + t + x * (1 - t * t) * du);
+// f″ of f = x·σ(w), w = √(8/π)·(x + 0.044715 x³): σ′·(2w′ + x·((1 - 2σ)·w′² + w″))
+Tensor gelu_tanh_curvature(const Tensor& x) {
+  const double c = 1.59576912160573071176;
+  const Tensor x2 = x * x, s = sigmoid(c * x * (1 + 0.044715 * x2));
+  const Tensor dw = c * (1 + 3 * 0.044715 * x2), ddw = c * 6 * 0.044715 * x;
+  return s * (1 - s) * (2 * dw + x * ((1 - 2 * s) * dw * dw + ddw));
 }
 
 }  // namespace
@@ -148,9 +149,12 @@ TG_UNARY(tanh, same_float, normal, z*(1 - y * y))
 TG_UNARY(erf, same_float, normal, z * 1.12837916709551257390 * exp(-(x * x)))  // 2/√π
 TG_UNARY(sigmoid, same_float, normal, z* y*(1 - y))
 TG_UNARY(relu, same_float, off_zero, where(greater(x, 0), z, 0))
-TG_UNARY(silu, same_float, normal, silu_gradient(z, x))
-TG_UNARY(gelu, same_float, normal, gelu_gradient(z, x))
-TG_UNARY(gelu_tanh, same_float, normal, gelu_tanh_gradient(z, x))
+TG_UNARY(silu, same_float, normal, z* silu_slope(x))
+TG_UNARY(gelu, same_float, normal, z* gelu_slope(x))
+TG_UNARY(gelu_tanh, same_float, normal, z* gelu_tanh_slope(x))
+TG_UNARY(silu_slope, same_float, normal, z* silu_curvature(x))
+TG_UNARY(gelu_slope, same_float, normal, z* gelu_curvature(x))
+TG_UNARY(gelu_tanh_slope, same_float, normal, z* gelu_tanh_curvature(x))
 
 TG_COMPARISON(equal)
 TG_COMPARISON(not_equal)

@@ -31,6 +31,18 @@ double gelu_tanh_of(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
+double silu_slope_of(double x) {
+  const double s = sigmoid_of(x);
+  return s * (1 + x * (1 - s));
+}
+double gelu_slope_of(double x) {
+  return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+}
+double gelu_tanh_slope_of(double x) {
+  const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
 const Case cases[] = {
     {"neg", neg, [](double x) { return -x; }, -3, 3},
     {"abs", abs, [](double x) { return std::fabs(x); }, -3, 3},
@@ -48,6 +60,9 @@ const Case cases[] = {
     {"silu", silu, [](double x) { return x * sigmoid_of(x); }, -9, 9},
     {"gelu", gelu, gelu_of, -6, 6},
     {"gelu_tanh", gelu_tanh, gelu_tanh_of, -6, 6},
+    {"silu_slope", silu_slope, silu_slope_of, -9, 9},
+    {"gelu_slope", gelu_slope, gelu_slope_of, -6, 6},
+    {"gelu_tanh_slope", gelu_tanh_slope, gelu_tanh_slope_of, -6, 6},
 };
 
 // Half a unit in the last place of the dtype, relative.

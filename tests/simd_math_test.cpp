@@ -57,6 +57,19 @@ TEST(SimdMath, Tanh) {
 TEST(SimdMath, Erf) {
   EXPECT_LE(worst_ulp([](F32 x) { return erf(x); }, [](double x) { return std::erf(x); }, everywhere), 2);
 }
+TEST(SimdMath, NormalDistribution) {
+  constexpr int W = lanes<F32>;
+  for (int i = -90000; i < 90000; i += W) {
+    float in[W], out[W];
+    for (int k = 0; k < W; ++k) in[k] = static_cast<float>(i + k) * 1e-4f;
+    store(out, normal_cdf(load(in)));
+    for (int k = 0; k < W; ++k) {
+      const double want = 0.5 * std::erfc(-static_cast<double>(in[k]) / std::sqrt(2.0));
+      ASSERT_NEAR(out[k], want, 0x1p-23) << in[k];
+      if (in[k] > -6) ASSERT_NEAR(out[k], want, 3e-3 * want) << in[k];
+    }
+  }
+}
 TEST(SimdMath, Sin) {
   EXPECT_LE(worst_ulp([](F32 x) { return sin(x); }, [](double x) { return std::sin(x); }, everywhere), 2);
 }

@@ -21,6 +21,21 @@ template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
+// d/dx x·σ(x) with s = σ(x): s·(1 + x·(1 - s))
+template <class V>
+TG_INLINE V silu_slope(V x, V s) {
+  return s * fma(x, number<V>(1) - s, number<V>(1));
+}
+// 2u = √(8/π)·(x + 0.044715 x³), and d/dx x·s with s = σ(2u): s·(1 + x·(1 - s)·2u')
+template <class V>
+TG_INLINE V twice_u(V x) {
+  return number<V>(1.59576912160573071176) * x * fma(x * x, number<V>(0.044715), number<V>(1));
+}
+template <class V>
+TG_INLINE V gelu_tanh_slope(V x, V s) {
+  const V du = number<V>(1.59576912160573071176) * fma(x * x, number<V>(3 * 0.044715), number<V>(1));
+  return s * fma(x * du, number<V>(1) - s, number<V>(1));
+}
 template <class V>
 TG_INLINE V raise(V a, V b) {
   V r;
@@ -90,11 +105,12 @@ TG_UNARY(Erf, erf(a))
 TG_UNARY(Sigmoid, sigmoid_of(a))
 TG_UNARY(Relu, select(a < number<V>(0), number<V>(0), a))
 TG_UNARY(Silu, a* sigmoid_of(a))
-// GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation.
-TG_UNARY(Gelu, number<V>(0.5) * a * (number<V>(1) + erf(a * number<V>(0.70710678118654752440))))
-TG_UNARY(GeluTanh,
-         number<V>(0.5) * a *
-             (number<V>(1) + tanh(number<V>(0.79788456080286535588) * (a + number<V>(0.044715) * a * a * a))))
+TG_UNARY(SiluSlope, silu_slope(a, sigmoid_of(a)))
+// GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
+TG_UNARY(Gelu, a* normal_cdf(a))
+TG_UNARY(GeluSlope, fma(a* number<V>(0.39894228040143267794), exp(a* a* number<V>(-0.5)), normal_cdf(a)))
+TG_UNARY(GeluTanh, a* sigmoid_of(twice_u(a)))
+TG_UNARY(GeluTanhSlope, gelu_tanh_slope(a, sigmoid_of(twice_u(a))))
 TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
 TG_UNARY(ToInt, truncated(a))
 TG_UNARY(ToBf16, (rounded<V, bfloat16>(a)))
@@ -188,6 +204,9 @@ constexpr BlockEntry table[] = {
     TG_FLOAT("sigmoid", Sigmoid, 1)
     TG_FLOAT("relu", Relu, 1)
     TG_FLOAT("silu", Silu, 1)
+    TG_FLOAT("silu_slope", SiluSlope, 1)
+    TG_FLOAT("gelu_slope", GeluSlope, 1)
+    TG_FLOAT("gelu_tanh_slope", GeluTanhSlope, 1)
     TG_FLOAT("gelu", Gelu, 1)
     TG_FLOAT("gelu_tanh", GeluTanh, 1)
 };

@@ -91,6 +91,16 @@ TG_INLINE F32 erf(F32 x) {
   return copysign(select(a < splat<F32>(0.9f), small, splat<F32>(1.f) - exp(p)), x);
 }
 
+// Φ(x), the normal distribution function, as 1/(1 + exp(-x·p(x²))), p fitted to log(Φ(x)/Φ(-x))/x on |x| ≤ 6:
+// within 2⁻²³ of the function, and 0.3 % of it where it is small.
+TG_INLINE F32 normal_cdf(F32 x) {
+  const F32 t = min(x * x, splat<F32>(36.f)), one = splat<F32>(1.f);
+  const F32 p = horner(t, -4.265060412104005e-11f, 5.608022976587429e-09f, -2.978897732451484e-07f,
+                       8.125803310276987e-06f, -0.00011083496647468327f, -6.649381891987512e-05f,
+                       0.0726692322692141f, 1.5957685358919407f);
+  return one / (one + exp(-x * p));
+}
+
 template <class V, class F>
 TG_INLINE V lane_by_lane(V v, F f) {
   V r;
@@ -151,6 +161,9 @@ TG_INLINE F64 tanh(F64 x) {
 }
 TG_INLINE F64 erf(F64 x) {
   return lane_by_lane(x, [](double y) { return ::erf(y); });
+}
+TG_INLINE F64 normal_cdf(F64 x) {
+  return lane_by_lane(x, [](double y) { return 0.5 * ::erfc(y * -0.70710678118654752440); });
 }
 TG_INLINE F64 sin(F64 x) {
   return lane_by_lane(x, [](double y) { return ::sin(y); });
