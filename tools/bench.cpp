@@ -1,5 +1,7 @@
 // bench: how fast the kernels, the executor and the compiler are, as shares of what this machine can do.
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 
 #include "backends/cpu/pool.h"
 #include "io/file.h"
@@ -14,9 +16,13 @@ using namespace tg::bench;
 struct Mode {
   const char* name;
   void (*run)(const Settings&, const Machine&, Report&);
+  std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {
-    {"gemm", run_gemm}, {"attention", run_attention}, {"ops", run_ops}, {"overhead", run_overhead}, {"train", run_train}};
+constexpr Mode modes[] = {{"gemm", run_gemm, 3},
+                          {"attention", run_attention, 4},
+                          {"ops", run_ops, 2},
+                          {"overhead", run_overhead, 1},
+                          {"train", run_train, 5}};
 
 // "12x4x64" as numbers; nothing if it is not a shape.
 std::vector<std::int64_t> parse_shape(const std::string& text) {
@@ -60,7 +66,7 @@ int run(int argc, char** argv) {
   for (const std::string& s : shapes) {
     settings.shapes.push_back(parse_shape(s));
     if (settings.shapes.back().empty())
-      return args.fail("--shape got '" + s + "', wanted sizes like 1024x1024x64");
+      return args.fail("--shape got '" + s + "', wanted " + std::to_string(m.sizes) + " sizes joined by x");
   }
   if (quick) {
     settings.seconds = 0;
@@ -71,8 +77,7 @@ int run(int argc, char** argv) {
   pin(settings.threads);
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
-  for (const Mode& m : modes)
-    if (m.name == mode) m.run(settings, machine, report);
+  m.run(settings, machine, report);
   if (report.empty()) {
     std::fprintf(stderr, "bench: no row of %s has '%s' in its name\n", mode.c_str(), settings.filter.c_str());
     return 2;

@@ -53,6 +53,12 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
          const auto [p, m, v] = adamw(x[0], x[1], x[2], x[3], 0.01, 3);
          return std::vector<Tensor>{p, m, v};
        }});
+  one("logsumexp", "logsumexp", [](Tensor x) { return logsumexp(x, {1}); });
+  one("cumsum", "cumsum", [](Tensor x) { return cumsum(x, 1); });
+  one("tril", "tril", [](Tensor x) { return tril(x); });
+  weighted("embedding", {{all}, {{rows}, {Fill::index, 0, static_cast<double>(rows)}, i64}},
+           [](auto x) { return embedding(x[0], x[1]); });
+  weighted("concat", {{all}, {all}}, [](auto x) { return concat({x[0], x[1]}, 1); });
   one("full", "full", [=](Tensor x) { return full(x.graph(), all, 1.5); });
   list.push_back({"add a row", "", {{all}, {{columns}}}, [](std::span<const Tensor> x) {
                     return std::vector<Tensor>{x[0] + x[1]};
