@@ -63,9 +63,11 @@ int run(int argc, char** argv) {
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
+  const Mode& m =
+      *std::find_if(std::begin(modes), std::end(modes), [&](const Mode& x) { return x.name == mode; });
   for (const std::string& s : shapes) {
     settings.shapes.push_back(parse_shape(s));
-    if (settings.shapes.back().empty())
+    if (settings.shapes.back().size() != m.sizes)
       return args.fail("--shape got '" + s + "', wanted " + std::to_string(m.sizes) + " sizes joined by x");
   }
   if (quick) {

@@ -21,20 +21,21 @@ template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
-// d/dx x·σ(x) with s = σ(x): s·(1 + x·(1 - s))
+// d/dx x·σ(w) = σ·(1 + x·w′·(1 - σ)) from w and v = x·w′; 1 - σ = exp(-w)·σ without cancellation, but for the
+// largest exponentials, where σ is 0.
 template <class V>
-TG_INLINE V silu_slope(V x, V s) {
-  return s * fma(x, number<V>(1) - s, number<V>(1));
+TG_INLINE V slope_of(V v, V w) {
+  const V e = exp(-w), s = number<V>(1) / (number<V>(1) + e);
+  return s * fma(v, min(number<V>(1e38), e) * s, number<V>(1));
 }
-// 2u = √(8/π)·(x + 0.044715 x³), and d/dx x·s with s = σ(2u): s·(1 + x·(1 - s)·2u')
+// w = 2u = √(8/π)·(x + 0.044715 x³) and its derivative
 template <class V>
 TG_INLINE V twice_u(V x) {
   return number<V>(1.59576912160573071176) * x * fma(x * x, number<V>(0.044715), number<V>(1));
 }
 template <class V>
-TG_INLINE V gelu_tanh_slope(V x, V s) {
-  const V du = number<V>(1.59576912160573071176) * fma(x * x, number<V>(3 * 0.044715), number<V>(1));
-  return s * fma(x * du, number<V>(1) - s, number<V>(1));
+TG_INLINE V twice_du(V x) {
+  return number<V>(1.59576912160573071176) * fma(x * x, number<V>(3 * 0.044715), number<V>(1));
 }
 template <class V>
 TG_INLINE V raise(V a, V b) {
@@ -105,12 +106,12 @@ TG_UNARY(Erf, erf(a))
 TG_UNARY(Sigmoid, sigmoid_of(a))
 TG_UNARY(Relu, select(a < number<V>(0), number<V>(0), a))
 TG_UNARY(Silu, a* sigmoid_of(a))
-TG_UNARY(SiluSlope, silu_slope(a, sigmoid_of(a)))
+TG_UNARY(SiluSlope, slope_of(a, a))
 // GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
 TG_UNARY(Gelu, a* normal_cdf(a))
 TG_UNARY(GeluSlope, fma(a* number<V>(0.39894228040143267794), exp(a* a* number<V>(-0.5)), normal_cdf(a)))
 TG_UNARY(GeluTanh, a* sigmoid_of(twice_u(a)))
-TG_UNARY(GeluTanhSlope, gelu_tanh_slope(a, sigmoid_of(twice_u(a))))
+TG_UNARY(GeluTanhSlope, slope_of(a* twice_du(a), twice_u(a)))
 TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
 TG_UNARY(ToInt, truncated(a))
 TG_UNARY(ToBf16, (rounded<V, bfloat16>(a)))
