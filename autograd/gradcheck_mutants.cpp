@@ -28,7 +28,7 @@ Vjp after(std::size_t k, Change change) {
   };
 }
 
-Tensor transposed(const Tensor& z) {
+Tensor transposed_gradient(const Tensor& z) {
   return z.rank() < 2 ? z : reshape(transpose(z, -1, -2), z.shape());
 }
 
@@ -109,7 +109,7 @@ std::vector<Fault> faults(const Anatomy& a) {
     const std::string of = " of input " + std::to_string(k);
     list.push_back({"sign" + of, after(k, [](const Tensor& z) { return -z; })});
     list.push_back({"scale" + of, after(k, [](const Tensor& z) { return z * 1.001; })});
-    list.push_back({"transposed" + of, after(k, transposed)});
+    list.push_back({"transposed" + of, after(k, transposed_gradient)});
     list.push_back({"zero" + of, after(k, [](const Tensor& z) { return zeros_like(z); })});
   }
   for (std::size_t o = 0; o < a.outputs; ++o)

@@ -44,6 +44,12 @@ class Executable {
   virtual std::vector<double> profile() = 0;
 };
 
+// How a program's steps are to be run; what a backend has no use for it ignores.
+struct PrepareOptions {
+  int threads = 0;    // 0 takes what the machine has
+  bool tf32 = false;  // f32 products may round their operands to TF32 (10 bits of fraction)
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -54,8 +60,7 @@ class Backend {
   virtual void write(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
   virtual void read(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // Chooses the kernels; throws DeviceError naming op, dtypes and source line where there is none.
-  // threads: 0 takes what the machine has; backends without threads ignore it.
-  virtual std::unique_ptr<Executable> prepare(std::span<const Step> steps, int threads) = 0;
+  virtual std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) = 0;
 };
 
 // The backend of a device; throws DeviceError if it is not built in or the device is not there.

@@ -22,6 +22,14 @@ struct Buffer {
 
 namespace {
 
+Device device_of(const Graph& graph, const CompileOptions& options) {
+  if (options.device) return *options.device;
+  if (!options.assign.empty()) return options.assign[0].target.device();
+  for (const Node& n : graph.nodes())
+    if (n.op == &parameter_op) return n.attrs.as<ParameterAttrs>().parameter.device();
+  return Device::cpu();
+}
+
 std::size_t rounded(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
@@ -32,11 +40,12 @@ class Compiler {
            bool poison)
       : graph_(graph),
         options_(options),
+        device_(device_of(graph, options)),
         reuse_(reuse),
         poison_(poison),
         state_(std::make_shared<Program::State>()) {
     state_->graph = &graph;
-    state_->backend = &backend(options.device);
+    state_->backend = &backend(device_);
     take_wanted(fetch);
     lowered_ = lower(graph_, wanted_, options.fuse);
     append_copies();
@@ -184,9 +193,9 @@ class Compiler {
   }
 
   std::byte* use(const Parameter& p) {
-    if (!(p.device() == options_.device))
+    if (!(p.device() == device_))
       throw DeviceError("[compile] parameter " + p.name() + " lives on " + p.device().text() +
-                        ", the program runs on " + options_.device.text());
+                        ", the program runs on " + device_.text());
     for (const Parameter& known : state_->parameters)
       if (known.key() == p.key()) return p.memory();
     state_->parameters.push_back(p);
@@ -299,7 +308,7 @@ class Compiler {
     bind_leaves();
     bind_steps();
     if (poison_) add_poison(order);
-    state_->executable = state_->backend->prepare(state_->steps, options_.threads);
+    state_->executable = state_->backend->prepare(state_->steps, {options_.threads, options_.tf32});
     m.workspace = state_->executable->workspace_bytes();
     state_->workspace = state_->backend->allocate(m.workspace, "the kernels' workspace");
     state_->executable->bind(state_->steps, state_->workspace.get());
@@ -362,6 +371,7 @@ class Compiler {
 
   Graph& graph_;
   const CompileOptions& options_;
+  const Device device_;
   const bool reuse_, poison_;
   std::shared_ptr<Program::State> state_;
   std::vector<ValueId> fetch_values_, assign_values_, wanted_;

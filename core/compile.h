@@ -1,6 +1,8 @@
 // compile: from a graph and what is wanted of it to a Program that runs many times.
 #pragma once
 
+#include <optional>
+
 #include "core/program.h"
 
 namespace tg {
@@ -13,8 +15,9 @@ struct Assign {
 
 struct CompileOptions {
   std::vector<Assign> assign = {};
-  Device device = Device::cpu();
-  int threads = 0;    // CPU: 0 takes TG_THREADS or what the machine has
+  std::optional<Device> device;  // left out: where the graph's parameters live, the CPU if it has none
+  int threads = 0;               // CPU: 0 takes TG_THREADS or what the machine has
+  bool tf32 = false;  // CUDA: f32 products on tensor cores, operands rounded to 10 bits of fraction
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own
   // Every run is done twice, planned with dead memory filled with NaN patterns and with a buffer per tensor,

@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "core/error.h"
+#include "core/host_views.h"
+
 namespace tg {
 
 double load_element(DType dtype, const std::byte* data, std::int64_t i) {
@@ -32,6 +35,16 @@ void HostView::check_type(DType wanted) const {
   if (wanted != dtype)
     throw DTypeError("[host view] holds " + std::string(name_of(dtype)) + ", read as " +
                      std::string(name_of(wanted)));
+}
+
+std::vector<HostView> host_views(std::span<const Arg> args) {
+  std::vector<HostView> v;
+  for (const Arg& a : args) {
+    if (!a.layout.is_contiguous())
+      throw DeviceError("its host function takes row-major operands: give it contiguous(x)");
+    v.push_back({a.dtype, a.layout.shape, nullptr});
+  }
+  return v;
 }
 
 }  // namespace tg

@@ -87,8 +87,8 @@ struct Op {
 
   std::function<std::vector<Sample>()> samples;
 
-  // A kernel in the op itself, as a function on host memory: what the CPU runs where it has no kernel of its
-  // own for the op. Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
+  // A kernel in the op itself, as a function on host memory: what a backend runs where it has no kernel of
+  // its own for the op. Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
   HostKernel host;
 
   // Work of one evaluation. Without it: no FLOPs to speak of, each input and output moved once.

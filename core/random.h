@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 
 #include "core/array.h"
 #include "core/rng.h"
@@ -12,7 +13,7 @@ namespace tg {
 
 // log x for x in (0, 1], to within 3 units in the last place of f64. x = 2^e·m with m in [√½, √2), and
 // log m = 2·artanh s with s = (m - 1)/(m + 1).
-[[gnu::always_inline]] inline double log_of_unit(double x) {
+[[gnu::always_inline]] constexpr double log_of_unit(double x) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   const std::uint64_t shifted = bits - 0x3fe6a09e667f3bcdu;  // the bits of √½
   const auto e = static_cast<std::int32_t>(static_cast<std::int64_t>(shifted) >> 52);
@@ -32,9 +33,11 @@ namespace tg {
 }
 
 // Box-Muller: from two words, two independent standard normal numbers √(-2 log u)·cos 2πv and …·sin 2πv with
-// u = (first + ½)/2^32 and v = second/2^32.
-[[gnu::always_inline]] inline void normal_pair(std::uint32_t first, std::uint32_t second, double& by_cos,
-                                               double& by_sin) {
+// u = (first + ½)/2^32 and v = second/2^32. A template, because Clang refuses a plain constexpr function that
+// calls a square root, and constexpr is what lets device code call it.
+template <std::same_as<double> Real>
+[[gnu::always_inline]] constexpr void normal_pair(std::uint32_t first, std::uint32_t second, Real& by_cos,
+                                                  Real& by_sin) {
   const double radius = __builtin_sqrt(-2 * log_of_unit((first + 0.5) * 0x1p-32));
   // The angle in quarter turns, 4v = q + r with |r| ≤ ½.
   const std::uint32_t q = (second + 0x20000000u) >> 30;

@@ -15,14 +15,17 @@ inline constexpr std::uint32_t philox_increment[2] = {0x9E3779B9u, 0xBB67AE85u};
 inline constexpr int philox_rounds = 10;
 
 constexpr PhiloxBlock philox(PhiloxBlock counter, std::uint64_t key) {
+  // As numbers: device code cannot read the arrays.
+  constexpr std::uint32_t m0 = philox_multiplier[0], m1 = philox_multiplier[1];
+  constexpr std::uint32_t i0 = philox_increment[0], i1 = philox_increment[1];
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < philox_rounds; ++round) {
-    const std::uint64_t p0 = std::uint64_t{philox_multiplier[0]} * counter[0];
-    const std::uint64_t p1 = std::uint64_t{philox_multiplier[1]} * counter[2];
+    const std::uint64_t p0 = std::uint64_t{m0} * counter[0];
+    const std::uint64_t p1 = std::uint64_t{m1} * counter[2];
     counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<std::uint32_t>(p1),
                static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<std::uint32_t>(p0)};
-    k0 += philox_increment[0];
-    k1 += philox_increment[1];
+    k0 += i0;
+    k1 += i1;
   }
   return counter;
 }

@@ -26,7 +26,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs&) {
 }
 
 // Scalars in f64, then rounded: 1 - βᵗ loses too many digits in f32.
-Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
+Tensors decompose_adamw(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AdamWAttrs>();
   const DType dtype = in[0].dtype(), wide = compute_type(dtype);
   const auto scalar = [](const Tensor& t) { return cast(reshape(t, {}), f64); };
@@ -48,7 +48,7 @@ Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
 const Op adamw_op{.name = "adamw",
                   .infer = infer,
                   .not_differentiable = "it is an optimizer's update",
-                  .decompose = decompose,
+                  .decompose = decompose_adamw,
                   .samples = []() -> std::vector<Sample> {
                     const Fill positive{Fill::uniform, 0.1, 1};
                     const std::vector<SampleInput> inputs = {

@@ -87,4 +87,8 @@ std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape) {
   return {{dtype, row_major(shape)}};
 }
 
+SampleInput sample_indices(const Shape& shape, double size) {
+  return {shape, {Fill::index, 0, size}, i64};
+}
+
 }  // namespace tg::detail

@@ -33,7 +33,7 @@ Tensor log_sum(const Tensor& x) {
   return log(sum(exp(x - shift), {-1})) + squeeze(shift, -1);
 }
 
-Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
+Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
   const Tensor x = cast(in[0], compute_type(in[0].dtype())), lse = log_sum(x);
   const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
@@ -53,7 +53,7 @@ Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   return {cast(z * (p - wanted - a.smoothing / static_cast<double>(x.size(-1))), in[0].dtype())};
 }
 
-Cost cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+Cost cross_entropy_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   return {.flops = 20 * static_cast<double>(in[0].layout.numel())};
 }
 
@@ -77,7 +77,7 @@ const Op cross_entropy_op{
       if (g.z[1].defined()) throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
       return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.z[0]}, g.attrs), Tensor()};
     },
-    .decompose = decompose,
+    .decompose = decompose_cross_entropy,
     .samples = []() -> std::vector<Sample> {
       return {{"mean",
                {{{2, 3, 7}}, {{2, 3}, classes, i64}},
@@ -87,7 +87,7 @@ const Op cross_entropy_op{
                      x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
                }}};
     },
-    .cost = cost};
+    .cost = cross_entropy_cost};
 
 const Op cross_entropy_backward_op{
     .name = "cross_entropy_backward",
@@ -105,7 +105,7 @@ const Op cross_entropy_backward_op{
              return Tensors{record(cross_entropy_backward_op, {x[0], x[1], lse, cast(x[2], lse.dtype())}, a)};
            }}};
     },
-    .cost = cost,
+    .cost = cross_entropy_cost,
     .inplace = {{0, 0}}};
 
 Tensor cross_entropy(In logits, const Tensor& targets, const CrossEntropyOptions& o) {

@@ -244,7 +244,7 @@ AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options)
 namespace {
 
 // One way to call it: sizes, options made from the further inputs, and whether ξ is finite for every query.
-struct Case {
+struct Variant {
   const char* name;
   std::int64_t B, H, Hk, L, T, d, dv;
   std::vector<SampleInput> more;
@@ -256,7 +256,7 @@ Tensor numbers(const Tensor& like, const std::vector<std::int32_t>& n) {
   return like.graph().constant(Array::of(n));
 }
 
-std::vector<Case> cases() {
+std::vector<Variant> variants() {
   using O = AttentionOptions;
   using More = std::span<const Tensor>;
   const auto fixed = [](O o) { return [o](More) { return o; }; };
@@ -322,13 +322,13 @@ std::vector<Case> cases() {
   };
 }
 
-std::vector<SampleInput> inputs_of(const Case& c) {
+std::vector<SampleInput> inputs_of(const Variant& c) {
   return {{{c.B, c.H, c.L, c.d}}, {{c.B, c.Hk, c.T, c.d}}, {{c.B, c.Hk, c.T, c.dv}}};
 }
 
 std::vector<Sample> forward_samples() {
   std::vector<Sample> out;
-  for (const Case& c : cases()) {
+  for (const Variant& c : variants()) {
     std::vector<SampleInput> inputs = inputs_of(c);
     inputs.insert(inputs.end(), c.more.begin(), c.more.end());
     out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
@@ -342,7 +342,7 @@ std::vector<Sample> forward_samples() {
 // o and ξ are inputs like any other: nothing says they are what the forward gives.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
-  for (const Case& c : cases()) {
+  for (const Variant& c : variants()) {
     std::vector<SampleInput> inputs = inputs_of(c);
     const Shape o{c.B, c.H, c.L, c.dv}, lse{c.B, c.H, c.L};
     inputs.insert(inputs.end(), {{o}, {lse}, {o}, {lse}});

@@ -32,10 +32,6 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
   return detail::row_major_output(x.dtype, x.shape());
 }
 
-SampleInput numbers(const Shape& shape, double high) {
-  return {shape, {Fill::index, 0, high}, i64};
-}
-
 }  // namespace
 
 const Op gather_op{
@@ -45,38 +41,38 @@ const Op gather_op{
       return {scatter_add(zeros_like(g.in[0]), g.attrs.as<AxisAttrs>().axis, g.in[1], g.z[0]), Tensor()};
     },
     .samples = []() -> std::vector<Sample> {
-      return {
-          {"last", {{{3, 5}}, numbers({3, 2}, 5)}, [](auto x) { return Tensors{gather(x[0], -1, x[1])}; }},
-          {"part of the rows", {{{4, 3, 2}}, numbers({5, 2, 2}, 4)}, [](auto x) {
-             return Tensors{gather(x[0], 0, x[1])};
-           }}};
+      return {{"last",
+               {{{3, 5}}, detail::sample_indices({3, 2}, 5)},
+               [](auto x) { return Tensors{gather(x[0], -1, x[1])}; }},
+              {"part of the rows", {{{4, 3, 2}}, detail::sample_indices({5, 2, 2}, 4)}, [](auto x) {
+                 return Tensors{gather(x[0], 0, x[1])};
+               }}};
     }};
 
-const Op scatter_add_op{.name = "scatter_add",
-                        .infer = infer_scatter,
-                        .vjp = [](const Backprop& g) -> Tensors {
-                          Tensor zs;
-                          if (g.wanted[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
-                          return {g.z[0], Tensor(), zs};
-                        },
-                        .samples = []() -> std::vector<Sample> {
-                          const auto call = [](std::span<const Tensor> x) {
-                            return Tensors{scatter_add(x[0], 0, x[1], x[2])};
-                          };
-                          return {{"last",
-                                   {{{3, 4}}, numbers({3, 6}, 4), {{3, 6}}},
-                                   [](auto x) { return Tensors{scatter_add(x[0], -1, x[1], x[2])}; }},
-                                  {"rows", {{{3, 4}}, numbers({5, 4}, 3), {{5, 4}}}, call},
-                                  {"part of the indices", {{{3, 4}}, numbers({5, 2}, 3), {{6, 3}}}, call},
-                                  {"one_hot", {{{2, 3, 5}}, numbers({2, 3}, 5)}, [](auto x) {
-                                     return Tensors{x[0] * one_hot(x[1], 5, x[0].dtype())};
-                                   }}};
-                        },
-                        .cost =
-                            [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-                              return Cost{4 * static_cast<double>(in[2].layout.numel()), 0};
-                            },
-                        .inplace = {{0, 0}}};
+const Op scatter_add_op{
+    .name = "scatter_add",
+    .infer = infer_scatter,
+    .vjp = [](const Backprop& g) -> Tensors {
+      Tensor zs;
+      if (g.wanted[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+      return {g.z[0], Tensor(), zs};
+    },
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](std::span<const Tensor> x) { return Tensors{scatter_add(x[0], 0, x[1], x[2])}; };
+      return {{"last",
+               {{{3, 4}}, detail::sample_indices({3, 6}, 4), {{3, 6}}},
+               [](auto x) { return Tensors{scatter_add(x[0], -1, x[1], x[2])}; }},
+              {"rows", {{{3, 4}}, detail::sample_indices({5, 4}, 3), {{5, 4}}}, call},
+              {"part of the indices", {{{3, 4}}, detail::sample_indices({5, 2}, 3), {{6, 3}}}, call},
+              {"one_hot", {{{2, 3, 5}}, detail::sample_indices({2, 3}, 5)}, [](auto x) {
+                 return Tensors{x[0] * one_hot(x[1], 5, x[0].dtype())};
+               }}};
+    },
+    .cost =
+        [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+          return Cost{4 * static_cast<double>(in[2].layout.numel()), 0};
+        },
+    .inplace = {{0, 0}}};
 
 Tensor gather(In x, std::int64_t axis, In indices) {
   return record(gather_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "gather")});

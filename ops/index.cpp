@@ -45,35 +45,33 @@ Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const A
   return {static_cast<double>(in[2].layout.numel()), 0};
 }
 
-constexpr SampleInput numbers(const Shape& shape, double high) {
-  return {shape, {Fill::index, 0, high}, i64};
-}
-
 }  // namespace
 
-const Op embedding_op{
-    .name = "embedding",
-    .infer = infer_embedding,
-    .vjp = select_gradient,
-    .samples = []() -> std::vector<Sample> {
-      const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
-      return {{"batch", {{{5, 4}}, numbers({2, 3}, 5)}, call}, {"none", {{{5, 4}}, numbers({0}, 5)}, call}};
-    }};
+const Op embedding_op{.name = "embedding",
+                      .infer = infer_embedding,
+                      .vjp = select_gradient,
+                      .samples = []() -> std::vector<Sample> {
+                        const auto call = [](std::span<const Tensor> x) {
+                          return Tensors{embedding(x[0], x[1])};
+                        };
+                        return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
+                                {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
+                      }};
 
-const Op index_select_op{
-    .name = "index_select",
-    .infer = infer_select,
-    .vjp = select_gradient,
-    .samples = []() -> std::vector<Sample> {
-      return {
-          {"rows", {{{4, 3}}, numbers({6}, 4)}, [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
-          {"middle",
-           {{{2, 5, 3}}, numbers({2, 2}, 5)},
-           [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
-          {"last", {{{3, 4}}, numbers({3}, 4)}, [](auto x) {
-             return Tensors{index_select(x[0], -1, x[1])};
-           }}};
-    }};
+const Op index_select_op{.name = "index_select",
+                         .infer = infer_select,
+                         .vjp = select_gradient,
+                         .samples = []() -> std::vector<Sample> {
+                           return {{"rows",
+                                    {{{4, 3}}, detail::sample_indices({6}, 4)},
+                                    [](auto x) { return Tensors{index_select(x[0], 0, x[1])}; }},
+                                   {"middle",
+                                    {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5)},
+                                    [](auto x) { return Tensors{index_select(x[0], 1, x[1])}; }},
+                                   {"last", {{{3, 4}}, detail::sample_indices({3}, 4)}, [](auto x) {
+                                      return Tensors{index_select(x[0], -1, x[1])};
+                                    }}};
+                         }};
 
 const Op index_add_op{.name = "index_add",
                       .infer = infer_add,
@@ -84,12 +82,12 @@ const Op index_add_op{.name = "index_add",
                       },
                       .samples = []() -> std::vector<Sample> {
                         return {{"rows",
-                                 {{{4, 3}}, numbers({6}, 4), {{6, 3}}},
+                                 {{{4, 3}}, detail::sample_indices({6}, 4), {{6, 3}}},
                                  [](auto x) { return Tensors{index_add(x[0], 0, x[1], x[2])}; }},
                                 {"middle",
-                                 {{{2, 5, 3}}, numbers({2, 2}, 5), {{2, 2, 2, 3}}},
+                                 {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
                                  [](auto x) { return Tensors{index_add(x[0], 1, x[1], x[2])}; }},
-                                {"last", {{{3, 4}}, numbers({3}, 4), {{3, 3}}}, [](auto x) {
+                                {"last", {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}}, [](auto x) {
                                    return Tensors{index_add(x[0], 1, x[1], x[2])};
                                  }}};
                       },

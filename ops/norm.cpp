@@ -99,7 +99,7 @@ Tensors gradient(const Op& backward, const Backprop& g) {
   return all;
 }
 
-Cost cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+Cost norm_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
 }
 
@@ -140,7 +140,7 @@ const Op layer_norm_op{
               {"weight", {{{4, 19}}, {{19}}}, [](auto x) { return Tensors{layer_norm(x[0], x[1])}; }},
               {"plain", {{{4, 7}}}, [](auto x) { return Tensors{layer_norm(x[0])}; }}};
     },
-    .cost = cost,
+    .cost = norm_cost,
     .inplace = {{0, 0}}};
 
 const Op rms_norm_op{
@@ -152,7 +152,7 @@ const Op rms_norm_op{
       return {{"weight", {{{2, 3, 6}}, {{6}}}, [](auto x) { return Tensors{rms_norm(x[0], x[1])}; }},
               {"plain", {{{4, 19}}}, [](auto x) { return Tensors{rms_norm(x[0])}; }}};
     },
-    .cost = cost,
+    .cost = norm_cost,
     .inplace = {{0, 0}}};
 
 const Op layer_norm_backward_op{.name = "layer_norm_backward",
@@ -163,7 +163,7 @@ const Op layer_norm_backward_op{.name = "layer_norm_backward",
                                       {"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
                                       {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
                                 },
-                                .cost = cost,
+                                .cost = norm_cost,
                                 .inplace = {{0, 1}, {0, 0}}};
 
 const Op rms_norm_backward_op{.name = "rms_norm_backward",
@@ -173,7 +173,7 @@ const Op rms_norm_backward_op{.name = "rms_norm_backward",
                                 return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
                                         {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
                               },
-                              .cost = cost,
+                              .cost = norm_cost,
                               .inplace = {{0, 1}, {0, 0}}};
 
 Tensor layer_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {

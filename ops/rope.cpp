@@ -12,7 +12,7 @@ namespace tg {
 
 namespace {
 
-Tensors decompose(std::span<const Tensor> in, const Attrs& attrs) {
+Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<RopeAttrs>();
   const auto n = static_cast<std::int64_t>(a.frequencies.size());
   const DType wide = compute_type(in[0].dtype());
@@ -67,7 +67,7 @@ const Op rope_op{
       if (g.in.size() == 1) return {record(rope_op, {g.z[0]}, back)};
       return {record(rope_op, {g.z[0], g.in[1]}, back), Tensor()};
     },
-    .decompose = decompose,
+    .decompose = decompose_rope,
     .samples = []() -> std::vector<Sample> {
       return {{"half split", {{{2, 3, 8}}}, [](auto x) { return Tensors{rope(x[0])}; }},
               {"interleaved, partial, given positions",

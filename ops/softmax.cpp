@@ -22,7 +22,7 @@ std::int64_t axis_of(const Attrs& a) {
   return a.as<SoftmaxAttrs>().axis;
 }
 
-Cost cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+Cost softmax_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   return {.flops = 25 * static_cast<double>(in[0].layout.numel())};
 }
 
@@ -64,7 +64,7 @@ const Op softmax_op{.name = "softmax",
                       return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
                     },
                     .samples = samples<softmax>,
-                    .cost = cost,
+                    .cost = softmax_cost,
                     .inplace = {{0, 0}}};
 
 const Op log_softmax_op{.name = "log_softmax",
@@ -77,7 +77,7 @@ const Op log_softmax_op{.name = "log_softmax",
                           return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
                         },
                         .samples = samples<log_softmax>,
-                        .cost = cost,
+                        .cost = softmax_cost,
                         .inplace = {{0, 0}}};
 
 // Of P (of log P) and z.
@@ -88,7 +88,7 @@ const Op softmax_backward_op{.name = "softmax_backward",
                                return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
                              },
                              .samples = backward_samples<softmax_backward_op>,
-                             .cost = cost,
+                             .cost = softmax_cost,
                              .inplace = {{0, 0}, {0, 1}}};
 const Op log_softmax_backward_op{.name = "log_softmax_backward",
                                  .infer = infer_like,
@@ -98,7 +98,7 @@ const Op log_softmax_backward_op{.name = "log_softmax_backward",
                                    return {cast(z_x, in[0].dtype())};
                                  },
                                  .samples = backward_samples<log_softmax_backward_op>,
-                                 .cost = cost,
+                                 .cost = softmax_cost,
                                  .inplace = {{0, 0}, {0, 1}}};
 
 // The axis stays, with size 1.
@@ -127,7 +127,7 @@ const Op logsumexp_op{.name = "logsumexp",
                                    return Tensors{logsumexp(x[0], {0, 2}, true)};
                                  }}};
                       },
-                      .cost = cost};
+                      .cost = softmax_cost};
 
 Tensor softmax(In x, std::int64_t axis) {
   return record_along(softmax_op, x, axis);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-using Operands = detail::AttentionOperands<Tensor>;
+using Inputs = detail::AttentionOperands<Tensor>;
 
 // 0, 1, …, n-1 along the rows of [n, 1]; positions are f64, exact beyond any length.
 Tensor positions(Graph& graph, std::int64_t n) {
@@ -39,7 +39,7 @@ Tensor valid_keys(const Tensor& lengths) {  // [B, 1, 1, 1]
 }
 
 // Which keys a query sees, [L, T] or [B, 1, L, T]; undefined if all.
-Tensor visible(const Operands& x, const AttentionAttrs& a) {
+Tensor visible(const Inputs& x, const AttentionAttrs& a) {
   if (!a.causal && a.window_left < 0 && a.window_right < 0 && !a.packed && !a.has_lengths) return {};
   Graph& graph = x.q->graph();
   const std::int64_t L = x.q->size(2), T = x.k->size(2);
@@ -76,7 +76,7 @@ Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
 
 // Everything both directions start from. [B, H, ...] and [B, Hk, R, ...] are views of each other.
 struct Scores {
-  Scores(const Operands& x, const AttentionAttrs& a)
+  Scores(const Inputs& x, const AttentionAttrs& a)
       : H(x.q->size(1)),
         Hk(x.k->size(1)),
         R(Hk == 0 ? 1 : H / Hk),
@@ -127,7 +127,7 @@ struct Scores {
 // P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π (004 eq. 4).
 Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
-  const Operands x(in, a);
+  const Inputs x(in, a);
   const Scores n(x, a);
   const Shape rows{n.s.size(0), n.s.size(1), n.s.size(2), 1};
   Tensor c = n.s.size(3) == 0 ? full(n.s.graph(), rows, -infinity, n.compute) : max(n.s, {-1}, true);
@@ -146,7 +146,7 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
 // P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and eq. 5 of 004 for the rest.
 Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
-  const Operands x(in, a);
+  const Inputs x(in, a);
   const Scores n(x, a);
   const Tensor empty = equal(unsqueeze(*x.lse, -1), -infinity), xi = where(empty, 0, unsqueeze(*x.lse, -1));
   const Tensor p = exp(n.s - xi);

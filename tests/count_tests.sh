@@ -10,7 +10,10 @@ counts() {  # counts EXPECTED BROKEN: of the reports in $dir
   [ "$got" = "$1" ] || { echo "got '$got', wanted '$1'"; exit 1; }
   case "$1:$code" in *", 0 failed"*:0 | *", "[1-9]*" failed"*:1) ;; *) echo "exit $code with '$got'"; exit 1 ;; esac
 }
-ctest() { printf '\t<testcase name="%s" classname="%s" time="0.1" status="%s">\n' "$1" "$1" "$2" >>"$dir/ctest.xml"; }
+ctest() {  # ctest NAME STATUS [REASON]
+  printf '\t<testcase name="%s" classname="%s" time="0.1" status="%s">\n' "$1" "$1" "$2" >>"$dir/ctest.xml"
+  [ $# = 2 ] || printf '\t\t<skipped message="%s"/>\n' "$3" >>"$dir/ctest.xml"
+}
 gtest() {  # gtest NAME TESTS FAILURES DISABLED SKIPPED
   printf '<testsuites tests="%d" failures="%d" disabled="%d" errors="0" name="AllTests">\n' "$2" "$3" "$4" >"$dir/$1.xml"
   printf '  <testsuite name="A" tests="%d" skipped="%d" errors="0">\n' "$2" "$5" >>"$dir/$1.xml"
@@ -28,7 +31,7 @@ gtest cases 10 0 2 3
 counts "6 passed, 0 failed, 3 skipped" 0
 ctest crashed fail
 counts "6 passed, 1 failed, 3 skipped" 0
-ctest not_built notrun
+ctest not_built notrun "Unable to find executable"
 counts "6 passed, 2 failed, 3 skipped" 0
 ctest failing fail
 gtest failing 7 2 0 0
@@ -36,3 +39,5 @@ counts "11 passed, 4 failed, 3 skipped" 0
 ctest leaking fail
 gtest leaking 4 0 0 0
 counts "15 passed, 5 failed, 3 skipped" 0
+ctest no_avx2 notrun SKIP_REGULAR_EXPRESSION_MATCHED
+counts "15 passed, 5 failed, 4 skipped" 0

@@ -1,10 +1,13 @@
 // The matrix product of every instruction set against a plain triple loop in f64.
 #define TG_ISA baseline
-#include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/gemm_tiles.h"
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 
@@ -40,6 +43,43 @@ std::vector<Isa> isas() {
 #endif
   return all;
 }
+
+// AMX as its manual describes it, without the treatment of denormals.
+struct ModelTiles {
+  static inline thread_local float tiles[8][16][16];
+  static void configure() { std::memset(tiles, 0, sizeof tiles); }
+  static void release() { std::memset(tiles, 0xff, sizeof tiles); }
+  template <int T>
+  static void zero() {
+    std::memset(tiles[T], 0, sizeof tiles[T]);
+  }
+  template <int T>
+  static void load(const float* from, i64 row_bytes) {
+    for (int r = 0; r < 16; ++r)
+      std::memcpy(tiles[T][r], reinterpret_cast<const char*>(from) + r * row_bytes, 64);
+  }
+  template <int T>
+  static void store(float* to, i64 row_bytes) {
+    for (int r = 0; r < 16; ++r) std::memcpy(reinterpret_cast<char*>(to) + r * row_bytes, tiles[T][r], 64);
+  }
+  template <int C, int A, int B>
+  static void multiply() {
+    const auto bf16_at = [](const float& pair, int which) {
+      std::uint16_t halves[2];
+      std::memcpy(halves, &pair, sizeof halves);
+      return std::bit_cast<float>(static_cast<std::uint32_t>(halves[which]) << 16);
+    };
+    for (int i = 0; i < 16; ++i)
+      for (int p = 0; p < 16; ++p)
+        for (int which = 0; which < 2; ++which) {
+          const float a = bf16_at(tiles[A][i][p], which);
+          for (int j = 0; j < 16; ++j) tiles[C][i][j] += a * bf16_at(tiles[B][p][j], which);
+        }
+  }
+  static void round_row(bfloat16* to, const float* from) {
+    for (int j = 0; j < 32; ++j) to[j] = bfloat16(from[j]);
+  }
+};
 
 // A strided operand with its own exactly sized memory, every element a small random number.
 struct Matrix {
@@ -88,7 +128,8 @@ struct Case {
   i64 batch, m, n, k;
   std::string a = "row", b = "row", c = "row", d = "none";
   DType type = DType::f32, out = DType::f32;
-  bool share_b = false, bf16_dot = false;
+  bool share_b = false;
+  Bf16Unit bf16 = Bf16Unit::f32;
 };
 
 // Unit roundoff of what the product is computed and stored in.
@@ -96,7 +137,7 @@ double roundoff(DType t) {
   return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11;
 }
 
-void check(const Case& x) {
+void check(const Case& x, const std::vector<Isa>& units = isas()) {
   std::mt19937 rng(7);
   Matrix a(x.type, x.batch, x.m, x.k, x.a, rng), b(x.type, x.batch, x.k, x.n, x.b, rng, x.share_b);
   const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
@@ -122,7 +163,7 @@ void check(const Case& x) {
                         1e-30);
       }
   std::vector<std::byte> first;
-  for (const Isa& isa : isas()) {
+  for (const Isa& isa : units) {
     bool repeat = false;
     for (int threads = 1; threads <= 3; ++threads) {
       Matrix c = c0;
@@ -133,7 +174,7 @@ void check(const Case& x) {
       if (x.d == "bias") g.d = d.operand(), g.d.row = 0, g.d.batch_strides[0] = 0;
       if (x.d == "full") g.d = d.operand();
       if (x.d == "self") g.d = g.c;
-      g.bf16_dot = x.bf16_dot;
+      g.bf16 = x.bf16;
       run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
       std::size_t at = 0;
       for (i64 e = 0; e < x.batch; ++e)
@@ -191,8 +232,91 @@ TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
   for (const char* a : {"row", "column", "strided", "padded"})
     for (const char* b : {"row", "column", "strided", "padded"})
       for (const i64 k : {1, 2, 41, 64, 801})
-        check({2, 37, 50, k, a, b, "row", "bias", DType::bf16, DType::f32, false, true});
-  check({1, 300, 270, 801, "row", "row", "row", "none", DType::bf16, DType::bf16, false, true});
+        check({2, 37, 50, k, a, b, "row", "bias", DType::bf16, DType::f32, false, Bf16Unit::pairs});
+  check({1, 300, 270, 801, "row", "row", "row", "none", DType::bf16, DType::bf16, false, Bf16Unit::pairs});
+}
+#endif
+
+// Tiles by their model, and by AMX where there is some.
+std::vector<Isa> tile_units() {
+  std::vector<Isa> units = {{"model of tiles", baseline::tiles_scratch, baseline::run_tiles<ModelTiles>}};
+#if defined(__x86_64__)
+  if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
+#endif
+  return units;
+}
+void check_tiles(Case x) {
+  x.type = DType::bf16;
+  x.bf16 = Bf16Unit::tiles;
+  check(x, tile_units());
+}
+
+TEST(GemmOnTiles, AgreesWithTheTripleLoopOnRaggedShapes) {
+  const i64 sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 47, 49, 63, 64, 65, 100, 129};
+  const char* layouts[] = {"row", "column", "padded", "strided"};
+  const char* added[] = {"none", "bias", "full", "self"};
+  std::mt19937 rng(5);
+  for (int i = 0; i < 150; ++i) {
+    Case x{1 + static_cast<i64>(rng() % 3), sizes[rng() % 15], sizes[rng() % 15], sizes[rng() % 15]};
+    x.a = layouts[rng() % 4], x.b = layouts[rng() % 4], x.c = rng() % 3 ? "row" : "strided";
+    x.d = added[rng() % 4];
+    x.share_b = rng() % 2;
+    x.out = rng() % 2 ? DType::bf16 : DType::f32;
+    check_tiles(x);
+  }
+}
+
+TEST(GemmOnTiles, SplitsLongInnerSizes) {
+  for (const char* a : {"row", "column"})
+    for (const char* b : {"row", "column"}) check_tiles({1, 33, 35, 700, a, b, "row", "self"});
+  check_tiles({1, 40, 70, 2090, "row", "column", "row", "bias", DType::bf16, DType::bf16});
+  check_tiles({1, 5, 270, 16400, "row", "row"});  // in several passes
+}
+
+TEST(GemmOnTiles, PacksOnceForAllThreadsWhenLarge) {
+  Gemm g;
+  g.type = DType::bf16, g.m = 300, g.n = 270, g.k = 400;
+  EXPECT_TRUE(baseline::plan_tiles(g, 3).shared_b);
+  check_tiles({1, 300, 270, 400, "row", "column"});
+  check_tiles({2, 300, 270, 400, "row", "row", "strided", "bias"});
+}
+
+TEST(GemmOnTiles, OfNothingGivesZerosOrTheAddend) {
+  check_tiles({1, 0, 7, 3});
+  check_tiles({1, 5, 0, 3});
+  check_tiles({0, 5, 7, 3});
+#if defined(__x86_64__)
+  if (machine_has("avx512")) {  // which decides that this is not for tiles
+    Case x{2, 5, 7, 0, "row", "row", "row", "bias", DType::bf16, DType::bf16, false, Bf16Unit::tiles};
+    check(x, {{"avx512", avx512::gemm_scratch, avx512::gemm}});
+  }
+#endif
+}
+
+TEST(GemmOnTiles, KeepsInfiniteAndUndefinedNumbersToTheirRowsAndColumns) {
+  constexpr i64 m = 17, n = 18, k = 33;
+  std::vector<bfloat16> a(m * k, bfloat16(1.0f)), b(k * n, bfloat16(1.0f));
+  a[(m - 1) * k + k - 1] = bfloat16(NAN);
+  b[(k - 1) * n + n - 1] = bfloat16(INFINITY);
+  Gemm g;
+  g.type = DType::bf16, g.bf16 = Bf16Unit::tiles, g.m = m, g.n = n, g.k = k;
+  std::vector<float> c(m * n);
+  g.a = {a.data(), k, 1}, g.b = {b.data(), n, 1}, g.c = {c.data(), n, 1};
+  for (const Isa& unit : tile_units()) {
+    run_team(1, unit.scratch(g, 1), [&](Worker& w) { unit.gemm(g, w); });
+    for (i64 i = 0; i < m; ++i)
+      for (i64 j = 0; j < n; ++j) {
+        const float got = c[i * n + j];
+        const bool right = i == m - 1 ? std::isnan(got) : got == (j == n - 1 ? INFINITY : k);
+        EXPECT_TRUE(right) << unit.name << " at " << i << "," << j << ": " << got;
+      }
+  }
+}
+
+#if defined(__x86_64__)
+TEST(GemmOnTiles, RunOnThisProcessor) {
+  if (!has_bf16_tiles()) GTEST_SKIP() << "no AMX: only its model was tested";
+  EXPECT_EQ(bf16_unit() == Bf16Unit::tiles, std::getenv("TG_ISA") == nullptr);
 }
 #endif
 

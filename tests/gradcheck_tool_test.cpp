@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 #include <cstdio>
+#include <cstdlib>
 
 #include <filesystem>
 #include <string>
@@ -91,7 +92,8 @@ TEST(GradcheckTool, EndsWith3WhenNothingRanOrSomethingCannotRun) {
   EXPECT_ENDS("--op no_such_op", 3, "no op or layer is named 'no_such_op'");
   EXPECT_ENDS("--op relux", 3, "did you mean relu?");
   EXPECT_ENDS("--op exp --op no_such_op", 3, "no_such_op");
-  EXPECT_ENDS("--op exp --backend cuda", 3, "no cuda backend");
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // so that there is no GPU, whatever the machine has
+  EXPECT_ENDS("--op exp --backend cuda", 3, "[cuda]");
   EXPECT_ENDS(faulty + "--op unsampled", 3, "no sample");
   EXPECT_ENDS(faulty + "--op no_kernel", 3, "no CPU kernel");
   EXPECT_ENDS(faulty + "--list", 3, "square_wrong");

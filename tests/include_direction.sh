@@ -15,6 +15,7 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
       may["autograd"] = "core ops autograd"
       may["backends/cpu"] = "core ops backends/cpu"
       may["backends/cuda"] = "core ops backends/cuda"
+      may["backends"] = "core backends/cpu backends/cuda"
       may["nn"] = "core ops autograd nn"
       may["io"] = "core nn io"
       package["xxhash"] = "core"

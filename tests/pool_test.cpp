@@ -46,6 +46,33 @@ TEST(Pool, EveryPartRunsOncePerPhase) {
   }
 }
 
+// Parts that wait for the one before them: no part may come to a thread while earlier ones are left to hand
+// out.
+TEST(Pool, PartsInOrderWaitForFewOthers) {
+  constexpr int threads = 3, parts = 100;
+  Pool pool(threads);
+  Team team(threads);
+  struct Chain {
+    Team* team;
+    std::atomic<int> done{0}, furthest{0};
+  } chain{&team};
+  pool.run(
+      [](void* data, int thread) {
+        Chain& c = *static_cast<Chain*>(data);
+        Worker w(*c.team, thread);
+        w.each_in_order(parts, [&](std::int64_t p) {
+          const int ahead = static_cast<int>(p) - c.done.load();
+          for (int seen = c.furthest; seen < ahead && !c.furthest.compare_exchange_weak(seen, ahead);) {
+          }
+          for (int spins = 0; c.done.load() != p; ++spins) relax(spins);
+          ++c.done;
+        });
+      },
+      &chain);
+  EXPECT_EQ(chain.done, parts);
+  EXPECT_LT(chain.furthest, threads);
+}
+
 TEST(Pool, RunsAgainAfterSleeping) {
   Pool pool(3);
   std::atomic<int> calls{0};

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "core/backend.h"
 #include "io/file.h"
 #include "io/png_plot.h"
 #include "tools/args.h"
@@ -114,8 +115,11 @@ int run(int argc, char** argv) {
   if (!list && !all && names.empty()) return args.fail("nothing to do: give --all, --op NAME or --list");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
   if (!curve.empty() && names.empty()) return args.fail("--vcurve wants an op: --op NAME");
-  if (backend != "cpu") {
-    std::fprintf(stderr, "gradcheck: this build has no %s backend\n", backend.c_str());
+  run.options.device = Device::parse(backend);
+  try {
+    tg::backend(run.options.device);
+  } catch (const DeviceError& e) {
+    std::fprintf(stderr, "gradcheck: %s\n", e.what());
     return nothing_ran;
   }
 

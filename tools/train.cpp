@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string text, out = "out/train";
+  std::string text, out = "out/train", backend = "cpu";
   GptConfig model;  // vocabulary: from the text
   std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
   double lr = 1e-3, min_lr = 1e-4;
@@ -72,8 +72,9 @@ class Run {
   int go() {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
     const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
-    want_memory(3 * bytes, "the model with its optimizer");
-    Params params(seed);
+    const Device device = Device::parse(o_.backend);
+    want_memory(device, 3 * bytes, "the model with its optimizer");
+    Params params(seed, f32, device);
     const Gpt model(params, o_.model);
     const AdamW optimizer(params.all());
     const ProgramOptions programs{.batch = o_.batch, .threads = static_cast<int>(o_.threads)};
@@ -139,7 +140,8 @@ class Run {
     print_parameters(params);
     const std::size_t peak = print_memory(params, training, evaluation);
     // Parameters and optimizer are in memory already.
-    want_memory(static_cast<double>(peak - training.parameters), "training beyond what is loaded");
+    want_memory(params.device(), static_cast<double>(peak - training.parameters),
+                "training beyond what is loaded");
     std::fflush(stdout);
   }
 
@@ -220,6 +222,8 @@ int main(int argc, char** argv) {
   args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
               {.min = 0, .max = 0.99});
   args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
+  args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for another GPU than the first",
+              o.backend);
   args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
   args.option("eval-batches", "N", "batches of a validation; the last one takes the whole held-out text",

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "backends/cpu/cpu.h"
 #include "backends/cpu/host_kernel.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pointwise.h"
@@ -226,7 +227,8 @@ class CpuBackend final : public Backend {
   void read(std::byte* host, const std::byte* device, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
-  std::unique_ptr<Executable> prepare(std::span<const Step> steps, int threads) override {
+  std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
+    const int threads = options.threads;
     if (threads < 0) throw DeviceError("[cpu] " + std::to_string(threads) + " threads asked for");
     return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads());
   }
@@ -234,13 +236,9 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-}  // namespace tg::cpu
-
-namespace tg {
-
-Backend& backend(Device) {
-  static cpu::CpuBackend cpu;
+Backend& backend() {
+  static CpuBackend cpu;
   return cpu;
 }
 
-}  // namespace tg
+}  // namespace tg::cpu

@@ -1,5 +1,7 @@
 #include "backends/cpu/host_kernel.h"
 
+#include "core/host_views.h"
+
 namespace tg::cpu {
 
 namespace {
@@ -9,16 +11,6 @@ struct HostPlan {
   std::exception_ptr* thrown;
   mutable std::vector<HostView> in, out;  // one run at a time; held here so that runs allocate nothing
 };
-
-std::vector<HostView> views(std::span<const Arg> args) {
-  std::vector<HostView> v;
-  for (const Arg& a : args) {
-    if (!a.layout.is_contiguous())
-      throw DeviceError("its host function takes row-major operands: give it contiguous(x)");
-    v.push_back({a.dtype, a.layout.shape, nullptr});
-  }
-  return v;
-}
 
 void run(Worker&, const Call& c) {
   const auto& plan = *static_cast<const HostPlan*>(c.plan);
@@ -37,7 +29,8 @@ void run(Worker&, const Call& c) {
 const Kernel host_kernel{&run};
 
 std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thrown) {
-  return std::make_shared<HostPlan>(HostPlan{&step.op->host, &thrown, views(step.in), views(step.out)});
+  return std::make_shared<HostPlan>(
+      HostPlan{&step.op->host, &thrown, host_views(step.in), host_views(step.out)});
 }
 
 }  // namespace tg::cpu

@@ -57,6 +57,7 @@ struct KernelSet {
 };
 
 // The best set this machine runs, or the one the environment variable TG_ISA names (baseline, avx2, avx512).
+// A named set is used without AMX; unnamed, avx512 multiplies bf16 on AMX tiles where there are some.
 // Throws DeviceError for a name that is unknown or not runnable here.
 const KernelSet& kernel_set();
 // All sets this machine runs, best last.

@@ -17,9 +17,27 @@ void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t po
   if (fault) fault->report(step, {index, size, position});
 }
 
-std::atomic<std::int64_t>& Worker::queue() {
+int Worker::next_queue() {
   if (calls_ == Team::queues) throw Error("[cpu] a kernel called each() too often between two barriers");
-  return team_.next[generation_ & 1][calls_++];
+  return calls_++;
+}
+
+std::int64_t Worker::next_shared_part(Share& share) {
+  if (!share.taken) share.queue = next_queue();
+  const int stretches = share.in_order ? 1 : team_.stretches, own = thread * stretches / threads;
+  for (;;) {
+    if (share.taken) {
+      const std::int64_t part = share.taken->fetch_add(1, std::memory_order_relaxed);
+      if (part < share.count) return share.first + part;
+    }
+    do {
+      if (share.stretches == stretches) return no_part;
+      const int s = (own + share.stretches++) % stretches;
+      share.first = share.parts * s / stretches;
+      share.count = share.parts * (s + 1) / stretches - share.first;
+      share.taken = &team_.stretch[s].taken[generation_ & 1][share.queue];
+    } while (share.taken->load(std::memory_order_relaxed) >= share.count);
+  }
 }
 
 void Worker::barrier() {
@@ -28,8 +46,9 @@ void Worker::barrier() {
   if (threads == 1) return;
   if (team_.arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
     team_.arrived.store(0, std::memory_order_relaxed);
-    for (auto& n : team_.next[mine & 1])
-      n.store(0, std::memory_order_relaxed);  // free until generation mine + 2
+    for (Team::Stretch& s : team_.stretch)
+      for (auto& taken : s.taken[mine & 1])
+        taken.store(0, std::memory_order_relaxed);  // free until generation mine + 2
     team_.generation.store(mine + 1, std::memory_order_release);
     return;
   }

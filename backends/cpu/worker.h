@@ -35,11 +35,17 @@ class IndexFault {
 struct Team {
   explicit Team(int threads) : threads(threads) {}
   const int threads;
-  static constexpr int queues = 4;  // `each` calls between two barriers, at most
+  static constexpr int queues = 4;  // calls of `each` and `each_in_order` between two barriers, at most
   alignas(64) std::atomic<int> arrived{0};
   alignas(64) std::atomic<std::uint32_t> generation{0};
-  alignas(64)
-      std::atomic<std::int64_t> next[2][queues] = {};  // [generation & 1][call]: the next part to hand out
+
+  // The parts of an `each` lie in stretches, one for each thread or, beyond eight, for a few neighbours.
+  static constexpr int max_stretches = 8;
+  const int stretches = threads < max_stretches ? threads : max_stretches;
+  struct alignas(64) Stretch {
+    std::atomic<std::int64_t> taken[2][queues] = {};  // [generation & 1][call]: parts handed out
+  };
+  Stretch stretch[max_stretches];
 };
 
 class Worker {
@@ -65,21 +71,40 @@ class Worker {
   // Returns when every thread of the team has called it; orders all memory accesses before it.
   void barrier();
 
-  // Calls f(part) for parts 0 … parts-1, each on whichever thread asks next, in increasing order. Does not
-  // wait for the others: call barrier() before reading what they wrote. Every thread of the team must call
-  // it.
+  // Calls f(part) once for each of the parts 0 … parts-1. A thread begins with a stretch of its own, which is
+  // the same for the same number of parts, so that what it wrote in one step is in its cache in the next;
+  // when that is done it helps with the others'. Each stretch goes in increasing order. Does not wait for the
+  // others: call barrier() before reading what they wrote. Every thread of the team must call it.
   template <class F>
   void each(std::int64_t parts, F&& f) {
-    if (threads == 1) {
-      for (std::int64_t p = 0; p < parts; ++p) f(p);
-      return;
-    }
-    std::atomic<std::int64_t>& next = queue();
-    for (std::int64_t p; (p = next.fetch_add(1, std::memory_order_relaxed)) < parts;) f(p);
+    share_out({parts}, f);
+  }
+  // The same with all parts in increasing order, each to whoever asks next: for parts that wait for earlier
+  // ones.
+  template <class F>
+  void each_in_order(std::int64_t parts, F&& f) {
+    share_out({parts, true}, f);
   }
 
  private:
-  std::atomic<std::int64_t>& queue();
+  struct Share {  // how far this thread is in an each()
+    std::int64_t parts;
+    bool in_order = false;
+    int queue = 0, stretches = 0;  // stretches it has come to
+    std::int64_t first = 0, count = 0;
+    std::atomic<std::int64_t>* taken = nullptr;  // of the stretch first … first + count - 1
+  };
+  static constexpr std::int64_t no_part = -1;
+  template <class F>
+  void share_out(Share share, F& f) {
+    for (std::int64_t part; (part = next_part(share)) != no_part;) f(part);  // f is inlined once
+  }
+  std::int64_t next_part(Share& share) {
+    if (threads > 1) return next_shared_part(share);
+    return share.first < share.parts ? share.first++ : no_part;
+  }
+  std::int64_t next_shared_part(Share& share);
+  int next_queue();
   void refuse_index(std::int64_t index, std::int64_t size, std::int64_t position);
   Team& team_;
   std::uint32_t generation_ = 0;

@@ -9,7 +9,7 @@ namespace tg::bench {
 
 namespace {
 
-struct Case {
+struct AttentionCase {
   std::int64_t batch, heads, key_heads, length, width;
   bool causal;
 
@@ -32,7 +32,7 @@ struct Recorded {
   Tensor q, k, v;
   AttentionResult out;
 
-  explicit Recorded(const Case& c) {
+  explicit Recorded(const AttentionCase& c) {
     q = g.input("q", {c.batch, c.heads, c.length, c.width});
     k = g.input("k", {c.batch, c.key_heads, c.length, c.width});
     v = g.input("v", k.shape());
@@ -43,7 +43,7 @@ struct Recorded {
   }
 };
 
-Timing forward(const Case& c, int threads, const Settings& settings) {
+Timing forward(const AttentionCase& c, int threads, const Settings& settings) {
   Recorded r(c);
   Program program = compile(r.g, {r.out.o, r.out.lse}, {.threads = threads});
   r.feed(program);
@@ -51,7 +51,7 @@ Timing forward(const Case& c, int threads, const Settings& settings) {
 }
 
 // The backward op alone, on results that are inputs and lie in memory as the forward leaves them.
-Timing backward(const Case& c, int threads, const Settings& settings) {
+Timing backward(const AttentionCase& c, int threads, const Settings& settings) {
   Recorded r(c);
   const Axes heads_inside{0, 2, 1, 3};
   const Tensor o_in_memory = r.out.o.permute(heads_inside);
@@ -75,7 +75,7 @@ Timing backward(const Case& c, int threads, const Settings& settings) {
 }
 
 // Bytes besides inputs and results, by the plan.
-void memory(const Case& c, bool with_backward, const Settings& settings, Report& report) {
+void memory(const AttentionCase& c, bool with_backward, const Settings& settings, Report& report) {
   Recorded r(c);
   std::vector<Tensor> wanted{r.out.o, r.out.lse};
   if (with_backward) {
@@ -95,8 +95,8 @@ void memory(const Case& c, bool with_backward, const Settings& settings, Report&
               .unit = "MiB"});
 }
 
-std::vector<Case> cases(const Settings& settings) {
-  std::vector<Case> list;
+std::vector<AttentionCase> attention_cases(const Settings& settings) {
+  std::vector<AttentionCase> list;
   if (!settings.shapes.empty()) {
     for (const auto& s : settings.shapes)
       for (bool causal : {false, true}) list.push_back({s[0], s[1], s[1], s[2], s[3], causal});
@@ -118,7 +118,7 @@ void run_attention(const Settings& settings, const Machine&, Report& report) {
   for (const char* pass : {"forward", "backward"}) {
     const bool is_forward = pass == std::string("forward");
     double full = 0;  // seconds of the row before
-    for (const Case& c : cases(settings)) {
+    for (const AttentionCase& c : attention_cases(settings)) {
       if (!report.wants(c.name())) continue;
       const double gflop = c.gflop() * (is_forward ? 1 : 2.5);
       const auto run = [&](int threads) {

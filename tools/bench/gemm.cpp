@@ -1,5 +1,8 @@
 // Matrix products: 2·m·n·k FLOPs, as a share of the machine's multiply-add rate. "NT" is A·Bᵀ with B stored
 // [n, k]: the transpose is a view of an input.
+#include <map>
+#include <tuple>
+
 #include "ops/ops.h"
 #include "tools/bench/modes.h"
 
@@ -47,8 +50,8 @@ std::vector<Product> products(const Settings& settings) {
   for (std::int64_t n : {512, 1024, 2048})
     for (const char* form : {"NN", "NT", "TN"}) list.push_back({n, n, n, form, f32});
   list.push_back({1024, 1024, 1024, "NN", f64});
-  list.push_back({1024, 1024, 1024, "NN", bf16});
-  list.push_back({2048, 2048, 2048, "NN", bf16});
+  for (std::int64_t n : {512, 1024, 2048})
+    for (const char* form : {"NN", "NT", "TN"}) list.push_back({n, n, n, form, bf16});
   // The small character GPT: 12×64 rows of width 128; forward, then the gradients of rows and weights.
   for (std::int64_t n : {384, 128, 512}) {
     list.push_back({768, n, 128, "NN", f32});
@@ -58,12 +61,19 @@ std::vector<Product> products(const Settings& settings) {
   return list;
 }
 
-// Measures and reports one product.
-Timing measure(const Product& p, int threads, const Settings& settings, Report& report) {
+// Rates of products in f32 so far, by shape, form and threads.
+using Rates = std::map<std::tuple<std::string, std::string, int>, double>;
+
+// Measures and reports one product; one in bf16 beside the same in f32 if that went before.
+Timing measure(const Product& p, int threads, const Settings& settings, Report& report, Rates& sgemm_rates) {
   const Timing t = timing(p, threads, settings);
   const double rate = gflop(p) / t.seconds;
+  const auto key = std::tuple(p.shape(), p.form, threads);
+  if (p.dtype == f32) sgemm_rates[key] = rate;
+  const auto found = sgemm_rates.find(key);
+  const bool beside = p.dtype == bf16 && found != sgemm_rates.end();
   report.add({p.name(), p.shape(), std::string(name_of(p.dtype)), "forward", threads, t.seconds * 1e3, rate,
-              "GFLOP/s", rate / t.peak, "multiply-add"});
+              "GFLOP/s", rate / t.peak, "multiply-add", beside ? rate / found->second : Row::none});
   return t;
 }
 
@@ -71,16 +81,18 @@ Timing measure(const Product& p, int threads, const Settings& settings, Report& 
 
 double sgemm(const Settings& settings, int threads, Report& report) {
   const Product p{1024, 1024, 1024, "NN", f32};
-  const Timing t = measure(p, threads, settings, report);
+  Rates rates;
+  const Timing t = measure(p, threads, settings, report, rates);
   return gflop(p) / t.seconds / t.peak;
 }
 
 void run_gemm(const Settings& settings, const Machine&, Report& report) {
+  Rates rates;
   for (const Product& p : products(settings)) {
     if (!report.wants(p.name())) continue;
-    const Timing all = measure(p, settings.threads, settings, report);
+    const Timing all = measure(p, settings.threads, settings, report, rates);
     if (settings.threads == 1 || p.form != "NN") continue;
-    const double gain = measure(p, 1, settings, report).seconds / all.seconds;
+    const double gain = measure(p, 1, settings, report, rates).seconds / all.seconds;
     report.add({p.name() + ", all / one", p.shape(), std::string(name_of(p.dtype)), "forward",
                 settings.threads, all.seconds * 1e3, gain, "×", gain / settings.threads, "threads"});
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pool.h"
 
@@ -62,6 +63,30 @@ TG_TARGET("avx512f,avx512bf16") double dot_bf16_64(long rounds, float, float) {
   }
   return static_cast<double>((((a + b) + (c + d)) + ((e + f) + (g + h)) + ((i + j) + (k + l)))[0]);
 }
+
+// Six products of tiles of 16×16×32 a round, summed in f32.
+constexpr int tile_flops = 6 * 2 * 16 * 16 * 32;
+#if defined(__linux__)
+TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
+  struct alignas(64) Config {
+    unsigned char palette = 1, start_row = 0, reserved[14] = {};
+    unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static const Config config;  // in memory: the intrinsic does not tell the compiler how much it reads
+  _tile_loadconfig(&config);   // all tiles 0
+  for (long r = 0; r < rounds; ++r) {
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_dpbf16ps(1, 6, 7);
+    _tile_dpbf16ps(2, 6, 7);
+    _tile_dpbf16ps(3, 6, 7);
+    _tile_dpbf16ps(4, 6, 7);
+    _tile_dpbf16ps(5, 6, 7);
+  }
+  _tile_release();
+  return 0;
+}
+#endif
 #endif
 
 struct Loops {
@@ -143,8 +168,12 @@ double peak_now(DType dtype, int threads) {
   constexpr long rounds = 100000;  // a few tenths of a millisecond
   const int flops = 2 * sums * loops.bytes / (dtype == f64 ? 8 : 4);
   const double fma = gflops_of(dtype == f64 ? loops.f64 : loops.f32, threads, rounds, flops);
-  if (dtype != bf16 || !loops.bf16) return fma;
-  return std::max(fma, gflops_of(loops.bf16, threads, rounds, 2 * flops));
+  if (dtype != bf16) return fma;
+#if defined(__x86_64__) && defined(__linux__)
+  if (cpu::bf16_unit() == cpu::Bf16Unit::tiles)
+    return gflops_of(tiles_bf16, threads, rounds / 10, tile_flops);
+#endif
+  return loops.bf16 ? std::max(fma, gflops_of(loops.bf16, threads, rounds, 2 * flops)) : fma;
 }
 
 Machine measure_machine(const Settings& settings) {

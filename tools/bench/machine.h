@@ -11,8 +11,8 @@ struct Machine {
   std::string model;  // of the processor, as the system names it
   int cores = 0;      // that this process may use
   std::string isa;    // the kernel set in use
-  // Multiply-adds on registers, all threads together, GFLOP/s. For bf16 the faster of multiply-adds in f32
-  // and the dot product of pairs, where the processor has one.
+  // Multiply-adds on registers, all threads together, GFLOP/s. For bf16 on AMX tiles where matmul
+  // uses them; else the faster of multiply-adds in f32 and the dot product of pairs, where there is one.
   double peak_f32 = 0, peak_f64 = 0, peak_bf16 = 0;
   double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
 };

@@ -15,22 +15,20 @@ TG_INLINE bool beats(C a, C b) {  // NaN beats every number
   return (least ? a < b : a > b) || (a != a && b == b);
 }
 
-// Whether any of n values beats `best`.
+// The extreme of n values; NaN if one is.
 template <class C, bool least>
-bool any_beats(const C* p, i64 n, C best) {
+C extreme(const C* p, i64 n) {
   using V = typename VectorFor<C>::type;
-  const V b = splat<V>(best);
-  auto found = b != b;
-  found = found != found;  // all false
+  const auto better = [](auto a, auto b) { return select((b != b) | (least ? b < a : b > a), b, a); };
+  C best = p[0];
   i64 i = 0;
-  for (; i + lanes<V> <= n; i += lanes<V>) {
-    const V v = load(p + i);
-    found = found | (least ? v < b : v > b) | ((v != v) & (b == b));
+  if (n >= lanes<V>) {
+    V v = load(p);
+    for (i = lanes<V>; i + lanes<V> <= n; i += lanes<V>) v = better(v, load(p + i));
+    best = fold_lanes(v, better);
   }
-  bool any = false;
-  for (int k = 0; k < lanes<V>; ++k) any |= found[k] != 0;
-  for (; i < n; ++i) any |= beats<C, least>(p[i], best);
-  return any;
+  for (; i < n; ++i) best = better(best, p[i]);
+  return best;
 }
 
 template <class C, bool least>
@@ -67,10 +65,12 @@ void run_as(Worker& w, const Call& call) {
           const std::byte* from = call.in[0].data + (out.in + run.in + i * along.in) * size;
           const C* values = reinterpret_cast<const C*>(from);
           if (!direct) to_block(buffer, from, along.in, n), values = buffer;
-          if (place >= 0 && !any_beats<C, least>(values, n, best)) continue;
-          for (i64 k = 0; k < n; ++k)
-            if (place < 0 || beats<C, least>(values[k], best))
-              best = values[k], place = r * along.size + i + k;
+          const C here = extreme<C, least>(values, n);
+          if (place >= 0 && !beats<C, least>(here, best)) continue;
+          i64 k = 0;
+          while (values[k] != here && here == here) ++k;
+          while (here != here && values[k] == values[k]) ++k;
+          best = here, place = r * along.size + i + k;
         }
       reinterpret_cast<i64*>(call.out[0].data)[out.out] = place;
     }

@@ -360,11 +360,15 @@ void run(const Attention& x, Worker& w) {
     prepare_tile(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
   w.barrier();
-  const i64 heads = x.B * x.Hk;
-  w.each(heads * blocks_of(x.T, key_block),
-         [&](i64 part) {  // block by block, so that few threads share a head
-           key_item(x, all, s, part % heads / x.Hk, part % x.Hk, part / heads);
-         });
+  const i64 heads = x.B * x.Hk, blocks = blocks_of(x.T, key_block);
+  const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
+    key_item(x, all, s, part % heads / x.Hk, part % x.Hk, part / heads);
+  };
+  if (blocks == 1) {
+    w.each(heads, keys);
+  } else {
+    w.each_in_order(heads * blocks, keys);
+  }
   if (s.zq)
     w.each(x.B * x.H * all.tiles, [&](i64 part) {
       query_item(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H,

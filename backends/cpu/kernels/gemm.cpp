@@ -3,20 +3,11 @@
 // together where the product is large, else by each thread for its own columns, which needs no barrier.
 #include "backends/cpu/kernels/gemm.h"
 
-#include "backends/cpu/kernels/pack.h"
+#include "backends/cpu/kernels/gemm_parts.h"
+#include "backends/cpu/kernels/tiles.h"
 
 namespace tg::cpu::TG_ISA {
 namespace {
-
-i64 ceil_div(i64 a, i64 b) {
-  return (a + b - 1) / b;
-}
-i64 at_most(i64 a, i64 b) {
-  return a < b ? a : b;
-}
-i64 at_least(i64 a, i64 b) {
-  return a > b ? a : b;
-}
 
 // Everything that follows from shapes, strides, types and the number of threads.
 struct Plan {
@@ -31,6 +22,12 @@ struct Plan {
   i64 a_elements, b_elements, c_elements;  // scratch, per thread (b: or shared)
 
   i64 k_start(i64 q) const { return q * k / k_chunks; }
+
+  // Blocks are numbered along the longer side last: a thread's stretch of them is a stretch of that side, as
+  // in the steps before and after, and what it holds of it is in its cache.
+  bool by_rows;
+  i64 row_of(i64 block) const { return by_rows ? block / column_blocks : block % row_blocks; }
+  i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
 };
 
 constexpr i64 k_block = 384;    // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2
@@ -38,42 +35,17 @@ constexpr i64 row_block = 112;  // A block: 112·384 f32 = 168 KiB of L2
 constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k
 constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
 
-bool is_empty(const Gemm& g) {
-  for (int i = 0; i < g.batch_rank; ++i)
-    if (g.batch[i] == 0) return true;
-  return g.m == 0 || g.n == 0;
-}
-
-template <class E>
-void swap(E& a, E& b) {
-  const E t = a;
-  a = b;
-  b = t;
-}
-
-// C^T = B^T·A^T.
-Gemm swapped(Gemm g) {
-  swap(g.m, g.n);
-  swap(g.a, g.b);
-  for (Gemm::Operand* x : {&g.a, &g.b, &g.c, &g.d}) swap(x->row, x->col);
-  return g;
-}
-
-// C with unit row stride is C^T with unit column stride.
-Gemm normalised(const Gemm& g) {
-  return g.c.col == 1 || g.c.row != 1 ? g : swapped(g);
-}
-
 template <class T>
 Plan plan_for(const Gemm& g, int threads) {
   constexpr i64 N = Tile<T>::columns, M = Tile<T>::rows;
   Plan p;
+  p.by_rows = g.m > g.n;
   p.batches = 1;
   for (int i = 0; i < g.batch_rank; ++i) p.batches *= g.batch[i];
   const bool native = size_of(g.type) == sizeof(T);
   p.own_c = g.c.col != 1 || size_of(g.out_type) != sizeof(T) || (g.d.data && g.d.col != 1);
 #if defined(TG_BF16_PAIRS)
-  p.pairs = g.bf16_dot && g.type == DType::bf16;
+  p.pairs = g.bf16 == Bf16Unit::pairs && g.type == DType::bf16;
 #else
   p.pairs = false;
 #endif
@@ -81,11 +53,10 @@ Plan plan_for(const Gemm& g, int threads) {
   p.k_chunks = at_least(1, ceil_div(p.k, k_block));
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
-  // In place, rows of B must not fall into the same sets of L1; packing pays when many rows of C share it.
-  const bool b_collides = g.b.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
-  p.pack_b = !native || g.b.col != 1 || g.m > (b_collides ? 4 : 16) * M;
+  // Rows of B are read in place unless many rows of C share the cost of packing.
+  p.pack_b = !native || g.b.col != 1 || g.m > 40 * M;
   const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
-  p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 6e7;
+  p.shared_b = p.pack_b && p.batches < 2 * threads && flops > 1.2e7;
   p.pass = at_least(N, pass_bytes / static_cast<i64>(sizeof(T)) / at_least(1, p.k) / N * N);
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
@@ -115,25 +86,6 @@ Plan plan_for(const Gemm& g, int threads) {
   return p;
 }
 
-i64 aligned(i64 bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-// Offset of a batch item in each operand.
-i64 batch_offset(const Gemm& g, const Gemm::Operand& x, i64 item) {
-  i64 offset = 0;
-  for (int i = g.batch_rank - 1; i >= 0; --i) {
-    offset += item % g.batch[i] * x.batch_strides[i];
-    item /= g.batch[i];
-  }
-  return offset;
-}
-
-template <class T, class S>
-const S* element(const Gemm& g, const Gemm::Operand& x, i64 item, i64 i, i64 j) {
-  return static_cast<const S*>(x.data) + batch_offset(g, x, item) + i * x.row + j * x.col;
-}
-
 // A[i0:i1, k0:k1] into chunks, B[k0:k1, j0:j1] into panels; k0 and k1 as Plan::k counts.
 template <class T>
 void pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
@@ -161,27 +113,6 @@ void pack_b(const Gemm& g, const Plan& p, i64 item, i64 k0, i64 k1, i64 j0, i64 
   with_storage<T>(g.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     pack_right(k1 - k0, j1 - j0, element<T, S>(g, g.b, item, k0, j0), g.b.row, g.b.col, to);
-  });
-}
-
-// C[i0:i1, j0:j1] = own + D, rounded to the storage type.
-template <class T>
-void write_out(const Gemm& g, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const T* own, i64 ld) {
-  with_storage<T>(g.out_type, [&](auto* tag) {
-    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-    constexpr int W = lanes<vector_t<S>>;
-    for (i64 i = i0; i < i1; ++i, own += ld) {
-      S* c = const_cast<S*>(element<T, S>(g, g.c, item, i, j0));
-      const S* d = g.d.data ? element<T, S>(g, g.d, item, i, j0) : nullptr;
-      i64 j = 0;
-      if (g.c.col == 1 && (!d || g.d.col == 1)) {
-        for (; j + W <= j1 - j0; j += W) store(c + j, d ? load(own + j) + load(d + j) : load(own + j));
-      }
-      for (; j < j1 - j0; ++j) {
-        const T sum = d ? own[j] + static_cast<T>(d[j * g.d.col]) : own[j];
-        c[j * g.c.col] = static_cast<S>(sum);
-      }
-    }
   });
 }
 
@@ -246,7 +177,7 @@ void run(const Gemm& g, Worker& w) {
     const i64 blocks = p.column_blocks * p.row_blocks;
     w.each(p.batches * passes * blocks, [&](i64 part) {
       const i64 item = part / (passes * blocks), pass = part / blocks % passes;
-      const i64 j = part % blocks / p.row_blocks, i = part % p.row_blocks;
+      const i64 i = p.row_of(part % blocks), j = p.column_of(part % blocks);
       const i64 start = pass * p.pass, panels = at_most(p.pass / N, ceil_div(g.n - start, N));
       const i64 j0 = columns_of(start, panels, j), j1 = columns_of(start, panels, j + 1);
       if (j0 == j1) return;
@@ -274,7 +205,7 @@ void run(const Gemm& g, Worker& w) {
       });
       w.barrier();
       w.each(p.row_blocks * p.column_blocks, [&](i64 part) {
-        const i64 i = part % p.row_blocks, j = part / p.row_blocks;
+        const i64 i = p.row_of(part), j = p.column_of(part);
         const i64 j0 = columns_of(start, panels, j), j1 = columns_of(start, panels, j + 1);
         if (j0 == j1) return;
         block<T>(g, p, item, i * g.m / p.row_blocks, (i + 1) * g.m / p.row_blocks, j0, j1, shared, columns,
@@ -292,62 +223,59 @@ bool is_dots(const Gemm& g) {
   return g.a.col == 1 && g.b.row == 1 && (g.m < g.n ? g.m : g.n) <= dot_rows && g.k >= 2 * Tile<float>::width;
 }
 
-// c[i·row + j·col] = Σ_p a(i, p)·b(p, j) + d for M rows and J columns, whose elements along k are contiguous.
-template <class S, int M, int J>
-void dots(i64 k, const S* a, i64 a_row, const S* b, i64 b_col, compute_t<S> sums[M][J]) {
+// sums[j][i] = Σ_p a(i, p)·b(p, j) for M rows and `columns` columns, whose elements along k are contiguous.
+template <class S, int M>
+void dots(i64 k, const S* a, i64 a_row, const S* b, i64 b_col, i64 columns, compute_t<S> (*sums)[dot_rows]) {
   using V = vector_t<S>;
-  constexpr int W = lanes<V>;
-  V sum[M][J] = {};
-  const auto step = [&](i64 p, auto&& read) {
-    V bv[J];
+  constexpr int W = lanes<V>, J = M <= 4 ? 4 : 2;  // J columns at a time, the last ones more than once
+  for (i64 j0 = 0; j0 < columns; j0 += J) {
+    const S* column[J];
+    for (int j = 0; j < J; ++j) column[j] = b + at_most(j0 + j, columns - 1) * b_col;
+    V sum[M][J] = {};
+    const auto step = [&](i64 p, auto&& read) __attribute__((always_inline)) {
+      V bv[J];
 #pragma GCC unroll 4
-    for (int j = 0; j < J; ++j) bv[j] = read(b + j * b_col + p);
+      for (int j = 0; j < J; ++j) bv[j] = read(column[j] + p);
 #pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) {
-      const V av = read(a + i * a_row + p);
+      for (int i = 0; i < M; ++i) {
+        const V av = read(a + i * a_row + p);
 #pragma GCC unroll 4
-      for (int j = 0; j < J; ++j) sum[i][j] = fma(av, bv[j], sum[i][j]);
-    }
-  };
-  i64 p = 0;
-  for (; p + W <= k; p += W)
-    step(
-        p, [](const S* from) __attribute__((always_inline)) { return load(from); });
-  if (p < k)
-    step(
-        p, [rest = static_cast<int>(k - p)](const S* from)
-               __attribute__((always_inline)) { return load_partial(from, rest); });
-  for (int i = 0; i < M; ++i)
-    for (int j = 0; j < J; ++j) sums[i][j] = reduce_add(sum[i][j]);
+        for (int j = 0; j < J; ++j) sum[i][j] = fma(av, bv[j], sum[i][j]);
+      }
+    };
+    i64 p = 0;
+    for (; p + W <= k; p += W)
+      step(
+          p, [](const S* from) __attribute__((always_inline)) { return load(from); });
+    if (p < k)
+      step(
+          p, [rest = static_cast<int>(k - p)](const S* from)
+                 __attribute__((noinline)) { return load_partial(from, rest); });
+    for (int j = 0; j < J && j0 + j < columns; ++j)
+      for (int i = 0; i < M; ++i) sums[j0 + j][i] = reduce_add(sum[i][j]);
+  }
 }
 
-template <class S, int M>
-void dot_columns(const Gemm& g, const S* a, const S* b, i64 item, i64 j0, i64 j1) {
-  using T = compute_t<S>;
-  constexpr int J = M <= 4 ? 4 : 2;
-  const i64 c_at = batch_offset(g, g.c, item), d_at = batch_offset(g, g.d, item);
-  for (i64 j = j0; j < j1;) {
-    T sums[M][J];
-    const int columns = j1 - j >= J ? J : 1;
-    if (columns == J) {
-      dots<S, M, J>(g.k, a, g.a.row, b + j * g.b.col, g.b.col, sums);
-    } else {
-      T one[M][1];
-      dots<S, M, 1>(g.k, a, g.a.row, b + j * g.b.col, g.b.col, one);
-      for (int i = 0; i < M; ++i) sums[i][0] = one[i][0];
-    }
-    with_storage<T>(g.out_type, [&](auto* tag) {
-      using O = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-      for (int i = 0; i < M; ++i)
-        for (int q = 0; q < columns; ++q) {
-          T sum = sums[i][q];
-          if (g.d.data)
-            sum += static_cast<T>(static_cast<const O*>(g.d.data)[d_at + i * g.d.row + (j + q) * g.d.col]);
-          static_cast<O*>(g.c.data)[c_at + i * g.c.row + (j + q) * g.c.col] = static_cast<O>(sum);
-        }
-    });
-    j += columns;
-  }
+// C[:, j0 + j] = sums[j] + D[:, j0 + j], rounded to the storage type.
+template <class T>
+void write_sums(const Gemm& g, i64 item, i64 j0, i64 columns, const T (*sums)[dot_rows]) {
+  with_storage<T>(g.out_type, [&](auto* tag) {
+    using O = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    O* c = const_cast<O*>(element<T, O>(g, g.c, item, 0, j0));
+    const O* d = g.d.data ? element<T, O>(g, g.d, item, 0, j0) : nullptr;
+    for (i64 i = 0; i < g.m; ++i)
+      for (i64 j = 0; j < columns; ++j) {
+        const T sum = d ? sums[j][i] + static_cast<T>(d[i * g.d.row + j * g.d.col]) : sums[j][i];
+        c[i * g.c.row + j * g.c.col] = static_cast<O>(sum);
+      }
+  });
+}
+
+template <class S>
+constexpr auto dots_of_rows(i64 m) {
+  constexpr decltype(&dots<S, 1>) of[dot_rows] = {dots<S, 1>, dots<S, 2>, dots<S, 3>, dots<S, 4>,
+                                                  dots<S, 5>, dots<S, 6>, dots<S, 7>, dots<S, 8>};
+  return of[m - 1];
 }
 
 template <class T>
@@ -356,31 +284,17 @@ void run_dots(const Gemm& given, Worker& w) {
   if (is_empty(g)) return;
   i64 batches = 1;
   for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
-  const i64 span = 32, blocks = ceil_div(g.n, span);  // columns
+  constexpr i64 span = 32;  // columns
+  const i64 blocks = ceil_div(g.n, span);
   w.each(batches * blocks, [&](i64 part) {
-    const i64 item = part / blocks, j0 = part % blocks * span, j1 = at_most(g.n, j0 + span);
+    const i64 item = part / blocks, j0 = part % blocks * span, columns = at_most(g.n - j0, span);
+    T sums[span][dot_rows];
     with_storage<T>(g.type, [&](auto* tag) {
       using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-      const S *a = element<T, S>(g, g.a, item, 0, 0), *b = element<T, S>(g, g.b, item, 0, 0);
-      switch (g.m) {
-        case 1:
-          return dot_columns<S, 1>(g, a, b, item, j0, j1);
-        case 2:
-          return dot_columns<S, 2>(g, a, b, item, j0, j1);
-        case 3:
-          return dot_columns<S, 3>(g, a, b, item, j0, j1);
-        case 4:
-          return dot_columns<S, 4>(g, a, b, item, j0, j1);
-        case 5:
-          return dot_columns<S, 5>(g, a, b, item, j0, j1);
-        case 6:
-          return dot_columns<S, 6>(g, a, b, item, j0, j1);
-        case 7:
-          return dot_columns<S, 7>(g, a, b, item, j0, j1);
-        default:
-          return dot_columns<S, 8>(g, a, b, item, j0, j1);
-      }
+      dots_of_rows<S>(g.m)(g.k, element<T, S>(g, g.a, item, 0, 0), g.a.row,
+                           element<T, S>(g, g.b, item, 0, j0), g.b.col, columns, sums);
     });
+    write_sums(g, item, j0, columns, sums);
   });
 }
 
@@ -398,12 +312,18 @@ ScratchSize scratch(const Gemm& g, int threads) {
 ScratchSize gemm_scratch(const Gemm& g, int threads) {
   if (is_dots(g)) return {};
   const Gemm n = normalised(g);
+#if defined(TG_BF16_TILES)
+  if (is_for_tiles(n)) return gemm_tiles_scratch(n, threads);
+#endif
   return g.type == DType::f64 ? scratch<double>(n, threads) : scratch<float>(n, threads);
 }
 
 void gemm(const Gemm& g, Worker& worker) {
   if (is_dots(g)) return g.type == DType::f64 ? run_dots<double>(g, worker) : run_dots<float>(g, worker);
   const Gemm n = normalised(g);
+#if defined(TG_BF16_TILES)
+  if (is_for_tiles(n)) return gemm_tiles(n, worker);
+#endif
   if (g.type == DType::f64) {
     run<double>(n, worker);
   } else {

@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernels/micro.h"
 #include "backends/cpu/worker.h"
 
@@ -23,11 +24,9 @@ struct Gemm {
     std::int64_t batch_strides[max_batch_rank] = {};
   };
 
-  DType type = DType::f32;      // of A and B: f32, f64, bf16, f16; computed in f32, f64 for f64
-  DType out_type = DType::f32;  // of C and D: `type`, or f32 for half inputs; rounded once
-  // bf16 operands meet in the processor's dot-product instruction (f32 sums) instead of being converted to
-  // f32. Set it from bf16_dot_pays(); kernels of instruction sets without the instruction ignore it.
-  bool bf16_dot = false;
+  DType type = DType::f32;        // of A and B: f32, f64, bf16, f16; computed in f32, f64 for f64
+  DType out_type = DType::f32;    // of C and D: `type`, or f32 for half inputs; rounded once
+  Bf16Unit bf16 = Bf16Unit::f32;  // one the processor has; instruction sets without it take f32
   std::int64_t m = 0, n = 0, k = 0;
   int batch_rank = 0;
   std::int64_t batch[max_batch_rank] = {};
@@ -35,10 +34,6 @@ struct Gemm {
   Operand c;     // [batch…, m, n], written
   Operand d;     // added; data may be C's own (accumulates), have strides 0 (a bias row), or be null (absent)
 };
-
-// Whether the processor has vdpbf16ps at full rate: twice the f32 rate on AMD since Zen 4, half of it on
-// Intel Xeons.
-bool bf16_dot_pays();
 
 namespace TG_ISA {
 

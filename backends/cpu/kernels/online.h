@@ -50,6 +50,7 @@ class Normalizer {
     max = higher;
     const V shift = splat<V>(max == lowest ? C{0} : max);  // all -∞: exp gives 0 and not NaN
     sum += sum_of<C>(n, [&](i64 j, int k) {
+      __builtin_prefetch(p + j + 2 * chunk);  // memory works while exp is computed; rows often lie in a row
       const V e = exp(load_n(p + j, k) - shift);
       keep(j, e, k);
       return first_n<C>(e, k, 0);

@@ -28,6 +28,15 @@ TG_INLINE V slope_of(V v, V w) {
   const V e = exp(-w), s = number<V>(1) / (number<V>(1) + e);
   return s * fma(v, min(number<V>(1e38), e) * s, number<V>(1));
 }
+// Arguments below -20 are taken as -20, where both are less than 1e-86.
+template <class V>
+TG_INLINE V gelu_of(V x) {
+  return x * normal_cdf(x);
+}
+template <class V>
+TG_INLINE V gelu_slope_of(V x) {  // Φ(x) + x·φ(x)
+  return fma(x * number<V>(0.39894228040143267794), exp(x * x * number<V>(-0.5)), normal_cdf(x));
+}
 // w = 2u = √(8/π)·(x + 0.044715 x³) and its derivative
 template <class V>
 TG_INLINE V twice_u(V x) {
@@ -108,8 +117,8 @@ TG_UNARY(Relu, select(a < number<V>(0), number<V>(0), a))
 TG_UNARY(Silu, a* sigmoid_of(a))
 TG_UNARY(SiluSlope, slope_of(a, a))
 // GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
-TG_UNARY(Gelu, a* normal_cdf(a))
-TG_UNARY(GeluSlope, fma(a* number<V>(0.39894228040143267794), exp(a* a* number<V>(-0.5)), normal_cdf(a)))
+TG_UNARY(Gelu, gelu_of(max(number<V>(-20), a)))
+TG_UNARY(GeluSlope, gelu_slope_of(max(number<V>(-20), a)))
 TG_UNARY(GeluTanh, a* sigmoid_of(twice_u(a)))
 TG_UNARY(GeluTanhSlope, slope_of(a* twice_du(a), twice_u(a)))
 TG_UNARY(ToBool, truth<V>(a != number<V>(0)))
@@ -142,6 +151,7 @@ void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
   const T *a = static_cast<const T*>(pa), *b = static_cast<const T*>(pb), *c = static_cast<const T*>(pc);
   i64 i = 0;
   for (; i + lanes<V> <= n; i += lanes<V>) {
+    __builtin_prefetch(a + i + 1024);  // the next block: memory works while this one is computed
     const V x = load(a + i);
     store(o + i, F::f(x, operands > 1 ? load(b + i) : x, operands > 2 ? load(c + i) : x));
   }

@@ -118,13 +118,77 @@ struct Plan {
   }
 };
 
-template <class R, class C>
-struct Reduction {
+// The arithmetic of a reduction on blocks of values. The walks call it through pointers, and so are compiled
+// per type and not per reduction.
+template <class C>
+struct Blocks {
   using V = typename VectorFor<C>::type;
-  using Results = Reduction<typename R::Combine, C>;
+  C identity;
+  V (*add_block)(V total, const C* p, i64 n);  // n ≤ block values into a vector of partial results
+  C (*across)(V);                              // a vector of partial results, as one
+  C (*reduce_block)(const C* p, i64 n);        // n ≤ block values, as one
+  void (*four_rows)(C* to, const C* const from[4], i64 n);  // to[c] = f(to[c], from[0][c], …, from[3][c])
+  void (*one_row)(C* to, const C* from, i64 n);             // to[c] = f(to[c], from[c])
+};
+
+template <class R, class C>
+struct BlocksOf {
+  using V = typename VectorFor<C>::type;
   static constexpr int W = lanes<V>;
 
+  static V add_block(V total, const C* p, i64 n) {
+    V a[4];
+    for (V& v : a) v = splat<V>(R::template identity<C>());
+    i64 i = 0;
+    for (; i + 4 * W <= n; i += 4 * W)
+      for (int k = 0; k < 4; ++k) a[k] = R::combine(a[k], R::lift(TG_ISA::load(p + i + k * W)));
+    for (; i + W <= n; i += W) a[0] = R::combine(a[0], R::lift(TG_ISA::load(p + i)));
+    if (i < n) {
+      C tail[W];
+      for (int k = 0; k < W; ++k) tail[k] = i + k < n ? R::lift(p[i + k]) : R::template identity<C>();
+      a[1] = R::combine(a[1], TG_ISA::load(tail));
+    }
+    return R::combine(total, R::combine(R::combine(a[0], a[1]), R::combine(a[2], a[3])));
+  }
+
+  static C across(V v) {
+    return fold_lanes(v, [](auto a, auto b) { return R::combine(a, b); });
+  }
+
+  static C reduce_block(const C* p, i64 n) {
+    return across(add_block(splat<V>(R::template identity<C>()), p, n));
+  }
+
+  static void four_rows(C* to, const C* const from[4], i64 n) {
+    i64 c = 0;
+    for (; c + W <= n; c += W) {
+      const V ab = R::combine(R::lift(TG_ISA::load(from[0] + c)), R::lift(TG_ISA::load(from[1] + c)));
+      const V cd = R::combine(R::lift(TG_ISA::load(from[2] + c)), R::lift(TG_ISA::load(from[3] + c)));
+      store(to + c, R::combine(TG_ISA::load(to + c), R::combine(ab, cd)));
+    }
+    for (; c < n; ++c)
+      to[c] = R::combine(to[c], R::combine(R::combine(R::lift(from[0][c]), R::lift(from[1][c])),
+                                           R::combine(R::lift(from[2][c]), R::lift(from[3][c]))));
+  }
+  static void one_row(C* to, const C* from, i64 n) {
+    i64 c = 0;
+    for (; c + W <= n; c += W)
+      store(to + c, R::combine(TG_ISA::load(to + c), R::lift(TG_ISA::load(from + c))));
+    for (; c < n; ++c) to[c] = R::combine(to[c], R::lift(from[c]));
+  }
+};
+
+template <class R, class C>
+constexpr Blocks<C> blocks_of{R::template identity<C>(), BlocksOf<R, C>::add_block,
+                              BlocksOf<R, C>::across,    BlocksOf<R, C>::reduce_block,
+                              BlocksOf<R, C>::four_rows, BlocksOf<R, C>::one_row};
+
+template <class C>
+struct Reduction {
+  using V = typename VectorFor<C>::type;
+
   const Plan& plan;
+  const Blocks<C>&elements, &results;  // two, where an element is changed before it is combined
   const std::byte* x;
   std::byte* y;
   i64 x_size, y_size;  // bytes of an element
@@ -133,8 +197,11 @@ struct Reduction {
   StoreFn store_block;
   double divisor;
 
-  Reduction(const Plan& p, const Call& call, double by)
+  Reduction(const Plan& p, const Blocks<C>& of_elements, const Blocks<C>& of_results, const Call& call,
+            double by)
       : plan(p),
+        elements(of_elements),
+        results(of_results),
         x(call.in[0].data),
         y(call.out[0].data),
         x_size(static_cast<i64>(size_of(call.in[0].dtype))),
@@ -160,44 +227,25 @@ struct Reduction {
     return v;
   }
 
-  // f over n ≤ block values, as a vector of partial results.
-  static V reduce_block(const C* p, i64 n) {
-    V a[4];
-    for (V& v : a) v = splat<V>(R::template identity<C>());
-    i64 i = 0;
-    for (; i + 4 * W <= n; i += 4 * W)
-      for (int k = 0; k < 4; ++k) a[k] = R::combine(a[k], R::lift(TG_ISA::load(p + i + k * W)));
-    for (; i + W <= n; i += W) a[0] = R::combine(a[0], R::lift(TG_ISA::load(p + i)));
-    if (i < n) {
-      C tail[W];
-      for (int k = 0; k < W; ++k) tail[k] = i + k < n ? R::lift(p[i + k]) : R::template identity<C>();
-      a[1] = R::combine(a[1], TG_ISA::load(tail));
-    }
-    return R::combine(R::combine(a[0], a[1]), R::combine(a[2], a[3]));
-  }
-
-  static C across(V v) {
-    return fold_lanes(v, [](auto a, auto b) { return R::combine(a, b); });
-  }
-
   // Elements begin … end - 1 of the reduction that starts at offset `base`.
   C reduce_row(i64 base, i64 begin, i64 end, C* buffer) const {
-    V total = splat<V>(R::template identity<C>());
-    if (begin == end) return across(total);
-    const AxisList runs = plan.reduced.outer();
+    if (begin == end) return elements.identity;
     const i64 length = plan.reduced.rank > 0 ? plan.reduced.inner().size : 1;
     const i64 stride = plan.reduced.rank > 0 ? plan.reduced.inner().in : 0;
+    if (plan.reduced.rank <= 1 && end - begin <= block)
+      return elements.reduce_block(values(base + begin * stride, stride, end - begin, buffer), end - begin);
+    V total = splat<V>(elements.identity);
+    const AxisList runs = plan.reduced.outer();
     Counter run(runs, begin / length);
     for (i64 at = begin % length, left = end - begin; left > 0; at = 0, run.next()) {
       const i64 n = length - at < left ? length - at : left;
       for (i64 i = 0; i < n; i += block) {
         const i64 m = n - i < block ? n - i : block;
-        total =
-            R::combine(total, reduce_block(values(base + run.in + (at + i) * stride, stride, m, buffer), m));
+        total = elements.add_block(total, values(base + run.in + (at + i) * stride, stride, m, buffer), m);
       }
       left -= n;
     }
-    return across(total);
+    return elements.across(total);
   }
 
   void rows(Worker& w) const {
@@ -225,35 +273,16 @@ struct Reduction {
     if (w.thread != 0) return;
     Counter out(plan.kept, 0);
     for (i64 o = 0; o < plan.outs; ++o, out.next()) {
-      const C v = finished(across(Results::reduce_block(partial + o * plan.splits, plan.splits)));
+      const C v = finished(results.reduce_block(partial + o * plan.splits, plan.splits));
       store_block(y + out.out * y_size, &v, 1, 1);
     }
   }
 
   i64 count_or_one() const { return plan.count > 0 ? plan.count : 1; }
 
-  // to[c] = f(to[c], from[0][c], …, from[3][c])
-  static void four_rows(C* to, const C* const from[4], i64 n) {
-    i64 c = 0;
-    for (; c + W <= n; c += W) {
-      const V ab = R::combine(R::lift(TG_ISA::load(from[0] + c)), R::lift(TG_ISA::load(from[1] + c)));
-      const V cd = R::combine(R::lift(TG_ISA::load(from[2] + c)), R::lift(TG_ISA::load(from[3] + c)));
-      store(to + c, R::combine(TG_ISA::load(to + c), R::combine(ab, cd)));
-    }
-    for (; c < n; ++c)
-      to[c] = R::combine(to[c], R::combine(R::combine(R::lift(from[0][c]), R::lift(from[1][c])),
-                                           R::combine(R::lift(from[2][c]), R::lift(from[3][c]))));
-  }
-  static void one_row(C* to, const C* from, i64 n) {
-    i64 c = 0;
-    for (; c + W <= n; c += W)
-      store(to + c, R::combine(TG_ISA::load(to + c), R::lift(TG_ISA::load(from + c))));
-    for (; c < n; ++c) to[c] = R::combine(to[c], R::lift(from[c]));
-  }
-
   // Rows begin … end - 1 of n columns that start at offset `base`, into to[n].
   void reduce_columns(C* to, i64 base, i64 begin, i64 end, i64 n, C* buffer) const {
-    for (i64 c = 0; c < n; ++c) to[c] = R::template identity<C>();
+    for (i64 c = 0; c < n; ++c) to[c] = elements.identity;
     if (begin == end) return;
     C *of_block = buffer, *rows = buffer + column_block;
     const i64 stride = plan.kept.inner().in;
@@ -262,16 +291,16 @@ struct Reduction {
       const i64 last = first + row_block < end ? first + row_block : end;
       C* sum = end - begin > row_block ? of_block : to;
       if (sum != to)
-        for (i64 c = 0; c < n; ++c) sum[c] = R::template identity<C>();
+        for (i64 c = 0; c < n; ++c) sum[c] = elements.identity;
       i64 r = first;
       for (; r + 4 <= last; r += 4) {
         const C* from[4];
         for (int k = 0; k < 4; ++k, row.next())
           from[k] = values(base + row.in, stride, n, rows + k * column_block);
-        four_rows(sum, from, n);
+        elements.four_rows(sum, from, n);
       }
-      for (; r < last; ++r, row.next()) one_row(sum, values(base + row.in, stride, n, rows), n);
-      if (sum != to) Results::one_row(to, sum, n);
+      for (; r < last; ++r, row.next()) elements.one_row(sum, values(base + row.in, stride, n, rows), n);
+      if (sum != to) results.one_row(to, sum, n);
     }
   }
 
@@ -304,7 +333,7 @@ struct Reduction {
     w.barrier();
     w.each(plan.units, [&](i64 unit) {
       C* first = partial + unit * plan.splits * column_block;
-      for (i64 s = 1; s < plan.splits; ++s) Results::one_row(first, first + s * column_block, size(unit));
+      for (i64 s = 1; s < plan.splits; ++s) results.one_row(first, first + s * column_block, size(unit));
       finish(unit, first);
     });
   }
@@ -312,7 +341,7 @@ struct Reduction {
 
 template <class R, class C>
 void run_as(Worker& w, const Call& call, const Plan& plan, double divisor) {
-  const Reduction<R, C> r(plan, call, divisor);
+  const Reduction<C> r(plan, blocks_of<R, C>, blocks_of<typename R::Combine, C>, call, divisor);
   plan.columns ? r.columns(w) : r.rows(w);
 }
 

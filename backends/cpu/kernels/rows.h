@@ -18,7 +18,8 @@ template <class C>
 class AxisRows {
  public:
   AxisRows() = default;
-  AxisRows(const Arg& a, int axis) : data_(a.data), size_(static_cast<i64>(size_of(a.dtype))) {
+  [[gnu::noinline]] AxisRows(const Arg& a, int axis)
+      : data_(a.data), size_(static_cast<i64>(size_of(a.dtype))) {
     for (int i = 0; i < a.layout.rank(); ++i)
       if (i != axis) outer_.push({a.layout.shape[i], a.layout.strides[i], 0});
     count = outer_.numel();

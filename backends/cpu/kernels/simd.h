@@ -115,7 +115,7 @@ TG_INLINE F32 load(const bfloat16* p) {
 #elif TG_VECTOR_BYTES == 32
   return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
 #else
-  U32 u;
+  U32 u = {};
   for (int i = 0; i < lanes<U32>; ++i) u[i] = static_cast<std::uint32_t>(p[i].bits) << 16;
   return (F32)u;
 #endif
@@ -318,6 +318,16 @@ TG_INLINE F32 round(F32 a) {  // adding 1.5·2^23 leaves no fraction bits; large
   return select(small, (a + magic) - magic, a);
 }
 #endif
+
+// 1/a for a normal number with a normal reciprocal, within a unit in the last place and half.
+TG_INLINE F32 reciprocal(F32 a) {
+#if TG_VECTOR_BYTES == 64  // from 14 bits by a step of Newton's method: an eighth of the time of a division
+  const F32 r = (F32)_mm512_rcp14_ps((__m512)a);
+  return fma(r, fma(-a, r, splat<F32>(1.f)), r);
+#else
+  return 1.f / a;
+#endif
+}
 
 TG_INLINE F32 abs(F32 a) {
   return (F32)((U32)a & 0x7fffffffu);

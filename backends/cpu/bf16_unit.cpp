@@ -1,0 +1,61 @@
+// What this processor multiplies bf16 with. By its kind and not by a measurement, so that a machine always
+// gives the same bits.
+#include "backends/cpu/bf16_unit.h"
+
+#include <cstdlib>
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace tg::cpu {
+
+namespace {
+
+#if defined(__x86_64__) && defined(__linux__)
+// The processor has the instructions (and those of avx512_bf16, for rounding), the system saves the tile
+// registers, and lets this process use them. Permission is given to the process, for all of its threads, once
+// it is asked for.
+bool ask_for_tiles() {
+  if (!__builtin_cpu_supports("avx512bf16")) return false;
+  unsigned eax, ebx, ecx, edx;
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & amx_bf16) == 0 || (edx & amx_tile) == 0)
+    return false;
+  constexpr unsigned os_xsave = 1u << 27;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & os_xsave) == 0) return false;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr unsigned tile_state = 3u << 17;  // configuration and data
+  if ((low & tile_state) != tile_state) return false;
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+#endif
+
+}  // namespace
+
+bool has_bf16_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool has = ask_for_tiles();
+  return has;
+#else
+  return false;
+#endif
+}
+
+Bf16Unit bf16_unit() {
+  static const Bf16Unit unit = [] {
+    if (!std::getenv("TG_ISA") && has_bf16_tiles()) return Bf16Unit::tiles;
+#if defined(__x86_64__)
+    // The dot product of pairs runs at twice the f32 rate on AMD since Zen 4, at half of it on Intel Xeons.
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd")) return Bf16Unit::pairs;
+#endif
+    return Bf16Unit::f32;
+  }();
+  return unit;
+}
+
+}  // namespace tg::cpu

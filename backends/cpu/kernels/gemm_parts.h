@@ -1,0 +1,87 @@
+// What the products on vectors and on tiles share: where elements lie, and how a finished block is written.
+#pragma once
+
+#include <type_traits>
+
+#include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/pack.h"
+
+namespace tg::cpu::TG_ISA {
+
+inline i64 ceil_div(i64 a, i64 b) {
+  return (a + b - 1) / b;
+}
+inline i64 at_most(i64 a, i64 b) {
+  return a < b ? a : b;
+}
+inline i64 at_least(i64 a, i64 b) {
+  return a > b ? a : b;
+}
+
+inline bool is_empty(const Gemm& g) {
+  for (int i = 0; i < g.batch_rank; ++i)
+    if (g.batch[i] == 0) return true;
+  return g.m == 0 || g.n == 0;
+}
+
+template <class E>
+void swap(E& a, E& b) {
+  const E t = a;
+  a = b;
+  b = t;
+}
+
+// C^T = B^T·A^T.
+inline Gemm swapped(Gemm g) {
+  swap(g.m, g.n);
+  swap(g.a, g.b);
+  for (Gemm::Operand* x : {&g.a, &g.b, &g.c, &g.d}) swap(x->row, x->col);
+  return g;
+}
+
+// C with unit row stride is C^T with unit column stride.
+inline Gemm normalised(const Gemm& g) {
+  return g.c.col == 1 || g.c.row != 1 ? g : swapped(g);
+}
+
+inline i64 aligned(i64 bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// Offset of a batch item in each operand.
+inline i64 batch_offset(const Gemm& g, const Gemm::Operand& x, i64 item) {
+  i64 offset = 0;
+  for (int i = g.batch_rank - 1; i >= 0; --i) {
+    offset += item % g.batch[i] * x.batch_strides[i];
+    item /= g.batch[i];
+  }
+  return offset;
+}
+
+template <class T, class S>
+const S* element(const Gemm& g, const Gemm::Operand& x, i64 item, i64 i, i64 j) {
+  return static_cast<const S*>(x.data) + batch_offset(g, x, item) + i * x.row + j * x.col;
+}
+
+// C[i0:i1, j0:j1] = own + D, rounded to the storage type.
+template <class T>
+void write_out(const Gemm& g, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const T* own, i64 ld) {
+  with_storage<T>(g.out_type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    constexpr int W = lanes<vector_t<S>>;
+    S* c = const_cast<S*>(element<T, S>(g, g.c, item, i0, j0));
+    const S* d = g.d.data ? element<T, S>(g, g.d, item, i0, j0) : nullptr;
+    for (i64 i = i0; i < i1; ++i, own += ld, c += g.c.row, d += d ? g.d.row : 0) {
+      i64 j = 0;
+      if (g.c.col == 1 && (!d || g.d.col == 1)) {
+        for (; j + W <= j1 - j0; j += W) store(c + j, d ? load(own + j) + load(d + j) : load(own + j));
+      }
+      for (; j < j1 - j0; ++j) {
+        const T sum = d ? own[j] + static_cast<T>(d[j * g.d.col]) : own[j];
+        c[j * g.c.col] = static_cast<S>(sum);
+      }
+    }
+  });
+}
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,238 @@
+// The product of bf16 matrices on a unit of eight tiles of 16 rows × 64 bytes, for any such unit:
+// gemm_tiles.cpp has AMX, the tests a plain model of it. Unit::multiply<C, A, B>() adds to tile C (16×16 f32)
+// the product of tile A (16 rows × 16 pairs of bf16 along k) and tile B (16 pairs × 16 columns).
+//
+// Blocks of 32×32 of C stay in four tiles through a chunk of k, for which a panel (32 columns of B) meets the
+// groups (32 rows of A) of a row block, both from L2. Between chunks the sums wait in f32, so
+// each element is one chain of additions over k, however the work is divided.
+#pragma once
+
+#include "backends/cpu/kernels/gemm_parts.h"
+#include "backends/cpu/kernels/pack_tiles.h"
+
+namespace tg::cpu::TG_ISA {
+
+struct TilePlan {
+  i64 batches;
+  i64 groups, panels, steps;      // m, n, k in units of 32
+  i64 chunk, depth;               // at most so many steps in a chunk, and packed of A at a time
+  i64 pass;                       // panels packed of B at a time
+  i64 row_blocks, column_blocks;  // of all groups, of a pass
+  bool shared_b;                  // packed by all threads for all, or by each for its column block
+
+  i64 group_start(i64 block) const { return block * groups / row_blocks; }
+  i64 panel_start(i64 first, i64 count, i64 block) const { return first + block * count / column_blocks; }
+  i64 most_groups() const { return ceil_div(groups, row_blocks); }
+  i64 most_panels() const { return ceil_div(pass, column_blocks); }
+  // Scratch, in floats.
+  i64 a_floats() const { return most_groups() * depth * block_floats; }
+  i64 sum_floats() const {
+    return steps <= chunk ? 0 : most_groups() * (depth < steps ? most_panels() : 1) * 2 * block_floats;
+  }
+  i64 b_floats() const { return (shared_b ? pass : most_panels()) * steps * block_floats; }
+};
+
+// Chooses how to divide the work by what it takes, roughly, in cycles.
+inline TilePlan plan_tiles(const Gemm& g, int threads) {
+  constexpr i64 chunk = 32;          // 64 KiB each for a panel and a group, which L2 delivers fast enough
+  constexpr i64 a_blocks = 512;      // of 2 KiB, half of L2
+  constexpr i64 deepest = 64;        // steps of A packed at a time
+  constexpr i64 pass_blocks = 4096;  // of 2 KiB
+  constexpr double pack = 150, finish = 300, multiply = 80, barriers = 10000;  // cycles
+
+  TilePlan p;
+  p.batches = 1;
+  for (int i = 0; i < g.batch_rank; ++i) p.batches *= g.batch[i];
+  p.groups = ceil_div(g.m, block_side);
+  p.panels = ceil_div(g.n, block_side);
+  p.steps = ceil_div(g.k, block_side);
+  p.chunk = chunk;
+  p.depth = ceil_div(p.steps, ceil_div(p.steps, deepest));
+  p.pass = at_most(p.panels, at_least(8, pass_blocks / p.steps));
+  const i64 passes = ceil_div(p.panels, p.pass);
+
+  double best = -1;
+  const auto consider = [&](i64 row_blocks, i64 column_blocks, bool shared) {
+    const double rows = static_cast<double>(ceil_div(p.groups, row_blocks)),
+                 columns = static_cast<double>(ceil_div(p.pass, column_blocks)),
+                 steps = static_cast<double>(p.steps);
+    double block = rows * steps * pack + rows * columns * (steps * multiply + finish), all;
+    const i64 blocks = row_blocks * column_blocks;
+    if (shared) {
+      all = static_cast<double>(p.batches * passes) *
+            (static_cast<double>(ceil_div(blocks, threads)) * block +
+             static_cast<double>(ceil_div(p.pass, threads)) * steps * pack + (threads > 1 ? barriers : 0));
+    } else {
+      block += columns * steps * pack;
+      all = static_cast<double>(ceil_div(p.batches * passes * blocks, threads)) * block;
+    }
+    if (best >= 0 && all >= best) return;
+    best = all;
+    p.row_blocks = row_blocks, p.column_blocks = column_blocks, p.shared_b = shared;
+  };
+  const i64 most = at_most(32, at_least(1, a_blocks / p.depth));  // groups of a row block
+  for (i64 row_blocks = ceil_div(p.groups, most);; row_blocks = at_most(p.groups, 2 * row_blocks)) {
+    for (i64 column_blocks = 1;; column_blocks = at_most(p.pass, 2 * column_blocks)) {
+      consider(row_blocks, column_blocks, false);
+      consider(row_blocks, column_blocks, true);
+      if (column_blocks >= at_most(p.pass, 2 * threads)) break;
+    }
+    if (row_blocks >= at_most(p.groups, 4 * threads)) break;
+  }
+  return p;
+}
+
+inline ScratchSize tiles_scratch(const Gemm& g, int threads) {
+  if (is_empty(g)) return {};
+  const TilePlan p = plan_tiles(g, threads);
+  const i64 own = 2 * block_floats + p.a_floats() + p.sum_floats() + (p.shared_b ? 0 : p.b_floats());
+  return {static_cast<std::size_t>(own) * sizeof(float),
+          static_cast<std::size_t>(p.shared_b ? p.b_floats() : 0) * sizeof(float)};
+}
+
+// to = from + A·B for a block of C [32][32], of which R×C tiles are wanted; `from` null: 0. `ahead` bytes of
+// each step from `next` on are brought to L2.
+template <class Unit, int R, int C>
+void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, const char* next,
+                    i64 ahead) {
+  constexpr i64 line = 64, row = block_side * sizeof(float);
+  constexpr i64 right = 16, down = 16 * block_side;  // the tile beside, the tile below
+  if (from) {
+    Unit::template load<0>(from, row);
+    if constexpr (C == 2) Unit::template load<1>(from + right, row);
+    if constexpr (R == 2) Unit::template load<2>(from + down, row);
+    if constexpr (R == 2 && C == 2) Unit::template load<3>(from + down + right, row);
+  } else {
+    Unit::template zero<0>();
+    if constexpr (C == 2) Unit::template zero<1>();
+    if constexpr (R == 2) Unit::template zero<2>();
+    if constexpr (R == 2 && C == 2) Unit::template zero<3>();
+  }
+  for (i64 s = 0; s < steps; ++s, a += block_floats, b += block_floats) {
+    for (i64 i = 0; i < ahead; i += line) __builtin_prefetch(next + s * 4 * block_floats + i, 0, 2);
+    Unit::template load<6>(b, line);
+    Unit::template load<4>(a, line);
+    Unit::template multiply<0, 4, 6>();
+    if constexpr (C == 2) {
+      Unit::template load<7>(b + 256, line);
+      Unit::template multiply<1, 4, 7>();
+    }
+    if constexpr (R == 2) {
+      Unit::template load<5>(a + 256, line);
+      Unit::template multiply<2, 5, 6>();
+    }
+    if constexpr (R == 2 && C == 2) Unit::template multiply<3, 5, 7>();
+  }
+  Unit::template store<0>(to, row);
+  if constexpr (C == 2) Unit::template store<1>(to + right, row);
+  if constexpr (R == 2) Unit::template store<2>(to + down, row);
+  if constexpr (R == 2 && C == 2) Unit::template store<3>(to + down + right, row);
+}
+
+// Rows by columns of C from (row, column) on = block [32][32] + D, rounded to the storage type.
+template <class Unit>
+void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 columns, const float* block) {
+  const bool plain = g.out_type == DType::bf16 && g.c.col == 1 && !g.d.data && columns == block_side;
+  if (!plain) return write_out<float>(g, item, row, row + rows, column, column + columns, block, block_side);
+  auto* c = const_cast<bfloat16*>(element<float, bfloat16>(g, g.c, item, row, column));
+  for (i64 r = 0; r < rows; ++r, c += g.c.row) Unit::round_row(c, block + r * block_side);
+}
+
+// Groups [i0, i1) by panels [j0, j1) of C; b: the packed panels from j0 on, each [steps] blocks.
+template <class Unit>
+void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const float* b,
+                 float* scratch) {
+  float* const out = scratch;
+  float* const a = out + 2 * block_floats;  // [groups][steps] blocks
+  float* const sums = a + p.a_floats();     // [panels, or 1][groups][32][32]
+  const auto* from_a = element<float, bfloat16>(g, g.a, item, 0, 0);
+  const i64 groups = i1 - i0, c_start = batch_offset(g, g.c, item);
+  const i64 ahead = ceil_div(block_side, groups) * 64;  // bytes
+  for (i64 s0 = 0; s0 < p.steps; s0 += p.depth) {
+    const i64 steps = at_most(p.depth, p.steps - s0), chunks = ceil_div(steps, p.chunk);
+    for (i64 i = 0; i < groups; ++i)
+      for (i64 s = 0; s < steps; ++s) {
+        const i64 row = (i0 + i) * block_side, k = (s0 + s) * block_side;
+        pack_block<TileOrder::along_k>(from_a + row * g.a.row + k * g.a.col, g.a.row, g.a.col, g.m - row,
+                                       g.k - k, a + (i * steps + s) * block_floats);
+      }
+    for (i64 j = j0; j < j1; ++j) {
+      const i64 column = j * block_side, columns = at_most(block_side, g.n - column);
+      const bool wide = columns > 16;
+      for (i64 q = 0; q < chunks; ++q) {
+        const i64 c0 = q * steps / chunks, c1 = (q + 1) * steps / chunks;
+        const bool first = s0 + c0 == 0, last = s0 + c1 == p.steps;
+        const float* bq = b + ((j - j0) * p.steps + s0 + c0) * block_floats;
+        const char* next = reinterpret_cast<const char*>(bq + (c1 - c0) * block_floats);
+        for (i64 i = 0; i < groups; ++i) {
+          const i64 row = (i0 + i) * block_side, rows = at_most(block_side, g.m - row);
+          float* sum = sums + ((p.depth < p.steps ? (j - j0) * groups : 0) + i) * 2 * block_floats;
+          const auto multiply = rows > 16 ? (wide ? multiply_block<Unit, 2, 2> : multiply_block<Unit, 2, 1>)
+                                          : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
+          if (last && g.c.col == 1)
+            for (i64 r = 0; r < rows; ++r)
+              __builtin_prefetch(
+                  static_cast<const char*>(g.c.data) +
+                      (c_start + (row + r) * g.c.row + column) * static_cast<i64>(size_of(g.out_type)),
+                  1);
+          multiply(c1 - c0, a + (i * steps + c0) * block_floats, bq, first ? nullptr : sum, last ? out : sum,
+                   next + i * ahead, ahead);
+          if (last) finish_block<Unit>(g, item, row, rows, column, columns, out);
+        }
+      }
+    }
+  }
+}
+
+template <class Unit>
+void run_tiles(const Gemm& g, Worker& w) {
+  if (is_empty(g)) return;
+  const TilePlan p = plan_tiles(g, w.threads);
+  float* const own = reinterpret_cast<float*>(w.scratch);
+  const i64 passes = ceil_div(p.panels, p.pass), blocks = p.row_blocks * p.column_blocks;
+  const auto pack_panel = [&](i64 item, i64 j, float* to) {
+    const auto* from = element<float, bfloat16>(g, g.b, item, 0, j * block_side);
+    for (i64 s = 0; s < p.steps; ++s) {
+      const i64 k = s * block_side;
+      pack_block<TileOrder::across_k>(from + k * g.b.row, g.b.col, g.b.row, g.n - j * block_side, g.k - k,
+                                      to + s * block_floats);
+    }
+  };
+
+  if (!p.shared_b) {
+    float* const b = own + 2 * block_floats + p.a_floats() + p.sum_floats();
+    Unit::configure();
+    w.each(p.batches * passes * blocks, [&](i64 part) {
+      const i64 item = part / (passes * blocks), start = part / blocks % passes * p.pass;
+      const i64 j = part % blocks / p.row_blocks, i = part % p.row_blocks;
+      const i64 count = at_most(p.pass, p.panels - start);
+      const i64 j0 = p.panel_start(start, count, j), j1 = p.panel_start(start, count, j + 1);
+      if (j0 == j1) return;
+      for (i64 panel = j0; panel < j1; ++panel)
+        pack_panel(item, panel, b + (panel - j0) * p.steps * block_floats);
+      tiles_block<Unit>(g, p, item, p.group_start(i), p.group_start(i + 1), j0, j1, b, own);
+    });
+    Unit::release();
+    return;
+  }
+
+  float* const shared = reinterpret_cast<float*>(w.shared);
+  for (i64 item = 0; item < p.batches; ++item)
+    for (i64 start = 0; start < p.panels; start += p.pass) {
+      const i64 count = at_most(p.pass, p.panels - start);
+      if (item + start > 0) w.barrier();  // the panels of the pass before are free
+      w.each(count, [&](i64 j) { pack_panel(item, start + j, shared + j * p.steps * block_floats); });
+      w.barrier();
+      Unit::configure();
+      w.each(blocks, [&](i64 part) {
+        const i64 i = part % p.row_blocks, j = part / p.row_blocks;
+        const i64 j0 = p.panel_start(start, count, j), j1 = p.panel_start(start, count, j + 1);
+        if (j0 == j1) return;
+        tiles_block<Unit>(g, p, item, p.group_start(i), p.group_start(i + 1), j0, j1,
+                          shared + (j0 - start) * p.steps * block_floats, own);
+      });
+      Unit::release();
+    }
+}
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,90 @@
+// Copies of bf16 blocks into the order of AMX tiles. A tile is 16 rows of 16 pairs of neighbours along k, 1
+// KiB; a block is two: 32 rows of A, or 32 columns of B, by 32 elements along k.
+#pragma once
+
+#include "backends/cpu/kernels/pack.h"
+
+namespace tg::cpu::TG_ISA {
+
+constexpr int block_side = 32;
+constexpr i64 block_floats = 512;  // a pair in the place of a float
+
+// How a tile orders its pairs: rows of A lie along k, B has a row of 16 columns for each pair.
+enum class TileOrder { along_k, across_k };
+
+TG_INLINE F32 load_pairs(const bfloat16* p) {
+  F32 v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// A whole block whose elements (r, p) lie at x[r·across + p·along]; one of the strides is 1.
+template <TileOrder order>
+void pack_whole_block(const bfloat16* x, i64 across, i64 along, float* to) {
+  constexpr int W = lanes<F32>;
+  if (along == 1 && order == TileOrder::along_k) {
+    for (int r = 0; r < block_side; ++r) {
+      const bfloat16* row = x + r * across;
+      __builtin_prefetch(row + 4 * block_side);
+      __builtin_memcpy(to + r * 16, row, 64);
+    }
+  } else if (along == 1) {
+    for (int r = 0; r < block_side; r += W) {
+      for (int i = 0; i < W; ++i) __builtin_prefetch(x + (r + i) * across + 4 * block_side);
+      for (int p = 0; p < 16; p += W) {
+        F32 v[W];
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) v[i] = load_pairs(x + (r + i) * across + 2 * p);
+        transpose_block(v);
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) store(to + r / 16 * 256 + (p + i) * 16 + r % 16, v[i]);
+      }
+    }
+  } else if (order == TileOrder::across_k) {
+    for (int p = 0; p < 16; ++p) {
+      const bfloat16* first = x + 2 * p * along;
+      __builtin_prefetch(first + block_side * along);
+      __builtin_prefetch(first + (block_side + 1) * along);
+      for (int r = 0; r < block_side; r += W)
+        store(to + r / 16 * 256 + p * 16 + r % 16, pairs_of(first + r, first + along + r));
+    }
+  } else {
+    for (int p = 0; p < 16; p += W) {
+      for (int i = 0; i < 2 * W; ++i) __builtin_prefetch(x + (2 * p + i + block_side) * along);
+      for (int r = 0; r < block_side; r += W) {
+        F32 v[W];
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i)
+          v[i] = pairs_of(x + 2 * (p + i) * along + r, x + (2 * (p + i) + 1) * along + r);
+        transpose_block(v);
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) store(to + (r + i) * 16 + p, v[i]);
+      }
+    }
+  }
+}
+
+// A block of any strides, of which `rows` by `depth` elements exist; the others become 0.
+template <TileOrder order>
+void pack_block(const bfloat16* x, i64 across, i64 along, i64 rows, i64 depth, float* to) {
+  if (rows >= block_side && depth >= block_side && (across == 1 || along == 1))
+    return pack_whole_block<order>(x, across, along, to);
+  rows = rows < block_side ? rows : block_side;
+  depth = depth < block_side ? depth : block_side;
+  bfloat16 whole[block_side][block_side] = {};
+  if (across == 1) {
+    for (i64 p = 0; p < depth; ++p)
+      __builtin_memcpy(whole[p], x + p * along, static_cast<std::size_t>(rows) * sizeof(bfloat16));
+    return pack_whole_block<order>(whole[0], 1, block_side, to);
+  }
+  for (i64 r = 0; r < rows; ++r) {
+    if (along == 1) {
+      __builtin_memcpy(whole[r], x + r * across, static_cast<std::size_t>(depth) * sizeof(bfloat16));
+    } else {
+      for (i64 p = 0; p < depth; ++p) whole[r][p].bits = x[r * across + p * along].bits;
+    }
+  }
+  pack_whole_block<order>(whole[0], block_side, 1, to);
+}
+
+}  // namespace tg::cpu::TG_ISA

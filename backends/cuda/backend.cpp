@@ -1,0 +1,142 @@
+// Memory, copies and programs of a GPU: everything on one stream.
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "backends/cuda/check.h"
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/executable.h"
+#include "core/error.h"
+
+namespace tg::cuda {
+
+namespace {
+
+std::string mebibytes(std::size_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int ordinal) {
+    cudaDeviceProp p;
+    check(cudaGetDeviceProperties(&p, ordinal), "GPU " + std::to_string(ordinal));
+    gpu_ = {ordinal, p.multiProcessorCount, 10 * p.major + p.minor,
+            static_cast<int>(p.sharedMemPerBlockOptin)};
+    if (gpu_.capability < 80)
+      throw DeviceError("[cuda] GPU " + std::to_string(ordinal) + " (" + p.name +
+                        ") has compute capability " + std::to_string(p.major) + "." +
+                        std::to_string(p.minor) + ", wanted 8.0 or later");
+    check(cudaSetDevice(ordinal), "GPU " + std::to_string(ordinal));
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
+    use();
+    void* p = nullptr;
+    const cudaError_t status = cudaMalloc(&p, std::max<std::size_t>(bytes, 256));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw OutOfMemory("[cuda] no memory for " + what + ": " + mebibytes(bytes) + " wanted, " +
+                        mebibytes(available_bytes()) + " free");
+    }
+    check(status, "memory for " + what);
+    return {static_cast<std::byte*>(p), [this](std::byte* q) {
+              use();
+              cudaStreamSynchronize(stream_);
+              cudaFree(q);
+            }};
+  }
+  std::size_t available_bytes() override {
+    use();
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "free memory");
+    return free;
+  }
+  void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
+    use();
+    if (bytes > 0)
+      check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "a copy to the GPU");
+  }
+  void read(std::byte* host, const std::byte* device, std::size_t bytes) override {
+    use();
+    if (bytes > 0)
+      check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
+    check(cudaStreamSynchronize(stream_), "running a program");
+    for (Program* p : programs_) p->throw_fault();
+  }
+  std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
+    use();
+    return std::make_unique<Program>(*this, steps, options);
+  }
+
+ private:
+  // An executable that the backend knows while it lives, to tell its faults with the next read.
+  struct Program final : Executable {
+    Program(CudaBackend& owner, std::span<const Step> steps, const PrepareOptions& options)
+        : owner(owner), executable(steps, options, owner.gpu_, owner.stream_) {
+      owner.programs_.push_back(this);
+    }
+    ~Program() override {
+      owner.use();
+      std::erase(owner.programs_, this);
+    }
+    std::size_t workspace_bytes() const override { return executable.workspace_bytes(); }
+    void bind(std::span<const Step> steps, std::byte* workspace) override {
+      owner.use();
+      executable.bind(steps, workspace);
+    }
+    void run() override {
+      owner.use();
+      executable.run();
+    }
+    std::vector<double> profile() override {
+      owner.use();
+      return executable.profile();
+    }
+    void throw_fault() { executable.throw_fault(); }
+    CudaBackend& owner;
+    CudaExecutable executable;
+  };
+
+  // CUDA's current GPU belongs to the calling thread.
+  void use() const { check(cudaSetDevice(gpu_.ordinal), "GPU " + std::to_string(gpu_.ordinal)); }
+
+  Gpu gpu_;
+  cudaStream_t stream_ = nullptr;
+  std::vector<Program*> programs_;
+};
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+Backend& backend(int ordinal) {
+  static std::mutex mutex;
+  static std::array<CudaBackend*, 64>
+      backends{};  // never destroyed: CUDA may be gone before static objects are
+  const std::lock_guard lock(mutex);
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice || count == 0) {
+    cudaGetLastError();
+    throw DeviceError("[cuda] no GPU here, or its driver is missing or too old: " +
+                      std::string(cudaGetErrorString(status)));
+  }
+  check(status, "looking for GPUs");
+  if (ordinal < 0 || ordinal >= std::min(count, static_cast<int>(backends.size())))
+    throw DeviceError("[cuda] there is no GPU " + std::to_string(ordinal) + ": this machine has " +
+                      std::to_string(count));
+  CudaBackend*& b = backends[static_cast<std::size_t>(ordinal)];
+  if (!b) b = new CudaBackend(ordinal);
+  return *b;
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,47 @@
+// Indices out of range, met by a kernel: noted in device memory, told to the user by the host. From the first
+// one on, nothing writes to parameters any more, until the host has been told.
+#pragma once
+
+#include <climits>
+
+namespace tg::cuda {
+
+struct Fault {
+  static constexpr int none = INT_MAX;
+  int step;  // that met it, the lowest of all; `none` if there was no fault
+  unsigned lock;
+  long long index, size, position;  // position: of the element among the indices
+};
+
+// A launch's view of its program's fault.
+struct Faults {
+  Fault* fault;
+  int step;
+
+#if defined(__CUDACC__)
+  // True if 0 ≤ index < size, else notes it; the kernel then leaves out what the index names.
+  __device__ bool check_index(long long index, long long size, long long position) const {
+    if (static_cast<unsigned long long>(index) < static_cast<unsigned long long>(size)) return true;
+    bool done = false;
+    while (!done) {
+      if (atomicCAS(&fault->lock, 0u, 1u) != 0u) continue;
+      __threadfence();
+      volatile Fault* f = fault;
+      if (f->step > step || (f->step == step && f->position > position)) {
+        f->index = index, f->size = size, f->position = position;
+        f->step = step;
+      }
+      __threadfence();
+      atomicExch(&fault->lock, 0u);
+      done = true;
+    }
+    return false;
+  }
+  // Whether to leave parameters as they are.
+  __device__ bool any() const {
+    return *static_cast<const volatile int*>(&fault->step) != Fault::none;
+  }
+#endif
+};
+
+}  // namespace tg::cuda

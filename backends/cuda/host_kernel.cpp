@@ -1,0 +1,74 @@
+#include "backends/cuda/host_kernel.h"
+
+#include "backends/cuda/check.h"
+#include "core/host_views.h"
+
+namespace tg::cuda {
+
+namespace {
+
+struct HostPlan {
+  const HostKernel* function;
+  Thrown* thrown;
+  const Attrs* attrs;
+  mutable std::vector<HostView> in, out;  // in pinned memory of this plan
+  std::byte* memory = nullptr;
+
+  ~HostPlan() { cudaFreeHost(memory); }
+};
+
+std::size_t bytes_of(const HostView& v) {
+  return static_cast<std::size_t>(v.numel()) * size_of(v.dtype);
+}
+
+void call_function(void* data) {
+  const auto& plan = *static_cast<const HostPlan*>(data);
+  if (plan.thrown->any.load()) return;
+  try {
+    (*plan.function)(plan.in, plan.out, *plan.attrs);
+  } catch (...) {
+    plan.thrown->what = std::current_exception();
+    plan.thrown->any.store(true);
+  }
+}
+
+void launch(const Stream& s, const Call& c) {
+  const auto& plan = *static_cast<const HostPlan*>(c.plan);
+  for (std::size_t i = 0; i < c.in.size(); ++i)
+    if (bytes_of(plan.in[i]) > 0)
+      check(cudaMemcpyAsync(plan.in[i].data, c.in[i].data, bytes_of(plan.in[i]), cudaMemcpyDeviceToHost,
+                            s.stream),
+            "a copy for a host function");
+  check(cudaLaunchHostFunc(s.stream, &call_function, const_cast<HostPlan*>(&plan)), "a host function");
+  for (std::size_t i = 0; i < c.out.size(); ++i)
+    if (bytes_of(plan.out[i]) > 0)
+      check(cudaMemcpyAsync(c.out[i].data, plan.out[i].data, bytes_of(plan.out[i]), cudaMemcpyHostToDevice,
+                            s.stream),
+            "a copy from a host function");
+}
+
+}  // namespace
+
+const Kernel host_kernel{&launch};
+
+std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown) {
+  auto plan = std::make_shared<HostPlan>();
+  plan->function = &step.op->host;
+  plan->thrown = &thrown;
+  plan->attrs = &step.attrs;
+  plan->in = host_views(step.in), plan->out = host_views(step.out);
+  std::size_t bytes = 0;
+  const auto place = [&](std::vector<HostView>& all) {
+    for (HostView& v : all) {
+      v.data = plan->memory + bytes;
+      bytes += (bytes_of(v) + 63) / 64 * 64;
+    }
+  };
+  place(plan->in), place(plan->out);
+  check(cudaMallocHost(reinterpret_cast<void**>(&plan->memory), bytes + 64), "memory for a host function");
+  bytes = 0;
+  place(plan->in), place(plan->out);
+  return plan;
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,174 @@
+// flash_attn and flash_attn_backward: from operands and attributes to kernels, what the backward starts from,
+// and checks of sequences and lengths.
+#include "backends/cuda/kernels/attention.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+Attention::Operand operand(const Arg* x) {
+  if (!x) return {};
+  const tg::Strides& s = x->layout.strides;
+  return {x->data, s[0], s[1], s[2]};
+}
+
+Attention::Bias broadcast(const Arg* x) {
+  if (!x) return {};
+  const Layout& l = x->layout;
+  const auto stride = [&](int axis) -> i64 { return l.shape[axis] == 1 ? 0 : l.strides[axis]; };
+  return {x->data, stride(0), stride(1), stride(2), stride(3)};
+}
+
+std::byte* address(const Arg* x) {
+  return x ? x->data : nullptr;
+}
+
+// Sequences and lengths come from outside at every run: where they leave the tensors the run is refused.
+__global__ void check_sequences(const __grid_constant__ Attention x, Faults faults) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (x.cu_q && at <= x.segments) {
+    for (const auto& [cu, rows] : {std::pair{x.cu_q, x.L}, std::pair{x.cu_k, x.T}}) {
+      const i64 before = at > 0 ? cu[at - 1] : 0;
+      if (faults.check_index(cu[at], rows + i64{1}, at))
+        faults.check_index(cu[at] - before, rows + i64{1}, at);
+    }
+  }
+  if (x.lengths && at < x.B) {
+    const i64 n =
+        x.lengths_are_i64 ? static_cast<const i64*>(x.lengths)[at] : static_cast<const int*>(x.lengths)[at];
+    faults.check_index(n, x.T + i64{1}, at);
+  }
+}
+
+void launch_checks(const Stream& s, const Attention& x) {
+  const i64 n = x.cu_q ? x.segments + i64{1} : x.lengths ? x.B : 0;
+  if (n > 0) check_sequences<<<blocks_for(n, 256), 256, 0, s.stream>>>(x, s.faults);
+}
+
+// u = (O ⊛ z_O).sum − z_ξ, a warp for each row [dv]; the first warp of head 0 also notes the keys of its
+// tile.
+template <class S>
+__global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention x, const Work work) {
+  using C = compute_t<S>;
+  const int tiles = (x.L + range_tile - 1) / range_tile, tile = blockIdx.x % tiles,
+            h = blockIdx.x / tiles % x.H, b = blockIdx.x / tiles / x.H;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
+  const S* o = x.o.at<S>(b, h);
+  const S* z = x.z_o.at<S>(b, h);
+  for (int i = i0 + warp; i < i0 + range_tile && i < x.L; i += 8) {
+    C sum = 0;
+    for (int e = lane; e < x.dv; e += 32) sum += widen(o[i * x.o.row + e]) * widen(z[i * x.z_o.row + e]);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    const i64 row = (i64(b) * x.H + h) * x.L + i;
+    if (lane > 0) continue;
+    if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];
+    static_cast<C*>(work.u)[row] = sum;
+    if constexpr (sizeof(S) == 2) {
+      const float lse = static_cast<const float*>(x.lse)[row];
+      work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), sum};
+    }
+  }
+  if (h == 0 && warp == 0) {
+    const bool second = i0 + 32 + lane < x.L;
+    const KeyRange one = keys_of_query(x, b, min(i0 + lane, x.L - 1)),
+                   two = second ? keys_of_query(x, b, i0 + 32 + lane) : one;
+    const auto low = [](const KeyRange& r) { return r.from < r.to ? r.from : INT_MAX; };
+    const int from = __reduce_min_sync(~0u, min(low(one), low(two))),
+              to = __reduce_max_sync(~0u, max(one.to, two.to)),
+              all_from = __reduce_max_sync(~0u, max(one.from, two.from)),
+              all_to = __reduce_min_sync(~0u, min(one.to, two.to));
+    if (lane == 0) {
+      work.some[b * tiles + tile] = from < to ? make_int2(from, to) : make_int2(0, 0);
+      work.every[b * tiles + tile] = {all_from, all_to};
+    }
+  }
+}
+
+void launch_prepare(const Stream& s, const Attention& x, const Work& work) {
+  const i64 blocks = i64(x.B) * x.H * ((x.L + range_tile - 1) / range_tile);
+  if (blocks == 0) return;
+  with_float(x.type, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    prepare<S><<<blocks_for(blocks, 1), 256, 0, s.stream>>>(x, work);
+  });
+}
+
+void launch_forward(const Stream& s, const Call& call) {
+  const Attention x = attention_of(call);
+  launch_checks(s, x);
+  if (x.B == 0 || x.H == 0 || x.L == 0) return;
+  fits_mma(x) ? launch_mma_forward(s, x) : launch_plain_forward(s, x);
+}
+
+void launch_backward(const Stream& s, const Call& call) {
+  const Attention x = attention_of(call);
+  const Work work(x, s.workspace);
+  launch_checks(s, x);
+  launch_prepare(s, x, work);
+  fits_mma(x) ? launch_mma_backward(s, x, work) : launch_plain_backward(s, x, work);
+  launch_bias_and_sink(s, x, work);
+}
+
+std::size_t backward_workspace(const Call& call) {
+  return Work(attention_of(call), nullptr).bytes;
+}
+
+}  // namespace
+
+bool fits_mma(const Attention& x) {
+  if (size_of(x.type) != 2 || x.d % 8 != 0 || x.dv % 8 != 0 || x.d > 128 || x.dv > 128 || x.dv == 0)
+    return false;
+  for (const Attention::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
+    if (reinterpret_cast<std::uintptr_t>(a.data) % 16 != 0 || a.batch % 8 != 0 || a.head % 8 != 0 ||
+        a.row % 8 != 0)
+      return false;
+  return true;
+}
+
+Attention attention_of(const Call& call) {
+  const auto& a = call.attrs->as<AttentionAttrs>();
+  const tg::detail::AttentionOperands<Arg> x(call.in, a);
+  const auto size = [](std::int64_t n) {
+    if (n > INT_MAX) throw DeviceError("attention takes lengths below 2^31");
+    return static_cast<int>(n);
+  };
+  Attention n;
+  const Shape &q = x.q->layout.shape, &v = x.v->layout.shape;
+  n.type = x.q->dtype;
+  n.B = size(q[0]), n.H = size(q[1]), n.L = size(q[2]), n.d = size(q[3]);
+  n.Hk = size(v[1]), n.T = size(v[2]), n.dv = size(v[3]);
+  n.q = operand(x.q), n.k = operand(x.k), n.v = operand(x.v);
+  n.scale = a.scale, n.softcap = a.softcap;
+  n.causal = a.causal, n.top_left = a.top_left;
+  n.window_left = a.window_left > INT_MAX ? -1 : static_cast<int>(a.window_left);
+  n.window_right = a.window_right > INT_MAX ? -1 : static_cast<int>(a.window_right);
+  n.bias = broadcast(x.bias);
+  n.sink = address(x.sink);
+  if (a.packed) {
+    n.cu_q = reinterpret_cast<const int*>(address(x.cu_q));
+    n.cu_k = reinterpret_cast<const int*>(address(x.cu_k));
+    n.segments = size(x.cu_q->layout.shape[0] - 1);
+  }
+  n.lengths = address(x.lengths);
+  n.lengths_are_i64 = x.lengths && x.lengths->dtype == DType::i64;
+  if (x.rng) {
+    n.dropout = a.dropout, n.stream = a.stream, n.dropout_bound = dropout_bound(a.dropout);
+    n.rng = reinterpret_cast<const i64*>(x.rng->data), n.rng_stride = x.rng->layout.strides[0];
+  }
+  if (!a.backward) {
+    n.o = operand(&call.out[0]);
+    n.lse = address(&call.out[1]);
+    return n;
+  }
+  n.o = operand(x.o), n.lse = address(x.lse);
+  n.z_o = operand(x.z_o), n.z_lse = address(x.z_lse);
+  n.z_q = operand(&call.out[0]), n.z_k = operand(&call.out[1]), n.z_v = operand(&call.out[2]);
+  if (a.wants_z_bias) n.z_bias = broadcast(&call.out[3]);
+  if (a.wants_z_sink) n.z_sink = address(&call.out[call.out.size() - 1]);
+  return n;
+}
+
+const Kernel flash_attn_kernel{&launch_forward};
+const Kernel flash_attn_backward_kernel{&launch_backward, &backward_workspace};
+
+}  // namespace tg::cuda

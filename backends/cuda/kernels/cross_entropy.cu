@@ -1,0 +1,126 @@
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp): logits are read once, ξ by the
+// online normaliser (001 §3), and nothing of their size is kept.
+#include "ops/cross_entropy.h"
+
+#include "backends/cuda/kernels/online.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+struct CrossEntropy {
+  Rows x, targets, log_sum, z, z_x;
+  DType index;            // of the targets
+  void *loss, *log_sums;  // [rows], the compute type: the forward's results
+  i64 n, rows, ignore_index;
+  double hit, share;  // 1 - ε and ε/V
+  bool across;
+};
+
+// The row's class, -1 if the row does not count.
+template <class T>
+__device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Faults& faults) {
+  if (row >= a.rows) return -1;
+  const i64 t = load_as<i64>(a.targets.data, a.index, a.targets.offset(row));
+  if (t == a.ignore_index) return -1;
+  if (t >= 0 && t < a.n) return t;
+  if (team.rank == 0) faults.check_index(t, a.n, row);
+  return -1;
+}
+
+// loss = ξ - (1 - ε)·x_t - ε·mean(x)
+template <class S>
+__global__ void __launch_bounds__(most_threads)
+    losses(const __grid_constant__ CrossEntropy a, Faults faults) {
+  using C = compute_t<S>;
+  const Team<true> team(a.across);
+  const C hit = static_cast<C>(a.hit), share = static_cast<C>(a.share);
+  const i64 per_block = team.across ? 32 : blockDim.y;
+  for (i64 first = blockIdx.x * per_block; first < a.rows; first += gridDim.x * per_block) {
+    const i64 r = first + team.index, t = class_of(a, team, r, faults);
+    const S* const in[1] = {t >= 0 ? a.x.at<S>(r) : nullptr};
+    const i64 steps[1] = {a.x.step};
+    const ReadRow<S, 1> row(team, t >= 0 ? a.n : 0, in, steps);
+    Normalizer<C> all;
+    C sum = 0;
+    row.read_packs([&](const auto& x) {
+      all.take(x);
+      if (share != 0)
+        for (const C v : x) sum += v;
+    });
+    all.combine(team);
+    if (share != 0) sum = team.sum(sum);
+    if (team.rank > 0 || r >= a.rows) continue;
+    C loss = 0, log_sum = 0;
+    if (t >= 0) {
+      log_sum = all.log_sum();
+      loss = log_sum - hit * widen(in[0][t * a.x.step]);
+      if (share != 0) loss -= share * sum;
+    }
+    static_cast<C*>(a.loss)[r] = loss;
+    static_cast<C*>(a.log_sums)[r] = log_sum;
+  }
+}
+
+// z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V)
+template <class S>
+__global__ void __launch_bounds__(most_threads)
+    differentiate(const __grid_constant__ CrossEntropy a, Faults faults) {
+  using C = compute_t<S>;
+  const Team<true> team(a.across);
+  const i64 per_block = team.across ? 32 : blockDim.y;
+  for (i64 r = blockIdx.x * per_block + team.index; r < a.rows; r += gridDim.x * per_block) {
+    const i64 t = class_of(a, team, r, faults);
+    const S* const in[1] = {a.x.at<S>(r)};
+    const i64 steps[1] = {a.x.step};
+    const ReadRow<S, 1> row(team, a.n, in, steps);
+    const C z = t >= 0 ? *a.z.at<C>(r) : C(0), shift = *a.log_sum.at<C>(r), share = static_cast<C>(a.share);
+    const C less = z * static_cast<C>(a.hit);
+    row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, i64 i, int) {
+      if (t < 0) return C(0);
+      const C v = z * (exp(x - shift) - share);
+      return i == t ? v - less : v;
+    });
+  }
+}
+
+CrossEntropy operands(const Call& c) {
+  const auto& attrs = c.attrs->as<CrossEntropyAttrs>();
+  CrossEntropy a{};
+  const Layout& x = c.in[0].layout;
+  a.x = Rows(c.in[0], x.rank() - 1), a.targets = Rows(c.in[1], -1);
+  a.index = c.in[1].dtype;
+  a.n = x.shape.back(), a.rows = c.in[1].layout.numel(), a.ignore_index = attrs.ignore_index;
+  a.hit = 1 - attrs.smoothing, a.share = attrs.smoothing / static_cast<double>(a.n);
+  a.across = a.x.step != 1;
+  return a;
+}
+
+void forward(const Stream& s, const Call& c) {
+  CrossEntropy a = operands(c);
+  a.loss = c.out[0].data, a.log_sums = c.out[1].data;
+  if (a.rows == 0) return;
+  const Teams teams(a.n, 16, a.across);
+  with_float(c.in[0].dtype, [&](auto* type) {
+    losses<pointee_t<decltype(type)>><<<teams.grid(a.rows, 1 << 20), teams.block, 0, s.stream>>>(a, s.faults);
+  });
+}
+
+void backward(const Stream& s, const Call& c) {
+  CrossEntropy a = operands(c);
+  a.z_x = Rows(c.out[0], c.out[0].layout.rank() - 1);
+  a.log_sum = Rows(c.in[2], -1), a.z = Rows(c.in[3], -1);
+  if (a.rows == 0 || a.n == 0) return;
+  const Teams teams(a.n, 16, a.across);
+  with_float(c.in[0].dtype, [&](auto* type) {
+    differentiate<pointee_t<decltype(type)>>
+        <<<teams.grid(a.rows, 1 << 20), teams.block, 0, s.stream>>>(a, s.faults);
+  });
+}
+
+}  // namespace
+
+const Kernel cross_entropy_kernel{&forward};
+const Kernel cross_entropy_backward_kernel{&backward};
+
+}  // namespace tg::cuda

@@ -1,0 +1,113 @@
+// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; added up in the compute type. A
+// block goes along a line, a chunk at a time; where lines are neighbours in memory and many, a thread does.
+#include "backends/cuda/kernels/rows.cuh"
+#include "ops/index.h"
+
+namespace tg::cuda {
+
+namespace {
+
+struct Lines {
+  Rows x, y;
+  DType type;
+  i64 n, count;
+  bool reverse;
+};
+
+constexpr int block = 256, each = 4;
+
+// Σ v over the threads before this one; `total` becomes that over all.
+template <class C>
+__device__ __forceinline__ C sum_before(C v, C& total) {
+  __shared__ C of_warp[block / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  C sum = v;
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const C other = __shfl_up_sync(0xffffffffu, sum, by);
+    if (lane >= by) sum += other;
+  }
+  C before = __shfl_up_sync(0xffffffffu, sum, 1);
+  if (lane == 0) before = 0;
+  __syncthreads();
+  if (lane == 31) of_warp[warp] = sum;
+  __syncthreads();
+  C offset = 0;
+  total = 0;
+  for (int w = 0; w < block / 32; ++w) {
+    if (w == warp) offset = total;
+    total += of_warp[w];
+  }
+  return offset + before;
+}
+
+template <class C>
+__global__ void __launch_bounds__(block) along_lines(const __grid_constant__ Lines a) {
+  for (i64 line = blockIdx.x; line < a.count; line += gridDim.x) {
+    const i64 x = a.x.offset(line), y = a.y.offset(line);
+    C carry = 0;
+    for (i64 first = 0; first < a.n; first += block * each) {
+      const i64 begin = first + threadIdx.x * each;
+      C v[each], sum = 0, total;
+#pragma unroll
+      for (int e = 0; e < each; ++e) {
+        const i64 i = a.reverse ? a.n - 1 - begin - e : begin + e;
+        v[e] = begin + e < a.n ? load_as<C>(a.x.data, a.type, x + i * a.x.step) : C(0);
+        sum += v[e];
+      }
+      C at = carry + sum_before(sum, total);
+      carry += total;
+#pragma unroll
+      for (int e = 0; e < each; ++e) {
+        const i64 i = a.reverse ? a.n - 1 - begin - e : begin + e;
+        at += v[e];
+        if (begin + e < a.n) store_as(a.y.data, a.type, y + i * a.y.step, at);
+      }
+    }
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(block) across_lines(const __grid_constant__ Lines a) {
+  for (i64 line = i64(blockIdx.x) * block + threadIdx.x; line < a.count; line += i64(gridDim.x) * block) {
+    const i64 x = a.x.offset(line), y = a.y.offset(line);
+    C sum = 0;
+#pragma unroll 4
+    for (i64 t = 0; t < a.n; ++t) {
+      const i64 i = a.reverse ? a.n - 1 - t : t;
+      sum += load_as<C>(a.x.data, a.type, x + i * a.x.step);
+      store_as(a.y.data, a.type, y + i * a.y.step, sum);
+    }
+  }
+}
+
+template <class C>
+void run_as(const Stream& s, const Lines& a) {
+  if (a.n <= 32 || (a.x.step != 1 && a.count >= 1024))
+    across_lines<C><<<blocks_for(a.count, block), block, 0, s.stream>>>(a);
+  else
+    along_lines<C><<<blocks_for(a.count, 1), block, 0, s.stream>>>(a);
+}
+
+void launch(const Stream& s, const Call& c) {
+  const auto& attrs = c.attrs->as<CumsumAttrs>();
+  const int axis = static_cast<int>(attrs.axis);
+  const Layout& l = c.out[0].layout;
+  if (l.numel() == 0) return;
+  const i64 n = l.shape[axis];
+  const Lines a{Rows(c.in[0], axis), Rows(c.out[0], axis), c.in[0].dtype, n, l.numel() / n, attrs.reverse};
+  switch (compute_type(a.type)) {
+    case DType::f64:
+      return run_as<double>(s, a);
+    case DType::f32:
+      return run_as<float>(s, a);
+    default:
+      return run_as<i64>(s, a);
+  }
+}
+
+}  // namespace
+
+const Kernel cumsum_kernel{&launch};
+
+}  // namespace tg::cuda

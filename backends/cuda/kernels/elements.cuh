@@ -1,0 +1,151 @@
+// Elements on the device: storage types widened to what is computed in, and operands of any strides.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backends/cuda/kernels/kernels.h"
+#include "core/error.h"
+
+namespace tg::cuda {
+
+using i64 = long long;
+
+// The type a storage type is computed in: float for the halves, i64 for integers and booleans.
+template <class S>
+struct Compute {
+  using type = i64;
+};
+template <>
+struct Compute<double> {
+  using type = double;
+};
+template <>
+struct Compute<float> {
+  using type = float;
+};
+template <>
+struct Compute<__nv_bfloat16> {
+  using type = float;
+};
+template <>
+struct Compute<__half> {
+  using type = float;
+};
+template <class S>
+using compute_t = typename Compute<S>::type;
+
+template <class S>
+__device__ __forceinline__ compute_t<S> widen(S x) {
+  return static_cast<compute_t<S>>(x);
+}
+__device__ __forceinline__ float widen(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ __forceinline__ float widen(__half x) {
+  return __half2float(x);
+}
+
+template <class S>
+struct Narrow {
+  template <class C>
+  static __device__ __forceinline__ S of(C x) {
+    return static_cast<S>(x);
+  }
+};
+template <>
+struct Narrow<bool> {
+  template <class C>
+  static __device__ __forceinline__ bool of(C x) {
+    return x != C(0);
+  }
+};
+template <>
+struct Narrow<__nv_bfloat16> {
+  static __device__ __forceinline__ __nv_bfloat16 of(float x) { return __float2bfloat16_rn(x); }
+};
+template <>
+struct Narrow<__half> {
+  static __device__ __forceinline__ __half of(float x) { return __float2half_rn(x); }
+};
+template <class S, class C>
+__device__ __forceinline__ S narrow(C x) {
+  return Narrow<S>::of(x);
+}
+
+[[noreturn, gnu::noinline]] inline void refuse(DType t) {
+  throw DeviceError("no CUDA kernel for " + std::string(name_of(t)));
+}
+
+// Calls f with a null pointer of the storage type of a dtype.
+template <class F>
+void with_float(DType t, F&& f) {
+  switch (t) {
+    case DType::f64:
+      return f(static_cast<double*>(nullptr));
+    case DType::f32:
+      return f(static_cast<float*>(nullptr));
+    case DType::bf16:
+      return f(static_cast<__nv_bfloat16*>(nullptr));
+    case DType::f16:
+      return f(static_cast<__half*>(nullptr));
+    default:
+      refuse(t);
+  }
+}
+template <class F>
+void with_any(DType t, F&& f) {
+  switch (t) {
+    case DType::i64:
+      return f(static_cast<i64*>(nullptr));
+    case DType::i32:
+      return f(static_cast<int*>(nullptr));
+    case DType::u8:
+      return f(static_cast<unsigned char*>(nullptr));
+    case DType::boolean:
+      return f(static_cast<bool*>(nullptr));
+    default:
+      return with_float(t, f);
+  }
+}
+// The storage type that F's argument points to.
+template <class P>
+using pointee_t = std::remove_pointer_t<std::decay_t<P>>;
+
+// A layout as a kernel's argument.
+struct Strides {
+  int rank = 0;
+  i64 size[max_rank];
+  i64 stride[max_rank];
+
+  Strides() = default;
+  explicit Strides(const Layout& l) : rank(l.rank()) {
+    for (int a = 0; a < rank; ++a) size[a] = l.shape[a], stride[a] = l.strides[a];
+  }
+  // Offset in elements of row-major element i.
+  __host__ __device__ i64 offset(i64 i) const {
+    i64 at = 0;
+    for (int a = rank - 1; a > 0; --a) {
+      at += i % size[a] * stride[a];
+      i /= size[a];
+    }
+    return rank > 0 ? at + i * stride[0] : 0;
+  }
+  // The same where it fits 32 bits, which is several times as fast.
+  __device__ i64 offset(unsigned i) const {
+    i64 at = 0;
+    for (int a = rank - 1; a > 0; --a) {
+      const auto n = static_cast<unsigned>(size[a]);
+      at += i64(i % n) * stride[a];
+      i /= n;
+    }
+    return rank > 0 ? at + i64(i) * stride[0] : 0;
+  }
+};
+
+inline unsigned blocks_for(i64 n, i64 per_block) {
+  const i64 blocks = (n + per_block - 1) / per_block;
+  return static_cast<unsigned>(blocks < 0x7fffffff ? blocks : 0x7fffffff);
+}
+
+}  // namespace tg::cuda

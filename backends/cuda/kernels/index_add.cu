@@ -1,0 +1,179 @@
+// index_add and scatter_add: each addition has a destination (key) and a source (position). They are sorted
+// by key, equal keys staying in the order they came, and the sorted list is cut into chunks of a fixed
+// length: a thread sums a chunk's sources for one unit of a slice. What a key has within one chunk goes
+// straight to out; sums of a key that goes on over chunks are partial, and added up by a second kernel. All
+// sums are in the compute type and in an order that the shapes alone decide.
+#include <cub/device/device_radix_sort.cuh>
+
+#include "backends/cuda/kernels/index_add.cuh"
+#include "ops/index.h"
+
+namespace tg::cuda {
+
+namespace {
+
+// ---- keys and positions ----
+
+// index_add: the key of position j is indices[j]; a key out of range becomes `limit`, which is left out.
+__global__ void __launch_bounds__(threads_per_block)
+    find_rows(Indices indices, const __grid_constant__ Region<1> number, i64 limit, Key* keys,
+              unsigned* positions, Faults faults) {
+  const unsigned j = thread_number<unsigned>();
+  if (j >= static_cast<unsigned>(number.numel)) return;
+  const i64 index = indices[offset_in(number, j)];
+  keys[j] = faults.check_index(index, limit, static_cast<i64>(j)) ? static_cast<Key>(index)
+                                                                  : static_cast<Key>(limit);
+  positions[j] = static_cast<unsigned>(j);
+}
+
+// scatter_add: the key is the place in out, [a, indices[a, b, c], c], for it is row-major. places: of an
+// index, and of [a, 0, c] in out.
+__global__ void __launch_bounds__(threads_per_block)
+    find_places(Indices indices, const __grid_constant__ Region<2> places, i64 size, i64 step, i64 limit,
+                Key* keys, unsigned* positions, Faults faults) {
+  const unsigned i = thread_number<unsigned>();
+  if (i >= static_cast<unsigned>(places.numel)) return;
+  i64 at[2];
+  places.offsets(i, at);
+  const i64 index = indices[at[0]];
+  keys[i] =
+      static_cast<Key>(faults.check_index(index, size, static_cast<i64>(i)) ? at[1] + index * step : limit);
+  positions[i] = static_cast<unsigned>(i);
+}
+
+// The additions of a call, as found and sorted.
+struct Additions {
+  Key *keys, *sorted_keys;       // [count]
+  unsigned *positions, *sorted;  // [count]
+  std::byte* temporary;
+  std::size_t temporary_bytes, bytes;
+
+  Additions(i64 count, i64 limit, std::byte* memory) : bytes(0) {
+    const auto n = static_cast<std::size_t>(count);
+    const auto take = [&](std::size_t size) {
+      std::byte* at = memory ? memory + bytes : nullptr;
+      bytes += (size + 255) / 256 * 256;
+      return at;
+    };
+    keys = reinterpret_cast<Key*>(take(n * sizeof(Key)));
+    sorted_keys = reinterpret_cast<Key*>(take(n * sizeof(Key)));
+    positions = reinterpret_cast<unsigned*>(take(n * sizeof(unsigned)));
+    sorted = reinterpret_cast<unsigned*>(take(n * sizeof(unsigned)));
+    temporary_bytes = 0;
+    sort(count, limit, nullptr, nullptr);
+    temporary = take(temporary_bytes);
+  }
+  // With no memory given, finds out how much it takes.
+  void sort(i64 count, i64 limit, void* memory, cudaStream_t stream) {
+    int bits = 1;
+    while (bits < 63 && limit >> bits != 0) ++bits;
+    cub::DeviceRadixSort::SortPairs(memory, temporary_bytes, keys, sorted_keys, positions, sorted,
+                                    static_cast<int>(count), 0, bits, stream);
+  }
+};
+
+i64 count_of(const Call& c) {
+  return c.in[1].layout.numel();
+}
+
+// ---- the two ops as sums ----
+
+struct Problem {
+  Sums sums;
+  i64 count, limit;
+  int v;
+};
+
+Problem rows_problem(const Call& c) {
+  const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
+  const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
+  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, behind the indexed one
+  Problem p{};
+  p.count = count_of(c), p.limit = x.layout.shape[axis];
+  Sums& m = p.sums;
+  for (int a = 0; a < x.layout.rank(); ++a)
+    if (a != axis)
+      m.columns.axis(x.layout.shape[a], {out.layout.strides[a], src.layout.strides[a < axis ? a : a + more]});
+  for (int a = axis; a <= axis + more; ++a) m.number.axis(src.layout.shape[a], {src.layout.strides[a]});
+  m.step = out.layout.strides[axis];
+  const std::size_t bytes = size_of(x.dtype);
+  p.v = m.columns.vector(sums_unit(x.dtype), {bytes, bytes}, {out.data, src.data}, m.step);
+  for (int a = 0; a < m.number.rank; ++a)
+    if (m.number.stride[a][0] % p.v != 0) p.v = 1;
+  if (p.v != sums_unit(x.dtype)) p.v = 1;
+  return p;
+}
+
+Problem places_problem(const Call& c) {
+  Problem p{};
+  p.count = count_of(c), p.limit = c.out[0].layout.numel(), p.v = 1;
+  p.sums.number = region_of(c.in[2].layout);
+  p.sums.step = 1;
+  return p;
+}
+
+void add_up(const Stream& s, const Call& c, Problem& p, Additions& a) {
+  Sums& m = p.sums;
+  if (p.count == 0 || m.columns.numel == 0 || p.limit == 0) return;
+  a.sort(p.count, p.limit, a.temporary, s.stream);
+  m.keys = a.sorted_keys, m.positions = a.sorted, m.limit = static_cast<Key>(p.limit), m.count = p.count;
+  m.cut(p.v);
+  sum_up(s, c.out[0], c.in[2], m, p.v, s.workspace + a.bytes);
+}
+
+void launch_rows(const Stream& s, const Call& c) {
+  const Arg &x = c.in[0], &out = c.out[0];
+  if (out.data != x.data) copy(s, out, x);
+  Problem p = rows_problem(c);
+  if (p.count == 0) return;
+  Additions a(p.count, p.limit, s.workspace);
+  find_rows<<<blocks_for(p.count, threads_per_block), threads_per_block, 0, s.stream>>>(
+      Indices(c.in[1]), region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);
+  add_up(s, c, p, a);
+}
+
+void launch_places(const Stream& s, const Call& c) {
+  const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
+  const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
+  if (out.data != x.data) copy(s, out, x);
+  if (indices.layout.shape[axis] == 1) return add_single(s, indices, src, out, axis);
+  Problem p = places_problem(c);
+  if (p.count == 0) return;
+  Region<2> places;
+  for (int a = 0; a < indices.layout.rank(); ++a)
+    places.axis(indices.layout.shape[a], {indices.layout.strides[a], a == axis ? 0 : out.layout.strides[a]});
+  Additions a(p.count, p.limit, s.workspace);
+  find_places<<<blocks_for(p.count, threads_per_block), threads_per_block, 0, s.stream>>>(
+      Indices(indices), places, out.layout.shape[axis], out.layout.strides[axis], p.limit, a.keys,
+      a.positions, s.faults);
+  add_up(s, c, p, a);
+}
+
+std::size_t workspace_of(Problem p, DType dtype) {
+  if (p.count == 0) return 0;
+  p.sums.count = p.count;
+  p.sums.cut(p.v);
+  return Additions(p.count, p.limit, nullptr).bytes + p.sums.partial_bytes(dtype, p.v);
+}
+// Addresses are not known yet: the larger of what whole units and single elements take.
+std::size_t workspace_rows(const Call& c) {
+  Problem p = rows_problem(c), single = p;
+  single.v = 1;
+  return std::max(workspace_of(p, c.out[0].dtype), workspace_of(single, c.out[0].dtype));
+}
+std::size_t workspace_places(const Call& c) {
+  const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
+  return c.in[1].layout.shape[axis] == 1 ? 0 : workspace_of(places_problem(c), c.out[0].dtype);
+}
+
+std::shared_ptr<const void> plan(const Call& c) {
+  if (count_of(c) > INT_MAX) throw DeviceError("more than 2^31 - 1 indices");
+  return nullptr;
+}
+
+}  // namespace
+
+const Kernel index_add_kernel{&launch_rows, &workspace_rows, &plan};
+const Kernel scatter_add_kernel{&launch_places, &workspace_places, &plan};
+
+}  // namespace tg::cuda

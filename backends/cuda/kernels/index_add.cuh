@@ -1,0 +1,51 @@
+// Sums of slices by sorted key: what index_add and scatter_add come down to.
+#pragma once
+
+#include "backends/cuda/kernels/region.cuh"
+
+namespace tg::cuda {
+
+using Key = unsigned long long;
+
+// out[keys[k]·step + u] += Σ src[number(positions[k]) + u] for the units u of a slice, keys being sorted.
+struct Sums {
+  const Key* keys;
+  const unsigned* positions;
+  i64 count;          // of both
+  Key limit;          // keys from here on are left out
+  i64 step;           // in out, from a key to the next
+  Region<1> number;   // where a position's slice begins in src
+  Region<2> columns;  // units of a slice: in out and in src
+  i64 chunk, chunks;  // sorted entries that a thread goes through; their number
+
+  // From elements to units of v, and the cut into chunks: as many as fill a GPU, whatever GPU it is.
+  void cut(int v) {
+    columns.group(v);
+    step /= v;
+    for (int a = 0; a < number.rank; ++a) number.stride[a][0] /= v;
+    constexpr i64 threads = 1 << 18, shortest = 16;
+    const i64 wanted = columns.numel < threads && columns.numel > 0 ? threads / columns.numel : 1;
+    chunk = (count + wanted - 1) / wanted;
+    if (chunk < shortest) chunk = shortest;
+    chunks = (count + chunk - 1) / chunk;
+  }
+  // Of the sums of keys that go on over chunks: two for each chunk and element of a slice.
+  std::size_t partial_bytes(DType t, int v) const {
+    return chunks > 1 ? static_cast<std::size_t>(chunks * 2 * columns.numel * v) * size_of(compute_type(t))
+                      : 0;
+  }
+};
+
+// Elements of the largest unit that sums are made in.
+inline int sums_unit(DType t) {
+  const std::size_t loaded = 16 / size_of(t), held = 32 / size_of(compute_type(t));
+  return static_cast<int>(loaded < held ? loaded : held);
+}
+
+// v: elements of a unit, 1 or sums_unit.
+void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int v, std::byte* partial);
+
+// out[a, indices[a, b, c], c] += src[a, b, c] where b is one place only: nothing is added to twice.
+void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis);
+
+}  // namespace tg::cuda

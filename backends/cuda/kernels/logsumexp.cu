@@ -1,0 +1,44 @@
+// logsumexp along one axis: ξ = log Σ exp x by the online normaliser (001 §3), as a reduction.
+#include "backends/cuda/kernels/online.cuh"
+#include "backends/cuda/kernels/reduce.cuh"
+#include "ops/softmax.h"
+
+namespace tg::cuda {
+
+namespace {
+
+template <class C>
+struct LogSum {
+  using State = Normalizer<C>;
+  static __device__ __forceinline__ State init() { return {}; }
+  static __device__ __forceinline__ void add(State& s, C x, i64) { s.take(x); }
+  static __device__ __forceinline__ State merge(State a, const State& b) {
+    a.merge(b);
+    return a;
+  }
+  static __device__ __forceinline__ C finish(const State& s) { return s.log_sum(); }
+};
+
+ReducePlan plan_of(const Call& c) {
+  return ReducePlan(c.in[0].layout, c.out[0].layout, {c.attrs->as<SoftmaxAttrs>().axis}, true, false, c.gpu);
+}
+
+void launch(const Stream& s, const Call& c) {
+  const ReducePlan p = plan_of(c);
+  if (p.outs == 0) return;
+  with_float(c.in[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    reduce<LogSum<compute_t<S>>, pack_of<S>>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)},
+                                             {nullptr, c.out[0].data, c.out[0].dtype});
+  });
+}
+
+std::size_t workspace(const Call& c) {
+  return partial_bytes<LogSum<double>>(plan_of(c));
+}
+
+}  // namespace
+
+const Kernel logsumexp_kernel{&launch, &workspace};
+
+}  // namespace tg::cuda

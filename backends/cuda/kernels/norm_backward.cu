@@ -1,0 +1,168 @@
+// Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
+// adds up those it goes through, then a second launch adds up the blocks.
+#include "backends/cuda/kernels/norm.cuh"
+#include "backends/cuda/kernels/reductions.h"
+
+namespace tg::cuda {
+
+namespace {
+
+struct Gradient {
+  Rows x, z, z_x, mean, scale;
+  NormVector weight;
+  void* partial;  // [blocks, sums, n], the compute type
+  i64 n, rows;
+  bool weight_gradient, bias, across;
+};
+
+// Adds up what the teams of a block hold of `which` sum, in the order of the teams, into the block's partial.
+template <class C, class Row, class T>
+__device__ __forceinline__ void put_sum(const Gradient& a, const T& team, const C (&held)[Row::slots],
+                                        int which, int pack) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  C* total = reinterpret_cast<C*>(shared);  // [n]
+  C* to = static_cast<C*>(a.partial) + (i64(blockIdx.x) * (a.weight_gradient + a.bias) + which) * a.n;
+  for (int t = 0; t < blockDim.y; ++t) {
+    if (team.index == t)
+#pragma unroll
+      for (int slot = 0; slot < Row::slots; ++slot) {
+        const int i = (team.rank + slot / pack * team.size) * pack + slot % pack;
+        if (i >= a.n) continue;
+        const C sum = t == 0 ? held[slot] : total[i] + held[slot];
+        if (t + 1 == blockDim.y)
+          to[i] = sum;
+        else
+          total[i] = sum;
+      }
+    __syncthreads();
+  }
+}
+
+// g = z ⊛ w, x̂ = (x - μ)/σ:  z_x = (g - mean(g) - x̂ ⊛ mean(g ⊛ x̂))/σ; rms_norm: μ = 0, without mean(g).
+template <class S, bool centred, class Row>
+__global__ void __launch_bounds__(most_threads) differentiate(const __grid_constant__ Gradient a) {
+  using C = compute_t<S>;
+  const Team<!Row::held> team(a.across);
+  const NormValues<C, Row> weight(a.weight, team, a.n, pack_of<S>);
+  C z_w[Row::slots], z_b[Row::slots];
+#pragma unroll
+  for (int slot = 0; slot < Row::slots; ++slot) z_w[slot] = z_b[slot] = 0;
+  const i64 per_block = team.across ? 32 : blockDim.y;
+  const C part = C(1) / static_cast<C>(a.n);
+  for (i64 first = blockIdx.x * per_block; first < a.rows; first += gridDim.x * per_block) {
+    const i64 r = first + team.index, n = r < a.rows ? a.n : 0;
+    const S* const in[2] = {n > 0 ? a.x.at<S>(r) : nullptr, n > 0 ? a.z.at<S>(r) : nullptr};
+    const i64 steps[2] = {a.x.step, a.z.step};
+    Row row(team, n, in, steps);
+    const C s = r < a.rows ? *a.scale.at<C>(r) : C(0);
+    const C mu = centred && r < a.rows ? *a.mean.at<C>(r) : C(0);
+    C mean_g = 0, mean_gx = 0;
+    row.read([&](C x, C z, i64 i, int slot) {
+      const C hat = (x - mu) * s, g = a.weight.data ? z * weight.at(i, slot) : z;
+      mean_g += g, mean_gx += g * hat;
+      if constexpr (Row::held) z_w[slot] += z * hat, z_b[slot] += z;
+    });
+    mean_g = centred ? team.sum(mean_g) * part : C(0);
+    mean_gx = team.sum(mean_gx) * part;
+    if (r >= a.rows) continue;
+    row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, C z, i64 i, int slot) {
+      const C hat = (x - mu) * s, g = a.weight.data ? z * weight.at(i, slot) : z;
+      return (g - mean_g - hat * mean_gx) * s;
+    });
+  }
+  if constexpr (Row::held) {
+    if (a.weight_gradient) put_sum<C, Row>(a, team, z_w, 0, pack_of<S>);
+    if (a.bias) put_sum<C, Row>(a, team, z_b, a.weight_gradient, pack_of<S>);
+  }
+}
+
+// z_w = Σ z ⊛ x̂ and z_b = Σ z over each stretch of rows, for rows that are not held: 32 columns by 8 rows.
+template <class S, bool centred>
+__global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradient a, i64 stretches) {
+  using C = compute_t<S>;
+  __shared__ C of_thread[2][8][32];
+  const i64 blocks = (a.n + 31) / 32;
+  for (i64 b = blockIdx.x; b < blocks * stretches; b += gridDim.x) {
+    const i64 i = b % blocks * 32 + threadIdx.x, part = b / blocks;
+    C z_w = 0, z_b = 0;
+    if (i < a.n)
+      for (i64 r = a.rows * part / stretches + threadIdx.y; r < a.rows * (part + 1) / stretches; r += 8) {
+        const C x = widen(a.x.at<S>(r)[i * a.x.step]), z = widen(a.z.at<S>(r)[i * a.z.step]);
+        const C mu = centred ? *a.mean.at<C>(r) : C(0);
+        z_w += z * ((x - mu) * *a.scale.at<C>(r)), z_b += z;
+      }
+    of_thread[0][threadIdx.y][threadIdx.x] = z_w, of_thread[1][threadIdx.y][threadIdx.x] = z_b;
+    __syncthreads();
+    if (threadIdx.y == 0 && i < a.n) {
+      for (int k = 1; k < 8; ++k) z_w += of_thread[0][k][threadIdx.x], z_b += of_thread[1][k][threadIdx.x];
+      const int sums = a.weight_gradient + a.bias;
+      C* to = static_cast<C*>(a.partial) + part * sums * a.n + i;
+      if (a.weight_gradient) to[0] = z_w;
+      if (a.bias) to[a.weight_gradient * a.n] = z_b;
+    }
+    __syncthreads();
+  }
+}
+
+// Blocks that share the rows, and so the partial sums of each column.
+i64 parts_of(i64 n, i64 rows, const Gpu& gpu) {
+  const Teams teams(n, norm_slots, false);
+  const i64 per_processor = most_threads / (teams.block.x * teams.block.y);
+  return teams.grid(rows, gpu.processors * per_processor);
+}
+
+template <bool centred>
+void run(const Stream& s, const Call& c) {
+  const auto& attrs = c.attrs->as<NormAttrs>();
+  const Layout& layout = c.in[0].layout;
+  const int last = layout.rank() - 1;
+  Gradient a{Rows(c.in[0], last), Rows(c.in[1], last), Rows(c.out[0], last), Rows(c.in[2], -1),
+             Rows(c.in[centred ? 3 : 2], -1)};
+  if (attrs.weight) a.weight = NormVector(c.in[centred ? 4 : 3]);
+  a.partial = s.workspace;
+  a.n = layout.shape.back(), a.rows = c.in[2].layout.numel();
+  a.weight_gradient = attrs.weight_gradient, a.bias = attrs.bias;
+  a.across = a.x.step != 1;
+  if (a.n == 0) return;
+  const int sums = a.weight_gradient + a.bias;
+  const i64 parts = parts_of(a.n, a.rows, s.gpu);
+  const bool wide = c.in[0].dtype == DType::f64;
+  if (a.rows > 0)
+    with_float(c.in[0].dtype, [&](auto* type) {
+      using S = pointee_t<decltype(type)>;
+      constexpr int pack = pack_of<S>;
+      bool held = a.n <= norm_slots * most_threads;
+      for (const Rows* r : {&a.x, &a.z, &a.z_x}) held = held && takes_packs(*r, a.n, pack, sizeof(S));
+      const Teams teams(a.n, norm_slots, !held && a.across);
+      if (held) {
+        const std::size_t shared =
+            teams.block.y > 1 && sums > 0 ? static_cast<std::size_t>(a.n) * sizeof(compute_t<S>) : 0;
+        differentiate<S, centred, HeldRow<S, 2, pack, norm_packs<S>>>
+            <<<static_cast<unsigned>(parts), teams.block, shared, s.stream>>>(a);
+        return;
+      }
+      if (sums > 0)  // before z_x takes the place of x or z
+        sum_columns<S, centred>
+            <<<blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8), 0, s.stream>>>(a, parts);
+      differentiate<S, centred, ReadRow<S, 2>>
+          <<<teams.grid(a.rows, 8ll * s.gpu.processors), teams.block, 0, s.stream>>>(a);
+    });
+  const i64 bytes = wide ? 8 : 4;
+  for (int which = 0; which < sums; ++which)
+    sum_parts(s, s.workspace + which * a.n * bytes, wide, a.n, parts, sums * a.n,
+              c.out[static_cast<std::size_t>(1 + which)]);
+}
+
+std::size_t workspace(const Call& c) {
+  const auto& attrs = c.attrs->as<NormAttrs>();
+  const i64 n = c.in[0].layout.shape.back(), parts = parts_of(n, c.in[2].layout.numel(), c.gpu);
+  return static_cast<std::size_t>(parts * (attrs.weight_gradient + attrs.bias) * n) *
+         (c.in[0].dtype == DType::f64 ? 8 : 4);
+}
+
+}  // namespace
+
+const Kernel layer_norm_backward_kernel{&run<true>, &workspace};
+const Kernel rms_norm_backward_kernel{&run<false>, &workspace};
+
+}  // namespace tg::cuda

@@ -1,0 +1,231 @@
+// Random ops, from Philox words in the order that core/rng.h and core/random.h set down. Compiled without
+// contraction of products and sums: the same bits as on the CPU.
+#include "backends/cuda/kernels/region.cuh"
+#include "core/random.h"
+#include "ops/flash_attn.h"
+#include "ops/random.h"
+
+namespace tg::cuda {
+
+namespace {
+
+// The graph's random state {seed, step}, and the node's number.
+struct Source {
+  const i64* state;
+  i64 stride;
+  std::uint32_t node;
+
+  Source(const Arg& rng, std::uint64_t stream)
+      : state(reinterpret_cast<const i64*>(rng.data)),
+        stride(rng.layout.strides[0]),
+        node(static_cast<std::uint32_t>(stream)) {}
+  __device__ std::uint64_t key() const {
+    return node_key(static_cast<std::uint64_t>(state[0]), static_cast<std::uint64_t>(state[stride]), node);
+  }
+};
+
+__device__ __forceinline__ PhiloxBlock words_of(std::uint64_t block, std::uint64_t key) {
+  return philox(element_counter(block), key);
+}
+
+// Threads go on to further elements, for the key takes as long to make as four elements.
+unsigned grid_for(const Stream& s, i64 threads) {
+  const i64 most = 32ll * s.gpu.processors, blocks = (threads + threads_per_block - 1) / threads_per_block;
+  return static_cast<unsigned>(blocks < most ? blocks : most);
+}
+__device__ __forceinline__ i64 first_thread() {
+  return thread_number<i64>();
+}
+__device__ __forceinline__ i64 all_threads() {
+  return static_cast<i64>(gridDim.x) * threads_per_block;
+}
+
+// y = x·scale where the element's word is at or above the bound, else 0; V elements at a time.
+template <class S, int V>
+__global__ void __launch_bounds__(threads_per_block)
+    drop(S* y, const S* x, i64 numel, const __grid_constant__ Region<1> from, bool dense, Source source,
+         std::uint32_t bound, compute_t<S> scale) {
+  using C = compute_t<S>;
+  const std::uint64_t key = source.key();
+  for (i64 i = first_thread(); i * V < numel; i += all_threads()) {
+    const i64 start = i * V, n = numel - start < V ? numel - start : V;
+    const bool whole = dense && n == V;
+    Unit<S, V> value;
+    if (whole) {
+      value = reinterpret_cast<const Unit<S, V>*>(x)[i];
+    } else {
+      for (int e = 0; e < V; ++e)
+        if (e < n) value.at[e] = x[offset_in(from, static_cast<unsigned long long>(start + e))];
+    }
+#pragma unroll
+    for (int b = 0; b < V / 4; ++b) {
+      const PhiloxBlock words = words_of(static_cast<std::uint64_t>(i * (V / 4) + b), key);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        S& e = value.at[4 * b + w];
+        e = narrow<S>(words[w] >= bound ? widen(e) * scale : C{0});
+      }
+    }
+    if (whole) {
+      reinterpret_cast<Unit<S, V>*>(y)[i] = value;
+    } else {
+      for (int e = 0; e < V; ++e)
+        if (e < n) y[start + e] = value.at[e];
+    }
+  }
+}
+
+void launch_dropout(const Stream& s, const Call& c) {
+  const auto& d = c.attrs->as<DropoutAttrs>();
+  const Arg &x = c.in[0], &y = c.out[0];
+  const i64 numel = y.layout.numel();
+  if (numel == 0) return;
+  with_float(y.dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    constexpr int V = sizeof(S) == 2 ? 8 : 4;
+    const auto aligned = [](const Arg& a) { return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0; };
+    const bool dense = x.layout.is_contiguous() && aligned(x) && aligned(y);
+    drop<S, V><<<grid_for(s, (numel + V - 1) / V), threads_per_block, 0, s.stream>>>(
+        reinterpret_cast<S*>(y.data), reinterpret_cast<const S*>(x.data), numel, region_of(x.layout), dense,
+        Source(c.in[1], d.stream), dropout_bound(d.p), static_cast<compute_t<S>>(1 / (1 - d.p)));
+  });
+}
+
+// What each op makes of a block of words: f(words, values), `each` words for a value.
+template <class S, int each, class F>
+__global__ void __launch_bounds__(threads_per_block)
+    make(S* out, i64 numel, Source source, const __grid_constant__ F f) {
+  constexpr int V = 4 / each;
+  const std::uint64_t key = source.key();
+  for (i64 i = first_thread(); i * V < numel; i += all_threads()) {
+    Unit<S, V> value;
+    f(words_of(static_cast<std::uint64_t>(i), key), value.at);
+    if (numel - i * V >= V) {
+      reinterpret_cast<Unit<S, V>*>(out)[i] = value;
+    } else {
+      for (int e = 0; e < V; ++e)
+        if (e < numel - i * V) out[i * V + e] = value.at[e];
+    }
+  }
+}
+
+template <class S, int each, class F>
+void fill(const Stream& s, const Call& c, const F& f) {
+  const Arg& out = c.out[0];  // row-major, from an aligned address on
+  const i64 numel = out.layout.numel();
+  if (numel == 0) return;
+  make<S, each><<<grid_for(s, (numel * each + 3) / 4), threads_per_block, 0, s.stream>>>(
+      reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
+}
+
+// low + range·u in f64, u of 53 bits for f64 and of 24 for the others.
+template <class S>
+struct Uniform {
+  double low, range;
+  __device__ void operator()(const PhiloxBlock& words, S* x) const {
+    if constexpr (sizeof(S) == 8) {
+      for (int i = 0; i < 2; ++i) x[i] = low + range * uniform(words[2 * i], words[2 * i + 1]);
+    } else {
+      for (int i = 0; i < 4; ++i)
+        x[i] = narrow<S>(static_cast<float>(low + range * static_cast<double>(uniform(words[i]))));
+    }
+  }
+};
+
+// mean + std·n in f64, pairs of n by Box-Muller.
+template <class S>
+struct Normal {
+  double mean, std;
+  __device__ void operator()(const PhiloxBlock& words, S* x) const {
+    for (int i = 0; i < 4; i += 2) {
+      double a = 0, b = 0;
+      normal_pair(words[i], words[i + 1], a, b);
+      x[i] = narrow<S>(static_cast<compute_t<S>>(mean + std * a));
+      x[i + 1] = narrow<S>(static_cast<compute_t<S>>(mean + std * b));
+    }
+  }
+};
+
+struct Bernoulli {
+  std::uint32_t bound;
+  __device__ void operator()(const PhiloxBlock& words, bool* x) const {
+    for (int i = 0; i < 4; ++i) x[i] = words[i] < bound;
+  }
+};
+
+// low + ⌊u·range⌋ with u of 64 bits
+template <class S>
+struct Randint {
+  i64 low;
+  std::uint64_t range;
+  __device__ void operator()(const PhiloxBlock& words, S* x) const {
+    for (int i = 0; i < 2; ++i) {
+      const std::uint64_t u = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
+      x[i] = narrow<S>(low + static_cast<i64>(__umul64hi(u, range)));
+    }
+  }
+};
+
+void launch_uniform(const Stream& s, const Call& c) {
+  const auto& r = c.attrs->as<RandomAttrs>();
+  with_float(c.out[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    fill<S, sizeof(S) == 8 ? 2 : 1>(s, c, Uniform<S>{r.a, r.b - r.a});
+  });
+}
+void launch_normal(const Stream& s, const Call& c) {
+  const auto& r = c.attrs->as<RandomAttrs>();
+  with_float(c.out[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    fill<S, 1>(s, c, Normal<S>{r.a, r.b});
+  });
+}
+void launch_bernoulli(const Stream& s, const Call& c) {
+  fill<bool, 1>(s, c, Bernoulli{dropout_bound(c.attrs->as<RandomAttrs>().a)});
+}
+void launch_randint(const Stream& s, const Call& c) {
+  const auto& r = c.attrs->as<RandomAttrs>();
+  const auto low = static_cast<i64>(r.a);
+  const auto range = static_cast<std::uint64_t>(static_cast<i64>(r.b) - low);
+  with_any(c.out[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    if constexpr (std::is_integral_v<S> && !std::is_same_v<S, bool>) fill<S, 2>(s, c, Randint<S>{low, range});
+  });
+}
+
+// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) at or above the bound; a block of words for each
+// thread.
+__global__ void __launch_bounds__(threads_per_block)
+    keep_mask(bool* keep, i64 rows, i64 queries, i64 keys, Source source, std::uint32_t bound) {
+  const std::uint64_t key = source.key();
+  const i64 in_row = (keys + 3) / 4;
+  for (i64 i = first_thread(); i < rows * in_row; i += all_threads()) {
+    const i64 row = i / in_row, j = i % in_row * 4;
+    const PhiloxBlock words =
+        philox(attention_counter(static_cast<std::uint32_t>(row / queries),
+                                 static_cast<std::uint32_t>(row % queries), static_cast<std::uint32_t>(j)),
+               key);
+    for (int e = 0; e < 4; ++e)
+      if (j + e < keys) keep[row * keys + j + e] = words[e] >= bound;
+  }
+}
+
+void launch_mask(const Stream& s, const Call& c) {
+  const auto& a = c.attrs->as<KeepMaskAttrs>();
+  const i64 rows = a.shape[0] * a.shape[1] * a.shape[2], keys = a.shape[3];
+  if (rows * keys == 0) return;
+  keep_mask<<<grid_for(s, rows * ((keys + 3) / 4)), threads_per_block, 0, s.stream>>>(
+      reinterpret_cast<bool*>(c.out[0].data), rows, a.shape[2], keys,
+      Source(c.in[0], static_cast<std::uint64_t>(a.stream)), dropout_bound(a.dropout));
+}
+
+}  // namespace
+
+const Kernel dropout_kernel{&launch_dropout};
+const Kernel uniform_kernel{&launch_uniform};
+const Kernel normal_kernel{&launch_normal};
+const Kernel bernoulli_kernel{&launch_bernoulli};
+const Kernel randint_kernel{&launch_randint};
+const Kernel attention_keep_mask_kernel{&launch_mask};
+
+}  // namespace tg::cuda

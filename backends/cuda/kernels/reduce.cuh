@@ -1,0 +1,319 @@
+// Reductions over any axes. Two walks: along rows where the innermost axis in memory is reduced, down columns
+// where it is kept, neighbouring threads on neighbouring columns. Long reductions are cut into pieces by
+// several blocks, whose results a second launch combines. All orders are fixed by shapes and the GPU.
+//
+// A reduction R has a State, init(), add(state, value, index), merge(a, b) and finish(state) → result.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cuda/kernels/any.cuh"
+#include "ops/reduce.h"
+
+namespace tg::cuda {
+
+// Where a walk finds its elements; strides count elements, or packs of them.
+struct Walk {
+  Strides kept, kept_out, reduced;
+  i64 outs, count, splits;  // results (packs of them for columns), elements of each, pieces of those
+  i64 out_step;             // between the results of a pack
+  int group;                // rows: threads for one result
+};
+
+// Turns the order of numbers round: minima become maxima.
+template <class C>
+__device__ __forceinline__ C flipped(C v) {
+  if constexpr (std::is_same_v<C, i64>)
+    return ~v;
+  else
+    return -v;
+}
+
+// Where the results go: to `partial` [outs, splits] (rows) or [splits, outs] (columns) if it is not null.
+template <class R>
+struct Results {
+  typename R::State* partial;
+  void* data;
+  DType type;
+  double divisor = 1;
+  bool flip = false;  // results are turned round as the elements were
+
+  __device__ void put(i64 at, const typename R::State& s) const {
+    auto v = R::finish(s);
+    if constexpr (!std::is_same_v<decltype(v), i64>)
+      if (divisor != 1) v = static_cast<decltype(v)>(v / divisor);
+    store_as(data, type, at, flip ? flipped(v) : v);
+  }
+};
+
+template <class S>
+struct Elements {
+  using storage = S;
+  using value = compute_t<S>;
+  const S* data;
+  template <int V>
+  __device__ __forceinline__ void load(i64 at, value (&v)[V]) const {
+    const auto p = *reinterpret_cast<const Pack<S, V>*>(data + at);
+#pragma unroll
+    for (int e = 0; e < V; ++e) v[e] = widen(p.at[e]);
+  }
+};
+struct Integers {
+  using storage = i64;
+  using value = i64;
+  const void* data;
+  DType type;
+  template <int V>
+  __device__ __forceinline__ void load(i64 at, value (&v)[V]) const {
+    v[0] = load_as<i64>(data, type, at);
+  }
+};
+// States of a first launch as elements of the second.
+template <class T>
+struct Partials {
+  using value = T;
+  const T* data;
+  template <int V>
+  __device__ __forceinline__ void load(i64 at, value (&v)[V]) const {
+    v[0] = data[at];
+  }
+};
+template <class R>
+struct Merge : R {
+  using State = typename R::State;
+  static __device__ __forceinline__ void add(State& s, const State& v, i64) { s = R::merge(s, v); }
+};
+
+// Not inlined: divisions are long, and this is called in many places.
+static __device__ __noinline__ i64 place_of_many(const Strides& s, i64 i) {
+  return i < (1ll << 31) ? s.offset(static_cast<unsigned>(i)) : s.offset(i);
+}
+__device__ __forceinline__ i64 place(const Strides& s, i64 i) {
+  if (s.rank <= 1) return s.rank == 1 ? i * s.stride[0] : 0;
+  return place_of_many(s, i);
+}
+
+template <class T>
+__device__ __forceinline__ T shuffle_down(T v, int by, int width) {
+  static_assert(sizeof(T) % 4 == 0);
+  int word[sizeof(T) / 4];
+  memcpy(word, &v, sizeof(T));
+#pragma unroll
+  for (int& w : word) w = __shfl_down_sync(0xffffffffu, w, by, width);
+  memcpy(&v, word, sizeof(T));
+  return v;
+}
+
+constexpr int reduce_block = 256;
+
+// add(unit) for units first, first + step, … below end, with their offsets.
+template <class F>
+__device__ __forceinline__ void stride_over(const Strides& s, i64 first, i64 end, i64 step, F add) {
+  if (s.rank <= 1) {
+    const i64 stride = s.rank == 1 ? s.stride[0] : 0;
+#pragma unroll 4
+    for (i64 u = first; u < end; u += step) add(u, u * stride);
+  } else {
+#pragma unroll 2
+    for (i64 u = first; u < end; u += step) add(u, place(s, u));
+  }
+}
+
+template <class R, int V, class Source>
+__device__ __forceinline__ void add_pack(typename R::State (&a)[V], const Source& x, i64 at, i64 index) {
+  typename Source::value v[V];
+  x.template load<V>(at, v);
+#pragma unroll
+  for (int e = 0; e < V; ++e) R::add(a[e], v[e], index + e);
+}
+
+// A group of threads for each piece of each row. `reduced` counts packs of V; what is left over of a row
+// that is no multiple of V, which then lies in one piece, goes to the last piece.
+template <class R, class Source, int V>
+__global__ void __launch_bounds__(reduce_block)
+    reduce_rows(Source x, const __grid_constant__ Walk w, Results<R> out) {
+  using State = typename R::State;
+  __shared__ __align__(16) unsigned char of_warps[reduce_block / 32 * sizeof(State)];
+  State* of_warp = reinterpret_cast<State*>(of_warps);  // without constructors
+  const int group = w.group, per_block = reduce_block / group, lane = threadIdx.x % group;
+  const i64 jobs = w.outs * w.splits, packs = w.count / V;
+  for (i64 first = i64(blockIdx.x) * per_block; first < jobs; first += i64(gridDim.x) * per_block) {
+    const i64 job = first + threadIdx.x / group;
+    State a[V];
+#pragma unroll
+    for (int e = 0; e < V; ++e) a[e] = R::init();
+    const i64 o = w.splits == 1 ? job : job / w.splits, s = job - o * w.splits;
+    if (job < jobs) {
+      const i64 base = place(w.kept, o);
+      const i64 begin = w.splits == 1 ? 0 : packs * s / w.splits;
+      const i64 end = w.splits == 1 ? packs : packs * (s + 1) / w.splits;
+      stride_over(w.reduced, begin + lane, end, group,
+                  [&](i64 u, i64 at) { add_pack<R, V>(a, x, base + at, u * V); });
+      if (V > 1 && s == w.splits - 1)
+        for (i64 i = packs * V + lane; i < w.count; i += group) {
+          typename Source::value v[1];
+          x.template load<1>(base + i, v);
+          R::add(a[0], v[0], i);
+        }
+    }
+#pragma unroll
+    for (int half = V / 2; half > 0; half /= 2)
+#pragma unroll
+      for (int e = 0; e < half; ++e) a[e] = R::merge(a[e], a[e + half]);
+    State total = a[0];
+    const int width = group < 32 ? group : 32;
+    for (int by = width / 2; by > 0; by /= 2) total = R::merge(total, shuffle_down(total, by, width));
+    if (group > 32) {
+      if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = total;
+      __syncthreads();
+      if (threadIdx.x == 0)
+        for (int k = 1; k < reduce_block / 32; ++k) total = R::merge(total, of_warp[k]);
+      __syncthreads();
+    }
+    if (lane != 0 || job >= jobs) continue;
+    if (out.partial)
+      out.partial[job] = total;
+    else
+      out.put(place(w.kept_out, o), total);
+  }
+}
+
+// Blocks of blockDim.x packs of columns by blockDim.y threads that share their rows.
+template <class R, class Source, int V>
+__global__ void __launch_bounds__(1024)
+    reduce_columns(Source x, const __grid_constant__ Walk w, Results<R> out) {
+  using State = typename R::State;
+  extern __shared__ __align__(16) unsigned char shared[];
+  State* of_thread = reinterpret_cast<State*>(shared);  // [blockDim.y, blockDim.x]
+  const int tx = blockDim.x, ty = blockDim.y, own = threadIdx.y * tx + threadIdx.x;
+  const i64 blocks = (w.outs + tx - 1) / tx * w.splits;
+  for (i64 b = blockIdx.x; b < blocks; b += gridDim.x) {
+    const i64 o = b / w.splits * tx + threadIdx.x, s = b % w.splits;
+    State a[V];
+#pragma unroll
+    for (int e = 0; e < V; ++e) a[e] = R::init();
+    if (o < w.outs) {
+      const i64 base = place(w.kept, o);
+      stride_over(w.reduced, w.count * s / w.splits + threadIdx.y, w.count * (s + 1) / w.splits, ty,
+                  [&](i64 r, i64 at) {
+                    typename Source::value v[V];
+                    x.template load<V>(base + at, v);
+#pragma unroll
+                    for (int e = 0; e < V; ++e) R::add(a[e], v[e], r);
+                  });
+    }
+    const i64 to = o < w.outs && !out.partial ? place(w.kept_out, o) : 0;
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      if (ty > 1) {
+        of_thread[own] = a[e];
+        __syncthreads();
+        for (int half = ty / 2; half > 0; half /= 2) {
+          if (threadIdx.y < half) of_thread[own] = R::merge(of_thread[own], of_thread[own + half * tx]);
+          __syncthreads();
+        }
+        a[e] = of_thread[own];
+        __syncthreads();
+      }
+      if (threadIdx.y > 0 || o >= w.outs) continue;
+      if (out.partial)
+        out.partial[(s * w.outs + o) * V + e] = a[e];
+      else
+        out.put(to + e * w.out_step, a[e]);
+    }
+  }
+}
+
+// ---- on the host ----
+
+struct ReduceAxis {
+  i64 size, in, out;
+};
+
+// How a reduction is walked over and cut; depends on shapes, strides and the GPU only.
+struct ReducePlan {
+  ReduceAxis kept[max_rank], reduced[max_rank];  // outermost first, merged
+  int kept_rank = 0, reduced_rank = 0;
+  i64 outs = 1, count = 1, splits = 1;
+  bool columns;
+
+  // `ordered`: elements are numbered row-major; otherwise axes are put into the order of memory.
+  ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool keepdim, bool ordered, const Gpu& gpu);
+};
+
+Walk walk_of(const ReducePlan& p, int pack, bool columns);
+// Whether packs of so many elements can be read: every step over them is a whole number of packs.
+bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size);
+
+inline dim3 column_block(i64 count, i64 outs) {
+  unsigned ty = 1;
+  while (ty < 8 && i64(ty) * 8 <= count) ty *= 2;
+  while (ty >= 8 && ty < 32 && outs <= 4096 && i64(ty) * 8 <= count) ty *= 2;
+  return dim3(ty > 8 ? 32 : reduce_block / ty, ty);
+}
+
+inline int row_group(i64 count) {
+  int group = 1;
+  while (group < 32 && group * 4 < count) group *= 2;
+  return count >= 2048 ? reduce_block : group;
+}
+
+template <class R, int V, class Source>
+void launch_rows(const Stream& s, const Source& x, Walk w, const Results<R>& out) {
+  w.group = row_group(w.count / w.splits);
+  reduce_rows<R, Source, V>
+      <<<blocks_for(w.outs * w.splits, reduce_block / w.group), reduce_block, 0, s.stream>>>(x, w, out);
+}
+template <class R, int V, class Source>
+void launch_columns(const Stream& s, const Source& x, const Walk& w, const Results<R>& out) {
+  const dim3 block = column_block(w.count / w.splits, w.outs);
+  const std::size_t shared = block.y > 1 ? block.x * block.y * sizeof(typename R::State) : 0;
+  reduce_columns<R, Source, V>
+      <<<blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block, shared, s.stream>>>(x, w, out);
+}
+
+// The second launch: `parts` states of each of n results, part p of result i at partial[p·part + i·result].
+template <class R>
+void merge_partials(const Stream& s, const typename R::State* partial, i64 n, i64 parts, i64 part, i64 result,
+                    const Strides& to, const Results<R>& out) {
+  using State = typename R::State;
+  Walk w{};
+  w.kept.rank = w.reduced.rank = 1;
+  w.kept.size[0] = n, w.kept.stride[0] = result;
+  w.reduced.size[0] = parts, w.reduced.stride[0] = part;
+  w.kept_out = to;
+  w.outs = n, w.count = parts, w.splits = 1;
+  const Results<Merge<R>> put{nullptr, out.data, out.type, out.divisor, out.flip};
+  if (part == 1)
+    launch_rows<Merge<R>, 1>(s, Partials<State>{partial}, w, put);
+  else
+    launch_columns<Merge<R>, 1>(s, Partials<State>{partial}, w, put);
+}
+
+template <class R>
+std::size_t partial_bytes(const ReducePlan& p) {
+  return p.splits == 1 ? 0 : static_cast<std::size_t>(p.outs * p.splits) * sizeof(typename R::State);
+}
+
+template <class R, int pack, class Source>
+void reduce(const Stream& s, const ReducePlan& p, const Source& x, Results<R> out) {
+  const bool packs =
+      pack > 1 && takes_packs(p, x.data, pack, static_cast<int>(sizeof(typename Source::storage)));
+  const Walk w = walk_of(p, packs ? pack : 1, p.columns);
+  const Walk one = walk_of(p, 1, p.columns);
+  if (p.splits > 1) out.partial = reinterpret_cast<typename R::State*>(s.workspace);
+  if (p.columns)
+    packs ? launch_columns<R, pack>(s, x, w, out) : launch_columns<R, 1>(s, x, w, out);
+  else
+    packs ? launch_rows<R, pack>(s, x, w, out) : launch_rows<R, 1>(s, x, w, out);
+  if (p.splits == 1) return;
+  const auto* partial = out.partial;
+  out.partial = nullptr;
+  if (p.columns)
+    merge_partials<R>(s, partial, p.outs, p.splits, p.outs, 1, one.kept_out, out);
+  else
+    merge_partials<R>(s, partial, p.outs, p.splits, 1, p.splits, one.kept_out, out);
+}
+
+}  // namespace tg::cuda

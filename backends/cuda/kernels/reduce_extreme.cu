@@ -1,0 +1,100 @@
+// max, min, argmax and argmin over any axes. A NaN counts as the extreme; of equal elements argmax and argmin
+// name the first, counted row-major over the reduced axes.
+#include "backends/cuda/kernels/reduce.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+// Whether a is the maximum rather than b.
+template <class C>
+__device__ __forceinline__ bool beats(C a, C b) {
+  if constexpr (std::is_same_v<C, i64>)
+    return a > b;
+  else
+    return a > b || (a != a && b == b);
+}
+template <class C>
+__device__ __forceinline__ C least() {
+  if constexpr (std::is_same_v<C, i64>)
+    return LLONG_MIN;
+  else
+    return static_cast<C>(-__builtin_huge_val());
+}
+
+template <class C>
+struct Max {
+  using State = C;
+  static __device__ __forceinline__ C init() { return least<C>(); }
+  static __device__ __forceinline__ C merge(C a, C b) { return beats(b, a) ? b : a; }
+  static __device__ __forceinline__ void add(C& s, C v, i64) { s = merge(s, v); }
+  static __device__ __forceinline__ C finish(C s) { return s; }
+};
+
+template <class C>
+struct Place {
+  struct State {
+    C value;
+    i64 index;
+  };
+  static __device__ __forceinline__ State init() { return {least<C>(), LLONG_MAX}; }
+  static __device__ __forceinline__ State merge(const State& a, const State& b) {
+    const bool second = beats(b.value, a.value) || (!beats(a.value, b.value) && b.index < a.index);
+    return second ? b : a;
+  }
+  static __device__ __forceinline__ void add(State& s, C v, i64 i) { s = merge(s, {v, i}); }
+  static __device__ __forceinline__ i64 finish(const State& s) { return s.index; }
+};
+
+// Elements, turned round for minima.
+template <class Source>
+struct Flipped : Source {
+  bool flip;
+  template <int V>
+  __device__ __forceinline__ void load(i64 at, typename Source::value (&v)[V]) const {
+    Source::load(at, v);
+#pragma unroll
+    for (int e = 0; e < V; ++e) v[e] = flip ? flipped(v[e]) : v[e];
+  }
+};
+
+ReducePlan plan_of(const Call& c, bool ordered) {
+  const auto& a = c.attrs->as<ReduceAttrs>();
+  return ReducePlan(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, ordered, c.gpu);
+}
+
+template <template <class> class R, bool packs>
+void run(const Stream& s, const Call& c, bool minimum) {
+  const ReducePlan p = plan_of(c, !packs);
+  if (p.outs == 0) return;
+  const Arg &x = c.in[0], &y = c.out[0];
+  const bool flip = minimum && packs;  // places stay what they are
+  if (!is_float(x.dtype))
+    return reduce<R<i64>, 1>(s, p, Flipped<Integers>{{x.data, x.dtype}, minimum},
+                             {nullptr, y.data, y.dtype, 1, flip});
+  with_float(x.dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    reduce<R<compute_t<S>>, packs ? pack_of<S> : 1>(
+        s, p, Flipped<Elements<S>>{{reinterpret_cast<const S*>(x.data)}, minimum},
+        {nullptr, y.data, y.dtype, 1, flip});
+  });
+}
+
+std::size_t value_workspace(const Call& c) {
+  return partial_bytes<Max<i64>>(plan_of(c, false));
+}
+std::size_t place_workspace(const Call& c) {
+  return partial_bytes<Place<i64>>(plan_of(c, true));
+}
+
+}  // namespace
+
+const Kernel max_kernel{[](const Stream& s, const Call& c) { run<Max, true>(s, c, false); },
+                        &value_workspace};
+const Kernel min_kernel{[](const Stream& s, const Call& c) { run<Max, true>(s, c, true); }, &value_workspace};
+const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run<Place, false>(s, c, false); },
+                           &place_workspace};
+const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run<Place, false>(s, c, true); },
+                           &place_workspace};
+
+}  // namespace tg::cuda

@@ -1,0 +1,99 @@
+// How reductions are walked over and cut into pieces.
+#include "backends/cuda/kernels/reduce.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+struct List {
+  ReduceAxis* axis;
+  int& rank;
+  void push(ReduceAxis a) {
+    if (a.size != 1) axis[rank++] = a;
+  }
+  void sort() {
+    std::stable_sort(axis, axis + rank, [](const ReduceAxis& a, const ReduceAxis& b) { return a.in > b.in; });
+  }
+  // Makes one axis of two neighbours where the outer one steps over the inner one whole.
+  void merge() {
+    int n = 0;
+    for (int i = 0; i < rank; ++i) {
+      const ReduceAxis a = axis[i];
+      if (n > 0 && axis[n - 1].in == a.in * a.size && axis[n - 1].out == a.out * a.size)
+        axis[n - 1] = {axis[n - 1].size * a.size, a.in, a.out};
+      else
+        axis[n++] = a;
+    }
+    rank = n;
+  }
+};
+
+constexpr i64 most_splits = 1024;
+
+}  // namespace
+
+ReducePlan::ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool keepdim, bool ordered,
+                       const Gpu& gpu) {
+  List kept_list{kept, kept_rank}, reduced_list{reduced, reduced_rank};
+  for (int i = 0, o = 0; i < x.rank(); ++i) {
+    const bool is_reduced = axes.contains(i);
+    if (is_reduced) {
+      reduced_list.push({x.shape[i], x.strides[i], 0});
+      count *= x.shape[i];
+    } else {
+      kept_list.push({x.shape[i], x.strides[i], y.strides[o]});
+      outs *= x.shape[i];
+    }
+    o += !is_reduced || keepdim;
+  }
+  kept_list.sort(), kept_list.merge();
+  if (!ordered) reduced_list.sort();
+  reduced_list.merge();
+  i64 step = -1;  // the smallest of the reduced axes
+  for (int a = 0; a < reduced_rank; ++a) step = step < 0 ? reduced[a].in : std::min(step, reduced[a].in);
+  columns = kept_rank > 0 && (reduced_rank == 0 || kept[kept_rank - 1].in < step);
+  if (outs == 0) return;
+  // Eight blocks for each multiprocessor, unless that makes pieces too short to be worth a second launch.
+  const i64 wanted = 8ll * gpu.processors;
+  const i64 blocks = columns ? (outs + 127) / 128 : outs, shortest = columns ? 64 : 4096;
+  splits = std::min({(wanted + blocks - 1) / blocks, (count + shortest - 1) / shortest, most_splits});
+  splits = std::max<i64>(splits, 1);
+}
+
+Walk walk_of(const ReducePlan& p, int pack, bool columns) {
+  Walk w{};
+  w.kept.rank = w.kept_out.rank = p.kept_rank, w.reduced.rank = p.reduced_rank;
+  for (int a = 0; a < p.kept_rank; ++a) {
+    w.kept.size[a] = w.kept_out.size[a] = p.kept[a].size;
+    w.kept.stride[a] = p.kept[a].in, w.kept_out.stride[a] = p.kept[a].out;
+  }
+  for (int a = 0; a < p.reduced_rank; ++a)
+    w.reduced.size[a] = p.reduced[a].size, w.reduced.stride[a] = p.reduced[a].in;
+  w.outs = p.outs, w.count = p.count, w.splits = p.splits;
+  const int inner = (columns ? p.kept_rank : p.reduced_rank) - 1;
+  w.out_step = columns ? w.kept_out.stride[inner] : 0;
+  if (pack == 1) return w;
+  if (columns) {
+    w.outs /= pack;
+    w.kept.size[inner] /= pack, w.kept_out.size[inner] /= pack;
+    w.kept.stride[inner] *= pack, w.kept_out.stride[inner] *= pack;
+  } else {
+    w.reduced.size[inner] /= pack, w.reduced.stride[inner] *= pack;
+  }
+  return w;
+}
+
+bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size) {
+  if (p.outs * p.count == 0 || (p.columns ? p.kept_rank : p.reduced_rank) == 0) return false;
+  const ReduceAxis* inner = p.columns ? &p.kept[p.kept_rank - 1] : &p.reduced[p.reduced_rank - 1];
+  // A row in one piece may end with less than a pack.
+  const bool whole = inner->size % pack == 0 || (!p.columns && p.reduced_rank == 1);
+  bool fits = inner->in == 1 && inner->size >= pack && whole &&
+              reinterpret_cast<std::uintptr_t>(data) % (static_cast<std::size_t>(pack) * element_size) == 0;
+  for (int a = 0; a < p.kept_rank; ++a) fits = fits && (p.kept + a == inner || p.kept[a].in % pack == 0);
+  for (int a = 0; a < p.reduced_rank; ++a)
+    fits = fits && (p.reduced + a == inner || p.reduced[a].in % pack == 0);
+  return fits;
+}
+
+}  // namespace tg::cuda

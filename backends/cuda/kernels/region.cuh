@@ -1,0 +1,142 @@
+// A region that several operands go through together, any strides each, and copies between such regions.
+#pragma once
+
+#include <initializer_list>
+
+#include "backends/cuda/kernels/elements.cuh"
+
+namespace tg::cuda {
+
+// Axes from outermost to innermost, neighbours merged where every operand steps over the inner one whole.
+// Strides are counted in elements, or in units of several once the region is grouped.
+template <int N>
+struct Region {
+  int rank = 0;
+  i64 numel = 1;
+  i64 size[max_rank];
+  i64 stride[max_rank][N];
+
+  // Appends an inner axis.
+  void axis(i64 n, std::initializer_list<std::int64_t> steps) {
+    numel *= n;
+    if (n == 1) return;
+    const std::int64_t* step = steps.begin();
+    bool merges = rank > 0;
+    for (int k = 0; merges && k < N; ++k) merges = stride[rank - 1][k] == n * step[k];
+    if (!merges) size[rank++] = 1;
+    size[rank - 1] *= n;
+    for (int k = 0; k < N; ++k) stride[rank - 1][k] = step[k];
+  }
+
+  // How many neighbours along the innermost axis, at most `most` (a power of two), all operands can take at
+  // once: they lie side by side from aligned addresses on. `step`: a further distance between addresses.
+  int vector(int most, const std::size_t (&bytes)[N], const void* const (&address)[N], i64 step = 0) const {
+    for (int v = rank > 0 ? most : 1; v > 1; v /= 2) {
+      bool fits = size[rank - 1] % v == 0 && step % v == 0;
+      for (int k = 0; fits && k < N; ++k) {
+        fits = stride[rank - 1][k] == 1 &&
+               reinterpret_cast<std::uintptr_t>(address[k]) % (bytes[k] * static_cast<std::size_t>(v)) == 0;
+        for (int a = 0; fits && a + 1 < rank; ++a) fits = stride[a][k] % v == 0;
+      }
+      if (fits) return v;
+    }
+    return 1;
+  }
+  // From elements to units of v of them along the innermost axis.
+  void group(int v) {
+    if (v == 1) return;
+    numel /= v;
+    size[rank - 1] /= v;
+    for (int a = 0; a + 1 < rank; ++a)
+      for (int k = 0; k < N; ++k) stride[a][k] /= v;
+  }
+
+  // Where place i of the region lies in each operand. I: unsigned where it fits, which is several times as
+  // fast as unsigned long long.
+  template <class I>
+  __device__ __forceinline__ void offsets(I i, i64 (&at)[N]) const {
+    for (int k = 0; k < N; ++k) at[k] = 0;
+    for (int a = rank - 1; a >= 0; --a) {
+      I x = i;
+      if (a > 0) {
+        i /= static_cast<I>(size[a]);
+        x -= i * static_cast<I>(size[a]);
+      }
+      for (int k = 0; k < N; ++k) at[k] += static_cast<i64>(x) * stride[a][k];
+    }
+  }
+};
+
+template <class I>
+__device__ __forceinline__ i64 offset_in(const Region<1>& r, I i) {
+  i64 at[1];
+  r.offsets(i, at);
+  return at[0];
+}
+
+// A whole operand, row-major.
+inline Region<1> region_of(const Layout& l) {
+  Region<1> r;
+  for (int a = 0; a < l.rank(); ++a) r.axis(l.shape[a], {l.strides[a]});
+  return r;
+}
+
+// Calls f with a null pointer of a type of so many bytes: elements, and units of them up to 16 bytes.
+template <class F>
+void with_element(std::size_t bytes, F&& f) {
+  switch (bytes) {
+    case 1:
+      return f(static_cast<unsigned char*>(nullptr));
+    case 2:
+      return f(static_cast<unsigned short*>(nullptr));
+    case 4:
+      return f(static_cast<unsigned*>(nullptr));
+    default:
+      return f(static_cast<unsigned long long*>(nullptr));
+  }
+}
+template <class F>
+void with_unit(std::size_t bytes, F&& f) {
+  if (bytes == 16) return f(static_cast<uint4*>(nullptr));
+  with_element(bytes, f);
+}
+// Calls f with a null pointer of the type that counts to n, and past it by less than a block.
+template <class F>
+void with_count(i64 n, F&& f) {
+  if (n < (i64{1} << 31)) return f(static_cast<unsigned*>(nullptr));
+  f(static_cast<unsigned long long*>(nullptr));
+}
+
+// Indices, i64 or i32.
+struct Indices {
+  const std::byte* data;
+  bool wide;
+
+  explicit Indices(const Arg& a) : data(a.data), wide(a.dtype == DType::i64) {}
+  __device__ __forceinline__ i64 operator[](i64 at) const {
+    return wide ? reinterpret_cast<const i64*>(data)[at] : i64{reinterpret_cast<const int*>(data)[at]};
+  }
+};
+
+__device__ __forceinline__ bool is_within(i64 index, i64 size) {
+  return static_cast<unsigned long long>(index) < static_cast<unsigned long long>(size);
+}
+
+// V elements read and written together.
+template <class S, int V>
+struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Unit {
+  S at[V];
+};
+
+inline constexpr int threads_per_block = 256;  // of launches with a thread for each element or unit
+
+// Number of this thread among all of the launch.
+template <class I>
+__device__ __forceinline__ I thread_number() {
+  return static_cast<I>(blockIdx.x) * threads_per_block + threadIdx.x;
+}
+
+// to = from: the same shape and dtype, any strides; none of it may overlap.
+void copy(const Stream& s, const Arg& to, const Arg& from);
+
+}  // namespace tg::cuda

@@ -1,0 +1,240 @@
+// Tiles of 16-bit numbers for kernels on tensor cores (mma.sync, sm_80 and later): in shared memory, as
+// operands in registers, and as sums in registers. A warp holds 16·n rows; everything here is done by a whole
+// warp, but load_rows, which the block does together.
+//
+// In registers, lane l = 4·g + t of a warp holds of each 8 × 8 part the elements (g, 2t) and (g, 2t + 1).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace tg::cuda::tiles {
+
+using u32 = std::uint32_t;
+
+__device__ __forceinline__ int lane_id() {
+  return threadIdx.x % 32;
+}
+
+// ---- shared memory ----
+
+// [rows, columns], columns a multiple of 16. Pieces of 8 elements are permuted within a row so that 8 rows of
+// one column of pieces lie in different banks.
+template <int Columns>
+struct SharedTile {
+  static constexpr int columns = Columns, pieces = Columns / 8;
+  u32 base;  // shared address in bytes
+
+  __device__ static constexpr int permuted(int row, int piece) {
+    constexpr int mask = pieces % 8 == 0 ? 7 : pieces % 4 == 0 ? 3 : 1;
+    constexpr int shift = pieces % 8 == 0 ? 0 : pieces % 4 == 0 ? 1 : 2;
+    return piece ^ ((row >> shift) & mask);
+  }
+  __device__ u32 address(int row, int piece) const {
+    return base + (row * pieces + permuted(row, piece)) * 16;
+  }
+  // The same for row0 + row and pair·2 + piece with row0 a multiple of 8 and piece 0 or 1, so that a lane's
+  // part is made once for all row0 and pairs. Tiles begin at multiples of 256 bytes.
+  __device__ __forceinline__ u32 address(int row0, int row, int pair, int piece) const {
+    if constexpr ((pieces & (pieces - 1)) == 0) {
+      return ((base + (row * pieces + permuted(row, piece)) * 16) ^ (pair * 32)) + row0 * (pieces * 16);
+    } else {
+      return base + (row0 + row) * (pieces * 16) + (permuted(row, piece) ^ (2 * pair)) * 16;
+    }
+  }
+  static constexpr int bytes(int rows) { return rows * Columns * 2; }
+};
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously; rows outside [from, to)
+// and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, size is a multiple of 8.
+template <int Rows, int Threads, int Columns, class S>
+__device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
+                                          int from, int to, int size) {
+  constexpr int pieces = Columns / 8, all = Rows * pieces;
+  const auto copy = [&](u32 to_address, const S* source, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_address),
+                 "l"(there ? source : data), "r"(there ? 16 : 0));
+  };
+  if constexpr (Threads % (8 * pieces) == 0) {  // a thread keeps to its piece and its row modulo 8
+    constexpr int step = Threads / pieces;
+    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    const S* source = data + row * stride + piece * 8;
+    const bool inside = piece * 8 < size;
+    const u32 address = tile.address(row, piece);
+#pragma unroll
+    for (int n = 0; n < Rows / step; ++n) {
+      const int at = row0 + n * step;
+      copy(address + n * step * pieces * 16, source + at * stride,
+           inside && at + row >= from && at + row < to);
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < (all + Threads - 1) / Threads; ++n) {
+      const int at = n * Threads + threadIdx.x, row = at / pieces, piece = at % pieces;
+      if (all % Threads != 0 && at >= all) break;
+      copy(tile.address(row, piece), data + (row0 + row) * stride + piece * 8,
+           row0 + row >= from && row0 + row < to && piece * 8 < size);
+    }
+  }
+}
+__device__ __forceinline__ void commit() {
+  asm volatile("cp.async.commit_group;");
+}
+template <int Pending>
+__device__ __forceinline__ void wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending));
+}
+
+// ---- operands of a product ----
+
+struct Left {  // 16 rows × 16
+  u32 x[4];
+};
+struct Right {  // 16 × 16 columns
+  u32 x[4];
+};
+
+__device__ __forceinline__ void ldmatrix(u32 (&x)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void ldmatrix_transposed(u32 (&x)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address));
+}
+
+// tile[row0 … +16][16·k … +16]
+template <int C>
+__device__ __forceinline__ Left left(SharedTile<C> tile, int row0, int k) {
+  const int l = lane_id();
+  Left a;
+  ldmatrix(a.x, tile.address(row0, l % 16, k, l / 16));
+  return a;
+}
+// The transpose of tile[column0 … +16][16·k … +16]: products of rows with rows.
+template <int C>
+__device__ __forceinline__ Right right_of_rows(SharedTile<C> tile, int column0, int k) {
+  const int l = lane_id();
+  Right b;
+  ldmatrix(b.x, tile.address(column0, l / 16 * 8 + l % 8, k, l / 8 % 2));
+  return b;
+}
+// tile[16·k … +16][16·column … +16]
+template <int C>
+__device__ __forceinline__ Right right(SharedTile<C> tile, int k, int column) {
+  const int l = lane_id();
+  Right b;
+  ldmatrix_transposed(b.x, tile.address(k * 16, l % 16, column, l / 16));
+  return b;
+}
+
+// ---- sums ----
+
+// 16 rows × 8·Parts columns of f32.
+template <int Parts>
+struct Sums {
+  float x[Parts][4];  // rows g, g, g + 8, g + 8; columns 2t, 2t + 1 of each part
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (auto& part : x)
+#pragma unroll
+      for (float& e : part) e = 0;
+  }
+};
+
+__device__ __forceinline__ void mma_part(float (&c)[4], const Left& a, u32 b0, u32 b1, __nv_bfloat16) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_part(float (&c)[4], const Left& a, u32 b0, u32 b1, __half) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+}
+// c[16·column … +16] += a·b, numbers of type S.
+template <class S, int Parts>
+__device__ __forceinline__ void mma(Sums<Parts>& c, int column, const Left& a, const Right& b) {
+  mma_part(c.x[2 * column], a, b.x[0], b.x[1], S());
+  mma_part(c.x[2 * column + 1], a, b.x[2], b.x[3], S());
+}
+
+__device__ __forceinline__ u32 pack(float low, float high, __nv_bfloat16) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ __forceinline__ u32 pack(float low, float high, __half) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// Columns 16·k … +16 of sums as the left operand of the next product: the layouts are the same.
+template <class S, int Parts>
+__device__ __forceinline__ Left left(const Sums<Parts>& c, int k) {
+  const auto& a = c.x[2 * k];
+  const auto& b = c.x[2 * k + 1];
+  return {{pack(a[0], a[1], S()), pack(a[2], a[3], S()), pack(b[0], b[1], S()), pack(b[2], b[3], S())}};
+}
+
+// Rows over all lanes that share them.
+__device__ __forceinline__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- back to global memory ----
+
+// Writes 16 rows of sums, rounded, to rows row0 … of a matrix [rows, size] with rows as load_rows wants them,
+// passing through rows tile_row0 … of a tile that this warp alone uses.
+template <class S, int Parts, int C>
+__device__ __forceinline__ void store_rows(const Sums<Parts>& c, SharedTile<C> tile, int tile_row0, S* data,
+                                           long long stride, int row0, int rows, int size) {
+  const int l = lane_id(), g = l / 4, t = l % 4;
+  __syncwarp();
+#pragma unroll
+  for (int p = 0; p < Parts; ++p) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(tile.address(tile_row0 + g, p) + 4 * t),
+                 "r"(pack(c.x[p][0], c.x[p][1], S()))
+                 : "memory");
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(tile.address(tile_row0 + g + 8, p) + 4 * t),
+                 "r"(pack(c.x[p][2], c.x[p][3], S()))
+                 : "memory");
+  }
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < Parts / 2; ++n) {  // 16·Parts pieces by 32 lanes
+    const int at = n * 32 + l, row = at / Parts, piece = at % Parts;
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(tile.address(tile_row0 + row, piece))
+                 : "memory");
+    if (row0 + row < rows && piece * 8 < size)
+      *reinterpret_cast<uint4*>(data + (row0 + row) * stride + piece * 8) = v;
+  }
+}
+
+}  // namespace tg::cuda::tiles

@@ -1,0 +1,309 @@
+// matmul: C = A·B, or A·B + D, by cuBLASLt. It counts columns first, so it is given Cᵀ = Bᵀ·Aᵀ; a transposed
+// operand is a flag, a broadcast one a batch stride of 0.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "backends/cuda/algorithms.h"
+#include "backends/cuda/check.h"
+#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/matmul.h"
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace tg::cuda {
+
+namespace {
+
+void check_lt(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError(std::string("[matmul] ") + what + ": " + cublasLtGetStatusString(status));
+}
+
+cublasLtHandle_t handle() {
+  static cublasLtHandle_t h = [] {
+    cublasLtHandle_t made;
+    check_lt(cublasLtCreate(&made), "starting cuBLASLt");
+    return made;
+  }();
+  return h;
+}
+
+cudaDataType_t type_of(DType t) {
+  return t == f64 ? CUDA_R_64F : t == f32 ? CUDA_R_32F : t == bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// A matrix [rows, columns] of a batch, row i at data + i·row, its elements `col` apart.
+struct Matrix {
+  std::int64_t rows, columns, row, col;
+  bool row_major() const { return (col == 1 || columns == 1) && (row >= columns || rows == 1); }
+  bool column_major() const { return (row == 1 || rows == 1) && (col >= rows || columns == 1); }
+};
+
+// The last two axes of x, and the strides of its leading axes as seen from the product's.
+struct View {
+  Matrix matrix;
+  std::array<std::int64_t, max_rank> batch{};
+};
+View view_of(const Arg& x, const Shape& out, std::int64_t rows, std::int64_t columns) {
+  const Layout& l = x.layout;
+  const int extra = out.size() - l.rank();
+  const auto stride = [&](int axis, std::int64_t wanted) {  // of the product's axis
+    const int own = axis - extra;
+    return own < 0 || (l.shape[own] == 1 && wanted != 1) ? std::int64_t{0} : l.strides[own];
+  };
+  View v{{rows, columns, stride(out.size() - 2, rows), stride(out.size() - 1, columns)}};
+  for (int a = 0; a + 2 < out.size(); ++a) v.batch[static_cast<std::size_t>(a)] = stride(a, out[a]);
+  return v;
+}
+
+struct Product {
+  std::int64_t m, n, k;
+  View a, b, c, d;
+  bool has_d;
+  std::vector<std::int64_t> batch;  // the leading axes
+};
+
+Product product_of(const Call& call) {
+  const Shape& out = call.out[0].layout.shape;
+  const int r = out.size();
+  Product p;
+  p.m = out[r - 2], p.n = out[r - 1];
+  p.k = call.in[0].layout.shape[call.in[0].layout.rank() - 1];
+  p.a = view_of(call.in[0], out, p.m, p.k);
+  p.b = view_of(call.in[1], out, p.k, p.n);
+  p.c = view_of(call.out[0], out, p.m, p.n);
+  p.has_d = call.in.size() == 3;
+  if (p.has_d) p.d = view_of(call.in[2], out, p.m, p.n);
+  for (int a = 0; a + 2 < r; ++a) p.batch.push_back(out[a]);
+  return p;
+}
+
+// Leading axes, neighbours merged where all operands step over the inner one whole. The innermost becomes the
+// strided batch of a call, the others are gone through by calls.
+void merge_batch(Product& p) {
+  View* views[] = {&p.a, &p.b, &p.c, &p.d};
+  std::size_t n = 0;
+  for (std::size_t a = 0; a < p.batch.size(); ++a) {
+    if (p.batch[a] == 1) continue;
+    bool merges = n > 0;
+    for (const View* v : views) merges = merges && v->batch[n - 1] == p.batch[a] * v->batch[a];
+    if (!merges) ++n;
+    p.batch[n - 1] = merges ? p.batch[n - 1] * p.batch[a] : p.batch[a];
+    for (View* v : views) v->batch[n - 1] = v->batch[a];
+  }
+  p.batch.resize(n);
+}
+
+struct Plan {
+  Product product;
+  bool own = false;   // by the kernel for any strides
+  bool bias = false;  // D is one row for all
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algo{};
+  std::size_t workspace = 0;
+
+  ~Plan() {
+    for (cublasLtMatrixLayout_t l : {a, b, c, d})
+      if (l) cublasLtMatrixLayoutDestroy(l);
+    if (desc) cublasLtMatmulDescDestroy(desc);
+  }
+};
+
+// Of a matrix as it lies in memory, columns first, with the batch of the innermost leading axis.
+cublasLtMatrixLayout_t layout_of(DType t, const Product& p, const View& v) {
+  const Matrix& m = v.matrix;
+  const bool rows = m.row_major();
+  cublasLtMatrixLayout_t l;
+  const std::int64_t ld = rows ? std::max(m.row, m.columns) : std::max(m.col, m.rows);
+  check_lt(cublasLtMatrixLayoutCreate(&l, type_of(t), static_cast<std::uint64_t>(rows ? m.columns : m.rows),
+                                      static_cast<std::uint64_t>(rows ? m.rows : m.columns), ld),
+           "a layout");
+  const auto count = static_cast<std::int32_t>(p.batch.empty() ? 1 : p.batch.back());
+  const std::int64_t stride = p.batch.empty() ? 0 : v.batch[p.batch.size() - 1];
+  check_lt(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+           "a layout");
+  check_lt(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                            sizeof stride),
+           "a layout");
+  return l;
+}
+
+constexpr std::size_t most_workspace = std::size_t{32} << 20;
+constexpr int candidates = 8;
+
+const void* one(DType t) {
+  static const double wide = 1;
+  static const float narrow = 1;
+  return t == f64 ? static_cast<const void*>(&wide) : &narrow;
+}
+const void* zero(DType t) {
+  static const double wide = 0;
+  static const float narrow = 0;
+  return t == f64 ? static_cast<const void*>(&wide) : &narrow;
+}
+
+// Everything that a choice of algorithm may depend on.
+std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
+  const Product& x = p.product;
+  Hasher h;
+  for (std::int64_t n : {x.m, x.n, x.k, static_cast<std::int64_t>(p.bias), static_cast<std::int64_t>(x.has_d),
+                         static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.out[0].dtype)})
+    h.add(static_cast<std::uint64_t>(n));
+  for (const View* v : {&x.a, &x.b, &x.c, &x.d}) {
+    if (v == &x.d && !x.has_d) continue;
+    h.add(static_cast<std::uint64_t>(v->matrix.row));
+    h.add(static_cast<std::uint64_t>(v->matrix.col));
+    for (std::size_t a = 0; a < x.batch.size(); ++a) h.add(static_cast<std::uint64_t>(v->batch[a]));
+  }
+  for (std::int64_t n : x.batch) h.add(static_cast<std::uint64_t>(n));
+  const auto alignment = [](const Arg& a) { return reinterpret_cast<std::uintptr_t>(a.data) % 256; };
+  for (const Arg& a : call.in) h.add(std::min<std::uint64_t>(alignment(a), 16));
+  h.add(std::min<std::uint64_t>(alignment(call.out[0]), 16));
+  return h.digest();
+}
+
+// The fastest of the algorithms found, by timing each on the operands' own memory, with an output of its own;
+// or the one that was chosen before.
+void choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
+            const std::array<std::uint64_t, 2>& key) {
+  const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
+    p.algo = r.algo, p.workspace = r.workspaceSize;
+  };
+  take(found[0]);
+  if (const auto known = known_algorithm(key, call.gpu)) {
+    for (const auto& r : found)
+      if (std::memcmp(&r.algo, &*known, sizeof r.algo) == 0) return take(r);
+  }
+  void *out = nullptr, *workspace = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t start = nullptr, end = nullptr;
+  const Layout& l = call.out[0].layout;
+  const DType t = call.out[0].dtype;
+  if (cudaMalloc(&out, static_cast<std::size_t>(l.extent()) * size_of(t)) == cudaSuccess &&
+      cudaMalloc(&workspace, most_workspace) == cudaSuccess) {
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+    check(cudaEventCreate(&start), "an event");
+    check(cudaEventCreate(&end), "an event");
+    float best = std::numeric_limits<float>::infinity();
+    for (const auto& r : found) {
+      const auto run = [&] {
+        return cublasLtMatmul(handle(), p.desc, one(t), call.in[1].data, p.b, call.in[0].data, p.a, zero(t),
+                              out, p.c, out, p.c, &r.algo, workspace, r.workspaceSize, stream);
+      };
+      if (run() != CUBLAS_STATUS_SUCCESS) continue;
+      for (int round = 0; round < 3; ++round) {
+        cudaEventRecord(start, stream);
+        for (int i = 0; i < 3; ++i) run();
+        cudaEventRecord(end, stream);
+        float ms = 0;
+        if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, start, end) != cudaSuccess)
+          break;
+        if (ms < best) best = ms, take(r);
+      }
+    }
+    keep_algorithm(key, call.gpu, p.algo);
+  }
+  if (start) cudaEventDestroy(start);
+  if (end) cudaEventDestroy(end);
+  if (stream) cudaStreamDestroy(stream);
+  cudaFree(out);
+  cudaFree(workspace);
+  cudaGetLastError();
+}
+
+std::shared_ptr<const void> plan(const Call& call) {
+  const auto made = std::make_shared<Plan>();
+  Plan& p = *made;
+  Product& x = p.product;
+  x = product_of(call);
+  merge_batch(x);
+  const DType t = call.out[0].dtype;
+  const auto lies_well = [](const View& v) { return v.matrix.row_major() || v.matrix.column_major(); };
+  p.bias = x.has_d && x.d.matrix.row == 0 && x.d.matrix.col == 1;
+  for (std::size_t a = 0; a < x.batch.size(); ++a) p.bias = p.bias && x.d.batch[a] == 0;
+  p.own = x.m == 0 || x.n == 0 || x.k == 0 || !lies_well(x.a) || !lies_well(x.b) || !x.c.matrix.row_major() ||
+          (x.has_d && !p.bias && !x.d.matrix.row_major());
+  if (p.own) return made;
+
+  const cublasComputeType_t compute = t == f64                ? CUBLAS_COMPUTE_64F
+                                      : t == f32 && call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                              : CUBLAS_COMPUTE_32F;
+  check_lt(cublasLtMatmulDescCreate(&p.desc, compute, t == f64 ? CUDA_R_64F : CUDA_R_32F), "a product");
+  const auto set = [&](cublasLtMatmulDescAttributes_t what, const auto& value) {
+    check_lt(cublasLtMatmulDescSetAttribute(p.desc, what, &value, sizeof value), "a product");
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, x.b.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, x.a.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
+  if (p.bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(t));
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(call.in[2].data));
+  }
+  p.b = layout_of(t, x, x.b), p.a = layout_of(t, x, x.a), p.c = layout_of(t, x, x.c);
+  p.d = layout_of(t, x, x.has_d && !p.bias ? x.d : x.c);
+
+  cublasLtMatmulPreference_t preference;
+  check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
+  cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
+                                       sizeof most_workspace);
+  const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const Arg& arg) {
+    std::uint32_t bytes = 256;
+    while (reinterpret_cast<std::uintptr_t>(arg.data) % bytes != 0) bytes /= 2;
+    cublasLtMatmulPreferenceSetAttribute(preference, what, &bytes, sizeof bytes);
+  };
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.in[1]);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.in[0]);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, x.has_d && !p.bias ? call.in[2] : call.out[0]);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, call.out[0]);
+  cublasLtMatmulHeuristicResult_t found[candidates];
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), p.desc, p.b, p.a, p.d, p.c,
+                                                               preference, candidates, found, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+    p.own = true;  // a shape or alignment that cuBLASLt has no kernel for
+    return made;
+  }
+  choose(p, call, std::span(found, static_cast<std::size_t>(count)), key_of(p, call));
+  return made;
+}
+
+std::size_t workspace(const Call& c) {
+  return static_cast<const Plan*>(c.plan)->workspace;
+}
+
+void launch(const Stream& s, const Call& call) {
+  const Plan& p = *static_cast<const Plan*>(call.plan);
+  const Product& x = p.product;
+  if (p.own) return multiply_strided(s, call);
+  const DType t = call.out[0].dtype;
+  const auto size = static_cast<std::int64_t>(size_of(t));
+  const bool adds = x.has_d && !p.bias;
+  std::int64_t calls = 1;
+  for (std::size_t a = 0; a + 1 < x.batch.size(); ++a) calls *= x.batch[a];
+  for (std::int64_t i = 0; i < calls; ++i) {
+    const auto at = [&](const Arg& arg, const View& v) {
+      std::int64_t offset = 0, rest = i;
+      for (std::size_t a = x.batch.size() < 2 ? 0 : x.batch.size() - 1; a-- > 0; rest /= x.batch[a])
+        offset += rest % x.batch[a] * v.batch[a];
+      return arg.data + offset * size;
+    };
+    std::byte* c = at(call.out[0], x.c);
+    const std::byte* d = adds ? at(call.in[2], x.d) : c;
+    check_lt(
+        cublasLtMatmul(handle(), p.desc, one(t), at(call.in[1], x.b), p.b, at(call.in[0], x.a), p.a,
+                       adds ? one(t) : zero(t), d, p.d, c, p.c, &p.algo, s.workspace, p.workspace, s.stream),
+        "multiplying");
+  }
+}
+
+}  // namespace
+
+const Kernel matmul_kernel{&launch, &workspace, &plan};
+
+}  // namespace tg::cuda

@@ -1,0 +1,87 @@
+// What pointwise ops compute, as CUDA C++ for the run-time compiler. The compute type T is double, float or
+// long long; truth is 1. NaN passes through minimum, maximum, abs and sign as it does on the CPU.
+#pragma once
+
+namespace tg::cuda {
+
+inline constexpr const char* pointwise_source = R"(
+typedef long long i64;
+struct bf16 { unsigned short bits; };
+struct f16 { unsigned short bits; };
+
+__device__ float widen(float x) { return x; }
+__device__ double widen(double x) { return x; }
+__device__ float widen(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+__device__ float widen(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+__device__ i64 widen(i64 x) { return x; }
+__device__ i64 widen(int x) { return x; }
+__device__ i64 widen(unsigned char x) { return x; }
+__device__ i64 widen(bool x) { return x; }
+
+template <class S> struct narrow { template <class T> static S of(T x) { return (S)x; } };
+template <> struct narrow<bool> { template <class T> static bool of(T x) { return x != T(0); } };
+template <> struct narrow<bf16> { template <class T> static bf16 of(T x) {
+  bf16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"((float)x)); return y; } };
+template <> struct narrow<f16> { template <class T> static f16 of(T x) {
+  f16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"((float)x)); return y; } };
+template <> struct narrow<unsigned char> { template <class T> static unsigned char of(T x) { return (unsigned char)(i64)x; } };
+
+template <class T> T op_add(T a, T b) { return a + b; }
+template <class T> T op_sub(T a, T b) { return a - b; }
+template <class T> T op_mul(T a, T b) { return a * b; }
+template <class T> T op_div(T a, T b) { return a / b; }
+template <class T> T op_pow(T a, T b) { return pow(a, b); }
+template <class T> T op_maximum(T a, T b) { return a != a ? a : a > b ? a : b; }
+template <class T> T op_minimum(T a, T b) { return a != a ? a : a < b ? a : b; }
+template <class T> T op_equal(T a, T b) { return T(a == b); }
+template <class T> T op_not_equal(T a, T b) { return T(a != b); }
+template <class T> T op_less(T a, T b) { return T(a < b); }
+template <class T> T op_less_equal(T a, T b) { return T(a <= b); }
+template <class T> T op_greater(T a, T b) { return T(a > b); }
+template <class T> T op_greater_equal(T a, T b) { return T(a >= b); }
+template <class T> T op_logical_and(T a, T b) { return T(a != T(0) && b != T(0)); }
+template <class T> T op_logical_or(T a, T b) { return T(a != T(0) || b != T(0)); }
+template <class T> T op_logical_not(T a) { return T(a == T(0)); }
+template <class T> T op_where(T a, T b, T c) { return a != T(0) ? b : c; }
+template <class T> T op_copy(T a) { return a; }
+template <class T> T op_contiguous(T a) { return a; }
+template <class T> T op_cast(T a) { return a; }
+template <class T> T op_cast_bool(T a) { return T(a != T(0)); }
+template <class T> T op_cast_i64(T a) { return trunc(a); }
+template <class T> T op_cast_bf16(T a) { return T(widen(narrow<bf16>::of(a))); }
+template <class T> T op_cast_f16(T a) { return T(widen(narrow<f16>::of(a))); }
+template <class T> T op_cast_f32(T a) { return T(float(a)); }
+template <class T> T op_neg(T a) { return -a; }
+template <class T> T op_abs(T a) { return a < T(0) ? -a : a == T(0) ? T(0) : a; }
+template <class T> T op_sign(T a) { return a > T(0) ? T(1) : a < T(0) ? T(-1) : a; }
+template <class T> T op_sqrt(T a) { return sqrt(a); }
+template <class T> T op_rsqrt(T a) { return T(1) / sqrt(a); }
+template <class T> T op_exp(T a) { return exp(a); }
+template <class T> T op_log(T a) { return log(a); }
+template <class T> T op_sin(T a) { return sin(a); }
+template <class T> T op_cos(T a) { return cos(a); }
+template <class T> T op_tanh(T a) { return tanh(a); }
+template <class T> T op_erf(T a) { return erf(a); }
+template <class T> T op_sigmoid(T a) { return T(1) / (T(1) + exp(-a)); }
+template <class T> T op_relu(T a) { return a < T(0) ? T(0) : a; }
+template <class T> T op_silu(T a) { return a / (T(1) + exp(-a)); }
+// v·σ(w) + σ(w)·(1 - σ(w))·…: the slope of v·σ(w) where v is w, or its derivative times x.
+template <class T> T slope_of(T v, T w) {
+  const T e = exp(-w), s = T(1) / (T(1) + e);
+  return s * (v * ((e < T(1e38) ? e : T(1e38)) * s) + T(1));
+}
+template <class T> T op_silu_slope(T a) { return slope_of(a, a); }
+__device__ float cdf(float x) { return normcdff(x); }
+__device__ double cdf(double x) { return normcdf(x); }
+template <class T> T op_gelu(T a) { const T x = a < T(-20) ? T(-20) : a; return x * cdf(x); }
+template <class T> T op_gelu_slope(T a) {
+  const T x = a < T(-20) ? T(-20) : a;
+  return x * T(0.39894228040143267794) * exp(x * x * T(-0.5)) + cdf(x);
+}
+template <class T> T twice_u(T x) { return T(1.59576912160573071176) * x * (x * x * T(0.044715) + T(1)); }
+template <class T> T twice_du(T x) { return T(1.59576912160573071176) * (x * x * T(3 * 0.044715) + T(1)); }
+template <class T> T op_gelu_tanh(T a) { return a * op_sigmoid(twice_u(a)); }
+template <class T> T op_gelu_tanh_slope(T a) { return slope_of(a * twice_du(a), twice_u(a)); }
+)";
+
+}  // namespace tg::cuda

@@ -1,0 +1,48 @@
+# The CUDA backend: built where nvcc is found, left out with a line that says so where it is not.
+# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90a, and PTX for what comes after.
+set(TILEGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set_property(CACHE TILEGRAD_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(TILEGRAD_HAS_CUDA OFF)
+if(TILEGRAD_CUDA STREQUAL "OFF")
+  message(STATUS "CUDA backend: off (TILEGRAD_CUDA=OFF)")
+  return()
+endif()
+
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(TILEGRAD_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TILEGRAD_CUDA is ON, but there is no nvcc on the PATH")
+  endif()
+  message(STATUS "CUDA backend: off (no nvcc found; the CUDA Toolkit 13 has it)")
+  return()
+endif()
+
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+endif()
+set(TILEGRAD_HAS_CUDA ON)
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+find_package(CUDAToolkit REQUIRED)
+message(STATUS "CUDA backend: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES})")
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
+set(CMAKE_CUDA_FLAGS_DEBUG "-O1 -g")
+
+file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp)
+file(GLOB TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/kernels/*.cu)
+add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_KERNELS})
+target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
+                       -Xcompiler=-fPIC --threads=0>)
+# Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
+set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
+set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF)
+# The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.
+target_link_libraries(tilegrad_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)
+target_sources(tilegrad PRIVATE $<TARGET_OBJECTS:tilegrad_cuda>)
+target_link_libraries(tilegrad PUBLIC CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc ${CMAKE_DL_LIBS})
+target_compile_definitions(tilegrad PRIVATE TILEGRAD_CUDA)
