@@ -10,7 +10,12 @@ namespace tg {
 
 namespace {
 constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
+
+Tensor logits_of(const Gpt& model, const Tensor& tokens, Precision precision) {
+  const Autocast autocast(tokens.graph(), precision);
+  return cast(model(tokens), f32);
 }
+}  // namespace
 
 std::int32_t sample_token(std::span<const float> logits, double temperature, double u) {
   std::int32_t best = -1;
@@ -35,12 +40,12 @@ std::int32_t sample_token(std::span<const float> logits, double temperature, dou
   return drawn;
 }
 
-Generator::Generator(const Gpt& model, int threads)
+Generator::Generator(const Gpt& model, int threads, Precision precision)
     : context_(model.config().context),
       vocabulary_(model.config().vocabulary),
       window_(graph_.input("tokens", {1, context_}, i32)),
-      logits_(cast(model(window_), f32)),
-      program_(compile(graph_, {logits_}, {.threads = threads})) {}
+      logits_(logits_of(model, window_, precision)),
+      program_(compile(graph_, {logits_}, {.threads = threads, .tf32 = precision == Precision::tf32})) {}
 
 void Generator::extend(std::vector<std::int32_t>& tokens, std::int64_t count, double temperature,
                        std::uint64_t seed) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/compile.h"
+#include "nn/autocast.h"
 #include "nn/gpt.h"
 
 namespace tg {
@@ -15,7 +16,7 @@ std::int32_t sample_token(std::span<const float> logits, double temperature, dou
 
 class Generator {
  public:
-  explicit Generator(const Gpt& model, int threads = 0);
+  explicit Generator(const Gpt& model, int threads = 0, Precision precision = Precision::full);
 
   // Appends `count` tokens to a text of at least one; equal seeds give equal texts.
   void extend(std::vector<std::int32_t>& tokens, std::int64_t count, double temperature, std::uint64_t seed);

@@ -1,12 +1,18 @@
 #include "nn/layers.h"
 
+#include "nn/autocast.h"
 #include "ops/ops.h"
 
 namespace tg {
 
 namespace {
 
-Tensor node_of(const Parameter& p, const In& beside) {
+Tensor weight_of(const Parameter& p, const In& beside) {
+  return Autocast::weight(p, beside.tensor().graph(), beside.where());
+}
+
+// Norms take gains and biases of any dtype.
+Tensor gain_of(const Parameter& p, const In& beside) {
   return beside.tensor().graph().param(p, beside.where());
 }
 
@@ -21,11 +27,13 @@ Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options option
 
 Tensor Linear::operator()(In x, Tensor residual) const {
   const Scope scope(name_, x.where());
-  const Tensor w = transpose(node_of(weight_, x), 0, 1);
-  const Tensor b = has_bias_ ? node_of(bias_, x) : Tensor();
-  if (!residual.defined()) return linear(x, w, b);
+  const Tensor in = Autocast::input(x);
+  const Tensor w = transpose(weight_of(weight_, x), 0, 1);
+  const Tensor b = has_bias_ ? weight_of(bias_, x) : Tensor();
+  if (!residual.defined()) return linear(in, w, b);
+  residual = Autocast::input(residual);
   const Tensor added = has_bias_ ? residual + b : residual;
-  const Tensor rows = linear(reshape(x, {-1, w.size(0)}), w, reshape(added, {-1, w.size(1)}));
+  const Tensor rows = linear(reshape(in, {-1, w.size(0)}), w, reshape(added, {-1, w.size(1)}));
   return reshape(rows, residual.shape());
 }
 
@@ -34,17 +42,17 @@ Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, dou
 
 Tensor Embedding::operator()(In ids) const {
   const Scope scope(name_, ids.where());
-  return embedding(node_of(weight_, ids), ids);
+  return embedding(weight_of(weight_, ids), ids);
 }
 
 Tensor Embedding::attend(In x) const {
   const Scope scope(name_, x.where());
-  return linear(x, transpose(node_of(weight_, x), 0, 1));
+  return linear(Autocast::input(x), transpose(weight_of(weight_, x), 0, 1));
 }
 
 Tensor Embedding::first(Graph& graph, std::int64_t rows) const {
   const Scope scope(name_);
-  const Tensor table = graph.param(weight_);
+  const Tensor table = Autocast::weight(weight_, graph, std::source_location::current());
   return rows == table.size(0) ? table : slice(table, 0, 0, rows);
 }
 
@@ -55,7 +63,7 @@ LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
 
 Tensor LayerNorm::operator()(In x) const {
   const Scope scope(name_, x.where());
-  return layer_norm(x, node_of(weight_, x), has_bias_ ? node_of(bias_, x) : Tensor(), eps_);
+  return layer_norm(x, gain_of(weight_, x), has_bias_ ? gain_of(bias_, x) : Tensor(), eps_);
 }
 
 RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
@@ -63,7 +71,7 @@ RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
 
 Tensor RmsNorm::operator()(In x) const {
   const Scope scope(name_, x.where());
-  return rms_norm(x, node_of(weight_, x), eps_);
+  return rms_norm(x, gain_of(weight_, x), eps_);
 }
 
 }  // namespace tg

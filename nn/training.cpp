@@ -10,8 +10,22 @@ Tensor token_input(Graph& graph, const char* name, const Gpt& model, const Progr
   return graph.input(name, {options.batch, model.config().context}, i32);
 }
 
-Tensor loss_of(const Gpt& model, const Tensor& tokens, const Tensor& targets, Mode mode) {
+Tensor loss_of(const Gpt& model, const Tensor& tokens, const Tensor& targets, Mode mode,
+               Precision precision) {
+  const Autocast autocast(tokens.graph(), precision);
   return cross_entropy(model(tokens, mode), targets);
+}
+
+CompileOptions compile_options(const ProgramOptions& o) {
+  return {.threads = o.threads, .tf32 = o.precision == Precision::tf32, .verify = o.verify};
+}
+
+Program compiled(Graph& graph, const Tensor& loss, const AdamW::Update& update, const ProgramOptions& o) {
+  CompileOptions options = compile_options(o);
+  options.assign = update.assign;
+  std::vector<Tensor> fetch{loss, update.grad_norm, update.skipped};
+  if (update.loss_scale.defined()) fetch.insert(fetch.end(), {update.overflowed, update.loss_scale});
+  return compile(graph, fetch, options);
 }
 
 }  // namespace
@@ -20,10 +34,9 @@ TrainingProgram::TrainingProgram(const Gpt& model, const AdamW& optimizer, const
                                  std::uint64_t seed)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
-      loss_(loss_of(model, tokens_, targets_, Mode::train)),
+      loss_(loss_of(model, tokens_, targets_, Mode::train, options.precision)),
       update_(optimizer.minimize(loss_)),
-      program_(compile(graph_, {loss_, update_.grad_norm, update_.skipped},
-                       {.assign = update_.assign, .threads = options.threads, .verify = options.verify})) {
+      program_(compiled(graph_, loss_, update_, options)) {
   program_.seed(seed);
 }
 
@@ -32,15 +45,20 @@ TrainingProgram::Result TrainingProgram::run(const std::vector<std::int32_t>& to
   program_.run({{tokens_, tokens},
                 {targets_, targets},
                 {update_.learning_rate, std::vector<float>{static_cast<float>(learning_rate)}}});
-  return {static_cast<float>(program_.fetch(loss_).at(0)), program_.item<float>(update_.grad_norm),
-          static_cast<std::int64_t>(program_.item<float>(update_.skipped))};
+  Result result{static_cast<float>(program_.fetch(loss_).at(0)), program_.item<float>(update_.grad_norm),
+                static_cast<std::int64_t>(program_.item<float>(update_.skipped))};
+  if (update_.loss_scale.defined()) {
+    result.overflowed = static_cast<std::int64_t>(program_.item<float>(update_.overflowed));
+    result.loss_scale = program_.item<float>(update_.loss_scale);
+  }
+  return result;
 }
 
 EvaluationProgram::EvaluationProgram(const Gpt& model, const ProgramOptions& options)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
-      loss_(loss_of(model, tokens_, targets_, Mode::evaluate)),
-      program_(compile(graph_, {loss_}, {.threads = options.threads, .verify = options.verify})) {}
+      loss_(loss_of(model, tokens_, targets_, Mode::evaluate, options.precision)),
+      program_(compile(graph_, {loss_}, compile_options(options))) {}
 
 float EvaluationProgram::run(const std::vector<std::int32_t>& tokens,
                              const std::vector<std::int32_t>& targets) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/adamw.h"
+#include "nn/autocast.h"
 #include "nn/gpt.h"
 
 namespace tg {
@@ -10,6 +11,7 @@ struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
   int threads = 0;          // 0 takes what the machine has
   bool verify = false;      // as in CompileOptions
+  Precision precision = Precision::full;
 };
 
 // Forward with dropout, backward, clipping and AdamW's update.
@@ -20,7 +22,9 @@ class TrainingProgram {
 
   struct Result {
     float loss, grad_norm;
-    std::int64_t skipped;  // steps so far whose gradient was not finite
+    std::int64_t skipped;         // steps so far whose gradient was not finite
+    std::int64_t overflowed = 0;  // steps so far that a smaller loss scale would have saved
+    float loss_scale = 1;         // for the next step
   };
   // tokens and targets i32 [batch, context], row-major.
   Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,

@@ -36,6 +36,19 @@ done
 "$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
 cmp -s "$dir/t1/model.safetensors" "$dir/s2/model.safetensors" && fail "two seeds give the same weights"
 
+# Every dtype trains, and writes weights in f32; tf32 is f32 on the CPU, the half types are not.
+for dtype in f32 tf32 bf16 f16; do
+  "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
+  grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not say $dtype"
+  head -c 4000 "$dir/$dtype/model.safetensors" | grep -aq 'F32' || fail "no f32 weights with $dtype"
+  head -c 4000 "$dir/$dtype/model.safetensors" | grep -aqE '"(BF16|F16)"' && fail "half weights with $dtype"
+done
+cmp -s "$dir/f32/model.safetensors" "$dir/tf32/model.safetensors" || fail "tf32 is not f32 on the CPU"
+cmp -s "$dir/f32/model.safetensors" "$dir/bf16/model.safetensors" && fail "bf16 gives the weights of f32"
+cmp -s "$dir/f16/model.safetensors" "$dir/bf16/model.safetensors" && fail "bf16 gives the weights of f16"
+grep -q '^loss scale *65,536; 0 steps' "$dir/f16.txt" || fail "no loss scale with f16"
+grep -q '^loss scale' "$dir/bf16.txt" && fail "a loss scale with bf16"
+
 # Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2 got
@@ -57,6 +70,8 @@ refuses 2 --steps --text "$text" --steps 0
 refuses 2 --heads --text "$text" --width 130 --heads 4
 refuses 2 --min-lr --text "$text" --lr 1e-3 --min-lr 1
 refuses 2 --dropout --text "$text" --dropout 1
+refuses 2 'f32, tf32, bf16, f16' --text "$text" --dtype fp8
+refuses 2 --dtype --text "$text" --dtype bf16 --dtype f16
 refuses 1 missing.txt --text "$dir/missing.txt" --out "$dir/x"
 refuses 1 empty --text "$dir/empty" --out "$dir/x"
 refuses 1 UTF-8 --text "$dir/latin" --out "$dir/x"

@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string text, out = "out/train", backend = "cpu";
+  std::string text, out = "out/train", backend = "cpu", dtype = "f32";
   GptConfig model;  // vocabulary: from the text
   std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
   double lr = 1e-3, min_lr = 1e-4;
@@ -76,15 +76,18 @@ class Run {
     want_memory(device, 3 * bytes, "the model with its optimizer");
     Params params(seed, f32, device);
     const Gpt model(params, o_.model);
-    const AdamW optimizer(params.all());
-    const ProgramOptions programs{.batch = o_.batch, .threads = static_cast<int>(o_.threads)};
+    AdamW::Options adamw;
+    if (precision() == Precision::f16) adamw.loss_scale = LossScale{};
+    const AdamW optimizer(params.all(), adamw);
+    const ProgramOptions programs{
+        .batch = o_.batch, .threads = static_cast<int>(o_.threads), .precision = precision()};
     TrainingProgram training(model, optimizer, programs, seed);
     EvaluationProgram evaluation(model, programs);
     print_table(params, training.program().memory(), evaluation.program().memory());
 
     MetricsWriter metrics(o_.out + "/metrics.jsonl");
     const CosineSchedule schedule{o_.lr, o_.min_lr, o_.warmup, o_.steps};
-    std::int64_t skipped = 0;
+    TrainingProgram::Result result{};
     double best = std::numeric_limits<double>::infinity(), seconds = 0;
     {
       Progress progress(stdout, 0, o_.steps, o_.batch * o_.model.context);
@@ -92,9 +95,8 @@ class Run {
         const auto begin = std::chrono::steady_clock::now();
         train_.random(seed, static_cast<std::uint64_t>(step - 1), x_, y_);
         const double lr = schedule(step - 1);
-        const auto result = training.run(x_, y_, lr);
+        result = training.run(x_, y_, lr);
         seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        skipped = result.skipped;
         progress.update(step, result.loss, lr);
         MetricsRow row{.step = step,
                        .train_loss = result.loss,
@@ -118,7 +120,7 @@ class Run {
     if (rows_.empty()) return 130;
     save(params, "model.safetensors", rows_.back());
     save_loss_curve(o_.out + "/loss.png", title(), rows_);
-    report(seconds, skipped);
+    report(seconds, result);
     if (stop_asked) return 130;
     print_sample(model);
     return 0;
@@ -135,7 +137,7 @@ class Run {
     print_row("training", grouped(o_.steps) + " steps of " + std::to_string(o_.batch) + " × " +
                               std::to_string(o_.model.context) + " tokens, lr " + short_number(o_.lr) +
                               " → " + short_number(o_.min_lr) + " after " + std::to_string(o_.warmup) +
-                              " steps of warm-up, seed " + std::to_string(o_.seed) +
+                              " steps of warm-up, " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                               (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     print_parameters(params);
     const std::size_t peak = print_memory(params, training, evaluation);
@@ -144,6 +146,8 @@ class Run {
                 "training beyond what is loaded");
     std::fflush(stdout);
   }
+
+  Precision precision() const { return precision_named(o_.dtype); }
 
   std::string title() const {
     const GptConfig& m = o_.model;
@@ -167,7 +171,7 @@ class Run {
     save_parameters(o_.out + "/" + file, params.all(), description(o_, vocab_, row.step));
   }
 
-  void report(double seconds, std::int64_t skipped) const {
+  void report(double seconds, const TrainingProgram::Result& result) const {
     const MetricsRow& last = rows_.back();
     char line[160];
     std::snprintf(line, sizeof line,
@@ -175,13 +179,17 @@ class Run {
                   static_cast<long long>(last.step), seconds, 1e3 * seconds / static_cast<double>(last.step),
                   last.train_loss, last.val_loss);
     print_row(stop_asked ? "stopped" : "done", line);
-    if (skipped > 0) print_row("skipped", grouped(skipped) + " steps whose gradient was not finite");
+    if (result.skipped > 0)
+      print_row("skipped", grouped(result.skipped) + " steps whose gradient was not finite");
+    if (precision() == Precision::f16)
+      print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
+                                  grouped(result.overflowed) + " steps skipped because it was too large");
     print_row("files", o_.out + "/: model.safetensors, best.safetensors, metrics.jsonl, loss.png");
   }
 
   void print_sample(const Gpt& model) const {
     if (o_.sample == 0) return;
-    Generator generator(model, static_cast<int>(o_.threads));
+    Generator generator(model, static_cast<int>(o_.threads), precision());
     // Starts as the text goes on after a line break, if it has one.
     const auto& characters = vocab_.characters();
     const auto line_break = std::find(characters.begin(), characters.end(), U'\n');
@@ -224,6 +232,10 @@ int main(int argc, char** argv) {
   args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
   args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for another GPU than the first",
               o.backend);
+  args.option("dtype", "TYPE",
+              "what forward and backward compute in, while weights and optimizer stay f32; tf32: f32 with"
+              " products on a GPU's tensor cores, and exact f32 on the CPU",
+              o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
   args.option("eval-batches", "N", "batches of a validation; the last one takes the whole held-out text",
