@@ -1,0 +1,93 @@
+// Whole training steps on a GPU beside the CPU's. Skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backends/cuda/cuda.h"
+#include "tests/small_gpt.h"
+#include "tilegrad.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+constexpr int steps = 20;
+constexpr double learning_rate = 2e-3;
+
+class CudaTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+SmallGptOptions on_gpu(SmallGptOptions o = {}) {
+  o.device = Device::cuda();
+  return o;
+}
+
+void expect_near(const std::vector<double>& a, const std::vector<double>& b, double bound) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], bound) << "step " << i;
+}
+
+TEST_F(CudaTraining, StartsFromTheCpusWeightsBitForBit) {
+  EXPECT_TRUE(same_bits(SmallGpt().weights_and_moments(), SmallGpt(on_gpu()).weights_and_moments()));
+}
+
+TEST_F(CudaTraining, LosesWhatTheCpuLosesInF32) {
+  SmallGpt host, gpu(on_gpu());
+  expect_near(gpu.losses(steps, learning_rate), host.losses(steps, learning_rate), 1e-4);
+}
+
+// Other masks, of embeddings, attention or blocks, would move the losses by far more.
+TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
+  SmallGpt host({.dropout = 0.3}), gpu(on_gpu({.dropout = 0.3}));
+  const auto there = gpu.losses(steps, learning_rate);
+  expect_near(there, host.losses(steps, learning_rate), 1e-4);
+  SmallGpt without(on_gpu());
+  EXPECT_GT(std::abs(without.losses(1, learning_rate)[0] - there[0]), 1e-2);
+}
+
+TEST_F(CudaTraining, ComputesInTF32AndHalfTypesOnF32Weights) {
+  SmallGpt host;
+  const auto exact = host.losses(steps, learning_rate);
+  for (const Precision p : {Precision::tf32, Precision::bf16, Precision::f16}) {
+    SmallGpt gpu(on_gpu({.precision = p, .loss_scale = loss_scale_for(p)}));
+    expect_near(gpu.losses(steps, learning_rate), exact, p == Precision::bf16 ? 3e-3 : 5e-4);
+    for (const Parameter& w : gpu.params.all()) EXPECT_EQ(w.dtype(), f32);
+    const auto last = gpu.step(learning_rate);
+    EXPECT_TRUE(std::isfinite(last.grad_norm));
+    EXPECT_EQ(last.skipped + last.overflowed, 0);
+  }
+}
+
+TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
+  SmallGpt gpu(on_gpu({.precision = Precision::f16, .loss_scale = LossScale{}}));
+  gpu.step();
+  gpu.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
+  const auto before = gpu.weights_and_moments();
+  auto result = gpu.step();
+  EXPECT_EQ(result.loss_scale, 0x1p39f);
+  EXPECT_EQ(result.overflowed, 1);
+  EXPECT_TRUE(same_bits(gpu.weights_and_moments(), before));
+  for (int i = 0; i < 30; ++i) result = gpu.step();
+  EXPECT_TRUE(std::isfinite(result.grad_norm));
+  EXPECT_EQ(result.loss_scale, std::ldexp(1.0f, 40 - static_cast<int>(result.overflowed)));
+  EXPECT_FALSE(same_bits(gpu.weights_and_moments(), before));
+}
+
+TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
+  SmallGpt gpu(on_gpu()), host;
+  gpu.losses(3, learning_rate);
+  const auto copy = [](const std::vector<Parameter>& from, const std::vector<Parameter>& to) {
+    for (std::size_t i = 0; i < from.size(); ++i) Parameter(to[i]).write(from[i].read());
+  };
+  copy(gpu.params.all(), host.params.all());
+  copy(gpu.optimizer.state(), host.optimizer.state());
+  EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
+  expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
+}
+
+}  // namespace
