@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
     if (lane > 0) continue;
     if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];
     static_cast<C*>(work.u)[row] = sum;
-    if constexpr (sizeof(S) == 2) {
+    if constexpr (sizeof(S) <= 4) {
       const float lse = static_cast<const float*>(x.lse)[row];
       work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), sum};
     }
@@ -134,7 +134,7 @@ Attention attention_of(const Call& call) {
   };
   Attention n;
   const Shape &q = x.q->layout.shape, &v = x.v->layout.shape;
-  n.type = x.q->dtype;
+  n.type = x.q->dtype, n.tf32 = call.tf32;
   n.B = size(q[0]), n.H = size(q[1]), n.L = size(q[2]), n.d = size(q[3]);
   n.Hk = size(v[1]), n.T = size(v[2]), n.dv = size(v[3]);
   n.q = operand(x.q), n.k = operand(x.k), n.v = operand(x.v);

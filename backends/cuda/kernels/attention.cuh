@@ -30,6 +30,7 @@ struct Attention {
   };
 
   DType type = DType::f32;
+  bool tf32 = false;  // f32 may be rounded to TF32 before products
   int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;
   Operand q, k, v, o, z_o, z_q, z_k, z_v;
   void* lse = nullptr;  // ξ [B, H, L], contiguous, of the compute type
@@ -60,7 +61,7 @@ struct Work {
   void* u;        // [B, H, L] of the compute type
   int2* some;     // [B, tiles]: keys {from, to} that some query of the tile attends
   int2* every;    // [B, tiles]: keys that all of them attend
-  float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for 16-bit types
+  float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
   std::size_t bytes = 0;
 
   Work(const Attention& x, std::byte* base) {
@@ -74,7 +75,7 @@ struct Work {
     u = take(rows * size_of(compute_type(x.type)));
     some = static_cast<int2*>(take(tiles * sizeof(int2)));
     every = static_cast<int2*>(take(tiles * sizeof(int2)));
-    stats = static_cast<float2*>(take(size_of(x.type) == 2 ? rows * sizeof(float2) : 0));
+    stats = static_cast<float2*>(take(size_of(x.type) <= 4 ? rows * sizeof(float2) : 0));
   }
 };
 

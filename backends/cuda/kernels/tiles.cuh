@@ -52,11 +52,11 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 }
 
 // Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously; rows outside [from, to)
-// and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, size is a multiple of 8.
+// and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, and size is one of 16 bytes.
 template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
                                           int from, int to, int size) {
-  constexpr int pieces = Columns / 8, all = Rows * pieces;
+  constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
   const auto copy = [&](u32 to_address, const S* source, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_address),
                  "l"(there ? source : data), "r"(there ? 16 : 0));
@@ -64,8 +64,8 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
   if constexpr (Threads % (8 * pieces) == 0) {  // a thread keeps to its piece and its row modulo 8
     constexpr int step = Threads / pieces;
     const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
-    const S* source = data + row * stride + piece * 8;
-    const bool inside = piece * 8 < size;
+    const S* source = data + row * stride + piece * elements;
+    const bool inside = piece * elements < size;
     const u32 address = tile.address(row, piece);
 #pragma unroll
     for (int n = 0; n < Rows / step; ++n) {
@@ -78,8 +78,8 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
     for (int n = 0; n < (all + Threads - 1) / Threads; ++n) {
       const int at = n * Threads + threadIdx.x, row = at / pieces, piece = at % pieces;
       if (all % Threads != 0 && at >= all) break;
-      copy(tile.address(row, piece), data + (row0 + row) * stride + piece * 8,
-           row0 + row >= from && row0 + row < to && piece * 8 < size);
+      copy(tile.address(row, piece), data + (row0 + row) * stride + piece * elements,
+           row0 + row >= from && row0 + row < to && piece * elements < size);
     }
   }
 }
