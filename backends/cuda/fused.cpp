@@ -7,6 +7,7 @@
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
+#include "backends/cuda/conversion_source.h"
 #include "backends/cuda/kernels/kernels.h"
 #include "backends/cuda/pointwise_source.h"
 #include "core/error.h"
@@ -120,7 +121,8 @@ std::string source_of(const FusedAttrs& f, const Space& s, int vector, std::span
                       const Arg& out, bool narrow_index) {
   const std::string v = std::to_string(vector);
   const auto n = [](std::int64_t x) { return std::to_string(x); };
-  std::string code = std::string(pointwise_source) + "typedef " + compute_name(f.compute) + " T;\ntypedef " +
+  std::string code = std::string(conversion_source) + pointwise_source + "typedef " +
+                     compute_name(f.compute) + " T;\ntypedef " +
                      (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
                      "template <class S> struct alignas(sizeof(S) * " + v + ") Vec { S at[" + v + "]; };\n" +
                      "extern \"C\" __global__ void __launch_bounds__(" + n(block) + ") chain(" +

@@ -12,7 +12,7 @@ struct f16 { unsigned short bits; };
 __device__ float widen(float x) { return x; }
 __device__ double widen(double x) { return x; }
 __device__ float widen(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
-__device__ float widen(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+__device__ float widen(f16 x) { return float_of_f16(x.bits); }
 __device__ i64 widen(i64 x) { return x; }
 __device__ i64 widen(int x) { return x; }
 __device__ i64 widen(unsigned char x) { return x; }
@@ -21,9 +21,9 @@ __device__ i64 widen(bool x) { return x; }
 template <class S> struct narrow { template <class T> static S of(T x) { return (S)x; } };
 template <> struct narrow<bool> { template <class T> static bool of(T x) { return x != T(0); } };
 template <> struct narrow<bf16> { template <class T> static bf16 of(T x) {
-  bf16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"((float)x)); return y; } };
+  bf16 y; y.bits = bf16_of((float)x); return y; } };
 template <> struct narrow<f16> { template <class T> static f16 of(T x) {
-  f16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"((float)x)); return y; } };
+  f16 y; y.bits = f16_of((float)x); return y; } };
 template <> struct narrow<unsigned char> { template <class T> static unsigned char of(T x) { return (unsigned char)(i64)x; } };
 
 template <class T> T op_add(T a, T b) { return a + b; }

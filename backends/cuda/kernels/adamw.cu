@@ -124,15 +124,15 @@ void launch(const Stream& s, const Call& c) {
   };
   const bool packs = takes_packs(a), single = a.p.type == DType::f32, half = a.p.type == DType::bf16;
   if (packs && single && a.g.type == DType::f32)
-    update_packs<float, float><<<grid(a.count / 4), block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {grid(a.count / 4), block}, update_packs<float, float>, a, s.faults);
   else if (packs && single && a.g.type == DType::bf16)
-    update_packs<float, __nv_bfloat16><<<grid(a.count / 4), block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {grid(a.count / 4), block}, update_packs<float, __nv_bfloat16>, a, s.faults);
   else if (packs && half && a.g.type == DType::bf16)
-    update_packs<__nv_bfloat16, __nv_bfloat16><<<grid(a.count / 4), block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {grid(a.count / 4), block}, update_packs<__nv_bfloat16, __nv_bfloat16>, a, s.faults);
   else if (a.p.type == DType::f64)
-    update<double><<<grid(a.count), block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {grid(a.count), block}, update<double>, a, s.faults);
   else
-    update<float><<<grid(a.count), block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {grid(a.count), block}, update<float>, a, s.faults);
 }
 
 }  // namespace

@@ -22,8 +22,9 @@ void launch(const Stream& s, const Call& c) {
     using C = std::conditional_t<std::is_same_v<compute_t<S>, i64>, i64, double>;
     with_count(n, [&](auto* counter) {
       using I = pointee_t<decltype(counter)>;
-      count<S, C, I><<<blocks_for(n, threads_per_block), threads_per_block, 0, s.stream>>>(
-          reinterpret_cast<S*>(out.data), static_cast<C>(a.start), static_cast<C>(a.step), static_cast<I>(n));
+      launch_kernel(s, {blocks_for(n, threads_per_block), threads_per_block}, count<S, C, I>,
+                    reinterpret_cast<S*>(out.data), static_cast<C>(a.start), static_cast<C>(a.step),
+                    static_cast<I>(n));
     });
   });
 }

@@ -42,7 +42,7 @@ __global__ void check_sequences(const __grid_constant__ Attention x, Faults faul
 
 void launch_checks(const Stream& s, const Attention& x) {
   const i64 n = x.cu_q ? x.segments + i64{1} : x.lengths ? x.B : 0;
-  if (n > 0) check_sequences<<<blocks_for(n, 256), 256, 0, s.stream>>>(x, s.faults);
+  if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_sequences, x, s.faults);
 }
 
 // u = (O ⊛ z_O).sum − z_ξ, a warp for each row [dv]; the first warp of head 0 also notes the keys of its
@@ -89,7 +89,7 @@ void launch_prepare(const Stream& s, const Attention& x, const Work& work) {
   if (blocks == 0) return;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    prepare<S><<<blocks_for(blocks, 1), 256, 0, s.stream>>>(x, work);
+    launch_kernel(s, {blocks_for(blocks, 1), 256}, prepare<S>, x, work);
   });
 }
 

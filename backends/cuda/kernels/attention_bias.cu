@@ -98,7 +98,7 @@ void launch_bias_and_sink(const Stream& s, const Attention& x, const Work& work)
       const BiasGrid grid(x);
       launch<C>(bias_gradient<S>, s, grid.parts(), x, grid, u, work.some);
     }
-    if (x.z_sink && x.H > 0) sink_gradient<S><<<x.H, threads, 0, s.stream>>>(x, u);
+    if (x.z_sink && x.H > 0) launch_kernel(s, {static_cast<unsigned>(x.H), threads}, sink_gradient<S>, x, u);
   });
 }
 

@@ -29,7 +29,7 @@ struct KeyPass {
 template <class S, int D, attn::Options options>
 __global__ void __launch_bounds__(KeyPass<D, options>::threads)
     key_gradients(const __grid_constant__ Attention x, const Work work) {
-  extern __shared__ __align__(256) unsigned char memory[];
+  TG_DYNAMIC_SHARED(memory, 256);
   using At = KeyPass<D, options>;
   constexpr int queries = At::queries, groups = At::groups, threads = At::threads;
   auto& ranges = *reinterpret_cast<attn::Keys<queries>*>(memory + At::ranges);
@@ -65,9 +65,7 @@ __global__ void __launch_bounds__(KeyPass<D, options>::threads)
     if (threadIdx.x < queries) {  // beyond L: P = 1 and z_A = 0 meet rows of zeros
       const int i = i0 + threadIdx.x;
       const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
-      asm volatile(
-          "cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(stats(n) + threadIdx.x)),
-          "l"(i < x.L ? source + i : source), "r"(i < x.L ? 8 : 0));
+      ptx::cp_async_8(shared_address(stats(n) + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
     }
     commit();
   };
@@ -217,7 +215,7 @@ struct QueryPass {
 template <class S, int D, attn::Options options>
 __global__ void __launch_bounds__(QueryPass<D, options>::threads)
     query_gradients(const __grid_constant__ Attention x, const Work work) {
-  extern __shared__ __align__(256) unsigned char memory[];
+  TG_DYNAMIC_SHARED(memory, 256);
   using At = QueryPass<D, options>;
   constexpr int queries = At::queries, keys = At::keys, threads = At::threads;
   auto& ranges = *reinterpret_cast<attn::Keys<queries>*>(memory + At::ranges);
@@ -359,10 +357,9 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) {
   attn::with_variant(x, [&](auto type, auto size, auto options) {
     using S = decltype(type);
-    const auto run = [&](auto kernel, i64 blocks, int threads, int bytes) {
+    const auto run = [&](auto kernel, i64 blocks, int threads, std::size_t bytes) {
       if (blocks == 0) return;
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-      kernel<<<blocks_for(blocks, 1), threads, bytes, s.stream>>>(x, work);
+      launch_kernel(s, {blocks_for(blocks, 1), threads, bytes}, kernel, x, work);
     };
     using K = KeyPass<size, options>;
     using Q = QueryPass<size, options>;

@@ -24,7 +24,7 @@ struct Shared {
 // A block for 128 queries of a head.
 template <class S, int D, attn::Options options>
 __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Attention x) {
-  extern __shared__ __align__(256) unsigned char memory[];
+  TG_DYNAMIC_SHARED(memory, 256);
   using At = Shared<D, options>;
   constexpr int keys = At::keys;
   auto& ranges = *reinterpret_cast<attn::Keys<queries>*>(memory + At::ranges);
@@ -110,8 +110,7 @@ void launch_mma_forward(const Stream& s, const Attention& x) {
   attn::with_variant(x, [&](auto type, auto size, auto options) {
     const auto kernel = forward<decltype(type), size, options>;
     constexpr int bytes = Shared<size, options>::bytes;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    kernel<<<blocks_for(blocks, 1), threads, bytes, s.stream>>>(x);
+    launch_kernel(s, {blocks_for(blocks, 1), threads, bytes}, kernel, x);
   });
 }
 

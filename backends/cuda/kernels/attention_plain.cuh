@@ -18,7 +18,7 @@ struct Shared {
 
 template <class C>
 __device__ Shared<C>& shared_memory() {
-  extern __shared__ __align__(16) unsigned char bytes[];
+  TG_DYNAMIC_SHARED(bytes, 16);
   return *reinterpret_cast<Shared<C>*>(bytes);
 }
 
@@ -26,8 +26,7 @@ __device__ Shared<C>& shared_memory() {
 template <class C, class... A>
 void launch(void (*kernel)(A...), const Stream& s, i64 blocks, const std::type_identity_t<A>&... args) {
   if (blocks == 0) return;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<C>));
-  kernel<<<blocks_for(blocks, 1), threads, sizeof(Shared<C>), s.stream>>>(args...);
+  launch_kernel(s, {blocks_for(blocks, 1), threads, sizeof(Shared<C>)}, kernel, args...);
 }
 
 // Where a thread's 4 × 4 numbers lie in the tile.

@@ -82,9 +82,9 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
     const auto run = [&](auto* unit, auto* element) {
       using U = pointee_t<decltype(unit)>;
       using E = pointee_t<decltype(element)>;
-      move<U, E, I>
-          <<<blocks_for(r.numel > 0 ? r.numel : 1, threads_per_block), threads_per_block, 0, s.stream>>>(
-              reinterpret_cast<U*>(to), reinterpret_cast<const E*>(from), r, start, given != nullptr);
+      launch_kernel(s, {blocks_for(r.numel > 0 ? r.numel : 1, threads_per_block), threads_per_block},
+                    move<U, E, I>, reinterpret_cast<U*>(to), reinterpret_cast<const E*>(from), r, start,
+                    given != nullptr);
     };
     if (fill)
       with_element(bytes, [&](auto* element) { run(static_cast<uint4*>(nullptr), element); });

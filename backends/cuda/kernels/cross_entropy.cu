@@ -102,7 +102,8 @@ void forward(const Stream& s, const Call& c) {
   if (a.rows == 0) return;
   const Teams teams(a.n, 16, a.across);
   with_float(c.in[0].dtype, [&](auto* type) {
-    losses<pointee_t<decltype(type)>><<<teams.grid(a.rows, 1 << 20), teams.block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {teams.grid(a.rows, 1 << 20), teams.block}, losses<pointee_t<decltype(type)>>, a,
+                  s.faults);
   });
 }
 
@@ -113,8 +114,8 @@ void backward(const Stream& s, const Call& c) {
   if (a.rows == 0 || a.n == 0) return;
   const Teams teams(a.n, 16, a.across);
   with_float(c.in[0].dtype, [&](auto* type) {
-    differentiate<pointee_t<decltype(type)>>
-        <<<teams.grid(a.rows, 1 << 20), teams.block, 0, s.stream>>>(a, s.faults);
+    launch_kernel(s, {teams.grid(a.rows, 1 << 20), teams.block}, differentiate<pointee_t<decltype(type)>>, a,
+                  s.faults);
   });
 }
 

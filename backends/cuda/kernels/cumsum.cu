@@ -84,9 +84,9 @@ __global__ void __launch_bounds__(block) across_lines(const __grid_constant__ Li
 template <class C>
 void run_as(const Stream& s, const Lines& a) {
   if (a.n <= 32 || (a.x.step != 1 && a.count >= 1024))
-    across_lines<C><<<blocks_for(a.count, block), block, 0, s.stream>>>(a);
+    launch_kernel(s, {blocks_for(a.count, block), block}, across_lines<C>, a);
   else
-    along_lines<C><<<blocks_for(a.count, 1), block, 0, s.stream>>>(a);
+    launch_kernel(s, {blocks_for(a.count, 1), block}, along_lines<C>, a);
 }
 
 void launch(const Stream& s, const Call& c) {

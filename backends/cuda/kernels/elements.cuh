@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernels/launch.cuh"
 #include "core/error.h"
 
 namespace tg::cuda {

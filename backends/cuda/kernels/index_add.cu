@@ -127,8 +127,8 @@ void launch_rows(const Stream& s, const Call& c) {
   Problem p = rows_problem(c);
   if (p.count == 0) return;
   Additions a(p.count, p.limit, s.workspace);
-  find_rows<<<blocks_for(p.count, threads_per_block), threads_per_block, 0, s.stream>>>(
-      Indices(c.in[1]), region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);
+  launch_kernel(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_rows, Indices(c.in[1]),
+                region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);
   add_up(s, c, p, a);
 }
 
@@ -143,9 +143,9 @@ void launch_places(const Stream& s, const Call& c) {
   for (int a = 0; a < indices.layout.rank(); ++a)
     places.axis(indices.layout.shape[a], {indices.layout.strides[a], a == axis ? 0 : out.layout.strides[a]});
   Additions a(p.count, p.limit, s.workspace);
-  find_places<<<blocks_for(p.count, threads_per_block), threads_per_block, 0, s.stream>>>(
-      Indices(indices), places, out.layout.shape[axis], out.layout.strides[axis], p.limit, a.keys,
-      a.positions, s.faults);
+  launch_kernel(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_places, Indices(indices),
+                places, out.layout.shape[axis], out.layout.strides[axis], p.limit, a.keys, a.positions,
+                s.faults);
   add_up(s, c, p, a);
 }
 

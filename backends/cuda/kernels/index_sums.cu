@@ -97,9 +97,9 @@ void sum_as(const Stream& s, const Arg& out, const Arg& src, const Sums& m, std:
   const i64 threads = m.columns.numel * m.chunks;
   with_count(threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
-    sum_chunks<S, V, I><<<blocks_for(threads, threads_per_block), threads_per_block, 0, s.stream>>>(
-        reinterpret_cast<Unit<S, V>*>(out.data), reinterpret_cast<const Unit<S, V>*>(src.data),
-        reinterpret_cast<Unit<compute_t<S>, V>*>(partial), m);
+    launch_kernel(s, {blocks_for(threads, threads_per_block), threads_per_block}, sum_chunks<S, V, I>,
+                  reinterpret_cast<Unit<S, V>*>(out.data), reinterpret_cast<const Unit<S, V>*>(src.data),
+                  reinterpret_cast<Unit<compute_t<S>, V>*>(partial), m);
   });
 }
 
@@ -139,8 +139,8 @@ void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int 
     int across = 1;
     while (across < 32 && across < width) across *= 2;
     const dim3 grid(static_cast<unsigned>(m.chunks), blocks_for(width, across));
-    sum_partials<S><<<grid, threads_per_block, 0, s.stream>>>(
-        reinterpret_cast<S*>(out.data), reinterpret_cast<const compute_t<S>*>(partial), m, v, across);
+    launch_kernel(s, {grid, threads_per_block}, sum_partials<S>, reinterpret_cast<S*>(out.data),
+                  reinterpret_cast<const compute_t<S>*>(partial), m, v, across);
   });
 }
 
@@ -154,9 +154,9 @@ void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& 
     using S = pointee_t<decltype(type)>;
     with_count(places.numel, [&](auto* counter) {
       using I = pointee_t<decltype(counter)>;
-      add_each<S, I><<<blocks_for(places.numel, threads_per_block), threads_per_block, 0, s.stream>>>(
-          reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(src.data), Indices(indices), places,
-          out.layout.shape[axis], out.layout.strides[axis], s.faults);
+      launch_kernel(s, {blocks_for(places.numel, threads_per_block), threads_per_block}, add_each<S, I>,
+                    reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(src.data), Indices(indices),
+                    places, out.layout.shape[axis], out.layout.strides[axis], s.faults);
     });
   });
 }

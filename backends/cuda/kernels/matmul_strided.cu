@@ -68,10 +68,10 @@ void multiply_strided(const Stream& s, const Call& call) {
   with_float(call.out[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     const i64 tiles = batches * ((m + tile - 1) / tile) * ((n + tile - 1) / tile);
-    multiply<S><<<blocks_for(tiles, 1), dim3(tile, tile), 0, s.stream>>>(
-        reinterpret_cast<const S*>(call.in[0].data), reinterpret_cast<const S*>(call.in[1].data),
-        adds ? reinterpret_cast<const S*>(call.in[2].data) : nullptr, reinterpret_cast<S*>(call.out[0].data),
-        o, m, n, k, batches);
+    launch_kernel(s, {blocks_for(tiles, 1), dim3(tile, tile)}, multiply<S>,
+                  reinterpret_cast<const S*>(call.in[0].data), reinterpret_cast<const S*>(call.in[1].data),
+                  adds ? reinterpret_cast<const S*>(call.in[2].data) : nullptr,
+                  reinterpret_cast<S*>(call.out[0].data), o, m, n, k, batches);
   });
 }
 

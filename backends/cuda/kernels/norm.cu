@@ -75,9 +75,9 @@ void run(const Stream& s, const Call& c) {
     const bool held = a.n <= norm_slots * most_threads && takes_packs(a.x, a.n, pack, sizeof(S)) &&
                       takes_packs(a.y, a.n, pack, sizeof(S));
     if (held)
-      normalize<S, centred, HeldRow<S, 1, pack, norm_packs<S>>><<<grid, teams.block, 0, s.stream>>>(a);
+      launch_kernel(s, {grid, teams.block}, normalize<S, centred, HeldRow<S, 1, pack, norm_packs<S>>>, a);
     else
-      normalize<S, centred, ReadRow<S, 1>><<<grid, teams.block, 0, s.stream>>>(a);
+      launch_kernel(s, {grid, teams.block}, normalize<S, centred, ReadRow<S, 1>>, a);
   });
 }
 

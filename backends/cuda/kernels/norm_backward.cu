@@ -19,7 +19,7 @@ struct Gradient {
 template <class C, class Row, class T>
 __device__ __forceinline__ void put_sum(const Gradient& a, const T& team, const C (&held)[Row::slots],
                                         int which, int pack) {
-  extern __shared__ __align__(16) unsigned char shared[];
+  TG_DYNAMIC_SHARED(shared, 16);
   C* total = reinterpret_cast<C*>(shared);  // [n]
   C* to = static_cast<C*>(a.partial) + (i64(blockIdx.x) * (a.weight_gradient + a.bias) + which) * a.n;
   for (int t = 0; t < blockDim.y; ++t) {
@@ -137,15 +137,15 @@ void run(const Stream& s, const Call& c) {
       if (held) {
         const std::size_t shared =
             teams.block.y > 1 && sums > 0 ? static_cast<std::size_t>(a.n) * sizeof(compute_t<S>) : 0;
-        differentiate<S, centred, HeldRow<S, 2, pack, norm_packs<S>>>
-            <<<static_cast<unsigned>(parts), teams.block, shared, s.stream>>>(a);
+        launch_kernel(s, {static_cast<unsigned>(parts), teams.block, shared},
+                      differentiate<S, centred, HeldRow<S, 2, pack, norm_packs<S>>>, a);
         return;
       }
       if (sums > 0)  // before z_x takes the place of x or z
-        sum_columns<S, centred>
-            <<<blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8), 0, s.stream>>>(a, parts);
-      differentiate<S, centred, ReadRow<S, 2>>
-          <<<teams.grid(a.rows, 8ll * s.gpu.processors), teams.block, 0, s.stream>>>(a);
+        launch_kernel(s, {blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8)}, sum_columns<S, centred>, a,
+                      parts);
+      launch_kernel(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
+                    differentiate<S, centred, ReadRow<S, 2>>, a);
     });
   const i64 bytes = wide ? 8 : 4;
   for (int which = 0; which < sums; ++which)

@@ -85,9 +85,10 @@ void launch_dropout(const Stream& s, const Call& c) {
     constexpr int V = sizeof(S) == 2 ? 8 : 4;
     const auto aligned = [](const Arg& a) { return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0; };
     const bool dense = x.layout.is_contiguous() && aligned(x) && aligned(y);
-    drop<S, V><<<grid_for(s, (numel + V - 1) / V), threads_per_block, 0, s.stream>>>(
-        reinterpret_cast<S*>(y.data), reinterpret_cast<const S*>(x.data), numel, region_of(x.layout), dense,
-        Source(c.in[1], d.stream), dropout_bound(d.p), static_cast<compute_t<S>>(1 / (1 - d.p)));
+    launch_kernel(s, {grid_for(s, (numel + V - 1) / V), threads_per_block}, drop<S, V>,
+                  reinterpret_cast<S*>(y.data), reinterpret_cast<const S*>(x.data), numel,
+                  region_of(x.layout), dense, Source(c.in[1], d.stream), dropout_bound(d.p),
+                  static_cast<compute_t<S>>(1 / (1 - d.p)));
   });
 }
 
@@ -114,8 +115,8 @@ void fill(const Stream& s, const Call& c, const F& f) {
   const Arg& out = c.out[0];  // row-major, from an aligned address on
   const i64 numel = out.layout.numel();
   if (numel == 0) return;
-  make<S, each><<<grid_for(s, (numel * each + 3) / 4), threads_per_block, 0, s.stream>>>(
-      reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
+  launch_kernel(s, {grid_for(s, (numel * each + 3) / 4), threads_per_block}, make<S, each, F>,
+                reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
 }
 
 // low + range·u in f64, u of 53 bits for f64 and of 24 for the others.
@@ -214,9 +215,9 @@ void launch_mask(const Stream& s, const Call& c) {
   const auto& a = c.attrs->as<KeepMaskAttrs>();
   const i64 rows = a.shape[0] * a.shape[1] * a.shape[2], keys = a.shape[3];
   if (rows * keys == 0) return;
-  keep_mask<<<grid_for(s, rows * ((keys + 3) / 4)), threads_per_block, 0, s.stream>>>(
-      reinterpret_cast<bool*>(c.out[0].data), rows, a.shape[2], keys,
-      Source(c.in[0], static_cast<std::uint64_t>(a.stream)), dropout_bound(a.dropout));
+  launch_kernel(s, {grid_for(s, rows * ((keys + 3) / 4)), threads_per_block}, keep_mask,
+                reinterpret_cast<bool*>(c.out[0].data), rows, a.shape[2], keys,
+                Source(c.in[0], static_cast<std::uint64_t>(a.stream)), dropout_bound(a.dropout));
 }
 
 }  // namespace

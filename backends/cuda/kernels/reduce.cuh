@@ -184,7 +184,7 @@ template <class R, class Source, int V>
 __global__ void __launch_bounds__(1024)
     reduce_columns(Source x, const __grid_constant__ Walk w, Results<R> out) {
   using State = typename R::State;
-  extern __shared__ __align__(16) unsigned char shared[];
+  TG_DYNAMIC_SHARED(shared, 16);
   State* of_thread = reinterpret_cast<State*>(shared);  // [blockDim.y, blockDim.x]
   const int tx = blockDim.x, ty = blockDim.y, own = threadIdx.y * tx + threadIdx.x;
   const i64 blocks = (w.outs + tx - 1) / tx * w.splits;
@@ -262,15 +262,15 @@ inline int row_group(i64 count) {
 template <class R, int V, class Source>
 void launch_rows(const Stream& s, const Source& x, Walk w, const Results<R>& out) {
   w.group = row_group(w.count / w.splits);
-  reduce_rows<R, Source, V>
-      <<<blocks_for(w.outs * w.splits, reduce_block / w.group), reduce_block, 0, s.stream>>>(x, w, out);
+  launch_kernel(s, {blocks_for(w.outs * w.splits, reduce_block / w.group), reduce_block},
+                reduce_rows<R, Source, V>, x, w, out);
 }
 template <class R, int V, class Source>
 void launch_columns(const Stream& s, const Source& x, const Walk& w, const Results<R>& out) {
   const dim3 block = column_block(w.count / w.splits, w.outs);
   const std::size_t shared = block.y > 1 ? block.x * block.y * sizeof(typename R::State) : 0;
-  reduce_columns<R, Source, V>
-      <<<blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block, shared, s.stream>>>(x, w, out);
+  launch_kernel(s, {blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block, shared},
+                reduce_columns<R, Source, V>, x, w, out);
 }
 
 // The second launch: `parts` states of each of n results, part p of result i at partial[p·part + i·result].

@@ -121,9 +121,9 @@ void launch_as(const Stream& s, const Call& c) {
     const int n = pairs - first < frequencies_at_once ? pairs - first : frequencies_at_once;
     Frequencies f{};
     for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
-    make_table<<<blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block, 0, s.stream>>>(
-        table, rows.positions, Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start, first, n, pairs,
-        a.inverse, f);
+    launch_kernel(s, {blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block},
+                  make_table<C>, table, rows.positions, Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start,
+                  first, n, pairs, a.inverse, f);
   }
   Turning m{{},
             x.layout.strides[last],
@@ -143,8 +143,8 @@ void launch_as(const Stream& s, const Call& c) {
   with_count(threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
     const auto run = [&](auto* kernel) {
-      kernel<<<blocks_for(threads, threads_per_block), threads_per_block, 0, s.stream>>>(
-          reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(x.data), table, m);
+      launch_kernel(s, {blocks_for(threads, threads_per_block), threads_per_block}, kernel,
+                    reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(x.data), table, m);
     };
     whole ? run(&turn<S, V, I>) : run(&turn<S, 1, I>);
   });

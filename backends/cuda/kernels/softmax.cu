@@ -98,13 +98,13 @@ void run(const Stream& s, const Call& c) {
     const Teams teams(a.n, slots, a.across);
     const unsigned grid = teams.grid(a.rows, 1 << 20);
     if (backward && held)
-      differentiate<S, HeldRow<S, 2, pack, held_packs<S, 2>>><<<grid, teams.block, 0, s.stream>>>(a);
+      launch_kernel(s, {grid, teams.block}, differentiate<S, HeldRow<S, 2, pack, held_packs<S, 2>>>, a);
     else if (backward)
-      differentiate<S, ReadRow<S, 2>><<<grid, teams.block, 0, s.stream>>>(a);
+      launch_kernel(s, {grid, teams.block}, differentiate<S, ReadRow<S, 2>>, a);
     else if (held)
-      normalize<S, HeldRow<S, 1, pack, held_packs<S, 1>>><<<grid, teams.block, 0, s.stream>>>(a);
+      launch_kernel(s, {grid, teams.block}, normalize<S, HeldRow<S, 1, pack, held_packs<S, 1>>>, a);
     else
-      normalize<S, ReadRow<S, 1>><<<grid, teams.block, 0, s.stream>>>(a);
+      launch_kernel(s, {grid, teams.block}, normalize<S, ReadRow<S, 1>>, a);
   });
 }
 

@@ -8,11 +8,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdint>
+#include "backends/cuda/kernels/ptx.cuh"
 
 namespace tg::cuda::tiles {
 
-using u32 = std::uint32_t;
+using ptx::u32, ptx::shared_address;
 
 __device__ __forceinline__ int lane_id() {
   return threadIdx.x % 32;
@@ -47,10 +47,6 @@ struct SharedTile {
   static constexpr int bytes(int rows) { return rows * Columns * 2; }
 };
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
-  return static_cast<u32>(__cvta_generic_to_shared(p));
-}
-
 // Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously; rows outside [from, to)
 // and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, and size is one of 16 bytes.
 template <int Rows, int Threads, int Columns, class S>
@@ -58,8 +54,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
                                           int from, int to, int size) {
   constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
   const auto copy = [&](u32 to_address, const S* source, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_address),
-                 "l"(there ? source : data), "r"(there ? 16 : 0));
+    ptx::cp_async_16(to_address, there ? source : data, there ? 16 : 0);
   };
   if constexpr (Threads % (8 * pieces) == 0) {  // a thread keeps to its piece and its row modulo 8
     constexpr int step = Threads / pieces;
@@ -84,11 +79,11 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
   }
 }
 __device__ __forceinline__ void commit() {
-  asm volatile("cp.async.commit_group;");
+  ptx::cp_async_commit();
 }
 template <int Pending>
 __device__ __forceinline__ void wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending));
+  ptx::cp_async_wait<Pending>();
 }
 
 // ---- operands of a product ----
@@ -100,23 +95,12 @@ struct Right {  // 16 × 16 columns
   u32 x[4];
 };
 
-__device__ __forceinline__ void ldmatrix(u32 (&x)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(address));
-}
-__device__ __forceinline__ void ldmatrix_transposed(u32 (&x)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(address));
-}
-
 // tile[row0 … +16][16·k … +16]
 template <int C>
 __device__ __forceinline__ Left left(SharedTile<C> tile, int row0, int k) {
   const int l = lane_id();
   Left a;
-  ldmatrix(a.x, tile.address(row0, l % 16, k, l / 16));
+  ptx::ldmatrix(a.x, tile.address(row0, l % 16, k, l / 16));
   return a;
 }
 // The transpose of tile[column0 … +16][16·k … +16]: products of rows with rows.
@@ -124,7 +108,7 @@ template <int C>
 __device__ __forceinline__ Right right_of_rows(SharedTile<C> tile, int column0, int k) {
   const int l = lane_id();
   Right b;
-  ldmatrix(b.x, tile.address(column0, l / 16 * 8 + l % 8, k, l / 8 % 2));
+  ptx::ldmatrix(b.x, tile.address(column0, l / 16 * 8 + l % 8, k, l / 8 % 2));
   return b;
 }
 // tile[16·k … +16][16·column … +16]
@@ -132,7 +116,7 @@ template <int C>
 __device__ __forceinline__ Right right(SharedTile<C> tile, int k, int column) {
   const int l = lane_id();
   Right b;
-  ldmatrix_transposed(b.x, tile.address(k * 16, l % 16, column, l / 16));
+  ptx::ldmatrix_trans(b.x, tile.address(k * 16, l % 16, column, l / 16));
   return b;
 }
 
@@ -151,18 +135,10 @@ struct Sums {
 };
 
 __device__ __forceinline__ void mma_part(float (&c)[4], const Left& a, u32 b0, u32 b1, __nv_bfloat16) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+  ptx::mma_m16n8k16_bf16(c, a.x, b0, b1);
 }
 __device__ __forceinline__ void mma_part(float (&c)[4], const Left& a, u32 b0, u32 b1, __half) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+  ptx::mma_m16n8k16_f16(c, a.x, b0, b1);
 }
 // c[16·column … +16] += a·b, numbers of type S.
 template <class S, int Parts>
@@ -172,14 +148,10 @@ __device__ __forceinline__ void mma(Sums<Parts>& c, int column, const Left& a, c
 }
 
 __device__ __forceinline__ u32 pack(float low, float high, __nv_bfloat16) {
-  u32 r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
+  return ptx::cvt_bf16x2(low, high);
 }
 __device__ __forceinline__ u32 pack(float low, float high, __half) {
-  u32 r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
+  return ptx::cvt_f16x2(low, high);
 }
 // Columns 16·k … +16 of sums as the left operand of the next product: the layouts are the same.
 template <class S, int Parts>
@@ -200,9 +172,7 @@ __device__ __forceinline__ float row_sum(float x) {
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
+  return ptx::ex2(x);
 }
 
 // ---- back to global memory ----
@@ -216,22 +186,14 @@ __device__ __forceinline__ void store_rows(const Sums<Parts>& c, SharedTile<C> t
   __syncwarp();
 #pragma unroll
   for (int p = 0; p < Parts; ++p) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(tile.address(tile_row0 + g, p) + 4 * t),
-                 "r"(pack(c.x[p][0], c.x[p][1], S()))
-                 : "memory");
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(tile.address(tile_row0 + g + 8, p) + 4 * t),
-                 "r"(pack(c.x[p][2], c.x[p][3], S()))
-                 : "memory");
+    ptx::st_shared(tile.address(tile_row0 + g, p) + 4 * t, pack(c.x[p][0], c.x[p][1], S()));
+    ptx::st_shared(tile.address(tile_row0 + g + 8, p) + 4 * t, pack(c.x[p][2], c.x[p][3], S()));
   }
   __syncwarp();
 #pragma unroll
   for (int n = 0; n < Parts / 2; ++n) {  // 16·Parts pieces by 32 lanes
     const int at = n * 32 + l, row = at / Parts, piece = at % Parts;
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(tile.address(tile_row0 + row, piece))
-                 : "memory");
+    const uint4 v = ptx::ld_shared_v4(tile.address(tile_row0 + row, piece));
     if (row0 + row < rows && piece * 8 < size)
       *reinterpret_cast<uint4*>(data + (row0 + row) * stride + piece * 8) = v;
   }

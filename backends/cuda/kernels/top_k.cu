@@ -92,7 +92,7 @@ __device__ void sort(Entry* list, i64 room) {
 template <class C>
 __global__ void __launch_bounds__(1024) choose(const __grid_constant__ Choice a) {
   using K = decltype(key_of(C()));
-  extern __shared__ __align__(16) unsigned char shared[];
+  TG_DYNAMIC_SHARED(shared, 16);
   __shared__ Threshold<K> t;
   __shared__ unsigned long long taken;
   __shared__ int of_warp[32];
@@ -155,7 +155,7 @@ template <class C>
 void run_as(const Stream& s, const Choice& a) {
   const unsigned threads = a.n <= 1024 ? 32 : a.n <= 8192 ? 256 : 1024;
   const std::size_t shared = a.lists ? 0 : static_cast<std::size_t>(a.room) * sizeof(Entry);
-  choose<C><<<grid_of(a, s.gpu), threads, shared, s.stream>>>(a);
+  launch_kernel(s, {grid_of(a, s.gpu), threads, shared}, choose<C>, a);
 }
 
 void launch(const Stream& s, const Call& c) {

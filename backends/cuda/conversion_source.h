@@ -1,0 +1,16 @@
+// Conversions of half types for the run-time compiler, each one instruction. The bits of a half type are an
+// unsigned short; results are rounded to nearest even. tests/gpu_emulator has this file once more, in plain
+// C++.
+#pragma once
+
+namespace tg::cuda {
+
+inline constexpr const char* conversion_source = R"(
+__device__ float float_of_f16(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+__device__ unsigned short f16_of(float x) {
+  unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+__device__ unsigned short bf16_of(float x) {
+  unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+)";
+
+}  // namespace tg::cuda

@@ -1,0 +1,117 @@
+// Instructions that CUDA C++ has no function for, one function each. Addresses in shared memory are those of
+// shared_address. Kernels write no asm of their own: tests/gpu_emulator has this file once more, in plain
+// C++.
+#pragma once
+
+#include <cstdint>
+
+namespace tg::cuda::ptx {
+
+using u32 = std::uint32_t;
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// ---- copies to shared memory that go on while the thread does ----
+
+// 16 bytes, past the first-level cache; the first `bytes` (16 or 0) from `from`, the others zero.
+__device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+__device__ __forceinline__ void cp_async_8(u32 to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+// The thread's copies since the last call become a group.
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;");
+}
+// Until all but the last `Pending` of the thread's groups are there.
+template <int Pending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending));
+}
+
+// ---- shared memory ----
+
+// Four 8 × 8 parts of 16-bit numbers: lane 8·n + r gives the address of row r of part n (16 bytes); lane 4·g
+// + t gets elements (g, 2t) and (g, 2t + 1) of each part, or (2t, g) and (2t + 1, g) of `trans`.
+__device__ __forceinline__ void ldmatrix(u32 (&x)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void ldmatrix_trans(u32 (&x)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void st_shared(u32 address, u32 x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+__device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// ---- products of a warp: c [16, 8] += a [16, k]·b [k, 8], sums in f32 ----
+
+// In all of them lane 4·g + t holds c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). k = 16: a of rows
+// g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two), b of rows 2t, 2t + 1 (b1: + 8) and column
+// g.
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// k = 8, operands as cvt_tf32 rounds them: a (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b (t, g), (t +
+// 4, g).
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- conversions ----
+
+// Two numbers rounded to nearest even, `low` in the lower half.
+__device__ __forceinline__ u32 cvt_bf16x2(float low, float high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ __forceinline__ u32 cvt_f16x2(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// To TF32, which keeps 10 bits of the mantissa: to nearest, ties away from zero.
+__device__ __forceinline__ u32 cvt_tf32(float x) {
+  u32 r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
+}
+
+// 2ˣ, of which 22 bits are right; denormals are zero.
+__device__ __forceinline__ float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace tg::cuda::ptx
