@@ -30,6 +30,7 @@ struct SmallGptOptions {
   Device device = Device::cpu();
   int threads = 1;
   bool verify = false;
+  std::uint64_t seed = 5;  // of dropout
 };
 
 struct SmallGpt {
@@ -44,7 +45,7 @@ struct SmallGpt {
         optimizer(params.all(), {.loss_scale = o.loss_scale}),
         training(model, optimizer,
                  {.batch = small_batch, .threads = o.threads, .verify = o.verify, .precision = o.precision},
-                 5) {}
+                 o.seed) {}
 
   TrainingProgram::Result step(double learning_rate = 1e-2, std::int64_t number = 0) {
     const SmallBatch b(number);
