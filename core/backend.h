@@ -3,31 +3,47 @@
 #pragma once
 
 #include <memory>
-#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/device.h"
-#include "core/op.h"
+#include "core/step.h"
 
 namespace tg {
 
-// An operand of a step. `data` points at the element whose indices are all zero (layout.offset is already in
-// it).
-struct Arg {
-  DType dtype;
-  Layout layout;
-  std::byte* data = nullptr;
+// A stretch of device memory.
+struct Piece {
+  const std::byte* from;
+  std::size_t bytes;
 };
 
-// One kernel call of a program: one node, or a chain of pointwise nodes.
-struct Step {
-  const Op* op;
-  Attrs attrs;
-  std::vector<Arg> in, out;
-  std::string name;            // the last node's path and op: "h0.mlp/gelu"
-  std::source_location where;  // of the last node
+// Pieces of device memory on their way to the host.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  virtual bool done() = 0;  // without waiting
+  // Waits until the bytes are there; throws what the runs before the transfer met (see Executable::run).
+  virtual void wait() = 0;
+
+  std::vector<Piece> pieces;           // what was asked for
+  std::vector<const std::byte*> data;  // where on the host each piece lies, once wait() has returned
+};
+
+// One of the pool that nobody holds any more, or a new one.
+template <class T>
+std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool) {
+  for (const std::shared_ptr<T>& t : pool)
+    if (t.use_count() == 1) return t;
+  return pool.emplace_back(std::make_shared<T>());
+}
+
+// What a program gives its executable beside the steps.
+struct ProgramMemory {
+  std::byte* workspace;  // Executable::workspace_bytes()
+  // Backend::status_bytes() for the executable's own use, then small results: read together in one copy.
+  std::byte* results;
+  std::size_t results_bytes;
 };
 
 // A prepared list of steps.
@@ -36,10 +52,17 @@ class Executable {
   virtual ~Executable() = default;
   virtual std::size_t workspace_bytes() const = 0;  // scratch memory for all steps, 64-byte aligned
   // Hands over the addresses: `steps` as given to prepare, now with data set; both outlive the executable.
-  virtual void bind(std::span<const Step> steps, std::byte* workspace) = 0;
-  // Throws Error, naming step, index and source line, if a kernel met an index out of range; the steps after
-  // that one have not run then, so what they assign keeps its value.
+  virtual void bind(std::span<const Step> steps, const ProgramMemory& memory) = 0;
+  // Writes to an input of the program, as Backend::write. Neighbours written one after another may be copied
+  // in one piece, with the at most 63 bytes between them.
+  virtual void feed(std::byte* input, const std::byte* host, std::size_t bytes) = 0;
+  // Runs every step, or starts to: what a run met (an index out of range as an Error with step, index and
+  // source line; what a user's function threw) is thrown here or, at the latest, by a Transfer or a read of
+  // the backend that follows the run. No parameter is assigned after the step that met it.
   virtual void run() = 0;
+  // Starts copying memory to the host as the last run leaves it. Runs that start later do not disturb it.
+  // Nothing is allocated once as many transfers exist as are in use at a time.
+  virtual std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) = 0;
   // Runs once and returns the seconds each step took, in the order of the steps.
   virtual std::vector<double> profile() = 0;
 };
@@ -57,8 +80,12 @@ class Backend {
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) = 0;
   // Bytes that could be allocated now; SIZE_MAX where that is not known.
   virtual std::size_t available_bytes() = 0;
+  // In order with runs: seen by those that start later only. The host's bytes are taken before it returns.
   virtual void write(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
+  // Waits for the runs before it, and throws what they met.
   virtual void read(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
+  // See ProgramMemory; a multiple of 64.
+  virtual std::size_t status_bytes() const { return 0; }
   // Chooses the kernels; throws DeviceError naming op, dtypes and source line where there is none.
   virtual std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) = 0;
 };

@@ -10,9 +10,12 @@ namespace tg {
 
 namespace {
 
+// Fetched tensors up to this size lie side by side, so that one copy brings them to the host.
+constexpr std::size_t small_result = 1024;
+
 // One buffer of the program. Arena buffers live from step `first` to step `last`; the others always.
 struct Buffer {
-  enum Kind { arena, input, constant, parameter } kind = arena;
+  enum Kind { arena, result, input, constant, parameter } kind = arena;
   std::size_t bytes = 0;
   int first = 0, last = -1;
   std::byte* memory = nullptr;
@@ -46,6 +49,8 @@ class Compiler {
         state_(std::make_shared<Program::State>()) {
     state_->graph = &graph;
     state_->backend = &backend(device_);
+    state_->device = device_;
+    state_->prepared = {options.threads, options.tf32};
     take_wanted(fetch);
     lowered_ = lower(graph_, wanted_, options.fuse);
     append_copies();
@@ -190,6 +195,10 @@ class Compiler {
       for (ValueId v : lowered_[s].in) buffer_for(v, s);
     }
     for (ValueId v : wanted_) buffer_for(v, static_cast<int>(lowered_.size()));
+    for (ValueId v : fetch_values_) {
+      Buffer& b = buffers_[buffer_of_[value(v).root]];
+      if (b.kind == Buffer::arena && b.bytes <= small_result) b.kind = Buffer::result;
+    }
   }
 
   std::byte* use(const Parameter& p) {
@@ -281,43 +290,60 @@ class Compiler {
     for (int i : order) lives.push_back({buffers_[i].bytes, buffers_[i].first, buffers_[i].last});
     const Placement placement = plan_memory(lives, reuse_);
 
-    std::size_t inputs = 0, constants = 0;
-    for (Buffer& b : buffers_) {
-      if (b.kind == Buffer::input) inputs += rounded(b.bytes);
-      if (b.kind == Buffer::constant) constants += rounded(b.bytes);
-    }
     MemoryReport& m = state_->memory;
     m.arena = placement.peak;
     m.alive = placement.alive;
-    m.inputs = inputs;
-    m.constants = constants;
-    if (const std::size_t free = state_->backend->available_bytes(); m.arena + inputs + constants > free)
+    m.results = state_->backend->status_bytes();
+    for (const Buffer& b : buffers_) {
+      if (b.kind == Buffer::input) m.inputs += rounded(b.bytes);
+      if (b.kind == Buffer::constant) m.constants += rounded(b.bytes);
+      if (b.kind == Buffer::result) m.results += rounded(b.bytes);
+    }
+    const std::size_t leaves = m.inputs + m.constants + m.results;
+    if (const std::size_t free = state_->backend->available_bytes(); m.arena + leaves > free)
       throw OutOfMemory("[compile] the program needs " + std::to_string(m.arena >> 20) +
-                        " MiB for intermediate results and " + std::to_string((inputs + constants) >> 20) +
+                        " MiB for intermediate results and " + std::to_string(leaves >> 20) +
                         " MiB for inputs and constants; " + std::to_string(free >> 20) + " MiB are free");
     state_->block = state_->backend->allocate(m.arena, "the program's intermediate results");
-    state_->input_block = state_->backend->allocate(inputs + constants, "the program's inputs and constants");
+    state_->leaf_block = state_->backend->allocate(leaves, "the program's inputs and constants");
     for (std::size_t i = 0; i < order.size(); ++i)
       buffers_[order[i]].memory = state_->block.get() + placement.offset[i];
-    std::byte* next = state_->input_block.get();
-    for (Buffer& b : buffers_) {
-      if (b.kind != Buffer::input && b.kind != Buffer::constant) continue;
-      b.memory = next;
-      next += rounded(b.bytes);
-    }
+    const ProgramMemory given = place_others();
     bind_leaves();
     bind_steps();
-    if (poison_) add_poison(order);
-    state_->executable = state_->backend->prepare(state_->steps, {options_.threads, options_.tf32});
+    if (poison_) add_poison(order, given);
+    state_->executable = state_->backend->prepare(state_->steps, state_->prepared);
     m.workspace = state_->executable->workspace_bytes();
     state_->workspace = state_->backend->allocate(m.workspace, "the kernels' workspace");
-    state_->executable->bind(state_->steps, state_->workspace.get());
+    state_->executable->bind(state_->steps, {state_->workspace.get(), given.results, given.results_bytes});
     for (std::size_t i = 0; i < fetch.size(); ++i) {
       Arg a = arg(fetch_values_[i]);
       a.data = address(fetch_values_[i]);
       state_->fetched.emplace_back(fetch[i].id(), a);
     }
     for (const Assign& a : options_.assign) state_->assigned.push_back(a.target);
+  }
+
+  // Inputs in the order they were recorded in, the state of random numbers after them: a feed of all of them
+  // is one stretch of memory. Then results, behind the executable's status, and constants. Returns where the
+  // results are.
+  ProgramMemory place_others() {
+    std::byte* next = state_->leaf_block.get();
+    const auto place = [&](Buffer& b) {
+      b.memory = next;
+      next += rounded(b.bytes);
+    };
+    for (const bool rng : {false, true})
+      for (ValueId v = 0; v < buffer_of_.size(); ++v)
+        if (buffer_of_[v] >= 0 && value(v).root == v && buffers_[buffer_of_[v]].kind == Buffer::input &&
+            (graph_.node_of(v).op == &rng_op) == rng)
+          place(buffers_[buffer_of_[v]]);
+    const ProgramMemory given{nullptr, next, state_->memory.results};
+    next += state_->backend->status_bytes();
+    for (Buffer::Kind kind : {Buffer::result, Buffer::constant})
+      for (Buffer& b : buffers_)
+        if (b.kind == kind) place(b);
+    return given;
   }
 
   std::byte* address(ValueId v) const {
@@ -351,8 +377,8 @@ class Compiler {
   }
 
   // Fills every arena buffer with bytes that are NaN in each floating type right after its last step, and the
-  // whole arena before the first.
-  void add_poison(const std::vector<int>& order) {
+  // whole arena and the results before the first.
+  void add_poison(const std::vector<int>& order, const ProgramMemory& given) {
     std::vector<Step> steps;
     const auto fill = [&](std::byte* memory, std::size_t bytes) {
       const Shape shape{static_cast<std::int64_t>(bytes)};
@@ -360,6 +386,8 @@ class Compiler {
           {&full_op, FullAttrs{shape, 255, u8}, {}, {{u8, row_major(shape), memory}}, "poison", {}});
     };
     fill(state_->block.get(), state_->memory.arena);
+    const std::size_t status = state_->backend->status_bytes();
+    fill(given.results + status, given.results_bytes - status);
     std::vector<std::vector<int>> dying(lowered_.size() + 1);
     for (int i : order) dying[buffers_[i].last].push_back(i);
     for (std::size_t s = 0; s < lowered_.size(); ++s) {

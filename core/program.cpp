@@ -8,7 +8,7 @@
 namespace tg {
 
 void Program::State::write_rng() {
-  if (rng) backend->write(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
+  if (rng) executable->feed(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
 }
 
 void Program::State::run_once() {
@@ -75,38 +75,107 @@ void Program::feed(const Feed& f) {
                      " elements");
   for (const auto& [v, arg] : state_->inputs)
     if (v == f.input.id())
-      state_->backend->write(arg.data, f.data, static_cast<std::size_t>(f.count) * size_of(f.dtype));
+      state_->executable->feed(arg.data, f.data, static_cast<std::size_t>(f.count) * size_of(f.dtype));
   if (state_->twin) Program(state_->twin).feed(f);
 }
 
-Array Program::fetch(const Tensor& t) const {
-  for (const auto& [v, arg] : state_->fetched) {
-    if (v != t.id() || &t.graph() != state_->graph) continue;
-    // Read what the layout reaches, then put it in row-major order.
-    Array out(arg.layout.shape, arg.dtype);
-    const std::size_t size = size_of(arg.dtype);
-    Layout from = arg.layout;
-    from.offset = 0;
-    const auto reach = static_cast<std::size_t>(from.extent()) * size;
-    if (from.is_contiguous()) {
-      state_->backend->read(out.raw(), arg.data, reach);
-      return out;
-    }
-    std::vector<std::byte> raw(reach);
-    state_->backend->read(raw.data(), arg.data, reach);
-    Dims index = Dims::filled(from.rank(), 0);
-    for (std::int64_t i = 0; i < out.numel(); ++i) {
-      std::int64_t at = 0;
-      for (int a = 0; a < from.rank(); ++a) at += index[a] * from.strides[a];
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * size,
-                  raw.data() + static_cast<std::size_t>(at) * size, size);
-      for (int a = from.rank() - 1; a >= 0 && ++index[a] == from.shape[a]; --a) index[a] = 0;
-    }
+namespace {
+
+// Bytes from an operand's first element to its last.
+std::size_t reach(const Arg& a) {
+  Layout from = a.layout;
+  from.offset = 0;
+  return static_cast<std::size_t>(from.extent()) * size_of(a.dtype);
+}
+
+// The elements of `a` in row-major order, from a copy of the memory its layout reaches.
+Array in_row_major_order(const Arg& a, const std::byte* raw) {
+  Array out(a.layout.shape, a.dtype);
+  Layout from = a.layout;
+  from.offset = 0;
+  if (from.is_contiguous()) {
+    if (reach(a) > 0) std::memcpy(out.raw(), raw, reach(a));
     return out;
   }
+  const std::size_t size = size_of(a.dtype);
+  Dims index = Dims::filled(from.rank(), 0);
+  for (std::int64_t i = 0; i < out.numel(); ++i) {
+    std::int64_t at = 0;
+    for (int d = 0; d < from.rank(); ++d) at += index[d] * from.strides[d];
+    std::memcpy(out.raw() + static_cast<std::size_t>(i) * size, raw + static_cast<std::size_t>(at) * size,
+                size);
+    for (int d = from.rank() - 1; d >= 0 && ++index[d] == from.shape[d]; --d) index[d] = 0;
+  }
+  return out;
+}
+
+}  // namespace
+
+const Arg& Program::State::fetched_arg(const Tensor& t) const {
+  for (const auto& [v, arg] : fetched)
+    if (t.defined() && v == t.id() && &t.graph() == graph) return arg;
   throw Error(
       "[fetch] this tensor was not among those asked for at compile time, so its memory may have been "
       "reused");
+}
+
+Array Program::fetch(const Tensor& t) const {
+  const Arg& arg = state_->fetched_arg(t);
+  if (arg.layout.is_contiguous()) {
+    Array out(arg.layout.shape, arg.dtype);
+    state_->backend->read(out.raw(), arg.data, reach(arg));
+    return out;
+  }
+  std::vector<std::byte> raw(reach(arg));
+  state_->backend->read(raw.data(), arg.data, raw.size());
+  return in_row_major_order(arg, raw.data());
+}
+
+Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
+  return fetch_later(std::span<const Tensor>(ts.begin(), ts.size()));
+}
+
+Pending Program::fetch_later(std::span<const Tensor> ts) {
+  state_->wanted.clear();
+  for (const Tensor& t : ts) {
+    const Arg& arg = state_->fetched_arg(t);
+    state_->wanted.push_back({arg.data, reach(arg)});
+  }
+  return Pending(state_, state_->executable->transfer(state_->wanted));
+}
+
+bool Pending::ready() const {
+  if (!transfer_) throw Error("[pending] no values were asked for");
+  return transfer_->done();
+}
+
+void Pending::wait() const {
+  if (!transfer_) throw Error("[pending] no values were asked for");
+  transfer_->wait();
+}
+
+const std::byte* Pending::bytes(const Tensor& t) const {
+  wait();
+  const Arg& arg = program_->fetched_arg(t);
+  for (std::size_t i = 0; i < transfer_->pieces.size(); ++i)
+    if (transfer_->pieces[i].from == arg.data && transfer_->pieces[i].bytes == reach(arg))
+      return transfer_->data[i];
+  throw Error("[pending] this tensor was not among those given to fetch_later");
+}
+
+Array Pending::fetch(const Tensor& t) const {
+  const std::byte* raw = bytes(t);
+  return in_row_major_order(program_->fetched_arg(t), raw);
+}
+
+const std::byte* Pending::element(const Tensor& t) const {
+  const std::byte* raw = bytes(t);
+  if (t.numel() != 1) throw ShapeError("[pending] " + t.text() + " has more or less than one element");
+  return raw;
+}
+
+void Pending::refuse(const Tensor& t, DType dtype) {
+  throw DTypeError("[pending] " + t.text() + " is read as " + std::string(name_of(dtype)));
 }
 
 void Program::seed(std::uint64_t seed) {
@@ -117,6 +186,12 @@ void Program::set_step(std::int64_t step) {
 }
 MemoryReport Program::memory() const {
   return state_->memory;
+}
+Device Program::device() const {
+  return state_->device;
+}
+const PrepareOptions& Program::options() const {
+  return state_->prepared;
 }
 std::span<const Step> Program::steps() const {
   return state_->steps;

@@ -13,16 +13,20 @@ struct Program::State {
   std::vector<std::pair<ValueId, Arg>> inputs;
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
-  std::shared_ptr<std::byte> block, input_block, workspace;
+  std::shared_ptr<std::byte> block, leaf_block, workspace;
   std::unique_ptr<Executable> executable;
   MemoryReport memory;
   std::byte* rng = nullptr;  // device address of {seed, step}, null when nothing is random
   std::int64_t rng_state[2] = {0, 0};
+  Device device;
+  PrepareOptions prepared;
+  std::vector<Piece> wanted;    // of a transfer, while it is started; kept so that runs allocate nothing
   std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
 
   void write_rng();
   void run_once();
   void run_verified();
+  const Arg& fetched_arg(const Tensor& t) const;  // throws Error for what was not asked for
 };
 
 }  // namespace tg

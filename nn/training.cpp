@@ -20,12 +20,17 @@ CompileOptions compile_options(const ProgramOptions& o) {
   return {.threads = o.threads, .tf32 = o.precision == Precision::tf32, .verify = o.verify};
 }
 
-Program compiled(Graph& graph, const Tensor& loss, const AdamW::Update& update, const ProgramOptions& o) {
+std::vector<Tensor> results_of(const Tensor& loss, const AdamW::Update& update) {
+  std::vector<Tensor> results{loss, update.grad_norm, update.skipped};
+  if (update.loss_scale.defined()) results.insert(results.end(), {update.overflowed, update.loss_scale});
+  return results;
+}
+
+Program compiled(Graph& graph, const std::vector<Tensor>& results, const AdamW::Update& update,
+                 const ProgramOptions& o) {
   CompileOptions options = compile_options(o);
   options.assign = update.assign;
-  std::vector<Tensor> fetch{loss, update.grad_norm, update.skipped};
-  if (update.loss_scale.defined()) fetch.insert(fetch.end(), {update.overflowed, update.loss_scale});
-  return compile(graph, fetch, options);
+  return compile(graph, results, options);
 }
 
 }  // namespace
@@ -36,20 +41,25 @@ TrainingProgram::TrainingProgram(const Gpt& model, const AdamW& optimizer, const
       targets_(token_input(graph_, "targets", model, options)),
       loss_(loss_of(model, tokens_, targets_, Mode::train, options.precision)),
       update_(optimizer.minimize(loss_)),
-      program_(compiled(graph_, loss_, update_, options)) {
+      results_(results_of(loss_, update_)),
+      program_(compiled(graph_, results_, update_, options)) {
   program_.seed(seed);
 }
 
-TrainingProgram::Result TrainingProgram::run(const std::vector<std::int32_t>& tokens,
-                                             const std::vector<std::int32_t>& targets, double learning_rate) {
-  program_.run({{tokens_, tokens},
-                {targets_, targets},
-                {update_.learning_rate, std::vector<float>{static_cast<float>(learning_rate)}}});
-  Result result{static_cast<float>(program_.fetch(loss_).at(0)), program_.item<float>(update_.grad_norm),
-                static_cast<std::int64_t>(program_.item<float>(update_.skipped))};
+Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
+                               const std::vector<std::int32_t>& targets, double learning_rate) {
+  const auto rate = static_cast<float>(learning_rate);
+  program_.run(
+      {{tokens_, tokens}, {targets_, targets}, {update_.learning_rate, std::span<const float>(&rate, 1)}});
+  return program_.fetch_later(results_);
+}
+
+TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
+  Result result{static_cast<float>(step.number(loss_)), step.item<float>(update_.grad_norm),
+                static_cast<std::int64_t>(step.item<float>(update_.skipped))};
   if (update_.loss_scale.defined()) {
-    result.overflowed = static_cast<std::int64_t>(program_.item<float>(update_.overflowed));
-    result.loss_scale = program_.item<float>(update_.loss_scale);
+    result.overflowed = static_cast<std::int64_t>(step.item<float>(update_.overflowed));
+    result.loss_scale = step.item<float>(update_.loss_scale);
   }
   return result;
 }
@@ -60,10 +70,10 @@ EvaluationProgram::EvaluationProgram(const Gpt& model, const ProgramOptions& opt
       loss_(loss_of(model, tokens_, targets_, Mode::evaluate, options.precision)),
       program_(compile(graph_, {loss_}, compile_options(options))) {}
 
-float EvaluationProgram::run(const std::vector<std::int32_t>& tokens,
-                             const std::vector<std::int32_t>& targets) {
+Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
+                                 const std::vector<std::int32_t>& targets) {
   program_.run({{tokens_, tokens}, {targets_, targets}});
-  return static_cast<float>(program_.fetch(loss_).at(0));
+  return program_.fetch_later({loss_});
 }
 
 }  // namespace tg

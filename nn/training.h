@@ -28,13 +28,21 @@ class TrainingProgram {
   };
   // tokens and targets i32 [batch, context], row-major.
   Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
-             double learning_rate);
+             double learning_rate) {
+    return result(start(tokens, targets, learning_rate));
+  }
+  // The same in two parts: on a GPU start() does not wait, and the next step may be started before the result
+  // of this one is asked for.
+  Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                double learning_rate);
+  Result result(const Pending& step) const;
   Program& program() { return program_; }
 
  private:
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   AdamW::Update update_;
+  std::vector<Tensor> results_;
   Program program_;
 };
 
@@ -42,7 +50,12 @@ class TrainingProgram {
 class EvaluationProgram {
  public:
   EvaluationProgram(const Gpt& model, const ProgramOptions& options);
-  float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
+  float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
+    return result(start(tokens, targets));
+  }
+  // As TrainingProgram's.
+  Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
+  float result(const Pending& batch) const { return static_cast<float>(batch.number(loss_)); }
   Program& program() { return program_; }
 
  private:

@@ -113,6 +113,80 @@ TEST(Program, ARunAllocatesNothing) {
   }
 }
 
+// A program whose runs differ, with small, large, strided and integer results.
+struct Counting {
+  Graph g;
+  Tensor x = g.input("x", {4}, f64), scale = g.input("scale", {}, f64);
+  Tensor y = x * scale, total = sum(y), turned = transpose(expand(y.reshape({4, 1}), {4, 3}) + 1, 0, 1);
+  Tensor large = expand(scale.reshape({1}), {5000}) + 0;
+  Program p = compile(g, {y, total, turned, large, x});
+  std::vector<double> xs = Values(4), s = {0};
+
+  void run(double k) {
+    xs = {k, k + 1, k + 2, k + 3}, s = {k};
+    p.run({{x, xs}, {scale, s}});
+    xs.assign(4, -1), s[0] = -1;  // the caller's own again
+  }
+  static double expected(double k) { return k * (4 * k + 6); }
+};
+
+TEST(Pending, KeepsTheValuesOfItsRunWhileOthersFollow) {
+  Counting c;
+  std::vector<Pending> all;
+  for (int k = 0; k < 6; ++k) {
+    c.run(k);
+    all.push_back(c.p.fetch_later({c.total, c.large, c.turned, c.x}));
+  }
+  for (int k : {3, 0, 5, 1, 2, 4}) {
+    const Pending& p = all[static_cast<std::size_t>(k)];
+    EXPECT_EQ(p.item<double>(c.total), Counting::expected(k));
+    EXPECT_EQ(p.fetch(c.large).values<double>(), Values(5000, k));
+    EXPECT_EQ(p.fetch(c.turned).at(2), k * (k + 2) + 1);
+    EXPECT_EQ(p.fetch(c.x).at(3), k + 3);
+    EXPECT_TRUE(p.ready());
+  }
+}
+
+TEST(Pending, OutlivesItsProgram) {
+  Pending p;
+  Graph g;
+  const Tensor x = g.input("x", {}, f64), y = x + 1;
+  {
+    Program program = compile(g, {y});
+    program.run({{x, Values{2}}});
+    p = program.fetch_later({y});
+  }
+  EXPECT_EQ(p.item<double>(y), 3);
+}
+
+TEST(Pending, AllocatesNothingOnceAsManyExistAsAreInUse) {
+  Counting c;
+  Pending before;
+  const auto step = [&](int k) {
+    c.run(k);
+    Pending now = c.p.fetch_later({c.total});
+    const double value = k > 0 ? before.item<double>(c.total) : 0;
+    before = std::move(now);
+    return value;
+  };
+  for (int k = 0; k < 3; ++k) step(k);
+  const long start = allocations;
+  for (int k = 3; k < 10; ++k) EXPECT_EQ(step(k), Counting::expected(k - 1));
+  EXPECT_EQ(allocations - start, 0);
+}
+
+TEST(Pending, RefusesWhatItWasNotAskedFor) {
+  Counting c;
+  c.run(1);
+  const Pending p = c.p.fetch_later({c.total, c.y});
+  EXPECT_NE(message_of<Error>([&] { p.fetch(c.x); }).find("fetch_later"), std::string::npos);
+  EXPECT_THROW(c.p.fetch_later({c.x + 1}), Error);
+  EXPECT_THROW(p.item<float>(c.total), DTypeError);
+  EXPECT_THROW(p.item<double>(c.y), ShapeError);
+  EXPECT_THROW(Pending().ready(), Error);
+  EXPECT_THROW(Pending().fetch(c.x), Error);
+}
+
 TEST(Program, ThatCannotFitIsRefusedWithTheSizes) {
   Graph g;
   const Tensor x = g.input("x", {1}), big = exp(expand(x, {1LL << 50}));
@@ -208,7 +282,8 @@ TEST(Program, PeakIsKnownBeforeTheFirstRun) {
   EXPECT_EQ(m.inputs, 64u);
   EXPECT_EQ(m.constants, 64u);
   EXPECT_GE(m.arena, m.alive);
-  EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.parameters);
+  EXPECT_EQ(m.results, 64u);
+  EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.results + m.parameters);
 }
 
 TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {

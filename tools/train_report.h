@@ -77,8 +77,9 @@ inline std::size_t print_memory(const Params& params, const MemoryReport& traini
   const auto mib = [](std::size_t bytes) { return size_text(static_cast<double>(bytes)); };
   print_row("memory", mib(weights) + " parameters, " + mib(optimizer) + " optimizer, " + mib(training.arena) +
                           " activations and gradients,");
-  print_row("", mib(training.workspace) + " workspace, " + mib(training.inputs + training.constants) +
-                    " inputs, " + mib(other) + " evaluation");
+  print_row("", mib(training.workspace) + " workspace, " +
+                    mib(training.inputs + training.constants + training.results) + " inputs and results, " +
+                    mib(other) + " evaluation");
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
   return peak;
 }

@@ -54,6 +54,13 @@ double estimated_seconds(const Step& s) {
   return c.bytes / 20e9 + c.flops / 40e9;
 }
 
+// A run is over when a transfer starts, so it is a copy made at once.
+struct Copies final : Transfer {
+  std::vector<std::byte> memory;
+  bool done() override { return true; }
+  void wait() override {}
+};
+
 class CpuExecutable final : public Executable {
  public:
   CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads) {
@@ -65,18 +72,39 @@ class CpuExecutable final : public Executable {
     return per_thread_ * static_cast<std::size_t>(threads_) + shared_;
   }
 
-  void bind(std::span<const Step> steps, std::byte* workspace) override {
+  void bind(std::span<const Step> steps, const ProgramMemory& memory) override {
     for (std::size_t i = 0; i < steps.size(); ++i) {
       tasks_[i].call.in = steps[i].in;
       tasks_[i].call.out = steps[i].out;
       tasks_[i].call.attrs = &steps[i].attrs;
     }
-    workspace_ = workspace;
+    workspace_ = memory.workspace;
     steps_ = steps;
+  }
+
+  void feed(std::byte* input, const std::byte* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(input, host, bytes);
   }
 
   void run() override {
     dispatch([](void* self, int t) { static_cast<CpuExecutable*>(self)->enter(t); });
+  }
+
+  std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override {
+    const std::shared_ptr<Copies> made = unused(transfers_);
+    Copies& copies = *made;
+    std::size_t bytes = 0;
+    for (const Piece& p : pieces) bytes += (p.bytes + 63) / 64 * 64;
+    copies.memory.resize(bytes);
+    copies.pieces.assign(pieces.begin(), pieces.end());
+    copies.data.clear();
+    std::byte* to = copies.memory.data();
+    for (const Piece& p : pieces) {
+      if (p.bytes > 0) std::memcpy(to, p.from, p.bytes);
+      copies.data.push_back(to);
+      to += (p.bytes + 63) / 64 * 64;
+    }
+    return made;
   }
 
   std::vector<double> profile() override {
@@ -194,6 +222,7 @@ class CpuExecutable final : public Executable {
       ends_;  // of the steps of a timed run; the first is its start
   std::span<const Step> steps_;
   IndexFault fault_;
+  std::vector<std::shared_ptr<Copies>> transfers_;
   std::exception_ptr thrown_;  // by a user's function; the other threads must reach their barriers first
 };
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "backends/cpu/worker.h"
-#include "core/backend.h"
+#include "core/step.h"
 
 namespace tg::cpu {
 

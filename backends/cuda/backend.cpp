@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/cuda.h"
@@ -27,8 +29,9 @@ class CudaBackend final : public Backend {
       throw DeviceError("[cuda] GPU " + std::to_string(ordinal) + " (" + p.name +
                         ") has compute capability " + std::to_string(p.major) + "." +
                         std::to_string(p.minor) + ", wanted 8.0 or later");
-    check(cudaSetDevice(ordinal), "GPU " + std::to_string(ordinal));
+    check(cudaSetDevice(ordinal), "a GPU");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+    staging_.emplace(stream_);
   }
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
@@ -41,9 +44,9 @@ class CudaBackend final : public Backend {
                         mebibytes(available_bytes()) + " free");
     }
     check(status, "memory for " + what);
-    return {static_cast<std::byte*>(p), [this](std::byte* q) {
-              use();
-              cudaStreamSynchronize(stream_);
+    return {static_cast<std::byte*>(p), [this](std::byte* q) {  // errors have been told where they arose
+              cudaSetDevice(gpu_.ordinal);
+              if (staging_->flush() == cudaSuccess) cudaStreamSynchronize(stream_);
               cudaFree(q);
             }};
   }
@@ -55,16 +58,23 @@ class CudaBackend final : public Backend {
   }
   void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
     use();
-    if (bytes > 0)
-      check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "a copy to the GPU");
+    staging_->write(device, host, bytes, nullptr);
   }
   void read(std::byte* host, const std::byte* device, std::size_t bytes) override {
     use();
+    check(staging_->flush(), "a copy to the GPU");
     if (bytes > 0)
       check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
-    check(cudaStreamSynchronize(stream_), "running a program");
-    for (Program* p : programs_) p->throw_fault();
+    for (Program* p : programs_)
+      if (p->executable.unread()) p->faults = p->executable.transfer({});
+    check(cudaStreamSynchronize(stream_), "running programs");
+    for (Program* p : programs_)
+      if (const std::shared_ptr<Transfer> faults = std::exchange(p->faults, nullptr)) {
+        p->executable.set_read();
+        faults->wait();
+      }
   }
+  std::size_t status_bytes() const override { return cuda::status_bytes; }
   std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
     use();
     return std::make_unique<Program>(*this, steps, options);
@@ -74,7 +84,7 @@ class CudaBackend final : public Backend {
   // An executable that the backend knows while it lives, to tell its faults with the next read.
   struct Program final : Executable {
     Program(CudaBackend& owner, std::span<const Step> steps, const PrepareOptions& options)
-        : owner(owner), executable(steps, options, owner.gpu_, owner.stream_) {
+        : owner(owner), executable(steps, options, owner.gpu_, owner.stream_, *owner.staging_) {
       owner.programs_.push_back(this);
     }
     ~Program() override {
@@ -82,28 +92,42 @@ class CudaBackend final : public Backend {
       std::erase(owner.programs_, this);
     }
     std::size_t workspace_bytes() const override { return executable.workspace_bytes(); }
-    void bind(std::span<const Step> steps, std::byte* workspace) override {
+    void bind(std::span<const Step> steps, const ProgramMemory& memory) override {
       owner.use();
-      executable.bind(steps, workspace);
+      executable.bind(steps, memory);
+    }
+    void feed(std::byte* input, const std::byte* host, std::size_t bytes) override {
+      owner.use();
+      executable.feed(input, host, bytes);
     }
     void run() override {
       owner.use();
       executable.run();
     }
+    std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override {
+      owner.use();
+      return executable.transfer(pieces);
+    }
     std::vector<double> profile() override {
       owner.use();
       return executable.profile();
     }
-    void throw_fault() { executable.throw_fault(); }
     CudaBackend& owner;
     CudaExecutable executable;
+    std::shared_ptr<Transfer> faults;  // while a read looks for them
   };
 
-  // CUDA's current GPU belongs to the calling thread.
-  void use() const { check(cudaSetDevice(gpu_.ordinal), "GPU " + std::to_string(gpu_.ordinal)); }
+  // CUDA's current GPU belongs to the calling thread. Asking for it costs a tenth of setting it.
+  void use() const {
+    int current = -1;
+    if (cudaGetDevice(&current) == cudaSuccess && current == gpu_.ordinal) return;
+    if (const cudaError_t status = cudaSetDevice(gpu_.ordinal); status != cudaSuccess)
+      fail(status, "GPU " + std::to_string(gpu_.ordinal));
+  }
 
   Gpu gpu_;
   cudaStream_t stream_ = nullptr;
+  std::optional<Staging> staging_;
   std::vector<Program*> programs_;
 };
 

@@ -1,15 +1,60 @@
 #include "backends/cuda/check.h"
 
+#include <cstdlib>
+#include <string>
+
 #include "core/error.h"
 
 namespace tg::cuda {
 
-void check(cudaError_t status, const std::string& what) {
-  if (status == cudaSuccess) return;
+namespace {
+
+// Errors of a kernel while it ran; CUDA gives them to every call from then on.
+bool left_by_a_kernel(cudaError_t status) {
+  switch (status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool stepwise() {
+  const char* s = std::getenv("TG_STEPWISE");
+  return s && *s && *s != '0';
+}
+
+void fail(cudaError_t status, std::string_view what) {
   cudaGetLastError();  // so that the next call does not report it again
-  const std::string why = "[cuda] " + what + ": " + cudaGetErrorString(status);
+  std::string why = "[cuda] " + std::string(what) + ": " + cudaGetErrorString(status);
   if (status == cudaErrorMemoryAllocation) throw OutOfMemory(why);
+  if (left_by_a_kernel(status) && !stepwise())
+    why +=
+        "; a step that ran before is at fault: run again with TG_STEPWISE=1 in the environment to have it "
+        "named";
   throw DeviceError(why);
+}
+
+std::byte* pinned_memory(std::size_t bytes, std::string_view what) {
+  void* p = nullptr;
+  const cudaError_t status = cudaMallocHost(&p, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory("[cuda] no pinned host memory for " + std::string(what) + ": " + std::to_string(bytes) +
+                      " bytes wanted");
+  }
+  check(status, what);
+  return static_cast<std::byte*>(p);
 }
 
 }  // namespace tg::cuda

@@ -3,11 +3,22 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
+#include <string_view>
 
 namespace tg::cuda {
 
-// Throws OutOfMemory or DeviceError, "[cuda] what: …", unless the call succeeded.
-void check(cudaError_t status, const std::string& what);
+// Throws OutOfMemory or DeviceError, "[cuda] what: …". After an error that a kernel left behind, which any
+// later call may be the one to report, the message says how to find the step.
+[[noreturn]] void fail(cudaError_t status, std::string_view what);
+
+inline void check(cudaError_t status, std::string_view what) {
+  if (status != cudaSuccess) fail(status, what);
+}
+
+// Host memory that the GPU reads and writes; throws OutOfMemory with the size.
+std::byte* pinned_memory(std::size_t bytes, std::string_view what);
+
+// TG_STEPWISE=1 in the environment: programs wait after every step, so that an error names the step it is of.
+bool stepwise();
 
 }  // namespace tg::cuda

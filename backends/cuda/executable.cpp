@@ -12,8 +12,8 @@
 namespace tg::cuda {
 
 CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
-                               cudaStream_t stream)
-    : gpu_(gpu), stream_(stream) {
+                               cudaStream_t stream, Staging& staging)
+    : gpu_(gpu), stream_(stream), staging_(staging), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   for (const Step& s : steps) {
     Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32}, nullptr};
@@ -34,38 +34,35 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
     tasks_.push_back(std::move(t));
   }
-  check(cudaMalloc(reinterpret_cast<void**>(&fault_), sizeof(Fault)), "memory for a program's faults");
-  check(cudaMallocHost(reinterpret_cast<void**>(&seen_), sizeof(Fault)), "memory for a program's faults");
-  *seen_ = {Fault::none, 0, 0, 0, 0};
-  check(cudaMemcpyAsync(fault_, seen_, sizeof(Fault), cudaMemcpyDefault, stream_), "a program's faults");
 }
 
 CudaExecutable::~CudaExecutable() {
   cudaStreamSynchronize(stream_);
   if (graph_) cudaGraphExecDestroy(graph_);
-  cudaFree(fault_);
-  cudaFreeHost(seen_);
 }
 
 void CudaExecutable::enqueue(std::size_t step) {
   const Task& t = tasks_[step];
-  t.kernel->launch({stream_, gpu_, workspace_, {fault_, static_cast<int>(step)}}, t.call);
-  check(cudaPeekAtLastError(), steps_[step].name + " " + at_line(steps_[step].where));
+  t.kernel->launch({stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}}, t.call);
+  if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess)
+    fail(status, steps_[step].name + " " + at_line(steps_[step].where));
 }
 
-void CudaExecutable::bind(std::span<const Step> steps, std::byte* workspace) {
+void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memory) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     tasks_[i].call.in = steps[i].in;
     tasks_[i].call.out = steps[i].out;
     tasks_[i].call.attrs = &steps[i].attrs;
   }
-  workspace_ = workspace;
+  memory_ = memory;
   steps_ = steps;
+  const Fault none{Fault::none, 0, 0, 0, 0};
+  staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+  check(staging_.flush(), "a copy to the GPU");
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a program");
   cudaGraph_t graph = nullptr;
   try {
     for (std::size_t i = 0; i < tasks_.size(); ++i) enqueue(i);
-    check(cudaMemcpyAsync(seen_, fault_, sizeof(Fault), cudaMemcpyDefault, stream_), "a program's faults");
   } catch (...) {
     if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
     throw;
@@ -77,24 +74,49 @@ void CudaExecutable::bind(std::span<const Step> steps, std::byte* workspace) {
   check(cudaGraphUpload(graph_, stream_), "uploading a program");
 }
 
-void CudaExecutable::run() {
-  throw_fault();
-  check(cudaGraphLaunch(graph_, stream_), "running a program");
+void CudaExecutable::feed(std::byte* input, const std::byte* host, std::size_t bytes) {
+  staging_.write(input, host, bytes, this);
 }
 
-void CudaExecutable::throw_fault() {
-  if (thrown_.any.load()) {
-    check(cudaStreamSynchronize(stream_), "running a program");
-    thrown_.any.store(false);
-    std::rethrow_exception(std::exchange(thrown_.what, nullptr));
+void CudaExecutable::run() {
+  check(staging_.flush(), "a copy to the GPU");
+  unread_ = true;
+  if (stepwise_) return run_stepwise();
+  if (const cudaError_t status = cudaGraphLaunch(graph_, stream_); status != cudaSuccess) fail_run(status);
+}
+
+void CudaExecutable::run_stepwise() {
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    enqueue(i);
+    if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess)
+      fail(status, steps_[i].name + " " + at_line(steps_[i].where));
   }
-  const int step = *const_cast<volatile int*>(&seen_->step);
-  if (step == Fault::none) return;
-  check(cudaStreamSynchronize(stream_), "running a program");
-  const Fault f = *seen_;
-  *seen_ = {Fault::none, 0, 0, 0, 0};
-  check(cudaMemcpyAsync(fault_, seen_, sizeof(Fault), cudaMemcpyDefault, stream_), "a program's faults");
-  check(cudaStreamSynchronize(stream_), "a program's faults");
+}
+
+std::shared_ptr<Transfer> CudaExecutable::transfer(std::span<const Piece> pieces) {
+  check(staging_.flush(), "a copy to the GPU");
+  const std::shared_ptr<CudaTransfer> t = unused(transfers_);
+  t->start(*this, pieces, memory_, stream_, epoch_);
+  return t;
+}
+
+void CudaExecutable::fail_run(cudaError_t status) const {
+  std::string what = "running a program of " + std::to_string(steps_.size()) + " steps";
+  if (!steps_.empty())
+    what += " from " + steps_.front().name + " to " + steps_.back().name + " " + at_line(steps_.back().where);
+  fail(status, what);
+}
+
+void CudaExecutable::tell(const Fault& f, int epoch) {
+  if (f.step == Fault::none) return;
+  if (epoch == epoch_) {
+    if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
+    ++epoch_;
+    if (thrown_.any.exchange(false)) told_ = std::exchange(thrown_.what, nullptr);
+    const Fault none{Fault::none, 0, 0, 0, 0};
+    staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
+  }
+  if (f.position == Fault::thrown && told_) std::rethrow_exception(told_);
   const Step& s = steps_[static_cast<std::size_t>(f.step)];
   throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
               std::to_string(f.position) + " is out of range: wanted 0 to " + std::to_string(f.size - 1) +
@@ -102,7 +124,7 @@ void CudaExecutable::throw_fault() {
 }
 
 std::vector<double> CudaExecutable::profile() {
-  throw_fault();
+  check(staging_.flush(), "a copy to the GPU");
   std::vector<cudaEvent_t> events(tasks_.size() + 1);
   for (cudaEvent_t& e : events) check(cudaEventCreate(&e), "an event");
   check(cudaEventRecord(events[0], stream_), "timing");
@@ -112,8 +134,7 @@ std::vector<double> CudaExecutable::profile() {
     nvtxRangePop();
     check(cudaEventRecord(events[i + 1], stream_), "timing");
   }
-  check(cudaMemcpyAsync(seen_, fault_, sizeof(Fault), cudaMemcpyDefault, stream_), "a program's faults");
-  check(cudaStreamSynchronize(stream_), "running a program");
+  if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
   std::vector<double> seconds;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     float ms = 0;
@@ -121,7 +142,7 @@ std::vector<double> CudaExecutable::profile() {
     seconds.push_back(ms * 1e-3);
   }
   for (cudaEvent_t e : events) cudaEventDestroy(e);
-  throw_fault();
+  transfer({})->wait();
   return seconds;
 }
 

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "backends/cuda/host_kernel.h"
+#include "backends/cuda/staging.h"
+#include "backends/cuda/transfer.h"
 
 namespace tg::cuda {
 
@@ -11,18 +13,24 @@ class CudaExecutable final : public Executable {
  public:
   // Finds and plans the kernels. Throws DeviceError for a step that has none.
   CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
-                 cudaStream_t stream);
+                 cudaStream_t stream, Staging& staging);
   ~CudaExecutable() override;
 
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
-  void bind(std::span<const Step> steps, std::byte* workspace) override;  // records the graph
-  // Starts a run and returns; its faults are thrown by the next run, or by the next read of device memory.
+  void bind(std::span<const Step> steps, const ProgramMemory& memory) override;  // records the graph
+  void feed(std::byte* input, const std::byte* host, std::size_t bytes) override;
+  // Starts a run and returns; what it meets is thrown by a transfer or read that follows it.
   void run() override;
+  std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override;
   std::vector<double> profile() override;
 
-  // After the stream is done: throws Error if a kernel met an index out of range, and what a host function
-  // threw.
-  void throw_fault();
+  // Throws what a run met, if its fault says so. The first to tell a fault of the present epoch begins a new
+  // one: the runs started before leave parameters alone and tell the same, those started after count again.
+  void tell(const Fault& fault, int epoch);
+  // Throws DeviceError for an error CUDA reports of a run, saying which program it is.
+  [[noreturn]] void fail_run(cudaError_t status) const;
+  bool unread() const { return unread_; }  // whether there were runs whose faults nobody has looked at
+  void set_read() { unread_ = false; }
 
  private:
   struct Task {
@@ -31,17 +39,23 @@ class CudaExecutable final : public Executable {
     std::shared_ptr<const void> plan;
   };
   void enqueue(std::size_t step);
+  void run_stepwise();
+  Fault* fault() const { return reinterpret_cast<Fault*>(memory_.results); }
 
   const Gpu& gpu_;
   cudaStream_t stream_;
+  Staging& staging_;
   std::vector<Task> tasks_;
   std::size_t workspace_bytes_ = 0;
-  std::byte* workspace_ = nullptr;
+  ProgramMemory memory_{};
   std::span<const Step> steps_;
-  Fault* fault_ = nullptr;  // in device memory
-  Fault* seen_ = nullptr;   // its copy on the host after each run, pinned
   cudaGraphExec_t graph_ = nullptr;
+  std::vector<std::shared_ptr<CudaTransfer>> transfers_;
+  int epoch_ = 0;
+  bool unread_ = false;
+  const bool stepwise_;
   Thrown thrown_;
+  std::exception_ptr told_;  // what a host function threw last
 };
 
 }  // namespace tg::cuda

@@ -1,14 +1,17 @@
-// Indices out of range, met by a kernel: noted in device memory, told to the user by the host. From the first
-// one on, nothing writes to parameters any more, until the host has been told.
+// Indices out of range, met by a kernel, and exceptions of host functions: noted in device memory, told to
+// the user by the host. From the first one on, nothing writes to parameters any more, until the host has been
+// told.
 #pragma once
 
 #include <climits>
+#include <cstddef>
 
 namespace tg::cuda {
 
 struct Fault {
   static constexpr int none = INT_MAX;
-  int step;  // that met it, the lowest of all; `none` if there was no fault
+  static constexpr long long thrown = -1;  // as a position: a host function threw
+  int step;                                // that met it, the lowest of all; `none` if there was no fault
   unsigned lock;
   long long index, size, position;  // position: of the element among the indices
 };
@@ -43,5 +46,8 @@ struct Faults {
   }
 #endif
 };
+
+// What a program's memory begins its results with: a Fault, and nothing else beside it.
+inline constexpr std::size_t status_bytes = 64;
 
 }  // namespace tg::cuda

@@ -13,6 +13,7 @@ struct HostPlan {
   const Attrs* attrs;
   mutable std::vector<HostView> in, out;  // in pinned memory of this plan
   std::byte* memory = nullptr;
+  int* threw = nullptr;  // there too: whether the last call did
 
   ~HostPlan() { cudaFreeHost(memory); }
 };
@@ -23,12 +24,14 @@ std::size_t bytes_of(const HostView& v) {
 
 void call_function(void* data) {
   const auto& plan = *static_cast<const HostPlan*>(data);
+  *plan.threw = 0;
   if (plan.thrown->any.load()) return;
   try {
     (*plan.function)(plan.in, plan.out, *plan.attrs);
   } catch (...) {
     plan.thrown->what = std::current_exception();
     plan.thrown->any.store(true);
+    *plan.threw = 1;
   }
 }
 
@@ -40,6 +43,7 @@ void launch(const Stream& s, const Call& c) {
                             s.stream),
             "a copy for a host function");
   check(cudaLaunchHostFunc(s.stream, &call_function, const_cast<HostPlan*>(&plan)), "a host function");
+  note_thrown(s, plan.threw);
   for (std::size_t i = 0; i < c.out.size(); ++i)
     if (bytes_of(plan.out[i]) > 0)
       check(cudaMemcpyAsync(c.out[i].data, plan.out[i].data, bytes_of(plan.out[i]), cudaMemcpyHostToDevice,
@@ -65,7 +69,8 @@ std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown) {
     }
   };
   place(plan->in), place(plan->out);
-  check(cudaMallocHost(reinterpret_cast<void**>(&plan->memory), bytes + 64), "memory for a host function");
+  plan->memory = pinned_memory(bytes + 64, "a host function");
+  plan->threw = reinterpret_cast<int*>(plan->memory + bytes);
   bytes = 0;
   place(plan->in), place(plan->out);
   return plan;

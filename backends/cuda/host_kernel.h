@@ -9,13 +9,15 @@
 
 namespace tg::cuda {
 
-// What a host function threw. From then on no host function runs, until it has been told.
+// What a host function threw. From then on no host function of the program runs, until it has been told.
 struct Thrown {
   std::atomic<bool> any{false};
   std::exception_ptr what;
 };
 
 extern const Kernel host_kernel;
+// Enqueues: if *threw, in pinned memory, is not 0, the program has a fault.
+void note_thrown(const Stream& s, const int* threw);
 // Throws DeviceError for operands that are not row-major. Of the step only the op and the layouts are used.
 std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown);
 

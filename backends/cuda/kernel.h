@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "backends/cuda/fault.h"
-#include "core/backend.h"
+#include "core/step.h"
 
 namespace tg::cuda {
 

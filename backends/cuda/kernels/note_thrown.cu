@@ -1,0 +1,19 @@
+// Makes an exception of a host function a fault of the program: what follows leaves parameters alone.
+#include "backends/cuda/host_kernel.h"
+#include "backends/cuda/kernels/launch.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+__global__ void note(const volatile int* threw, Faults faults) {
+  if (*threw != 0) faults.check_index(-1, 0, Fault::thrown);
+}
+
+}  // namespace
+
+void note_thrown(const Stream& s, const int* threw) {
+  launch_kernel(s, {1, 1}, note, threw, s.faults);
+}
+
+}  // namespace tg::cuda

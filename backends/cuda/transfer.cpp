@@ -1,0 +1,81 @@
+#include "backends/cuda/transfer.h"
+
+#include <algorithm>
+
+#include "backends/cuda/check.h"
+#include "backends/cuda/executable.h"
+
+namespace tg::cuda {
+
+namespace {
+constexpr std::size_t rounded(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+}  // namespace
+
+CudaTransfer::~CudaTransfer() {
+  if (event_) {
+    cudaEventSynchronize(event_);
+    cudaEventDestroy(event_);
+  }
+  cudaFreeHost(memory_);
+}
+
+void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted, const ProgramMemory& memory,
+                         cudaStream_t stream, int epoch) {
+  program_ = &program, epoch_ = epoch, arrived_ = false;
+  pieces.assign(wanted.begin(), wanted.end());
+  const auto among_results = [&](const Piece& p) {
+    return p.from >= memory.results && p.from + p.bytes <= memory.results + memory.results_bytes;
+  };
+  std::size_t together = status_bytes, bytes = 0;
+  for (const Piece& p : pieces) {
+    if (among_results(p))
+      together = std::max(together, static_cast<std::size_t>(p.from - memory.results) + p.bytes);
+    else
+      bytes += rounded(p.bytes);
+  }
+  bytes += rounded(together);
+  if (bytes > capacity_) {
+    cudaFreeHost(memory_);
+    memory_ = nullptr, capacity_ = 0;
+    memory_ = pinned_memory(bytes, "results");
+    capacity_ = bytes;
+  }
+  if (!event_)
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "an event");
+  check(cudaMemcpyAsync(memory_, memory.results, together, cudaMemcpyDeviceToHost, stream),
+        "a copy from the GPU");
+  data.clear();
+  std::byte* next = memory_ + rounded(together);
+  for (const Piece& p : pieces) {
+    if (among_results(p)) {
+      data.push_back(memory_ + (p.from - memory.results));
+      continue;
+    }
+    if (p.bytes > 0)
+      check(cudaMemcpyAsync(next, p.from, p.bytes, cudaMemcpyDeviceToHost, stream), "a copy from the GPU");
+    data.push_back(next);
+    next += rounded(p.bytes);
+  }
+  check(cudaEventRecord(event_, stream), "a copy from the GPU");
+}
+
+bool CudaTransfer::done() {
+  if (arrived_) return true;
+  const cudaError_t status = cudaEventQuery(event_);
+  if (status == cudaErrorNotReady) return false;
+  if (status != cudaSuccess) program_->fail_run(status);
+  return arrived_ = true;
+}
+
+void CudaTransfer::wait() {
+  if (!arrived_) {
+    const cudaError_t status = cudaEventSynchronize(event_);
+    if (status != cudaSuccess) program_->fail_run(status);
+    arrived_ = true;
+  }
+  program_->tell(*reinterpret_cast<const Fault*>(memory_), epoch_);
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,37 @@
+// Results of a run on their way to the host: copied into pinned memory in the stream's order, an event behind
+// them.
+#pragma once
+
+#include "backends/cuda/fault.h"
+#include "core/backend.h"
+
+#include <cuda_runtime_api.h>
+
+namespace tg::cuda {
+
+class CudaExecutable;
+
+class CudaTransfer final : public Transfer {
+ public:
+  CudaTransfer() = default;
+  ~CudaTransfer() override;
+  CudaTransfer(const CudaTransfer&) = delete;
+  CudaTransfer& operator=(const CudaTransfer&) = delete;
+
+  // `results` begins with the program's fault, which comes along; pieces that lie within it come in the same
+  // copy.
+  void start(CudaExecutable& program, std::span<const Piece> pieces, const ProgramMemory& memory,
+             cudaStream_t stream, int epoch);
+  bool done() override;
+  void wait() override;
+
+ private:
+  CudaExecutable* program_ = nullptr;
+  std::byte* memory_ = nullptr;  // pinned
+  std::size_t capacity_ = 0;
+  cudaEvent_t event_ = nullptr;
+  bool arrived_ = false;
+  int epoch_ = 0;
+};
+
+}  // namespace tg::cuda
