@@ -1,6 +1,7 @@
-// Program::profile: the same run, with a time for every step.
+// Program::profile: the same run, with a time for every step; and what is made of these times.
 #include <gtest/gtest.h>
 
+#include "nn/profile.h"
 #include "tilegrad.h"
 
 namespace tg {
@@ -22,6 +23,51 @@ TEST(Profile, GivesOneTimePerStepAndTheSameResult) {
     EXPECT_EQ(program.item<float>(z), expected);
     EXPECT_EQ(p.read().item<float>(), expected);
   }
+}
+
+TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
+  Graph g;
+  const Tensor a = g.input("a", {256, 128}), b = g.input("b", {128, 64}), row = g.input("row", {64});
+  const Tensor c = matmul(matmul(a, b), matmul(transpose(b, 0, 1), b));
+  const Tensor y = exp(c + expand(row, {256, 64})), z = softmax(y);
+  Program program = compile(g, {z}, {.threads = 1});
+  int started = 0;
+  const Profile p = profile(program, 2, [&] {
+    ++started;
+    program.run();
+    return program.fetch_later({});
+  });
+  EXPECT_EQ(started, 3 + 2);
+  EXPECT_GT(p.ceilings.copy, 1e8);
+  ASSERT_EQ(p.ceilings.product.size(), 1u);
+  EXPECT_EQ(p.ceilings.product[0].first, f32);
+  EXPECT_GT(p.ceilings.product[0].second, 1e8);
+  EXPECT_GE(p.run, p.host);
+  ASSERT_EQ(p.steps.size(), program.steps().size());
+
+  const std::vector<StepTime> kinds = by_op(program, p);
+  double all = 0, sum = 0;
+  for (const StepTime& t : p.steps) all += t.seconds;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    sum += kinds[i].seconds;
+    if (i > 0) {
+      EXPECT_LE(kinds[i].seconds, kinds[i - 1].seconds);
+    }
+    const StepTime& t = kinds[i];
+    if (t.name == "matmul") {
+      EXPECT_EQ(t.count, 3);
+      EXPECT_EQ(t.flops, 2.0 * 64 * (256 * 128 + 64 * 128 + 256 * 64));
+      EXPECT_EQ(t.bytes, 4.0 * (256 * 128 + 3 * 128 * 64 + 256 * 64 + 2 * 64 * 64 + 2 * 256 * 64));
+    }
+    if (t.name == "chain to exp") {
+      EXPECT_EQ(t.bytes, 4.0 * (2 * 256 * 64 + 64));  // the row is read once
+    }
+    EXPECT_GT(t.least, 0) << t.name;
+  }
+  EXPECT_NEAR(sum, all, 1e-12);
+  const std::string text = profile_text(program, p, 1);
+  for (const char* part : {"a run takes", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ inline void check(cudaError_t status, std::string_view what) {
 // Host memory that the GPU reads and writes; throws OutOfMemory with the size.
 std::byte* pinned_memory(std::size_t bytes, std::string_view what);
 
-// TG_STEPWISE=1 in the environment: programs wait after every step, so that an error names the step it is of.
+// TG_STEPWISE=1 in the environment: programs wait after every step, so that an error names the step it is of,
+// and mark it with an NVTX range of its name.
 bool stepwise();
 
 }  // namespace tg::cuda

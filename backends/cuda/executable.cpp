@@ -38,7 +38,9 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
 
 CudaExecutable::~CudaExecutable() {
   cudaStreamSynchronize(stream_);
-  if (graph_) cudaGraphExecDestroy(graph_);
+  for (cudaGraphExec_t g : {graph_, timed_})
+    if (g) cudaGraphExecDestroy(g);
+  for (cudaEvent_t e : events_) cudaEventDestroy(e);
 }
 
 void CudaExecutable::enqueue(std::size_t step) {
@@ -59,19 +61,34 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   const Fault none{Fault::none, 0, 0, 0, 0};
   staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
   check(staging_.flush(), "a copy to the GPU");
+  graph_ = record({});
+}
+
+// With events, one more than there are steps: they are recorded before the first step and after each.
+cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
+  const auto stamp = [&](std::size_t i) {
+    if (!events.empty())
+      check(cudaEventRecordWithFlags(events[i], stream_, cudaEventRecordExternal), "timing");
+  };
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a program");
   cudaGraph_t graph = nullptr;
   try {
-    for (std::size_t i = 0; i < tasks_.size(); ++i) enqueue(i);
+    stamp(0);
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      enqueue(i);
+      stamp(i + 1);
+    }
   } catch (...) {
     if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
     throw;
   }
   check(cudaStreamEndCapture(stream_, &graph), "recording a program");
-  const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
   cudaGraphDestroy(graph);
   check(status, "instantiating a program");
-  check(cudaGraphUpload(graph_, stream_), "uploading a program");
+  check(cudaGraphUpload(made, stream_), "uploading a program");
+  return made;
 }
 
 void CudaExecutable::feed(std::byte* input, const std::byte* host, std::size_t bytes) {
@@ -87,9 +104,11 @@ void CudaExecutable::run() {
 
 void CudaExecutable::run_stepwise() {
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    nvtxRangePushA(steps_[i].name.c_str());
     enqueue(i);
-    if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess)
-      fail(status, steps_[i].name + " " + at_line(steps_[i].where));
+    const cudaError_t status = cudaStreamSynchronize(stream_);
+    nvtxRangePop();
+    if (status != cudaSuccess) fail(status, steps_[i].name + " " + at_line(steps_[i].where));
   }
 }
 
@@ -123,26 +142,22 @@ void CudaExecutable::tell(const Fault& f, int epoch) {
               " " + at_line(s.where));
 }
 
+// A graph of its own with events between the steps: launched one by one, short steps would wait for the host.
 std::vector<double> CudaExecutable::profile() {
-  check(staging_.flush(), "a copy to the GPU");
-  std::vector<cudaEvent_t> events(tasks_.size() + 1);
-  for (cudaEvent_t& e : events) check(cudaEventCreate(&e), "an event");
-  check(cudaEventRecord(events[0], stream_), "timing");
-  for (std::size_t i = 0; i < tasks_.size(); ++i) {
-    nvtxRangePushA(steps_[i].name.c_str());
-    enqueue(i);
-    nvtxRangePop();
-    check(cudaEventRecord(events[i + 1], stream_), "timing");
+  if (!timed_) {
+    while (events_.size() < tasks_.size() + 1) check(cudaEventCreate(&events_.emplace_back()), "an event");
+    timed_ = record(events_);
   }
-  if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
+  check(staging_.flush(), "a copy to the GPU");
+  unread_ = true;
+  check(cudaGraphLaunch(timed_, stream_), "timing a program");
+  transfer({})->wait();
   std::vector<double> seconds;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     float ms = 0;
-    check(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "timing");
+    check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "timing");
     seconds.push_back(ms * 1e-3);
   }
-  for (cudaEvent_t e : events) cudaEventDestroy(e);
-  transfer({})->wait();
   return seconds;
 }
 

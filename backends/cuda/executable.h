@@ -39,6 +39,7 @@ class CudaExecutable final : public Executable {
     std::shared_ptr<const void> plan;
   };
   void enqueue(std::size_t step);
+  cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
   Fault* fault() const { return reinterpret_cast<Fault*>(memory_.results); }
 
@@ -50,6 +51,8 @@ class CudaExecutable final : public Executable {
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   cudaGraphExec_t graph_ = nullptr;
+  cudaGraphExec_t timed_ = nullptr;  // the same with events between the steps, made by the first profile
+  std::vector<cudaEvent_t> events_;
   std::vector<std::shared_ptr<CudaTransfer>> transfers_;
   int epoch_ = 0;
   bool unread_ = false;

@@ -1,0 +1,192 @@
+#include "nn/profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <map>
+
+#include "ops/ops.h"
+
+namespace tg {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+// Seconds of the program's last step, at its fastest.
+double fastest_last_step(Program& program, int runs) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < runs; ++i) best = std::min(best, program.profile().back());
+  return best;
+}
+
+double product_rate(const CompileOptions& options, DType dtype) {
+  double rate = 0;
+  for (std::int64_t n = 1024; n <= 8192; n *= 2) {
+    Graph g;
+    // Random operands: a GPU at its power limit multiplies zeros faster.
+    const Tensor a = uniform(g, {n, n}, -1, 1, dtype), b = uniform(g, {n, n}, -1, 1, dtype);
+    const Tensor c = matmul(a, b);
+    Program program = compile(g, {c}, options);
+    const double seconds = fastest_last_step(program, 5), size = static_cast<double>(n);
+    rate = std::max(rate, 2 * size * size * size / seconds);
+    if (seconds > 2e-3) break;
+  }
+  return rate;
+}
+
+double copy_rate(const CompileOptions& options) {
+  const std::size_t bytes =
+      std::min(std::size_t{256} << 20, backend(*options.device).available_bytes() / 4) / 4 * 4;
+  Graph g;
+  const Tensor x = g.input("x", {static_cast<std::int64_t>(bytes / 4)});
+  Program program = compile(g, {x + 1}, options);
+  program.feed({x, Array(x.shape(), f32)});
+  return 2 * static_cast<double>(bytes) / fastest_last_step(program, 5);
+}
+
+double bytes_of(const Arg& a) {
+  Layout l = a.layout;
+  l.offset = 0;  // an expanded operand is less memory than elements, a strided one more
+  return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(a.dtype));
+}
+
+StepTime work_of(const Step& s, const Ceilings& c) {
+  StepTime t;
+  t.name = s.name;
+  if (s.op->cost) {
+    std::vector<Operand> in, out;
+    for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
+    for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
+    const Cost cost = s.op->cost(in, out, s.attrs);
+    t.flops = cost.flops, t.bytes = cost.bytes;
+  }
+  for (const Arg& a : s.in) t.bytes += bytes_of(a);
+  for (const Arg& a : s.out) t.bytes += bytes_of(a);
+  if (c.copy > 0) t.least = t.bytes / c.copy;
+  for (const auto& [dtype, rate] : c.product)
+    if (!s.in.empty() && s.in[0].dtype == dtype) t.least = std::max(t.least, t.flops / rate);
+  return t;
+}
+
+std::string kind_of(const Step& s) {
+  const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
+  return s.op->name == last ? last : "chain to " + last;
+}
+
+std::string formatted(const char* format, auto... values) {
+  char line[160];
+  std::snprintf(line, sizeof line, format, values...);
+  return line;
+}
+
+// "4.20 T"
+std::string with_unit(double x) {
+  const char* unit = "";
+  for (const char* next : {"k", "M", "G", "T", "P"}) {
+    if (x < 999.5) break;
+    x /= 1000, unit = next;
+  }
+  return formatted(x < 10 ? "%.2f %s" : "%.0f %s", x, unit);
+}
+
+std::string row(const StepTime& t, double all) {
+  return formatted("%9.4f %6.1f%% %6d %9.1f %10.1f %8.2f  ", t.seconds * 1e3, 100 * t.seconds / all, t.count,
+                   t.bytes / t.seconds * 1e-9, t.flops / t.seconds * 1e-9, t.least / t.seconds) +
+         t.name + "\n";
+}
+
+}  // namespace
+
+Ceilings measure_ceilings(const Program& like, const std::vector<DType>& dtypes) {
+  CompileOptions options;
+  options.device = like.device();
+  options.threads = like.options().threads;
+  options.tf32 = like.options().tf32;
+  Ceilings c;
+  c.copy = copy_rate(options);
+  for (DType t : dtypes) c.product.emplace_back(t, product_rate(options, t));
+  return c;
+}
+
+Profile profile(Program& program, int runs, const std::function<Pending()>& start) {
+  runs = std::max(runs, 1);
+  const auto started = [&] {
+    if (start) return start();
+    program.run();
+    return program.fetch_later({});
+  };
+  for (int i = 0; i < 3; ++i) started().wait();
+  std::vector<double> whole, host;
+  for (int i = 0; i < runs; ++i) {
+    const double begin = now();
+    const Pending run = started();
+    host.push_back(now() - begin);
+    run.wait();
+    whole.push_back(now() - begin);
+  }
+  std::vector<std::vector<double>> seconds(program.steps().size());
+  program.profile();
+  for (int i = 0; i < runs; ++i) {
+    const std::vector<double> once = program.profile();
+    for (std::size_t s = 0; s < once.size(); ++s) seconds[s].push_back(once[s]);
+  }
+  std::vector<DType> dtypes;
+  for (const Step& s : program.steps())
+    if ((s.op->name == "matmul" || s.op->name.starts_with("flash_attn")) &&
+        std::find(dtypes.begin(), dtypes.end(), s.in[0].dtype) == dtypes.end())
+      dtypes.push_back(s.in[0].dtype);
+  Profile p{median(whole), median(host), measure_ceilings(program, dtypes), {}};
+  for (std::size_t s = 0; s < seconds.size(); ++s) {
+    p.steps.push_back(work_of(program.steps()[s], p.ceilings));
+    p.steps.back().seconds = median(seconds[s]);
+  }
+  return p;
+}
+
+std::vector<StepTime> by_op(const Program& program, const Profile& profile) {
+  std::map<std::string, StepTime> kinds;
+  for (std::size_t i = 0; i < profile.steps.size(); ++i) {
+    const StepTime& t = profile.steps[i];
+    StepTime& sum = kinds[kind_of(program.steps()[i])];
+    if (sum.name.empty()) sum = {kind_of(program.steps()[i]), 0};
+    ++sum.count, sum.seconds += t.seconds, sum.flops += t.flops, sum.bytes += t.bytes, sum.least += t.least;
+  }
+  std::vector<StepTime> sorted;
+  for (auto& [name, sum] : kinds) sorted.push_back(std::move(sum));
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const StepTime& a, const StepTime& b) { return a.seconds > b.seconds; });
+  return sorted;
+}
+
+std::string profile_text(const Program& program, const Profile& profile, std::size_t longest) {
+  double all = 0;
+  for (const StepTime& t : profile.steps) all += t.seconds;
+  std::string s =
+      formatted("a run takes %.3f ms, the call that starts it %.1f µs; its %zu steps one by one %.3f ms\n",
+                profile.run * 1e3, profile.host * 1e6, profile.steps.size(), all * 1e3);
+  s += "ceilings: copy " + with_unit(profile.ceilings.copy) + "B/s";
+  for (const auto& [dtype, rate] : profile.ceilings.product)
+    s += ", matmul " + std::string(name_of(dtype)) + " " + with_unit(rate) + "FLOP/s";
+  const std::string head =
+      formatted("%9s %7s %6s %9s %10s %8s  ", "ms", "share", "steps", "GB/s", "GFLOP/s", "ceiling");
+  s += "\n\n" + head + "op\n";
+  for (const StepTime& t : by_op(program, profile)) s += row(t, all);
+  std::vector<StepTime> steps = profile.steps;
+  std::stable_sort(steps.begin(), steps.end(),
+                   [](const StepTime& a, const StepTime& b) { return a.seconds > b.seconds; });
+  steps.resize(std::min(longest, steps.size()));
+  s += "\n" + head + "step\n";
+  for (const StepTime& t : steps) s += row(t, all);
+  return s;
+}
+
+}  // namespace tg
