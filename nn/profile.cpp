@@ -98,6 +98,10 @@ std::string with_unit(double x) {
   return formatted(x < 10 ? "%.2f %s" : "%.0f %s", x, unit);
 }
 
+std::string short_time(double seconds) {
+  return seconds < 1e-3 ? formatted("%.1f µs", seconds * 1e6) : formatted("%.3f ms", seconds * 1e3);
+}
+
 std::string row(const StepTime& t, double all) {
   return formatted("%9.4f %6.1f%% %6d %9.1f %10.1f %8.2f  ", t.seconds * 1e3, 100 * t.seconds / all, t.count,
                    t.bytes / t.seconds * 1e-9, t.flops / t.seconds * 1e-9, t.least / t.seconds) +
@@ -170,9 +174,9 @@ std::vector<StepTime> by_op(const Program& program, const Profile& profile) {
 std::string profile_text(const Program& program, const Profile& profile, std::size_t longest) {
   double all = 0;
   for (const StepTime& t : profile.steps) all += t.seconds;
-  std::string s =
-      formatted("a run takes %.3f ms, the call that starts it %.1f µs; its %zu steps one by one %.3f ms\n",
-                profile.run * 1e3, profile.host * 1e6, profile.steps.size(), all * 1e3);
+  std::string s = "a run takes " + short_time(profile.run) + ", the call that starts it " +
+                  short_time(profile.host) + "; its " + std::to_string(profile.steps.size()) +
+                  " steps one by one " + short_time(all) + "\n";
   s += "ceilings: copy " + with_unit(profile.ceilings.copy) + "B/s";
   for (const auto& [dtype, rate] : profile.ceilings.product)
     s += ", matmul " + std::string(name_of(dtype)) + " " + with_unit(rate) + "FLOP/s";

@@ -70,7 +70,6 @@ struct Lookup {
   Parameter count{"count", Array(Shape{1}, f32), Device::cuda()};
   Graph g;
   Tensor index = g.input("index", {1}, i32), table = g.input("table", {10});
-  int line = __LINE__ + 1;
   Tensor row = index_select(table, 0, index);
   Tensor more = g.param(count) + row * 0 + 1;
   Program p = compile(g, {row}, {.assign = {{count, more}}, .device = Device::cuda()});
@@ -88,9 +87,8 @@ TEST_F(CudaProgram, TellsAFaultWithTheResultOfItsRunAndWithThoseStartedBeforeItW
   EXPECT_EQ(good.item<float>(l.row), 4);
   for (int time = 0; time < 2; ++time)
     for (const Pending* p : {&bad, &after})
-      expect_error<Error>(
-          [&] { p->item<float>(l.row); },
-          {"index_select", "index 11", "0 to 9", "cuda_program_test.cpp:" + std::to_string(l.line)});
+      expect_error<Error>([&] { p->item<float>(l.row); },
+                          {"index_select", "index 11", "0 to 9", "(cuda_program_test.cpp:"});
   EXPECT_EQ(l.count.read().at(0), 1);
   EXPECT_EQ(l.run(6).item<float>(l.row), 6);
   EXPECT_EQ(l.count.read().at(0), 2);

@@ -1,4 +1,6 @@
 // Makes an exception of a host function a fault of the program: what follows leaves parameters alone.
+#include <cuda_runtime.h>
+
 #include "backends/cuda/host_kernel.h"
 #include "backends/cuda/kernels/launch.cuh"
 
