@@ -175,6 +175,7 @@ void choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
     p.algo = r.algo, p.workspace = r.workspaceSize;
   };
   take(found[0]);
+  if (found.size() == 1) return;
   if (const auto known = known_algorithm(key, call.gpu)) {
     for (const auto& r : found)
       if (std::memcmp(&r.algo, &*known, sizeof r.algo) == 0) return take(r);

@@ -1,0 +1,328 @@
+#include "tests/gpu_emulator/block.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu_emulator/fiber.h"
+#include "tests/gpu_emulator/shadow.h"
+
+namespace tg::emulator {
+
+constinit thread_local Here here{{}, {}, {}, {}, -1};
+
+namespace {
+
+constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory: an address is never 0
+alignas(1024) thread_local unsigned char shared_bytes_[most_shared];
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes, filled;
+};
+
+struct Thread {
+  Index3 index;
+  Context context;
+  void* stack = nullptr;  // once it has started
+  enum { ready, at_block, at_warp, ended } state = ready;
+  int barrier_sum = 0;
+  std::vector<Copy> copies;               // uncommitted
+  std::vector<std::vector<Copy>> groups;  // committed, the oldest first
+};
+
+// Lanes that have come to do something together.
+struct Meeting {
+  unsigned mask, here;
+  Apply apply;
+  void* brought[32];
+};
+
+struct Warp {
+  std::vector<Meeting> meetings;
+  unsigned alive = 0;
+};
+
+std::string text(const Index3& i) {
+  return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) + ")";
+}
+
+class Block {
+ public:
+  // Runs one block; threads start on stacks that blocks before it left.
+  void run(const std::function<void()>& body, Index3 size);
+
+  void suspend() {
+    Thread& me = *running_;
+    go(me.context, next());
+    enter(me);
+  }
+  int meet(int value);
+  void meet(unsigned mask, void* brought, Apply apply);
+  Thread& running() { return *running_; }
+  unsigned number(const Thread& t) const { return static_cast<unsigned>(&t - threads_.data()); }
+  unsigned alive_in_warp() { return warps_[number(*running_) / 32].alive; }
+
+ private:
+  void enter(const Thread& t) {
+    here.thread = t.index;
+    here.number = static_cast<int>(number(t));
+  }
+  static void entry();
+  [[noreturn]] void serve();
+  Thread* next();
+  void go(Context& from, Thread* to);
+  void release(Thread& t) {
+    t.state = Thread::ready;
+    ready_.push_back(&t);
+  }
+  void end(Thread& t);
+  void open_barrier();
+  bool finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last);
+  std::string stuck() const;
+
+  const std::function<void()>* body_ = nullptr;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<Thread*> ready_;  // the last goes on next: a warp goes on while it can
+  std::vector<void*> stacks_;
+  Thread* running_ = nullptr;
+  Context outside_;
+  unsigned alive_ = 0, at_barrier_ = 0;
+  int sum_ = 0;
+  std::exception_ptr failure_;
+};
+
+thread_local Block* current = nullptr;
+
+void Block::run(const std::function<void()>& body, Index3 size) {
+  static const bool reverse = [] {
+    const char* order = std::getenv("TG_EMULATOR_ORDER");
+    return order && std::string(order) == "reverse";
+  }();
+  body_ = &body;
+  const unsigned count = size.x * size.y * size.z;
+  threads_.resize(count);
+  for (Thread& t : threads_) {
+    if (t.stack) stacks_.push_back(std::exchange(t.stack, nullptr));  // of a block that failed
+    t.state = Thread::ready;
+    t.copies.clear(), t.groups.clear();
+  }
+  warps_.assign((count + 31) / 32, {});
+  ready_.clear();
+  alive_ = count, at_barrier_ = 0, sum_ = 0;
+  failure_ = nullptr;
+  for (unsigned n = 0; n < count; ++n) {
+    threads_[n].index = {n % size.x, n / size.x % size.y, n / size.x / size.y};
+    warps_[n / 32].alive |= 1u << n % 32;
+    ready_.push_back(&threads_[n]);
+  }
+  if (!reverse) std::reverse(ready_.begin(), ready_.end());
+  go(outside_, next());
+  if (failure_) std::rethrow_exception(failure_);
+  if (alive_ > 0) throw std::runtime_error(stuck());
+}
+
+Thread* Block::next() {
+  if (ready_.empty() || failure_) return nullptr;
+  Thread* t = ready_.back();
+  ready_.pop_back();
+  return t;
+}
+
+// Null: out of the block.
+void Block::go(Context& from, Thread* to) {
+  running_ = to;
+  if (!to) {
+    here.number = -1;
+    return switch_context(from, outside_);
+  }
+  enter(*to);
+  if (!to->stack) {
+    if (stacks_.empty()) stacks_.push_back(make_stack());
+    to->stack = stacks_.back();
+    stacks_.pop_back();
+    to->context = context_at(to->stack, &Block::entry);
+  }
+  switch_context(from, to->context);
+}
+
+void Block::entry() {
+  current->serve();
+}
+
+// A stack runs its thread, and then others that have not started.
+void Block::serve() {
+  for (;;) {
+    try {
+      (*body_)();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    Thread& done = *running_;
+    end(done);
+    void* stack = std::exchange(done.stack, nullptr);
+    Thread* t = next();
+    if (t && !t->stack) {
+      t->stack = stack;
+      running_ = t;
+      enter(*t);
+      continue;
+    }
+    stacks_.push_back(stack);
+    Context left;
+    go(left, t);
+  }
+}
+
+void Block::end(Thread& t) {
+  t.state = Thread::ended;
+  --alive_;
+  const unsigned n = number(t);
+  Warp& w = warps_[n / 32];
+  w.alive &= ~(1u << n % 32);
+  for (std::size_t m = w.meetings.size(); m-- > 0;) finish(w, m, n / 32, nullptr);
+  if (at_barrier_ > 0 && at_barrier_ == alive_) open_barrier();
+}
+
+void Block::open_barrier() {
+  order_block();
+  for (std::size_t n = threads_.size(); n-- > 0;)
+    if (threads_[n].state == Thread::at_block) {
+      threads_[n].barrier_sum = sum_;
+      release(threads_[n]);
+    }
+  at_barrier_ = 0;
+  sum_ = 0;
+}
+
+int Block::meet(int value) {
+  Thread& me = *running_;
+  sum_ += value;
+  me.state = Thread::at_block;
+  if (++at_barrier_ == alive_) open_barrier();
+  suspend();
+  return me.barrier_sum;
+}
+
+// If all lanes of a meeting are here: does it, and lets all but `last` go on.
+bool Block::finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last) {
+  Meeting& m = w.meetings[meeting];
+  if (m.here != (m.mask & w.alive) || m.here == 0) return false;
+  m.apply(m.brought);
+  const unsigned here = m.here;
+  w.meetings.erase(w.meetings.begin() + static_cast<std::ptrdiff_t>(meeting));
+  for (unsigned l = 32; l-- > 0;)
+    if (here >> l & 1)
+      if (Thread& t = threads_[warp * 32 + l]; &t != last) release(t);
+  return true;
+}
+
+void Block::meet(unsigned mask, void* brought, Apply apply) {
+  Thread& me = *running_;
+  const unsigned n = number(me), bit = 1u << n % 32;
+  Warp& w = warps_[n / 32];
+  if (!(mask & bit)) throw std::runtime_error("thread " + text(me.index) + " is not in the mask it gives");
+  std::size_t at = 0;
+  while (at < w.meetings.size() && !(w.meetings[at].mask & mask)) ++at;
+  if (at == w.meetings.size()) w.meetings.push_back({mask, 0, apply, {}});
+  Meeting& m = w.meetings[at];
+  if (m.mask != mask || m.apply != apply)
+    throw std::runtime_error("thread " + text(me.index) +
+                             " disagrees with others of its warp about what they "
+                             "do together, or with which lanes");
+  m.here |= bit;
+  m.brought[n % 32] = brought;
+  if (finish(w, at, n / 32, &me)) return;
+  me.state = Thread::at_warp;
+  suspend();
+}
+
+std::string Block::stuck() const {
+  std::string all = "threads wait for others that never come:";
+  const auto list = [&](decltype(Thread::state) state, const char* what) {
+    unsigned count = 0;
+    const Thread* first = nullptr;
+    for (const Thread& t : threads_)
+      if (t.state == state && ++count == 1) first = &t;
+    if (first) all += " " + std::to_string(count) + what + " (the first is " + text(first->index) + ");";
+  };
+  list(Thread::at_block, " at __syncthreads");
+  list(Thread::at_warp, " at an operation of their warp");
+  return all + " " + std::to_string(alive_) + " of " + std::to_string(threads_.size()) + " have not ended";
+}
+
+}  // namespace
+
+void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::function<void()>& body) {
+  static thread_local Block block;
+  current = &block;
+  here.block_size = size, here.grid_size = grid;
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) {
+        here.block = {x, y, z};
+        std::memset(shared_bytes_, 0xff, shared_bytes);
+        try {
+          forget_accesses();
+          block.run(body, size);
+          if (const std::string race = first_race(); !race.empty()) throw std::runtime_error(race);
+        } catch (const std::exception& e) {
+          throw std::runtime_error("block " + text(here.block) + ": " + e.what());
+        }
+      }
+}
+
+int meet_block(int value) {
+  return current->meet(value);
+}
+void meet_warp(unsigned mask, void* brought, Apply apply) {
+  current->meet(mask, brought, apply);
+}
+void sync_warp(unsigned mask) {
+  current->meet(mask, nullptr,
+                [](void* const(&)[32]) { order_warp(static_cast<unsigned>(here.number) / 32); });
+}
+unsigned active_lanes() {
+  return current->alive_in_warp();
+}
+
+unsigned char* dynamic_shared() {
+  return shared_bytes_;
+}
+std::uint32_t shared_address(const void* p) {  // static shared memory lies in the same thread's storage
+  return first_address + static_cast<std::uint32_t>(static_cast<const unsigned char*>(p) - shared_bytes_);
+}
+unsigned char* shared_pointer(std::uint32_t address) {
+  return shared_bytes_ + static_cast<std::int32_t>(address - first_address);
+}
+
+void copy_later(void* to, const void* from, int bytes, int filled) {
+  if (reinterpret_cast<std::uintptr_t>(to) % static_cast<std::uintptr_t>(bytes) != 0 ||
+      (filled > 0 && reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) != 0))
+    throw std::runtime_error("cp.async at an address that is no multiple of " + std::to_string(bytes));
+  note_write(to, bytes);
+  std::memset(to, 0xff, static_cast<std::size_t>(bytes));
+  current->running().copies.push_back({to, from, bytes, filled});
+}
+void commit_copies() {
+  Thread& t = current->running();
+  t.groups.push_back(std::exchange(t.copies, {}));
+}
+void wait_copies(int pending) {
+  auto& groups = current->running().groups;
+  for (; groups.size() > static_cast<std::size_t>(pending); groups.erase(groups.begin()))
+    for (const Copy& c : groups.front()) {
+      note_write(c.to, c.bytes);
+      std::memset(c.to, 0, static_cast<std::size_t>(c.bytes));
+      std::memcpy(c.to, c.from, static_cast<std::size_t>(c.filled));
+    }
+}
+
+}  // namespace tg::emulator

@@ -1,0 +1,56 @@
+// A thread block: its threads as fibers, the places where they meet, and its shared memory. Blocks of a grid
+// run one after another; the threads of a block run until they meet, in order (or in reverse order, when the
+// environment says TG_EMULATOR_ORDER=reverse: results must be the same).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace tg::emulator {
+
+struct Index3 {
+  unsigned x, y, z;
+};
+
+// What CUDA's built-in variables say, for the thread that runs. Set at every switch.
+struct Here {
+  Index3 thread, block, block_size, grid_size;
+  int number;  // of the thread in its block, -1 outside of kernels
+};
+extern constinit thread_local Here here;
+
+inline constexpr std::size_t most_shared = std::size_t{227} << 10;  // bytes of dynamic shared memory
+
+// Runs a grid. Throws std::runtime_error, with the block and the threads, if threads wait for others that
+// never come, or disagree about what they do together.
+void run_grid(Index3 grid, Index3 block, std::size_t shared_bytes, const std::function<void()>& thread);
+
+// ---- for the thread that runs ----
+
+// __syncthreads: returns when all threads of the block that have not ended are here; the sum of their values.
+int meet_block(int value = 0);
+
+// Something the lanes of a mask do together. The last to come calls apply with what each lane brought (null
+// for lanes that are not in the mask or have ended); then all go on.
+using Apply = void (*)(void* const (&brought)[32]);
+void meet_warp(unsigned mask, void* brought, Apply apply);
+void sync_warp(unsigned mask);  // __syncwarp
+
+inline unsigned lane() {
+  return static_cast<unsigned>(here.number) % 32;
+}
+unsigned active_lanes();  // of the warp that have not ended
+
+// The block's dynamic shared memory, NaN when the block begins; addresses of shared memory as numbers.
+unsigned char* dynamic_shared();
+std::uint32_t shared_address(const void* p);
+unsigned char* shared_pointer(std::uint32_t address);
+
+// Copies of cp.async: the destination is NaN until the thread waits for the group, and read by the source
+// then.
+void copy_later(void* to, const void* from, int bytes, int filled);
+void commit_copies();
+void wait_copies(int pending);
+
+}  // namespace tg::emulator

@@ -1,0 +1,189 @@
+// The run-time compiler: the source becomes a shared object made by the host's compiler, with a function that
+// runs a kernel over a whole grid. For kernels whose threads do nothing together.
+#include <nvrtc.h>
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+struct _nvrtcProgram {
+  std::string source, log;
+  std::vector<char> code;  // its length in 8 bytes, then a shared object
+};
+
+namespace {
+
+// What CUDA C++ has without headers, as far as chains of pointwise ops use it.
+constexpr const char* before = R"(
+#define __global__
+#define __device__
+#define __launch_bounds__(...)
+struct Index3 { unsigned x, y, z; };
+static Index3 threadIdx, blockIdx, blockDim, gridDim;
+#define TG_FUNCTION(name) \
+  inline float name(float x) { return __builtin_##name##f(x); } \
+  inline double name(double x) { return __builtin_##name(x); }
+TG_FUNCTION(sqrt) TG_FUNCTION(exp) TG_FUNCTION(log) TG_FUNCTION(sin) TG_FUNCTION(cos) TG_FUNCTION(tanh)
+TG_FUNCTION(erf) TG_FUNCTION(erfc) TG_FUNCTION(trunc) TG_FUNCTION(exp2)
+inline float pow(float a, float b) { return __builtin_powf(a, b); }
+inline double pow(double a, double b) { return __builtin_pow(a, b); }
+inline long long trunc(long long x) { return x; }
+inline double sqrt(long long x) { return __builtin_sqrt((double)x); }
+template <class T> T from_bits(auto x) { T y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+inline float __uint_as_float(unsigned x) { return from_bits<float>(x); }
+inline unsigned __float_as_uint(float x) { return from_bits<unsigned>(x); }
+inline float __int_as_float(int x) { return from_bits<float>(x); }
+inline double __longlong_as_double(long long x) { return from_bits<double>(x); }
+inline float normcdff(float x) { return 0.5f * __builtin_erfcf(-x * 0.70710678118654752f); }
+inline double normcdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752); }
+)";
+constexpr const char* after = R"(
+struct TgCall {  // arguments in braces are taken in order
+  template <class... P> TgCall(void (*kernel)(P...), P... p) { kernel(p...); }
+};
+template <class... P> void tg_call(void (*kernel)(P...), void** args) { TgCall{kernel, *(P*)*args++...}; }
+template <class... P> constexpr int tg_count(void (*)(P...)) { return sizeof...(P); }
+extern "C" const int tg_arguments_KERNEL = tg_count(&KERNEL);
+extern "C" void tg_run_KERNEL(void** args, unsigned blocks, unsigned threads) {
+  gridDim = {blocks, 1, 1}, blockDim = {threads, 1, 1};
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) tg_call(&KERNEL, args);
+}
+)";
+
+std::string compiler() {
+  const char* chosen = std::getenv("CXX");
+  return chosen ? chosen : TG_EMULATOR_CXX;
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+const char* nvrtcGetErrorString(nvrtcResult r) {
+  return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
+}
+nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any of NVIDIA's: compiled code is kept by it
+  *major = 0, *minor = 1;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* made, const char* source, const char*, int, const char* const*,
+                               const char* const*) {
+  *made = new _nvrtcProgram{source, {}, {}};
+  return NVRTC_SUCCESS;
+}
+
+nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
+  for (const char* word : {"__syncthreads", "__shared__", "_sync("})
+    if (p->source.find(word) != std::string::npos) {
+      p->log = std::string("the emulator compiles no kernel with ") + word + " at run time";
+      return NVRTC_ERROR_COMPILATION;
+    }
+  std::smatch found;
+  const std::regex kernel(R"(__global__[^{;]*?\bvoid[^{;]*?\b(\w+)\((?!\d+\)))");
+  if (!std::regex_search(p->source, found, kernel)) {
+    p->log = "no kernel found";
+    return NVRTC_ERROR_COMPILATION;
+  }
+  const std::string name = found[1];
+  std::string text = before + p->source + std::regex_replace(std::string(after), std::regex("KERNEL"), name);
+  char folder[] = "/tmp/tilegrad-XXXXXX";
+  if (!::mkdtemp(folder)) return NVRTC_ERROR_COMPILATION;
+  const std::filesystem::path at = folder;
+  std::ofstream(at / "chain.cpp") << text;
+  const std::string command = compiler() + " -std=c++20 -O1 -w -fPIC -shared -o " +
+                              (at / "chain.so").string() + " " + (at / "chain.cpp").string() + " 2> " +
+                              (at / "log").string();
+  const bool done = std::system(command.c_str()) == 0;
+  p->log = read(at / "log");
+  const std::string object = done ? read(at / "chain.so") : "";
+  std::filesystem::remove_all(at);
+  if (!done) return NVRTC_ERROR_COMPILATION;
+  const std::uint64_t size = object.size();
+  p->code.resize(sizeof size + object.size());
+  std::memcpy(p->code.data(), &size, sizeof size);
+  std::memcpy(p->code.data() + sizeof size, object.data(), object.size());
+  return NVRTC_SUCCESS;
+}
+
+nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram p, std::size_t* n) {
+  *n = p->log.size() + 1;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetProgramLog(nvrtcProgram p, char* to) {
+  std::memcpy(to, p->log.c_str(), p->log.size() + 1);
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetCUBINSize(nvrtcProgram p, std::size_t* n) {
+  *n = p->code.size();
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* to) {
+  std::memcpy(to, p->code.data(), p->code.size());
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
+  delete *p;
+  *p = nullptr;
+  return NVRTC_SUCCESS;
+}
+
+// ---- loading it ----
+
+struct CUlib_st {
+  void* handle;
+};
+struct CUkern_st {
+  void (*run)(void**, unsigned, unsigned);
+  int arguments;
+};
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOption*, void**, unsigned,
+                                cudaLibraryOption*, void**, unsigned) {
+  std::uint64_t size;
+  std::memcpy(&size, code, sizeof size);
+  const int file = ::memfd_create("tilegrad-kernel", 0);
+  if (file < 0 ||
+      ::write(file, static_cast<const char*>(code) + sizeof size, size) != static_cast<ssize_t>(size))
+    return cudaErrorInvalidValue;
+  void* handle = ::dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) std::fprintf(stderr, "%s\n", ::dlerror());
+  *made = new CUlib_st{handle};
+  return handle ? cudaSuccess : cudaErrorInvalidValue;  // the file stays open: names of files are kept apart
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, const char* name) {
+  void* run = ::dlsym(library->handle, (std::string("tg_run_") + name).c_str());
+  void* count = ::dlsym(library->handle, (std::string("tg_arguments_") + name).c_str());
+  if (!run || !count) return cudaErrorInvalidValue;
+  *made = new CUkern_st{reinterpret_cast<void (*)(void**, unsigned, unsigned)>(run),
+                        *static_cast<const int*>(count)};
+  return cudaSuccess;
+}
+// Arguments of such kernels are at most 8 bytes each.
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** args, std::size_t,
+                             cudaStream_t s) {
+  const auto& k = *static_cast<const CUkern_st*>(kernel);
+  std::vector<std::uint64_t> copied(static_cast<std::size_t>(k.arguments));
+  for (std::size_t i = 0; i < copied.size(); ++i) std::memcpy(&copied[i], args[i], 8);
+  return tg::emulator::enqueue(s, [=, run = k.run] {
+    std::vector<void*> pointers;
+    for (const std::uint64_t& a : copied) pointers.push_back(const_cast<std::uint64_t*>(&a));
+    run(pointers.data(), grid.x, block.x);
+  });
+}

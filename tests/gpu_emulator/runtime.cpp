@@ -1,0 +1,302 @@
+// The runtime API: devices, memory, streams, events and graphs.
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/memory.h"
+
+using Work = std::function<void()>;
+
+struct CUgraph_st {
+  std::vector<Work> work;
+};
+struct CUgraphExec_st {
+  std::vector<Work> work;
+};
+struct CUstream_st {
+  std::unique_ptr<CUgraph_st> recorded;  // while it records
+};
+struct CUevent_st {
+  std::chrono::steady_clock::time_point time;
+};
+
+namespace {
+
+thread_local cudaError_t last = cudaSuccess;
+thread_local int device = 0;
+std::string failure;  // of the kernel that failed first: as on a GPU, nothing runs after it
+
+cudaError_t note(cudaError_t e) {
+  if (e != cudaSuccess) last = e;
+  return e;
+}
+
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
+int devices() {
+  static const int count = number_from("TG_EMULATOR_DEVICES", 1);
+  return count;
+}
+
+cudaError_t do_now(const Work& work) {
+  if (!failure.empty()) return note(cudaErrorLaunchFailure);
+  try {
+    work();
+    return cudaSuccess;
+  } catch (const std::exception& e) {
+    failure = std::string("emulated GPU: ") + e.what();
+    std::fprintf(stderr, "%s\n", failure.c_str());
+    return note(cudaErrorLaunchFailure);
+  }
+}
+
+// The kernel at an address, as its symbol says; asked only once something is wrong.
+std::string name_of(const void* kernel) {
+  char command[160], line[400] = "a kernel";
+  std::FILE* maps = std::fopen("/proc/self/maps", "r");
+  unsigned long from = 0;
+  if (maps && std::fscanf(maps, "%lx", &from) != 1) from = 0;
+  if (maps) std::fclose(maps);
+  std::snprintf(command, sizeof command, "addr2line -f -C -s -e /proc/%d/exe 0x%lx 2>/dev/null", ::getpid(),
+                reinterpret_cast<unsigned long>(kernel) - from);
+  if (std::FILE* out = ::popen(command, "r")) {
+    if (!std::fgets(line, sizeof line, out)) std::strcpy(line, "a kernel");
+    ::pclose(out);
+  }
+  std::string name = line;
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
+}
+
+}  // namespace
+
+namespace tg::emulator {
+
+cudaError_t enqueue(cudaStream_t s, Work work) {
+  if (!s || !s->recorded) return do_now(work);
+  s->recorded->work.push_back(std::move(work));
+  return cudaSuccess;
+}
+
+cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
+                   Work thread) {
+  const std::size_t threads = std::size_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 ||
+      grid.z > 65535 || shared > most_shared)
+    return note(cudaErrorInvalidValue);
+  return enqueue(s, [=, thread = std::move(thread)] {
+    try {
+      run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, thread);
+    } catch (const std::exception& e) {
+      throw std::runtime_error(name_of(kernel) + ", " + e.what());
+    }
+  });
+}
+
+}  // namespace tg::emulator
+
+using tg::emulator::enqueue;
+
+const char* cudaGetErrorString(cudaError_t e) {
+  switch (e) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorLaunchFailure:
+      return failure.c_str();
+    default:
+      return "an error";
+  }
+}
+cudaError_t cudaGetLastError() {
+  return std::exchange(last, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  return last;
+}
+
+cudaError_t cudaGetDeviceCount(int* n) {
+  *n = devices();
+  return *n > 0 ? cudaSuccess : note(cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int n) {
+  if (n < 0 || n >= devices()) return note(cudaErrorInvalidDevice);
+  device = n;
+  tg::emulator::tell_faults();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* n) {
+  *n = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int n) {
+  if (n < 0 || n >= devices()) return note(cudaErrorInvalidDevice);
+  *p = {};
+  std::strcpy(p->name, "emulated GPU");
+  p->totalGlobalMem = tg::emulator::total_memory();
+  p->sharedMemPerBlockOptin = tg::emulator::most_shared;
+  p->major = 9, p->minor = 0;
+  p->multiProcessorCount = number_from("TG_EMULATOR_SMS", 132);
+  p->l2CacheSize = 50 << 20;
+  p->memoryBusWidth = 6144;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int n) {
+  cudaDeviceProp p;
+  if (const cudaError_t e = cudaGetDeviceProperties(&p, n)) return e;
+  switch (what) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = p.multiProcessorCount;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = p.major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = p.minor;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(p.sharedMemPerBlockOptin);
+      return cudaSuccess;
+  }
+  return note(cudaErrorInvalidValue);
+}
+cudaError_t cudaDeviceSynchronize() {
+  return failure.empty() ? cudaSuccess : note(cudaErrorLaunchFailure);
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = tg::emulator::free_memory(), *total = tg::emulator::total_memory();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** p, std::size_t bytes) {
+  *p = tg::emulator::allocate(bytes);
+  return *p ? cudaSuccess : note(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* p) {
+  return !p || tg::emulator::release(p) ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocHost(void** p, std::size_t bytes) {
+  *p = std::malloc(bytes);
+  return *p ? cudaSuccess : note(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFreeHost(void* p) {
+  std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t s) {
+  return enqueue(s, [=] { std::memmove(to, from, bytes); });
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t s) {
+  return enqueue(s, [=] { std::memset(to, byte, bytes); });
+}
+cudaError_t cudaMemset(void* to, int byte, std::size_t bytes) {
+  return cudaMemsetAsync(to, byte, bytes, nullptr);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* s) {
+  *s = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  return cudaStreamCreate(s);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  delete s;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaDeviceSynchronize();
+}
+cudaError_t cudaStreamQuery(cudaStream_t) {
+  return cudaDeviceSynchronize();
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
+  return enqueue(s, [=] { f(data); });
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* e) {
+  *e = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  return cudaEventCreate(e);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  delete e;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  return enqueue(s, [=] { e->time = std::chrono::steady_clock::now(); });
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
+  return cudaEventRecord(e, s);
+}
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaDeviceSynchronize();
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return cudaDeviceSynchronize();
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
+  *ms = std::chrono::duration<float, std::milli>(b->time - a->time).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  s->recorded = std::make_unique<CUgraph_st>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+  *graph = s->recorded.release();
+  return *graph ? cudaSuccess : note(cudaErrorStreamCaptureInvalidated);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+  *status = s && s->recorded ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
+  for (const Work& w : graph->work)
+    if (const cudaError_t e = enqueue(s, w)) return e;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
