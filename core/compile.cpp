@@ -300,6 +300,10 @@ class Compiler {
       if (b.kind == Buffer::result) m.results += rounded(b.bytes);
     }
     const std::size_t leaves = m.inputs + m.constants + m.results;
+    if (options_.plan_only) {
+      m.workspace = state_->backend->prepare(state_->steps, state_->prepared)->workspace_bytes();
+      return;
+    }
     if (const std::size_t free = state_->backend->available_bytes(); m.arena + leaves > free)
       throw OutOfMemory("[compile] the program needs " + std::to_string(m.arena >> 20) +
                         " MiB for intermediate results and " + std::to_string(leaves >> 20) +
@@ -414,7 +418,7 @@ class Compiler {
 
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options) {
   auto state = Compiler(graph, fetch, options, options.reuse, options.verify).take();
-  if (options.verify) state->twin = Compiler(graph, fetch, options, false, true).take();
+  if (options.verify && !options.plan_only) state->twin = Compiler(graph, fetch, options, false, true).take();
   return Program(std::move(state));
 }
 

@@ -24,6 +24,9 @@ struct CompileOptions {
   // and must give the same bits; throws Error naming the first tensor that differs. For finding planner and
   // kernel bugs.
   bool verify = false;
+  // Chooses kernels and places everything, but takes no memory: memory(), steps() and text() say what the
+  // program would be; run, feed and fetch throw Error.
+  bool plan_only = false;
 };
 
 // Prunes what `fetch` and the assignments do not need, fuses, chooses kernels and plans memory. Only fetched

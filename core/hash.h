@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,5 +22,8 @@ class Hasher {
  private:
   std::vector<std::uint8_t> bytes_;
 };
+
+// XXH3-128 of the bytes of all pieces in a row, as the 32 digits that the command xxh128sum prints.
+std::string xxh3_128(std::span<const std::string_view> pieces);
 
 }  // namespace tg

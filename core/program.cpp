@@ -7,6 +7,11 @@
 
 namespace tg {
 
+void Program::State::want_memory(const char* who) const {
+  if (!executable)
+    throw Error("[" + std::string(who) + "] this program was compiled with plan_only and has no memory");
+}
+
 void Program::State::write_rng() {
   if (rng) executable->feed(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
 }
@@ -39,6 +44,7 @@ void Program::State::run_verified() {
 }
 
 void Program::run() {
+  state_->want_memory("run");
   if (state_->twin)
     state_->run_verified();
   else
@@ -47,6 +53,7 @@ void Program::run() {
 }
 
 std::vector<double> Program::profile() {
+  state_->want_memory("profile");
   state_->write_rng();
   ++state_->rng_state[1];
   return state_->executable->profile();
@@ -62,6 +69,7 @@ void Program::run(std::span<const Feed> feeds) {
 }
 
 void Program::feed(const Feed& f) {
+  state_->want_memory("feed");
   if (!f.input.defined() || &f.input.graph() != state_->graph)
     throw Error("[feed] not a tensor of the program's graph");
   const Node& node = state_->graph->node_of(f.input.id());
@@ -112,6 +120,7 @@ Array in_row_major_order(const Arg& a, const std::byte* raw) {
 }  // namespace
 
 const Arg& Program::State::fetched_arg(const Tensor& t) const {
+  want_memory("fetch");
   for (const auto& [v, arg] : fetched)
     if (t.defined() && v == t.id() && &t.graph() == graph) return arg;
   throw Error(
@@ -136,6 +145,7 @@ Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
 }
 
 Pending Program::fetch_later(std::span<const Tensor> ts) {
+  state_->want_memory("fetch");
   state_->wanted.clear();
   for (const Tensor& t : ts) {
     const Arg& arg = state_->fetched_arg(t);

@@ -23,6 +23,7 @@ struct Program::State {
   std::vector<Piece> wanted;    // of a transfer, while it is started; kept so that runs allocate nothing
   std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
 
+  void want_memory(const char* who) const;  // throws Error if the program was only planned
   void write_rng();
   void run_once();
   void run_verified();

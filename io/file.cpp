@@ -45,15 +45,29 @@ void close_checked(int& fd, const std::string& path, std::string_view who) {
   if (::close(std::exchange(fd, -1)) != 0 && errno != EINTR) fail(who, "write", path, errno);
 }
 
-void sync_directory(const std::string& directory, const std::string& path, std::string_view who) {
-  const Descriptor dir{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (dir.fd < 0) fail(who, "open the directory of", path, errno);
-  // Some file systems cannot sync a directory and say so; there is nothing more to do on them.
-  if (::fsync(dir.fd) != 0 && errno != EINVAL && errno != EROFS)
-    fail(who, "sync the directory of", path, errno);
+// A device or a pipe has no disk to reach and says so.
+void sync_checked(int fd, const std::string& path, std::string_view who) {
+  if (::fsync(fd) != 0 && errno != EINVAL && errno != EROFS) fail(who, "write", path, errno);
 }
 
 }  // namespace
+
+void sync_directory(const std::string& directory, std::string_view who) {
+  const Descriptor dir{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (dir.fd < 0) fail(who, "open the directory", directory, errno);
+  // Some file systems cannot sync a directory; there is nothing more to do on them.
+  if (::fsync(dir.fd) != 0 && errno != EINVAL && errno != EROFS)
+    fail(who, "sync the directory", directory, errno);
+}
+
+void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who) {
+  // 0666 under the user's umask: a file made by mkstemp would stay readable by its owner alone.
+  Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+  if (file.fd < 0) fail(who, "create", path, errno);
+  for (std::string_view piece : pieces) write_all(file.fd, piece, path, who);
+  if (::fsync(file.fd) != 0) fail(who, "write", path, errno);
+  close_checked(file.fd, path, who);
+}
 
 std::string read_file(const std::string& path, std::string_view who) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -121,11 +135,13 @@ void replace_file(const std::string& path, std::span<const std::string_view> pie
     ::unlink(temporary.c_str());
     throw;
   }
-  sync_directory(directory, path, who);
+  sync_directory(directory, who);
 }
 
-OutputFile::OutputFile(std::string path, std::string_view who) : path_(std::move(path)), who_(who) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+OutputFile::OutputFile(std::string path, std::string_view who, Start start)
+    : path_(std::move(path)), who_(who) {
+  const int truncate = start == Start::empty ? O_TRUNC : 0;
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | truncate | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) fail(who_, "create", path_, errno);
 }
 
@@ -135,6 +151,10 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::string_view bytes) {
   write_all(fd_, bytes, path_, who_);
+}
+
+void OutputFile::sync() {
+  sync_checked(fd_, path_, who_);
 }
 
 void OutputFile::close() {

@@ -17,16 +17,24 @@ std::string read_file(const std::string& path, std::string_view who);
 // short write …).
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
-// A file written piece by piece, from empty. Every failure throws Error; the destructor alone is silent, so
-// that close() is the last call of a writer that must know.
+// Makes a file of the pieces, on the disk when it returns; the name must be free. Throws Error.
+void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
+
+// Puts the names in a directory on the disk: what was made, renamed or removed there lasts. Throws Error.
+void sync_directory(const std::string& directory, std::string_view who);
+
+// A file written piece by piece, from empty or after what it has. Every failure throws Error; the destructor
+// alone is silent, so that close() is the last call of a writer that must know.
 class OutputFile {
  public:
-  OutputFile(std::string path, std::string_view who);
+  enum class Start { empty, append };
+  OutputFile(std::string path, std::string_view who, Start start = Start::empty);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(std::string_view bytes);  // all of them reach the operating system before it returns
+  void sync();                         // all of them reach the disk before it returns
   void close();
   const std::string& path() const { return path_; }
 

@@ -1,6 +1,7 @@
 // Metrics rows as JSON lines.
 #include "io/metrics.h"
 
+#include <filesystem>
 #include <string_view>
 
 #include "core/error.h"
@@ -47,6 +48,17 @@ MetricsRow from_json(std::string_view line, const std::string& where) {
   return row;
 }
 
+// The whole lines of a file's content as rows, each with the offset at which it ends.
+std::vector<std::pair<MetricsRow, std::size_t>> rows_of(std::string_view content, const std::string& path) {
+  std::vector<std::pair<MetricsRow, std::size_t>> rows;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = content.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+    const std::string where = "[metrics] " + path + " line " + std::to_string(rows.size() + 1);
+    rows.emplace_back(from_json(content.substr(begin, end - begin), where), end + 1);
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::string to_json(const MetricsRow& row) {
@@ -59,10 +71,15 @@ std::string to_json(const MetricsRow& row) {
   return s + "}";
 }
 
-MetricsWriter::MetricsWriter(const std::string& path) : file_(path, "metrics") {}
+MetricsWriter::MetricsWriter(const std::string& path, OutputFile::Start start)
+    : file_(path, "metrics", start) {}
 
 void MetricsWriter::write(const MetricsRow& row) {
   file_.write(to_json(row) + "\n");
+}
+
+void MetricsWriter::sync() {
+  file_.sync();
 }
 
 void MetricsWriter::close() {
@@ -70,15 +87,23 @@ void MetricsWriter::close() {
 }
 
 std::vector<MetricsRow> read_metrics(const std::string& path) {
-  const std::string content = read_file(path, "metrics");
-  std::string_view rest = content;
   std::vector<MetricsRow> rows;
-  for (std::size_t line = 1; !rest.empty(); ++line) {
-    const std::size_t end = rest.find('\n');
-    if (end == std::string_view::npos) break;
-    rows.push_back(from_json(rest.substr(0, end), "[metrics] " + path + " line " + std::to_string(line)));
-    rest.remove_prefix(end + 1);
+  for (const auto& [row, end] : rows_of(read_file(path, "metrics"), path)) rows.push_back(row);
+  return rows;
+}
+
+std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step) {
+  if (!std::filesystem::exists(path)) return {};
+  std::vector<MetricsRow> rows;
+  std::size_t kept = 0;
+  for (const auto& [row, end] : rows_of(read_file(path, "metrics"), path)) {
+    if (row.step > step) break;
+    rows.push_back(row);
+    kept = end;
   }
+  std::error_code error;
+  std::filesystem::resize_file(path, kept, error);
+  if (error) throw Error("[metrics] cannot shorten " + path + ": " + error.message());
   return rows;
 }
 

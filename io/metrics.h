@@ -25,8 +25,10 @@ std::string to_json(const MetricsRow& row);
 
 class MetricsWriter {
  public:
-  explicit MetricsWriter(const std::string& path);  // starts the file anew; Error when it cannot be written
+  // Starts the file anew or goes on after its last row; Error when it cannot be written.
+  explicit MetricsWriter(const std::string& path, OutputFile::Start start = OutputFile::Start::empty);
   void write(const MetricsRow& row);  // with the operating system on return; Error on a full disk
+  void sync();                        // the rows so far are on the disk
   void close();
 
  private:
@@ -36,5 +38,9 @@ class MetricsWriter {
 // The rows of such a file. A last line that a killed run left unfinished is dropped; any other line that is
 // not a row is a FormatError with its number.
 std::vector<MetricsRow> read_metrics(const std::string& path);
+
+// The rows up to the first one after `step`; the file is cut there, so that a writer can go on. None when
+// there is no such file.
+std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step);
 
 }  // namespace tg

@@ -209,8 +209,9 @@ SafeTensors load_safetensors(const std::string& path) {
   return parse_safetensors(read_file(path, "load_safetensors"), "[load_safetensors] " + path);
 }
 
-void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata) {
-  const std::string who = "[save_safetensors] " + path + ": ";
+SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
+                                       const std::string& where) {
+  const std::string who = where + ": ";
   const auto check_text = [&](const std::string& text) {
     if (utf8_valid_bytes(text) != text.size()) throw FormatError(who + json_string(text) + " is not UTF-8");
   };
@@ -231,14 +232,24 @@ void save_safetensors(const std::string& path, const TensorMap& tensors, const M
   });
   const std::string header = header_text(ordered, metadata);
   if (header.size() > max_header) throw FormatError(who + "header over 100 MB");
-  char length[8];
+  SafeTensorsContent content;
   const std::uint64_t n = header.size();
-  std::memcpy(length, &n, 8);
-  std::vector<std::string_view> pieces{{length, 8}, header};
-  for (const auto& [name, tensor] : ordered) {
-    pieces.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-  }
-  replace_file(path, pieces, "save_safetensors");
+  content.header.assign(reinterpret_cast<const char*>(&n), 8);
+  content.header += header;
+  for (const auto& [name, tensor] : ordered)
+    content.tensors.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  return content;
+}
+
+std::vector<std::string_view> SafeTensorsContent::pieces() const {
+  std::vector<std::string_view> all{header};
+  all.insert(all.end(), tensors.begin(), tensors.end());
+  return all;
+}
+
+void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata) {
+  const auto content = safetensors_content(tensors, metadata, "[save_safetensors] " + path);
+  replace_file(path, content.pieces(), "save_safetensors");
 }
 
 }  // namespace tg

@@ -44,10 +44,19 @@ SafeTensors load_safetensors(const std::string& path);
 // The same for a file's bytes already in memory; `where` begins the messages.
 SafeTensors parse_safetensors(std::string file, std::string_view where);
 
-// Replaces the file as a whole or leaves it untouched (io/file.h). Tensors are written widest dtype first,
-// then by name, from an offset that is a multiple of 8: each is aligned to its elements. ShapeError when
-// bytes and shape disagree; FormatError for a name or metadata text that is not UTF-8, or a header over 100
-// MB.
+// The content of a file: its length and header, then the bytes of the tensors, which are not copied and must
+// outlive it. Tensors come widest dtype first, then by name, from an offset that is a multiple of 8: each is
+// aligned to its elements. ShapeError when bytes and shape disagree; FormatError for a name or metadata text
+// that is not UTF-8, or a header over 100 MB; messages begin with `where`.
+struct SafeTensorsContent {
+  std::string header;
+  std::vector<std::string_view> tensors;
+  std::vector<std::string_view> pieces() const;  // header and tensors
+};
+SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
+                                       const std::string& where);
+
+// Replaces the file by such a content, or leaves it untouched (io/file.h).
 void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata = {});
 
 }  // namespace tg

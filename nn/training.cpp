@@ -17,7 +17,10 @@ Tensor loss_of(const Gpt& model, const Tensor& tokens, const Tensor& targets, Mo
 }
 
 CompileOptions compile_options(const ProgramOptions& o) {
-  return {.threads = o.threads, .tf32 = o.precision == Precision::tf32, .verify = o.verify};
+  return {.threads = o.threads,
+          .tf32 = o.precision == Precision::tf32,
+          .verify = o.verify,
+          .plan_only = o.plan_only};
 }
 
 std::vector<Tensor> results_of(const Tensor& loss, const AdamW::Update& update) {
@@ -74,6 +77,12 @@ Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
                                  const std::vector<std::int32_t>& targets) {
   program_.run({{tokens_, tokens}, {targets_, targets}});
   return program_.fetch_later({loss_});
+}
+
+TrainingMemory plan_memory(const Gpt& model, const AdamW& optimizer, ProgramOptions options) {
+  options.plan_only = true;
+  return {TrainingProgram(model, optimizer, options).program().memory(),
+          EvaluationProgram(model, options).program().memory()};
 }
 
 }  // namespace tg

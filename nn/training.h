@@ -10,7 +10,8 @@ namespace tg {
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
   int threads = 0;          // 0 takes what the machine has
-  bool verify = false;      // as in CompileOptions
+  bool verify = false;      // this and the next as in CompileOptions
+  bool plan_only = false;
   Precision precision = Precision::full;
 };
 
@@ -63,5 +64,14 @@ class EvaluationProgram {
   Tensor tokens_, targets_, loss_;
   Program program_;
 };
+
+// What both programs will need, exactly, without taking any of it.
+struct TrainingMemory {
+  MemoryReport training, evaluation;
+  std::size_t beside_parameters() const {
+    return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
+  }
+};
+TrainingMemory plan_memory(const Gpt& model, const AdamW& optimizer, ProgramOptions options);
 
 }  // namespace tg

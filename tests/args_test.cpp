@@ -119,5 +119,31 @@ TEST(Args, HelpPrintsEveryOptionItsDefaultAndTheExamples) {
   }
 }
 
+TEST(Args, ValuesGoOutAsTextAndComeBackExactly) {
+  Args args("tool", "Does a thing.");
+  std::int64_t n = -7;
+  double x = 0.1 + 0.2, y = 1e-300;
+  std::string word = "a b";
+  bool flag = true;
+  args.option("n", "N", "", n, {.min = -10});
+  args.option("x", "X", "", x);
+  args.option("y", "Y", "", y);
+  args.option("word", "W", "", word);
+  args.flag("flag", "", flag);
+  EXPECT_EQ(args.names(), (std::vector<std::string>{"n", "x", "y", "word", "flag"}));
+  std::vector<std::string> values;
+  for (const std::string& name : args.names()) values.push_back(args.value(name));
+  n = 0, x = y = 0, word = "", flag = false;
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(args.set(args.names()[i], values[i]), "");
+  EXPECT_EQ(n, -7);
+  EXPECT_EQ(x, 0.1 + 0.2);
+  EXPECT_EQ(y, 1e-300);
+  EXPECT_EQ(word, "a b");
+  EXPECT_TRUE(flag);
+  EXPECT_FALSE(args.given("n"));
+  EXPECT_EQ(args.set("n", "-11"), "--n got '-11', wanted a whole number of at least -10");
+  EXPECT_EQ(args.set("m", "1"), "unknown option --m");
+}
+
 }  // namespace
 }  // namespace tg

@@ -1,9 +1,13 @@
 // Whole training steps on a GPU beside the CPU's. Skipped where there is no GPU.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "backends/cuda/cuda.h"
+#include "io/checkpoint.h"
+#include "io/file.h"
 #include "tests/small_gpt.h"
 #include "tilegrad.h"
 
@@ -89,6 +93,24 @@ TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
   copy(gpu.optimizer.state(), host.optimizer.state());
   EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
   expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
+}
+
+TEST_F(CudaTraining, WritesTheCheckpointThatTheCpuWrites) {
+  const std::string dir = ::testing::TempDir() + "cuda_checkpoint_" + std::to_string(::getpid());
+  const auto files = [](const SmallGpt& g) {
+    return std::vector<CheckpointFile>{{"model.safetensors", g.params.all()},
+                                       {"optimizer.safetensors", g.optimizer.state()}};
+  };
+  SmallGpt gpu(on_gpu()), host;
+  gpu.losses(3, learning_rate);
+  std::filesystem::create_directory(dir);
+  write_checkpoint(dir + "/gpu", 3, 0, files(gpu));
+  Checkpoint(dir + "/gpu").restore(files(host));
+  EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
+  write_checkpoint(dir + "/cpu", 3, 0, files(host));
+  for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/manifest.json"})
+    EXPECT_EQ(read_file(dir + "/cpu" + file, "test"), read_file(dir + "/gpu" + file, "test")) << file;
+  std::filesystem::remove_all(dir);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ small=("${tiny[@]}" --steps 20 --eval-every 10 --warmup 5 --sample 30)
 
 # A good run leaves every file, and prints what it is about to do.
 "$train" "${small[@]}" --out "$dir/a/deep" >"$dir/a.txt" 2>"$dir/a.err" || fail "a good run: $(cat "$dir/a.err")"
-for file in model.safetensors best.safetensors metrics.jsonl loss.png; do
+for file in {last,best}/{model.safetensors,manifest.json} metrics.jsonl loss.png; do
   [ -s "$dir/a/deep/$file" ] || fail "no $file"
 done
 [ "$(wc -l <"$dir/a/deep/metrics.jsonl")" = 20 ] || fail "metrics.jsonl has not 20 rows"
@@ -29,23 +29,23 @@ done
 without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
 for threads in 1 2 3; do
   "$train" "${small[@]}" --dropout 0.1 --threads $threads --out "$dir/t$threads" >/dev/null || fail "threads $threads"
-  cmp -s "$dir/t1/model.safetensors" "$dir/t$threads/model.safetensors" || fail "other weights with $threads threads"
+  cmp -s "$dir/t1/last/model.safetensors" "$dir/t$threads/last/model.safetensors" || fail "other weights with $threads threads"
   [ "$(without_rate "$dir/t1/metrics.jsonl")" = "$(without_rate "$dir/t$threads/metrics.jsonl")" ] ||
     fail "other metrics with $threads threads"
 done
 "$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
-cmp -s "$dir/t1/model.safetensors" "$dir/s2/model.safetensors" && fail "two seeds give the same weights"
+cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail "two seeds give the same weights"
 
 # Every dtype trains, and writes weights in f32; tf32 is f32 on the CPU, the half types are not.
 for dtype in f32 tf32 bf16 f16; do
   "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
   grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not say $dtype"
-  head -c 4000 "$dir/$dtype/model.safetensors" | grep -aq 'F32' || fail "no f32 weights with $dtype"
-  head -c 4000 "$dir/$dtype/model.safetensors" | grep -aqE '"(BF16|F16)"' && fail "half weights with $dtype"
+  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aq 'F32' || fail "no f32 weights with $dtype"
+  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aqE '"(BF16|F16)"' && fail "half weights with $dtype"
 done
-cmp -s "$dir/f32/model.safetensors" "$dir/tf32/model.safetensors" || fail "tf32 is not f32 on the CPU"
-cmp -s "$dir/f32/model.safetensors" "$dir/bf16/model.safetensors" && fail "bf16 gives the weights of f32"
-cmp -s "$dir/f16/model.safetensors" "$dir/bf16/model.safetensors" && fail "bf16 gives the weights of f16"
+cmp -s "$dir/f32/last/model.safetensors" "$dir/tf32/last/model.safetensors" || fail "tf32 is not f32 on the CPU"
+cmp -s "$dir/f32/last/model.safetensors" "$dir/bf16/last/model.safetensors" && fail "bf16 gives the weights of f32"
+cmp -s "$dir/f16/last/model.safetensors" "$dir/bf16/last/model.safetensors" && fail "bf16 gives the weights of f16"
 grep -q '^loss scale *65,536; 0 steps' "$dir/f16.txt" || fail "no loss scale with f16"
 grep -q '^loss scale' "$dir/bf16.txt" && fail "a loss scale with bf16"
 
@@ -79,6 +79,17 @@ refuses 1 context --text "$dir/short" --out "$dir/x"
 refuses 1 "$dir" --text "$dir" --out "$dir/x"
 refuses 1 "$text" "${small[@]}" --out "$text"
 refuses 1 memory --text "$text" --context 16 --width 16384 --heads 1 --layers 256 --out "$dir/x"
+# Too large a batch: what it needs, what there is, and the largest that fits.
+large=(--text "$text" --layers 64 --width 64 --heads 1 --context 128)
+refuses 1 '--batch 65536 needs .* are free: the largest that fits is --batch [1-9]' "${large[@]}" --batch 65536 --out "$dir/x"
+if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$train" --help >/dev/null 2>&1); then  # not with CUDA's libraries
+  fits() { (ulimit -v 400000; "$train" --text "$text" --layers 1 --heads 2 --width 16 --context 16 --threads 2 --steps 1 --sample 0 \
+    --out "$dir/fits$1" --batch "$1") >"$dir/out" 2>"$dir/err"; }
+  fits 60000 && fail "a batch of 60000 fits in 400 MB"
+  batch=$(sed -n 's/.*the largest that fits is --batch //p' "$dir/err")
+  fits $((batch * 9 / 10)) || fail "nine tenths of the largest batch, $batch, do not fit: $(cat "$dir/err")"
+  fits $((batch * 11 / 10)) && fail "the largest batch is not $batch"
+fi
 [ -e "$dir/x/metrics.jsonl" ] && fail "a refused run leaves metrics"
 if [ "$(id -u)" != 0 ]; then
   mkdir "$dir/locked" && chmod a-w "$dir/locked"
@@ -89,15 +100,15 @@ if [ -e /dev/full ]; then  # a disk that is full when the first row is written
   refuses 1 'metrics.jsonl.*space'  "${small[@]}" --out "$dir/full"
 fi
 
-# Ctrl-C: the step is finished, the model saved.
-"$train" "${tiny[@]}" --steps 100000000 --out "$dir/stopped" >"$dir/out" 2>"$dir/err" &
-pid=$!
-for _ in $(seq 200); do [ -s "$dir/stopped/metrics.jsonl" ] && break; sleep 0.05; done
-kill -INT $pid
-wait $pid
-[ $? = 130 ] || fail "a stopped run ends with another code than 130: $(cat "$dir/err")"
-grep -q '^stopped' "$dir/out" || fail "a stopped run does not say so"
-for file in model.safetensors loss.png; do [ -s "$dir/stopped/$file" ] || fail "a stopped run leaves no $file"; done
+# A device that is not there or not one: one line, on any build and any machine.
+for name in gpu cuda: cuda:x cuda:-1 cuda:1e1 cuda:99999999999 CUDA ''; do
+  refuses 2 '--backend' "${small[@]}" --backend "$name" --out "$dir/x"
+done
+refuses 1 'cuda' "${small[@]}" --backend cuda:63 --out "$dir/x"
+export CUDA_VISIBLE_DEVICES=  # no GPU for the tool
+refuses 1 'no CUDA backend\|no GPU' "${small[@]}" --backend cuda --out "$dir/x"
+unset CUDA_VISIBLE_DEVICES
+[ -e "$dir/x/metrics.jsonl" ] && fail "a run without its device leaves metrics"
 
 "$train" --help | grep -q '^examples:' || fail "--help has no examples"
 [ $failed = 0 ] && echo "train: all as it must be"

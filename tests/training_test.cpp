@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <limits>
 
-#include "io/checkpoint.h"
 #include "io/file.h"
 #include "nn/generate.h"
+#include "nn/largest_batch.h"
 #include "nn/schedule.h"
 #include "nn/training.h"
 #include "tilegrad.h"
@@ -232,6 +232,50 @@ TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
   EXPECT_EQ(evaluation.run(b.x, b.y), evaluation.run(b.x, b.y));
 }
 
+TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
+  Params params(1);
+  const Gpt model(params, small(0.3));
+  const AdamW optimizer(params.all());
+  const ProgramOptions options{.batch = 4, .threads = 2};
+  const TrainingMemory plan = plan_memory(model, optimizer, options);
+  const MemoryReport taken = TrainingProgram(model, optimizer, options).program().memory();
+  EXPECT_EQ(plan.training.arena, taken.arena);
+  EXPECT_EQ(plan.training.workspace, taken.workspace);
+  EXPECT_EQ(plan.training.inputs, taken.inputs);
+  EXPECT_EQ(plan.training.constants, taken.constants);
+  EXPECT_EQ(plan.training.peak(), taken.peak());
+  EXPECT_EQ(plan.evaluation.peak(), EvaluationProgram(model, options).program().memory().peak());
+  EXPECT_EQ(plan.beside_parameters(), plan.training.peak() + plan.evaluation.peak() -
+                                          plan.training.parameters - plan.evaluation.parameters);
+  // More than any machine has.
+  const std::size_t much = plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
+  EXPECT_GT(much, std::size_t{1} << 44);
+  TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
+  const Batch b(model.config(), 4);
+  EXPECT_THROW(planned.run(b.x, b.y, 1e-2), Error);
+  EXPECT_THROW(planned.program().run(), Error);
+  EXPECT_FALSE(planned.program().text().empty());
+}
+
+TEST(LargestBatch, IsTheLastThatFits) {
+  int calls = 0;
+  const auto line = [&](std::int64_t b) { return ++calls, static_cast<std::size_t>(1000 + 37 * b); };
+  EXPECT_EQ(largest_batch(65536, 1000 + 37 * 1234, line), 1234);
+  EXPECT_LE(calls, 6);
+  EXPECT_EQ(largest_batch(65536, 1000 + 37 * 1235 - 1, line), 1234);
+  EXPECT_EQ(largest_batch(1236, 1000 + 37 * 1235, line), 1235);
+  EXPECT_EQ(largest_batch(65536, 1037, line), 1);
+  EXPECT_EQ(largest_batch(65536, 1036, line), 0);
+  EXPECT_EQ(largest_batch(1, 0, line), 0);
+  // Curves and steps.
+  const auto square = [](std::int64_t b) { return static_cast<std::size_t>(b * b); };
+  const auto steps = [](std::int64_t b) { return static_cast<std::size_t>(b / 100 * 4096); };
+  for (const std::int64_t b : {2, 3, 500, 40000}) {
+    EXPECT_EQ(largest_batch(65536, static_cast<std::size_t>(b * b), square), b);
+    EXPECT_EQ(largest_batch(65536, static_cast<std::size_t>(b / 100 * 4096), steps), b / 100 * 100 + 99);
+  }
+}
+
 TEST(SampleToken, DrawsInProportionToTheSoftmax) {
   const std::vector<float> logits = {0, std::log(3.0f), -std::numeric_limits<float>::infinity()};
   EXPECT_EQ(sample_token(logits, 1, 0.0), 0);
@@ -266,27 +310,6 @@ TEST(Generator, RepeatsWhatTheModelHasLearned) {
   EXPECT_EQ(one.size(), 31u);
   std::vector<std::int32_t> none;
   EXPECT_THROW(generator.extend(none, 1, 0, 1), Error);
-}
-
-TEST(Checkpoint, BringsTheModelBackBitForBit) {
-  const std::string path = testing::TempDir() + "checkpoint_test.safetensors";
-  Params params(1), fresh(2), wrong(3);
-  const Gpt model(params, small()), restored(fresh, small());
-  GptConfig wider = small();
-  wider.context = 17;
-  const Gpt misfit(wrong, wider);
-  save_parameters(path, params.all(), {{"characters", "abc"}});
-  EXPECT_EQ(load_parameters(path, fresh.all()).at("characters"), "abc");
-  for (std::size_t i = 0; i < params.all().size(); ++i)
-    EXPECT_TRUE(fresh.all()[i].read().same_bits(params.all()[i].read()));
-  const Array before = wrong.all()[0].read();
-  EXPECT_THROW(load_parameters(path, wrong.all()), FormatError);
-  EXPECT_TRUE(wrong.all()[0].read().same_bits(before));
-  Params one;
-  const Parameter part = one.create("transformer.wte.weight", {13, 32}, Init::zeros());
-  EXPECT_THROW(load_parameters(path, one.all()), FormatError);
-  EXPECT_EQ(part.read().at(0), 0);
-  std::remove(path.c_str());
 }
 
 }  // namespace

@@ -105,6 +105,32 @@ class Args {
     return false;
   }
 
+  // Names of all options, in the order declared.
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const Option& o : options_) all.push_back(o.name);
+    return all;
+  }
+
+  // An option's value now, as text that set() takes back exactly; a list's items are joined by commas.
+  std::string value(std::string_view name) const {
+    for (const Option& o : options_)
+      if (o.name == name) return text_of(o);
+    return {};
+  }
+
+  // Gives an option a value that was not on the command line (a saved one); given() stays as it is. Returns
+  // what is wrong with the value, or nothing.
+  std::string set(std::string_view name, std::string_view value) {
+    for (Option& o : options_) {
+      if (o.name != name) continue;
+      Option unset = o;
+      unset.given = false;
+      return assign(unset, value);
+    }
+    return "unknown option --" + std::string(name);
+  }
+
   std::string usage() const {
     std::string s = tool_ + ": " + about_ + "\n\nusage: " + tool_;
     for (const Option& o : positionals_) s += o.limits.required ? " " + upper(o) : " [" + upper(o) + "]";
@@ -149,6 +175,15 @@ class Args {
     char buffer[40];
     std::snprintf(buffer, sizeof buffer, "%.12g", x);
     return buffer;
+  }
+  static std::string text_of(const Option& o) {
+    if (auto* const* to = std::get_if<std::int64_t*>(&o.to)) return std::to_string(**to);
+    if (auto* const* to = std::get_if<std::string*>(&o.to)) return **to;
+    if (auto* const* to = std::get_if<std::vector<std::string>*>(&o.to)) return joined(**to);
+    if (auto* const* to = std::get_if<bool*>(&o.to)) return **to ? "true" : "false";
+    char digits[40];
+    const double x = **std::get_if<double*>(&o.to);
+    return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
   }
   static std::string joined(const std::vector<std::string>& words) {
     std::string s;
@@ -216,6 +251,8 @@ class Args {
       if (auto mistake = assign_number(o, value, **to, "a whole number"); !mistake.empty()) return mistake;
     } else if (auto* const* real = std::get_if<double*>(&o.to)) {
       if (auto mistake = assign_number(o, value, **real, "a number"); !mistake.empty()) return mistake;
+    } else if (auto* const* flag = std::get_if<bool*>(&o.to)) {
+      **flag = value == "true";
     } else {
       const auto& choices = o.limits.choices;
       if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {

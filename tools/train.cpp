@@ -2,40 +2,39 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <memory>
 #include <new>
 
-#include "io/checkpoint.h"
+#include "core/hash.h"
+#include "io/checkpoint_store.h"
 #include "io/progress.h"
 #include "io/text.h"
 #include "nn/generate.h"
+#include "nn/largest_batch.h"
 #include "nn/schedule.h"
-#include "tools/args.h"
+#include "tools/train/options.h"
+#include "tools/train/run_state.h"
 #include "tools/train_report.h"
 
 namespace {
 
 using namespace tg;
 
-struct Options {
-  std::string text, out = "out/train", backend = "cpu", dtype = "f32";
-  GptConfig model;  // vocabulary: from the text
-  std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
-  double lr = 1e-3, min_lr = 1e-4;
-  std::int64_t eval_every = 250, eval_batches = 20, sample = 400;
-};
-
 volatile std::sig_atomic_t stop_asked = 0;
 
 // The first Ctrl-C asks for a stop after the step; a second one ends the process at once.
-void ask_to_stop() {
+void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_asked = 1; };
   action.sa_flags = SA_RESETHAND | SA_RESTART;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
 }
 
-Metadata description(const Options& o, const CharVocab& vocab, std::int64_t step) {
+constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
+
+Metadata description(const TrainOptions& o, const CharVocab& vocab, std::int64_t step) {
   std::string characters;
   for (std::int32_t id = 0; id < vocab.size(); ++id) characters += vocab.decode(std::span(&id, 1));
   const GptConfig& m = o.model;
@@ -53,45 +52,70 @@ Metadata description(const Options& o, const CharVocab& vocab, std::int64_t step
 
 class Run {
  public:
-  explicit Run(Options options)
+  // `args` is what a checkpoint keeps of the command line. With a store, the run in it is resumed.
+  Run(TrainOptions options, const Args& args, std::unique_ptr<CheckpointStore> store)
       : o_(std::move(options)),
+        args_(args),
+        store_(std::move(store)),
         text_(load_text(o_.text)),
         vocab_(text_),
         tokens_(vocab_.encode(text_)),
         split_(split_text(tokens_)),
         train_(split_.train, o_.batch, o_.model.context, "the text to train on (nine tenths)"),
-        held_out_(split_.validation, o_.batch, o_.model.context, "the held-out text (the last tenth)"),
-        x_(static_cast<std::size_t>(o_.batch * o_.model.context)),
-        y_(x_.size()) {
+        held_out_(split_.validation, o_.batch, o_.model.context, "the held-out text (the last tenth)") {
     o_.model.vocabulary = vocab_.size();
-    std::error_code error;
-    std::filesystem::create_directories(o_.out, error);
-    if (error) throw Error("[train] cannot make the directory " + o_.out + ": " + error.message());
+    const std::string_view piece = text_;
+    state_.text_sum = xxh3_128({&piece, 1});
+    if (store_) {
+      find_place();
+    } else {
+      store_ = std::make_unique<CheckpointStore>(o_.out);
+      if (store_->has_checkpoint() && !o_.overwrite)
+        throw Error("[train] " + o_.out + " holds a run: --resume goes on with it, --overwrite replaces it");
+    }
   }
 
   int go() {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
     const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
-    const Device device = Device::parse(o_.backend);
-    want_memory(device, 3 * bytes, "the model with its optimizer");
-    Params params(seed, f32, device);
+    want_memory(o_.device, 3 * bytes, "the model with its optimizer");
+    Params params(seed, f32, o_.device);
     const Gpt model(params, o_.model);
     AdamW::Options adamw;
     if (precision() == Precision::f16) adamw.loss_scale = LossScale{};
     const AdamW optimizer(params.all(), adamw);
     const ProgramOptions programs{
         .batch = o_.batch, .threads = static_cast<int>(o_.threads), .precision = precision()};
+    const TrainingMemory memory = plan_memory(model, optimizer, programs);
+    print_table(params, memory);
+    want_room(memory, model, optimizer, programs);
     TrainingProgram training(model, optimizer, programs, seed);
     EvaluationProgram evaluation(model, programs);
-    print_table(params, training.program().memory(), evaluation.program().memory());
+    x_.resize(static_cast<std::size_t>(o_.batch * o_.model.context));
+    y_.resize(x_.size());
 
-    MetricsWriter metrics(o_.out + "/metrics.jsonl");
+    const std::string log = o_.out + "/metrics.jsonl";
+    if (resumed_) {
+      resumed_->restore(files(params, optimizer));
+      training.program().set_step(state_.step);
+      rows_ = cut_metrics(log, state_.step);
+    } else {
+      store_->clear();
+    }
+    MetricsWriter metrics(log, resumed_ ? OutputFile::Start::append : OutputFile::Start::empty);
     const CosineSchedule schedule{o_.lr, o_.min_lr, o_.warmup, o_.steps};
+    const std::int64_t first = state_.step;
+    std::int64_t saved = first;
     TrainingProgram::Result result{};
-    double best = std::numeric_limits<double>::infinity(), seconds = 0;
+    double seconds = 0;
+    const auto save = [&] {
+      metrics.sync();  // a checkpoint never outruns its rows
+      store_->save(state_.step, state_.best_step, files(params, optimizer));
+      saved = state_.step;
+    };
     {
-      Progress progress(stdout, 0, o_.steps, o_.batch * o_.model.context);
-      for (std::int64_t step = 1; step <= o_.steps && !stop_asked; ++step) {
+      Progress progress(stdout, first, o_.steps, o_.batch * o_.model.context);
+      for (std::int64_t step = first + 1; step <= o_.steps && !stop_asked; ++step) {
         const auto begin = std::chrono::steady_clock::now();
         train_.random(seed, static_cast<std::uint64_t>(step - 1), x_, y_);
         const double lr = schedule(step - 1);
@@ -103,31 +127,54 @@ class Run {
                        .lr = static_cast<float>(lr),
                        .grad_norm = result.grad_norm,
                        .tokens_per_s = static_cast<float>(progress.tokens_per_s())};
-        const bool last = step == o_.steps || stop_asked;
-        if (last || step % o_.eval_every == 0) {
+        const bool last = step == o_.steps, validates = last || step % o_.eval_every == 0;
+        if (validates) {
           row.val_loss = static_cast<float>(validate(evaluation, last));
           progress.validation(row.val_loss);
-          if (row.val_loss < best) {
-            best = row.val_loss;
-            save(params, "best.safetensors", row);
-          }
         }
         rows_.push_back(row);
         metrics.write(row);
+        state_.step = step;
+        const bool better = validates && row.val_loss < state_.best_loss;
+        if (better) state_.best_step = step, state_.best_loss = row.val_loss;
+        if (better || last || step % o_.save_every == 0) save();
       }
     }
+    if (state_.step > saved) save();  // stopped
     metrics.close();
-    if (rows_.empty()) return 130;
-    save(params, "model.safetensors", rows_.back());
+    if (rows_.empty()) return stop_asked ? 130 : 0;
     save_loss_curve(o_.out + "/loss.png", title(), rows_);
-    report(seconds, result);
+    report(state_.step - first, seconds, result);
     if (stop_asked) return 130;
     print_sample(model);
     return 0;
   }
 
  private:
-  void print_table(const Params& params, const MemoryReport& training, const MemoryReport& evaluation) const {
+  Precision precision() const { return precision_named(o_.dtype); }
+
+  // Where the run in the store stands.
+  void find_place() {
+    resumed_.emplace(o_.out);
+    const SafeTensors file = resumed_->load(run_file);
+    const RunState saved = run_state(file.metadata, resumed_->directory() + "/" + run_file);
+    if (saved.text_sum != state_.text_sum)
+      throw Error("[resume] " + o_.text + " is not the text that the run in " + o_.out +
+                  " learns: XXH3-128 " + state_.text_sum + ", wanted " + saved.text_sum);
+    if (saved.step > o_.steps)
+      throw Error("[resume] the run in " + o_.out + " is at step " + std::to_string(saved.step) +
+                  " already, past --steps " + std::to_string(o_.steps));
+    state_ = saved;
+  }
+
+  // What a checkpoint holds; the order is that of restoring, the last file has no parameters.
+  std::vector<CheckpointFile> files(const Params& params, const AdamW& optimizer) const {
+    return {{"model.safetensors", params.all(), description(o_, vocab_, state_.step)},
+            {"optimizer.safetensors", optimizer.state(), {}},
+            {run_file, {}, to_metadata(state_, args_)}};
+  }
+
+  void print_table(const Params& params, const TrainingMemory& memory) const {
     const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
     print_row("text", o_.text + ": " + count(tokens_.size()) + " characters, " +
                           std::to_string(vocab_.size()) + " distinct; " + count(split_.train.size()) +
@@ -139,15 +186,32 @@ class Run {
                               " → " + short_number(o_.min_lr) + " after " + std::to_string(o_.warmup) +
                               " steps of warm-up, " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                               (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
+    if (resumed_)
+      print_row("resumed",
+                resumed_->directory() + ", after step " + grouped(state_.step) +
+                    (state_.best_step > 0 ? "; best validation loss " + short_number(state_.best_loss) +
+                                                " at step " + grouped(state_.best_step)
+                                          : ""));
     print_parameters(params);
-    const std::size_t peak = print_memory(params, training, evaluation);
-    // Parameters and optimizer are in memory already.
-    want_memory(params.device(), static_cast<double>(peak - training.parameters),
-                "training beyond what is loaded");
+    print_memory(params, memory.training, memory.evaluation);
     std::fflush(stdout);
   }
 
-  Precision precision() const { return precision_named(o_.dtype); }
+  // Parameters and optimizer are in memory already; throws OutOfMemory if the rest does not fit beside them.
+  void want_room(const TrainingMemory& memory, const Gpt& model, const AdamW& optimizer,
+                 ProgramOptions programs) const {
+    const std::size_t need = memory.beside_parameters(), free = backend(o_.device).available_bytes();
+    if (need <= free) return;
+    const std::int64_t batch = largest_batch(o_.batch, free, [&](std::int64_t b) {
+      programs.batch = b;
+      return b == o_.batch ? need : plan_memory(model, optimizer, programs).beside_parameters();
+    });
+    throw OutOfMemory("[memory] --batch " + std::to_string(o_.batch) + " needs " +
+                      size_text(static_cast<double>(need)) + " beside the parameters, " +
+                      size_text(static_cast<double>(free)) + " are free: " +
+                      (batch > 0 ? "the largest that fits is --batch " + std::to_string(batch)
+                                 : std::string("not even --batch 1 fits")));
+  }
 
   std::string title() const {
     const GptConfig& m = o_.model;
@@ -167,24 +231,23 @@ class Run {
     return total / static_cast<double>(count);
   }
 
-  void save(const Params& params, const char* file, const MetricsRow& row) const {
-    save_parameters(o_.out + "/" + file, params.all(), description(o_, vocab_, row.step));
-  }
-
-  void report(double seconds, const TrainingProgram::Result& result) const {
-    const MetricsRow& last = rows_.back();
+  void report(std::int64_t steps, double seconds, const TrainingProgram::Result& result) const {
+    double validation = MetricsRow::none;
+    for (const MetricsRow& row : rows_)
+      if (!std::isnan(row.val_loss)) validation = row.val_loss;
     char line[160];
-    std::snprintf(line, sizeof line,
-                  "%lld steps in %.1f s, %.2f ms each; train loss %.4f, validation loss %.4f",
-                  static_cast<long long>(last.step), seconds, 1e3 * seconds / static_cast<double>(last.step),
-                  last.train_loss, last.val_loss);
-    print_row(stop_asked ? "stopped" : "done", line);
+    std::snprintf(
+        line, sizeof line, "%lld steps in %.1f s, %.2f ms each; train loss %.4f, validation loss %.4f",
+        static_cast<long long>(steps), seconds, steps > 0 ? 1e3 * seconds / static_cast<double>(steps) : 0,
+        rows_.back().train_loss, validation);
+    const std::string at = stop_asked ? " (step " + std::to_string(state_.step) + ": --resume goes on)" : "";
+    print_row(stop_asked ? "stopped" : "done", line + at);
     if (result.skipped > 0)
       print_row("skipped", grouped(result.skipped) + " steps whose gradient was not finite");
     if (precision() == Precision::f16)
       print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
                                   grouped(result.overflowed) + " steps skipped because it was too large");
-    print_row("files", o_.out + "/: model.safetensors, best.safetensors, metrics.jsonl, loss.png");
+    print_row("files", o_.out + "/: last/model.safetensors, best/model.safetensors, metrics.jsonl, loss.png");
   }
 
   void print_sample(const Gpt& model) const {
@@ -199,7 +262,11 @@ class Run {
     std::printf("sample\n%s\n", vocab_.decode(std::span(sample).subspan(1)).c_str());
   }
 
-  Options o_;
+  TrainOptions o_;
+  const Args& args_;
+  std::unique_ptr<CheckpointStore> store_;
+  std::optional<Checkpoint> resumed_;
+  RunState state_;
   std::string text_;
   CharVocab vocab_;
   std::vector<std::int32_t> tokens_;
@@ -212,54 +279,38 @@ class Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options o;
+  TrainOptions o;
   Args args("train", "Trains a character GPT on a text and shows what it learned.");
-  args.option("text", "FILE", "UTF-8 text to learn; its last tenth is held out", o.text, {.required = true});
-  args.option("layers", "N", "blocks", o.model.layers, {.min = 1, .max = 256});
-  args.option("heads", "N", "attention heads; divides the width", o.model.heads, {.min = 1, .max = 4096});
-  args.option("width", "N", "channels", o.model.width, {.min = 1, .max = 16384});
-  args.option("context", "N", "tokens the model sees", o.model.context, {.min = 1, .max = 65536});
-  args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
-  args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
-  args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
-  args.option("min-lr", "X", "learning rate at the end of the cosine", o.min_lr,
-              {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
-  args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
-  args.option("init-std", "X", "standard deviation of starting weights; 0.02 is GPT-2's, of width 768",
-              o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
-  args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
-              {.min = 0, .max = 0.99});
-  args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
-  args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for another GPU than the first",
-              o.backend);
-  args.option("dtype", "TYPE",
-              "what forward and backward compute in, while weights and optimizer stay f32; tf32: f32 with"
-              " products on a GPU's tensor cores, and exact f32 on the CPU",
-              o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
-  args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
-  args.option("eval-batches", "N", "batches of a validation; the last one takes the whole held-out text",
-              o.eval_batches, {.min = 1, .max = 400});
-  args.option("sample", "N", "characters to write at the end", o.sample, {.min = 0, .max = 1e6});
-  args.option("out", "DIR", "where the files go; made if missing", o.out);
-  args.example("train --text input.txt",
-               "the 0.8 M model of 4 layers, 2000 steps: about half a minute on 2 cores");
-  args.example(
-      "train --text input.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --steps 5000"
-      " --dropout 0.2 --out out/big",
-      "nanoGPT's 10 M configuration");
+  declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
-  if (o.model.width % o.model.heads != 0)
-    return args.fail("--width " + std::to_string(o.model.width) + " does not divide by --heads " +
-                     std::to_string(o.model.heads));
-  if (!args.given("min-lr")) o.min_lr = o.lr / 10;
-  // Keeps the size of a layer's output what it is in GPT-2, whatever the width.
-  if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
-  if (o.min_lr > o.lr)
-    return args.fail("--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr));
-  ask_to_stop();
   try {
-    return Run(std::move(o)).go();
+    std::unique_ptr<CheckpointStore> store;
+    if (o.resume) {
+      if (o.overwrite)
+        return args.fail("--resume goes on with a run, --overwrite replaces it: wanted one of them");
+      if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
+      store = std::make_unique<CheckpointStore>(o.out);
+      take_options(args, Checkpoint(o.out).load(run_file).metadata, o.out);
+    } else {
+      if (o.text.empty()) return args.fail("missing --text FILE");
+      if (!args.given("min-lr")) o.min_lr = o.lr / 10;
+      if (!args.given("save-every")) o.save_every = o.eval_every;
+      // Keeps the size of a layer's output what it is in GPT-2, whatever the width.
+      if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
+    }
+    if (o.model.width % o.model.heads != 0)
+      return args.fail("--width " + std::to_string(o.model.width) + " does not divide by --heads " +
+                       std::to_string(o.model.heads));
+    if (o.min_lr > o.lr)
+      return args.fail("--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr));
+    try {
+      o.device = Device::parse(o.backend);
+    } catch (const DeviceError& e) {
+      return args.fail(std::string("--backend: ") + e.what());
+    }
+    backend(o.device);  // throws if it is not there
+    catch_signals();
+    return Run(o, args, std::move(store)).go();
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "train: out of memory\n");
   } catch (const std::exception& e) {

@@ -68,9 +68,8 @@ inline void print_parameters(const Params& params) {
   print_row("parameters", grouped(params.count()) + " (" + parts + ")");
 }
 
-// Memory by what it holds; returns the exact peak of training and evaluating in turns.
-inline std::size_t print_memory(const Params& params, const MemoryReport& training,
-                                const MemoryReport& evaluation) {
+// Memory by what it holds, and the exact peak of training and evaluating in turns.
+inline void print_memory(const Params& params, const MemoryReport& training, const MemoryReport& evaluation) {
   const std::size_t weights = params.bytes(), optimizer = training.parameters - weights;
   const std::size_t other = evaluation.peak() - evaluation.parameters;
   const std::size_t peak = training.peak() + other;
@@ -81,7 +80,6 @@ inline std::size_t print_memory(const Params& params, const MemoryReport& traini
                     mib(training.inputs + training.constants + training.results) + " inputs and results, " +
                     mib(other) + " evaluation");
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
-  return peak;
 }
 
 inline void save_loss_curve(const std::string& path, const std::string& title,

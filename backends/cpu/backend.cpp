@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <utility>
 
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/host_kernel.h"
 #include "backends/cpu/kernel.h"
+#include "backends/cpu/memory.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
 #include "core/graph.h"
@@ -244,11 +244,7 @@ class CpuBackend final : public Backend {
     return {p, [align](std::byte* q) { ::operator delete(q, align); }};
   }
   std::size_t available_bytes() override {
-    std::ifstream info("/proc/meminfo");
-    std::string key;
-    for (std::size_t kib; info >> key >> kib; info.ignore(256, '\n'))
-      if (key == "MemAvailable:") return kib * 1024;
-    return SIZE_MAX;
+    return available_memory();
   }
   void write(std::byte* device, const std::byte* host, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(device, host, bytes);

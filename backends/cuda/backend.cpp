@@ -88,7 +88,7 @@ class CudaBackend final : public Backend {
       owner.programs_.push_back(this);
     }
     ~Program() override {
-      owner.use();
+      cudaSetDevice(owner.gpu_.ordinal);  // errors have been told where they arose
       std::erase(owner.programs_, this);
     }
     std::size_t workspace_bytes() const override { return executable.workspace_bytes(); }

@@ -1,0 +1,48 @@
+#include "tools/train/options.h"
+
+namespace tg {
+
+void declare_options(Args& args, TrainOptions& o) {
+  args.option("text", "FILE", "UTF-8 text to learn; its last tenth is held out", o.text,
+              {.shown = "needed, but to resume"});
+  args.option("layers", "N", "blocks", o.model.layers, {.min = 1, .max = 256});
+  args.option("heads", "N", "attention heads; divides the width", o.model.heads, {.min = 1, .max = 4096});
+  args.option("width", "N", "channels", o.model.width, {.min = 1, .max = 16384});
+  args.option("context", "N", "tokens the model sees", o.model.context, {.min = 1, .max = 65536});
+  args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
+  args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
+  args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
+  args.option("min-lr", "X", "learning rate at the end of the cosine", o.min_lr,
+              {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
+  args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
+  args.option("init-std", "X", "standard deviation of starting weights; 0.02 is GPT-2's, of width 768",
+              o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
+  args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
+              {.min = 0, .max = 0.99});
+  args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
+  args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for another GPU than the first",
+              o.backend);
+  args.option("dtype", "TYPE",
+              "what forward and backward compute in, while weights and optimizer stay f32; tf32: f32 with"
+              " products on a GPU's tensor cores, and exact f32 on the CPU",
+              o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
+  args.option("eval-batches", "N", "batches of a validation; the last one takes the whole held-out text",
+              o.eval_batches, {.min = 1, .max = 400});
+  args.option("save-every", "N", "steps between checkpoints; a better validation loss makes one too",
+              o.save_every, {.min = 1, .shown = "as --eval-every"});
+  args.option("sample", "N", "characters to write at the end", o.sample, {.min = 0, .max = 1e6});
+  args.option("out", "DIR", "where the files go; made if missing", o.out);
+  args.flag("resume", "go on with the run in --out; options not given are as it was begun with", o.resume);
+  args.flag("overwrite", "replace the run in --out", o.overwrite);
+  args.example("train --text input.txt",
+               "the 0.8 M model of 4 layers, 2000 steps: about half a minute on 2 cores");
+  args.example(
+      "train --text input.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --steps 5000"
+      " --dropout 0.2 --out out/big",
+      "nanoGPT's 10 M configuration");
+  args.example("train --resume --out out/big", "go on where that run was stopped, or killed");
+}
+
+}  // namespace tg

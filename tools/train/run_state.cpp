@@ -1,0 +1,79 @@
+#include "tools/train/run_state.h"
+
+#include "core/error.h"
+
+namespace tg {
+namespace {
+
+constexpr std::string_view option_prefix = "option.";
+
+// Belongs to one invocation: neither kept nor compared.
+constexpr std::string_view of_this_call[] = {"out", "resume", "overwrite", "threads"};
+// Kept, and may be given anew. Of the text, the content is compared.
+constexpr std::string_view may_change[] = {"text",         "backend",    "steps", "eval-every",
+                                           "eval-batches", "save-every", "sample"};
+
+template <std::size_t n>
+bool contains(const std::string_view (&list)[n], std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+std::string text_of(double x) {
+  char digits[40];
+  return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
+}
+
+const std::string& value_of(const Metadata& saved, const std::string& key, const std::string& where) {
+  const auto found = saved.find(key);
+  if (found == saved.end()) throw FormatError(where + ": metadata has no " + key);
+  return found->second;
+}
+
+template <class T>
+T number(const Metadata& saved, const std::string& key, const std::string& where) {
+  const std::string& text = value_of(saved, key, where);
+  T x{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw FormatError(where + ": metadata has " + key + " '" + text + "', wanted a number");
+  return x;
+}
+
+}  // namespace
+
+Metadata to_metadata(const RunState& state, const Args& args) {
+  Metadata m = {{"step", std::to_string(state.step)},
+                {"best_step", std::to_string(state.best_step)},
+                {"best_loss", text_of(state.best_loss)},
+                {"text.xxh3_128", state.text_sum}};
+  for (const std::string& name : args.names())
+    if (!contains(of_this_call, name)) m[std::string(option_prefix) + name] = args.value(name);
+  return m;
+}
+
+RunState run_state(const Metadata& saved, const std::string& where) {
+  RunState s;
+  s.step = number<std::int64_t>(saved, "step", where);
+  s.best_step = number<std::int64_t>(saved, "best_step", where);
+  s.best_loss = number<double>(saved, "best_loss", where);
+  s.text_sum = value_of(saved, "text.xxh3_128", where);
+  if (s.step < 0 || s.best_step < 0) throw FormatError(where + ": metadata has a negative step");
+  return s;
+}
+
+void take_options(Args& args, const Metadata& saved, const std::string& where) {
+  for (const auto& [key, value] : saved) {
+    if (!key.starts_with(option_prefix)) continue;
+    const std::string name = key.substr(option_prefix.size());
+    if (contains(of_this_call, name)) continue;
+    if (!args.given(name)) {
+      if (const std::string mistake = args.set(name, value); !mistake.empty())
+        throw FormatError(where + ": " + mistake);
+    } else if (!contains(may_change, name) && args.value(name) != value) {
+      throw Error("[resume] --" + name + " is " + args.value(name) + ", but the run in " + where +
+                  " was begun with " + value + ": leave it out, or begin anew in another --out");
+    }
+  }
+}
+
+}  // namespace tg
