@@ -186,6 +186,7 @@ Prepared prepared(const In& q, const In& k, const In& v, const AttentionOptions&
   a.window_right = o.window_right;
   a.softcap = o.softcap;
   a.dropout = o.dropout;
+  a.free_order = o.free_order;
   a.has_bias = o.bias.defined();
   a.has_sink = o.sink.defined();
   a.packed = o.cu_seqlens_q.defined();

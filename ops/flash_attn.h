@@ -29,6 +29,9 @@ struct AttentionOptions {
                              // same as queries if left out); its own L and T count above
   Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
   double dropout = 0;        // of P, in [0, 1); ξ is that without dropout
+  // The backward may add to z_q in any order, where a backend is faster then (CUDA: tensor cores, at the price
+  // of B·H·L·d floats): z_q's last bits differ from run to run.
+  bool free_order = false;
 };
 
 struct AttentionResult {
@@ -50,13 +53,15 @@ struct AttentionAttrs {
   double softcap = 0, dropout = 0;
   std::int64_t stream = 0;  // the random node's number
   bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
+  bool free_order = false;
   bool backward = false, has_z_lse = false, wants_z_bias = false, wants_z_sink = false;
   void fields(auto&& field) const {
     field("scale", scale), field("causal", causal), field("top_left", top_left);
     field("window_left", window_left), field("window_right", window_right), field("softcap", softcap);
     field("dropout", dropout), field("stream", stream), field("bias", has_bias), field("sink", has_sink);
-    field("packed", packed), field("lengths", has_lengths), field("backward", backward);
-    field("z_lse", has_z_lse), field("z_bias", wants_z_bias), field("z_sink", wants_z_sink);
+    field("packed", packed), field("lengths", has_lengths), field("free_order", free_order);
+    field("backward", backward), field("z_lse", has_z_lse), field("z_bias", wants_z_bias);
+    field("z_sink", wants_z_sink);
   }
 };
 

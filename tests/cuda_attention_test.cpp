@@ -220,6 +220,13 @@ std::vector<Option> all_options(const Sizes& n) {
 void check_options(const Sizes& n) {
   for (const Option& o : all_options(n)) check({n, o.o, o.more}, o.name);
 }
+// The kernels of 16-bit types alone.
+void check_narrow(const Sizes& n, bool free_order) {
+  for (Option o : all_options(n)) {
+    o.o.free_order = free_order;
+    check({n, o.o, o.more}, text(n) + o.name, {bf16, f16});
+  }
+}
 
 TEST_F(CudaAttention, AgreesOnEveryOption) {
   check_options({2, 2, 2, 150, 170, 32, 32});
@@ -234,13 +241,30 @@ TEST_F(CudaAttention, AgreesOnEveryOptionForOddHeads) {
   check_options({1, 2, 1, 65, 130, 20, 7});
 }
 
+TEST_F(CudaAttention, AgreesOnEveryOptionInFreeOrder) {
+  check_narrow({1, 2, 1, 70, 140, 64, 64}, true);
+  check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
+  check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
+}
+TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128) {
+  check_narrow({1, 2, 1, 70, 70, 192, 128}, false);
+  check_narrow({2, 1, 1, 70, 70, 256, 256}, false);
+  check_narrow({1, 1, 1, 40, 70, 576, 512}, false);
+}
+TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128InFreeOrder) {
+  check_narrow({1, 2, 1, 70, 70, 192, 128}, true);
+  check_narrow({2, 1, 1, 70, 70, 256, 256}, true);
+  check_narrow({1, 1, 1, 40, 70, 576, 512}, true);
+}
+
 TEST_F(CudaAttention, TakesEveryHeadSize) {
   const std::int64_t pairs[][2] = {{8, 8},     {16, 24},   {40, 40},  {48, 64},   {72, 72},   {80, 96},
                                    {96, 96},   {104, 128}, {128, 64}, {192, 128}, {256, 256}, {136, 200},
-                                   {576, 512}, {1, 1},     {33, 100}, {300, 40}};
+                                   {576, 512}, {1, 1},     {33, 100}, {300, 40},  {304, 40},  {8, 512}};
   for (const auto& [d, dv] : pairs) {
     const Sizes n{1, 2, 1, 70, 140, d, dv};
     check({n, {.causal = true}, {.projected = true}}, text(n));
+    check({n, {.causal = true, .free_order = true}, {.projected = true}}, text(n) + "free", {bf16});
   }
 }
 
@@ -252,6 +276,10 @@ TEST_F(CudaAttention, TakesRaggedLengths) {
     for (const bool causal : {false, true}) {
       const Sizes n{1, 2, 1, L, T, 64, 64};
       check({n, {.causal = causal}}, text(n), {f32, bf16});
+      if (L * T > 30000) continue;
+      check({n, {.causal = causal, .free_order = true}}, text(n) + "free", {bf16});
+      const Sizes wide{1, 2, 1, L, T, 136, 104};
+      check({wide, {.causal = causal}}, text(wide), {bf16});
     }
 }
 
@@ -268,7 +296,23 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
       p.run(t, t, {.device = Device::cuda()}, 20);
       const Problem wide{{1, 8, 4, 500, 500, 128, 128}, {.causal = causal}};
       wide.run(t, t, {.device = Device::cuda()}, 20);
+      const Problem wider{{1, 4, 2, 300, 300, 192, 128}, {.causal = causal}};
+      wider.run(bf16, bf16, {.device = Device::cuda()}, 20);
     }
+}
+
+// In free order only z_q's last bits are free.
+TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeInFreeOrder) {
+  for (const bool causal : {false, true}) {
+    const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .free_order = true}};
+    const auto first = p.run(bf16, bf16, {.device = Device::cuda()});
+    for (int t = 0; t < 3; ++t) {
+      const auto again = p.run(bf16, bf16, {.device = Device::cuda()});
+      for (std::size_t i : {0, 1, 3, 4})
+        EXPECT_TRUE(again.values[i].same_bits(first.values[i])) << first.names[i];
+      expect_close(again, first, bf16);
+    }
+  }
 }
 
 }  // namespace

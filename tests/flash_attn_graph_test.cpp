@@ -123,6 +123,23 @@ TEST(FlashAttnGraph, GradientsLieLikeWhatTheyAreOf) {
   EXPECT_EQ(transpose(z[2].layout(), 1, 2), row_major({2, 6, 3, 4}));
 }
 
+// The option is one of the backward; the CPU's keeps to its order.
+TEST(FlashAttnGraph, HandsTheFreeOrderToTheBackward) {
+  Inputs x;
+  const Tensor q = x.input({1, 2, 70, 8}, f32), k = x.input({1, 1, 90, 8}, f32),
+               z_o = x.input(q.shape(), f32);
+  std::vector<Array> gradient;
+  for (const bool free_order : {false, true}) {
+    const AttentionResult a = flash_attn(q, k, k, {.causal = true, .free_order = free_order});
+    const Tensor z = gradients(a.o, {q}, z_o)[0];
+    const Node& node = x.g.node_of(z.id());
+    ASSERT_EQ(node.op, &flash_attn_backward_op);
+    EXPECT_EQ(node.attrs.as<AttentionAttrs>().free_order, free_order);
+    gradient.push_back(eval(z, x.feeds));
+  }
+  EXPECT_TRUE(gradient[0].same_bits(gradient[1]));
+}
+
 TEST(FlashAttnGraph, GivesLseInTheComputeType) {
   Graph g;
   const auto lse_of = [&](DType t) {

@@ -45,22 +45,44 @@ void launch_checks(const Stream& s, const Attention& x) {
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_sequences, x, s.faults);
 }
 
-// u = (O ⊛ z_O).sum − z_ξ, a warp for each row [dv]; the first warp of head 0 also notes the keys of its
-// tile.
-template <class S>
+// This lane's part of (a ⊛ b).sum, rows of `size` shared by `lanes` lanes, V elements at a time.
+template <int V, class S>
+__device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, int lanes) {
+  struct alignas(V * sizeof(S)) Piece {
+    S e[V];
+  };
+  compute_t<S> sum = 0;
+  for (int n = lane * V; n < size; n += lanes * V) {
+    const Piece x = *reinterpret_cast<const Piece*>(a + n), y = *reinterpret_cast<const Piece*>(b + n);
+#pragma unroll
+    for (int e = 0; e < V; ++e) sum += widen(x.e[e]) * widen(y.e[e]);
+  }
+  return sum;
+}
+
+// u = (O ⊛ z_O).sum − z_ξ, a row [dv] by some lanes, V elements at a time; the first warp of head 0 also
+// notes the keys of its tile, and sums for z_Q begin with zeros.
+template <class S, int V>
 __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention x, const Work work) {
   using C = compute_t<S>;
   const int tiles = (x.L + range_tile - 1) / range_tile, tile = blockIdx.x % tiles,
             h = blockIdx.x / tiles % x.H, b = blockIdx.x / tiles / x.H;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
+  if (work.z_q) {
+    float4* sums = reinterpret_cast<float4*>(work.z_q_part(x, b * x.H + h, tile * (range_tile / 16), 0));
+    for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  }
+  if (work.turns && threadIdx.x == 0) work.turns[blockIdx.x] = 0;
   const S* o = x.o.at<S>(b, h);
   const S* z = x.z_o.at<S>(b, h);
-  for (int i = i0 + warp; i < i0 + range_tile && i < x.L; i += 8) {
+  const int lanes = x.dv <= 8 * V ? 8 : x.dv <= 16 * V ? 16 : 32, rows = 32 / lanes;
+  for (int r = warp * rows; r < range_tile && i0 + r < x.L; r += 8 * rows) {
+    const int i = i0 + r + lane / lanes;
     C sum = 0;
-    for (int e = lane; e < x.dv; e += 32) sum += widen(o[i * x.o.row + e]) * widen(z[i * x.z_o.row + e]);
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (i < x.L) sum = partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes);
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     const i64 row = (i64(b) * x.H + h) * x.L + i;
-    if (lane > 0) continue;
+    if (i >= x.L || lane % lanes > 0) continue;
     if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];
     static_cast<C*>(work.u)[row] = sum;
     if constexpr (sizeof(S) <= 4) {
@@ -84,12 +106,22 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   }
 }
 
+// Whether rows begin at multiples of 16 bytes, V elements.
+bool in_pieces(const Attention::Operand& a, int V) {
+  return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0 && a.batch % V == 0 && a.head % V == 0 &&
+         a.row % V == 0;
+}
+
 void launch_prepare(const Stream& s, const Attention& x, const Work& work) {
   const i64 blocks = i64(x.B) * x.H * ((x.L + range_tile - 1) / range_tile);
   if (blocks == 0) return;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    launch_kernel(s, {blocks_for(blocks, 1), 256}, prepare<S>, x, work);
+    constexpr int V = 16 / sizeof(S);
+    const LaunchShape shape{blocks_for(blocks, 1), 256};
+    const bool pieces = x.dv % V == 0 && in_pieces(x.o, V) && in_pieces(x.z_o, V);
+    pieces ? launch_kernel(s, shape, prepare<S, V>, x, work)
+           : launch_kernel(s, shape, prepare<S, 1>, x, work);
   });
 }
 
@@ -97,31 +129,55 @@ void launch_forward(const Stream& s, const Call& call) {
   const Attention x = attention_of(call);
   launch_checks(s, x);
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
-  fits_mma(x) ? launch_mma_forward(s, x) : launch_plain_forward(s, x);
+  if (!fits_mma(x))
+    launch_plain_forward(s, x);
+  else if (!is_wide(x))
+    launch_mma_forward(s, x);
+  else
+    fits_wide_forward(x, s.gpu) ? launch_wide_forward(s, x) : launch_plain_forward(s, x);
+}
+
+// Whether the backward is deterministic in one pass too, by blocks that take turns, at the price of the sums
+// for z_Q, B·H·L·d floats.
+constexpr bool deterministic_in_turns = false;
+
+bool fits_tensor_cores(const Attention& x, const Gpu& gpu) {
+  return fits_mma(x) && (!is_wide(x) || fits_wide_backward(x, gpu));
+}
+
+Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
+  const bool one_pass =
+      (x.free_order || deterministic_in_turns) && fits_tensor_cores(x, gpu) && fits_one_pass(x, gpu);
+  return {x, one_pass, one_pass && !x.free_order, base};
 }
 
 void launch_backward(const Stream& s, const Call& call) {
   const Attention x = attention_of(call);
-  const Work work(x, s.workspace);
+  const Work work = work_of(x, s.gpu, s.workspace);
   launch_checks(s, x);
   launch_prepare(s, x, work);
-  fits_mma(x) ? launch_mma_backward(s, x, work) : launch_plain_backward(s, x, work);
+  if (!fits_tensor_cores(x, s.gpu))
+    launch_plain_backward(s, x, work);
+  else if (work.z_q)
+    launch_one_pass(s, x, work);
+  else if (is_wide(x))
+    launch_wide_key_gradients(s, x, work), launch_wide_query_gradients(s, x, work);
+  else
+    launch_mma_backward(s, x, work);
   launch_bias_and_sink(s, x, work);
 }
 
 std::size_t backward_workspace(const Call& call) {
-  return Work(attention_of(call), nullptr).bytes;
+  return work_of(attention_of(call), call.gpu, nullptr).bytes;
 }
 
 }  // namespace
 
 bool fits_mma(const Attention& x) {
-  if (size_of(x.type) != 2 || x.d % 8 != 0 || x.dv % 8 != 0 || x.d > 128 || x.dv > 128 || x.dv == 0)
+  if (size_of(x.type) != 2 || x.d % 8 != 0 || x.dv % 8 != 0 || x.d > 576 || x.dv > 512 || x.dv == 0)
     return false;
   for (const Attention::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
-    if (reinterpret_cast<std::uintptr_t>(a.data) % 16 != 0 || a.batch % 8 != 0 || a.head % 8 != 0 ||
-        a.row % 8 != 0)
-      return false;
+    if (!in_pieces(a, 8)) return false;
   return true;
 }
 
@@ -139,7 +195,7 @@ Attention attention_of(const Call& call) {
   n.Hk = size(v[1]), n.T = size(v[2]), n.dv = size(v[3]);
   n.q = operand(x.q), n.k = operand(x.k), n.v = operand(x.v);
   n.scale = a.scale, n.softcap = a.softcap;
-  n.causal = a.causal, n.top_left = a.top_left;
+  n.causal = a.causal, n.top_left = a.top_left, n.free_order = a.free_order;
   n.window_left = a.window_left > INT_MAX ? -1 : static_cast<int>(a.window_left);
   n.window_right = a.window_right > INT_MAX ? -1 : static_cast<int>(a.window_right);
   n.bias = broadcast(x.bias);

@@ -36,7 +36,7 @@ struct Attention {
   void* lse = nullptr;  // ξ [B, H, L], contiguous, of the compute type
   const void* z_lse = nullptr;
   double scale = 1, softcap = 0, dropout = 0;
-  bool causal = false, top_left = false;
+  bool causal = false, top_left = false, free_order = false;
   int window_left = -1, window_right = -1;  // of the bottom-right position; -1: no end
   Bias bias, z_bias;
   const void* sink = nullptr;  // [H]
@@ -62,9 +62,21 @@ struct Work {
   int2* some;     // [B, tiles]: keys {from, to} that some query of the tile attends
   int2* every;    // [B, tiles]: keys that all of them attend
   float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
+  // In one pass also z_Q's sums, O(B·H·L·d): [B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which
+  // a warp's registers hold them; and how many blocks have added to a tile, where they take turns.
+  float* z_q = nullptr;
+  int* turns = nullptr;  // [B, H, tiles]
   std::size_t bytes = 0;
 
-  Work(const Attention& x, std::byte* base) {
+  // The part of query head `head` = b·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
+  __host__ __device__ float* z_q_part(const Attention& x, i64 head, int rows, int column) const {
+    return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
+  }
+  __host__ __device__ static int groups_of_rows(const Attention& x) {
+    return (x.L + range_tile - 1) / range_tile * (range_tile / 16);
+  }
+
+  Work(const Attention& x, bool one_pass, bool in_turns, std::byte* base) {
     const auto take = [&](std::size_t n) {
       std::byte* p = base + bytes;
       bytes += (n + 255) / 256 * 256;
@@ -76,6 +88,9 @@ struct Work {
     some = static_cast<int2*>(take(tiles * sizeof(int2)));
     every = static_cast<int2*>(take(tiles * sizeof(int2)));
     stats = static_cast<float2*>(take(size_of(x.type) <= 4 ? rows * sizeof(float2) : 0));
+    const std::size_t groups = std::size_t(x.B) * x.H * groups_of_rows(x);
+    if (one_pass) z_q = static_cast<float*>(take(groups * (x.d / 8) * 128 * sizeof(float)));
+    if (in_turns) turns = static_cast<int*>(take(std::size_t(x.H) * tiles * sizeof(int)));
   }
 };
 
@@ -86,11 +101,25 @@ void launch_bias_and_sink(const Stream& s, const Attention& x, const Work& work)
 void launch_plain_forward(const Stream& s, const Attention& x);
 void launch_plain_backward(const Stream& s, const Attention& x, const Work& work);
 
-// On tensor cores: bf16 and f16, head sizes of a multiple of 8 up to 128, rows that begin at multiples of 16
-// bytes. In attention_mma_forward.cu and attention_mma_backward.cu.
+// On tensor cores: bf16 and f16, head sizes of a multiple of 8 up to 576 (q, k) and 512 (v), rows that begin
+// at multiples of 16 bytes. Wide heads are those beyond 128.
 bool fits_mma(const Attention& x);
+inline bool is_wide(const Attention& x) {
+  return x.d > 128 || x.dv > 128;
+}
+// Heads to 128, in attention_mma_forward.cu and attention_mma_backward.cu.
 void launch_mma_forward(const Stream& s, const Attention& x);
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work);
+// In attention_one_pass.cu: z_K, z_V and, if work has sums for it, z_Q; the first of its launches alone.
+bool fits_one_pass(const Attention& x, const Gpu& gpu);
+void launch_one_pass(const Stream& s, const Attention& x, const Work& work);
+void launch_key_gradients(const Stream& s, const Attention& x, const Work& work);
+// In attention_wide_forward.cu and attention_wide_backward.cu.
+bool fits_wide_forward(const Attention& x, const Gpu& gpu);
+void launch_wide_forward(const Stream& s, const Attention& x);
+bool fits_wide_backward(const Attention& x, const Gpu& gpu);
+void launch_wide_key_gradients(const Stream& s, const Attention& x, const Work& work);
+void launch_wide_query_gradients(const Stream& s, const Attention& x, const Work& work);
 
 #if defined(__CUDACC__)
 

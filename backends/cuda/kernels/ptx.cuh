@@ -58,6 +58,20 @@ __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
   return v;
 }
 
+// ---- sums in global memory, in any order ----
+
+// to[0 … 3] += x; `to` is a multiple of 16 bytes.
+__device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
+               "f"(x[2]), "f"(x[3])
+               : "memory");
+#else
+  for (int e = 0; e < 4; ++e)
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + e), "f"(x[e]) : "memory");
+#endif
+}
+
 // ---- products of a warp: c [16, 8] += a [16, k]·b [k, 8], sums in f32 ----
 
 // In all of them lane 4·g + t holds c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). k = 16: a of rows

@@ -36,7 +36,8 @@ struct SharedTile {
     return base + (row * pieces + permuted(row, piece)) * 16;
   }
   // The same for row0 + row and pair·2 + piece with row0 a multiple of 8 and piece 0 or 1, so that a lane's
-  // part is made once for all row0 and pairs. Tiles begin at multiples of 256 bytes.
+  // part is made once for all row0 and pairs. Tiles begin at multiples of 1024 bytes
+  // (256 if they have at most 128 columns).
   __device__ __forceinline__ u32 address(int row0, int row, int pair, int piece) const {
     if constexpr ((pieces & (pieces - 1)) == 0) {
       return ((base + (row * pieces + permuted(row, piece)) * 16) ^ (pair * 32)) + row0 * (pieces * 16);
@@ -69,8 +70,9 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
            inside && at + row >= from && at + row < to);
     }
   } else {
-#pragma unroll
-    for (int n = 0; n < (all + Threads - 1) / Threads; ++n) {
+    constexpr int times = (all + Threads - 1) / Threads;
+#pragma unroll(times <= 4 ? times : times <= 8 ? 2 : 1)
+    for (int n = 0; n < times; ++n) {
       const int at = n * Threads + threadIdx.x, row = at / pieces, piece = at % pieces;
       if (all % Threads != 0 && at >= all) break;
       copy(tile.address(row, piece), data + (row0 + row) * stride + piece * elements,
@@ -120,6 +122,15 @@ __device__ __forceinline__ Right right(SharedTile<C> tile, int k, int column) {
   return b;
 }
 
+// The transpose of tile[16·k … +16][16·row … +16].
+template <int C>
+__device__ __forceinline__ Left left_transposed(SharedTile<C> tile, int k, int row) {
+  const int l = lane_id();
+  Left a;
+  ptx::ldmatrix_trans(a.x, tile.address(k * 16, l / 16 * 8 + l % 8, row, l / 8 % 2));
+  return a;
+}
+
 // ---- sums ----
 
 // 16 rows × 8·Parts columns of f32.
@@ -147,6 +158,43 @@ __device__ __forceinline__ void mma(Sums<Parts>& c, int column, const Left& a, c
   mma_part(c.x[2 * column + 1], a, b.x[2], b.x[3], S());
 }
 
+// c[m] += rows r0 + 16·m … of a times rows c0 … of b, transposed.
+template <class S, int Groups, int Parts, int C>
+__device__ __forceinline__ void multiply_rows(Sums<Parts> (&c)[Groups], SharedTile<C> a, int r0,
+                                              SharedTile<C> b, int c0) {
+#pragma unroll(C <= 128 ? 4 : 2)
+  for (int e = 0; e < C / 16; ++e) {
+    Left l[Groups];
+#pragma unroll
+    for (int m = 0; m < Groups; ++m) l[m] = left(a, r0 + 16 * m, e);
+#pragma unroll
+    for (int n = 0; n < Parts / 2; ++n) {
+      const Right r = right_of_rows(b, c0 + 16 * n, e);
+#pragma unroll
+      for (int m = 0; m < Groups; ++m) mma<S>(c[m], n, l[m], r);
+    }
+  }
+}
+// c[m] += rows r0 + 16·m … of a, or of its transpose, times columns c0 … c0 + Columns of b.
+template <class S, int Inner, int Columns, bool transposed, int Groups, int Parts, int A, int B>
+__device__ __forceinline__ void multiply_columns(Sums<Parts> (&c)[Groups], SharedTile<A> a, int r0,
+                                                 SharedTile<B> b, int c0) {
+  static_assert(Inner % 16 == 0 && Columns % 16 == 0 && Columns <= 8 * Parts);
+#pragma unroll(Parts > 16 ? 1 : Inner / 16)
+  for (int k = 0; k < Inner / 16; ++k) {
+    Left l[Groups];
+#pragma unroll
+    for (int m = 0; m < Groups; ++m)
+      l[m] = transposed ? left_transposed(a, k, r0 / 16 + m) : left(a, r0 + 16 * m, k);
+#pragma unroll
+    for (int e = 0; e < Columns / 16; ++e) {
+      const Right r = right(b, k, c0 / 16 + e);
+#pragma unroll
+      for (int m = 0; m < Groups; ++m) mma<S>(c[m], e, l[m], r);
+    }
+  }
+}
+
 __device__ __forceinline__ u32 pack(float low, float high, __nv_bfloat16) {
   return ptx::cvt_bf16x2(low, high);
 }
@@ -159,6 +207,17 @@ __device__ __forceinline__ Left left(const Sums<Parts>& c, int k) {
   const auto& a = c.x[2 * k];
   const auto& b = c.x[2 * k + 1];
   return {{pack(a[0], a[1], S()), pack(a[2], a[3], S()), pack(b[0], b[1], S()), pack(b[2], b[3], S())}};
+}
+
+// Writes 16 rows of sums, rounded, to tile[row0 …][column0 …].
+template <class S, int Parts, int C>
+__device__ __forceinline__ void put_rows(const Sums<Parts>& c, SharedTile<C> tile, int row0, int column0) {
+  const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+  for (int p = 0; p < Parts; ++p) {
+    ptx::st_shared(tile.address(row0 + g, column0 / 8 + p) + 4 * t, pack(c.x[p][0], c.x[p][1], S()));
+    ptx::st_shared(tile.address(row0 + g + 8, column0 / 8 + p) + 4 * t, pack(c.x[p][2], c.x[p][3], S()));
+  }
 }
 
 // Rows over all lanes that share them.
@@ -177,18 +236,23 @@ __device__ __forceinline__ float exp2_fast(float x) {
 
 // ---- back to global memory ----
 
+// Adds the first `parts` parts of 16 rows of sums to numbers in global memory that lie in the order of the
+// registers, 128 a part, while other blocks do the same.
+template <int Parts>
+__device__ __forceinline__ void add_parts(const Sums<Parts>& c, float* data, int parts) {
+#pragma unroll
+  for (int p = 0; p < Parts; ++p)
+    if (p < parts) ptx::red_add_v4(data + p * 128 + lane_id() * 4, c.x[p]);
+}
+
 // Writes 16 rows of sums, rounded, to rows row0 … of a matrix [rows, size] with rows as load_rows wants them,
 // passing through rows tile_row0 … of a tile that this warp alone uses.
 template <class S, int Parts, int C>
 __device__ __forceinline__ void store_rows(const Sums<Parts>& c, SharedTile<C> tile, int tile_row0, S* data,
                                            long long stride, int row0, int rows, int size) {
-  const int l = lane_id(), g = l / 4, t = l % 4;
+  const int l = lane_id();
   __syncwarp();
-#pragma unroll
-  for (int p = 0; p < Parts; ++p) {
-    ptx::st_shared(tile.address(tile_row0 + g, p) + 4 * t, pack(c.x[p][0], c.x[p][1], S()));
-    ptx::st_shared(tile.address(tile_row0 + g + 8, p) + 4 * t, pack(c.x[p][2], c.x[p][3], S()));
-  }
+  put_rows<S>(c, tile, tile_row0, 0);
   __syncwarp();
 #pragma unroll
   for (int n = 0; n < Parts / 2; ++n) {  // 16·Parts pieces by 32 lanes

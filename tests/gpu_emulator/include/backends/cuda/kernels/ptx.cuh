@@ -67,6 +67,10 @@ inline uint4 ld_shared_v4(u32 address) {
   return *reinterpret_cast<const uint4*>(emulator::shared_pointer(address));
 }
 
+inline void red_add_v4(float* to, const float (&x)[4]) {
+  for (int e = 0; e < 4; ++e) to[e] += x[e];
+}
+
 struct Product {
   float (&c)[4];
   const u32 (&a)[4];

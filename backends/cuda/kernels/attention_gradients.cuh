@@ -1,0 +1,340 @@
+// The backward of attention on tensor cores (004 §D) with P and z_A passed on through shared memory, where
+// each warp finds the rows and columns that it multiplies. A block keeps some keys while queries pass by,
+//
+//   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
+//   z_V += (P ⊛ D)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,
+//
+// or some queries while keys pass by, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys].
+//
+// How often shared memory is read decides the speed: a product of r rows by c columns of a warp reads 4096/c
+// + 4096/r bytes for each of its mma, of which a multiprocessor can do 0.6 in the time of 128 bytes.
+#pragma once
+
+#include "backends/cuda/kernels/attention_mma.cuh"
+#include "backends/cuda/kernels/launch.cuh"
+
+namespace tg::cuda::attn {
+
+using namespace tiles;
+
+enum Side { by_key, by_query };  // what a block keeps
+
+// How a block's work is cut for its warps: tiles of `kept` and `passing` rows; P and z_A in pieces of
+// score_rows × score_columns; sums over what passes in parts of sum_rows × v_columns (z_V) or own_columns
+// (z_K or z_Q); a passing tile's z_Q in pieces of q_rows × q_columns.
+struct Cut {
+  int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
+};
+// d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
+// / 32 and some 60 for the rest.
+template <Side side, int D, int DV, Options options>
+constexpr Cut cut() {
+  constexpr bool plain = options == none;
+  if (side == by_query)
+    return D <= 192   ? Cut{8, 64, 64, 32, 16, 32, 0, D / 4, 0, 0}
+           : D <= 256 ? Cut{8, 64, 64, 32, 16, 32, 0, 64, 0, 0}
+                      : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
+  if (D <= 64) return {4, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
+  if (D <= 96) return {8, 128, 64, 32, plain ? 32 : 16, 64, 48, 48, 16, 48};
+  if (D <= 128) return {8, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
+  if (D <= 192) return {8, 64, 64, 32, 16, 32, DV / 2, D / 2, 32, 48};
+  if (D <= 256) return {8, 64, 64, 32, 16, 64, 64, 64, 32, 32};
+  return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, 32, 48};
+}
+
+// A block's shared memory. Tiles that pass by have one or two stages, two where there is room.
+template <Side side, int D, int DV, Options options>
+struct Shared {
+  static constexpr Cut c = cut<side, D, DV, options>();
+  static constexpr int queries = side == by_key ? c.passing : c.kept;
+  static constexpr int kept_a = 0, kept_b = kept_a + c.kept * D * 2, p = kept_b + c.kept * DV * 2,
+                       za = p + (side == by_key ? c.kept * c.passing * 2 : 0),
+                       ranges = za + c.kept * c.passing * 2, stats = ranges + int(sizeof(Keys<queries>)),
+                       stages = (stats + 2 * queries * int(sizeof(float2)) + 1023) / 1024 * 1024,
+                       passing_b = c.passing * D * 2, stage = passing_b + c.passing * DV * 2;
+  static constexpr std::size_t bytes(int n) { return stages + n * stage; }
+  static int fitting_stages(int most_bytes) {
+    return int(bytes(2)) <= most_bytes ? 2 : int(bytes(1)) <= most_bytes ? 1 : 0;
+  }
+};
+
+// Of a piece of P and z_A, the thread's elements of the part of 16 × 8 at (row, column): e = 0, 1 of the
+// first row, 2, 3 of the eighth after it.
+template <Side side>
+struct Part {
+  int row, column;
+  __device__ int query(int e) const { return side == by_key ? column + e % 2 : row + e / 2 * 8; }
+  __device__ int key(int e) const { return side == by_key ? row + e / 2 * 8 : column + e % 2; }
+};
+
+// Blocks for some keys of a key head, which take the heads of its group one after the other; or for some
+// queries of a head.
+template <class S, Side side, int D, int DV, Options options>
+__global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
+    gradients(const __grid_constant__ Attention x, const Work work, int stages) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  using At = Shared<side, D, DV, options>;
+  constexpr Cut cut = At::c;
+  constexpr int threads = cut.warps * 32, queries = At::queries;
+  static_assert(queries == range_tile);
+  auto& ranges = *reinterpret_cast<Keys<queries>*>(memory + At::ranges);
+  const u32 base = shared_address(memory);
+  const SharedTile<D> kept_a{base + At::kept_a};   // K or Q
+  const SharedTile<DV> kept_b{base + At::kept_b};  // V or z_O
+  const SharedTile<cut.passing> tile_p{base + At::p}, tile_za{base + At::za};
+  const auto stage = [&](int n) { return n & (stages - 1); };
+  const auto passing_a = [&](int n) { return SharedTile<D>{base + At::stages + stage(n) * At::stage}; };
+  const auto passing_b = [&](int n) {
+    return SharedTile<DV>{base + At::stages + At::passing_b + stage(n) * At::stage};
+  };
+  const auto stats = [&](int n) {  // {ξ, u} of each query
+    return reinterpret_cast<float2*>(memory + At::stats) + (side == by_key ? stage(n) * queries : 0);
+  };
+  const int lane = lane_id(), g = lane / 4, t = lane % 4;
+  const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // the compiler sees that lanes agree
+
+  // The longest blocks first; where blocks take turns, those that reach a tile of queries first.
+  const int rows = side == by_key ? x.T : x.L, heads = side == by_key ? x.Hk : x.H, group = x.H / x.Hk;
+  const int blocks = (rows + cut.kept - 1) / cut.kept, nth = blockIdx.x % blocks,
+            head = blockIdx.x / blocks % heads, b = blockIdx.x / blocks / heads;
+  const bool backwards = side == by_query || (work.turns && x.causal);
+  const int kept0 = (backwards ? blocks - 1 - nth : nth) * cut.kept,
+            key_head = side == by_key ? head : head / group;
+
+  // Tiles that meet the kept rows: from the first to the last, and which rows of each side do.
+  const int range_tiles = (x.L + range_tile - 1) / range_tile;
+  int first, last;
+  KeyRange kept{0, x.L}, passing{0, x.L}, every;
+  if constexpr (side == by_key) {
+    first = INT_MAX / 2, last = 0;
+    kept = {INT_MAX, 0};
+    for (int n = lane; n < range_tiles; n += 32) {
+      const int2 r = work.some[b * range_tiles + n];
+      if (r.x < kept0 + cut.kept && r.y > kept0)
+        first = min(first, n), last = n + 1, kept = {min(kept.from, r.x), max(kept.to, r.y)};
+    }
+    first = __reduce_min_sync(~0u, first), last = __reduce_max_sync(~0u, last);
+    kept = {__reduce_min_sync(~0u, kept.from), __reduce_max_sync(~0u, kept.to)};
+    // Queries of no sequence may hold anything.
+    if (x.cu_q) passing = {max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)};
+  } else {
+    ranges.set(x, b, kept0);
+    for (int n = threadIdx.x; n < queries; n += threads)
+      stats(0)[n] =
+          kept0 + n < x.L ? work.stats[(i64(b) * x.H + head) * x.L + kept0 + n] : float2{INFINITY, 0};
+    __syncthreads();
+    ranges.unite(min(queries, x.L - kept0), passing, every);
+    first = passing.from / cut.passing, last = (passing.to + cut.passing - 1) / cut.passing;
+  }
+  const int tiles = max(last - first, 0), all = side == by_key ? tiles * group : tiles;
+  const auto head_of = [&](int n) { return side == by_key ? key_head * group + n / tiles : head; };
+  const auto passing0_of = [&](int n) { return (first + n % tiles) * cut.passing; };
+
+  const auto load = [&](auto tile_a, auto tile_b, auto rows_of_tile, bool keys, int h, int row0, KeyRange r) {
+    const Attention::Operand &a = keys ? x.k : x.q, &z = keys ? x.v : x.z_o;
+    load_rows<rows_of_tile, threads>(tile_a, a.at<S>(b, h), a.row, row0, r.from, r.to, x.d);
+    load_rows<rows_of_tile, threads>(tile_b, z.at<S>(b, h), z.row, row0, r.from, r.to, x.dv);
+  };
+  const auto fetch = [&](int n) {
+    const int h = head_of(n), row0 = passing0_of(n);
+    load(passing_a(n), passing_b(n), std::integral_constant<int, cut.passing>(), side == by_query,
+         side == by_key ? h : key_head, row0, passing);
+    if (side == by_key && threadIdx.x < queries) {  // beyond L: P = 1 and z_A = 0 meet rows of zeros
+      const int i = row0 + threadIdx.x;
+      const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
+      ptx::cp_async_8(shared_address(stats(n) + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
+    }
+    commit();
+  };
+  load(kept_a, kept_b, std::integral_constant<int, cut.kept>(), side == by_key, head, kept0, kept);
+  commit();  // for blocks that no tile meets
+
+  // This warp's part of the sums: of z_V by P and z_O, or of z_K or z_Q by z_A and what passes.
+  constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = side == by_key ? DV / cut.v_columns : 0;
+  static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
+  constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
+  const int sum_row0 = warp % row_parts * cut.sum_rows;
+  const bool sums_v = warp / row_parts < v_parts;
+  const int column0 =
+      sums_v ? warp / row_parts * cut.v_columns : (warp / row_parts - v_parts) * cut.own_columns;
+  Sums<columns / 8> sums[cut.sum_rows / 16];
+#pragma unroll
+  for (auto& s : sums) s.clear();
+
+  const Dropout<float> dropout(x);
+  int* turn = nullptr;  // of the tile before, which this block has added to
+  if (all > 0) fetch(0);
+  for (int n = 0; n < all; ++n) {
+    const int h = head_of(n), passing0 = passing0_of(n), bh = b * x.H + h;
+    const int i0 = side == by_key ? passing0 : kept0, j0 = side == by_key ? kept0 : passing0;
+    wait<0>();
+    __syncthreads();
+    if (turn && threadIdx.x == 0) atomicAdd(turn, 1);  // all threads have added: the next block's
+    if (stages == 2 && n + 1 < all) fetch(n + 1);
+    if constexpr (side == by_key) {
+      const int2 r = work.every[b * range_tiles + i0 / range_tile];
+      every = {r.x, r.y};
+    }
+    const bool masked = j0 < every.from || j0 + (side == by_key ? cut.kept : cut.passing) > every.to;
+    if (side == by_key && masked) {
+      ranges.set(x, b, i0);
+      __syncthreads();
+    }
+
+    const Extras<S> extras(x, b, h);
+    constexpr int row_pieces = cut.kept / cut.score_rows,
+                  pieces = row_pieces * (cut.passing / cut.score_columns);
+    static_assert(pieces % cut.warps == 0);
+#pragma unroll 1
+    for (int piece = warp; piece < pieces; piece += cut.warps) {
+      const int r0 = piece % row_pieces * cut.score_rows, c0 = piece / row_pieces * cut.score_columns;
+      constexpr int groups = cut.score_rows / 16, parts = cut.score_columns / 8;
+      Sums<parts> p[groups], za[groups], slopes[groups];
+      const auto each_part = [&](auto&& f) {
+#pragma unroll
+        for (int c = 0; c < parts; ++c)
+#pragma unroll
+          for (int m = 0; m < groups; ++m)
+            f(Part<side>{r0 + 16 * m + g, c0 + 8 * c + 2 * t}, p[m].x[c], za[m].x[c], slopes[m].x[c]);
+      };
+
+      // P = exp(A − ξ)
+#pragma unroll
+      for (auto& s : p) s.clear();
+      multiply_rows<S>(p, kept_a, r0, passing_a(n), c0);
+      each_part([&](Part<side> at, float(&a)[4], float(&)[4], float(&slope)[4]) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float lse = stats(n)[at.query(e)].x;
+          if constexpr (options == none) {
+            a[e] = exp2_fast(a[e] * extras.factor - lse);
+          } else {
+            const int i = i0 + at.query(e), j = j0 + at.key(e);
+            a[e] = exp2_fast(extras.score(a[e], i, j, i < x.L && j < x.T, &slope[e]) - lse);
+          }
+        }
+      });
+      if (masked)
+        each_part([&](Part<side> at, float(&a)[4], float(&)[4], float(&)[4]) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int i = at.query(e), j = j0 + at.key(e);
+            a[e] = j >= ranges.first[i] && j < ranges.last[i] ? a[e] : 0.f;
+          }
+        });
+
+      // z_A = P ⊛ (z_P ⊛ D − u)
+      each_part([&](Part<side> at, float(&)[4], float(&z)[4], float(&)[4]) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) z[e] = options == none ? -stats(n)[at.query(e)].y : 0.f;
+      });
+      multiply_rows<S>(za, kept_b, r0, passing_b(n), c0);
+      each_part([&](Part<side> at, float(&a)[4], float(&z)[4], float(&slope)[4]) {
+        u32 words[4];
+        if (options != none && x.dropout > 0) {
+          if constexpr (side == by_key)
+            column_words(dropout, bh, i0 + at.column, j0 + at.row - g, words);
+          else
+            row_words(dropout, bh, i0 + at.row, j0 + at.column - 2 * t, words);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if constexpr (options == none) {
+            z[e] *= a[e];
+          } else {
+            const float keep = x.dropout > 0 ? dropout.factor(words[e]) : 1.f;
+            z[e] = a[e] * (z[e] * keep - stats(n)[at.query(e)].y) * slope[e];
+            a[e] *= keep;
+          }
+      });
+#pragma unroll
+      for (int m = 0; m < groups; ++m) {
+        if (side == by_key) put_rows<S>(p[m], tile_p, r0 + 16 * m, c0);
+        put_rows<S>(za[m], tile_za, r0 + 16 * m, c0);
+      }
+    }
+
+    // Blocks that add to a tile in turn: those whose keys some query of it attends.
+    turn = nullptr;
+    bool adds = side == by_key && work.z_q;
+    if (adds && work.turns) {
+      const int2 some = work.some[b * range_tiles + i0 / range_tile];
+      adds = some.x < j0 + cut.kept && some.y > j0;
+      if (adds) {
+        turn = work.turns + i64(bh) * range_tiles + i0 / range_tile;
+        const int own = j0 / cut.kept,
+                  mine = backwards ? (some.y - 1) / cut.kept - own : own - some.x / cut.kept;
+        if (threadIdx.x == 0) {
+          while (atomicAdd(turn, 0) != mine) {
+          }
+          __threadfence();
+        }
+      }
+    }
+    __syncthreads();
+
+    if constexpr (side == by_query || D == DV) {
+      const SharedTile<D> columns_of{sums_v ? passing_b(n).base : passing_a(n).base};
+      multiply_columns<S, cut.passing, columns, false>(sums, sums_v ? tile_p : tile_za, sum_row0, columns_of,
+                                                       column0);
+    } else if (sums_v) {
+      multiply_columns<S, cut.passing, cut.v_columns, false>(sums, tile_p, sum_row0, passing_b(n), column0);
+    } else {
+      multiply_columns<S, cut.passing, cut.own_columns, false>(sums, tile_za, sum_row0, passing_a(n),
+                                                               column0);
+    }
+    if constexpr (side == by_key) {
+      constexpr int q_pieces = queries / cut.q_rows * (D / cut.q_columns);
+      static_assert(q_pieces % cut.warps == 0);
+#pragma unroll 1
+      for (int piece = warp; adds && piece < q_pieces; piece += cut.warps) {
+        const int r0 = piece % (queries / cut.q_rows) * cut.q_rows,
+                  c0 = piece / (queries / cut.q_rows) * cut.q_columns;
+        Sums<cut.q_columns / 8> zq[cut.q_rows / 16];
+#pragma unroll
+        for (auto& s : zq) s.clear();
+        multiply_columns<S, cut.kept, cut.q_columns, true>(zq, tile_za, r0, kept_a, c0);
+#pragma unroll
+        for (int m = 0; m < cut.q_rows / 16; ++m)
+          add_parts(zq[m], work.z_q_part(x, bh, (i0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
+      }
+      if (turn) __threadfence();
+    }
+    if (stages == 1 && n + 1 < all) {
+      __syncthreads();
+      fetch(n + 1);
+    }
+  }
+  wait<0>();
+  __syncthreads();
+  if (turn && threadIdx.x == 0) atomicAdd(turn, 1);
+
+  const SharedTile<columns> own{base + warp * (16 * columns * 2)};
+  const Attention::Operand& out = sums_v ? x.z_v : side == by_key ? x.z_k : x.z_q;
+  const int width = sums_v ? min(x.dv - column0, cut.v_columns) : min(x.d - column0, cut.own_columns);
+#pragma unroll
+  for (int m = 0; m < cut.sum_rows / 16; ++m) {
+    if (!sums_v)
+#pragma unroll
+      for (auto& part : sums[m].x)
+#pragma unroll
+        for (float& e : part) e *= static_cast<float>(x.scale);
+    store_rows<S>(sums[m], own, 0, out.at<S>(b, head) + column0, out.row, kept0 + sum_row0 + 16 * m, rows,
+                  width);
+  }
+}
+
+template <Side side, int D, int DV, Options options>
+void launch_gradients(const Stream& s, const Attention& x, const Work& work) {
+  using At = Shared<side, D, DV, options>;
+  const int stages = At::fitting_stages(s.gpu.shared_per_block);
+  const i64 blocks = i64(x.B) * (side == by_key ? x.Hk * i64((x.T + At::c.kept - 1) / At::c.kept)
+                                                : x.H * i64((x.L + At::c.kept - 1) / At::c.kept));
+  if (blocks == 0) return;
+  const LaunchShape shape{blocks_for(blocks, 1), At::c.warps * 32, At::bytes(stages)};
+  x.type == DType::bf16
+      ? launch_kernel(s, shape, gradients<__nv_bfloat16, side, D, DV, options>, x, work, stages)
+      : launch_kernel(s, shape, gradients<__half, side, D, DV, options>, x, work, stages);
+}
+
+}  // namespace tg::cuda::attn
