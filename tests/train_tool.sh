@@ -49,6 +49,13 @@ cmp -s "$dir/f16/last/model.safetensors" "$dir/bf16/last/model.safetensors" && f
 grep -q '^loss scale *65,536; 0 steps' "$dir/f16.txt" || fail "no loss scale with f16"
 grep -q '^loss scale' "$dir/bf16.txt" && fail "a loss scale with bf16"
 
+# A profile says where the time goes, and leaves nothing behind.
+"$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
+for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
+  grep -q -- "$word" "$dir/profile.txt" || fail "the profile has no '$word'"
+done
+[ -z "$(find "$dir/profile" -type f 2>/dev/null)" ] || fail "a profile leaves files"
+
 # Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2 got

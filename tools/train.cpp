@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
+#include <utility>
 
 #include "core/hash.h"
 #include "io/checkpoint_store.h"
@@ -11,6 +13,7 @@
 #include "io/text.h"
 #include "nn/generate.h"
 #include "nn/largest_batch.h"
+#include "nn/profile.h"
 #include "nn/schedule.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
@@ -50,6 +53,27 @@ Metadata description(const TrainOptions& o, const CharVocab& vocab, std::int64_t
           {"step", std::to_string(step)}};
 }
 
+// A step that was started. On a GPU its result is asked for when the next one has been started too.
+struct Running {
+  std::int64_t step;
+  double lr;
+  Pending pending;
+};
+
+// Seconds of training, without what stands between steps.
+class Stopwatch {
+ public:
+  void start() { begin_ = std::chrono::steady_clock::now(); }
+  void stop() {
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  double seconds() const { return seconds_; }
+
+ private:
+  std::chrono::steady_clock::time_point begin_;
+  double seconds_ = 0;
+};
+
 class Run {
  public:
   // `args` is what a checkpoint keeps of the command line. With a store, the run in it is resumed.
@@ -70,7 +94,7 @@ class Run {
       find_place();
     } else {
       store_ = std::make_unique<CheckpointStore>(o_.out);
-      if (store_->has_checkpoint() && !o_.overwrite)
+      if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume goes on with it, --overwrite replaces it");
     }
   }
@@ -94,6 +118,7 @@ class Run {
     x_.resize(static_cast<std::size_t>(o_.batch * o_.model.context));
     y_.resize(x_.size());
 
+    if (o_.profile > 0) return print_profile(training);
     const std::string log = o_.out + "/metrics.jsonl";
     if (resumed_) {
       resumed_->restore(files(params, optimizer));
@@ -107,7 +132,8 @@ class Run {
     const std::int64_t first = state_.step;
     std::int64_t saved = first;
     TrainingProgram::Result result{};
-    double seconds = 0;
+    Stopwatch stopwatch;
+    std::optional<Running> running;
     const auto save = [&] {
       metrics.sync();  // a checkpoint never outruns its rows
       store_->save(state_.step, state_.best_step, files(params, optimizer));
@@ -115,12 +141,12 @@ class Run {
     };
     {
       Progress progress(stdout, first, o_.steps, o_.batch * o_.model.context);
-      for (std::int64_t step = first + 1; step <= o_.steps && !stop_asked; ++step) {
-        const auto begin = std::chrono::steady_clock::now();
-        train_.random(seed, static_cast<std::uint64_t>(step - 1), x_, y_);
-        const double lr = schedule(step - 1);
-        result = training.run(x_, y_, lr);
-        seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      // What a step leaves, once it is over.
+      const auto finish = [&] {
+        const auto [step, lr, pending] = *std::exchange(running, std::nullopt);
+        stopwatch.start();
+        result = training.result(pending);
+        stopwatch.stop();
         progress.update(step, result.loss, lr);
         MetricsRow row{.step = step,
                        .train_loss = result.loss,
@@ -138,13 +164,26 @@ class Run {
         const bool better = validates && row.val_loss < state_.best_loss;
         if (better) state_.best_step = step, state_.best_loss = row.val_loss;
         if (better || last || step % o_.save_every == 0) save();
+      };
+      for (std::int64_t step = first + 1; step <= o_.steps && !stop_asked; ++step) {
+        stopwatch.start();
+        train_.random(seed, static_cast<std::uint64_t>(step - 1), x_, y_);
+        const double lr = schedule(step - 1);
+        const Pending started = training.start(x_, y_, lr);
+        stopwatch.stop();
+        if (running) finish();
+        running = {step, lr, started};
+        // Parameters are looked at after this step, or its result is there.
+        if (step == o_.steps || step % o_.eval_every == 0 || step % o_.save_every == 0 || started.ready())
+          finish();
       }
+      if (running) finish();
     }
     if (state_.step > saved) save();  // stopped
     metrics.close();
     if (rows_.empty()) return stop_asked ? 130 : 0;
     save_loss_curve(o_.out + "/loss.png", title(), rows_);
-    report(state_.step - first, seconds, result);
+    report(state_.step - first, stopwatch.seconds(), result);
     if (stop_asked) return 130;
     print_sample(model);
     return 0;
@@ -213,6 +252,15 @@ class Run {
                                  : std::string("not even --batch 1 fits")));
   }
 
+  // Steps on the first batch: where their time goes.
+  int print_profile(TrainingProgram& training) {
+    train_.random(static_cast<std::uint64_t>(o_.seed), 0, x_, y_);
+    const Profile p = profile(training.program(), static_cast<int>(o_.profile),
+                              [&] { return training.start(x_, y_, o_.lr); });
+    std::printf("%s", profile_text(training.program(), p).c_str());
+    return 0;
+  }
+
   std::string title() const {
     const GptConfig& m = o_.model;
     return "GPT: " + std::to_string(m.layers) + " layers, " + std::to_string(m.heads) + " heads, width " +
@@ -224,10 +272,14 @@ class Run {
     const std::int64_t all = std::min<std::int64_t>(held_out_.evaluation_count(), 400);
     const std::int64_t count = whole ? all : std::min(all, o_.eval_batches);
     double total = 0;
+    Pending before;  // the batch that runs while the next one is prepared
     for (std::int64_t k = 0; k < count; ++k) {
       held_out_.evaluation(k, count, x_, y_);
-      total += evaluation.run(x_, y_);
+      const Pending started = evaluation.start(x_, y_);
+      if (k > 0) total += evaluation.result(before);
+      before = started;
     }
+    total += evaluation.result(before);
     return total / static_cast<double>(count);
   }
 

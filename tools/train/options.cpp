@@ -33,6 +33,10 @@ void declare_options(Args& args, TrainOptions& o) {
   args.option("save-every", "N", "steps between checkpoints; a better validation loss makes one too",
               o.save_every, {.min = 1, .shown = "as --eval-every"});
   args.option("sample", "N", "characters to write at the end", o.sample, {.min = 0, .max = 1e6});
+  args.option(
+      "profile", "N",
+      "instead of training, run N steps and print where their time goes, beside what this machine can do",
+      o.profile, {.min = 0, .max = 1e4});
   args.option("out", "DIR", "where the files go; made if missing", o.out);
   args.flag("resume", "go on with the run in --out; options not given are as it was begun with", o.resume);
   args.flag("overwrite", "replace the run in --out", o.overwrite);

@@ -13,7 +13,7 @@ struct TrainOptions {
   GptConfig model;  // vocabulary: from the text
   std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
   double lr = 1e-3, min_lr = 1e-4;
-  std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400;
+  std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;
   bool resume = false, overwrite = false;
 };
 
