@@ -354,8 +354,8 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 
 }  // namespace
 
-// Whether z_K and z_V come from the blocks of attention_one_pass.cu, which read shared memory less often (at d =
-// 128 for each mma 192 bytes instead of 288), but eight warps in step.
+// Whether z_K and z_V come from the blocks of attention_one_pass.cu, which read shared memory less often (at
+// d = 128 for each mma 192 bytes instead of 288), but eight warps in step.
 constexpr bool keys_by_one_pass = false;
 
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) {
