@@ -1,6 +1,6 @@
-// flash_attn and flash_attn_backward on a GPU against the CPU's in f64: options, dtypes, head sizes, ragged
-// lengths, memory orders, with dead memory poisoned; and the same bits every time. Skipped where there is no
-// GPU.
+// flash_attn and flash_attn_backward on a GPU against the CPU's in f64: options, dtypes and TF32, head sizes,
+// ragged lengths, memory orders, with dead memory poisoned; f32 beside attention that is not fused; and the
+// same bits every time. Skipped where there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,7 @@ struct Problem {
   Extras more = {};
 
   // Numbers are rounded to `rounded` and computed with in `dtype`.
-  Run run(DType rounded, DType dtype, const CompileOptions& how, int times = 1) const {
+  Run run(DType rounded, DType dtype, const CompileOptions& how, int times = 1, bool fused = true) const {
     Graph g;
     std::deque<Array> arrays;
     std::vector<Feed> feeds;
@@ -97,9 +97,10 @@ struct Problem {
       o.cu_seqlens_k = input("cu_k", Array::of(more.cu_k));
     }
     if (!more.lengths.empty()) o.kv_lengths = input("lengths", Array::of(more.lengths));
-    const AttentionResult y = flash_attn(q, k, v, o);
-    const Node& node = g.nodes().back();
-    AttentionAttrs a = node.attrs.as<AttentionAttrs>();
+    AttentionResult y = fused ? flash_attn(q, k, v, o) : standard_attn(q, k, v, o);
+    AttentionAttrs a;
+    for (const Node& node : g.nodes())
+      if (node.op == &flash_attn_op) a = node.attrs.as<AttentionAttrs>();
     std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6)};
     a.backward = true;
     a.has_z_lse = more.z_lse;
@@ -116,7 +117,9 @@ struct Problem {
     if (o.dropout > 0) in.push_back(g.rng());
     a.wants_z_bias = a.has_bias;
     a.wants_z_sink = a.has_sink;
-    const std::vector<Tensor> z = g.record(flash_attn_backward_op, in, a, std::source_location::current());
+    const std::vector<Tensor> z =
+        fused ? g.record(flash_attn_backward_op, in, a, std::source_location::current())
+              : detail::decompose_attention_backward(in, a);
     Run r{{"o", "lse", "z_q", "z_k", "z_v"}, {}};
     if (a.wants_z_bias) r.names.push_back("z_bias");
     if (a.wants_z_sink) r.names.push_back("z_sink");
@@ -163,10 +166,15 @@ void expect_close(const Run& got, const Run& want, DType dtype) {
   }
 }
 
+// f32 also in TF32: of numbers that TF32 holds, P and z_A are rounded to as many bits as f16 has.
 void check(const Problem& p, const std::string& what, std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
   for (DType t : dtypes) {
     SCOPED_TRACE(what + " " + std::string(name_of(t)));
     expect_close(p.run(t, t, {.device = Device::cuda(), .verify = true}), p.run(t, f64, {}), t);
+    if (t != f32) continue;
+    SCOPED_TRACE("in TF32");
+    expect_close(p.run(f16, f32, {.device = Device::cuda(), .tf32 = true, .verify = true}),
+                 p.run(f16, f64, {}), f16);
   }
 }
 
@@ -258,9 +266,10 @@ TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128InFreeOrder) {
 }
 
 TEST_F(CudaAttention, TakesEveryHeadSize) {
-  const std::int64_t pairs[][2] = {{8, 8},     {16, 24},   {40, 40},  {48, 64},   {72, 72},   {80, 96},
-                                   {96, 96},   {104, 128}, {128, 64}, {192, 128}, {256, 256}, {136, 200},
-                                   {576, 512}, {1, 1},     {33, 100}, {300, 40},  {304, 40},  {8, 512}};
+  const std::int64_t pairs[][2] = {{8, 8},     {16, 24},   {40, 40},   {48, 64},  {72, 72},
+                                   {80, 96},   {96, 96},   {104, 128}, {128, 64}, {192, 128},
+                                   {256, 256}, {136, 200}, {576, 512}, {1, 1},    {33, 100},
+                                   {300, 40},  {304, 40},  {8, 512},   {4, 12},   {100, 36}};
   for (const auto& [d, dv] : pairs) {
     const Sizes n{1, 2, 1, 70, 140, d, dv};
     check({n, {.causal = true}, {.projected = true}}, text(n));
@@ -287,6 +296,39 @@ TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
+}
+
+// FlashAttention's rule: max|x − want| ≤ 2·max|unfused − want| + 2·max|(want + 0.3 − 0.3) − want|.
+void expect_as_close_as_unfused(const Problem& p, const std::string& what, bool tf32) {
+  SCOPED_TRACE(what + (tf32 ? " TF32" : " f32"));
+  const CompileOptions how{.device = Device::cuda(), .tf32 = tf32};
+  const Run want = p.run(f32, f64, {}), got = p.run(f32, f32, how), plain = p.run(f32, f32, how, 1, false);
+  for (std::size_t k = 0; k < want.values.size(); ++k) {
+    const Vector w = doubles(want.values[k]), g = doubles(got.values[k]), u = doubles(plain.values[k]);
+    double apart = 0, allowed = 0, rounding = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      if (w[i] == -INFINITY) {
+        EXPECT_EQ(g[i], w[i]) << got.names[k] << " at " << i;
+        continue;
+      }
+      const double e = std::abs(g[i] - w[i]);
+      apart = std::isnan(e) ? INFINITY : std::max(apart, e);
+      allowed = std::max(allowed, std::abs(u[i] - w[i]));
+      const volatile float raised = static_cast<float>(w[i]) + 0.3f, back = raised - 0.3f;
+      rounding = std::max(rounding, std::abs(back - w[i]));
+    }
+    EXPECT_LE(apart, 2 * allowed + 2 * rounding) << got.names[k] << ", unfused " << allowed;
+  }
+}
+
+TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
+  for (const bool tf32 : {false, true}) {
+    expect_as_close_as_unfused({{1, 2, 1, 150, 170, 64, 64}}, "full", tf32);
+    expect_as_close_as_unfused({{1, 2, 2, 130, 130, 32, 32}, {.causal = true}, {.sink = true}}, "causal",
+                               tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 100, 90, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
+  }
 }
 
 TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {

@@ -131,6 +131,8 @@ void launch_forward(const Stream& s, const Call& call) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   if (!fits_mma(x))
     launch_plain_forward(s, x);
+  else if (x.type == DType::f32)
+    x.tf32 ? launch_tf32_forward(s, x) : launch_tf32x3_forward(s, x);
   else if (!is_wide(x))
     launch_mma_forward(s, x);
   else
@@ -146,8 +148,8 @@ bool fits_tensor_cores(const Attention& x, const Gpu& gpu) {
 }
 
 Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
-  const bool one_pass =
-      (x.free_order || deterministic_in_turns) && fits_tensor_cores(x, gpu) && fits_one_pass(x, gpu);
+  const bool one_pass = (x.free_order || deterministic_in_turns) && x.type != DType::f32 &&
+                        fits_tensor_cores(x, gpu) && fits_one_pass(x, gpu);
   return {x, one_pass, one_pass && !x.free_order, base};
 }
 
@@ -158,6 +160,8 @@ void launch_backward(const Stream& s, const Call& call) {
   launch_prepare(s, x, work);
   if (!fits_tensor_cores(x, s.gpu))
     launch_plain_backward(s, x, work);
+  else if (x.type == DType::f32)
+    x.tf32 ? launch_tf32_backward(s, x, work) : launch_tf32x3_backward(s, x, work);
   else if (work.z_q)
     launch_one_pass(s, x, work);
   else if (is_wide(x))
@@ -174,10 +178,12 @@ std::size_t backward_workspace(const Call& call) {
 }  // namespace
 
 bool fits_mma(const Attention& x) {
-  if (size_of(x.type) != 2 || x.d % 8 != 0 || x.dv % 8 != 0 || x.d > 576 || x.dv > 512 || x.dv == 0)
-    return false;
+  if (x.type == DType::f64) return false;
+  const int piece = 16 / static_cast<int>(size_of(x.type)), most = x.type == DType::f32 ? 128 : 576,
+            most_v = x.type == DType::f32 ? 128 : 512;
+  if (x.d % piece != 0 || x.dv % piece != 0 || x.d > most || x.dv > most_v || x.dv == 0) return false;
   for (const Attention::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
-    if (!in_pieces(a, 8)) return false;
+    if (!in_pieces(a, piece)) return false;
   return true;
 }
 

@@ -101,8 +101,8 @@ void launch_bias_and_sink(const Stream& s, const Attention& x, const Work& work)
 void launch_plain_forward(const Stream& s, const Attention& x);
 void launch_plain_backward(const Stream& s, const Attention& x, const Work& work);
 
-// On tensor cores: bf16 and f16, head sizes of a multiple of 8 up to 576 (q, k) and 512 (v), rows that begin
-// at multiples of 16 bytes. Wide heads are those beyond 128.
+// On tensor cores: rows that begin at multiples of 16 bytes and have as many; bf16 and f16 with head sizes up
+// to 576 (q, k) and 512 (v), f32 up to 128. Wide heads are those beyond 128.
 bool fits_mma(const Attention& x);
 inline bool is_wide(const Attention& x) {
   return x.d > 128 || x.dv > 128;
@@ -120,6 +120,11 @@ void launch_wide_forward(const Stream& s, const Attention& x);
 bool fits_wide_backward(const Attention& x, const Gpu& gpu);
 void launch_wide_key_gradients(const Stream& s, const Attention& x, const Work& work);
 void launch_wide_query_gradients(const Stream& s, const Attention& x, const Work& work);
+// f32 rounded to TF32, in attention_tf32_*.cu, or not, in attention_tf32x3_*.cu.
+void launch_tf32_forward(const Stream& s, const Attention& x);
+void launch_tf32_backward(const Stream& s, const Attention& x, const Work& work);
+void launch_tf32x3_forward(const Stream& s, const Attention& x);
+void launch_tf32x3_backward(const Stream& s, const Attention& x, const Work& work);
 
 #if defined(__CUDACC__)
 

@@ -57,8 +57,10 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
   const auto copy = [&](u32 to_address, const S* source, bool there) {
     ptx::cp_async_16(to_address, there ? source : data, there ? 16 : 0);
   };
-  if constexpr (Threads % (8 * pieces) == 0) {  // a thread keeps to its piece and its row modulo 8
-    constexpr int step = Threads / pieces;
+  constexpr int step = Threads / pieces;
+  if constexpr (Threads % pieces == 0 && Rows % step == 0 &&
+                (step % 8 == 0 || (pieces % 8 == 0 && 8 % step == 0))) {
+    // A thread keeps to its piece, and to its row modulo 8 up to an XOR with a constant.
     const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     const S* source = data + row * stride + piece * elements;
     const bool inside = piece * elements < size;
@@ -66,7 +68,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
 #pragma unroll
     for (int n = 0; n < Rows / step; ++n) {
       const int at = row0 + n * step;
-      copy(address + n * step * pieces * 16, source + at * stride,
+      copy((address ^ n * step % 8 * 16) + n * step * pieces * 16, source + at * stride,
            inside && at + row >= from && at + row < to);
     }
   } else {
