@@ -76,6 +76,8 @@ struct PrepareOptions {
 class Backend {
  public:
   virtual ~Backend() = default;
+  // The processor or GPU, as its maker calls it.
+  virtual std::string name() const = 0;
   // 64-byte aligned memory; throws OutOfMemory with `what`, the size wanted and, where known, the size free.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) = 0;
   // Bytes that could be allocated now; SIZE_MAX where that is not known.

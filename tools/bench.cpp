@@ -39,7 +39,7 @@ std::vector<std::int64_t> parse_shape(const std::string& text) {
 }
 
 int run(int argc, char** argv) {
-  std::string mode, json;
+  std::string mode, json, backend_name = "cpu", dtype = "f32";
   std::vector<std::string> shapes;
   std::int64_t threads = 0;
   bool quick = false;
@@ -49,6 +49,10 @@ int run(int argc, char** argv) {
 
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
+  args.option("backend", "NAME", "what to measure: cpu, cuda, or cuda:N for another GPU than the first",
+              backend_name);
+  args.option("dtype", "NAME", "of attention, ops and train; tf32 rounds the operands of products on a GPU",
+              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = 4096, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "write the rows there too", json);
@@ -74,9 +78,13 @@ int run(int argc, char** argv) {
     settings.seconds = 0;
     settings.copy_bytes = 1 << 20;
   }
-  settings.threads = threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
-
-  pin(settings.threads);
+  settings.device = Device::parse(backend_name);
+  settings.tf32 = dtype == "tf32";
+  for (DType t : {f64, bf16, f16})
+    if (name_of(t) == dtype) settings.dtype = t;
+  const bool on_cpu = settings.device.kind == Device::cpu_kind;
+  settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
+  if (on_cpu) pin(settings.threads);
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
   m.run(settings, machine, report);

@@ -228,6 +228,12 @@ class CpuExecutable final : public Executable {
 
 class CpuBackend final : public Backend {
  public:
+  std::string name() const override {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    return "unknown processor";
+  }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
     // The system would promise more than it has and kill the process later.
     const std::size_t available = bytes > (64 << 20) ? available_bytes() : bytes;

@@ -23,6 +23,7 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(int ordinal) {
     cudaDeviceProp p;
     check(cudaGetDeviceProperties(&p, ordinal), "GPU " + std::to_string(ordinal));
+    name_ = p.name;
     gpu_ = {ordinal, p.multiProcessorCount, 10 * p.major + p.minor,
             static_cast<int>(p.sharedMemPerBlockOptin)};
     if (gpu_.capability < 80)
@@ -34,6 +35,7 @@ class CudaBackend final : public Backend {
     staging_.emplace(stream_);
   }
 
+  std::string name() const override { return name_; }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
     use();
     void* p = nullptr;
@@ -125,6 +127,7 @@ class CudaBackend final : public Backend {
       fail(status, "GPU " + std::to_string(gpu_.ordinal));
   }
 
+  std::string name_;
   Gpu gpu_;
   cudaStream_t stream_ = nullptr;
   std::optional<Staging> staging_;

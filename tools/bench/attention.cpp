@@ -32,63 +32,64 @@ struct Recorded {
   Tensor q, k, v;
   AttentionResult out;
 
-  explicit Recorded(const AttentionCase& c) {
-    q = g.input("q", {c.batch, c.heads, c.length, c.width});
-    k = g.input("k", {c.batch, c.key_heads, c.length, c.width});
-    v = g.input("v", k.shape());
+  Recorded(const AttentionCase& c, DType dtype) {
+    q = g.input("q", {c.batch, c.heads, c.length, c.width}, dtype);
+    k = g.input("k", {c.batch, c.key_heads, c.length, c.width}, dtype);
+    v = g.input("v", k.shape(), dtype);
     out = flash_attn(q, k, v, {.causal = c.causal});
   }
   void feed(Program& program) {
-    for (const Tensor& x : {q, k, v}) program.feed({x, random_array(x.shape(), f32)});
+    for (const Tensor& x : {q, k, v}) program.feed({x, random_array(x.shape(), x.dtype())});
   }
 };
 
-Timing forward(const AttentionCase& c, int threads, const Settings& settings) {
-  Recorded r(c);
-  Program program = compile(r.g, {r.out.o, r.out.lse}, {.threads = threads});
+Timing forward(const AttentionCase& c, int threads, const Settings& settings, const Machine& machine) {
+  Recorded r(c, settings.dtype);
+  Program program = compile(r.g, {r.out.o, r.out.lse}, options_of(settings, threads));
   r.feed(program);
-  return best_run_and_peak(program, f32, threads, settings);
+  return run_and_peak(program, settings.dtype, threads, settings, machine);
 }
 
 // The backward op alone, on results that are inputs and lie in memory as the forward leaves them.
-Timing backward(const AttentionCase& c, int threads, const Settings& settings) {
-  Recorded r(c);
+Timing backward(const AttentionCase& c, int threads, const Settings& settings, const Machine& machine) {
+  Recorded r(c, settings.dtype);
   const Axes heads_inside{0, 2, 1, 3};
   const Tensor o_in_memory = r.out.o.permute(heads_inside);
-  Program before = compile(r.g, {o_in_memory, r.out.lse});
+  Program before = compile(r.g, {o_in_memory, r.out.lse}, options_of(settings, threads));
   r.feed(before);
   before.run();
 
-  const Tensor o = r.g.input("o", o_in_memory.shape()), z = r.g.input("z", o.shape()),
-               lse = r.g.input("lse", r.out.lse.shape());
+  const Tensor o = r.g.input("o", o_in_memory.shape(), settings.dtype),
+               z = r.g.input("z", o.shape(), settings.dtype),
+               lse = r.g.input("lse", r.out.lse.shape(), r.out.lse.dtype());
   const std::vector<Tensor> in{r.q, r.k, r.v}, out{o.permute(heads_inside), lse},
       cotangents{z.permute(heads_inside), {}};
   const Node& node = r.g.node_of(r.out.o.id());
   const std::vector<bool> wanted(3, true);
   Program program =
-      compile(r.g, node.op->vjp({in, out, cotangents, node.attrs, wanted}), {.threads = threads});
+      compile(r.g, node.op->vjp({in, out, cotangents, node.attrs, wanted}), options_of(settings, threads));
   r.feed(program);
   program.feed({o, before.fetch(o_in_memory)});
   program.feed({lse, before.fetch(r.out.lse)});
-  program.feed({z, random_array(z.shape(), f32)});
-  return best_run_and_peak(program, f32, threads, settings);
+  program.feed({z, random_array(z.shape(), z.dtype())});
+  return run_and_peak(program, settings.dtype, threads, settings, machine);
 }
 
 // Bytes besides inputs and results, by the plan.
 void memory(const AttentionCase& c, bool with_backward, const Settings& settings, Report& report) {
-  Recorded r(c);
+  Recorded r(c, settings.dtype);
   std::vector<Tensor> wanted{r.out.o, r.out.lse};
   if (with_backward) {
-    const Tensor z = r.g.input("z", r.out.o.shape());
+    const Tensor z = r.g.input("z", r.out.o.shape(), settings.dtype);
     for (const Tensor& t : gradients(r.out.o, {r.q, r.k, r.v}, z)) wanted.push_back(t);
   }
-  const MemoryReport m = compile(r.g, wanted, {.threads = settings.threads}).memory();
+  const MemoryReport m = compile(r.g, wanted, options_of(settings, settings.threads)).memory();
   double extra = static_cast<double>(m.peak() - m.inputs);
   for (const Tensor& t : wanted)
     extra -= static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
   report.add({.name = c.name() + " extra memory",
               .shape = c.shape(),
-              .dtype = "f32",
+              .dtype = settings.dtype_name(),
               .pass = with_backward ? "both" : "forward",
               .threads = settings.threads,
               .rate = extra / (1 << 20),
@@ -102,6 +103,13 @@ std::vector<AttentionCase> attention_cases(const Settings& settings) {
       for (bool causal : {false, true}) list.push_back({s[0], s[1], s[1], s[2], s[3], causal});
     return list;
   }
+  if (settings.device.kind != Device::cpu_kind) {  // 16,384 tokens of width 2048
+    for (std::int64_t width : {64, 128})
+      for (std::int64_t length : {2048, 4096, 8192, 16384})
+        for (bool causal : {false, true})
+          list.push_back({16384 / length, 2048 / width, 2048 / width, length, width, causal});
+    return list;
+  }
   for (std::int64_t width : {64, 128})
     for (std::int64_t length : {1024, 4096})
       for (std::int64_t heads : {1, 8})
@@ -113,8 +121,10 @@ std::vector<AttentionCase> attention_cases(const Settings& settings) {
 
 }  // namespace
 
-void run_attention(const Settings& settings, const Machine&, Report& report) {
-  const double product = sgemm(settings, settings.threads, report);
+void run_attention(const Settings& settings, const Machine& machine, Report& report) {
+  const bool on_cpu = settings.device.kind == Device::cpu_kind;
+  const double product = on_cpu ? sgemm(settings, settings.threads, machine, report) : Row::none;
+  const std::string dtype = settings.dtype_name();
   for (const char* pass : {"forward", "backward"}) {
     const bool is_forward = pass == std::string("forward");
     double full = 0;  // seconds of the row before
@@ -122,19 +132,21 @@ void run_attention(const Settings& settings, const Machine&, Report& report) {
       if (!report.wants(c.name())) continue;
       const double gflop = c.gflop() * (is_forward ? 1 : 2.5);
       const auto run = [&](int threads) {
-        return is_forward ? forward(c, threads, settings) : backward(c, threads, settings);
+        return is_forward ? forward(c, threads, settings, machine) : backward(c, threads, settings, machine);
       };
       const Timing t = run(settings.threads);
       const double rate = gflop / t.seconds;
-      report.add({c.name(), c.shape(), "f32", pass, settings.threads, t.seconds * 1e3, rate, "GFLOP/s",
-                  rate / t.peak, "multiply-add", rate / t.peak / product});
+      Row row{c.name(), c.shape(), dtype, pass, settings.threads, t.seconds * 1e3};
+      set_rate(row, rate, t.peak, machine);
+      row.share_sgemm = row.share / product;
+      report.add(row);
       if (c.causal && full > 0)
-        report.add({c.name() + " / full", c.shape(), "f32", pass, settings.threads, t.seconds * 1e3,
+        report.add({c.name() + " / full", c.shape(), dtype, pass, settings.threads, t.seconds * 1e3,
                     t.seconds / full, "×"});
       full = c.causal ? 0 : t.seconds;
       if (settings.threads == 1 || c.causal) continue;
       const double alone = run(1).seconds;
-      report.add({c.name() + ", all / one", c.shape(), "f32", pass, settings.threads, t.seconds * 1e3,
+      report.add({c.name() + ", all / one", c.shape(), dtype, pass, settings.threads, t.seconds * 1e3,
                   alone / t.seconds, "×", alone / t.seconds / settings.threads, "threads"});
     }
   }

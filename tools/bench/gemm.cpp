@@ -26,17 +26,18 @@ double gflop(const Product& p) {
   return 2e-9 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
 }
 
-Timing timing(const Product& p, int threads, const Settings& settings) {
+Timing timing(const Product& p, int threads, const Settings& settings, const Machine& machine) {
   Graph g;
   const auto operand = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
     return transposed ? g.input("x", {columns, rows}, p.dtype) : g.input("x", {rows, columns}, p.dtype);
   };
   const Tensor a = operand(p.m, p.k, p.form[0] == 'T'), b = operand(p.k, p.n, p.form[1] == 'T');
   const auto as_used = [](const Tensor& x, char form) { return form == 'T' ? x.transpose(0, 1) : x; };
-  Program program = compile(g, {matmul(as_used(a, p.form[0]), as_used(b, p.form[1]))}, {.threads = threads});
+  Program program =
+      compile(g, {matmul(as_used(a, p.form[0]), as_used(b, p.form[1]))}, options_of(settings, threads));
   program.feed({a, random_array(a.shape(), p.dtype)});
   program.feed({b, random_array(b.shape(), p.dtype)});
-  return best_run_and_peak(program, p.dtype, threads, settings);
+  return run_and_peak(program, p.dtype, threads, settings, machine);
 }
 
 std::vector<Product> products(const Settings& settings) {
@@ -65,34 +66,37 @@ std::vector<Product> products(const Settings& settings) {
 using Rates = std::map<std::tuple<std::string, std::string, int>, double>;
 
 // Measures and reports one product; one in bf16 beside the same in f32 if that went before.
-Timing measure(const Product& p, int threads, const Settings& settings, Report& report, Rates& sgemm_rates) {
-  const Timing t = timing(p, threads, settings);
+Timing measure(const Product& p, int threads, const Settings& settings, const Machine& machine,
+               Report& report, Rates& sgemm_rates) {
+  const Timing t = timing(p, threads, settings, machine);
   const double rate = gflop(p) / t.seconds;
   const auto key = std::tuple(p.shape(), p.form, threads);
   if (p.dtype == f32) sgemm_rates[key] = rate;
   const auto found = sgemm_rates.find(key);
   const bool beside = p.dtype == bf16 && found != sgemm_rates.end();
-  report.add({p.name(), p.shape(), std::string(name_of(p.dtype)), "forward", threads, t.seconds * 1e3, rate,
-              "GFLOP/s", rate / t.peak, "multiply-add", beside ? rate / found->second : Row::none});
+  Row row{p.name(), p.shape(), std::string(name_of(p.dtype)), "forward", threads, t.seconds * 1e3};
+  set_rate(row, rate, t.peak, machine);
+  if (beside) row.share_sgemm = rate / found->second;
+  report.add(row);
   return t;
 }
 
 }  // namespace
 
-double sgemm(const Settings& settings, int threads, Report& report) {
+double sgemm(const Settings& settings, int threads, const Machine& machine, Report& report) {
   const Product p{1024, 1024, 1024, "NN", f32};
   Rates rates;
-  const Timing t = measure(p, threads, settings, report, rates);
+  const Timing t = measure(p, threads, settings, machine, report, rates);
   return gflop(p) / t.seconds / t.peak;
 }
 
-void run_gemm(const Settings& settings, const Machine&, Report& report) {
+void run_gemm(const Settings& settings, const Machine& machine, Report& report) {
   Rates rates;
   for (const Product& p : products(settings)) {
     if (!report.wants(p.name())) continue;
-    const Timing all = measure(p, settings.threads, settings, report, rates);
+    const Timing all = measure(p, settings.threads, settings, machine, report, rates);
     if (settings.threads == 1 || p.form != "NN") continue;
-    const double gain = measure(p, 1, settings, report, rates).seconds / all.seconds;
+    const double gain = measure(p, 1, settings, machine, report, rates).seconds / all.seconds;
     report.add({p.name() + ", all / one", p.shape(), std::string(name_of(p.dtype)), "forward",
                 settings.threads, all.seconds * 1e3, gain, "×", gain / settings.threads, "threads"});
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
 #include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernel.h"
@@ -154,13 +153,6 @@ double copy_gbytes(const Settings& settings) {
   return 2.0 * static_cast<double>(part * threads) / s * 1e-9;
 }
 
-std::string model_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  return "unknown processor";
-}
-
 }  // namespace
 
 double peak_now(DType dtype, int threads) {
@@ -177,7 +169,11 @@ double peak_now(DType dtype, int threads) {
 }
 
 Machine measure_machine(const Settings& settings) {
-  Machine m{model_name(), cpu::default_threads(), std::string(cpu::kernel_set().isa)};
+  if (settings.device.kind != Device::cpu_kind) return measure_gpu(settings);
+  Machine m{.model = backend(Device::cpu()).name(),
+            .cores = cpu::default_threads(),
+            .isa = std::string(cpu::kernel_set().isa),
+            .peak_name = "multiply-add"};
   const auto best = [&](DType t) {
     double rate = 0;
     best_seconds(settings.seconds, [&] { rate = std::max(rate, peak_now(t, settings.threads)); });
@@ -190,7 +186,12 @@ Machine measure_machine(const Settings& settings) {
   return m;
 }
 
-Timing best_run_and_peak(Program& program, DType dtype, int threads, const Settings& settings) {
+Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
+                    const Machine& machine) {
+  if (settings.device.kind != Device::cpu_kind)
+    return {time_of_run(program, settings), dtype == f64   ? machine.peak_f64
+                                            : dtype == f32 ? machine.peak_f32
+                                                           : machine.peak_bf16};
   Timing best{std::numeric_limits<double>::infinity(), 0};
   double probed = 0;
   const double end = now() + settings.seconds;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "io/json.h"
 #include "tools/bench/machine.h"
@@ -13,8 +14,27 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double best_run(Program& program, const Settings& settings) {
-  return best_seconds(settings.seconds, [&] { program.run(); });
+CompileOptions options_of(const Settings& settings, int threads) {
+  return {.device = settings.device, .threads = threads, .tf32 = settings.tf32};
+}
+
+double time_of_run(Program& program, const Settings& settings) {
+  if (settings.device.kind == Device::cpu_kind) return best_seconds(settings.seconds, [&] { program.run(); });
+  std::vector<double> runs;
+  best_seconds(settings.seconds, [&] {
+    const std::vector<double> steps = program.profile();
+    runs.push_back(std::accumulate(steps.begin(), steps.end(), 0.));
+  });
+  std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2), runs.end());
+  return runs[runs.size() / 2];
+}
+
+void set_rate(Row& row, double gflops, double peak, const Machine& machine) {
+  const bool tera = gflops >= 1e4;
+  row.rate = tera ? gflops * 1e-3 : gflops;
+  row.unit = tera ? "TFLOP/s" : "GFLOP/s";
+  row.share = gflops / peak;
+  row.of = machine.peak_name;
 }
 
 Array random_array(const Shape& shape, DType dtype, double low, double high) {
@@ -55,10 +75,13 @@ std::string number(double x, const char* format) {
 }  // namespace
 
 Report::Report(const Machine& machine, const Settings& settings) : machine_(machine), settings_(settings) {
-  std::printf("%s, %d cores, kernels for %s; on %d thread%s:\n", machine.model.c_str(), machine.cores,
-              machine.isa.c_str(), settings.threads, settings.threads == 1 ? "" : "s");
-  std::printf("  multiply-add %.1f GFLOP/s f32, %.1f f64, %.1f bf16", machine.peak_f32, machine.peak_f64,
-              machine.peak_bf16);
+  if (settings.device.kind == Device::cpu_kind)
+    std::printf("%s, %d cores, kernels for %s; on %d thread%s:\n", machine.model.c_str(), machine.cores,
+                machine.isa.c_str(), settings.threads, settings.threads == 1 ? "" : "s");
+  else
+    std::printf("%s:\n", machine.model.c_str());
+  std::printf("  %s %.1f GFLOP/s %s, %.1f f64, %.1f bf16", machine.peak_name.c_str(), machine.peak_f32,
+              settings.tf32 ? "tf32" : "f32", machine.peak_f64, machine.peak_bf16);
   std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
   std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", 28).c_str(), column("shape", 24).c_str(),
               column("dtype", 6).c_str(), column("pass", 10).c_str(), "threads", "ms", "rate", "unit",

@@ -11,11 +11,17 @@
 namespace tg::bench {
 
 struct Settings {
-  int threads = 1;
+  Device device;
+  DType dtype = f32;                              // of attention, ops and training
+  bool tf32 = false;                              // as in CompileOptions
+  int threads = 1;                                // of the CPU
   double seconds = 0.3;                           // a row is measured for at least as long
   std::string filter;                             // rows to measure: those whose name contains it
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
   std::size_t copy_bytes = std::size_t{256} << 20;
+
+  // "bf16", …; "tf32" for f32 with rounded products.
+  std::string dtype_name() const { return tf32 ? "tf32" : std::string(name_of(dtype)); }
 };
 
 // Numbers that do not apply to a row are NaN: blank in the table, null in JSON.
@@ -38,15 +44,21 @@ double best_seconds(double seconds, F&& f);
 // Seconds on a clock that only goes forward.
 double now();
 
-// Runs the program, with its inputs as they are, as best_seconds says.
-double best_run(Program& program, const Settings& settings);
+// To compile for what is measured.
+CompileOptions options_of(const Settings& settings, int threads);
+
+// Seconds of a run of the program, with its inputs as they are: on the CPU of the fastest of many, on a GPU
+// the median of what its steps took by the GPU's own clock.
+double time_of_run(Program& program, const Settings& settings);
 
 // Values for inputs: uniform in [low, high), or whole numbers of that range for integers; always the same.
 Array random_array(const Shape& shape, DType dtype, double low = -1, double high = 1);
 
 std::string joined(std::span<const std::int64_t> sizes);  // "12×64×128"
 
+// Writes a rate of products into a row: GFLOP/s, from 10,000 on TFLOP/s, and its share of the peak.
 struct Machine;
+void set_rate(Row& row, double gflops, double peak, const Machine& machine);
 
 // Prints each row when it is there, and keeps them for the JSON file.
 class Report {

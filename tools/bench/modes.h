@@ -13,6 +13,6 @@ void run_train(const Settings& settings, const Machine& machine, Report& report)
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 
 // Measures and reports this library's own 1024×1024×1024 f32 product; returns its share of the peak.
-double sgemm(const Settings& settings, int threads, Report& report);
+double sgemm(const Settings& settings, int threads, const Machine& machine, Report& report);
 
 }  // namespace tg::bench

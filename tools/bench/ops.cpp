@@ -73,8 +73,8 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
   return list;
 }
 
-Array filled(const SampleInput& i) {
-  const DType t = i.dtype.value_or(f32);
+Array filled(const SampleInput& i, DType dtype) {
+  const DType t = i.dtype.value_or(dtype);
   if (t == boolean) return random_array(i.shape, t, 0, 2);
   return i.fill.kind == Fill::normal ? random_array(i.shape, t, -2, 2)
                                      : random_array(i.shape, t, i.fill.low, i.fill.high);
@@ -91,13 +91,13 @@ double bytes_of(std::span<const Tensor> ts) {
 void measure(const Case& c, const std::string& pass, Graph& g, const std::vector<Tensor>& out,
              const std::vector<std::pair<Tensor, Array>>& values, const std::string& shape,
              const Settings& settings, const Machine& machine, Report& report) {
-  Program program = compile(g, out, {.threads = settings.threads});
+  Program program = compile(g, out, options_of(settings, settings.threads));
   if (program.steps().empty()) return;
   for (const auto& [input, value] : values) program.feed({input, value});
   const double bytes = static_cast<double>(program.memory().inputs) + bytes_of(out);
-  const double s = best_run(program, settings), rate = bytes / s * 1e-9;
-  report.add(
-      {c.name, shape, "f32", pass, settings.threads, s * 1e3, rate, "GB/s", rate / machine.copy, "copy"});
+  const double s = time_of_run(program, settings), rate = bytes / s * 1e-9;
+  report.add({c.name, shape, settings.dtype_name(), pass, settings.threads, s * 1e3, rate, "GB/s",
+              rate / machine.copy, "copy"});
 }
 
 void run_case(const Case& c, const std::string& shape, const Settings& settings, const Machine& machine,
@@ -106,8 +106,8 @@ void run_case(const Case& c, const std::string& shape, const Settings& settings,
   std::vector<Tensor> inputs;
   std::vector<std::pair<Tensor, Array>> values;
   for (const SampleInput& i : c.inputs) {
-    inputs.push_back(g.input("x", i.shape, i.dtype.value_or(f32)));
-    values.emplace_back(inputs.back(), filled(i));
+    inputs.push_back(g.input("x", i.shape, i.dtype.value_or(settings.dtype)));
+    values.emplace_back(inputs.back(), filled(i, settings.dtype));
   }
   const std::vector<Tensor> out = c.call(inputs);
   measure(c, "forward", g, out, values, shape, settings, machine, report);

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Measures this library and PyTorch on the first GPU, in one run, and writes the rows side by side into a file
+between the marks `<!-- gpu-bench -->` and `<!-- end of gpu-bench -->`. Called by `tools/dev gpu-bench`."""
+import argparse
+import datetime
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+BEGIN, END = "<!-- gpu-bench -->", "<!-- end of gpu-bench -->"
+GPT = "6x6x384x256x64"
+
+
+def bench(binary, *arguments):
+    """The machine and the rows that `bench ARGUMENTS` measures."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([binary, *arguments, "--backend", "cuda", "--json", file.name], check=True)
+        return json.load(file)
+
+
+def torch_rows(script):
+    """PyTorch's rows by (name, shape, dtype, pass), and its version; nothing where there is no PyTorch."""
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    version = next((r["version"] for r in rows if r["name"] == "PyTorch"), None)
+    return {(r["name"], r["shape"], r["dtype"], r["pass"]): r["ms"] for r in rows if "ms" in r}, version
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(r) + " |" for r in rows])
+
+
+def beside(row, dtype, comparator, rate=True):
+    """The cells of a row: what it is, ours, PyTorch's and how many times as fast ours is."""
+    name = row["name"].replace(" free order", "")
+    theirs = comparator.get((name, row["shape"], dtype, row["pass"]))
+    cells = [row["name"], row["shape"], dtype, row["pass"], f"{row['ms']:.3f}"]
+    if rate:
+        cells.append(f"{row['rate']:.0f}")
+    if theirs is None:
+        return cells + ["", ""]
+    their_cell = f"{row['rate'] * row['ms'] / theirs:.0f}" if rate else f"{theirs:.3f}"
+    return cells + [their_cell, f"{theirs / row['ms']:.2f} ×"]
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("--bench", default="build/tools/bench")
+    args.add_argument("--commit", required=True)
+    args.add_argument("--out", default="docs/benchmarks.md", type=pathlib.Path)
+    args = args.parse_args()
+    text = args.out.read_text()
+    if BEGIN not in text or END not in text:
+        sys.exit(f"gpu_report: {args.out} has no lines {BEGIN} and {END}")
+
+    comparator, version = torch_rows(pathlib.Path(__file__).with_name("torch_compare.py"))
+    attention = [(bench(args.bench, "attention", "--dtype", "bf16"), "bf16")]
+    attention += [(bench(args.bench, "attention", "--dtype", t, "--shape", "4x16x2048x64"), t) for t in ("tf32", "f32")]
+    steps = [(bench(args.bench, "train", "--dtype", t, "--shape", GPT), t) for t in ("bf16", "tf32", "f32")]
+    ops = [(bench(args.bench, "ops", "--dtype", t), t) for t in ("f32", "bf16")]
+    machine = attention[0][0]["machine"]
+    f32, tf32 = steps[2][0]["machine"], steps[1][0]["machine"]
+
+    parts = [
+        f"## {machine['model']}, {datetime.date.today()}, commit {args.commit}",
+        f"Measured by `tools/dev gpu-bench`, PyTorch {version or '(not there)'} in the same run. This library's own "
+        f"products: {machine['peak_bf16_gflops'] / 1e3:.0f} TFLOP/s bf16, {tf32['peak_f32_gflops'] / 1e3:.0f} TF32 and "
+        f"{f32['peak_f32_gflops'] / 1e3:.0f} f32; its copy {machine['copy_gbytes'] / 1e3:.2f} TB/s.",
+        "flash_attn beside PyTorch's FlashAttention-2 (bf16) and memory-efficient kernel (f32), TFLOP/s; causal FLOPs are "
+        "halved, the backward counts 2.5 times the forward. PyTorch's backward adds in free order.",
+        table(["op", "B×H×L×d", "dtype", "pass", "ms", "TFLOP/s", "PyTorch", "faster"],
+              [beside(r, t, comparator) for data, t in attention for r in data["rows"] if r["unit"] == "TFLOP/s"]),
+        "The character GPT's training step, AdamW and clipping included, beside PyTorch compiled into CUDA graphs.",
+        table(["", "layers×heads×width×context×batch", "dtype", "pass", "ms", "PyTorch", "faster"],
+              [beside(r, t, comparator, rate=False) for data, t in steps for r in data["rows"]
+               if r["name"] == "GPT step"]),
+        "Host time of a replayed step, tokens fed and loss read: " +
+        ", ".join(f"{r['rate']:.1f} µs {t}" for data, t in steps for r in data["rows"] if r["name"] == "GPT step, host") + ".",
+        "Ops on 4096 × 4096, share of copy bandwidth.",
+        table(["op", "pass"] + [t for _, t in ops],
+              [[name, way] + [next((f"{r['share']:.2f}" for r in data["rows"]
+                                    if (r["name"], r["pass"]) == (name, way)), "") for data, _ in ops]
+               for name, way in dict.fromkeys((r["name"], r["pass"]) for data, _ in ops for r in data["rows"])]),
+    ]
+    before, rest = text.split(BEGIN, 1)
+    args.out.write_text(before + BEGIN + "\n" + "\n\n".join(parts) + "\n" + END + rest.split(END, 1)[1])
+
+
+main()

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""What PyTorch does on this GPU, for the rows of tools/bench: attention by FlashAttention-2 and the memory-efficient
+kernel, and the character GPT's training step compiled into CUDA graphs. Prints one JSON object a line: name, shape,
+dtype, pass, ms. Times are medians by the GPU's clock; a training step is timed by the host, read back every 20 steps."""
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def emit(**row):
+    print(json.dumps(row), flush=True)
+
+
+def median_ms(run, seconds=0.3):
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 7 or time.perf_counter() < end:
+        begin, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        run()
+        done.record()
+        done.synchronize()
+        times.append(begin.elapsed_time(done))
+    return statistics.median(times)
+
+
+def attention(backend, batch, heads, length, width, causal, dtype, name):
+    shape = [batch, heads, length, width]
+    q, k, v = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    with sdpa_kernel(backend):
+        forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        o = forward()
+        z = torch.randn_like(o)
+        row = dict(name="flash_attn" + (" causal" if causal else ""), shape="×".join(map(str, shape)), dtype=name)
+        with torch.no_grad():
+            emit(**row, **{"pass": "forward"}, ms=median_ms(forward))
+        # autograd.grad returns the gradients without adding them to anything.
+        emit(**row, **{"pass": "backward"},
+             ms=median_ms(lambda: torch.autograd.grad(o, (q, k, v), z, retain_graph=True)))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        rows, context, width = x.shape
+        q, k, v = (t.view(rows, context, self.heads, width // self.heads).transpose(1, 2)
+                   for t in self.c_attn(self.ln_1(x)).split(width, 2))
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(o.transpose(1, 2).reshape(rows, context, width))
+        return x + self.out(F.gelu(self.c_fc(self.ln_2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary, context, layers, heads, width):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe.weight
+        for block in self.h:
+            x = block(x)
+        logits = self.ln_f(x) @ self.wte.weight.T
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def gpt_step(name, layers=6, heads=6, width=384, context=256, batch=64, vocabulary=65):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "f32"
+    torch.compiler.reset()
+    model = Gpt(vocabulary, context, layers, heads, width).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    compiled = torch.compile(model, mode="reduce-overhead")
+    tokens, targets = (torch.randint(vocabulary, (batch, context), device="cuda") for _ in range(2))
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16"):
+            loss = compiled(tokens, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def run():
+        begin = time.perf_counter()
+        for _ in range(20):
+            step()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / 20
+
+    run()
+    emit(name="GPT step", shape="×".join(map(str, (layers, heads, width, context, batch))), dtype=name,
+         **{"pass": "both"}, ms=1e3 * min(run() for _ in range(5)))
+
+
+def main():
+    if not torch.cuda.is_available():
+        sys.exit("torch_compare: PyTorch sees no GPU")
+    emit(name="PyTorch", version=torch.__version__)
+    for width in (64, 128):
+        for length in (2048, 4096, 8192, 16384):
+            for causal in (False, True):
+                attention(SDPBackend.FLASH_ATTENTION, 16384 // length, 2048 // width, length, width, causal,
+                          torch.bfloat16, "bf16")
+    for name in ("f32", "tf32"):
+        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+        attention(SDPBackend.EFFICIENT_ATTENTION, 4, 16, 2048, 64, True, torch.float32, name)
+    for name in ("bf16", "tf32", "f32"):
+        gpt_step(name)
+
+
+main()
