@@ -142,6 +142,29 @@ TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {
   }
 }
 
+TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
+  const CustomOp op = register_host_op({.name = "refuses", .forward = [](auto in, auto out) {
+                                          if (in[0].at(0) < 0) throw std::runtime_error("below zero");
+                                          out[0].set(0, in[0].at(0));
+                                        }});
+  for (int threads : {1, 2}) {
+    Graph g;
+    const Parameter w("w", Array::of<double>({1}, {5}));
+    const Tensor x = g.input("x", {1}, f64), w_old = g.param(w);
+    // The first value assigned depends on the op, the second does not.
+    const Parameter steps("steps", Array::of<double>({1}, {0}));
+    Program program = compile(
+        g, {op(x)}, {.assign = {{w, w_old + op(x)}, {steps, g.param(steps) + 1}}, .threads = threads});
+    program.run({{x, std::vector<double>{2}}});
+    EXPECT_THROW(program.run({{x, std::vector<double>{-1}}}), std::runtime_error);
+    EXPECT_EQ(w.read().at(0), 7);
+    EXPECT_EQ(steps.read().at(0), 1);
+    program.run({{x, std::vector<double>{3}}});
+    EXPECT_EQ(w.read().at(0), 10);
+    EXPECT_EQ(steps.read().at(0), 2);
+  }
+}
+
 TEST(CustomOp, SeveralOutputsAndIntegerInputs) {
   // Row i of x scaled by k[i], and its sum.
   const CustomOp op = register_host_op(

@@ -12,15 +12,15 @@ struct HostPlan {
   mutable std::vector<HostView> in, out;  // one run at a time; held here so that runs allocate nothing
 };
 
-void run(Worker&, const Call& c) {
+void run(Worker& w, const Call& c) {
   const auto& plan = *static_cast<const HostPlan*>(c.plan);
-  if (*plan.thrown) return;  // what it would read was not written
   for (std::size_t i = 0; i < c.in.size(); ++i) plan.in[i].data = c.in[i].data;
   for (std::size_t i = 0; i < c.out.size(); ++i) plan.out[i].data = c.out[i].data;
   try {
     (*plan.function)(plan.in, plan.out, *c.attrs);
   } catch (...) {
     *plan.thrown = std::current_exception();
+    w.fault->report(w.step, {});  // later steps do not run: what they would read was not written
   }
 }
 
