@@ -22,7 +22,7 @@ struct BiasGrid {
 // One part: z_A (after the cap) summed over the axes the bias does not keep, tile over tile; then the summed
 // tile over its rows or columns where those are not kept.
 template <class S>
-__global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(threads, 1)
     bias_gradient(const __grid_constant__ Attention x, BiasGrid grid, const compute_t<S>* u,
                   const int2* ranges) {
   using C = compute_t<S>;

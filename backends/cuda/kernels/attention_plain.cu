@@ -26,7 +26,7 @@ __device__ KeyRange keys_of_tile(const Attention& x, int b, int i0) {
 // c ← max(c, a.max), π ← exp(c_old − c)·π + exp(a − c).sum, G ← exp(c_old − c)·G + exp(a − c)·V;
 // O = G ⊘ π, ξ = c + log π. A block for 64 queries and 64 columns of O.
 template <class S>
-__global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
     forward(const __grid_constant__ Attention x) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
 // z_V = Σ (P ⊛ D)ᵀ·z_O, z_K = Σ z_Aᵀ·q·scale over the queries of the group's heads, in order. A block for 64
 // keys and 64 columns of each.
 template <class S>
-__global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(threads, 1)
     key_gradients(const __grid_constant__ Attention x, const compute_t<S>* u, const int2* ranges) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
 
 // z_Q = z_A·K·scale. A block for 64 queries and 64 columns.
 template <class S>
-__global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(threads, 1)
     query_gradients(const __grid_constant__ Attention x, const compute_t<S>* u, const int2* ranges) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
