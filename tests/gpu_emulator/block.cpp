@@ -64,6 +64,11 @@ class Block {
     enter(me);
   }
   int meet(int value);
+  [[noreturn]] void give_up(const std::string& why) {
+    failure_ = std::make_exception_ptr(std::runtime_error(why));
+    Context left;
+    for (;;) go(left, nullptr);
+  }
   void meet(unsigned mask, void* brought, Apply apply);
   Thread& running() { return *running_; }
   unsigned number(const Thread& t) const { return static_cast<unsigned>(&t - threads_.data()); }
@@ -272,7 +277,6 @@ void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::fun
         try {
           forget_accesses();
           block.run(body, size);
-          if (const std::string race = first_race(); !race.empty()) throw std::runtime_error(race);
         } catch (const std::exception& e) {
           throw std::runtime_error("block " + text(here.block) + ": " + e.what());
         }
@@ -288,6 +292,9 @@ void meet_warp(unsigned mask, void* brought, Apply apply) {
 void sync_warp(unsigned mask) {
   current->meet(mask, nullptr,
                 [](void* const(&)[32]) { order_warp(static_cast<unsigned>(here.number) / 32); });
+}
+void give_up(const std::string& why) {
+  current->give_up(why);
 }
 unsigned active_lanes() {
   return current->alive_in_warp();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace tg::emulator {
 
@@ -30,6 +31,9 @@ void run_grid(Index3 grid, Index3 block, std::size_t shared_bytes, const std::fu
 
 // __syncthreads: returns when all threads of the block that have not ended are here; the sum of their values.
 int meet_block(int value = 0);
+
+// Ends the grid with an error, from wherever the thread is.
+[[noreturn]] void give_up(const std::string& why);
 
 // Something the lanes of a mask do together. The last to come calls apply with what each lane brought (null
 // for lanes that are not in the mask or have ended); then all go on.

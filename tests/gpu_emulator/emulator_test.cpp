@@ -221,6 +221,18 @@ TEST(Emulator, StaticSharedMemoryMustBeWrittenFirst) {
   EXPECT_NE(run(read_unwritten, 1, &out).find("nothing was written"), std::string::npos);
 }
 
+template <class T>
+__global__ void copy_first(const float* from, float* to) {
+  *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
+}
+TEST(Emulator, MisalignedAccessesAreReported) {
+  alignas(16) float from[8] = {}, to[8];
+  EXPECT_EQ(run(copy_first<float4>, 1, from, to), "");
+  EXPECT_NE(run(copy_first<float2>, 1, from, to + 1).find("no multiple"), std::string::npos);
+  cudaSetDevice(0);
+  EXPECT_DEATH(run(copy_first<float4>, 1, from, to + 2), "misaligned");
+}
+
 TEST(Emulator, MemoryBeginsAsNaNAndEndsAtAPageThatFaults) {
   void* p = nullptr;
   ASSERT_EQ(cudaMalloc(&p, 1000), cudaSuccess);

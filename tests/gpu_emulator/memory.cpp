@@ -36,6 +36,7 @@ std::size_t rounded(std::size_t n, std::size_t to) {
 void on_fault(int signal, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   char line[400], place[200] = "no device memory";
+  if (info->si_code == SI_KERNEL) std::strcpy(place, "a misaligned access of 16 bytes");
   for (const auto& [base, a] : allocations())
     if (at >= base - page && at < base + a.bytes + 2 * page)
       std::snprintf(place, sizeof place, "byte %lld of %zu bytes of device memory",
