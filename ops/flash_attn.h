@@ -29,8 +29,8 @@ struct AttentionOptions {
                              // same as queries if left out); its own L and T count above
   Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
   double dropout = 0;        // of P, in [0, 1); ξ is that without dropout
-  // The backward may add to z_q in any order, where a backend is faster then (CUDA: tensor cores, at the price
-  // of B·H·L·d floats): z_q's last bits differ from run to run.
+  // The backward may add to z_q in any order, where a backend is faster then (CUDA: tensor cores, at the
+  // price of B·H·L·d floats): z_q's last bits differ from run to run.
   bool free_order = false;
 };
 
