@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(KeyPass<D, options>::threads)
   const int all = max(last - first, 0) * group;
   load_rows<At::keys, threads>(tile_k, x.k.at<S>(b, key_head), x.k.row, j0, from, to, x.d);
   load_rows<At::keys, threads>(tile_v, x.v.at<S>(b, key_head), x.v.row, j0, from, to, x.dv);
+  commit();  // for blocks that no query meets: results pass through these tiles
   // Queries of no sequence may hold anything.
   const int q_from = x.cu_q ? max(x.cu_q[0], 0) : 0, q_to = x.cu_q ? min(x.cu_q[x.segments], x.L) : x.L;
 
@@ -230,6 +231,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 
   load_rows<queries, threads>(tile_q, x.q.at<S>(b, h), x.q.row, i0, 0, x.L, x.d);
   load_rows<queries, threads>(tile_z, x.z_o.at<S>(b, h), x.z_o.row, i0, 0, x.L, x.dv);
+  commit();  // for blocks that meet no key
   ranges.set(x, b, i0);
   const int own = i0 + threadIdx.x;
   stats[threadIdx.x] = own < x.L ? work.stats[i64(bh) * x.L + own] : float2{INFINITY, 0};
