@@ -77,14 +77,18 @@ bool is_dynamic(const unsigned char* p) {
 
 // Of 16 bytes only half is asked for: structs of two words are copied so. The processor asks for all of it
 // where the type does.
-void insist_on_alignment(const void* p, std::size_t bytes) {
-  if (reinterpret_cast<std::uintptr_t>(p) % (bytes < 8 ? bytes : 8) == 0 || here.number < 0) return;
+[[gnu::noinline, noreturn]] void report_misaligned(std::size_t bytes) {
   give_up("thread " + std::to_string(here.number) + ": an access of " + std::to_string(bytes) +
           " bytes at an address that is no multiple of them");
 }
+template <std::size_t bytes>
+[[gnu::always_inline]] inline void insist_on_alignment(const void* p) {
+  constexpr std::size_t mask = (bytes < 8 ? bytes : 8) - 1;
+  if ((reinterpret_cast<std::uintptr_t>(p) & mask) != 0 && here.number >= 0) report_misaligned(bytes);
+}
 
 template <bool writes>
-void note(const void* p, std::size_t bytes) {
+[[gnu::always_inline]] inline void note(const void* p, std::size_t bytes) {
   const auto* at = static_cast<const unsigned char*>(p);
   const auto offset = static_cast<std::size_t>(at - range.from);
   if (offset >= static_cast<std::size_t>(range.to - range.from) || here.number < 0) return;
@@ -129,11 +133,11 @@ void note_write(void* p, int bytes) {
 // Aligned: of a type whose addresses are multiples of its size, as a GPU insists.
 #define TG_ACCESS(kind, writes, bytes)                      \
   extern "C" void __tsan_##kind##bytes(void* p) {           \
-    tg::emulator::insist_on_alignment(p, bytes);            \
+    tg::emulator::insist_on_alignment<bytes>(p);            \
     tg::emulator::note<writes>(p, bytes);                   \
   }                                                         \
   extern "C" void __tsan_volatile_##kind##bytes(void* p) {  \
-    tg::emulator::insist_on_alignment(p, bytes);            \
+    tg::emulator::insist_on_alignment<bytes>(p);            \
     tg::emulator::note<writes>(p, bytes);                   \
   }                                                         \
   extern "C" void __tsan_unaligned_##kind##bytes(void* p) { \
