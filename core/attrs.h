@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <typeinfo>
+#include <vector>
 
 #include "core/dims.h"
 #include "core/dtype.h"
@@ -45,6 +46,11 @@ inline std::string attr_text(int v) {
 }
 inline std::string attr_text(std::uint64_t v) {
   return std::to_string(v);
+}
+inline std::string attr_text(const std::vector<double>& v) {
+  std::string s;
+  for (double x : v) s += (s.empty() ? "" : ", ") + attr_text(x);
+  return "[" + s + "]";
 }
 }  // namespace detail
 

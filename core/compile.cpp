@@ -21,9 +21,11 @@ struct Buffer {
   std::byte* memory = nullptr;
 };
 
-}  // namespace
-
-namespace {
+// The last step that reads a parameter, and as which of its inputs.
+struct Reads {
+  int step = -1;
+  std::vector<std::size_t> inputs;
+};
 
 Device device_of(const Graph& graph, const CompileOptions& options) {
   if (options.device) return *options.device;
@@ -113,14 +115,17 @@ class Compiler {
     direct_.assign(options_.assign.size(), false);
     if (options_.assign.empty()) return;
     std::unordered_map<ValueId, int> producer;
-    std::unordered_map<const void*, int> last_read;  // of each parameter, as a step
+    std::unordered_map<const void*, Reads> last_read;  // of each parameter
     std::unordered_map<ValueId, int> wanted_count;
     for (ValueId v : wanted_) ++wanted_count[value(v).root];
     for (int s = 0; s < steps_before_copies_; ++s) {
       for (ValueId v : lowered_[s].out) producer[v] = s;
-      for (ValueId v : lowered_[s].in) {
-        const Node& maker = graph_.node_of(value(v).root);
-        if (maker.op == &parameter_op) last_read[maker.attrs.as<ParameterAttrs>().parameter.key()] = s;
+      for (std::size_t i = 0; i < lowered_[s].in.size(); ++i) {
+        const Node& maker = graph_.node_of(value(lowered_[s].in[i]).root);
+        if (maker.op != &parameter_op) continue;
+        Reads& r = last_read[maker.attrs.as<ParameterAttrs>().parameter.key()];
+        if (r.step != s) r = {s, {}};
+        r.inputs.push_back(i);
       }
     }
     for (std::size_t i = 0; i < options_.assign.size(); ++i) {
@@ -130,21 +135,16 @@ class Compiler {
       const auto read = last_read.find(a.target.key());
       const bool whole = made != producer.end() && value(v).root == v && value(v).layout.is_contiguous() &&
                          value(v).layout.offset == 0 && wanted_count[v] == 1;
-      direct_[i] =
-          whole && (read == last_read.end() || read->second < made->second ||
-                    (read->second == made->second && may_overwrite(lowered_[made->second], v, a.target)));
+      direct_[i] = whole && (read == last_read.end() || read->second.step < made->second ||
+                             (read->second.step == made->second && may_overwrite(read->second, v)));
       if (!direct_[i]) lowered_.push_back({&copy_op, {}, {v}, {to_parameter}, value(v).node});
     }
   }
 
-  // Whether the step may write output v over the parameter's memory while reading it.
-  bool may_overwrite(const LoweredStep& s, ValueId v, const Parameter& p) const {
-    for (std::size_t i = 0; i < s.in.size(); ++i) {
-      const Node& maker = graph_.node_of(value(s.in[i]).root);
-      if (maker.op != &parameter_op || maker.attrs.as<ParameterAttrs>().parameter.key() != p.key()) continue;
-      if (!same_place(s, v, i)) return false;
-    }
-    return true;
+  // Whether the step that reads a parameter may write output v over its memory meanwhile.
+  bool may_overwrite(const Reads& r, ValueId v) const {
+    return std::all_of(r.inputs.begin(), r.inputs.end(),
+                       [&](std::size_t i) { return same_place(lowered_[r.step], v, i); });
   }
 
   // Output v may take the place of input i: allowed by the op, and element for element the same layout.
@@ -152,9 +152,7 @@ class Compiler {
     const Value &in = value(s.in[i]), &out = value(v);
     if (in.dtype != out.dtype || !(in.layout == out.layout)) return false;
     if (s.op->pointwise) return true;
-    const auto o = static_cast<int>(std::find(s.out.begin(), s.out.end(), v) - s.out.begin());
-    return std::find(s.op->inplace.begin(), s.op->inplace.end(), std::pair{o, static_cast<int>(i)}) !=
-           s.op->inplace.end();
+    return s.op->may_share(static_cast<int>(v - s.out[0]), static_cast<int>(i));  // outputs are in sequence
   }
 
   void make_buffers() {

@@ -3,6 +3,7 @@
 // op's name.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <span>
@@ -103,8 +104,18 @@ struct Op {
   bool leaf = false;
   // Too much work to gradient-check twice over: no second derivative, or none offered.
   bool first_order_only = false;
-  // {output, input} pairs that may share memory when the input is not needed afterwards.
+  // {output, input} pairs that may share memory when the input is not needed afterwards. Of an op on a list
+  // of tensors, that has `outs` outputs and `ins` inputs for each of them, the pairs are those of the first.
   std::vector<std::pair<int, int>> inplace = {};
+  struct {
+    int outs = 0, ins = 0;
+  } each = {};
+
+  bool may_share(int out, int in) const {
+    const int item = each.outs > 0 ? out / each.outs : 0;
+    const std::pair pair{out - item * each.outs, in - item * each.ins};
+    return std::find(inplace.begin(), inplace.end(), pair) != inplace.end();
+  }
 };
 
 }  // namespace tg

@@ -13,7 +13,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double largest_scale = 0x1p60;  // where gradients are zero, it would grow for ever
 
 // The gradient of an f32 weight that was used in a half type ends in a cast of it to f32. That is exact, and
-// both sum_squares and adamw compute in f32 whatever they read: they take what was cast, and the cast with
+// both squared_norm and adamw compute in f32 whatever they read: they take what was cast, and the cast with
 // its pass over memory falls away.
 Tensor before_cast(const Tensor& z) {
   const Node& maker = z.graph().node_of(z.id());
@@ -53,12 +53,7 @@ AdamW::Update AdamW::minimize(const Tensor& loss) const {
       loss, weights, loss_scale.defined() ? reshape(cast(loss_scale, loss.dtype()), loss.shape()) : Tensor());
   for (Tensor& z_w : z) z_w = before_cast(z_w);
 
-  Tensor squares;
-  for (const Tensor& z_w : z) {
-    const Tensor own = sum_squares(z_w);
-    squares = squares.defined() ? squares + own : own;
-  }
-  Tensor norm = sqrt(squares);
+  Tensor norm = sqrt(squared_norm(z));
   if (loss_scale.defined()) norm = norm / loss_scale;
   const Tensor finite = less(norm, infinity);  // NaN is not
   Tensor factor = options_.clip > 0 ? minimum(options_.clip / norm, 1) : ones_like(norm);
@@ -78,14 +73,19 @@ AdamW::Update AdamW::minimize(const Tensor& loss) const {
   update.skipped = graph.param(skipped_) + skip.to(f32);
   update.assign.push_back({step_, step});
   update.assign.push_back({skipped_, update.skipped});
+  std::vector<AdamWTensors> all;
   for (std::size_t i = 0; i < moments_.size(); ++i) {
     const Moments& p = moments_[i];
     const double decay = p.parameter.shape().size() >= 2 ? options_.weight_decay : 0;
-    const auto [w, m, v] = adamw(weights[i], z[i], graph.param(p.m), graph.param(p.v), update.learning_rate,
-                                 step, scale, {options_.beta1, options_.beta2, options_.eps, decay});
-    update.assign.push_back({p.parameter, w});
-    update.assign.push_back({p.m, m});
-    update.assign.push_back({p.v, v});
+    all.push_back({weights[i], z[i], graph.param(p.m), graph.param(p.v), decay});
+  }
+  const auto after =
+      adamw(all, update.learning_rate, step, scale, {options_.beta1, options_.beta2, options_.eps});
+  for (std::size_t i = 0; i < moments_.size(); ++i) {
+    const auto& [w, m, v] = after[i];
+    update.assign.push_back({moments_[i].parameter, w});
+    update.assign.push_back({moments_[i].m, m});
+    update.assign.push_back({moments_[i].v, v});
   }
   return update;
 }

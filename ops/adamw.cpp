@@ -1,5 +1,5 @@
-// adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch does it. With
-// g scaled, t the number of the step, from 1, η the learning rate and λ the decay:
+// adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch does it, for
+// a list of parameters. With g scaled, t the number of the step, from 1, η the learning rate and λ the decay:
 //   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
 // A scale of 0 skips the step: p, m and v stay what they are, whatever g holds.
@@ -11,36 +11,75 @@ namespace tg {
 
 namespace {
 
-std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs&) {
-  const DType wide = compute_type(in[0].dtype);
-  for (int i = 0; i < 4; ++i) {
-    detail::want_float(in[i].dtype);
-    if (in[i].shape() != in[0].shape()) throw ShapeError("p, g, m and v differ in shape");
-    if (in[i].dtype == f64 && wide != f64) throw DTypeError("f64 operands with another p");
-  }
-  for (int i = 4; i < 7; ++i)
-    if (numel(in[i].shape()) != 1) throw ShapeError("learning rate, step and scale must have one element");
+std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
+  const std::size_t count = attrs.as<AdamWAttrs>().weight_decay.size(), scalars = adamw_ins * count;
   std::vector<OutSpec> out;
-  for (int i : {0, 2, 3}) out.push_back({in[i].dtype, row_major(in[0].shape())});
+  out.reserve(adamw_outs * count);
+  for (std::size_t first = 0; first < scalars; first += adamw_ins) {
+    const std::span<const Operand> x = in.subspan(first, adamw_ins);  // p, g, m, v
+    const DType wide = compute_type(x[0].dtype);
+    for (const Operand& o : x) {
+      detail::want_float(o.dtype);
+      if (o.shape() != x[0].shape())
+        throw ShapeError("p, g, m and v differ in shape: " + o.shape().text() + " beside " +
+                         x[0].shape().text());
+      if (o.dtype == f64 && wide != f64) throw DTypeError("f64 operands with another p");
+    }
+    for (int i : {0, 2, 3}) out.push_back({x[i].dtype, row_major(x[0].shape())});
+  }
+  for (const Operand& o : in.subspan(scalars))
+    if (numel(o.shape()) != 1) throw ShapeError("learning rate, step and scale must have one element");
   return out;
 }
 
 // Scalars in f64, then rounded: 1 - βᵗ loses too many digits in f32.
 Tensors decompose_adamw(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AdamWAttrs>();
-  const DType dtype = in[0].dtype(), wide = compute_type(dtype);
-  const auto scalar = [](const Tensor& t) { return cast(reshape(t, {}), f64); };
-  const Tensor rate = scalar(in[4]), t = scalar(in[5]);
-  const Tensor g = cast(in[1], wide) * cast(scalar(in[6]), wide);
-  const Tensor m = a.beta1 * cast(in[2], wide) + (1 - a.beta1) * g;
-  const Tensor v = a.beta2 * cast(in[3], wide) + (1 - a.beta2) * g * g;
-  const Tensor keep = cast(1 - rate * a.weight_decay, wide);
-  const Tensor pace = cast(rate / (1 - pow(a.beta1, t)), wide);
-  const Tensor correction = cast(rsqrt(1 - pow(a.beta2, t)), wide);
-  const Tensor p = keep * cast(in[0], wide) - pace * m / (sqrt(v) * correction + a.eps);
-  const Tensor taken = not_equal(scalar(in[6]), 0);
-  return {where(taken, cast(p, dtype), in[0]), where(taken, cast(m, in[2].dtype()), in[2]),
-          where(taken, cast(v, in[3].dtype()), in[3])};
+  const std::size_t scalars = adamw_ins * a.weight_decay.size();
+  const auto scalar = [&](std::size_t i) { return cast(reshape(in[scalars + i], {}), f64); };
+  const Tensor rate = scalar(0), t = scalar(1), scale = scalar(2), taken = not_equal(scale, 0);
+  Tensors out;
+  for (std::size_t i = 0; i < a.weight_decay.size(); ++i) {
+    const std::span<const Tensor> x = in.subspan(adamw_ins * i, adamw_ins);  // p, g, m, v
+    const DType dtype = x[0].dtype(), wide = compute_type(dtype);
+    const Tensor g = cast(x[1], wide) * cast(scale, wide);
+    const Tensor m = a.beta1 * cast(x[2], wide) + (1 - a.beta1) * g;
+    const Tensor v = a.beta2 * cast(x[3], wide) + (1 - a.beta2) * g * g;
+    const Tensor keep = cast(1 - rate * a.weight_decay[i], wide);
+    const Tensor pace = cast(rate / (1 - pow(a.beta1, t)), wide);
+    const Tensor correction = cast(rsqrt(1 - pow(a.beta2, t)), wide);
+    const Tensor p = keep * cast(x[0], wide) - pace * m / (sqrt(v) * correction + a.eps);
+    out.push_back(where(taken, cast(p, dtype), x[0]));
+    out.push_back(where(taken, cast(m, x[2].dtype()), x[2]));
+    out.push_back(where(taken, cast(v, x[3].dtype()), x[3]));
+  }
+  return out;
+}
+
+std::vector<Sample> samples() {
+  const Fill positive{Fill::uniform, 0.1, 1}, steps{Fill::index, 1, 9};
+  const auto moments = [&](const Shape& s) { return std::vector<SampleInput>{{s}, {s}, {s}, {s, positive}}; };
+  std::vector<SampleInput> single = moments({3, 5}), list;
+  single.push_back({{}, steps, i64});
+  for (const Shape& s : {Shape{3, 5}, Shape{}, Shape{0, 2}, Shape{7}, Shape{2, 3, 4}})
+    for (const SampleInput& x : moments(s)) list.push_back(x);
+  list.push_back({{}, steps, i64});
+  const auto step = [](double scale) {
+    return [scale](std::span<const Tensor> x) {
+      const auto [p, m, v] = adamw(x[0], x[1], x[2], x[3], 0.01, x[4], scale);
+      return Tensors{p, m, v};
+    };
+  };
+  const auto step_all = [](std::span<const Tensor> x) {
+    std::vector<AdamWTensors> all;
+    for (std::size_t i = 0; i + adamw_ins < x.size(); i += adamw_ins)
+      all.push_back({x[i], x[i + 1], x[i + 2], x[i + 3], 0.01 * static_cast<double>(i)});
+    Tensors out;
+    for (const auto& updated : adamw(all, 0.01, x.back(), 0.5))
+      out.insert(out.end(), updated.begin(), updated.end());
+    return out;
+  };
+  return {{"2d", single, step(0.5)}, {"skipped", single, step(0)}, {"list", list, step_all}};
 }
 
 }  // namespace
@@ -49,32 +88,41 @@ const Op adamw_op{.name = "adamw",
                   .infer = infer,
                   .not_differentiable = "it is an optimizer's update",
                   .decompose = decompose_adamw,
-                  .samples = []() -> std::vector<Sample> {
-                    const Fill positive{Fill::uniform, 0.1, 1};
-                    const std::vector<SampleInput> inputs = {
-                        {{3, 5}}, {{3, 5}}, {{3, 5}}, {{3, 5}, positive}, {{}, {Fill::index, 1, 9}, i64}};
-                    const auto step = [](double scale) {
-                      return [scale](std::span<const Tensor> x) {
-                        const auto [p, m, v] = adamw(x[0], x[1], x[2], x[3], 0.01, x[4], scale);
-                        return Tensors{p, m, v};
-                      };
-                    };
-                    return {{"2d", inputs, step(0.5)}, {"skipped", inputs, step(0)}};
+                  .samples = samples,
+                  .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
+                    double elements = 0;
+                    for (const Operand& o : out)
+                      elements += static_cast<double>(o.layout.numel()) / adamw_outs;
+                    return {.flops = 15 * elements};
                   },
-                  .cost = [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) -> Cost {
-                    return {.flops = 15 * static_cast<double>(in[0].layout.numel())};
-                  },
-                  .inplace = {{0, 0}, {1, 2}, {2, 3}}};
+                  .inplace = {{0, 0}, {1, 2}, {2, 3}},
+                  .each = {adamw_outs, adamw_ins}};
+
+std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, In learning_rate, In step,
+                                         In scale, const AdamWOptions& o) {
+  const std::source_location where = learning_rate.where();
+  if (all.empty()) throw Error("[adamw] there are no parameters " + at_line(where));
+  Graph& graph = all[0].p.graph();
+  AdamWAttrs attrs{o.beta1, o.beta2, o.eps, {}};
+  Tensors in;
+  for (const AdamWTensors& x : all) {
+    in.insert(in.end(), {x.p, x.g, x.m, x.v});
+    attrs.weight_decay.push_back(x.weight_decay);
+  }
+  // Numbers become f64, for p may be of a type that has no room for 0.001.
+  for (const In* x : {&learning_rate, &step, &scale})
+    in.push_back(x->is_number() ? full(graph, {}, x->number(), f64, where) : x->tensor());
+  const Tensors out = graph.record(adamw_op, in, std::move(attrs), where);
+  std::vector<std::array<Tensor, 3>> updated;
+  for (std::size_t i = 0; i < out.size(); i += adamw_outs)
+    updated.push_back({out[i], out[i + 1], out[i + 2]});
+  return updated;
+}
 
 std::array<Tensor, 3> adamw(In p, const Tensor& g, const Tensor& m, const Tensor& v, In learning_rate,
                             In step, In scale, const AdamWOptions& o) {
-  // Numbers become f64, for p may be of a type that has no room for 0.001.
-  const auto scalar = [&](const In& x) {
-    return x.is_number() ? full(p.tensor().graph(), {}, x.number(), f64, p.where()) : x.tensor();
-  };
-  const Tensors out = record_all(adamw_op, {p, g, m, v, scalar(learning_rate), scalar(step), scalar(scale)},
-                                 AdamWAttrs{o.beta1, o.beta2, o.eps, o.weight_decay});
-  return {out[0], out[1], out[2]};
+  const Scope scope(p);
+  return adamw({{p.tensor(), g, m, v, o.weight_decay}}, learning_rate, step, scale, o)[0];
 }
 
 }  // namespace tg

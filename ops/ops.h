@@ -200,6 +200,19 @@ struct AdamWOptions {
 };
 std::array<Tensor, 3> adamw(In p, const Tensor& g, const Tensor& m, const Tensor& v, In learning_rate,
                             In step, In scale = 1, const AdamWOptions& options = {});
+// The same for a list of parameters in one step of the program, each with a decay of its own in the place of
+// the options'.
+struct AdamWTensors {
+  Tensor p, g, m, v;
+  double weight_decay = 0;
+};
+std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, In learning_rate, In step,
+                                         In scale = 1, const AdamWOptions& options = {});
+
+// squared_norm.cpp: Σ x² over all elements of all tensors, which may differ in shape and dtype; [] f32, f64
+// if one of them is.
+Tensor squared_norm(const std::vector<Tensor>& xs,
+                    std::source_location where = std::source_location::current());
 
 // matmul.cpp: over the last two axes; leading axes broadcast, and any strides go in without a copy. A vector
 // a is a row, a vector b a column, and that axis is not in the result (as in PyTorch). Row-major result.
@@ -230,7 +243,7 @@ Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int6
   X(cross_entropy) X(cross_entropy_backward) \
   X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) \
+  X(adamw) X(squared_norm) \
   X(matmul) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
 // clang-format on

@@ -1,4 +1,7 @@
-// adamw against the published formula, over several steps, in place and from any memory layout.
+// adamw against the published formula, over several steps, in place and from any memory layout, alone and in
+// lists; squared_norm.
+#include <deque>
+
 #include "tests/op_testing.h"
 
 namespace {
@@ -79,6 +82,109 @@ TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
       for (std::size_t i = 0; i < 3; ++i)
         EXPECT_TRUE(close(doubles(r[i]), doubles(r[i + 3]), 4 * rounding(i == 0 ? dtype : m.tensor.dtype())));
     }
+}
+
+// Parameters of several shapes and types, one of them longer than what a thread takes at a time; gradients of
+// narrower types and from other memory layouts.
+struct List {
+  Graph g;
+  std::deque<Array> held;  // what feeds point to
+  std::vector<Feed> feeds;
+  std::vector<AdamWTensors> all;
+
+  List() {
+    std::uint64_t seed = 1;
+    const auto add = [&](const Shape& s, DType p, DType z, View view = View::contiguous) {
+      const Given in[] = {given(g, s, p, View::contiguous, seed), given(g, s, z, view, seed + 1),
+                          given(g, s, p, View::contiguous, seed + 2),
+                          given(g, s, p, View::contiguous, seed + 3, 0, 1)};
+      for (const Given& x : in) held.push_back(x.array), feeds.push_back({x.input, held.back()});
+      all.push_back(
+          {in[0].tensor, in[1].tensor, in[2].tensor, in[3].tensor, 0.01 * static_cast<double>(seed)});
+      seed += 4;
+    };
+    add({5, 33}, f32, f32), add({}, f32, f32), add({0, 3}, f32, f32);
+    add({130, 157}, f32, bf16), add({77}, f32, f16), add({9, 31}, f32, f32, View::transposed);
+    add({64}, bf16, bf16), add({12, 4}, f32, bf16, View::sliced), add({3, 7}, f64, f64);
+  }
+};
+
+TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
+  List list;
+  const AdamWOptions options{.beta2 = 0.95};
+  const auto together = adamw(list.all, 0.01, 3, 0.5, options);
+  std::vector<Tensor> fetch;
+  for (const auto& updated : together) fetch.insert(fetch.end(), updated.begin(), updated.end());
+  const std::size_t count = fetch.size();
+  for (const AdamWTensors& x : list.all) {
+    AdamWOptions own = options;
+    own.weight_decay = x.weight_decay;
+    for (const Tensor& t : adamw(x.p, x.g, x.m, x.v, 0.01, 3, 0.5, own)) fetch.push_back(t);
+  }
+  const auto r = run_checked(fetch, list.feeds);
+  for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(r[i].same_bits(r[count + i])) << "result " << i;
+}
+
+TEST(AdamW, UpdatesAListInPlace) {
+  Graph g;
+  const Tensor rate = g.input("rate", {}), t = g.input("t", {}, i64);
+  std::vector<Parameter> parameters;
+  std::vector<AdamWTensors> all;
+  for (const Shape& s : {Shape{64, 64}, Shape{64}, Shape{3, 5}}) {
+    for (const char* name : {"p", "m", "v"}) parameters.emplace_back(name, Array(s, f32));
+    const std::size_t n = parameters.size();
+    all.push_back({g.param(parameters[n - 3]), g.input("z", s), g.param(parameters[n - 2]),
+                   g.param(parameters[n - 1]), 0.1});
+  }
+  std::vector<Assign> assign;
+  const auto after = adamw(all, rate, t, rate);
+  for (std::size_t i = 0; i < parameters.size(); ++i) assign.push_back({parameters[i], after[i / 3][i % 3]});
+  const Program program = compile(g, {}, {.assign = assign});
+  EXPECT_EQ(program.memory().arena, 0u);
+  EXPECT_EQ(program.steps().size(), 1u);
+  // What another parameter of the list reads must be kept until it has been read: one copy more.
+  all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
+  const auto crossed = adamw(all, rate, t, rate);
+  for (std::size_t i = 0; i < parameters.size(); ++i) assign[i].value = crossed[i / 3][i % 3];
+  EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
+}
+
+TEST(AdamW, NamesTheParameterThatDoesNotFit) {
+  Graph g;
+  const Tensor p = g.input("p", {3}), q = g.input("q", {4});
+  try {
+    adamw({{p, p, p, p}, {q, p, q, q}}, 0.1, 1);
+    FAIL() << "nothing thrown";
+  } catch (const ShapeError& e) {
+    EXPECT_NE(std::string(e.what()).find("[3] beside [4]"), std::string::npos) << e.what();
+  }
+  EXPECT_THROW(adamw({}, g.input("rate", {}), 1), Error);
+}
+
+TEST(SquaredNorm, IsTheSumOfAllSquares) {
+  List list;
+  std::vector<Tensor> xs;
+  double want = 0;
+  for (std::size_t i = 1; i < list.feeds.size(); i += 4) xs.push_back(list.all[i / 4].g);
+  const Tensor together = squared_norm(xs);
+  EXPECT_EQ(together.dtype(), f64);
+  std::vector<Tensor> fetch{together};
+  for (const Tensor& x : xs) fetch.push_back(sum_squares(cast(x, f64)));
+  const auto r = run_checked(fetch, list.feeds);
+  for (std::size_t i = 1; i < r.size(); ++i) want += r[i].at(0);
+  EXPECT_NEAR(r[0].at(0), want, 1e-13 * want);
+  xs.pop_back();  // the only one in f64
+  EXPECT_EQ(squared_norm(xs).dtype(), f32);
+  EXPECT_NEAR(run_checked({squared_norm(xs)}, list.feeds)[0].at(0), want - r.back().at(0), 1e-6 * want);
+}
+
+TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
+  Graph g;
+  const std::int64_t n = (1 << 22) + 3;
+  const Tensor x = g.input("x", {n});
+  Array ones({n}, f32);
+  for (std::int64_t i = 0; i < n; ++i) ones.data<float>()[i] = 1;
+  EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
 }
 
 TEST(AdamW, HasNoGradientAndSaysSo) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/cuda/check.h"
+#include "backends/cuda/epilogue.h"
 #include "core/error.h"
 #include "core/graph.h"
 
@@ -15,13 +16,18 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
                                cudaStream_t stream, Staging& staging)
     : gpu_(gpu), stream_(stream), staging_(staging), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
-  for (const Step& s : steps) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& s = steps[i];
     Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32}, nullptr};
+    bool epilogue = false;  // does the next step's work
     std::string why = "no CUDA kernel for op '" + s.op->name + "'";
     try {
       if (!t.kernel && s.op->host) {
         t.kernel = &host_kernel;
         t.plan = plan_host(s, thrown_);
+      } else if (i + 1 < steps.size() && is_gelu_of(s, steps[i + 1]) &&
+                 (t.plan = plan_with_gelu(t.call, steps[i + 1].out[0]))) {
+        epilogue = true;
       } else if (t.kernel && t.kernel->plan) {
         t.plan = t.kernel->plan(t.call);
       }
@@ -33,6 +39,8 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     t.call.plan = t.plan.get();
     if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
     tasks_.push_back(std::move(t));
+    if (!epilogue) continue;
+    tasks_.push_back({nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false}, nullptr});
   }
 }
 
@@ -45,6 +53,7 @@ CudaExecutable::~CudaExecutable() {
 
 void CudaExecutable::enqueue(std::size_t step) {
   const Task& t = tasks_[step];
+  if (!t.kernel) return;
   t.kernel->launch({stream_, gpu_, memory_.workspace, {fault(), static_cast<int>(step)}}, t.call);
   if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess)
     fail(status, steps_[step].name + " " + at_line(steps_[step].where));

@@ -34,7 +34,7 @@ class CudaExecutable final : public Executable {
 
  private:
   struct Task {
-    const Kernel* kernel;
+    const Kernel* kernel;  // null where the task before it does the step's work
     Call call;
     std::shared_ptr<const void> plan;
   };

@@ -1,5 +1,5 @@
-// matmul: C = A·B, or A·B + D, by cuBLASLt. It counts columns first, so it is given Cᵀ = Bᵀ·Aᵀ; a transposed
-// operand is a flag, a broadcast one a batch stride of 0.
+// matmul: C = A·B, or A·B + D, and gelu_tanh of that where it is asked for, by cuBLASLt. It counts columns
+// first, so it is given Cᵀ = Bᵀ·Aᵀ; a transposed operand is a flag, a broadcast one a batch stride of 0.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/kernels.h"
 #include "backends/cuda/matmul.h"
 #include "core/error.h"
@@ -100,8 +101,10 @@ void merge_batch(Product& p) {
 
 struct Plan {
   Product product;
-  bool own = false;   // by the kernel for any strides
-  bool bias = false;  // D is one row for all
+  bool own = false;           // by the kernel for any strides
+  bool bias = false;          // D is one row for all
+  std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
+  bool keeps = false;         // beside it, the result itself is wanted
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
@@ -152,7 +155,8 @@ std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
   for (std::int64_t n : {x.m, x.n, x.k, static_cast<std::int64_t>(p.bias), static_cast<std::int64_t>(x.has_d),
-                         static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.out[0].dtype)})
+                         static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.out[0].dtype),
+                         static_cast<std::int64_t>(p.gelu ? 1 + p.keeps : 0)})
     h.add(static_cast<std::uint64_t>(n));
   for (const View* v : {&x.a, &x.b, &x.c, &x.d}) {
     if (v == &x.d && !x.has_d) continue;
@@ -167,29 +171,44 @@ std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
   return h.digest();
 }
 
+template <class T>
+void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
+  check_lt(cublasLtMatmulDescSetAttribute(p.desc, what, &value, sizeof value), "a product");
+}
+
 // The fastest of the algorithms found, by timing each on the operands' own memory, with an output of its own;
-// or the one that was chosen before.
-void choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
+// or the one that was chosen before. False if none of them was seen to run.
+bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
             const std::array<std::uint64_t, 2>& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
     p.algo = r.algo, p.workspace = r.workspaceSize;
   };
   take(found[0]);
-  if (found.size() == 1) return;
+  if (!call.out[0].data) {  // planned without memory: room for whichever is chosen later
+    for (const auto& r : found) p.workspace = std::max(p.workspace, r.workspaceSize);
+    return true;
+  }
+  if (found.size() == 1 && !p.gelu) return true;
   if (const auto known = known_algorithm(key, call.gpu)) {
     for (const auto& r : found)
-      if (std::memcmp(&r.algo, &*known, sizeof r.algo) == 0) return take(r);
+      if (std::memcmp(&r.algo, &*known, sizeof r.algo) == 0) {
+        take(r);
+        return true;
+      }
   }
   void *out = nullptr, *workspace = nullptr;
   cudaStream_t stream = nullptr;
   cudaEvent_t start = nullptr, end = nullptr;
   const Layout& l = call.out[0].layout;
   const DType t = call.out[0].dtype;
-  if (cudaMalloc(&out, static_cast<std::size_t>(l.extent()) * size_of(t)) == cudaSuccess &&
+  const std::size_t bytes = (static_cast<std::size_t>(l.extent()) * size_of(t) + 255) / 256 * 256;
+  bool ran = false;
+  if (cudaMalloc(&out, bytes * (p.keeps ? 2 : 1)) == cudaSuccess &&
       cudaMalloc(&workspace, most_workspace) == cudaSuccess) {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
     check(cudaEventCreate(&start), "an event");
     check(cudaEventCreate(&end), "an event");
+    if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<std::byte*>(out) + bytes);
     float best = std::numeric_limits<float>::infinity();
     for (const auto& r : found) {
       const auto run = [&] {
@@ -204,10 +223,11 @@ void choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
         float ms = 0;
         if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, start, end) != cudaSuccess)
           break;
-        if (ms < best) best = ms, take(r);
+        if (ms < best) best = ms, ran = true, take(r);
       }
     }
-    keep_algorithm(key, call.gpu, p.algo);
+    if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
+    if (ran) keep_algorithm(key, call.gpu, p.algo);
   }
   if (start) cudaEventDestroy(start);
   if (end) cudaEventDestroy(end);
@@ -215,9 +235,27 @@ void choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
   cudaFree(out);
   cudaFree(workspace);
   cudaGetLastError();
+  return ran;
 }
 
-std::shared_ptr<const void> plan(const Call& call) {
+// What the product does with a result on its way to memory. A kept result has to have rows of whole 8s.
+void set_epilogue(Plan& p, const Call& call) {
+  if (p.bias) {
+    set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.out[0].dtype));
+    set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(call.in[2].data));
+  }
+  if (p.keeps) {
+    set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
+    set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.product.n);
+  }
+  set(p, CUBLASLT_MATMUL_DESC_EPILOGUE,
+      p.keeps  ? p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX
+      : p.gelu ? p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU
+      : p.bias ? CUBLASLT_EPILOGUE_BIAS
+               : CUBLASLT_EPILOGUE_DEFAULT);
+}
+
+std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   const auto made = std::make_shared<Plan>();
   Plan& p = *made;
   Product& x = p.product;
@@ -235,16 +273,10 @@ std::shared_ptr<const void> plan(const Call& call) {
                                       : t == f32 && call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                               : CUBLAS_COMPUTE_32F;
   check_lt(cublasLtMatmulDescCreate(&p.desc, compute, t == f64 ? CUDA_R_64F : CUDA_R_32F), "a product");
-  const auto set = [&](cublasLtMatmulDescAttributes_t what, const auto& value) {
-    check_lt(cublasLtMatmulDescSetAttribute(p.desc, what, &value, sizeof value), "a product");
-  };
-  set(CUBLASLT_MATMUL_DESC_TRANSA, x.b.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
-  set(CUBLASLT_MATMUL_DESC_TRANSB, x.a.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
-  if (p.bias) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(t));
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(call.in[2].data));
-  }
+  set(p, CUBLASLT_MATMUL_DESC_TRANSA, x.b.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
+  set(p, CUBLASLT_MATMUL_DESC_TRANSB, x.a.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
+  p.gelu = gelu, p.keeps = gelu && gelu != call.out[0].data;
+  set_epilogue(p, call);
   p.b = layout_of(t, x, x.b), p.a = layout_of(t, x, x.a), p.c = layout_of(t, x, x.c);
   p.d = layout_of(t, x, x.has_d && !p.bias ? x.d : x.c);
 
@@ -252,15 +284,15 @@ std::shared_ptr<const void> plan(const Call& call) {
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
-  const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const Arg& arg) {
+  const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data) {
     std::uint32_t bytes = 256;
-    while (reinterpret_cast<std::uintptr_t>(arg.data) % bytes != 0) bytes /= 2;
+    while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;
     cublasLtMatmulPreferenceSetAttribute(preference, what, &bytes, sizeof bytes);
   };
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.in[1]);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.in[0]);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, x.has_d && !p.bias ? call.in[2] : call.out[0]);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, call.out[0]);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.in[1].data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.in[0].data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (x.has_d && !p.bias ? call.in[2] : call.out[0]).data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, gelu ? gelu : call.out[0].data);
   cublasLtMatmulHeuristicResult_t found[candidates];
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), p.desc, p.b, p.a, p.d, p.c,
@@ -270,8 +302,13 @@ std::shared_ptr<const void> plan(const Call& call) {
     p.own = true;  // a shape or alignment that cuBLASLt has no kernel for
     return made;
   }
-  choose(p, call, std::span(found, static_cast<std::size_t>(count)), key_of(p, call));
+  if (!choose(p, call, std::span(found, static_cast<std::size_t>(count)), key_of(p, call)) && gelu)
+    p.own = true;
   return made;
+}
+
+std::shared_ptr<const void> plan(const Call& call) {
+  return make_plan(call, nullptr);
 }
 
 std::size_t workspace(const Call& c) {
@@ -294,7 +331,7 @@ void launch(const Stream& s, const Call& call) {
         offset += rest % x.batch[a] * v.batch[a];
       return arg.data + offset * size;
     };
-    std::byte* c = at(call.out[0], x.c);
+    std::byte* c = p.gelu ? p.gelu : at(call.out[0], x.c);
     const std::byte* d = adds ? at(call.in[2], x.d) : c;
     check_lt(
         cublasLtMatmul(handle(), p.desc, one(t), at(call.in[1], x.b), p.b, at(call.in[0], x.a), p.a,
@@ -306,5 +343,23 @@ void launch(const Stream& s, const Call& call) {
 }  // namespace
 
 const Kernel matmul_kernel{&launch, &workspace, &plan};
+
+std::shared_ptr<const void> plan_with_gelu(const Call& call, const Arg& gelu) {
+  const Product x = product_of(call);
+  const DType t = call.out[0].dtype;
+  if ((t != bf16 && t != f16) || x.n % 8 != 0 || call.out[0].layout.rank() != 2) return nullptr;
+  if (x.has_d && (x.d.matrix.row != 0 || x.d.matrix.col != 1)) return nullptr;
+  // What the product reads must still be there when gelu is written.
+  const auto range = [](const Arg& a) {
+    return std::pair{a.data, a.data + a.layout.extent() * static_cast<std::int64_t>(size_of(a.dtype))};
+  };
+  const auto [begin, end] = range(gelu);
+  for (const Arg& in : call.in)
+    if (const auto [first, last] = range(in); first < end && begin < last) return nullptr;
+  if (const auto [first, last] = range(call.out[0]); gelu.data != first && first < end && begin < last)
+    return nullptr;
+  const std::shared_ptr<Plan> p = make_plan(call, gelu.data);
+  return p->own ? nullptr : p;
+}
 
 }  // namespace tg::cuda

@@ -16,7 +16,7 @@
   X(cross_entropy) X(cross_entropy_backward) \
   X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) \
+  X(adamw) X(squared_norm) \
   X(matmul) \
   X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
 // clang-format on

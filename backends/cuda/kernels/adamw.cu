@@ -1,33 +1,53 @@
-// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v.
+// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters, in one launch (and another
+// for those in f64).
 #include "ops/adamw.h"
 
-#include "backends/cuda/kernels/any.cuh"
+#include "backends/cuda/kernels/tensor_list.cuh"
 
 namespace tg::cuda {
 
 namespace {
 
-struct Operand {
-  void* data;
-  DType type;
-  Strides at;
-  bool linear;  // in one piece, row-major
+// How a parameter's elements are read: one by one, or in packs, p, m and v being of one type, g of one too.
+enum class Read : int { any, f32, f32_bf16, f32_f16, bf16 };
 
-  Operand() = default;
-  explicit Operand(const Arg& a)
-      : data(a.data), type(a.dtype), at(a.layout), linear(a.layout.is_contiguous()) {}
-  __device__ __forceinline__ i64 offset(i64 i) const {
-    if (linear) return i;
-    return i < (1ll << 31) ? at.offset(static_cast<unsigned>(i)) : at.offset(i);
+struct Tensors {
+  ListOperand p, g, m, v;
+  void *new_p, *new_m, *new_v;
+  double weight_decay;
+  i64 count;
+  Read read;
+
+  Tensors(const Arg* in, const Arg* out, double weight_decay)
+      : p(in[0]),
+        g(in[1]),
+        m(in[2]),
+        v(in[3]),
+        new_p(out[0].data),
+        new_m(out[1].data),
+        new_v(out[2].data),
+        weight_decay(weight_decay),
+        count(in[0].layout.numel()),
+        read(Read::any) {
+    bool packs = p.type == m.type && p.type == v.type;
+    for (const ListOperand* o : {&p, &g, &m, &v}) packs = packs && o->takes_packs(4);
+    for (const void* result : {new_p, new_m, new_v})
+      packs = packs && reinterpret_cast<std::uintptr_t>(result) % (4 * size_of(p.type)) == 0;
+    if (!packs) return;
+    if (p.type == DType::f32)
+      read = g.type == DType::f32    ? Read::f32
+             : g.type == DType::bf16 ? Read::f32_bf16
+             : g.type == DType::f16  ? Read::f32_f16
+                                     : Read::any;
+    else if (p.type == DType::bf16 && g.type == DType::bf16)
+      read = Read::bf16;
   }
 };
 
-struct Step {
-  Operand p, g, m, v, new_p, new_m, new_v;
+struct Scalars {
   const void *rate, *t, *scale;
   DType rate_type, t_type, scale_type;
-  double beta1, beta2, eps, weight_decay;
-  i64 count;
+  double beta1, beta2, eps;
 };
 
 __device__ __forceinline__ double scalar(const void* data, DType type) {
@@ -37,22 +57,24 @@ __device__ __forceinline__ double scalar(const void* data, DType type) {
 // What is the same for all elements: computed in f64 by one thread, then rounded.
 template <class C>
 struct Factors {
-  C scale, keep, pace, correction, b1, b2, c1, c2, eps;
+  double rate;
+  C scale, pace, correction, b1, b2, c1, c2, eps;
   bool taken;
 
-  __device__ void make(const Step& a) {
-    const double rate = scalar(a.rate, a.rate_type), t = scalar(a.t, a.t_type),
-                 factor = scalar(a.scale, a.scale_type);
+  __device__ void make(const Scalars& a) {
+    const double t = scalar(a.t, a.t_type), factor = scalar(a.scale, a.scale_type);
+    rate = scalar(a.rate, a.rate_type);
     taken = factor != 0;
-    scale = static_cast<C>(factor), keep = static_cast<C>(1 - rate * a.weight_decay);
+    scale = static_cast<C>(factor);
     pace = static_cast<C>(rate / (1 - pow(a.beta1, t)));
     correction = static_cast<C>(1 / sqrt(1 - pow(a.beta2, t)));
     b1 = static_cast<C>(a.beta1), c1 = static_cast<C>(1 - a.beta1);
     b2 = static_cast<C>(a.beta2), c2 = static_cast<C>(1 - a.beta2);
     eps = static_cast<C>(a.eps);
   }
-  // m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,  p' = (1 - ηλ)·p - pace·m'/(√v'·correction + eps)
-  __device__ __forceinline__ void step(C& p, C g, C& m, C& v) const {
+  // m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,  p' = keep·p - pace·m'/(√v'·correction + eps),
+  // keep = 1 - ηλ
+  __device__ __forceinline__ void step(C keep, C& p, C g, C& m, C& v) const {
     if (!taken) return;
     g *= scale;
     m = b1 * m + c1 * g;
@@ -61,82 +83,115 @@ struct Factors {
   }
 };
 
-constexpr int block = 256;
-
 template <class C>
-__global__ void __launch_bounds__(block) update(const __grid_constant__ Step a, Faults faults) {
-  __shared__ Factors<C> f;
-  if (faults.any()) return;
-  if (threadIdx.x == 0) f.make(a);
-  __syncthreads();
-  for (i64 i = i64(blockIdx.x) * block + threadIdx.x; i < a.count; i += i64(gridDim.x) * block) {
+__device__ void update_each(const Factors<C>& f, C keep, const Tensors& a, i64 begin, i64 end) {
+  for (i64 i = begin + threadIdx.x; i < end; i += list_block) {
     C p = load_as<C>(a.p.data, a.p.type, a.p.offset(i)), m = load_as<C>(a.m.data, a.m.type, a.m.offset(i)),
       v = load_as<C>(a.v.data, a.v.type, a.v.offset(i));
-    f.step(p, load_as<C>(a.g.data, a.g.type, a.g.offset(i)), m, v);
-    store_as(a.new_p.data, a.new_p.type, a.new_p.offset(i), p);
-    store_as(a.new_m.data, a.new_m.type, a.new_m.offset(i), m);
-    store_as(a.new_v.data, a.new_v.type, a.new_v.offset(i), v);
+    f.step(keep, p, load_as<C>(a.g.data, a.g.type, a.g.offset(i)), m, v);
+    store_as(a.new_p, a.p.type, i, p);
+    store_as(a.new_m, a.m.type, i, m);
+    store_as(a.new_v, a.v.type, i, v);
   }
 }
 
-// Everything in one piece, p, m and v of type P and g of G: four neighbours at a time.
+// p, m and v of type P and g of G, four neighbours at a time; what is left over at the end, one by one.
 template <class P, class G>
-__global__ void __launch_bounds__(block) update_packs(const __grid_constant__ Step a, Faults faults) {
-  __shared__ Factors<float> f;
-  if (faults.any()) return;
-  if (threadIdx.x == 0) f.make(a);
-  __syncthreads();
-  for (i64 i = i64(blockIdx.x) * block + threadIdx.x; i < a.count / 4; i += i64(gridDim.x) * block) {
+__device__ __forceinline__ void update_packs(const Factors<float>& f, float keep, const Tensors& a, i64 begin,
+                                             i64 end) {
+  const i64 packs = end / 4;
+#pragma unroll 2
+  for (i64 i = begin / 4 + threadIdx.x; i < packs; i += list_block) {
     auto p = static_cast<const Pack<P, 4>*>(a.p.data)[i], m = static_cast<const Pack<P, 4>*>(a.m.data)[i],
          v = static_cast<const Pack<P, 4>*>(a.v.data)[i];
     const auto g = static_cast<const Pack<G, 4>*>(a.g.data)[i];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       float pe = widen(p.at[e]), me = widen(m.at[e]), ve = widen(v.at[e]);
-      f.step(pe, widen(g.at[e]), me, ve);
+      f.step(keep, pe, widen(g.at[e]), me, ve);
       p.at[e] = narrow<P>(pe), m.at[e] = narrow<P>(me), v.at[e] = narrow<P>(ve);
     }
-    static_cast<Pack<P, 4>*>(a.new_p.data)[i] = p;
-    static_cast<Pack<P, 4>*>(a.new_m.data)[i] = m;
-    static_cast<Pack<P, 4>*>(a.new_v.data)[i] = v;
+    static_cast<Pack<P, 4>*>(a.new_p)[i] = p;
+    static_cast<Pack<P, 4>*>(a.new_m)[i] = m;
+    static_cast<Pack<P, 4>*>(a.new_v)[i] = v;
+  }
+  update_each(f, keep, a, packs * 4, end);
+}
+
+// Rows of the tables: `chunks` are the launch's own.
+template <class C>
+__global__ void __launch_bounds__(list_block) update(const Tensors* tensors, const Chunk* chunks, int count,
+                                                     const __grid_constant__ Scalars scalars, Faults faults) {
+  __shared__ Factors<C> f;
+  if (faults.any()) return;
+  if (threadIdx.x == 0) f.make(scalars);
+  __syncthreads();
+  for (int c = blockIdx.x; c < count; c += gridDim.x) {
+    const Tensors& a = tensors[chunks[c].tensor];
+    const i64 begin = chunks[c].number * list_chunk;
+    const i64 end = begin + list_chunk < a.count ? begin + list_chunk : a.count;
+    const C keep = static_cast<C>(1 - f.rate * a.weight_decay);
+    if constexpr (std::is_same_v<C, float>) {
+      switch (a.read) {
+        case Read::f32:
+          update_packs<float, float>(f, keep, a, begin, end);
+          continue;
+        case Read::f32_bf16:
+          update_packs<float, __nv_bfloat16>(f, keep, a, begin, end);
+          continue;
+        case Read::f32_f16:
+          update_packs<float, __half>(f, keep, a, begin, end);
+          continue;
+        case Read::bf16:
+          update_packs<__nv_bfloat16, __nv_bfloat16>(f, keep, a, begin, end);
+          continue;
+        default:
+          break;
+      }
+    }
+    update_each(f, keep, a, begin, end);
   }
 }
 
-bool takes_packs(const Step& a) {
-  bool fits = a.count % 4 == 0 && a.p.type == a.m.type && a.p.type == a.v.type;
-  for (const Operand* o : {&a.p, &a.g, &a.m, &a.v, &a.new_p, &a.new_m, &a.new_v})
-    fits = fits && o->linear && reinterpret_cast<std::uintptr_t>(o->data) % 16 == 0;
-  return fits;
+struct Plan {
+  std::shared_ptr<const Tensors> tensors;
+  std::shared_ptr<const Chunk> chunks;  // those computed in f32, then those in f64
+  std::size_t single = 0, wide = 0;     // their numbers
+};
+
+std::shared_ptr<const void> plan(const Call& c) {
+  const auto& attrs = c.attrs->as<AdamWAttrs>();
+  std::vector<Tensors> tensors;
+  std::vector<Chunk> single, wide;
+  for (std::size_t i = 0; i < attrs.weight_decay.size(); ++i) {
+    const Arg *in = &c.in[i * adamw_ins], *out = &c.out[i * adamw_outs];
+    tensors.emplace_back(in, out, attrs.weight_decay[i]);
+    add_chunks(in->dtype == DType::f64 ? wide : single, i, tensors[i].count);
+  }
+  auto p = std::make_shared<Plan>();
+  p->single = single.size(), p->wide = wide.size();
+  single.insert(single.end(), wide.begin(), wide.end());
+  p->tensors = on_device(tensors);
+  p->chunks = on_device(single);
+  return p;
 }
 
 void launch(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
-  Step a;
-  a.p = Operand(c.in[0]), a.g = Operand(c.in[1]), a.m = Operand(c.in[2]), a.v = Operand(c.in[3]);
-  a.new_p = Operand(c.out[0]), a.new_m = Operand(c.out[1]), a.new_v = Operand(c.out[2]);
-  a.rate = c.in[4].data, a.t = c.in[5].data, a.scale = c.in[6].data;
-  a.rate_type = c.in[4].dtype, a.t_type = c.in[5].dtype, a.scale_type = c.in[6].dtype;
-  a.beta1 = attrs.beta1, a.beta2 = attrs.beta2, a.eps = attrs.eps, a.weight_decay = attrs.weight_decay;
-  a.count = c.in[0].layout.numel();
-  if (a.count == 0) return;
-  const auto grid = [&](i64 threads) {
-    return static_cast<unsigned>(std::min<i64>((threads + block - 1) / block, 16ll * s.gpu.processors));
-  };
-  const bool packs = takes_packs(a), single = a.p.type == DType::f32, half = a.p.type == DType::bf16;
-  if (packs && single && a.g.type == DType::f32)
-    launch_kernel(s, {grid(a.count / 4), block}, update_packs<float, float>, a, s.faults);
-  else if (packs && single && a.g.type == DType::bf16)
-    launch_kernel(s, {grid(a.count / 4), block}, update_packs<float, __nv_bfloat16>, a, s.faults);
-  else if (packs && half && a.g.type == DType::bf16)
-    launch_kernel(s, {grid(a.count / 4), block}, update_packs<__nv_bfloat16, __nv_bfloat16>, a, s.faults);
-  else if (a.p.type == DType::f64)
-    launch_kernel(s, {grid(a.count), block}, update<double>, a, s.faults);
-  else
-    launch_kernel(s, {grid(a.count), block}, update<float>, a, s.faults);
+  const auto& p = *static_cast<const Plan*>(c.plan);
+  const Arg* scalars = &c.in[attrs.weight_decay.size() * adamw_ins];
+  const Scalars a{scalars[0].data,  scalars[1].data, scalars[2].data, scalars[0].dtype, scalars[1].dtype,
+                  scalars[2].dtype, attrs.beta1,     attrs.beta2,     attrs.eps};
+  if (p.single > 0)
+    launch_kernel(s, {list_grid(p.single, s.gpu), list_block}, update<float>, p.tensors.get(), p.chunks.get(),
+                  static_cast<int>(p.single), a, s.faults);
+  if (p.wide > 0)
+    launch_kernel(s, {list_grid(p.wide, s.gpu), list_block}, update<double>, p.tensors.get(),
+                  p.chunks.get() + p.single, static_cast<int>(p.wide), a, s.faults);
 }
 
 }  // namespace
 
-const Kernel adamw_kernel{&launch};
+const Kernel adamw_kernel{&launch, nullptr, &plan};
 
 }  // namespace tg::cuda

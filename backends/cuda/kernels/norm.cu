@@ -1,6 +1,6 @@
 // layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp): the mean first, then the mean of
 // squares of what is left, from registers.
-#include "backends/cuda/kernels/norm.cuh"
+#include "backends/cuda/kernels/norm_short.cuh"
 
 namespace tg::cuda {
 
@@ -54,6 +54,67 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
+// Blocks that a multiprocessor has registers for if lanes have so many elements of a row: for each, its
+// value, and the next row's as it is stored.
+template <class S, int slots>
+constexpr int short_blocks() {
+  constexpr int registers = 34 + slots + slots * static_cast<int>(sizeof(S)) / 4;
+  return registers <= 62 ? 4 : registers <= 78 ? 3 : 2;
+}
+
+// The same for short rows, a warp each. A warp asks for its next row before it works on this one.
+template <class S, bool centred, int V, int K>
+__global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
+    normalize_short(const __grid_constant__ Norm a) {
+  using C = compute_t<S>;
+  TG_DYNAMIC_SHARED(shared, 16);
+  const int n = static_cast<int>(a.n);
+  C *weight = reinterpret_cast<C*>(shared), *bias = weight + n;  // [n] each
+  const i64 step = i64(gridDim.x) * short_warps, first = i64(blockIdx.x) * short_warps + threadIdx.x / 32;
+  ShortRow<S, V, K> next;
+  if (first < a.rows) next.load(even_row<S>(a.x, first), n);
+  stage(weight, a.weight, n, C(1));
+  stage(bias, a.bias, n, C(0));
+  __syncthreads();
+  const C part = C(1) / static_cast<C>(n), eps = static_cast<C>(a.eps);
+  for (i64 r = first; r < a.rows; r += step) {
+    ShortRow<S, V, K> row = next;
+    if (r + step < a.rows) next.load(even_row<S>(a.x, r + step), n);
+    C x[K][V], mu = 0, squares = 0;
+    each_of_short<V, K>(n, [&](int k, int e, int) {
+      x[k][e] = widen(row.pack[k].at[e]);
+      if (centred) mu += x[k][e];
+    });
+    if (centred) mu = sum_of_warp(mu) * part;
+    each_of_short<V, K>(n, [&](int k, int e, int) {
+      x[k][e] -= mu;
+      squares += x[k][e] * x[k][e];
+    });
+    const C scale = C(1) / sqrt(sum_of_warp(squares) * part + eps);
+    __syncwarp();  // weight and bias are not to be kept in registers from row to row
+    each_of_short<V, K>(n, [&](int k, int e, int i) {
+      row.pack[k].at[e] = narrow<S>(x[k][e] * scale * weight[i] + bias[i]);
+    });
+    row.store(even_row<S>(a.y, r), n);
+    if (threadIdx.x % 32 > 0) continue;
+    if (centred) static_cast<C*>(a.mean)[r] = mu;
+    static_cast<C*>(a.scale)[r] = scale;
+  }
+}
+
+// True if the rows are short enough, and lie well.
+template <class S, bool centred>
+bool run_short(const Stream& s, const Norm& a) {
+  if (!evenly_spaced(a.x) || !evenly_spaced(a.y)) return false;
+  return with_short<S>(a.n, [&](auto V, auto K) {
+    const i64 blocks = (a.rows + short_warps - 1) / short_warps;
+    const i64 most = short_blocks<S, V * K>() * s.gpu.processors;
+    const auto shared = static_cast<std::size_t>(a.n) * 2 * sizeof(compute_t<S>);
+    launch_kernel(s, {static_cast<unsigned>(std::min(blocks, most)), short_threads, shared},
+                  normalize_short<S, centred, V, K>, a);
+  });
+}
+
 template <bool centred>
 void run(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
@@ -74,6 +135,7 @@ void run(const Stream& s, const Call& c) {
     constexpr int pack = pack_of<S>;
     const bool held = a.n <= norm_slots * most_threads && takes_packs(a.x, a.n, pack, sizeof(S)) &&
                       takes_packs(a.y, a.n, pack, sizeof(S));
+    if (held && run_short<S, centred>(s, a)) return;
     if (held)
       launch_kernel(s, {grid, teams.block}, normalize<S, centred, HeldRow<S, 1, pack, norm_packs<S>>>, a);
     else

@@ -1,6 +1,6 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
 // adds up those it goes through, then a second launch adds up the blocks.
-#include "backends/cuda/kernels/norm.cuh"
+#include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
 
 namespace tg::cuda {
@@ -14,6 +14,15 @@ struct Gradient {
   i64 n, rows;
   bool weight_gradient, bias, across;
 };
+
+// Blocks that a multiprocessor has registers for if lanes have so many elements of a row: for each element,
+// sums of z ⊛ x̂ and of z, x and z as numbers, and the next row's as they are stored.
+constexpr int most_short_blocks = 2;
+template <class S, int slots>
+constexpr int short_blocks() {
+  constexpr int registers = 40 + slots * (4 + static_cast<int>(sizeof(S)) / 2);
+  return registers <= 136 ? most_short_blocks : 1;
+}
 
 // Adds up what the teams of a block hold of `which` sum, in the order of the teams, into the block's partial.
 template <class C, class Row, class T>
@@ -104,11 +113,89 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
   }
 }
 
+// The same for short rows, a warp each. A warp asks for its next row before it works on this one.
+template <class S, bool centred, int V, int K>
+__global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
+    differentiate_short(const __grid_constant__ Gradient a) {
+  using C = compute_t<S>;
+  TG_DYNAMIC_SHARED(shared, 16);
+  const int n = static_cast<int>(a.n), warp = threadIdx.x / 32;
+  C *weight = reinterpret_cast<C*>(shared), *of_warp = weight + n;  // [n] and [warps, n]
+  struct Loaded {
+    ShortRow<S, V, K> x, z;
+    C mu = 0, scale = 0;
+  };
+  const auto load = [&](i64 r) {
+    Loaded l;
+    if (r >= a.rows) return l;
+    l.x.load(even_row<S>(a.x, r), n);
+    l.z.load(even_row<S>(a.z, r), n);
+    l.scale = *even_row<C>(a.scale, r);
+    if (centred) l.mu = *even_row<C>(a.mean, r);
+    return l;
+  };
+  C z_w[K][V] = {}, z_b[K][V] = {};
+  const C part = C(1) / static_cast<C>(n);
+  const i64 step = i64(gridDim.x) * short_warps, first = i64(blockIdx.x) * short_warps + warp;
+  Loaded next = load(first);
+  stage(weight, a.weight, n, C(1));
+  __syncthreads();
+  for (i64 r = first; r < a.rows; r += step) {
+    Loaded row = next;
+    next = load(r + step);
+    __syncwarp();  // weight is not to be kept in registers from row to row
+    const auto hat = [&](int k, int e) { return (widen(row.x.pack[k].at[e]) - row.mu) * row.scale; };
+    const auto z = [&](int k, int e) { return widen(row.z.pack[k].at[e]); };
+    C mean_g = 0, mean_gx = 0;
+    each_of_short<V, K>(n, [&](int k, int e, int i) {
+      const C g = z(k, e) * weight[i];
+      mean_g += g, mean_gx += g * hat(k, e);
+      z_w[k][e] += z(k, e) * hat(k, e), z_b[k][e] += z(k, e);
+    });
+    mean_g = centred ? sum_of_warp(mean_g) * part : C(0);
+    mean_gx = sum_of_warp(mean_gx) * part;
+    each_of_short<V, K>(n, [&](int k, int e, int i) {
+      row.x.pack[k].at[e] = narrow<S>((z(k, e) * weight[i] - mean_g - hat(k, e) * mean_gx) * row.scale);
+    });
+    row.x.store(even_row<S>(a.z_x, r), n);
+  }
+  // The warps' sums, added up in their order.
+  const int sums = a.weight_gradient + a.bias;
+  for (int which = 0; which < sums; ++which) {
+    const bool of_weight = a.weight_gradient && which == 0;
+    each_of_short<V, K>(
+        n, [&](int k, int e, int i) { of_warp[warp * n + i] = of_weight ? z_w[k][e] : z_b[k][e]; });
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += short_threads) {
+      C sum = of_warp[i];
+      for (int w = 1; w < short_warps; ++w) sum += of_warp[w * n + i];
+      static_cast<C*>(a.partial)[(i64(blockIdx.x) * sums + which) * n + i] = sum;
+    }
+    __syncthreads();
+  }
+}
+
 // Blocks that share the rows, and so the partial sums of each column.
+i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
+  return std::min<i64>((rows + short_warps - 1) / short_warps, blocks * gpu.processors);
+}
 i64 parts_of(i64 n, i64 rows, const Gpu& gpu) {
   const Teams teams(n, norm_slots, false);
   const i64 per_processor = most_threads / (teams.block.x * teams.block.y);
   return teams.grid(rows, gpu.processors * per_processor);
+}
+
+// True if the rows are short enough, and lie well. `parts` becomes the number of blocks.
+template <class S, bool centred>
+bool run_short(const Stream& s, const Gradient& a, i64& parts) {
+  for (const Rows* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale})
+    if (!evenly_spaced(*r)) return false;
+  return with_short<S>(a.n, [&](auto V, auto K) {
+    parts = short_parts(short_blocks<S, V * K>(), a.rows, s.gpu);
+    const auto shared = static_cast<std::size_t>(a.n) * (1 + short_warps) * sizeof(compute_t<S>);
+    launch_kernel(s, {static_cast<unsigned>(parts), short_threads, shared},
+                  differentiate_short<S, centred, V, K>, a);
+  });
 }
 
 template <bool centred>
@@ -125,7 +212,7 @@ void run(const Stream& s, const Call& c) {
   a.across = a.x.step != 1;
   if (a.n == 0) return;
   const int sums = a.weight_gradient + a.bias;
-  const i64 parts = parts_of(a.n, a.rows, s.gpu);
+  i64 parts = parts_of(a.n, a.rows, s.gpu);
   const bool wide = c.in[0].dtype == DType::f64;
   if (a.rows > 0)
     with_float(c.in[0].dtype, [&](auto* type) {
@@ -134,6 +221,7 @@ void run(const Stream& s, const Call& c) {
       bool held = a.n <= norm_slots * most_threads;
       for (const Rows* r : {&a.x, &a.z, &a.z_x}) held = held && takes_packs(*r, a.n, pack, sizeof(S));
       const Teams teams(a.n, norm_slots, !held && a.across);
+      if (held && run_short<S, centred>(s, a, parts)) return;
       if (held) {
         const std::size_t shared =
             teams.block.y > 1 && sums > 0 ? static_cast<std::size_t>(a.n) * sizeof(compute_t<S>) : 0;
@@ -155,7 +243,8 @@ void run(const Stream& s, const Call& c) {
 
 std::size_t workspace(const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
-  const i64 n = c.in[0].layout.shape.back(), parts = parts_of(n, c.in[2].layout.numel(), c.gpu);
+  const i64 n = c.in[0].layout.shape.back(), rows = c.in[2].layout.numel();
+  const i64 parts = std::max(parts_of(n, rows, c.gpu), short_parts(most_short_blocks, rows, c.gpu));
   return static_cast<std::size_t>(parts * (attrs.weight_gradient + attrs.bias) * n) *
          (c.in[0].dtype == DType::f64 ? 8 : 4);
 }

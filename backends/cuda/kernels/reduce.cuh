@@ -106,6 +106,8 @@ __device__ __forceinline__ T shuffle_down(T v, int by, int width) {
 }
 
 constexpr int reduce_block = 256;
+constexpr int column_threads = 1024;  // of a block, at most
+constexpr int column_width = 128;     // columns of a block, where they are read in packs
 
 // add(unit) for units first, first + step, … below end, with their offsets.
 template <class F>
@@ -181,15 +183,15 @@ __global__ void __launch_bounds__(reduce_block)
 
 // Blocks of blockDim.x packs of columns by blockDim.y threads that share their rows.
 template <class R, class Source, int V>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(column_threads)
     reduce_columns(Source x, const __grid_constant__ Walk w, Results<R> out) {
   using State = typename R::State;
   TG_DYNAMIC_SHARED(shared, 16);
-  State* of_thread = reinterpret_cast<State*>(shared);  // [blockDim.y, blockDim.x]
-  const int tx = blockDim.x, ty = blockDim.y, own = threadIdx.y * tx + threadIdx.x;
+  State* of_thread = reinterpret_cast<State*>(shared);  // [blockDim.y, blockDim.x · V]
+  const int tx = blockDim.x, ty = blockDim.y, width = tx * V;
   const i64 blocks = (w.outs + tx - 1) / tx * w.splits;
   for (i64 b = blockIdx.x; b < blocks; b += gridDim.x) {
-    const i64 o = b / w.splits * tx + threadIdx.x, s = b % w.splits;
+    const i64 first = b / w.splits * tx, o = first + threadIdx.x, s = b % w.splits;
     State a[V];
 #pragma unroll
     for (int e = 0; e < V; ++e) a[e] = R::init();
@@ -203,25 +205,19 @@ __global__ void __launch_bounds__(1024)
                     for (int e = 0; e < V; ++e) R::add(a[e], v[e], r);
                   });
     }
-    const i64 to = o < w.outs && !out.partial ? place(w.kept_out, o) : 0;
 #pragma unroll
-    for (int e = 0; e < V; ++e) {
-      if (ty > 1) {
-        of_thread[own] = a[e];
-        __syncthreads();
-        for (int half = ty / 2; half > 0; half /= 2) {
-          if (threadIdx.y < half) of_thread[own] = R::merge(of_thread[own], of_thread[own + half * tx]);
-          __syncthreads();
-        }
-        a[e] = of_thread[own];
-        __syncthreads();
-      }
-      if (threadIdx.y > 0 || o >= w.outs) continue;
+    for (int e = 0; e < V; ++e) of_thread[threadIdx.y * width + threadIdx.x * V + e] = a[e];
+    __syncthreads();
+    // A thread for each column, which takes the rows' threads in their order.
+    for (int c = threadIdx.y * tx + threadIdx.x; c < width && first * V + c < w.outs * V; c += tx * ty) {
+      State total = of_thread[c];
+      for (int y = 1; y < ty; ++y) total = R::merge(total, of_thread[y * width + c]);
       if (out.partial)
-        out.partial[(s * w.outs + o) * V + e] = a[e];
+        out.partial[(s * w.outs + first) * V + c] = total;
       else
-        out.put(to + e * w.out_step, a[e]);
+        out.put(place(w.kept_out, first + c / V) + c % V * w.out_step, total);
     }
+    __syncthreads();
   }
 }
 
@@ -246,11 +242,15 @@ Walk walk_of(const ReducePlan& p, int pack, bool columns);
 // Whether packs of so many elements can be read: every step over them is a whole number of packs.
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size);
 
-inline dim3 column_block(i64 count, i64 outs) {
-  unsigned ty = 1;
-  while (ty < 8 && i64(ty) * 8 <= count) ty *= 2;
-  while (ty >= 8 && ty < 32 && outs <= 4096 && i64(ty) * 8 <= count) ty *= 2;
-  return dim3(ty > 8 ? 32 : reduce_block / ty, ty);
+// Packs of columns by threads that share their rows: 256 in all, more where these do not fill the GPU, and at
+// least eight rows for each.
+inline dim3 column_block(int pack, i64 outs, i64 count, i64 splits, std::size_t state, const Gpu& gpu) {
+  unsigned tx = pack > 1 ? static_cast<unsigned>(std::max(column_width / pack, 8)) : 32;
+  unsigned most = reduce_block / tx, ty = 1;
+  if (outs * splits * most < 1024ll * gpu.processors) most = column_threads / tx;
+  while (ty < most && i64(ty) * 8 <= count && 2 * ty * tx * pack * state <= std::size_t{48} << 10) ty *= 2;
+  while (tx * ty < reduce_block && tx < outs) tx *= 2;
+  return dim3(tx, ty);
 }
 
 inline int row_group(i64 count) {
@@ -267,9 +267,11 @@ void launch_rows(const Stream& s, const Source& x, Walk w, const Results<R>& out
 }
 template <class R, int V, class Source>
 void launch_columns(const Stream& s, const Source& x, const Walk& w, const Results<R>& out) {
-  const dim3 block = column_block(w.count / w.splits, w.outs);
-  const std::size_t shared = block.y > 1 ? block.x * block.y * sizeof(typename R::State) : 0;
-  launch_kernel(s, {blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block, shared},
+  using State = typename R::State;
+  const dim3 block = column_block(V, w.outs, w.count / w.splits, w.splits, sizeof(State), s.gpu);
+  launch_kernel(s,
+                {blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block,
+                 std::size_t{block.x} * block.y * V * sizeof(State)},
                 reduce_columns<R, Source, V>, x, w, out);
 }
 

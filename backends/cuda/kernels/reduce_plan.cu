@@ -55,7 +55,8 @@ ReducePlan::ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool 
   if (outs == 0) return;
   // Eight blocks for each multiprocessor, unless that makes pieces too short to be worth a second launch.
   const i64 wanted = 8ll * gpu.processors;
-  const i64 blocks = columns ? (outs + 127) / 128 : outs, shortest = columns ? 64 : 4096;
+  const i64 blocks = columns ? (outs + column_width - 1) / column_width : outs,
+            shortest = columns ? 64 : 4096;
   splits = std::min({(wanted + blocks - 1) / blocks, (count + shortest - 1) / shortest, most_splits});
   splits = std::max<i64>(splits, 1);
 }

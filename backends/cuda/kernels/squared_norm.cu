@@ -1,0 +1,152 @@
+// squared_norm: Σ x² over a list of tensors, in one launch. Each thread sums the elements it goes through,
+// each block its threads' sums in f64, and the block that is done last adds up the blocks' in their order:
+// the same bits in every run on the same GPU.
+#include "backends/cuda/kernels/tensor_list.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+struct Source {
+  ListOperand x;
+  i64 count;
+  bool packs;
+
+  explicit Source(const Arg& a)
+      : x(a), count(a.layout.numel()), packs(x.takes_packs(16 / size_of(a.dtype))) {}
+};
+
+template <class S, class C>
+__device__ __forceinline__ C squares_of_packs(const Source& a, i64 begin, i64 end) {
+  constexpr int V = pack_of<S>;
+  C sum[V] = {};
+  const i64 packs = end / V;
+#pragma unroll 4
+  for (i64 i = begin / V + threadIdx.x; i < packs; i += list_block) {
+    const auto p = static_cast<const Pack<S, V>*>(a.x.data)[i];
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      const C x = widen(p.at[e]);
+      sum[e] += x * x;
+    }
+  }
+  const i64 rest = packs * V + threadIdx.x;
+  if (rest < end) {
+    const C x = widen(static_cast<const S*>(a.x.data)[rest]);
+    sum[0] += x * x;
+  }
+#pragma unroll
+  for (int half = V / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int e = 0; e < half; ++e) sum[e] += sum[e + half];
+  return sum[0];
+}
+
+template <class C>
+__device__ C squares_of(const Source& a, i64 begin, i64 end) {
+  if (a.packs) {
+    switch (a.x.type) {
+      case DType::f32:
+        return squares_of_packs<float, C>(a, begin, end);
+      case DType::bf16:
+        return squares_of_packs<__nv_bfloat16, C>(a, begin, end);
+      case DType::f16:
+        return squares_of_packs<__half, C>(a, begin, end);
+      default:
+        break;
+    }
+  }
+  C sum = 0;
+  for (i64 i = begin + threadIdx.x; i < end; i += list_block) {
+    const C x = load_as<C>(a.x.data, a.x.type, a.x.offset(i));
+    sum += x * x;
+  }
+  return sum;
+}
+
+// Σ v over the block, for thread 0.
+__device__ __forceinline__ double sum_of_block(double v) {
+  __shared__ double of_warp[list_block / 32];
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) v += __shfl_down_sync(0xffffffffu, v, by);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int w = 1; w < list_block / 32; ++w) v += of_warp[w];
+  return v;
+}
+
+// partial: a number for each block; done: how many of them are there, 0 between launches.
+template <class C>
+__global__ void __launch_bounds__(list_block)
+    sum_squares(const Source* tensors, const Chunk* chunks, int count, double* partial, unsigned* done,
+                C* out) {
+  __shared__ bool last;
+  double sum = 0;
+  for (int c = blockIdx.x; c < count; c += gridDim.x) {
+    const Source& a = tensors[chunks[c].tensor];
+    const i64 begin = chunks[c].number * list_chunk;
+    sum += squares_of<C>(a, begin, begin + list_chunk < a.count ? begin + list_chunk : a.count);
+  }
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) {
+    partial[blockIdx.x] = sum;
+    __threadfence();
+    last = atomicAdd(done, 1u) + 1 == gridDim.x;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  const volatile double* all = partial;
+  sum = 0;
+  for (unsigned b = threadIdx.x; b < gridDim.x; b += list_block) sum += all[b];
+  sum = sum_of_block(sum);
+  if (threadIdx.x > 0) return;
+  *out = static_cast<C>(sum);
+  *done = 0;
+}
+
+struct Plan {
+  std::shared_ptr<const Source> tensors;
+  std::shared_ptr<const Chunk> chunks;
+  std::size_t count;
+  std::shared_ptr<void> done;
+};
+
+std::shared_ptr<const void> plan(const Call& c) {
+  std::vector<Source> tensors;
+  std::vector<Chunk> chunks;
+  for (const Arg& a : c.in) {
+    add_chunks(chunks, tensors.size(), a.layout.numel());
+    tensors.emplace_back(a);
+  }
+  return std::make_shared<Plan>(
+      Plan{on_device(tensors), on_device(chunks), chunks.size(), zeros_on_device(sizeof(unsigned))});
+}
+
+unsigned grid_of(const Plan& p, const Gpu& gpu) {
+  return std::max(list_grid(p.count, gpu), 1u);
+}
+
+std::size_t workspace(const Call& c) {
+  return grid_of(*static_cast<const Plan*>(c.plan), c.gpu) * sizeof(double);
+}
+
+void launch(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const Plan*>(c.plan);
+  const auto run = [&](auto* out, auto kernel) {
+    launch_kernel(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
+                  static_cast<int>(p.count), reinterpret_cast<double*>(s.workspace),
+                  static_cast<unsigned*>(p.done.get()), out);
+  };
+  if (c.out[0].dtype == DType::f64)
+    run(reinterpret_cast<double*>(c.out[0].data), sum_squares<double>);
+  else
+    run(reinterpret_cast<float*>(c.out[0].data), sum_squares<float>);
+}
+
+}  // namespace
+
+const Kernel squared_norm_kernel{&launch, &workspace, &plan};
+
+}  // namespace tg::cuda

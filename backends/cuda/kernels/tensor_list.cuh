@@ -1,0 +1,44 @@
+// Kernels on a list of tensors, in one launch. Each tensor is cut into chunks, which blocks go through in
+// turn; tables in device memory, made with the plan, say where the tensors are and which chunks there are.
+#pragma once
+
+#include "backends/cuda/kernels/any.cuh"
+#include "backends/cuda/table.h"
+
+namespace tg::cuda {
+
+inline constexpr int list_block = 256;   // threads
+inline constexpr i64 list_chunk = 4096;  // elements
+
+struct Chunk {
+  int tensor, number;  // elements number·list_chunk … of the tensor
+};
+
+inline void add_chunks(std::vector<Chunk>& to, std::size_t tensor, i64 count) {
+  for (i64 n = 0; n * list_chunk < count; ++n) to.push_back({static_cast<int>(tensor), static_cast<int>(n)});
+}
+
+// An operand's elements, numbered row-major.
+struct ListOperand {
+  void* data;
+  DType type;
+  bool linear;  // in one piece
+  Strides at;
+
+  explicit ListOperand(const Arg& a)
+      : data(a.data), type(a.dtype), linear(a.layout.is_contiguous()), at(a.layout) {}
+  __device__ __forceinline__ i64 offset(i64 i) const {
+    if (linear) return i;
+    return i < (1ll << 31) ? at.offset(static_cast<unsigned>(i)) : at.offset(i);
+  }
+  bool takes_packs(std::size_t of) const {
+    return linear && reinterpret_cast<std::uintptr_t>(data) % (of * size_of(type)) == 0;
+  }
+};
+
+// Blocks for so many chunks: enough to fill the GPU, each with several.
+inline unsigned list_grid(std::size_t chunks, const Gpu& gpu) {
+  return static_cast<unsigned>(std::min<std::size_t>(chunks, 8ull * static_cast<unsigned>(gpu.processors)));
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,56 @@
+// squared_norm: Σ x² over all elements of a list of tensors, which may differ in shape and dtype: what
+// clipping gradients by their global norm needs. In f32, or in f64 if one of the tensors is f64.
+#include "ops/common.h"
+
+namespace tg {
+
+namespace {
+
+DType result_type(std::span<const Operand> in) {
+  DType t = f32;
+  for (const Operand& x : in)
+    if (x.dtype == f64) t = f64;
+  return t;
+}
+
+}  // namespace
+
+const Op squared_norm_op{.name = "squared_norm",
+                         .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+                           for (const Operand& x : in) detail::want_float(x.dtype);
+                           return detail::row_major_output(result_type(in), {});
+                         },
+                         .vjp = [](const Backprop& g) -> Tensors {
+                           Tensors z(g.in.size());
+                           for (std::size_t i = 0; i < z.size(); ++i)
+                             if (g.wanted[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
+                           return z;
+                         },
+                         .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
+                           DType wide = f32;
+                           for (const Tensor& x : in)
+                             if (x.dtype() == f64) wide = f64;
+                           Tensor total;
+                           for (const Tensor& x : in) {
+                             const Tensor own = sum_squares(cast(x, wide));
+                             total = total.defined() ? total + own : own;
+                           }
+                           return {total};
+                         },
+                         .samples = []() -> std::vector<Sample> {
+                           const auto call = [](std::span<const Tensor> x) {
+                             return Tensors{squared_norm(Tensors(x.begin(), x.end()))};
+                           };
+                           return {{"one", {{{3, 4}}}, call},
+                                   {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
+                                   {"the same twice", {{{3, 4}}}, [](std::span<const Tensor> x) {
+                                      return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
+                                    }}};
+                         }};
+
+Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
+  if (xs.empty()) throw Error("[squared_norm] there are no tensors " + at_line(where));
+  return xs[0].graph().record(squared_norm_op, xs, {}, where)[0];
+}
+
+}  // namespace tg

@@ -1,0 +1,139 @@
+// Kernels on a GPU that go through rows, columns and lists of tensors, in sizes that take each of their ways:
+// sums down columns, norms of short and long rows, the gradient norm and AdamW over lists. Against the CPU in
+// f64. Skipped where there is no GPU.
+#include <deque>
+
+#include "backends/cuda/cuda.h"
+#include "tests/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+class CudaReduce : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// The GPU's results of f in a dtype are the CPU's in f64, from the same inputs, to `roundings` of the dtype,
+// relative to the largest element; and the same bits in a second program.
+template <class F>
+void expect_near(const std::vector<Shape>& shapes, DType dtype, double roundings, F f,
+                 View view = View::contiguous) {
+  Graph g, wide;
+  std::vector<Given> in;
+  std::vector<Tensor> x, x_wide;
+  std::vector<Feed> feeds, feeds_wide;
+  std::vector<Array> held;
+  held.reserve(shapes.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    in.push_back(given(g, shapes[i], dtype, view, i + 1));
+    x.push_back(in[i].tensor);
+    x_wide.push_back(wide.input("x", shapes[i], f64));
+    held.push_back(Array::of(shapes[i], in[i].values));
+    feeds_wide.push_back({x_wide[i], held[i]});
+  }
+  for (const Given& t : in) feeds.push_back(t.feed());
+  const std::vector<Tensor> y = f(x), y_wide = f(x_wide);
+  const std::vector<Array> want = eval(y_wide, feeds_wide, {.device = Device::cpu()}),
+                           got = eval(y, feeds, {.device = Device::cuda()}),
+                           again = eval(y, feeds, {.device = Device::cuda(), .reuse = false});
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    EXPECT_TRUE(got[i].same_bits(again[i])) << "result " << i << " differs from run to run";
+    const Vector a = doubles(want[i]), b = doubles(got[i]);
+    double largest = 0, off = 0;
+    for (double v : a) largest = std::max(largest, std::abs(v));
+    for (std::size_t e = 0; e < a.size(); ++e) off = std::max(off, std::abs(a[e] - b[e]));
+    EXPECT_LE(off, roundings * rounding(y[i].dtype()) * largest)
+        << "result " << i << " " << y[i].text() << " of x " << shapes[0].text() << " " << name_of(dtype);
+  }
+}
+
+TEST_F(CudaReduce, SumsDownColumnsOfAnyNumber) {
+  const auto sums = [](const std::vector<Tensor>& x) { return std::vector<Tensor>{sum(x[0], {0})}; };
+  for (DType t : {f32, bf16, f64})
+    for (const Shape& s : {Shape{3, 5}, Shape{1, 40}, Shape{7, 384}, Shape{1000, 384}, Shape{333, 65},
+                           Shape{100, 8}, Shape{20, 1000}, Shape{2000, 24}})
+      expect_near({s}, t, 16, sums);
+  expect_near({{130, 66}}, f32, 16, sums, View::transposed);
+  expect_near({{130, 66}}, f32, 16, sums, View::sliced);
+  expect_near({{20, 33, 48}}, f32, 16, [](const std::vector<Tensor>& x) {
+    return std::vector<Tensor>{sum(x[0], {0, 1}), sum(x[0], {1}), max(x[0], {1})};
+  });
+}
+
+TEST_F(CudaReduce, NormsRowsOfEveryWidth) {
+  const auto norms = [](const std::vector<Tensor>& x) {
+    const Tensor y = layer_norm(x[0], x[1], x[2]), r = rms_norm(x[0], x[1]);
+    std::vector<Tensor> all{y, r};
+    for (const Tensor& t : {y, r})
+      for (const Tensor& z :
+           gradients(weighted_sum(t), t.id() == y.id() ? x : std::vector<Tensor>{x[0], x[1]}))
+        all.push_back(z);
+    return all;
+  };
+  for (DType t : {f32, bf16})
+    for (std::int64_t n : {8, 64, 200, 256, 264, 384, 512, 520, 768, 1000, 1024, 1032, 65}) {
+      const std::int64_t rows = n == 384 ? 131 : 19;
+      expect_near({{rows, n}, {n}, {n}}, t, 64, norms);
+    }
+  expect_near({{37, 384}, {384}, {384}}, f16, 64, norms);
+  expect_near({{9, 384}, {384}, {384}}, f64, 64, norms);
+}
+
+struct List {
+  Graph g;
+  std::deque<Array> held;  // what feeds point to
+  std::vector<Feed> feeds;
+  std::vector<AdamWTensors> all;
+  List() {
+    std::uint64_t seed = 1;
+    const auto add = [&](const Shape& s, DType p, DType z, View view = View::contiguous) {
+      const Given in[] = {given(g, s, p, View::contiguous, seed), given(g, s, z, view, seed + 1),
+                          given(g, s, p, View::contiguous, seed + 2),
+                          given(g, s, p, View::contiguous, seed + 3, 0, 1)};
+      for (const Given& x : in) held.push_back(x.array), feeds.push_back({x.input, held.back()});
+      all.push_back(
+          {in[0].tensor, in[1].tensor, in[2].tensor, in[3].tensor, 0.01 * static_cast<double>(seed)});
+      seed += 4;
+    };
+    add({5, 33}, f32, f32), add({}, f32, f32), add({0, 3}, f32, f32), add({64, 128}, f32, f32);
+    add({130, 157}, f32, bf16), add({77}, f32, f16), add({9, 31}, f32, f32, View::transposed);
+    add({64}, bf16, bf16), add({12, 4}, f32, bf16, View::sliced), add({33, 7}, f64, f64);
+    add({31}, f16, f16);
+  }
+};
+
+TEST_F(CudaReduce, UpdatesListsOfMixedTypes) {
+  for (const double scale : {0.5, 0.0}) {
+    List list;
+    std::vector<Tensor> fetch;
+    for (const auto& updated : adamw(list.all, 0.01, 3, scale))
+      fetch.insert(fetch.end(), updated.begin(), updated.end());
+    const auto want = eval(fetch, list.feeds, {.device = Device::cpu()}),
+               got = eval(fetch, list.feeds, {.device = Device::cuda()});
+    for (std::size_t i = 0; i < fetch.size(); ++i)
+      EXPECT_TRUE(close(doubles(got[i]), doubles(want[i]), 4 * rounding(fetch[i].dtype())))
+          << "result " << i % 3 << " of parameter " << i / 3;
+  }
+}
+
+TEST_F(CudaReduce, NormsListsInEveryRun) {
+  List list;
+  std::vector<Tensor> xs;
+  for (const AdamWTensors& x : list.all)
+    if (x.g.dtype() != f64) xs.push_back(x.g);
+  const Tensor y = squared_norm(xs), wide = squared_norm({xs[0], list.all[9].g});
+  const auto want = eval({y, wide}, list.feeds, {.device = Device::cpu()});
+  Program program = compile(list.g, {y, wide}, {.device = Device::cuda()});
+  for (int run = 0; run < 3; ++run) {  // the count of blocks that are done begins anew
+    program.run(list.feeds);
+    EXPECT_NEAR(program.fetch(y).at(0), want[0].at(0), 1e-6 * want[0].at(0));
+    EXPECT_NEAR(program.fetch(wide).at(0), want[1].at(0), 1e-13 * want[1].at(0));
+  }
+}
+
+}  // namespace
