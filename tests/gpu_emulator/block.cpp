@@ -60,7 +60,7 @@ class Block {
 
   void suspend() {
     Thread& me = *running_;
-    go(me.context, next());
+    if (Thread* to = next(); to != &me) go(me.context, to);  // the last to come may be the first to go on
     enter(me);
   }
   int meet(int value);
