@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "core/cost.h"
 #include "ops/ops.h"
 
 namespace tg {
@@ -62,24 +63,14 @@ double bytes_of(const Arg& a) {
 StepTime work_of(const Step& s, const Ceilings& c) {
   StepTime t;
   t.name = s.name;
-  if (s.op->cost) {
-    std::vector<Operand> in, out;
-    for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
-    for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
-    const Cost cost = s.op->cost(in, out, s.attrs);
-    t.flops = cost.flops, t.bytes = cost.bytes;
-  }
+  const Cost cost = cost_of(s);
+  t.flops = cost.flops, t.bytes = cost.bytes;
   for (const Arg& a : s.in) t.bytes += bytes_of(a);
   for (const Arg& a : s.out) t.bytes += bytes_of(a);
   if (c.copy > 0) t.least = t.bytes / c.copy;
   for (const auto& [dtype, rate] : c.product)
     if (!s.in.empty() && s.in[0].dtype == dtype) t.least = std::max(t.least, t.flops / rate);
   return t;
-}
-
-std::string kind_of(const Step& s) {
-  const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
-  return s.op->name == last ? last : "chain to " + last;
 }
 
 std::string formatted(const char* format, auto... values) {
@@ -109,6 +100,11 @@ std::string row(const StepTime& t, double all) {
 }
 
 }  // namespace
+
+std::string kind_of(const Step& s) {
+  const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
+  return s.op->name == last ? last : "chain to " + last;
+}
 
 Ceilings measure_ceilings(const Program& like, const std::vector<DType>& dtypes) {
   CompileOptions options;

@@ -40,7 +40,10 @@ struct Profile {
 // medians. `start` starts one run: by default with the inputs as they are, asking for no result.
 Profile profile(Program& program, int runs, const std::function<Pending()>& start = {});
 
-// Steps summed by op, a fused chain under its last op, longest first.
+// What a step is summed under: its op's name, or "chain to gelu" for a fused chain that ends in gelu.
+std::string kind_of(const Step& step);
+
+// Steps summed by kind, longest first.
 std::vector<StepTime> by_op(const Program& program, const Profile& profile);
 
 // A table by op, then of the `longest` steps, each with its share of the sum of all steps, its rates, and the

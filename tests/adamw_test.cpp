@@ -1,8 +1,7 @@
 // adamw against the published formula, over several steps, in place and from any memory layout, alone and in
 // lists; squared_norm.
-#include <deque>
-
 #include "tests/op_testing.h"
+#include "tests/parameter_list.h"
 
 namespace {
 
@@ -84,33 +83,8 @@ TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
     }
 }
 
-// Parameters of several shapes and types, one of them longer than what a thread takes at a time; gradients of
-// narrower types and from other memory layouts.
-struct List {
-  Graph g;
-  std::deque<Array> held;  // what feeds point to
-  std::vector<Feed> feeds;
-  std::vector<AdamWTensors> all;
-
-  List() {
-    std::uint64_t seed = 1;
-    const auto add = [&](const Shape& s, DType p, DType z, View view = View::contiguous) {
-      const Given in[] = {given(g, s, p, View::contiguous, seed), given(g, s, z, view, seed + 1),
-                          given(g, s, p, View::contiguous, seed + 2),
-                          given(g, s, p, View::contiguous, seed + 3, 0, 1)};
-      for (const Given& x : in) held.push_back(x.array), feeds.push_back({x.input, held.back()});
-      all.push_back(
-          {in[0].tensor, in[1].tensor, in[2].tensor, in[3].tensor, 0.01 * static_cast<double>(seed)});
-      seed += 4;
-    };
-    add({5, 33}, f32, f32), add({}, f32, f32), add({0, 3}, f32, f32);
-    add({130, 157}, f32, bf16), add({77}, f32, f16), add({9, 31}, f32, f32, View::transposed);
-    add({64}, bf16, bf16), add({12, 4}, f32, bf16, View::sliced), add({3, 7}, f64, f64);
-  }
-};
-
 TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
-  List list;
+  ParameterList list;
   const AdamWOptions options{.beta2 = 0.95};
   const auto together = adamw(list.all, 0.01, 3, 0.5, options);
   std::vector<Tensor> fetch;
@@ -162,7 +136,7 @@ TEST(AdamW, NamesTheParameterThatDoesNotFit) {
 }
 
 TEST(SquaredNorm, IsTheSumOfAllSquares) {
-  List list;
+  ParameterList list;
   std::vector<Tensor> xs;
   double want = 0;
   for (std::size_t i = 1; i < list.feeds.size(); i += 4) xs.push_back(list.all[i / 4].g);

@@ -1,10 +1,9 @@
 // Kernels on a GPU that go through rows, columns and lists of tensors, in sizes that take each of their ways:
 // sums down columns, norms of short and long rows, the gradient norm and AdamW over lists. Against the CPU in
 // f64. Skipped where there is no GPU.
-#include <deque>
-
 #include "backends/cuda/cuda.h"
 #include "tests/op_testing.h"
+#include "tests/parameter_list.h"
 
 namespace {
 
@@ -84,32 +83,9 @@ TEST_F(CudaReduce, NormsRowsOfEveryWidth) {
   expect_near({{9, 384}, {384}, {384}}, f64, 64, norms);
 }
 
-struct List {
-  Graph g;
-  std::deque<Array> held;  // what feeds point to
-  std::vector<Feed> feeds;
-  std::vector<AdamWTensors> all;
-  List() {
-    std::uint64_t seed = 1;
-    const auto add = [&](const Shape& s, DType p, DType z, View view = View::contiguous) {
-      const Given in[] = {given(g, s, p, View::contiguous, seed), given(g, s, z, view, seed + 1),
-                          given(g, s, p, View::contiguous, seed + 2),
-                          given(g, s, p, View::contiguous, seed + 3, 0, 1)};
-      for (const Given& x : in) held.push_back(x.array), feeds.push_back({x.input, held.back()});
-      all.push_back(
-          {in[0].tensor, in[1].tensor, in[2].tensor, in[3].tensor, 0.01 * static_cast<double>(seed)});
-      seed += 4;
-    };
-    add({5, 33}, f32, f32), add({}, f32, f32), add({0, 3}, f32, f32), add({64, 128}, f32, f32);
-    add({130, 157}, f32, bf16), add({77}, f32, f16), add({9, 31}, f32, f32, View::transposed);
-    add({64}, bf16, bf16), add({12, 4}, f32, bf16, View::sliced), add({33, 7}, f64, f64);
-    add({31}, f16, f16);
-  }
-};
-
 TEST_F(CudaReduce, UpdatesListsOfMixedTypes) {
   for (const double scale : {0.5, 0.0}) {
-    List list;
+    ParameterList list;
     std::vector<Tensor> fetch;
     for (const auto& updated : adamw(list.all, 0.01, 3, scale))
       fetch.insert(fetch.end(), updated.begin(), updated.end());
@@ -122,7 +98,7 @@ TEST_F(CudaReduce, UpdatesListsOfMixedTypes) {
 }
 
 TEST_F(CudaReduce, NormsListsInEveryRun) {
-  List list;
+  ParameterList list;
   std::vector<Tensor> xs;
   for (const AdamWTensors& x : list.all)
     if (x.g.dtype() != f64) xs.push_back(x.g);

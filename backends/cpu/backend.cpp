@@ -14,6 +14,7 @@
 #include "backends/cpu/memory.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
+#include "core/cost.h"
 #include "core/graph.h"
 #include "core/lower.h"
 
@@ -37,13 +38,7 @@ constexpr double worth_sharing_seconds = 3e-6;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
-  Cost c;
-  if (s.op->cost) {
-    std::vector<Operand> in, out;
-    for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
-    for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
-    c = s.op->cost(in, out, s.attrs);
-  }
+  Cost c = cost_of(s);
   double elements = 0;
   for (const Arg& a : s.in)
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 
+#include "core/cost.h"
+#include "nn/profile.h"
 #include "nn/training.h"
 #include "tools/bench/modes.h"
 
@@ -12,13 +14,7 @@ namespace {
 // FLOPs of the steps that know theirs: products and attention.
 double flops(const Program& program) {
   double sum = 0;
-  for (const Step& s : program.steps()) {
-    if (!s.op->cost) continue;
-    std::vector<Operand> in, out;
-    for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
-    for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
-    sum += s.op->cost(in, out, s.attrs).flops;
-  }
+  for (const Step& s : program.steps()) sum += cost_of(s).flops;
   return sum;
 }
 
@@ -43,7 +39,7 @@ Replay replay(TrainingProgram& training, const std::vector<std::int32_t>& x,
   return {all / steps, host};
 }
 
-// Seconds by kind of step, each step at its fastest of several runs. A chain goes by its last op.
+// Seconds by kind of step, each step at its fastest of several runs.
 std::map<std::string, double> seconds_by_kind(Program& program, const Settings& settings) {
   std::vector<double> fastest(program.steps().size(), std::numeric_limits<double>::infinity());
   best_seconds(settings.seconds, [&] {
@@ -51,11 +47,7 @@ std::map<std::string, double> seconds_by_kind(Program& program, const Settings& 
     for (std::size_t i = 0; i < seconds.size(); ++i) fastest[i] = std::min(fastest[i], seconds[i]);
   });
   std::map<std::string, double> sums;
-  for (std::size_t i = 0; i < fastest.size(); ++i) {
-    const Step& s = program.steps()[i];
-    const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
-    sums[s.op->name == last ? last : "chain to " + last] += fastest[i];
-  }
+  for (std::size_t i = 0; i < fastest.size(); ++i) sums[kind_of(program.steps()[i])] += fastest[i];
   return sums;
 }
 
