@@ -16,6 +16,17 @@ inline int padded_size(const Attention& x) {
 // What a kernel does to scores beyond a mask and a positive factor.
 enum Options { none, only_dropout, any };
 
+// Calls f with the options as a constant.
+template <class F>
+void with_options(const Attention& x, F&& f) {
+  if (x.softcap != 0 || x.bias.data || x.scale <= 0)
+    f(std::integral_constant<Options, any>());
+  else if (x.dropout > 0)
+    f(std::integral_constant<Options, only_dropout>());
+  else
+    f(std::integral_constant<Options, none>());
+}
+
 // Calls f with the storage type, the head size and the options as constants.
 template <class F>
 void with_variant(const Attention& x, F&& f) {
@@ -31,14 +42,7 @@ void with_variant(const Attention& x, F&& f) {
         return f(type, std::integral_constant<int, 128>(), options);
     }
   };
-  const auto typed = [&](auto type) {
-    if (x.softcap != 0 || x.bias.data || x.scale <= 0)
-      sized(type, std::integral_constant<Options, any>());
-    else if (x.dropout > 0)
-      sized(type, std::integral_constant<Options, only_dropout>());
-    else
-      sized(type, std::integral_constant<Options, none>());
-  };
+  const auto typed = [&](auto type) { with_options(x, [&](auto options) { sized(type, options); }); };
   x.type == DType::bf16 ? typed(__nv_bfloat16()) : typed(__half());
 }
 

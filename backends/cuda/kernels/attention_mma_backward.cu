@@ -365,7 +365,7 @@ void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) 
   if (keys_elsewhere) launch_key_gradients(s, x, work);
   attn::with_variant(x, [&](auto type, auto size, auto options) {
     using S = decltype(type);
-    const auto run = [&](auto kernel, i64 blocks, int threads, std::size_t bytes) {
+    const auto run = [&](auto kernel, i64 blocks, unsigned threads, std::size_t bytes) {
       if (blocks == 0) return;
       launch_kernel(s, {blocks_for(blocks, 1), threads, bytes}, kernel, x, work);
     };

@@ -17,12 +17,7 @@ void with_tf32_variant(const Attention& x, F&& f) {
     : most <= 64 ? f(std::integral_constant<int, 64>(), options)
                  : f(std::integral_constant<int, 128>(), options);
   };
-  if (x.softcap != 0 || x.bias.data || x.scale <= 0)
-    sized(std::integral_constant<Options, any>());
-  else if (x.dropout > 0)
-    sized(std::integral_constant<Options, only_dropout>());
-  else
-    sized(std::integral_constant<Options, none>());
+  with_options(x, sized);
 }
 
 }  // namespace tg::cuda::attn
