@@ -1,0 +1,72 @@
+// Fuzz target of the JSON reader and of the manifest on top of it. Whatever the bytes are, FormatError is the
+// only way out, and what is accepted reads the same after it has been written anew.
+#include "io/json.h"
+
+#include "core/error.h"
+#include "io/manifest.h"
+#include "tests/fuzz/target.h"
+
+namespace {
+
+using namespace tg;
+
+// The next value in the one form that json_string and json_number give it.
+std::string canonical(JsonReader& json) {
+  using Kind = JsonReader::Kind;
+  const Kind kind = json.peek();
+  if (kind == Kind::string) return json_string(json.string());
+  if (kind == Kind::number) return json_number(json.number());
+  if (kind == Kind::logical) return json.boolean() ? "true" : "false";
+  if (kind == Kind::null) {
+    json.null();
+    return "null";
+  }
+  std::string s;
+  if (kind == Kind::array) {
+    json.begin_array();
+    while (json.next_item()) s += (s.empty() ? "" : ",") + canonical(json);
+    return "[" + s + "]";
+  }
+  json.begin_object();
+  while (const auto key = json.next_key())
+    s += (s.empty() ? "" : ",") + json_string(*key) + ":" + canonical(json);
+  return "{" + s + "}";
+}
+
+std::string canonical(std::string_view text) {
+  JsonReader json(text, "fuzz");
+  std::string s = canonical(json);
+  json.end();
+  return s;
+}
+
+bool skipped(std::string_view text) {
+  try {
+    JsonReader json(text, "fuzz");
+    json.skip();
+    json.end();
+    return true;
+  } catch (const FormatError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void fuzz_one(std::string_view bytes) {
+  std::string text;
+  bool accepted = false;
+  try {
+    text = canonical(bytes);
+    accepted = true;
+  } catch (const FormatError&) {
+  }
+  fuzz_expect(skipped(bytes) == accepted, "skip() is as strict as reading");
+  if (accepted) fuzz_expect(canonical(text) == text, "what was written reads the same");
+  try {
+    const Manifest manifest = parse_manifest(bytes, "fuzz");
+    const std::string again = to_json(manifest);
+    fuzz_expect(to_json(parse_manifest(again, "fuzz")) == again, "a manifest reads back");
+  } catch (const FormatError&) {
+  }
+}

@@ -1,0 +1,53 @@
+// Fuzz target of the safetensors loader. Whatever the bytes are, FormatError is the only way out; what is
+// accepted covers the data exactly, and reads the same after it has been written anew.
+#include "io/safetensors.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "tests/fuzz/target.h"
+
+namespace {
+
+using namespace tg;
+
+std::string written(const SafeTensors& file) {
+  const SafeTensorsContent content = safetensors_content(file.tensors, file.metadata, "fuzz");
+  std::string bytes;
+  for (const std::string_view piece : content.pieces()) bytes += piece;
+  return bytes;
+}
+
+}  // namespace
+
+void fuzz_one(std::string_view bytes) {
+  SafeTensors file;
+  try {
+    file = parse_safetensors(std::string(bytes), "fuzz");
+  } catch (const FormatError&) {
+    return;
+  }
+  const auto* begin = reinterpret_cast<const std::byte*>(file.storage.data());
+  const std::byte* end = begin + file.storage.size();
+  std::size_t total = 0;
+  unsigned sum = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    fuzz_expect(tensor.bytes.data() >= begin && tensor.bytes.data() + tensor.bytes.size() <= end,
+                "tensors lie in the file");
+    total += tensor.bytes.size();
+    for (const std::byte b : tensor.bytes) sum += static_cast<unsigned>(b);  // each can be read
+  }
+  fuzz_expect(total + 8 <= file.storage.size() && sum <= 255u * total, "tensors do not overlap");
+
+  const std::string first = written(file);
+  const SafeTensors again = parse_safetensors(first, "fuzz: written");
+  fuzz_expect(again.metadata == file.metadata, "metadata reads back");
+  fuzz_expect(std::equal(again.tensors.begin(), again.tensors.end(), file.tensors.begin(), file.tensors.end(),
+                         [](const auto& a, const auto& b) {
+                           return a.first == b.first && a.second.dtype == b.second.dtype &&
+                                  a.second.shape == b.second.shape &&
+                                  std::ranges::equal(a.second.bytes, b.second.bytes);
+                         }),
+              "tensors read back");
+  fuzz_expect(written(again) == first, "the writer has one form for a file");
+}
