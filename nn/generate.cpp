@@ -1,7 +1,7 @@
 #include "nn/generate.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 
 #include "core/rng.h"
 #include "ops/ops.h"
@@ -10,57 +10,93 @@ namespace tg {
 
 namespace {
 constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
-
-Tensor logits_of(const Gpt& model, const Tensor& tokens, Precision precision) {
-  const Autocast autocast(tokens.graph(), precision);
-  return cast(model(tokens), f32);
-}
 }  // namespace
 
-std::int32_t sample_token(std::span<const float> logits, double temperature, double u) {
-  std::int32_t best = -1;
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (!std::isnan(logits[i]) && (best < 0 || logits[i] > logits[best])) best = static_cast<std::int32_t>(i);
-  if (best < 0) throw Error("[sample] no logit is a number");
-  if (temperature <= 0 || std::isinf(logits[best])) return best;
-  const auto weight = [&](float logit) {
-    return std::isnan(logit) ? 0.0 : std::exp((double{logit} - logits[best]) / temperature);
-  };
-  double total = 0;
-  for (const float logit : logits) total += weight(logit);
-  double left = u * total;
-  std::int32_t drawn = best;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    const double w = weight(logits[i]);
-    if (w == 0) continue;
-    drawn = static_cast<std::int32_t>(i);
-    left -= w;
-    if (left < 0) break;
+// Logits of the last of `length` tokens, which follow those in the cache; without one, of token `last` of a
+// window.
+struct Generator::Call {
+  Graph graph;
+  Tensor tokens, last, logits;  // i32 [1, length], i32 [1], f32 [1, 1, vocabulary]
+  std::optional<CacheCall> cache;
+  Program program;
+
+  Call(const Model& model, std::int64_t length, KvCache* into, const Options& o)
+      : tokens(graph.input("tokens", {1, length}, i32)), program(build(model, length, into, o)) {}
+
+  Program build(const Model& model, std::int64_t length, KvCache* into, const Options& o) {
+    if (into) cache.emplace(graph, *into, length);
+    {
+      const Autocast autocast(graph, o.precision);
+      Tensor x = model.features(tokens, Mode::evaluate, into ? &*cache : nullptr);
+      if (into) {
+        x = slice(x, 1, length - 1, length);
+      } else {
+        last = graph.input("last", {1}, i32);
+        x = slice_at(x, 1, last, 1);
+      }
+      logits = cast(model.head(x), f32);
+    }
+    CompileOptions options{.threads = o.threads, .tf32 = o.precision == Precision::tf32};
+    if (into) options.assign = cache->assign();
+    return compile(graph, {logits}, options);
   }
-  return drawn;
+};
+
+Generator::Generator(const Model& model, const Options& options)
+    : model_(model), options_(options), cache_(1, model.config().context, model.device()) {
+  if (options.cache)
+    calls_[1] = std::make_shared<Call>(model, 1, &cache_, options);  // makes the cache's tensors
 }
 
-Generator::Generator(const Gpt& model, int threads, Precision precision)
-    : context_(model.config().context),
-      vocabulary_(model.config().vocabulary),
-      window_(graph_.input("tokens", {1, context_}, i32)),
-      logits_(logits_of(model, window_, precision)),
-      program_(compile(graph_, {logits_}, {.threads = threads, .tf32 = precision == Precision::tf32})) {}
+void Generator::read(std::span<const std::int32_t> tokens) {
+  while (!tokens.empty()) {
+    // Pieces of 1, 2, 4, … tokens: few programs serve every length.
+    const std::size_t length = std::bit_floor(tokens.size());
+    std::shared_ptr<Call>& call = calls_[static_cast<std::int64_t>(length)];
+    if (!call) call = std::make_shared<Call>(model_, static_cast<std::int64_t>(length), &cache_, options_);
+    const auto piece = tokens.first(length);
+    const auto held = static_cast<std::int32_t>(cached_.size());
+    call->program.run({{call->tokens, piece}, {call->cache->cached(), std::span(&held, 1)}});
+    cached_.insert(cached_.end(), piece.begin(), piece.end());
+    tokens = tokens.subspan(length);
+    if (tokens.empty()) logits_ = call->program.fetch(call->logits);
+  }
+}
 
-void Generator::extend(std::vector<std::int32_t>& tokens, std::int64_t count, double temperature,
-                       std::uint64_t seed) {
-  if (tokens.empty()) throw Error("[generate] the text to go on from is empty");
+void Generator::read_window(std::span<const std::int32_t> text) {
+  const std::int64_t context = model_.config().context;
+  std::shared_ptr<Call>& call = calls_[0];
+  if (!call) call = std::make_shared<Call>(model_, context, nullptr, options_);
   // Positions after the last token are padding: the mask keeps them from what comes before.
-  std::vector<std::int32_t> window(static_cast<std::size_t>(context_));
+  std::vector<std::int32_t> window(static_cast<std::size_t>(context));
+  const std::size_t used = std::min(window.size(), text.size());
+  std::copy(text.end() - static_cast<std::ptrdiff_t>(used), text.end(), window.begin());
+  const auto last = static_cast<std::int32_t>(used - 1);
+  call->program.run({{call->tokens, window}, {call->last, std::span(&last, 1)}});
+  logits_ = call->program.fetch(call->logits);
+}
+
+std::span<const float> Generator::next(std::span<const std::int32_t> text) {
+  if (text.empty()) throw Error("[generate] the text to go on from is empty");
+  if (!options_.cache || static_cast<std::int64_t>(text.size()) > cache_.capacity()) {
+    read_window(text);
+  } else {
+    const auto common = std::mismatch(cached_.begin(), cached_.end(), text.begin(), text.end()).first;
+    // The last token is read again if all are there: its logits are wanted.
+    const auto kept = std::min<std::ptrdiff_t>(common - cached_.begin(), std::ssize(text) - 1);
+    cached_.resize(static_cast<std::size_t>(kept));
+    read(text.subspan(static_cast<std::size_t>(kept)));
+  }
+  return {logits_.data<float>(), static_cast<std::size_t>(logits_.numel())};
+}
+
+void Generator::extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
+                       std::uint64_t seed, const std::function<void(std::int32_t)>& report) {
+  forget();
   for (std::int64_t k = 0; k < count; ++k) {
-    const auto used = std::min<std::int64_t>(context_, static_cast<std::int64_t>(tokens.size()));
-    std::fill(std::copy(tokens.end() - used, tokens.end(), window.begin()), window.end(), 0);
-    program_.run({{window_, window}});
-    const Array logits = program_.fetch(logits_);
-    const std::span<const float> last(logits.data<float>() + (used - 1) * vocabulary_,
-                                      static_cast<std::size_t>(vocabulary_));
     const PhiloxBlock words = philox({}, node_key(seed, static_cast<std::uint64_t>(k), sampling_node));
-    tokens.push_back(sample_token(last, temperature, uniform(words[0], words[1])));
+    text.push_back(sample_token(next(text), sampling, uniform(words[0], words[1])));
+    if (report) report(text.back());
   }
 }
 

@@ -1,6 +1,6 @@
 #include "nn/layer_cases.h"
 
-#include "nn/gpt.h"
+#include "nn/model.h"
 
 namespace tg {
 
@@ -28,7 +28,7 @@ Call of_one(Layer layer) {
   return [layer](std::span<const Tensor> x) { return layer(x[0]); };
 }
 
-GptConfig small(bool bias, bool tied, double dropout) {
+ModelConfig small(bool bias, bool tied, double dropout) {
   return {.vocabulary = 5,
           .context = 4,
           .layers = 1,
@@ -39,14 +39,25 @@ GptConfig small(bool bias, bool tied, double dropout) {
           .tied_head = tied};
 }
 
-Call gpt(const Path& at, const GptConfig& config, Mode mode) {
-  return [model = Gpt(at, config), mode](std::span<const Tensor> x) { return model(x[0], mode); };
+// The same with another architecture; deepseek's queries are compressed.
+ModelConfig small(Architecture architecture) {
+  ModelConfig c = small(false, true, 0);
+  c.architecture = architecture;
+  c.key_heads = 1;
+  c.latent = 3, c.query_latent = 3, c.rope_width = 2;
+  c.mlp_width = 5;
+  c.theta = 30;
+  return c;
+}
+
+Call model(const Path& at, const ModelConfig& config, Mode mode = Mode::evaluate) {
+  return [model = Model(at, config), mode](std::span<const Tensor> x) { return model(x[0], mode); };
 }
 
 }  // namespace
 
 std::vector<Case> layer_cases() {
-  const SampleInput rows{{2, 3, 4}}, tokens{{2, 3}, {Fill::index, 0, 5}};
+  const SampleInput rows{{2, 3, 4}}, wide{{1, 3, 8}}, tokens{{2, 3}, {Fill::index, 0, 5}};
   return {
       layer("Linear", "with bias", {rows}, [](const Path& at) { return of_one(Linear(at, 4, 3)); }),
       layer("Linear", "without bias", {rows},
@@ -72,13 +83,53 @@ std::vector<Case> layer_cases() {
                 return attention(x[0], Mode::train, x[1]);
               };
             }),
+      layer("GroupedAttention", "two heads to a key head", {wide},
+            [](const Path& at) { return of_one(GroupedAttention(at, 8, 4, {.key_heads = 2})); }),
+      layer("GroupedAttention", "one key head, bias, pairs side by side, slow turns", {rows},
+            [](const Path& at) {
+              return of_one(GroupedAttention(
+                  at, 4, 2, {.key_heads = 1, .bias = true, .rope = {.theta = 30, .interleaved = true}}));
+            }),
+      layer("GroupedAttention", "no positions, wider heads, dropout and residual", {rows, rows},
+            [](const Path& at) -> Call {
+              return [attention =
+                          GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false})](
+                         std::span<const Tensor> x) { return attention(x[0], Mode::train, x[1]); };
+            }),
+      layer("LatentAttention", "plain queries", {rows},
+            [](const Path& at) { return of_one(LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2})); }),
+      layer("LatentAttention", "compressed queries, other values, bias", {rows},
+            [](const Path& at) {
+              return of_one(LatentAttention(at, 4, 2,
+                                            {.latent = 3,
+                                             .query_latent = 3,
+                                             .rope_width = 4,
+                                             .head_width = 2,
+                                             .value_width = 3,
+                                             .theta = 30,
+                                             .bias = true}));
+            }),
+      layer("LatentAttention", "dropout and residual", {rows, rows},
+            [](const Path& at) -> Call {
+              return [attention = LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3})](
+                         std::span<const Tensor> x) { return attention(x[0], Mode::train, x[1]); };
+            }),
       layer("Mlp", "rows", {rows}, [](const Path& at) { return of_one(Mlp(at, 4)); }),
+      layer("GatedMlp", "rows", {rows}, [](const Path& at) { return of_one(GatedMlp(at, 4, 5)); }),
+      layer("GatedMlp", "bias and residual", {rows, rows},
+            [](const Path& at) -> Call {
+              return [mlp = GatedMlp(at, 4, 3, {.bias = true})](std::span<const Tensor> x) {
+                return mlp(x[0], x[1]);
+              };
+            }),
       layer("Block", "with bias", {rows},
             [](const Path& at) { return of_one(Block(at, small(true, true, 0))); }),
-      layer("Gpt", "tied head", {tokens},
-            [](const Path& at) { return gpt(at, small(false, true, 0), Mode::evaluate); }),
-      layer("Gpt", "head, bias and dropout", {tokens},
-            [](const Path& at) { return gpt(at, small(true, false, 0.2), Mode::train); }),
+      layer("Model", "tied head", {tokens}, [](const Path& at) { return model(at, small(false, true, 0)); }),
+      layer("Model", "head, bias and dropout", {tokens},
+            [](const Path& at) { return model(at, small(true, false, 0.2), Mode::train); }),
+      layer("Model", "llama", {tokens}, [](const Path& at) { return model(at, small(Architecture::llama)); }),
+      layer("Model", "deepseek", {tokens},
+            [](const Path& at) { return model(at, small(Architecture::deepseek)); }),
   };
 }
 

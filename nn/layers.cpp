@@ -18,11 +18,15 @@ Tensor gain_of(const Parameter& p, const In& beside) {
 
 }  // namespace
 
+Tensor dropped(In x, double p, Mode mode) {
+  return mode == Mode::train && p > 0 ? dropout(x, p) : x.tensor();
+}
+
 Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
     : name_(at.name()),
-      weight_(at.create("weight", {out, in}, Init::normal(options.std))),
+      weight_(at.create("weight", {out, in}, options.init.of_weight(in))),
       has_bias_(options.bias) {
-  if (has_bias_) bias_ = at.create("bias", {out}, Init::zeros());
+  if (has_bias_) bias_ = at.create("bias", {out}, options.init.of_bias(in));
 }
 
 Tensor Linear::operator()(In x, Tensor residual) const {
@@ -37,8 +41,8 @@ Tensor Linear::operator()(In x, Tensor residual) const {
   return reshape(rows, residual.shape());
 }
 
-Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, double std)
-    : name_(at.name()), weight_(at.create("weight", {count, width}, Init::normal(std))) {}
+Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init)
+    : name_(at.name()), weight_(at.create("weight", {count, width}, init)) {}
 
 Tensor Embedding::operator()(In ids) const {
   const Scope scope(name_, ids.where());

@@ -1,6 +1,6 @@
 // Layers: parameters made on a Path, and a call that appends graph nodes under the layer's name. Sizes that
-// do not fit are ShapeErrors at the line of the user's call. Starting values are GPT-2's: N(0, 0.02) for
-// weights, 0 for biases, 1 for gains.
+// do not fit are ShapeErrors at the line of the user's call. Starting values are GPT-2's unless said:
+// N(0, 0.02) for weights, 0 for biases, 1 for gains.
 #pragma once
 
 #include "core/graph.h"
@@ -10,13 +10,14 @@ namespace tg {
 
 // Dropout and whatever else differs between the two is on only in training.
 enum class Mode { evaluate, train };
+Tensor dropped(In x, double p, Mode mode);  // dropout in training, else x
 
 // y = x·Wᵀ + b: x [..., in], W [out, in] ("weight"), b [out] ("bias").
 class Linear {
  public:
   struct Options {
     bool bias = true;
-    double std = 0.02;  // of W's starting values
+    Init init = Init::gpt2();
   };
   Linear(const Path& at, std::int64_t in, std::int64_t out, Options options);
   Linear(const Path& at, std::int64_t in, std::int64_t out) : Linear(at, in, out, Options{}) {}
@@ -34,7 +35,7 @@ class Linear {
 // Rows of a table [count, width] ("weight") by number.
 class Embedding {
  public:
-  Embedding(const Path& at, std::int64_t count, std::int64_t width, double std = 0.02);
+  Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init = Init::gpt2());
 
   Tensor operator()(In ids) const;  // ids i32 or i64 [...] → [..., width]
   Tensor attend(In x) const;        // x·Eᵀ: [..., width] → [..., count], the head of a tied model

@@ -1,5 +1,7 @@
 #include "nn/params.h"
 
+#include <cmath>
+
 #include "core/hash.h"
 #include "core/random.h"
 
@@ -13,14 +15,28 @@ std::uint64_t key_of(std::uint64_t seed, const std::string& path) {
   return node_key(seed, hash.digest()[0], 0);
 }
 
+Array values_of(const Init& init, const Shape& shape, DType dtype, std::uint64_t key) {
+  if (init.bound != 0)
+    return uniform_array(shape, dtype, init.mean - init.bound, init.mean + init.bound, key);
+  return normal_array(shape, dtype, init.mean, init.std, key);
+}
+
 }  // namespace
+
+Init Init::of_weight(std::int64_t inputs) const {
+  return by_fan_in ? uniform(1 / std::sqrt(static_cast<double>(inputs))) : *this;
+}
+
+Init Init::of_bias(std::int64_t inputs) const {
+  return by_fan_in ? of_weight(inputs) : zeros();
+}
 
 Parameter Params::create(const std::string& path, const Shape& shape, Init init) {
   for (std::int64_t d : shape)
     if (d <= 0) throw ShapeError("[params] " + path + " would have shape " + shape.text());
   if (!place_.emplace(path, all_.size()).second)
     throw Error("[params] there is a parameter " + path + " already");
-  all_.emplace_back(path, normal_array(shape, dtype_, init.mean, init.std, key_of(seed_, path)), device_);
+  all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
   return all_.back();
 }
 

@@ -11,12 +11,19 @@
 
 namespace tg {
 
-// Starting values: mean + std · N(0, 1), by core/random.h.
+// Starting values by core/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
 struct Init {
-  double mean = 0, std = 0;
-  static Init zeros() { return {0, 0}; }
-  static Init ones() { return {1, 0}; }
-  static Init normal(double std) { return {0, std}; }
+  double mean = 0, std = 0, bound = 0;
+  bool by_fan_in = false;  // the bound is 1/√n in a layer of n inputs, of its bias too
+  static Init zeros() { return {}; }
+  static Init ones() { return {.mean = 1}; }
+  static Init normal(double std) { return {.std = std}; }
+  static Init uniform(double bound) { return {.bound = bound}; }
+  static Init gpt2() { return normal(0.02); }
+  static Init pytorch() { return {.by_fan_in = true}; }  // torch.nn.Linear's
+
+  Init of_weight(std::int64_t inputs) const;
+  Init of_bias(std::int64_t inputs) const;  // zeros, unless it is by_fan_in
 };
 
 class Params {

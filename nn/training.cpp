@@ -6,11 +6,11 @@ namespace tg {
 
 namespace {
 
-Tensor token_input(Graph& graph, const char* name, const Gpt& model, const ProgramOptions& options) {
+Tensor token_input(Graph& graph, const char* name, const Model& model, const ProgramOptions& options) {
   return graph.input(name, {options.batch, model.config().context}, i32);
 }
 
-Tensor loss_of(const Gpt& model, const Tensor& tokens, const Tensor& targets, Mode mode,
+Tensor loss_of(const Model& model, const Tensor& tokens, const Tensor& targets, Mode mode,
                Precision precision) {
   const Autocast autocast(tokens.graph(), precision);
   return cross_entropy(model(tokens, mode), targets);
@@ -38,7 +38,7 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const AdamW::
 
 }  // namespace
 
-TrainingProgram::TrainingProgram(const Gpt& model, const AdamW& optimizer, const ProgramOptions& options,
+TrainingProgram::TrainingProgram(const Model& model, const AdamW& optimizer, const ProgramOptions& options,
                                  std::uint64_t seed)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
@@ -67,7 +67,7 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
   return result;
 }
 
-EvaluationProgram::EvaluationProgram(const Gpt& model, const ProgramOptions& options)
+EvaluationProgram::EvaluationProgram(const Model& model, const ProgramOptions& options)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
       loss_(loss_of(model, tokens_, targets_, Mode::evaluate, options.precision)),
@@ -79,7 +79,7 @@ Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
   return program_.fetch_later({loss_});
 }
 
-TrainingMemory plan_memory(const Gpt& model, const AdamW& optimizer, ProgramOptions options) {
+TrainingMemory plan_memory(const Model& model, const AdamW& optimizer, ProgramOptions options) {
   options.plan_only = true;
   return {TrainingProgram(model, optimizer, options).program().memory(),
           EvaluationProgram(model, options).program().memory()};

@@ -3,7 +3,7 @@
 
 #include "nn/adamw.h"
 #include "nn/autocast.h"
-#include "nn/gpt.h"
+#include "nn/model.h"
 
 namespace tg {
 
@@ -18,7 +18,7 @@ struct ProgramOptions {
 // Forward with dropout, backward, clipping and AdamW's update.
 class TrainingProgram {
  public:
-  TrainingProgram(const Gpt& model, const AdamW& optimizer, const ProgramOptions& options,
+  TrainingProgram(const Model& model, const AdamW& optimizer, const ProgramOptions& options,
                   std::uint64_t seed = 0 /* of dropout */);
 
   struct Result {
@@ -50,7 +50,7 @@ class TrainingProgram {
 // The mean loss of a batch, without dropout.
 class EvaluationProgram {
  public:
-  EvaluationProgram(const Gpt& model, const ProgramOptions& options);
+  EvaluationProgram(const Model& model, const ProgramOptions& options);
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }
@@ -72,6 +72,6 @@ struct TrainingMemory {
     return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
   }
 };
-TrainingMemory plan_memory(const Gpt& model, const AdamW& optimizer, ProgramOptions options);
+TrainingMemory plan_memory(const Model& model, const AdamW& optimizer, ProgramOptions options);
 
 }  // namespace tg

@@ -28,7 +28,7 @@ struct TemporaryDirectory {
   std::string operator/(const std::string& name) const { return (path / name).string(); }
 };
 
-GptConfig small(double dropout = 0) {
+ModelConfig small(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
@@ -48,7 +48,7 @@ std::string message_of(const std::function<void()>& f) {
 // A model in training on batches that are a function of the step.
 struct Training {
   Params params;
-  Gpt model;
+  Model model;
   AdamW optimizer;
   TrainingProgram program;
   explicit Training(std::uint64_t seed, int threads = 1)
@@ -312,10 +312,10 @@ TEST(Parameters, ComeBackFromOneFileBitForBit) {
   const TemporaryDirectory dir;
   const std::string path = dir / "model.safetensors";
   Params params(1), fresh(2), wrong(3);
-  const Gpt model(params, small()), restored(fresh, small());
-  GptConfig wider = small();
+  const Model model(params, small()), restored(fresh, small());
+  ModelConfig wider = small();
   wider.context = 17;
-  const Gpt misfit(wrong, wider);
+  const Model misfit(wrong, wider);
   save_parameters(path, params.all(), {{"characters", "abc"}});
   EXPECT_EQ(load_parameters(path, fresh.all()).at("characters"), "abc");
   for (std::size_t i = 0; i < params.all().size(); ++i)

@@ -135,9 +135,9 @@ TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
     EXPECT_NE(before, exact.run(b.x, b.y));
     for (int i = 0; i < 80; ++i) t.step();
     EXPECT_NEAR(evaluation.run(b.x, b.y), exact.run(b.x, b.y), 0.02);
-    Generator generator(t.model, 1, p);
+    Generator generator(t.model, {.threads = 1, .precision = p});
     std::vector<std::int32_t> text(b.x.begin(), b.x.begin() + 3);
-    generator.extend(text, 10, 0, 1);
+    generator.extend(text, 10, {.temperature = 0}, 1);
     EXPECT_EQ(text, std::vector<std::int32_t>(b.x.begin(), b.x.begin() + 13));
   }
 }

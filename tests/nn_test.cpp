@@ -1,11 +1,10 @@
-// Parameters, layers and the GPT: values, names, shapes and gradients.
+// Parameters, layers and models: values, names, shapes and gradients.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "core/lower.h"
-#include "nn/gpt.h"
+#include "nn/model.h"
 #include "tests/reference_checks.h"
 #include "tilegrad.h"
 
@@ -20,7 +19,7 @@ std::vector<double> numbers(const Array& a) {
 }
 
 // A model small enough to differentiate by differences, with every kind of parameter.
-GptConfig tiny() {
+ModelConfig tiny() {
   return {.vocabulary = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .bias = true};
 }
 
@@ -69,6 +68,28 @@ TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96 / 1e5));
 }
 
+TEST(Params, StartFromPyTorchsValuesOnRequest) {
+  Params p(1, f64);
+  const Linear layer(Path(p) / "fc", 100, 300, {.init = Init::pytorch()});
+  double mean = 0, square = 0, least = 1, most = -1;
+  const std::vector<double> w = numbers(p.all()[0].read());
+  for (const double x : w) {
+    mean += x / 3e4, square += x * x / 3e4;
+    least = std::min(least, x), most = std::max(most, x);
+  }
+  // Uniform in ±1/√100: variance 0.01/3; nothing outside, and something close to both ends.
+  EXPECT_NEAR(mean, 0, 5 * 0.1 / std::sqrt(3 * 3e4));
+  EXPECT_NEAR(square, 0.01 / 3, 5 * 0.01 * std::sqrt(4. / 45 / 3e4));
+  EXPECT_GE(least, -0.1);
+  EXPECT_LT(least, -0.099);
+  EXPECT_LT(most, 0.1);
+  EXPECT_GT(most, 0.099);
+  for (const double b : numbers(p.all()[1].read())) {
+    EXPECT_LT(std::abs(b), 0.1);
+    EXPECT_NE(b, 0);
+  }
+}
+
 TEST(Params, RefuseASecondParameterOfTheSamePath) {
   Params p;
   p.create("w", {2}, Init::zeros());
@@ -110,7 +131,7 @@ TEST(Linear, ErrorsPointAtTheUsersLine) {
 
 TEST(Layers, NameTheirNodes) {
   Params params;
-  const Gpt model(params, tiny());
+  const Model model(params, tiny());
   Graph g;
   const Tensor logits = model(g.input("tokens", {1, 4}, i32));
   const std::string text = compile(g, {logits}).text();
@@ -119,36 +140,9 @@ TEST(Layers, NameTheirNodes) {
   EXPECT_NE(text.find("transformer.ln_f/layer_norm"), std::string::npos) << text;
 }
 
-TEST(SelfAttention, CopiesNothingForwardOrBackward) {
+TEST(Model, HasTheParametersOfNanoGpt) {
   Params params;
-  const SelfAttention attention(Path(params) / "attn", 16, 4);
-  Graph g;
-  const Tensor x = g.input("x", {2, 6, 16});
-  const Tensor y = attention(x, Mode::evaluate, x);
-  std::vector<std::string> forward;
-  const Program inference = compile(g, {y});
-  for (const Step& s : inference.steps()) forward.push_back(s.op->name);
-  // Projection with its bias, attention, projection with bias and residual.
-  EXPECT_EQ(std::count(forward.begin(), forward.end(), "matmul"), 2) << inference.text();
-  EXPECT_EQ(std::count(forward.begin(), forward.end(), "flash_attn"), 1) << inference.text();
-
-  std::vector<Tensor> wanted = {x};
-  for (const Parameter& p : params.all()) wanted.push_back(g.param(p));
-  const Program both = compile(g, gradients(sum(y * y), wanted));
-  for (const Program& program : {inference, both}) {
-    for (const Step& s : program.steps()) {
-      EXPECT_NE(s.op->name, "contiguous") << s.name;
-      EXPECT_NE(s.op->name, "copy") << s.name;
-      if (s.op != &fused_op) continue;
-      const auto& code = s.attrs.as<FusedAttrs>().code;
-      EXPECT_FALSE(code.size() == 1 && code[0].op == &copy_op) << s.name << " is a copy";
-    }
-  }
-}
-
-TEST(Gpt, HasTheParametersOfNanoGpt) {
-  Params params;
-  const Gpt model(params, {.vocabulary = 65, .layers = 1});
+  const Model model(params, {.vocabulary = 65, .layers = 1});
   std::vector<std::string> names;
   for (const Parameter& p : params.all()) names.push_back(p.name() + " " + p.shape().text());
   EXPECT_EQ(names, (std::vector<std::string>{
@@ -157,29 +151,90 @@ TEST(Gpt, HasTheParametersOfNanoGpt) {
                        "transformer.h.0.attn.c_proj.weight [128, 128]", "transformer.h.0.ln_2.weight [128]",
                        "transformer.h.0.mlp.c_fc.weight [512, 128]",
                        "transformer.h.0.mlp.c_proj.weight [128, 512]", "transformer.ln_f.weight [128]"}));
-  for (const GptConfig& c :
-       {tiny(), GptConfig{.vocabulary = 7, .tied_head = false}, GptConfig{.vocabulary = 3}}) {
+  for (const ModelConfig& c :
+       {tiny(), ModelConfig{.vocabulary = 7, .tied_head = false}, ModelConfig{.vocabulary = 3},
+        ModelConfig{.architecture = Architecture::llama, .vocabulary = 3, .bias = true, .key_heads = 2},
+        ModelConfig{
+            .architecture = Architecture::llama, .vocabulary = 3, .tied_head = false, .mlp_width = 20},
+        ModelConfig{.architecture = Architecture::deepseek, .vocabulary = 3},
+        ModelConfig{
+            .architecture = Architecture::deepseek, .vocabulary = 3, .bias = true, .query_latent = 9}}) {
     Params counted;
-    const Gpt other(counted, c);
+    const Model other(counted, c);
     EXPECT_EQ(counted.count(), c.parameters());
   }
 }
 
-TEST(Gpt, RefusesSizesThatDoNotFit) {
+TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
+  const auto names = [](const ModelConfig& config) {
+    Params params;
+    const Model model(params, config);
+    std::vector<std::string> list;
+    for (const Parameter& p : params.all()) list.push_back(p.name() + " " + p.shape().text());
+    return list;
+  };
+  const std::string layer = "model.layers.0.", mlp = layer + "mlp.", attention = layer + "self_attn.";
+  EXPECT_EQ(names({.architecture = Architecture::llama,
+                   .vocabulary = 65,
+                   .layers = 1,
+                   .tied_head = false,
+                   .key_heads = 2}),
+            (std::vector<std::string>{
+                "model.embed_tokens.weight [65, 128]", layer + "input_layernorm.weight [128]",
+                attention + "q_proj.weight [128, 128]", attention + "k_proj.weight [64, 128]",
+                attention + "v_proj.weight [64, 128]", attention + "o_proj.weight [128, 128]",
+                layer + "post_attention_layernorm.weight [128]", mlp + "gate_proj.weight [344, 128]",
+                mlp + "up_proj.weight [344, 128]", mlp + "down_proj.weight [128, 344]",
+                "model.norm.weight [128]", "lm_head.weight [65, 128]"}));
+  const auto deepseek = names({.architecture = Architecture::deepseek, .vocabulary = 65, .layers = 1});
+  EXPECT_EQ(deepseek.size(), 12u);
+  EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of 32 + 8
+}
+
+TEST(Model, StartsAsItsInitializerSays) {
+  const auto deviation = [](const Params& params, const std::string& name) {
+    double square = 0;
+    const std::vector<double> values = numbers(params.find(name)->read());
+    for (const double x : values) square += x * x;
+    return std::sqrt(square / static_cast<double>(values.size()));
+  };
+  ModelConfig config{.architecture = Architecture::llama, .vocabulary = 65, .layers = 2, .std = 0.05};
+  const std::string layer = "model.layers.1.";
+  Params gpt2;
+  const Model a(gpt2, config);
+  EXPECT_NEAR(deviation(gpt2, layer + "mlp.up_proj.weight"), 0.05, 1e-3);
+  EXPECT_NEAR(deviation(gpt2, layer + "mlp.down_proj.weight"), 0.05 / 2, 1e-3);
+  EXPECT_NEAR(deviation(gpt2, "model.embed_tokens.weight"), 0.05, 2e-3);
+  config.initializer = Initializer::pytorch;
+  Params pytorch;
+  const Model b(pytorch, config);
+  EXPECT_NEAR(deviation(pytorch, layer + "mlp.up_proj.weight"), 1 / std::sqrt(3. * 128), 1e-3);
+  EXPECT_NEAR(deviation(pytorch, layer + "mlp.down_proj.weight"), 1 / std::sqrt(3. * 344), 1e-3);
+  EXPECT_NEAR(deviation(pytorch, "model.embed_tokens.weight"), 1, 0.04);
+}
+
+TEST(Model, RefusesSizesThatDoNotFit) {
   Params params;
-  EXPECT_THROW(Gpt(params, {.vocabulary = 65, .heads = 3}), ShapeError);
-  EXPECT_THROW(Gpt(params, {.vocabulary = 0}), ShapeError);
-  EXPECT_THROW(Gpt(params, {.vocabulary = 65, .dropout = 1}), Error);
+  using enum Architecture;
+  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .key_heads = 3}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .width = 12}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .theta = 0}), Error);
+  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .latent = 0}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .query_latent = -1}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .rope_width = 5}), ShapeError);
+  EXPECT_THROW(Model(params, {.vocabulary = 65, .heads = 3}), ShapeError);
+  EXPECT_THROW(Model(params, {.vocabulary = 0}), ShapeError);
+  EXPECT_THROW(Model(params, {.vocabulary = 65, .dropout = 1}), Error);
   EXPECT_EQ(params.all().size(), 0u);
-  const Gpt model(params, tiny());
+  const Model model(params, tiny());
   Graph g;
   EXPECT_THROW(model(g.input("long", {1, 5}, i32)), ShapeError);
   EXPECT_NO_THROW(model(g.input("short", {1, 3}, i32)));
 }
 
-TEST(Gpt, StartsWithTheLossOfAGuess) {
+TEST(Model, StartsWithTheLossOfAGuess) {
   Params params(3);
-  const Gpt model(params, {.vocabulary = 65, .layers = 2});
+  const Model model(params, {.vocabulary = 65, .layers = 2});
   Graph g;
   const Tensor x = g.input("x", {4, 64}, i32), y = g.input("y", {4, 64}, i32);
   std::vector<std::int32_t> tokens(4 * 64), targets(4 * 64);
@@ -193,9 +248,9 @@ TEST(Gpt, StartsWithTheLossOfAGuess) {
   EXPECT_NEAR(loss, std::log(65.0) + 0.05 / 2, 5 * std::sqrt(0.05) / 16);
 }
 
-TEST(Gpt, SeesNoTokenAfterItsOwn) {
+TEST(Model, SeesNoTokenAfterItsOwn) {
   Params params(1, f64);
-  const Gpt model(params, tiny());
+  const Model model(params, tiny());
   enlarge(params);
   Graph g;
   const Tensor x = g.input("x", {1, 4}, i32);
@@ -208,12 +263,12 @@ TEST(Gpt, SeesNoTokenAfterItsOwn) {
   EXPECT_NE(one[2 * 5], two[2 * 5]);
 }
 
-TEST(Gpt, GradientIsThatOfFourPointDifferences) {
+TEST(Model, GradientIsThatOfFourPointDifferences) {
   for (const bool tied : {true, false}) {
     Params params(5, f64);
-    GptConfig config = tiny();
+    ModelConfig config = tiny();
     config.tied_head = tied;
-    const Gpt model(params, config);
+    const Model model(params, config);
     enlarge(params);
     Graph g;
     const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
@@ -240,14 +295,14 @@ TEST(Gpt, GradientIsThatOfFourPointDifferences) {
   }
 }
 
-TEST(Gpt, TiedWeightsGetTheGradientsOfBothUses) {
-  GptConfig config = tiny();
+TEST(Model, TiedWeightsGetTheGradientsOfBothUses) {
+  ModelConfig config = tiny();
   Params tied(5, f64), untied(5, f64);
-  const Gpt a(tied, config);
+  const Model a(tied, config);
   config.tied_head = false;
-  const Gpt b(untied, config);
+  const Model b(untied, config);
   Parameter(*untied.find("lm_head.weight")).write(tied.find("transformer.wte.weight")->read());
-  const auto embedding_gradients = [](const Gpt& model, const Params& params, bool with_head) {
+  const auto embedding_gradients = [](const Model& model, const Params& params, bool with_head) {
     Graph g;
     const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
     const Tensor loss = cross_entropy(model(x), y);

@@ -7,7 +7,7 @@ namespace tg::testing {
 
 inline constexpr std::int64_t small_batch = 4;
 
-inline GptConfig small_gpt(double dropout = 0) {
+inline ModelConfig small_gpt(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
@@ -35,7 +35,7 @@ struct SmallGptOptions {
 
 struct SmallGpt {
   Params params;
-  Gpt model;
+  Model model;
   AdamW optimizer;
   TrainingProgram training;
 

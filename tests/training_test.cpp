@@ -150,7 +150,7 @@ TEST(CosineSchedule, WarmsUpAndFallsToItsFloor) {
 // A batch of a periodic text: learnable, so that the loss can fall to nearly nothing.
 struct Batch {
   std::vector<std::int32_t> x, y;
-  Batch(const GptConfig& c, std::int64_t batch) {
+  Batch(const ModelConfig& c, std::int64_t batch) {
     for (std::int64_t i = 0; i < batch * c.context; ++i) {
       x.push_back(static_cast<std::int32_t>((i * i + i / 5) % c.vocabulary));
       y.push_back(static_cast<std::int32_t>(((i + 1) * (i + 1) + (i + 1) / 5) % c.vocabulary));
@@ -158,13 +158,13 @@ struct Batch {
   }
 };
 
-GptConfig small(double dropout = 0) {
+ModelConfig small(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
 TEST(TrainingProgram, OverfitsOneBatch) {
   Params params(1);
-  const Gpt model(params, small());
+  const Model model(params, small());
   const AdamW optimizer(params.all());
   TrainingProgram training(model, optimizer, {.batch = 4});
   EvaluationProgram evaluation(model, {.batch = 4});
@@ -180,7 +180,7 @@ TEST(TrainingProgram, OverfitsOneBatch) {
 
 TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
   Params params(1);
-  const Gpt model(params, small());
+  const Model model(params, small());
   const AdamW optimizer(params.all());
   TrainingProgram training(model, optimizer, {.batch = 4});
   EvaluationProgram evaluation(model, {.batch = 4});
@@ -192,7 +192,7 @@ TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
 
 TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
   Params params(1);
-  const Gpt model(params, small(0.3));
+  const Model model(params, small(0.3));
   const AdamW optimizer(params.all());
   TrainingProgram training(model, optimizer, {.batch = 4, .verify = true}, 5);
   const Batch b(model.config(), 4);
@@ -204,7 +204,7 @@ TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
 TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
   const auto trained = [](int threads) {
     Params params(1);
-    const Gpt model(params, small(0.2));
+    const Model model(params, small(0.2));
     const AdamW optimizer(params.all());
     TrainingProgram training(model, optimizer, {.batch = 4, .threads = threads}, 9);
     const Batch b(model.config(), 4);
@@ -219,7 +219,7 @@ TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
 
 TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
   Params params(1);
-  const Gpt model(params, small(0.5));
+  const Model model(params, small(0.5));
   const AdamW optimizer(params.all());
   TrainingProgram training(model, optimizer, {.batch = 4}, 9), again(model, optimizer, {.batch = 4}, 9),
       other(model, optimizer, {.batch = 4}, 10);
@@ -234,7 +234,7 @@ TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
 
 TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   Params params(1);
-  const Gpt model(params, small(0.3));
+  const Model model(params, small(0.3));
   const AdamW optimizer(params.all());
   const ProgramOptions options{.batch = 4, .threads = 2};
   const TrainingMemory plan = plan_memory(model, optimizer, options);
@@ -278,19 +278,19 @@ TEST(LargestBatch, IsTheLastThatFits) {
 
 TEST(SampleToken, DrawsInProportionToTheSoftmax) {
   const std::vector<float> logits = {0, std::log(3.0f), -std::numeric_limits<float>::infinity()};
-  EXPECT_EQ(sample_token(logits, 1, 0.0), 0);
-  EXPECT_EQ(sample_token(logits, 1, 0.24), 0);
-  EXPECT_EQ(sample_token(logits, 1, 0.26), 1);
-  EXPECT_EQ(sample_token(logits, 1, 0.9999999), 1);
-  EXPECT_EQ(sample_token(logits, 0, 0.0), 1);
-  EXPECT_EQ(sample_token(std::vector<float>{NAN, 1}, 1, 0.0), 1);
-  EXPECT_THROW(sample_token(std::vector<float>{NAN, NAN}, 1, 0.0), Error);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.0), 0);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.24), 0);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.26), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.9999999), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0.0), 1);
+  EXPECT_EQ(sample_token(std::vector<float>{NAN, 1}, {.temperature = 1}, 0.0), 1);
+  EXPECT_THROW(sample_token(std::vector<float>{NAN, NAN}, {.temperature = 1}, 0.0), Error);
 }
 
 TEST(Generator, RepeatsWhatTheModelHasLearned) {
   Params params(1);
-  GptConfig config = small();
-  const Gpt model(params, config);
+  ModelConfig config = small();
+  const Model model(params, config);
   const AdamW optimizer(params.all());
   TrainingProgram training(model, optimizer, {.batch = 1});
   Batch b(config, 1);
@@ -301,15 +301,15 @@ TEST(Generator, RepeatsWhatTheModelHasLearned) {
   for (int t = 0; t < 40; ++t) training.run(b.x, b.y, 1e-2);
   Generator generator(model);
   std::vector<std::int32_t> text = {0, 1, 2};
-  generator.extend(text, 10, 0, 1);
+  generator.extend(text, 10, {.temperature = 0}, 1);
   for (std::size_t i = 0; i < text.size(); ++i) EXPECT_EQ(text[i], static_cast<std::int32_t>(i));
   std::vector<std::int32_t> one = {5}, two = {5};
-  generator.extend(one, 30, 1, 3);  // longer than the context
-  generator.extend(two, 30, 1, 3);
+  generator.extend(one, 30, {}, 3);  // longer than the context
+  generator.extend(two, 30, {}, 3);
   EXPECT_EQ(one, two);
   EXPECT_EQ(one.size(), 31u);
   std::vector<std::int32_t> none;
-  EXPECT_THROW(generator.extend(none, 1, 0, 1), Error);
+  EXPECT_THROW(generator.extend(none, 1, {}, 1), Error);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ constexpr const char* run_file = "run.safetensors";  // RunState and options, as
 Metadata description(const TrainOptions& o, const CharVocab& vocab, std::int64_t step) {
   std::string characters;
   for (std::int32_t id = 0; id < vocab.size(); ++id) characters += vocab.decode(std::span(&id, 1));
-  const GptConfig& m = o.model;
+  const ModelConfig& m = o.model;
   return {{"model", "gpt"},
           {"characters", characters},
           {"vocabulary", std::to_string(m.vocabulary)},
@@ -104,7 +104,7 @@ class Run {
     const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
     want_memory(o_.device, 3 * bytes, "the model with its optimizer");
     Params params(seed, f32, o_.device);
-    const Gpt model(params, o_.model);
+    const Model model(params, o_.model);
     AdamW::Options adamw;
     if (precision() == Precision::f16) adamw.loss_scale = LossScale{};
     const AdamW optimizer(params.all(), adamw);
@@ -237,7 +237,7 @@ class Run {
   }
 
   // Parameters and optimizer are in memory already; throws OutOfMemory if the rest does not fit beside them.
-  void want_room(const TrainingMemory& memory, const Gpt& model, const AdamW& optimizer,
+  void want_room(const TrainingMemory& memory, const Model& model, const AdamW& optimizer,
                  ProgramOptions programs) const {
     const std::size_t need = memory.beside_parameters(), free = backend(o_.device).available_bytes();
     if (need <= free) return;
@@ -262,7 +262,7 @@ class Run {
   }
 
   std::string title() const {
-    const GptConfig& m = o_.model;
+    const ModelConfig& m = o_.model;
     return "GPT: " + std::to_string(m.layers) + " layers, " + std::to_string(m.heads) + " heads, width " +
            std::to_string(m.width) + ", context " + std::to_string(m.context);
   }
@@ -302,15 +302,15 @@ class Run {
     print_row("files", o_.out + "/: last/model.safetensors, best/model.safetensors, metrics.jsonl, loss.png");
   }
 
-  void print_sample(const Gpt& model) const {
+  void print_sample(const Model& model) const {
     if (o_.sample == 0) return;
-    Generator generator(model, static_cast<int>(o_.threads), precision());
+    Generator generator(model, {.threads = static_cast<int>(o_.threads), .precision = precision()});
     // Starts as the text goes on after a line break, if it has one.
     const auto& characters = vocab_.characters();
     const auto line_break = std::find(characters.begin(), characters.end(), U'\n');
     std::vector<std::int32_t> sample{
         line_break == characters.end() ? 0 : static_cast<std::int32_t>(line_break - characters.begin())};
-    generator.extend(sample, o_.sample, 0.8, static_cast<std::uint64_t>(o_.seed));
+    generator.extend(sample, o_.sample, {.temperature = 0.8}, static_cast<std::uint64_t>(o_.seed));
     std::printf("sample\n%s\n", vocab_.decode(std::span(sample).subspan(1)).c_str());
   }
 

@@ -83,9 +83,9 @@ void planner(std::int64_t buffers, const Settings& settings, Report& report) {
 // compiling them. The number of nodes is GPT-2's; the parameters are small and already there.
 void training_step(const Settings& settings, Report& report) {
   if (!report.wants("GPT")) return;
-  const GptConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
+  const ModelConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
   Params params;
-  const Gpt model(params, config);
+  const Model model(params, config);
   const AdamW optimizer(params.all());
   double record = Row::none, differentiate = Row::none, planned = Row::none;
   std::size_t nodes = 0, steps = 0;

@@ -54,14 +54,14 @@ std::map<std::string, double> seconds_by_kind(Program& program, const Settings& 
 }  // namespace
 
 void run_train(const Settings& settings, const Machine& machine, Report& report) {
-  GptConfig config{.vocabulary = 65, .context = 64, .layers = 4, .heads = 4, .width = 128};
+  ModelConfig config{.vocabulary = 65, .context = 64, .layers = 4, .heads = 4, .width = 128};
   std::int64_t batch = 12;
   if (!settings.shapes.empty()) {
     const std::vector<std::int64_t>& s = settings.shapes[0];
     config.layers = s[0], config.heads = s[1], config.width = s[2], config.context = s[3], batch = s[4];
   }
   Params params(0, f32, settings.device);
-  const Gpt model(params, config);
+  const Model model(params, config);
   const AdamW optimizer(params.all());
   const std::int64_t tokens = batch * config.context;
   std::vector<std::int32_t> x(static_cast<std::size_t>(tokens)), y(x.size());

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/device.h"
-#include "nn/gpt.h"
+#include "nn/model.h"
 #include "tools/args.h"
 
 namespace tg {
@@ -10,7 +10,7 @@ namespace tg {
 struct TrainOptions {
   std::string text, out = "out/train", backend = "cpu", dtype = "f32";
   Device device;    // of `backend`
-  GptConfig model;  // vocabulary: from the text
+  ModelConfig model;  // vocabulary: from the text
   std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
   double lr = 1e-3, min_lr = 1e-4;
   std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;
