@@ -1,6 +1,7 @@
 // Metrics rows as JSON lines.
 #include "io/metrics.h"
 
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 
@@ -13,12 +14,14 @@ namespace {
 struct Field {
   std::string_view name;
   float MetricsRow::*value;
+  bool may_be_missing = false;
 };
 constexpr Field fields[] = {{"train_loss", &MetricsRow::train_loss},
                             {"val_loss", &MetricsRow::val_loss},
                             {"lr", &MetricsRow::lr},
                             {"grad_norm", &MetricsRow::grad_norm},
-                            {"tokens_per_s", &MetricsRow::tokens_per_s}};
+                            {"tokens_per_s", &MetricsRow::tokens_per_s},
+                            {"val_accuracy", &MetricsRow::val_accuracy, true}};
 
 MetricsRow from_json(std::string_view line, const std::string& where) {
   JsonReader json(line, where);
@@ -64,6 +67,7 @@ std::vector<std::pair<MetricsRow, std::size_t>> rows_of(std::string_view content
 std::string to_json(const MetricsRow& row) {
   std::string s = "{\"step\":" + std::to_string(row.step);
   for (const Field& f : fields) {
+    if (f.may_be_missing && std::isnan(row.*(f.value))) continue;
     s += ",\"";
     s += f.name;
     s += "\":" + json_number(row.*(f.value));

@@ -18,6 +18,7 @@ struct MetricsRow {
   float train_loss = none, val_loss = none;  // nats per token
   float lr = none, grad_norm = none;
   float tokens_per_s = none;
+  float val_accuracy = none;  // share of right answers, 0 to 1; not in the file where a task has none
 };
 
 // {"step":10,"train_loss":2.5,"val_loss":null,"lr":0.001,"grad_norm":0.7,"tokens_per_s":81000}

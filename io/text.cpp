@@ -76,12 +76,16 @@ std::vector<std::int32_t> CharVocab::encode(std::string_view text) const {
 std::string CharVocab::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (const std::int32_t id : ids) {
-    if (id < 0 || id >= size()) {
-      throw Error("[decode] id " + std::to_string(id) + ", wanted 0 to " + std::to_string(size() - 1));
-    }
+    detail::want_id(id, size());
     utf8_append(text, characters_[static_cast<std::size_t>(id)]);
   }
   return text;
+}
+
+Metadata CharVocab::metadata() const {
+  std::string all;
+  for (const char32_t c : characters_) utf8_append(all, c);
+  return {{"tokenizer", "chars"}, {"characters", all}};
 }
 
 TextSplit split_text(std::span<const std::int32_t> tokens) {

@@ -2,11 +2,7 @@
 // pure function of (seed, step), so that resuming a run needs no saved position.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "io/tokenizer.h"
 
 namespace tg {
 
@@ -16,18 +12,20 @@ std::string load_text(const std::string& path);
 
 // Characters are Unicode code points; ids are their places in ascending order, so that equal texts give equal
 // ids.
-class CharVocab {
+class CharVocab final : public Tokenizer {
  public:
   explicit CharVocab(std::string_view text);             // every character of a UTF-8 text
   explicit CharVocab(std::vector<char32_t> characters);  // as saved; sorted here, FormatError for a duplicate
 
-  std::int64_t size() const { return static_cast<std::int64_t>(characters_.size()); }
+  std::string_view kind() const override { return "chars"; }
+  std::string_view unit() const override { return "character"; }
+  std::int64_t size() const override { return static_cast<std::int64_t>(characters_.size()); }
   const std::vector<char32_t>& characters() const { return characters_; }  // by id
 
   // Error naming the first character that is not in the vocabulary, and its byte.
-  std::vector<std::int32_t> encode(std::string_view text) const;
-  // Error for an id outside [0, size).
-  std::string decode(std::span<const std::int32_t> ids) const;
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  Metadata metadata() const override;  // "characters": all of them, by id
 
  private:
   std::vector<char32_t> characters_;

@@ -10,10 +10,9 @@ Tensor token_input(Graph& graph, const char* name, const Model& model, const Pro
   return graph.input(name, {options.batch, model.config().context}, i32);
 }
 
-Tensor loss_of(const Model& model, const Tensor& tokens, const Tensor& targets, Mode mode,
-               Precision precision) {
+Tensor model_logits(const Model& model, const Tensor& tokens, Mode mode, Precision precision) {
   const Autocast autocast(tokens.graph(), precision);
-  return cross_entropy(model(tokens, mode), targets);
+  return model(tokens, mode);
 }
 
 CompileOptions compile_options(const ProgramOptions& o) {
@@ -42,7 +41,7 @@ TrainingProgram::TrainingProgram(const Model& model, const AdamW& optimizer, con
                                  std::uint64_t seed)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
-      loss_(loss_of(model, tokens_, targets_, Mode::train, options.precision)),
+      loss_(cross_entropy(model_logits(model, tokens_, Mode::train, options.precision), targets_)),
       update_(optimizer.minimize(loss_)),
       results_(results_of(loss_, update_)),
       program_(compiled(graph_, results_, update_, options)) {
@@ -70,13 +69,16 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
 EvaluationProgram::EvaluationProgram(const Model& model, const ProgramOptions& options)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
-      loss_(loss_of(model, tokens_, targets_, Mode::evaluate, options.precision)),
-      program_(compile(graph_, {loss_}, compile_options(options))) {}
+      logits_(model_logits(model, tokens_, Mode::evaluate, options.precision)),
+      loss_(cross_entropy(logits_, targets_)),
+      predictions_(options.predictions ? argmax(logits_, {-1}) : Tensor()),
+      results_(options.predictions ? std::vector{loss_, predictions_} : std::vector{loss_}),
+      program_(compile(graph_, results_, compile_options(options))) {}
 
 Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
                                  const std::vector<std::int32_t>& targets) {
   program_.run({{tokens_, tokens}, {targets_, targets}});
-  return program_.fetch_later({loss_});
+  return program_.fetch_later(results_);
 }
 
 TrainingMemory plan_memory(const Model& model, const AdamW& optimizer, ProgramOptions options) {

@@ -13,6 +13,7 @@ struct ProgramOptions {
   bool verify = false;      // this and the next as in CompileOptions
   bool plan_only = false;
   Precision precision = Precision::full;
+  bool predictions = false;  // EvaluationProgram gives the likeliest tokens too
 };
 
 // Forward with dropout, backward, clipping and AdamW's update.
@@ -57,11 +58,14 @@ class EvaluationProgram {
   // As TrainingProgram's.
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
   float result(const Pending& batch) const { return static_cast<float>(batch.number(loss_)); }
+  // The likeliest token after each place, i64 [batch, context]; only with ProgramOptions::predictions.
+  Array predictions(const Pending& batch) const { return batch.fetch(predictions_); }
   Program& program() { return program_; }
 
  private:
   Graph graph_;
-  Tensor tokens_, targets_, loss_;
+  Tensor tokens_, targets_, logits_, loss_, predictions_;
+  std::vector<Tensor> results_;
   Program program_;
 };
 

@@ -147,7 +147,7 @@ refuses 1 '--seed is 2.*with 1' --resume --seed 2
 refuses 1 '--dropout is 0.2.*with 0.1' --resume --dropout 0.2
 refuses 1 'past --steps 20' --resume --steps 20
 head -c 1500 "$text" >"$dir/other.txt"
-refuses 1 'not the text' --resume --text "$dir/other.txt"
+refuses 1 'not what the run learns' --resume --text "$dir/other.txt"
 refuses 1 'missing.txt' --resume --text "$dir/missing.txt"
 refuses 1 '--overwrite' "${run[@]}" --steps 20
 refuses 2 '--overwrite' --resume --overwrite

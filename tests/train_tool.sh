@@ -49,6 +49,33 @@ cmp -s "$dir/f16/last/model.safetensors" "$dir/bf16/last/model.safetensors" && f
 grep -q '^loss scale *65,536; 0 steps' "$dir/f16.txt" || fail "no loss scale with f16"
 grep -q '^loss scale' "$dir/bf16.txt" && fail "a loss scale with bf16"
 
+# Every tokenizer trains and can be resumed; what it learned travels in the checkpoint.
+for tokenizer in chars bytes bpe; do
+  run=("${tiny[@]}" --tokenizer $tokenizer --eval-every 10 --warmup 5 --sample 30 --out "$dir/tok-$tokenizer")
+  [ $tokenizer = bpe ] && run+=(--vocabulary 300)
+  "$train" "${run[@]}" --steps 10 >"$dir/tok.txt" || fail "tokenizer $tokenizer"
+  head -c 2000 "$dir/tok-$tokenizer/last/model.safetensors" | grep -aq "\"tokenizer\":\"$tokenizer\"" ||
+    fail "no tokenizer $tokenizer in the checkpoint"
+  "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
+done
+grep -q '^text .* bytes, .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
+printf 'ab\377cd%.0s' $(seq 100) >"$dir/any"
+"$train" "${tiny[@]}" --text "$dir/any" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null 2>&1 &&
+  fail "--text twice is accepted"
+"$train" --text "$dir/any" "${tiny[@]:2}" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null || fail "bytes that are no text"
+
+# The task: accuracy in the metrics and at the end, the same bits for any number of threads, and a resume.
+task=(--task add --digits 1 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 20 --eval-every 10 --sample 30)
+for threads in 1 2; do
+  "$train" "${task[@]}" --threads $threads --out "$dir/add$threads" >"$dir/add.txt" || fail "the task"
+done
+cmp -s "$dir"/add{1,2}/last/model.safetensors || fail "another model of the task with 2 threads"
+[ "$(grep -c '"val_accuracy":[0-9]' "$dir/add1/metrics.jsonl")" = 2 ] || fail "no accuracy in the metrics of the task"
+grep -q '^exact match  *[0-9.]* % of 1,600 unseen answers' "$dir/add.txt" || fail "no exact match: $(cat "$dir/add.txt")"
+grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are shown"
+"$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
+grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
+
 # A profile says where the time goes, and leaves nothing behind.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
@@ -79,6 +106,13 @@ refuses 2 --min-lr --text "$text" --lr 1e-3 --min-lr 1
 refuses 2 --dropout --text "$text" --dropout 1
 refuses 2 'f32, tf32, bf16, f16' --text "$text" --dtype fp8
 refuses 2 --dtype --text "$text" --dtype bf16 --dtype f16
+refuses 2 '--text.*--task' --text "$text" --task add
+refuses 2 --digits --text "$text" --digits 3
+refuses 2 --tokenizer --task add --tokenizer bytes
+refuses 2 --vocabulary --text "$text" --vocabulary 300
+refuses 2 'chars, bytes, bpe' --text "$text" --tokenizer words
+refuses 1 'takes 13 tokens' --task add --digits 3 --context 8 --out "$dir/x"
+refuses 1 'not what the run learns' --resume --text "$dir/any" --out "$dir/tok-bytes"
 refuses 1 missing.txt --text "$dir/missing.txt" --out "$dir/x"
 refuses 1 empty --text "$dir/empty" --out "$dir/x"
 refuses 1 UTF-8 --text "$dir/latin" --out "$dir/x"

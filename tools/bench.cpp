@@ -18,11 +18,9 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
   std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {{"gemm", run_gemm, 3},
-                          {"attention", run_attention, 4},
-                          {"ops", run_ops, 2},
-                          {"overhead", run_overhead, 1},
-                          {"train", run_train, 5}};
+constexpr Mode modes[] = {{"gemm", run_gemm, 3},   {"attention", run_attention, 4},
+                          {"ops", run_ops, 2},     {"overhead", run_overhead, 1},
+                          {"train", run_train, 5}, {"tokens", run_tokens, 1}};
 
 // "12x4x64" as numbers; nothing if it is not a shape.
 std::vector<std::int64_t> parse_shape(const std::string& text) {
@@ -59,8 +57,9 @@ int run(int argc, char** argv) {
   args.option("filter", "TEXT", "only rows whose name contains it", settings.filter);
   args.option("shape", "AxBx…",
               "instead of the mode's own sizes, may be repeated: gemm MxNxK, attention BxHxLxd, "
-              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH",
+              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY",
               shapes, {.shown = "each mode's own"});
+  args.option("text", "FILE", "the text of tokens", settings.text, {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "time spent on each row, at least", settings.seconds, {.min = 0});
   args.flag("quick", "a look at each row instead of a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");

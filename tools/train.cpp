@@ -1,4 +1,4 @@
-// train: a character GPT on a text, from the command line.
+// train: a GPT on a text or a task, from the command line.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -7,10 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/hash.h"
 #include "io/checkpoint_store.h"
 #include "io/progress.h"
-#include "io/text.h"
 #include "nn/generate.h"
 #include "nn/largest_batch.h"
 #include "nn/profile.h"
@@ -35,22 +33,22 @@ void catch_signals() {
   ::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
 }
 
+constexpr const char* model_file = "model.safetensors";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
 
-Metadata description(const TrainOptions& o, const CharVocab& vocab, std::int64_t step) {
-  std::string characters;
-  for (std::int32_t id = 0; id < vocab.size(); ++id) characters += vocab.decode(std::span(&id, 1));
+Metadata description(const TrainOptions& o, const Tokenizer& tokenizer, std::int64_t step) {
   const ModelConfig& m = o.model;
-  return {{"model", "gpt"},
-          {"characters", characters},
-          {"vocabulary", std::to_string(m.vocabulary)},
-          {"context", std::to_string(m.context)},
-          {"layers", std::to_string(m.layers)},
-          {"heads", std::to_string(m.heads)},
-          {"width", std::to_string(m.width)},
-          {"bias", m.bias ? "true" : "false"},
-          {"tied_head", m.tied_head ? "true" : "false"},
-          {"step", std::to_string(step)}};
+  Metadata about = {{"model", "gpt"},
+                    {"vocabulary", std::to_string(m.vocabulary)},
+                    {"context", std::to_string(m.context)},
+                    {"layers", std::to_string(m.layers)},
+                    {"heads", std::to_string(m.heads)},
+                    {"width", std::to_string(m.width)},
+                    {"bias", m.bias ? "true" : "false"},
+                    {"tied_head", m.tied_head ? "true" : "false"},
+                    {"step", std::to_string(step)}};
+  about.merge(tokenizer.metadata());
+  return about;
 }
 
 // A step that was started. On a GPU its result is asked for when the next one has been started too.
@@ -78,25 +76,18 @@ class Run {
  public:
   // `args` is what a checkpoint keeps of the command line. With a store, the run in it is resumed.
   Run(TrainOptions options, const Args& args, std::unique_ptr<CheckpointStore> store)
-      : o_(std::move(options)),
-        args_(args),
-        store_(std::move(store)),
-        text_(load_text(o_.text)),
-        vocab_(text_),
-        tokens_(vocab_.encode(text_)),
-        split_(split_text(tokens_)),
-        train_(split_.train, o_.batch, o_.model.context, "the text to train on (nine tenths)"),
-        held_out_(split_.validation, o_.batch, o_.model.context, "the held-out text (the last tenth)") {
-    o_.model.vocabulary = vocab_.size();
-    const std::string_view piece = text_;
-    state_.text_sum = xxh3_128({&piece, 1});
+      : o_(std::move(options)), args_(args), store_(std::move(store)) {
+    o_.data.batch = o_.batch, o_.data.context = o_.model.context;
     if (store_) {
       find_place();
     } else {
+      data_ = open_data(o_.data, std::nullopt);
       store_ = std::make_unique<CheckpointStore>(o_.out);
       if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume goes on with it, --overwrite replaces it");
     }
+    o_.model.vocabulary = data_->tokenizer().size();
+    state_.data_sum = data_->identity();
   }
 
   int go() {
@@ -108,8 +99,10 @@ class Run {
     AdamW::Options adamw;
     if (precision() == Precision::f16) adamw.loss_scale = LossScale{};
     const AdamW optimizer(params.all(), adamw);
-    const ProgramOptions programs{
-        .batch = o_.batch, .threads = static_cast<int>(o_.threads), .precision = precision()};
+    const ProgramOptions programs{.batch = o_.batch,
+                                  .threads = static_cast<int>(o_.threads),
+                                  .precision = precision(),
+                                  .predictions = data_->answers_in_batch() > 0};
     const TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, memory);
     want_room(memory, model, optimizer, programs);
@@ -155,7 +148,8 @@ class Run {
                        .tokens_per_s = static_cast<float>(progress.tokens_per_s())};
         const bool last = step == o_.steps, validates = last || step % o_.eval_every == 0;
         if (validates) {
-          row.val_loss = static_cast<float>(validate(evaluation, last));
+          const Validation v = validate(evaluation, last);
+          row.val_loss = static_cast<float>(v.loss), row.val_accuracy = static_cast<float>(v.accuracy);
           progress.validation(row.val_loss);
         }
         rows_.push_back(row);
@@ -167,7 +161,7 @@ class Run {
       };
       for (std::int64_t step = first + 1; step <= o_.steps && !stop_asked; ++step) {
         stopwatch.start();
-        train_.random(seed, static_cast<std::uint64_t>(step - 1), x_, y_);
+        data_->training_batch(seed, step - 1, x_, y_);
         const double lr = schedule(step - 1);
         const Pending started = training.start(x_, y_, lr);
         stopwatch.stop();
@@ -182,7 +176,7 @@ class Run {
     if (state_.step > saved) save();  // stopped
     metrics.close();
     if (rows_.empty()) return stop_asked ? 130 : 0;
-    save_loss_curve(o_.out + "/loss.png", title(), rows_);
+    save_loss_curve(o_.out + "/loss.png", title(), std::string(data_->tokenizer().unit()), rows_);
     report(state_.step - first, stopwatch.seconds(), result);
     if (stop_asked) return 130;
     print_sample(model);
@@ -192,32 +186,27 @@ class Run {
  private:
   Precision precision() const { return precision_named(o_.dtype); }
 
-  // Where the run in the store stands.
+  // Where the run in the store stands, and what it learns.
   void find_place() {
     resumed_.emplace(o_.out);
     const SafeTensors file = resumed_->load(run_file);
-    const RunState saved = run_state(file.metadata, resumed_->directory() + "/" + run_file);
-    if (saved.text_sum != state_.text_sum)
-      throw Error("[resume] " + o_.text + " is not the text that the run in " + o_.out +
-                  " learns: XXH3-128 " + state_.text_sum + ", wanted " + saved.text_sum);
-    if (saved.step > o_.steps)
-      throw Error("[resume] the run in " + o_.out + " is at step " + std::to_string(saved.step) +
+    state_ = run_state(file.metadata, resumed_->directory() + "/" + run_file);
+    if (state_.step > o_.steps)
+      throw Error("[resume] the run in " + o_.out + " is at step " + std::to_string(state_.step) +
                   " already, past --steps " + std::to_string(o_.steps));
-    state_ = saved;
+    const std::string model = resumed_->directory() + "/" + model_file;
+    data_ = open_data(o_.data, SavedData{state_.data_sum, resumed_->load(model_file).metadata, model});
   }
 
   // What a checkpoint holds; the order is that of restoring, the last file has no parameters.
   std::vector<CheckpointFile> files(const Params& params, const AdamW& optimizer) const {
-    return {{"model.safetensors", params.all(), description(o_, vocab_, state_.step)},
+    return {{model_file, params.all(), description(o_, data_->tokenizer(), state_.step)},
             {"optimizer.safetensors", optimizer.state(), {}},
             {run_file, {}, to_metadata(state_, args_)}};
   }
 
   void print_table(const Params& params, const TrainingMemory& memory) const {
-    const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
-    print_row("text", o_.text + ": " + count(tokens_.size()) + " characters, " +
-                          std::to_string(vocab_.size()) + " distinct; " + count(split_.train.size()) +
-                          " to train on, " + count(split_.validation.size()) + " held out");
+    print_row(data_->name(), data_->description());
     print_row("model", title() + ", weights from N(0, " + short_number(o_.model.std) + "²)" +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training", grouped(o_.steps) + " steps of " + std::to_string(o_.batch) + " × " +
@@ -254,7 +243,7 @@ class Run {
 
   // Steps on the first batch: where their time goes.
   int print_profile(TrainingProgram& training) {
-    train_.random(static_cast<std::uint64_t>(o_.seed), 0, x_, y_);
+    data_->training_batch(static_cast<std::uint64_t>(o_.seed), 0, x_, y_);
     const Profile p = profile(training.program(), static_cast<int>(o_.profile),
                               [&] { return training.start(x_, y_, o_.lr); });
     std::printf("%s", profile_text(training.program(), p).c_str());
@@ -267,20 +256,33 @@ class Run {
            std::to_string(m.width) + ", context " + std::to_string(m.context);
   }
 
-  // The mean over fixed batches spread over the held-out text, at the end over all of it (up to 400 batches).
-  double validate(EvaluationProgram& evaluation, bool whole) {
-    const std::int64_t all = std::min<std::int64_t>(held_out_.evaluation_count(), 400);
+  struct Validation {
+    double loss = 0, accuracy = MetricsRow::none;
+  };
+
+  // The mean over fixed batches spread over what is held out, at the end over all of it (up to 400 batches).
+  Validation validate(EvaluationProgram& evaluation, bool whole) {
+    const std::int64_t all = std::min<std::int64_t>(data_->validation_batches(), 400);
     const std::int64_t count = whole ? all : std::min(all, o_.eval_batches);
+    const std::int64_t answers = data_->answers_in_batch();
     double total = 0;
+    std::int64_t right = 0;
     Pending before;  // the batch that runs while the next one is prepared
+    std::vector<std::int32_t> y_before;
+    const auto finish = [&] {
+      total += evaluation.result(before);
+      if (answers > 0) right += data_->right_answers(y_before, evaluation.predictions(before));
+    };
     for (std::int64_t k = 0; k < count; ++k) {
-      held_out_.evaluation(k, count, x_, y_);
+      data_->validation_batch(k, count, x_, y_);
       const Pending started = evaluation.start(x_, y_);
-      if (k > 0) total += evaluation.result(before);
-      before = started;
+      if (k > 0) finish();
+      before = started, y_before = y_;
     }
-    total += evaluation.result(before);
-    return total / static_cast<double>(count);
+    finish();
+    Validation v{total / static_cast<double>(count)};
+    if (answers > 0) v.accuracy = static_cast<double>(right) / static_cast<double>(count * answers);
+    return v;
   }
 
   void report(std::int64_t steps, double seconds, const TrainingProgram::Result& result) const {
@@ -294,6 +296,12 @@ class Run {
         rows_.back().train_loss, validation);
     const std::string at = stop_asked ? " (step " + std::to_string(state_.step) + ": --resume goes on)" : "";
     print_row(stop_asked ? "stopped" : "done", line + at);
+    if (const std::int64_t n =
+            data_->answers_in_batch() * std::min<std::int64_t>(data_->validation_batches(), 400);
+        n > 0 && !stop_asked) {
+      std::snprintf(line, sizeof line, "%.2f %% of ", 100 * static_cast<double>(rows_.back().val_accuracy));
+      print_row("exact match", line + grouped(n) + " unseen answers");
+    }
     if (result.skipped > 0)
       print_row("skipped", grouped(result.skipped) + " steps whose gradient was not finite");
     if (precision() == Precision::f16)
@@ -305,13 +313,10 @@ class Run {
   void print_sample(const Model& model) const {
     if (o_.sample == 0) return;
     Generator generator(model, {.threads = static_cast<int>(o_.threads), .precision = precision()});
-    // Starts as the text goes on after a line break, if it has one.
-    const auto& characters = vocab_.characters();
-    const auto line_break = std::find(characters.begin(), characters.end(), U'\n');
-    std::vector<std::int32_t> sample{
-        line_break == characters.end() ? 0 : static_cast<std::int32_t>(line_break - characters.begin())};
-    generator.extend(sample, o_.sample, {.temperature = 0.8}, static_cast<std::uint64_t>(o_.seed));
-    std::printf("sample\n%s\n", vocab_.decode(std::span(sample).subspan(1)).c_str());
+    const auto extend = [&](std::vector<std::int32_t>& tokens, std::int64_t count, double temperature) {
+      generator.extend(tokens, count, {.temperature = temperature}, static_cast<std::uint64_t>(o_.seed));
+    };
+    std::printf("%s", data_->sample(o_.sample, extend).c_str());
   }
 
   TrainOptions o_;
@@ -319,11 +324,7 @@ class Run {
   std::unique_ptr<CheckpointStore> store_;
   std::optional<Checkpoint> resumed_;
   RunState state_;
-  std::string text_;
-  CharVocab vocab_;
-  std::vector<std::int32_t> tokens_;
-  TextSplit split_;
-  BatchSampler train_, held_out_;
+  std::unique_ptr<TrainData> data_;
   std::vector<std::int32_t> x_, y_;  // a batch: [batch, context]
   std::vector<MetricsRow> rows_;
 };
@@ -332,7 +333,7 @@ class Run {
 
 int main(int argc, char** argv) {
   TrainOptions o;
-  Args args("train", "Trains a character GPT on a text and shows what it learned.");
+  Args args("train", "Trains a GPT on a text, or on a task made of nothing, and shows what it learned.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
   try {
@@ -344,12 +345,12 @@ int main(int argc, char** argv) {
       store = std::make_unique<CheckpointStore>(o.out);
       take_options(args, Checkpoint(o.out).load(run_file).metadata, o.out);
     } else {
-      if (o.text.empty()) return args.fail("missing --text FILE");
       if (!args.given("min-lr")) o.min_lr = o.lr / 10;
       if (!args.given("save-every")) o.save_every = o.eval_every;
       // Keeps the size of a layer's output what it is in GPT-2, whatever the width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
+    if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
     if (o.model.width % o.model.heads != 0)
       return args.fail("--width " + std::to_string(o.model.width) + " does not divide by --heads " +
                        std::to_string(o.model.heads));

@@ -82,7 +82,8 @@ inline void print_memory(const Params& params, const MemoryReport& training, con
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
 }
 
-inline void save_loss_curve(const std::string& path, const std::string& title,
+// `unit`: what the loss is a mean over ("character").
+inline void save_loss_curve(const std::string& path, const std::string& title, const std::string& unit,
                             const std::vector<MetricsRow>& rows) {
   Series train{.label = "", .faint = true, .color = palette(0)}, mean{.label = "train", .color = palette(0)},
       validation{.label = "validation", .markers = true, .color = palette(1)};
@@ -98,7 +99,7 @@ inline void save_loss_curve(const std::string& path, const std::string& title,
   mean.y = smoothed(train.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
   save_plot(path, {.title = title,
                    .x_label = "step",
-                   .y_label = "loss (nats per character)",
+                   .y_label = "loss (nats per " + unit + ")",
                    .series = {train, mean, validation}});
 }
 

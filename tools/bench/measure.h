@@ -18,6 +18,7 @@ struct Settings {
   double seconds = 0.3;                           // a row is measured for at least as long
   std::string filter;                             // rows to measure: those whose name contains it
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
+  std::string text;                               // a file for tokens, instead of a text made up
   std::size_t copy_bytes = std::size_t{256} << 20;
 
   // "bf16", …; "tf32" for f32 with rounded products.

@@ -3,8 +3,7 @@
 namespace tg {
 
 void declare_options(Args& args, TrainOptions& o) {
-  args.option("text", "FILE", "UTF-8 text to learn; its last tenth is held out", o.text,
-              {.shown = "needed, but to resume"});
+  declare_data_options(args, o.data);
   args.option("layers", "N", "blocks", o.model.layers, {.min = 1, .max = 256});
   args.option("heads", "N", "attention heads; divides the width", o.model.heads, {.min = 1, .max = 4096});
   args.option("width", "N", "channels", o.model.width, {.min = 1, .max = 16384});
@@ -32,7 +31,7 @@ void declare_options(Args& args, TrainOptions& o) {
               o.eval_batches, {.min = 1, .max = 400});
   args.option("save-every", "N", "steps between checkpoints; a better validation loss makes one too",
               o.save_every, {.min = 1, .shown = "as --eval-every"});
-  args.option("sample", "N", "characters to write at the end", o.sample, {.min = 0, .max = 1e6});
+  args.option("sample", "N", "tokens to write at the end", o.sample, {.min = 0, .max = 1e6});
   args.option(
       "profile", "N",
       "instead of training, run N steps and print where their time goes, beside what this machine can do",
@@ -46,6 +45,9 @@ void declare_options(Args& args, TrainOptions& o) {
       "train --text input.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --steps 5000"
       " --dropout 0.2 --out out/big",
       "nanoGPT's 10 M configuration");
+  args.example("train --text input.txt --tokenizer bpe --vocabulary 1024", "tokens learned from the text");
+  args.example("train --task add",
+               "sums of integers, without any data; ends with the share of unseen ones it gets right");
   args.example("train --resume --out out/big", "go on where that run was stopped, or killed");
 }
 

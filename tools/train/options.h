@@ -3,14 +3,15 @@
 
 #include "core/device.h"
 #include "nn/model.h"
-#include "tools/args.h"
+#include "tools/train/data.h"
 
 namespace tg {
 
 struct TrainOptions {
-  std::string text, out = "out/train", backend = "cpu", dtype = "f32";
-  Device device;    // of `backend`
-  ModelConfig model;  // vocabulary: from the text
+  DataOptions data;
+  std::string out = "out/train", backend = "cpu", dtype = "f32";
+  Device device;      // of `backend`
+  ModelConfig model;  // vocabulary: from the data
   std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
   double lr = 1e-3, min_lr = 1e-4;
   std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;

@@ -45,7 +45,7 @@ Metadata to_metadata(const RunState& state, const Args& args) {
   Metadata m = {{"step", std::to_string(state.step)},
                 {"best_step", std::to_string(state.best_step)},
                 {"best_loss", text_of(state.best_loss)},
-                {"text.xxh3_128", state.text_sum}};
+                {"data.xxh3_128", state.data_sum}};
   for (const std::string& name : args.names())
     if (!contains(of_this_call, name)) m[std::string(option_prefix) + name] = args.value(name);
   return m;
@@ -56,7 +56,7 @@ RunState run_state(const Metadata& saved, const std::string& where) {
   s.step = number<std::int64_t>(saved, "step", where);
   s.best_step = number<std::int64_t>(saved, "best_step", where);
   s.best_loss = number<double>(saved, "best_loss", where);
-  s.text_sum = value_of(saved, "text.xxh3_128", where);
+  s.data_sum = value_of(saved, "data.xxh3_128", where);
   if (s.step < 0 || s.best_step < 0) throw FormatError(where + ": metadata has a negative step");
   return s;
 }

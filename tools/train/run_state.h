@@ -1,5 +1,5 @@
 // What a checkpoint of tools/train keeps beside parameters and optimizer: where the run stands, the command
-// line it was begun with, and which text it learns. Random numbers and batches are functions of (seed, step).
+// line it was begun with, and which data it learns. Random numbers and batches are functions of (seed, step).
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@ struct RunState {
   std::int64_t step = 0;
   std::int64_t best_step = 0;  // 0: nothing validated yet
   double best_loss = std::numeric_limits<double>::infinity();
-  std::string text_sum;  // XXH3-128 of the text
+  std::string data_sum;  // TrainData::identity()
 };
 
 Metadata to_metadata(const RunState& state, const Args& args);

@@ -1,0 +1,58 @@
+// Tokenizers on one core: learning merges, encoding and decoding.
+#include <cmath>
+
+#include "core/rng.h"
+#include "io/bpe.h"
+#include "io/file.h"
+#include "io/text.h"
+#include "tools/bench/modes.h"
+
+namespace tg::bench {
+
+namespace {
+
+// A megabyte of words with the frequencies of a language: the n-th of 30,000 about 1/n as often as the first.
+std::string made_up_text() {
+  PhiloxBlock block{};
+  std::uint32_t drawn = 0;
+  const auto uniform = [&] {
+    if (drawn % 4 == 0) block = philox({drawn / 4, 0, 0, 0}, 1);
+    return (block[drawn++ % 4] + 0.5) * 0x1p-32;
+  };
+  std::vector<std::string> words(30000);
+  for (std::string& word : words)
+    for (auto n = static_cast<int>(1 + 8 * uniform()); n > 0; --n)
+      word += static_cast<char>('a' + 25 * uniform() * uniform());
+  std::string text;
+  while (text.size() < 1'000'000) {
+    text += words[static_cast<std::size_t>(std::pow(30000, uniform())) - 1];
+    text += uniform() < 0.1 ? ",\n" : " ";
+  }
+  return text;
+}
+
+}  // namespace
+
+void run_tokens(const Settings& settings, const Machine&, Report& report) {
+  const std::string text = settings.text.empty() ? made_up_text() : read_file(settings.text, "bench");
+  const std::int64_t vocabulary = settings.shapes.empty() ? 1256 : settings.shapes[0][0];
+  const std::string shape = std::to_string(text.size()) + " bytes";
+  const auto add = [&](const std::string& name, auto&& work) {
+    if (!report.wants(name)) return;
+    const double seconds = best_seconds(settings.seconds, work);
+    report.add(
+        {name, shape, "", "", 1, seconds * 1e3, static_cast<double>(text.size()) / seconds * 1e-6, "MB/s"});
+  };
+  add("learn " + std::to_string(vocabulary - 256) + " merges", [&] { Bpe::train(text, vocabulary); });
+  const Bpe bpe = Bpe::train(text, vocabulary);
+  const auto encode = [&](const Tokenizer& tokenizer) { return [&] { tokenizer.encode(text); }; };
+  add("encode bpe", encode(bpe));
+  const ByteTokenizer bytes;
+  add("encode bytes", encode(bytes));
+  const CharVocab chars(settings.text.empty() ? text : load_text(settings.text));
+  add("encode chars", encode(chars));
+  const std::vector<std::int32_t> ids = bpe.encode(text);
+  add("decode bpe", [&] { bpe.decode(ids); });
+}
+
+}  // namespace tg::bench
