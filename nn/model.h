@@ -46,6 +46,7 @@ struct ModelConfig {
 
   std::int64_t inner_width() const;  // mlp_width, or what 0 stands for
   void check() const;                // throws ShapeError or Error naming what does not fit
+  std::string text() const;          // "GPT: 4 layers, 4 heads, width 128, context 64"
   std::int64_t parameters() const;   // numbers in all parameters, as a model of this configuration has them
 };
 

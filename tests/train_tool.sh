@@ -76,6 +76,17 @@ grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are shown"
 "$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
 grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
 
+# Every architecture trains, and goes on from a checkpoint to the weights of a run that was not interrupted.
+for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-width 2'; do
+  name=${model%% *}
+  "$train" "${small[@]}" --model $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
+  grep -qi "^model *$name: " "$dir/$name.txt" || fail "the table does not say $name"
+  cp -r "$dir/$name" "$dir/$name-again"
+  "$train" --resume --steps 25 --out "$dir/$name" >/dev/null || fail "resuming $model"
+  "$train" --resume --steps 25 --threads 1 --out "$dir/$name-again" >/dev/null || fail "resuming $model again"
+  cmp -s "$dir/$name/last/model.safetensors" "$dir/$name-again/last/model.safetensors" || fail "other weights, $model"
+done
+
 # A profile says where the time goes, and leaves nothing behind.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
@@ -102,6 +113,12 @@ refuses 2 --steps --text "$text" --step 7
 refuses 2 --steps --text "$text" --steps none
 refuses 2 --steps --text "$text" --steps 0
 refuses 2 --heads --text "$text" --width 130 --heads 4
+refuses 2 --latent --text "$text" --latent 8
+refuses 2 --key-heads --text "$text" --model deepseek --key-heads 2
+refuses 2 --theta --text "$text" --theta 100
+refuses 2 'key heads' --text "$text" --model llama --key-heads 3
+refuses 2 rotary --text "$text" --model deepseek --rope-width 3
+refuses 2 'gpt, llama, deepseek' --text "$text" --model bert
 refuses 2 --min-lr --text "$text" --lr 1e-3 --min-lr 1
 refuses 2 --dropout --text "$text" --dropout 1
 refuses 2 'f32, tf32, bf16, f16' --text "$text" --dtype fp8

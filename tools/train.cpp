@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "io/checkpoint_store.h"
+#include "io/model_file.h"
 #include "io/progress.h"
 #include "nn/generate.h"
 #include "nn/largest_batch.h"
@@ -37,16 +38,8 @@ constexpr const char* model_file = "model.safetensors";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
 
 Metadata description(const TrainOptions& o, const Tokenizer& tokenizer, std::int64_t step) {
-  const ModelConfig& m = o.model;
-  Metadata about = {{"model", "gpt"},
-                    {"vocabulary", std::to_string(m.vocabulary)},
-                    {"context", std::to_string(m.context)},
-                    {"layers", std::to_string(m.layers)},
-                    {"heads", std::to_string(m.heads)},
-                    {"width", std::to_string(m.width)},
-                    {"bias", m.bias ? "true" : "false"},
-                    {"tied_head", m.tied_head ? "true" : "false"},
-                    {"step", std::to_string(step)}};
+  Metadata about = to_metadata(o.model);
+  about["step"] = std::to_string(step);
   about.merge(tokenizer.metadata());
   return about;
 }
@@ -176,7 +169,7 @@ class Run {
     if (state_.step > saved) save();  // stopped
     metrics.close();
     if (rows_.empty()) return stop_asked ? 130 : 0;
-    save_loss_curve(o_.out + "/loss.png", title(), std::string(data_->tokenizer().unit()), rows_);
+    save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()), rows_);
     report(state_.step - first, stopwatch.seconds(), result);
     if (stop_asked) return 130;
     print_sample(model);
@@ -207,7 +200,7 @@ class Run {
 
   void print_table(const Params& params, const TrainingMemory& memory) const {
     print_row(data_->name(), data_->description());
-    print_row("model", title() + ", weights from N(0, " + short_number(o_.model.std) + "²)" +
+    print_row("model", o_.model.text() + ", weights from N(0, " + short_number(o_.model.std) + "²)" +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training", grouped(o_.steps) + " steps of " + std::to_string(o_.batch) + " × " +
                               std::to_string(o_.model.context) + " tokens, lr " + short_number(o_.lr) +
@@ -248,12 +241,6 @@ class Run {
                               [&] { return training.start(x_, y_, o_.lr); });
     std::printf("%s", profile_text(training.program(), p).c_str());
     return 0;
-  }
-
-  std::string title() const {
-    const ModelConfig& m = o_.model;
-    return "GPT: " + std::to_string(m.layers) + " layers, " + std::to_string(m.heads) + " heads, width " +
-           std::to_string(m.width) + ", context " + std::to_string(m.context);
   }
 
   struct Validation {
@@ -354,6 +341,7 @@ int main(int argc, char** argv) {
     if (o.model.width % o.model.heads != 0)
       return args.fail("--width " + std::to_string(o.model.width) + " does not divide by --heads " +
                        std::to_string(o.model.heads));
+    if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     if (o.min_lr > o.lr)
       return args.fail("--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr));
     try {

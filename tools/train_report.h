@@ -53,10 +53,10 @@ inline void print_row(const std::string& name, const std::string& value) {
 
 inline void print_parameters(const Params& params) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> groups = {
-      {"embeddings", {".wte.", ".wpe.", "lm_head."}},
-      {"attention", {".attn."}},
+      {"embeddings", {".wte.", ".wpe.", ".embed_tokens.", "lm_head."}},
+      {"attention", {".attn.", ".self_attn."}},
       {"mlp", {".mlp."}},
-      {"norms", {".ln_"}}};
+      {"norms", {".ln_", ".input_layernorm.", ".post_attention_layernorm.", "model.norm."}}};
   std::string parts;
   for (const auto& [group, marks] : groups) {
     std::int64_t n = 0;
