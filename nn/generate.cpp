@@ -9,7 +9,13 @@
 namespace tg {
 
 namespace {
+
+// A run over one token is over when its weights have been read. Below this many, one thread has read them by
+// the time that several have agreed on who reads which.
+constexpr std::int64_t weights_worth_threads = std::int64_t{1} << 22;
+
 constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
+
 }  // namespace
 
 // Logits of the last of `length` tokens, which follow those in the cache; without one, of token `last` of a
@@ -36,7 +42,9 @@ struct Generator::Call {
       }
       logits = cast(model.head(x), f32);
     }
-    CompileOptions options{.threads = o.threads, .tf32 = o.precision == Precision::tf32};
+    const bool is_small = length == 1 && model.config().parameters() < weights_worth_threads;
+    CompileOptions options{.threads = o.threads == 0 && is_small ? 1 : o.threads,
+                           .tf32 = o.precision == Precision::tf32};
     if (into) options.assign = cache->assign();
     return compile(graph, {logits}, options);
   }

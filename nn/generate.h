@@ -19,7 +19,7 @@ namespace tg {
 class Generator {
  public:
   struct Options {
-    int threads = 0;
+    int threads = 0;  // 0 takes what the machine has, one for single tokens of a small model
     Precision precision = Precision::full;
     bool cache = true;  // false: every token is a run over all tokens before it; the same text, later
   };

@@ -40,9 +40,8 @@ struct ModelConfig {
   // deepseek
   std::int64_t latent = 32, query_latent = 0, rope_width = 8;  // as LatentAttention's
   // llama and deepseek
-  std::int64_t mlp_width =
-      0;                 // inside the MLP; 0: 8/3 of width, up to a multiple of 8, as many weights as GPT's
-  double theta = 10000;  // of rotary positions
+  std::int64_t mlp_width = 0;  // inside the MLP; 0: 8/3 of width, rounded up to a multiple of 8: GPT's size
+  double theta = 10000;        // of rotary positions
 
   std::int64_t inner_width() const;  // mlp_width, or what 0 stands for
   void check() const;                // throws ShapeError or Error naming what does not fit

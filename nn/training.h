@@ -1,4 +1,4 @@
-// A GPT's training step and its evaluation, each one Program over the same parameters.
+// A model's training step and its evaluation, each one Program over the same parameters.
 #pragma once
 
 #include "nn/adamw.h"

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# What tools/generate writes, and how it refuses: generate_tool.sh PATH/TO/generate PATH/TO/train
+set -u
+generate=$1 train=$2
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+
+text=$dir/text.txt
+for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
+for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
+  name=${model%% *}
+  "$train" --text "$text" --model $model --layers 2 --heads 2 --width 16 --context 24 --batch 4 --steps 150 --lr 1e-2 \
+    --eval-every 150 --sample 0 --out "$dir/$name" >/dev/null 2>"$dir/err" || fail "training $model: $(cat "$dir/err")"
+  run=("$generate" --checkpoint "$dir/$name" --prompt 'Line ')
+
+  # Greedy text is the same with the cache as without, in the context and past it, for any number of threads.
+  for length in '' '--tokens 20' '--tokens 60 --slide'; do
+    "${run[@]}" --temperature 0 $length >"$dir/cached" 2>"$dir/err" || fail "$name: $(cat "$dir/err")"
+    "${run[@]}" --temperature 0 $length --no-cache --threads 2 >"$dir/plain" 2>/dev/null || fail "$name without a cache"
+    cmp -s "$dir/cached" "$dir/plain" || fail "$name, $length: $(cat "$dir/cached") is not $(cat "$dir/plain")"
+  done
+  # Prompt, 60 characters (some are two bytes long) and a line break.
+  [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/cached")" = 66 ] || fail "not 60 tokens: $(cat "$dir/cached")"
+  grep -q '^Line ' "$dir/cached" || fail "the text does not begin with the prompt"
+  grep -q 'tokens/s' "$dir/err" || fail "no tokens/s: $(cat "$dir/err")"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "more than one line beside the text: $(cat "$dir/err")"
+  "${run[@]}" --temperature 3 --top-k 1 --tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-k 1 is not greedy"
+  "${run[@]}" --temperature 3 --top-p 0 --tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-p 0 is not greedy"
+  for seed in 1 1 2; do "${run[@]}" --temperature 2 --seed $seed 2>/dev/null >>"$dir/$name-drawn"; done
+  [ "$(sort -u "$dir/$name-drawn" | wc -l)" -gt 1 ] || fail "every seed draws the same"
+  [ "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" = "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" ] ||
+    fail "a seed draws two texts"
+done
+gpt=(--checkpoint "$dir/gpt" --prompt 'Line ')
+"$generate" "${gpt[@]}" --dtype bf16 >/dev/null 2>&1 || fail "bf16"
+"$generate" --checkpoint "$dir/gpt/best" --tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
+# It writes each token as it comes: the reader of the first ones need not wait for the rest.
+first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/null | head -c 20)
+[ ${#first} -ge 15 ] || fail "nothing comes before the end"
+
+# Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
+refuses() {  # CODE WORD ARGUMENTS...
+  local code=$1 word=$2 got
+  shift 2
+  "$generate" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+  got=$?
+  [ $got = "$code" ] || fail "exit code $got, wanted $code: generate $*"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for generate $*: $(cat "$dir/err")"
+  grep -q -- "$word" "$dir/err" || fail "no '$word' for generate $*: $(cat "$dir/err")"
+  [ -s "$dir/out" ] && fail "text in spite of an error: generate $*"
+}
+refuses 2 --checkpoint
+refuses 2 --tokens "${gpt[@]}" --tokens 0
+refuses 2 --top-p "${gpt[@]}" --top-p 1.5
+refuses 2 --temperature "${gpt[@]}" --temperature -1
+refuses 2 'f32, tf32, bf16, f16' "${gpt[@]}" --dtype f64
+refuses 2 --backend "${gpt[@]}" --backend gpu
+refuses 1 'cuda' "${gpt[@]}" --backend cuda:63
+refuses 1 'vocabulary' --checkpoint "$dir/gpt" --prompt 'жук'
+refuses 1 empty --checkpoint "$dir/gpt" --prompt ''
+refuses 1 'context of 24: at most --tokens 20' "${gpt[@]}" --tokens 21
+refuses 1 'context of 24.*--slide' --checkpoint "$dir/gpt" --prompt 'Line 1 of a small text, and more'
+refuses 1 nowhere --checkpoint "$dir/nowhere"
+refuses 1 text.txt --checkpoint "$text"
+mkdir "$dir/empty"
+refuses 1 "$dir/empty" --checkpoint "$dir/empty"
+cp -rL "$dir/gpt/last" "$dir/damaged"
+printf x | dd of="$dir/damaged/model.safetensors" bs=1 seek=3000 conv=notrunc 2>/dev/null
+refuses 1 'damaged/model.safetensors' --checkpoint "$dir/damaged"
+cp -rL "$dir/gpt/last" "$dir/incomplete"
+rm "$dir/incomplete/model.safetensors"
+refuses 1 'model.safetensors' --checkpoint "$dir/incomplete"
+if [ -e /dev/full ]; then
+  "$generate" "${gpt[@]}" >/dev/full 2>"$dir/err" && fail "a full disk is no error"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line for a full disk: $(cat "$dir/err")"
+fi
+
+"$generate" --help | grep -q '^examples:' || fail "--help has no examples"
+[ $failed = 0 ] && echo "generate: all as it must be"
+exit $failed

@@ -1,0 +1,136 @@
+// generate: text from a checkpoint of tools/train, from the command line.
+#include <chrono>
+#include <cstdio>
+#include <new>
+
+#include "core/backend.h"
+#include "io/checkpoint.h"
+#include "io/model_file.h"
+#include "io/tokenizer.h"
+#include "nn/generate.h"
+#include "tools/args.h"
+
+namespace {
+
+using namespace tg;
+
+struct Options {
+  std::string checkpoint, prompt = "\n", backend = "cpu", dtype = "f32";
+  std::int64_t tokens = 0, seed = 1, threads = 0;
+  Sampling sampling{.temperature = 0.8};
+  bool slide = false, no_cache = false;
+  Device device;  // of `backend`
+};
+
+void declare_options(Args& args, Options& o) {
+  args.option("checkpoint", "DIR", "a run of train, or one of its checkpoints (RUN/best)", o.checkpoint,
+              {.required = true});
+  args.option("prompt", "TEXT", "what the text begins with", o.prompt, {.shown = "a line break"});
+  args.option("tokens", "N", "tokens to write", o.tokens,
+              {.min = 1, .max = 1e9, .shown = "what the model's context has room for"});
+  args.option("temperature", "X", "divides the logits; 0 takes the likeliest token", o.sampling.temperature,
+              {.min = 0, .max = 1e6});
+  args.option("top-k", "N", "draw from the N likeliest tokens only; 0: from all", o.sampling.top_k,
+              {.min = 0, .max = 1e9});
+  args.option("top-p", "P", "of these, only from the likeliest whose probabilities first add up to P",
+              o.sampling.top_p, {.min = 0, .max = 1});
+  args.option("seed", "N", "of the draws", o.seed, {.min = 0});
+  args.option("backend", "NAME", "cpu, cuda, or cuda:N for another GPU than the first", o.backend);
+  args.option("dtype", "TYPE", "what is computed in, as train --dtype", o.dtype,
+              {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.flag("slide",
+            "go on past the context: the oldest tokens drop out, and each token is a run over all the rest",
+            o.slide);
+  args.flag("no-cache", "read the whole text again for every token, as a check: the same text, later",
+            o.no_cache);
+  args.example("generate --checkpoint out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
+  args.example("generate --checkpoint out/train/best --temperature 0 --tokens 20",
+               "the likeliest text, from the best");
+  args.example("generate --checkpoint out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
+               "more than the context holds, of likely tokens only");
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Throws Error unless prompt and text fit. The last token is written but not read.
+void want_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
+  if (prompt - 1 + tokens <= context) return;
+  const std::string head = "[generate] a prompt of " + std::to_string(prompt) + " tokens";
+  const std::string tail = " the model's context of " + std::to_string(context) + ": ";
+  if (prompt > context) throw Error(head + " exceeds" + tail + "a shorter one, or --slide");
+  throw Error(head + " and " + std::to_string(tokens) + " more exceed" + tail + "at most --tokens " +
+              std::to_string(context - prompt + 1) + ", or --slide");
+}
+
+void generate(const Options& o) {
+  const Checkpoint checkpoint(o.checkpoint);
+  const std::string file = "model.safetensors", where = checkpoint.directory() + "/" + file;
+  const Metadata metadata = checkpoint.load(file).metadata;
+  const ModelConfig config = model_config(metadata, where);
+  const auto tokenizer = load_tokenizer(metadata, where);
+  if (tokenizer->size() != config.vocabulary)
+    throw FormatError(where + ": the tokenizer has " + std::to_string(tokenizer->size()) +
+                      " tokens, the model " + std::to_string(config.vocabulary));
+  std::vector<std::int32_t> text = tokenizer->encode(o.prompt);
+  if (text.empty()) throw Error("[generate] the prompt is empty");
+  const auto prompt = std::ssize(text);
+  const std::int64_t tokens =
+      o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
+  if (!o.slide) want_room(prompt, tokens, config.context);
+
+  Params params(0, f32, o.device);
+  const Model model(params, config);
+  checkpoint.restore(std::vector<CheckpointFile>{{file, params.all()}});
+  Generator generator(
+      model,
+      {.threads = static_cast<int>(o.threads), .precision = precision_named(o.dtype), .cache = !o.no_cache});
+
+  const auto write = [](const std::string& s) {
+    if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
+      throw Error("[generate] standard output cannot be written to");
+  };
+  write(o.prompt);
+  const auto start = std::chrono::steady_clock::now();
+  double first = 0;  // when the prompt had been read and the first token drawn
+  generator.extend(text, tokens, o.sampling, static_cast<std::uint64_t>(o.seed), [&](std::int32_t token) {
+    if (first == 0) first = seconds_since(start);
+    write(tokenizer->decode(std::span(&token, 1)));
+  });
+  const double rest = seconds_since(start) - first;
+  write("\n");
+  std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", config.text().c_str(),
+               static_cast<long long>(prompt), 1e3 * first);
+  if (tokens > 1)
+    std::fprintf(stderr, ", then %.0f tokens/s, %.3f ms each", static_cast<double>(tokens - 1) / rest,
+                 1e3 * rest / static_cast<double>(tokens - 1));
+  if (!o.no_cache)
+    std::fprintf(stderr, "; cache %.1f KiB", static_cast<double>(generator.cache().bytes()) / 1024);
+  std::fprintf(stderr, "\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  Args args("generate", "Writes text with a model that train has trained, as it comes.");
+  declare_options(args, o);
+  if (const auto code = args.parse(argc, argv)) return *code;
+  try {
+    try {
+      o.device = Device::parse(o.backend);
+    } catch (const DeviceError& e) {
+      return args.fail(std::string("--backend: ") + e.what());
+    }
+    backend(o.device);  // throws if it is not there
+    generate(o);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "generate: out of memory\n");
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "generate: %s\n", e.what());
+  }
+  return 1;
+}
