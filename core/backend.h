@@ -69,8 +69,9 @@ class Executable {
 
 // How a program's steps are to be run; what a backend has no use for it ignores.
 struct PrepareOptions {
-  int threads = 0;    // 0 takes what the machine has
-  bool tf32 = false;  // f32 products may round their operands to TF32 (10 bits of fraction)
+  int threads = 0;        // 0 takes what the machine has
+  bool tf32 = false;      // f32 products may round their operands to TF32 (10 bits of fraction)
+  bool in_order = false;  // what may add in free order adds in order: for runs that are compared bit by bit
 };
 
 class Backend {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/lower.h"
+#include "core/join.h"
 #include "core/planner.h"
 #include "core/program_state.h"
 
@@ -52,9 +52,10 @@ class Compiler {
     state_->graph = &graph;
     state_->backend = &backend(device_);
     state_->device = device_;
-    state_->prepared = {options.threads, options.tf32};
+    state_->prepared = {options.threads, options.tf32, options.verify};
     take_wanted(fetch);
     lowered_ = lower(graph_, wanted_, options.fuse);
+    inside_ = join_in_place(graph_, lowered_, wanted_);
     append_copies();
     make_buffers();
     share_buffers();
@@ -155,10 +156,16 @@ class Compiler {
     return s.op->may_share(static_cast<int>(v - s.out[0]), static_cast<int>(i));  // outputs are in sequence
   }
 
+  // The value in whose memory v lies.
+  ValueId owner_of(ValueId v) const {
+    const auto found = inside_.find(value(v).root);
+    return found == inside_.end() ? value(v).root : found->second.whole;
+  }
+
   void make_buffers() {
     buffer_of_.assign(graph_.values().size(), -1);
     const auto buffer_for = [&](ValueId v, int step) {
-      const ValueId root = value(v).root;
+      const ValueId root = owner_of(v);
       if (buffer_of_[root] < 0) {
         buffer_of_[root] = static_cast<int>(buffers_.size());
         Buffer b;
@@ -177,7 +184,7 @@ class Compiler {
       }
       Buffer& b = buffers_[buffer_of_[root]];
       b.last = std::max(b.last, step);
-      return buffer_of_[root];
+      buffer_of_[value(v).root] = buffer_of_[root];
     };
     for (std::size_t i = 0; i < options_.assign.size(); ++i) {
       if (!direct_[i]) continue;
@@ -217,7 +224,8 @@ class Compiler {
       const LoweredStep& step = lowered_[s];
       std::vector<int> taken;
       for (ValueId v : step.out) {
-        if (v == to_parameter || buffers_[buffer_of_[v]].kind != Buffer::arena) continue;
+        if (v == to_parameter || inside_.contains(v) || buffers_[buffer_of_[v]].kind != Buffer::arena)
+          continue;
         for (std::size_t i = 0; i < step.in.size(); ++i) {
           const ValueId root = value(step.in[i]).root;
           const int from = buffer_of_[root], mine = buffer_of_[v];
@@ -242,7 +250,10 @@ class Compiler {
     return true;
   }
 
-  Arg arg(ValueId v) const { return {value(v).dtype, value(v).layout, nullptr}; }
+  Arg arg(ValueId v) const {
+    const auto found = inside_.find(v);
+    return {value(v).dtype, found == inside_.end() ? value(v).layout : found->second.layout, nullptr};
+  }
 
   void make_steps() {
     std::size_t next_copy = 0;
@@ -350,7 +361,7 @@ class Compiler {
 
   std::byte* address(ValueId v) const {
     const Buffer& b = buffers_[buffer_of_[value(v).root]];
-    return b.memory + value(v).layout.offset * static_cast<std::int64_t>(size_of(value(v).dtype));
+    return b.memory + arg(v).layout.offset * static_cast<std::int64_t>(size_of(value(v).dtype));
   }
 
   void bind_leaves() {
@@ -406,6 +417,7 @@ class Compiler {
   std::shared_ptr<Program::State> state_;
   std::vector<ValueId> fetch_values_, assign_values_, wanted_;
   std::vector<LoweredStep> lowered_;
+  std::unordered_map<ValueId, Inside> inside_;  // values that lie inside another's memory
   int steps_before_copies_ = 0;
   std::vector<bool> direct_;  // per assignment: its producer writes the parameter itself
   std::vector<Buffer> buffers_;

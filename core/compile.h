@@ -21,8 +21,8 @@ struct CompileOptions {
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own
   // Every run is done twice, planned with dead memory filled with NaN patterns and with a buffer per tensor,
-  // and must give the same bits; throws Error naming the first tensor that differs. For finding planner and
-  // kernel bugs.
+  // and must give the same bits; throws Error naming the first tensor that differs. Ops in free order run in
+  // order. For finding planner and kernel bugs.
   bool verify = false;
   // Chooses kernels and places everything, but takes no memory: memory(), steps() and text() say what the
   // program would be; run, feed and fetch throw Error.

@@ -98,6 +98,10 @@ struct Op {
   // Element i of the output depends on element i of the inputs, all of one shape: such ops are fused into
   // chains.
   bool pointwise = false;
+  // Kernels write results of any strides, so that the compiler may place a result inside another's memory.
+  bool strided_results = false;
+  // The axis on which the op lays its inputs side by side, for an op that does nothing else.
+  int (*join_axis)(const Attrs&) = nullptr;
   // A view: no kernel and no memory, outputs look into input 0.
   bool view = false;
   // A leaf: an input, a parameter or a constant, given from outside.

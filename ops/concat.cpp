@@ -113,7 +113,8 @@ const Op concat_op{.name = "concat",
                              {"pad", {{{2, 3}}}, [](auto x) {
                                 return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
                               }}};
-                   }};
+                   },
+                   .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
 
 std::vector<Tensor> split(In x, const Sizes& sizes, std::int64_t axis) {
   return record_all(split_op, {x}, SplitAttrs{detail::axis_of(x, axis, "split"), sizes});

@@ -224,7 +224,8 @@ const Op flash_attn_backward_op{.name = "flash_attn_backward",
                                 .infer = infer_backward,
                                 .decompose = detail::decompose_attention_backward,
                                 .samples = backward_samples,
-                                .cost = attention_cost};
+                                .cost = attention_cost,
+                                .strided_results = true};
 
 AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options) {
   const Scope scope(q);

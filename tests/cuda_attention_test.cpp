@@ -170,7 +170,8 @@ void expect_close(const Run& got, const Run& want, DType dtype) {
 void check(const Problem& p, const std::string& what, std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
   for (DType t : dtypes) {
     SCOPED_TRACE(what + " " + std::string(name_of(t)));
-    expect_close(p.run(t, t, {.device = Device::cuda(), .verify = true}), p.run(t, f64, {}), t);
+    const bool verify = !p.options.free_order;
+    expect_close(p.run(t, t, {.device = Device::cuda(), .verify = verify}), p.run(t, f64, {}), t);
     if (t != f32) continue;
     SCOPED_TRACE("in TF32");
     expect_close(p.run(f16, f32, {.device = Device::cuda(), .tf32 = true, .verify = true}),
@@ -321,12 +322,13 @@ void expect_as_close_as_unfused(const Problem& p, const std::string& what, bool 
   }
 }
 
+// Sizes are multiples of 4: cuBLASLt multiplies in TF32 only what begins at multiples of 16 bytes.
 TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
   for (const bool tf32 : {false, true}) {
-    expect_as_close_as_unfused({{1, 2, 1, 150, 170, 64, 64}}, "full", tf32);
-    expect_as_close_as_unfused({{1, 2, 2, 130, 130, 32, 32}, {.causal = true}, {.sink = true}}, "causal",
+    expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", tf32);
+    expect_as_close_as_unfused({{1, 2, 2, 132, 132, 32, 32}, {.causal = true}, {.sink = true}}, "causal",
                                tf32);
-    expect_as_close_as_unfused({{1, 1, 1, 100, 90, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
   }
 }
@@ -341,6 +343,11 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
       const Problem wider{{1, 4, 2, 300, 300, 192, 128}, {.causal = causal}};
       wider.run(bf16, bf16, {.device = Device::cuda()}, 20);
     }
+}
+
+TEST_F(CudaAttention, IsVerifiedInOrder) {
+  const Problem p{{1, 4, 2, 300, 500, 128, 128}, {.free_order = true}};
+  EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
 // In free order only z_q's last bits are free.

@@ -140,6 +140,28 @@ TEST(FlashAttnGraph, HandsTheFreeOrderToTheBackward) {
   EXPECT_TRUE(gradient[0].same_bits(gradient[1]));
 }
 
+// Queries, keys and values are parts of one projection: the backward writes its gradient, and nothing is
+// copied.
+TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
+  const std::int64_t B = 2, L = 5, d = 4;
+  for (const std::int64_t key_heads : {1, 3}) {
+    Inputs x;
+    const Tensor all = x.input({B, L, (3 + 2 * key_heads) * d}), z_o = x.input({B, 3, L, d});
+    const auto parts = split(all, {3 * d, key_heads * d, key_heads * d}, 2);
+    const auto heads = [&](const Tensor& t) { return transpose(view(t, {B, L, t.size(2) / d, d}), 1, 2); };
+    const AttentionResult a = flash_attn(heads(parts[0]), heads(parts[1]), heads(parts[2]), {.causal = true});
+    const Tensor z = gradients(a.o, {all}, z_o)[0];
+    const Program in_place = compile(x.g, {z});
+    for (const Step& s : in_place.steps()) EXPECT_NE(s.op, &concat_op);
+
+    // Asked for by itself, a part has memory of its own, and the parts are copied.
+    const auto parts_of_z = gradients(a.o, {parts[0], parts[1], parts[2]}, z_o);
+    const Tensor joined = concat({parts_of_z[0], parts_of_z[1], parts_of_z[2]}, 2);
+    const auto both = eval({joined, parts_of_z[1]}, x.feeds, {.verify = true});
+    EXPECT_TRUE(eval(z, x.feeds, {.verify = true}).same_bits(both[0]));
+  }
+}
+
 TEST(FlashAttnGraph, GivesLseInTheComputeType) {
   Graph g;
   const auto lse_of = [&](DType t) {

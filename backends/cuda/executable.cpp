@@ -18,7 +18,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
   tasks_.reserve(steps.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& s = steps[i];
-    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32}, nullptr};
+    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order}, nullptr};
     bool epilogue = false;  // does the next step's work
     std::string why = "no CUDA kernel for op '" + s.op->name + "'";
     try {
@@ -40,7 +40,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
     tasks_.push_back(std::move(t));
     if (!epilogue) continue;
-    tasks_.push_back({nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false}, nullptr});
+    tasks_.push_back({nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false, false}, nullptr});
   }
 }
 

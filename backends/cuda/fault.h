@@ -40,9 +40,10 @@ struct Faults {
     }
     return false;
   }
-  // Whether to leave parameters as they are.
+  // Whether an earlier launch met a fault, so that parameters are to be left as they are. Read through the
+  // cache: else all warps of a launch would queue for one address.
   __device__ bool any() const {
-    return *static_cast<const volatile int*>(&fault->step) != Fault::none;
+    return fault->step != Fault::none;
   }
 #endif
 };

@@ -1,5 +1,6 @@
 // Chains of pointwise ops: the source of one kernel per chain and layout, in which sizes and strides are
-// numbers. A thread takes `vector` neighbours of the innermost axis at a time where every operand lets it.
+// numbers. A thread takes `vector` neighbours of the innermost axis at a time where every operand lets it,
+// and asks for a few such vectors before it works on the first.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -112,14 +113,22 @@ std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
 
 constexpr int block = 256;
 
+// Vectors that a thread takes: as many as keep 64 bytes of each operand on their way, few enough for
+// registers and for every multiprocessor to have two blocks.
+int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
+  int times = operands <= 3 ? 4 : 2;
+  while (times > 1 && vectors < std::int64_t{2} * gpu.processors * block * times) times /= 2;
+  return times;
+}
+
 struct Plan {
   cudaKernel_t kernel;
   unsigned grid;
 };
 
-std::string source_of(const FusedAttrs& f, const Space& s, int vector, std::span<const Arg> in,
+std::string source_of(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                       const Arg& out, bool narrow_index) {
-  const std::string v = std::to_string(vector);
+  const std::string v = std::to_string(vector), t = std::to_string(times);
   const auto n = [](std::int64_t x) { return std::to_string(x); };
   std::string code = std::string(conversion_source) + pointwise_source + "typedef " +
                      compute_name(f.compute) + " T;\ntypedef " +
@@ -133,19 +142,22 @@ std::string source_of(const FusedAttrs& f, const Space& s, int vector, std::span
   code.replace(code.find(" __restrict__"), 13, "");
   std::int64_t numel = 1;
   for (std::int64_t size : s.size) numel *= size;
-  code +=
-      ") {\n  if (fault && *(const volatile int*)fault != 0x7fffffff) return;\n"
-      "  for (I i = blockIdx.x * (I)" +
-      n(block) + " + threadIdx.x; i < (I)" + n(numel / vector) + "; i += gridDim.x * (I)" + n(block) +
-      ") {\n";
+  const std::string all = "(I)" + n(numel / vector),
+                    each = "    #pragma unroll\n    for (int n = 0; n < " + t + "; ++n) ";
+  // A fault of an earlier launch: read as anything is, through the cache, or all warps would queue for one
+  // address.
+  code += ") {\n  const bool stopped = fault && *fault != 0x7fffffff;\n  const I step = gridDim.x * (I)" +
+          n(block) + ";\n  for (I first = blockIdx.x * (I)" + n(block) + " + threadIdx.x; first < " + all +
+          "; first += step * " + t + ") {\n";
   bool all_linear = true;
   for (std::size_t o = 0; o <= in.size(); ++o) all_linear = all_linear && is_linear(s, o);
+  std::string place = "      const I i = first + n * step;\n      if (i >= " + all + ") break;\n";
   if (!all_linear) {
-    code += "    I rest = i;\n";
+    place += "      I rest = i;\n";
     for (std::size_t a = s.size.size(); a-- > 0;) {
       const std::int64_t size = a + 1 == s.size.size() ? s.size[a] / vector : s.size[a];
-      const std::string x = "    const I x" + n(static_cast<std::int64_t>(a)) + " = ";
-      code += a == 0 ? x + "rest;\n" : x + "rest % (I)" + n(size) + "; rest /= (I)" + n(size) + ";\n";
+      const std::string x = "      const I x" + n(static_cast<std::int64_t>(a)) + " = ";
+      place += a == 0 ? x + "rest;\n" : x + "rest % (I)" + n(size) + "; rest /= (I)" + n(size) + ";\n";
     }
   }
   const auto offset = [&](std::size_t o) {
@@ -157,25 +169,27 @@ std::string source_of(const FusedAttrs& f, const Space& s, int vector, std::span
     }
     return e;
   };
+  const auto is_one = [&](std::size_t i) { return vector == 1 || s.stride.back()[i + 1] == 0; };
+  std::string loads;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const std::string name = n(static_cast<std::int64_t>(i)), type = storage(in[i].dtype);
-    const bool same = vector > 1 && s.stride.back()[i + 1] == 0;
-    if (same || vector == 1)
-      code += "    const " + type + " v" + name + " = in" + name + "[" + offset(i + 1) + "];\n";
-    else
-      code += "    const Vec<" + type + "> v" + name + " = *(const Vec<" + type + ">*)(in" + name + " + (" +
-              offset(i + 1) + "));\n";
+    code += "    " + (is_one(i) ? type : "Vec<" + type + ">") + " v" + name + "[" + t + "];\n";
+    loads += "      v" + name + "[n] = " +
+             (is_one(i) ? "in" + name + "[" + offset(i + 1) + "];\n"
+                        : "*(const Vec<" + type + ">*)(in" + name + " + (" + offset(i + 1) + "));\n");
   }
-  code += std::string("    Vec<") + storage(out.dtype) +
-          "> result;\n    #pragma unroll\n    for (int e = 0; e < " + v + "; ++e) {\n";
+  if (!in.empty()) code += each + "{\n" + place + loads + "    }\n";
+  code += "    if (stopped) return;\n" + each + "{\n" + place;
+  code += std::string("      Vec<") + storage(out.dtype) +
+          "> result;\n      #pragma unroll\n      for (int e = 0; e < " + v + "; ++e) {\n";
   for (std::size_t i = 0; i < in.size(); ++i) {
     const std::string name = n(static_cast<std::int64_t>(i));
-    const bool one = vector == 1 || s.stride.back()[i + 1] == 0;
-    code += "      const T a" + name + " = (T)widen(v" + name + (one ? "" : ".at[e]") + ");\n";
+    code +=
+        "        const T a" + name + " = (T)widen(v" + name + "[n]" + (is_one(i) ? "" : ".at[e]") + ");\n";
   }
   for (std::size_t c = 0; c < f.code.size(); ++c) {
-    code += "      const T r" + n(static_cast<std::int64_t>(c)) + " = " + function_of(f.code[c], f.compute) +
-            "<T>(";
+    code += "        const T r" + n(static_cast<std::int64_t>(c)) + " = " +
+            function_of(f.code[c], f.compute) + "<T>(";
     bool first = true;
     for (const FusedAttrs::Operand& o : f.code[c].operands()) {
       code += first ? "" : ", ";
@@ -187,9 +201,9 @@ std::string source_of(const FusedAttrs& f, const Space& s, int vector, std::span
     }
     code += ");\n";
   }
-  code += std::string("      result.at[e] = narrow<") + storage(out.dtype) + ">::of(r" +
-          n(static_cast<std::int64_t>(f.code.size()) - 1) + ");\n    }\n    *(Vec<" + storage(out.dtype) +
-          ">*)(out + (" + offset(0) + ")) = result;\n  }\n}\n";
+  code += std::string("        result.at[e] = narrow<") + storage(out.dtype) + ">::of(r" +
+          n(static_cast<std::int64_t>(f.code.size()) - 1) + ");\n      }\n      *(Vec<" + storage(out.dtype) +
+          ">*)(out + (" + offset(0) + ")) = result;\n    }\n  }\n}\n";
   return code;
 }
 
@@ -200,11 +214,13 @@ std::shared_ptr<const void> plan(const Call& c) {
   if (out.layout.numel() == 0) return p;
   const Space s(c.in, out);
   const int vector = vector_of(s, c.in, out);
-  std::int64_t reach = out.layout.numel() + block * 1024ll * c.gpu.processors;
+  const std::int64_t vectors = out.layout.numel() / vector;
+  const int times = times_of(vectors, c.in.size() + 1, c.gpu);
+  std::int64_t reach = out.layout.numel() + block * 1024ll * c.gpu.processors * vector * times;
   for (const Arg& a : c.in) reach = std::max(reach, a.layout.extent());
   reach = std::max(reach, out.layout.extent());
-  p->kernel = compiled(source_of(f, s, vector, c.in, out, reach < (1ll << 31)), "chain", c.gpu);
-  const std::int64_t blocks = (out.layout.numel() / vector + block - 1) / block;
+  p->kernel = compiled(source_of(f, s, vector, times, c.in, out, reach < (1ll << 31)), "chain", c.gpu);
+  const std::int64_t blocks = (vectors + block * times - 1) / (block * times);
   p->grid = static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors));
   return p;
 }
@@ -234,7 +250,7 @@ Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
   attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Operand::constant, 0}}}}, {f.value}};
-  return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32};
+  return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order};
 }
 
 std::shared_ptr<const void> plan_full(const Call& c) {

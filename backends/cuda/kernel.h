@@ -35,7 +35,8 @@ struct Call {
   const Attrs* attrs;
   const void* plan;  // what Kernel::plan returned
   const Gpu& gpu;
-  bool tf32;  // f32 products may round their operands
+  bool tf32;      // f32 products may round their operands
+  bool in_order;  // what may add in free order adds in order
 };
 
 struct Kernel {

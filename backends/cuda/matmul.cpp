@@ -137,7 +137,7 @@ cublasLtMatrixLayout_t layout_of(DType t, const Product& p, const View& v) {
 }
 
 constexpr std::size_t most_workspace = std::size_t{32} << 20;
-constexpr int candidates = 8;
+constexpr int candidates = 32;
 
 const void* one(DType t) {
   static const double wide = 1;
@@ -224,6 +224,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
         if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, start, end) != cudaSuccess)
           break;
         if (ms < best) best = ms, ran = true, take(r);
+        if (ms > 1.2f * best) break;
       }
     }
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);

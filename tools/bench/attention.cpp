@@ -11,10 +11,11 @@ namespace {
 
 struct AttentionCase {
   std::int64_t batch, heads, key_heads, length, width;
-  bool causal;
+  bool causal, free_order = false;
 
   std::string name() const {
-    return std::string("flash_attn") + (causal ? " causal" : "") + (key_heads < heads ? " grouped" : "");
+    return std::string("flash_attn") + (causal ? " causal" : "") + (key_heads < heads ? " grouped" : "") +
+           (free_order ? " free order" : "");
   }
   std::string shape() const {
     const std::int64_t sizes[] = {batch, heads, length, width};
@@ -36,7 +37,7 @@ struct Recorded {
     q = g.input("q", {c.batch, c.heads, c.length, c.width}, dtype);
     k = g.input("k", {c.batch, c.key_heads, c.length, c.width}, dtype);
     v = g.input("v", k.shape(), dtype);
-    out = flash_attn(q, k, v, {.causal = c.causal});
+    out = flash_attn(q, k, v, {.causal = c.causal, .free_order = c.free_order});
   }
   void feed(Program& program) {
     for (const Tensor& x : {q, k, v}) program.feed({x, random_array(x.shape(), x.dtype())});
@@ -96,26 +97,31 @@ void memory(const AttentionCase& c, bool with_backward, const Settings& settings
               .unit = "MiB"});
 }
 
-std::vector<AttentionCase> attention_cases(const Settings& settings) {
+std::vector<AttentionCase> attention_cases(const Settings& settings, bool is_forward) {
   std::vector<AttentionCase> list;
+  const auto add = [&](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t width) {
+    // Only a GPU's backward in half types adds in another order where it may.
+    const bool both_orders = settings.device.kind != Device::cpu_kind && settings.dtype != f32 &&
+                             settings.dtype != f64 && !is_forward;
+    for (bool free_order : {false, true})
+      for (bool causal : {false, true})
+        if (!free_order || both_orders)
+          list.push_back({batch, heads, heads, length, width, causal, free_order});
+  };
   if (!settings.shapes.empty()) {
-    for (const auto& s : settings.shapes)
-      for (bool causal : {false, true}) list.push_back({s[0], s[1], s[1], s[2], s[3], causal});
+    for (const auto& s : settings.shapes) add(s[0], s[1], s[2], s[3]);
     return list;
   }
   if (settings.device.kind != Device::cpu_kind) {  // 16,384 tokens of width 2048
     for (std::int64_t width : {64, 128})
-      for (std::int64_t length : {2048, 4096, 8192, 16384})
-        for (bool causal : {false, true})
-          list.push_back({16384 / length, 2048 / width, 2048 / width, length, width, causal});
+      for (std::int64_t length : {2048, 4096, 8192, 16384}) add(16384 / length, 2048 / width, length, width);
     return list;
   }
   for (std::int64_t width : {64, 128})
     for (std::int64_t length : {1024, 4096})
-      for (std::int64_t heads : {1, 8})
-        for (bool causal : {false, true}) list.push_back({1, heads, heads, length, width, causal});
+      for (std::int64_t heads : {1, 8}) add(1, heads, length, width);
   list.push_back({1, 8, 2, 1024, 64, true});
-  for (bool causal : {false, true}) list.push_back({12, 4, 4, 64, 32, causal});  // the small character GPT
+  add(12, 4, 64, 32);  // the small character GPT
   return list;
 }
 
@@ -128,7 +134,7 @@ void run_attention(const Settings& settings, const Machine& machine, Report& rep
   for (const char* pass : {"forward", "backward"}) {
     const bool is_forward = pass == std::string("forward");
     double full = 0;  // seconds of the row before
-    for (const AttentionCase& c : attention_cases(settings)) {
+    for (const AttentionCase& c : attention_cases(settings, is_forward)) {
       if (!report.wants(c.name())) continue;
       const double gflop = c.gflop() * (is_forward ? 1 : 2.5);
       const auto run = [&](int threads) {

@@ -201,7 +201,7 @@ Attention attention_of(const Call& call) {
   n.Hk = size(v[1]), n.T = size(v[2]), n.dv = size(v[3]);
   n.q = operand(x.q), n.k = operand(x.k), n.v = operand(x.v);
   n.scale = a.scale, n.softcap = a.softcap;
-  n.causal = a.causal, n.top_left = a.top_left, n.free_order = a.free_order;
+  n.causal = a.causal, n.top_left = a.top_left, n.free_order = a.free_order && !call.in_order;
   n.window_left = a.window_left > INT_MAX ? -1 : static_cast<int>(a.window_left);
   n.window_right = a.window_right > INT_MAX ? -1 : static_cast<int>(a.window_right);
   n.bias = broadcast(x.bias);

@@ -356,13 +356,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 
 }  // namespace
 
-// Whether z_K and z_V come from the blocks of attention_one_pass.cu, which read shared memory less often (at
-// d = 128 for each mma 192 bytes instead of 288), but eight warps in step.
-constexpr bool keys_by_one_pass = false;
-
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) {
-  const bool keys_elsewhere = keys_by_one_pass && fits_one_pass(x, s.gpu);
-  if (keys_elsewhere) launch_key_gradients(s, x, work);
   attn::with_variant(x, [&](auto type, auto size, auto options) {
     using S = decltype(type);
     const auto run = [&](auto kernel, i64 blocks, unsigned threads, std::size_t bytes) {
@@ -371,9 +365,8 @@ void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) 
     };
     using K = KeyPass<size, options>;
     using Q = QueryPass<size, options>;
-    if (!keys_elsewhere)
-      run(key_gradients<S, size, options>, i64(x.B) * x.Hk * ((x.T + K::keys - 1) / K::keys), K::threads,
-          K::bytes);
+    run(key_gradients<S, size, options>, i64(x.B) * x.Hk * ((x.T + K::keys - 1) / K::keys), K::threads,
+        K::bytes);
     run(query_gradients<S, size, options>, i64(x.B) * x.H * ((x.L + Q::queries - 1) / Q::queries), Q::threads,
         Q::bytes);
   });

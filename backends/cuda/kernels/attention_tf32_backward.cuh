@@ -27,7 +27,7 @@ struct Gradients {
   static constexpr int groups = options == attn::any || D > 64 || (T == tf32x3 && !by_query) ? 1 : 2,
                        passing = D > 64 || (D > 32 && groups == 2 && (!by_query || T == tf32x3)) ? 16 : 32;
   // Given no number, ptxas spills registers to make room for one block more.
-  static constexpr int threads = 128, blocks = options == attn::none ? 0 : 2;
+  static constexpr int threads = 128, blocks = options == attn::none && D > 32 ? 0 : 2;
   static constexpr int kept = threads / 32 * 16 * groups, queries = by_query ? kept : passing;
   static constexpr int kept_bytes = kept * D * 4, tile_bytes = passing * D * 4;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
@@ -123,6 +123,8 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
     if (++next_tile == last) next_tile = first, ++next_head;
     const int i0 = by_query ? kept0 : passing0, j0 = by_query ? passing0 : kept0;
     wait<0>();
+    if (n == 0) round_rows<T, kept, threads>(kept_a), round_rows<T, kept, threads>(kept_b);
+    round_rows<T, passing, threads>(passing_a(n)), round_rows<T, passing, threads>(passing_b(n));
     __syncthreads();
     if (n + 1 < all) fetch(n + 1, next_head, next_tile * passing);
     if constexpr (!by_query) {

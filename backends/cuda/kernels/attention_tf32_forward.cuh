@@ -67,6 +67,8 @@ __global__ void __launch_bounds__(Forward<T, D, options>::threads)
   if (n_from < n_to) fetch(n_from);
   for (int n = n_from; n < n_to; ++n) {
     wait<0>();
+    if (n == n_from) round_rows<T, queries, threads>(tile_q);
+    round_rows<T, keys, threads>(tile_k(n)), round_rows<T, keys, threads>(tile_v(n));
     __syncthreads();
     if (n + 1 < n_to) fetch(n + 1);
 

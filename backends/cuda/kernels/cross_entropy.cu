@@ -28,33 +28,43 @@ __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i6
   return -1;
 }
 
-// loss = ξ - (1 - ε)·x_t - ε·mean(x)
-template <class S>
+// loss = ξ - (1 - ε)·x_t - ε·mean(x). A team asks for its next row before it works on this one.
+template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     losses(const __grid_constant__ CrossEntropy a, Faults faults) {
   using C = compute_t<S>;
-  const Team<true> team(a.across);
+  const Team<!Row::held> team(a.across);
   const C hit = static_cast<C>(a.hit), share = static_cast<C>(a.share);
-  const i64 per_block = team.across ? 32 : blockDim.y;
-  for (i64 first = blockIdx.x * per_block; first < a.rows; first += gridDim.x * per_block) {
+  const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
+  const auto load = [&](i64 r) {
+    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
+    const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
+    return typename Row::Loaded(team, n, in, steps);
+  };
+  auto next = load(blockIdx.x * per_block + team.index);
+  for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
     const i64 r = first + team.index, t = class_of(a, team, r, faults);
-    const S* const in[1] = {t >= 0 ? a.x.at<S>(r) : nullptr};
-    const i64 steps[1] = {a.x.step};
-    const ReadRow<S, 1> row(team, t >= 0 ? a.n : 0, in, steps);
+    Row row(next);
+    next = load(r + step);
     Normalizer<C> all;
     C sum = 0;
-    row.read_packs([&](const auto& x) {
-      all.take(x);
-      if (share != 0)
+    if constexpr (Row::held) {
+      row.read([&](C x, i64, int) { all.max = x > all.max ? x : all.max, sum += x; });
+      const C low = all.shift();
+      row.read([&](C x, i64, int) { all.sum += exp(x - low); });
+    } else {
+      row.read_packs([&](const auto& x) {
+        all.take(x);
         for (const C v : x) sum += v;
-    });
+      });
+    }
     all.combine(team);
     if (share != 0) sum = team.sum(sum);
     if (team.rank > 0 || r >= a.rows) continue;
     C loss = 0, log_sum = 0;
     if (t >= 0) {
       log_sum = all.log_sum();
-      loss = log_sum - hit * widen(in[0][t * a.x.step]);
+      loss = log_sum - hit * widen(a.x.at<S>(r)[t * a.x.step]);
       if (share != 0) loss -= share * sum;
     }
     static_cast<C*>(a.loss)[r] = loss;
@@ -63,17 +73,17 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 // z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V)
-template <class S>
+template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     differentiate(const __grid_constant__ CrossEntropy a, Faults faults) {
   using C = compute_t<S>;
-  const Team<true> team(a.across);
+  const Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y;
   for (i64 r = blockIdx.x * per_block + team.index; r < a.rows; r += gridDim.x * per_block) {
-    const i64 t = class_of(a, team, r, faults);
-    const S* const in[1] = {a.x.at<S>(r)};
     const i64 steps[1] = {a.x.step};
-    const ReadRow<S, 1> row(team, a.n, in, steps);
+    const S* const in[1] = {a.x.at<S>(r)};
+    Row row(team, a.n, in, steps);
+    const i64 t = class_of(a, team, r, faults);
     const C z = t >= 0 ? *a.z.at<C>(r) : C(0), shift = *a.log_sum.at<C>(r), share = static_cast<C>(a.share);
     const C less = z * static_cast<C>(a.hit);
     row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, i64 i, int) {
@@ -92,18 +102,32 @@ CrossEntropy operands(const Call& c) {
   a.index = c.in[1].dtype;
   a.n = x.shape.back(), a.rows = c.in[1].layout.numel(), a.ignore_index = attrs.ignore_index;
   a.hit = 1 - attrs.smoothing, a.share = attrs.smoothing / static_cast<double>(a.n);
-  a.across = a.x.step != 1;
   return a;
+}
+
+// Elements that a thread holds of a row.
+inline constexpr int slots = 16;
+
+// Calls f with a row type: held in registers where rows are short enough and lie well in memory.
+template <class F>
+void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const Rows*> rows, F&& f) {
+  with_float(c.in[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    bool held = a.n <= i64{slots} * most_threads;
+    for (const Rows* r : rows) held = held && takes_packs(*r, a.n, pack_of<S>, sizeof(S));
+    a.across = !held && a.x.step != 1;
+    const Teams teams(a.n, slots, a.across);
+    held ? f(teams, type, static_cast<HeldRow<S, 1, pack_of<S>, slots / pack_of<S>>*>(nullptr))
+         : f(teams, type, static_cast<ReadRow<S, 1>*>(nullptr));
+  });
 }
 
 void forward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
   a.loss = c.out[0].data, a.log_sums = c.out[1].data;
   if (a.rows == 0) return;
-  const Teams teams(a.n, 16, a.across);
-  with_float(c.in[0].dtype, [&](auto* type) {
-    launch_kernel(s, {teams.grid(a.rows, 1 << 20), teams.block}, losses<pointee_t<decltype(type)>>, a,
-                  s.faults);
+  with_row(c, a, {&a.x}, [&](const Teams& teams, auto* type, auto* row) {
+    launch_rows(s, teams, a.rows, losses<pointee_t<decltype(type)>, pointee_t<decltype(row)>>, a, s.faults);
   });
 }
 
@@ -112,10 +136,9 @@ void backward(const Stream& s, const Call& c) {
   a.z_x = Rows(c.out[0], c.out[0].layout.rank() - 1);
   a.log_sum = Rows(c.in[2], -1), a.z = Rows(c.in[3], -1);
   if (a.rows == 0 || a.n == 0) return;
-  const Teams teams(a.n, 16, a.across);
-  with_float(c.in[0].dtype, [&](auto* type) {
-    launch_kernel(s, {teams.grid(a.rows, 1 << 20), teams.block}, differentiate<pointee_t<decltype(type)>>, a,
-                  s.faults);
+  with_row(c, a, {&a.x, &a.z_x}, [&](const Teams& teams, auto* type, auto* row) {
+    launch_kernel(s, {teams.grid(a.rows, 1 << 20), teams.block},
+                  differentiate<pointee_t<decltype(type)>, pointee_t<decltype(row)>>, a, s.faults);
   });
 }
 

@@ -129,7 +129,6 @@ void run(const Stream& s, const Call& c) {
   if (a.rows == 0) return;
   a.across = a.x.step != 1;
   const Teams teams(a.n, norm_slots, a.across);
-  const unsigned grid = teams.grid(a.rows, 8ll * s.gpu.processors);
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     constexpr int pack = pack_of<S>;
@@ -137,9 +136,9 @@ void run(const Stream& s, const Call& c) {
                       takes_packs(a.y, a.n, pack, sizeof(S));
     if (held && run_short<S, centred>(s, a)) return;
     if (held)
-      launch_kernel(s, {grid, teams.block}, normalize<S, centred, HeldRow<S, 1, pack, norm_packs<S>>>, a);
+      launch_rows(s, teams, a.rows, normalize<S, centred, HeldRow<S, 1, pack, norm_packs<S>>>, a);
     else
-      launch_kernel(s, {grid, teams.block}, normalize<S, centred, ReadRow<S, 1>>, a);
+      launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);
   });
 }
 

@@ -49,6 +49,10 @@ __device__ __forceinline__ void ldmatrix_trans(u32 (&x)[4], u32 address) {
 __device__ __forceinline__ void st_shared(u32 address, u32 x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
+__device__ __forceinline__ void st_shared_v4(u32 address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
 __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"

@@ -48,6 +48,19 @@ struct Teams {
   unsigned grid(i64 rows, i64 most) const;
 };
 
+// Launches a kernel whose blocks go through the rows in turn, as many as the GPU holds at once, so that what
+// a block does before its first row is done once, and all blocks have as many rows.
+template <class... P>
+void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P...),
+                 const std::type_identity_t<P>&... args) {
+  int of_processor = 1;
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel,
+                                                static_cast<int>(teams.block.x * teams.block.y), 0);
+  const i64 all = (rows + teams.rows_per_block - 1) / teams.rows_per_block,
+            most = i64{std::max(of_processor, 1)} * s.gpu.processors, rounds = (all + most - 1) / most;
+  launch_kernel(s, {static_cast<unsigned>((all + rounds - 1) / rounds), teams.block}, kernel, args...);
+}
+
 // A thread's place in its team. All threads of a block take part in reduce().
 template <bool any_shape>
 struct Team {

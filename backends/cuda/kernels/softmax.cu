@@ -19,12 +19,17 @@ template <class S, class Row>
 __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant__ Softmax a) {
   using C = compute_t<S>;
   const Team<!Row::held> team(a.across);
-  const i64 per_block = team.across ? 32 : blockDim.y;
-  for (i64 first = blockIdx.x * per_block; first < a.rows; first += gridDim.x * per_block) {
-    const i64 r = first + team.index, n = r < a.rows ? a.n : 0;
+  const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
+  const auto load = [&](i64 r) {
+    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
     const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
-    const i64 steps[1] = {a.x.step};
-    Row row(team, n, in, steps);
+    return typename Row::Loaded(team, n, in, steps);
+  };
+  auto next = load(blockIdx.x * per_block + team.index);
+  for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
+    const i64 r = first + team.index;
+    Row row(next);
+    next = load(r + step);
     Normalizer<C> all;
     if constexpr (Row::held) {
       row.read([&](C x, i64, int) { all.max = x > all.max ? x : all.max; });
@@ -43,7 +48,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
       row.read_packs([&](const auto& x) { all.take(x); });
       all.combine(team);
     }
-    if (n == 0) continue;
+    if (r >= a.rows) continue;
     S* out = a.y.at<S>(r);
     if (a.log_of) {
       const C top = all.max, rest = log(all.sum);
@@ -75,9 +80,10 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
   }
 }
 
-// Packs of each operand that a thread holds of a row.
+// Elements of each operand that a thread holds of a row.
+inline constexpr int slots = 16;
 template <class S, int N>
-inline constexpr int held_packs = (N == 1 && sizeof(S) < 8 ? 32 : 16) / pack_of<S>;
+using Held = HeldRow<S, N, pack_of<S>, slots / pack_of<S>>;
 
 template <bool log_of>
 void run(const Stream& s, const Call& c) {
@@ -90,21 +96,15 @@ void run(const Stream& s, const Call& c) {
   a.log_of = log_of;
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    constexpr int pack = pack_of<S>;
-    const i64 slots = pack * (backward ? held_packs<S, 2> : held_packs<S, 1>);
-    bool held = a.n <= slots * most_threads;
-    for (const Rows* r : {&a.x, &a.z, &a.y}) held = held && takes_packs(*r, a.n, pack, sizeof(S));
+    bool held = a.n <= i64{slots} * most_threads;
+    for (const Rows* r : {&a.x, &a.z, &a.y}) held = held && takes_packs(*r, a.n, pack_of<S>, sizeof(S));
     a.across = !held && a.x.step != 1;
     const Teams teams(a.n, slots, a.across);
-    const unsigned grid = teams.grid(a.rows, 1 << 20);
-    if (backward && held)
-      launch_kernel(s, {grid, teams.block}, differentiate<S, HeldRow<S, 2, pack, held_packs<S, 2>>>, a);
-    else if (backward)
-      launch_kernel(s, {grid, teams.block}, differentiate<S, ReadRow<S, 2>>, a);
-    else if (held)
-      launch_kernel(s, {grid, teams.block}, normalize<S, HeldRow<S, 1, pack, held_packs<S, 1>>>, a);
+    const auto run = [&](auto kernel) { launch_rows(s, teams, a.rows, kernel, a); };
+    if (backward)
+      held ? run(differentiate<S, Held<S, 2>>) : run(differentiate<S, ReadRow<S, 2>>);
     else
-      launch_kernel(s, {grid, teams.block}, normalize<S, ReadRow<S, 1>>, a);
+      held ? run(normalize<S, Held<S, 1>>) : run(normalize<S, ReadRow<S, 1>>);
   });
 }
 

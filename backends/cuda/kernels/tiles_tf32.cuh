@@ -3,10 +3,11 @@
 // begins at a multiple of 512 bytes. D is a multiple of 32.
 //
 // A tensor core reads of an f32 the upper 19 bits (sign, exponent, 10 bits of fraction). Operands have one or
-// two Terms: x rounded to that (TF32); or x = high + low, where a·b ≈ low·high + high·low + high·high loses
-// 2⁻²² of a product (3×TF32; ∞ becomes NaN). Splitting takes 3 instructions, at each use: beside the 3
-// products that each operand meets at least twice there is room for them, while tiles split beforehand would
-// take twice the shared memory and its reads.
+// two Terms: x rounded to that (TF32), in a tile once for all its readers (round_rows), for else rounding
+// would take more instructions than the products; or x = high + low, where a·b ≈ low·high + high·low +
+// high·high loses 2⁻²² of a product (3×TF32; ∞ becomes NaN). Splitting takes 3 instructions, at each use:
+// beside the 3 products that each operand meets at least twice there is room for them, while tiles split
+// beforehand would take twice the shared memory and its reads.
 //
 // In registers, lane l = 4·g + t holds
 //
@@ -53,14 +54,43 @@ struct Operand {
   u32 x[T][N];  // T = 2: high, low
 
   __device__ __forceinline__ void set(int n, float a) {
-    if constexpr (T == tf32) {
+    if constexpr (T == tf32)
       x[0][n] = __float_as_uint(before_cut(a));
-    } else {
-      x[0][n] = __float_as_uint(nearly_before_cut(a)) & 0xffffe000u;
-      x[1][n] = __float_as_uint(a - __uint_as_float(x[0][n]));
-    }
+    else
+      split(n, a);
+  }
+  // The same of a number from a tile, which in TF32 is rounded already.
+  __device__ __forceinline__ void set_from_tile(int n, u32 a) {
+    if constexpr (T == tf32)
+      x[0][n] = a;
+    else
+      split(n, __uint_as_float(a));
+  }
+
+ private:
+  __device__ __forceinline__ void split(int n, float a) {
+    x[0][n] = __float_as_uint(nearly_before_cut(a)) & 0xffffe000u;
+    x[1][n] = __float_as_uint(a - __uint_as_float(x[0][n]));
   }
 };
+// In TF32: rounds what this thread copied to a tile with load_rows of as many rows and threads, once it has
+// waited for it and before other threads read it.
+template <int T, int Rows, int Threads, int C>
+__device__ __forceinline__ void round_rows(SharedTile<C> tile) {
+  if constexpr (T == tf32) {
+    constexpr int pieces = C / 8, all = Rows * pieces;
+    static_assert(all % Threads == 0);
+#pragma unroll
+    for (int n = 0; n < all / Threads; ++n) {
+      const int at = n * Threads + threadIdx.x;
+      const u32 address = tile.address(at / pieces, at % pieces);
+      const uint4 x = ptx::ld_shared_v4(address);
+      const auto rounded = [](u32 a) { return __float_as_uint(before_cut(__uint_as_float(a))); };
+      ptx::st_shared_v4(address, {rounded(x.x), rounded(x.y), rounded(x.z), rounded(x.w)});
+    }
+  }
+}
+
 template <int T>
 using LeftTf32 = Operand<T, 4>;  // 16 rows × 8
 template <int T>
@@ -72,7 +102,7 @@ __device__ __forceinline__ LeftTf32<T> left_tf32(SharedTile<C> tile, int row0, i
   const Left raw = left(tile, row0, k);
   LeftTf32<T> a;
 #pragma unroll
-  for (int n = 0; n < 4; ++n) a.set(n, __uint_as_float(raw.x[n]));
+  for (int n = 0; n < 4; ++n) a.set_from_tile(n, raw.x[n]);
   return a;
 }
 // Columns 8·k … +8 of sums, in the order 0 2 4 6 1 3 5 7.
@@ -87,7 +117,7 @@ template <int T, int C>
 __device__ __forceinline__ void right_of_rows(RightTf32<T> (&b)[2], SharedTile<C> tile, int column0, int k) {
   const Right raw = right_of_rows(tile, column0, k);
 #pragma unroll
-  for (int n = 0; n < 4; ++n) b[n / 2].set(n % 2, __uint_as_float(raw.x[n]));
+  for (int n = 0; n < 4; ++n) b[n / 2].set_from_tile(n % 2, raw.x[n]);
 }
 // tile[8·k … +8][32·s … +32], rows in the order 0 2 4 6 1 3 5 7, columns in that of the picture.
 template <int T, int C>
@@ -96,8 +126,8 @@ __device__ __forceinline__ void right(RightTf32<T> (&b)[4], SharedTile<C> tile, 
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const uint4 x = ptx::ld_shared_v4(tile.address(8 * k, 2 * t + n, 4 * s, g));
-    b[0].set(n, __uint_as_float(x.x)), b[1].set(n, __uint_as_float(x.y));
-    b[2].set(n, __uint_as_float(x.z)), b[3].set(n, __uint_as_float(x.w));
+    b[0].set_from_tile(n, x.x), b[1].set_from_tile(n, x.y);
+    b[2].set_from_tile(n, x.z), b[3].set_from_tile(n, x.w);
   }
 }
 

@@ -63,6 +63,9 @@ inline void ldmatrix_trans(u32 (&x)[4], u32 address) {
 inline void st_shared(u32 address, u32 x) {
   std::memcpy(emulator::shared_pointer(address), &x, 4);
 }
+inline void st_shared_v4(u32 address, uint4 v) {
+  *reinterpret_cast<uint4*>(emulator::shared_pointer(address)) = v;
+}
 inline uint4 ld_shared_v4(u32 address) {
   return *reinterpret_cast<const uint4*>(emulator::shared_pointer(address));
 }
