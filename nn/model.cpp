@@ -150,18 +150,20 @@ void ModelConfig::check() const {
 }
 
 std::string ModelConfig::text() const {
-  const auto number = [](std::int64_t n, const char* what) { return ", " + std::to_string(n) + " " + what; };
-  std::string s = std::to_string(layers) + " layers" + number(heads, "heads");
+  const auto number = [](std::int64_t n, const char* what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  };
+  const char* const title = architecture == Architecture::gpt     ? "GPT: "
+                            : architecture == Architecture::llama ? "Llama: "
+                                                                  : "DeepSeek: ";
+  std::string s = title + number(layers, "layer") + ", " + number(heads, "head");
   if (architecture == Architecture::llama && key_heads > 0 && key_heads != heads)
-    s += number(key_heads, key_heads == 1 ? "key head" : "key heads");
+    s += ", " + number(key_heads, "key head");
   if (architecture == Architecture::deepseek) {
     s += ", latent " + std::to_string(latent) + " + " + std::to_string(rope_width);
     if (query_latent > 0) s += " and " + std::to_string(query_latent);
   }
-  const char* const title = architecture == Architecture::gpt     ? "GPT: "
-                            : architecture == Architecture::llama ? "Llama: "
-                                                                  : "DeepSeek: ";
-  return title + s + ", width " + std::to_string(width) + ", context " + std::to_string(context);
+  return s + ", width " + std::to_string(width) + ", context " + std::to_string(context);
 }
 
 std::int64_t ModelConfig::parameters() const {

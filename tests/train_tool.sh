@@ -87,6 +87,11 @@ for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-
   cmp -s "$dir/$name/last/model.safetensors" "$dir/$name-again/last/model.safetensors" || fail "other weights, $model"
 done
 
+"$train" "${small[@]}" --init pytorch --out "$dir/pytorch" >"$dir/pytorch.txt" || fail "PyTorch's starting weights"
+grep -q "^model.*weights from PyTorch's layers" "$dir/pytorch.txt" || fail "the table does not say how weights start"
+"$train" --resume --steps 21 --out "$dir/pytorch" >/dev/null || fail "resuming from PyTorch's starting weights"
+cmp -s "$dir/pytorch/best/model.safetensors" "$dir/f32/best/model.safetensors" && fail "PyTorch's weights are GPT-2's"
+
 # A profile says where the time goes, and leaves nothing behind.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
@@ -116,6 +121,7 @@ refuses 2 --heads --text "$text" --width 130 --heads 4
 refuses 2 --latent --text "$text" --latent 8
 refuses 2 --key-heads --text "$text" --model deepseek --key-heads 2
 refuses 2 --theta --text "$text" --theta 100
+refuses 2 --init-std --text "$text" --init pytorch --init-std 0.1
 refuses 2 'key heads' --text "$text" --model llama --key-heads 3
 refuses 2 rotary --text "$text" --model deepseek --rope-width 3
 refuses 2 'gpt, llama, deepseek' --text "$text" --model bert

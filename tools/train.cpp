@@ -200,7 +200,10 @@ class Run {
 
   void print_table(const Params& params, const TrainingMemory& memory) const {
     print_row(data_->name(), data_->description());
-    print_row("model", o_.model.text() + ", weights from N(0, " + short_number(o_.model.std) + "²)" +
+    const std::string start = o_.model.initializer == Initializer::gpt2
+                                  ? "N(0, " + short_number(o_.model.std) + "²)"
+                                  : "PyTorch's layers";
+    print_row("model", o_.model.text() + ", weights from " + start +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training", grouped(o_.steps) + " steps of " + std::to_string(o_.batch) + " × " +
                               std::to_string(o_.model.context) + " tokens, lr " + short_number(o_.lr) +
@@ -338,9 +341,6 @@ int main(int argc, char** argv) {
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
-    if (o.model.width % o.model.heads != 0)
-      return args.fail("--width " + std::to_string(o.model.width) + " does not divide by --heads " +
-                       std::to_string(o.model.heads));
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     if (o.min_lr > o.lr)
       return args.fail("--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr));

@@ -4,33 +4,13 @@ namespace tg {
 
 void declare_options(Args& args, TrainOptions& o) {
   declare_data_options(args, o.data);
-  args.option("model", "NAME", "architecture", o.architecture, {.choices = {"gpt", "llama", "deepseek"}});
-  args.option("layers", "N", "blocks", o.model.layers, {.min = 1, .max = 256});
-  args.option("heads", "N", "attention heads; divides the width", o.model.heads, {.min = 1, .max = 4096});
-  args.option("key-heads", "N", "llama: heads of keys and values, each shared by a group of heads",
-              o.model.key_heads, {.min = 0, .max = 4096, .shown = "0: --heads"});
-  args.option("latent", "N", "deepseek: numbers from which all heads' keys and values come", o.model.latent,
-              {.min = 1, .max = 16384});
-  args.option("query-latent", "N", "deepseek: the same for queries; 0: they come from the channels",
-              o.model.query_latent, {.min = 0, .max = 16384});
-  args.option("rope-width", "N", "deepseek: rotary numbers of a query and of the key all heads share",
-              o.model.rope_width, {.min = 2, .max = 16384});
-  args.option("width", "N", "channels", o.model.width, {.min = 1, .max = 16384});
-  args.option("mlp-width", "N", "llama, deepseek: channels inside the MLP", o.model.mlp_width,
-              {.min = 0, .max = 65536, .shown = "0: 8/3 of --width"});
-  args.option("theta", "X", "llama, deepseek: base of the rotary frequencies", o.model.theta,
-              {.min = 1, .max = 1e12});
-  args.option("context", "N", "tokens the model sees", o.model.context, {.min = 1, .max = 65536});
+  declare_model_options(args, o);
   args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
   args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
   args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
   args.option("min-lr", "X", "learning rate at the end of the cosine", o.min_lr,
               {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
   args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
-  args.option("init-std", "X", "standard deviation of starting weights; 0.02 is GPT-2's, of width 768",
-              o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
-  args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
-              {.min = 0, .max = 0.99});
   args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
   args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for another GPU than the first",
               o.backend);
@@ -65,29 +45,6 @@ void declare_options(Args& args, TrainOptions& o) {
   args.example("train --text input.txt --model deepseek --latent 32 --rope-width 8",
                "multi-head latent attention");
   args.example("train --resume --out out/big", "go on where that run was stopped, or killed");
-}
-
-std::string take_model(const Args& args, TrainOptions& o) {
-  const std::vector<std::pair<const char*, std::string_view>> only = {{"key-heads", "llama"},
-                                                                      {"latent", "deepseek"},
-                                                                      {"query-latent", "deepseek"},
-                                                                      {"rope-width", "deepseek"}};
-  for (const auto& [option, model] : only)
-    if (args.given(option) && o.architecture != model)
-      return std::string("--") + option + " is one of --model " + std::string(model) + ", not of " +
-             o.architecture;
-  for (const char* option : {"mlp-width", "theta"})
-    if (args.given(option) && o.architecture == "gpt")
-      return std::string("--") + option + " is not one of --model gpt";
-  o.model.architecture = architecture_named(o.architecture);
-  ModelConfig c = o.model;
-  c.vocabulary = 1;  // not known yet
-  try {
-    c.check();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return {};
 }
 
 }  // namespace tg
