@@ -71,7 +71,15 @@ template <class T> T slope_of(T v, T w) {
   return s * (v * ((e < T(1e38) ? e : T(1e38)) * s) + T(1));
 }
 template <class T> T op_silu_slope(T a) { return slope_of(a, a); }
-__device__ float cdf(float x) { return normcdff(x); }
+// normal_cdf of backends/cpu/kernels/simd_math.h, with its errors: normcdff takes five times as long.
+__device__ float cdf(float x) {
+  const float t = fminf(36.f, x * x);
+  float p = 6.15318151e-11f;
+  p = fmaf(p, t, -8.09066694e-09f), p = fmaf(p, t, 4.29764099e-07f), p = fmaf(p, t, -1.17230561e-05f);
+  p = fmaf(p, t, 0.000159901056f), p = fmaf(p, t, 9.59303028e-05f), p = fmaf(p, t, -0.104839541f);
+  p = fmaf(p, t, -2.30220735f);
+  return __fdividef(1.f, 1.f + exp2f(x * p));
+}
 __device__ double cdf(double x) { return normcdf(x); }
 template <class T> T op_gelu(T a) { const T x = a < T(-20) ? T(-20) : a; return x * cdf(x); }
 template <class T> T op_gelu_slope(T a) {

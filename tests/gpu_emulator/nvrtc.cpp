@@ -47,7 +47,10 @@ inline float __uint_as_float(unsigned x) { return from_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return from_bits<unsigned>(x); }
 inline float __int_as_float(int x) { return from_bits<float>(x); }
 inline double __longlong_as_double(long long x) { return from_bits<double>(x); }
-inline float normcdff(float x) { return 0.5f * __builtin_erfcf(-x * 0.70710678118654752f); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
+inline float exp2f(float a) { return __builtin_exp2f(a); }
 inline double normcdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752); }
 )";
 constexpr const char* after = R"(

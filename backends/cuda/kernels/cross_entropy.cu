@@ -17,18 +17,35 @@ struct CrossEntropy {
   bool across;
 };
 
-// The row's class, -1 if the row does not count.
+// The row's class as it is given; the ignored one beyond the last row.
+__device__ __forceinline__ i64 given_class(const CrossEntropy& a, i64 row) {
+  return row < a.rows ? load_as<i64>(a.targets.data, a.index, a.targets.offset(row)) : a.ignore_index;
+}
+// -1 if the row does not count.
 template <class T>
-__device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Faults& faults) {
-  if (row >= a.rows) return -1;
-  const i64 t = load_as<i64>(a.targets.data, a.index, a.targets.offset(row));
-  if (t == a.ignore_index) return -1;
-  if (t >= 0 && t < a.n) return t;
-  if (team.rank == 0) faults.check_index(t, a.n, row);
+__device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, i64 given,
+                                        const Faults& faults) {
+  if (given == a.ignore_index) return -1;
+  if (given >= 0 && given < a.n) return given;
+  if (team.rank == 0) faults.check_index(given, a.n, row);
   return -1;
 }
 
-// loss = ξ - (1 - ε)·x_t - ε·mean(x). A team asks for its next row before it works on this one.
+// A row and its class, on their way while the row before is worked on.
+template <class S, class Row>
+struct Ahead {
+  typename Row::Loaded row;
+  i64 given;
+
+  template <class T>
+  __device__ __forceinline__ static Ahead load(const CrossEntropy& a, const T& team, i64 r) {
+    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
+    const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
+    return {typename Row::Loaded(team, n, in, steps), given_class(a, r)};
+  }
+};
+
+// loss = ξ - (1 - ε)·x_t - ε·mean(x)
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     losses(const __grid_constant__ CrossEntropy a, Faults faults) {
@@ -36,20 +53,20 @@ __global__ void __launch_bounds__(most_threads)
   const Team<!Row::held> team(a.across);
   const C hit = static_cast<C>(a.hit), share = static_cast<C>(a.share);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
-  const auto load = [&](i64 r) {
-    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
-    const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
-    return typename Row::Loaded(team, n, in, steps);
-  };
-  auto next = load(blockIdx.x * per_block + team.index);
+  auto next = Ahead<S, Row>::load(a, team, blockIdx.x * per_block + team.index);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
-    const i64 r = first + team.index, t = class_of(a, team, r, faults);
-    Row row(next);
-    next = load(r + step);
+    const i64 r = first + team.index, t = class_of(a, team, r, next.given, faults);
+    Row row(next.row);
+    next = Ahead<S, Row>::load(a, team, r + step);
     Normalizer<C> all;
-    C sum = 0;
+    C sum = 0, own = 0;  // own: x_t, of the thread that writes
+    bool writes = team.rank == 0;
     if constexpr (Row::held) {
-      row.read([&](C x, i64, int) { all.max = x > all.max ? x : all.max, sum += x; });
+      if (t >= 0) writes = false;
+      row.read([&](C x, i64 i, int) {
+        all.max = x > all.max ? x : all.max, sum += x;
+        if (i == t) own = x, writes = true;
+      });
       const C low = all.shift();
       row.read([&](C x, i64, int) { all.sum += exp(x - low); });
     } else {
@@ -57,16 +74,14 @@ __global__ void __launch_bounds__(most_threads)
         all.take(x);
         for (const C v : x) sum += v;
       });
+      if (writes && t >= 0) own = widen(a.x.at<S>(r)[t * a.x.step]);
     }
     all.combine(team);
     if (share != 0) sum = team.sum(sum);
-    if (team.rank > 0 || r >= a.rows) continue;
-    C loss = 0, log_sum = 0;
-    if (t >= 0) {
-      log_sum = all.log_sum();
-      loss = log_sum - hit * widen(a.x.at<S>(r)[t * a.x.step]);
-      if (share != 0) loss -= share * sum;
-    }
+    if (!writes || r >= a.rows) continue;
+    const C log_sum = t >= 0 ? all.log_sum() : C(0);
+    C loss = t >= 0 ? log_sum - hit * own : C(0);
+    if (share != 0 && t >= 0) loss -= share * sum;
     static_cast<C*>(a.loss)[r] = loss;
     static_cast<C*>(a.log_sums)[r] = log_sum;
   }
@@ -78,14 +93,21 @@ __global__ void __launch_bounds__(most_threads)
     differentiate(const __grid_constant__ CrossEntropy a, Faults faults) {
   using C = compute_t<S>;
   const Team<!Row::held> team(a.across);
-  const i64 per_block = team.across ? 32 : blockDim.y;
-  for (i64 r = blockIdx.x * per_block + team.index; r < a.rows; r += gridDim.x * per_block) {
-    const i64 steps[1] = {a.x.step};
-    const S* const in[1] = {a.x.at<S>(r)};
-    Row row(team, a.n, in, steps);
-    const i64 t = class_of(a, team, r, faults);
-    const C z = t >= 0 ? *a.z.at<C>(r) : C(0), shift = *a.log_sum.at<C>(r), share = static_cast<C>(a.share);
-    const C less = z * static_cast<C>(a.hit);
+  const C share = static_cast<C>(a.share);
+  const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
+  const auto scalars = [&](i64 r, C& z, C& shift) {
+    if (r < a.rows) z = *a.z.at<C>(r), shift = *a.log_sum.at<C>(r);
+  };
+  i64 r = blockIdx.x * per_block + team.index;
+  auto next = Ahead<S, Row>::load(a, team, r);
+  C next_z = 0, next_shift = 0;
+  scalars(r, next_z, next_shift);
+  for (; r < a.rows; r += step) {
+    const i64 t = class_of(a, team, r, next.given, faults);
+    const C z = t >= 0 ? next_z : C(0), shift = next_shift, less = z * static_cast<C>(a.hit);
+    Row row(next.row);
+    next = Ahead<S, Row>::load(a, team, r + step);
+    scalars(r + step, next_z, next_shift);
     row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, i64 i, int) {
       if (t < 0) return C(0);
       const C v = z * (exp(x - shift) - share);
@@ -137,8 +159,8 @@ void backward(const Stream& s, const Call& c) {
   a.log_sum = Rows(c.in[2], -1), a.z = Rows(c.in[3], -1);
   if (a.rows == 0 || a.n == 0) return;
   with_row(c, a, {&a.x, &a.z_x}, [&](const Teams& teams, auto* type, auto* row) {
-    launch_kernel(s, {teams.grid(a.rows, 1 << 20), teams.block},
-                  differentiate<pointee_t<decltype(type)>, pointee_t<decltype(row)>>, a, s.faults);
+    launch_rows(s, teams, a.rows, differentiate<pointee_t<decltype(type)>, pointee_t<decltype(row)>>, a,
+                s.faults);
   });
 }
 

@@ -157,29 +157,36 @@ __device__ __forceinline__ void add(Sums<Parts> (&c)[Groups], int part, const Su
 }
 
 // A tensor core cuts what it adds to a sum down to the sum's 24 bits, always towards zero, which shows in f32
-// when thousands of terms are summed. So in 3×TF32 a few products start from zero and join the sum in an
-// addition that rounds to the nearest.
+// when thousands of terms are summed. So in 3×TF32 products of 32 numbers start from zero and join the sum in
+// an addition that rounds to the nearest.
 
 // c[m] += (rows row0 + 16·m … of a)·(rows of b)ᵀ
 template <int T, int Groups, int Parts, int C>
 __device__ __forceinline__ void add_products_of_rows(Sums<Parts> (&c)[Groups], SharedTile<C> a, int row0,
                                                      SharedTile<C> b) {
-#pragma unroll(T == tf32 ? 4 : 2)
-  for (int k = 0; k < C / 16; ++k) {
-    LeftTf32<T> left[Groups];
+  constexpr int together = 4;  // steps of 8 numbers
+  const auto add_steps = [&](Sums<Parts>(&sum)[Groups], int k0) {
 #pragma unroll
-    for (int m = 0; m < Groups; ++m) left[m] = left_tf32<T>(a, row0 + 16 * m, k);
+    for (int k = k0; k < k0 + together; ++k) {
+      LeftTf32<T> left[Groups];
 #pragma unroll
-    for (int part = 0; part < Parts; part += 2) {
-      RightTf32<T> right[2];
-      right_of_rows<T>(right, b, 8 * part, k);
-      if constexpr (T == tf32) {
-        multiply<T>(c, part, left, right);
-      } else {
-        Sums<2> sum[Groups] = {};
-        multiply<T>(sum, 0, left, right);
-        add(c, part, sum);
+      for (int m = 0; m < Groups; ++m) left[m] = left_tf32<T>(a, row0 + 16 * m, k);
+#pragma unroll
+      for (int part = 0; part < Parts; part += 2) {
+        RightTf32<T> right[2];
+        right_of_rows<T>(right, b, 8 * part, k);
+        multiply<T>(sum, part, left, right);
       }
+    }
+  };
+#pragma unroll 1
+  for (int k0 = 0; k0 < C / 16; k0 += together) {
+    if constexpr (T == tf32) {
+      add_steps(c, k0);
+    } else {
+      Sums<Parts> sum[Groups] = {};
+      add_steps(sum, k0);
+      add(c, 0, sum);
     }
   }
 }

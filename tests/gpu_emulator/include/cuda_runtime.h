@@ -304,9 +304,6 @@ inline double __dmul_rn(double a, double b) {
 inline double __dadd_rn(double a, double b) {
   return a + b;
 }
-inline float normcdff(float x) {
-  return 0.5f * erfcf(-x * 0.70710678118654752f);
-}
 inline double normcdf(double x) {
   return 0.5 * erfc(-x * 0.70710678118654752);
 }
