@@ -103,6 +103,7 @@ const Mode all_modes[] = {
      "16x24",
      {"add", "gelu", "softmax", "layer_norm", "cross_entropy", "copy of transposed", "sum of all"}},
     {"overhead", "50", {"dispatch", "plan memory", "GPT 12 layers: all"}},
+    {"generate", "8", {"whole text", "cached"}},
     {"train", "1x2x16x8x2", {"GPT step", "matmul", "flash_attn", "adamw"}},
 };
 INSTANTIATE_TEST_SUITE_P(Bench, BenchModes, testing::ValuesIn(all_modes),

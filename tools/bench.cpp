@@ -18,9 +18,10 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
   std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {{"gemm", run_gemm, 3},   {"attention", run_attention, 4},
-                          {"ops", run_ops, 2},     {"overhead", run_overhead, 1},
-                          {"train", run_train, 5}, {"tokens", run_tokens, 1}};
+constexpr Mode modes[] = {{"gemm", run_gemm, 3},        {"attention", run_attention, 4},
+                          {"ops", run_ops, 2},          {"overhead", run_overhead, 1},
+                          {"train", run_train, 5},      {"tokens", run_tokens, 1},
+                          {"generate", run_generate, 1}};
 
 // "12x4x64" as numbers; nothing if it is not a shape.
 std::vector<std::int64_t> parse_shape(const std::string& text) {
@@ -49,15 +50,17 @@ int run(int argc, char** argv) {
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "what to measure: cpu, cuda, or cuda:N for another GPU than the first",
               backend_name);
-  args.option("dtype", "NAME", "of attention, ops and train; tf32 rounds the operands of products on a GPU",
-              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option("dtype", "NAME",
+              "of attention, ops, train and generate; tf32 rounds the operands of products on a GPU", dtype,
+              {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = 4096, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "write the rows there too", json);
   args.option("filter", "TEXT", "only rows whose name contains it", settings.filter);
   args.option("shape", "AxBx…",
               "instead of the mode's own sizes, may be repeated: gemm MxNxK, attention BxHxLxd, "
-              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY",
+              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+              "generate CONTEXT",
               shapes, {.shown = "each mode's own"});
   args.option("text", "FILE", "the text of tokens", settings.text, {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "time spent on each row, at least", settings.seconds, {.min = 0});

@@ -1,0 +1,72 @@
+// What a token costs: after a few and after many in a key-value cache, and without one.
+#include <cmath>
+
+#include "nn/generate.h"
+#include "tools/bench/modes.h"
+
+namespace tg::bench {
+
+namespace {
+
+struct Kind {
+  const char* name;
+  Architecture architecture;
+  std::int64_t key_heads;
+};
+
+void measure(const Kind& kind, std::int64_t context, const Settings& settings, Report& report) {
+  const ModelConfig config{.architecture = kind.architecture,
+                           .vocabulary = 65,
+                           .context = context,
+                           .layers = 4,
+                           .heads = 4,
+                           .width = 128,
+                           .key_heads = kind.key_heads};
+  Params params(0, f32, settings.device);
+  const Model model(params, config);
+  const Precision precision = precision_named(settings.dtype_name());
+  // Asked for the same text again, a generator reads its last token again.
+  const auto seconds = [&](Generator& generator, std::int64_t length) {
+    std::vector<std::int32_t> text(static_cast<std::size_t>(length));
+    for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);
+    generator.next(text);
+    return best_seconds(settings.seconds, [&] { generator.next(text); });
+  };
+  for (int threads = settings.threads;; threads = 1) {
+    const auto add = [&](const std::string& name, std::int64_t length, double s, double share) {
+      report.add(
+          {.name = name,
+           .shape = std::string(kind.name) + ", " + std::to_string(length) + " of " + std::to_string(context),
+           .dtype = settings.dtype_name(),
+           .threads = threads,
+           .ms = s * 1e3,
+           .rate = 1 / s,
+           .unit = "tokens/s",
+           .share = share,
+           .of = std::isnan(share) ? "" : "whole text"});
+    };
+    Generator plain(model, {.threads = threads, .precision = precision, .cache = false}),
+        cached(model, {.threads = threads, .precision = precision});
+    const double whole = seconds(plain, context);
+    if (report.wants("whole text")) add("whole text", context, whole, Row::none);
+    for (const std::int64_t length : {std::int64_t{1}, (context + 1) / 2, context}) {
+      if (!report.wants("cached")) break;
+      const double s = seconds(cached, length);
+      add("cached", length, s, s / whole);
+    }
+    if (threads == 1) break;
+  }
+}
+
+}  // namespace
+
+void run_generate(const Settings& settings, const Machine&, Report& report) {
+  const std::vector<std::int64_t> contexts =
+      settings.shapes.empty() ? std::vector<std::int64_t>{64, 1024} : settings.shapes[0];
+  for (const std::int64_t context : contexts)
+    for (const Kind& kind : {Kind{"MHA", Architecture::gpt, 0}, Kind{"GQA", Architecture::llama, 2},
+                             Kind{"MLA", Architecture::deepseek, 0}})
+      measure(kind, context, settings, report);
+}
+
+}  // namespace tg::bench
