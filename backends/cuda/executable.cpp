@@ -7,6 +7,7 @@
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/graph.h"
 #include "core/error.h"
 #include "core/graph.h"
 
@@ -93,7 +94,8 @@ cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
   }
   check(cudaStreamEndCapture(stream_, &graph), "recording a program");
   cudaGraphExec_t made = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  cudaError_t status = memsets_to_kernels(graph);
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&made, graph, 0);
   cudaGraphDestroy(graph);
   check(status, "instantiating a program");
   check(cudaGraphUpload(made, stream_), "uploading a program");
