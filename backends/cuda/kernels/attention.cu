@@ -72,7 +72,6 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
     float4* sums = reinterpret_cast<float4*>(work.z_q_part(x, b * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   }
-  if (work.turns && threadIdx.x == 0) work.turns[blockIdx.x] = 0;
   const S* o = x.o.at<S>(b, h);
   const S* z = x.z_o.at<S>(b, h);
   const int lanes = x.dv <= 8 * V ? 8 : x.dv <= 16 * V ? 16 : 32, rows = 32 / lanes;
@@ -139,18 +138,14 @@ void launch_forward(const Stream& s, const Call& call) {
     fits_wide_forward(x, s.gpu) ? launch_wide_forward(s, x) : launch_plain_forward(s, x);
 }
 
-// Whether the backward is deterministic in one pass too, by blocks that take turns, at the price of the sums
-// for z_Q, B·H·L·d floats.
-constexpr bool deterministic_in_turns = false;
-
 bool fits_tensor_cores(const Attention& x, const Gpu& gpu) {
   return fits_mma(x) && (!is_wide(x) || fits_wide_backward(x, gpu));
 }
 
 Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
-  const bool one_pass = (x.free_order || deterministic_in_turns) && x.type != DType::f32 &&
-                        fits_tensor_cores(x, gpu) && fits_one_pass(x, gpu);
-  return {x, one_pass, one_pass && !x.free_order, base};
+  const bool one_pass =
+      x.free_order && x.type != DType::f32 && fits_tensor_cores(x, gpu) && fits_one_pass(x, gpu);
+  return {x, one_pass, base};
 }
 
 void launch_backward(const Stream& s, const Call& call) {

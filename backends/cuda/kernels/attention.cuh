@@ -63,9 +63,8 @@ struct Work {
   int2* every;    // [B, tiles]: keys that all of them attend
   float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
   // In one pass also z_Q's sums, O(B·H·L·d): [B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which
-  // a warp's registers hold them; and how many blocks have added to a tile, where they take turns.
+  // a warp's registers hold them.
   float* z_q = nullptr;
-  int* turns = nullptr;  // [B, H, tiles]
   std::size_t bytes = 0;
 
   // The part of query head `head` = b·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
@@ -76,7 +75,7 @@ struct Work {
     return (x.L + range_tile - 1) / range_tile * (range_tile / 16);
   }
 
-  Work(const Attention& x, bool one_pass, bool in_turns, std::byte* base) {
+  Work(const Attention& x, bool one_pass, std::byte* base) {
     const auto take = [&](std::size_t n) {
       std::byte* p = base + bytes;
       bytes += (n + 255) / 256 * 256;
@@ -90,7 +89,6 @@ struct Work {
     stats = static_cast<float2*>(take(size_of(x.type) <= 4 ? rows * sizeof(float2) : 0));
     const std::size_t groups = std::size_t(x.B) * x.H * groups_of_rows(x);
     if (one_pass) z_q = static_cast<float*>(take(groups * (x.d / 8) * 128 * sizeof(float)));
-    if (in_turns) turns = static_cast<int*>(take(std::size_t(x.H) * tiles * sizeof(int)));
   }
 };
 

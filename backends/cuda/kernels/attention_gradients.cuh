@@ -93,12 +93,11 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   const int lane = lane_id(), g = lane / 4, t = lane % 4;
   const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // the compiler sees that lanes agree
 
-  // The longest blocks first; where blocks take turns, those that reach a tile of queries first.
+  // The longest blocks first.
   const int rows = side == by_key ? x.T : x.L, heads = side == by_key ? x.Hk : x.H, group = x.H / x.Hk;
   const int blocks = (rows + cut.kept - 1) / cut.kept, nth = blockIdx.x % blocks,
             head = blockIdx.x / blocks % heads, b = blockIdx.x / blocks / heads;
-  const bool backwards = side == by_query || (work.turns && x.causal);
-  const int kept0 = (backwards ? blocks - 1 - nth : nth) * cut.kept,
+  const int kept0 = (side == by_query ? blocks - 1 - nth : nth) * cut.kept,
             key_head = side == by_key ? head : head / group;
 
   // Tiles that meet the kept rows: from the first to the last, and which rows of each side do.
@@ -162,14 +161,12 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   for (auto& s : sums) s.clear();
 
   const Dropout<float> dropout(x);
-  int* turn = nullptr;  // of the tile before, which this block has added to
   if (all > 0) fetch(0);
   for (int n = 0; n < all; ++n) {
     const int h = head_of(n), passing0 = passing0_of(n), bh = b * x.H + h;
     const int i0 = side == by_key ? passing0 : kept0, j0 = side == by_key ? kept0 : passing0;
     wait<0>();
     __syncthreads();
-    if (turn && threadIdx.x == 0) atomicAdd(turn, 1);  // all threads have added: the next block's
     if (stages == 2 && n + 1 < all) fetch(n + 1);
     if constexpr (side == by_key) {
       const int2 r = work.every[b * range_tiles + i0 / range_tile];
@@ -254,23 +251,6 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
       }
     }
 
-    // Blocks that add to a tile in turn: those whose keys some query of it attends.
-    turn = nullptr;
-    bool adds = side == by_key && work.z_q;
-    if (adds && work.turns) {
-      const int2 some = work.some[b * range_tiles + i0 / range_tile];
-      adds = some.x < j0 + cut.kept && some.y > j0;
-      if (adds) {
-        turn = work.turns + i64(bh) * range_tiles + i0 / range_tile;
-        const int own = j0 / cut.kept,
-                  mine = backwards ? (some.y - 1) / cut.kept - own : own - some.x / cut.kept;
-        if (threadIdx.x == 0) {
-          while (atomicAdd(turn, 0) != mine) {
-          }
-          __threadfence();
-        }
-      }
-    }
     __syncthreads();
 
     if constexpr (side == by_query || D == DV) {
@@ -287,7 +267,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
       constexpr int q_pieces = queries / cut.q_rows * (D / cut.q_columns);
       static_assert(q_pieces % cut.warps == 0);
 #pragma unroll 1
-      for (int piece = warp; adds && piece < q_pieces; piece += cut.warps) {
+      for (int piece = warp; work.z_q && piece < q_pieces; piece += cut.warps) {
         const int r0 = piece % (queries / cut.q_rows) * cut.q_rows,
                   c0 = piece / (queries / cut.q_rows) * cut.q_columns;
         Sums<cut.q_columns / 8> zq[cut.q_rows / 16];
@@ -298,7 +278,6 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         for (int m = 0; m < cut.q_rows / 16; ++m)
           add_parts(zq[m], work.z_q_part(x, bh, (i0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
       }
-      if (turn) __threadfence();
     }
     if (stages == 1 && n + 1 < all) {
       __syncthreads();
@@ -307,7 +286,6 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   }
   wait<0>();
   __syncthreads();
-  if (turn && threadIdx.x == 0) atomicAdd(turn, 1);
 
   const SharedTile<columns> own{base + warp * (16 * columns * 2)};
   const Attention::Operand& out = sums_v ? x.z_v : side == by_key ? x.z_k : x.z_q;

@@ -1,5 +1,5 @@
 // z_K and z_V of attention on tensor cores for heads to 128, and in the same pass, where asked for, z_Q:
-// blocks add their parts to sums in global memory, in any order or in turn.
+// blocks add their parts to sums in global memory, in any order.
 #include "backends/cuda/kernels/attention_gradients.cuh"
 
 namespace tg::cuda {

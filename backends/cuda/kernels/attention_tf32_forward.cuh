@@ -19,8 +19,10 @@ template <int T, int D, attn::Options options>
 struct Forward {
   static constexpr int groups = D <= 64 ? 2 : 1;  // of 16 queries, per warp
   static constexpr int threads = 128, queries = threads / 32 * 16 * groups,
-                       keys = T == tf32x3 && D == 64 ? 16 : 32;  // of a tile
-  static constexpr int tile = keys * D * 4;                      // bytes
+                       keys = D != 64                 ? 32
+                              : options == attn::none ? (T == tf32 ? 64 : 32)
+                                                      : (T == tf32 ? 32 : 16);  // of a tile
+  static constexpr int tile = keys * D * 4;                                     // bytes
   static constexpr int q = 0, k = q + queries * D * 4, v = k + 2 * tile, ranges = v + 2 * tile,
                        bytes = ranges + int(sizeof(attn::Keys<queries>));
 };
