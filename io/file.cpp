@@ -69,6 +69,14 @@ void write_new_file(const std::string& path, std::span<const std::string_view> p
   close_checked(file.fd, path, who);
 }
 
+void overwrite_start(const std::string& path, std::string_view bytes, std::string_view who) {
+  Descriptor file{::open(path.c_str(), O_WRONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail(who, "open", path, errno);
+  write_all(file.fd, bytes, path, who);
+  sync_checked(file.fd, path, who);
+  close_checked(file.fd, path, who);
+}
+
 std::string read_file(const std::string& path, std::string_view who) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) fail(who, "read", path, errno);

@@ -20,6 +20,10 @@ void replace_file(const std::string& path, std::span<const std::string_view> pie
 // Makes a file of the pieces, on the disk when it returns; the name must be free. Throws Error.
 void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
+// Writes over the first bytes of a file that is there; on the disk, with all of the file, when it returns.
+// Throws Error.
+void overwrite_start(const std::string& path, std::string_view bytes, std::string_view who);
+
 // Puts the names in a directory on the disk: what was made, renamed or removed there lasts. Throws Error.
 void sync_directory(const std::string& directory, std::string_view who);
 

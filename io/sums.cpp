@@ -38,10 +38,9 @@ Sums::Sums(std::int64_t digits, std::int64_t batch, std::int64_t context)
       vocab_("0123456789+=\n") {
   if (digits < 1 || digits > 9)
     throw Error("[sums] got numbers of " + std::to_string(digits) + " digits, wanted 1 to 9");
-  in_row_ = context / tokens();
-  if (in_row_ == 0)
+  if (context < tokens(digits))
     throw Error("[sums] a sum of numbers of " + std::to_string(digits) + " digits takes " +
-                std::to_string(tokens()) + " tokens, but the context has " + std::to_string(context));
+                std::to_string(tokens(digits)) + " tokens, but the context has " + std::to_string(context));
 }
 
 std::string Sums::question(std::int64_t a, std::int64_t b) const {
@@ -78,24 +77,15 @@ void Sums::fill(std::uint64_t key, std::uint64_t first_row, bool wanted, std::sp
                      " tokens, wanted batch · context = " + std::to_string(size));
   const std::int64_t question_tokens = 2 * digits_ + 2;
   for (std::int64_t row = 0; row < batch_; ++row) {
-    std::string line;
-    for (std::int64_t i = 0; i < in_row_; ++i) {
-      const auto [a, b] =
-          draw(key,
-               (first_row + static_cast<std::uint64_t>(row)) * static_cast<std::uint64_t>(in_row_) +
-                   static_cast<std::uint64_t>(i),
-               wanted);
-      line += text(a, b);
-    }
+    const auto [a, b] = draw(key, first_row + static_cast<std::uint64_t>(row), wanted);
+    std::string line = text(a, b);
     line.resize(static_cast<std::size_t>(context_) + 1, '\n');
     const std::vector<std::int32_t> ids = vocab_.encode(line);
-    for (std::int64_t t = 0; t < context_; ++t) {
-      const std::int64_t next = t + 1, sum = next / tokens(), place = next % tokens();
-      const bool learned = sum < in_row_ && place >= question_tokens;
-      x[static_cast<std::size_t>(row * context_ + t)] = ids[static_cast<std::size_t>(t)];
-      y[static_cast<std::size_t>(row * context_ + t)] =
-          learned ? ids[static_cast<std::size_t>(next)] : ignored;
-    }
+    const auto at = row * context_;
+    std::copy(ids.begin(), ids.end() - 1, x.begin() + at);
+    std::fill(y.begin() + at, y.begin() + at + context_, ignored);
+    std::copy(ids.begin() + question_tokens, ids.begin() + tokens(digits_) + 1,
+              y.begin() + at + question_tokens - 1);
   }
 }
 
@@ -115,15 +105,12 @@ std::pair<std::int64_t, std::int64_t> Sums::held_out_sum(std::int64_t i) const {
 std::int64_t Sums::right_answers(std::span<const std::int32_t> y,
                                  std::span<const std::int64_t> predicted) const {
   std::int64_t right = 0;
-  for (std::int64_t row = 0; row < batch_; ++row)
-    for (std::int64_t sum = 0; sum < in_row_; ++sum) {
-      bool all = true;
-      for (std::int64_t t = sum * tokens(); t < (sum + 1) * tokens() - 1; ++t) {
-        const auto place = static_cast<std::size_t>(row * context_ + t);
-        all = all && (y[place] == ignored || y[place] == predicted[place]);
-      }
-      right += all;
-    }
+  for (auto row = static_cast<std::size_t>(0); row < y.size(); row += static_cast<std::size_t>(context_)) {
+    bool all = true;
+    for (std::size_t t = row; t < row + static_cast<std::size_t>(context_); ++t)
+      all = all && (y[t] == ignored || y[t] == predicted[t]);
+    right += all;
+  }
   return right;
 }
 

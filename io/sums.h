@@ -9,12 +9,11 @@ namespace tg {
 
 class Sums {
  public:
-  // Numbers below 10^digits, 1 to 9 digits. Rows of `context` tokens hold as many whole sums as fit, and line
-  // breaks after them. Error when not one fits.
+  // Numbers below 10^digits, 1 to 9 digits; rows of `context` tokens. Error when a sum does not fit in a row.
   Sums(std::int64_t digits, std::int64_t batch, std::int64_t context);
 
-  std::int64_t tokens() const { return 3 * digits_ + 4; }  // of a sum, its line break included
-  std::int64_t in_row() const { return in_row_; }
+  // What the model reads of a sum: all but its line break.
+  static std::int64_t tokens(std::int64_t digits) { return 3 * digits + 3; }
   const Tokenizer& tokenizer() const { return vocab_; }
   std::string text(std::int64_t a, std::int64_t b) const;
   // What stands before the answer, up to and with the '='.
@@ -23,9 +22,9 @@ class Sums {
   // A tenth of all sums is held out, whichever of the two numbers comes first; the rest is trained on.
   static bool held_out(std::int64_t a, std::int64_t b);
 
-  // Rows of sums that are not held out, a function of (seed, step, row): row b of the batch is row
-  // first_row + b of the step. x and y are [batch, context]; y is the token that follows if it belongs to an
-  // answer or ends it, else −100, which cross_entropy ignores.
+  // Rows that begin with a sum, none of them held out, and have line breaks after it; a function of (seed,
+  // step, row), where row b of the batch is row first_row + b of the step. x and y are [batch, context]; y is
+  // the token that follows if it belongs to the answer or ends it, else −100, which cross_entropy ignores.
   void random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row, std::span<std::int32_t> x,
               std::span<std::int32_t> y) const;
   // Batch k of the held-out sums, always the same.
@@ -42,7 +41,7 @@ class Sums {
   void fill(std::uint64_t key, std::uint64_t first_row, bool held_out, std::span<std::int32_t> x,
             std::span<std::int32_t> y) const;
 
-  std::int64_t digits_, below_, batch_, context_, in_row_;
+  std::int64_t digits_, below_, batch_, context_;
   CharVocab vocab_;
 };
 

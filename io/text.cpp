@@ -88,12 +88,12 @@ Metadata CharVocab::metadata() const {
   return {{"tokenizer", "chars"}, {"characters", all}};
 }
 
-TextSplit split_text(std::span<const std::int32_t> tokens) {
+TextSplit split_text(const TokenView& tokens) {
   const std::size_t train = tokens.size() - (tokens.size() + 9) / 10;  // ⌊9n/10⌋ without 9n
-  return {tokens.first(train), tokens.subspan(train)};
+  return {tokens.part(0, train), tokens.part(train, tokens.size() - train)};
 }
 
-BatchSampler::BatchSampler(std::span<const std::int32_t> tokens, std::int64_t batch, std::int64_t context,
+BatchSampler::BatchSampler(const TokenView& tokens, std::int64_t batch, std::int64_t context,
                            std::string_view what)
     : tokens_(tokens), batch_(batch), context_(context) {
   if (batch < 1 || context < 1) {
@@ -117,19 +117,20 @@ void BatchSampler::check(std::span<const std::int32_t> x, std::span<const std::i
 
 void BatchSampler::crop(std::int64_t row, std::int64_t start, std::span<std::int32_t> x,
                         std::span<std::int32_t> y) const {
-  const auto from = tokens_.begin() + start;
-  std::copy(from, from + context_, x.begin() + row * context_);
-  std::copy(from + 1, from + context_ + 1, y.begin() + row * context_);
+  const auto at = static_cast<std::size_t>(row * context_), n = static_cast<std::size_t>(context_);
+  tokens_.copy(static_cast<std::size_t>(start), x.subspan(at, n));
+  tokens_.copy(static_cast<std::size_t>(start) + 1, y.subspan(at, n));
 }
 
-void BatchSampler::random(std::uint64_t seed, std::uint64_t step, std::span<std::int32_t> x,
-                          std::span<std::int32_t> y) const {
+void BatchSampler::random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row,
+                          std::span<std::int32_t> x, std::span<std::int32_t> y) const {
   check(x, y);
   const std::uint64_t key = node_key(seed, step, sampler_node);
   const std::uint64_t starts = tokens_.size() - static_cast<std::uint64_t>(context_);
   for (std::int64_t b = 0; b < batch_; ++b) {
+    const std::int64_t row = first_row + b;
     const PhiloxBlock block =
-        philox({static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32), 0, 0}, key);
+        philox({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(row >> 32), 0, 0}, key);
     const std::uint64_t u = block[0] | std::uint64_t{block[1]} << 32;
     crop(b, static_cast<std::int64_t>(static_cast<unsigned __int128>(u) * starts >> 64), x, y);
   }

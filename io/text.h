@@ -2,6 +2,7 @@
 // pure function of (seed, step), so that resuming a run needs no saved position.
 #pragma once
 
+#include "io/token_view.h"
 #include "io/tokenizer.h"
 
 namespace tg {
@@ -33,24 +34,29 @@ class CharVocab final : public Tokenizer {
 
 // The last tenth is held out: train is the first ⌊9n/10⌋ tokens. Views into `tokens`.
 struct TextSplit {
-  std::span<const std::int32_t> train, validation;
+  TokenView train, validation;
 };
-TextSplit split_text(std::span<const std::int32_t> tokens);
+TextSplit split_text(const TokenView& tokens);
 
 // Crops of `context` tokens and, for each token, the one that follows it.
 class BatchSampler {
  public:
   // `tokens` must outlive the sampler. Error when `what` ("training text") is shorter than context + 1.
-  BatchSampler(std::span<const std::int32_t> tokens, std::int64_t batch, std::int64_t context,
-               std::string_view what);
+  BatchSampler(const TokenView& tokens, std::int64_t batch, std::int64_t context, std::string_view what);
 
   std::int64_t batch() const { return batch_; }
   std::int64_t context() const { return context_; }
 
-  // Random crops, drawn with replacement: row b starts at ⌊u·(n − context)⌋, u the 64-bit fraction of Philox
-  // block b under (seed, step). x and y are [batch, context].
-  void random(std::uint64_t seed, std::uint64_t step, std::span<std::int32_t> x,
+  // Random crops, drawn with replacement: row r of a step starts at ⌊u·(n − context)⌋, u the 64-bit fraction
+  // of Philox block r under (seed, step). The batch is rows first_row, first_row + 1, …, so that a step taken
+  // in parts, or by several processes that each take their rows, sees what one would. x and y are [batch,
+  // context].
+  void random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row, std::span<std::int32_t> x,
               std::span<std::int32_t> y) const;
+  void random(std::uint64_t seed, std::uint64_t step, std::span<std::int32_t> x,
+              std::span<std::int32_t> y) const {
+    random(seed, step, 0, x, y);
+  }
 
   // Batch k of `count`: the count·batch crops start evenly spaced from the first possible place to the last.
   void evaluation(std::int64_t k, std::int64_t count, std::span<std::int32_t> x,
@@ -63,7 +69,7 @@ class BatchSampler {
   void crop(std::int64_t row, std::int64_t start, std::span<std::int32_t> x, std::span<std::int32_t> y) const;
   void check(std::span<const std::int32_t> x, std::span<const std::int32_t> y) const;
 
-  std::span<const std::int32_t> tokens_;
+  TokenView tokens_;
   std::int64_t batch_, context_;
 };
 

@@ -1,5 +1,8 @@
 #include "io/tokenizer.h"
 
+#include <charconv>
+#include <limits>
+
 #include "core/error.h"
 #include "io/bpe.h"
 #include "io/text.h"
@@ -33,6 +36,42 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
+NumberTokenizer::NumberTokenizer(std::int64_t size) : size_(size) {
+  if (size < 1 || size > std::numeric_limits<std::int32_t>::max())
+    throw Error("[tokenizer] got a vocabulary of " + std::to_string(size) + ", wanted 1 to 2147483647");
+}
+
+std::vector<std::int32_t> NumberTokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    if (*at == ' ' || *at == '\n') {
+      ++at;
+      continue;
+    }
+    std::int32_t id = -1;
+    const auto [stop, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || id < 0 || id >= size_ || (stop != end && *stop != ' ' && *stop != '\n'))
+      throw Error("[encode] wanted numbers from 0 to " + std::to_string(size_ - 1) + ", at byte " +
+                  std::to_string(at - text.data()));
+    ids.push_back(id);
+    at = stop;
+  }
+  return ids;
+}
+
+std::string NumberTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    detail::want_id(id, size_);
+    text += (text.empty() ? "" : " ") + std::to_string(id);
+  }
+  return text;
+}
+
+Metadata NumberTokenizer::metadata() const {
+  return {{"tokenizer", "numbers"}, {"vocabulary", std::to_string(size_)}};
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::string& where) {
   const auto value = [&](const std::string& key) -> const std::string& {
     const auto found = metadata.find(key);
@@ -42,7 +81,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::s
   const std::string& kind = value("tokenizer");
   if (kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (kind == "bpe") return std::make_unique<Bpe>(parse_merges(value("merges"), where + ": merges"));
-  if (kind != "chars") throw FormatError(where + ": tokenizer is '" + kind + "', wanted chars, bytes or bpe");
+  if (kind == "numbers") {
+    const std::string& text = value("vocabulary");
+    std::int64_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc() || end != text.data() + text.size() || size < 1 ||
+        size > std::numeric_limits<std::int32_t>::max())
+      throw FormatError(where + ": vocabulary is '" + text + "', wanted 1 to 2147483647");
+    return std::make_unique<NumberTokenizer>(size);
+  }
+  if (kind != "chars")
+    throw FormatError(where + ": tokenizer is '" + kind + "', wanted chars, bytes, bpe or numbers");
   const std::string& text = value("characters");
   if (text.empty() || utf8_valid_bytes(text) != text.size())
     throw FormatError(where + ": characters are not UTF-8 text of one character or more");

@@ -16,7 +16,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view kind() const = 0;  // "chars", "bytes" or "bpe"
+  virtual std::string_view kind() const = 0;  // "chars", "bytes", "bpe" or "numbers"
   virtual std::string_view unit() const = 0;  // what a token is, for a person: "character", "byte", "token"
   virtual std::int64_t size() const = 0;      // ids are 0 … size − 1
 
@@ -42,6 +42,23 @@ class ByteTokenizer final : public Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
+};
+
+// Tokens of which nothing is known but their ids, written as numbers: "17 4 256". For files without a
+// tokenizer.
+class NumberTokenizer final : public Tokenizer {
+ public:
+  explicit NumberTokenizer(std::int64_t size);  // Error unless it is 1 to 2^31 − 1
+
+  std::string_view kind() const override { return "numbers"; }
+  std::string_view unit() const override { return "token"; }
+  std::int64_t size() const override { return size_; }
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  Metadata metadata() const override;
+
+ private:
+  std::int64_t size_;
 };
 
 namespace detail {

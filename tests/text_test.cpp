@@ -125,8 +125,10 @@ TEST(SplitText, HoldsOutTheLastTenth) {
     const TextSplit s = split_text(tokens);
     EXPECT_EQ(s.train.size(), static_cast<std::size_t>(9 * n / 10));
     EXPECT_EQ(s.train.size() + s.validation.size(), tokens.size());
-    if (!s.validation.empty()) {
-      EXPECT_EQ(s.validation.front(), static_cast<int>(s.train.size()));
+    if (s.validation.size() > 0) {
+      std::int32_t first = -1;
+      s.validation.copy(0, {&first, 1});
+      EXPECT_EQ(first, static_cast<int>(s.train.size()));
     }
   }
 }
@@ -236,6 +238,18 @@ TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
   const BatchSampler s(tokens, 2, 4, "text");
   std::vector<std::int32_t> x(8), y(7);
   EXPECT_THROW(s.random(0, 0, x, y), ShapeError);
+}
+
+TEST(BatchSampler, RowsOfAStepAreTheSameTakenInParts) {
+  const auto tokens = count_to(500);
+  const BatchSampler whole(tokens, 6, 8, "text"), part(tokens, 2, 8, "text");
+  Batch all(whole), some(part);
+  whole.random(3, 4, all.x, all.y);
+  for (const std::int64_t first : {0, 2, 4}) {
+    part.random(3, 4, first, some.x, some.y);
+    EXPECT_TRUE(std::equal(some.x.begin(), some.x.end(), all.x.begin() + first * 8));
+    EXPECT_TRUE(std::equal(some.y.begin(), some.y.end(), all.y.begin() + first * 8));
+  }
 }
 
 }  // namespace

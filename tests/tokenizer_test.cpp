@@ -191,6 +191,21 @@ TEST(Bytes, EveryByteIsItsToken) {
   EXPECT_EQ(bytes.decode(bytes.encode(text)), text);
 }
 
+TEST(Numbers, AreTheirTokens) {
+  const NumberTokenizer numbers(300);
+  EXPECT_EQ(numbers.encode(" 17  4\n299"), (std::vector<std::int32_t>{17, 4, 299}));
+  EXPECT_EQ(numbers.decode(numbers.encode("17 4 299")), "17 4 299");
+  EXPECT_EQ(load_tokenizer(numbers.metadata(), "m")->size(), 300);
+  EXPECT_EQ(error_of([&] { numbers.encode("1 300"); }), "[encode] wanted numbers from 0 to 299, at byte 2");
+  for (const char* bad : {"-1", "x", "1x", "99999999999"}) EXPECT_THROW(numbers.encode(bad), Error) << bad;
+  for (const char* bad : {"", "0", "x", "2147483648", "5 "})
+    EXPECT_EQ(error_of([&] {
+                load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", bad}}, "m");
+              }),
+              "m: vocabulary is '" + std::string(bad) + "', wanted 1 to 2147483647");
+  EXPECT_THROW(NumberTokenizer(0), Error);
+}
+
 TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
   const std::string text = "Ein für alle Mal: ein für alle Mal.\n";
   const Bpe bpe = Bpe::train(text, 270);
@@ -222,7 +237,8 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
     return refused({{"tokenizer", "bpe"}, {"merges", lines}});
   };
   EXPECT_EQ(refused({}), "m: metadata has no tokenizer");
-  EXPECT_EQ(refused({{"tokenizer", "words"}}), "m: tokenizer is 'words', wanted chars, bytes or bpe");
+  EXPECT_EQ(refused({{"tokenizer", "words"}}),
+            "m: tokenizer is 'words', wanted chars, bytes, bpe or numbers");
   EXPECT_EQ(refused({{"tokenizer", "bpe"}}), "m: metadata has no merges");
   EXPECT_EQ(refused({{"tokenizer", "chars"}}), "m: metadata has no characters");
   const std::string not_text = "m: characters are not UTF-8 text of one character or more";

@@ -58,7 +58,7 @@ for tokenizer in chars bytes bpe; do
     fail "no tokenizer $tokenizer in the checkpoint"
   "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
 done
-grep -q '^text .* bytes, .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
+grep -q '^text .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
 printf 'ab\377cd%.0s' $(seq 100) >"$dir/any"
 "$train" "${tiny[@]}" --text "$dir/any" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null 2>&1 &&
   fail "--text twice is accepted"
@@ -71,7 +71,7 @@ for threads in 1 2; do
 done
 cmp -s "$dir"/add{1,2}/last/model.safetensors || fail "another model of the task with 2 threads"
 [ "$(grep -c '"val_accuracy":[0-9]' "$dir/add1/metrics.jsonl")" = 2 ] || fail "no accuracy in the metrics of the task"
-grep -q '^exact match  *[0-9.]* % of 1,600 unseen answers' "$dir/add.txt" || fail "no exact match: $(cat "$dir/add.txt")"
+grep -q '^exact match  *[0-9.]* % of 800 unseen answers' "$dir/add.txt" || fail "no exact match: $(cat "$dir/add.txt")"
 grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are shown"
 "$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
 grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
@@ -134,7 +134,7 @@ refuses 2 --digits --text "$text" --digits 3
 refuses 2 --tokenizer --task add --tokenizer bytes
 refuses 2 --vocabulary --text "$text" --vocabulary 300
 refuses 2 'chars, bytes, bpe' --text "$text" --tokenizer words
-refuses 1 'takes 13 tokens' --task add --digits 3 --context 8 --out "$dir/x"
+refuses 1 'takes 12 tokens' --task add --digits 3 --context 8 --out "$dir/x"
 refuses 1 'not what the run learns' --resume --text "$dir/any" --out "$dir/tok-bytes"
 refuses 1 missing.txt --text "$dir/missing.txt" --out "$dir/x"
 refuses 1 empty --text "$dir/empty" --out "$dir/x"

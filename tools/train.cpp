@@ -9,7 +9,9 @@
 
 #include "io/checkpoint_store.h"
 #include "io/model_file.h"
+#include "io/prefetch.h"
 #include "io/progress.h"
+#include "io/sums.h"
 #include "nn/generate.h"
 #include "nn/largest_batch.h"
 #include "nn/profile.h"
@@ -117,6 +119,10 @@ class Run {
     const CosineSchedule schedule{o_.lr, o_.min_lr, o_.warmup, o_.steps};
     const std::int64_t first = state_.step;
     std::int64_t saved = first;
+    Prefetch batches(first, o_.steps - 1, x_.size(),
+                     [&](std::int64_t n, TrainData::Tokens x, TrainData::Tokens y) {
+                       data_->training_batch(seed, n, x, y);
+                     });
     TrainingProgram::Result result{};
     Stopwatch stopwatch;
     std::optional<Running> running;
@@ -154,9 +160,9 @@ class Run {
       };
       for (std::int64_t step = first + 1; step <= o_.steps && !stop_asked; ++step) {
         stopwatch.start();
-        data_->training_batch(seed, step - 1, x_, y_);
+        const TokenBatch& batch = batches.next();
         const double lr = schedule(step - 1);
-        const Pending started = training.start(x_, y_, lr);
+        const Pending started = training.start(batch.x, batch.y, lr);
         stopwatch.stop();
         if (running) finish();
         running = {step, lr, started};
@@ -224,11 +230,16 @@ class Run {
   // Parameters and optimizer are in memory already; throws OutOfMemory if the rest does not fit beside them.
   void want_room(const TrainingMemory& memory, const Model& model, const AdamW& optimizer,
                  ProgramOptions programs) const {
-    const std::size_t need = memory.beside_parameters(), free = backend(o_.device).available_bytes();
+    const auto prepared = [&](std::int64_t b) {  // batches ahead of time, where they share the memory
+      const auto tokens = static_cast<std::size_t>(b * o_.model.context);
+      return o_.device.kind == Device::cpu_kind ? Prefetch::bytes(tokens) : 0;
+    };
+    const std::size_t need = memory.beside_parameters() + prepared(o_.batch);
+    const std::size_t free = backend(o_.device).available_bytes();
     if (need <= free) return;
     const std::int64_t batch = largest_batch(o_.batch, free, [&](std::int64_t b) {
       programs.batch = b;
-      return b == o_.batch ? need : plan_memory(model, optimizer, programs).beside_parameters();
+      return b == o_.batch ? need : plan_memory(model, optimizer, programs).beside_parameters() + prepared(b);
     });
     throw OutOfMemory("[memory] --batch " + std::to_string(o_.batch) + " needs " +
                       size_text(static_cast<double>(need)) + " beside the parameters, " +
@@ -337,6 +348,10 @@ int main(int argc, char** argv) {
     } else {
       if (!args.given("min-lr")) o.min_lr = o.lr / 10;
       if (!args.given("save-every")) o.save_every = o.eval_every;
+      if (o.data.task == "add") {  // a sum in a row
+        if (!args.given("context")) o.model.context = Sums::tokens(o.data.digits);
+        if (!args.given("batch")) o.batch = 64;
+      }
       // Keeps the size of a layer's output what it is in GPT-2, whatever the width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }

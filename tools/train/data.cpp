@@ -5,6 +5,7 @@
 #include "io/bpe.h"
 #include "io/file.h"
 #include "io/sums.h"
+#include "io/token_file.h"
 #include "tools/train_report.h"
 
 namespace tg {
@@ -20,33 +21,30 @@ void want_same(const std::string& what, const std::string& identity, const std::
                 saved->identity);
 }
 
-std::string load(const DataOptions& o, const std::optional<SavedData>& saved) {
-  std::string text = o.tokenizer == "chars" ? load_text(o.text) : read_file(o.text, "load_text");
-  if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
-  want_same(o.text, sum_of(text), saved);
-  return text;
-}
-
-class TextData final : public TrainData {
+// A sequence of tokens, its last tenth held out.
+class CorpusData final : public TrainData {
  public:
-  TextData(const DataOptions& o, const std::optional<SavedData>& saved)
-      : path_(o.text),
-        text_(load(o, saved)),
-        tokenizer_(saved ? load_tokenizer(saved->model, saved->where) : learn(o)),
-        tokens_(tokenizer_->encode(text_)),
-        split_(split_text(tokens_)),
+  // `owner` is what `tokens` look into.
+  CorpusData(const DataOptions& o, const std::string& path, std::string identity,
+             std::shared_ptr<const Tokenizer> tokenizer, const TokenView& tokens,
+             std::shared_ptr<const void> owner)
+      : path_(path),
+        identity_(std::move(identity)),
+        tokenizer_(std::move(tokenizer)),
+        owner_(std::move(owner)),
+        split_(split_text(tokens)),
         train_(split_.train, o.batch, o.context, "the text to train on (nine tenths)"),
         held_out_(split_.validation, o.batch, o.context, "the held-out text (the last tenth)") {}
 
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
-  std::string identity() const override { return sum_of(text_); }
+  std::string identity() const override { return identity_; }
   std::string name() const override { return "text"; }
   std::string description() const override {
     const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
     const std::string unit(tokenizer_->unit());
-    const std::string of = unit == "character" ? " distinct" : unit == "byte" ? "" : " in the vocabulary";
-    return path_ + ": " + (unit == "token" ? count(text_.size()) + " bytes, " : "") + count(tokens_.size()) +
-           " " + unit + "s" + (of.empty() ? "" : ", " + std::to_string(tokenizer_->size()) + of) + "; " +
+    const std::string of = unit == "character" ? " distinct" : " in the vocabulary";
+    return path_ + ": " + count(split_.train.size() + split_.validation.size()) + " " + unit + "s" +
+           (unit == "byte" ? "" : ", " + std::to_string(tokenizer_->size()) + of) + "; " +
            count(split_.train.size()) + " to train on, " + count(split_.validation.size()) + " held out";
   }
 
@@ -60,28 +58,52 @@ class TextData final : public TrainData {
 
   // Starts as the text goes on after a line break, if it has one.
   std::string sample(std::int64_t length, const Extend& extend) const override {
-    std::vector<std::int32_t> tokens{0};
-    if (text_.find('\n') != std::string::npos) tokens = tokenizer_->encode("\n");
+    std::vector<std::int32_t> tokens;
+    try {
+      tokens = tokenizer_->encode("\n");
+    } catch (const Error&) {
+    }
+    if (tokens.empty()) tokens = {0};
     const std::size_t given = tokens.size();
     extend(tokens, length, 0.8);
     return "sample\n" + tokenizer_->decode(std::span(tokens).subspan(given)) + "\n";
   }
 
  private:
-  // From what is trained on, so that nothing is known of what is held out but its characters.
-  std::unique_ptr<Tokenizer> learn(const DataOptions& o) const {
-    if (o.tokenizer == "bytes") return std::make_unique<ByteTokenizer>();
-    if (o.tokenizer == "chars") return std::make_unique<CharVocab>(text_);
-    const std::string_view text = text_;
-    return std::make_unique<Bpe>(Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
-  }
-
-  std::string path_, text_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::vector<std::int32_t> tokens_;
+  std::string path_, identity_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const void> owner_;
   TextSplit split_;
   BatchSampler train_, held_out_;
 };
+
+// Learned from what is trained on, so that nothing is known of what is held out but its characters.
+std::shared_ptr<const Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
+  if (o.tokenizer == "bytes") return std::make_shared<ByteTokenizer>();
+  if (o.tokenizer == "chars") return std::make_shared<CharVocab>(text);
+  return std::make_shared<Bpe>(Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
+}
+
+std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const std::string text = o.tokenizer == "chars" ? load_text(o.text) : read_file(o.text, "load_text");
+  if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
+  const std::string identity = sum_of(text);
+  want_same(o.text, identity, saved);
+  std::shared_ptr<const Tokenizer> tokenizer =
+      saved ? load_tokenizer(saved->model, saved->where) : learn_tokenizer(o, text);
+  const auto tokens = std::make_shared<const std::vector<std::int32_t>>(tokenizer->encode(text));
+  return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);
+}
+
+std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const auto file = o.plain == "none"
+                        ? std::make_shared<const TokenFile>(o.tokens)
+                        : std::make_shared<const TokenFile>(o.tokens, o.plain == "u16" ? 2 : 4, o.vocabulary);
+  want_same(o.tokens, file->identity(), saved);
+  return std::make_unique<CorpusData>(o, o.tokens, file->identity(),
+                                      std::shared_ptr<const Tokenizer>(file, &file->tokenizer()),
+                                      file->tokens(), file);
+}
 
 class SumsData final : public TrainData {
  public:
@@ -96,19 +118,17 @@ class SumsData final : public TrainData {
     example.pop_back();
     const std::string below = "1" + std::string(static_cast<std::size_t>(digits_), '0');
     return "sums of numbers below " + below + " as \"" + example + "\", the answer's last digit first; " +
-           std::to_string(sums_.in_row()) + " in a row, a tenth of all sums held out";
+           "a tenth of all sums held out";
   }
 
   void training_batch(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
     sums_.random(seed, static_cast<std::uint64_t>(step), 0, x, y);
   }
-  std::int64_t validation_batches() const override {  // 4,000 sums
-    return (4000 + answers_in_batch() - 1) / answers_in_batch();
-  }
+  std::int64_t validation_batches() const override { return (4000 + batch_ - 1) / batch_; }  // 4,000 sums
   void validation_batch(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
     sums_.evaluation(k, x, y);
   }
-  std::int64_t answers_in_batch() const override { return batch_ * sums_.in_row(); }
+  std::int64_t answers_in_batch() const override { return batch_; }
   std::int64_t right_answers(std::span<const std::int32_t> y, const Array& predicted) const override {
     return sums_.right_answers(y,
                                {predicted.data<std::int64_t>(), static_cast<std::size_t>(predicted.numel())});
@@ -117,7 +137,8 @@ class SumsData final : public TrainData {
   // Unseen sums, each asked by itself.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::string text = "unseen sums\n";
-    for (std::int64_t i = 0; i < (length + sums_.tokens() - 1) / sums_.tokens() && i < 10; ++i) {
+    for (std::int64_t i = 0; i < (length + Sums::tokens(digits_) - 1) / Sums::tokens(digits_) && i < 10;
+         ++i) {
       const auto [a, b] = sums_.held_out_sum(i);
       std::vector<std::int32_t> tokens = tokenizer().encode(sums_.question(a, b));
       extend(tokens, digits_ + 1, 0);
@@ -137,29 +158,41 @@ class SumsData final : public TrainData {
 
 void declare_data_options(Args& args, DataOptions& o) {
   args.option("text", "FILE", "text to learn; its last tenth is held out", o.text,
-              {.shown = "needed, but to resume or with --task"});
+              {.shown = "needed, but to resume, with --tokens or --task"});
+  args.option("tokens", "FILE", "instead of a text: its tokens as `tokens` wrote them, mapped and not read",
+              o.tokens, {.shown = "none"});
+  args.option("plain", "KIND", "--tokens is ids of 16 or 32 bits without a header, below --vocabulary",
+              o.plain, {.choices = {"none", "u16", "u32"}});
   args.option("task", "NAME",
               "instead of a text: add, sums of whole numbers, a tenth of which is never trained on", o.task,
               {.choices = {"none", "add"}});
   args.option("digits", "N", "of the numbers of --task add", o.digits, {.min = 1, .max = 9});
   args.option("tokenizer", "KIND", "tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
               o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
-  args.option("vocabulary", "N", "tokens of --tokenizer bpe", o.vocabulary,
-              {.min = 257, .max = static_cast<double>(Bpe::max_vocabulary)});
+  args.option("vocabulary", "N", "tokens of --tokenizer bpe, or of --plain", o.vocabulary,
+              {.min = 1, .max = static_cast<double>(Bpe::max_vocabulary)});
 }
 
 std::string contradiction(const Args& args, const DataOptions& o) {
-  const bool task = o.task != "none";
-  if (task && args.given("text")) return "--text and --task: wanted one of them";
-  if (!task && o.text.empty()) return "missing --text FILE (or --task add)";
-  if (task && args.given("tokenizer")) return "--tokenizer is for a text, --task add has its characters";
+  const bool task = o.task != "none", file = !o.tokens.empty(), plain = o.plain != "none";
+  const int kinds = (o.text.empty() ? 0 : 1) + file + task;
+  if (kinds == 0) return "missing --text FILE (or --tokens FILE, or --task add)";
+  if (kinds > 1) return "--text, --tokens and --task: wanted one of them";
+  if (args.given("resume")) return {};  // the rest is as the run was begun with
+  if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
   if (!task && args.given("digits")) return "--digits is for --task add";
-  if (args.given("vocabulary") && o.tokenizer != "bpe") return "--vocabulary is for --tokenizer bpe";
+  if (!file && plain) return "--plain is for --tokens";
+  if (args.given("vocabulary") && o.tokenizer != "bpe" && !plain)
+    return "--vocabulary is for --tokenizer bpe and for --plain";
+  if (plain && !args.given("vocabulary")) return "missing --vocabulary N with --plain";
+  if (o.tokenizer == "bpe" && o.vocabulary < 257)
+    return "--vocabulary got '" + std::to_string(o.vocabulary) + "', wanted 257 or more with --tokenizer bpe";
   return {};
 }
 
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved) {
-  if (o.task == "none") return std::make_unique<TextData>(o, saved);
+  if (!o.tokens.empty()) return open_tokens(o, saved);
+  if (o.task == "none") return open_text(o, saved);
   auto sums = std::make_unique<SumsData>(o);
   want_same("--task " + o.task, sums->identity(), saved);
   return sums;

@@ -1,4 +1,4 @@
-// What tools/train learns from: a text, or a task made of nothing.
+// What tools/train learns from: a text, a file of tokens, or a task made of nothing.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@
 namespace tg {
 
 struct DataOptions {
-  std::string text, task = "none", tokenizer = "chars";
-  std::int64_t vocabulary = 1024, digits = 2;
+  std::string text, tokens, plain = "none", task = "none", tokenizer = "chars";
+  std::int64_t vocabulary = 1024, digits = 3;
   std::int64_t batch = 12, context = 64;  // of --batch and --context
 };
 

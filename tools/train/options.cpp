@@ -5,7 +5,8 @@ namespace tg {
 void declare_options(Args& args, TrainOptions& o) {
   declare_data_options(args, o.data);
   declare_model_options(args, o);
-  args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
+  args.option("batch", "N", "rows of tokens in a step; 64 with --task add", o.batch,
+              {.min = 1, .max = 65536});
   args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
   args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
   args.option("min-lr", "X", "learning rate at the end of the cosine", o.min_lr,
@@ -39,6 +40,7 @@ void declare_options(Args& args, TrainOptions& o) {
       " --dropout 0.2 --out out/big",
       "nanoGPT's 10 M configuration");
   args.example("train --text input.txt --tokenizer bpe --vocabulary 1024", "tokens learned from the text");
+  args.example("train --tokens corpus.tokens", "a file that the tool `tokens` made");
   args.example("train --task add",
                "sums of integers, without any data; ends with the share of unseen ones it gets right");
   args.example("train --text input.txt --model llama --key-heads 2", "grouped-query attention");

@@ -10,8 +10,8 @@ constexpr std::string_view option_prefix = "option.";
 // Belongs to one invocation: neither kept nor compared.
 constexpr std::string_view of_this_call[] = {"out", "resume", "overwrite", "threads"};
 // Kept, and may be given anew. Of the text, the content is compared.
-constexpr std::string_view may_change[] = {"text",         "backend",    "steps", "eval-every",
-                                           "eval-batches", "save-every", "sample"};
+constexpr std::string_view may_change[] = {"text",       "tokens",       "backend",    "steps",
+                                           "eval-every", "eval-batches", "save-every", "sample"};
 
 template <std::size_t n>
 bool contains(const std::string_view (&list)[n], std::string_view name) {

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Files of tokens: the tool that makes them, and training on them. tokens_tool.sh PATH/TO/tokens PATH/TO/train
+set -u
+tokens=$1 train=$2
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+
+text=$dir/text.txt
+for i in $(seq 60); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
+small=(--layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 10 --warmup 2 --eval-every 5 --sample 20 --threads 1)
+without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
+
+# Training on the tokens of a text is training on the text: the same numbers.
+for tokenizer in chars bytes; do
+  "$tokens" --text "$text" --tokenizer $tokenizer --out "$dir/$tokenizer.tokens" >"$dir/out" || fail "tokens $tokenizer"
+  "$train" --text "$text" --tokenizer $tokenizer "${small[@]}" --out "$dir/$tokenizer-text" >/dev/null || fail "text $tokenizer"
+  "$train" --tokens "$dir/$tokenizer.tokens" "${small[@]}" --out "$dir/$tokenizer-file" >/dev/null || fail "file $tokenizer"
+  cmp -s "$dir/$tokenizer"-{text,file}/last/model.safetensors || fail "another model from a file of tokens: $tokenizer"
+  [ "$(without_rate "$dir/$tokenizer-text/metrics.jsonl")" = "$(without_rate "$dir/$tokenizer-file/metrics.jsonl")" ] ||
+    fail "other metrics from a file of tokens: $tokenizer"
+done
+
+# A learned tokenizer, the same one for another text, and a run that is resumed.
+"$tokens" --text "$text" --vocabulary 300 --out "$dir/bpe.tokens" >"$dir/out" || fail "tokens bpe"
+grep -q '^tokenizer  *bpe, 300 tokens' "$dir/out" || fail "the tool says: $(cat "$dir/out")"
+head -n 30 "$text" >"$dir/other.txt"
+"$tokens" --text "$dir/other.txt" --like "$dir/bpe.tokens" --out "$dir/like.tokens" >"$dir/out" || fail "tokens --like a file"
+grep -q '^tokenizer  *bpe, 300 tokens' "$dir/out" || fail "--like says: $(cat "$dir/out")"
+"$train" --tokens "$dir/bpe.tokens" "${small[@]}" --out "$dir/run" >"$dir/out" || fail "training on bpe tokens"
+grep -q '^text .* tokens, 300 in the vocabulary' "$dir/out" || fail "the table says: $(cat "$dir/out")"
+"$tokens" --text "$text" --like "$dir/run" --out "$dir/again.tokens" >/dev/null || fail "tokens --like a run"
+cmp -s "$dir"/{bpe,again}.tokens || fail "the tokenizer of a run gives other tokens"
+"$train" --resume --out "$dir/run" --steps 15 >/dev/null || fail "resuming on tokens"
+mv "$dir/bpe.tokens" "$dir/moved.tokens"
+"$train" --resume --out "$dir/run" --steps 20 --tokens "$dir/moved.tokens" >/dev/null || fail "resuming on tokens that moved"
+
+# Plain ids, as other tools write them.
+tail -c 400 "$dir/moved.tokens" >"$dir/plain.bin"
+"$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 300 "${small[@]}" --out "$dir/plain" >"$dir/out" || fail "plain ids"
+tail -n 1 "$dir/out" | grep -qE '^[0-9]+( [0-9]+){19}$' || fail "the sample of plain ids is: $(tail -n 1 "$dir/out")"
+"$train" --resume --out "$dir/plain" --steps 12 >/dev/null || fail "resuming on plain ids"
+
+refuses() {  # CODE WORD COMMAND...
+  local code=$1 word=$2 got
+  shift 2
+  "$@" >"$dir/out" 2>"$dir/err" </dev/null
+  got=$?
+  [ $got = "$code" ] || fail "exit code $got, wanted $code: $*"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for $*: $(cat "$dir/err")"
+  grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
+}
+: >"$dir/empty"
+refuses 2 --out "$tokens" --text "$text"
+refuses 2 --like "$tokens" --text "$text" --out "$dir/x" --like "$dir/like.tokens" --vocabulary 300
+refuses 2 --vocabulary "$tokens" --text "$text" --out "$dir/x" --tokenizer bytes --vocabulary 300
+refuses 1 empty "$tokens" --text "$dir/empty" --out "$dir/x"
+refuses 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --like "$text"
+refuses 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
+[ -z "$(find "$dir" -name 'x*')" ] || fail "a refused call leaves $(find "$dir" -name 'x*')"
+refuses 2 'one of them' "$train" --tokens "$dir/like.tokens" --text "$text"
+refuses 2 --tokenizer "$train" --tokens "$dir/like.tokens" --tokenizer bytes
+refuses 2 --plain "$train" --text "$text" --plain u16
+refuses 2 --vocabulary "$train" --tokens "$dir/plain.bin" --plain u16
+refuses 1 'not a token file' "$train" --tokens "$text" --out "$dir/y"
+refuses 1 'wanted below the vocabulary of 100' "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 100 "${small[@]}" --out "$dir/y"
+refuses 1 'not what the run learns' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
+head -c 300 "$dir/moved.tokens" >"$dir/cut.tokens"
+refuses 1 'cut off\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"
+
+"$tokens" --help | grep -q '^examples:' || fail "--help has no examples"
+[ $failed = 0 ] && echo "tokens: all as it must be"
+exit $failed

@@ -1,0 +1,91 @@
+// tokens: makes a file of tokens from a text of any size, for train --tokens.
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "io/bpe.h"
+#include "io/checkpoint.h"
+#include "io/text.h"
+#include "io/token_file.h"
+#include "tools/args.h"
+#include "tools/train_report.h"
+
+namespace {
+
+using namespace tg;
+
+// The tokenizer of a token file, or of a checkpoint or run.
+std::unique_ptr<Tokenizer> tokenizer_like(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) {
+    const MappedFile file(path, "tokens");
+    return load_tokenizer(parse_token_header(file.bytes(), "[tokens] " + path).metadata, "[tokens] " + path);
+  }
+  const Checkpoint checkpoint(path);
+  return load_tokenizer(checkpoint.load("model.safetensors").metadata,
+                        checkpoint.directory() + "/model.safetensors");
+}
+
+std::unique_ptr<Tokenizer> learn_from(std::string_view text, const std::string& kind,
+                                      std::int64_t vocabulary) {
+  if (kind == "bytes") return std::make_unique<ByteTokenizer>();
+  if (kind == "chars") return std::make_unique<CharVocab>(text);
+  return std::make_unique<Bpe>(Bpe::train(text, vocabulary));
+}
+
+void run(const std::string& text_path, const std::string& out, const std::string& like,
+         const std::string& kind, std::int64_t vocabulary) {
+  constexpr std::size_t chunk = std::size_t{16} << 20;
+  const MappedFile file(text_path, "tokens");
+  std::string_view rest = file.bytes();
+  const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
+  TokenFileWriter writer(out, *tokenizer);
+  while (!rest.empty()) {
+    // Cut where the tokens before and after do not depend on each other: they are those of the whole text.
+    std::size_t n = rest.size() <= chunk ? rest.size() : safe_cut(rest, chunk);
+    if (n == 0) n = rest.size();
+    writer.write(tokenizer->encode(rest.substr(0, n)));
+    rest.remove_prefix(n);
+  }
+  writer.close();
+  const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
+  print_row("text", text_path + ": " + count(file.bytes().size()) + " bytes");
+  print_row("tokenizer",
+            std::string(tokenizer->kind()) + ", " + std::to_string(tokenizer->size()) + " tokens");
+  print_row("tokens",
+            out + ": " + count(writer.count()) + ", " +
+                short_number(static_cast<double>(file.bytes().size()) / static_cast<double>(writer.count())) +
+                " bytes each");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string text, out, like, kind = "bpe";
+  std::int64_t vocabulary = 4096;
+  Args args("tokens", "Makes a file of tokens from a text, which `train --tokens` maps into memory.");
+  args.option("text", "FILE", "the text, of any size", text, {.required = true});
+  args.option("out", "FILE", "where the tokens go", out, {.required = true});
+  args.option("like", "PATH", "use the tokenizer of this token file, checkpoint or run", like,
+              {.shown = "none"});
+  args.option("tokenizer", "KIND", "without --like: characters (UTF-8), bytes, or learned from the text",
+              kind, {.choices = {"chars", "bytes", "bpe"}});
+  args.option("vocabulary", "N", "tokens of --tokenizer bpe", vocabulary,
+              {.min = 257, .max = static_cast<double>(Bpe::max_vocabulary)});
+  args.example("tokens --text corpus.txt --out corpus.tokens", "4096 tokens, learned from the text");
+  args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
+               "another text in the same tokens");
+  args.example("train --tokens corpus.tokens", "learn it");
+  if (const auto code = args.parse(argc, argv)) return *code;
+  if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
+    return args.fail("--like has a tokenizer of its own: wanted no --tokenizer and no --vocabulary");
+  if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
+  try {
+    run(text, out, like, kind, vocabulary);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "tokens: out of memory\n");
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tokens: %s\n", e.what());
+  }
+  return 1;
+}
