@@ -63,7 +63,7 @@ std::string NumberTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (const std::int32_t id : ids) {
     detail::want_id(id, size_);
-    text += (text.empty() ? "" : " ") + std::to_string(id);
+    text += std::to_string(id) + " ";
   }
   return text;
 }

@@ -44,8 +44,8 @@ class ByteTokenizer final : public Tokenizer {
   Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
 };
 
-// Tokens of which nothing is known but their ids, written as numbers: "17 4 256". For files without a
-// tokenizer.
+// Tokens of which nothing is known but their ids, written as numbers with a space after each: "17 4 256 ".
+// For files without a tokenizer.
 class NumberTokenizer final : public Tokenizer {
  public:
   explicit NumberTokenizer(std::int64_t size);  // Error unless it is 1 to 2^31 − 1
