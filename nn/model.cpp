@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/gradients.h"
 #include "ops/ops.h"
 
 namespace tg {
@@ -218,7 +219,7 @@ Model::Model(const Path& at, const ModelConfig& config)
       norm_(norm(at / name_ / names_of(config.architecture).norm, config)),
       head_(head_layer(at, config)) {}
 
-Tensor Model::features(In tokens, Mode mode, CacheCall* cache) const {
+Tensor Model::features(In tokens, Mode mode, CacheCall* cache, bool recompute) const {
   const Scope scope(name_, tokens.where());
   const Shape& shape = tokens.tensor().shape();
   if (shape.size() != 2 || shape[1] > config_.context)
@@ -229,7 +230,10 @@ Tensor Model::features(In tokens, Mode mode, CacheCall* cache) const {
     x = x +
         (cache ? positions_[0](cache->positions()) : positions_[0].first(tokens.tensor().graph(), shape[1]));
   x = dropped(x, config_.dropout, mode);
-  for (const Block& block : blocks_) x = block(x, mode, cache);
+  for (const Block& block : blocks_) {
+    const auto run = [&](const std::vector<Tensor>& in) { return std::vector{block(in[0], mode, cache)}; };
+    x = (recompute ? checkpoint(run, {x}) : run({x}))[0];
+  }
   return call(norm_, x);
 }
 

@@ -77,8 +77,10 @@ class Model {
   Tensor operator()(In tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr) const {
     return head(features(tokens, mode, cache));
   }
-  // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width].
-  Tensor features(In tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr) const;
+  // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width]. With `recompute`,
+  // of each block only the input is kept for the backward pass, which runs the block again.
+  Tensor features(In tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr,
+                  bool recompute = false) const;
   Tensor head(In x) const;
   const ModelConfig& config() const { return config_; }
   Device device() const { return tokens_.weight().device(); }

@@ -1,24 +1,28 @@
 // Learning-rate schedules: the rate of step t = 0, 1, …, computed on the host and fed to the program.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <numbers>
+#include <string_view>
 
 namespace tg {
 
-// Linear warm-up to `peak` over the first `warmup` steps, then half a cosine down to `floor` at step `steps`.
-struct CosineSchedule {
-  double peak = 1e-3, floor = 1e-4;
-  std::int64_t warmup = 100, steps = 2000;
+struct Schedule {
+  enum class Kind {
+    cosine,               // half a cosine from peak to floor
+    linear,               // a straight line from peak to floor
+    constant,             // peak
+    warmup_stable_decay,  // peak, and at the end a straight line to floor
+  };
+  // "cosine", "linear", "constant", "wsd". Throws Error for other names.
+  static Kind named(std::string_view name);
 
-  double operator()(std::int64_t t) const {
-    if (t < warmup) return peak * static_cast<double>(t + 1) / static_cast<double>(warmup + 1);
-    if (t >= steps) return floor;
-    const double part = static_cast<double>(t - warmup) / static_cast<double>(steps - warmup);
-    return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * part));
-  }
+  double peak = 1e-3, floor = 1e-4;
+  std::int64_t warmup = 100, steps = 2000;  // what falls reaches floor at step `steps`
+  Kind kind = Kind::cosine;
+  double decay = 0.2;  // the share of all steps in which warmup_stable_decay falls
+
+  // Before step `warmup`, a straight line up to peak.
+  double operator()(std::int64_t t) const;
 };
 
 }  // namespace tg

@@ -47,6 +47,17 @@ for file in model optimizer; do
   cmp "$dir/whole/last/$file.safetensors" "$dir/halves/last/$file.safetensors" || fail "10 + 10 steps are not 20"
 done
 
+# Whatever the optimizer, and with steps of several batches.
+for how in '--optimizer sgd --nesterov' '--optimizer adam' '--optimizer muon' '--accumulate 2' '--recompute'; do
+  rm -rf "$dir"/how-{whole,halves}
+  quiet "${run[@]}" $how --steps 20 --out "$dir/how-whole" || fail "$how: $(cat "$dir/err")"
+  quiet "${run[@]}" $how --steps 10 --out "$dir/how-halves" || fail "$how: $(cat "$dir/err")"
+  quiet --resume --steps 20 --out "$dir/how-halves" || fail "$how: $(cat "$dir/err")"
+  for file in model optimizer; do
+    cmp "$dir"/how-{whole,halves}/last/$file.safetensors || fail "10 + 10 steps are not 20 with $how"
+  done
+done
+
 # Ctrl-C at any step, twice, and going on with other threads.
 quiet "${run[@]}" --steps 1500 --out "$dir/long" || fail "$(cat "$dir/err")"
 "$train" "${run[@]}" --steps 1500 --out "$dir/stopped" >"$dir/out" 2>"$dir/err" </dev/null &

@@ -92,6 +92,20 @@ grep -q "^model.*weights from PyTorch's layers" "$dir/pytorch.txt" || fail "the 
 "$train" --resume --steps 21 --out "$dir/pytorch" >/dev/null || fail "resuming from PyTorch's starting weights"
 cmp -s "$dir/pytorch/best/model.safetensors" "$dir/f32/best/model.safetensors" && fail "PyTorch's weights are GPT-2's"
 
+# Every schedule trains; the rate of the last step says which one it was.
+for schedule in 'cosine 0.00010' 'linear 0.00016' 'constant 0.001' 'wsd 0.00032'; do
+  "$train" "${small[@]}" --schedule ${schedule% *} --out "$dir/${schedule% *}" >"$dir/out" || fail "schedule $schedule"
+  tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep -q "\"lr\":${schedule#* }" || fail "the last rate of $schedule"
+done
+
+# --trap-nan names the node; without it the run goes on, and says how many steps it skipped.
+wild=("${tiny[@]}" --optimizer sgd --lr 1000 --clip 0 --warmup 0 --steps 30 --eval-every 30 --sample 0)
+"$train" "${wild[@]}" --out "$dir/wild" >"$dir/out" || fail "a run with steps to skip"
+grep -q '^skipped ' "$dir/out" || fail "no skipped steps: $(cat "$dir/out")"
+"$train" "${wild[@]}" --trap-nan --out "$dir/trap" >/dev/null 2>"$dir/err" && fail "--trap-nan does not end the run"
+grep -qE '^train: \[trap-nan\] step [0-9]+: [a-z_]+ \(.*\) made .* of f32 \[.*\] from finite numbers \(.*:[0-9]+\)$' "$dir/err" ||
+  fail "--trap-nan says: $(cat "$dir/err")"
+
 # A profile says where the time goes, and leaves nothing behind.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
@@ -126,6 +140,10 @@ refuses 2 'key heads' --text "$text" --model llama --key-heads 3
 refuses 2 rotary --text "$text" --model deepseek --rope-width 3
 refuses 2 'gpt, llama, deepseek' --text "$text" --model bert
 refuses 2 --min-lr --text "$text" --lr 1e-3 --min-lr 1
+refuses 2 --momentum --text "$text" --momentum 0.5
+refuses 2 --nesterov --text "$text" --nesterov
+refuses 2 --decay-part --text "$text" --decay-part 0.5
+refuses 2 --weight-decay --text "$text" --optimizer adam --weight-decay 0.1
 refuses 2 --dropout --text "$text" --dropout 1
 refuses 2 'f32, tf32, bf16, f16' --text "$text" --dtype fp8
 refuses 2 --dtype --text "$text" --dtype bf16 --dtype f16

@@ -130,8 +130,8 @@ TEST(AdamW, SkipsAStepWhoseGradientIsNotFinite) {
   EXPECT_EQ(good.program.item<float>(good.update.skipped), 0);
 }
 
-TEST(CosineSchedule, WarmsUpAndFallsToItsFloor) {
-  const CosineSchedule lr{.peak = 1e-3, .floor = 1e-4, .warmup = 100, .steps = 2000};
+TEST(Schedule, CosineWarmsUpAndFallsToItsFloor) {
+  const Schedule lr{.peak = 1e-3, .floor = 1e-4, .warmup = 100, .steps = 2000};
   EXPECT_DOUBLE_EQ(lr(0), 1e-3 / 101);
   EXPECT_DOUBLE_EQ(lr(49), 50e-3 / 101);
   EXPECT_DOUBLE_EQ(lr(100), 1e-3);
@@ -140,9 +140,9 @@ TEST(CosineSchedule, WarmsUpAndFallsToItsFloor) {
   EXPECT_DOUBLE_EQ(lr(1000000), 1e-4);
   for (int t = 1; t < 100; ++t) EXPECT_GT(lr(t), lr(t - 1));
   for (int t = 101; t <= 2000; ++t) EXPECT_LT(lr(t), lr(t - 1));
-  const CosineSchedule none{.warmup = 0, .steps = 1};
+  const Schedule none{.warmup = 0, .steps = 1};
   EXPECT_DOUBLE_EQ(none(0), none.peak);
-  const CosineSchedule all_warm{.warmup = 10, .steps = 10};
+  const Schedule all_warm{.warmup = 10, .steps = 10};
   EXPECT_LT(all_warm(9), all_warm.peak);
   EXPECT_DOUBLE_EQ(all_warm(10), all_warm.floor);
 }

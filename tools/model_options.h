@@ -29,7 +29,8 @@ inline void declare_model_options(Args& args, ModelOptions& o) {
               {.min = 0, .max = 65536, .shown = "0: 8/3 of --width"});
   args.option("theta", "X", "llama, deepseek: base of the rotary frequencies", m.theta,
               {.min = 1, .max = 1e12});
-  args.option("context", "N", "tokens the model sees", m.context, {.min = 1, .max = 65536});
+  args.option("context", "N", "tokens the model sees; with train --task add as many as a sum has", m.context,
+              {.min = 1, .max = 65536});
   args.option("init", "NAME", "starting weights: GPT-2's N(0, init-std), or those of PyTorch's layers",
               o.initializer, {.choices = {"gpt2", "pytorch"}});
   args.option("init-std", "X", "standard deviation of starting weights; 0.02 is GPT-2's, of width 768", m.std,

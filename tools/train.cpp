@@ -72,7 +72,7 @@ class Run {
   // `args` is what a checkpoint keeps of the command line. With a store, the run in it is resumed.
   Run(TrainOptions options, const Args& args, std::unique_ptr<CheckpointStore> store)
       : o_(std::move(options)), args_(args), store_(std::move(store)) {
-    o_.data.batch = o_.batch, o_.data.context = o_.model.context;
+    o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
     if (store_) {
       find_place();
     } else {
@@ -91,13 +91,15 @@ class Run {
     want_memory(o_.device, 3 * bytes, "the model with its optimizer");
     Params params(seed, f32, o_.device);
     const Model model(params, o_.model);
-    AdamW::Options adamw;
-    if (precision() == Precision::f16) adamw.loss_scale = LossScale{};
-    const AdamW optimizer(params.all(), adamw);
+    const auto scale = precision() == Precision::f16 ? std::optional(LossScale{}) : std::nullopt;
+    const auto made = make_optimizer(o_.learning, params.all(), scale);
+    const Optimizer& optimizer = *made;
     const ProgramOptions programs{.batch = o_.batch,
                                   .threads = static_cast<int>(o_.threads),
                                   .precision = precision(),
-                                  .predictions = data_->answers_in_batch() > 0};
+                                  .predictions = data_->answers_in_batch() > 0,
+                                  .accumulate = o_.learning.accumulate,
+                                  .recompute = o_.recompute};
     const TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, memory);
     want_room(memory, model, optimizer, programs);
@@ -110,35 +112,39 @@ class Run {
     const std::string log = o_.out + "/metrics.jsonl";
     if (resumed_) {
       resumed_->restore(files(params, optimizer));
-      training.program().set_step(state_.step);
+      training.set_step(state_.step);
       rows_ = cut_metrics(log, state_.step);
     } else {
       store_->clear();
     }
     MetricsWriter metrics(log, resumed_ ? OutputFile::Start::append : OutputFile::Start::empty);
-    const CosineSchedule schedule{o_.lr, o_.min_lr, o_.warmup, o_.steps};
+    const Schedule schedule = schedule_of(o_.learning, o_.steps);
     const std::int64_t first = state_.step;
     std::int64_t saved = first;
-    Prefetch batches(first, o_.steps - 1, x_.size(),
+    Prefetch batches(first, o_.steps - 1, static_cast<std::size_t>(step_rows() * o_.model.context),
                      [&](std::int64_t n, TrainData::Tokens x, TrainData::Tokens y) {
                        data_->training_batch(seed, n, x, y);
                      });
     TrainingProgram::Result result{};
     Stopwatch stopwatch;
     std::optional<Running> running;
+    std::int64_t skipped = 0;  // before this call
+    for (const Parameter& p : optimizer.state())
+      if (p.name() == "optimizer.skipped") skipped = static_cast<std::int64_t>(p.read().item<float>());
     const auto save = [&] {
       metrics.sync();  // a checkpoint never outruns its rows
       store_->save(state_.step, state_.best_step, files(params, optimizer));
       saved = state_.step;
     };
     {
-      Progress progress(stdout, first, o_.steps, o_.batch * o_.model.context);
+      Progress progress(stdout, first, o_.steps, step_rows() * o_.model.context);
       // What a step leaves, once it is over.
       const auto finish = [&] {
         const auto [step, lr, pending] = *std::exchange(running, std::nullopt);
         stopwatch.start();
         result = training.result(pending);
         stopwatch.stop();
+        if (o_.trap_nan && result.skipped > skipped) trap(training, step);
         progress.update(step, result.loss, lr);
         MetricsRow row{.step = step,
                        .train_loss = result.loss,
@@ -167,7 +173,8 @@ class Run {
         if (running) finish();
         running = {step, lr, started};
         // Parameters are looked at after this step, or its result is there.
-        if (step == o_.steps || step % o_.eval_every == 0 || step % o_.save_every == 0 || started.ready())
+        if (step == o_.steps || step % o_.eval_every == 0 || step % o_.save_every == 0 || o_.trap_nan ||
+            started.ready())
           finish();
       }
       if (running) finish();
@@ -183,6 +190,7 @@ class Run {
   }
 
  private:
+  std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   Precision precision() const { return precision_named(o_.dtype); }
 
   // Where the run in the store stands, and what it learns.
@@ -198,7 +206,7 @@ class Run {
   }
 
   // What a checkpoint holds; the order is that of restoring, the last file has no parameters.
-  std::vector<CheckpointFile> files(const Params& params, const AdamW& optimizer) const {
+  std::vector<CheckpointFile> files(const Params& params, const Optimizer& optimizer) const {
     return {{model_file, params.all(), description(o_, data_->tokenizer(), state_.step)},
             {"optimizer.safetensors", optimizer.state(), {}},
             {run_file, {}, to_metadata(state_, args_)}};
@@ -211,11 +219,12 @@ class Run {
                                   : "PyTorch's layers";
     print_row("model", o_.model.text() + ", weights from " + start +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
-    print_row("training", grouped(o_.steps) + " steps of " + std::to_string(o_.batch) + " × " +
-                              std::to_string(o_.model.context) + " tokens, lr " + short_number(o_.lr) +
-                              " → " + short_number(o_.min_lr) + " after " + std::to_string(o_.warmup) +
-                              " steps of warm-up, " + o_.dtype + ", seed " + std::to_string(o_.seed) +
-                              (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
+    print_row("training",
+              grouped(o_.steps) + " steps of " +
+                  (o_.learning.accumulate > 1 ? std::to_string(o_.learning.accumulate) + " × " : "") +
+                  std::to_string(o_.batch) + " × " + std::to_string(o_.model.context) + " tokens, " +
+                  description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
+                  (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     if (resumed_)
       print_row("resumed",
                 resumed_->directory() + ", after step " + grouped(state_.step) +
@@ -228,10 +237,10 @@ class Run {
   }
 
   // Parameters and optimizer are in memory already; throws OutOfMemory if the rest does not fit beside them.
-  void want_room(const TrainingMemory& memory, const Model& model, const AdamW& optimizer,
+  void want_room(const TrainingMemory& memory, const Model& model, const Optimizer& optimizer,
                  ProgramOptions programs) const {
     const auto prepared = [&](std::int64_t b) {  // batches ahead of time, where they share the memory
-      const auto tokens = static_cast<std::size_t>(b * o_.model.context);
+      const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.model.context);
       return o_.device.kind == Device::cpu_kind ? Prefetch::bytes(tokens) : 0;
     };
     const std::size_t need = memory.beside_parameters() + prepared(o_.batch);
@@ -248,11 +257,21 @@ class Run {
                                  : std::string("not even --batch 1 fits")));
   }
 
+  // The step was skipped, so that everything is still what it was before it.
+  [[noreturn]] void trap(TrainingProgram& training, std::int64_t step) {
+    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
+    data_->training_batch(static_cast<std::uint64_t>(o_.seed), step - 1, x, y);
+    const std::string bad = training.first_bad_node(x, y, step - 1);
+    throw Error("[trap-nan] step " + std::to_string(step) + ": " +
+                (bad.empty() ? "every number is finite, but not the sum of their squares" : bad));
+  }
+
   // Steps on the first batch: where their time goes.
   int print_profile(TrainingProgram& training) {
+    x_.resize(static_cast<std::size_t>(step_rows() * o_.model.context)), y_.resize(x_.size());
     data_->training_batch(static_cast<std::uint64_t>(o_.seed), 0, x_, y_);
     const Profile p = profile(training.program(), static_cast<int>(o_.profile),
-                              [&] { return training.start(x_, y_, o_.lr); });
+                              [&] { return training.start(x_, y_, o_.learning.lr); });
     std::printf("%s", profile_text(training.program(), p).c_str());
     return 0;
   }
@@ -346,7 +365,8 @@ int main(int argc, char** argv) {
       store = std::make_unique<CheckpointStore>(o.out);
       take_options(args, Checkpoint(o.out).load(run_file).metadata, o.out);
     } else {
-      if (!args.given("min-lr")) o.min_lr = o.lr / 10;
+      if (const std::string mistake = settle_optimizer(args, o.learning); !mistake.empty())
+        return args.fail(mistake);
       if (!args.given("save-every")) o.save_every = o.eval_every;
       if (o.data.task == "add") {  // a sum in a row
         if (!args.given("context")) o.model.context = Sums::tokens(o.data.digits);
@@ -357,8 +377,6 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
-    if (o.min_lr > o.lr)
-      return args.fail("--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr));
     try {
       o.device = Device::parse(o.backend);
     } catch (const DeviceError& e) {

@@ -33,7 +33,7 @@ class CorpusData final : public TrainData {
         tokenizer_(std::move(tokenizer)),
         owner_(std::move(owner)),
         split_(split_text(tokens)),
-        train_(split_.train, o.batch, o.context, "the text to train on (nine tenths)"),
+        train_(split_.train, o.step_rows, o.context, "the text to train on (nine tenths)"),
         held_out_(split_.validation, o.batch, o.context, "the held-out text (the last tenth)") {}
 
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
@@ -108,7 +108,10 @@ std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional
 class SumsData final : public TrainData {
  public:
   explicit SumsData(const DataOptions& o)
-      : digits_(o.digits), batch_(o.batch), sums_(o.digits, o.batch, o.context) {}
+      : digits_(o.digits),
+        batch_(o.batch),
+        train_(o.digits, o.step_rows, o.context),
+        sums_(o.digits, o.batch, o.context) {}
 
   const Tokenizer& tokenizer() const override { return sums_.tokenizer(); }
   std::string identity() const override { return sum_of("add " + std::to_string(digits_)); }
@@ -122,7 +125,7 @@ class SumsData final : public TrainData {
   }
 
   void training_batch(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
-    sums_.random(seed, static_cast<std::uint64_t>(step), 0, x, y);
+    train_.random(seed, static_cast<std::uint64_t>(step), 0, x, y);
   }
   std::int64_t validation_batches() const override { return (4000 + batch_ - 1) / batch_; }  // 4,000 sums
   void validation_batch(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
@@ -151,7 +154,7 @@ class SumsData final : public TrainData {
 
  private:
   std::int64_t digits_, batch_;
-  Sums sums_;
+  Sums train_, sums_;
 };
 
 }  // namespace

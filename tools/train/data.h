@@ -17,7 +17,8 @@ namespace tg {
 struct DataOptions {
   std::string text, tokens, plain = "none", task = "none", tokenizer = "chars";
   std::int64_t vocabulary = 1024, digits = 3;
-  std::int64_t batch = 12, context = 64;  // of --batch and --context
+  // Of --batch, and as many times --accumulate, and --context.
+  std::int64_t batch = 12, step_rows = 12, context = 64;
 };
 
 void declare_data_options(Args& args, DataOptions& o);
@@ -34,7 +35,7 @@ class TrainData {
   virtual std::string name() const = 0;      // for a person
   virtual std::string description() const = 0;
 
-  // tokens and targets i32 [batch, context]
+  // tokens and targets i32, [step_rows, context] to train on and [batch, context] to validate
   using Tokens = std::span<std::int32_t>;
   virtual void training_batch(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const = 0;
   virtual std::int64_t validation_batches() const = 0;  // that cover all that is held out

@@ -8,10 +8,7 @@ void declare_options(Args& args, TrainOptions& o) {
   args.option("batch", "N", "rows of tokens in a step; 64 with --task add", o.batch,
               {.min = 1, .max = 65536});
   args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
-  args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
-  args.option("min-lr", "X", "learning rate at the end of the cosine", o.min_lr,
-              {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
-  args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
+  declare_optimizer_options(args, o.learning);
   args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
   args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for another GPU than the first",
               o.backend);
@@ -31,6 +28,13 @@ void declare_options(Args& args, TrainOptions& o) {
       "instead of training, run N steps and print where their time goes, beside what this machine can do",
       o.profile, {.min = 0, .max = 1e4});
   args.option("out", "DIR", "where the files go; made if missing", o.out);
+  args.flag("recompute",
+            "keep of each block only its input for the backward pass, which runs it again: less memory,"
+            " about a third more time",
+            o.recompute);
+  args.flag("trap-nan",
+            "when a step is skipped because its gradient is not finite, name the node it comes from and end",
+            o.trap_nan);
   args.flag("resume", "go on with the run in --out; options not given are as it was begun with", o.resume);
   args.flag("overwrite", "replace the run in --out", o.overwrite);
   args.example("train --text input.txt",

@@ -4,6 +4,7 @@
 #include "core/device.h"
 #include "tools/model_options.h"
 #include "tools/train/data.h"
+#include "tools/train/optimizer.h"
 
 namespace tg {
 
@@ -11,10 +12,10 @@ struct TrainOptions : ModelOptions {
   DataOptions data;
   std::string out = "out/train", backend = "cpu", dtype = "f32";
   Device device;  // of `backend`
-  std::int64_t batch = 12, steps = 2000, warmup = 100, seed = 1, threads = 0;
-  double lr = 1e-3, min_lr = 1e-4;
+  std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0;
+  OptimizerOptions learning;
   std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;
-  bool resume = false, overwrite = false;
+  bool resume = false, overwrite = false, recompute = false, trap_nan = false;
 };
 
 // Every option with its help and its limits, and the examples.

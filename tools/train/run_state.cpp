@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view option_prefix = "option.";
 
 // Belongs to one invocation: neither kept nor compared.
-constexpr std::string_view of_this_call[] = {"out", "resume", "overwrite", "threads"};
+constexpr std::string_view of_this_call[] = {"out", "resume", "overwrite", "threads", "trap-nan"};
 // Kept, and may be given anew. Of the text, the content is compared.
 constexpr std::string_view may_change[] = {"text",       "tokens",       "backend",    "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};

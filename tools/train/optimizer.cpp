@@ -1,0 +1,71 @@
+#include "tools/train/optimizer.h"
+
+#include "nn/adamw.h"
+#include "nn/muon.h"
+#include "nn/sgd.h"
+#include "tools/train_report.h"
+
+namespace tg {
+
+void declare_optimizer_options(Args& args, OptimizerOptions& o) {
+  args.option("optimizer", "NAME",
+              "sgd with momentum; adam: adamw without decay; muon: matrices by orthogonal momentum, the rest "
+              "by adamw",
+              o.optimizer, {.choices = {"adamw", "adam", "sgd", "muon"}});
+  args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
+  args.option("schedule", "NAME", "how it falls after warm-up; wsd: at the end, in --decay-part of all steps",
+              o.schedule, {.choices = {"cosine", "linear", "constant", "wsd"}});
+  args.option("min-lr", "X", "learning rate at the end", o.min_lr,
+              {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
+  args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
+  args.option("decay-part", "P", "of --schedule wsd", o.decay_part, {.min = 0, .max = 1});
+  args.option("weight-decay", "X", "of matrices and embeddings", o.weight_decay,
+              {.min = 0, .max = 100, .shown = "0.1; sgd, adam: 0"});
+  args.option("momentum", "X", "of sgd and muon", o.momentum,
+              {.min = 0, .max = 0.9999, .shown = "0.9; muon: 0.95"});
+  args.flag("nesterov", "sgd: Nesterov's momentum", o.nesterov);
+  args.option("clip", "X", "largest norm of the gradient; 0: any", o.clip, {.min = 0, .max = 1e9});
+  args.option("accumulate", "N", "batches in a step, whose gradients are averaged", o.accumulate,
+              {.min = 1, .max = 65536});
+}
+
+std::string settle_optimizer(const Args& args, OptimizerOptions& o) {
+  const bool sgd = o.optimizer == "sgd", muon = o.optimizer == "muon";
+  if (!args.given("min-lr")) o.min_lr = o.lr / 10;
+  if (!args.given("weight-decay") && (sgd || o.optimizer == "adam")) o.weight_decay = 0;
+  if (!args.given("momentum") && muon) o.momentum = 0.95;
+  if (o.min_lr > o.lr) return "--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr);
+  if (o.optimizer == "adam" && o.weight_decay != 0)
+    return "--weight-decay with --optimizer adam is --optimizer adamw";
+  if (args.given("momentum") && !sgd && !muon) return "--momentum is for --optimizer sgd and muon";
+  if (o.nesterov && !sgd) return "--nesterov is for --optimizer sgd";
+  if (o.nesterov && o.momentum == 0) return "--nesterov wants a --momentum above 0";
+  if (args.given("decay-part") && o.schedule != "wsd") return "--decay-part is for --schedule wsd";
+  return {};
+}
+
+Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps) {
+  return {o.lr, o.min_lr, o.warmup, steps, Schedule::named(o.schedule), o.decay_part};
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const std::vector<Parameter>& parameters,
+                                          const std::optional<LossScale>& scale) {
+  if (o.optimizer == "sgd")
+    return std::make_unique<Sgd>(parameters,
+                                 Sgd::Options{o.momentum, o.nesterov, o.weight_decay, o.clip, scale});
+  if (o.optimizer == "muon")
+    return std::make_unique<Muon>(
+        parameters,
+        Muon::Options{
+            .momentum = o.momentum, .weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
+  return std::make_unique<AdamW>(
+      parameters, AdamW::Options{.weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
+}
+
+std::string description(const OptimizerOptions& o) {
+  std::string rate = "lr " + short_number(o.lr);
+  if (o.schedule != "constant") rate += " → " + short_number(o.min_lr) + " (" + o.schedule + ")";
+  return o.optimizer + ", " + rate + " after " + std::to_string(o.warmup) + " steps of warm-up";
+}
+
+}  // namespace tg

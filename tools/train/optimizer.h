@@ -1,0 +1,31 @@
+// How tools/train learns: the optimizer and its learning rate.
+#pragma once
+
+#include <memory>
+
+#include "nn/optimizer.h"
+#include "nn/schedule.h"
+#include "tools/args.h"
+
+namespace tg {
+
+struct OptimizerOptions {
+  std::string optimizer = "adamw", schedule = "cosine";
+  double lr = 1e-3, min_lr = 1e-4, decay_part = 0.2;
+  double weight_decay = 0.1, clip = 1, momentum = 0.9;
+  bool nesterov = false;
+  std::int64_t warmup = 100, accumulate = 1;
+};
+
+void declare_optimizer_options(Args& args, OptimizerOptions& o);
+// Gives what is not on the command line the value that goes with the rest of it; returns what is wrong with
+// options that are fine one by one, empty if nothing is.
+std::string settle_optimizer(const Args& args, OptimizerOptions& o);
+
+Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const std::vector<Parameter>& parameters,
+                                          const std::optional<LossScale>& loss_scale);
+// "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up"
+std::string description(const OptimizerOptions& o);
+
+}  // namespace tg
