@@ -22,19 +22,19 @@ constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: dra
 // window.
 struct Generator::Call {
   Graph graph;
-  Tensor tokens, last, logits;  // i32 [1, length], i32 [1], f32 [1, 1, vocabulary]
-  std::optional<CacheCall> cache;
+  Tensor tokens, last, logits;       // i32 [1, length], i32 [1], f32 [1, 1, vocabulary]
+  std::unique_ptr<CacheCall> cache;  // null without one
   Program program;
 
   Call(const Model& model, std::int64_t length, KvCache* into, const Options& o)
       : tokens(graph.input("tokens", {1, length}, i32)), program(build(model, length, into, o)) {}
 
   Program build(const Model& model, std::int64_t length, KvCache* into, const Options& o) {
-    if (into) cache.emplace(graph, *into, length);
+    if (into) cache = std::make_unique<CacheCall>(graph, *into, length);
     {
       const Autocast autocast(graph, o.precision);
-      Tensor x = model.features(tokens, Mode::evaluate, into ? &*cache : nullptr);
-      if (into) {
+      Tensor x = model.features(tokens, Mode::evaluate, cache.get());
+      if (cache) {
         x = slice(x, 1, length - 1, length);
       } else {
         last = graph.input("last", {1}, i32);
@@ -45,7 +45,7 @@ struct Generator::Call {
     const bool is_small = length == 1 && model.config().parameters() < weights_worth_threads;
     CompileOptions options{.threads = o.threads == 0 && is_small ? 1 : o.threads,
                            .tf32 = o.precision == Precision::tf32};
-    if (into) options.assign = cache->assign();
+    if (cache) options.assign = cache->assign();
     return compile(graph, {logits}, options);
   }
 };

@@ -23,6 +23,7 @@ class Generator {
     Precision precision = Precision::full;
     bool cache = true;  // false: every token is a run over all tokens before it; the same text, later
   };
+  // The model must outlive it.
   Generator(const Model& model, const Options& options);
   explicit Generator(const Model& model) : Generator(model, Options{}) {}
 
