@@ -29,7 +29,7 @@ struct Forward {
 
 // A block for some queries of a head.
 template <int T, int D, attn::Options options>
-__global__ void __launch_bounds__(Forward<T, D, options>::threads)
+__global__ void __launch_bounds__(Forward<T, D, options>::threads, D > 64 ? 1 : 0)
     forward(const __grid_constant__ Attention x) {
   TG_DYNAMIC_SHARED(memory, 1024);
   using At = Forward<T, D, options>;

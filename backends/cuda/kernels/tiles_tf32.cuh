@@ -166,7 +166,7 @@ __device__ __forceinline__ void add_products_of_rows(Sums<Parts> (&c)[Groups], S
                                                      SharedTile<C> b) {
   constexpr int together = 4;  // steps of 8 numbers
   const auto add_steps = [&](Sums<Parts>(&sum)[Groups], int k0) {
-#pragma unroll
+#pragma unroll(T == tf32 ? together : 2)
     for (int k = k0; k < k0 + together; ++k) {
       LeftTf32<T> left[Groups];
 #pragma unroll
