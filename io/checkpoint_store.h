@@ -22,6 +22,7 @@ class CheckpointStore {
   CheckpointStore(const CheckpointStore&) = delete;
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
+  const std::string& directory() const { return directory_; }
   bool has_checkpoint() const;
   void clear();  // removes all checkpoints
 

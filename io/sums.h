@@ -13,7 +13,7 @@ class Sums {
   Sums(std::int64_t digits, std::int64_t batch, std::int64_t context);
 
   // What the model reads of a sum: all but its line break.
-  static std::int64_t tokens(std::int64_t digits) { return 3 * digits + 3; }
+  static constexpr std::int64_t tokens(std::int64_t digits) { return 3 * digits + 3; }
   const Tokenizer& tokenizer() const { return vocab_; }
   std::string text(std::int64_t a, std::int64_t b) const;
   // What stands before the answer, up to and with the '='.

@@ -1,5 +1,4 @@
 // train: a GPT on a text or a task, from the command line.
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -7,15 +6,14 @@
 #include <optional>
 #include <utility>
 
-#include "io/checkpoint_store.h"
 #include "io/model_file.h"
 #include "io/prefetch.h"
 #include "io/progress.h"
 #include "io/sums.h"
+#include "io/trainer.h"
 #include "nn/generate.h"
 #include "nn/largest_batch.h"
 #include "nn/profile.h"
-#include "nn/schedule.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
@@ -45,27 +43,6 @@ Metadata description(const TrainOptions& o, const Tokenizer& tokenizer, std::int
   about.merge(tokenizer.metadata());
   return about;
 }
-
-// A step that was started. On a GPU its result is asked for when the next one has been started too.
-struct Running {
-  std::int64_t step;
-  double lr;
-  Pending pending;
-};
-
-// Seconds of training, without what stands between steps.
-class Stopwatch {
- public:
-  void start() { begin_ = std::chrono::steady_clock::now(); }
-  void stop() {
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-  double seconds() const { return seconds_; }
-
- private:
-  std::chrono::steady_clock::time_point begin_;
-  double seconds_ = 0;
-};
 
 class Run {
  public:
@@ -97,93 +74,42 @@ class Run {
     const ProgramOptions programs{.batch = o_.batch,
                                   .threads = static_cast<int>(o_.threads),
                                   .precision = precision(),
-                                  .predictions = data_->answers_in_batch() > 0,
+                                  .predictions = data_->answers() > 0,
                                   .accumulate = o_.learning.accumulate,
                                   .recompute = o_.recompute};
     const TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, memory);
     want_room(memory, model, optimizer, programs);
-    TrainingProgram training(model, optimizer, programs, seed);
-    EvaluationProgram evaluation(model, programs);
-    x_.resize(static_cast<std::size_t>(o_.batch * o_.model.context));
-    y_.resize(x_.size());
-
-    if (o_.profile > 0) return print_profile(training);
-    const std::string log = o_.out + "/metrics.jsonl";
-    if (resumed_) {
-      resumed_->restore(files(params, optimizer));
-      training.set_step(state_.step);
-      rows_ = cut_metrics(log, state_.step);
-    } else {
-      store_->clear();
-    }
-    MetricsWriter metrics(log, resumed_ ? OutputFile::Start::append : OutputFile::Start::empty);
-    const Schedule schedule = schedule_of(o_.learning, o_.steps);
+    std::optional<Progress> progress;
+    const Trainer::Hooks hooks{
+        .stop = [] { return stop_asked != 0; },
+        .step =
+            [&](MetricsRow& row) {
+              progress->update(row.step, row.train_loss, row.lr);
+              row.tokens_per_s = static_cast<float>(progress->tokens_per_s());
+            },
+        .validated = [&](const MetricsRow& row) { progress->validation(row.val_loss); },
+        .files = [&](const Trainer::State& state) { return files(params, state); }};
+    Trainer trainer(model, optimizer, *data_,
+                    {.steps = o_.steps,
+                     .schedule = schedule_of(o_.learning, o_.steps),
+                     .seed = seed,
+                     .program = programs,
+                     .validate_every = o_.eval_every,
+                     .validation_batches = o_.eval_batches,
+                     .save_every = o_.save_every,
+                     .trap_nan = o_.trap_nan},
+                    hooks, store_.get());
+    if (o_.profile > 0) return print_profile(trainer.training());
+    if (resumed_) trainer.resume(*resumed_, Trainer::State{state_.step, state_.best_step, state_.best_loss});
     const std::int64_t first = state_.step;
-    std::int64_t saved = first;
-    Prefetch batches(first, o_.steps - 1, static_cast<std::size_t>(step_rows() * o_.model.context),
-                     [&](std::int64_t n, TrainData::Tokens x, TrainData::Tokens y) {
-                       data_->training_batch(seed, n, x, y);
-                     });
-    TrainingProgram::Result result{};
-    Stopwatch stopwatch;
-    std::optional<Running> running;
-    std::int64_t skipped = 0;  // before this call
-    for (const Parameter& p : optimizer.state())
-      if (p.name() == "optimizer.skipped") skipped = static_cast<std::int64_t>(p.read().item<float>());
-    const auto save = [&] {
-      metrics.sync();  // a checkpoint never outruns its rows
-      store_->save(state_.step, state_.best_step, files(params, optimizer));
-      saved = state_.step;
-    };
-    {
-      Progress progress(stdout, first, o_.steps, step_rows() * o_.model.context);
-      // What a step leaves, once it is over.
-      const auto finish = [&] {
-        const auto [step, lr, pending] = *std::exchange(running, std::nullopt);
-        stopwatch.start();
-        result = training.result(pending);
-        stopwatch.stop();
-        if (o_.trap_nan && result.skipped > skipped) trap(training, step);
-        progress.update(step, result.loss, lr);
-        MetricsRow row{.step = step,
-                       .train_loss = result.loss,
-                       .lr = static_cast<float>(lr),
-                       .grad_norm = result.grad_norm,
-                       .tokens_per_s = static_cast<float>(progress.tokens_per_s())};
-        const bool last = step == o_.steps, validates = last || step % o_.eval_every == 0;
-        if (validates) {
-          const Validation v = validate(evaluation, last);
-          row.val_loss = static_cast<float>(v.loss), row.val_accuracy = static_cast<float>(v.accuracy);
-          progress.validation(row.val_loss);
-        }
-        rows_.push_back(row);
-        metrics.write(row);
-        state_.step = step;
-        const bool better = validates && row.val_loss < state_.best_loss;
-        if (better) state_.best_step = step, state_.best_loss = row.val_loss;
-        if (better || last || step % o_.save_every == 0) save();
-      };
-      for (std::int64_t step = first + 1; step <= o_.steps && !stop_asked; ++step) {
-        stopwatch.start();
-        const TokenBatch& batch = batches.next();
-        const double lr = schedule(step - 1);
-        const Pending started = training.start(batch.x, batch.y, lr);
-        stopwatch.stop();
-        if (running) finish();
-        running = {step, lr, started};
-        // Parameters are looked at after this step, or its result is there.
-        if (step == o_.steps || step % o_.eval_every == 0 || step % o_.save_every == 0 || o_.trap_nan ||
-            started.ready())
-          finish();
-      }
-      if (running) finish();
-    }
-    if (state_.step > saved) save();  // stopped
-    metrics.close();
-    if (rows_.empty()) return stop_asked ? 130 : 0;
-    save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()), rows_);
-    report(state_.step - first, stopwatch.seconds(), result);
+    progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
+    trainer.run();
+    progress.reset();
+    if (trainer.rows().empty()) return stop_asked ? 130 : 0;
+    save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()),
+                    trainer.rows());
+    report(trainer, first);
     if (stop_asked) return 130;
     print_sample(model);
     return 0;
@@ -205,11 +131,11 @@ class Run {
     data_ = open_data(o_.data, SavedData{state_.data_sum, resumed_->load(model_file).metadata, model});
   }
 
-  // What a checkpoint holds; the order is that of restoring, the last file has no parameters.
-  std::vector<CheckpointFile> files(const Params& params, const Optimizer& optimizer) const {
-    return {{model_file, params.all(), description(o_, data_->tokenizer(), state_.step)},
-            {"optimizer.safetensors", optimizer.state(), {}},
-            {run_file, {}, to_metadata(state_, args_)}};
+  // What a checkpoint holds beside the optimizer.
+  std::vector<CheckpointFile> files(const Params& params, const Trainer::State& state) const {
+    const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
+    return {{model_file, params.all(), description(o_, data_->tokenizer(), state.step)},
+            {run_file, {}, to_metadata(run, args_)}};
   }
 
   void print_table(const Params& params, const TrainingMemory& memory) const {
@@ -257,69 +183,33 @@ class Run {
                                  : std::string("not even --batch 1 fits")));
   }
 
-  // The step was skipped, so that everything is still what it was before it.
-  [[noreturn]] void trap(TrainingProgram& training, std::int64_t step) {
-    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
-    data_->training_batch(static_cast<std::uint64_t>(o_.seed), step - 1, x, y);
-    const std::string bad = training.first_bad_node(x, y, step - 1);
-    throw Error("[trap-nan] step " + std::to_string(step) + ": " +
-                (bad.empty() ? "every number is finite, but not the sum of their squares" : bad));
-  }
-
   // Steps on the first batch: where their time goes.
   int print_profile(TrainingProgram& training) {
-    x_.resize(static_cast<std::size_t>(step_rows() * o_.model.context)), y_.resize(x_.size());
-    data_->training_batch(static_cast<std::uint64_t>(o_.seed), 0, x_, y_);
+    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
+    data_->training(static_cast<std::uint64_t>(o_.seed), 0, x, y);
     const Profile p = profile(training.program(), static_cast<int>(o_.profile),
-                              [&] { return training.start(x_, y_, o_.learning.lr); });
+                              [&] { return training.start(x, y, o_.learning.lr); });
     std::printf("%s", profile_text(training.program(), p).c_str());
     return 0;
   }
 
-  struct Validation {
-    double loss = 0, accuracy = MetricsRow::none;
-  };
-
-  // The mean over fixed batches spread over what is held out, at the end over all of it (up to 400 batches).
-  Validation validate(EvaluationProgram& evaluation, bool whole) {
-    const std::int64_t all = std::min<std::int64_t>(data_->validation_batches(), 400);
-    const std::int64_t count = whole ? all : std::min(all, o_.eval_batches);
-    const std::int64_t answers = data_->answers_in_batch();
-    double total = 0;
-    std::int64_t right = 0;
-    Pending before;  // the batch that runs while the next one is prepared
-    std::vector<std::int32_t> y_before;
-    const auto finish = [&] {
-      total += evaluation.result(before);
-      if (answers > 0) right += data_->right_answers(y_before, evaluation.predictions(before));
-    };
-    for (std::int64_t k = 0; k < count; ++k) {
-      data_->validation_batch(k, count, x_, y_);
-      const Pending started = evaluation.start(x_, y_);
-      if (k > 0) finish();
-      before = started, y_before = y_;
-    }
-    finish();
-    Validation v{total / static_cast<double>(count)};
-    if (answers > 0) v.accuracy = static_cast<double>(right) / static_cast<double>(count * answers);
-    return v;
-  }
-
-  void report(std::int64_t steps, double seconds, const TrainingProgram::Result& result) const {
+  void report(const Trainer& trainer, std::int64_t first) const {
+    const std::int64_t at_step = trainer.state().step, steps = at_step - first;
+    const TrainingProgram::Result& result = trainer.last();
     double validation = MetricsRow::none;
-    for (const MetricsRow& row : rows_)
+    for (const MetricsRow& row : trainer.rows())
       if (!std::isnan(row.val_loss)) validation = row.val_loss;
     char line[160];
-    std::snprintf(
-        line, sizeof line, "%lld steps in %.1f s, %.2f ms each; train loss %.4f, validation loss %.4f",
-        static_cast<long long>(steps), seconds, steps > 0 ? 1e3 * seconds / static_cast<double>(steps) : 0,
-        rows_.back().train_loss, validation);
-    const std::string at = stop_asked ? " (step " + std::to_string(state_.step) + ": --resume goes on)" : "";
+    std::snprintf(line, sizeof line,
+                  "%lld steps in %.1f s, %.2f ms each; train loss %.4f, validation loss %.4f",
+                  static_cast<long long>(steps), trainer.seconds(),
+                  steps > 0 ? 1e3 * trainer.seconds() / static_cast<double>(steps) : 0,
+                  trainer.rows().back().train_loss, validation);
+    const std::string at = stop_asked ? " (step " + std::to_string(at_step) + ": --resume goes on)" : "";
     print_row(stop_asked ? "stopped" : "done", line + at);
-    if (const std::int64_t n =
-            data_->answers_in_batch() * std::min<std::int64_t>(data_->validation_batches(), 400);
-        n > 0 && !stop_asked) {
-      std::snprintf(line, sizeof line, "%.2f %% of ", 100 * static_cast<double>(rows_.back().val_accuracy));
+    if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !stop_asked) {
+      std::snprintf(line, sizeof line, "%.2f %% of ",
+                    100 * static_cast<double>(trainer.rows().back().val_accuracy));
       print_row("exact match", line + grouped(n) + " unseen answers");
     }
     if (result.skipped > 0)
@@ -345,8 +235,6 @@ class Run {
   std::optional<Checkpoint> resumed_;
   RunState state_;
   std::unique_ptr<TrainData> data_;
-  std::vector<std::int32_t> x_, y_;  // a batch: [batch, context]
-  std::vector<MetricsRow> rows_;
 };
 
 }  // namespace

@@ -32,9 +32,7 @@ class CorpusData final : public TrainData {
         identity_(std::move(identity)),
         tokenizer_(std::move(tokenizer)),
         owner_(std::move(owner)),
-        split_(split_text(tokens)),
-        train_(split_.train, o.step_rows, o.context, "the text to train on (nine tenths)"),
-        held_out_(split_.validation, o.batch, o.context, "the held-out text (the last tenth)") {}
+        batches_(tokens, o.step_rows, o.batch, o.context) {}
 
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   std::string identity() const override { return identity_; }
@@ -43,17 +41,18 @@ class CorpusData final : public TrainData {
     const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
     const std::string unit(tokenizer_->unit());
     const std::string of = unit == "character" ? " distinct" : " in the vocabulary";
-    return path_ + ": " + count(split_.train.size() + split_.validation.size()) + " " + unit + "s" +
+    const TextSplit& split = batches_.split();
+    return path_ + ": " + count(split.train.size() + split.validation.size()) + " " + unit + "s" +
            (unit == "byte" ? "" : ", " + std::to_string(tokenizer_->size()) + of) + "; " +
-           count(split_.train.size()) + " to train on, " + count(split_.validation.size()) + " held out";
+           count(split.train.size()) + " to train on, " + count(split.validation.size()) + " held out";
   }
 
-  void training_batch(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
-    train_.random(seed, static_cast<std::uint64_t>(step), x, y);
+  void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
+    batches_.training(seed, step, x, y);
   }
-  std::int64_t validation_batches() const override { return held_out_.evaluation_count(); }
-  void validation_batch(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
-    held_out_.evaluation(k, count, x, y);
+  std::int64_t validation_count() const override { return batches_.validation_count(); }
+  void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
+    batches_.validation(k, count, x, y);
   }
 
   // Starts as the text goes on after a line break, if it has one.
@@ -73,8 +72,7 @@ class CorpusData final : public TrainData {
   std::string path_, identity_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const void> owner_;
-  TextSplit split_;
-  BatchSampler train_, held_out_;
+  TextBatches batches_;
 };
 
 // Learned from what is trained on, so that nothing is known of what is held out but its characters.
@@ -124,14 +122,14 @@ class SumsData final : public TrainData {
            "a tenth of all sums held out";
   }
 
-  void training_batch(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
+  void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
     train_.random(seed, static_cast<std::uint64_t>(step), 0, x, y);
   }
-  std::int64_t validation_batches() const override { return (4000 + batch_ - 1) / batch_; }  // 4,000 sums
-  void validation_batch(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
+  std::int64_t validation_count() const override { return (4000 + batch_ - 1) / batch_; }  // 4,000 sums
+  void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
     sums_.evaluation(k, x, y);
   }
-  std::int64_t answers_in_batch() const override { return batch_; }
+  std::int64_t answers() const override { return batch_; }
   std::int64_t right_answers(std::span<const std::int32_t> y, const Array& predicted) const override {
     return sums_.right_answers(y,
                                {predicted.data<std::int64_t>(), static_cast<std::size_t>(predicted.numel())});

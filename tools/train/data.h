@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/array.h"
-#include "io/tokenizer.h"
+#include "io/batches.h"
 #include "tools/args.h"
 
 namespace tg {
@@ -25,29 +24,12 @@ void declare_data_options(Args& args, DataOptions& o);
 // What is wrong with options that are fine one by one; empty if nothing is.
 std::string contradiction(const Args& args, const DataOptions& o);
 
-// Batches are functions of their number alone, so that a run can go on anywhere.
-class TrainData {
+class TrainData : public Batches {
  public:
-  virtual ~TrainData() = default;
-
   virtual const Tokenizer& tokenizer() const = 0;
   virtual std::string identity() const = 0;  // equal for equal data: what a resumed run compares
   virtual std::string name() const = 0;      // for a person
   virtual std::string description() const = 0;
-
-  // tokens and targets i32, [step_rows, context] to train on and [batch, context] to validate
-  using Tokens = std::span<std::int32_t>;
-  virtual void training_batch(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const = 0;
-  virtual std::int64_t validation_batches() const = 0;  // that cover all that is held out
-  virtual void validation_batch(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const = 0;
-
-  // Questions with answers that are right or wrong: how many a validation batch has, 0 if there are none, and
-  // how many of them are answered by the likeliest tokens, i64 [batch, context].
-  virtual std::int64_t answers_in_batch() const { return 0; }
-  virtual std::int64_t right_answers(std::span<const std::int32_t> /* y */,
-                                     const Array& /* predicted */) const {
-    return 0;
-  }
 
   // Appends to `tokens` what the model says next: `count` tokens at a temperature.
   using Extend =
