@@ -140,4 +140,23 @@ TEST_F(CudaProgram, TakesNoMemoryBesideItsPlan) {
   EXPECT_EQ(gpu.available_bytes(), before);
 }
 
+// 17 GB a tensor: pointwise, a copy, a selection, a sum and a maximum count past 2³¹.
+TEST_F(CudaProgram, TakesMoreThanTwoToThe31Elements) {
+  const std::int64_t n = (std::int64_t{1} << 31) + 1000;
+  if (backend(Device::cuda()).available_bytes() < std::size_t{60} << 30)
+    GTEST_SKIP() << "less than 60 GiB free";
+  Graph g;
+  const Tensor x = arange(g, 0, static_cast<double>(n)), y = x * 3 - 7,
+               moved = contiguous(transpose(y.reshape({n / 8, 8}), 0, 1)),
+               chosen = index_select(y, 0, arange(g, static_cast<double>(n - 3), static_cast<double>(n)));
+  const auto got =
+      eval({slice(y, 0, n - 2, n) + 0, sum(y), max(y), chosen, slice(moved.reshape({n}), 0, n - 2, n) + 0},
+           {}, {.device = Device::cuda()});
+  EXPECT_EQ(got[0].at(1), static_cast<double>(3 * (n - 1) - 7));
+  EXPECT_EQ(got[1].data<std::int64_t>()[0], 3 * (n * (n - 1) / 2) - 7 * n);
+  EXPECT_EQ(got[2].at(0), static_cast<double>(3 * (n - 1) - 7));
+  EXPECT_EQ(got[3].at(2), static_cast<double>(3 * (n - 1) - 7));
+  EXPECT_EQ(got[4].at(0), static_cast<double>(3 * (n - 9) - 7));
+}
+
 }  // namespace

@@ -8,7 +8,10 @@
 
 namespace tg::cuda {
 
-struct Fault {
+// What a program's memory begins its results with: a Fault, and nothing else beside it.
+inline constexpr std::size_t status_bytes = 64;
+
+struct alignas(status_bytes) Fault {
   static constexpr int none = INT_MAX;
   static constexpr long long thrown = -1;  // as a position: a host function threw
   int step;                                // that met it, the lowest of all; `none` if there was no fault
@@ -48,7 +51,6 @@ struct Faults {
 #endif
 };
 
-// What a program's memory begins its results with: a Fault, and nothing else beside it.
-inline constexpr std::size_t status_bytes = 64;
+static_assert(sizeof(Fault) == status_bytes);
 
 }  // namespace tg::cuda

@@ -27,7 +27,7 @@ struct Gradients {
   static constexpr int groups = options == attn::any || D > 64 || !by_query ? 1 : 2,
                        passing = D > 64 || (D > 32 && groups == 2 && T == tf32x3) ? 16 : 32;
   // Given no number, ptxas spills registers to make room for one block more.
-  static constexpr int threads = 128, blocks = options == attn::none && D == 64 ? 0 : 2;
+  static constexpr int threads = 128, blocks = options == attn::none && D == 64 && T == tf32 ? 0 : 2;
   static constexpr int kept = threads / 32 * 16 * groups, queries = by_query ? kept : passing;
   static constexpr int kept_bytes = kept * D * 4, tile_bytes = passing * D * 4;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
