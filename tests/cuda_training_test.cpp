@@ -8,6 +8,8 @@
 #include "backends/cuda/cuda.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
+#include "nn/muon.h"
+#include "nn/sgd.h"
 #include "tests/small_gpt.h"
 #include "tilegrad.h"
 
@@ -93,6 +95,30 @@ TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
   copy(gpu.optimizer.state(), host.optimizer.state());
   EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
   expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
+}
+
+// SGD and Muon are made of ordinary ops; steps of two batches are two programs; blocks may run twice.
+TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
+  const auto losses = [](Device device, const auto& make, const ProgramOptions& options) {
+    Params params(1, f32, device);
+    const Model model(params, small_gpt());
+    const auto optimizer = make(params.all());
+    TrainingProgram training(model, optimizer, options);
+    std::vector<double> all;
+    for (int i = 0; i < 5; ++i) {
+      const SmallBatch b(i);
+      all.push_back(training.run(b.x, b.y, 1e-2).loss);
+    }
+    return all;
+  };
+  const auto check = [&](const auto& make, const ProgramOptions& options) {
+    expect_near(losses(Device::cuda(), make, options), losses(Device::cpu(), make, options), 2e-4);
+  };
+  const ProgramOptions whole{.batch = small_batch, .threads = 1};
+  check([](const auto& p) { return Sgd(p, {.nesterov = true}); }, whole);
+  check([](const auto& p) { return Muon(p); }, whole);
+  check([](const auto& p) { return AdamW(p); }, {.batch = small_batch / 2, .threads = 1, .accumulate = 2});
+  check([](const auto& p) { return AdamW(p); }, {.batch = small_batch, .threads = 1, .recompute = true});
 }
 
 TEST_F(CudaTraining, WritesTheCheckpointThatTheCpuWrites) {

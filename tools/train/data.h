@@ -15,7 +15,7 @@ namespace tg {
 
 struct DataOptions {
   std::string text, tokens, plain = "none", task = "none", tokenizer = "chars";
-  std::int64_t vocabulary = 1024, digits = 3;
+  std::int64_t vocabulary = 1024, digits = 2;
   // Of --batch, and as many times --accumulate, and --context.
   std::int64_t batch = 12, step_rows = 12, context = 64;
 };

@@ -1,0 +1,26 @@
+// Fuzz target of token files: header, tokenizer and ids. FormatError is the only way out, and what is
+// accepted ends where the file does.
+#include <algorithm>
+
+#include "core/error.h"
+#include "io/token_file.h"
+#include "tests/fuzz/target.h"
+
+void fuzz_one(std::string_view bytes) {
+  using namespace tg;
+  try {
+    const TokenHeader header = parse_token_header(bytes, "fuzz");
+    fuzz_expect(header.begin + header.count * static_cast<std::uint64_t>(header.bytes_each) == bytes.size(),
+                "ids end where the file does");
+    const auto tokenizer = load_tokenizer(header.metadata, "fuzz");
+    const TokenView view(bytes.data() + header.begin, static_cast<std::size_t>(header.count),
+                         header.bytes_each, tokenizer->size(), "fuzz");
+    std::vector<std::int32_t> ids(view.size());
+    view.copy(0, ids);
+    fuzz_expect(std::all_of(ids.begin(), ids.end(),
+                            [&](std::int32_t id) { return id >= 0 && id < tokenizer->size(); }),
+                "ids are below the vocabulary");
+    tokenizer->decode(ids);
+  } catch (const FormatError&) {
+  }
+}
