@@ -207,6 +207,10 @@ class Run {
                   trainer.rows().back().train_loss, validation);
     const std::string at = stop_asked ? " (step " + std::to_string(at_step) + ": --resume goes on)" : "";
     print_row(stop_asked ? "stopped" : "done", line + at);
+    if (trainer.state().best_step > 0) {
+      std::snprintf(line, sizeof line, "validation loss %.4f at step ", trainer.state().best_loss);
+      print_row("best", line + grouped(trainer.state().best_step));
+    }
     if (const std::int64_t n = data_->answers() * trainer.validation_batches(true); n > 0 && !stop_asked) {
       std::snprintf(line, sizeof line, "%.2f %% of ",
                     100 * static_cast<double>(trainer.rows().back().val_accuracy));

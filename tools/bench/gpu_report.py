@@ -15,9 +15,10 @@ GPT = "6x6x384x256x64"
 
 def bench(binary, *arguments):
     """The machine and the rows that `bench ARGUMENTS` measures."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run([binary, *arguments, "--backend", "cuda", "--json", file.name], check=True)
-        return json.load(file)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "rows.json")
+        subprocess.run([binary, *arguments, "--backend", "cuda", "--json", file], check=True)
+        return json.loads(file.read_text())
 
 
 def torch_rows(script):

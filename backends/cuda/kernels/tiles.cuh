@@ -164,7 +164,7 @@ __device__ __forceinline__ void mma(Sums<Parts>& c, int column, const Left& a, c
 template <class S, int Groups, int Parts, int C>
 __device__ __forceinline__ void multiply_rows(Sums<Parts> (&c)[Groups], SharedTile<C> a, int r0,
                                               SharedTile<C> b, int c0) {
-#pragma unroll 2
+#pragma unroll(C < 128 ? 4 : 2)
   for (int e = 0; e < C / 16; ++e) {
     Left l[Groups];
 #pragma unroll
