@@ -19,7 +19,9 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
   tasks_.reserve(steps.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& s = steps[i];
-    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order}, nullptr};
+    Task t{find_kernel(s.op->name),
+           {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order},
+           nullptr};
     bool epilogue = false;  // does the next step's work
     std::string why = "no CUDA kernel for op '" + s.op->name + "'";
     try {
