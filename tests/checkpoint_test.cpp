@@ -12,21 +12,13 @@
 #include "io/file.h"
 #include "io/metrics.h"
 #include "nn/training.h"
+#include "tests/files.h"
 
 namespace {
 
 using namespace tg;
 namespace fs = std::filesystem;
-
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "tg_checkpoint_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
+using tg::testing::TemporaryDirectory;
 
 ModelConfig small(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
@@ -212,7 +204,7 @@ TEST(Hash, OfPiecesIsThatOfTheWholeAndTheOneXxh128sumPrints) {
   EXPECT_EQ(xxh3_128({}), "99aa06d3014798d86001c324468d497f");
 }
 
-class Store : public testing::Test {
+class Store : public ::testing::Test {
  protected:
   std::vector<std::string> names(const std::string& run) const {
     std::vector<std::string> all;

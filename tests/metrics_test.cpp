@@ -15,21 +15,12 @@
 #include "core/error.h"
 #include "io/json.h"
 #include "io/progress.h"
+#include "tests/files.h"
 
 namespace tg {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "tg_metrics_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
+using testing::TemporaryDirectory;
 
 TEST(Metrics, ARowIsOneJsonObjectWithNullForWhatIsNotANumber) {
   const MetricsRow row{

@@ -18,21 +18,13 @@
 #include "core/error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "tests/files.h"
 
 namespace tg {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "tg_safetensors_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
+using testing::TemporaryDirectory;
 
 template <class T>
 TensorView view(const std::vector<T>& v, std::vector<std::int64_t> shape) {

@@ -10,34 +10,14 @@
 #include <set>
 
 #include "core/error.h"
+#include "tests/files.h"
 
 namespace tg {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "tg_text_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  std::string file(const char* name, std::string_view content) const {
-    std::ofstream(path / name, std::ios::binary) << content;
-    return (path / name).string();
-  }
-};
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
+using testing::error_of;
+using testing::TemporaryDirectory;
 
 std::string load_error(const std::string& path) {
   return error_of([&] { load_text(path); });

@@ -11,31 +11,14 @@
 #include "core/error.h"
 #include "io/bpe.h"
 #include "io/text.h"
+#include "tests/files.h"
 
 namespace tg {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "tg_tokens_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
+using testing::error_of;
+using testing::TemporaryDirectory;
 
 void put(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;

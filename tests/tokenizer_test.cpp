@@ -10,19 +10,12 @@
 #include "core/error.h"
 #include "io/bpe.h"
 #include "io/text.h"
+#include "tests/files.h"
 
 namespace tg {
 namespace {
 
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
+using testing::error_of;
 
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
