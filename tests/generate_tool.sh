@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # What tools/generate writes, and how it refuses: generate_tool.sh PATH/TO/generate PATH/TO/train
-set -u
+. "$(dirname "$0")/tool.sh"
 generate=$1 train=$2
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-fail() { echo "FAILED: $*"; failed=1; }
 
 text=$dir/text.txt
 for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
@@ -42,13 +38,9 @@ first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/nu
 
 # Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
-  local code=$1 word=$2 got
+  local code=$1 word=$2
   shift 2
-  "$generate" "$@" >"$dir/out" 2>"$dir/err" </dev/null
-  got=$?
-  [ $got = "$code" ] || fail "exit code $got, wanted $code: generate $*"
-  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for generate $*: $(cat "$dir/err")"
-  grep -q -- "$word" "$dir/err" || fail "no '$word' for generate $*: $(cat "$dir/err")"
+  refuses_command "$code" "$word" "$generate" "$@"
   [ -s "$dir/out" ] && fail "text in spite of an error: generate $*"
 }
 refuses 2 --checkpoint

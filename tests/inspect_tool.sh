@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # What tools/inspect shows: inspect_tool.sh PATH/TO/inspect PATH/TO/train
-set -u
+. "$(dirname "$0")/tool.sh"
 inspect=$1 train=$2
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-fail() { echo "FAILED: $*"; failed=1; }
 
 # No attention layer copies anything, in any program; the lists show the steps that were counted.
 for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 16'; do
@@ -28,13 +24,9 @@ for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 
 "$inspect" --dtype f16 --batch 3 >/dev/null || fail "f16"
 
 refuses() {  # CODE WORD ARGUMENTS...
-  local code=$1 word=$2 got
+  local code=$1 word=$2
   shift 2
-  "$inspect" "$@" >/dev/null 2>"$dir/err"
-  got=$?
-  [ $got = "$code" ] || fail "exit code $got, wanted $code: inspect $*"
-  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for inspect $*: $(cat "$dir/err")"
-  grep -q -- "$word" "$dir/err" || fail "no '$word' for inspect $*: $(cat "$dir/err")"
+  refuses_command "$code" "$word" "$inspect" "$@"
 }
 refuses 2 --latent --latent 8
 refuses 2 --program --program sleep

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # Files of tokens: the tool that makes them, and training on them. tokens_tool.sh PATH/TO/tokens PATH/TO/train
-set -u
+. "$(dirname "$0")/tool.sh"
 tokens=$1 train=$2
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-fail() { echo "FAILED: $*"; failed=1; }
 
 text=$dir/text.txt
 for i in $(seq 60); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
@@ -42,32 +38,23 @@ tail -c 400 "$dir/moved.tokens" >"$dir/plain.bin"
 tail -n 1 "$dir/out" | grep -qE '^([0-9]+ ){20}$' || fail "the sample of plain ids is: $(tail -n 1 "$dir/out")"
 "$train" --resume --out "$dir/plain" --steps 12 >/dev/null || fail "resuming on plain ids"
 
-refuses() {  # CODE WORD COMMAND...
-  local code=$1 word=$2 got
-  shift 2
-  "$@" >"$dir/out" 2>"$dir/err" </dev/null
-  got=$?
-  [ $got = "$code" ] || fail "exit code $got, wanted $code: $*"
-  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for $*: $(cat "$dir/err")"
-  grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
-}
 : >"$dir/empty"
-refuses 2 --out "$tokens" --text "$text"
-refuses 2 --like "$tokens" --text "$text" --out "$dir/x" --like "$dir/like.tokens" --vocabulary 300
-refuses 2 --vocabulary "$tokens" --text "$text" --out "$dir/x" --tokenizer bytes --vocabulary 300
-refuses 1 empty "$tokens" --text "$dir/empty" --out "$dir/x"
-refuses 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --like "$text"
-refuses 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
+refuses_command 2 --out "$tokens" --text "$text"
+refuses_command 2 --like "$tokens" --text "$text" --out "$dir/x" --like "$dir/like.tokens" --vocabulary 300
+refuses_command 2 --vocabulary "$tokens" --text "$text" --out "$dir/x" --tokenizer bytes --vocabulary 300
+refuses_command 1 empty "$tokens" --text "$dir/empty" --out "$dir/x"
+refuses_command 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --like "$text"
+refuses_command 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
 [ -z "$(find "$dir" -name 'x*')" ] || fail "a refused call leaves $(find "$dir" -name 'x*')"
-refuses 2 'one of them' "$train" --tokens "$dir/like.tokens" --text "$text"
-refuses 2 --tokenizer "$train" --tokens "$dir/like.tokens" --tokenizer bytes
-refuses 2 --plain "$train" --text "$text" --plain u16
-refuses 2 --vocabulary "$train" --tokens "$dir/plain.bin" --plain u16
-refuses 1 'not a token file' "$train" --tokens "$text" --out "$dir/y"
-refuses 1 'wanted below the vocabulary of 100' "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 100 "${small[@]}" --out "$dir/y"
-refuses 1 'not what the run learns' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
+refuses_command 2 'one of them' "$train" --tokens "$dir/like.tokens" --text "$text"
+refuses_command 2 --tokenizer "$train" --tokens "$dir/like.tokens" --tokenizer bytes
+refuses_command 2 --plain "$train" --text "$text" --plain u16
+refuses_command 2 --vocabulary "$train" --tokens "$dir/plain.bin" --plain u16
+refuses_command 1 'not a token file' "$train" --tokens "$text" --out "$dir/y"
+refuses_command 1 'wanted below the vocabulary of 100' "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 100 "${small[@]}" --out "$dir/y"
+refuses_command 1 'not what the run learns' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
 head -c 300 "$dir/moved.tokens" >"$dir/cut.tokens"
-refuses 1 'cut off\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"
+refuses_command 1 'cut off\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"
 
 "$tokens" --help | grep -q '^examples:' || fail "--help has no examples"
 [ $failed = 0 ] && echo "tokens: all as it must be"

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # What tools/train writes, and how it refuses: train_tool.sh PATH/TO/train
-set -u
+. "$(dirname "$0")/tool.sh"
 train=$1
-dir=$(mktemp -d) || exit 1
-trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-failed=0
-fail() { echo "FAILED: $*"; failed=1; }
 
 text=$dir/text.txt
 for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
@@ -115,13 +111,9 @@ done
 
 # Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
-  local code=$1 word=$2 got
+  local code=$1 word=$2
   shift 2
-  "$train" "$@" >"$dir/out" 2>"$dir/err" </dev/null
-  got=$?
-  [ $got = "$code" ] || fail "exit code $got, wanted $code: train $*"
-  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for train $*: $(cat "$dir/err")"
-  grep -q -- "$word" "$dir/err" || fail "no '$word' for train $*: $(cat "$dir/err")"
+  refuses_command "$code" "$word" "$train" "$@"
 }
 : >"$dir/empty"
 printf 'ab\377cd' >"$dir/latin"
