@@ -9,6 +9,7 @@
 #include "io/tokenizer.h"
 #include "nn/generate.h"
 #include "tools/args.h"
+#include "tools/run_tool.h"
 
 namespace {
 
@@ -118,19 +119,10 @@ int main(int argc, char** argv) {
   Args args("generate", "Writes text with a model that train has trained, as it comes.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
-  try {
-    try {
-      o.device = Device::parse(o.backend);
-    } catch (const DeviceError& e) {
-      return args.fail(std::string("--backend: ") + e.what());
-    }
-    backend(o.device);  // throws if it is not there
+  return run_tool("generate", [&]() -> int {
+    if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
+      return args.fail(mistake);
     generate(o);
     return 0;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "generate: out of memory\n");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "generate: %s\n", e.what());
-  }
-  return 1;
+  });
 }

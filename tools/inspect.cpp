@@ -10,6 +10,7 @@
 #include "nn/training.h"
 #include "ops/ops.h"
 #include "tools/model_options.h"
+#include "tools/run_tool.h"
 
 namespace {
 
@@ -133,20 +134,11 @@ int main(int argc, char** argv) {
   Args args("inspect", "Shows what a model compiles to: steps by op, copies, memory.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
-  try {
+  return run_tool("inspect", [&]() -> int {
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
-    try {
-      o.device = Device::parse(o.backend);
-    } catch (const DeviceError& e) {
-      return args.fail(std::string("--backend: ") + e.what());
-    }
-    backend(o.device);  // throws if it is not there
+    if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
+      return args.fail(mistake);
     inspect(o);
     return 0;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "inspect: out of memory\n");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "inspect: %s\n", e.what());
-  }
-  return 1;
+  });
 }

@@ -8,6 +8,7 @@
 #include "io/text.h"
 #include "io/token_file.h"
 #include "tools/args.h"
+#include "tools/run_tool.h"
 #include "tools/train_report.h"
 
 namespace {
@@ -79,13 +80,8 @@ int main(int argc, char** argv) {
   if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
     return args.fail("--like has a tokenizer of its own: wanted no --tokenizer and no --vocabulary");
   if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
-  try {
+  return run_tool("tokens", [&]() -> int {
     run(text, out, like, kind, vocabulary);
     return 0;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "tokens: out of memory\n");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "tokens: %s\n", e.what());
-  }
-  return 1;
+  });
 }

@@ -14,6 +14,7 @@
 #include "nn/generate.h"
 #include "nn/largest_batch.h"
 #include "nn/profile.h"
+#include "tools/run_tool.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
@@ -248,7 +249,7 @@ int main(int argc, char** argv) {
   Args args("train", "Trains a GPT on a text, or on a task made of nothing, and shows what it learned.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
-  try {
+  return run_tool("train", [&]() -> int {
     std::unique_ptr<CheckpointStore> store;
     if (o.resume) {
       if (o.overwrite)
@@ -269,18 +270,9 @@ int main(int argc, char** argv) {
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
-    try {
-      o.device = Device::parse(o.backend);
-    } catch (const DeviceError& e) {
-      return args.fail(std::string("--backend: ") + e.what());
-    }
-    backend(o.device);  // throws if it is not there
+    if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
+      return args.fail(mistake);
     catch_signals();
     return Run(o, args, std::move(store)).go();
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "train: out of memory\n");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "train: %s\n", e.what());
-  }
-  return 1;
+  });
 }

@@ -1,0 +1,39 @@
+// What the tools' main functions have in common.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "core/backend.h"
+#include "core/error.h"
+
+namespace tg {
+
+// Makes `device` the one that --backend names and returns what is wrong with the name, "" if nothing is.
+// Throws DeviceError if there is no such device here.
+inline std::string take_device(const std::string& name, Device& device) {
+  try {
+    device = Device::parse(name);
+  } catch (const DeviceError& e) {
+    return std::string("--backend: ") + e.what();
+  }
+  backend(device);
+  return "";
+}
+
+// The exit code that f returns; 1 and one line on stderr for what it throws.
+template <class F>
+int run_tool(const char* tool, F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "%s: out of memory\n", tool);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: %s\n", tool, e.what());
+  }
+  return 1;
+}
+
+}  // namespace tg
