@@ -39,9 +39,7 @@ struct Ahead {
 
   template <class T>
   __device__ __forceinline__ static Ahead load(const CrossEntropy& a, const T& team, i64 r) {
-    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
-    const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
-    return {typename Row::Loaded(team, n, in, steps), given_class(a, r)};
+    return {load_row<S, Row>(team, a.x, r, a.rows, a.n), given_class(a, r)};
   }
 };
 

@@ -22,11 +22,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   const Team<!Row::held> team(a.across);
   const NormValues<C, Row> weight(a.weight, team, a.n, pack_of<S>), bias(a.bias, team, a.n, pack_of<S>);
   const i64 per_block = team.across ? 32 : blockDim.y;
-  const auto load = [&](i64 r) {
-    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
-    const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
-    return typename Row::Loaded(team, n, in, steps);
-  };
+  const auto load = [&](i64 r) { return load_row<S, Row>(team, a.x, r, a.rows, a.n); };
   const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
   const i64 all = gridDim.x * per_block;
   auto next = load(blockIdx.x * per_block + team.index);

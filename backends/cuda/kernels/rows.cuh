@@ -309,4 +309,14 @@ class ReadRow {
   i64 step_[N];
 };
 
+// Row r of `count` rows of n elements, asked for; nothing of a row beyond the last.
+template <class S, class Row, class T>
+__device__ __forceinline__ typename Row::Loaded load_row(const T& team, const Rows& x, i64 r, i64 count,
+                                                         i64 n) {
+  if (r >= count) n = 0;
+  const S* const in[1] = {n > 0 ? x.at<S>(r) : nullptr};
+  const i64 steps[1] = {x.step};
+  return typename Row::Loaded(team, n, in, steps);
+}
+
 }  // namespace tg::cuda

@@ -20,11 +20,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   using C = compute_t<S>;
   const Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
-  const auto load = [&](i64 r) {
-    const i64 n = r < a.rows ? a.n : 0, steps[1] = {a.x.step};
-    const S* const in[1] = {n > 0 ? a.x.at<S>(r) : nullptr};
-    return typename Row::Loaded(team, n, in, steps);
-  };
+  const auto load = [&](i64 r) { return load_row<S, Row>(team, a.x, r, a.rows, a.n); };
   auto next = load(blockIdx.x * per_block + team.index);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
     const i64 r = first + team.index;
