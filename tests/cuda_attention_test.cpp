@@ -40,6 +40,8 @@ struct Extras {
   bool sink = false, z_lse = true, projected = false;  // projected: [B, L, H, d] in memory
   std::vector<std::int32_t> cu_q = {}, cu_k = {};
   std::vector<std::int64_t> lengths = {};
+  double q = 2, k = 1, v = 1, z_o = 1;  // how large numbers are
+  double beyond = 0;                    // what keys and values beyond lengths hold, if not 0
 };
 
 Vector doubles(const Array& a) {
@@ -79,12 +81,21 @@ struct Problem {
       return input(name, random_array(shape, seed, rounded, factor).to(dtype));
     };
     const auto operand = [&](const char* name, std::int64_t heads, std::int64_t rows, std::int64_t size,
-                             std::uint64_t seed, double factor = 1) {
+                             std::uint64_t seed, double factor) {
       if (!more.projected) return floats(name, {n.B, heads, rows, size}, seed, factor);
       return floats(name, {n.B, rows, heads, size}, seed, factor).transpose(1, 2);
     };
-    const Tensor q = operand("q", n.H, n.L, n.d, 1, 2), k = operand("k", n.Hk, n.T, n.d, 2),
-                 v = operand("v", n.Hk, n.T, n.dv, 3);
+    const auto keys = [&](const char* name, std::int64_t size, std::uint64_t seed, double factor) {
+      if (more.beyond == 0) return operand(name, n.Hk, n.T, size, seed, factor);
+      Array a = random_array({n.B, n.Hk, n.T, size}, seed, rounded, factor).to(dtype);
+      const std::int64_t each = n.Hk * n.T * size;
+      for (std::int64_t e = 0; e < a.numel(); ++e)
+        if (e % (n.T * size) / size >= more.lengths[static_cast<std::size_t>(e / each)])
+          a.set(e, more.beyond);
+      return input(name, a);
+    };
+    const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
+                 v = keys("v", n.dv, 3, more.v);
     AttentionOptions o = options;
     if (!more.bias.empty()) {
       Array bias = random_array(more.bias, 4, rounded).to(dtype);
@@ -101,7 +112,7 @@ struct Problem {
     AttentionAttrs a;
     for (const Node& node : g.nodes())
       if (node.op == &flash_attn_op) a = node.attrs.as<AttentionAttrs>();
-    std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6)};
+    std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6, more.z_o)};
     a.backward = true;
     a.has_z_lse = more.z_lse;
     if (a.has_z_lse)
@@ -331,6 +342,41 @@ TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
     expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
   }
+}
+
+// f32 is multiplied as f16 times powers of two: numbers may be of any size, and what no query meets anything.
+TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
+  const Sizes n{2, 4, 2, 70, 90, 32, 24};
+  const std::vector<std::int64_t> lengths{60, 33};
+  const std::vector<std::pair<const char*, Extras>> all = {
+      {"small and large", {.q = 1e-15, .k = 1e15, .v = 1e-12, .z_o = 1e12}},
+      {"large values", {.v = 1e18, .z_o = 1e-18}},
+      {"small scores", {.q = 1e-30, .k = 1e-5, .v = 1e-25, .z_o = 1e-5}},
+      {"only the gradient of ξ", {.z_o = 0}},
+      {"the gradient of ξ and small ones", {.v = 1e-6, .z_o = 1e-6}},
+      {"values of zero", {.v = 0}},
+      {"large keys beyond", {.lengths = lengths, .beyond = 1e30}},
+      {"infinite keys beyond", {.lengths = lengths, .beyond = INFINITY}},
+      {"no keys beyond", {.lengths = lengths, .beyond = NAN}}};
+  for (const auto& [name, more] : all)
+    for (const bool tf32 : {false, true}) {
+      SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32"));
+      const Problem p{n, {.dropout = 0.2}, more};
+      const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
+      const auto want = p.run(rounded, f64, {}),
+                 got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
+      for (std::size_t i = 0; i < want.values.size(); ++i) {
+        const Vector w = doubles(want.values[i]), g = doubles(got.values[i]);
+        double size = 0, apart = 0;
+        for (std::size_t e = 0; e < w.size(); ++e) {
+          if (g[e] == w[e]) continue;
+          size = std::max(size, std::abs(w[e]));
+          const double d = std::abs(g[e] - w[e]);
+          if (!(d <= apart)) apart = std::isnan(d) ? INFINITY : d;
+        }
+        EXPECT_LE(apart, (tf32 ? 2e-3 : 2e-6) * size) << want.names[i];
+      }
+    }
 }
 
 TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {

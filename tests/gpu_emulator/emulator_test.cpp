@@ -82,32 +82,6 @@ TEST(Emulator, TensorCoresMultiply) {
     }
 }
 
-// c = a·b for a [16, 8] and b [8, 8] rounded to TF32.
-__global__ void multiply_tf32(const float* a, const float* b, float* c) {
-  const int g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
-  const auto at = [](float x) { return ptx::cvt_tf32(x); };
-  const std::uint32_t left[4] = {at(a[g * 8 + t]), at(a[(g + 8) * 8 + t]), at(a[g * 8 + t + 4]),
-                                 at(a[(g + 8) * 8 + t + 4])};
-  float sum[4] = {};
-  ptx::mma_m16n8k8_tf32(sum, left, at(b[t * 8 + g]), at(b[(t + 4) * 8 + g]));
-  for (int e = 0; e < 4; ++e) c[(g + e / 2 * 8) * 8 + t * 2 + e % 2] = sum[e];
-}
-
-TEST(Emulator, Tf32KeepsTenBits) {
-  float a[128], b[64], c[128];
-  for (int n = 0; n < 128; ++n) a[n] = static_cast<float>(n % 11);
-  for (int n = 0; n < 64; ++n) b[n] = static_cast<float>(n % 5);
-  a[0] = 1 + 0x1p-11f, a[1] = 0, b[0] = 1;  // a tie goes up
-  EXPECT_EQ(run(multiply_tf32, 32, a, b, c), "");
-  a[0] = 1 + 0x1p-10f;
-  for (int i = 0; i < 16; ++i)
-    for (int j = 0; j < 8; ++j) {
-      float sum = 0;
-      for (int k = 0; k < 8; ++k) sum += a[i * 8 + k] * b[k * 8 + j];
-      EXPECT_EQ(c[i * 8 + j], sum) << i << ", " << j;
-    }
-}
-
 __global__ void copy_in_groups(const float4* from, float4* to, bool waits) {
   TG_DYNAMIC_SHARED(memory, 256);
   auto* x = reinterpret_cast<float4*>(memory);

@@ -1,6 +1,6 @@
 // flash_attn and flash_attn_backward: from operands and attributes to kernels, what the backward starts from,
 // and checks of sequences and lengths.
-#include "backends/cuda/kernels/attention.cuh"
+#include "backends/cuda/kernels/attention_halves.cuh"
 
 namespace tg::cuda {
 
@@ -60,8 +60,8 @@ __device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, 
   return sum;
 }
 
-// u = (O ⊛ z_O).sum − z_ξ, a row [dv] by some lanes, V elements at a time; the first warp of head 0 also
-// notes the keys of its tile, and sums for z_Q begin with zeros.
+// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as Halves want it, a row [dv] by some lanes, V elements at a
+// time; the first warp of head 0 also notes the keys of its tile, and sums for z_Q begin with zeros.
 template <class S, int V>
 __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention x, const Work work) {
   using C = compute_t<S>;
@@ -86,7 +86,12 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
     static_cast<C*>(work.u)[row] = sum;
     if constexpr (sizeof(S) <= 4) {
       const float lse = static_cast<const float*>(x.lse)[row];
-      work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), sum};
+      float u = sum;
+      if (x.powers) {
+        const Powers& p = x.powers[b * x.Hk + h / (x.H / x.Hk)];
+        u *= static_cast<float>(1 - x.dropout) * attn::power_of_two(p.z_o + p.v);
+      }
+      work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), u};
     }
   }
   if (h == 0 && warp == 0) {
@@ -124,14 +129,25 @@ void launch_prepare(const Stream& s, const Attention& x, const Work& work) {
   });
 }
 
+bool in_halves(const Attention& x) {
+  return x.type == DType::f32 && fits_mma(x);
+}
+
+void launch_halves_forward(const Stream& s, const Attention& x) {
+  const Halves halves(x, false, s.workspace);
+  launch_halves(s, x, halves);
+  const Attention y = halves.in_place_of(x);
+  x.tf32 ? launch_tf32_forward(s, y) : launch_f32_forward(s, y);
+}
+
 void launch_forward(const Stream& s, const Call& call) {
   const Attention x = attention_of(call);
   launch_checks(s, x);
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   if (!fits_mma(x))
     launch_plain_forward(s, x);
-  else if (x.type == DType::f32)
-    x.tf32 ? launch_tf32_forward(s, x) : launch_tf32x3_forward(s, x);
+  else if (in_halves(x))
+    launch_halves_forward(s, x);
   else if (!is_wide(x))
     launch_mma_forward(s, x);
   else
@@ -149,14 +165,21 @@ Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
 }
 
 void launch_backward(const Stream& s, const Call& call) {
-  const Attention x = attention_of(call);
+  Attention x = attention_of(call);
   const Work work = work_of(x, s.gpu, s.workspace);
   launch_checks(s, x);
+  if (in_halves(x)) {
+    const Halves halves(x, true, s.workspace + work.bytes);
+    launch_halves(s, x, halves);
+    x.powers = halves.powers;
+    launch_prepare(s, x, work);
+    const Attention y = halves.in_place_of(x);
+    x.tf32 ? launch_tf32_backward(s, y, work) : launch_f32_backward(s, y, work);
+    return launch_bias_and_sink(s, x, work);
+  }
   launch_prepare(s, x, work);
   if (!fits_tensor_cores(x, s.gpu))
     launch_plain_backward(s, x, work);
-  else if (x.type == DType::f32)
-    x.tf32 ? launch_tf32_backward(s, x, work) : launch_tf32x3_backward(s, x, work);
   else if (work.z_q)
     launch_one_pass(s, x, work);
   else if (is_wide(x))
@@ -166,8 +189,14 @@ void launch_backward(const Stream& s, const Call& call) {
   launch_bias_and_sink(s, x, work);
 }
 
+std::size_t forward_workspace(const Call& call) {
+  const Attention x = attention_of(call);
+  return in_halves(x) ? Halves(x, false, nullptr).bytes : 0;
+}
+
 std::size_t backward_workspace(const Call& call) {
-  return work_of(attention_of(call), call.gpu, nullptr).bytes;
+  const Attention x = attention_of(call);
+  return work_of(x, call.gpu, nullptr).bytes + (in_halves(x) ? Halves(x, true, nullptr).bytes : 0);
 }
 
 }  // namespace
@@ -225,7 +254,7 @@ Attention attention_of(const Call& call) {
   return n;
 }
 
-const Kernel flash_attn_kernel{&launch_forward};
+const Kernel flash_attn_kernel{&launch_forward, &forward_workspace};
 const Kernel flash_attn_backward_kernel{&launch_backward, &backward_workspace};
 
 }  // namespace tg::cuda

@@ -13,6 +13,8 @@ namespace tg::cuda {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
+struct Powers;  // attention_halves.cuh
+
 struct Attention {
   // [B, heads, rows, size] with a contiguous last axis; strides in elements.
   struct Operand {
@@ -30,7 +32,8 @@ struct Attention {
   };
 
   DType type = DType::f32;
-  bool tf32 = false;  // f32 may be rounded to TF32 before products
+  bool tf32 = false;               // f32 may be rounded to TF32 before products
+  const Powers* powers = nullptr;  // [B, Hk], of operands that are Halves
   int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;
   Operand q, k, v, o, z_o, z_q, z_k, z_v;
   void* lse = nullptr;  // ξ [B, H, L], contiguous, of the compute type
@@ -118,11 +121,11 @@ void launch_wide_forward(const Stream& s, const Attention& x);
 bool fits_wide_backward(const Attention& x, const Gpu& gpu);
 void launch_wide_key_gradients(const Stream& s, const Attention& x, const Work& work);
 void launch_wide_query_gradients(const Stream& s, const Attention& x, const Work& work);
-// f32 rounded to TF32, in attention_tf32_*.cu, or not, in attention_tf32x3_*.cu.
+// f32 whose operands are Halves, of one term or two.
 void launch_tf32_forward(const Stream& s, const Attention& x);
 void launch_tf32_backward(const Stream& s, const Attention& x, const Work& work);
-void launch_tf32x3_forward(const Stream& s, const Attention& x);
-void launch_tf32x3_backward(const Stream& s, const Attention& x, const Work& work);
+void launch_f32_forward(const Stream& s, const Attention& x);
+void launch_f32_backward(const Stream& s, const Attention& x, const Work& work);
 
 #if defined(__CUDACC__)
 

@@ -95,15 +95,6 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// k = 8, operands as cvt_tf32 rounds them: a (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b (t, g), (t +
-// 4, g).
-__device__ __forceinline__ void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // ---- conversions ----
 
@@ -118,10 +109,11 @@ __device__ __forceinline__ u32 cvt_f16x2(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-// To TF32, which keeps 10 bits of the mantissa: to nearest, ties away from zero.
-__device__ __forceinline__ u32 cvt_tf32(float x) {
-  u32 r;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+__device__ __forceinline__ float2 unpack_f16x2(u32 x) {
+  float2 r;
+  asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+      : "=f"(r.x), "=f"(r.y)
+      : "r"(x));
   return r;
 }
 

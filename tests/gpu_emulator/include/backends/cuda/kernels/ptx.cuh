@@ -85,11 +85,7 @@ inline float number(u32 bits, __nv_bfloat16) {
 inline float number(u32 bits, __half) {
   return static_cast<float>(std::bit_cast<_Float16>(static_cast<std::uint16_t>(bits)));
 }
-struct Tf32 {};
-inline float number(u32 bits, Tf32) {
-  return __uint_as_float(bits & 0xffffe000u);  // the tensor cores do not look at the other bits
-}
-// c [16, 8] += a [16, K]·b [K, 8]; a lane's words of a and b hold two neighbours along K, or one of TF32. The
+// c [16, 8] += a [16, K]·b [K, 8]; a lane's words of a and b hold two neighbours along K. The
 // tensor cores' own order and rounding of sums is not known: here they are rounded once.
 template <class S, int K>
 void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -122,9 +118,6 @@ inline void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
 inline void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   multiply<__half, 16>(c, a, b0, b1);
 }
-inline void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  multiply<Tf32, 8>(c, a, b0, b1);
-}
 
 // ---- conversions ----
 
@@ -138,9 +131,8 @@ inline u32 cvt_bf16x2(float low, float high) {
 inline u32 cvt_f16x2(float low, float high) {
   return two<__half>(low, high);
 }
-inline u32 cvt_tf32(float x) {
-  const u32 u = __float_as_uint(x);
-  return (u & 0x7f800000u) == 0x7f800000u ? u : (u + 0x1000u) & 0xffffe000u;
+inline float2 unpack_f16x2(u32 x) {
+  return {number(x, __half()), number(x >> 16, __half())};
 }
 
 inline float ex2(float x) {

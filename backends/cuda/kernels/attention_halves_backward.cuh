@@ -4,10 +4,12 @@
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (D ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //
-// again, in registers, with kept rows and passing columns: the left operand of the next product as it is.
+// again, in registers, with kept rows and passing columns: the left operand of the next product as it is. All
+// are held times powers of two (attention_halves.cuh), and the factor of what dropout keeps is left to the
+// end.
 #pragma once
 
-#include "backends/cuda/kernels/attention_tf32.cuh"
+#include "backends/cuda/kernels/attention_halves.cuh"
 
 namespace tg::cuda {
 
@@ -25,11 +27,11 @@ template <int T, Pass pass, int D, attn::Options options>
 struct Gradients {
   static constexpr bool by_query = pass == for_queries;
   static constexpr int groups = options == attn::any || D > 64 || !by_query ? 1 : 2,
-                       passing = D > 64 || (D > 32 && groups == 2 && T == tf32x3) ? 16 : 32;
+                       passing = D > 64 || (D > 32 && groups == 2 && T == 2) ? 16 : 32;
   // Given no number, ptxas spills registers to make room for one block more.
-  static constexpr int threads = 128, blocks = options == attn::none && D == 64 && T == tf32 ? 0 : 2;
+  static constexpr int threads = 128, blocks = options == attn::none && D == 64 && T == 1 ? 0 : 2;
   static constexpr int kept = threads / 32 * 16 * groups, queries = by_query ? kept : passing;
-  static constexpr int kept_bytes = kept * D * 4, tile_bytes = passing * D * 4;
+  static constexpr int kept_bytes = kept * D * T * 2, tile_bytes = passing * D * T * 2;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
                        passing_b = passing_a + 2 * tile_bytes, stats = passing_b + 2 * tile_bytes,
                        ranges = stats + (by_query ? 1 : 2) * queries * int(sizeof(float2)),
@@ -50,12 +52,12 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
                 queries = At::queries;
   auto& ranges = *reinterpret_cast<attn::Keys<queries>*>(memory + At::ranges);
   const u32 base = shared_address(memory);
-  const SharedTile<2 * D> kept_a{base + At::kept_a}, kept_b{base + At::kept_b};
+  const SharedTile<T * D> kept_a{base + At::kept_a}, kept_b{base + At::kept_b};
   const auto passing_a = [&](int n) {
-    return SharedTile<2 * D>{base + At::passing_a + n % 2 * At::tile_bytes};
+    return SharedTile<T * D>{base + At::passing_a + n % 2 * At::tile_bytes};
   };
   const auto passing_b = [&](int n) {
-    return SharedTile<2 * D>{base + At::passing_b + n % 2 * At::tile_bytes};
+    return SharedTile<T * D>{base + At::passing_b + n % 2 * At::tile_bytes};
   };
   const auto stats = [&](int n) {  // {ξ, u} of each query
     return reinterpret_cast<float2*>(memory + At::stats) + (by_query ? 0 : n % 2 * queries);
@@ -92,11 +94,11 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
     first = passing_rows.from / passing, last = (passing_rows.to + passing - 1) / passing;
   }
 
-  const auto load = [&](auto n_rows, SharedTile<2 * D> tile_a, SharedTile<2 * D> tile_b, bool keys, int h,
+  const auto load = [&](auto n_rows, SharedTile<T * D> tile_a, SharedTile<T * D> tile_b, bool keys, int h,
                         int row0, KeyRange r) {
     const Attention::Operand &a = keys ? x.k : x.q, &z = keys ? x.v : x.z_o;
-    load_rows<n_rows, threads>(tile_a, a.at<float>(b, h), a.row, row0, r.from, r.to, x.d);
-    load_rows<n_rows, threads>(tile_b, z.at<float>(b, h), z.row, row0, r.from, r.to, x.dv);
+    load_rows<n_rows, threads>(tile_a, a.at<__half>(b, h), a.row, row0, r.from, r.to, T * D);
+    load_rows<n_rows, threads>(tile_b, z.at<__half>(b, h), z.row, row0, r.from, r.to, T * D);
   };
   const auto fetch = [&](int n, int h, int row0) {
     load(std::integral_constant<int, passing>(), passing_a(n), passing_b(n), by_query,
@@ -114,7 +116,13 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
   Sums<D / 8> sums_a[groups], sums_v[groups];  // z_K or z_Q; z_V
 #pragma unroll
   for (int m = 0; m < groups; ++m) sums_a[m].clear(), sums_v[m].clear();
-  const Dropout<float> dropout(x);
+  Dropout<float> dropout(x);
+  const float kept_factor = dropout.kept;
+  dropout.kept = 1;
+  const Powers powers = x.powers[b * x.Hk + (by_query ? head / group : head)];
+  const float factor = attn::power_of_two(-powers.q - powers.k),
+              p_factor = attn::power_of_two(Powers::probability),
+              z_factor = attn::power_of_two(Powers::probability + powers.z_a);
   const int all = max(last - first, 0) * (by_query ? 1 : group);
   int next_head = by_query ? head : head * group, next_tile = first;
   if (all > 0) fetch(0, next_head, next_tile * passing);
@@ -123,8 +131,6 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
     if (++next_tile == last) next_tile = first, ++next_head;
     const int i0 = by_query ? kept0 : passing0, j0 = by_query ? passing0 : kept0;
     wait<0>();
-    if (n == 0) round_rows<T, kept, threads>(kept_a), round_rows<T, kept, threads>(kept_b);
-    round_rows<T, passing, threads>(passing_a(n)), round_rows<T, passing, threads>(passing_b(n));
     __syncthreads();
     if (n + 1 < all) fetch(n + 1, next_head, next_tile * passing);
     if constexpr (!by_query) {
@@ -157,7 +163,8 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
     add_products_of_rows<T>(p, kept_a, row, passing_a(n));
     if constexpr (makes_a) add_products_of_rows<T>(za, kept_b, row, passing_b(n));
 
-    const attn::Extras<float> extras(x, b, h);
+    attn::Extras<float> extras(x, b, h);
+    extras.factor *= factor;
     each_part([&](Part at, float(&a)[4], float(&z)[4]) {
       u32 words[4];
       if (options == attn::only_dropout || (options == attn::any && x.dropout > 0)) {
@@ -177,11 +184,12 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
           a[e] = exp2_fast(a[e] * extras.factor - own.x);
         }
         if constexpr (options == attn::none) {
-          z[e] *= a[e];
+          z[e] *= a[e] * z_factor;
+          a[e] *= p_factor;
         } else {
           const float keep = options == attn::only_dropout || x.dropout > 0 ? dropout.factor(words[e]) : 1.f;
-          z[e] = a[e] * (z[e] * keep - own.y) * slope;
-          a[e] *= keep;
+          z[e] = a[e] * z_factor * (z[e] * keep - own.y) * slope;
+          a[e] *= keep * p_factor;
         }
       }
     });
@@ -202,18 +210,22 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
 #pragma unroll
   for (int m = 0; m < groups; ++m) {
     const int row0 = kept0 + row + 16 * m;
-#pragma unroll
-    for (auto& part : sums_a[m].x)
-#pragma unroll
-      for (float& e : part) e *= static_cast<float>(x.scale);
-    if constexpr (makes_a) store_rows(sums_a[m], z_a.at<float>(b, head), z_a.row, row0, rows, x.d);
-    if constexpr (makes_v) store_rows(sums_v[m], x.z_v.at<float>(b, head), x.z_v.row, row0, rows, x.dv);
+    if constexpr (makes_a) {
+      const int e =
+          Powers::probability + powers.z_o + powers.v + powers.z_a + (by_query ? powers.k : powers.q);
+      attn::scale(sums_a[m], static_cast<float>(x.scale) * kept_factor, -e);
+      store_rows(sums_a[m], z_a.at<float>(b, head), z_a.row, row0, rows, x.d);
+    }
+    if constexpr (makes_v) {
+      attn::scale(sums_v[m], kept_factor, -Powers::probability - powers.z_o);
+      store_rows(sums_v[m], x.z_v.at<float>(b, head), x.z_v.row, row0, rows, x.dv);
+    }
   }
 }
 
 template <int T>
 void launch_gradients(const Stream& s, const Attention& x, const Work& work) {
-  attn::with_tf32_variant(x, [&](auto size, auto options) {
+  const auto with_sizes = [&](auto size, auto options) {
     const auto run = [&](auto pass, i64 heads, i64 rows) {
       using At = Gradients<T, pass, size, options>;
       const i64 blocks = x.B * heads * ((rows + At::kept - 1) / At::kept);
@@ -221,14 +233,16 @@ void launch_gradients(const Stream& s, const Attention& x, const Work& work) {
         launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes}, gradients<T, pass, size, options>,
                       x, work);
     };
-    if constexpr (T == tf32x3 && size > 64) {  // both sums at once are more than registers hold
+    if constexpr (T == 2 && size > 64) {  // both sums at once are more than registers hold
       run(std::integral_constant<Pass, for_keys>(), x.Hk, x.T);
       run(std::integral_constant<Pass, for_values>(), x.Hk, x.T);
     } else {
       run(std::integral_constant<Pass, for_keys_and_values>(), x.Hk, x.T);
     }
     run(std::integral_constant<Pass, for_queries>(), x.H, x.L);
-  });
+  };
+  attn::with_width(
+      x, [&](auto size) { attn::with_options(x, [&](auto options) { with_sizes(size, options); }); });
 }
 
 }  // namespace

@@ -1,0 +1,179 @@
+// f32 operands of attention as numbers of 16 bits: how long rows are, the powers of two, the numbers.
+#include "backends/cuda/kernels/attention_halves.cuh"
+
+#include <algorithm>
+#include <cfloat>
+
+namespace tg::cuda {
+
+namespace {
+
+constexpr int threads = 256, none = -10000;
+
+// Rows [from, to) that any key or query of the call may meet: others may hold anything.
+__device__ KeyRange rows_of(const Attention& x, const Halves::Operand& a, int b) {
+  if (const int* cu = a.keys ? x.cu_k : x.cu_q) return {max(cu[0], 0), min(cu[x.segments], a.rows)};
+  return {0, a.keys && x.lengths ? kv_length(x, b) : a.rows};
+}
+
+// k with |a| < 2ᵏ, from a²; none of 0, ∞ and NaN.
+__device__ int exponent_above(double square) {
+  if (!(square > 0 && square <= DBL_MAX)) return none;
+  int e;
+  frexp(square, &e);
+  return (e + 1) >> 1;
+}
+
+// A block's chunk of an operand.
+struct Place {
+  int b, h, chunk;
+  __device__ Place(const Halves::Operand& a)
+      : b(blockIdx.x / a.chunks() / a.heads),
+        h(blockIdx.x / a.chunks() % a.heads),
+        chunk(blockIdx.x % a.chunks()) {}
+};
+
+// Four numbers of a row of an operand, zeros beyond it.
+__device__ __forceinline__ float4 piece(const Attention& x, const Halves::Operand& a, const Place& at,
+                                        int row, int column) {
+  if (row >= a.rows || column >= a.size) return {0, 0, 0, 0};
+  return *reinterpret_cast<const float4*>(a.from.at<float>(at.b, at.h) + row * a.from.row + column);
+}
+
+// How long the rows of a chunk are, W/4 lanes a row.
+template <int W>
+__global__ void __launch_bounds__(threads)
+    measure(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+  __shared__ int2 tops[threads / 32];
+  constexpr int lanes = W / 4, rows = threads / lanes;
+  const Halves::Operand& a = halves.operand[blockIdx.y];
+  if (blockIdx.x >= i64(x.B) * a.heads * a.chunks()) return;
+  const Place at(a);
+  const KeyRange valid = rows_of(x, a, at.b);
+  const int lane = threadIdx.x % lanes;
+  int longest = none, largest = none;
+#pragma unroll 4
+  for (int n = 0; n < Halves::chunk / rows; ++n) {
+    const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
+    const float4 p = piece(x, a, at, row, lane * 4);
+    double square = double{p.x} * p.x + double{p.y} * p.y + double{p.z} * p.z + double{p.w} * p.w;
+#pragma unroll
+    for (int step = lanes / 2; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
+    if (row < valid.from || row >= valid.to) continue;
+    longest = max(longest, exponent_above(square));
+    if (blockIdx.y == 3 && x.z_lse) {
+      const double z = static_cast<const float*>(x.z_lse)[(i64(at.b) * x.H + at.h) * x.L + row];
+      largest = max(largest, exponent_above(z * z));
+    }
+  }
+  longest = __reduce_max_sync(~0u, longest), largest = __reduce_max_sync(~0u, largest);
+  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = {longest, largest};
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (const int2& top : tops) longest = max(longest, top.x), largest = max(largest, top.y);
+  a.greatest[blockIdx.x] = {longest, largest};
+}
+
+// A warp for the powers of a key head.
+//
+// z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
+__global__ void __launch_bounds__(32)
+    choose(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+  const int lane = threadIdx.x;
+  int longest[4] = {none, none, none, none}, largest = none;
+  for (int n = 0; n < halves.count; ++n) {
+    const Halves::Operand& a = halves.operand[n];
+    const i64 each = i64(a.heads / x.Hk) * a.chunks();
+    for (i64 i = lane; i < each; i += 32) {
+      const int2 g = a.greatest[blockIdx.x * each + i];
+      longest[n] = max(longest[n], g.x), largest = max(largest, g.y);
+    }
+    longest[n] = __reduce_max_sync(~0u, longest[n]);
+  }
+  largest = __reduce_max_sync(~0u, largest);
+  if (lane > 0) return;
+  const auto power = [](int k) { return k == none ? 0 : min(Powers::longest - k, 126); };
+  Powers p{power(longest[0]), power(longest[1]), power(longest[2]), power(longest[3]), 0};
+  if (largest != none) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) is far from f32's end
+  int top = longest[2] == none || longest[3] == none ? none : 2 * Powers::longest + 1;
+  if (largest != none) top = max(top, largest + p.z_o + p.v);
+  p.z_a = top == none ? 0 : -top;
+  halves.powers[blockIdx.x] = p;
+}
+
+// x·2ᵉ in one or two terms; columns beyond the row are zeros.
+template <int W>
+__global__ void __launch_bounds__(threads)
+    split(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+  constexpr int lanes = W / 4, rows = threads / lanes;
+  const Halves::Operand& a = halves.operand[blockIdx.y];
+  if (blockIdx.x >= i64(x.B) * a.heads * a.chunks()) return;
+  const Place at(a);
+  const Powers& p = halves.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
+  const int e = blockIdx.y == 0 ? p.q : blockIdx.y == 1 ? p.k : blockIdx.y == 2 ? p.v : p.z_o;
+  const float unit = attn::power_of_two(e);
+  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
+  __half* to = a.to + (i64(at.b) * a.heads + at.h) * a.rows * stride;
+#pragma unroll 4
+  for (int n = 0; n < Halves::chunk / rows; ++n) {
+    const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
+    const float4 v = piece(x, a, at, row, column);
+    if (row >= a.rows) continue;
+    const float4 y = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
+    const uint2 high = {ptx::cvt_f16x2(y.x, y.y), ptx::cvt_f16x2(y.z, y.w)};
+    __half* out = to + i64(row) * stride + column;
+    *reinterpret_cast<uint2*>(out) = high;
+    if (halves.terms == 1) continue;
+    const float2 first = ptx::unpack_f16x2(high.x), second = ptx::unpack_f16x2(high.y);
+    *reinterpret_cast<uint2*>(out + W) = {ptx::cvt_f16x2(y.x - first.x, y.y - first.y),
+                                          ptx::cvt_f16x2(y.z - second.x, y.w - second.y)};
+  }
+}
+
+}  // namespace
+
+Halves::Halves(const Attention& x, bool backward, std::byte* base) : terms(x.tf32 ? 1 : 2) {
+  attn::with_width(x, [&](auto size) { width = size; });
+  const auto take = [&](std::size_t n) {
+    std::byte* p = base + bytes;
+    bytes += (n + 255) / 256 * 256;
+    return static_cast<void*>(p);
+  };
+  const auto add = [&](Operand& to, const Attention::Operand& from, int heads, int rows, int size,
+                       bool keys) {
+    to.from = from, to.heads = heads, to.rows = rows, to.size = size, to.keys = keys;
+    const std::size_t all = std::size_t(x.B) * heads;
+    to.to = static_cast<__half*>(take(all * rows * terms * width * sizeof(__half)));
+    to.greatest = static_cast<int2*>(take(all * to.chunks() * sizeof(int2)));
+  };
+  add(operand[0], x.q, x.H, x.L, x.d, false);
+  add(operand[1], x.k, x.Hk, x.T, x.d, true);
+  add(operand[2], x.v, x.Hk, x.T, x.dv, true);
+  if (backward) count = 4, add(operand[3], x.z_o, x.H, x.L, x.dv, false);
+  powers = static_cast<Powers*>(take(std::size_t(x.B) * x.Hk * sizeof(Powers)));
+}
+
+Attention Halves::in_place_of(Attention x) const {
+  Attention::Operand* const to[4] = {&x.q, &x.k, &x.v, &x.z_o};
+  for (int n = 0; n < count; ++n) {
+    const Operand& a = operand[n];
+    const i64 row = terms * width, head = row * a.rows;
+    *to[n] = {a.to, head * a.heads, head, row};
+  }
+  x.powers = powers;
+  return x;
+}
+
+void launch_halves(const Stream& s, const Attention& x, const Halves& halves) {
+  i64 most = 0;
+  for (const Halves::Operand& a : halves.operand) most = std::max(most, i64(x.B) * a.heads * a.chunks());
+  if (most == 0 || x.Hk == 0) return;
+  const dim3 grid(blocks_for(most, 1), static_cast<unsigned>(halves.count));
+  attn::with_width(x, [&](auto width) {
+    launch_kernel(s, {grid, threads}, measure<width>, x, halves);
+    launch_kernel(s, {blocks_for(i64(x.B) * x.Hk, 1), 32}, choose, x, halves);
+    launch_kernel(s, {grid, threads}, split<width>, x, halves);
+  });
+}
+
+}  // namespace tg::cuda
