@@ -137,12 +137,14 @@ CustomOp register_host_op(HostOp host) {
         return callable.all(x, std::source_location::current());
       };
   Op op{.name = host.name,
+        .doc = host.doc,
         .infer = [infer = host.infer ? host.infer : like_the_first](
                      std::span<const Operand> in, const Attrs&) { return row_major_all(infer(in)); },
         .samples = [samples = host.samples] { return samples; },
         .host = [forward = host.forward](std::span<const HostView> in, std::span<const HostView> out,
                                          const Attrs&) { forward(in, out); },
-        .first_order_only = true};
+        .first_order_only = true,
+        .where = host.where};
   if (host.backward)
     op.vjp = [&backward = keep_backward(host)](const Backprop& g) { return record_backward(backward, g); };
   else

@@ -49,12 +49,14 @@ struct HostGradient {
 };
 struct HostOp {
   std::string name;
+  std::string doc = {};  // see Op
   // Dtype and shape of each output (their layout is row-major); left out: one output like the first input.
   std::function<std::vector<OutSpec>(std::span<const Operand>)> infer;
   std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward;
   std::function<void(const HostGradient&)> backward;  // left out: not differentiable
   // For gradcheck and the tests: a name and the inputs; `call` may be left out and is then the op itself.
   std::vector<Sample> samples;
+  std::source_location where = std::source_location::current();  // see Op
 };
 // Adds the op to all_ops(); its backward is an op too, without a derivative of its own. Throws Error if the
 // name is taken.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,6 +74,10 @@ struct Sample {
 struct Op {
   std::string name;
 
+  // What it computes, in one line: "inputs → outputs: formula", with the operands' names, ? behind those that
+  // may be left out. docs/ops.md is made of it (gradcheck --reference).
+  std::string doc;
+
   // Shape rule: dtype and layout of each output; throws ShapeError or DTypeError without naming the op or the
   // line, which the graph adds.
   std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer;
@@ -114,6 +119,8 @@ struct Op {
   struct {
     int outs = 0, ins = 0;
   } each = {};
+  // The file of the definition tells the op's family.
+  std::source_location where = std::source_location::current();
 
   bool may_share(int out, int in) const {
     const int item = each.outs > 0 ? out / each.outs : 0;

@@ -84,19 +84,22 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-const Op adamw_op{.name = "adamw",
-                  .infer = infer,
-                  .not_differentiable = "it is an optimizer's update",
-                  .decompose = decompose_adamw,
-                  .samples = samples,
-                  .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
-                    double elements = 0;
-                    for (const Operand& o : out)
-                      elements += static_cast<double>(o.layout.numel()) / adamw_outs;
-                    return {.flops = 15 * elements};
-                  },
-                  .inplace = {{0, 0}, {1, 2}, {2, 3}},
-                  .each = {adamw_outs, adamw_ins}};
+const Op adamw_op{
+    .name = "adamw",
+    .doc =
+        "p, g, m, v, …, η, t, scale → p′, m′, v′, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, v′ = β₂·v + (1 − "
+        "β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps); for a list of parameters",
+    .infer = infer,
+    .not_differentiable = "it is an optimizer's update",
+    .decompose = decompose_adamw,
+    .samples = samples,
+    .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
+      double elements = 0;
+      for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
+      return {.flops = 15 * elements};
+    },
+    .inplace = {{0, 0}, {1, 2}, {2, 3}},
+    .each = {adamw_outs, adamw_ins}};
 
 std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, In learning_rate, In step,
                                          In scale, const AdamWOptions& o) {

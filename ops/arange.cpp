@@ -8,6 +8,7 @@ namespace tg {
 
 const Op arange_op{
     .name = "arange",
+    .doc = "→ y [count]: yᵢ = start + i·step",
     .infer =
         [](std::span<const Operand>, const Attrs& attrs) {
           const auto& a = attrs.as<ArangeAttrs>();

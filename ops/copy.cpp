@@ -12,6 +12,7 @@ struct CastAttrs {
 
 const Op cast_op{
     .name = "cast",
+    .doc = "x → y: x in another dtype: to nearest even, to integers towards zero, to bool by x ≠ 0",
     .infer = [](std::span<const Operand> in,
                 const Attrs& a) { return detail::pointwise_output(in, a.as<CastAttrs>().dtype); },
     .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
@@ -21,6 +22,7 @@ const Op cast_op{
     .pointwise = true};
 
 const Op copy_op{.name = "copy",
+                 .doc = "x → y: x, in memory of its own",
                  .infer = [](std::span<const Operand> in,
                              const Attrs&) { return detail::pointwise_output(in, in[0].dtype); },
                  .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
@@ -31,6 +33,7 @@ const Op copy_op{.name = "copy",
 
 const Op contiguous_op{
     .name = "contiguous",
+    .doc = "x → y: x in row-major order",
     .infer = [](std::span<const Operand> in,
                 const Attrs&) { return detail::row_major_output(in[0].dtype, in[0].shape()); },
     .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
@@ -41,6 +44,7 @@ const Op contiguous_op{
 
 const Op stop_gradient_op{
     .name = "stop_gradient",
+    .doc = "x → y: x, through which no gradient passes",
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
           return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};

@@ -67,6 +67,9 @@ constexpr Fill classes{Fill::index, 0, 7};
 
 const Op cross_entropy_op{
     .name = "cross_entropy",
+    .doc =
+        "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
+        "smoothing ε; 0 where t is ignored",
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
           check(in[0], in[1]);
@@ -91,6 +94,7 @@ const Op cross_entropy_op{
 
 const Op cross_entropy_backward_op{
     .name = "cross_entropy_backward",
+    .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
           check(in[0], in[1]);

@@ -6,6 +6,7 @@
 namespace tg {
 
 const Op cumsum_op{.name = "cumsum",
+                   .doc = "x → y: yᵢ = Σ xⱼ over j ≤ i along an axis (reverse: j ≥ i)",
                    .infer =
                        [](std::span<const Operand> in, const Attrs&) {
                          if (in[0].dtype == boolean) throw DTypeError("wants numbers, not booleans");

@@ -213,19 +213,28 @@ std::vector<Sample> backward_samples();
 
 }  // namespace
 
-const Op flash_attn_op{.name = "flash_attn",
-                       .infer = infer_forward,
-                       .vjp = attention_gradient,
-                       .decompose = detail::decompose_attention,
-                       .samples = forward_samples,
-                       .cost = attention_cost};
+const Op flash_attn_op{
+    .name = "flash_attn",
+    .doc =
+        "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
+        "s = softcap(scale·q·kᵀ) + bias, P = exp(s − ξ), ξ = log(Σ exp s + exp sink), o = dropout(P)·v",
+    .infer = infer_forward,
+    .vjp = attention_gradient,
+    .decompose = detail::decompose_attention,
+    .samples = forward_samples,
+    .cost = attention_cost};
 
-const Op flash_attn_backward_op{.name = "flash_attn_backward",
-                                .infer = infer_backward,
-                                .decompose = detail::decompose_attention_backward,
-                                .samples = backward_samples,
-                                .cost = attention_cost,
-                                .strided_results = true};
+const Op flash_attn_backward_op{
+    .name = "flash_attn_backward",
+    .doc =
+        "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
+        "dropout, u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, "
+        "z_v = Pᵀ·z_o",
+    .infer = infer_backward,
+    .decompose = detail::decompose_attention_backward,
+    .samples = backward_samples,
+    .cost = attention_cost,
+    .strided_results = true};
 
 AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options) {
   const Scope scope(q);

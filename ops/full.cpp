@@ -4,6 +4,7 @@
 namespace tg {
 
 const Op full_op{.name = "full",
+                 .doc = "→ y: every element is `value`",
                  .infer =
                      [](std::span<const Operand>, const Attrs& a) {
                        const auto& f = a.as<FullAttrs>();

@@ -36,6 +36,7 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
 
 const Op gather_op{
     .name = "gather",
+    .doc = "x, indices → y: y[a, b, c] = x[a, indices[a, b, c], c]",
     .infer = infer_gather,
     .vjp = [](const Backprop& g) -> Tensors {
       return {scatter_add(zeros_like(g.in[0]), g.attrs.as<AxisAttrs>().axis, g.in[1], g.z[0]), Tensor()};
@@ -51,6 +52,7 @@ const Op gather_op{
 
 const Op scatter_add_op{
     .name = "scatter_add",
+    .doc = "x, indices, src → y: y = x, then y[a, indices[a, b, c], c] += src[a, b, c]",
     .infer = infer_scatter,
     .vjp = [](const Backprop& g) -> Tensors {
       Tensor zs;

@@ -109,6 +109,7 @@ Tensor matmul_with(const In& first, const In& second, Tensor bias) {
 
 const Op matmul_op{
     .name = "matmul",
+    .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
     .infer = infer_matmul,
     .vjp = matmul_gradient,
     .samples = []() -> std::vector<Sample> {

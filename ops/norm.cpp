@@ -130,6 +130,9 @@ Tensors sample_backward(std::span<const Tensor> x) {
 
 const Op layer_norm_op{
     .name = "layer_norm",
+    .doc =
+        "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
+        "σ² = mean((x − μ)²) + eps over the last axis",
     .infer = infer_forward<2>,
     .vjp = [](const Backprop& g) { return gradient<true>(layer_norm_backward_op, g); },
     .decompose = decompose_forward<true>,
@@ -145,6 +148,7 @@ const Op layer_norm_op{
 
 const Op rms_norm_op{
     .name = "rms_norm",
+    .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis",
     .infer = infer_forward<1>,
     .vjp = [](const Backprop& g) { return gradient<false>(rms_norm_backward_op, g); },
     .decompose = decompose_forward<false>,
@@ -156,6 +160,9 @@ const Op rms_norm_op{
     .inplace = {{0, 0}}};
 
 const Op layer_norm_backward_op{.name = "layer_norm_backward",
+                                .doc =
+                                    "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
+                                    "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
                                 .infer = infer_backward<2>,
                                 .decompose = decompose_backward<true>,
                                 .samples = []() -> std::vector<Sample> {
@@ -166,15 +173,17 @@ const Op layer_norm_backward_op{.name = "layer_norm_backward",
                                 .cost = norm_cost,
                                 .inplace = {{0, 1}, {0, 0}}};
 
-const Op rms_norm_backward_op{.name = "rms_norm_backward",
-                              .infer = infer_backward<1>,
-                              .decompose = decompose_backward<false>,
-                              .samples = []() -> std::vector<Sample> {
-                                return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
-                                        {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
-                              },
-                              .cost = norm_cost,
-                              .inplace = {{0, 1}, {0, 0}}};
+const Op rms_norm_backward_op{
+    .name = "rms_norm_backward",
+    .doc = "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂",
+    .infer = infer_backward<1>,
+    .decompose = decompose_backward<false>,
+    .samples = []() -> std::vector<Sample> {
+      return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<false>},
+              {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<false>}};
+    },
+    .cost = norm_cost,
+    .inplace = {{0, 1}, {0, 0}}};
 
 Tensor layer_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
   return forward(layer_norm_op, x, weight, bias, eps)[0];

@@ -88,10 +88,11 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
 
 }  // namespace
 
-// Each line: op, shape rule, how samples fill the operands, gradient in terms of z, operands a and b (or x),
-// result y.
-#define TG_BINARY(op, rule, fill_a, fill_b, ...)                                                           \
+// Each line: op, what its result y is, shape rule, how samples fill the operands, gradient in terms of z,
+// operands a and b (or x), and y.
+#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                  \
   const Op op##_op{.name = #op,                                                                            \
+                   .doc = "a, b → y: y = " formula,                                                        \
                    .infer = rule,                                                                          \
                    .vjp = [](const Backprop& g) -> Tensors {                                               \
                      [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], &y = g.out[0]; \
@@ -104,8 +105,9 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                              \
   }
 
-#define TG_UNARY(op, rule, fill, gradient)                                                   \
+#define TG_UNARY(op, formula, rule, fill, gradient)                                          \
   const Op op##_op{.name = #op,                                                              \
+                   .doc = "x → y: y = " formula,                                             \
                    .infer = rule,                                                            \
                    .vjp = [](const Backprop& g) -> Tensors {                                 \
                      [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
@@ -117,8 +119,9 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
     return record(op##_op, {x});                                                             \
   }
 
-#define TG_COMPARISON(op)                                                         \
+#define TG_COMPARISON(op, formula)                                                \
   const Op op##_op{.name = #op,                                                   \
+                   .doc = "a, b → y: y = [" formula "]",                          \
                    .infer = truth,                                                \
                    .not_differentiable = "its result is boolean",                 \
                    .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
@@ -128,44 +131,49 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                     \
   }
 
-TG_BINARY(add, same_number, normal, normal, {z, z})
-TG_BINARY(sub, same_number, normal, normal, {z, g.wanted[1] ? -z : Tensor()})
-TG_BINARY(mul, same_number, normal, normal, {g.wanted[0] ? z * b : Tensor(), g.wanted[1] ? z* a : Tensor()})
-TG_BINARY(div, same_float, normal, off_zero, {z / b, g.wanted[1] ? -(z / b * y) : Tensor()})
-TG_BINARY(pow, same_float, uniform, normal, pow_gradient(g))
-TG_BINARY(maximum, same_number, normal, normal, shared_by_winner(g, greater(a, b)))
-TG_BINARY(minimum, same_number, normal, normal, shared_by_winner(g, less(a, b)))
+TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
+TG_BINARY(sub, "a − b", same_number, normal, normal, {z, g.wanted[1] ? -z : Tensor()})
+TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
+          {g.wanted[0] ? z * b : Tensor(), g.wanted[1] ? z* a : Tensor()})
+TG_BINARY(div, "a / b", same_float, normal, off_zero, {z / b, g.wanted[1] ? -(z / b * y) : Tensor()})
+TG_BINARY(pow, "aᵇ", same_float, uniform, normal, pow_gradient(g))
+TG_BINARY(maximum, "the larger of a and b; NaN if one is", same_number, normal, normal,
+          shared_by_winner(g, greater(a, b)))
+TG_BINARY(minimum, "the smaller of a and b; NaN if one is", same_number, normal, normal,
+          shared_by_winner(g, less(a, b)))
 
-TG_UNARY(neg, same_number, normal, -z)
-TG_UNARY(abs, same_number, off_zero, z* sign(x))
-TG_UNARY(sign, same_number, off_zero, zeros_like(z))
-TG_UNARY(sqrt, same_float, uniform, z * 0.5 / y)
-TG_UNARY(rsqrt, same_float, uniform, z * -0.5 * y / x)
-TG_UNARY(exp, same_float, normal, z* y)
-TG_UNARY(log, same_float, uniform, z / x)
-TG_UNARY(sin, same_float, normal, z* cos(x))
-TG_UNARY(cos, same_float, normal, -(z* sin(x)))
-TG_UNARY(tanh, same_float, normal, z*(1 - y * y))
-TG_UNARY(erf, same_float, normal, z * 1.12837916709551257390 * exp(-(x * x)))  // 2/√π
-TG_UNARY(sigmoid, same_float, normal, z* y*(1 - y))
-TG_UNARY(relu, same_float, off_zero, where(greater(x, 0), z, 0))
-TG_UNARY(silu, same_float, normal, z* silu_slope(x))
-TG_UNARY(gelu, same_float, normal, z* gelu_slope(x))
-TG_UNARY(gelu_tanh, same_float, normal, z* gelu_tanh_slope(x))
-TG_UNARY(silu_slope, same_float, normal, z* silu_curvature(x))
-TG_UNARY(gelu_slope, same_float, normal, z* gelu_curvature(x))
-TG_UNARY(gelu_tanh_slope, same_float, normal, z* gelu_tanh_curvature(x))
+TG_UNARY(neg, "−x", same_number, normal, -z)
+TG_UNARY(abs, "|x|", same_number, off_zero, z* sign(x))
+TG_UNARY(sign, "−1, 0 or 1", same_number, off_zero, zeros_like(z))
+TG_UNARY(sqrt, "√x", same_float, uniform, z * 0.5 / y)
+TG_UNARY(rsqrt, "1/√x", same_float, uniform, z * -0.5 * y / x)
+TG_UNARY(exp, "eˣ", same_float, normal, z* y)
+TG_UNARY(log, "log x, of base e", same_float, uniform, z / x)
+TG_UNARY(sin, "sin x", same_float, normal, z* cos(x))
+TG_UNARY(cos, "cos x", same_float, normal, -(z* sin(x)))
+TG_UNARY(tanh, "tanh x", same_float, normal, z*(1 - y * y))
+TG_UNARY(erf, "erf x = 2/√π·∫₀ˣ exp(−t²) dt", same_float, normal,
+         z * 1.12837916709551257390 * exp(-(x * x)))  // 2/√π
+TG_UNARY(sigmoid, "σ(x) = 1/(1 + e⁻ˣ)", same_float, normal, z* y*(1 - y))
+TG_UNARY(relu, "max(x, 0); its gradient at 0 is 0", same_float, off_zero, where(greater(x, 0), z, 0))
+TG_UNARY(silu, "x·σ(x)", same_float, normal, z* silu_slope(x))
+TG_UNARY(gelu, "x·Φ(x) = x/2·(1 + erf(x/√2))", same_float, normal, z* gelu_slope(x))
+TG_UNARY(gelu_tanh, "x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))", same_float, normal, z* gelu_tanh_slope(x))
+TG_UNARY(silu_slope, "d silu/dx", same_float, normal, z* silu_curvature(x))
+TG_UNARY(gelu_slope, "d gelu/dx", same_float, normal, z* gelu_curvature(x))
+TG_UNARY(gelu_tanh_slope, "d gelu_tanh/dx", same_float, normal, z* gelu_tanh_curvature(x))
 
-TG_COMPARISON(equal)
-TG_COMPARISON(not_equal)
-TG_COMPARISON(less)
-TG_COMPARISON(less_equal)
-TG_COMPARISON(greater)
-TG_COMPARISON(greater_equal)
-TG_COMPARISON(logical_and)
-TG_COMPARISON(logical_or)
+TG_COMPARISON(equal, "a = b")
+TG_COMPARISON(not_equal, "a ≠ b")
+TG_COMPARISON(less, "a < b")
+TG_COMPARISON(less_equal, "a ≤ b")
+TG_COMPARISON(greater, "a > b")
+TG_COMPARISON(greater_equal, "a ≥ b")
+TG_COMPARISON(logical_and, "a and b")
+TG_COMPARISON(logical_or, "a or b")
 
 const Op logical_not_op{.name = "logical_not",
+                        .doc = "x → y: y = [not x]",
                         .infer = truth,
                         .not_differentiable = "its result is boolean",
                         .samples = unary_samples<logical_not, Fill::off_zero>,
@@ -175,6 +183,7 @@ Tensor logical_not(In x) {
 }
 
 const Op where_op{.name = "where",
+                  .doc = "condition, a, b → y: y = a where the condition holds, else b",
                   .infer =
                       [](std::span<const Operand> in, const Attrs&) {
                         if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");

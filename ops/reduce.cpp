@@ -87,14 +87,14 @@ Tensor reduce(const Op& op, const In& x, const Axes& axes, bool keepdim) {
 
 }  // namespace
 
-// y = Σ x
 const Op sum_op{.name = "sum",
+                .doc = "x → y: y = Σ x over the axes; i64 for integers and booleans",
                 .infer = [](std::span<const Operand> in, const Attrs& a) { return infer_total(in, a); },
                 .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
                 .samples = samples<sum, Fill::normal>};
 
-// y = Σ x / n
 const Op mean_op{.name = "mean",
+                 .doc = "x → y: y = Σ x / n over the axes",
                  .infer = infer_float,
                  .vjp = [](const Backprop& g) -> Tensors {
                    const double n = static_cast<double>(g.in[0].numel()) /
@@ -111,6 +111,7 @@ const Op mean_op{.name = "mean",
 
 // y = Σ x², in f32 for half types, whose range it would soon leave
 const Op sum_squares_op{.name = "sum_squares",
+                        .doc = "x → y: y = Σ x² over the axes; f32 for half types",
                         .infer =
                             [](std::span<const Operand> in, const Attrs& a) {
                               detail::want_float(in[0].dtype);
@@ -125,21 +126,37 @@ const Op sum_squares_op{.name = "sum_squares",
                         },
                         .samples = samples<sum_squares, Fill::normal>};
 
-const Op prod_op{
-    .name = "prod", .infer = infer_total, .vjp = prod_gradient, .samples = samples<prod, Fill::uniform>};
+const Op prod_op{.name = "prod",
+                 .doc = "x → y: y = Π x over the axes; i64 for integers and booleans",
+                 .infer = infer_total,
+                 .vjp = prod_gradient,
+                 .samples = samples<prod, Fill::uniform>};
 const Op max_op{
-    .name = "max", .infer = infer_extreme, .vjp = extreme_gradient, .samples = samples<max, Fill::distinct>};
+    .name = "max",
+    .doc = "x → y: the largest element over the axes; NaN if there is one; equal elements share the gradient",
+    .infer = infer_extreme,
+    .vjp = extreme_gradient,
+    .samples = samples<max, Fill::distinct>};
 const Op min_op{
-    .name = "min", .infer = infer_extreme, .vjp = extreme_gradient, .samples = samples<min, Fill::distinct>};
+    .name = "min",
+    .doc =
+        "x → y: the smallest element over the axes; NaN if there is one; equal elements share the gradient",
+    .infer = infer_extreme,
+    .vjp = extreme_gradient,
+    .samples = samples<min, Fill::distinct>};
 
-const Op argmax_op{.name = "argmax",
-                   .infer = infer_position,
-                   .not_differentiable = "its result is an index",
-                   .samples = samples<argmax, Fill::distinct>};
-const Op argmin_op{.name = "argmin",
-                   .infer = infer_position,
-                   .not_differentiable = "its result is an index",
-                   .samples = samples<argmin, Fill::distinct>};
+const Op argmax_op{
+    .name = "argmax",
+    .doc = "x → y: row-major number, within the axes, of the first largest element (i64); NaN counts as it",
+    .infer = infer_position,
+    .not_differentiable = "its result is an index",
+    .samples = samples<argmax, Fill::distinct>};
+const Op argmin_op{
+    .name = "argmin",
+    .doc = "x → y: row-major number, within the axes, of the first smallest element (i64); NaN counts as it",
+    .infer = infer_position,
+    .not_differentiable = "its result is an index",
+    .samples = samples<argmin, Fill::distinct>};
 
 Tensor sum(In x, const Axes& axes, bool keepdim) {
   return reduce(sum_op, x, axes, keepdim);

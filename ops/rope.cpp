@@ -47,6 +47,9 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 
 const Op rope_op{
     .name = "rope",
+    .doc =
+        "x [..., L, d], positions? → y: pair i of the row at position p turns by p·ωᵢ: (a, b) → (a·cos − "
+        "b·sin, a·sin + b·cos)",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
           detail::want_float(in[0].dtype);

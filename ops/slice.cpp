@@ -73,6 +73,7 @@ Tensors assign_gradient(const Backprop& g) {
 
 const Op slice_op{
     .name = "slice",
+    .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
           const auto& s = a.as<SliceAttrs>();
@@ -89,6 +90,9 @@ const Op slice_op{
 
 const Op slice_assign_op{
     .name = "slice_assign",
+    .doc =
+        "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute or a "
+        "tensor",
     .infer = infer_assign,
     .vjp = assign_gradient,
     .samples = []() -> std::vector<Sample> {
@@ -105,6 +109,7 @@ const Op slice_assign_op{
 
 const Op slice_at_op{
     .name = "slice_at",
+    .doc = "x, start → y: `length` elements of an axis from a start that a tensor gives",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
           const auto& a = attrs.as<SliceAtAttrs>();

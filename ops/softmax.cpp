@@ -55,6 +55,7 @@ std::vector<Sample> backward_samples() {
 }  // namespace
 
 const Op softmax_op{.name = "softmax",
+                    .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
                     .infer = infer_like,
                     .vjp = [](const Backprop& g) -> Tensors {
                       return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
@@ -68,6 +69,7 @@ const Op softmax_op{.name = "softmax",
                     .inplace = {{0, 0}}};
 
 const Op log_softmax_op{.name = "log_softmax",
+                        .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
                         .infer = infer_like,
                         .vjp = [](const Backprop& g) -> Tensors {
                           return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
@@ -80,8 +82,8 @@ const Op log_softmax_op{.name = "log_softmax",
                         .cost = softmax_cost,
                         .inplace = {{0, 0}}};
 
-// Of P (of log P) and z.
 const Op softmax_backward_op{.name = "softmax_backward",
+                             .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
                              .infer = infer_like,
                              .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
                                const Tensor p = wide(in[0]), z = wide(in[1]);
@@ -91,6 +93,7 @@ const Op softmax_backward_op{.name = "softmax_backward",
                              .cost = softmax_cost,
                              .inplace = {{0, 0}, {0, 1}}};
 const Op log_softmax_backward_op{.name = "log_softmax_backward",
+                                 .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
                                  .infer = infer_like,
                                  .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
                                    const Tensor z = wide(in[1]);
@@ -101,8 +104,8 @@ const Op log_softmax_backward_op{.name = "log_softmax_backward",
                                  .cost = softmax_cost,
                                  .inplace = {{0, 0}, {0, 1}}};
 
-// The axis stays, with size 1.
 const Op logsumexp_op{.name = "logsumexp",
+                      .doc = "x → ξ: ξ = log Σ exp x along an axis, which stays with size 1",
                       .infer =
                           [](std::span<const Operand> in, const Attrs& a) {
                             detail::want_float(in[0].dtype);

@@ -15,38 +15,40 @@ DType result_type(std::span<const Operand> in) {
 
 }  // namespace
 
-const Op squared_norm_op{.name = "squared_norm",
-                         .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
-                           for (const Operand& x : in) detail::want_float(x.dtype);
-                           return detail::row_major_output(result_type(in), {});
-                         },
-                         .vjp = [](const Backprop& g) -> Tensors {
-                           Tensors z(g.in.size());
-                           for (std::size_t i = 0; i < z.size(); ++i)
-                             if (g.wanted[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
-                           return z;
-                         },
-                         .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-                           DType wide = f32;
-                           for (const Tensor& x : in)
-                             if (x.dtype() == f64) wide = f64;
-                           Tensor total;
-                           for (const Tensor& x : in) {
-                             const Tensor own = sum_squares(cast(x, wide));
-                             total = total.defined() ? total + own : own;
-                           }
-                           return {total};
-                         },
-                         .samples = []() -> std::vector<Sample> {
-                           const auto call = [](std::span<const Tensor> x) {
-                             return Tensors{squared_norm(Tensors(x.begin(), x.end()))};
-                           };
-                           return {{"one", {{{3, 4}}}, call},
-                                   {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
-                                   {"the same twice", {{{3, 4}}}, [](std::span<const Tensor> x) {
-                                      return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
-                                    }}};
-                         }};
+const Op squared_norm_op{
+    .name = "squared_norm",
+    .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
+    .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+      for (const Operand& x : in) detail::want_float(x.dtype);
+      return detail::row_major_output(result_type(in), {});
+    },
+    .vjp = [](const Backprop& g) -> Tensors {
+      Tensors z(g.in.size());
+      for (std::size_t i = 0; i < z.size(); ++i)
+        if (g.wanted[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
+      return z;
+    },
+    .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
+      DType wide = f32;
+      for (const Tensor& x : in)
+        if (x.dtype() == f64) wide = f64;
+      Tensor total;
+      for (const Tensor& x : in) {
+        const Tensor own = sum_squares(cast(x, wide));
+        total = total.defined() ? total + own : own;
+      }
+      return {total};
+    },
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](std::span<const Tensor> x) {
+        return Tensors{squared_norm(Tensors(x.begin(), x.end()))};
+      };
+      return {{"one", {{{3, 4}}}, call},
+              {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
+              {"the same twice", {{{3, 4}}}, [](std::span<const Tensor> x) {
+                 return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
+               }}};
+    }};
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
   if (xs.empty()) throw Error("[squared_norm] there are no tensors " + at_line(where));

@@ -22,6 +22,7 @@ struct ShapeAttrs {
 }  // namespace
 
 const Op permute_op{.name = "permute",
+                    .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
                     .infer =
                         [](std::span<const Operand> in, const Attrs& a) {
                           return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
@@ -46,6 +47,7 @@ const Op permute_op{.name = "permute",
 
 const Op view_op{
     .name = "view",
+    .doc = "x → y: x in another shape of as many elements, if its strides allow that without a copy",
     .infer = [](std::span<const Operand> in,
                 const Attrs& a) { return looks_into(in[0], view(in[0].layout, a.as<ShapeAttrs>().shape)); },
     .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },
@@ -61,6 +63,7 @@ const Op view_op{
 
 const Op expand_op{
     .name = "expand",
+    .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
     .infer = [](std::span<const Operand> in,
                 const Attrs& a) { return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape)); },
     .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },

@@ -49,10 +49,18 @@ Recorded record_sample(const Op& op, const Sample& s, DType dtype) {
   return r;
 }
 
+// "inputs → outputs: formula" on one line.
+bool is_documented(const Op& op) {
+  const std::size_t arrow = op.doc.find("→ "), colon = op.doc.find(": ");
+  return arrow < colon && colon != std::string::npos && colon + 2 < op.doc.size() &&
+         op.doc.find('\n') == std::string::npos;
+}
+
 // What an op lacks, one line each.
 std::vector<std::string> gaps(const Op& op) {
   std::vector<std::string> lacks;
   if (op.name.empty()) lacks.push_back("a name");
+  if (!is_documented(op)) lacks.push_back("a line that documents it");
   if (!op.infer) lacks.push_back("a shape rule");
   const bool gradient = op.vjp || (op.decompose && op.not_differentiable.empty());
   if (!gradient && op.not_differentiable.empty())
@@ -110,6 +118,7 @@ TEST(Registry, EveryKernelBelongsToAnOp) {
 // A complete op, from which each test below takes something away.
 Op whole(const std::string& name) {
   return {.name = name,
+          .doc = "x → y: y = x + x",
           .infer =
               [](std::span<const Operand> in, const Attrs&) {
                 return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
@@ -137,6 +146,15 @@ TEST(Registry, SeesWhatAnOpLacks) {
   op.not_differentiable = "a test";
   const std::string lacks = joined(gaps(op));
   EXPECT_EQ(lacks.find("a shape rule; a kernel for baseline"), 0u) << lacks;
+}
+
+TEST(Registry, SeesALineThatDocumentsNothing) {
+  Op op = whole("undocumented");
+  op.samples = {};
+  for (const char* doc : {"", "y = x", "x → y", "x → y: ", "y = x: x → y", "x → y: two\nlines"}) {
+    op.doc = doc;
+    EXPECT_EQ(joined(gaps(op)), "a line that documents it; samples") << doc;
+  }
 }
 
 TEST(Registry, SeesADecompositionThatIsOwed) {

@@ -7,6 +7,7 @@
 #include "io/file.h"
 #include "io/png_plot.h"
 #include "tools/args.h"
+#include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"
 
@@ -76,10 +77,11 @@ int run(int argc, char** argv) {
   std::string dtypes = "f64,f32,bf16,f16", views = "contiguous,transposed,sliced,offset,expanded",
               backend = "cpu", json, curve;
   std::int64_t order = 1, seed = 0;
-  bool list = false, all = false, fast = false, mutants = false, verbose = false;
+  bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false;
 
   Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
   args.flag("list", "what there is to check", list);
+  args.flag("reference", "the reference of all ops as Markdown, docs/ops.md", print_reference);
   args.flag("all", "check everything", all);
   args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
   args.option("dtype", "LIST", "some of f64,f32,bf16,f16", dtypes);
@@ -112,7 +114,8 @@ int run(int argc, char** argv) {
   run.options.fast = fast;
   run.options.seed = static_cast<std::uint64_t>(seed);
   if (!mistake.empty()) return args.fail(mistake);
-  if (!list && !all && names.empty()) return args.fail("nothing to do: give --all, --op NAME or --list");
+  if (!list && !print_reference && !all && names.empty())
+    return args.fail("nothing to do: give --all, --op NAME, --list or --reference");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
   if (!curve.empty() && names.empty()) return args.fail("--vcurve wants an op: --op NAME");
   run.options.device = Device::parse(backend);
@@ -124,6 +127,10 @@ int run(int argc, char** argv) {
   }
 
   for (const std::string& p : plugins) load_plugin(p);
+  if (print_reference) {
+    std::fputs(reference().c_str(), stdout);
+    return 0;
+  }
   const std::vector<Case> every = all_cases(), cases = select(every, names);
   if (list) {
     print_list(cases);

@@ -17,6 +17,8 @@ std::vector<Case> select(const std::vector<Case>& cases, const std::vector<std::
 std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vector<std::string>& names);
 // Ops that have a gradient and no sample to check it with.
 std::vector<std::string> untested(const std::vector<std::string>& names);
+// "yes", "first order", "by decomposition", or "no" and why.
+std::string gradient_text(const Op& op);
 // Prints one row per op or layer of the cases.
 void print_list(const std::vector<Case>& cases);
 // Loads a shared library; its static initialisers and its tilegrad_plugin(), if it has one, register ops and

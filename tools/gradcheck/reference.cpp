@@ -1,0 +1,213 @@
+#include "tools/gradcheck/reference.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "ops/ops.h"
+#include "tools/gradcheck/select.h"
+
+namespace tg::gradcheck {
+
+namespace {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
+
+// A sample called with a dtype for its inputs, and the op's first node in that.
+struct Call {
+  bool refused = false;                 // the call threw
+  std::vector<Operand> operands, outs;  // none where the call does not record the op
+  Attrs attrs;
+};
+
+Call call_of(const Op& op, const Sample& s, DType dtype) {
+  Graph g;
+  std::vector<Tensor> in;
+  for (const SampleInput& i : s.inputs) in.push_back(g.input("x", i.shape, i.dtype.value_or(dtype)));
+  Call c;
+  try {
+    s.call(in);
+  } catch (const Error&) {
+    c.refused = true;
+    return c;
+  }
+  for (const Node& n : g.nodes()) {
+    if (n.op != &op) continue;
+    const auto operand = [&](ValueId v) { return Operand{g.values()[v].dtype, g.values()[v].layout}; };
+    c.attrs = n.attrs;
+    for (ValueId v : n.in) c.operands.push_back(operand(v));
+    for (ValueId v = n.first_out; v < n.first_out + n.outs; ++v) c.outs.push_back(operand(v));
+    break;
+  }
+  return c;
+}
+
+// Whether an operand of the op is of the dtype that the sample is called with, not by chance.
+bool takes(const Op& op, const Sample& s, DType dtype) {
+  const Call c = call_of(op, s, dtype), other = call_of(op, s, dtype == bf16 ? f16 : bf16);
+  if (c.refused) return false;
+  if (c.outs.empty()) return true;  // a call that needs no op for this dtype, as a cast to it
+  const auto follows = [&](const std::vector<Operand>& mine, const std::vector<Operand>& others) {
+    for (std::size_t i = 0; i < mine.size() && i < others.size(); ++i)
+      if (mine[i].dtype == dtype && others[i].dtype != dtype) return true;
+    return false;
+  };
+  return follows(c.operands, other.operands) || follows(c.outs, other.outs);
+}
+
+// "0.10000000000000001" as "0.1"; anything else as it is.
+std::string short_number(const std::string& text) {
+  char* end = nullptr;
+  const double x = std::strtod(text.c_str(), &end);
+  if (text.find('.') == std::string::npos || *end != '\0') return text;
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.6g", x);
+  return digits;
+}
+
+// An attribute's value with its numbers made short.
+std::string short_numbers(const std::string& text) {
+  std::string out, word;
+  const auto flush = [&] { out += short_number(std::exchange(word, "")); };
+  for (const char c : text) {
+    if (std::string_view(" ,[]\"").find(c) == std::string_view::npos) {
+      word += c;
+    } else {
+      flush();
+      out += c;
+    }
+  }
+  flush();
+  return out;
+}
+
+// "axes=[0, 1], keepdim=true" taken apart.
+Fields fields_of(const Attrs& attrs) {
+  Fields fields;
+  std::string text = attrs.text();
+  while (!text.empty()) {
+    const std::size_t equals = text.find('=');
+    std::size_t end = text.find('=', equals + 1);
+    end = end == std::string::npos ? text.size() : text.rfind(", ", end);
+    fields.emplace_back(text.substr(0, equals), short_numbers(text.substr(equals + 1, end - equals - 1)));
+    text.erase(0, std::min(end + 2, text.size()));
+  }
+  return fields;
+}
+
+std::string shapes(const std::vector<Operand>& operands) {
+  std::string s;
+  for (const Operand& x : operands) {
+    const bool under_test = x.dtype == f32;
+    s += (s.empty() ? "" : ", ") + (under_test ? "" : std::string(name_of(x.dtype)) + " ") + x.shape().text();
+  }
+  return s;
+}
+
+// What the samples tell of an op.
+struct Facts {
+  std::string dtypes, attributes, calls;
+};
+
+std::string dtypes_of(const Op& op, const std::vector<Sample>& samples, const Fields& attributes) {
+  std::string taken;
+  for (const DType t : all_dtypes)
+    if (std::any_of(samples.begin(), samples.end(), [&](const Sample& s) { return takes(op, s, t); }))
+      taken += (taken.empty() ? "" : " ") + std::string(name_of(t));
+  if (!taken.empty()) return taken;
+  const auto is_dtype = [](const auto& field) { return field.first == "dtype"; };
+  return std::any_of(attributes.begin(), attributes.end(), is_dtype) ? "as its attribute says" : "fixed";
+}
+
+Facts facts_of(const Op& op) {
+  const std::vector<Sample> samples = op.samples ? op.samples() : std::vector<Sample>();
+  Facts facts;
+  Fields first;
+  for (const Sample& s : samples) {
+    const Call c = call_of(op, s, f32);
+    if (c.outs.empty()) continue;
+    const Fields fields = fields_of(c.attrs);
+    const bool is_first = facts.calls.empty();
+    if (is_first) first = fields;
+    facts.calls += op.name + "/" + s.name + ": " + shapes(c.operands) + (c.operands.empty() ? "→ " : " → ") +
+                   shapes(c.outs);
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      if (is_first || fields[i].second != first[i].second)
+        facts.calls += "  " + fields[i].first + "=" + fields[i].second;
+    facts.calls += "\n";
+  }
+  for (const auto& [name, value] : first) facts.attributes += (facts.attributes.empty() ? "" : ", ") + name;
+  facts.dtypes = dtypes_of(op, samples, first);
+  return facts;
+}
+
+// The definition's file within its folder: "ops/reduce.cpp".
+std::string file_of(const Op& op) {
+  const std::string path = op.where.file_name();
+  const std::size_t slash = path.find_last_of('/');
+  const std::size_t before = slash == std::string::npos ? slash : path.find_last_of('/', slash - 1);
+  return before == std::string::npos ? path : path.substr(before + 1);
+}
+
+// A cell of a Markdown table.
+std::string cell(const std::string& text) {
+  std::string s;
+  for (const char c : text) s += c == '|' ? "\\|" : std::string(1, c);
+  return " " + s + " |";
+}
+
+std::string row_of(const Op& op, const Facts& facts) {
+  const std::size_t colon = std::min(op.doc.find(": "), op.doc.size());
+  const std::string what = colon < op.doc.size() ? op.doc.substr(colon + 2) : "";
+  std::string kind = op.view ? "view" : op.pointwise ? "pointwise" : "kernel";
+  if (op.host) kind = "C++ function";
+  if (op.decompose) kind += ", decomposes";
+  return "|" + cell("`" + op.name + "`") + cell(op.doc.substr(0, colon)) + cell(what) +
+         cell(facts.attributes) + cell(facts.dtypes) + cell(gradient_text(op)) + cell(kind) + "\n";
+}
+
+}  // namespace
+
+std::string reference() {
+  std::vector<std::string> files;
+  for (const Op* op : all_ops())
+    if (std::find(files.begin(), files.end(), file_of(*op)) == files.end()) files.push_back(file_of(*op));
+
+  std::string s =
+      "# Ops\n\n"
+      "Every op by the file that defines it. This page is made from the definitions by\n"
+      "`build/tools/gradcheck --reference`, and a test compares the two. `ops/ops.h` has the functions that "
+      "record\n"
+      "ops; those that are not here (`clamp`, `swiglu`, `var`, `stack`, …) are made of these.\n\n"
+      "- **operands**: inputs → outputs; `?` marks what may be left out, z_x is the gradient that belongs to "
+      "x.\n"
+      "- **dtypes**: with which the op's samples can be called, of operands that are not indices or masks.\n"
+      "- **gradient**: *yes* is differentiable any number of times, *first order* once; *by decomposition* "
+      "by way of\n"
+      "  plainer ops; *no* says why, and a gradient that would pass through is refused with that reason.\n"
+      "- **kind**: a *pointwise* op is fused with its neighbours into one pass over memory; a *view* costs "
+      "nothing;\n"
+      "  what *decomposes* can be written in plainer ops, with which `gradcheck` compares it.\n\n"
+      "Below each table is how the samples call the ops, `gradcheck --op NAME` checks each of them: shapes "
+      "(f32\n"
+      "where no dtype stands) and the attributes in which the calls differ.\n";
+  for (const std::string& file : files) {
+    s += "\n## " + file +
+         "\n\n| op | operands | computes | attributes | dtypes | gradient | kind |\n"
+         "|---|---|---|---|---|---|---|\n";
+    std::string calls;
+    for (const Op* op : all_ops()) {
+      if (file_of(*op) != file) continue;
+      const Facts facts = facts_of(*op);
+      s += row_of(*op, facts);
+      if (!op->pointwise) calls += facts.calls;
+    }
+    if (!calls.empty()) s += "\n```\n" + calls + "```\n";
+  }
+  return s;
+}
+
+}  // namespace tg::gradcheck
