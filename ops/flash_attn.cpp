@@ -171,9 +171,9 @@ struct Prepared {
   AttentionAttrs attrs;
 };
 
-Prepared prepared(const In& q, const In& k, const In& v, const AttentionOptions& o) {
+Prepared prepared(const Op& op, const In& q, const In& k, const In& v, const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
-    throw Error("[flash_attn] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
+    throw Error("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
   Prepared p;
   AttentionAttrs& a = p.attrs;
   const Tensor& query = q.tensor();
@@ -211,6 +211,12 @@ Prepared prepared(const In& q, const In& k, const In& v, const AttentionOptions&
 std::vector<Sample> forward_samples();
 std::vector<Sample> backward_samples();
 
+// Recorded for its checks and their messages, which name what the user called. Nothing reads it, so it never
+// runs.
+const Op standard_attn_checks{.name = "standard_attn",
+                              .infer = infer_forward,
+                              .not_differentiable = "standard_attn is made of other ops, which are"};
+
 }  // namespace
 
 const Op flash_attn_op{
@@ -238,16 +244,15 @@ const Op flash_attn_backward_op{
 
 AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options) {
   const Scope scope(q);
-  const Prepared p = prepared(q, k, v, options);
+  const Prepared p = prepared(flash_attn_op, q, k, v, options);
   const Tensors out = q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
   return {out[0], out[1]};
 }
 
 AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options) {
   const Scope scope(q);
-  const Prepared p = prepared(q, k, v, options);
-  // Recorded for its checks and their messages; nothing reads it, so it never runs.
-  q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
+  const Prepared p = prepared(standard_attn_checks, q, k, v, options);
+  q.tensor().graph().record(standard_attn_checks, p.in, p.attrs, q.where());
   const Tensors out = detail::decompose_attention(p.in, p.attrs);
   return {out[0], out[1]};
 }
@@ -359,7 +364,7 @@ std::vector<Sample> backward_samples() {
     inputs.insert(inputs.end(), {{o}, {lse}, {o}, {lse}});
     inputs.insert(inputs.end(), c.more.begin(), c.more.end());
     out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
-                     Prepared p = prepared(x[0], x[1], x[2], c.options(x.subspan(7)));
+                     Prepared p = prepared(flash_attn_backward_op, x[0], x[1], x[2], c.options(x.subspan(7)));
                      p.attrs.backward = p.attrs.has_z_lse = true;
                      p.attrs.wants_z_bias = p.attrs.has_bias;
                      p.attrs.wants_z_sink = p.attrs.has_sink;

@@ -111,7 +111,7 @@ struct Problem {
     AttentionResult y = fused ? flash_attn(q, k, v, o) : standard_attn(q, k, v, o);
     AttentionAttrs a;
     for (const Node& node : g.nodes())
-      if (node.op == &flash_attn_op) a = node.attrs.as<AttentionAttrs>();
+      if (node.op->name == (fused ? "flash_attn" : "standard_attn")) a = node.attrs.as<AttentionAttrs>();
     std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6, more.z_o)};
     a.backward = true;
     a.has_z_lse = more.z_lse;

@@ -117,7 +117,7 @@ struct Build {
     wanted = gradients(loss, wrt);
     wanted.insert(wanted.begin(), {y.o, y.lse});
     for (const Node& node : g.nodes())
-      if (node.op == &flash_attn_op)
+      if (node.op->name == (fused ? "flash_attn" : "standard_attn"))
         key = node_key(0, 0, static_cast<std::uint32_t>(node.attrs.as<AttentionAttrs>().stream));
   }
 
