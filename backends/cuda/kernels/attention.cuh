@@ -33,7 +33,6 @@ struct Attention {
 
   DType type = DType::f32;
   bool tf32 = false;               // f32 may be rounded to TF32 before products
-  const Powers* powers = nullptr;  // [B, Hk], of operands that are Halves
   int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;
   Operand q, k, v, o, z_o, z_q, z_k, z_v;
   void* lse = nullptr;  // ξ [B, H, L], contiguous, of the compute type
@@ -51,6 +50,7 @@ struct Attention {
   const i64* rng = nullptr;  // {seed, step}
   i64 rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;
+  const Powers* powers = nullptr;  // [B, Hk], of operands that are Halves
 
   int group() const { return Hk == 0 ? 1 : H / Hk; }
 };
