@@ -19,7 +19,8 @@ template <int T, int D, attn::Options options>
 struct Forward {
   static constexpr int groups = D <= 64 ? 2 : 1;  // of 16 queries, per warp
   static constexpr int threads = 128, queries = threads / 32 * 16 * groups,
-                       keys = D != 64                 ? 32
+                       keys = D == 32                 ? 32
+                              : D == 128              ? (T == 1 ? 32 : 16)
                               : options == attn::none ? (T == 1 ? 64 : 32)
                                                       : (T == 1 ? 32 : 16);  // of a tile
   static constexpr int tile = keys * D * T * 2;                              // bytes
