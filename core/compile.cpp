@@ -19,6 +19,7 @@ struct Buffer {
   std::size_t bytes = 0;
   int first = 0, last = -1;
   std::byte* memory = nullptr;
+  std::size_t offset = 0;  // in the arena, or in the block of leaves and results
 };
 
 // The last step that reads a parameter, and as which of its inputs.
@@ -63,6 +64,27 @@ class Compiler {
   }
 
   std::shared_ptr<Program::State> take() { return state_; }
+
+  // Every buffer, for the log: the arena's in the order of their first step, then the others.
+  std::vector<PlannedBuffer> plan() const {
+    constexpr const char* names[] = {"arena", "result", "input", "constant", "parameter"};
+    std::vector<PlannedBuffer> all;
+    for (const Buffer& b : buffers_) all.push_back({names[b.kind], "", b.bytes, b.offset, b.first, b.last});
+    std::vector<int> held(buffers_.size());
+    for (ValueId v = 0; v < buffer_of_.size(); ++v) {
+      if (buffer_of_[v] < 0 || value(v).root != v) continue;
+      const auto at = static_cast<std::size_t>(buffer_of_[v]);
+      if (held[at]++ == 0) all[at].holds = text_of(v);
+    }
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (held[i] > 1) all[i].holds += " and " + std::to_string(held[i] - 1) + " more";
+    std::erase_if(all, [](const PlannedBuffer& b) { return b.bytes == 0; });
+    std::stable_sort(all.begin(), all.end(), [](const PlannedBuffer& a, const PlannedBuffer& b) {
+      const bool in_arena = a.kind == "arena";
+      return in_arena != (b.kind == "arena") ? in_arena : in_arena && a.first < b.first;
+    });
+    return all;
+  }
 
  private:
   const Value& value(ValueId v) const { return graph_.values()[v]; }
@@ -255,6 +277,16 @@ class Compiler {
     return {value(v).dtype, found == inside_.end() ? value(v).layout : found->second.layout, nullptr};
   }
 
+  // A leaf's name or the op that makes it, dtype and shape.
+  std::string text_of(ValueId v) const {
+    const Node& maker = graph_.node_of(v);
+    std::string name = graph_.name_of(maker);
+    name += (name.empty() ? "" : "/") + maker.op->name;
+    if (maker.op == &input_op) name = maker.attrs.as<InputAttrs>().name;
+    if (maker.op == &parameter_op) name = maker.attrs.as<ParameterAttrs>().parameter.name();
+    return name + " " + std::string(name_of(value(v).dtype)) + value(v).layout.shape.text();
+  }
+
   void make_steps() {
     std::size_t next_copy = 0;
     std::vector<std::size_t> copies;  // indices of assignments made by copies, in order
@@ -298,6 +330,7 @@ class Compiler {
     std::vector<Lifetime> lives;
     for (int i : order) lives.push_back({buffers_[i].bytes, buffers_[i].first, buffers_[i].last});
     const Placement placement = plan_memory(lives, reuse_);
+    for (std::size_t i = 0; i < order.size(); ++i) buffers_[order[i]].offset = placement.offset[i];
 
     MemoryReport& m = state_->memory;
     m.arena = placement.peak;
@@ -320,7 +353,7 @@ class Compiler {
     state_->block = state_->backend->allocate(m.arena, "the program's intermediate results");
     state_->leaf_block = state_->backend->allocate(leaves, "the program's inputs and constants");
     for (std::size_t i = 0; i < order.size(); ++i)
-      buffers_[order[i]].memory = state_->block.get() + placement.offset[i];
+      buffers_[order[i]].memory = state_->block.get() + buffers_[order[i]].offset;
     const ProgramMemory given = place_others();
     bind_leaves();
     bind_steps();
@@ -344,6 +377,7 @@ class Compiler {
     std::byte* next = state_->leaf_block.get();
     const auto place = [&](Buffer& b) {
       b.memory = next;
+      b.offset = static_cast<std::size_t>(next - state_->leaf_block.get());
       next += rounded(b.bytes);
     };
     for (const bool rng : {false, true})
@@ -427,7 +461,11 @@ class Compiler {
 }  // namespace
 
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options) {
-  auto state = Compiler(graph, fetch, options, options.reuse, options.verify).take();
+  std::unique_ptr<ProgramLog> log = ProgramLog::begin();
+  Compiler compiler(graph, fetch, options, options.reuse, options.verify);
+  auto state = compiler.take();
+  if (log) log->compiled(*state, log->level() >= 3 ? compiler.plan() : std::vector<PlannedBuffer>());
+  state->log = std::move(log);
   if (options.verify && !options.plan_only) state->twin = Compiler(graph, fetch, options, false, true).take();
   return Program(std::move(state));
 }

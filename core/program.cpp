@@ -1,7 +1,9 @@
 // Running a program: feeds, runs and fetches on the state that compile() made.
 #include "core/program.h"
 
+#include <chrono>
 #include <cstring>
+#include <numeric>
 
 #include "core/program_state.h"
 
@@ -43,9 +45,29 @@ void Program::State::run_verified() {
                   assigned[i].name());
 }
 
+std::vector<double> Program::State::run_timed() {
+  write_rng();
+  std::vector<double> seconds = executable->profile();
+  if (log) log->ran(*this, std::accumulate(seconds.begin(), seconds.end(), 0.), seconds);
+  return seconds;
+}
+
+void Program::State::run_logged() {
+  if (log->level() >= 2 && !twin) {
+    run_timed();
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  twin ? run_verified() : run_once();
+  executable->transfer({})->wait();
+  log->ran(*this, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), {});
+}
+
 void Program::run() {
   state_->want_memory("run");
-  if (state_->twin)
+  if (state_->log)
+    state_->run_logged();
+  else if (state_->twin)
     state_->run_verified();
   else
     state_->run_once();
@@ -54,9 +76,9 @@ void Program::run() {
 
 std::vector<double> Program::profile() {
   state_->want_memory("profile");
-  state_->write_rng();
+  std::vector<double> seconds = state_->run_timed();
   ++state_->rng_state[1];
-  return state_->executable->profile();
+  return seconds;
 }
 
 void Program::run(std::initializer_list<Feed> feeds) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/compile.h"
+#include "core/log.h"
 
 namespace tg {
 
@@ -20,13 +21,16 @@ struct Program::State {
   std::int64_t rng_state[2] = {0, 0};
   Device device;
   PrepareOptions prepared;
-  std::vector<Piece> wanted;    // of a transfer, while it is started; kept so that runs allocate nothing
-  std::shared_ptr<State> twin;  // verify: the same program with a buffer per tensor
+  std::vector<Piece> wanted;        // of a transfer, while it is started; kept so that runs allocate nothing
+  std::unique_ptr<ProgramLog> log;  // null unless TG_LOG asks for one
+  std::shared_ptr<State> twin;      // verify: the same program with a buffer per tensor
 
   void want_memory(const char* who) const;  // throws Error if the program was only planned
   void write_rng();
   void run_once();
   void run_verified();
+  void run_logged();
+  std::vector<double> run_timed();                // the seconds of each step
   const Arg& fetched_arg(const Tensor& t) const;  // throws Error for what was not asked for
 };
 

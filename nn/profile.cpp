@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 
-#include "core/cost.h"
 #include "ops/ops.h"
 
 namespace tg {
@@ -54,19 +53,11 @@ double copy_rate(const CompileOptions& options) {
   return 2 * static_cast<double>(bytes) / fastest_last_step(program, 5);
 }
 
-double bytes_of(const Arg& a) {
-  Layout l = a.layout;
-  l.offset = 0;  // an expanded operand is less memory than elements, a strided one more
-  return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(a.dtype));
-}
-
-StepTime work_of(const Step& s, const Ceilings& c) {
+StepTime at_ceilings(const Step& s, const Ceilings& c) {
   StepTime t;
   t.name = s.name;
-  const Cost cost = cost_of(s);
+  const Cost cost = work_of(s);
   t.flops = cost.flops, t.bytes = cost.bytes;
-  for (const Arg& a : s.in) t.bytes += bytes_of(a);
-  for (const Arg& a : s.out) t.bytes += bytes_of(a);
   if (c.copy > 0) t.least = t.bytes / c.copy;
   for (const auto& [dtype, rate] : c.product)
     if (!s.in.empty() && s.in[0].dtype == dtype) t.least = std::max(t.least, t.flops / rate);
@@ -100,11 +91,6 @@ std::string row(const StepTime& t, double all) {
 }
 
 }  // namespace
-
-std::string kind_of(const Step& s) {
-  const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
-  return s.op->name == last ? last : "chain to " + last;
-}
 
 Ceilings measure_ceilings(const Program& like, const std::vector<DType>& dtypes) {
   CompileOptions options;
@@ -146,7 +132,7 @@ Profile profile(Program& program, int runs, const std::function<Pending()>& star
       dtypes.push_back(s.in[0].dtype);
   Profile p{median(whole), median(host), measure_ceilings(program, dtypes), {}};
   for (std::size_t s = 0; s < seconds.size(); ++s) {
-    p.steps.push_back(work_of(program.steps()[s], p.ceilings));
+    p.steps.push_back(at_ceilings(program.steps()[s], p.ceilings));
     p.steps.back().seconds = median(seconds[s]);
   }
   return p;

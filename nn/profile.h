@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/compile.h"
+#include "core/cost.h"
 
 namespace tg {
 
@@ -39,9 +40,6 @@ struct Profile {
 // Runs the program a few times to warm up, `runs` times as users do and `runs` times step by step; times are
 // medians. `start` starts one run: by default with the inputs as they are, asking for no result.
 Profile profile(Program& program, int runs, const std::function<Pending()>& start = {});
-
-// What a step is summed under: its op's name, or "chain to gelu" for a fused chain that ends in gelu.
-std::string kind_of(const Step& step);
 
 // Steps summed by kind, longest first.
 std::vector<StepTime> by_op(const Program& program, const Profile& profile);

@@ -115,7 +115,11 @@ TEST(Args, HelpPrintsEveryOptionItsDefaultAndTheExamples) {
               "  --help       this page\n\n"
               "examples:\n"
               "  tool --text a.txt\n"
-              "      a first run\n");
+              "      a first run\n\n"
+              "environment:\n"
+              "  TG_LOG=1 to 4  what compiled programs are and do, on standard error: runs, steps, memory, "
+              "kernels\n"
+              "  TG_THREADS=N   their threads on the CPU\n");
   }
 }
 

@@ -150,6 +150,10 @@ class Args {
     row("--help", "this page");
     if (!examples_.empty()) s += "\nexamples:\n";
     for (const auto& [command, what] : examples_) s += "  " + command + "\n      " + what + "\n";
+    s += "\nenvironment:\n"
+         "  TG_LOG=1 to 4  what compiled programs are and do, on standard error: runs, steps, memory, "
+         "kernels\n"
+         "  TG_THREADS=N   their threads on the CPU\n";
     return s;
   }
 

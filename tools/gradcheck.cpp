@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/backend.h"
+#include "core/log.h"
 #include "io/file.h"
 #include "io/png_plot.h"
 #include "tools/args.h"
@@ -164,6 +165,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    log_level();  // a TG_LOG that is none is told before anything is checked
     return run(argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "gradcheck: %s\n", e.what());

@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace tg {
 
@@ -27,6 +28,7 @@ inline std::string take_device(const std::string& name, Device& device) {
 template <class F>
 int run_tool(const char* tool, F&& f) {
   try {
+    log_level();  // a TG_LOG that is none is told before anything is done
     return f();
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "%s: out of memory\n", tool);

@@ -112,6 +112,16 @@ class CpuExecutable final : public Executable {
     return seconds;
   }
 
+  std::string choice(std::size_t step) const override {
+    const Task& t = tasks_[step];
+    char text[200] = "";
+    if (t.kernel->choice) t.kernel->choice(t.call, t.parallel ? threads_ : 1, text, sizeof text);
+    std::string s = t.kernel == &host_kernel ? "the op's own C++ function" : std::string(kernel_set().isa);
+    if (text[0] != '\0') s += ", " + std::string(text);
+    if (steps_[step].op == &fused_op) s += ", chain " + steps_[step].attrs.as<FusedAttrs>().text();
+    return s + (t.parallel ? ", shared by " + std::to_string(threads_) + " threads" : ", by one thread");
+  }
+
  private:
   struct Task {
     const Kernel* kernel;

@@ -27,6 +27,8 @@ struct Kernel {
   void (*run)(Worker&, const Call&);
   // Scratch memory it will find in the worker; none when left out.
   Scratch (*scratch)(const Call&, int threads) = nullptr;
+  // How it goes about a call, in a few words: algorithm, tiles. At most `size` bytes with the closing 0.
+  void (*choice)(const Call&, int threads, char* text, std::size_t size) = nullptr;
 };
 
 struct KernelEntry {

@@ -114,6 +114,7 @@ class CudaBackend final : public Backend {
       owner.use();
       return executable.profile();
     }
+    std::string choice(std::size_t step) const override { return executable.choice(step); }
     CudaBackend& owner;
     CudaExecutable executable;
     std::shared_ptr<Transfer> faults;  // while a read looks for them

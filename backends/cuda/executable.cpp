@@ -10,6 +10,7 @@
 #include "backends/cuda/graph.h"
 #include "core/error.h"
 #include "core/graph.h"
+#include "core/lower.h"
 
 namespace tg::cuda {
 
@@ -153,6 +154,16 @@ void CudaExecutable::tell(const Fault& f, int epoch) {
   throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
               std::to_string(f.position) + " is out of range: wanted 0 to " + std::to_string(f.size - 1) +
               " " + at_line(s.where));
+}
+
+std::string CudaExecutable::choice(std::size_t step) const {
+  const Task& t = tasks_[step];
+  if (!t.kernel) return "done by the step before";
+  if (t.kernel == &host_kernel) return "the op's own C++ function, on the host";
+  std::string s = "sm_" + std::to_string(gpu_.capability);
+  if (t.kernel->choice) s += ", " + t.kernel->choice(t.call);
+  if (steps_[step].op == &fused_op) s += ", chain " + steps_[step].attrs.as<FusedAttrs>().text();
+  return s;
 }
 
 // A graph of its own with events between the steps: launched one by one, short steps would wait for the host.

@@ -23,6 +23,7 @@ class CudaExecutable final : public Executable {
   void run() override;
   std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override;
   std::vector<double> profile() override;
+  std::string choice(std::size_t step) const override;
 
   // Throws what a run met, if its fault says so. The first to tell a fault of the present epoch begins a new
   // one: the runs started before leave parameters alone and tell the same, those started after count again.

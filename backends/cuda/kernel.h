@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "backends/cuda/fault.h"
@@ -46,6 +47,8 @@ struct Kernel {
   std::size_t (*workspace)(const Call&) = nullptr;
   // Decided once at compile time: algorithms, code. The call has no plan yet.
   std::shared_ptr<const void> (*plan)(const Call&) = nullptr;
+  // How it goes about a call, in a few words: algorithm, tiles. The call has its plan.
+  std::string (*choice)(const Call&) = nullptr;
 };
 
 // The kernel for an op, null if there is none.

@@ -341,9 +341,30 @@ void launch(const Stream& s, const Call& call) {
   }
 }
 
+std::string choice(const Call& call) {
+  const Plan& p = *static_cast<const Plan*>(call.plan);
+  if (p.own) return "plain kernel for any strides";
+  std::string s = "cuBLASLt";
+  const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t what) {
+    std::int32_t value = 0;
+    std::size_t written = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(&p.algo, what, &value, sizeof value, &written) ==
+        CUBLAS_STATUS_SUCCESS)
+      s += std::string(" ") + name + " " + std::to_string(value);
+  };
+  add("algorithm", CUBLASLT_ALGO_CONFIG_ID);
+  add("tile", CUBLASLT_ALGO_CONFIG_TILE_ID);
+  add("stages", CUBLASLT_ALGO_CONFIG_STAGES_ID);
+  add("splits of k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  if (call.out[0].dtype == f32) s += call.tf32 ? ", in TF32" : ", in f32";
+  if (p.bias) s += ", with the bias";
+  if (p.gelu) s += p.keeps ? ", with gelu_tanh beside the product" : ", with gelu_tanh";
+  return s;
+}
+
 }  // namespace
 
-const Kernel matmul_kernel{&launch, &workspace, &plan};
+const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Arg& gelu) {
   const Product x = product_of(call);

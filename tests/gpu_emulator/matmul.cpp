@@ -244,6 +244,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   *found = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
+// Its one algorithm is number 0 in every respect.
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t*,
+                                                    cublasLtMatmulAlgoConfigAttributes_t, void* value,
+                                                    std::size_t size, std::size_t* written) {
+  std::memset(value, 0, size);
+  *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb,
                               const void* beta, const void* c, cublasLtMatrixLayout_t lc, void* d,

@@ -63,5 +63,9 @@ ScratchSize attention_backward_scratch(const Attention& x, int threads);
 void attention_forward(const Attention& x, Worker& worker);
 void attention_backward(const Attention& x, Worker& worker);
 
+// Their tiles and what they copy, in words: Kernel::choice.
+void attention_forward_choice(const Attention& x, char* text, std::size_t size);
+void attention_backward_choice(const Attention& x, char* text, std::size_t size);
+
 }  // namespace TG_ISA
 }  // namespace tg::cpu

@@ -5,6 +5,7 @@
 // counter per tile: blocks are handed out in that order too, so the threads follow each other and none waits
 // for a later one.
 #include <atomic>
+#include <cstdio>
 
 #include "backends/cpu/kernels/attention_tile.h"
 #include "backends/cpu/pool.h"
@@ -401,6 +402,13 @@ void attention_backward(const Attention& x, Worker& worker) {
   } else {
     run<float>(x, worker);
   }
+}
+
+void attention_backward_choice(const Attention& x, char* text, std::size_t size) {
+  std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order",
+                static_cast<long long>(smaller(key_block, x.T)),
+                static_cast<long long>(smaller(query_block, x.L)),
+                static_cast<long long>(blocks_of(x.T, key_block)));
 }
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,6 +1,8 @@
 // FlashForward2 (004 §D) by query tiles: for each, one pass over the keys it attends, with the running
 // maximum c, the running sum π and G = Σ exp(A − c)·V; O = G ⊘ π and ξ = c + log π are written once at the
 // end.
+#include <cstdio>
+
 #include "backends/cpu/kernels/attention_tile.h"
 
 namespace tg::cpu::TG_ISA {
@@ -204,6 +206,16 @@ ScratchSize scratch(const Attention& x) {
   return {carver.used, 0};
 }
 
+template <class T>
+void describe(const Attention& x, char* text, std::size_t size) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return;
+  const Grid grid(x);
+  std::snprintf(text, size, "tiles of %lld queries × %lld keys, %lld heads side by side, keys %s, values %s",
+                static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)),
+                static_cast<long long>(grid.heads), needs_copy<T>(x, x.k, x.d, true) ? "copied" : "in place",
+                needs_copy<T>(x, x.v, x.dv, false) ? "copied" : "in place");
+}
+
 }  // namespace
 
 ScratchSize attention_forward_scratch(const Attention& x, int) {
@@ -216,6 +228,10 @@ void attention_forward(const Attention& x, Worker& worker) {
   } else {
     run<float>(x, worker);
   }
+}
+
+void attention_forward_choice(const Attention& x, char* text, std::size_t size) {
+  x.type == DType::f64 ? describe<double>(x, text, size) : describe<float>(x, text, size);
 }
 
 }  // namespace tg::cpu::TG_ISA

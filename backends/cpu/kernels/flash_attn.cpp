@@ -118,6 +118,13 @@ Scratch scratch_backward(const Call& c, int threads) {
   return {s.thread, s.shared};
 }
 
+void choice_forward(const Call& c, int, char* text, std::size_t size) {
+  attention_forward_choice(attention_of(c), text, size);
+}
+void choice_backward(const Call& c, int, char* text, std::size_t size) {
+  attention_backward_choice(attention_of(c), text, size);
+}
+
 // keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) at or above the bound.
 void run_mask(Worker& w, const Call& c) {
   const auto& a = c.attrs->as<KeepMaskAttrs>();
@@ -138,8 +145,8 @@ void run_mask(Worker& w, const Call& c) {
 
 }  // namespace
 
-const Kernel flash_attn_kernel{&run_forward, &scratch_forward};
-const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward};
+const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward};
+const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward};
 const Kernel attention_keep_mask_kernel{&run_mask};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,5 +1,7 @@
 // Runs a fused chain of pointwise ops: block by block through the first-level cache, each block through all
 // instructions, so that memory is passed over once.
+#include <cstdio>
+
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/cpu/kernels/pack.h"
 #include "backends/cpu/pointwise.h"
@@ -198,8 +200,17 @@ Scratch scratch(const Call& call, int) {
   return {static_cast<std::size_t>(p.slots) * Plan::block * static_cast<std::size_t>(p.compute_size), 0};
 }
 
+void choice(const Call& call, int, char* text, std::size_t size) {
+  const Plan& p = *static_cast<const Plan*>(call.plan);
+  if (p.tile_axis >= 0)
+    std::snprintf(text, size, "square tiles of %d×%d%s", Plan::tile, Plan::tile,
+                  p.output.streams ? ", past the caches" : "");
+  else
+    std::snprintf(text, size, "stretches of %d%s", Plan::block, p.output.streams ? ", past the caches" : "");
+}
+
 }  // namespace
 
-const Kernel fused_kernel{&run, &scratch};
+const Kernel fused_kernel{&run, &scratch, &choice};
 
 }  // namespace tg::cpu::TG_ISA

@@ -3,6 +3,8 @@
 // together where the product is large, else by each thread for its own columns, which needs no barrier.
 #include "backends/cpu/kernels/gemm.h"
 
+#include <cstdio>
+
 #include "backends/cpu/kernels/gemm_parts.h"
 #include "backends/cpu/kernels/tiles.h"
 
@@ -307,7 +309,36 @@ ScratchSize scratch(const Gemm& g, int threads) {
           p.shared_b ? static_cast<std::size_t>(aligned(p.b_elements)) * sizeof(T) : 0};
 }
 
+template <class T>
+void describe(const Gemm& g, int threads, char* text, std::size_t size) {
+  if (is_empty(g)) return;
+  const Plan p = plan_for<T>(g, threads);
+  std::snprintf(text, size, "%d×%d register tiles%s, %lld×%lld blocks, %lld of k at a time, a %s, b %s",
+                static_cast<int>(Tile<T>::rows), static_cast<int>(Tile<T>::columns),
+                p.pairs ? " of bf16 pairs" : "", static_cast<long long>(p.row_blocks),
+                static_cast<long long>(ceil_div(g.n, p.pass) * p.column_blocks),
+                static_cast<long long>(ceil_div(p.k, p.k_chunks)), p.pack_a ? "packed" : "in place",
+                !p.pack_b    ? "in place"
+                : p.shared_b ? "packed once for all threads"
+                             : "packed by each block");
+}
+
 }  // namespace
+
+void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size) {
+  if (is_dots(g)) {
+    std::snprintf(text, size, "dot products of %lld rows", static_cast<long long>(g.m < g.n ? g.m : g.n));
+    return;
+  }
+  const Gemm n = normalised(g);
+#if defined(TG_BF16_TILES)
+  if (is_for_tiles(n)) {
+    std::snprintf(text, size, "AMX tiles of bf16");
+    return;
+  }
+#endif
+  g.type == DType::f64 ? describe<double>(n, threads, text, size) : describe<float>(n, threads, text, size);
+}
 
 ScratchSize gemm_scratch(const Gemm& g, int threads) {
   if (is_dots(g)) return {};

@@ -44,5 +44,8 @@ ScratchSize gemm_scratch(const Gemm& g, int threads);
 // the number of threads. Empty m, n or batch: nothing; k = 0: D or zeros. A, B may alias each other, not C.
 void gemm(const Gemm& g, Worker& worker);
 
+// The way gemm goes, in words: Kernel::choice.
+void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size);
+
 }  // namespace TG_ISA
 }  // namespace tg::cpu

@@ -54,8 +54,12 @@ void run(Worker& w, const Call& c) {
   gemm(gemm_of(c), w);
 }
 
+void choice(const Call& c, int threads, char* text, std::size_t size) {
+  gemm_choice(gemm_of(c), threads, text, size);
+}
+
 }  // namespace
 
-const Kernel matmul_kernel{&run, &scratch};
+const Kernel matmul_kernel{&run, &scratch, &choice};
 
 }  // namespace tg::cpu::TG_ISA

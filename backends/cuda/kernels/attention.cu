@@ -133,6 +133,23 @@ bool in_halves(const Attention& x) {
   return x.type == DType::f32 && fits_mma(x);
 }
 
+// The kernels there are: by plain multiply-adds for anything, the others on tensor cores.
+enum class Path { plain, halves, mma, wide, one_pass };
+
+Path forward_path(const Attention& x, const Gpu& gpu) {
+  if (!fits_mma(x)) return Path::plain;
+  if (in_halves(x)) return Path::halves;
+  if (!is_wide(x)) return Path::mma;
+  return fits_wide_forward(x, gpu) ? Path::wide : Path::plain;
+}
+
+Path backward_path(const Attention& x, const Gpu& gpu) {
+  if (!fits_mma(x) || (is_wide(x) && !fits_wide_backward(x, gpu))) return Path::plain;
+  if (in_halves(x)) return Path::halves;
+  if (x.free_order && fits_one_pass(x, gpu)) return Path::one_pass;
+  return is_wide(x) ? Path::wide : Path::mma;
+}
+
 void launch_halves_forward(const Stream& s, const Attention& x) {
   const Halves halves(x, false, s.workspace);
   launch_halves(s, x, halves);
@@ -144,31 +161,28 @@ void launch_forward(const Stream& s, const Call& call) {
   const Attention x = attention_of(call);
   launch_checks(s, x);
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
-  if (!fits_mma(x))
-    launch_plain_forward(s, x);
-  else if (in_halves(x))
-    launch_halves_forward(s, x);
-  else if (!is_wide(x))
-    launch_mma_forward(s, x);
-  else
-    fits_wide_forward(x, s.gpu) ? launch_wide_forward(s, x) : launch_plain_forward(s, x);
-}
-
-bool fits_tensor_cores(const Attention& x, const Gpu& gpu) {
-  return fits_mma(x) && (!is_wide(x) || fits_wide_backward(x, gpu));
+  switch (forward_path(x, s.gpu)) {
+    case Path::halves:
+      return launch_halves_forward(s, x);
+    case Path::mma:
+      return launch_mma_forward(s, x);
+    case Path::wide:
+      return launch_wide_forward(s, x);
+    default:
+      return launch_plain_forward(s, x);
+  }
 }
 
 Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
-  const bool one_pass =
-      x.free_order && x.type != DType::f32 && fits_tensor_cores(x, gpu) && fits_one_pass(x, gpu);
-  return {x, one_pass, base};
+  return {x, backward_path(x, gpu) == Path::one_pass, base};
 }
 
 void launch_backward(const Stream& s, const Call& call) {
   Attention x = attention_of(call);
   const Work work = work_of(x, s.gpu, s.workspace);
+  const Path path = backward_path(x, s.gpu);
   launch_checks(s, x);
-  if (in_halves(x)) {
+  if (path == Path::halves) {
     const Halves halves(x, true, s.workspace + work.bytes);
     launch_halves(s, x, halves);
     x.powers = halves.powers;
@@ -178,11 +192,11 @@ void launch_backward(const Stream& s, const Call& call) {
     return launch_bias_and_sink(s, x, work);
   }
   launch_prepare(s, x, work);
-  if (!fits_tensor_cores(x, s.gpu))
+  if (path == Path::plain)
     launch_plain_backward(s, x, work);
-  else if (work.z_q)
+  else if (path == Path::one_pass)
     launch_one_pass(s, x, work);
-  else if (is_wide(x))
+  else if (path == Path::wide)
     launch_wide_key_gradients(s, x, work), launch_wide_query_gradients(s, x, work);
   else
     launch_mma_backward(s, x, work);
@@ -197,6 +211,31 @@ std::size_t forward_workspace(const Call& call) {
 std::size_t backward_workspace(const Call& call) {
   const Attention x = attention_of(call);
   return work_of(x, call.gpu, nullptr).bytes + (in_halves(x) ? Halves(x, true, nullptr).bytes : 0);
+}
+
+std::string words_of(Path path, const Attention& x) {
+  switch (path) {
+    case Path::halves:
+      return x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms";
+    case Path::mma:
+      return "tensor cores";
+    case Path::wide:
+      return "tensor cores, wide heads";
+    case Path::one_pass:
+      return "tensor cores, one pass in free order";
+    default:
+      return "plain multiply-adds";
+  }
+}
+
+std::string forward_choice(const Call& call) {
+  const Attention x = attention_of(call);
+  return words_of(forward_path(x, call.gpu), x);
+}
+
+std::string backward_choice(const Call& call) {
+  const Attention x = attention_of(call);
+  return words_of(backward_path(x, call.gpu), x);
 }
 
 }  // namespace
@@ -254,7 +293,7 @@ Attention attention_of(const Call& call) {
   return n;
 }
 
-const Kernel flash_attn_kernel{&launch_forward, &forward_workspace};
-const Kernel flash_attn_backward_kernel{&launch_backward, &backward_workspace};
+const Kernel flash_attn_kernel{&launch_forward, &forward_workspace, nullptr, &forward_choice};
+const Kernel flash_attn_backward_kernel{&launch_backward, &backward_workspace, nullptr, &backward_choice};
 
 }  // namespace tg::cuda

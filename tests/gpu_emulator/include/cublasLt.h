@@ -66,6 +66,13 @@ enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
 };
 
+enum cublasLtMatmulAlgoConfigAttributes_t {
+  CUBLASLT_ALGO_CONFIG_ID,
+  CUBLASLT_ALGO_CONFIG_TILE_ID,
+  CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+  CUBLASLT_ALGO_CONFIG_STAGES_ID = 6
+};
+
 struct cublasLtMatmulAlgo_t {
   std::uint64_t data[8];
 };
@@ -104,6 +111,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t, int most,
                                               cublasLtMatmulHeuristicResult_t*, int* found);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t*,
+                                                    cublasLtMatmulAlgoConfigAttributes_t, void*, std::size_t,
+                                                    std::size_t* written);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t, const void* b, cublasLtMatrixLayout_t, const void* beta,
                               const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t,
