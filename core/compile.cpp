@@ -330,7 +330,12 @@ class Compiler {
     std::vector<Lifetime> lives;
     for (int i : order) lives.push_back({buffers_[i].bytes, buffers_[i].first, buffers_[i].last});
     const Placement placement = plan_memory(lives, reuse_);
-    for (std::size_t i = 0; i < order.size(); ++i) buffers_[order[i]].offset = placement.offset[i];
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      Buffer& b = buffers_[order[i]];
+      b.offset = placement.offset[i];
+      state_->buffers.push_back({b.offset, rounded(b.bytes), b.first, b.last});
+    }
+    state_->outputs = wanted_;
 
     MemoryReport& m = state_->memory;
     m.arena = placement.peak;

@@ -55,22 +55,16 @@ class Lowering {
  private:
   // Which nodes the wanted values need, and how often each buffer is read.
   void mark(std::span<const ValueId> wanted) {
-    needed_.assign(graph_.nodes().size(), false);
+    needed_ = needed_nodes(graph_, wanted);
     uses_.assign(graph_.values().size(), 0);
     kept_.assign(graph_.values().size(), false);
     producer_.assign(graph_.values().size(), -1);
     folded_.assign(graph_.values().size(), 0);
-    for (ValueId v : wanted) {
-      needed_[graph_.values()[v].node] = true;
-      kept_[graph_.values()[v].root] = true;
-    }
-    for (NodeId n = static_cast<NodeId>(graph_.nodes().size()); n-- > 0;) {
-      if (!needed_[n]) continue;
+    for (ValueId v : wanted) kept_[graph_.values()[v].root] = true;
+    for (NodeId n = 0; n < graph_.nodes().size(); ++n) {
       const Node& node = graph_.nodes()[n];
-      for (ValueId v : node.in) {
-        needed_[graph_.values()[v].node] = true;
-        if (!node.op->view) ++uses_[graph_.values()[v].root];
-      }
+      if (!needed_[n] || node.op->view) continue;
+      for (ValueId v : node.in) ++uses_[graph_.values()[v].root];
     }
   }
 
@@ -208,6 +202,15 @@ class Lowering {
 };
 
 }  // namespace
+
+std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted) {
+  std::vector<bool> needed(graph.nodes().size(), false);
+  for (ValueId v : wanted) needed[graph.values()[v].node] = true;
+  for (NodeId n = static_cast<NodeId>(graph.nodes().size()); n-- > 0;)
+    if (needed[n])
+      for (ValueId v : graph.nodes()[n].in) needed[graph.values()[v].node] = true;
+  return needed;
+}
 
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse) {
   return Lowering(graph, wanted, fuse).take();

@@ -35,6 +35,9 @@ struct LoweredStep {
   NodeId node;  // the node it computes, the last one of a chain; gives the source line and the name
 };
 
+// By node: whether the wanted values need it.
+std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted);
+
 // Steps in an order in which every value is computed before it is read. `wanted` values are computed and kept
 // whole.
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse);

@@ -229,6 +229,16 @@ std::span<const Step> Program::steps() const {
   return state_->steps;
 }
 
+std::span<const ArenaBuffer> Program::buffers() const {
+  return state_->buffers;
+}
+const Graph& Program::graph() const {
+  return *state_->graph;
+}
+std::span<const ValueId> Program::outputs() const {
+  return state_->outputs;
+}
+
 std::string Program::text() const {
   std::string s;
   for (const Step& step : state_->steps) {

@@ -45,6 +45,14 @@ struct MemoryReport {
   std::size_t peak() const { return arena + inputs + constants + workspace + results + parameters; }
 };
 
+// A buffer of the plan: bytes [offset, offset + bytes) of the arena, written first by step `first` and last
+// touched by step `last`, both counted as in Program::steps(); last = steps().size() for what is fetched
+// after the run. Bytes are a multiple of 64. No two overlap in both; the highest end is MemoryReport::arena.
+struct ArenaBuffer {
+  std::size_t offset = 0, bytes = 0;
+  int first = 0, last = 0;
+};
+
 class Pending;
 
 // On a GPU run() starts the run and returns, feed() takes the values and returns, and whatever follows is in
@@ -93,6 +101,10 @@ class Program {
   const PrepareOptions& options() const;
   std::span<const Step> steps() const;
   std::string text() const;  // one line per step: what runs, on which shapes
+  // All that share the arena, by their first step. Results in place of an input go on with its buffer.
+  std::span<const ArenaBuffer> buffers() const;
+  const Graph& graph() const;                // what it was compiled from, while that lives
+  std::span<const ValueId> outputs() const;  // of the graph: fetched values, then those assigned
 
  private:
   std::shared_ptr<State> state_;

@@ -17,6 +17,8 @@ struct Program::State {
   std::shared_ptr<std::byte> block, leaf_block, workspace;
   std::unique_ptr<Executable> executable;
   MemoryReport memory;
+  std::vector<ArenaBuffer> buffers;
+  std::vector<ValueId> outputs;
   std::byte* rng = nullptr;  // device address of {seed, step}, null when nothing is random
   std::int64_t rng_state[2] = {0, 0};
   Device device;

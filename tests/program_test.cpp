@@ -286,6 +286,46 @@ TEST(Program, PeakIsKnownBeforeTheFirstRun) {
   EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.results + m.parameters);
 }
 
+// Of a chain with branches: no two buffers meet in step and place, the highest ends where the arena does, and
+// without reuse each lies by itself.
+TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
+  for (const bool reuse : {true, false}) {
+    Graph g;
+    const Tensor x = g.input("x", {50, 40});
+    Tensor y = x;
+    for (int i = 0; i < 6; ++i) y = matmul(transpose(y, 0, 1), softmax(y, -1)) + sum(y);
+    const Tensor z = gradients(sum(y), {x})[0];
+    const Program p = compile(g, {z}, {.reuse = reuse, .plan_only = true});
+    const auto buffers = p.buffers();
+    ASSERT_GT(buffers.size(), 10u);
+    std::size_t end = 0, sum = 0;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const ArenaBuffer& a = buffers[i];
+      EXPECT_LE(a.first, a.last);
+      EXPECT_GE(a.first, 0);
+      EXPECT_LE(a.last, static_cast<int>(p.steps().size()));
+      EXPECT_GT(a.bytes, 0u);
+      end = std::max(end, a.offset + a.bytes);
+      sum += a.bytes;
+      for (std::size_t j = 0; j < i; ++j) {
+        const ArenaBuffer& b = buffers[j];
+        EXPECT_LE(b.first, a.first);
+        const bool together = !reuse || (a.first <= b.last && b.first <= a.last);
+        EXPECT_FALSE(together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes)
+            << i << ", " << j;
+      }
+    }
+    EXPECT_EQ(end, p.memory().arena);
+    if (reuse) {
+      EXPECT_LT(end, sum);
+    } else {
+      EXPECT_EQ(end, sum);
+    }
+    EXPECT_EQ(&p.graph(), &g);
+    EXPECT_EQ(std::vector<ValueId>(p.outputs().begin(), p.outputs().end()), std::vector<ValueId>{z.id()});
+  }
+}
+
 TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {
   Graph g;
   const Tensor x = g.input("x", {4}, f64);
