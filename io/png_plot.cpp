@@ -15,6 +15,7 @@ namespace {
 constexpr Color paper{255, 255, 255}, ink{34, 38, 46}, soft{92, 98, 110}, grid{226, 229, 234},
     fine_grid{241, 243, 246};
 constexpr float title_size = 32, label_size = 25, tick_size = 22;
+constexpr float beside_gap = 24;  // between the axes and a legend beside them
 
 struct Frame {
   float left, top, right, bottom;  // of the area of data, pixels
@@ -34,12 +35,13 @@ bool drawable(double v, bool log) {
 // The ends of what is drawable; 1 to 10 when nothing is, so that an empty plot still has axes.
 std::pair<double, double> range(const Plot& plot, bool of_x) {
   double lo = std::numeric_limits<double>::infinity(), hi = -lo;
-  for (const Series& s : plot.series) {
-    for (std::size_t i = 0; i < s.x.size(); ++i) {
-      if (!drawable(s.x[i], plot.log_x) || !drawable(s.y[i], plot.log_y)) continue;
-      lo = std::min(lo, of_x ? s.x[i] : s.y[i]), hi = std::max(hi, of_x ? s.x[i] : s.y[i]);
-    }
-  }
+  const auto take = [&](double x, double y) {
+    if (!drawable(x, plot.log_x) || !drawable(y, plot.log_y)) return;
+    lo = std::min(lo, of_x ? x : y), hi = std::max(hi, of_x ? x : y);
+  };
+  for (const Series& s : plot.series)
+    for (std::size_t i = 0; i < s.x.size(); ++i) take(s.x[i], s.y[i]);
+  for (const Box& b : plot.boxes) take(b.x0, b.y0), take(b.x1, b.y1);
   return lo <= hi ? std::pair(lo, hi) : std::pair(1.0, 10.0);
 }
 
@@ -71,6 +73,22 @@ void draw_grid(Image& image, const Frame& f) {
       const float y = f.bottom - static_cast<float>(f.y.place(t.value)) * (f.bottom - f.top);
       image.line({f.left, y}, {f.right, y}, 1.2f, labelled ? grid : fine_grid);
     }
+  }
+}
+
+// Neighbours are kept apart by a pale line, where they are large enough for one.
+void draw_boxes(Image& image, const Plot& plot, const Frame& f) {
+  const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
+  for (const Box& b : plot.boxes) {
+    if (!drawable(b.x0, plot.log_x) || !drawable(b.x1, plot.log_x) || !drawable(b.y0, plot.log_y) ||
+        !drawable(b.y1, plot.log_y))
+      continue;
+    const Point p = f.at(b.x0, b.y0), q = f.at(b.x1, b.y1);
+    const int left = whole(std::min(p.x, q.x)), top = whole(std::min(p.y, q.y));
+    const int right = std::max(whole(std::max(p.x, q.x)), left + 1);
+    const int bottom = std::max(whole(std::max(p.y, q.y)), top + 1);
+    const int gap_x = right - left > 3, gap_y = bottom - top > 3;
+    image.fill(left, top, right - gap_x, bottom - gap_y, b.color);
   }
 }
 
@@ -130,8 +148,8 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
   }
 }
 
-// The upper left corner for a legend of that size: of four places, the one where it hides the least of the
-// lines.
+// The upper left corner for a legend of that size: of four places, the one where it hides the least of lines
+// and boxes.
 Point legend_corner(const Plot& plot, const Frame& f, float width, float height) {
   constexpr float inset = 16, margin = 8, stride = 6;  // the lines are looked at every `stride` pixels
   Point best{};
@@ -158,37 +176,57 @@ Point legend_corner(const Plot& plot, const Frame& f, float width, float height)
           }
         }
       }
+      for (const Box& b : plot.boxes) {
+        if (!drawable(b.x0 + b.x1, plot.log_x) || !drawable(b.y0 + b.y1, plot.log_y)) continue;
+        const Point p = f.at(b.x0, b.y0), q = f.at(b.x1, b.y1);
+        const float across =
+            std::min(std::max(p.x, q.x), corner.x + width) - std::max(std::min(p.x, q.x), corner.x);
+        const float down =
+            std::min(std::max(p.y, q.y), corner.y + height) - std::max(std::min(p.y, q.y), corner.y);
+        if (across > 0 && down > 0) hidden += static_cast<std::size_t>(across * down / (stride * stride));
+      }
       if (hidden < fewest) fewest = hidden, best = corner;
     }
   }
   return best;
 }
 
-void draw_legend(Image& image, const Plot& plot, const Frame& f) {
-  constexpr float row = 1.5f * tick_size, pad = 14, sample = 40;
-  float text = 0;
-  std::size_t rows = 0;
+constexpr float legend_row = 1.5f * tick_size, legend_pad = 14, legend_sample = 40, legend_gap = 12;
+
+// Its width and height; 0 and 0 without a label.
+std::pair<float, float> legend_size(const Plot& plot) {
+  float text = 0, rows = 0;
   for (const Series& s : plot.series) {
     if (s.label.empty()) continue;
     text = std::max(text, stroke_text(s.label, tick_size).width);
     ++rows;
   }
-  if (rows == 0) return;
-  const float width = 2 * pad + sample + 12 + text, height = 2 * pad + row * float(rows) - (row - tick_size);
-  const Point best = legend_corner(plot, f, width, height);
+  if (rows == 0) return {0.0f, 0.0f};
+  return {2 * legend_pad + legend_sample + legend_gap + text,
+          2 * legend_pad + legend_row * rows - (legend_row - tick_size)};
+}
+
+void draw_legend(Image& image, const Plot& plot, const Frame& f) {
+  const auto [width, height] = legend_size(plot);
+  if (width == 0) return;
+  const Point best =
+      plot.legend_beside ? Point{f.right + beside_gap, f.top} : legend_corner(plot, f, width, height);
   const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
   const int x0 = whole(best.x), y0 = whole(best.y), x1 = whole(best.x + width), y1 = whole(best.y + height);
   image.fill(x0 - 1, y0 - 1, x1 + 1, y1 + 1, grid);
   image.fill(x0, y0, x1, y1, paper);
-  float y = best.y + pad + tick_size / 2;
+  float y = best.y + legend_pad + tick_size / 2;
   for (std::size_t i = 0; i < plot.series.size(); ++i) {
     const Series& s = plot.series[i];
     if (s.label.empty()) continue;
-    const Point from{best.x + pad, y}, to{best.x + pad + sample, y};
-    image.line(from, to, s.faint ? 1.5f : 3.0f, color_of(plot, i), s.faint ? 0.5f : 1);
+    const Point from{best.x + legend_pad, y}, to{best.x + legend_pad + legend_sample, y};
+    if (s.x.empty())
+      image.fill(whole(from.x), whole(y - 7), whole(to.x), whole(y + 7), color_of(plot, i));
+    else
+      image.line(from, to, s.faint ? 1.5f : 3.0f, color_of(plot, i), s.faint ? 0.5f : 1);
     if (s.markers) image.disc({(from.x + to.x) / 2, y}, 5.5f, color_of(plot, i));
-    image.text({to.x + 12, y + 0.35f * tick_size}, s.label, {.size = tick_size, .color = ink});
-    y += row;
+    image.text({to.x + legend_gap, y + 0.35f * tick_size}, s.label, {.size = tick_size, .color = ink});
+    y += legend_row;
   }
 }
 
@@ -221,10 +259,12 @@ Image draw_plot(const Plot& plot) {
   for (const PlotTick& t : f.y.ticks) widest = std::max(widest, stroke_text(t.label, tick_size).width);
   f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest + 18;
   f.right = static_cast<float>(plot.width) - 36;
+  if (plot.legend_beside) f.right -= legend_size(plot).first + beside_gap;
   f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;
   f.bottom = static_cast<float>(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) -
              1.2f * tick_size;
   draw_grid(image, f);
+  draw_boxes(image, plot, f);
   draw_series(image, plot, f);
   draw_axes(image, plot, f);
   draw_legend(image, plot, f);

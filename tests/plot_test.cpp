@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -290,6 +291,59 @@ TEST(Plot, MarkersSitOnThePointsAndTheLegendKeepsClear) {
   EXPECT_GT(more, 100) << "the legend shows the line";
   const auto line = columns_of(bare, red);
   EXPECT_NEAR(line.rbegin()->first - line.begin()->first, 1001, 120);
+}
+
+// The smallest rectangle that holds all pixels of exactly that colour: left, top, right, bottom.
+std::array<int, 4> extent_of(const Image& image, Color color) {
+  std::array<int, 4> e{image.width(), image.height(), -1, -1};
+  for (int y = 0; y < image.height(); ++y)
+    for (int x = 0; x < image.width(); ++x)
+      if (image.at(x, y) == color)
+        e = {std::min(e[0], x), std::min(e[1], y), std::max(e[2], x), std::max(e[3], y)};
+  return e;
+}
+
+TEST(Plot, BoxesFillTheirPlaceOnTheAxesAndTheFlattestIsStillSeen) {
+  Plot plot = one_series({0, 100}, {0, 100});
+  plot.series[0].color = black;
+  plot.boxes = {{20, 10, 40, 60, red}};
+  const auto [l, t, r, b] = extent_of(draw_plot(plot), red);
+  const double across = (r - l) / 20.0, down = (b - t) / 50.0;  // pixels of a unit
+  plot.boxes = {{20, 10, 80, 60, red}};
+  const auto [l2, t2, r2, b2] = extent_of(draw_plot(plot), red);
+  EXPECT_NEAR(l2, l, 1);
+  EXPECT_NEAR(r2 - l2, 60 * across, 5);
+  plot.boxes = {{20, 10, 40, 10.001, red}};
+  const auto [l3, t3, r3, b3] = extent_of(draw_plot(plot), red);
+  EXPECT_EQ(t3, b3);
+  EXPECT_NEAR(b3, b, 3);
+  EXPECT_NEAR(down * 100, 600, 120);
+  plot.boxes = {{20, 10, NAN, 20, red}};
+  EXPECT_EQ(extent_of(draw_plot(plot), red)[2], -1);
+}
+
+TEST(Plot, BoxesStretchTheAxes) {
+  Plot plot;
+  plot.boxes = {{1000, 50, 3000, 70, red}};
+  const auto [l, t, r, b] = extent_of(draw_plot(plot), red);
+  EXPECT_GT(r - l, 900);
+  EXPECT_GT(b - t, 500);
+}
+
+TEST(Plot, ALegendBesideTheAxesHidesNothing) {
+  Plot plot;
+  plot.boxes = {{0, 0, 10, 10, red}};
+  plot.series = {{.label = "everything", .color = Color{1, 2, 3}}};
+  plot.legend_beside = true;
+  const Image image = draw_plot(plot);
+  const auto box = extent_of(image, red), swatch = extent_of(image, {1, 2, 3});
+  EXPECT_GT(swatch[0], box[2]) << "to the right of the axes";
+  EXPECT_LT(swatch[2], image.width());
+  for (int y = box[1]; y <= box[3]; ++y)
+    for (int x = box[0]; x <= box[2]; ++x) {
+      const Color c = image.at(x, y);
+      ASSERT_EQ(c, red) << x << ", " << y;
+    }
 }
 
 TEST(Plot, TitleAndLabelsAreDrawn) {
