@@ -122,6 +122,13 @@ struct Scores {
   Tensor keep;     // [B, H, L, T], undefined without dropout
 };
 
+// ξ as [B, H, L, 1], and where it is −∞: there 0, so that exp(s − ξ) is 0 and not NaN.
+struct RowStatistic {
+  explicit RowStatistic(const Tensor& lse)
+      : empty(equal(unsqueeze(lse, -1), -infinity)), xi(where(empty, 0, unsqueeze(lse, -1))) {}
+  Tensor empty, xi;
+};
+
 }  // namespace
 
 // P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π (004 eq. 4).
@@ -148,7 +155,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
   const Scores n(x, a);
-  const Tensor empty = equal(unsqueeze(*x.lse, -1), -infinity), xi = where(empty, 0, unsqueeze(*x.lse, -1));
+  const auto [empty, xi] = RowStatistic(*x.lse);
   const Tensor p = exp(n.s - xi);
   Tensor u = sum(cast(*x.o, n.compute) * cast(*x.z_o, n.compute), {-1}, true);
   if (x.z_lse) u = u - unsqueeze(*x.z_lse, -1);
@@ -161,6 +168,20 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   if (a.wants_z_bias) z.push_back(cast(sum_to(z_a, x.bias->shape()), n.dtype));
   if (a.wants_z_sink) z.push_back(cast(-sum(where(empty, 0, exp(n.sink - xi) * u), {0, 2, 3}), n.dtype));
   return z;
+}
+
+Tensor attention_weights(In result) {
+  Graph& graph = result.tensor().graph();
+  const Node& node = graph.node_of(result.tensor().id());
+  if (node.op != &flash_attn_op)
+    throw Error("[attention_weights] wants a result of flash_attn, got one of " + node.op->name + " " +
+                at_line(result.where()));
+  const Scope scope(result);
+  AttentionAttrs a = node.attrs.as<AttentionAttrs>();
+  Tensors in;
+  for (ValueId v : node.in) in.push_back(graph.tensor(v));
+  if (a.dropout > 0) in.pop_back(), a.dropout = 0;
+  return exp(Scores(Inputs(in, a), a).s - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
 const Op attention_keep_mask_op{

@@ -26,33 +26,34 @@ inline Matrix random_matrix(Index rows, Index cols, std::uint64_t seed) {
 }
 
 // |got − want| ≤ tolerance · max(1, max |want|) everywhere; equal infinities agree, a NaN never does.
-inline testing::AssertionResult close(const Vector& got, const Vector& want, double tolerance = 1e-12) {
+inline ::testing::AssertionResult close(const Vector& got, const Vector& want, double tolerance = 1e-12) {
   if (got.size() != want.size())
-    return testing::AssertionFailure() << "sizes differ: " << got.size() << " and " << want.size();
+    return ::testing::AssertionFailure() << "sizes differ: " << got.size() << " and " << want.size();
   double size = 1;
   for (double w : want)
     if (std::isfinite(w)) size = std::max(size, std::abs(w));
   for (std::size_t i = 0; i < want.size(); ++i)
     if (got[i] != want[i] && !(std::abs(got[i] - want[i]) <= tolerance * size))
-      return testing::AssertionFailure()
+      return ::testing::AssertionFailure()
              << "at " << i << ": got " << got[i] << ", want " << want[i] << ", apart "
              << std::abs(got[i] - want[i]) << " > " << tolerance * size;
-  return testing::AssertionSuccess();
+  return ::testing::AssertionSuccess();
 }
 
-inline testing::AssertionResult close(const Matrix& got, const Matrix& want, double tolerance = 1e-12) {
-  if (got.rows != want.rows || got.cols != want.cols) return testing::AssertionFailure() << "shapes differ";
+inline ::testing::AssertionResult close(const Matrix& got, const Matrix& want, double tolerance = 1e-12) {
+  if (got.rows != want.rows || got.cols != want.cols) return ::testing::AssertionFailure() << "shapes differ";
   return close(got.data, want.data, tolerance);
 }
 
-inline testing::AssertionResult close(const Gradients& got, const Gradients& want, double tolerance = 1e-12) {
+inline ::testing::AssertionResult close(const Gradients& got, const Gradients& want,
+                                        double tolerance = 1e-12) {
   const auto q = close(got.z_Q, want.z_Q, tolerance);
-  if (!q) return testing::AssertionFailure() << "z_Q " << q.message();
+  if (!q) return ::testing::AssertionFailure() << "z_Q " << q.message();
   const auto k = close(got.z_K, want.z_K, tolerance);
-  if (!k) return testing::AssertionFailure() << "z_K " << k.message();
+  if (!k) return ::testing::AssertionFailure() << "z_K " << k.message();
   const auto v = close(got.z_V, want.z_V, tolerance);
-  if (!v) return testing::AssertionFailure() << "z_V " << v.message();
-  return testing::AssertionSuccess();
+  if (!v) return ::testing::AssertionFailure() << "z_V " << v.message();
+  return ::testing::AssertionSuccess();
 }
 
 inline bool all_finite(const Vector& x) {
@@ -69,20 +70,20 @@ inline bool rounds_to(double x, const std::string& printed) {
 }
 
 // The same for numbers in a row, or the rows of a matrix one after the other, with blanks between them.
-inline testing::AssertionResult prints_as(const Vector& x, const std::string& printed) {
+inline ::testing::AssertionResult prints_as(const Vector& x, const std::string& printed) {
   std::istringstream words(printed);
   std::string word;
   std::size_t n = 0;
   for (; words >> word; ++n) {
-    if (n == x.size()) return testing::AssertionFailure() << "more than " << n << " numbers are printed";
+    if (n == x.size()) return ::testing::AssertionFailure() << "more than " << n << " numbers are printed";
     if (!rounds_to(x[n], word))
-      return testing::AssertionFailure() << "at " << n << ": " << x[n] << " does not print as " << word;
+      return ::testing::AssertionFailure() << "at " << n << ": " << x[n] << " does not print as " << word;
   }
-  if (n != x.size()) return testing::AssertionFailure() << n << " numbers are printed, not " << x.size();
-  return testing::AssertionSuccess();
+  if (n != x.size()) return ::testing::AssertionFailure() << n << " numbers are printed, not " << x.size();
+  return ::testing::AssertionSuccess();
 }
 
-inline testing::AssertionResult prints_as(const Matrix& x, const std::string& printed) {
+inline ::testing::AssertionResult prints_as(const Matrix& x, const std::string& printed) {
   return prints_as(x.data, printed);
 }
 
