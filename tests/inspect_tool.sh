@@ -23,6 +23,36 @@ for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 
   fail "another model than the checkpoint's"
 "$inspect" --dtype f16 --batch 3 >/dev/null || fail "f16"
 
+# The views: each writes its picture, says its numbers, and stops there.
+is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "$1 is no PNG"; }
+shows() {  # PATTERN ARGUMENTS...: a line of the output, on the first go, without a word on stderr
+  local pattern=$1
+  shift
+  "$inspect" "$@" >"$dir/out" 2>"$dir/err" || fail "$*: $(cat "$dir/err")"
+  [ ! -s "$dir/err" ] || fail "$*: $(cat "$dir/err")"
+  grep -q -- "$pattern" "$dir/out" || fail "no '$pattern' for $*: $(head -3 "$dir/out")"
+}
+for program in train evaluate token; do
+  shows ' = flash_attn(%' --program $program --graph --graphviz "$dir/$program.dot"
+  head -1 "$dir/$program.dot" | grep -qx 'digraph {' || fail "$program.dot does not begin as one"
+  if command -v dot >/dev/null; then dot -Tsvg "$dir/$program.dot" >"$dir/svg" || fail "dot refuses $program.dot"; fi
+  shows '^steps' --program $program --plan "$dir/$program.png"
+  is_png "$dir/$program.png"
+done
+shows '^all .* 100.00 %$' --model llama --parameters
+! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
+shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"
+is_png "$dir/memory.png"
+shows '^ *128 .* optimum$' --heads 1 --width 64 --length 8192 --fast-memory 128 --reads "$dir/reads.png"
+is_png "$dir/reads.png"
+shows '^model' --checkpoint "$dir/run" --text 'Line 7 of a text' --attention "$dir/attention.png"
+is_png "$dir/attention.png"
+cp -r "$dir/run" "$dir/other run"
+shows ': 1 steps, train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
+  --run "$dir/other run/"
+is_png "$dir/curves.png"
+[ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
+
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -33,5 +63,28 @@ refuses 2 --program --program sleep
 refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu
 refuses 1 nowhere --checkpoint "$dir/nowhere"
+
+# What cannot be drawn leaves the file that was there as it was.
+echo before >"$dir/file"
+keeps() {  # CODE WORD ARGUMENTS...
+  refuses "$@"
+  [ "$(cat "$dir/file")" = before ] || fail "written over by ${*:3}"
+}
+keeps 2 --checkpoint --text a --attention "$dir/file"
+keeps 2 --text --checkpoint "$dir/run" --attention "$dir/file"
+keeps 2 --text --checkpoint "$dir/run" --text '' --attention "$dir/file"
+keeps 2 --attention --checkpoint "$dir/run" --text a
+keeps 1 'more than the model.s context of 16' --checkpoint "$dir/run" --text 'Line 7 of a small' --attention "$dir/file"
+keeps 1 "'Z'" --checkpoint "$dir/run" --text 'ZZ' --attention "$dir/file"
+keeps 2 --run --curves "$dir/file"
+keeps 2 --curves --run "$dir/run"
+keeps 1 nowhere/metrics.jsonl --curves "$dir/file" --run "$dir/run" --run "$dir/nowhere"
+mkdir "$dir/empty" "$dir/bad" && : >"$dir/empty/metrics.jsonl" && echo '{"loss":1}' >"$dir/bad/metrics.jsonl"
+keeps 1 'has no step' --curves "$dir/file" --run "$dir/empty"
+keeps 1 'line 1' --curves "$dir/file" --run "$dir/bad"
+keeps 2 --reads --length 8192
+keeps 1 'more tokens' --reads "$dir/file" --length 32
+keeps 1 'holds all' --reads "$dir/file" --fast-memory 100000
+for view in graphviz plan attention-memory reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file"; done
 [ $failed = 0 ] && echo "inspect: all as it must be"
 exit $failed

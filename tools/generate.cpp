@@ -4,12 +4,10 @@
 #include <new>
 
 #include "core/backend.h"
-#include "io/checkpoint.h"
-#include "io/model_file.h"
-#include "io/tokenizer.h"
 #include "nn/generate.h"
 #include "tools/args.h"
 #include "tools/run_tool.h"
+#include "tools/trained_model.h"
 
 namespace {
 
@@ -67,14 +65,9 @@ void want_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
 }
 
 void generate(const Options& o) {
-  const Checkpoint checkpoint(o.checkpoint);
-  const std::string file = "model.safetensors", where = checkpoint.directory() + "/" + file;
-  const Metadata metadata = checkpoint.load(file).metadata;
-  const ModelConfig config = model_config(metadata, where);
-  const auto tokenizer = load_tokenizer(metadata, where);
-  if (tokenizer->size() != config.vocabulary)
-    throw FormatError(where + ": the tokenizer has " + std::to_string(tokenizer->size()) +
-                      " tokens, the model " + std::to_string(config.vocabulary));
+  const CheckpointModel saved(o.checkpoint);
+  const ModelConfig& config = saved.config;
+  const auto tokenizer = saved.tokenizer();
   std::vector<std::int32_t> text = tokenizer->encode(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
   const auto prompt = std::ssize(text);
@@ -84,7 +77,7 @@ void generate(const Options& o) {
 
   Params params(0, f32, o.device);
   const Model model(params, config);
-  checkpoint.restore(std::vector<CheckpointFile>{{file, params.all()}});
+  saved.restore(params);
   Generator generator(
       model,
       {.threads = static_cast<int>(o.threads), .precision = precision_named(o.dtype), .cache = !o.no_cache});

@@ -1,16 +1,23 @@
-// inspect: what a model compiles to, from the command line.
+// inspect: what a model is and compiles to, what it attends to, how its runs went, from the command line.
 #include <cstdio>
 #include <map>
 #include <new>
 
 #include "core/backend.h"
-#include "io/checkpoint.h"
-#include "io/model_file.h"
+#include "core/graph_text.h"
+#include "io/file.h"
 #include "nn/profile.h"
 #include "nn/training.h"
 #include "ops/ops.h"
+#include "tools/inspect/attention_memory.h"
+#include "tools/inspect/attention_picture.h"
+#include "tools/inspect/curves.h"
+#include "tools/inspect/memory_reads.h"
+#include "tools/inspect/parameters.h"
+#include "tools/inspect/plan_picture.h"
 #include "tools/model_options.h"
 #include "tools/run_tool.h"
+#include "tools/trained_model.h"
 
 namespace {
 
@@ -19,8 +26,11 @@ using namespace tg;
 struct Options : ModelOptions {
   std::string checkpoint, program = "train", steps, backend = "cpu", dtype = "f32";
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
-  bool list = false;
-  Device device;  // of `backend`
+  bool list = false, graph = false, parameters = false;
+  std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files but for `text`
+  std::vector<std::string> runs;
+  std::int64_t length = 4096, fast_memory = 192;  // of `reads`
+  Device device;                                  // of `backend`
 };
 
 void declare_options(Args& args, Options& o) {
@@ -38,21 +48,39 @@ void declare_options(Args& args, Options& o) {
   args.flag("list", "every step, with the shapes it reads and writes", o.list);
   args.option("steps", "TEXT", "count and list only steps whose name contains this", o.steps,
               {.shown = "all"});
+  args.flag("graph", "every node of the graph as it was recorded, before steps are made of it", o.graph);
+  const ArgLimits none{.shown = "none"};
+  args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
+  args.option("plan", "PNG", "where in memory every buffer lies, from step to step", o.plan, none);
+  args.flag("parameters", "how large each layer is", o.parameters);
+  args.option("attention", "PNG", "what each head of the checkpoint looks at in --text", o.attention, none);
+  args.option("text", "TEXT", "of --attention, at most the model's context", o.text, none);
+  args.option("attention-memory", "PNG",
+              "what the model's attention needs for 256 to 65536 tokens, fused and with its matrix in memory",
+              o.attention_memory, none);
+  args.option("reads", "PNG",
+              "what attention reads from memory, by the size of its tiles: the model of 000 §1.3", o.reads,
+              none);
+  args.option("length", "N", "tokens of --reads", o.length, {.min = 1, .max = 1 << 30});
+  args.option("fast-memory", "KIB", "of --reads: what holds a tile, such as a GPU's shared memory",
+              o.fast_memory, {.min = 1, .max = 1 << 30});
+  args.option("curves", "PNG", "the losses of every --run", o.curves, none);
+  args.option("run", "DIR", "of --curves: what train wrote to; may be given several times", o.runs, none);
   args.example("inspect --model llama --key-heads 2 --list", "every step of a training step");
   args.example("inspect --model deepseek --program evaluate --steps layers.0.self_attn --list",
                "the first attention layer's forward");
   args.example("inspect --checkpoint out/train --program token", "what a token of generate costs");
-}
-
-ModelConfig config_of(const Options& o) {
-  if (!o.checkpoint.empty()) {
-    const Checkpoint checkpoint(o.checkpoint);
-    return model_config(checkpoint.load("model.safetensors").metadata,
-                        checkpoint.directory() + "/model.safetensors");
-  }
-  ModelConfig config = o.model;
-  config.vocabulary = o.vocabulary;
-  return config;
+  args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
+               "the forward pass as text and as a picture");
+  args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
+  args.example("inspect --checkpoint out/train --parameters", "what is large in a model");
+  args.example("inspect --checkpoint out/train --text 'To be, or not to be' --attention attention.png",
+               "a heat map for each head of each layer");
+  args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",
+               "peaks of both ways of attention, exact, as they are planned");
+  args.example("inspect --heads 8 --width 512 --reads reads.png --length 16384 --fast-memory 227",
+               "on a GPU whose blocks have 227 KiB");
+  args.example("inspect --curves curves.png --run out/gpt --run out/llama", "two runs side by side");
 }
 
 bool is_copy(const Step& s) {
@@ -62,7 +90,8 @@ bool is_copy(const Step& s) {
   return false;
 }
 
-void print(const Options& o, const Program& program) {
+// Steps by op, copies and memory.
+void print_summary(const Options& o, const Program& program) {
   std::map<std::string, int> count;
   int steps = 0, copies = 0;
   std::size_t copied = 0;
@@ -85,7 +114,9 @@ void print(const Options& o, const Program& program) {
   std::printf(
       "memory       %.2f MiB: parameters and what lasts %.2f, results in between %.2f, workspace %.2f\n",
       mib(m.peak()), mib(m.parameters), mib(m.arena), mib(m.workspace));
-  if (!o.list) return;
+}
+
+void print_steps(const Options& o, const Program& program) {
   const std::string all = program.text();
   for (std::size_t at = 0; at < all.size();) {
     const std::size_t end = all.find('\n', at);
@@ -95,11 +126,75 @@ void print(const Options& o, const Program& program) {
   }
 }
 
+void write_text(const std::string& path, const std::string& text) {
+  const std::string_view piece = text;
+  replace_file(path, std::span(&piece, 1), "inspect");
+}
+
+// What was asked for of the program: a summary unless it was something else only.
+void show(const Options& o, const std::string& name, const Program& program) {
+  const bool other = o.parameters || !o.attention.empty() || !o.attention_memory.empty() || !o.reads.empty();
+  if (!other || o.list || o.graph || !o.graphviz.empty() || !o.plan.empty()) print_summary(o, program);
+  if (o.list) print_steps(o, program);
+  if (o.graph) std::fputs(graph_text(program.graph(), program.outputs()).c_str(), stdout);
+  const std::string title = name + (o.program == "train"   ? ", a training step"
+                                    : o.program == "token" ? ", a token"
+                                                           : ", evaluation");
+  if (!o.graphviz.empty()) write_text(o.graphviz, graphviz(program.graph(), program.outputs(), title));
+  if (!o.plan.empty()) save_plot(o.plan, plan_plot(program, title));
+  if (o.attention_memory.empty() && o.reads.empty()) return;
+  const AttentionCall call = attention_of(program);
+  if (!o.attention_memory.empty()) {
+    const auto peaks = attention_peaks(call, o.device, static_cast<int>(o.threads));
+    std::printf("attention    forward and backward, %s\n%s", call.text().c_str(),
+                attention_memory_text(peaks).c_str());
+    save_plot(o.attention_memory, attention_memory_plot(call, peaks));
+  }
+  if (!o.reads.empty()) {
+    const ReadModel reads{o.length, call.width,
+                          o.fast_memory * 1024 / static_cast<std::int64_t>(size_of(call.dtype))};
+    if (const std::string mistake = reads.mistake(); !mistake.empty())
+      throw Error("[inspect] --reads" + mistake);
+    std::printf("reads        of one head, T = %lld, d = %lld, fast memory of %lld numbers\n%s",
+                static_cast<long long>(reads.T), static_cast<long long>(reads.d),
+                static_cast<long long>(reads.M), reads_text(reads).c_str());
+    save_plot(o.reads, reads_plot(reads));
+  }
+}
+
+void show_attention(const Options& o, const CheckpointModel& saved, const Model& model) {
+  const auto tokenizer = saved.tokenizer();
+  const std::vector<std::int32_t> ids = tokenizer->encode(o.text);
+  if (std::ssize(ids) > saved.config.context)
+    throw Error("[inspect] --text has " + std::to_string(ids.size()) +
+                " tokens, more than the model's context of " + std::to_string(saved.config.context));
+  std::vector<std::string> tokens;
+  for (const std::int32_t& id : ids) tokens.push_back(tokenizer->decode(std::span(&id, 1)));
+  const auto maps = attention_maps(model, ids, static_cast<int>(o.threads));
+  draw_heat_maps(attention_picture(maps, tokens, saved.config.text() + ": attention")).save_png(o.attention);
+}
+
+void show_curves(const Options& o) {
+  std::vector<NamedRun> runs;
+  for (const std::string& directory : o.runs) runs.push_back(read_run(directory));
+  std::fputs(runs_text(runs).c_str(), stdout);
+  save_plot(o.curves, curves_plot(runs));
+}
+
 void inspect(const Options& o) {
-  const ModelConfig config = config_of(o);
+  std::optional<CheckpointModel> saved;
+  ModelConfig config = o.model;
+  config.vocabulary = o.vocabulary;
+  if (!o.checkpoint.empty()) config = saved.emplace(o.checkpoint).config;
   Params params(0, f32, o.device);
   const Model model(params, config);
-  std::printf("model        %s\n", config.text().c_str());
+  const std::string name = config.text();
+  std::printf("model        %s\n", name.c_str());
+  if (o.parameters) std::fputs(sizes_text(sizes_by_layer(params.all())).c_str(), stdout);
+  if (!o.attention.empty()) {
+    saved->restore(params);
+    show_attention(o, *saved, model);
+  }
   const ProgramOptions options{.batch = o.batch,
                                .threads = static_cast<int>(o.threads),
                                .plan_only = true,
@@ -109,36 +204,65 @@ void inspect(const Options& o) {
     if (options.precision == Precision::f16) adamw.loss_scale = LossScale{};
     const AdamW optimizer(params.all(), adamw);
     TrainingProgram training(model, optimizer, options);
-    return print(o, training.program());
+    return show(o, name, training.program());
   }
   if (o.program == "evaluate") {
     EvaluationProgram evaluation(model, options);
-    return print(o, evaluation.program());
+    return show(o, name, evaluation.program());
   }
   Graph graph;
   KvCache cache(o.batch, config.context, o.device);
   CacheCall call(graph, cache, 1);
   const Autocast autocast(graph, options.precision);
   const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), Mode::evaluate, &call);
-  print(o, compile(graph, {logits},
-                   {.assign = call.assign(),
-                    .threads = options.threads,
-                    .tf32 = options.precision == Precision::tf32,
-                    .plan_only = true}));
+  show(o, name,
+       compile(graph, {logits},
+               {.assign = call.assign(),
+                .threads = options.threads,
+                .tf32 = options.precision == Precision::tf32,
+                .plan_only = true}));
+}
+
+// What is wrong with options together, or nothing.
+std::string mistake_in(const Args& args, const Options& o) {
+  const auto wants = [&](const char* option, const char* other) {
+    return args.given(option) && !args.given(other) ? "--" + std::string(option) + " wants --" + other : "";
+  };
+  for (const auto& [option, other] : {std::pair("attention", "checkpoint"),
+                                      {"attention", "text"},
+                                      {"text", "attention"},
+                                      {"curves", "run"},
+                                      {"run", "curves"},
+                                      {"length", "reads"},
+                                      {"fast-memory", "reads"}})
+    if (const std::string mistake = wants(option, other); !mistake.empty()) return mistake;
+  if (args.given("text") && o.text.empty()) return "--text is empty";
+  return "";
+}
+
+// Whether anything but the curves was asked for.
+bool asks_for_a_model(const Args& args) {
+  for (const std::string& name : args.names())
+    if (name != "curves" && name != "run" && args.given(name)) return true;
+  return false;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options o;
-  Args args("inspect", "Shows what a model compiles to: steps by op, copies, memory.");
+  Args args(
+      "inspect",
+      "Shows what a model compiles to, where its memory goes, what it attends to, and how its runs went.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("inspect", [&]() -> int {
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    inspect(o);
+    if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
+    if (!o.curves.empty()) show_curves(o);
+    if (o.curves.empty() || asks_for_a_model(args)) inspect(o);
     return 0;
   });
 }

@@ -11,6 +11,7 @@
 #include "io/metrics.h"
 #include "io/png_plot.h"
 #include "nn/training.h"
+#include "tools/model_parts.h"
 
 namespace tg {
 
@@ -52,18 +53,12 @@ inline void print_row(const std::string& name, const std::string& value) {
 }
 
 inline void print_parameters(const Params& params) {
-  const std::vector<std::pair<const char*, std::vector<const char*>>> groups = {
-      {"embeddings", {".wte.", ".wpe.", ".embed_tokens.", "lm_head."}},
-      {"attention", {".attn.", ".self_attn."}},
-      {"mlp", {".mlp."}},
-      {"norms", {".ln_", ".input_layernorm.", ".post_attention_layernorm.", "model.norm."}}};
   std::string parts;
-  for (const auto& [group, marks] : groups) {
+  for (const ModelPart& part : model_parts) {
     std::int64_t n = 0;
     for (const Parameter& p : params.all())
-      for (const char* mark : marks)
-        if (p.name().find(mark) != std::string::npos) n += numel(p.shape());
-    parts += (parts.empty() ? "" : ", ") + std::string(group) + " " + grouped(n);
+      if (part_of(p.name()) == part.name) n += numel(p.shape());
+    parts += (parts.empty() ? "" : ", ") + std::string(part.name) + " " + grouped(n);
   }
   print_row("parameters", grouped(params.count()) + " (" + parts + ")");
 }
@@ -82,25 +77,35 @@ inline void print_memory(const Params& params, const MemoryReport& training, con
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
 }
 
+// The losses of a run, over steps: each step's training loss, faint; its smoothed mean; validation.
+struct LossSeries {
+  Series raw, mean, validation;
+};
+inline LossSeries loss_series(const std::vector<MetricsRow>& rows) {
+  LossSeries s{.raw = {.faint = true}, .validation = {.markers = true}};
+  for (const MetricsRow& r : rows) {
+    const auto step = static_cast<double>(r.step);
+    s.raw.x.push_back(step);
+    s.raw.y.push_back(r.train_loss);
+    if (std::isnan(r.val_loss)) continue;
+    s.validation.x.push_back(step);
+    s.validation.y.push_back(r.val_loss);
+  }
+  s.mean.x = s.raw.x;
+  s.mean.y = smoothed(s.raw.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
+  return s;
+}
+
 // `unit`: what the loss is a mean over ("character").
 inline void save_loss_curve(const std::string& path, const std::string& title, const std::string& unit,
                             const std::vector<MetricsRow>& rows) {
-  Series train{.label = "", .faint = true, .color = palette(0)}, mean{.label = "train", .color = palette(0)},
-      validation{.label = "validation", .markers = true, .color = palette(1)};
-  for (const MetricsRow& r : rows) {
-    const auto step = static_cast<double>(r.step);
-    train.x.push_back(step);
-    train.y.push_back(r.train_loss);
-    if (std::isnan(r.val_loss)) continue;
-    validation.x.push_back(step);
-    validation.y.push_back(r.val_loss);
-  }
-  mean.x = train.x;
-  mean.y = smoothed(train.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
+  LossSeries s = loss_series(rows);
+  s.mean.label = "train", s.validation.label = "validation";
+  s.raw.color = s.mean.color = palette(0), s.validation.color = palette(1);
   save_plot(path, {.title = title,
                    .x_label = "step",
                    .y_label = "loss (nats per " + unit + ")",
-                   .series = {train, mean, validation}});
+                   .series = {s.raw, s.mean, s.validation}});
 }
 
 }  // namespace tg

@@ -1,0 +1,19 @@
+// Attention maps of a model on a text, as a picture: a row of heads for each layer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/heat_map.h"
+#include "nn/attention_maps.h"
+
+namespace tg {
+
+// `tokens`: how each is written, L of them.
+HeatMaps attention_picture(const std::vector<AttentionMap>& maps, const std::vector<std::string>& tokens,
+                           const std::string& title);
+
+// A token in a picture: a space as ·, a line break as \n, what cannot be seen as \x07.
+std::string visible_token(const std::string& token);
+
+}  // namespace tg

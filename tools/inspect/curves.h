@@ -1,0 +1,27 @@
+// The losses of several training runs together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/metrics.h"
+#include "io/png_plot.h"
+
+namespace tg {
+
+struct NamedRun {
+  std::string name;
+  std::vector<MetricsRow> rows;  // not empty
+};
+
+// The metrics.jsonl that train left in the directory, which gives the run its name. Throws Error when there
+// is none or no step in it, FormatError for a line that is not a row.
+NamedRun read_run(const std::string& directory);
+
+// Each run in a colour of its own: the training loss faint under its smoothed mean, validation with markers.
+Plot curves_plot(const std::vector<NamedRun>& runs);
+
+// A line for each run: steps, the smoothed training loss at the end, the best validation loss.
+std::string runs_text(const std::vector<NamedRun>& runs);
+
+}  // namespace tg

@@ -1,0 +1,45 @@
+// The model of a checkpoint that train wrote, with its weights and its tokenizer.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/checkpoint.h"
+#include "io/model_file.h"
+#include "io/tokenizer.h"
+#include "nn/model.h"
+
+namespace tg {
+
+inline constexpr const char* model_file = "model.safetensors";
+
+// What a checkpoint says of its model: the configuration, and the metadata it was read from.
+struct CheckpointModel {
+  Checkpoint checkpoint;
+  std::string where;  // the file, for messages
+  Metadata metadata;
+  ModelConfig config;
+
+  // `path`: a run's directory or a checkpoint's. Throws Error and FormatError as Checkpoint does.
+  explicit CheckpointModel(const std::string& path)
+      : checkpoint(path),
+        where(checkpoint.directory() + "/" + model_file),
+        metadata(checkpoint.load(model_file).metadata),
+        config(model_config(metadata, where)) {}
+
+  // Throws FormatError when there is none, or it is not the model's.
+  std::unique_ptr<Tokenizer> tokenizer() const {
+    auto made = load_tokenizer(metadata, where);
+    if (made->size() != config.vocabulary)
+      throw FormatError(where + ": the tokenizer has " + std::to_string(made->size()) +
+                        " tokens, the model " + std::to_string(config.vocabulary));
+    return made;
+  }
+
+  // Gives a model's parameters their values.
+  void restore(const Params& params) const {
+    checkpoint.restore(std::vector<CheckpointFile>{{model_file, params.all()}});
+  }
+};
+
+}  // namespace tg
