@@ -32,7 +32,7 @@ struct Attention {
   };
 
   DType type = DType::f32;
-  bool tf32 = false;               // f32 may be rounded to TF32 before products
+  bool tf32 = false;  // f32 may be rounded to TF32 before products
   int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;
   Operand q, k, v, o, z_o, z_q, z_k, z_v;
   void* lse = nullptr;  // ξ [B, H, L], contiguous, of the compute type

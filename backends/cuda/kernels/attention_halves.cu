@@ -16,21 +16,24 @@ __device__ KeyRange rows_of(const Attention& x, const Halves::Operand& a, int b)
   return {0, a.keys && x.lengths ? kv_length(x, b) : a.rows};
 }
 
-// k with |a| < 2ᵏ, from a²; none of 0, ∞ and NaN.
+// k with √square < 2ᵏ; none of 0.
 __device__ int exponent_above(double square) {
-  if (!(square > 0 && square <= DBL_MAX)) return none;
+  if (square == 0) return none;
   int e;
   frexp(square, &e);
   return (e + 1) >> 1;
 }
 
+// |x|, but 0 of ∞ and NaN, which no power of two helps.
+__device__ __forceinline__ float size_of_finite(float x) {
+  return fabsf(x) <= FLT_MAX ? fabsf(x) : 0;
+}
+
 // A block's chunk of an operand.
 struct Place {
   int b, h, chunk;
-  __device__ Place(const Halves::Operand& a)
-      : b(blockIdx.x / a.chunks() / a.heads),
-        h(blockIdx.x / a.chunks() % a.heads),
-        chunk(blockIdx.x % a.chunks()) {}
+  __device__ Place(const Halves::Operand& a, int n)
+      : b(n / a.chunks() / a.heads), h(n / a.chunks() % a.heads), chunk(n % a.chunks()) {}
 };
 
 // Four numbers of a row of an operand, zeros beyond it.
@@ -40,38 +43,44 @@ __device__ __forceinline__ float4 piece(const Attention& x, const Halves::Operan
   return *reinterpret_cast<const float4*>(a.from.at<float>(at.b, at.h) + row * a.from.row + column);
 }
 
-// How long the rows of a chunk are, W/4 lanes a row.
+// A bound for the length of a chunk's rows, from the largest number of every four columns.
 template <int W>
 __global__ void __launch_bounds__(threads)
     measure(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
-  __shared__ int2 tops[threads / 32];
+  __shared__ float tops[threads], tops_z[threads];
   constexpr int lanes = W / 4, rows = threads / lanes;
   const Halves::Operand& a = halves.operand[blockIdx.y];
-  if (blockIdx.x >= i64(x.B) * a.heads * a.chunks()) return;
-  const Place at(a);
+  if (blockIdx.x >= a.blocks(x.B)) return;
+  const Place at(a, blockIdx.x);
   const KeyRange valid = rows_of(x, a, at.b);
-  const int lane = threadIdx.x % lanes;
-  int longest = none, largest = none;
+  float top = 0, top_z = 0;  // of four columns, of z_ξ
 #pragma unroll 4
   for (int n = 0; n < Halves::chunk / rows; ++n) {
     const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
-    const float4 p = piece(x, a, at, row, lane * 4);
-    double square = double{p.x} * p.x + double{p.y} * p.y + double{p.z} * p.z + double{p.w} * p.w;
-#pragma unroll
-    for (int step = lanes / 2; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
+    const float4 p = piece(x, a, at, row, threadIdx.x % lanes * 4);
     if (row < valid.from || row >= valid.to) continue;
-    longest = max(longest, exponent_above(square));
-    if (blockIdx.y == 3 && x.z_lse) {
-      const double z = static_cast<const float*>(x.z_lse)[(i64(at.b) * x.H + at.h) * x.L + row];
-      largest = max(largest, exponent_above(z * z));
-    }
+    top = fmaxf(fmaxf(fmaxf(top, size_of_finite(p.x)), fmaxf(size_of_finite(p.y), size_of_finite(p.z))),
+                size_of_finite(p.w));
+    if (blockIdx.y == 3 && x.z_lse)
+      top_z = fmaxf(top_z,
+                    size_of_finite(static_cast<const float*>(x.z_lse)[(i64(at.b) * x.H + at.h) * x.L + row]));
   }
-  longest = __reduce_max_sync(~0u, longest), largest = __reduce_max_sync(~0u, largest);
-  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = {longest, largest};
+  tops[threadIdx.x] = top, tops_z[threadIdx.x] = top_z;
   __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (const int2& top : tops) longest = max(longest, top.x), largest = max(largest, top.y);
-  a.greatest[blockIdx.x] = {longest, largest};
+  if (threadIdx.x >= 32) return;
+  for (int n = threadIdx.x; n < threads; n += 32) top_z = fmaxf(top_z, tops_z[n]);
+  double square = 0;
+  if (threadIdx.x < lanes) {
+    for (int n = threadIdx.x; n < threads; n += lanes) top = fmaxf(top, tops[n]);
+    square = 4. * top * top;
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    square += __shfl_xor_sync(~0u, square, step);
+    top_z = fmaxf(top_z, __shfl_xor_sync(~0u, top_z, step));
+  }
+  if (threadIdx.x == 0)
+    a.greatest[blockIdx.x] = {exponent_above(square), exponent_above(double{top_z} * top_z)};
 }
 
 // A warp for the powers of a key head.
@@ -101,16 +110,18 @@ __global__ void __launch_bounds__(32)
   halves.powers[blockIdx.x] = p;
 }
 
-// x·2ᵉ in one or two terms; columns beyond the row are zeros.
+// x·2ᵉ in one or two terms; columns beyond the row are zeros. From the last to the first: what was measured
+// last may still be in the cache.
 template <int W>
 __global__ void __launch_bounds__(threads)
     split(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
   constexpr int lanes = W / 4, rows = threads / lanes;
-  const Halves::Operand& a = halves.operand[blockIdx.y];
-  if (blockIdx.x >= i64(x.B) * a.heads * a.chunks()) return;
-  const Place at(a);
+  const int operand = halves.count - 1 - blockIdx.y;
+  const Halves::Operand& a = halves.operand[operand];
+  if (blockIdx.x >= a.blocks(x.B)) return;
+  const Place at(a, a.blocks(x.B) - 1 - blockIdx.x);
   const Powers& p = halves.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
-  const int e = blockIdx.y == 0 ? p.q : blockIdx.y == 1 ? p.k : blockIdx.y == 2 ? p.v : p.z_o;
+  const int e = operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
   const float unit = attn::power_of_two(e);
   const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
   __half* to = a.to + (i64(at.b) * a.heads + at.h) * a.rows * stride;
@@ -166,7 +177,7 @@ Attention Halves::in_place_of(Attention x) const {
 
 void launch_halves(const Stream& s, const Attention& x, const Halves& halves) {
   i64 most = 0;
-  for (const Halves::Operand& a : halves.operand) most = std::max(most, i64(x.B) * a.heads * a.chunks());
+  for (const Halves::Operand& a : halves.operand) most = std::max(most, a.blocks(x.B));
   if (most == 0 || x.Hk == 0) return;
   const dim3 grid(blocks_for(most, 1), static_cast<unsigned>(halves.count));
   attn::with_width(x, [&](auto width) {

@@ -27,6 +27,7 @@ struct Halves {
     int heads = 0, rows = 0, size = 0;
     bool keys = false;
     __host__ __device__ int chunks() const { return (rows + chunk - 1) / chunk; }
+    __host__ __device__ i64 blocks(int batch) const { return i64(batch) * heads * chunks(); }
   };
   static constexpr int chunk = 128;  // rows of a block
   int terms, width;                  // 1 or 2; of heads, padded
