@@ -79,8 +79,50 @@ TEST_F(CudaReduce, NormsRowsOfEveryWidth) {
       const std::int64_t rows = n == 384 ? 131 : 19;
       expect_near({{rows, n}, {n}, {n}}, t, 64, norms);
     }
+  for (DType t : {f32, bf16})
+    for (std::int64_t n : {2048, 4096, 4104, 8192}) expect_near({{5, n}, {n}, {n}}, t, 64, norms);
   expect_near({{37, 384}, {384}, {384}}, f16, 64, norms);
   expect_near({{9, 384}, {384}, {384}}, f64, 64, norms);
+}
+
+TEST_F(CudaReduce, SoftmaxesAndCrossEntropiesOfEveryWidth) {
+  const auto softmaxes = [](const std::vector<Tensor>& x) {
+    const Shape& shape = x[0].shape();
+    std::vector<std::int64_t> classes;
+    for (std::int64_t i = 0; i < shape[0]; ++i) classes.push_back(i % 3 == 2 ? -100 : i * 7919 % shape[1]);
+    const Tensor targets = x[0].graph().constant(Array::of({shape[0]}, classes));
+    std::vector<Tensor> all;
+    for (const Tensor& y :
+         {softmax(x[0]), log_softmax(x[0]), cross_entropy(x[0], targets, {.reduction = Reduction::none}),
+          cross_entropy(x[0], cast(targets, i32), {.label_smoothing = 0.1})}) {
+      all.push_back(y);
+      all.push_back(gradients(weighted_sum(y), x)[0]);
+    }
+    return all;
+  };
+  for (DType t : {f32, bf16})
+    for (std::int64_t n : {7, 8, 40, 256, 264, 500, 1024, 1032, 2048, 4096, 4104, 8192, 16384, 16392, 20001})
+      expect_near({{n > 4104 ? 3 : 19, n}}, t, 64, softmaxes);
+  for (DType t : {f16, f64}) expect_near({{19, 264}}, t, 64, softmaxes);
+  for (View v : {View::transposed, View::sliced}) expect_near({{19, 264}}, f32, 64, softmaxes, v);
+}
+
+TEST_F(CudaReduce, TurnsRowsThatShareAPosition) {
+  for (DType t : {f32, bf16})
+    for (const bool interleaved : {false, true})
+      for (const Shape& s : {Shape{2, 6, 9, 64}, Shape{1, 9, 64}, Shape{9, 48}, Shape{5, 3, 10}})
+        expect_near({s}, t, 8, [&](const std::vector<Tensor>& x) {
+          const std::int64_t n = s.back();
+          std::vector<Tensor> all;
+          for (const std::int64_t dims : {n, n / 4 * 2})
+            for (const Tensor& y :
+                 {rope(x[0], {}, {.dims = dims, .interleaved = interleaved, .start = 3}),
+                  rope(x[0].transpose(0, -2), {}, {.dims = dims, .interleaved = interleaved})}) {
+              all.push_back(y);
+              all.push_back(gradients(weighted_sum(y), x)[0]);
+            }
+          return all;
+        });
 }
 
 TEST_F(CudaReduce, UpdatesListsOfMixedTypes) {

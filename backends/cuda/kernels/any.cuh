@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/kernels/ptx.cuh"
 
 namespace tg::cuda {
 
@@ -74,5 +75,60 @@ struct alignas(sizeof(T) * V) Pack {
 // Elements that 16 bytes hold.
 template <class S>
 inline constexpr int pack_of = 16 / static_cast<int>(sizeof(S));
+
+// V neighbours as the words they were read as. As elements of 16 bits the compiler would take the words apart
+// where they are loaded, and so wait for them there.
+template <class S, int V>
+struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Words {
+  unsigned at[sizeof(S) * V / 4];
+};
+template <class S, int V>
+__device__ __forceinline__ void unpack(const Words<S, V>& words, compute_t<S> (&to)[V]) {
+  if constexpr (std::is_same_v<S, __nv_bfloat16>) {
+#pragma unroll
+    for (int i = 0; i < V / 2; ++i)
+      to[2 * i] = __uint_as_float(words.at[i] << 16),
+             to[2 * i + 1] = __uint_as_float(words.at[i] & 0xffff0000u);
+  } else {
+    S from[V];
+    memcpy(from, &words, sizeof from);
+#pragma unroll
+    for (int e = 0; e < V; ++e) to[e] = widen(from[e]);
+  }
+}
+// The largest of them; NaN only if all are.
+template <class S, int V>
+__device__ __forceinline__ compute_t<S> largest(Words<S, V> words) {
+  if constexpr (sizeof(S) == 2 && V > 2) {
+#pragma unroll
+    for (int i = 1; i < V / 2; ++i)
+      words.at[0] = std::is_same_v<S, __half> ? ptx::max_f16x2(words.at[0], words.at[i])
+                                              : ptx::max_bf16x2(words.at[0], words.at[i]);
+    return largest(Words<S, 2>{words.at[0]});
+  } else {
+    compute_t<S> x[V];
+    unpack(words, x);
+#pragma unroll
+    for (int e = 1; e < V; ++e) x[0] = fmax(x[0], x[e]);
+    return x[0];
+  }
+}
+// Halves are narrowed two by two, in one instruction.
+template <class S, int V>
+__device__ __forceinline__ Words<S, V> packed(const compute_t<S> (&from)[V]) {
+  Words<S, V> words;
+  if constexpr (sizeof(S) == 2) {
+#pragma unroll
+    for (int i = 0; i < V / 2; ++i)
+      words.at[i] = std::is_same_v<S, __half> ? ptx::cvt_f16x2(from[2 * i], from[2 * i + 1])
+                                              : ptx::cvt_bf16x2(from[2 * i], from[2 * i + 1]);
+  } else {
+    S to[V];
+#pragma unroll
+    for (int e = 0; e < V; ++e) to[e] = narrow<S>(from[e]);
+    memcpy(&words, to, sizeof to);
+  }
+  return words;
+}
 
 }  // namespace tg::cuda

@@ -10,36 +10,48 @@ namespace {
 
 struct CrossEntropy {
   Rows x, targets, log_sum, z, z_x;
-  DType index;            // of the targets
+  bool wide;              // targets are i64, else i32
   void *loss, *log_sums;  // [rows], the compute type: the forward's results
   i64 n, rows, ignore_index;
   double hit, share;  // 1 - ε and ε/V
   bool across;
 };
 
-// The row's class as it is given; the ignored one beyond the last row.
-__device__ __forceinline__ i64 given_class(const CrossEntropy& a, i64 row) {
-  return row < a.rows ? load_as<i64>(a.targets.data, a.index, a.targets.offset(row)) : a.ignore_index;
-}
-// -1 if the row does not count.
+// A row's class as it is given, i64 or i32, not widened yet: that would be to wait for it.
+struct Given {
+  unsigned low, high;
+
+  __device__ __forceinline__ static Given load(const void* data, bool wide, i64 at) {
+    if (!wide) return {static_cast<const unsigned*>(data)[at], 0};
+    const uint2 both = static_cast<const uint2*>(data)[at];
+    return {both.x, both.y};
+  }
+  __device__ __forceinline__ i64 value(bool wide) const {
+    return wide ? static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low) : static_cast<int>(low);
+  }
+};
+// -1 if the row does not count, or is none.
 template <class T>
-__device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, i64 given,
+__device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Given& given,
                                         const Faults& faults) {
-  if (given == a.ignore_index) return -1;
-  if (given >= 0 && given < a.n) return given;
-  if (team.rank == 0) faults.check_index(given, a.n, row);
+  const i64 value = given.value(a.wide);
+  if (row >= a.rows || value == a.ignore_index) return -1;
+  if (value >= 0 && value < a.n) return value;
+  if (team.rank == 0) faults.check_index(value, a.n, row);
   return -1;
 }
 
-// A row and its class, on their way while the row before is worked on.
+// A row and its class, on their way while the row before is worked on; the class only for who `wants` it.
 template <class S, class Row>
 struct Ahead {
-  typename Row::Loaded row;
-  i64 given;
+  Row row;
+  Given given;
 
   template <class T>
-  __device__ __forceinline__ static Ahead load(const CrossEntropy& a, const T& team, i64 r) {
-    return {load_row<S, Row>(team, a.x, r, a.rows, a.n), given_class(a, r)};
+  __device__ __forceinline__ static Ahead load(const CrossEntropy& a, const T& team, i64 r, bool wants) {
+    return {
+        load_row<S, Row>(team, r, a.rows, a.n, a.x),
+        wants && r < a.rows ? Given::load(a.targets.data, a.wide, a.targets.offset<Row::held>(r)) : Given{}};
   }
 };
 
@@ -48,37 +60,34 @@ template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     losses(const __grid_constant__ CrossEntropy a, Faults faults) {
   using C = compute_t<S>;
-  const Team<!Row::held> team(a.across);
+  Team<!Row::held> team(a.across);
   const C hit = static_cast<C>(a.hit), share = static_cast<C>(a.share);
+  const bool writes = team.rank == 0;
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
-  auto next = Ahead<S, Row>::load(a, team, blockIdx.x * per_block + team.index);
+  auto next = Ahead<S, Row>::load(a, team, blockIdx.x * per_block + team.index, writes);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
-    const i64 r = first + team.index, t = class_of(a, team, r, next.given, faults);
-    Row row(next.row);
-    next = Ahead<S, Row>::load(a, team, r + step);
+    const i64 r = first + team.index, t = writes ? class_of(a, team, r, next.given, faults) : -1;
+    const S own = t >= 0 ? a.x.at<S, Row::held>(r)[t * a.x.step] : S();  // x_t, of the thread that writes
+    const Row row = next.row;
+    next = Ahead<S, Row>::load(a, team, r + step, writes);
     Normalizer<C> all;
-    C sum = 0, own = 0;  // own: x_t, of the thread that writes
-    bool writes = team.rank == 0;
+    C sum = 0;
     if constexpr (Row::held) {
-      if (t >= 0) writes = false;
-      row.read([&](C x, i64 i, int) {
-        all.max = x > all.max ? x : all.max, sum += x;
-        if (i == t) own = x, writes = true;
-      });
+      all.max = team.max(row.max());
       const C low = all.shift();
-      row.read([&](C x, i64, int) { all.sum += exp(x - low); });
+      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
+      if (share != 0) sum = row.sum([](C x, auto) { return x; });
     } else {
       row.read_packs([&](const auto& x) {
         all.take(x);
         for (const C v : x) sum += v;
       });
-      if (writes && t >= 0) own = widen(a.x.at<S>(r)[t * a.x.step]);
+      all.combine(team);
     }
-    all.combine(team);
     if (share != 0) sum = team.sum(sum);
     if (!writes || r >= a.rows) continue;
     const C log_sum = t >= 0 ? all.log_sum() : C(0);
-    C loss = t >= 0 ? log_sum - hit * own : C(0);
+    C loss = t >= 0 ? log_sum - hit * widen(own) : C(0);
     if (share != 0 && t >= 0) loss -= share * sum;
     static_cast<C*>(a.loss)[r] = loss;
     static_cast<C*>(a.log_sums)[r] = log_sum;
@@ -94,23 +103,30 @@ __global__ void __launch_bounds__(most_threads)
   const C share = static_cast<C>(a.share);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
   const auto scalars = [&](i64 r, C& z, C& shift) {
-    if (r < a.rows) z = *a.z.at<C>(r), shift = *a.log_sum.at<C>(r);
+    if (r < a.rows) z = *a.z.at<C, Row::held>(r), shift = *a.log_sum.at<C, Row::held>(r);
   };
   i64 r = blockIdx.x * per_block + team.index;
-  auto next = Ahead<S, Row>::load(a, team, r);
+  auto next = Ahead<S, Row>::load(a, team, r, true);
   C next_z = 0, next_shift = 0;
   scalars(r, next_z, next_shift);
   for (; r < a.rows; r += step) {
     const i64 t = class_of(a, team, r, next.given, faults);
     const C z = t >= 0 ? next_z : C(0), shift = next_shift, less = z * static_cast<C>(a.hit);
-    Row row(next.row);
-    next = Ahead<S, Row>::load(a, team, r + step);
+    const Row row = next.row;
+    next = Ahead<S, Row>::load(a, team, r + step, true);
     scalars(r + step, next_z, next_shift);
-    row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, i64 i, int) {
-      if (t < 0) return C(0);
-      const C v = z * (exp(x - shift) - share);
-      return i == t ? v - less : v;
-    });
+    S* out = a.z_x.at<S, Row::held>(r);
+    const auto slope = [&](C x) { return z * (exp_below(x - shift) - share); };
+    if (t < 0)
+      row.write(out, a.z_x.step, [](C, auto) { return C(0); });
+    else if constexpr (Row::held)
+      row.write_packs(out, [&](C(&x)[Row::V], int p) {
+        const int own = static_cast<int>(t) - p * Row::V;  // t's place in the pack
+#pragma unroll
+        for (int e = 0; e < Row::V; ++e) x[e] = slope(x[e]) - (e == own ? less : C(0));
+      });
+    else
+      row.write(out, a.z_x.step, [&](C x, i64 i) { return slope(x) - (i == t ? less : C(0)); });
   }
 }
 
@@ -119,26 +135,22 @@ CrossEntropy operands(const Call& c) {
   CrossEntropy a{};
   const Layout& x = c.in[0].layout;
   a.x = Rows(c.in[0], x.rank() - 1), a.targets = Rows(c.in[1], -1);
-  a.index = c.in[1].dtype;
+  a.wide = c.in[1].dtype == DType::i64;
   a.n = x.shape.back(), a.rows = c.in[1].layout.numel(), a.ignore_index = attrs.ignore_index;
   a.hit = 1 - attrs.smoothing, a.share = attrs.smoothing / static_cast<double>(a.n);
   return a;
 }
 
-// Elements that a thread holds of a row.
-inline constexpr int slots = 16;
-
 // Calls f with a row type: held in registers where rows are short enough and lie well in memory.
 template <class F>
-void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const Rows*> rows, F&& f) {
+void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const Rows*> rows,
+              std::initializer_list<const Rows*> scalars, F&& f) {
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    bool held = a.n <= i64{slots} * most_threads;
-    for (const Rows* r : rows) held = held && takes_packs(*r, a.n, pack_of<S>, sizeof(S));
+    bool held = fits<S, Held<S>>(a.n, a.rows, rows);
+    for (const Rows* r : scalars) held = held && r->quick_to_find(a.rows);
     a.across = !held && a.x.step != 1;
-    const Teams teams(a.n, slots, a.across);
-    held ? f(teams, type, static_cast<HeldRow<S, 1, pack_of<S>, slots / pack_of<S>>*>(nullptr))
-         : f(teams, type, static_cast<ReadRow<S, 1>*>(nullptr));
+    held ? f(type, static_cast<Held<S>*>(nullptr)) : f(type, static_cast<ReadRow<S, 1>*>(nullptr));
   });
 }
 
@@ -146,8 +158,10 @@ void forward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
   a.loss = c.out[0].data, a.log_sums = c.out[1].data;
   if (a.rows == 0) return;
-  with_row(c, a, {&a.x}, [&](const Teams& teams, auto* type, auto* row) {
-    launch_rows(s, teams, a.rows, losses<pointee_t<decltype(type)>, pointee_t<decltype(row)>>, a, s.faults);
+  with_row(c, a, {&a.x}, {&a.targets}, [&](auto* type, auto* row) {
+    using Row = pointee_t<decltype(row)>;
+    launch_rows(s, Teams(a.n, Row::per_thread, a.across), a.rows, losses<pointee_t<decltype(type)>, Row>, a,
+                s.faults);
   });
 }
 
@@ -156,9 +170,10 @@ void backward(const Stream& s, const Call& c) {
   a.z_x = Rows(c.out[0], c.out[0].layout.rank() - 1);
   a.log_sum = Rows(c.in[2], -1), a.z = Rows(c.in[3], -1);
   if (a.rows == 0 || a.n == 0) return;
-  with_row(c, a, {&a.x, &a.z_x}, [&](const Teams& teams, auto* type, auto* row) {
-    launch_rows(s, teams, a.rows, differentiate<pointee_t<decltype(type)>, pointee_t<decltype(row)>>, a,
-                s.faults);
+  with_row(c, a, {&a.x, &a.z_x}, {&a.targets, &a.log_sum, &a.z}, [&](auto* type, auto* row) {
+    using Row = pointee_t<decltype(row)>;
+    launch_rows(s, Teams(a.n, Row::per_thread, a.across), a.rows,
+                differentiate<pointee_t<decltype(type)>, Row>, a, s.faults);
   });
 }
 

@@ -24,13 +24,19 @@ struct LaunchShape {
   LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
 };
 
+// Lets a kernel have so many bytes of dynamic shared memory, where that takes a word.
+template <class... P>
+void allow_shared(void (*kernel)(P...), std::size_t bytes) {
+  if (bytes > std::size_t{48} << 10)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
 // kernel<<<grid, block, shared, s.stream>>>(args...), with more than 48 KiB of shared memory where it asks
 // for it. Errors are found by the executor.
 template <class... P>
 void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P...),
                    const std::type_identity_t<P>&... args) {
-  if (shape.shared > std::size_t{48} << 10)
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared));
+  allow_shared(kernel, shape.shared);
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))...};
   cudaLaunchKernel(kernel, shape.grid, shape.block, pointers, shape.shared, s.stream);
 }

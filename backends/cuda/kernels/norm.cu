@@ -19,31 +19,40 @@ struct Norm {
 template <class S, bool centred, class Row>
 __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant__ Norm a) {
   using C = compute_t<S>;
-  const Team<!Row::held> team(a.across);
-  const NormValues<C, Row> weight(a.weight, team, a.n, pack_of<S>), bias(a.bias, team, a.n, pack_of<S>);
-  const i64 per_block = team.across ? 32 : blockDim.y;
-  const auto load = [&](i64 r) { return load_row<S, Row>(team, a.x, r, a.rows, a.n); };
-  const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
-  const i64 all = gridDim.x * per_block;
+  TG_DYNAMIC_SHARED(shared, 16);
+  Team<!Row::held> team(a.across);
+  const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
+  const auto load = [&](i64 r) { return load_row<S, Row>(team, r, a.rows, a.n, a.x); };
   auto next = load(blockIdx.x * per_block + team.index);
-  for (i64 first = blockIdx.x * per_block; first < a.rows; first += all) {
+  const i64 staged = Row::held ? a.n : 0;
+  C* vectors = reinterpret_cast<C*>(shared);
+  const StagedVector<C, pack_of<S>> weight(a.weight, vectors, staged),
+      bias(a.bias, vectors + (a.weight.data ? staged : 0), staged);
+  __syncthreads();
+  const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
+  for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
     const i64 r = first + team.index;
-    Row row(next);
-    next = load(r + all);
-    C mu = 0, squares = 0;
-    if (centred) {
-      row.read([&](C x, i64, int) { mu += x; });
-      mu = team.sum(mu) * part;
-    }
-    row.read([&](C x, i64, int) { squares += (x - mu) * (x - mu); });
+    const Row row = next;
+    next = load(r + step);
+    const C mu = centred ? team.sum(row.sum([](C x, auto) { return x; })) * part : C(0);
+    const C squares = row.sum([&](C x, auto) { return (x - mu) * (x - mu); });
     const C s = C(1) / sqrt(team.sum(squares) * part + eps);
     if (r >= a.rows) continue;
-    row.write(a.y.at<S>(r), a.y.step, [&](C x, i64 i, int slot) {
-      C v = (x - mu) * s;
-      if (a.weight.data) v *= weight.at(i, slot);
-      if (a.bias.data) v += bias.at(i, slot);
-      return v;
-    });
+    S* out = a.y.at<S, Row::held>(r);
+    if constexpr (Row::held)
+      row.write_packs(out, [&](C(&x)[Row::V], int p) {
+#pragma unroll
+        for (C& e : x) e = (e - mu) * s;
+        weight.multiply(x, p);
+        bias.add(x, p);
+      });
+    else
+      row.write(out, a.y.step, [&](C x, i64 i) {
+        C v = (x - mu) * s;
+        if (a.weight.data) v *= element<C>(a.weight, i);
+        if (a.bias.data) v += element<C>(a.bias, i);
+        return v;
+      });
     if (team.rank > 0) continue;
     if (centred) static_cast<C*>(a.mean)[r] = mu;
     static_cast<C*>(a.scale)[r] = s;
@@ -65,33 +74,36 @@ __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
   const int n = static_cast<int>(a.n);
-  C *weight = reinterpret_cast<C*>(shared), *bias = weight + n;  // [n] each
+  C* vectors = reinterpret_cast<C*>(shared);
   const i64 step = i64(gridDim.x) * short_warps, first = i64(blockIdx.x) * short_warps + threadIdx.x / 32;
   ShortRow<S, V, K> next;
   if (first < a.rows) next.load(even_row<S>(a.x, first), n);
-  stage(weight, a.weight, n, C(1));
-  stage(bias, a.bias, n, C(0));
+  const StagedVector<C, V> weight(a.weight, vectors, n), bias(a.bias, vectors + (a.weight.data ? n : 0), n);
   __syncthreads();
   const C part = C(1) / static_cast<C>(n), eps = static_cast<C>(a.eps);
   for (i64 r = first; r < a.rows; r += step) {
-    ShortRow<S, V, K> row = next;
+    const ShortRow<S, V, K> row = next;
     if (r + step < a.rows) next.load(even_row<S>(a.x, r + step), n);
     C x[K][V], mu = 0, squares = 0;
-    each_of_short<V, K>(n, [&](int k, int e, int) {
-      x[k][e] = widen(row.pack[k].at[e]);
-      if (centred) mu += x[k][e];
+    row.each(n, [&](int k, int) {
+      unpack(row.pack[k], x[k]);
+#pragma unroll
+      for (const C v : x[k]) mu += v;
     });
-    if (centred) mu = sum_of_warp(mu) * part;
-    each_of_short<V, K>(n, [&](int k, int e, int) {
-      x[k][e] -= mu;
-      squares += x[k][e] * x[k][e];
+    mu = centred ? sum_of_warp(mu) * part : C(0);
+    row.each(n, [&](int k, int) {
+#pragma unroll
+      for (C& v : x[k]) v -= mu, squares += v * v;
     });
     const C scale = C(1) / sqrt(sum_of_warp(squares) * part + eps);
-    __syncwarp();  // weight and bias are not to be kept in registers from row to row
-    each_of_short<V, K>(n, [&](int k, int e, int i) {
-      row.pack[k].at[e] = narrow<S>(x[k][e] * scale * weight[i] + bias[i]);
+    S* out = even_row<S>(a.y, r);
+    row.each(n, [&](int k, int p) {
+#pragma unroll
+      for (C& v : x[k]) v *= scale;
+      weight.multiply(x[k], p);
+      bias.add(x[k], p);
+      row.store(out, k, x[k]);
     });
-    row.store(even_row<S>(a.y, r), n);
     if (threadIdx.x % 32 > 0) continue;
     if (centred) static_cast<C*>(a.mean)[r] = mu;
     static_cast<C*>(a.scale)[r] = scale;
@@ -105,7 +117,7 @@ bool run_short(const Stream& s, const Norm& a) {
   return with_short<S>(a.n, [&](auto V, auto K) {
     const i64 blocks = (a.rows + short_warps - 1) / short_warps;
     const i64 most = short_blocks<S, V * K>() * s.gpu.processors;
-    const auto shared = static_cast<std::size_t>(a.n) * 2 * sizeof(compute_t<S>);
+    const auto shared = staged_bytes<S>(a.n, 2);
     launch_kernel(s, {static_cast<unsigned>(std::min(blocks, most)), short_threads, shared},
                   normalize_short<S, centred, V, K>, a);
   });
@@ -123,18 +135,17 @@ void run(const Stream& s, const Call& c) {
   a.n = c.in[0].layout.shape.back(), a.eps = attrs.eps;
   a.rows = c.out[1].layout.numel();
   if (a.rows == 0) return;
-  a.across = a.x.step != 1;
-  const Teams teams(a.n, norm_slots, a.across);
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    constexpr int pack = pack_of<S>;
-    const bool held = a.n <= norm_slots * most_threads && takes_packs(a.x, a.n, pack, sizeof(S)) &&
-                      takes_packs(a.y, a.n, pack, sizeof(S));
+    using Row = Held<S>;
+    const std::size_t shared = staged_bytes<S>(a.n, (a.weight.data != nullptr) + (a.bias.data != nullptr));
+    const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.y}) && shared <= most_staged;
     if (held && run_short<S, centred>(s, a)) return;
-    if (held)
-      launch_rows(s, teams, a.rows, normalize<S, centred, HeldRow<S, 1, pack, norm_packs<S>>>, a);
-    else
-      launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);
+    a.across = !held && a.x.step != 1;
+    Teams teams(a.n, Row::per_thread, a.across, 256);
+    if (held) teams.shared = shared;
+    held ? launch_rows(s, teams, a.rows, normalize<S, centred, Row>, a)
+         : launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);
   });
 }
 

@@ -16,33 +16,62 @@ struct NormVector {
   explicit NormVector(const Arg& a) : data(a.data), type(a.dtype), step(a.layout.strides[0]) {}
 };
 
-// Its elements as a thread needs them: those of its slots in registers for rows that are held, else none.
-template <class C, class Row>
-struct NormValues {
-  const NormVector& from;
-  C held[Row::slots];
+// Its element i, of rows that are not held.
+template <class C>
+__device__ __forceinline__ C element(const NormVector& v, i64 i) {
+  return load_as<C>(v.data, v.type, i * v.step);
+}
 
-  template <class T>
-  __device__ __forceinline__ NormValues(const NormVector& v, const T& team, i64 n, int pack) : from(v) {
-    if constexpr (Row::held) {
+// The vector in shared memory: registers are what limits the rows that a multiprocessor has on their way. It
+// lies in packs of V, each in pieces of 16 bytes; all first pieces, then all second ones, so that lanes which
+// read neighbouring packs meet in no bank.
+template <class C, int V>
+struct StagedVector {
+  static constexpr int E = 16 / static_cast<int>(sizeof(C));
+  C* data;
+  int packs;
+  bool given;
+
+  // The block's threads fill `to` [n]; it can be read after the next barrier.
+  __device__ __forceinline__ StagedVector(const NormVector& v, C* to, i64 n)
+      : data(to), packs(static_cast<int>(n) / V), given(v.data) {
+    if (!given) return;
+    const int threads = blockDim.x * blockDim.y;
+#pragma unroll 8
+    for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs * V; i += threads)
+      data[(i % V / E * packs + i / V) * E + i % E] = element<C>(v, i);
+  }
+  // What stands beside pack p of a row.
+  __device__ __forceinline__ void get(int p, C (&to)[V]) const {
 #pragma unroll
-      for (int slot = 0; slot < Row::slots; ++slot) {
-        const i64 i = (team.rank + i64(slot / pack) * team.size) * pack + slot % pack;
-        held[slot] = v.data && i < n ? load_as<C>(v.data, v.type, i * v.step) : C(0);
-      }
+    for (int q = 0; q < V / E; ++q) {
+      const auto piece = reinterpret_cast<const Pack<C, E>*>(data)[q * packs + p];
+#pragma unroll
+      for (int e = 0; e < E; ++e) to[q * E + e] = piece.at[e];
     }
   }
-  __device__ __forceinline__ C at(i64 i, int slot) const {
-    if constexpr (Row::held)
-      return held[slot];
-    else
-      return load_as<C>(from.data, from.type, i * from.step);
+  // x ⊛ the vector, x + the vector; x itself if there is none.
+  __device__ __forceinline__ void multiply(C (&x)[V], int p) const {
+    if (!given) return;
+    C v[V];
+    get(p, v);
+#pragma unroll
+    for (int e = 0; e < V; ++e) x[e] *= v[e];
+  }
+  __device__ __forceinline__ void add(C (&x)[V], int p) const {
+    if (!given) return;
+    C v[V];
+    get(p, v);
+#pragma unroll
+    for (int e = 0; e < V; ++e) x[e] += v[e];
   }
 };
 
-// Elements of a row that a thread holds in registers.
-inline constexpr int norm_slots = 16;
+// Bytes of shared memory that so many vectors take, and the most that a block may have of them.
 template <class S>
-inline constexpr int norm_packs = norm_slots / pack_of<S>;
+std::size_t staged_bytes(i64 n, int vectors) {
+  return static_cast<std::size_t>(n * vectors) * sizeof(compute_t<S>);
+}
+inline constexpr std::size_t most_staged = 64 << 10;
 
 }  // namespace tg::cuda

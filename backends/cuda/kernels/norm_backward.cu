@@ -47,41 +47,82 @@ __device__ __forceinline__ void put_sum(const Gradient& a, const T& team, const 
   }
 }
 
+// A row of x and of z, with the sums z_w and z_b for each of a thread's elements.
+constexpr int per_thread = 16;
+template <class S>
+using GradientRow = HeldRow<S, 2, per_thread / pack_of<S>>;
+
 // g = z ⊛ w, x̂ = (x - μ)/σ:  z_x = (g - mean(g) - x̂ ⊛ mean(g ⊛ x̂))/σ; rms_norm: μ = 0, without mean(g).
 template <class S, bool centred, class Row>
 __global__ void __launch_bounds__(most_threads) differentiate(const __grid_constant__ Gradient a) {
   using C = compute_t<S>;
-  const Team<!Row::held> team(a.across);
-  const NormValues<C, Row> weight(a.weight, team, a.n, pack_of<S>);
-  C z_w[Row::slots], z_b[Row::slots];
-#pragma unroll
-  for (int slot = 0; slot < Row::slots; ++slot) z_w[slot] = z_b[slot] = 0;
-  const i64 per_block = team.across ? 32 : blockDim.y;
+  constexpr int V = pack_of<S>;
+  constexpr bool ahead = Row::held && sizeof(S) == 2;  // there are registers for a second row
+  TG_DYNAMIC_SHARED(shared, 16);
+  Team<!Row::held> team(a.across);
+  const StagedVector<C, V> weight(a.weight, reinterpret_cast<C*>(shared), Row::held ? a.n : 0);
+  __syncthreads();
+  C z_w[Row::slots] = {}, z_b[Row::slots] = {};
+  const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
   const C part = C(1) / static_cast<C>(a.n);
-  for (i64 first = blockIdx.x * per_block; first < a.rows; first += gridDim.x * per_block) {
-    const i64 r = first + team.index, n = r < a.rows ? a.n : 0;
-    const S* const in[2] = {n > 0 ? a.x.at<S>(r) : nullptr, n > 0 ? a.z.at<S>(r) : nullptr};
-    const i64 steps[2] = {a.x.step, a.z.step};
-    Row row(team, n, in, steps);
-    const C s = r < a.rows ? *a.scale.at<C>(r) : C(0);
-    const C mu = centred && r < a.rows ? *a.mean.at<C>(r) : C(0);
-    C mean_g = 0, mean_gx = 0;
-    row.read([&](C x, C z, i64 i, int slot) {
-      const C hat = (x - mu) * s, g = a.weight.data ? z * weight.at(i, slot) : z;
-      mean_g += g, mean_gx += g * hat;
-      if constexpr (Row::held) z_w[slot] += z * hat, z_b[slot] += z;
-    });
-    mean_g = centred ? team.sum(mean_g) * part : C(0);
-    mean_gx = team.sum(mean_gx) * part;
+  struct Loaded {
+    Row row;
+    C mu, scale;
+  };
+  const auto load = [&](i64 r) -> Loaded {
+    const bool none = r >= a.rows;
+    return {load_row<S, Row>(team, r, a.rows, a.n, a.x, a.z),
+            !centred || none ? C(0) : *a.mean.at<C, Row::held>(r),
+            none ? C(0) : *a.scale.at<C, Row::held>(r)};
+  };
+  const i64 start = blockIdx.x * per_block;
+  Loaded next = load(ahead ? start + team.index : a.rows);
+  for (i64 first = start; first < a.rows; first += step) {
+    const i64 r = first + team.index;
+    const Loaded now = ahead ? next : load(r);
+    if (ahead) next = load(r + step);
+    const auto hat = [&](C x) { return (x - now.mu) * now.scale; };
+    Two<C> mean{};  // of g and of g ⊛ x̂
+    if constexpr (Row::held)
+      mean = now.row.sum_packs([&](const C(&x)[V], const C(&z)[V], int k, int p) {
+        C g[V];
+        Two<C> sum{};
+#pragma unroll
+        for (int e = 0; e < V; ++e) g[e] = z[e];
+        weight.multiply(g, p);
+#pragma unroll
+        for (int e = 0; e < V; ++e) {
+          const C h = hat(x[e]);
+          sum += {g[e], g[e] * h};
+          z_w[k * V + e] += z[e] * h, z_b[k * V + e] += z[e];
+        }
+        return sum;
+      });
+    else
+      mean = now.row.sum([&](C x, C z, i64 i) {
+        const C g = a.weight.data ? z * element<C>(a.weight, i) : z;
+        return Two<C>{g, g * hat(x)};
+      });
+    mean.b *= part, mean.a *= part;
+    mean = centred ? team.sum(mean) : Two<C>{0, team.sum(mean.b)};
     if (r >= a.rows) continue;
-    row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, C z, i64 i, int slot) {
-      const C hat = (x - mu) * s, g = a.weight.data ? z * weight.at(i, slot) : z;
-      return (g - mean_g - hat * mean_gx) * s;
-    });
+    const auto slope = [&](C g, C x) { return (g - mean.a - hat(x) * mean.b) * now.scale; };
+    S* out = a.z_x.at<S, Row::held>(r);
+    if constexpr (Row::held)
+      now.row.write_packs(out, [&](C(&x)[V], C(&g)[V], int p) {
+        weight.multiply(g, p);
+#pragma unroll
+        for (int e = 0; e < V; ++e) x[e] = slope(g[e], x[e]);
+      });
+    else
+      now.row.write(out, a.z_x.step, [&](C x, C z, i64 i) {
+        return slope(a.weight.data ? z * element<C>(a.weight, i) : z, x);
+      });
   }
   if constexpr (Row::held) {
-    if (a.weight_gradient) put_sum<C, Row>(a, team, z_w, 0, pack_of<S>);
-    if (a.bias) put_sum<C, Row>(a, team, z_b, a.weight_gradient, pack_of<S>);
+    __syncthreads();  // the sums take the place of the weights
+    if (a.weight_gradient) put_sum<C, Row>(a, team, z_w, 0, V);
+    if (a.bias) put_sum<C, Row>(a, team, z_b, a.weight_gradient, V);
   }
 }
 
@@ -120,7 +161,7 @@ __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
   const int n = static_cast<int>(a.n), warp = threadIdx.x / 32;
-  C *weight = reinterpret_cast<C*>(shared), *of_warp = weight + n;  // [n] and [warps, n]
+  C* of_warp = reinterpret_cast<C*>(shared) + n;  // [warps, n], behind the weights
   struct Loaded {
     ShortRow<S, V, K> x, z;
     C mu = 0, scale = 0;
@@ -138,33 +179,42 @@ __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
   const C part = C(1) / static_cast<C>(n);
   const i64 step = i64(gridDim.x) * short_warps, first = i64(blockIdx.x) * short_warps + warp;
   Loaded next = load(first);
-  stage(weight, a.weight, n, C(1));
+  const StagedVector<C, V> weight(a.weight, reinterpret_cast<C*>(shared), n);
   __syncthreads();
   for (i64 r = first; r < a.rows; r += step) {
-    Loaded row = next;
+    const Loaded row = next;
     next = load(r + step);
-    __syncwarp();  // weight is not to be kept in registers from row to row
-    const auto hat = [&](int k, int e) { return (widen(row.x.pack[k].at[e]) - row.mu) * row.scale; };
-    const auto z = [&](int k, int e) { return widen(row.z.pack[k].at[e]); };
+    const auto hat = [&](C x) { return (x - row.mu) * row.scale; };
     C mean_g = 0, mean_gx = 0;
-    each_of_short<V, K>(n, [&](int k, int e, int i) {
-      const C g = z(k, e) * weight[i];
-      mean_g += g, mean_gx += g * hat(k, e);
-      z_w[k][e] += z(k, e) * hat(k, e), z_b[k][e] += z(k, e);
+    row.x.each(n, [&](int k, int p) {
+      C x[V], z[V];
+      unpack(row.x.pack[k], x), unpack(row.z.pack[k], z);
+#pragma unroll
+      for (int e = 0; e < V; ++e) z_w[k][e] += z[e] * hat(x[e]), z_b[k][e] += z[e];
+      weight.multiply(z, p);
+#pragma unroll
+      for (int e = 0; e < V; ++e) mean_g += z[e], mean_gx += z[e] * hat(x[e]);
     });
     mean_g = centred ? sum_of_warp(mean_g) * part : C(0);
     mean_gx = sum_of_warp(mean_gx) * part;
-    each_of_short<V, K>(n, [&](int k, int e, int i) {
-      row.x.pack[k].at[e] = narrow<S>((z(k, e) * weight[i] - mean_g - hat(k, e) * mean_gx) * row.scale);
+    S* out = even_row<S>(a.z_x, r);
+    row.x.each(n, [&](int k, int p) {
+      C x[V], g[V];
+      unpack(row.x.pack[k], x), unpack(row.z.pack[k], g);
+      weight.multiply(g, p);
+#pragma unroll
+      for (int e = 0; e < V; ++e) x[e] = (g[e] - mean_g - hat(x[e]) * mean_gx) * row.scale;
+      row.x.store(out, k, x);
     });
-    row.x.store(even_row<S>(a.z_x, r), n);
   }
   // The warps' sums, added up in their order.
   const int sums = a.weight_gradient + a.bias;
   for (int which = 0; which < sums; ++which) {
     const bool of_weight = a.weight_gradient && which == 0;
-    each_of_short<V, K>(
-        n, [&](int k, int e, int i) { of_warp[warp * n + i] = of_weight ? z_w[k][e] : z_b[k][e]; });
+    next.x.each(n, [&](int k, int p) {
+#pragma unroll
+      for (int e = 0; e < V; ++e) of_warp[warp * n + p * V + e] = of_weight ? z_w[k][e] : z_b[k][e];
+    });
     __syncthreads();
     for (int i = threadIdx.x; i < n; i += short_threads) {
       C sum = of_warp[i];
@@ -180,7 +230,7 @@ i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
   return std::min<i64>((rows + short_warps - 1) / short_warps, blocks * gpu.processors);
 }
 i64 parts_of(i64 n, i64 rows, const Gpu& gpu) {
-  const Teams teams(n, norm_slots, false);
+  const Teams teams(n, per_thread, false, 256);
   const i64 per_processor = most_threads / (teams.block.x * teams.block.y);
   return teams.grid(rows, gpu.processors * per_processor);
 }
@@ -218,15 +268,16 @@ void run(const Stream& s, const Call& c) {
     with_float(c.in[0].dtype, [&](auto* type) {
       using S = pointee_t<decltype(type)>;
       constexpr int pack = pack_of<S>;
-      bool held = a.n <= norm_slots * most_threads;
-      for (const Rows* r : {&a.x, &a.z, &a.z_x}) held = held && takes_packs(*r, a.n, pack, sizeof(S));
-      const Teams teams(a.n, norm_slots, !held && a.across);
+      using Row = GradientRow<S>;
+      const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.z, &a.z_x}) && a.mean.quick_to_find(a.rows) &&
+                        a.scale.quick_to_find(a.rows) && staged_bytes<S>(a.n, 1) <= most_staged;
+      Teams teams(a.n, per_thread, !held && a.across, 256);
+      a.across = teams.across;
       if (held && run_short<S, centred>(s, a, parts)) return;
       if (held) {
-        const std::size_t shared =
-            teams.block.y > 1 && sums > 0 ? static_cast<std::size_t>(a.n) * sizeof(compute_t<S>) : 0;
-        launch_kernel(s, {static_cast<unsigned>(parts), teams.block, shared},
-                      differentiate<S, centred, HeldRow<S, 2, pack, norm_packs<S>>>, a);
+        teams.shared = staged_bytes<S>(a.n, 1);  // of the weight, then of sums
+        launch_kernel(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
+                      differentiate<S, centred, Row>, a);
         return;
       }
       if (sums > 0)  // before z_x takes the place of x or z

@@ -25,42 +25,30 @@ __device__ __forceinline__ C sum_of_warp(C v) {
   return v;
 }
 
-// to[i] = v[i], or `otherwise` where there is none; the block's threads share the work.
-template <class C>
-__device__ __forceinline__ void stage(C* to, const NormVector& v, int n, C otherwise) {
-  for (int i = threadIdx.x; i < n; i += short_threads)
-    to[i] = v.data ? load_as<C>(v.data, v.type, i * v.step) : otherwise;
-}
-
-// A lane's share of a row of n ≤ 32·V·K elements: packs of V, 32 packs apart. `here(k)`: there is a pack k.
+// A lane's share of a row of n ≤ 32·V·K elements: packs of V, 32 packs apart.
 template <class S, int V, int K>
 struct ShortRow {
-  Pack<S, V> pack[K];
+  Words<S, V> pack[K];
 
-  static __device__ __forceinline__ int first(int k) { return (threadIdx.x % 32 + k * 32) * V; }
-  static __device__ __forceinline__ bool here(int k, int n) { return first(k) < n; }
-
-  __device__ __forceinline__ void load(const S* row, int n) {
+  // f(k, the pack's number in the row) for the lane's packs.
+  template <class F>
+  static __device__ __forceinline__ void each(int n, F f) {
 #pragma unroll
     for (int k = 0; k < K; ++k)
-      if (here(k, n)) pack[k] = *reinterpret_cast<const Pack<S, V>*>(row + first(k));
+      if (number(k) * V < n) f(k, number(k));
   }
-  __device__ __forceinline__ void store(S* row, int n) const {
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-      if (here(k, n)) *reinterpret_cast<Pack<S, V>*>(row + first(k)) = pack[k];
+  __device__ __forceinline__ void load(const S* row, int n) {
+    each(n, [&](int k, int p) { pack[k] = reinterpret_cast<const Words<S, V>*>(row)[p]; });
+  }
+  static __device__ __forceinline__ void store(S* row, int k, const compute_t<S> (&x)[V]) {
+    reinterpret_cast<Words<S, V>*>(row)[number(k)] = packed<S>(x);
+  }
+
+ private:
+  static __device__ __forceinline__ int number(int k) {
+    return threadIdx.x % 32 + k * 32;
   }
 };
-
-// f(i, element i of the row) for the lane's elements; i counts them.
-template <int V, int K, class F>
-__device__ __forceinline__ void each_of_short(int n, F f) {
-#pragma unroll
-  for (int k = 0; k < K; ++k)
-    if (ShortRow<float, V, K>::here(k, n))
-#pragma unroll
-      for (int e = 0; e < V; ++e) f(k, e, ShortRow<float, V, K>::first(k) + e);
-}
 
 // Calls f with integral constants V and K for rows of n elements of a type, and says true; false where they
 // are too long. A lane has all of a row's elements in registers, and as few idle places as may be.

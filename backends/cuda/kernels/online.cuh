@@ -6,6 +6,15 @@
 
 namespace tg::cuda {
 
+// eˣ of what lies below a maximum: 2^(x·log₂e), with a relative error of 2⁻²² + |x|·2⁻²³, which matters
+// little where eˣ is small; below 2⁻¹²⁶ it is 0.
+__device__ __forceinline__ float exp_below(float x) {
+  return ptx::ex2(x * 1.44269504f);
+}
+__device__ __forceinline__ double exp_below(double x) {
+  return exp(x);
+}
+
 template <class C>
 struct Normalizer {
   C max = static_cast<C>(-__builtin_huge_val());
@@ -13,23 +22,23 @@ struct Normalizer {
 
   __device__ __forceinline__ void take(C x) {
     if (x > max) {
-      sum *= exp(max - x);
+      sum *= exp_below(max - x);
       max = x;
     }
-    sum += exp(x - shift());
+    sum += exp_below(x - shift());
   }
   template <int count>
   __device__ __forceinline__ void take(const C (&x)[count]) {
     C top = max;
 #pragma unroll
-    for (int e = 0; e < count; ++e) top = x[e] > top ? x[e] : top;
+    for (int e = 0; e < count; ++e) top = fmax(top, x[e]);
     if (top > max) {
-      sum *= exp(max - top);
+      sum *= exp_below(max - top);
       max = top;
     }
     const C low = shift();
 #pragma unroll
-    for (int e = 0; e < count; ++e) sum += exp(x[e] - low);
+    for (int e = 0; e < count; ++e) sum += exp_below(x[e] - low);
   }
   // What to take from x before exp: all -∞ give 0 and not NaN.
   __device__ __forceinline__ C shift() const {
@@ -37,9 +46,9 @@ struct Normalizer {
   }
   // The same over all elements of the team.
   template <class T>
-  __device__ __forceinline__ void combine(const T& team) {
+  __device__ __forceinline__ void combine(T& team) {
     const C all = team.max(max);
-    if (max != all) sum *= exp(max - all);
+    if (max != all) sum *= exp_below(max - all);
     max = all;
     sum = team.sum(sum);
   }
@@ -47,7 +56,7 @@ struct Normalizer {
     const bool lower = o.max > max;
     const C other = lower ? max : o.max, scaled = lower ? sum : o.sum;
     if (lower) max = o.max, sum = o.sum;
-    sum += other == max ? scaled : scaled * exp(other - max);
+    sum += other == max ? scaled : scaled * exp_below(other - max);
   }
   __device__ __forceinline__ C log_sum() const {
     return max + log(sum);

@@ -96,6 +96,20 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// ---- two numbers in a word ----
+
+// The larger ones; of a number and NaN the number.
+__device__ __forceinline__ u32 max_bf16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ u32 max_f16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
 // ---- conversions ----
 
 // Two numbers rounded to nearest even, `low` in the lower half.

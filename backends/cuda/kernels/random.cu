@@ -1,5 +1,6 @@
 // Random ops, from Philox words in the order that core/rng.h and core/random.h set down. Compiled without
 // contraction of products and sums: the same bits as on the CPU.
+#include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "core/random.h"
 #include "ops/flash_attn.h"
@@ -40,38 +41,56 @@ __device__ __forceinline__ i64 all_threads() {
   return static_cast<i64>(gridDim.x) * threads_per_block;
 }
 
-// y = x·scale where the element's word is at or above the bound, else 0; V elements at a time.
+// V elements from number i·V on: x·scale where the element's word is at or above the bound, else 0.
+template <class C, int V>
+__device__ __forceinline__ void drop_pack(C (&x)[V], std::uint64_t i, std::uint64_t key, std::uint32_t bound,
+                                          C scale) {
+#pragma unroll
+  for (int b = 0; b < V / 4; ++b) {
+    const PhiloxBlock words = words_of(i * (V / 4) + static_cast<std::uint64_t>(b), key);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      C& e = x[4 * b + w];
+      e = words[w] >= bound ? e * scale : C{0};
+    }
+  }
+}
+
+// Packs of V that lie one after another. The next one is on its way while the words for this one are made.
 template <class S, int V>
 __global__ void __launch_bounds__(threads_per_block)
-    drop(S* y, const S* x, i64 numel, const __grid_constant__ Region<1> from, bool dense, Source source,
-         std::uint32_t bound, compute_t<S> scale) {
-  using C = compute_t<S>;
+    drop_dense(Words<S, V>* y, const Words<S, V>* x, i64 packs, Source source, std::uint32_t bound,
+               compute_t<S> scale) {
   const std::uint64_t key = source.key();
-  for (i64 i = first_thread(); i * V < numel; i += all_threads()) {
-    const i64 start = i * V, n = numel - start < V ? numel - start : V;
-    const bool whole = dense && n == V;
-    Unit<S, V> value;
-    if (whole) {
-      value = reinterpret_cast<const Unit<S, V>*>(x)[i];
-    } else {
-      for (int e = 0; e < V; ++e)
-        if (e < n) value.at[e] = x[offset_in(from, static_cast<unsigned long long>(start + e))];
-    }
-#pragma unroll
-    for (int b = 0; b < V / 4; ++b) {
-      const PhiloxBlock words = words_of(static_cast<std::uint64_t>(i * (V / 4) + b), key);
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        S& e = value.at[4 * b + w];
-        e = narrow<S>(words[w] >= bound ? widen(e) * scale : C{0});
-      }
-    }
-    if (whole) {
-      reinterpret_cast<Unit<S, V>*>(y)[i] = value;
-    } else {
-      for (int e = 0; e < V; ++e)
-        if (e < n) y[start + e] = value.at[e];
-    }
+  i64 i = first_thread();
+  Words<S, V> next{};
+  if (i < packs) next = x[i];
+  while (i < packs) {
+    const Words<S, V> now = next;
+    const i64 further = i + all_threads();
+    if (further < packs) next = x[further];
+    compute_t<S> e[V];
+    unpack(now, e);
+    drop_pack(e, static_cast<std::uint64_t>(i), key, bound, scale);
+    y[i] = packed<S>(e);
+    i = further;
+  }
+}
+
+// Any strides, four elements at a time.
+template <class S>
+__global__ void __launch_bounds__(threads_per_block)
+    drop(S* y, const S* x, i64 first, i64 numel, const __grid_constant__ Region<1> from, Source source,
+         std::uint32_t bound, compute_t<S> scale) {
+  const std::uint64_t key = source.key();
+  for (i64 i = first_thread() + first / 4; i * 4 < numel; i += all_threads()) {
+    const i64 start = i * 4;
+    compute_t<S> e[4] = {};
+    for (int k = 0; k < 4; ++k)
+      if (start + k < numel) e[k] = widen(x[offset_in(from, static_cast<unsigned long long>(start + k))]);
+    drop_pack(e, static_cast<std::uint64_t>(i), key, bound, scale);
+    for (int k = 0; k < 4; ++k)
+      if (start + k < numel) y[start + k] = narrow<S>(e[k]);
   }
 }
 
@@ -82,13 +101,22 @@ void launch_dropout(const Stream& s, const Call& c) {
   if (numel == 0) return;
   with_float(y.dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
+    using C = compute_t<S>;
     constexpr int V = sizeof(S) == 2 ? 8 : 4;
     const auto aligned = [](const Arg& a) { return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0; };
-    const bool dense = x.layout.is_contiguous() && aligned(x) && aligned(y);
-    launch_kernel(s, {grid_for(s, (numel + V - 1) / V), threads_per_block}, drop<S, V>,
-                  reinterpret_cast<S*>(y.data), reinterpret_cast<const S*>(x.data), numel,
-                  region_of(x.layout), dense, Source(c.in[1], d.stream), dropout_bound(d.p),
-                  static_cast<compute_t<S>>(1 / (1 - d.p)));
+    const Source source(c.in[1], d.stream);
+    const std::uint32_t bound = dropout_bound(d.p);
+    const auto scale = static_cast<C>(1 / (1 - d.p));
+    const i64 packs = x.layout.is_contiguous() && aligned(x) && aligned(y) ? numel / V : 0,
+              rest = numel - packs * V;
+    if (packs > 0)
+      launch_kernel(s, {grid_for(s, packs), threads_per_block}, drop_dense<S, V>,
+                    reinterpret_cast<Words<S, V>*>(y.data), reinterpret_cast<const Words<S, V>*>(x.data),
+                    packs, source, bound, scale);
+    if (rest > 0)
+      launch_kernel(s, {grid_for(s, (rest + 3) / 4), threads_per_block}, drop<S>,
+                    reinterpret_cast<S*>(y.data), reinterpret_cast<const S*>(x.data), packs * V, numel,
+                    region_of(x.layout), source, bound, scale);
   });
 }
 

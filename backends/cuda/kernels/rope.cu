@@ -1,5 +1,6 @@
 // rope: first a table of cosines and sines, a row for each distinct position, then all rows of x turned by
 // it.
+#include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/rope.h"
 
@@ -34,16 +35,16 @@ struct Rows {
 
 // table [rows, 2, pairs]: cos and sin of position·ω_i for pairs first … first + n - 1. The angle is in f64:
 // a large position times ω has no digits to lose. Positions count from `start` where none are given.
-template <class C>
+template <class C, class I>
 __global__ void __launch_bounds__(threads_per_block)
     make_table(C* table, const __grid_constant__ Region<1> rows, Indices positions, i64 start, int first,
                int n, int pairs, bool inverse, const __grid_constant__ Frequencies frequencies) {
-  const i64 i = thread_number<i64>();
-  if (i >= rows.numel * n) return;
-  const i64 row = i / n;
-  const int k = static_cast<int>(i - row * n);
-  const i64 position =
-      positions.data ? positions[offset_in(rows, static_cast<unsigned long long>(row))] : start + row;
+  const I i = thread_number<I>();
+  if (i >= static_cast<I>(rows.numel) * static_cast<I>(n)) return;
+  const I in_table = i / static_cast<I>(n);
+  const i64 row = static_cast<i64>(in_table);
+  const int k = static_cast<int>(i - in_table * static_cast<I>(n));
+  const i64 position = positions.data ? positions[offset_in(rows, in_table)] : start + row;
   const double angle = static_cast<double>(position) * frequencies.at[k] * (inverse ? -1 : 1);
   double s, c;
   sincos(angle, &s, &c);
@@ -51,62 +52,108 @@ __global__ void __launch_bounds__(threads_per_block)
   table[row * 2 * pairs + pairs + first + k] = static_cast<C>(s);
 }
 
+// Rows of x that share a row of the table are turned by the same threads, so many at once.
+constexpr int rows_at_once = 4;
+
 struct Turning {
-  Region<3> rows;        // of x, out, and the table
+  Region<3> rows;        // of x, out, and the table, but for the axis along which they share a row of it
   i64 x_step, out_step;  // along a row
-  int pairs, rest;       // of a row: pairs that turn, elements behind them
+  i64 sharing, x_next, out_next;  // the length of that axis, and the way from one row to the next
+  int pairs, rest;                // of a row: pairs that turn, elements behind them
   bool interleaved;
 };
 
-// (a, b) → (a·c - b·s, a·s + b·c), V pairs to a thread, or V elements of what does not turn. V > 1: a row
-// lies in memory element after element, from an aligned address on.
+// V elements as they are read.
+template <class S, int V>
+using Piece = std::conditional_t<V == 1, Unit<S, 1>, Words<S, V>>;
+template <class S>
+__device__ __forceinline__ void unpack(const Unit<S, 1>& piece, compute_t<S> (&to)[1]) {
+  to[0] = widen(piece.at[0]);
+}
+template <class S, int V>
+__device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
+  if constexpr (V == 1)
+    *to = narrow<S>(from[0]);
+  else
+    *reinterpret_cast<Words<S, V>*>(to) = packed<S>(from);
+}
+
+// low, high: a0 b0 a1 b1 …, as memory has interleaved pairs. To a0 a1 …, b0 b1 …, and back.
+template <class C, int V>
+__device__ __forceinline__ void part_pairs(C (&low)[V], C (&high)[V]) {
+  C all[2 * V];
+#pragma unroll
+  for (int e = 0; e < V; ++e) all[e] = low[e], all[V + e] = high[e];
+#pragma unroll
+  for (int e = 0; e < V; ++e) low[e] = all[2 * e], high[e] = all[2 * e + 1];
+}
+template <class C, int V>
+__device__ __forceinline__ void join_pairs(C (&a)[V], C (&b)[V]) {
+  C all[2 * V];
+#pragma unroll
+  for (int e = 0; e < V; ++e) all[2 * e] = a[e], all[2 * e + 1] = b[e];
+#pragma unroll
+  for (int e = 0; e < V; ++e) a[e] = all[e], b[e] = all[V + e];
+}
+
+// (a, b) → (a·c - b·s, a·s + b·c), V pairs of some rows to a thread, or V elements of what does not turn. V >
+// 1: a row lies in memory element after element, from an aligned address on.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     turn(S* out, const S* x, const compute_t<S>* table, const __grid_constant__ Turning m) {
   using C = compute_t<S>;
-  using U = Unit<S, V>;
   const unsigned turned = static_cast<unsigned>(m.pairs) / V,
-                 units = turned + static_cast<unsigned>(m.rest) / V;
+                 units = turned + static_cast<unsigned>(m.rest) / V,
+                 groups = static_cast<unsigned>((m.sharing + rows_at_once - 1) / rows_at_once);
   const I n = thread_number<I>();
-  if (n >= static_cast<I>(m.rows.numel) * units) return;
-  const I row = n / units;
-  const int u = static_cast<int>(n - row * units) * V;
+  if (n >= static_cast<I>(m.rows.numel) * groups * units) return;
+  const I group = n / units, row = group / groups;
+  const int u = static_cast<int>(n - group * units) * V;
+  const i64 shared = static_cast<i64>(group - row * groups) * rows_at_once;
   i64 at[3];
   m.rows.offsets(row, at);
-  const auto source = [&](int e) { return reinterpret_cast<const U*>(x + at[0] + e * m.x_step); };
-  const auto target = [&](int e) { return reinterpret_cast<U*>(out + at[1] + e * m.out_step); };
+  const S* const source = x + at[0] + shared * m.x_next;
+  S* const target = out + at[1] + shared * m.out_next;
+  const auto here = [&](int h) { return shared + h < m.sharing; };
+  // Row h's elements from e on; the first row's if there is no row h.
+  const auto load = [&](int h, i64 e) {
+    return *reinterpret_cast<const Piece<S, V>*>(source + (here(h) ? h * m.x_next : 0) + e * m.x_step);
+  };
+  const auto store = [&](int h, i64 e, const C(&from)[V]) {
+    if (here(h)) put(target + h * m.out_next + e * m.out_step, from);
+  };
+  Piece<S, V> piece[2][rows_at_once];
+  C a[V], b[V];
   if (u >= m.pairs) {
-    *target(m.pairs + u) = *source(m.pairs + u);
+    const i64 e = m.pairs + u;
+#pragma unroll
+    for (int h = 0; h < rows_at_once; ++h) piece[0][h] = load(h, e);
+#pragma unroll
+    for (int h = 0; h < rows_at_once; ++h) {
+      unpack(piece[0][h], a);
+      store(h, e, a);
+    }
     return;
   }
+  const i64 first = m.interleaved ? 2 * u : u, second = m.interleaved ? 2 * u + V : u + m.pairs;
+#pragma unroll
+  for (int h = 0; h < rows_at_once; ++h) piece[0][h] = load(h, first), piece[1][h] = load(h, second);
   const auto* factors = reinterpret_cast<const Unit<C, V>*>(table + at[2] * 2 * m.pairs + u);
   const Unit<C, V> c = factors[0], s = factors[m.pairs / V];
-  const int first = m.interleaved ? 2 * u : u, second = m.interleaved ? 2 * u + V : u + m.pairs;
-  U a = *source(first), b = *source(second);
-  if (m.interleaved && V > 1) {  // memory has a0 b0 a1 b1 …
-    const U low = a, high = b;
+#pragma unroll
+  for (int h = 0; h < rows_at_once; ++h) {
+    unpack(piece[0][h], a), unpack(piece[1][h], b);
+    if (m.interleaved) part_pairs(a, b);
+#pragma unroll
     for (int e = 0; e < V; ++e) {
-      a.at[e] = 2 * e < V ? low.at[2 * e % V] : high.at[2 * e % V];
-      b.at[e] = 2 * e < V ? low.at[(2 * e + 1) % V] : high.at[(2 * e + 1) % V];
+      const C p = a[e], q = b[e];
+      a[e] = p * c.at[e] - q * s.at[e];
+      b[e] = p * s.at[e] + q * c.at[e];
     }
+    if (m.interleaved) join_pairs(a, b);
+    store(h, first, a);
+    store(h, second, b);
   }
-  U turned_a, turned_b;
-  for (int e = 0; e < V; ++e) {
-    const C p = widen(a.at[e]), q = widen(b.at[e]);
-    turned_a.at[e] = narrow<S>(p * c.at[e] - q * s.at[e]);
-    turned_b.at[e] = narrow<S>(p * s.at[e] + q * c.at[e]);
-  }
-  if (m.interleaved && V > 1) {
-    U low, high;
-    for (int e = 0; e < V; ++e) {
-      U& to = 2 * e < V ? low : high;
-      to.at[2 * e % V] = turned_a.at[e];
-      to.at[(2 * e + 1) % V] = turned_b.at[e];
-    }
-    turned_a = low, turned_b = high;
-  }
-  *target(first) = turned_a;
-  *target(second) = turned_b;
 }
 
 template <class S>
@@ -121,13 +168,18 @@ void launch_as(const Stream& s, const Call& c) {
     const int n = pairs - first < frequencies_at_once ? pairs - first : frequencies_at_once;
     Frequencies f{};
     for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
-    launch_kernel(s, {blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block},
-                  make_table<C>, table, rows.positions, Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start,
-                  first, n, pairs, a.inverse, f);
+    with_count(rows.positions.numel * n, [&](auto* counter) {
+      launch_kernel(s, {blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block},
+                    make_table<C, pointee_t<decltype(counter)>>, table, rows.positions,
+                    Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start, first, n, pairs, a.inverse, f);
+    });
   }
   Turning m{{},
             x.layout.strides[last],
             out.layout.strides[last],
+            1,
+            0,
+            0,
             pairs,
             static_cast<int>(x.layout.shape[last]) - 2 * pairs,
             a.interleaved};
@@ -137,9 +189,17 @@ void launch_as(const Stream& s, const Call& c) {
     whole = whole && reinterpret_cast<std::uintptr_t>(o->data) % 16 == 0;
     for (int k = 0; k < last; ++k) whole = whole && (o->layout.strides[k] % V == 0 || x.layout.shape[k] == 1);
   }
+  int sharing = -1;  // the longest axis along which rows share a row of the table
   for (int k = 0; k < last; ++k)
-    m.rows.axis(x.layout.shape[k], {x.layout.strides[k], out.layout.strides[k], rows.step[k]});
-  const i64 threads = m.rows.numel * (pairs + m.rest) / (whole ? V : 1);
+    if (rows.step[k] == 0 && x.layout.shape[k] > (sharing < 0 ? 1 : x.layout.shape[sharing])) sharing = k;
+  if (sharing >= 0)
+    m.sharing = x.layout.shape[sharing], m.x_next = x.layout.strides[sharing],
+    m.out_next = out.layout.strides[sharing];
+  for (int k = 0; k < last; ++k)
+    if (k != sharing)
+      m.rows.axis(x.layout.shape[k], {x.layout.strides[k], out.layout.strides[k], rows.step[k]});
+  const i64 groups = (m.sharing + rows_at_once - 1) / rows_at_once,
+            threads = m.rows.numel * groups * (pairs + m.rest) / (whole ? V : 1);
   with_count(threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
     const auto run = [&](auto* kernel) {

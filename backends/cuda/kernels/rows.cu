@@ -27,10 +27,10 @@ bool takes_packs(const Rows& r, i64 n, int pack, int element_size) {
   return fits;
 }
 
-Teams::Teams(i64 n, i64 per_thread, bool across_rows) : across(across_rows) {
+Teams::Teams(i64 n, i64 per_thread, bool across_rows, unsigned least) : across(across_rows) {
   unsigned threads = 32;
   while (threads < most_threads && threads * per_thread < n) threads *= 2;
-  block = across ? dim3(32, 8) : dim3(threads, threads < 256 ? 256 / threads : 1);
+  block = across ? dim3(32, 8) : dim3(threads, threads < least ? least / threads : 1);
   rows_per_block = across ? 32 : block.y;
 }
 

@@ -17,14 +17,20 @@ struct Rows {
   Rows() = default;
   Rows(const Arg& a, int axis);  // axis -1: every element is a row
 
-  template <class S>
+  // quick: they are quick to find, which the launch has made sure of.
+  template <class S, bool quick = false>
   __device__ __forceinline__ S* at(i64 row) const {
-    return static_cast<S*>(data) + offset(row);
+    return static_cast<S*>(data) + offset<quick>(row);
   }
+  template <bool quick = false>
   __device__ __forceinline__ i64 offset(i64 row) const {
     if (outer.rank <= 1) return outer.rank == 1 ? row * outer.stride[0] : 0;
-    return offset_of_many(outer, row);
+    if (!quick) return offset_of_many(outer, row);
+    const auto inner = static_cast<unsigned>(outer.size[1]), first = static_cast<unsigned>(row) / inner;
+    return first * outer.stride[0] + (static_cast<unsigned>(row) - first * inner) * outer.stride[1];
   }
+  // Whether a row is found without a call, around which a kernel could keep few registers.
+  bool quick_to_find(i64 rows) const { return outer.rank <= 1 || (outer.rank == 2 && rows < (1ll << 31)); }
 
  private:
   static __device__ __noinline__ i64 offset_of_many(const Strides& s, i64 row) {
@@ -38,13 +44,15 @@ bool takes_packs(const Rows& r, i64 n, int pack, int element_size);
 constexpr int most_threads = 512;
 
 // The shape of a launch over rows. A team is a row of threads, a warp or more, and blockDim.y of them share a
-// block; or, for rows that are neighbours in memory (`across`), a column of 8 threads, and 32 share a block.
+// block, which has at least `least` threads; or, for rows that are neighbours in memory (`across`), a column
+// of 8 threads, and 32 share a block.
 struct Teams {
   dim3 block;
   i64 rows_per_block;
   bool across;
+  std::size_t shared = 0;  // bytes of dynamic shared memory of a block
 
-  Teams(i64 n, i64 per_thread, bool across_rows);
+  Teams(i64 n, i64 per_thread, bool across_rows, unsigned least = 128);
   unsigned grid(i64 rows, i64 most) const;
 };
 
@@ -54,11 +62,32 @@ template <class... P>
 void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P...),
                  const std::type_identity_t<P>&... args) {
   int of_processor = 1;
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel,
-                                                static_cast<int>(teams.block.x * teams.block.y), 0);
+  allow_shared(kernel, teams.shared);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &of_processor, kernel, static_cast<int>(teams.block.x * teams.block.y), teams.shared);
   const i64 all = (rows + teams.rows_per_block - 1) / teams.rows_per_block,
             most = i64{std::max(of_processor, 1)} * s.gpu.processors, rounds = (all + most - 1) / most;
-  launch_kernel(s, {static_cast<unsigned>((all + rounds - 1) / rounds), teams.block}, kernel, args...);
+  launch_kernel(s, {static_cast<unsigned>((all + rounds - 1) / rounds), teams.block, teams.shared}, kernel,
+                args...);
+}
+
+// Two sums that are made together.
+template <class C>
+struct Two {
+  C a, b;
+  __device__ __forceinline__ Two& operator+=(const Two& o) {
+    a += o.a, b += o.b;
+    return *this;
+  }
+  __device__ __forceinline__ friend Two operator+(Two l, const Two& r) { return l += r; }
+};
+template <class C>
+__device__ __forceinline__ C from_lane_xor(C v, int by) {
+  return __shfl_xor_sync(0xffffffffu, v, by);
+}
+template <class C>
+__device__ __forceinline__ Two<C> from_lane_xor(const Two<C>& v, int by) {
+  return {from_lane_xor(v.a, by), from_lane_xor(v.b, by)};
 }
 
 // A thread's place in its team. All threads of a block take part in reduce().
@@ -75,8 +104,8 @@ struct Team {
 
   // op over the team's values, the same bits for all its threads.
   template <class C, class Op>
-  __device__ __forceinline__ C reduce(C v, Op op) const {
-    __shared__ C of_warp[any_shape ? 256 : 32];
+  __device__ __forceinline__ C reduce(C v, Op op) {
+    __shared__ C of_warp[any_shape ? 256 : 64];
     if (across) {
       const int own = threadIdx.y * 32 + threadIdx.x;
       __syncthreads();
@@ -87,121 +116,156 @@ struct Team {
       return all;
     }
 #pragma unroll
-    for (int by = 16; by > 0; by /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, by));
+    for (int by = 16; by > 0; by /= 2) v = op(v, from_lane_xor(v, by));
     if (size == 32) return v;
-    const int warps = size / 32;
+    half_ ^= 32;  // threads may still read the other half: one barrier is enough
+    const int warps = size / 32, first = half_ + index * warps;
+    if (rank % 32 == 0) of_warp[first + rank / 32] = v;
     __syncthreads();
-    if (rank % 32 == 0) of_warp[index * warps + rank / 32] = v;
-    __syncthreads();
-    v = of_warp[index * warps + rank % warps];
-    for (int by = warps / 2; by > 0; by /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, by));
-    return v;
+    C all = of_warp[first];
+#pragma unroll 4
+    for (int w = 1; w < warps; ++w) all = op(all, of_warp[first + w]);
+    return all;
   }
   template <class C>
-  __device__ __forceinline__ C sum(C v) const {
+  __device__ __forceinline__ C sum(C v) {
     return reduce(v, [](C a, C b) { return a + b; });
   }
   template <class C>
-  __device__ __forceinline__ C max(C v) const {
-    return reduce(v, [](C a, C b) { return b > a ? b : a; });
-  }
-};
-
-// Rows are loaded in two steps, so that a thread can ask for the next row before it works on this one.
-// Of a row to be held: packs of V as they are stored, up to K of them per thread and operand.
-template <class S, int N, int V, int K>
-struct LoadedRow {
-  int rank, size, packs;
-  Pack<S, V> pack[N][K];
-
-  template <class T>
-  __device__ __forceinline__ LoadedRow(const T& team, i64 n, const S* const (&in)[N], const i64 (&)[N])
-      : rank(team.rank), size(team.size), packs(static_cast<int>(n / V)) {
-#pragma unroll
-    for (int o = 0; o < N; ++o)
-#pragma unroll
-      for (int k = 0; k < K; ++k)
-        if (rank + k * size < packs) pack[o][k] = reinterpret_cast<const Pack<S, V>*>(in[o])[rank + k * size];
-  }
-};
-
-// N operands' elements of one row, held in registers.
-// f is called with the N values, the element's number and the slot it is held in.
-template <class S, int N, int V, int K>
-class HeldRow {
- public:
-  static constexpr bool held = true;
-  static constexpr int slots = V * K;
-  using C = compute_t<S>;
-
-  using Loaded = LoadedRow<S, N, V, K>;
-
-  __device__ __forceinline__ explicit HeldRow(const Loaded& l)
-      : rank_(l.rank), size_(l.size), packs_(l.packs) {
-#pragma unroll
-    for (int o = 0; o < N; ++o)
-#pragma unroll
-      for (int k = 0; k < K; ++k)
-        if (rank_ + k * size_ < packs_)
-#pragma unroll
-          for (int e = 0; e < V; ++e) v_[o][k * V + e] = widen(l.pack[o][k].at[e]);
-  }
-  // In one step, which takes fewer registers where no other row is asked for meanwhile.
-  template <class T>
-  __device__ __forceinline__ HeldRow(const T& team, i64 n, const S* const (&in)[N], const i64 (&)[N])
-      : rank_(team.rank), size_(team.size), packs_(static_cast<int>(n / V)) {
-#pragma unroll
-    for (int o = 0; o < N; ++o)
-#pragma unroll
-      for (int k = 0; k < K; ++k)
-        if (rank_ + k * size_ < packs_) {
-          const auto p = reinterpret_cast<const Pack<S, V>*>(in[o])[rank_ + k * size_];
-#pragma unroll
-          for (int e = 0; e < V; ++e) v_[o][k * V + e] = widen(p.at[e]);
-        }
-  }
-  template <class F>
-  __device__ __forceinline__ void read(F f) {
-    each([&](int slot, i64 i) { call(f, slot, i); });
-  }
-  // Makes f(values…) the first operand's.
-  template <class F>
-  __device__ __forceinline__ void update(F f) {
-    each([&](int slot, i64 i) { v_[0][slot] = call(f, slot, i); });
-  }
-  template <class F>
-  __device__ __forceinline__ void write(S* out, i64, F f) {
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-      if (rank_ + k * size_ < packs_) {
-        const int at = rank_ + k * size_;
-        Pack<S, V> p;
-#pragma unroll
-        for (int e = 0; e < V; ++e) p.at[e] = narrow<S>(call(f, k * V + e, i64(at) * V + e));
-        reinterpret_cast<Pack<S, V>*>(out)[at] = p;
-      }
+  __device__ __forceinline__ C max(C v) {
+    return reduce(v, [](C a, C b) { return fmax(a, b); });
   }
 
  private:
-  template <class F>
-  __device__ __forceinline__ auto call(F f, int slot, i64 i) const {
-    if constexpr (N == 1)
-      return f(v_[0][slot], i, slot);
-    else
-      return f(v_[0][slot], v_[1][slot], i, slot);
-  }
-  template <class F>
-  __device__ __forceinline__ void each(F f) {
+  int half_ = 0;
+};
+
+// N operands' elements of one row, held in registers as they are stored, K packs of each per thread at most.
+// Nothing waits for memory before the elements are used: a thread can ask for a row ahead of time.
+// What functions get beyond the end of a row is zero, and what they return there does not count.
+template <class S, int N, int K>
+class HeldRow {
+ public:
+  static constexpr bool held = true;
+  static constexpr int V = pack_of<S>, slots = V * K, per_thread = slots;
+  using C = compute_t<S>;
+
+  template <class T>
+  __device__ __forceinline__ HeldRow(const T& team, i64 n, const S* const (&in)[N], const i64 (&)[N])
+      : rank_(team.rank), size_(team.size), packs_(static_cast<int>(n) / V) {
 #pragma unroll
     for (int k = 0; k < K; ++k)
-      if (rank_ + k * size_ < packs_)
 #pragma unroll
-        for (int e = 0; e < V; ++e) f(k * V + e, i64(rank_ + k * size_) * V + e);
+      for (int o = 0; o < N; ++o) {
+        pack_[o][k] = {};
+        if (here(k)) pack_[o][k] = reinterpret_cast<const Words<S, V>*>(in[o])[place(k)];
+      }
+  }
+  // The largest of this thread's elements; -∞ if there is none.
+  __device__ __forceinline__ C max() const {
+    static_assert(N == 1);
+    C top = static_cast<C>(-__builtin_huge_val());
+    each_pack([&](int k) {
+      const C of_pack = largest(pack_[0][k]);
+      if (here(k)) top = fmax(top, of_pack);
+    });
+    return top;
+  }
+  // Σ f(values…, the element's number) over this thread's elements.
+  template <class F>
+  __device__ __forceinline__ auto sum(F f) const {
+    return sum_of([&](int k) {
+      C x[N][V];
+      unpack_all(k, x);
+      auto sum = call(f, x, k, 0);
+#pragma unroll
+      for (int e = 1; e < V; ++e) sum += call(f, x, k, e);
+      return sum;
+    });
+  }
+  // Σ f(arrays of V values…, k, the pack's number) over the packs k that this thread holds.
+  template <class F>
+  __device__ __forceinline__ auto sum_packs(F f) const {
+    return sum_of([&](int k) {
+      C x[N][V];
+      unpack_all(k, x);
+      if constexpr (N == 1)
+        return f(x[0], k, place(k));
+      else
+        return f(x[0], x[1], k, place(k));
+    });
+  }
+  // Writes f(values…, the element's number).
+  template <class F>
+  __device__ __forceinline__ void write(S* out, i64, F f) const {
+    each_pack([&](int k) {
+      C x[N][V];
+      unpack_all(k, x);
+#pragma unroll
+      for (int e = 0; e < V; ++e) x[0][e] = call(f, x, k, e);
+      if (here(k)) put(out, k, x[0]);
+    });
+  }
+  // Writes what f(arrays of V values…, the pack's number) makes of the first operand's.
+  template <class F>
+  __device__ __forceinline__ void write_packs(S* out, F f) const {
+    each_pack([&](int k) {
+      C x[N][V];
+      unpack_all(k, x);
+      if constexpr (N == 1)
+        f(x[0], place(k));
+      else
+        f(x[0], x[1], place(k));
+      if (here(k)) put(out, k, x[0]);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ int place(int k) const {
+    return rank_ + k * size_;
+  }
+  // Whether this thread has a k-th pack.
+  __device__ __forceinline__ bool here(int k) const {
+    return place(k) < packs_;
+  }
+  // f(k) where any thread of the team has a k-th pack.
+  template <class F>
+  __device__ __forceinline__ void each_pack(F f) const {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (k * size_ < packs_) f(k);
+  }
+  template <class F>
+  __device__ __forceinline__ auto sum_of(F f) const {
+    decltype(f(0)) total{};
+    each_pack([&](int k) {
+      const auto of_pack = f(k);
+      if (here(k)) total += of_pack;
+    });
+    return total;
+  }
+  __device__ __forceinline__ void unpack_all(int k, C (&x)[N][V]) const {
+#pragma unroll
+    for (int o = 0; o < N; ++o) unpack(pack_[o][k], x[o]);
+  }
+  __device__ __forceinline__ void put(S* out, int k, const C (&x)[V]) const {
+    reinterpret_cast<Words<S, V>*>(out)[place(k)] = packed<S>(x);
+  }
+  template <class F>
+  __device__ __forceinline__ auto call(F f, const C (&x)[N][V], int k, int e) const {
+    if constexpr (N == 1)
+      return f(x[0][e], place(k) * V + e);
+    else
+      return f(x[0][e], x[1][e], place(k) * V + e);
   }
 
   int rank_, size_, packs_;
-  C v_[N][slots];
+  Words<S, V> pack_[N][K];
 };
+
+// The row of N operands that a thread has registers for, with a second one on its way.
+template <class S, int N = 1>
+using Held = HeldRow<S, N, 4>;
 
 // The same for rows of any length and step, read from memory in each pass: in packs between the first and the
 // last elements, if all operands are at the same place of a pack.
@@ -209,8 +273,7 @@ template <class S, int N>
 class ReadRow {
  public:
   static constexpr bool held = false;
-  static constexpr int slots = 1;
-  using Loaded = ReadRow;
+  static constexpr int slots = 1, per_thread = 16;
   static constexpr int V = pack_of<S>;
   using C = compute_t<S>;
 
@@ -219,9 +282,12 @@ class ReadRow {
       : rank_(team.rank), size_(team.size), n_(n) {
     for (int o = 0; o < N; ++o) in_[o] = in[o], step_[o] = step[o];
   }
+  // Σ f(values…) over this thread's elements.
   template <class F>
-  __device__ __forceinline__ void read(F f) const {
-    walk(static_cast<S*>(nullptr), 1, f);
+  __device__ __forceinline__ auto sum(F f) const {
+    decltype(call(f, {C{}}, 0)) total{};
+    walk(static_cast<S*>(nullptr), 1, [&](auto... x) { total += f(x...); });
+    return total;
   }
   // f is called with arrays of 1 or V values of the only operand.
   template <class F>
@@ -239,10 +305,8 @@ class ReadRow {
     }
 #pragma unroll 2
     for (i64 i = begin + i64(rank_) * V; i < end; i += i64(size_) * V) {
-      const Pack<S, V> p = *reinterpret_cast<const Pack<S, V>*>(in_[0] + i);
       C v[V];
-#pragma unroll
-      for (int e = 0; e < V; ++e) v[e] = widen(p.at[e]);
+      unpack(*reinterpret_cast<const Words<S, V>*>(in_[0] + i), v);
       f(v);
     }
   }
@@ -258,9 +322,9 @@ class ReadRow {
   template <class F>
   __device__ __forceinline__ auto call(F f, const C (&v)[N], i64 i) const {
     if constexpr (N == 1)
-      return f(v[0], i, 0);
+      return f(v[0], i);
     else
-      return f(v[0], v[1], i, 0);
+      return f(v[0], v[1], i);
   }
   template <class F>
   __device__ __forceinline__ void one(S* out, i64 step, i64 i, F f) const {
@@ -309,14 +373,24 @@ class ReadRow {
   i64 step_[N];
 };
 
+// Whether rows of n elements can be held by Row.
+template <class S, class Row>
+bool fits(i64 n, i64 rows, std::initializer_list<const Rows*> operands) {
+  bool all = n <= i64{Row::slots} * most_threads;
+  for (const Rows* r : operands)
+    all = all && takes_packs(*r, n, pack_of<S>, sizeof(S)) && r->quick_to_find(rows);
+  return all;
+}
+
 // Row r of `count` rows of n elements, asked for; nothing of a row beyond the last.
-template <class S, class Row, class T>
-__device__ __forceinline__ typename Row::Loaded load_row(const T& team, const Rows& x, i64 r, i64 count,
-                                                         i64 n) {
-  if (r >= count) n = 0;
-  const S* const in[1] = {n > 0 ? x.at<S>(r) : nullptr};
-  const i64 steps[1] = {x.step};
-  return typename Row::Loaded(team, n, in, steps);
+template <class S, class Row, class T, class... More>
+__device__ __forceinline__ Row load_row(const T& team, i64 r, i64 count, i64 n, const Rows& x,
+                                        const More&... more) {
+  const bool none = r >= count;
+  const S* const in[] = {none ? nullptr : x.at<S, Row::held>(r),
+                         (none ? nullptr : more.template at<S, Row::held>(r))...};
+  const i64 steps[] = {x.step, more.step...};
+  return Row(team, none ? 0 : n, in, steps);
 }
 
 }  // namespace tg::cuda

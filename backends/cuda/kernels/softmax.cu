@@ -18,40 +18,31 @@ struct Softmax {
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant__ Softmax a) {
   using C = compute_t<S>;
-  const Team<!Row::held> team(a.across);
+  Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
-  const auto load = [&](i64 r) { return load_row<S, Row>(team, a.x, r, a.rows, a.n); };
+  const auto load = [&](i64 r) { return load_row<S, Row>(team, r, a.rows, a.n, a.x); };
   auto next = load(blockIdx.x * per_block + team.index);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
     const i64 r = first + team.index;
-    Row row(next);
+    const Row row = next;
     next = load(r + step);
     Normalizer<C> all;
     if constexpr (Row::held) {
-      row.read([&](C x, i64, int) { all.max = x > all.max ? x : all.max; });
-      all.max = team.max(all.max);
+      all.max = team.max(row.max());
       const C shift = all.shift();
-      if (a.log_of)
-        row.read([&](C x, i64, int) { all.sum += exp(x - shift); });
-      else
-        row.update([&](C x, i64, int) {
-          const C e = exp(x - shift);
-          all.sum += e;
-          return e;
-        });
-      all.sum = team.sum(all.sum);
+      all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - shift); }));
     } else {
       row.read_packs([&](const auto& x) { all.take(x); });
       all.combine(team);
     }
     if (r >= a.rows) continue;
-    S* out = a.y.at<S>(r);
+    S* out = a.y.at<S, Row::held>(r);
     if (a.log_of) {
       const C top = all.max, rest = log(all.sum);
-      row.write(out, a.y.step, [&](C x, i64, int) { return x - top - rest; });
+      row.write(out, a.y.step, [&](C x, auto) { return x - top - rest; });
     } else {
       const C scale = 1 / all.sum, shift = all.shift();
-      row.write(out, a.y.step, [&](C x, i64, int) { return (Row::held ? x : exp(x - shift)) * scale; });
+      row.write(out, a.y.step, [&](C x, auto) { return exp_below(x - shift) * scale; });
     }
   }
 }
@@ -60,26 +51,20 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads) differentiate(const __grid_constant__ Softmax a) {
   using C = compute_t<S>;
-  const Team<!Row::held> team(a.across);
-  const i64 per_block = team.across ? 32 : blockDim.y;
-  for (i64 first = blockIdx.x * per_block; first < a.rows; first += gridDim.x * per_block) {
-    const i64 r = first + team.index, n = r < a.rows ? a.n : 0;
-    const S* const in[2] = {n > 0 ? a.x.at<S>(r) : nullptr, n > 0 ? a.z.at<S>(r) : nullptr};
-    const i64 steps[2] = {a.x.step, a.z.step};
-    Row row(team, n, in, steps);
-    C total = 0;
-    row.read([&](C y, C z, i64, int) { total += a.log_of ? z : z * y; });
-    total = team.sum(total);
-    if (n == 0) continue;
-    row.write(a.y.at<S>(r), a.y.step,
-              [&](C y, C z, i64, int) { return a.log_of ? z - exp(y) * total : y * (z - total); });
+  Team<!Row::held> team(a.across);
+  const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
+  const auto load = [&](i64 r) { return load_row<S, Row>(team, r, a.rows, a.n, a.x, a.z); };
+  auto next = load(blockIdx.x * per_block + team.index);
+  for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
+    const i64 r = first + team.index;
+    const Row row = next;
+    next = load(r + step);
+    const C total = team.sum(row.sum([&](C y, C z, auto) { return a.log_of ? z : z * y; }));
+    if (r >= a.rows) continue;
+    row.write(a.y.at<S, Row::held>(r), a.y.step,
+              [&](C y, C z, auto) { return a.log_of ? z - exp_below(y) * total : y * (z - total); });
   }
 }
-
-// Elements of each operand that a thread holds of a row.
-inline constexpr int slots = 16;
-template <class S, int N>
-using Held = HeldRow<S, N, pack_of<S>, slots / pack_of<S>>;
 
 template <bool log_of>
 void run(const Stream& s, const Call& c) {
@@ -92,15 +77,18 @@ void run(const Stream& s, const Call& c) {
   a.log_of = log_of;
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    bool held = a.n <= i64{slots} * most_threads;
-    for (const Rows* r : {&a.x, &a.z, &a.y}) held = held && takes_packs(*r, a.n, pack_of<S>, sizeof(S));
+    const bool held = backward ? fits<S, Held<S, 2>>(a.n, a.rows, {&a.x, &a.z, &a.y})
+                               : fits<S, Held<S>>(a.n, a.rows, {&a.x, &a.y});
     a.across = !held && a.x.step != 1;
-    const Teams teams(a.n, slots, a.across);
-    const auto run = [&](auto kernel) { launch_rows(s, teams, a.rows, kernel, a); };
+    const auto run = [&](int per_thread, auto kernel) {
+      launch_rows(s, Teams(a.n, per_thread, a.across), a.rows, kernel, a);
+    };
     if (backward)
-      held ? run(differentiate<S, Held<S, 2>>) : run(differentiate<S, ReadRow<S, 2>>);
+      held ? run(Held<S, 2>::per_thread, differentiate<S, Held<S, 2>>)
+           : run(ReadRow<S, 2>::per_thread, differentiate<S, ReadRow<S, 2>>);
     else
-      held ? run(normalize<S, Held<S, 1>>) : run(normalize<S, ReadRow<S, 1>>);
+      held ? run(Held<S>::per_thread, normalize<S, Held<S>>)
+           : run(ReadRow<S, 1>::per_thread, normalize<S, ReadRow<S, 1>>);
   });
 }
 

@@ -119,12 +119,26 @@ inline void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   multiply<__half, 16>(c, a, b0, b1);
 }
 
-// ---- conversions ----
+// ---- two numbers in a word ----
 
 template <class S>
 u32 two(float low, float high) {
   return std::bit_cast<std::uint16_t>(S(low)) | static_cast<u32>(std::bit_cast<std::uint16_t>(S(high))) << 16;
 }
+template <class S>
+u32 larger(u32 a, u32 b) {
+  const auto half = [](u32 x) { return static_cast<float>(std::bit_cast<S>(static_cast<std::uint16_t>(x))); };
+  return two<S>(fmaxf(half(a), half(b)), fmaxf(half(a >> 16), half(b >> 16)));
+}
+inline u32 max_bf16x2(u32 a, u32 b) {
+  return larger<__nv_bfloat16>(a, b);
+}
+inline u32 max_f16x2(u32 a, u32 b) {
+  return larger<__half>(a, b);
+}
+
+// ---- conversions ----
+
 inline u32 cvt_bf16x2(float low, float high) {
   return two<__nv_bfloat16>(low, high);
 }
