@@ -24,7 +24,10 @@ struct HeatLayout {
 
   explicit HeatLayout(const HeatMaps& h) {
     const std::int64_t most = std::max(h.rows, h.columns);
-    const std::int64_t wanted = std::clamp<std::int64_t>(1800 / h.across, 150, 760);
+    constexpr std::int64_t named_cell = 14, widest_named = 3600;  // cells grow for names up to that width
+    std::int64_t wanted = std::clamp<std::int64_t>(1800 / h.across, 150, 760);
+    if (!h.column_names.empty() && h.across * (most * named_cell + 80) <= widest_named)
+      wanted = std::max(wanted, most * named_cell);
     const std::int64_t cell = std::min<std::int64_t>(wanted / most, 40);  // 0: several cells to a pixel
     cells_wide = static_cast<int>(cell > 0 ? cell * h.columns : std::min(wanted, h.columns));
     cells_high = static_cast<int>(cell > 0 ? cell * h.rows : std::min(wanted, h.rows));
