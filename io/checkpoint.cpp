@@ -1,5 +1,6 @@
 #include "io/checkpoint.h"
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -113,6 +114,17 @@ void Checkpoint::restore(std::span<const CheckpointFile> files) const {
     values.push_back(matched(loaded, directory_ + "/" + file.name, file.parameters));
   }
   for (std::size_t i = 0; i < files.size(); ++i) assign_all(files[i].parameters, values[i]);
+}
+
+void want_finite(const std::vector<Parameter>& parameters, const std::string& where) {
+  for (const Parameter& p : parameters) {
+    if (!is_float(p.dtype())) continue;
+    const Array values = p.read();
+    for (std::int64_t i = 0; i < values.numel(); ++i)
+      if (!std::isfinite(values.at(i)))
+        throw FormatError(where + ": " + p.name() + " has " + std::to_string(values.at(i)) + " at element " +
+                          std::to_string(i));
+  }
 }
 
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,

@@ -47,6 +47,9 @@ class Checkpoint {
   Manifest manifest_;
 };
 
+// Throws FormatError, beginning with `where`, naming the first parameter with a NaN or an infinity in it.
+void want_finite(const std::vector<Parameter>& parameters, const std::string& where);
+
 // Parameters as one safetensors file by itself. Replaces the file as a whole or leaves it untouched.
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                      const Metadata& metadata = {});

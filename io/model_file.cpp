@@ -76,4 +76,12 @@ ModelConfig model_config(const Metadata& metadata, const std::string& where) {
   }
 }
 
+ModelConfig model_config(const SafeTensors& file, const std::string& where) {
+  const ModelConfig c = model_config(file.metadata, where);
+  if (c.layers > std::ssize(file.tensors))
+    throw FormatError(where + ": metadata has layers '" + std::to_string(c.layers) + "', the file only " +
+                      std::to_string(file.tensors.size()) + " tensors");
+  return c;
+}
+
 }  // namespace tg

@@ -122,9 +122,24 @@ std::string TokenFile::identity() const {
   return xxh3_128(parts);
 }
 
+namespace {
+
+// Where a file of that name will be: a link is followed. Devices and pipes cannot be written at the start
+// again, and must not be replaced.
+std::string regular_file(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return path;
+  if (!std::filesystem::is_regular_file(status))
+    throw Error("[tokens] cannot write " + path + ": it is there and no regular file");
+  return std::filesystem::canonical(path).string();
+}
+
+}  // namespace
+
 TokenFileWriter::TokenFileWriter(const std::string& path, const Tokenizer& tokenizer)
-    : path_(path),
-      temporary_(path + ".tmp." + std::to_string(::getpid())),
+    : path_(regular_file(path)),
+      temporary_(path_ + ".tmp." + std::to_string(::getpid())),
       header_{.bytes_each = tokenizer.size() <= 65536 ? 2 : 4, .metadata = tokenizer.metadata()},
       file_(temporary_, "tokens") {
   file_.write(bytes_of(header_));

@@ -80,7 +80,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::s
   };
   const std::string& kind = value("tokenizer");
   if (kind == "bytes") return std::make_unique<ByteTokenizer>();
-  if (kind == "bpe") return std::make_unique<Bpe>(parse_merges(value("merges"), where + ": merges"));
+  const auto made = [&](auto make) -> std::unique_ptr<Tokenizer> {
+    try {
+      return make();
+    } catch (const FormatError& e) {
+      throw FormatError(where + ": " + e.what());
+    }
+  };
+  if (kind == "bpe") {
+    auto merges = parse_merges(value("merges"), where + ": merges");
+    return made([&] { return std::make_unique<Bpe>(std::move(merges)); });
+  }
   if (kind == "numbers") {
     const std::string& text = value("vocabulary");
     std::int64_t size = 0;
@@ -97,7 +107,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::s
     throw FormatError(where + ": characters are not UTF-8 text of one character or more");
   std::vector<char32_t> characters;
   for (std::size_t i = 0; i < text.size();) characters.push_back(utf8_next(text, i));
-  return std::make_unique<CharVocab>(std::move(characters));
+  return made([&] { return std::make_unique<CharVocab>(std::move(characters)); });
 }
 
 }  // namespace tg

@@ -1,6 +1,7 @@
 #include "nn/model.h"
 
 #include <cmath>
+#include <limits>
 
 #include "autograd/gradients.h"
 #include "ops/ops.h"
@@ -125,6 +126,8 @@ void ModelConfig::check() const {
   const auto positive = [](std::int64_t n, const char* what) {
     if (n <= 0)
       throw ShapeError("[model] wants a positive " + std::string(what) + ", got " + std::to_string(n));
+    if (n > std::numeric_limits<std::int32_t>::max())  // so that numbers of parameters do not overflow
+      throw ShapeError("[model] wants a " + std::string(what) + " below 2^31, got " + std::to_string(n));
   };
   positive(vocabulary, "vocabulary");
   positive(context, "context");
@@ -140,8 +143,9 @@ void ModelConfig::check() const {
                      std::to_string(key_heads) + " key heads");
   if (architecture == Architecture::deepseek) {
     positive(latent, "width of the latent");
-    if (query_latent < 0) positive(query_latent, "width of the queries' latent");
-    if (rope_width < 2 || rope_width % 2 != 0)
+    if (query_latent != 0) positive(query_latent, "width of the queries' latent");
+    positive(rope_width, "rotary width");
+    if (rope_width % 2 != 0)
       throw ShapeError("[model] the rotary width must be even and positive, got " +
                        std::to_string(rope_width));
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -173,6 +174,17 @@ TEST(Checkpoint, ASumThatFitsDoesNotMakeALyingFileGood) {
       to_json(Manifest{1, 0, {{"model.safetensors", {content.size(), xxh3_128({&piece, 1})}}}}));
   EXPECT_NE(message_of([&] { Checkpoint(dir / "c").restore(files); }).find("begins at 8, a hole"),
             std::string::npos);
+}
+
+TEST(Checkpoint, AParameterThatIsNotFiniteIsNamed) {
+  Parameter ids("ids", Array::of<std::int64_t>({2}, {1, 2})), w("w", Array::of<float>({2, 2}, {1, 2, 3, 4}));
+  EXPECT_NO_THROW(want_finite({ids, w}, "here"));
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    w.write(Array::of<float>({2, 2}, {1, 2, bad, 4}));
+    const std::string m = message_of([&] { want_finite({ids, w}, "here"); });
+    EXPECT_EQ(m.find("here: w has "), 0u) << m;
+    EXPECT_NE(m.find(" at element 2"), std::string::npos) << m;
+  }
 }
 
 TEST(Manifest, ReadsWhatItWritesAndNothingElse) {

@@ -61,6 +61,24 @@ refuses 1 "$dir/empty" --checkpoint "$dir/empty"
 cp -rL "$dir/gpt/last" "$dir/damaged"
 printf x | dd of="$dir/damaged/model.safetensors" bs=1 seek=3000 conv=notrunc 2>/dev/null
 refuses 1 'damaged/model.safetensors' --checkpoint "$dir/damaged"
+# A checkpoint whose sums are right and that lies about what it holds.
+lies() {  # WORD COMMAND...: that changes the file given as its last argument
+  local word=$1
+  shift
+  rm -rf "$dir/lying"
+  cp -rL "$dir/gpt/last" "$dir/lying"
+  LC_ALL=C "$@" "$dir/lying/model.safetensors"
+  reseal "$dir/lying" "$generate" --checkpoint "$dir/lying"
+  refuses 1 "lying/model.safetensors: .*$word" --checkpoint "$dir/lying"
+}
+lies 'does not divide by 3 heads' sed -i 's/"heads":"2"/"heads":"3"/'
+lies 'has no tensor transformer.h.2' sed -i 's/"layers":"2"/"layers":"3"/'
+lies 'wpe.weight is f32 .24, 16., wanted f32 .25' sed -i 's/"context":"24"/"context":"25"/'
+lies "'gbt' is none of" sed -i 's/"model":"gpt"/"model":"gbt"/'
+lies "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tokenizer":"chart"/'
+lies 'the tokenizer has .* tokens, the model 9' sed -i 's/"vocabulary":"[0-9]\([0-9]\)"/"vocabulary":"9\1"/'
+lies 'has nan at element' plant_nan
+
 cp -rL "$dir/gpt/last" "$dir/incomplete"
 rm "$dir/incomplete/model.safetensors"
 refuses 1 'model.safetensors' --checkpoint "$dir/incomplete"

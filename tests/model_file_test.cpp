@@ -83,4 +83,23 @@ TEST(ModelFile, RefusesWhatDescribesNoModel) {
   }
 }
 
+TEST(ModelFile, RefusesMoreLayersThanThereAreTensors) {
+  SafeTensors file;
+  file.metadata = to_metadata({.vocabulary = 7, .layers = 3});
+  for (const char* name : {"a", "b", "c"}) file.tensors[name] = {};
+  EXPECT_EQ(model_config(file, "weights").layers, 3);
+  for (const char* layers : {"4", "2000000000", "9000000000000000000"}) {
+    file.metadata["layers"] = layers;
+    EXPECT_THROW(model_config(file, "weights"), FormatError) << layers;
+  }
+}
+
+TEST(ModelFile, RefusesSizesWhoseProductsOverflow) {
+  for (const char* key : {"vocabulary", "context", "width"}) {
+    Metadata m = to_metadata({.vocabulary = 7});
+    m[key] = "2147483648";
+    EXPECT_THROW(model_config(m, "weights"), FormatError) << key;
+  }
+}
+
 }  // namespace

@@ -238,20 +238,20 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
   EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", ""}}), not_text);
   EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", "a\xff"}}), not_text);
   EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", "aba"}}),
-            "[CharVocab] 'a' (U+0061) is in the vocabulary twice");
+            "m: [CharVocab] 'a' (U+0061) is in the vocabulary twice");
   const std::string line = ": wanted two token ids and a line break";
   for (const char* bad :
        {"1", "1 2", "1 2 ", "1 2 3\n", "1\n", "a b\n", "1  2\n", " 1 2\n", "1 99999999999\n", "\n"})
     EXPECT_EQ(merges(bad), "m: merges, line 1" + line) << bad;
   EXPECT_EQ(merges("1 2\n3 4\r\n"), "m: merges, line 2" + line);
   EXPECT_EQ(merges("1 2\n256 257\n"),
-            "[bpe] merge 1 (256 257) names a token that is not there before it, wanted 0 to 256");
+            "m: [bpe] merge 1 (256 257) names a token that is not there before it, wanted 0 to 256");
   EXPECT_EQ(merges("-1 2\n"),
-            "[bpe] merge 0 (-1 2) names a token that is not there before it, wanted 0 to 255");
-  EXPECT_EQ(merges("1 2\n1 2\n"), "[bpe] merge 1 (1 2) is there twice");
+            "m: [bpe] merge 0 (-1 2) names a token that is not there before it, wanted 0 to 255");
+  EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) is there twice");
   std::string doubled = "0 0\n";  // each twice as long as the one before
   for (int i = 256; i < 280; ++i) doubled += std::to_string(i) + " " + std::to_string(i) + "\n";
-  EXPECT_EQ(merges(doubled), "[bpe] merge 7 (262 262) makes a token of 256 bytes, wanted at most 128");
+  EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, wanted at most 128");
 }
 
 }  // namespace

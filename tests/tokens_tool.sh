@@ -45,6 +45,22 @@ refuses_command 2 --vocabulary "$tokens" --text "$text" --out "$dir/x" --tokeniz
 refuses_command 1 empty "$tokens" --text "$dir/empty" --out "$dir/x"
 refuses_command 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --like "$text"
 refuses_command 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
+cp "$dir/like.tokens" "$dir/x.tokens"  # what is there stays what it is
+printf 'жук' >"$dir/other_letters"
+"$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" >/dev/null || fail "tokens chars"
+refuses_command 1 'not in the vocabulary' "$tokens" --text "$dir/other_letters" --like "$dir/chars.tokens" --out "$dir/x.tokens"
+refuses_command 1 'would replace' "$tokens" --text "$dir/x.tokens" --tokenizer bytes --out "$dir/x.tokens"
+refuses_command 1 'would replace' "$tokens" --text "$text" --like "$dir/x.tokens" --out "$dir/x.tokens"
+for i in $(seq 40); do cat "$text"; done >"$dir/long"  # 100 KB of tokens do not fit in 4 KiB
+(ulimit -f 4; refuses_command 1 'File too large' "$tokens" --text "$dir/long" --tokenizer bytes --out "$dir/x.tokens"; exit $failed) || failed=1
+cmp -s "$dir"/{like,x}.tokens || fail "a refused call changes what is there"
+rm "$dir/x.tokens"
+mkfifo "$dir/pipe"
+refuses_command 1 'no regular file' "$tokens" --text "$text" --out "$dir/pipe"
+[ -p "$dir/pipe" ] || fail "a pipe is replaced"
+ln -s "$dir/like.tokens" "$dir/link"
+"$tokens" --text "$text" --like "$dir/chars.tokens" --out "$dir/link" >/dev/null || fail "tokens to where a link leads"
+[ -L "$dir/link" ] && cmp -s "$dir"/{chars,like}.tokens || fail "a link is replaced"
 [ -z "$(find "$dir" -name 'x*')" ] || fail "a refused call leaves $(find "$dir" -name 'x*')"
 refuses_command 2 'one of them' "$train" --tokens "$dir/like.tokens" --text "$text"
 refuses_command 2 --tokenizer "$train" --tokens "$dir/like.tokens" --tokenizer bytes

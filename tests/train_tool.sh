@@ -174,6 +174,24 @@ if [ -e /dev/full ]; then  # a disk that is full when the first row is written
   refuses 1 'metrics.jsonl.*space'  "${small[@]}" --out "$dir/full"
 fi
 
+# A checkpoint whose sums are right and that lies about what it holds: not a byte of the run changes.
+lies() {  # FILE WORD COMMAND...: that changes the file given as its last argument
+  local file=$1 word=$2
+  shift 2
+  rm -rf "$dir/lying" "$dir/kept"
+  cp -a "$dir/f32" "$dir/lying"
+  LC_ALL=C "$@" "$dir/lying/last/$file"
+  reseal "$dir/lying/last" "$train" --resume --steps 30 --out "$dir/lying"
+  cp -a "$dir/lying" "$dir/kept"
+  refuses 1 "lying/last/$file: .*$word" --resume --steps 30 --out "$dir/lying"
+  diff -r "$dir/lying" "$dir/kept" >"$dir/diff" || fail "a lying checkpoint is changed: $(cat "$dir/diff")"
+}
+lies model.safetensors "heads '4', but the run was begun with '2'" sed -i 's/"heads":"2"/"heads":"4"/'
+lies model.safetensors "context '17', but the run was begun with '16'" sed -i 's/"context":"16"/"context":"17"/'
+lies model.safetensors "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tokenizer":"chart"/'
+lies model.safetensors 'has nan at element' plant_nan
+lies optimizer.safetensors 'has nan at element' plant_nan
+
 # A device that is not there or not one: one line, on any build and any machine.
 for name in gpu cuda: cuda:x cuda:-1 cuda:1e1 cuda:99999999999 CUDA ''; do
   refuses 2 '--backend' "${small[@]}" --backend "$name" --out "$dir/x"

@@ -1,6 +1,7 @@
 // What the tools' main functions have in common.
 #pragma once
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -27,6 +28,7 @@ inline std::string take_device(const std::string& name, Device& device) {
 // The exit code that f returns; 1 and one line on stderr for what it throws.
 template <class F>
 int run_tool(const char* tool, F&& f) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
   try {
     log_level();  // a TG_LOG that is none is told before anything is done
     return f();

@@ -36,6 +36,9 @@ std::unique_ptr<Tokenizer> learn_from(std::string_view text, const std::string& 
 void run(const std::string& text_path, const std::string& out, const std::string& like,
          const std::string& kind, std::int64_t vocabulary) {
   constexpr std::size_t chunk = std::size_t{16} << 20;
+  for (const std::string& in : {text_path, like})
+    if (std::error_code error; !in.empty() && std::filesystem::equivalent(in, out, error))
+      throw Error("[tokens] --out " + out + " would replace what is read");
   const MappedFile file(text_path, "tokens");
   std::string_view rest = file.bytes();
   const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);

@@ -32,7 +32,6 @@ void catch_signals() {
   action.sa_flags = SA_RESETHAND | SA_RESTART;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
-  ::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
 }
 
 constexpr const char* model_file = "model.safetensors";
@@ -60,6 +59,7 @@ class Run {
         throw Error("[train] " + o_.out + " holds a run: --resume goes on with it, --overwrite replaces it");
     }
     o_.model.vocabulary = data_->tokenizer().size();
+    if (resumed_) want_same_model();
     state_.data_sum = data_->identity();
   }
 
@@ -102,7 +102,11 @@ class Run {
                      .trap_nan = o_.trap_nan},
                     hooks, store_.get());
     if (o_.profile > 0) return print_profile(trainer.training());
-    if (resumed_) trainer.resume(*resumed_, Trainer::State{state_.step, state_.best_step, state_.best_loss});
+    if (resumed_) {
+      trainer.resume(*resumed_, Trainer::State{state_.step, state_.best_step, state_.best_loss});
+      want_finite(params.all(), resumed_->directory() + "/" + model_file);
+      want_finite(optimizer.state(), resumed_->directory() + "/optimizer.safetensors");
+    }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
     trainer.run();
@@ -129,7 +133,20 @@ class Run {
       throw Error("[resume] the run in " + o_.out + " is at step " + std::to_string(state_.step) +
                   " already, past --steps " + std::to_string(o_.steps));
     const std::string model = resumed_->directory() + "/" + model_file;
-    data_ = open_data(o_.data, SavedData{state_.data_sum, resumed_->load(model_file).metadata, model});
+    saved_model_ = resumed_->load(model_file).metadata;
+    data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_, model});
+  }
+
+  // What the weights' file says of the model must be what the run was begun with.
+  void want_same_model() const {
+    const std::string where = resumed_->directory() + "/" + model_file;
+    for (const auto& [key, value] : to_metadata(o_.model)) {
+      const auto found = saved_model_.find(key);
+      if (found == saved_model_.end()) throw FormatError(where + ": metadata has no " + key);
+      if (found->second != value)
+        throw FormatError(where + ": metadata has " + key + " '" + found->second +
+                          "', but the run was begun with '" + value + "'");
+    }
   }
 
   // What a checkpoint holds beside the optimizer.
@@ -238,6 +255,7 @@ class Run {
   const Args& args_;
   std::unique_ptr<CheckpointStore> store_;
   std::optional<Checkpoint> resumed_;
+  Metadata saved_model_;  // of the resumed weights
   RunState state_;
   std::unique_ptr<TrainData> data_;
 };

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "io/checkpoint.h"
 #include "io/model_file.h"
@@ -22,10 +23,11 @@ struct CheckpointModel {
 
   // `path`: a run's directory or a checkpoint's. Throws Error and FormatError as Checkpoint does.
   explicit CheckpointModel(const std::string& path)
-      : checkpoint(path),
-        where(checkpoint.directory() + "/" + model_file),
-        metadata(checkpoint.load(model_file).metadata),
-        config(model_config(metadata, where)) {}
+      : checkpoint(path), where(checkpoint.directory() + "/" + model_file) {
+    SafeTensors file = checkpoint.load(model_file);
+    config = model_config(file, where);
+    metadata = std::move(file.metadata);
+  }
 
   // Throws FormatError when there is none, or it is not the model's.
   std::unique_ptr<Tokenizer> tokenizer() const {
@@ -36,9 +38,10 @@ struct CheckpointModel {
     return made;
   }
 
-  // Gives a model's parameters their values.
+  // Gives a model's parameters their values. Throws FormatError also for a NaN or an infinity among them.
   void restore(const Params& params) const {
     checkpoint.restore(std::vector<CheckpointFile>{{model_file, params.all()}});
+    want_finite(params.all(), where);
   }
 };
 
