@@ -14,6 +14,7 @@ using namespace tg;
 inline const CustomOp& relu_product_op() {
   static const CustomOp op = register_host_op(
       {.name = "relu_product",
+       .doc = "x, y → t: t = max(x ⊛ y, 0)",
        .forward =
            [](std::span<const HostView> in, std::span<const HostView> out) {
              const HostView &x = in[0], &y = in[1], &t = out[0];

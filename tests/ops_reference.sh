@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# docs/ops.md is what the ops' definitions say: ops_reference.sh PATH/TO/gradcheck PATH/TO/docs/ops.md
+# docs/ops.md is what the ops' definitions say: ops_reference.sh PATH/TO/gradcheck PATH/TO/docs/ops.md PATH/TO/relu_product.so
 . "$(dirname "$0")/tool.sh"
-gradcheck=$1 page=$2
+gradcheck=$1 page=$2 plugin=$3
 
 "$gradcheck" --reference >"$dir/ops.md" 2>"$dir/err" || fail "gradcheck --reference: $(cat "$dir/err")"
 cmp "$dir/ops.md" "$page" || fail "it has changed: build/tools/gradcheck --reference > docs/ops.md"
@@ -11,5 +11,12 @@ cmp "$dir/ops.md" "$page" || fail "it has changed: build/tools/gradcheck --refer
 while read -r name; do
   [ "$(grep -c "^| \`$name\` | .*→ .* | .* |" "$page")" = 1 ] || fail "not one row for $name"
 done <"$dir/names"
+# A plugin's ops are documented like the built-in ones, behind them.
+"$gradcheck" --plugin "$plugin" --reference >"$dir/more.md" 2>"$dir/err" || fail "--plugin --reference: $(cat "$dir/err")"
+head -n "$(wc -l <"$page")" "$dir/more.md" | cmp - "$page" || fail "a plugin changes the reference of other ops"
+for line in '^## examples/relu_product.h$' '^| `relu_product` | x, y → t | t = max(x ⊛ y, 0) | .* | first order | C++ function |$' \
+  '^relu_product/matrix: \[3, 4\], \[3, 4\] → \[3, 4\]$'; do
+  [ "$(grep -c "$line" "$dir/more.md")" = 1 ] || fail "not one line '$line': $(tail -n 8 "$dir/more.md")"
+done
 [ $failed = 0 ] && echo "ops.md: all as it must be"
 exit $failed
