@@ -177,10 +177,9 @@ Tensor attention_weights(In result) {
     throw Error("[attention_weights] wants a result of flash_attn, got one of " + node.op->name + " " +
                 at_line(result.where()));
   const Scope scope(result);
-  AttentionAttrs a = node.attrs.as<AttentionAttrs>();
+  const auto& a = node.attrs.as<AttentionAttrs>();
   Tensors in;
   for (ValueId v : node.in) in.push_back(graph.tensor(v));
-  if (a.dropout > 0) in.pop_back(), a.dropout = 0;
   return exp(Scores(Inputs(in, a), a).s - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
