@@ -26,13 +26,12 @@ enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 template <int T, Pass pass, int D, attn::Options options>
 struct Gradients {
   static constexpr bool by_query = pass == for_queries;
-  static constexpr bool plain = options == attn::none;
-  static constexpr int groups = D > 64 || T == 2 || !(plain || (by_query && options != attn::any)) ? 1 : 2,
-                       passing = D > 64                       ? 16
-                                 : by_query &&T == 1 && plain ? 64
-                                                              : 32;
+  static constexpr bool plain = options == attn::none, one_term = T == 1;
+  static constexpr int groups =
+      D <= 64 && one_term && (plain || (by_query && options == attn::only_dropout)) ? 2 : 1;
+  static constexpr int passing = D > 64 ? 16 : by_query&& plain&& one_term ? 64 : 32;
   // Given no number, ptxas spills registers to make room for one block more.
-  static constexpr int threads = 128, blocks = plain && D == 64 && T == 1 ? 0 : 2;
+  static constexpr int threads = 128, blocks = plain && D == 64 && one_term ? 0 : 2;
   static constexpr int kept = threads / 32 * 16 * groups, queries = by_query ? kept : passing;
   static constexpr int kept_bytes = kept * D * T * 2, tile_bytes = passing * D * T * 2;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,

@@ -147,10 +147,11 @@ void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const Rows*>
               std::initializer_list<const Rows*> scalars, F&& f) {
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    bool held = fits<S, Held<S>>(a.n, a.rows, rows);
+    using Row = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;  // a forward writes nothing: more may be on its way
+    bool held = fits<S, Row>(a.n, a.rows, rows);
     for (const Rows* r : scalars) held = held && r->quick_to_find(a.rows);
     a.across = !held && a.x.step != 1;
-    held ? f(type, static_cast<Held<S>*>(nullptr)) : f(type, static_cast<ReadRow<S, 1>*>(nullptr));
+    held ? f(type, static_cast<Row*>(nullptr)) : f(type, static_cast<ReadRow<S, 1>*>(nullptr));
   });
 }
 

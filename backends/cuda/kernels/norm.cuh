@@ -41,8 +41,9 @@ struct StagedVector {
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs * V; i += threads)
       data[(i % V / E * packs + i / V) * E + i % E] = element<C>(v, i);
   }
-  // What stands beside pack p of a row.
+  // What stands beside pack p of a row; anything for packs beyond its end.
   __device__ __forceinline__ void get(int p, C (&to)[V]) const {
+    p = min(p, packs - 1);
 #pragma unroll
     for (int q = 0; q < V / E; ++q) {
       const auto piece = reinterpret_cast<const Pack<C, E>*>(data)[q * packs + p];

@@ -228,12 +228,12 @@ class HeldRow {
   __device__ __forceinline__ bool here(int k) const {
     return place(k) < packs_;
   }
-  // f(k) where any thread of the team has a k-th pack.
+  // f(k) of all packs, also of those that no thread of the team has: a branch would cost rows that have all
+  // more than the others gain.
   template <class F>
   __device__ __forceinline__ void each_pack(F f) const {
 #pragma unroll
-    for (int k = 0; k < K; ++k)
-      if (k * size_ < packs_) f(k);
+    for (int k = 0; k < K; ++k) f(k);
   }
   template <class F>
   __device__ __forceinline__ auto sum_of(F f) const {
@@ -264,8 +264,8 @@ class HeldRow {
 };
 
 // The row of N operands that a thread has registers for, with a second one on its way.
-template <class S, int N = 1>
-using Held = HeldRow<S, N, 4>;
+template <class S, int N = 1, int K = 4>
+using Held = HeldRow<S, N, K>;
 
 // The same for rows of any length and step, read from memory in each pass: in packs between the first and the
 // last elements, if all operands are at the same place of a pack.
