@@ -210,10 +210,11 @@ template <class T>
 void describe(const Attention& x, char* text, std::size_t size) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
-  std::snprintf(text, size, "tiles of %lld queries × %lld keys, %lld heads side by side, keys %s, values %s",
+  std::snprintf(text, size, "tiles of %lld queries × %lld keys, keys %s, values %s, heads in a tile: %lld",
                 static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)),
-                static_cast<long long>(grid.heads), needs_copy<T>(x, x.k, x.d, true) ? "copied" : "in place",
-                needs_copy<T>(x, x.v, x.dv, false) ? "copied" : "in place");
+                needs_copy<T>(x, x.k, x.d, true) ? "copied" : "in place",
+                needs_copy<T>(x, x.v, x.dv, false) ? "copied" : "in place",
+                static_cast<long long>(grid.heads));
 }
 
 }  // namespace

@@ -327,7 +327,7 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
 
 void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size) {
   if (is_dots(g)) {
-    std::snprintf(text, size, "dot products of %lld rows", static_cast<long long>(g.m < g.n ? g.m : g.n));
+    std::snprintf(text, size, "dot products, rows: %lld", static_cast<long long>(g.m < g.n ? g.m : g.n));
     return;
   }
   const Gemm n = normalised(g);
