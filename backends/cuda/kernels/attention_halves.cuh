@@ -14,8 +14,9 @@ namespace tg::cuda {
 // Of a key head and its query heads: q holds q·2^q, and so on.
 struct Powers {
   int q, k, v, z_o;
-  int z_a;  // z_A ⋅ 2^(probability + z_o + v + z_a) fits f16, where P ⋅ 2^probability is multiplied
-  static constexpr int longest = 14, probability = 14;
+  int z_a;  // z_A ⋅ 2^(probability + z_o + v + z_a) is multiplied, and P ⋅ 2^probability
+  // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸.
+  static constexpr int longest = 14, probability = 8;
 };
 
 // The operands of a call in the workspace.
