@@ -14,9 +14,10 @@ namespace tg::cuda {
 // Of a key head and its query heads: q holds q·2^q, and so on.
 struct Powers {
   int q, k, v, z_o;
-  int z_a;  // z_A ⋅ 2^(probability + z_o + v + z_a) is multiplied, and P ⋅ 2^probability
-  // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸.
-  static constexpr int longest = 14, probability = 8;
+  int z_a;  // z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) is multiplied, and P ⋅ 2^room_for_p
+  // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸, and z_A
+  // to 2⁶ times its bound for such a P.
+  static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
 };
 
 // The operands of a call in the workspace.

@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
   dropout.kept = 1;
   const Powers powers = x.powers[b * x.Hk + (by_query ? head / group : head)];
   const float factor = attn::power_of_two(-powers.q - powers.k),
-              p_factor = attn::power_of_two(Powers::probability),
-              z_factor = attn::power_of_two(Powers::probability + powers.z_a);
+              p_factor = attn::power_of_two(Powers::room_for_p),
+              z_factor = attn::power_of_two(Powers::room_for_z_a + powers.z_a);
   const int all = max(last - first, 0) * (by_query ? 1 : group);
   int next_head = by_query ? head : head * group, next_tile = first;
   if (all > 0) fetch(0, next_head, next_tile * passing);
@@ -214,12 +214,12 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
     const int row0 = kept0 + row + 16 * m;
     if constexpr (makes_a) {
       const int e =
-          Powers::probability + powers.z_o + powers.v + powers.z_a + (by_query ? powers.k : powers.q);
+          Powers::room_for_z_a + powers.z_o + powers.v + powers.z_a + (by_query ? powers.k : powers.q);
       attn::scale(sums_a[m], static_cast<float>(x.scale) * kept_factor, -e);
       store_rows(sums_a[m], z_a.at<float>(b, head), z_a.row, row0, rows, x.d);
     }
     if constexpr (makes_v) {
-      attn::scale(sums_v[m], kept_factor, -Powers::probability - powers.z_o);
+      attn::scale(sums_v[m], kept_factor, -Powers::room_for_p - powers.z_o);
       store_rows(sums_v[m], x.z_v.at<float>(b, head), x.z_v.row, row0, rows, x.dv);
     }
   }
