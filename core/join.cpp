@@ -1,22 +1,52 @@
 #include "core/join.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace tg {
 
 namespace {
 
-// The layout of a value that fills its memory without gaps, moved so that what was place m of its memory is
-// place m / block · pitch + m % block + start; nothing if an axis crosses from one block to the next.
-std::optional<Layout> spread(Layout l, std::int64_t block, std::int64_t pitch, std::int64_t start) {
-  for (int a = 0; a < l.rank(); ++a) {
-    if (l.shape[a] == 1) continue;
-    if (l.strides[a] % block == 0)
-      l.strides[a] = l.strides[a] / block * pitch;
-    else if (l.strides[a] * l.shape[a] > block)
-      return std::nullopt;
+// What the step does, if that is one op.
+const Op& only_op(const LoweredStep& s) {
+  if (s.op != &fused_op) return *s.op;
+  const auto& code = s.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 ? *code[0].op : *s.op;
+}
+
+// Whether every place from 0 on to the number of elements is that of one element.
+bool without_gaps(const Layout& l) {
+  std::int64_t next = 1;
+  for (bool found = true; found;) {
+    found = false;
+    for (int a = 0; a < l.rank(); ++a)
+      if (l.shape[a] > 1 && l.strides[a] == next) next *= l.shape[a], found = true;
   }
-  l.offset = start;
+  return l.offset == 0 && next == l.numel();
+}
+
+// A value's layout, changed so that what `seen`, its elements by other axes, shows of it lies as `to` has it.
+// Nothing if strides cannot say that, or neighbours along an axis would be neighbours no longer, which makes
+// kernels slow.
+std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
+  for (int a = 0; a < l.rank(); ++a) {
+    // An axis of l is a part of an axis of `seen`, or several of them one after the other.
+    std::int64_t place = l.strides[a], left = l.shape[a], done = 1, stride = 1;
+    while (left > 1) {
+      int s = 0;
+      while (seen.shape[s] == 1 || place < seen.strides[s] || place >= seen.strides[s] * seen.shape[s]) ++s;
+      if (place % seen.strides[s] != 0) return std::nullopt;
+      const std::int64_t times = place / seen.strides[s], here = std::min(left, seen.shape[s] / times);
+      if (done == 1) stride = times * to.strides[s];
+      if (stride * done != times * to.strides[s]) return std::nullopt;
+      if (here < left && (here * times != seen.shape[s] || left % here != 0)) return std::nullopt;
+      left /= here, done *= here, place *= here;
+    }
+    if (l.shape[a] == 1) continue;
+    if (l.strides[a] == 1 && stride != 1) return std::nullopt;
+    l.strides[a] = stride;
+  }
+  l.offset = to.offset;
   return l;
 }
 
@@ -35,28 +65,24 @@ std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vecto
 
   std::unordered_map<ValueId, Inside> inside;
   std::erase_if(steps, [&](const LoweredStep& s) {
-    if (!s.op->join_axis) return false;
+    const Op& op = only_op(s);
+    if (!op.join_axis || s.in.empty()) return false;
     const Value& out = value(s.out[0]);
-    const int axis = s.op->join_axis(s.attrs);
-    const auto block_of = [&](const Shape& shape) {  // elements side by side
-      std::int64_t n = 1;
-      for (int a = axis; a < shape.size(); ++a) n *= shape[a];
-      return n;
-    };
+    const int axis = op.join_axis(s.attrs);
     std::vector<std::pair<ValueId, Inside>> parts;
-    std::int64_t start = 0;
+    Layout place = out.layout;  // of the next part
     for (ValueId v : s.in) {
       const Value &part = value(v), &root = value(part.root);
       const auto made = maker.find(part.root);
       const bool whole = made != maker.end() && made->second->strided_results && readers[part.root] == 1 &&
-                         part.layout.numel() > 0 && part.layout.is_contiguous() && part.layout.offset == 0 &&
-                         part.layout.numel() == root.layout.numel() &&
-                         root.layout.extent() == root.layout.numel();
+                         part.layout.numel() > 0 && part.layout.numel() == root.layout.numel() &&
+                         without_gaps(part.layout) && without_gaps(root.layout);
       if (!whole) return false;
-      const auto l = spread(root.layout, block_of(part.layout.shape), block_of(out.layout.shape), start);
+      place.shape = part.layout.shape;
+      const auto l = moved(root.layout, part.layout, place);
       if (!l) return false;
       parts.emplace_back(part.root, Inside{s.out[0], *l});
-      start += block_of(part.layout.shape);
+      place.offset += place.shape[axis] * place.strides[axis];
     }
     inside.insert(parts.begin(), parts.end());
     return true;

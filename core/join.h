@@ -1,5 +1,6 @@
-// Joins without copies: where every input of a concat is a whole result that only the concat reads, its maker
-// writes it inside the concat's output, and the concat takes no step.
+// Joins without copies: where every input of a concat is a whole result that only the concat reads, in any
+// order of its axes, its maker writes it inside the concat's output, and the concat takes no step.
+// contiguous() is a concat of one.
 #pragma once
 
 #include <unordered_map>

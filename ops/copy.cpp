@@ -40,7 +40,8 @@ const Op contiguous_op{
     .samples = []() -> std::vector<Sample> {
       return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
     },
-    .pointwise = true};
+    .pointwise = true,
+    .join_axis = [](const Attrs&) { return 0; }};
 
 const Op stop_gradient_op{
     .name = "stop_gradient",

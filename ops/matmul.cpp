@@ -137,6 +137,7 @@ const Op matmul_op{
       return {.flops = 2.0 * static_cast<double>(out[0].layout.numel()) *
                        static_cast<double>(in[0].shape().back())};
     },
+    .strided_results = true,
     .inplace = {{0, 2}}};
 
 Tensor matmul(In a, In b) {

@@ -260,6 +260,7 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
       const Tensor part = g.input("x", {2, piece, 16}, f64);
       const Tensor y = attention(part, {}, &call);
       Program program = compile(g, {y}, {.assign = call.assign(), .verify = true});
+      EXPECT_EQ(copies(program), "") << kind.name << ", " << piece;
       std::vector<double> values;
       for (std::int64_t row = 0; row < 2; ++row)
         values.insert(values.end(), x.begin() + (row * 12 + held) * 16,
