@@ -1,5 +1,6 @@
 # The CUDA backend: built where nvcc is found, left out with a line that says so where it is not.
-# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90a, and PTX for what comes after.
+# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90a, and PTX of compute_80 for
+# what comes after: nvcc makes it on the way to sm_80's code.
 set(TILEGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TILEGRAD_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TILEGRAD_HAS_CUDA OFF)
@@ -19,7 +20,7 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
 endif()
 set(TILEGRAD_HAS_CUDA ON)
 enable_language(CUDA)
