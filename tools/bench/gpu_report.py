@@ -80,7 +80,7 @@ def main():
                if r["name"] == "GPT step"]),
         "Host time of a replayed step, tokens fed and loss read: " +
         ", ".join(f"{r['rate']:.1f} µs {t}" for data, t in steps for r in data["rows"] if r["name"] == "GPT step, host") + ".",
-        "Ops on 16384 × 4096, share of copy bandwidth.",
+        "Ops on rows of 4096, 256 MiB of them, share of copy bandwidth.",
         table(["op", "pass"] + [t for _, t in ops],
               [[name, way] + [next((f"{r['share']:.2f}" for r in data["rows"]
                                     if (r["name"], r["pass"]) == (name, way)), "") for data, _ in ops]

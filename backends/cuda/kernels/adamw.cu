@@ -29,10 +29,11 @@ struct Tensors {
         weight_decay(weight_decay),
         count(in[0].layout.numel()),
         read(Read::any) {
+    const int pack = p.type == DType::bf16 && g.type == DType::bf16 ? 8 : 4;
     bool packs = p.type == m.type && p.type == v.type;
-    for (const ListOperand* o : {&p, &g, &m, &v}) packs = packs && o->takes_packs(4);
+    for (const ListOperand* o : {&p, &g, &m, &v}) packs = packs && o->takes_packs(pack);
     for (const void* result : {new_p, new_m, new_v})
-      packs = packs && reinterpret_cast<std::uintptr_t>(result) % (4 * size_of(p.type)) == 0;
+      packs = packs && reinterpret_cast<std::uintptr_t>(result) % (pack * size_of(p.type)) == 0;
     if (!packs) return;
     if (p.type == DType::f32)
       read = g.type == DType::f32    ? Read::f32
@@ -95,27 +96,26 @@ __device__ void update_each(const Factors<C>& f, C keep, const Tensors& a, i64 b
   }
 }
 
-// p, m and v of type P and g of G, four neighbours at a time; what is left over at the end, one by one.
-template <class P, class G>
+// p, m and v of type P and g of G, V neighbours at a time; what is left over at the end, one by one.
+template <class P, class G, int V = 4>
 __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep, const Tensors& a, i64 begin,
                                              i64 end) {
-  const i64 packs = end / 4;
+  const i64 packs = end / V;
 #pragma unroll 2
-  for (i64 i = begin / 4 + threadIdx.x; i < packs; i += list_block) {
-    auto p = static_cast<const Pack<P, 4>*>(a.p.data)[i], m = static_cast<const Pack<P, 4>*>(a.m.data)[i],
-         v = static_cast<const Pack<P, 4>*>(a.v.data)[i];
-    const auto g = static_cast<const Pack<G, 4>*>(a.g.data)[i];
+  for (i64 i = begin / V + threadIdx.x; i < packs; i += list_block) {
+    const auto p = static_cast<const Words<P, V>*>(a.p.data)[i],
+               m = static_cast<const Words<P, V>*>(a.m.data)[i],
+               v = static_cast<const Words<P, V>*>(a.v.data)[i];
+    const auto g = static_cast<const Words<G, V>*>(a.g.data)[i];
+    float pe[V], ge[V], me[V], ve[V];
+    unpack(p, pe), unpack(g, ge), unpack(m, me), unpack(v, ve);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      float pe = widen(p.at[e]), me = widen(m.at[e]), ve = widen(v.at[e]);
-      f.step(keep, pe, widen(g.at[e]), me, ve);
-      p.at[e] = narrow<P>(pe), m.at[e] = narrow<P>(me), v.at[e] = narrow<P>(ve);
-    }
-    static_cast<Pack<P, 4>*>(a.new_p)[i] = p;
-    static_cast<Pack<P, 4>*>(a.new_m)[i] = m;
-    static_cast<Pack<P, 4>*>(a.new_v)[i] = v;
+    for (int e = 0; e < V; ++e) f.step(keep, pe[e], ge[e], me[e], ve[e]);
+    static_cast<Words<P, V>*>(a.new_p)[i] = packed<P>(pe);
+    static_cast<Words<P, V>*>(a.new_m)[i] = packed<P>(me);
+    static_cast<Words<P, V>*>(a.new_v)[i] = packed<P>(ve);
   }
-  update_each(f, keep, a, packs * 4, end);
+  update_each(f, keep, a, packs * V, end);
 }
 
 // Rows of the tables: `chunks` are the launch's own.
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(list_block) update(const Tensors* tensors, con
           update_packs<float, __half>(f, keep, a, begin, end);
           continue;
         case Read::bf16:
-          update_packs<__nv_bfloat16, __nv_bfloat16>(f, keep, a, begin, end);
+          update_packs<__nv_bfloat16, __nv_bfloat16, 8>(f, keep, a, begin, end);
           continue;
         default:
           break;

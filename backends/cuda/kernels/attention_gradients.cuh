@@ -58,15 +58,6 @@ struct Shared {
   }
 };
 
-// Of a piece of P and z_A, the thread's elements of the part of 16 × 8 at (row, column): e = 0, 1 of the
-// first row, 2, 3 of the eighth after it.
-template <Side side>
-struct Part {
-  int row, column;
-  __device__ int query(int e) const { return side == by_key ? column + e % 2 : row + e / 2 * 8; }
-  __device__ int key(int e) const { return side == by_key ? row + e / 2 * 8 : column + e % 2; }
-};
-
 // Blocks for some keys of a key head, which take the heads of its group one after the other; or for some
 // queries of a head.
 template <class S, Side side, int D, int DV, Options options>
@@ -103,31 +94,22 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   // Tiles that meet the kept rows: from the first to the last, and which rows of each side do.
   const int range_tiles = (x.L + range_tile - 1) / range_tile;
   int first, last;
-  KeyRange kept{0, x.L}, passing{0, x.L}, every;
+  KeyRange kept{0, x.L}, passing, every;
   if constexpr (side == by_key) {
-    first = INT_MAX / 2, last = 0;
-    kept = {INT_MAX, 0};
-    for (int n = lane; n < range_tiles; n += 32) {
-      const int2 r = work.some[b * range_tiles + n];
-      if (r.x < kept0 + cut.kept && r.y > kept0)
-        first = min(first, n), last = n + 1, kept = {min(kept.from, r.x), max(kept.to, r.y)};
-    }
-    first = __reduce_min_sync(~0u, first), last = __reduce_max_sync(~0u, last);
-    kept = {__reduce_min_sync(~0u, kept.from), __reduce_max_sync(~0u, kept.to)};
-    // Queries of no sequence may hold anything.
-    if (x.cu_q) passing = {max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)};
+    const auto met = tiles_that_meet(work.some + b * range_tiles, range_tiles, kept0, kept0 + cut.kept);
+    first = met.first, last = met.last, kept = met.keys;
+    passing = queries_of_sequences(x);
   } else {
     ranges.set(x, b, kept0);
-    for (int n = threadIdx.x; n < queries; n += threads)
-      stats(0)[n] =
-          kept0 + n < x.L ? work.stats[(i64(b) * x.H + head) * x.L + kept0 + n] : float2{INFINITY, 0};
+    load_stats<queries>(stats(0), x, work, b, head, kept0);
     __syncthreads();
     ranges.unite(min(queries, x.L - kept0), passing, every);
     first = passing.from / cut.passing, last = (passing.to + cut.passing - 1) / cut.passing;
   }
   const int tiles = max(last - first, 0), all = side == by_key ? tiles * group : tiles;
   const auto head_of = [&](int n) { return side == by_key ? key_head * group + n / tiles : head; };
-  const auto passing0_of = [&](int n) { return (first + n % tiles) * cut.passing; };
+  const int turn = work.z_q && tiles > 0 ? static_cast<int>(i64(nth) * tiles / blocks) : 0;
+  const auto passing0_of = [&](int n) { return (first + (n + turn) % tiles) * cut.passing; };
 
   const auto load = [&](auto tile_a, auto tile_b, auto rows_of_tile, bool keys, int h, int row0, KeyRange r) {
     const Attention::Operand &a = keys ? x.k : x.q, &z = keys ? x.v : x.z_o;
@@ -138,11 +120,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
     const int h = head_of(n), row0 = passing0_of(n);
     load(passing_a(n), passing_b(n), std::integral_constant<int, cut.passing>(), side == by_query,
          side == by_key ? h : key_head, row0, passing);
-    if (side == by_key && threadIdx.x < queries) {  // beyond L: P = 1 and z_A = 0 meet rows of zeros
-      const int i = row0 + threadIdx.x;
-      const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
-      ptx::cp_async_8(shared_address(stats(n) + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
-    }
+    if (side == by_key) fetch_stats<queries>(stats(n), x, work, b, h, row0);
     commit();
   };
   load(kept_a, kept_b, std::integral_constant<int, cut.kept>(), side == by_key, head, kept0, kept);
@@ -192,14 +170,15 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         for (int c = 0; c < parts; ++c)
 #pragma unroll
           for (int m = 0; m < groups; ++m)
-            f(Part<side>{r0 + 16 * m + g, c0 + 8 * c + 2 * t}, p[m].x[c], za[m].x[c], slopes[m].x[c]);
+            f(Part<side == by_query>{r0 + 16 * m + g, c0 + 8 * c + 2 * t}, p[m].x[c], za[m].x[c],
+              slopes[m].x[c]);
       };
 
       // P = exp(A − ξ)
 #pragma unroll
       for (auto& s : p) s.clear();
       multiply_rows<S>(p, kept_a, r0, passing_a(n), c0);
-      each_part([&](Part<side> at, float(&a)[4], float(&)[4], float(&slope)[4]) {
+      each_part([&](Part<side == by_query> at, float(&a)[4], float(&)[4], float(&slope)[4]) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float lse = stats(n)[at.query(e)].x;
@@ -212,7 +191,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         }
       });
       if (masked)
-        each_part([&](Part<side> at, float(&a)[4], float(&)[4], float(&)[4]) {
+        each_part([&](Part<side == by_query> at, float(&a)[4], float(&)[4], float(&)[4]) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int i = at.query(e), j = j0 + at.key(e);
@@ -221,12 +200,12 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         });
 
       // z_A = P ⊛ (z_P ⊛ D − u)
-      each_part([&](Part<side> at, float(&)[4], float(&z)[4], float(&)[4]) {
+      each_part([&](Part<side == by_query> at, float(&)[4], float(&z)[4], float(&)[4]) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) z[e] = options == none ? -stats(n)[at.query(e)].y : 0.f;
       });
       multiply_rows<S>(za, kept_b, r0, passing_b(n), c0);
-      each_part([&](Part<side> at, float(&a)[4], float(&z)[4], float(&slope)[4]) {
+      each_part([&](Part<side == by_query> at, float(&a)[4], float(&z)[4], float(&slope)[4]) {
         u32 words[4];
         if (options != none && x.dropout > 0) {
           if constexpr (side == by_key)

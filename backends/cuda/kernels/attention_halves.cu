@@ -1,4 +1,4 @@
-// f32 operands of attention as numbers of 16 bits: how long rows are, the powers of two, the numbers.
+// f32 operands of attention as numbers of 16 bits: how long rows are, then powers of two and the numbers.
 #include "backends/cuda/kernels/attention_halves.cuh"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr int threads = 256, none = -10000;
+constexpr int threads = 512, none = -10000;
 
 // Rows [from, to) that any key or query of the call may meet: others may hold anything.
 __device__ KeyRange rows_of(const Attention& x, const Halves::Operand& a, int b) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ float4 piece(const Attention& x, const Halves::Operan
 
 // A bound for the length of a chunk's rows, from the largest number of every four columns.
 template <int W>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 2)
     measure(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
   __shared__ float tops[threads], tops_z[threads];
   constexpr int lanes = W / 4, rows = threads / lanes;
@@ -83,54 +83,69 @@ __global__ void __launch_bounds__(threads)
     a.greatest[blockIdx.x] = {exponent_above(square), exponent_above(double{top_z} * top_z)};
 }
 
-// A warp for the powers of a key head.
+// The powers of a key head of all, b·Hk + h, by all threads of a block.
 //
 // z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
-__global__ void __launch_bounds__(32)
-    choose(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
-  const int lane = threadIdx.x;
-  int longest[4] = {none, none, none, none}, largest = none;
-  for (int n = 0; n < halves.count; ++n) {
+__device__ Powers choose(const Attention& x, const Halves& halves, int key_head) {
+  __shared__ int of_warp[threads / 32][5];
+  int greatest[5] = {none, none, none, none, none};  // of rows of each operand, of z_ξ
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    if (n == halves.count) break;
     const Halves::Operand& a = halves.operand[n];
-    const i64 each = i64(a.heads / x.Hk) * a.chunks();
-    for (i64 i = lane; i < each; i += 32) {
-      const int2 g = a.greatest[blockIdx.x * each + i];
-      longest[n] = max(longest[n], g.x), largest = max(largest, g.y);
+    const int each = a.heads / x.Hk * a.chunks();
+    const int2* of_chunks = a.greatest + i64(key_head) * each;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < each; i += threads) {
+      const int2 g = of_chunks[i];
+      greatest[n] = max(greatest[n], g.x), greatest[4] = max(greatest[4], g.y);
     }
-    longest[n] = __reduce_max_sync(~0u, longest[n]);
   }
-  largest = __reduce_max_sync(~0u, largest);
-  if (lane > 0) return;
+#pragma unroll
+  for (int n = 0; n < 5; ++n) {
+    const int of_lanes = __reduce_max_sync(~0u, greatest[n]);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32][n] = of_lanes;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < 5; ++n)
+    for (const auto& w : of_warp) greatest[n] = max(greatest[n], w[n]);
+  const int largest = greatest[4];
   const auto power = [](int k) { return k == none ? 0 : min(Powers::longest - k, 126); };
-  Powers p{power(longest[0]), power(longest[1]), power(longest[2]), power(longest[3]), 0};
+  Powers p{power(greatest[0]), power(greatest[1]), power(greatest[2]), power(greatest[3]), 0};
   if (largest != none) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) is far from f32's end
-  int top = longest[2] == none || longest[3] == none ? none : 2 * Powers::longest + 1;
+  int top = greatest[2] == none || greatest[3] == none ? none : 2 * Powers::longest + 1;
   if (largest != none) top = max(top, largest + p.z_o + p.v);
   p.z_a = top == none ? 0 : -top;
-  halves.powers[blockIdx.x] = p;
+  return p;
 }
 
 // x·2ᵉ in one or two terms; columns beyond the row are zeros. From the last to the first: what was measured
 // last may still be in the cache.
 template <int W>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 2)
     split(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
   constexpr int lanes = W / 4, rows = threads / lanes;
   const int operand = halves.count - 1 - blockIdx.y;
   const Halves::Operand& a = halves.operand[operand];
   if (blockIdx.x >= a.blocks(x.B)) return;
   const Place at(a, a.blocks(x.B) - 1 - blockIdx.x);
-  const Powers& p = halves.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
+  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
+  const auto row_of = [&](int n) { return at.chunk * Halves::chunk + n * rows + int(threadIdx.x) / lanes; };
+  float4 v[Halves::chunk / rows];
+#pragma unroll
+  for (int n = 0; n < Halves::chunk / rows; ++n) v[n] = piece(x, a, at, row_of(n), column);
+  const int group = a.heads / x.Hk, key_head = at.b * x.Hk + at.h / group;
+  const Powers p = choose(x, halves, key_head);
+  if (at.chunk == 0 && at.h % group == 0 && threadIdx.x == 0) halves.powers[key_head] = p;  // by all operands
   const int e = operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
   const float unit = attn::power_of_two(e);
-  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
   __half* to = a.to + (i64(at.b) * a.heads + at.h) * a.rows * stride;
-#pragma unroll 4
+#pragma unroll
   for (int n = 0; n < Halves::chunk / rows; ++n) {
-    const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
-    const float4 v = piece(x, a, at, row, column);
-    if (row >= a.rows) continue;
-    const float4 y = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
+    const int row = row_of(n);
+    if (row >= a.rows) break;
+    const float4 y = {v[n].x * unit, v[n].y * unit, v[n].z * unit, v[n].w * unit};
     const uint2 high = {ptx::cvt_f16x2(y.x, y.y), ptx::cvt_f16x2(y.z, y.w)};
     __half* out = to + i64(row) * stride + column;
     *reinterpret_cast<uint2*>(out) = high;
@@ -182,7 +197,6 @@ void launch_halves(const Stream& s, const Attention& x, const Halves& halves) {
   const dim3 grid(blocks_for(most, 1), static_cast<unsigned>(halves.count));
   attn::with_width(x, [&](auto width) {
     launch_kernel(s, {grid, threads}, measure<width>, x, halves);
-    launch_kernel(s, {blocks_for(i64(x.B) * x.Hk, 1), 32}, choose, x, halves);
     launch_kernel(s, {grid, threads}, split<width>, x, halves);
   });
 }

@@ -26,12 +26,12 @@ enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 template <int T, Pass pass, int D, attn::Options options>
 struct Gradients {
   static constexpr bool by_query = pass == for_queries;
-  static constexpr bool plain = options == attn::none, one_term = T == 1;
+  static constexpr bool plain = options == attn::none, one_term = T == 1, simple = plain && one_term;
   static constexpr int groups =
       D <= 64 && one_term && (plain || (by_query && options == attn::only_dropout)) ? 2 : 1;
-  static constexpr int passing = D > 64 ? 16 : by_query&& plain&& one_term ? 64 : 32;
+  static constexpr int passing = D > 64 ? 16 : !by_query || !simple ? 32 : 64;
   // Given no number, ptxas spills registers to make room for one block more.
-  static constexpr int threads = 128, blocks = plain && D == 64 && one_term ? 0 : 2;
+  static constexpr int threads = 128, blocks = simple && D == 64 ? 0 : 2;
   static constexpr int kept = threads / 32 * 16 * groups, queries = by_query ? kept : passing;
   static constexpr int kept_bytes = kept * D * T * 2, tile_bytes = passing * D * T * 2;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
@@ -71,26 +71,17 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
   const int lane = lane_id(), g = lane / 4, t = lane % 4, row = threadIdx.x / 32 * 16 * groups;
 
   // Rows of both sides that meet, and the tiles they pass in.
-  KeyRange kept_rows{0, x.L}, passing_rows{0, x.L}, every;
+  KeyRange kept_rows{0, x.L}, passing_rows, every;
   int first, last;
   const int range_tiles = (x.L + range_tile - 1) / range_tile;
   if constexpr (!by_query) {
-    first = INT_MAX / range_tile, last = 0, kept_rows = {INT_MAX, 0};
-    for (int n = lane; n < range_tiles; n += 32) {
-      const int2 r = work.some[b * range_tiles + n];
-      if (r.x < kept0 + kept && r.y > kept0)
-        first = min(first, n), last = n + 1, kept_rows = {min(kept_rows.from, r.x), max(kept_rows.to, r.y)};
-    }
-    first = __reduce_min_sync(~0u, first) * (range_tile / passing);
-    last = min(__reduce_max_sync(~0u, last) * (range_tile / passing), (x.L + passing - 1) / passing);
-    kept_rows = {__reduce_min_sync(~0u, kept_rows.from), __reduce_max_sync(~0u, kept_rows.to)};
-    // Queries of no sequence may hold anything.
-    if (x.cu_q) passing_rows = {max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)};
+    const auto met = attn::tiles_that_meet(work.some + b * range_tiles, range_tiles, kept0, kept0 + kept);
+    first = met.first * (range_tile / passing);
+    last = min(met.last * (range_tile / passing), (x.L + passing - 1) / passing);
+    kept_rows = met.keys, passing_rows = attn::queries_of_sequences(x);
   } else {
     ranges.set(x, b, kept0);
-    for (int n = threadIdx.x; n < queries; n += threads)
-      stats(0)[n] =
-          kept0 + n < x.L ? work.stats[(i64(b) * x.H + head) * x.L + kept0 + n] : float2{INFINITY, 0};
+    attn::load_stats<queries>(stats(0), x, work, b, head, kept0);
     __syncthreads();
     ranges.unite(min(queries, x.L - kept0), passing_rows, every);
     first = passing_rows.from / passing, last = (passing_rows.to + passing - 1) / passing;
@@ -105,11 +96,7 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
   const auto fetch = [&](int n, int h, int row0) {
     load(std::integral_constant<int, passing>(), passing_a(n), passing_b(n), by_query,
          by_query ? h / group : h, row0, passing_rows);
-    if (!by_query && threadIdx.x < queries) {  // beyond L: P = 1 and z_A = 0 meet rows of zeros
-      const int i = row0 + threadIdx.x;
-      const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
-      ptx::cp_async_8(shared_address(stats(n) + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
-    }
+    if (!by_query) attn::fetch_stats<queries>(stats(n), x, work, b, h, row0);
     commit();
   };
   load(std::integral_constant<int, kept>(), kept_a, kept_b, !by_query, head, kept0, kept_rows);
@@ -145,12 +132,7 @@ __global__ void __launch_bounds__(Gradients<T, pass, D, options>::threads,
       __syncthreads();
     }
 
-    // The thread's elements of a part of 16 × 8: query and key of element e, from i0 and j0 on.
-    struct Part {
-      int row, column;
-      __device__ int query(int e) const { return by_query ? row + e / 2 * 8 : column + e % 2; }
-      __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
-    };
+    using Part = attn::Part<by_query>;
     Sums<passing / 8> p[groups], za[groups];
     const auto each_part = [&](auto&& f) {
 #pragma unroll

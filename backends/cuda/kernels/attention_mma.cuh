@@ -71,6 +71,58 @@ struct Keys {
   }
 };
 
+// Queries of any sequence: others may hold anything.
+__device__ __forceinline__ KeyRange queries_of_sequences(const Attention& x) {
+  return x.cu_q ? KeyRange{max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)} : KeyRange{0, x.L};
+}
+
+// Of a batch entry's tiles of range_tile queries, whose keys are given, those that attend keys [from, to),
+// from the first to the last, and the keys that they attend; by any warp.
+struct Meeting {
+  int first, last;
+  KeyRange keys;
+};
+__device__ __forceinline__ Meeting tiles_that_meet(const int2* keys_of_tiles, int tiles, int from, int to) {
+  int first = INT_MAX / range_tile, last = 0;
+  KeyRange keys{INT_MAX, 0};
+#pragma unroll 1
+  for (int n = tg::cuda::tiles::lane_id(); n < tiles; n += 32) {
+    const int2 r = keys_of_tiles[n];
+    if (r.x < to && r.y > from)
+      first = min(first, n), last = n + 1, keys = {min(keys.from, r.x), max(keys.to, r.y)};
+  }
+  return {__reduce_min_sync(~0u, first),
+          __reduce_max_sync(~0u, last),
+          {__reduce_min_sync(~0u, keys.from), __reduce_max_sync(~0u, keys.to)}};
+}
+
+// {ξ, u} of queries i0 … i0 + Queries of a head, asked for as tiles are. Beyond L they are zeros: P = 1 and
+// z_A = 0 meet rows of zeros.
+template <int Queries>
+__device__ __forceinline__ void fetch_stats(float2* to, const Attention& x, const Work& work, int b, int h,
+                                            int i0) {
+  if (threadIdx.x >= Queries) return;
+  const int i = i0 + threadIdx.x;
+  const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
+  ptx::cp_async_8(ptx::shared_address(to + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
+}
+// The same at once, and P = 0 beyond L.
+template <int Queries>
+__device__ __forceinline__ void load_stats(float2* to, const Attention& x, const Work& work, int b, int h,
+                                           int i0) {
+  for (int n = threadIdx.x; n < Queries; n += blockDim.x)
+    to[n] = i0 + n < x.L ? work.stats[(i64(b) * x.H + h) * x.L + i0 + n] : float2{INFINITY, 0};
+}
+
+// The thread's elements of the part of 16 × 8 at (row, column) of scores, which have keys or queries as rows:
+// e = 0, 1 of the first row, 2, 3 of the eighth after it.
+template <bool by_query>
+struct Part {
+  int row, column;
+  __device__ int query(int e) const { return by_query ? row + e / 2 * 8 : column + e % 2; }
+  __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
+};
+
 // Of one head: from q·k to the score in units of log 2.
 template <class S>
 struct Extras {

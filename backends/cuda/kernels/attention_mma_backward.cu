@@ -42,32 +42,20 @@ __global__ void __launch_bounds__(KeyPass<D, options>::threads)
             key_head = blockIdx.x / blocks % x.Hk, b = blockIdx.x / blocks / x.Hk, group = x.H / x.Hk;
   const int warp = threadIdx.x / 32, lane = lane_id(), g = lane / 4, t = lane % 4;
 
-  // Tiles of queries that attend these keys, from the first to the last, and the keys they attend.
   const int range_tiles = (x.L + range_tile - 1) / range_tile;
-  int first = INT_MAX / 2, last = 0, from = INT_MAX, to = 0;
-  for (int n = lane; n < range_tiles; n += 32) {
-    const int2 r = work.some[b * range_tiles + n];
-    if (r.x < j0 + At::keys && r.y > j0)
-      first = min(first, n), last = n + 1, from = min(from, r.x), to = max(to, r.y);
-  }
-  first = __reduce_min_sync(~0u, first) * (range_tile / queries);
-  last = min(__reduce_max_sync(~0u, last) * (range_tile / queries), (x.L + queries - 1) / queries);
-  from = __reduce_min_sync(~0u, from), to = __reduce_max_sync(~0u, to);
+  const auto met = attn::tiles_that_meet(work.some + b * range_tiles, range_tiles, j0, j0 + At::keys);
+  const int first = met.first * (range_tile / queries),
+            last = min(met.last * (range_tile / queries), (x.L + queries - 1) / queries);
   const int all = max(last - first, 0) * group;
-  load_rows<At::keys, threads>(tile_k, x.k.at<S>(b, key_head), x.k.row, j0, from, to, x.d);
-  load_rows<At::keys, threads>(tile_v, x.v.at<S>(b, key_head), x.v.row, j0, from, to, x.dv);
+  load_rows<At::keys, threads>(tile_k, x.k.at<S>(b, key_head), x.k.row, j0, met.keys.from, met.keys.to, x.d);
+  load_rows<At::keys, threads>(tile_v, x.v.at<S>(b, key_head), x.v.row, j0, met.keys.from, met.keys.to, x.dv);
   commit();  // for blocks that no query meets: results pass through these tiles
-  // Queries of no sequence may hold anything.
-  const int q_from = x.cu_q ? max(x.cu_q[0], 0) : 0, q_to = x.cu_q ? min(x.cu_q[x.segments], x.L) : x.L;
+  const KeyRange rows = attn::queries_of_sequences(x);
 
   const auto fetch = [&](int n, int h, int i0) {
-    load_rows<queries, threads>(tile_q(n), x.q.at<S>(b, h), x.q.row, i0, q_from, q_to, x.d);
-    load_rows<queries, threads>(tile_z(n), x.z_o.at<S>(b, h), x.z_o.row, i0, q_from, q_to, x.dv);
-    if (threadIdx.x < queries) {  // beyond L: P = 1 and z_A = 0 meet rows of zeros
-      const int i = i0 + threadIdx.x;
-      const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
-      ptx::cp_async_8(shared_address(stats(n) + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
-    }
+    load_rows<queries, threads>(tile_q(n), x.q.at<S>(b, h), x.q.row, i0, rows.from, rows.to, x.d);
+    load_rows<queries, threads>(tile_z(n), x.z_o.at<S>(b, h), x.z_o.row, i0, rows.from, rows.to, x.dv);
+    attn::fetch_stats<queries>(stats(n), x, work, b, h, i0);
     commit();
   };
 
@@ -233,8 +221,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
   load_rows<queries, threads>(tile_z, x.z_o.at<S>(b, h), x.z_o.row, i0, 0, x.L, x.dv);
   commit();  // for blocks that meet no key
   ranges.set(x, b, i0);
-  const int own = i0 + threadIdx.x;
-  stats[threadIdx.x] = own < x.L ? work.stats[i64(bh) * x.L + own] : float2{INFINITY, 0};
+  attn::load_stats<queries>(stats, x, work, b, h, i0);
   __syncthreads();
   KeyRange some, every;
   ranges.unite(min(queries, x.L - i0), some, every);

@@ -37,7 +37,7 @@ __device__ __forceinline__ LeftTerms<T> left_terms(const Sums<Parts>& c, int k) 
   return a;
 }
 
-// c[m] parts part, part + 1 += a[m]·b
+// c[m] columns 16·column … +16 += a[m]·b
 template <int T, int Groups, int Parts>
 __device__ __forceinline__ void multiply(Sums<Parts> (&c)[Groups], int column,
                                          const LeftTerms<T> (&a)[Groups], const RightTerms<T>& b) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void multiply(Sums<Parts> (&c)[Groups], int column,
 #pragma unroll
   for (int m = 0; m < Groups; ++m) mma<__half>(c[m], column, a[m].term[0], b.term[0]);
 }
-// c[m] parts part … += sum[m]
+// c[m] from part `part` on += sum[m]
 template <int Groups, int N, int Parts>
 __device__ __forceinline__ void add(Sums<Parts> (&c)[Groups], int part, const Sums<N> (&sum)[Groups]) {
 #pragma unroll
