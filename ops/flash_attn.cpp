@@ -234,7 +234,8 @@ const Op flash_attn_backward_op{
     .name = "flash_attn_backward",
     .doc =
         "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
-        "dropout, u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, "
+        "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸), u = (o ⊛ z_o).sum − z_ξ, z_s = P "
+        "⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, "
         "z_v = Pᵀ·z_o",
     .infer = infer_backward,
     .decompose = detail::decompose_attention_backward,
@@ -355,13 +356,14 @@ std::vector<Sample> forward_samples() {
   return out;
 }
 
-// o and ξ are inputs like any other: nothing says they are what the forward gives.
+// o and ξ are inputs like any other, not what the forward gives; but ξ is never far below a score, as P ≤ 1
+// says.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
   for (const Variant& c : variants()) {
     std::vector<SampleInput> inputs = inputs_of(c);
     const Shape o{c.B, c.H, c.L, c.dv}, lse{c.B, c.H, c.L};
-    inputs.insert(inputs.end(), {{o}, {lse}, {o}, {lse}});
+    inputs.insert(inputs.end(), {{o}, {lse, {Fill::uniform, 3, 5}}, {o}, {lse}});
     inputs.insert(inputs.end(), c.more.begin(), c.more.end());
     out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
                      Prepared p = prepared(flash_attn_backward_op, x[0], x[1], x[2], c.options(x.subspan(7)));

@@ -341,12 +341,13 @@ TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
                                tf32);
     expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
+    expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
+                               "enough heads for a block each", tf32);
   }
 }
 
 // f32 is multiplied as f16 times powers of two: numbers may be of any size, and what no query meets anything.
 TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
-  const Sizes n{2, 4, 2, 70, 90, 32, 24};
   const std::vector<std::int64_t> lengths{60, 33};
   const std::vector<std::pair<const char*, Extras>> all = {
       {"small and large", {.q = 1e-15, .k = 1e15, .v = 1e-12, .z_o = 1e12}},
@@ -358,9 +359,10 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
       {"large keys beyond", {.lengths = lengths, .beyond = 1e30}},
       {"infinite keys beyond", {.lengths = lengths, .beyond = INFINITY}},
       {"no keys beyond", {.lengths = lengths, .beyond = NAN}}};
+  const Sizes few_heads{2, 4, 2, 70, 90, 32, 24}, many{2, 96, 48, 6, 90, 32, 24};
   for (const auto& [name, more] : all)
-    for (const bool tf32 : {false, true}) {
-      SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32"));
+    for (const auto& [n, tf32] : {std::pair{few_heads, false}, {few_heads, true}, {many, false}}) {
+      SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : ""));
       const Problem p{n, {.dropout = 0.2}, more};
       const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
       const auto want = p.run(rounded, f64, {}),

@@ -1,4 +1,5 @@
-// f32 operands of attention as numbers of 16 bits: how long rows are, then powers of two and the numbers.
+// f32 operands of attention as numbers of 16 bits: how long rows are, the powers of two, the numbers. In
+// three launches, or in one where there are enough short heads to keep a block busy with each.
 #include "backends/cuda/kernels/attention_halves.cuh"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr int threads = 512, none = -10000;
+constexpr int threads = 256, head_threads = 512, none = -10000;
 
 // Rows [from, to) that any key or query of the call may meet: others may hold anything.
 __device__ KeyRange rows_of(const Attention& x, const Halves::Operand& a, int b) {
@@ -43,11 +44,54 @@ __device__ __forceinline__ float4 piece(const Attention& x, const Halves::Operan
   return *reinterpret_cast<const float4*>(a.from.at<float>(at.b, at.h) + row * a.from.row + column);
 }
 
-// A bound for the length of a chunk's rows, from the largest number of every four columns.
+__device__ __forceinline__ float largest(float top, const float4& p) {
+  return fmaxf(fmaxf(fmaxf(top, size_of_finite(p.x)), fmaxf(size_of_finite(p.y), size_of_finite(p.z))),
+               size_of_finite(p.w));
+}
+
+// k with 2ᵏ above the length of rows, from `top`, the largest number in a thread's four columns of its rows.
+// Known to the first warp.
+template <int W, int Threads>
+__device__ __forceinline__ int exponent_of_rows(float top) {
+  __shared__ float tops[Threads];
+  constexpr int lanes = W / 4;
+  tops[threadIdx.x] = top;
+  __syncthreads();
+  double square = 0;
+  if (threadIdx.x < lanes) {
+    for (int n = threadIdx.x; n < Threads; n += lanes) top = fmaxf(top, tops[n]);
+    square = 4. * top * top;
+  }
+  if (threadIdx.x < 32)
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
+  return exponent_above(square);
+}
+
+// v·unit in one or two terms.
 template <int W>
-__global__ void __launch_bounds__(threads, 2)
+__device__ __forceinline__ void put_terms(__half* to, const float4& v, float unit, int terms) {
+  const float4 y = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
+  const uint2 high = {ptx::cvt_f16x2(y.x, y.y), ptx::cvt_f16x2(y.z, y.w)};
+  *reinterpret_cast<uint2*>(to) = high;
+  if (terms == 1) return;
+  const float2 first = ptx::unpack_f16x2(high.x), second = ptx::unpack_f16x2(high.y);
+  *reinterpret_cast<uint2*>(to + W) = {ptx::cvt_f16x2(y.x - first.x, y.y - first.y),
+                                       ptx::cvt_f16x2(y.z - second.x, y.w - second.y)};
+}
+
+// The power for rows no longer than 2ᵏ.
+__device__ __forceinline__ int power_for(int k) {
+  return k == none ? 0 : min(Powers::longest - k, 126);
+}
+// Of a bound for z_A, that of the longest rows of V and z_O.
+constexpr int bound_of_z_a = 2 * Powers::longest + 1;
+
+// A bound for the length of a chunk's rows.
+template <int W>
+__global__ void __launch_bounds__(threads)
     measure(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
-  __shared__ float tops[threads], tops_z[threads];
+  __shared__ float tops_z[threads];
   constexpr int lanes = W / 4, rows = threads / lanes;
   const Halves::Operand& a = halves.operand[blockIdx.y];
   if (blockIdx.x >= a.blocks(x.B)) return;
@@ -59,101 +103,115 @@ __global__ void __launch_bounds__(threads, 2)
     const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
     const float4 p = piece(x, a, at, row, threadIdx.x % lanes * 4);
     if (row < valid.from || row >= valid.to) continue;
-    top = fmaxf(fmaxf(fmaxf(top, size_of_finite(p.x)), fmaxf(size_of_finite(p.y), size_of_finite(p.z))),
-                size_of_finite(p.w));
+    top = largest(top, p);
     if (blockIdx.y == 3 && x.z_lse)
       top_z = fmaxf(top_z,
                     size_of_finite(static_cast<const float*>(x.z_lse)[(i64(at.b) * x.H + at.h) * x.L + row]));
   }
-  tops[threadIdx.x] = top, tops_z[threadIdx.x] = top_z;
-  __syncthreads();
+  tops_z[threadIdx.x] = top_z;
+  const int k = exponent_of_rows<W, threads>(top);
   if (threadIdx.x >= 32) return;
   for (int n = threadIdx.x; n < threads; n += 32) top_z = fmaxf(top_z, tops_z[n]);
-  double square = 0;
-  if (threadIdx.x < lanes) {
-    for (int n = threadIdx.x; n < threads; n += lanes) top = fmaxf(top, tops[n]);
-    square = 4. * top * top;
-  }
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    square += __shfl_xor_sync(~0u, square, step);
-    top_z = fmaxf(top_z, __shfl_xor_sync(~0u, top_z, step));
-  }
-  if (threadIdx.x == 0)
-    a.greatest[blockIdx.x] = {exponent_above(square), exponent_above(double{top_z} * top_z)};
+  for (int step = 16; step > 0; step /= 2) top_z = fmaxf(top_z, __shfl_xor_sync(~0u, top_z, step));
+  if (threadIdx.x == 0) a.greatest[blockIdx.x] = {k, exponent_above(double{top_z} * top_z)};
 }
 
-// The powers of a key head of all, b·Hk + h, by all threads of a block.
+// A warp for the powers of a key head.
 //
 // z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
-__device__ Powers choose(const Attention& x, const Halves& halves, int key_head) {
-  __shared__ int of_warp[threads / 32][5];
-  int greatest[5] = {none, none, none, none, none};  // of rows of each operand, of z_ξ
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    if (n == halves.count) break;
+__global__ void __launch_bounds__(32)
+    choose(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+  const int lane = threadIdx.x;
+  int longest[4] = {none, none, none, none}, largest = none;
+  for (int n = 0; n < halves.count; ++n) {
     const Halves::Operand& a = halves.operand[n];
-    const int each = a.heads / x.Hk * a.chunks();
-    const int2* of_chunks = a.greatest + i64(key_head) * each;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < each; i += threads) {
-      const int2 g = of_chunks[i];
-      greatest[n] = max(greatest[n], g.x), greatest[4] = max(greatest[4], g.y);
+    const i64 each = i64(a.heads / x.Hk) * a.chunks();
+    for (i64 i = lane; i < each; i += 32) {
+      const int2 g = a.greatest[blockIdx.x * each + i];
+      longest[n] = max(longest[n], g.x), largest = max(largest, g.y);
     }
+    longest[n] = __reduce_max_sync(~0u, longest[n]);
   }
-#pragma unroll
-  for (int n = 0; n < 5; ++n) {
-    const int of_lanes = __reduce_max_sync(~0u, greatest[n]);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32][n] = of_lanes;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int n = 0; n < 5; ++n)
-    for (const auto& w : of_warp) greatest[n] = max(greatest[n], w[n]);
-  const int largest = greatest[4];
-  const auto power = [](int k) { return k == none ? 0 : min(Powers::longest - k, 126); };
-  Powers p{power(greatest[0]), power(greatest[1]), power(greatest[2]), power(greatest[3]), 0};
+  largest = __reduce_max_sync(~0u, largest);
+  if (lane > 0) return;
+  Powers p{power_for(longest[0]), power_for(longest[1]), power_for(longest[2]), power_for(longest[3]), 0};
   if (largest != none) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) is far from f32's end
-  int top = greatest[2] == none || greatest[3] == none ? none : 2 * Powers::longest + 1;
+  int top = longest[2] == none || longest[3] == none ? none : bound_of_z_a;
   if (largest != none) top = max(top, largest + p.z_o + p.v);
   p.z_a = top == none ? 0 : -top;
-  return p;
+  halves.powers[blockIdx.x] = p;
 }
 
 // x·2ᵉ in one or two terms; columns beyond the row are zeros. From the last to the first: what was measured
 // last may still be in the cache.
 template <int W>
-__global__ void __launch_bounds__(threads, 2)
+__global__ void __launch_bounds__(threads)
     split(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
   constexpr int lanes = W / 4, rows = threads / lanes;
   const int operand = halves.count - 1 - blockIdx.y;
   const Halves::Operand& a = halves.operand[operand];
   if (blockIdx.x >= a.blocks(x.B)) return;
   const Place at(a, a.blocks(x.B) - 1 - blockIdx.x);
-  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
-  const auto row_of = [&](int n) { return at.chunk * Halves::chunk + n * rows + int(threadIdx.x) / lanes; };
-  float4 v[Halves::chunk / rows];
-#pragma unroll
-  for (int n = 0; n < Halves::chunk / rows; ++n) v[n] = piece(x, a, at, row_of(n), column);
-  const int group = a.heads / x.Hk, key_head = at.b * x.Hk + at.h / group;
-  const Powers p = choose(x, halves, key_head);
-  if (at.chunk == 0 && at.h % group == 0 && threadIdx.x == 0) halves.powers[key_head] = p;  // by all operands
+  const Powers& p = halves.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
   const int e = operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
   const float unit = attn::power_of_two(e);
+  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
   __half* to = a.to + (i64(at.b) * a.heads + at.h) * a.rows * stride;
-#pragma unroll
+#pragma unroll 4
   for (int n = 0; n < Halves::chunk / rows; ++n) {
-    const int row = row_of(n);
-    if (row >= a.rows) break;
-    const float4 y = {v[n].x * unit, v[n].y * unit, v[n].z * unit, v[n].w * unit};
-    const uint2 high = {ptx::cvt_f16x2(y.x, y.y), ptx::cvt_f16x2(y.z, y.w)};
-    __half* out = to + i64(row) * stride + column;
-    *reinterpret_cast<uint2*>(out) = high;
-    if (halves.terms == 1) continue;
-    const float2 first = ptx::unpack_f16x2(high.x), second = ptx::unpack_f16x2(high.y);
-    *reinterpret_cast<uint2*>(out + W) = {ptx::cvt_f16x2(y.x - first.x, y.y - first.y),
-                                          ptx::cvt_f16x2(y.z - second.x, y.w - second.y)};
+    const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
+    const float4 v = piece(x, a, at, row, column);
+    if (row >= a.rows) continue;
+    put_terms<W>(to + i64(row) * stride + column, v, unit, halves.terms);
   }
+}
+
+// All three by a block for the rows of a key head of one operand, which are few: memory is read once, the
+// second time is the cache. z_ξ is not looked at.
+template <int W>
+__global__ void __launch_bounds__(head_threads, 2)
+    split_heads(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+  __shared__ int power;
+  constexpr int lanes = W / 4, rows = head_threads / lanes;
+  const int operand = blockIdx.y;
+  const Halves::Operand& a = halves.operand[operand];
+  const int group = a.heads / x.Hk, b = blockIdx.x / x.Hk, head = blockIdx.x % x.Hk * group;
+  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
+  const auto each_piece = [&](auto&& f) {
+    for (int h = head; h < head + group; ++h) {
+      const float* from = a.from.at<float>(b, h) + column;
+#pragma unroll 4
+      for (int row = threadIdx.x / lanes; row < a.rows; row += rows)
+        f(h, row,
+          column < a.size ? *reinterpret_cast<const float4*>(from + row * a.from.row) : float4{0, 0, 0, 0});
+    }
+  };
+  const KeyRange valid = rows_of(x, a, b);
+  float top = 0;
+  each_piece([&](int, int row, const float4& v) {
+    if (row >= valid.from && row < valid.to) top = largest(top, v);
+  });
+  const int k = exponent_of_rows<W, head_threads>(top);
+  if (threadIdx.x == 0) {
+    power = power_for(k);
+    Powers& p = halves.powers[blockIdx.x];
+    (operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o) = power;
+    if (operand == 0) p.z_a = -bound_of_z_a;
+    if (operand == 0 && halves.count == 3) p.z_o = 0;
+  }
+  __syncthreads();
+  const float unit = attn::power_of_two(power);
+  each_piece([&](int h, int row, const float4& v) {
+    put_terms<W>(a.to + ((i64(b) * a.heads + h) * a.rows + row) * stride + column, v, unit, halves.terms);
+  });
+}
+
+// Whether blocks for whole heads are enough to fill the GPU and short enough to end together.
+bool takes_heads(const Attention& x, const Halves& halves, const Gpu& gpu) {
+  constexpr i64 most_rows = 512;
+  return !x.z_lse && x.T <= most_rows && i64(x.L) * (x.H / x.Hk) <= most_rows &&
+         i64(x.B) * x.Hk * halves.count >= 2 * gpu.processors;
 }
 
 }  // namespace
@@ -194,9 +252,13 @@ void launch_halves(const Stream& s, const Attention& x, const Halves& halves) {
   i64 most = 0;
   for (const Halves::Operand& a : halves.operand) most = std::max(most, a.blocks(x.B));
   if (most == 0 || x.Hk == 0) return;
-  const dim3 grid(blocks_for(most, 1), static_cast<unsigned>(halves.count));
+  const unsigned count = static_cast<unsigned>(halves.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
+  const dim3 grid(blocks_for(most, 1), count);
   attn::with_width(x, [&](auto width) {
+    if (takes_heads(x, halves, s.gpu))
+      return launch_kernel(s, {dim3(key_heads, count), head_threads}, split_heads<width>, x, halves);
     launch_kernel(s, {grid, threads}, measure<width>, x, halves);
+    launch_kernel(s, {key_heads, 32}, choose, x, halves);
     launch_kernel(s, {grid, threads}, split<width>, x, halves);
   });
 }
