@@ -363,7 +363,7 @@ std::vector<Sample> backward_samples() {
   for (const Variant& c : variants()) {
     std::vector<SampleInput> inputs = inputs_of(c);
     const Shape o{c.B, c.H, c.L, c.dv}, lse{c.B, c.H, c.L};
-    inputs.insert(inputs.end(), {{o}, {lse, {Fill::uniform, 3, 5}}, {o}, {lse}});
+    inputs.insert(inputs.end(), {{o}, {lse, {Fill::uniform, 6, 8}}, {o}, {lse}});
     inputs.insert(inputs.end(), c.more.begin(), c.more.end());
     out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
                      Prepared p = prepared(flash_attn_backward_op, x[0], x[1], x[2], c.options(x.subspan(7)));

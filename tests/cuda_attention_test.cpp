@@ -341,8 +341,9 @@ TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
                                tf32);
     expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
-    expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
-                               "enough heads for a block each", tf32);
+    if (!tf32)  // cuBLASLt multiplies so small matrices in f32
+      expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
+                                 "enough heads for a block each", tf32);
   }
 }
 
@@ -361,7 +362,8 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
       {"no keys beyond", {.lengths = lengths, .beyond = NAN}}};
   const Sizes few_heads{2, 4, 2, 70, 90, 32, 24}, many{2, 96, 48, 6, 90, 32, 24};
   for (const auto& [name, more] : all)
-    for (const auto& [n, tf32] : {std::pair{few_heads, false}, {few_heads, true}, {many, false}}) {
+    for (const auto& [n, tf32] :
+         {std::pair{few_heads, false}, {few_heads, true}, {many, false}, {many, true}}) {
       SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : ""));
       const Problem p{n, {.dropout = 0.2}, more};
       const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
