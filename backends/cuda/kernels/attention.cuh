@@ -111,10 +111,9 @@ inline bool is_wide(const Attention& x) {
 // Heads to 128, in attention_mma_forward.cu and attention_mma_backward.cu.
 void launch_mma_forward(const Stream& s, const Attention& x);
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work);
-// In attention_one_pass.cu: z_K, z_V and, if work has sums for it, z_Q; the first of its launches alone.
+// In attention_one_pass.cu.
 bool fits_one_pass(const Attention& x, const Gpu& gpu);
 void launch_one_pass(const Stream& s, const Attention& x, const Work& work);
-void launch_key_gradients(const Stream& s, const Attention& x, const Work& work);
 // In attention_wide_forward.cu and attention_wide_backward.cu.
 bool fits_wide_forward(const Attention& x, const Gpu& gpu);
 void launch_wide_forward(const Stream& s, const Attention& x);

@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   }
   const int tiles = max(last - first, 0), all = side == by_key ? tiles * group : tiles;
   const auto head_of = [&](int n) { return side == by_key ? key_head * group + n / tiles : head; };
+  // Blocks that add to z_Q begin at different rows of it, or all would add to the same at once.
   const int turn = work.z_q && tiles > 0 ? static_cast<int>(i64(nth) * tiles / blocks) : 0;
   const auto passing0_of = [&](int n) { return (first + (n + turn) % tiles) * cut.passing; };
 

@@ -49,13 +49,11 @@ bool fits_one_pass(const Attention& x, const Gpu& gpu) {
   });
 }
 
-void launch_key_gradients(const Stream& s, const Attention& x, const Work& work) {
-  if (is_wide(x)) return launch_wide_key_gradients(s, x, work);
-  with_size(x, [&](auto size, auto options) { launch_gradients<by_key, size, size, options>(s, x, work); });
-}
-
 void launch_one_pass(const Stream& s, const Attention& x, const Work& work) {
-  launch_key_gradients(s, x, work);
+  if (is_wide(x))
+    launch_wide_key_gradients(s, x, work);
+  else
+    with_size(x, [&](auto size, auto options) { launch_gradients<by_key, size, size, options>(s, x, work); });
   const i64 tiles = i64(x.B) * x.H * ((x.L + range_tile - 1) / range_tile);
   if (tiles == 0) return;
   const LaunchShape shape{blocks_for(tiles, 1), range_tile * 2};

@@ -142,7 +142,7 @@ void run(const Stream& s, const Call& c) {
     const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.y}) && shared <= most_staged;
     if (held && run_short<S, centred>(s, a)) return;
     a.across = !held && a.x.step != 1;
-    Teams teams(a.n, Row::per_thread, a.across, 512);
+    Teams teams(a.n, Row::per_thread, a.across, 512);  // as many as may share the weights
     if (held) teams.shared = shared;
     held ? launch_rows(s, teams, a.rows, normalize<S, centred, Row>, a)
          : launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);
