@@ -14,17 +14,6 @@ const Op& only_op(const LoweredStep& s) {
   return code.size() == 1 ? *code[0].op : *s.op;
 }
 
-// Whether every place from 0 on to the number of elements is that of one element.
-bool without_gaps(const Layout& l) {
-  std::int64_t next = 1;
-  for (bool found = true; found;) {
-    found = false;
-    for (int a = 0; a < l.rank(); ++a)
-      if (l.shape[a] > 1 && l.strides[a] == next) next *= l.shape[a], found = true;
-  }
-  return l.offset == 0 && next == l.numel();
-}
-
 // A value's layout, changed so that what `seen`, its elements by other axes, shows of it lies as `to` has it.
 // Nothing if strides cannot say that, or neighbours along an axis would be neighbours no longer, which makes
 // kernels slow.
@@ -76,7 +65,7 @@ std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vecto
       const auto made = maker.find(part.root);
       const bool whole = made != maker.end() && made->second->strided_results && readers[part.root] == 1 &&
                          part.layout.numel() > 0 && part.layout.numel() == root.layout.numel() &&
-                         without_gaps(part.layout) && without_gaps(root.layout);
+                         part.layout.is_dense() && part.layout.offset == 0 && root.layout.is_dense();
       if (!whole) return false;
       place.shape = part.layout.shape;
       const auto l = moved(root.layout, part.layout, place);
