@@ -29,19 +29,21 @@ struct Tensors {
         weight_decay(weight_decay),
         count(in[0].layout.numel()),
         read(Read::any) {
-    const int pack = p.type == DType::bf16 && g.type == DType::bf16 ? 8 : 4;
-    bool packs = p.type == m.type && p.type == v.type;
-    for (const ListOperand* o : {&p, &g, &m, &v}) packs = packs && o->takes_packs(pack);
-    for (const void* result : {new_p, new_m, new_v})
-      packs = packs && reinterpret_cast<std::uintptr_t>(result) % (pack * size_of(p.type)) == 0;
-    if (!packs) return;
+    if (p.type != m.type || p.type != v.type) return;
+    Read packs = Read::any;
     if (p.type == DType::f32)
-      read = g.type == DType::f32    ? Read::f32
-             : g.type == DType::bf16 ? Read::f32_bf16
-             : g.type == DType::f16  ? Read::f32_f16
-                                     : Read::any;
+      packs = g.type == DType::f32    ? Read::f32
+              : g.type == DType::bf16 ? Read::f32_bf16
+              : g.type == DType::f16  ? Read::f32_f16
+                                      : Read::any;
     else if (p.type == DType::bf16 && g.type == DType::bf16)
-      read = Read::bf16;
+      packs = Read::bf16;
+    const std::size_t pack = packs == Read::bf16 ? 8 : 4;
+    for (const ListOperand* o : {&p, &g, &m, &v})
+      if (!o->takes_packs(pack)) return;
+    for (const void* result : {new_p, new_m, new_v})
+      if (reinterpret_cast<std::uintptr_t>(result) % (pack * size_of(p.type)) != 0) return;
+    read = packs;
   }
 };
 

@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
 #pragma unroll
       for (auto& s : p) s.clear();
       multiply_rows<S>(p, kept_a, r0, passing_a(n), c0);
-      each_part([&](Part<side == by_query> at, float(&a)[4], float(&)[4], float(&slope)[4]) {
+      each_part([&](auto at, float(&a)[4], float(&)[4], float(&slope)[4]) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float lse = stats(n)[at.query(e)].x;
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         }
       });
       if (masked)
-        each_part([&](Part<side == by_query> at, float(&a)[4], float(&)[4], float(&)[4]) {
+        each_part([&](auto at, float(&a)[4], float(&)[4], float(&)[4]) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int i = at.query(e), j = j0 + at.key(e);
@@ -201,12 +201,12 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         });
 
       // z_A = P ⊛ (z_P ⊛ D − u)
-      each_part([&](Part<side == by_query> at, float(&)[4], float(&z)[4], float(&)[4]) {
+      each_part([&](auto at, float(&)[4], float(&z)[4], float(&)[4]) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) z[e] = options == none ? -stats(n)[at.query(e)].y : 0.f;
       });
       multiply_rows<S>(za, kept_b, r0, passing_b(n), c0);
-      each_part([&](Part<side == by_query> at, float(&a)[4], float(&z)[4], float(&slope)[4]) {
+      each_part([&](auto at, float(&a)[4], float(&z)[4], float(&slope)[4]) {
         u32 words[4];
         if (options != none && x.dropout > 0) {
           if constexpr (side == by_key)
