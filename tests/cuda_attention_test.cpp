@@ -266,6 +266,15 @@ TEST_F(CudaAttention, AgreesOnEveryOptionInFreeOrder) {
   check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
 }
+// On 132 multiprocessors: the backward of long heads is one pass, with several blocks for each head.
+TEST_F(CudaAttention, AgreesWhereBlocksWalkOverKeys) {
+  for (const bool causal : {false, true})
+    for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
+      check({n, {.causal = causal}}, text(n), {bf16});
+      check({n, {.causal = causal, .dropout = 0.1}}, text(n) + "dropout", {f16});
+    }
+}
+
 TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128) {
   check_narrow({1, 2, 1, 70, 70, 192, 128}, false);
   check_narrow({2, 1, 1, 70, 70, 256, 256}, false);
@@ -395,6 +404,8 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
       p.run(t, t, {.device = Device::cuda()}, race_runs);
       const Problem wide{{1, 8, 4, 500, 500, 128, 128}, {.causal = causal}};
       wide.run(t, t, {.device = Device::cuda()}, race_runs);
+      const Problem walking{{1, 16, 16, 300, 2048, 128, 128}, {.causal = causal}};
+      walking.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
       const Problem wider{{1, 4, 2, 300, 300, 192, 128}, {.causal = causal}};
       wider.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
     }

@@ -68,8 +68,9 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   const int tiles = (x.L + range_tile - 1) / range_tile, tile = blockIdx.x % tiles,
             h = blockIdx.x / tiles % x.H, b = blockIdx.x / tiles / x.H;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
-  if (work.z_q) {
-    float4* sums = reinterpret_cast<float4*>(work.z_q_part(x, b * x.H + h, tile * (range_tile / 16), 0));
+  for (int w = 0; work.z_q && w < work.walkers; ++w) {
+    float4* sums =
+        reinterpret_cast<float4*>(work.z_q_part(x, i64(w * x.B + b) * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   }
   const S* o = x.o.at<S>(b, h);
@@ -146,7 +147,7 @@ Path forward_path(const Attention& x, const Gpu& gpu) {
 Path backward_path(const Attention& x, const Gpu& gpu) {
   if (!fits_mma(x) || (is_wide(x) && !fits_wide_backward(x, gpu))) return Path::plain;
   if (in_halves(x)) return Path::halves;
-  if (x.free_order && fits_one_pass(x, gpu)) return Path::one_pass;
+  if ((x.free_order || one_pass_walkers(x, gpu) > 0) && fits_one_pass(x, gpu)) return Path::one_pass;
   return is_wide(x) ? Path::wide : Path::mma;
 }
 
@@ -174,7 +175,8 @@ void launch_forward(const Stream& s, const Call& call) {
 }
 
 Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
-  return {x, backward_path(x, gpu) == Path::one_pass, base};
+  const bool one_pass = backward_path(x, gpu) == Path::one_pass;
+  return {x, !one_pass ? 0 : x.free_order ? 1 : one_pass_walkers(x, gpu), base};
 }
 
 void launch_backward(const Stream& s, const Call& call) {
@@ -222,7 +224,7 @@ std::string words_of(Path path, const Attention& x) {
     case Path::wide:
       return "tensor cores, wide heads";
     case Path::one_pass:
-      return "tensor cores, one pass in free order";
+      return x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order";
     default:
       return "plain multiply-adds";
   }

@@ -65,12 +65,15 @@ struct Work {
   int2* some;     // [B, tiles]: keys {from, to} that some query of the tile attends
   int2* every;    // [B, tiles]: keys that all of them attend
   float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
-  // In one pass also z_Q's sums, O(B·H·L·d): [B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which
-  // a warp's registers hold them.
+  // In one pass also z_Q's sums, O(B·H·L·d): [walkers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order
+  // in which a warp's registers hold them.
   float* z_q = nullptr;
+  // In order, the blocks of a key head: each walks over some of its keys and has sums of its own. In free
+  // order 1: all blocks add to the same.
+  int walkers = 1;
   std::size_t bytes = 0;
 
-  // The part of query head `head` = b·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
+  // Of query head `head` = (walker·B + b)·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
   __host__ __device__ float* z_q_part(const Attention& x, i64 head, int rows, int column) const {
     return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
   }
@@ -78,7 +81,7 @@ struct Work {
     return (x.L + range_tile - 1) / range_tile * (range_tile / 16);
   }
 
-  Work(const Attention& x, bool one_pass, std::byte* base) {
+  Work(const Attention& x, int sums_of_z_q, std::byte* base) : walkers(sums_of_z_q) {
     const auto take = [&](std::size_t n) {
       std::byte* p = base + bytes;
       bytes += (n + 255) / 256 * 256;
@@ -90,8 +93,8 @@ struct Work {
     some = static_cast<int2*>(take(tiles * sizeof(int2)));
     every = static_cast<int2*>(take(tiles * sizeof(int2)));
     stats = static_cast<float2*>(take(size_of(x.type) <= 4 ? rows * sizeof(float2) : 0));
-    const std::size_t groups = std::size_t(x.B) * x.H * groups_of_rows(x);
-    if (one_pass) z_q = static_cast<float*>(take(groups * (x.d / 8) * 128 * sizeof(float)));
+    const std::size_t groups = std::size_t(walkers) * x.B * x.H * groups_of_rows(x);
+    if (groups > 0) z_q = static_cast<float*>(take(groups * (x.d / 8) * 128 * sizeof(float)));
   }
 };
 
@@ -113,6 +116,8 @@ void launch_mma_forward(const Stream& s, const Attention& x);
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work);
 // In attention_one_pass.cu.
 bool fits_one_pass(const Attention& x, const Gpu& gpu);
+// Blocks of a key head that walk over its keys, for sums in order; 0 where two passes are faster.
+int one_pass_walkers(const Attention& x, const Gpu& gpu);
 void launch_one_pass(const Stream& s, const Attention& x, const Work& work);
 // In attention_wide_forward.cu and attention_wide_backward.cu.
 bool fits_wide_forward(const Attention& x, const Gpu& gpu);

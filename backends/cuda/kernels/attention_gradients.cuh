@@ -6,6 +6,9 @@
 //
 // or some queries while keys pass by, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys].
 //
+// In free order all blocks add to the same sums of z_Q. In order each key head has `walkers` blocks, which
+// share its pieces of keys and have sums of their own.
+//
 // How often shared memory is read decides the speed: a product of r rows by c columns of a warp reads 4096/c
 // + 4096/r bytes for each of its mma, of which a multiprocessor can do 0.6 in the time of 128 bytes.
 #pragma once
@@ -42,6 +45,14 @@ constexpr Cut cut() {
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, 32, 48};
 }
 
+// Where a block works: the batch entry and the head (by key that of the keys), its first row, the nth piece
+// of all, and the walker whose sums of z_Q it adds to; of the passing tiles, how many there are, the first
+// and the one to begin with.
+struct Place {
+  int b, head, kept0, nth, walker;
+  int tiles, first, turn;
+};
+
 // A block's shared memory. Tiles that pass by have one or two stages, two where there is room.
 template <Side side, int D, int DV, Options options>
 struct Shared {
@@ -50,7 +61,8 @@ struct Shared {
   static constexpr int kept_a = 0, kept_b = kept_a + c.kept * D * 2, p = kept_b + c.kept * DV * 2,
                        za = p + (side == by_key ? c.kept * c.passing * 2 : 0),
                        ranges = za + c.kept * c.passing * 2, stats = ranges + int(sizeof(Keys<queries>)),
-                       stages = (stats + 2 * queries * int(sizeof(float2)) + 1023) / 1024 * 1024,
+                       place = stats + 2 * queries * int(sizeof(float2)),
+                       stages = (place + int(sizeof(Place)) + 1023) / 1024 * 1024,
                        passing_b = c.passing * D * 2, stage = passing_b + c.passing * DV * 2;
   static constexpr std::size_t bytes(int n) { return stages + n * stage; }
   static int fitting_stages(int most_bytes) {
@@ -58,12 +70,11 @@ struct Shared {
   }
 };
 
-// Blocks for some keys of a key head, which take the heads of its group one after the other; or for some
-// queries of a head.
+// What a block does at one place: for some keys of a key head, whose group's heads it takes one after the
+// other, or for some queries of a head.
 template <class S, Side side, int D, int DV, Options options>
-__global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
-    gradients(const __grid_constant__ Attention x, const Work work, int stages) {
-  TG_DYNAMIC_SHARED(memory, 1024);
+__device__ __forceinline__ void add_gradients(const Attention& x, const Work& work, int stages, int blocks,
+                                              unsigned char* memory) {
   using At = Shared<side, D, DV, options>;
   constexpr Cut cut = At::c;
   constexpr int threads = cut.warps * 32, queries = At::queries;
@@ -84,47 +95,58 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   const int lane = lane_id(), g = lane / 4, t = lane % 4;
   const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // the compiler sees that lanes agree
 
-  // The longest blocks first.
-  const int rows = side == by_key ? x.T : x.L, heads = side == by_key ? x.Hk : x.H, group = x.H / x.Hk;
-  const int blocks = (rows + cut.kept - 1) / cut.kept, nth = blockIdx.x % blocks,
-            head = blockIdx.x / blocks % heads, b = blockIdx.x / blocks / heads;
-  const int kept0 = (side == by_query ? blocks - 1 - nth : nth) * cut.kept,
-            key_head = side == by_key ? head : head / group;
+  // Where 64-column sums leave no registers for it, in shared memory.
+  std::conditional_t<(D > 64), Place, Place&> place = *reinterpret_cast<Place*>(memory + At::place);
+  const int group = side == by_key ? x.H / x.Hk : 1;
 
   // Tiles that meet the kept rows: from the first to the last, and which rows of each side do.
   const int range_tiles = (x.L + range_tile - 1) / range_tile;
   int first, last;
   KeyRange kept{0, x.L}, passing, every;
   if constexpr (side == by_key) {
+    const int b = place.b, kept0 = place.kept0;
     const auto met = tiles_that_meet(work.some + b * range_tiles, range_tiles, kept0, kept0 + cut.kept);
     first = met.first, last = met.last, kept = met.keys;
     passing = queries_of_sequences(x);
   } else {
+    const int b = place.b, kept0 = place.kept0;
     ranges.set(x, b, kept0);
-    load_stats<queries>(stats(0), x, work, b, head, kept0);
+    load_stats<queries>(stats(0), x, work, b, place.head, kept0);
     __syncthreads();
     ranges.unite(min(queries, x.L - kept0), passing, every);
     first = passing.from / cut.passing, last = (passing.to + cut.passing - 1) / cut.passing;
   }
-  const int tiles = max(last - first, 0), all = side == by_key ? tiles * group : tiles;
-  const auto head_of = [&](int n) { return side == by_key ? key_head * group + n / tiles : head; };
-  // Blocks that add to z_Q begin at different rows of it, or all would add to the same at once.
-  const int turn = work.z_q && tiles > 0 ? static_cast<int>(i64(nth) * tiles / blocks) : 0;
-  const auto passing0_of = [&](int n) { return (first + (n + turn) % tiles) * cut.passing; };
+  const int all = max(last - first, 0) * group;
+  if (D > 64 || threadIdx.x == 0) {
+    place.first = first, place.tiles = max(last - first, 0);
+    // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
+    place.turn = work.z_q ? static_cast<int>(i64(place.nth) * place.tiles / blocks) : 0;
+  }
+  __syncthreads();
+  const auto key_head_of = [&] { return side == by_key ? place.head : place.head / (x.H / x.Hk); };
+  struct Cursor {  // the tiles of a head, then those of the next
+    int tile, h;
+  };
+  const auto after = [&](Cursor at) {
+    const int tile = at.tile + 1 < place.tiles ? at.tile + 1 : 0;
+    return Cursor{tile, at.h + (tile == place.turn)};
+  };
 
   const auto load = [&](auto tile_a, auto tile_b, auto rows_of_tile, bool keys, int h, int row0, KeyRange r) {
+    const int b = place.b;
     const Attention::Operand &a = keys ? x.k : x.q, &z = keys ? x.v : x.z_o;
     load_rows<rows_of_tile, threads>(tile_a, a.at<S>(b, h), a.row, row0, r.from, r.to, x.d);
     load_rows<rows_of_tile, threads>(tile_b, z.at<S>(b, h), z.row, row0, r.from, r.to, x.dv);
   };
-  const auto fetch = [&](int n) {
-    const int h = head_of(n), row0 = passing0_of(n);
+  const auto fetch = [&](int n, Cursor at) {
+    const int row0 = (place.first + at.tile) * cut.passing;
     load(passing_a(n), passing_b(n), std::integral_constant<int, cut.passing>(), side == by_query,
-         side == by_key ? h : key_head, row0, passing);
-    if (side == by_key) fetch_stats<queries>(stats(n), x, work, b, h, row0);
+         side == by_key ? at.h : key_head_of(), row0, passing);
+    if (side == by_key) fetch_stats<queries>(stats(n), x, work, place.b, at.h, row0);
     commit();
   };
-  load(kept_a, kept_b, std::integral_constant<int, cut.kept>(), side == by_key, head, kept0, kept);
+  load(kept_a, kept_b, std::integral_constant<int, cut.kept>(), side == by_key, place.head, place.kept0,
+       kept);
   commit();  // for blocks that no tile meets
 
   // This warp's part of the sums: of z_V by P and z_O, or of z_K or z_Q by z_A and what passes.
@@ -140,13 +162,14 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
   for (auto& s : sums) s.clear();
 
   const Dropout<float> dropout(x);
-  if (all > 0) fetch(0);
-  for (int n = 0; n < all; ++n) {
-    const int h = head_of(n), passing0 = passing0_of(n), bh = b * x.H + h;
-    const int i0 = side == by_key ? passing0 : kept0, j0 = side == by_key ? kept0 : passing0;
+  Cursor at{place.turn, place.head * group};
+  if (all > 0) fetch(0, at);
+  for (int n = 0; n < all; ++n, at = after(at)) {
     wait<0>();
     __syncthreads();
-    if (stages == 2 && n + 1 < all) fetch(n + 1);
+    const int b = place.b, h = at.h, bh = b * x.H + h, passing0 = (place.first + at.tile) * cut.passing;
+    const int i0 = side == by_key ? passing0 : place.kept0, j0 = side == by_key ? place.kept0 : passing0;
+    if (stages == 2 && n + 1 < all) fetch(n + 1, after(at));
     if constexpr (side == by_key) {
       const int2 r = work.every[b * range_tiles + i0 / range_tile];
       every = {r.x, r.y};
@@ -246,6 +269,7 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
     if constexpr (side == by_key) {
       constexpr int q_pieces = queries / cut.q_rows * (D / cut.q_columns);
       static_assert(q_pieces % cut.warps == 0);
+      const i64 sums_of = i64(place.walker * x.B + place.b) * x.H + h;
 #pragma unroll 1
       for (int piece = warp; work.z_q && piece < q_pieces; piece += cut.warps) {
         const int r0 = piece % (queries / cut.q_rows) * cut.q_rows,
@@ -256,12 +280,12 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
         multiply_columns<S, cut.kept, cut.q_columns, true>(zq, tile_za, r0, kept_a, c0);
 #pragma unroll
         for (int m = 0; m < cut.q_rows / 16; ++m)
-          add_parts(zq[m], work.z_q_part(x, bh, (i0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
+          add_parts(zq[m], work.z_q_part(x, sums_of, (passing0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
       }
     }
     if (stages == 1 && n + 1 < all) {
       __syncthreads();
-      fetch(n + 1);
+      fetch(n + 1, after(at));
     }
   }
   wait<0>();
@@ -277,8 +301,29 @@ __global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
       for (auto& part : sums[m].x)
 #pragma unroll
         for (float& e : part) e *= static_cast<float>(x.scale);
-    store_rows<S>(sums[m], own, 0, out.at<S>(b, head) + column0, out.row, kept0 + sum_row0 + 16 * m, rows,
-                  width);
+    store_rows<S>(sums[m], own, 0, out.at<S>(place.b, place.head) + column0, out.row,
+                  place.kept0 + sum_row0 + 16 * m, side == by_key ? x.T : x.L, width);
+  }
+}
+
+template <class S, Side side, int D, int DV, Options options>
+__global__ void __launch_bounds__(cut<side, D, DV, options>().warps * 32)
+    gradients(const __grid_constant__ Attention x, const Work work, int stages, int blocks, int walkers) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  using At = Shared<side, D, DV, options>;
+  Place& place = *reinterpret_cast<Place*>(memory + At::place);
+  // The longest pieces first; to and fro, so that with a causal mask all walkers have as much to do.
+#pragma unroll 1
+  for (int from = 0; from < blocks; from += walkers) {
+    if (threadIdx.x == 0) {
+      const int heads = side == by_key ? x.Hk : x.H, own = blockIdx.x % walkers, bh = blockIdx.x / walkers,
+                nth = from + (from / walkers % 2 ? walkers - 1 - own : own);
+      place = {bh / heads, bh % heads, (side == by_key ? nth : blocks - 1 - nth) * At::c.kept, nth,
+               work.walkers > 1 ? own : 0};
+    }
+    __syncthreads();
+    if (place.nth < blocks) add_gradients<S, side, D, DV, options>(x, work, stages, blocks, memory);
+    __syncthreads();
   }
 }
 
@@ -286,13 +331,15 @@ template <Side side, int D, int DV, Options options>
 void launch_gradients(const Stream& s, const Attention& x, const Work& work) {
   using At = Shared<side, D, DV, options>;
   const int stages = At::fitting_stages(s.gpu.shared_per_block);
-  const i64 blocks = i64(x.B) * (side == by_key ? x.Hk * i64((x.T + At::c.kept - 1) / At::c.kept)
-                                                : x.H * i64((x.L + At::c.kept - 1) / At::c.kept));
-  if (blocks == 0) return;
-  const LaunchShape shape{blocks_for(blocks, 1), At::c.warps * 32, At::bytes(stages)};
+  const int rows = side == by_key ? x.T : x.L, blocks = (rows + At::c.kept - 1) / At::c.kept,
+            walkers = side == by_query || !work.z_q || x.free_order ? blocks : work.walkers;
+  const i64 grid = i64(x.B) * (side == by_key ? x.Hk : x.H) * walkers;
+  if (grid == 0) return;
+  const LaunchShape shape{blocks_for(grid, 1), At::c.warps * 32, At::bytes(stages)};
   x.type == DType::bf16
-      ? launch_kernel(s, shape, gradients<__nv_bfloat16, side, D, DV, options>, x, work, stages)
-      : launch_kernel(s, shape, gradients<__half, side, D, DV, options>, x, work, stages);
+      ? launch_kernel(s, shape, gradients<__nv_bfloat16, side, D, DV, options>, x, work, stages, blocks,
+                      walkers)
+      : launch_kernel(s, shape, gradients<__half, side, D, DV, options>, x, work, stages, blocks, walkers);
 }
 
 }  // namespace tg::cuda::attn

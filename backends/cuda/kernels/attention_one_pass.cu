@@ -1,5 +1,6 @@
-// z_K and z_V of attention on tensor cores for heads to 128, and in the same pass, where asked for, z_Q:
-// blocks add their parts to sums in global memory, in any order.
+// z_K, z_V and z_Q of attention on tensor cores in one pass, for heads to 128 and, in free order, beyond:
+// blocks for some keys add their parts of z_Q to sums in global memory. In free order all add to the same
+// sums; in order there are only as many blocks as the GPU holds at a time, and each has sums of its own.
 #include "backends/cuda/kernels/attention_gradients.cuh"
 
 namespace tg::cuda {
@@ -8,17 +9,21 @@ using namespace attn;
 
 namespace {
 
-// z_Q = sums·scale, a warp for 16 rows.
+// z_Q = Σ sums·scale, a warp for 16 rows.
 template <class S>
 __global__ void __launch_bounds__(range_tile * 2)
     round_query_gradients(const __grid_constant__ Attention x, const Work work) {
   const int tiles = (x.L + range_tile - 1) / range_tile, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;
   const int lane = lane_id(), rows = tile * (range_tile / 16) + threadIdx.x / 32, i = rows * 16 + lane / 4;
   const float scale = static_cast<float>(x.scale);
-  const float4* sums = reinterpret_cast<const float4*>(work.z_q_part(x, bh, rows, 0));
   S* out = x.z_q.at<S>(bh / x.H, bh % x.H) + lane % 4 * 2;
   for (int part = 0; part < x.d / 8; ++part) {
-    const float4 c = sums[part * 32 + lane];
+    float4 c{0, 0, 0, 0};
+    for (int w = 0; w < work.walkers; ++w) {
+      const float* sums = work.z_q_part(x, i64(w) * x.B * x.H + bh, rows, part);
+      const float4 own = reinterpret_cast<const float4*>(sums)[lane];
+      c = {c.x + own.x, c.y + own.y, c.z + own.z, c.w + own.w};
+    }
     u32 *first = reinterpret_cast<u32*>(out + i * x.z_q.row + part * 8),
         *second = reinterpret_cast<u32*>(out + (i + 8) * x.z_q.row + part * 8);
     if (i < x.L) *first = pack(c.x * scale, c.y * scale, S());
@@ -47,6 +52,23 @@ bool fits_one_pass(const Attention& x, const Gpu& gpu) {
   return with_size(x, [&](auto size, auto options) {
     return Shared<by_key, size, size, options>::fitting_stages(gpu.shared_per_block) > 0;
   });
+}
+
+// The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. Short heads leave
+// sums too little time between their beginning and their end.
+int one_pass_walkers(const Attention& x, const Gpu& gpu) {
+  constexpr int most = 8, least_keys = 2048;
+  if (is_wide(x) || x.T < least_keys) return 0;
+  const Cut c = with_size(x, [](auto size, auto options) { return cut<by_key, size, size, options>(); });
+  const i64 heads = i64(x.B) * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
+            places =
+                i64{gpu.processors} * 8 / c.warps;  // warps with all the registers that a thread can have
+  for (const double wanted : {0.95, 0.9, 0.85})
+    for (int walkers = 1; walkers <= most; ++walkers) {
+      const i64 times = (heads * walkers + places - 1) / places * ((pieces + walkers - 1) / walkers);
+      if (double(heads * pieces) >= wanted * double(times * places)) return walkers;
+    }
+  return 0;
 }
 
 void launch_one_pass(const Stream& s, const Attention& x, const Work& work) {
