@@ -19,12 +19,12 @@ struct LogSum {
   static __device__ __forceinline__ C finish(const State& s) { return s.log_sum(); }
 };
 
-ReducePlan plan_of(const Call& c) {
+ReducePlan logsumexp_plan(const Call& c) {
   return ReducePlan(c.in[0].layout, c.out[0].layout, {c.attrs->as<SoftmaxAttrs>().axis}, true, false, c.gpu);
 }
 
-void launch(const Stream& s, const Call& c) {
-  const ReducePlan p = plan_of(c);
+void launch_logsumexp(const Stream& s, const Call& c) {
+  const ReducePlan p = logsumexp_plan(c);
   if (p.outs == 0) return;
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
@@ -33,12 +33,12 @@ void launch(const Stream& s, const Call& c) {
   });
 }
 
-std::size_t workspace(const Call& c) {
-  return partial_bytes<LogSum<double>>(plan_of(c));
+std::size_t logsumexp_workspace(const Call& c) {
+  return partial_bytes<LogSum<double>>(logsumexp_plan(c));
 }
 
 }  // namespace
 
-const Kernel logsumexp_kernel{&launch, &workspace};
+const Kernel logsumexp_kernel{&launch_logsumexp, &logsumexp_workspace};
 
 }  // namespace tg::cuda

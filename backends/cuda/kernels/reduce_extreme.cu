@@ -58,14 +58,14 @@ struct Flipped : Source {
   }
 };
 
-ReducePlan plan_of(const Call& c, bool ordered) {
+ReducePlan extreme_plan(const Call& c, bool ordered) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   return ReducePlan(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, ordered, c.gpu);
 }
 
 template <template <class> class R, bool packs>
-void run(const Stream& s, const Call& c, bool minimum) {
-  const ReducePlan p = plan_of(c, !packs);
+void run_extreme(const Stream& s, const Call& c, bool minimum) {
+  const ReducePlan p = extreme_plan(c, !packs);
   if (p.outs == 0) return;
   const Arg &x = c.in[0], &y = c.out[0];
   const bool flip = minimum && packs;  // places stay what they are
@@ -81,20 +81,21 @@ void run(const Stream& s, const Call& c, bool minimum) {
 }
 
 std::size_t value_workspace(const Call& c) {
-  return partial_bytes<Max<i64>>(plan_of(c, false));
+  return partial_bytes<Max<i64>>(extreme_plan(c, false));
 }
 std::size_t place_workspace(const Call& c) {
-  return partial_bytes<Place<i64>>(plan_of(c, true));
+  return partial_bytes<Place<i64>>(extreme_plan(c, true));
 }
 
 }  // namespace
 
-const Kernel max_kernel{[](const Stream& s, const Call& c) { run<Max, true>(s, c, false); },
+const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
                         &value_workspace};
-const Kernel min_kernel{[](const Stream& s, const Call& c) { run<Max, true>(s, c, true); }, &value_workspace};
-const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run<Place, false>(s, c, false); },
+const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
+                        &value_workspace};
+const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, false); },
                            &place_workspace};
-const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run<Place, false>(s, c, true); },
+const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, true); },
                            &place_workspace};
 
 }  // namespace tg::cuda

@@ -26,7 +26,7 @@ struct Prod : Sum<C> {
 };
 
 template <template <class> class R, bool packs>
-void run(const Stream& s, const Call& c, bool mean) {
+void run_sum(const Stream& s, const Call& c, bool mean) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   const ReducePlan p(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, false, c.gpu);
   if (p.outs == 0) return;
@@ -45,7 +45,7 @@ void run(const Stream& s, const Call& c, bool mean) {
   });
 }
 
-std::size_t workspace(const Call& c) {
+std::size_t sum_workspace(const Call& c) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   const ReducePlan p(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, false, c.gpu);
   return partial_bytes<Sum<double>>(p);
@@ -66,10 +66,13 @@ void sum_parts(const Stream& s, const void* partial, bool wide, i64 n, i64 parts
        : sum_parts_of<float>(s, partial, n, parts, step, out);
 }
 
-const Kernel sum_kernel{[](const Stream& s, const Call& c) { run<Sum, true>(s, c, false); }, &workspace};
-const Kernel mean_kernel{[](const Stream& s, const Call& c) { run<Sum, true>(s, c, true); }, &workspace};
-const Kernel sum_squares_kernel{[](const Stream& s, const Call& c) { run<SumSquares, true>(s, c, false); },
-                                &workspace};
-const Kernel prod_kernel{[](const Stream& s, const Call& c) { run<Prod, false>(s, c, false); }, &workspace};
+const Kernel sum_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, false); },
+                        &sum_workspace};
+const Kernel mean_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, true); },
+                         &sum_workspace};
+const Kernel sum_squares_kernel{
+    [](const Stream& s, const Call& c) { run_sum<SumSquares, true>(s, c, false); }, &sum_workspace};
+const Kernel prod_kernel{[](const Stream& s, const Call& c) { run_sum<Prod, false>(s, c, false); },
+                         &sum_workspace};
 
 }  // namespace tg::cuda
