@@ -1,6 +1,6 @@
 // logsumexp along one axis: ξ = log Σ exp x by the online normaliser (001 §3), as a reduction.
 #include "backends/cuda/kernels/online.cuh"
-#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/reduce_held.cuh"
 #include "ops/softmax.h"
 
 namespace tg::cuda {
@@ -17,6 +17,14 @@ struct LogSum {
     return a;
   }
   static __device__ __forceinline__ C finish(const State& s) { return s.log_sum(); }
+  template <class T, class Row>
+  static __device__ __forceinline__ State of_row(T& team, const Row& row, bool) {
+    State all;
+    all.max = team.max(row.max());
+    const C low = all.shift();
+    all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
+    return all;
+  }
 };
 
 ReducePlan logsumexp_plan(const Call& c) {
@@ -28,8 +36,10 @@ void launch_logsumexp(const Stream& s, const Call& c) {
   if (p.outs == 0) return;
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    reduce<LogSum<compute_t<S>>, pack_of<S>>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)},
-                                             {nullptr, c.out[0].data, c.out[0].dtype});
+    using R = LogSum<compute_t<S>>;
+    const Results<R> out{nullptr, c.out[0].data, c.out[0].dtype};
+    if (reduce_held<R, S>(s, p, c.in[0].data, out)) return;
+    reduce<R, pack_of<S>>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)}, out);
   });
 }
 

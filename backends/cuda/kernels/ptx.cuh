@@ -109,6 +109,22 @@ __device__ __forceinline__ u32 max_f16x2(u32 a, u32 b) {
   asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
+// The same, a NaN if one of them is.
+__device__ __forceinline__ u32 max_nan_bf16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ u32 max_nan_f16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 
 // ---- conversions ----
 

@@ -1,5 +1,5 @@
 // sum, mean, sum_squares and prod: y = Σ x, Σ x / n, Σ x² and Π x over any axes.
-#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/reduce_held.cuh"
 #include "backends/cuda/kernels/reductions.h"
 
 namespace tg::cuda {
@@ -13,10 +13,18 @@ struct Sum {
   static __device__ __forceinline__ void add(C& s, C v, i64) { s += v; }
   static __device__ __forceinline__ C merge(C a, C b) { return a + b; }
   static __device__ __forceinline__ C finish(C s) { return s; }
+  template <class T, class Row>
+  static __device__ __forceinline__ C of_row(T& team, const Row& row, bool) {
+    return team.sum(row.sum([](C x, auto) { return x; }));
+  }
 };
 template <class C>
 struct SumSquares : Sum<C> {
   static __device__ __forceinline__ void add(C& s, C v, i64) { s += v * v; }
+  template <class T, class Row>
+  static __device__ __forceinline__ C of_row(T& team, const Row& row, bool) {
+    return team.sum(row.sum([](C x, auto) { return x * x; }));
+  }
 };
 template <class C>
 struct Prod : Sum<C> {
@@ -40,8 +48,10 @@ void run_sum(const Stream& s, const Call& c, bool mean) {
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;
-    reduce<R<C>, packs ? pack_of<S> : 1>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)},
-                                         {nullptr, c.out[0].data, c.out[0].dtype, divisor});
+    const Results<R<C>> out{nullptr, c.out[0].data, c.out[0].dtype, divisor};
+    if constexpr (packs)
+      if (reduce_held<R<C>, S>(s, p, c.in[0].data, out)) return;
+    reduce<R<C>, packs ? pack_of<S> : 1>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)}, out);
   });
 }
 
