@@ -5,18 +5,20 @@
 set(together
   "attention_mma_backward"
   "attention_f32_backward attention_tf32_backward"
-  "attention_mma_forward"
   "reduce_sum reduce_extreme reduce_plan logsumexp"
-  "softmax cross_entropy cumsum top_k rows"
   "norm norm_backward"
-  "index_add index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
+  "attention_mma_forward"
   "attention_wide_backward"
   "attention_plain attention_bias"
-  "attention attention_halves"
+  "index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
   "attention_f32_forward attention_tf32_forward"
   "attention_one_pass"
+  "softmax cross_entropy cumsum top_k rows"
+  "adamw squared_norm"
   "attention_wide_forward"
-  "adamw squared_norm")
+  "index_add"
+  "random"
+  "attention attention_halves")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})
 if(NOT TILEGRAD_UNITY)
