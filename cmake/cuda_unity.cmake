@@ -4,21 +4,21 @@
 # names come last, one by one.
 set(together
   "attention_mma_backward"
-  "attention_f32_backward attention_tf32_backward"
   "reduce_sum reduce_extreme reduce_plan logsumexp"
   "norm norm_backward"
+  "attention_f32_backward attention_tf32_backward"
   "attention_mma_forward"
-  "attention_wide_backward"
-  "attention_plain attention_bias"
-  "index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
-  "attention_f32_forward attention_tf32_forward"
   "attention_one_pass"
+  "attention_wide_backward"
+  "index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
+  "attention_plain attention_bias"
   "softmax cross_entropy cumsum top_k rows"
-  "adamw squared_norm"
+  "attention_f32_forward attention_tf32_forward"
   "attention_wide_forward"
   "index_add"
-  "random"
-  "attention attention_halves")
+  "adamw squared_norm"
+  "attention attention_halves"
+  "random")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})
 if(NOT TILEGRAD_UNITY)
