@@ -1,6 +1,6 @@
 # The CUDA backend: built where nvcc is found, left out with a line that says so where it is not.
-# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90a, and PTX of compute_80 for
-# what comes after: nvcc makes it on the way to sm_80's code.
+# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90, and PTX of compute_80 for what comes
+# after: nvcc makes it on the way to sm_80's code.
 set(TILEGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TILEGRAD_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TILEGRAD_HAS_CUDA OFF)
@@ -36,9 +36,6 @@ set(CMAKE_CUDA_FLAGS_DEBUG "-O1 -g")
 
 file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp)
 file(GLOB TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/kernels/*.cu)
-add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_KERNELS})
-target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
-                       -Xcompiler=-fPIC --threads=0>)
 # A register that ptxas spills in a kernel of attention ends the build. Two files still spill 4 to 36 bytes on sm_80, in
 # options any of d 64 and in d 128 and 576.
 file(GLOB attention CONFIGURE_DEPENDS backends/cuda/kernels/attention*.cu)
@@ -46,7 +43,23 @@ list(FILTER attention EXCLUDE REGEX "attention_(mma|wide)_backward.cu$")
 set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
+include(cmake/cuda_unity.cmake)
+add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_UNITS})
+target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
+                       -Xcompiler=-fPIC --threads=0>)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF)
+# From PTX of compute_80 comes the same code for sm_90 as from PTX of compute_90a, if nothing in it depends on
+# __CUDA_ARCH__: nvcc then makes PTX once and not twice. CUB's sort and attention_gradients.cuh (red.add.v4) depend on it.
+if(CMAKE_CUDA_ARCHITECTURES STREQUAL "80;90a-real")
+  set_target_properties(tilegrad_cuda PROPERTIES CUDA_ARCHITECTURES 80)
+  foreach(unit ${TILEGRAD_CUDA_UNITS})
+    set(sm_90 arch=compute_80,code=sm_90)
+    if(unit MATCHES "/(index_add|attention_one_pass|attention_wide_backward).cu$")
+      set(sm_90 arch=compute_90a,code=sm_90a)
+    endif()
+    set_property(SOURCE ${unit} APPEND PROPERTY COMPILE_OPTIONS --generate-code=${sm_90})
+  endforeach()
+endif()
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.
 target_link_libraries(tilegrad_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)
 target_sources(tilegrad PRIVATE $<TARGET_OBJECTS:tilegrad_cuda>)

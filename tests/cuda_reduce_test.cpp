@@ -64,6 +64,44 @@ TEST_F(CudaReduce, SumsDownColumnsOfAnyNumber) {
   });
 }
 
+TEST_F(CudaReduce, ReducesRowsOfEveryWidth) {
+  const auto reductions = [](const std::vector<Tensor>& x) {
+    return std::vector<Tensor>{
+        sum(x[0], {-1}), mean(x[0], {-1}),      sum_squares(x[0], {-1}),       max(x[0], {-1}),
+        min(x[0], {-1}), logsumexp(x[0], {-1}), cast(argmax(x[0], {-1}), f32), cast(argmin(x[0], {-1}), f32)};
+  };
+  for (DType t : {f32, bf16})
+    for (std::int64_t n : {8, 500, 512, 516, 1024, 1032, 2056, 4096, 8192, 16384, 16392})
+      expect_near({{n > 4096 ? 3 : 19, n}}, t, 64, reductions);
+  for (DType t : {f16, f64}) expect_near({{19, 1040}}, t, 64, reductions);
+  for (View v : {View::transposed, View::sliced}) expect_near({{19, 1040}}, f32, 64, reductions, v);
+  expect_near({{3, 5, 1040}}, f32, 64,
+              [&](const std::vector<Tensor>& x) { return reductions({x[0].transpose(0, 1)}); });
+}
+
+TEST_F(CudaReduce, FindsTheFirstExtremeAndNaN) {
+  constexpr std::int64_t rows = 6, n = 2048;
+  std::vector<float> values(rows * n, 0.f);
+  const auto row = [&](std::int64_t r) { return values.data() + r * n; };
+  row(1)[900] = row(1)[77] = std::numeric_limits<float>::quiet_NaN(), row(1)[3] = 5;
+  std::fill_n(row(2), n, -std::numeric_limits<float>::infinity());
+  row(3)[n - 1] = 1, row(3)[n - 2] = -1;
+  row(4)[1500] = row(4)[1499] = row(4)[40] = 7, row(4)[1300] = row(4)[39] = -7;
+  row(5)[n - 1] = std::numeric_limits<float>::quiet_NaN();
+  for (DType t : {f32, bf16, f16, f64}) {
+    Graph g;
+    const Tensor x = cast(g.constant(Array::of({rows, n}, values)), t);
+    const std::vector<Tensor> y{argmax(x, {1}), argmin(x, {1}), max(x, {1}), min(x, {1})};
+    const auto want = eval(y, {}, {.device = Device::cpu()}), got = eval(y, {}, {.device = Device::cuda()});
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const Vector a = doubles(want[i]), b = doubles(got[i]);
+      for (std::size_t e = 0; e < a.size(); ++e)
+        EXPECT_TRUE(a[e] == b[e] || (a[e] != a[e] && b[e] != b[e]))
+            << "result " << i << " of row " << e << " in " << name_of(t) << ": " << b[e] << ", not " << a[e];
+    }
+  }
+}
+
 TEST_F(CudaReduce, NormsRowsOfEveryWidth) {
   const auto norms = [](const std::vector<Tensor>& x) {
     const Tensor y = layer_norm(x[0], x[1], x[2]), r = rms_norm(x[0], x[1]);

@@ -155,13 +155,13 @@ __global__ void __launch_bounds__(list_block) update(const Tensors* tensors, con
   }
 }
 
-struct Plan {
+struct AdamWPlan {
   std::shared_ptr<const Tensors> tensors;
   std::shared_ptr<const Chunk> chunks;  // those computed in f32, then those in f64
   std::size_t single = 0, wide = 0;     // their numbers
 };
 
-std::shared_ptr<const void> plan(const Call& c) {
+std::shared_ptr<const void> plan_adamw(const Call& c) {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
   std::vector<Tensors> tensors;
   std::vector<Chunk> single, wide;
@@ -170,7 +170,7 @@ std::shared_ptr<const void> plan(const Call& c) {
     tensors.emplace_back(in, out, attrs.weight_decay[i]);
     add_chunks(in->dtype == DType::f64 ? wide : single, i, tensors[i].count);
   }
-  auto p = std::make_shared<Plan>();
+  auto p = std::make_shared<AdamWPlan>();
   p->single = single.size(), p->wide = wide.size();
   single.insert(single.end(), wide.begin(), wide.end());
   p->tensors = on_device(tensors);
@@ -178,9 +178,9 @@ std::shared_ptr<const void> plan(const Call& c) {
   return p;
 }
 
-void launch(const Stream& s, const Call& c) {
+void launch_adamw(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<AdamWAttrs>();
-  const auto& p = *static_cast<const Plan*>(c.plan);
+  const auto& p = *static_cast<const AdamWPlan*>(c.plan);
   const Arg* scalars = &c.in[attrs.weight_decay.size() * adamw_ins];
   const Scalars a{scalars[0].data,  scalars[1].data, scalars[2].data, scalars[0].dtype, scalars[1].dtype,
                   scalars[2].dtype, attrs.beta1,     attrs.beta2,     attrs.eps};
@@ -194,6 +194,6 @@ void launch(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel adamw_kernel{&launch, nullptr, &plan};
+const Kernel adamw_kernel{&launch_adamw, nullptr, &plan_adamw};
 
 }  // namespace tg::cuda

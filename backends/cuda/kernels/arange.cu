@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(threads_per_block) count(S* out, C start, C st
   if (i < n) out[i] = narrow<S>(static_cast<compute_t<S>>(start + static_cast<C>(i) * step));
 }
 
-void launch(const Stream& s, const Call& c) {
+void launch_arange(const Stream& s, const Call& c) {
   const Arg& out = c.out[0];  // one dense axis
   const auto& a = c.attrs->as<ArangeAttrs>();
   const i64 n = out.layout.numel();
@@ -31,6 +31,6 @@ void launch(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel arange_kernel{&launch};
+const Kernel arange_kernel{&launch_arange};
 
 }  // namespace tg::cuda

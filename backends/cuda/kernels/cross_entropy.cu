@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(most_threads)
 // z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V)
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
-    differentiate(const __grid_constant__ CrossEntropy a, Faults faults) {
+    logit_gradients(const __grid_constant__ CrossEntropy a, Faults faults) {
   using C = compute_t<S>;
   const Team<!Row::held> team(a.across);
   const C share = static_cast<C>(a.share);
@@ -155,7 +155,7 @@ void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const Rows*>
   });
 }
 
-void forward(const Stream& s, const Call& c) {
+void cross_entropy_forward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
   a.loss = c.out[0].data, a.log_sums = c.out[1].data;
   if (a.rows == 0) return;
@@ -166,7 +166,7 @@ void forward(const Stream& s, const Call& c) {
   });
 }
 
-void backward(const Stream& s, const Call& c) {
+void cross_entropy_backward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
   a.z_x = Rows(c.out[0], c.out[0].layout.rank() - 1);
   a.log_sum = Rows(c.in[2], -1), a.z = Rows(c.in[3], -1);
@@ -174,13 +174,13 @@ void backward(const Stream& s, const Call& c) {
   with_row(c, a, {&a.x, &a.z_x}, {&a.targets, &a.log_sum, &a.z}, [&](auto* type, auto* row) {
     using Row = pointee_t<decltype(row)>;
     launch_rows(s, Teams(a.n, Row::per_thread, a.across), a.rows,
-                differentiate<pointee_t<decltype(type)>, Row>, a, s.faults);
+                logit_gradients<pointee_t<decltype(type)>, Row>, a, s.faults);
   });
 }
 
 }  // namespace
 
-const Kernel cross_entropy_kernel{&forward};
-const Kernel cross_entropy_backward_kernel{&backward};
+const Kernel cross_entropy_kernel{&cross_entropy_forward};
+const Kernel cross_entropy_backward_kernel{&cross_entropy_backward};
 
 }  // namespace tg::cuda

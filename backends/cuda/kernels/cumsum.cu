@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(block) across_lines(const __grid_constant__ Li
 }
 
 template <class C>
-void run_as(const Stream& s, const Lines& a) {
+void cumsum_as(const Stream& s, const Lines& a) {
   if (a.n <= 32 || (a.x.step != 1 && a.count >= 1024))
     launch_kernel(s, {blocks_for(a.count, block), block}, across_lines<C>, a);
   else
     launch_kernel(s, {blocks_for(a.count, 1), block}, along_lines<C>, a);
 }
 
-void launch(const Stream& s, const Call& c) {
+void launch_cumsum(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<CumsumAttrs>();
   const int axis = static_cast<int>(attrs.axis);
   const Layout& l = c.out[0].layout;
@@ -98,16 +98,16 @@ void launch(const Stream& s, const Call& c) {
   const Lines a{Rows(c.in[0], axis), Rows(c.out[0], axis), c.in[0].dtype, n, l.numel() / n, attrs.reverse};
   switch (compute_type(a.type)) {
     case DType::f64:
-      return run_as<double>(s, a);
+      return cumsum_as<double>(s, a);
     case DType::f32:
-      return run_as<float>(s, a);
+      return cumsum_as<float>(s, a);
     default:
-      return run_as<i64>(s, a);
+      return cumsum_as<i64>(s, a);
   }
 }
 
 }  // namespace
 
-const Kernel cumsum_kernel{&launch};
+const Kernel cumsum_kernel{&launch_cumsum};
 
 }  // namespace tg::cuda

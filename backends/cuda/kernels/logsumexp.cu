@@ -1,6 +1,6 @@
 // logsumexp along one axis: ξ = log Σ exp x by the online normaliser (001 §3), as a reduction.
 #include "backends/cuda/kernels/online.cuh"
-#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/reduce_held.cuh"
 #include "ops/softmax.h"
 
 namespace tg::cuda {
@@ -17,28 +17,38 @@ struct LogSum {
     return a;
   }
   static __device__ __forceinline__ C finish(const State& s) { return s.log_sum(); }
+  template <class T, class Row>
+  static __device__ __forceinline__ State of_row(T& team, const Row& row, bool) {
+    State all;
+    all.max = team.max(row.max());
+    const C low = all.shift();
+    all.sum = team.sum(row.sum([&](C x, auto) { return exp_below(x - low); }));
+    return all;
+  }
 };
 
-ReducePlan plan_of(const Call& c) {
+ReducePlan logsumexp_plan(const Call& c) {
   return ReducePlan(c.in[0].layout, c.out[0].layout, {c.attrs->as<SoftmaxAttrs>().axis}, true, false, c.gpu);
 }
 
-void launch(const Stream& s, const Call& c) {
-  const ReducePlan p = plan_of(c);
+void launch_logsumexp(const Stream& s, const Call& c) {
+  const ReducePlan p = logsumexp_plan(c);
   if (p.outs == 0) return;
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    reduce<LogSum<compute_t<S>>, pack_of<S>>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)},
-                                             {nullptr, c.out[0].data, c.out[0].dtype});
+    using R = LogSum<compute_t<S>>;
+    const Results<R> out{nullptr, c.out[0].data, c.out[0].dtype};
+    if (reduce_held<R, S>(s, p, c.in[0].data, out)) return;
+    reduce<R, pack_of<S>>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)}, out);
   });
 }
 
-std::size_t workspace(const Call& c) {
-  return partial_bytes<LogSum<double>>(plan_of(c));
+std::size_t logsumexp_workspace(const Call& c) {
+  return partial_bytes<LogSum<double>>(logsumexp_plan(c));
 }
 
 }  // namespace
 
-const Kernel logsumexp_kernel{&launch, &workspace};
+const Kernel logsumexp_kernel{&launch_logsumexp, &logsumexp_workspace};
 
 }  // namespace tg::cuda

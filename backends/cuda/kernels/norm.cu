@@ -124,7 +124,7 @@ bool run_short(const Stream& s, const Norm& a) {
 }
 
 template <bool centred>
-void run(const Stream& s, const Call& c) {
+void run_norm(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const int last = c.in[0].layout.rank() - 1;
   Norm a{Rows(c.in[0], last), Rows(c.out[0], last)};
@@ -151,7 +151,7 @@ void run(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel layer_norm_kernel{&run<true>};
-const Kernel rms_norm_kernel{&run<false>};
+const Kernel layer_norm_kernel{&run_norm<true>};
+const Kernel rms_norm_kernel{&run_norm<false>};
 
 }  // namespace tg::cuda

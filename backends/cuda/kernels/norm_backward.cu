@@ -17,11 +17,11 @@ struct Gradient {
 
 // Blocks that a multiprocessor has registers for if lanes have so many elements of a row: for each element,
 // sums of z ⊛ x̂ and of z, x and z as numbers, and the next row's as they are stored.
-constexpr int most_short_blocks = 2;
+constexpr int most_short_gradient_blocks = 2;
 template <class S, int slots>
-constexpr int short_blocks() {
+constexpr int short_gradient_blocks() {
   constexpr int registers = 40 + slots * (4 + static_cast<int>(sizeof(S)) / 2);
-  return registers <= 136 ? most_short_blocks : 1;
+  return registers <= 136 ? most_short_gradient_blocks : 1;
 }
 
 // Adds up what the teams of a block hold of `which` sum, in the order of the teams, into the block's partial.
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
 
 // The same for short rows, a warp each. A warp asks for its next row before it works on this one.
 template <class S, bool centred, int V, int K>
-__global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
+__global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
@@ -246,7 +246,7 @@ bool run_short(const Stream& s, const Gradient& a, i64& parts) {
   for (const Rows* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale})
     if (!evenly_spaced(*r)) return false;
   return with_short<S>(a.n, [&](auto V, auto K) {
-    parts = short_parts(short_blocks<S, V * K>(), a.rows, s.gpu);
+    parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
     const auto shared = static_cast<std::size_t>(a.n) * (1 + short_warps) * sizeof(compute_t<S>);
     launch_kernel(s, {static_cast<unsigned>(parts), short_threads, shared},
                   differentiate_short<S, centred, V, K>, a);
@@ -254,7 +254,7 @@ bool run_short(const Stream& s, const Gradient& a, i64& parts) {
 }
 
 template <bool centred>
-void run(const Stream& s, const Call& c) {
+void run_norm_backward(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const Layout& layout = c.in[0].layout;
   const int last = layout.rank() - 1;
@@ -272,7 +272,6 @@ void run(const Stream& s, const Call& c) {
   if (a.rows > 0)
     with_float(c.in[0].dtype, [&](auto* type) {
       using S = pointee_t<decltype(type)>;
-      constexpr int pack = pack_of<S>;
       using Row = GradientRow<S>;
       const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.z, &a.z_x}) && a.mean.quick_to_find(a.rows) &&
                         a.scale.quick_to_find(a.rows) && staged_bytes<S>(a.n, 1) <= most_staged;
@@ -297,18 +296,18 @@ void run(const Stream& s, const Call& c) {
               c.out[static_cast<std::size_t>(1 + which)]);
 }
 
-std::size_t workspace(const Call& c) {
+std::size_t partials_of_weights(const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const i64 n = c.in[0].layout.shape.back(), rows = c.in[2].layout.numel();
-  const i64 parts =
-      std::max(parts_of(n, rows, size_of(c.in[0].dtype), c.gpu), short_parts(most_short_blocks, rows, c.gpu));
+  const i64 parts = std::max(parts_of(n, rows, size_of(c.in[0].dtype), c.gpu),
+                             short_parts(most_short_gradient_blocks, rows, c.gpu));
   return static_cast<std::size_t>(parts * (attrs.weight_gradient + attrs.bias) * n) *
          (c.in[0].dtype == DType::f64 ? 8 : 4);
 }
 
 }  // namespace
 
-const Kernel layer_norm_backward_kernel{&run<true>, &workspace};
-const Kernel rms_norm_backward_kernel{&run<false>, &workspace};
+const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights};
+const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights};
 
 }  // namespace tg::cuda

@@ -64,7 +64,7 @@ __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
 
 // ---- sums in global memory, in any order ----
 
-// to[0 … 3] += x; `to` is a multiple of 16 bytes.
+// to[0 … 3] += x; `to` is a multiple of 16 bytes. Files that use it are named in cmake/cuda.cmake.
 __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
@@ -107,6 +107,22 @@ __device__ __forceinline__ u32 max_bf16x2(u32 a, u32 b) {
 __device__ __forceinline__ u32 max_f16x2(u32 a, u32 b) {
   u32 r;
   asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+// The same, a NaN if one of them is.
+__device__ __forceinline__ u32 max_nan_bf16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ u32 max_nan_f16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
 

@@ -1,6 +1,6 @@
 // max, min, argmax and argmin over any axes. A NaN counts as the extreme; of equal elements argmax and argmin
 // name the first, counted row-major over the reduced axes.
-#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/reduce_held.cuh"
 
 namespace tg::cuda {
 
@@ -22,13 +22,56 @@ __device__ __forceinline__ C least() {
     return static_cast<C>(-__builtin_huge_val());
 }
 
+// Numbers with their signs changed where they are turned round.
+template <class S, int V>
+__device__ __forceinline__ Words<S, V> turned(Words<S, V> words, bool flip) {
+  const unsigned signs = !flip ? 0 : sizeof(S) == 2 ? 0x80008000u : 0x80000000u;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(words) / 4); ++i)
+    if (sizeof(S) < 8 || i % 2 == 1) words.at[i] ^= signs;
+  return words;
+}
+
 template <class C>
 struct Max {
   using State = C;
   static __device__ __forceinline__ C init() { return least<C>(); }
-  static __device__ __forceinline__ C merge(C a, C b) { return beats(b, a) ? b : a; }
+  static __device__ __forceinline__ C merge(C a, C b) {
+    if constexpr (std::is_same_v<C, float>)
+      return ptx::max_nan(a, b);
+    else
+      return beats(b, a) ? b : a;
+  }
   static __device__ __forceinline__ void add(C& s, C v, i64) { s = merge(s, v); }
   static __device__ __forceinline__ C finish(C s) { return s; }
+
+  // Of this thread's elements; halves are compared two by two.
+  template <class S, int V>
+  static __device__ __forceinline__ C of_words(Words<S, V> words) {
+    if constexpr (sizeof(S) == 2 && V > 2) {
+#pragma unroll
+      for (int i = 1; i < V / 2; ++i)
+        words.at[0] = std::is_same_v<S, __half> ? ptx::max_nan_f16x2(words.at[0], words.at[i])
+                                                : ptx::max_nan_bf16x2(words.at[0], words.at[i]);
+      return of_words(Words<S, 2>{words.at[0]});
+    } else {
+      C x[V];
+      unpack(words, x);
+#pragma unroll
+      for (int e = 1; e < V; ++e) x[0] = merge(x[0], x[e]);
+      return x[0];
+    }
+  }
+  template <class Row>
+  static __device__ __forceinline__ C of_thread(const Row& row, bool flip) {
+    C top = init();
+    row.each_words([&](const auto& words, int) { top = merge(top, of_words(turned(words, flip))); });
+    return top;
+  }
+  template <class T, class Row>
+  static __device__ __forceinline__ C of_row(T& team, const Row& row, bool flip) {
+    return team.reduce(of_thread(row, flip), merge);
+  }
 };
 
 template <class C>
@@ -44,6 +87,23 @@ struct Place {
   }
   static __device__ __forceinline__ void add(State& s, C v, i64 i) { s = merge(s, {v, i}); }
   static __device__ __forceinline__ i64 finish(const State& s) { return s.index; }
+
+  static __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
+  // First the extreme, then the place of the first that is the same, which few threads have to look for.
+  template <class T, class Row>
+  static __device__ __forceinline__ State of_row(T& team, const Row& row, bool flip) {
+    const C own = Max<C>::of_thread(row, flip), top = team.reduce(own, Max<C>::merge);
+    int place = INT_MAX;
+    if (same(own, top))
+      row.each_words([&](const auto& words, int first) {
+        C x[Row::V];
+        unpack(turned(words, flip), x);
+#pragma unroll
+        for (int e = 0; e < Row::V; ++e)
+          if (same(x[e], top)) place = min(place, first + e);
+      });
+    return {top, team.reduce(place, [](int a, int b) { return a < b ? a : b; })};
+  }
 };
 
 // Elements, turned round for minima.
@@ -58,14 +118,14 @@ struct Flipped : Source {
   }
 };
 
-ReducePlan plan_of(const Call& c, bool ordered) {
+ReducePlan extreme_plan(const Call& c, bool ordered) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   return ReducePlan(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, ordered, c.gpu);
 }
 
 template <template <class> class R, bool packs>
-void run(const Stream& s, const Call& c, bool minimum) {
-  const ReducePlan p = plan_of(c, !packs);
+void run_extreme(const Stream& s, const Call& c, bool minimum) {
+  const ReducePlan p = extreme_plan(c, !packs);
   if (p.outs == 0) return;
   const Arg &x = c.in[0], &y = c.out[0];
   const bool flip = minimum && packs;  // places stay what they are
@@ -74,27 +134,30 @@ void run(const Stream& s, const Call& c, bool minimum) {
                              {nullptr, y.data, y.dtype, 1, flip});
   with_float(x.dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    reduce<R<compute_t<S>>, packs ? pack_of<S> : 1>(
-        s, p, Flipped<Elements<S>>{{reinterpret_cast<const S*>(x.data)}, minimum},
-        {nullptr, y.data, y.dtype, 1, flip});
+    using Kind = R<compute_t<S>>;
+    const Results<Kind> out{nullptr, y.data, y.dtype, 1, flip};
+    if (reduce_held<Kind, S>(s, p, x.data, out, minimum)) return;
+    reduce<Kind, packs ? pack_of<S> : 1>(
+        s, p, Flipped<Elements<S>>{{reinterpret_cast<const S*>(x.data)}, minimum}, out);
   });
 }
 
 std::size_t value_workspace(const Call& c) {
-  return partial_bytes<Max<i64>>(plan_of(c, false));
+  return partial_bytes<Max<i64>>(extreme_plan(c, false));
 }
 std::size_t place_workspace(const Call& c) {
-  return partial_bytes<Place<i64>>(plan_of(c, true));
+  return partial_bytes<Place<i64>>(extreme_plan(c, true));
 }
 
 }  // namespace
 
-const Kernel max_kernel{[](const Stream& s, const Call& c) { run<Max, true>(s, c, false); },
+const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
                         &value_workspace};
-const Kernel min_kernel{[](const Stream& s, const Call& c) { run<Max, true>(s, c, true); }, &value_workspace};
-const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run<Place, false>(s, c, false); },
+const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
+                        &value_workspace};
+const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, false); },
                            &place_workspace};
-const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run<Place, false>(s, c, true); },
+const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, true); },
                            &place_workspace};
 
 }  // namespace tg::cuda

@@ -1,5 +1,5 @@
 // How reductions are walked over and cut into pieces.
-#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/reduce_held.cuh"
 
 namespace tg::cuda {
 
@@ -82,6 +82,18 @@ Walk walk_of(const ReducePlan& p, int pack, bool columns) {
     w.reduced.size[inner] /= pack, w.reduced.stride[inner] *= pack;
   }
   return w;
+}
+
+bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a) {
+  if (p.columns || p.splits > 1 || p.reduced_rank != 1 || p.reduced[0].in != 1) return false;
+  a.x.data = const_cast<void*>(data), a.x.step = a.y.step = 1;
+  a.n = p.count, a.rows = p.outs;
+  a.x.outer.rank = a.y.outer.rank = p.kept_rank;
+  for (int i = 0; i < p.kept_rank; ++i) {
+    a.x.outer.size[i] = a.y.outer.size[i] = p.kept[i].size;
+    a.x.outer.stride[i] = p.kept[i].in, a.y.outer.stride[i] = p.kept[i].out;
+  }
+  return true;
 }
 
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size) {

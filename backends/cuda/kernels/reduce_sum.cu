@@ -1,5 +1,5 @@
 // sum, mean, sum_squares and prod: y = Σ x, Σ x / n, Σ x² and Π x over any axes.
-#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/reduce_held.cuh"
 #include "backends/cuda/kernels/reductions.h"
 
 namespace tg::cuda {
@@ -13,10 +13,18 @@ struct Sum {
   static __device__ __forceinline__ void add(C& s, C v, i64) { s += v; }
   static __device__ __forceinline__ C merge(C a, C b) { return a + b; }
   static __device__ __forceinline__ C finish(C s) { return s; }
+  template <class T, class Row>
+  static __device__ __forceinline__ C of_row(T& team, const Row& row, bool) {
+    return team.sum(row.sum([](C x, auto) { return x; }));
+  }
 };
 template <class C>
 struct SumSquares : Sum<C> {
   static __device__ __forceinline__ void add(C& s, C v, i64) { s += v * v; }
+  template <class T, class Row>
+  static __device__ __forceinline__ C of_row(T& team, const Row& row, bool) {
+    return team.sum(row.sum([](C x, auto) { return x * x; }));
+  }
 };
 template <class C>
 struct Prod : Sum<C> {
@@ -26,7 +34,7 @@ struct Prod : Sum<C> {
 };
 
 template <template <class> class R, bool packs>
-void run(const Stream& s, const Call& c, bool mean) {
+void run_sum(const Stream& s, const Call& c, bool mean) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   const ReducePlan p(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, false, c.gpu);
   if (p.outs == 0) return;
@@ -40,12 +48,14 @@ void run(const Stream& s, const Call& c, bool mean) {
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;
-    reduce<R<C>, packs ? pack_of<S> : 1>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)},
-                                         {nullptr, c.out[0].data, c.out[0].dtype, divisor});
+    const Results<R<C>> out{nullptr, c.out[0].data, c.out[0].dtype, divisor};
+    if constexpr (packs)
+      if (reduce_held<R<C>, S>(s, p, c.in[0].data, out)) return;
+    reduce<R<C>, packs ? pack_of<S> : 1>(s, p, Elements<S>{reinterpret_cast<const S*>(c.in[0].data)}, out);
   });
 }
 
-std::size_t workspace(const Call& c) {
+std::size_t sum_workspace(const Call& c) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   const ReducePlan p(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, false, c.gpu);
   return partial_bytes<Sum<double>>(p);
@@ -66,10 +76,13 @@ void sum_parts(const Stream& s, const void* partial, bool wide, i64 n, i64 parts
        : sum_parts_of<float>(s, partial, n, parts, step, out);
 }
 
-const Kernel sum_kernel{[](const Stream& s, const Call& c) { run<Sum, true>(s, c, false); }, &workspace};
-const Kernel mean_kernel{[](const Stream& s, const Call& c) { run<Sum, true>(s, c, true); }, &workspace};
-const Kernel sum_squares_kernel{[](const Stream& s, const Call& c) { run<SumSquares, true>(s, c, false); },
-                                &workspace};
-const Kernel prod_kernel{[](const Stream& s, const Call& c) { run<Prod, false>(s, c, false); }, &workspace};
+const Kernel sum_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, false); },
+                        &sum_workspace};
+const Kernel mean_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, true); },
+                         &sum_workspace};
+const Kernel sum_squares_kernel{
+    [](const Stream& s, const Call& c) { run_sum<SumSquares, true>(s, c, false); }, &sum_workspace};
+const Kernel prod_kernel{[](const Stream& s, const Call& c) { run_sum<Prod, false>(s, c, false); },
+                         &sum_workspace};
 
 }  // namespace tg::cuda

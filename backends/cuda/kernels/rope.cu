@@ -210,7 +210,7 @@ void launch_as(const Stream& s, const Call& c) {
   });
 }
 
-void launch(const Stream& s, const Call& c) {
+void launch_rope(const Stream& s, const Call& c) {
   if (c.out[0].layout.numel() == 0) return;
   with_float(c.out[0].dtype, [&](auto* type) { launch_as<pointee_t<decltype(type)>>(s, c); });
 }
@@ -222,6 +222,6 @@ std::size_t workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel rope_kernel{&launch, &workspace};
+const Kernel rope_kernel{&launch_rope, &workspace};
 
 }  // namespace tg::cuda

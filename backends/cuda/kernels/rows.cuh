@@ -171,6 +171,14 @@ class HeldRow {
     });
     return top;
   }
+  // f(the only operand's words, the first element's number) of each pack that this thread has.
+  template <class F>
+  __device__ __forceinline__ void each_words(F f) const {
+    static_assert(N == 1);
+    each_pack([&](int k) {
+      if (here(k)) f(pack_[0][k], place(k) * V);
+    });
+  }
   // Σ f(values…, the element's number) over this thread's elements.
   template <class F>
   __device__ __forceinline__ auto sum(F f) const {

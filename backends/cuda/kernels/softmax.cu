@@ -16,7 +16,7 @@ struct Softmax {
 
 // y = exp(x - c)/π, or x - c - log π, with c = max x and π = Σ exp(x - c)
 template <class S, class Row>
-__global__ void __launch_bounds__(most_threads) normalize(const __grid_constant__ Softmax a) {
+__global__ void __launch_bounds__(most_threads) softmax_rows(const __grid_constant__ Softmax a) {
   using C = compute_t<S>;
   Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
 
 // z_x = P ⊛ (z - Σ P ⊛ z), of log P: z - P·Σ z
 template <class S, class Row>
-__global__ void __launch_bounds__(most_threads) differentiate(const __grid_constant__ Softmax a) {
+__global__ void __launch_bounds__(most_threads) softmax_gradients(const __grid_constant__ Softmax a) {
   using C = compute_t<S>;
   Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
 }
 
 template <bool log_of>
-void run(const Stream& s, const Call& c) {
+void run_softmax(const Stream& s, const Call& c) {
   const int axis = static_cast<int>(c.attrs->as<SoftmaxAttrs>().axis);
   const Layout& l = c.in[0].layout;
   const bool backward = c.in.size() == 2;
@@ -84,19 +84,19 @@ void run(const Stream& s, const Call& c) {
       launch_rows(s, Teams(a.n, per_thread, a.across), a.rows, kernel, a);
     };
     if (backward)
-      held ? run(Held<S, 2>::per_thread, differentiate<S, Held<S, 2>>)
-           : run(ReadRow<S, 2>::per_thread, differentiate<S, ReadRow<S, 2>>);
+      held ? run(Held<S, 2>::per_thread, softmax_gradients<S, Held<S, 2>>)
+           : run(ReadRow<S, 2>::per_thread, softmax_gradients<S, ReadRow<S, 2>>);
     else
-      held ? run(Held<S>::per_thread, normalize<S, Held<S>>)
-           : run(ReadRow<S, 1>::per_thread, normalize<S, ReadRow<S, 1>>);
+      held ? run(Held<S>::per_thread, softmax_rows<S, Held<S>>)
+           : run(ReadRow<S, 1>::per_thread, softmax_rows<S, ReadRow<S, 1>>);
   });
 }
 
 }  // namespace
 
-const Kernel softmax_kernel{&run<false>};
-const Kernel log_softmax_kernel{&run<true>};
-const Kernel softmax_backward_kernel{&run<false>};
-const Kernel log_softmax_backward_kernel{&run<true>};
+const Kernel softmax_kernel{&run_softmax<false>};
+const Kernel log_softmax_kernel{&run_softmax<true>};
+const Kernel softmax_backward_kernel{&run_softmax<false>};
+const Kernel log_softmax_backward_kernel{&run_softmax<true>};
 
 }  // namespace tg::cuda

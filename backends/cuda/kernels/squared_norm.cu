@@ -106,34 +106,34 @@ __global__ void __launch_bounds__(list_block)
   *done = 0;
 }
 
-struct Plan {
+struct SquaredNormPlan {
   std::shared_ptr<const Source> tensors;
   std::shared_ptr<const Chunk> chunks;
   std::size_t count;
   std::shared_ptr<void> done;
 };
 
-std::shared_ptr<const void> plan(const Call& c) {
+std::shared_ptr<const void> plan_squared_norm(const Call& c) {
   std::vector<Source> tensors;
   std::vector<Chunk> chunks;
   for (const Arg& a : c.in) {
     add_chunks(chunks, tensors.size(), a.layout.numel());
     tensors.emplace_back(a);
   }
-  return std::make_shared<Plan>(
-      Plan{on_device(tensors), on_device(chunks), chunks.size(), zeros_on_device(sizeof(unsigned))});
+  return std::make_shared<SquaredNormPlan>(SquaredNormPlan{on_device(tensors), on_device(chunks),
+                                                           chunks.size(), zeros_on_device(sizeof(unsigned))});
 }
 
-unsigned grid_of(const Plan& p, const Gpu& gpu) {
+unsigned grid_of(const SquaredNormPlan& p, const Gpu& gpu) {
   return std::max(list_grid(p.count, gpu), 1u);
 }
 
 std::size_t workspace(const Call& c) {
-  return grid_of(*static_cast<const Plan*>(c.plan), c.gpu) * sizeof(double);
+  return grid_of(*static_cast<const SquaredNormPlan*>(c.plan), c.gpu) * sizeof(double);
 }
 
-void launch(const Stream& s, const Call& c) {
-  const auto& p = *static_cast<const Plan*>(c.plan);
+void launch_squared_norm(const Stream& s, const Call& c) {
+  const auto& p = *static_cast<const SquaredNormPlan*>(c.plan);
   const auto run = [&](auto* out, auto kernel) {
     launch_kernel(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
                   static_cast<int>(p.count), reinterpret_cast<double*>(s.workspace),
@@ -147,6 +147,6 @@ void launch(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel squared_norm_kernel{&launch, &workspace, &plan};
+const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
 
 }  // namespace tg::cuda

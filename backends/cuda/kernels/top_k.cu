@@ -152,23 +152,23 @@ unsigned grid_of(const Choice& a, const Gpu& gpu) {
 }
 
 template <class C>
-void run_as(const Stream& s, const Choice& a) {
+void top_k_as(const Stream& s, const Choice& a) {
   const unsigned threads = a.n <= 1024 ? 32 : a.n <= 8192 ? 256 : 1024;
   const std::size_t shared = a.lists ? 0 : static_cast<std::size_t>(a.room) * sizeof(Entry);
   launch_kernel(s, {grid_of(a, s.gpu), threads, shared}, choose<C>, a);
 }
 
-void launch(const Stream& s, const Call& c) {
+void launch_top_k(const Stream& s, const Call& c) {
   Choice a = choice_of(c);
   if (a.count == 0) return;
   a.lists = a.room > most_shared ? reinterpret_cast<Entry*>(s.workspace) : nullptr;
   switch (compute_type(a.type)) {
     case DType::f64:
-      return run_as<double>(s, a);
+      return top_k_as<double>(s, a);
     case DType::f32:
-      return run_as<float>(s, a);
+      return top_k_as<float>(s, a);
     default:
-      return run_as<i64>(s, a);
+      return top_k_as<i64>(s, a);
   }
 }
 
@@ -179,6 +179,6 @@ std::size_t workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel top_k_kernel{&launch, &workspace};
+const Kernel top_k_kernel{&launch_top_k, &workspace};
 
 }  // namespace tg::cuda

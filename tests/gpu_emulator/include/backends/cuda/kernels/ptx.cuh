@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace tg::cuda::ptx {
@@ -125,16 +126,25 @@ template <class S>
 u32 two(float low, float high) {
   return std::bit_cast<std::uint16_t>(S(low)) | static_cast<u32>(std::bit_cast<std::uint16_t>(S(high))) << 16;
 }
+inline float max_nan(float a, float b) {
+  return a != a || b != b ? NAN : fmaxf(a, b);
+}
 template <class S>
-u32 larger(u32 a, u32 b) {
+u32 larger(u32 a, u32 b, float (*larger_of)(float, float)) {
   const auto half = [](u32 x) { return static_cast<float>(std::bit_cast<S>(static_cast<std::uint16_t>(x))); };
-  return two<S>(fmaxf(half(a), half(b)), fmaxf(half(a >> 16), half(b >> 16)));
+  return two<S>(larger_of(half(a), half(b)), larger_of(half(a >> 16), half(b >> 16)));
 }
 inline u32 max_bf16x2(u32 a, u32 b) {
-  return larger<__nv_bfloat16>(a, b);
+  return larger<__nv_bfloat16>(a, b, fmaxf);
 }
 inline u32 max_f16x2(u32 a, u32 b) {
-  return larger<__half>(a, b);
+  return larger<__half>(a, b, fmaxf);
+}
+inline u32 max_nan_bf16x2(u32 a, u32 b) {
+  return larger<__nv_bfloat16>(a, b, max_nan);
+}
+inline u32 max_nan_f16x2(u32 a, u32 b) {
+  return larger<__half>(a, b, max_nan);
 }
 
 // ---- conversions ----

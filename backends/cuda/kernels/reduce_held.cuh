@@ -1,0 +1,56 @@
+// Reductions of rows that lie well in memory and fit in registers: a team of threads holds a row, and has
+// asked for the next one before it works on it. Blocks go through the rows in turn, as many as the GPU holds
+// at once.
+//
+// A reduction R that can do so has of_row(team, row, flip) → State, the same for all threads of the team.
+#pragma once
+
+#include "backends/cuda/kernels/reduce.cuh"
+#include "backends/cuda/kernels/rows.cuh"
+
+namespace tg::cuda {
+
+// Nothing is written beside: more of a row may be on its way than where rows become rows.
+template <class S>
+using ReducedRow = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;
+
+struct HeldReduction {
+  Rows x, y;  // y: a result for each row
+  i64 n, rows;
+  bool flip;  // numbers are turned round
+};
+
+template <class R, class S>
+__global__ void __launch_bounds__(most_threads)
+    reduce_held_rows(const __grid_constant__ HeldReduction a, Results<R> out) {
+  using Row = ReducedRow<S>;
+  Team<false> team(false);
+  const i64 step = i64(gridDim.x) * blockDim.y;
+  const auto load = [&](i64 r) { return load_row<S, Row>(team, r, a.rows, a.n, a.x); };
+  auto next = load(i64(blockIdx.x) * blockDim.y + team.index);
+  for (i64 first = i64(blockIdx.x) * blockDim.y; first < a.rows; first += step) {
+    const i64 r = first + team.index;
+    const Row row = next;
+    next = load(r + step);
+    const auto total = R::of_row(team, row, a.flip);
+    if (team.rank == 0 && r < a.rows) out.put(a.y.template offset<true>(r), total);
+  }
+}
+
+// Whether a plan's reduction is one of rows in one piece, each neighbours in memory; then x and y are set.
+bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a);
+
+// False, and nothing done, unless rows can be held and threads have at least half of what they can hold.
+template <class R, class S>
+bool reduce_held(const Stream& s, const ReducePlan& p, const void* data, const Results<R>& out,
+                 bool flip = false) {
+  using Row = ReducedRow<S>;
+  HeldReduction a{};
+  if (!is_of_rows(p, data, a) || !fits<S, Row>(a.n, a.rows, {&a.x}) || a.n < 16 * Row::per_thread)
+    return false;
+  a.flip = flip;
+  launch_rows(s, Teams(a.n, Row::per_thread, false), a.rows, reduce_held_rows<R, S>, a, out);
+  return true;
+}
+
+}  // namespace tg::cuda
