@@ -1,12 +1,9 @@
 #include "backends/cuda/chain_source.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <numeric>
 
-#include "backends/cuda/conversion_source.h"
-#include "backends/cuda/pointwise_source.h"
+#include "backends/cuda/chain_code.h"
 
 namespace tg::cuda {
 
@@ -68,44 +65,6 @@ int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out)
 
 namespace {
 
-const char* storage(DType t) {
-  constexpr const char* names[] = {"double", "float", "bf16", "f16", "i64", "int", "unsigned char", "bool"};
-  return names[static_cast<int>(t)];
-}
-const char* compute_name(DType t) {
-  return t == f64 ? "double" : t == f32 ? "float" : "i64";
-}
-
-std::string number(double x, DType compute) {
-  char text[64];
-  if (std::isnan(x)) {
-    return std::string("T(") +
-           (compute == f64 ? "__longlong_as_double(0x7ff8000000000000ll)" : "__int_as_float(0x7fc00000)") +
-           ")";
-  }
-  if (std::isinf(x)) {
-    const std::string inf =
-        compute == f64 ? "__longlong_as_double(0x7ff0000000000000ll)" : "__int_as_float(0x7f800000)";
-    return "T(" + std::string(x < 0 ? "-" : "") + inf + ")";
-  }
-  if (compute == i64) {
-    std::snprintf(text, sizeof text, "T(%lldll)", static_cast<long long>(x));
-  } else {
-    std::snprintf(text, sizeof text, "T(%.17g)", x);
-  }
-  return text;
-}
-
-// A cast rounds to its target inside a chain; every other instruction goes by its op's name.
-std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
-  const bool rounds = i.op->name == "cast" && i.dtype != compute && i.dtype != u8 && i.dtype != i32;
-  return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
-}
-
-std::string digits(std::int64_t x) {
-  return std::to_string(x);
-}
-
 // The number of vector i along each axis, x0, x1, … from outermost to innermost.
 std::string indices(const Space& s, int vector) {
   std::string code = "      I rest = i;\n";
@@ -128,79 +87,39 @@ std::string offset(const Space& s, std::size_t o, int vector) {
   return e;
 }
 
-// From the inputs a0, a1, … of one element to the values r0, r1, … of the instructions.
-std::string instructions(const FusedAttrs& f) {
-  std::string code;
-  for (std::size_t c = 0; c < f.code.size(); ++c) {
-    code += "        const T r" + std::to_string(c) + " = " + function_of(f.code[c], f.compute) + "<T>(";
-    bool first = true;
-    for (const FusedAttrs::Operand& o : f.code[c].operands()) {
-      code += first ? "" : ", ";
-      first = false;
-      code += o.kind == FusedAttrs::Operand::input ? "a" + digits(o.index)
-              : o.kind == FusedAttrs::Operand::constant
-                  ? number(f.constants[static_cast<std::size_t>(o.index)], f.compute)
-                  : "r" + digits(o.index);
-    }
-    code += ");\n";
-  }
-  return code;
-}
-
 }  // namespace
 
 std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index) {
-  const std::string v = digits(vector), t = digits(times);
-  const auto name = [](const char* what, std::size_t i) { return what + std::to_string(i); };
-  std::string code = std::string(conversion_source) + pointwise_source + "typedef " +
-                     compute_name(f.compute) + " T;\ntypedef " +
-                     (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
-                     "template <class S> struct alignas(sizeof(S) * " + v + ") Vec { S at[" + v + "]; };\n" +
-                     "extern \"C\" __global__ void __launch_bounds__(" + digits(chain_block) + ") chain(";
-  // An output may take an input's place: no operand is read through the read-only cache.
-  for (std::size_t o = 0; o < out.size(); ++o)
-    code += std::string(storage(out[o].dtype)) + "* " + name("out", o) + ", ";
-  code += "const int* fault";
-  for (std::size_t i = 0; i < in.size(); ++i)
-    code += std::string(", const ") + storage(in[i].dtype) + "* " + name("in", i);
+  const std::string t = digits(times);
   std::int64_t numel = 1;
   for (std::int64_t size : s.size) numel *= size;
   const std::string all = "(I)" + digits(numel / vector),
                     each = "    #pragma unroll\n    for (int n = 0; n < " + t + "; ++n) ";
-  // A fault of an earlier launch: read as anything is, through the cache, or all warps would queue for one
-  // address.
-  code += ") {\n  const bool stopped = fault && *fault != 0x7fffffff;\n  const I step = gridDim.x * (I)" +
-          digits(chain_block) + ";\n  for (I first = blockIdx.x * (I)" + digits(chain_block) +
-          " + threadIdx.x; first < " + all + "; first += step * " + t + ") {\n";
+  std::string code = chain_begin(f, in, out, vector, narrow_index) + "  const I step = gridDim.x * (I)" +
+                     digits(chain_block) + ";\n  for (I first = blockIdx.x * (I)" + digits(chain_block) +
+                     " + threadIdx.x; first < " + all + "; first += step * " + t + ") {\n";
   bool all_linear = true;
   for (std::size_t o = 0; o < out.size() + in.size(); ++o) all_linear = all_linear && s.is_linear(o);
   const std::string place = "      const I i = first + n * step;\n      if (i >= " + all + ") break;\n" +
                             (all_linear ? "" : indices(s, vector));
   const auto is_one = [&](std::size_t i) { return vector == 1 || s.stride.back()[out.size() + i] == 0; };
-  std::string loads, widened, results, narrowed, stores;
+  std::string loads, stores;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    const std::string type = storage(in[i].dtype), at = offset(s, out.size() + i, vector);
-    code += "    " + (is_one(i) ? type : "Vec<" + type + ">") + " " + name("v", i) + "[" + t + "];\n";
-    loads += "      " + name("v", i) + "[n] = " +
-             (is_one(i) ? name("in", i) + "[" + at + "];\n"
-                        : "*(const Vec<" + type + ">*)(" + name("in", i) + " + (" + at + "));\n");
-    widened += "        const T " + name("a", i) + " = (T)widen(" + name("v", i) + "[n]" +
-               (is_one(i) ? "" : ".at[e]") + ");\n";
+    const std::string type = storage(in[i].dtype), at = offset(s, out.size() + i, vector),
+                      from = numbered("in", i), to = numbered("v", i);
+    code += "    " + (is_one(i) ? type : "Vec<" + type + ">") + " " + to + "[" + t + "];\n";
+    loads += "      " + to + "[n] = " +
+             (is_one(i) ? from + "[" + at + "];\n"
+                        : "*(const Vec<" + type + ">*)(" + from + " + (" + at + "));\n");
   }
-  for (std::size_t o = 0; o < out.size(); ++o) {
-    const std::string type = storage(out[o].dtype);
-    results += "      Vec<" + type + "> " + name("result", o) + ";\n";
-    narrowed +=
-        "        " + name("result", o) + ".at[e] = narrow<" + type + ">::of(r" + digits(f.result(o)) + ");\n";
-    stores += "      *(Vec<" + type + ">*)(" + name("out", o) + " + (" + offset(s, o, vector) +
-              ")) = " + name("result", o) + ";\n";
-  }
+  for (std::size_t o = 0; o < out.size(); ++o)
+    stores += std::string("      *(Vec<") + storage(out[o].dtype) + ">*)(" + numbered("out", o) + " + (" +
+              offset(s, o, vector) + ")) = " + numbered("result", o) + ";\n";
   if (!in.empty()) code += each + "{\n" + place + loads + "    }\n";
-  code += "    if (stopped) return;\n" + each + "{\n" + place + results +
-          "      #pragma unroll\n      for (int e = 0; e < " + v + "; ++e) {\n" + widened + instructions(f) +
-          narrowed + "      }\n" + stores + "    }\n  }\n}\n";
-  return code;
+  const auto element = [&](std::size_t i) { return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]"); };
+  return code + "    if (stopped) return;\n" + each + "{\n" + place +
+         chain_vector(f, in, out, vector, element) + stores + "    }\n  }\n}\n";
 }
 
 }  // namespace tg::cuda

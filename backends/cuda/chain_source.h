@@ -10,8 +10,6 @@
 
 namespace tg::cuda {
 
-constexpr int chain_block = 256;  // threads
-
 // The first output's axes from outermost to innermost in memory, neighbours merged where every operand steps
 // over the inner one whole. Operands are the outputs, then the inputs.
 struct Space {

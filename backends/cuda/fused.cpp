@@ -1,10 +1,13 @@
-// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h).
+// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h,
+// tile_source.h).
 #include <algorithm>
 
+#include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
 #include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/tile_source.h"
 #include "core/error.h"
 
 namespace tg::cuda {
@@ -22,21 +25,30 @@ int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
 struct Plan {
   cudaKernel_t kernel;
   unsigned grid;
+  int tile;  // the side of its tiles, 0 without
 };
 
 std::shared_ptr<const void> plan(const Call& c) {
   const auto& f = c.attrs->as<FusedAttrs>();
   const std::int64_t numel = c.out[0].layout.numel();
-  auto p = std::make_shared<Plan>(Plan{nullptr, 0});
+  auto p = std::make_shared<Plan>(Plan{nullptr, 0, 0});
   if (numel == 0) return p;
+  std::int64_t reach = numel;  // of indices
+  for (const auto& operands : {c.in, c.out})
+    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
+  const auto is_narrow = [&](std::int64_t beyond) { return reach + beyond < (1ll << 31); };
   const Space s(c.in, c.out);
+  if (const auto tiles = tiles_of(s, c.in, c.out)) {
+    p->kernel = compiled(tile_source(f, s, *tiles, c.in, c.out, is_narrow(0)), "chain", c.gpu);
+    p->grid = static_cast<unsigned>(tiles->blocks);
+    p->tile = tiles->side;
+    return p;
+  }
   const int vector = vector_of(s, c.in, c.out);
   const std::int64_t vectors = numel / vector;
   const int times = times_of(vectors, c.in.size() + c.out.size(), c.gpu);
-  std::int64_t reach = numel + chain_block * 1024ll * c.gpu.processors * vector * times;
-  for (const auto& operands : {c.in, c.out})
-    for (const Arg& a : operands) reach = std::max(reach, a.layout.extent());
-  p->kernel = compiled(chain_source(f, s, vector, times, c.in, c.out, reach < (1ll << 31)), "chain", c.gpu);
+  const bool narrow = is_narrow(chain_block * 1024ll * c.gpu.processors * vector * times);
+  p->kernel = compiled(chain_source(f, s, vector, times, c.in, c.out, narrow), "chain", c.gpu);
   const std::int64_t blocks = (vectors + chain_block * times - 1) / (chain_block * times);
   p->grid = static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors));
   return p;
@@ -60,8 +72,9 @@ void launch(const Stream& s, const Call& c) {
 std::string choice(const Call& c) {
   const auto& p = *static_cast<const Plan*>(c.plan);
   if (!p.kernel) return "nothing to do";
-  return "compiled by NVRTC, " + std::to_string(p.grid) + " blocks of " + std::to_string(chain_block) +
-         " threads";
+  const std::string side = std::to_string(p.tile);
+  return "compiled by NVRTC, " + (p.tile > 0 ? "tiles of " + side + "×" + side + ", " : "") +
+         std::to_string(p.grid) + " blocks of " + std::to_string(chain_block) + " threads";
 }
 
 }  // namespace
