@@ -139,12 +139,12 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
     code += "  " + type + "* " + to + " = " + numbered("out", o) + " + (" + start(o) + ");\n";
     write += "    *(Vec<" + type + ">*)(" + to + " + (" + at(o) + ")) = " + numbered("result", o) + ";\n";
   }
-  const std::string along_t = "    const int u = threadIdx.x + n * " + digits(chain_block) + ", t = u % " +
-                              c + " * " + v + ", l = u / " + c + " * " + v + ";\n    if (!(" + inside +
-                              ")) continue;\n";
-  const std::string along_l = "    const int u = threadIdx.x + (first + n) * " + digits(chain_block) +
-                              ", l = u % " + c + " * " + v + ", t = u / " + c + ";\n    if (!(" + inside +
-                              ")) continue;\n";
+  const std::string rows = digits(chain_block / cells),  // that the block's threads take together
+      check = "    if (!(" + inside + ")) continue;\n",
+                    along_t = "    const I t = threadIdx.x % " + c + " * " + v + ", l = (threadIdx.x / " + c +
+                              " + n * " + rows + ") * " + v + ";\n" + check,
+                    along_l = "    const I l = threadIdx.x % " + c + " * " + v + ", t = threadIdx.x / " + c +
+                              " + (first + n) * " + rows + ";\n" + check;
   const auto element = [&](std::size_t i) {
     if (tiles.across[i]) return numbered("tile", i) + "[l / " + v + "][t].at[e]";
     return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]");
