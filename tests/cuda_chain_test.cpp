@@ -53,7 +53,7 @@ TEST(CudaChain, TurnsWhatLiesAcross) {
     }
 }
 
-TEST(CudaChain, TwoTurnedOperandsOfWhichOneIsOverwritten) {
+TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
@@ -62,10 +62,13 @@ TEST(CudaChain, TwoTurnedOperandsOfWhichOneIsOverwritten) {
   Array xs({130, 70}, f32), ys({130, 70}, f32), zs({70, 130}, f32);
   for (Array* v : {&xs, &ys, &zs})
     for (std::int64_t i = 0; i < v->numel(); ++i) v->set(i, static_cast<double>(i * 7 % 13) - 6);
+  const Tensor four = a + transpose(x + 1, 0, 1) * transpose(abs(y), 0, 1);  // in smaller tiles
   const std::vector<Feed> feeds{{x, xs}, {y, ys}, {z, zs}};
-  const auto want = eval({a, b}, feeds, {.device = Device::cpu(), .fuse = false});
-  const auto got = eval({a, b}, feeds, {.device = Device::cuda(), .verify = true});
-  for (const int i : {0, 1}) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+  for (const std::vector<Tensor>& ts : {std::vector{a, b}, {four, x + 1, abs(y)}}) {
+    const auto want = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
+    const auto got = eval(ts, feeds, {.device = Device::cuda(), .verify = true});
+    for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+  }
 }
 
 }  // namespace

@@ -61,11 +61,11 @@ std::optional<Tiles> tiles_of(const Space& s, std::span<const Arg> in, std::span
   }
   if (tiles.axis == none) return std::nullopt;
   tiles.vector = tile_vector(s, tiles, in, out);
-  // Rows of 64 elements, or of 128 where those of 64 would be few bytes.
-  if (tiles.vector > 1 && std::min(s.size[last], s.size[tiles.axis]) > 64 &&
-      shared_bytes(tiles, 128, in) <= most_shared)
-    tiles.side = 128;
-  if (shared_bytes(tiles, tiles.side, in) > most_shared) return std::nullopt;
+  // Rows of 64 elements; of 128 where those would be few bytes, of 32 where many tiles share the memory.
+  const bool is_long = std::min(s.size[last], s.size[tiles.axis]) > 64;
+  tiles.side = tiles.vector > 1 && is_long ? 128 : 64;
+  while (shared_bytes(tiles, tiles.side, in) > most_shared) tiles.side /= 2;
+  if (tiles.side < (tiles.vector == 1 ? 32 : 64)) return std::nullopt;
   for (std::size_t axis = 0; axis <= last; ++axis)
     tiles.blocks *=
         axis == last || axis == tiles.axis ? (s.size[axis] + tiles.side - 1) / tiles.side : s.size[axis];
