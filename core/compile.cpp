@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/join.h"
+#include "core/merge.h"
 #include "core/planner.h"
 #include "core/program_state.h"
 
@@ -57,6 +58,7 @@ class Compiler {
     take_wanted(fetch);
     lowered_ = lower(graph_, wanted_, options.fuse);
     inside_ = join_in_place(graph_, lowered_, wanted_);
+    if (options.fuse) merge_fused(graph_, lowered_, wanted_);
     append_copies();
     make_buffers();
     share_buffers();

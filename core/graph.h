@@ -147,6 +147,7 @@ extern const Op input_op, parameter_op, constant_op, rng_op;
 extern const Op
     full_op;  // not a leaf: a kernel fills it, or its number is folded into the kernels that read it
 extern const Op copy_op;  // pointwise: its input, in memory of its own
+extern const Op cast_op;  // pointwise: its input in another dtype
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype = f32,
             std::source_location where = std::source_location::current());
 

@@ -22,12 +22,12 @@ std::string FusedAttrs::text() const {
     s += ")";
     if (code[i].op->name == "cast") s += ":" + std::string(name_of(code[i].dtype));
   }
+  for (std::size_t i = 0; i < results.size(); ++i)
+    s += (i ? ", %" : "; results %") + std::to_string(results[i]);
   return s;
 }
 
 namespace {
-
-constexpr int max_instructions = 24, max_inputs = 12;
 
 class Lowering {
  public:
@@ -153,12 +153,10 @@ class Lowering {
     const std::unique_ptr<Group>& made = groups_[producer_[v]];
     if (!made) return false;
     const Group& p = *made;
-    // A value of a narrow integer type must stay what storing it makes of it.
-    const DType t = graph_.values()[v].dtype;
-    if (p.fused.compute != g.fused.compute || (is_int(t) && (t != i64 || g.fused.compute != i64)))
+    if (p.fused.compute != g.fused.compute || !stays_in_chain(graph_.values()[v].dtype, g.fused.compute))
       return false;
-    return p.fused.code.size() + g.fused.code.size() <= max_instructions &&
-           p.inputs.size() + g.inputs.size() <= max_inputs;
+    return p.fused.code.size() + g.fused.code.size() <= FusedAttrs::max_chain &&
+           p.inputs.size() + g.inputs.size() <= FusedAttrs::max_inputs;
   }
 
   // Puts the code that makes input i in front of the group's own: that group, continued, is the group from
@@ -169,7 +167,7 @@ class Lowering {
     steps_[maker].op = nullptr;
     const auto shift = static_cast<std::int32_t>(p->fused.code.size());
     const auto first_constant = static_cast<std::int32_t>(p->fused.constants.size());
-    std::int32_t place[max_inputs] = {};
+    std::int32_t place[FusedAttrs::max_inputs] = {};
     for (std::size_t k = 0; k < g->inputs.size(); ++k)
       if (k != i) place[k] = p->input(g->inputs[k], g->reads[k]);
     for (FusedAttrs::Instruction c : g->fused.code) {
@@ -202,6 +200,10 @@ class Lowering {
 };
 
 }  // namespace
+
+bool stays_in_chain(DType t, DType compute) {
+  return !is_int(t) || (t == i64 && compute == i64);
+}
 
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted) {
   std::vector<bool> needed(graph.nodes().size(), false);

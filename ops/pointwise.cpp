@@ -57,12 +57,21 @@ Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
   return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
 }
 
+// z_a = z / b is read again for z_b = -z·a/b².
+Tensors div_gradient(const Backprop& g) {
+  const Tensor za = g.z[0] / g.in[1];
+  return {za, g.wanted[1] ? -(za * g.out[0]) : Tensor()};
+}
+
 // ∂(a^b)/∂a = b·a^(b-1) and ∂(a^b)/∂b = a^b·log a, which is 0 at a = 0.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
   if (g.wanted[0]) za = g.z[0] * where(equal(b, 0), 0, b * pow(a, b - 1));
-  if (g.wanted[1]) zb = g.z[0] * where(equal(a, 0), 0, g.out[0] * log(where(equal(a, 0), 1, a)));
+  if (g.wanted[1]) {
+    const Tensor at_zero = equal(a, 0);
+    zb = g.z[0] * where(at_zero, 0, g.out[0] * log(where(at_zero, 1, a)));
+  }
   return {za, zb};
 }
 
@@ -135,7 +144,7 @@ TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
 TG_BINARY(sub, "a − b", same_number, normal, normal, {z, g.wanted[1] ? -z : Tensor()})
 TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
           {g.wanted[0] ? z * b : Tensor(), g.wanted[1] ? z* a : Tensor()})
-TG_BINARY(div, "a / b", same_float, normal, off_zero, {z / b, g.wanted[1] ? -(z / b * y) : Tensor()})
+TG_BINARY(div, "a / b", same_float, normal, off_zero, div_gradient(g))
 TG_BINARY(pow, "aᵇ", same_float, uniform, normal, pow_gradient(g))
 TG_BINARY(maximum, "the larger of a and b; NaN if one is", same_number, normal, normal,
           shared_by_winner(g, greater(a, b)))

@@ -44,7 +44,7 @@ double estimated_seconds(const Step& s) {
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
   for (const Arg& a : s.out) {
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
-    elements += static_cast<double>(a.layout.numel());
+    elements = static_cast<double>(a.layout.numel());  // all of a chain's outputs have one shape
   }
   if (s.op == &fused_op) c.flops += elements * 4 * static_cast<double>(s.attrs.as<FusedAttrs>().code.size());
   return c.bytes / 20e9 + c.flops / 40e9;

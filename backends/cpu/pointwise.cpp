@@ -11,6 +11,10 @@
 
 namespace tg::cpu {
 
+static_assert(PointwisePlan::max_inputs == FusedAttrs::max_inputs &&
+              PointwisePlan::max_outputs == FusedAttrs::max_outputs &&
+              PointwisePlan::max_code == FusedAttrs::max_code);
+
 namespace {
 
 const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
@@ -28,8 +32,8 @@ BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, D
   return f;
 }
 
-// The iteration space: the output's axes from outermost to innermost in memory, then neighbours merged where
-// every operand steps over the inner axis whole.
+// The iteration space: the first output's axes from outermost to innermost in memory, then neighbours merged
+// where every operand steps over the inner axis whole.
 void iteration_space(const Step& step, PointwisePlan& p) {
   const Layout& out = step.out[0].layout;
   int order[max_rank];
@@ -38,23 +42,26 @@ void iteration_space(const Step& step, PointwisePlan& p) {
     for (; at > 0 && out.strides[order[at - 1]] < out.strides[axis]; --at) order[at] = order[at - 1];
     order[at] = axis;
   }
-  const auto stride = [&](int operand, int axis) {  // -1 is the output
-    return operand < 0 ? out.strides[axis] : step.in[operand].layout.strides[axis];
+  const auto stride = [&](int operand, int axis) {  // outputs first
+    return operand < p.outputs ? step.out[operand].layout.strides[axis]
+                               : step.in[operand - p.outputs].layout.strides[axis];
   };
-  const auto at = [&](int operand) { return operand < 0 ? p.output.strides : p.input[operand].strides; };
-  const int operands = static_cast<int>(step.in.size());
+  const auto at = [&](int operand) {
+    return operand < p.outputs ? p.output[operand].strides : p.input[operand - p.outputs].strides;
+  };
+  const int operands = p.outputs + p.inputs;
   for (int axis : std::span(order, static_cast<std::size_t>(out.rank()))) {
     const std::int64_t size = out.shape[axis];
     if (size == 1) continue;
     bool merges = p.rank > 0;
-    for (int o = -1; o < operands && merges; ++o) merges = at(o)[p.rank - 1] == size * stride(o, axis);
+    for (int o = 0; o < operands && merges; ++o) merges = at(o)[p.rank - 1] == size * stride(o, axis);
     if (!merges) p.shape[p.rank++] = 1;
     p.shape[p.rank - 1] *= size;
-    for (int o = -1; o < operands; ++o) at(o)[p.rank - 1] = stride(o, axis);
+    for (int o = 0; o < operands; ++o) at(o)[p.rank - 1] = stride(o, axis);
   }
   if (p.rank == 0) {
     p.shape[p.rank++] = 1;
-    for (int o = -1; o < operands; ++o) at(o)[0] = 1;
+    for (int o = 0; o < operands; ++o) at(o)[0] = 1;
   }
 }
 
@@ -107,6 +114,50 @@ ConstantBlock constant_block(DType compute, double x) {
   return block;
 }
 
+// The instructions, and where each result goes. A block is free again after its last reader; one that is an
+// output is stored when all instructions are done.
+void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan& p) {
+  int last_use[PointwisePlan::max_code], slot_of[PointwisePlan::max_code], free[PointwisePlan::max_code],
+      frees = 0, last_input = -1;  // the last instruction that reads an input where it lies
+  std::fill_n(last_use, p.code_size, -1);
+  for (int c = 0; c < p.code_size; ++c)
+    for (const FusedAttrs::Operand& o : fused.code[c].operands()) {
+      if (o.kind == FusedAttrs::Operand::result) last_use[o.index] = c;
+      if (o.kind == FusedAttrs::Operand::input && p.input[o.index].direct) last_input = c;
+    }
+  int output_of[PointwisePlan::max_code];
+  std::fill_n(output_of, p.code_size, -1);
+  for (int o = 0; o < p.outputs; ++o) {
+    const int c = fused.result(static_cast<std::size_t>(o));
+    output_of[c] = o;
+    // An output may lie in an input's place, so it is written only when all inputs are read.
+    p.output[o].direct = p.output[o].direct && last_use[c] < 0 && c >= last_input;
+    if (!p.output[o].direct) last_use[c] = p.code_size;
+  }
+  for (int c = 0; c < p.code_size; ++c) {
+    PointwisePlan::Instruction& i = p.code[c];
+    i.run = block_function(set, fused.code[c], fused.compute);
+    for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
+    for (std::size_t k = 0; k < fused.code[c].count; ++k) {
+      const FusedAttrs::Operand& o = fused.code[c].slots[k];
+      i.source[k] = o.kind == FusedAttrs::Operand::input
+                        ? PointwisePlan::Source{PointwisePlan::Source::input, o.index}
+                    : o.kind == FusedAttrs::Operand::constant
+                        ? PointwisePlan::Source{PointwisePlan::Source::constant, o.index}
+                        : PointwisePlan::Source{PointwisePlan::Source::slot, slot_of[o.index]};
+    }
+    const int o = output_of[c];
+    if (o >= 0 && p.output[o].direct) {
+      i.slot = -1 - o;
+    } else {
+      i.slot = slot_of[c] = frees > 0 ? free[--frees] : p.slots++;
+      if (o >= 0) p.output_slot[o] = i.slot;
+    }
+    for (int r = 0; r < c; ++r)
+      if (last_use[r] == c) free[frees++] = slot_of[r];
+  }
+}
+
 struct PlanWithConstants : PointwisePlan {
   std::vector<ConstantBlock> blocks;
 };
@@ -118,8 +169,9 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   const auto plan = std::make_shared<PlanWithConstants>();
   PlanWithConstants& p = *plan;
   p.inputs = static_cast<int>(step.in.size());
+  p.outputs = static_cast<int>(step.out.size());
   p.code_size = static_cast<int>(fused.code.size());
-  if (p.inputs > p.max_operands || p.code_size > p.max_code ||
+  if (p.inputs > p.max_inputs || p.outputs > p.max_outputs || p.code_size > p.max_code ||
       fused.constants.size() > static_cast<std::size_t>(p.max_constants))
     throw DeviceError("a fused chain is too long");
   p.compute_size = static_cast<int>(size_of(fused.compute));
@@ -141,41 +193,15 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
     if (!p.input[i].load) throw DeviceError("no conversion from " + std::string(name_of(step.in[i].dtype)));
     p.input_slot[i] = p.input[i].direct ? -1 : p.slots++;
   }
-  operand(step.out[0], p.output);
-  p.output.streams = !p.output.converts && p.output.strides[p.rank - 1] == 1 &&
-                     p.numel * p.compute_size >= (p.tile_axis < 0 ? stream_from : stream_tiles_from);
-  if (p.output.streams) p.output.direct = false;
-  if (!p.output.store) throw DeviceError("no conversion to " + std::string(name_of(step.out[0].dtype)));
-
-  // Slots: a result's block is free again after its last reader.
-  int last_use[PointwisePlan::max_code], slot_of[PointwisePlan::max_code], free[PointwisePlan::max_code],
-      frees = 0;
-  std::fill_n(last_use, p.code_size, -1);
-  for (int c = 0; c < p.code_size; ++c)
-    for (const FusedAttrs::Operand& o : fused.code[c].operands())
-      if (o.kind == FusedAttrs::Operand::result) last_use[o.index] = c;
-  for (int c = 0; c < p.code_size; ++c) {
-    PointwisePlan::Instruction& i = p.code[c];
-    i.run = block_function(set, fused.code[c], fused.compute);
-    for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
-    for (std::size_t k = 0; k < fused.code[c].count; ++k) {
-      const FusedAttrs::Operand& o = fused.code[c].slots[k];
-      i.source[k] = o.kind == FusedAttrs::Operand::input
-                        ? PointwisePlan::Source{PointwisePlan::Source::input, o.index}
-                    : o.kind == FusedAttrs::Operand::constant
-                        ? PointwisePlan::Source{PointwisePlan::Source::constant, o.index}
-                        : PointwisePlan::Source{PointwisePlan::Source::slot, slot_of[o.index]};
-    }
-    const bool last = c + 1 == p.code_size;
-    if (last && p.output.direct) {
-      i.slot = -1;
-      continue;
-    }
-    i.slot = slot_of[c] = frees > 0 ? free[--frees] : p.slots++;
-    for (int r = 0; r < c; ++r)
-      if (last_use[r] == c) free[frees++] = slot_of[r];
+  for (int o = 0; o < p.outputs; ++o) {
+    PointwisePlan::Operand& out = p.output[o];
+    operand(step.out[o], out);
+    out.streams = !out.converts && out.strides[p.rank - 1] == 1 &&
+                  p.numel * p.compute_size >= (p.tile_axis < 0 ? stream_from : stream_tiles_from);
+    if (out.streams) out.direct = false;
+    if (!out.store) throw DeviceError("no conversion to " + std::string(name_of(step.out[o].dtype)));
   }
-  if (!p.output.direct) p.result_slot = slot_of[p.code_size - 1];
+  place_results(fused, set, p);
 
   for (std::size_t k = 0; k < fused.constants.size(); ++k) {
     p.blocks.push_back(constant_block(fused.compute, fused.constants[k]));

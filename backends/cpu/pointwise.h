@@ -11,13 +11,13 @@ namespace tg::cpu {
 
 struct PointwisePlan {
   static constexpr int block = 1024;  // elements: a few blocks stay in the first-level cache
-  static constexpr int max_operands = 12, max_code = 24;
+  static constexpr int max_inputs = 12, max_outputs = 4, max_code = 28;
   static constexpr int tile = 32;  // tile·tile elements are a block
   static_assert(tile * tile == block);
 
   struct Operand {
     std::int64_t strides[max_rank];  // in elements, per axis of the iteration space
-    bool direct;    // element i of the iteration lies at i, in the compute type: no copy to a block
+    bool direct;    // element i of the iteration lies at i, in the compute type: no block of its own
     bool converts;  // its type is not the compute type
     bool across;    // its elements are neighbours along tile_axis, not along the last axis
     int size;       // bytes of an element in memory
@@ -32,7 +32,7 @@ struct PointwisePlan {
   struct Instruction {
     BlockFn run;
     Source source[3];
-    int slot;  // where the result goes; -1: straight to the output
+    int slot;  // where the result goes; -1 - i: straight to output i
   };
 
   int rank = 0;
@@ -41,13 +41,12 @@ struct PointwisePlan {
   // Where an input lies transposed to the output, blocks are square tiles over this axis and the last one, so
   // that both are passed over by whole cache lines; -1 elsewhere: blocks are stretches of the iteration.
   int tile_axis = -1;
-  int inputs = 0;
-  Operand input[max_operands];
-  int input_slot[max_operands];  // the block an input that is not direct is loaded to
-  Operand output;
+  int inputs = 0, outputs = 0;
+  Operand input[max_inputs], output[max_outputs];
+  int input_slot[max_inputs];    // the block an input that is not direct is loaded to
+  int output_slot[max_outputs];  // the block an output that is not direct is stored from
   int code_size = 0;
   Instruction code[max_code];
-  int result_slot = 0;  // of the last instruction when the output is not direct
   int compute_size = 4;
   int tile_slot = 0;  // a block that operands lying across are turned in
   int slots = 0;

@@ -1,5 +1,6 @@
 // The run-time compiler: the source becomes a shared object made by the host's compiler, with a function that
-// runs a kernel over a whole grid. For kernels whose threads do nothing together.
+// runs a kernel over a whole grid, and one that runs a thread for kernels with __syncthreads. Their accesses
+// to memory are not watched (shadow.h).
 #include <nvrtc.h>
 
 #include <cuda_runtime_api.h>
@@ -19,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/gpu_emulator/block.h"
+
 struct _nvrtcProgram {
   std::string source, log;
   std::vector<char> code;  // its length in 8 bytes, then a shared object
@@ -31,8 +34,16 @@ constexpr const char* before = R"(
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
+#define __shared__ static thread_local
 struct Index3 { unsigned x, y, z; };
-static Index3 threadIdx, blockIdx, blockDim, gridDim;
+struct TgHere { Index3 thread, block, block_size, grid_size; };  // as in block.h
+static thread_local TgHere tg_alone, *tg_here = &tg_alone;
+static thread_local void (*tg_meet)();
+#define threadIdx tg_here->thread
+#define blockIdx tg_here->block
+#define blockDim tg_here->block_size
+#define gridDim tg_here->grid_size
+#define __syncthreads() tg_meet()
 #define TG_FUNCTION(name) \
   inline float name(float x) { return __builtin_##name##f(x); } \
   inline double name(double x) { return __builtin_##name(x); }
@@ -60,6 +71,10 @@ struct TgCall {  // arguments in braces are taken in order
 template <class... P> void tg_call(void (*kernel)(P...), void** args) { TgCall{kernel, *(P*)*args++...}; }
 template <class... P> constexpr int tg_count(void (*)(P...)) { return sizeof...(P); }
 extern "C" const int tg_arguments_KERNEL = tg_count(&KERNEL);
+extern "C" void tg_thread_KERNEL(void** args, void* here, void (*meet)()) {
+  tg_here = (TgHere*)here, tg_meet = meet;
+  tg_call(&KERNEL, args);
+}
 extern "C" void tg_run_KERNEL(void** args, unsigned blocks, unsigned threads) {
   gridDim = {blocks, 1, 1}, blockDim = {threads, 1, 1};
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
@@ -83,7 +98,7 @@ const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
 nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any of NVIDIA's: compiled code is kept by it
-  *major = 0, *minor = 1;
+  *major = 0, *minor = 2;
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcCreateProgram(nvrtcProgram* made, const char* source, const char*, int, const char* const*,
@@ -93,11 +108,11 @@ nvrtcResult nvrtcCreateProgram(nvrtcProgram* made, const char* source, const cha
 }
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
-  for (const char* word : {"__syncthreads", "__shared__", "_sync("})
-    if (p->source.find(word) != std::string::npos) {
-      p->log = std::string("the emulator compiles no kernel with ") + word + " at run time";
-      return NVRTC_ERROR_COMPILATION;
-    }
+  if (p->source.find("_sync(") != std::string::npos) {
+    p->log = "the emulator compiles no kernel with warp functions at run time";
+    return NVRTC_ERROR_COMPILATION;
+  }
+  const bool meets = p->source.find("__syncthreads") != std::string::npos;
   std::smatch found;
   const std::regex kernel(R"(__global__[^{;]*?\bvoid[^{;]*?\b(\w+)\((?!\d+\)))");
   if (!std::regex_search(p->source, found, kernel)) {
@@ -105,7 +120,8 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
     return NVRTC_ERROR_COMPILATION;
   }
   const std::string name = found[1];
-  std::string text = before + p->source + std::regex_replace(std::string(after), std::regex("KERNEL"), name);
+  std::string text = before + p->source + std::regex_replace(std::string(after), std::regex("KERNEL"), name) +
+                     "extern \"C\" const bool tg_meets_" + name + " = " + (meets ? "true" : "false") + ";\n";
   char folder[] = "/tmp/tilegrad-XXXXXX";
   if (!::mkdtemp(folder)) return NVRTC_ERROR_COMPILATION;
   const std::filesystem::path at = folder;
@@ -154,7 +170,9 @@ struct CUlib_st {
 };
 struct CUkern_st {
   void (*run)(void**, unsigned, unsigned);
+  void (*thread)(void**, void*, void (*)());
   int arguments;
+  bool meets;  // its threads wait for each other
 };
 
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOption*, void**, unsigned,
@@ -171,11 +189,15 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOp
   return handle ? cudaSuccess : cudaErrorInvalidValue;  // the file stays open: names of files are kept apart
 }
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, const char* name) {
-  void* run = ::dlsym(library->handle, (std::string("tg_run_") + name).c_str());
-  void* count = ::dlsym(library->handle, (std::string("tg_arguments_") + name).c_str());
-  if (!run || !count) return cudaErrorInvalidValue;
+  const auto find = [&](const char* what) {
+    return ::dlsym(library->handle, (what + std::string(name)).c_str());
+  };
+  void *run = find("tg_run_"), *thread = find("tg_thread_"), *count = find("tg_arguments_"),
+       *meets = find("tg_meets_");
+  if (!run || !thread || !count || !meets) return cudaErrorInvalidValue;
   *made = new CUkern_st{reinterpret_cast<void (*)(void**, unsigned, unsigned)>(run),
-                        *static_cast<const int*>(count)};
+                        reinterpret_cast<void (*)(void**, void*, void (*)())>(thread),
+                        *static_cast<const int*>(count), *static_cast<const bool*>(meets)};
   return cudaSuccess;
 }
 // Arguments of such kernels are at most 8 bytes each.
@@ -184,9 +206,12 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
   const auto& k = *static_cast<const CUkern_st*>(kernel);
   std::vector<std::uint64_t> copied(static_cast<std::size_t>(k.arguments));
   for (std::size_t i = 0; i < copied.size(); ++i) std::memcpy(&copied[i], args[i], 8);
-  return tg::emulator::enqueue(s, [=, run = k.run] {
+  return tg::emulator::enqueue(s, [=, k = k] {
     std::vector<void*> pointers;
     for (const std::uint64_t& a : copied) pointers.push_back(const_cast<std::uint64_t*>(&a));
-    run(pointers.data(), grid.x, block.x);
+    if (!k.meets) return k.run(pointers.data(), grid.x, block.x);
+    tg::emulator::run_grid({grid.x, 1, 1}, {block.x, 1, 1}, 0, [&] {
+      k.thread(pointers.data(), &tg::emulator::here, [] { tg::emulator::meet_block(); });
+    });
   });
 }

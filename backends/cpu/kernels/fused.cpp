@@ -47,8 +47,8 @@ struct Chain {
     return scratch + static_cast<std::size_t>(s) * Plan::block * static_cast<std::size_t>(p.compute_size);
   }
 
-  // All instructions on n elements; an instruction without a slot writes to `out`.
-  void compute(const std::byte* const* in, std::byte* out, i64 n) const {
+  // All instructions on n elements; an instruction without a slot writes to its output.
+  void compute(const std::byte* const* in, std::byte* const* out, i64 n) const {
     for (int c = 0; c < p.code_size; ++c) {
       const Plan::Instruction& instruction = p.code[c];
       const std::byte* source[3] = {};
@@ -61,14 +61,14 @@ struct Chain {
         else if (s.kind == Plan::Source::slot)
           source[k] = slot(s.index);
       }
-      instruction.run(instruction.slot < 0 ? out : slot(instruction.slot), source[0], source[1], source[2],
-                      n);
+      std::byte* to = instruction.slot < 0 ? out[-1 - instruction.slot] : slot(instruction.slot);
+      instruction.run(to, source[0], source[1], source[2], n);
     }
   }
 
   // Elements start … start + n - 1 of the iteration.
   void stretch(i64 start, i64 n) const {
-    const std::byte* in[Plan::max_operands];
+    const std::byte* in[Plan::max_inputs];
     for (int i = 0; i < p.inputs; ++i) {
       const Plan::Operand& o = p.input[i];
       if (o.direct) {
@@ -81,22 +81,28 @@ struct Chain {
       });
       in[i] = to;
     }
-    compute(in, call.out[0].data + (p.output.direct ? start * p.compute_size : 0), n);
-    if (p.output.direct) return;
-    const std::byte* from = slot(p.result_slot);
-    for_runs(p, p.output, start, n, [&](i64 at, i64 offset, i64 length) {
-      write(call.out[0].data + offset * p.output.size, from + at * p.compute_size, length);
-    });
+    std::byte* out[Plan::max_outputs];
+    for (int o = 0; o < p.outputs; ++o)
+      out[o] = call.out[o].data + (p.output[o].direct ? start * p.compute_size : 0);
+    compute(in, out, n);
+    for (int o = 0; o < p.outputs; ++o) {
+      const Plan::Operand& to = p.output[o];
+      if (to.direct) continue;
+      const std::byte* from = slot(p.output_slot[o]);
+      for_runs(p, to, start, n, [&](i64 at, i64 offset, i64 length) {
+        write(to, out[o] + offset * to.size, from + at * p.compute_size, length);
+      });
+    }
   }
 
-  // n elements of a block to where the output has them along the last axis.
-  void write(std::byte* to, const std::byte* from, i64 n) const {
+  // n elements of a block to where output o has them along the last axis.
+  void write(const Plan::Operand& o, std::byte* to, const std::byte* from, i64 n) const {
     const auto bytes = n * p.compute_size;
-    if (p.output.streams && reinterpret_cast<std::uintptr_t>(to) % TG_VECTOR_BYTES == 0 &&
+    if (o.streams && reinterpret_cast<std::uintptr_t>(to) % TG_VECTOR_BYTES == 0 &&
         bytes % TG_VECTOR_BYTES == 0)
       stream_copy(to, from, bytes);
     else
-      p.output.store(to, from, p.output.strides[p.rank - 1], n);
+      o.store(to, from, o.strides[p.rank - 1], n);
   }
 
   // Tile number t: up to tile indices of tile_axis by up to tile of the last axis, which is the block's inner
@@ -123,7 +129,7 @@ struct Chain {
       return n < Plan::tile ? n : static_cast<i64>(Plan::tile);
     };
     const i64 rows = left(axis), columns = left(last);
-    const std::byte* in[Plan::max_operands];
+    const std::byte* in[Plan::max_inputs];
     for (int i = 0; i < p.inputs; ++i) {
       const Plan::Operand& o = p.input[i];
       const std::byte* from = first(o, call.in[i]);
@@ -141,10 +147,13 @@ struct Chain {
                columns);
     }
     compute(in, nullptr, rows * columns);
-    std::byte* to = first(p.output, call.out[0]);
-    for (i64 r = 0; r < rows; ++r)
-      write(to + r * p.output.strides[axis] * p.output.size,
-            slot(p.result_slot) + r * columns * p.compute_size, columns);
+    for (int k = 0; k < p.outputs; ++k) {
+      const Plan::Operand& o = p.output[k];
+      std::byte* to = first(o, call.out[k]);
+      for (i64 r = 0; r < rows; ++r)
+        write(o, to + r * o.strides[axis] * o.size, slot(p.output_slot[k]) + r * columns * p.compute_size,
+              columns);
+    }
   }
 
   static i64 tiles(i64 n) { return (n + Plan::tile - 1) / Plan::tile; }
@@ -172,6 +181,12 @@ struct Chain {
   }
 };
 
+bool streams(const Plan& p) {
+  for (int o = 0; o < p.outputs; ++o)
+    if (p.output[o].streams) return true;
+  return false;
+}
+
 void run(Worker& w, const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
   const Chain chain{p, call, w.scratch};
@@ -192,7 +207,7 @@ void run(Worker& w, const Call& call) {
         chain.stretch(start, left < Plan::block ? left : Plan::block);
     }
   });
-  if (p.output.streams) stream_end();
+  if (streams(p)) stream_end();
 }
 
 Scratch scratch(const Call& call, int) {
@@ -204,9 +219,9 @@ void choice(const Call& call, int, char* text, std::size_t size) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
   if (p.tile_axis >= 0)
     std::snprintf(text, size, "square tiles of %d×%d%s", Plan::tile, Plan::tile,
-                  p.output.streams ? ", past the caches" : "");
+                  streams(p) ? ", past the caches" : "");
   else
-    std::snprintf(text, size, "stretches of %d%s", Plan::block, p.output.streams ? ", past the caches" : "");
+    std::snprintf(text, size, "stretches of %d%s", Plan::block, streams(p) ? ", past the caches" : "");
 }
 
 }  // namespace

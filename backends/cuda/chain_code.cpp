@@ -1,0 +1,109 @@
+#include "backends/cuda/chain_code.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "backends/cuda/conversion_source.h"
+#include "backends/cuda/pointwise_source.h"
+
+namespace tg::cuda {
+
+const char* storage(DType t) {
+  constexpr const char* names[] = {"double", "float", "bf16", "f16", "i64", "int", "unsigned char", "bool"};
+  return names[static_cast<int>(t)];
+}
+
+std::string digits(std::int64_t x) {
+  return std::to_string(x);
+}
+
+std::string numbered(const char* name, std::size_t i) {
+  return name + std::to_string(i);
+}
+
+namespace {
+
+const char* compute_name(DType t) {
+  return t == f64 ? "double" : t == f32 ? "float" : "i64";
+}
+
+std::string number(double x, DType compute) {
+  char text[64];
+  if (std::isnan(x)) {
+    return std::string("T(") +
+           (compute == f64 ? "__longlong_as_double(0x7ff8000000000000ll)" : "__int_as_float(0x7fc00000)") +
+           ")";
+  }
+  if (std::isinf(x)) {
+    const std::string inf =
+        compute == f64 ? "__longlong_as_double(0x7ff0000000000000ll)" : "__int_as_float(0x7f800000)";
+    return "T(" + std::string(x < 0 ? "-" : "") + inf + ")";
+  }
+  if (compute == i64) {
+    std::snprintf(text, sizeof text, "T(%lldll)", static_cast<long long>(x));
+  } else {
+    std::snprintf(text, sizeof text, "T(%.17g)", x);
+  }
+  return text;
+}
+
+// A cast rounds to its target inside a chain; every other instruction goes by its op's name.
+std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
+  const bool rounds = i.op->name == "cast" && i.dtype != compute && i.dtype != u8 && i.dtype != i32;
+  return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
+}
+
+// From the inputs a0, a1, … of one element to the values r0, r1, … of the instructions.
+std::string instructions(const FusedAttrs& f) {
+  std::string code;
+  for (std::size_t c = 0; c < f.code.size(); ++c) {
+    code += "        const T r" + std::to_string(c) + " = " + function_of(f.code[c], f.compute) + "<T>(";
+    bool first = true;
+    for (const FusedAttrs::Operand& o : f.code[c].operands()) {
+      code += first ? "" : ", ";
+      first = false;
+      code += o.kind == FusedAttrs::Operand::input ? "a" + digits(o.index)
+              : o.kind == FusedAttrs::Operand::constant
+                  ? number(f.constants[static_cast<std::size_t>(o.index)], f.compute)
+                  : "r" + digits(o.index);
+    }
+    code += ");\n";
+  }
+  return code;
+}
+
+}  // namespace
+
+std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+                        bool narrow_index) {
+  const std::string v = digits(vector);
+  std::string code = std::string(conversion_source) + pointwise_source + "typedef " +
+                     compute_name(f.compute) + " T;\ntypedef " +
+                     (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
+                     "template <class S> struct alignas(sizeof(S) * " + v + ") Vec { S at[" + v + "]; };\n" +
+                     "extern \"C\" __global__ void __launch_bounds__(" + digits(chain_block) + ") chain(";
+  // An output may take an input's place: no operand is read through the read-only cache.
+  for (std::size_t o = 0; o < out.size(); ++o)
+    code += std::string(storage(out[o].dtype)) + "* " + numbered("out", o) + ", ";
+  code += "const int* fault";
+  for (std::size_t i = 0; i < in.size(); ++i)
+    code += std::string(", const ") + storage(in[i].dtype) + "* " + numbered("in", i);
+  // Read as anything is, through the cache, or all warps would queue for one address.
+  return code + ") {\n  const bool stopped = fault && *fault != 0x7fffffff;\n";
+}
+
+std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+                         const std::function<std::string(std::size_t)>& input) {
+  std::string results, widened, narrowed;
+  for (std::size_t o = 0; o < out.size(); ++o) {
+    const std::string type = storage(out[o].dtype), name = numbered("result", o);
+    results += "      Vec<" + type + "> " + name + ";\n";
+    narrowed += "        " + name + ".at[e] = narrow<" + type + ">::of(r" + digits(f.result(o)) + ");\n";
+  }
+  for (std::size_t i = 0; i < in.size(); ++i)
+    widened += "        const T " + numbered("a", i) + " = (T)widen(" + input(i) + ");\n";
+  return results + "      #pragma unroll\n      for (int e = 0; e < " + digits(vector) + "; ++e) {\n" +
+         widened + instructions(f) + narrowed + "      }\n";
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,30 @@
+// What the kernels of chains share, however they go through memory: their parameters, and the work on one
+// element.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "core/lower.h"
+#include "core/step.h"
+
+namespace tg::cuda {
+
+constexpr int chain_block = 256;  // threads
+
+const char* storage(DType t);
+std::string digits(std::int64_t x);
+std::string numbered(const char* name, std::size_t i);  // "in0"
+
+// Everything up to the body of the kernel chain(outputs…, fault, inputs…): types T, of the computation, I, of
+// indices, and Vec<S>, `vector` neighbours; in the body `stopped`, whether an earlier launch met a fault.
+std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+                        bool narrow_index);
+
+// A block of statements that declares result0, … and computes them, element e by element e, from what `input`
+// says is element e of an input.
+std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+                         const std::function<std::string(std::size_t)>& input);
+
+}  // namespace tg::cuda
