@@ -1,6 +1,6 @@
 # The CUDA backend: built where nvcc is found, left out with a line that says so where it is not.
-# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90, and PTX of compute_80 for what comes
-# after: nvcc makes it on the way to sm_80's code.
+# TILEGRAD_CUDA: AUTO, ON (nvcc must be there) or OFF. Code for sm_80 and sm_90a, and PTX of compute_80 for
+# what comes after: nvcc makes it on the way to sm_80's code.
 set(TILEGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TILEGRAD_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TILEGRAD_HAS_CUDA OFF)
@@ -48,18 +48,6 @@ add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_UNITS}
 target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
                        -Xcompiler=-fPIC --threads=0>)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF)
-# From PTX of compute_80 comes the same code for sm_90 as from PTX of compute_90a, if nothing in it depends on
-# __CUDA_ARCH__: nvcc then makes PTX once and not twice. CUB's sort and attention_gradients.cuh (red.add.v4) depend on it.
-if(CMAKE_CUDA_ARCHITECTURES STREQUAL "80;90a-real")
-  set_target_properties(tilegrad_cuda PROPERTIES CUDA_ARCHITECTURES 80)
-  foreach(unit ${TILEGRAD_CUDA_UNITS})
-    set(sm_90 arch=compute_80,code=sm_90)
-    if(unit MATCHES "/(index_add|attention_one_pass|attention_wide_backward).cu$")
-      set(sm_90 arch=compute_90a,code=sm_90a)
-    endif()
-    set_property(SOURCE ${unit} APPEND PROPERTY COMPILE_OPTIONS --generate-code=${sm_90})
-  endforeach()
-endif()
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.
 target_link_libraries(tilegrad_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)
 target_sources(tilegrad PRIVATE $<TARGET_OBJECTS:tilegrad_cuda>)

@@ -10,12 +10,11 @@ set(together
   "attention_mma_forward"
   "attention_one_pass"
   "attention_wide_backward"
-  "index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
+  "index_add index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
   "attention_plain attention_bias"
   "softmax cross_entropy cumsum top_k rows"
   "attention_f32_forward attention_tf32_forward"
   "attention_wide_forward"
-  "index_add"
   "adamw squared_norm"
   "attention attention_halves"
   "random")

@@ -4,8 +4,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstring>
-
 #include "backends/cuda/kernels/kernels.h"
 #include "backends/cuda/kernels/launch.cuh"
 #include "core/error.h"
@@ -42,12 +40,8 @@ template <class S>
 __device__ __forceinline__ compute_t<S> widen(S x) {
   return static_cast<compute_t<S>>(x);
 }
-// CUDA's own function is other PTX from sm_90 on, though the same code in the end: sm_90 can have that of
-// sm_80 this way (cmake/cuda.cmake).
 __device__ __forceinline__ float widen(__nv_bfloat16 x) {
-  unsigned short bits;
-  memcpy(&bits, &x, sizeof bits);
-  return __uint_as_float(unsigned{bits} << 16);
+  return __bfloat162float(x);
 }
 __device__ __forceinline__ float widen(__half x) {
   return __half2float(x);

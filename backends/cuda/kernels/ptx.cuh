@@ -64,7 +64,7 @@ __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
 
 // ---- sums in global memory, in any order ----
 
-// to[0 … 3] += x; `to` is a multiple of 16 bytes. Files that use it are named in cmake/cuda.cmake.
+// to[0 … 3] += x; `to` is a multiple of 16 bytes.
 __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
