@@ -24,20 +24,13 @@ __global__ void __launch_bounds__(threads_per_block)
   bool open = begin > 0 && m.keys[begin - 1] == key;  // begun before
   Unit<C, V> total{};
   for (i64 k = begin; k < end; k += ahead) {
-    Unit<S, V> slice[ahead], before[ahead];  // before: what out has of a key that ends with this slice
+    Unit<S, V> slice[ahead];
     Key next[ahead];
 #pragma unroll
     for (int a = 0; a < ahead; ++a) {
       if (k + a >= end) break;
       slice[a] = src[at[1] + offset_in(m.number, m.positions[k + a])];
       next[a] = k + a + 1 < m.count ? m.keys[k + a + 1] : ULLONG_MAX;
-    }
-    // Nobody else writes it, and no key ends twice: all are asked for at once.
-#pragma unroll
-    for (int a = 0; a < ahead; ++a) {
-      if (k + a >= end) break;
-      const Key own = a == 0 ? key : next[a - 1];
-      if (next[a] != own && own < m.limit) before[a] = out[at[0] + static_cast<i64>(own) * m.step];
     }
 #pragma unroll
     for (int a = 0; a < ahead; ++a) {
@@ -49,9 +42,10 @@ __global__ void __launch_bounds__(threads_per_block)
         if (open || goes_on) {
           partial[(static_cast<i64>(chunk) * 2 + !open) * units + unit] = total;
         } else {
-          Unit<S, V> value;
-          for (int e = 0; e < V; ++e) value.at[e] = narrow<S>(widen(before[a].at[e]) + total.at[e]);
-          out[at[0] + static_cast<i64>(key) * m.step] = value;
+          Unit<S, V>& to = out[at[0] + static_cast<i64>(key) * m.step];
+          Unit<S, V> value = to;
+          for (int e = 0; e < V; ++e) value.at[e] = narrow<S>(widen(value.at[e]) + total.at[e]);
+          to = value;
         }
       }
       total = {};
