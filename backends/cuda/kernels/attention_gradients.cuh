@@ -28,6 +28,11 @@ enum Side { by_key, by_query };  // what a block keeps
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool has_wide_sums = false;  // red_add_v4 is four instructions, and takes registers
+#else
+constexpr bool has_wide_sums = true;
+#endif
 // d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
 // / 32 and some 60 for the rest.
 template <Side side, int D, int DV, Options options>
@@ -37,7 +42,7 @@ constexpr Cut cut() {
     return D <= 192   ? Cut{8, 64, 64, 32, 16, 32, 0, D / 4, 0, 0}
            : D <= 256 ? Cut{8, 64, 64, 32, 16, 32, 0, 64, 0, 0}
                       : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
-  if (D <= 64) return {4, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
+  if (D <= 64) return {4, 128, 64, 32, plain && has_wide_sums ? 32 : 16, 64, 64, 64, 32, 32};
   if (D <= 96) return {8, 128, 64, 32, plain ? 32 : 16, 64, 48, 48, 16, 48};
   if (D <= 128) return {8, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
   if (D <= 192) return {8, 64, 64, 32, 16, 32, DV / 2, D / 2, 32, 48};

@@ -62,13 +62,14 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
                 (step % 8 == 0 || (pieces % 8 == 0 && 8 % step == 0))) {
     // A thread keeps to its piece, and to its row modulo 8 up to an XOR with a constant.
     const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
-    const S* source = data + (row0 + row) * stride + piece * elements;
+    const S* source = data + row * stride + piece * elements;
     const bool inside = piece * elements < size;
     const u32 address = tile.address(row, piece);
 #pragma unroll
-    for (int n = 0; n < Rows / step; ++n, source += step * stride) {
-      const int at = row0 + row + n * step;
-      copy((address ^ n * step % 8 * 16) + n * step * pieces * 16, source, inside && at >= from && at < to);
+    for (int n = 0; n < Rows / step; ++n) {
+      const int at = row0 + n * step;
+      copy((address ^ n * step % 8 * 16) + n * step * pieces * 16, source + at * stride,
+           inside && at + row >= from && at + row < to);
     }
   } else {
     constexpr int times = (all + Threads - 1) / Threads;
