@@ -9,7 +9,8 @@
 
 namespace tg {
 
-// A value for an input: shape and dtype must be the input's.
+// A value for an input: shape and dtype must be the input's. A view: what it was made from has to be there
+// until it is fed.
 class Feed {
  public:
   Feed(Tensor input, const Array& value)
