@@ -9,6 +9,21 @@ const Op fused_op{.name = "fused",
                   .not_differentiable = "it is made by the compiler",
                   .pointwise = true};
 
+void FusedAttrs::append(const FusedAttrs& other, std::span<const Operand> inputs) {
+  const auto shift = static_cast<std::int32_t>(code.size());
+  const auto first_constant = static_cast<std::int32_t>(constants.size());
+  for (Instruction c : other.code) {
+    for (Operand& o : c.operands()) {
+      if (o.kind == Operand::input)
+        o = inputs[static_cast<std::size_t>(o.index)];
+      else
+        o.index += o.kind == Operand::constant ? first_constant : shift;
+    }
+    code.push_back(c);
+  }
+  constants.insert(constants.end(), other.constants.begin(), other.constants.end());
+}
+
 std::string FusedAttrs::text() const {
   std::string s;
   for (std::size_t i = 0; i < code.size(); ++i) {
@@ -165,25 +180,12 @@ class Lowering {
     const std::int64_t maker = producer_[g->inputs[i]];
     std::unique_ptr<Group> p = std::move(groups_[maker]);
     steps_[maker].op = nullptr;
-    const auto shift = static_cast<std::int32_t>(p->fused.code.size());
-    const auto first_constant = static_cast<std::int32_t>(p->fused.constants.size());
-    std::int32_t place[FusedAttrs::max_inputs] = {};
+    using Operand = FusedAttrs::Operand;
+    const Operand made{Operand::result, static_cast<std::int32_t>(p->fused.code.size()) - 1};
+    Operand place[FusedAttrs::max_inputs] = {};
     for (std::size_t k = 0; k < g->inputs.size(); ++k)
-      if (k != i) place[k] = p->input(g->inputs[k], g->reads[k]);
-    for (FusedAttrs::Instruction c : g->fused.code) {
-      for (FusedAttrs::Operand& o : c.operands()) {
-        if (o.kind == FusedAttrs::Operand::constant)
-          o.index += first_constant;
-        else if (o.kind == FusedAttrs::Operand::result)
-          o.index += shift;
-        else if (o.index == static_cast<std::int32_t>(i))
-          o = {FusedAttrs::Operand::result, shift - 1};
-        else
-          o.index = place[o.index];
-      }
-      p->fused.code.push_back(c);
-    }
-    p->fused.constants.insert(p->fused.constants.end(), g->fused.constants.begin(), g->fused.constants.end());
+      place[k] = k == i ? made : Operand{Operand::input, p->input(g->inputs[k], g->reads[k])};
+    p->fused.append(g->fused, {place, g->inputs.size()});
     g = std::move(p);
   }
 

@@ -29,6 +29,8 @@ struct FusedAttrs {
   std::int32_t result(std::size_t out) const {
     return results.empty() ? static_cast<std::int32_t>(code.size()) - 1 : results[out];
   }
+  // Puts the code of another behind this, with these operands in the place of its inputs.
+  void append(const FusedAttrs& other, std::span<const Operand> inputs);
   void fields(auto&& field) const { field("code", text()); }
   std::string text() const;  // "mul(in0, 2) → add(%0, in1)", and "; results %0, %1" if there are several
 };

@@ -119,7 +119,6 @@ class Merging {
     FusedAttrs code = a.attrs.as<FusedAttrs>();
     const auto& second = b.attrs.as<FusedAttrs>();
     const auto shift = static_cast<std::int32_t>(code.code.size());
-    const auto first_constant = static_cast<std::int32_t>(code.constants.size());
     std::vector<ValueId> in = a.in;
     std::vector<Operand> place;  // of b's inputs
     for (ValueId v : b.in) {
@@ -146,16 +145,7 @@ class Merging {
       out.push_back(b.out[i]);
       results.push_back(second.result(i) + shift);
     }
-    for (FusedAttrs::Instruction c : second.code) {
-      for (Operand& o : c.operands()) {
-        if (o.kind == Operand::input)
-          o = place[static_cast<std::size_t>(o.index)];
-        else
-          o.index += o.kind == Operand::constant ? first_constant : shift;
-      }
-      code.code.push_back(c);
-    }
-    code.constants.insert(code.constants.end(), second.constants.begin(), second.constants.end());
+    code.append(second, place);
     code.results = results.size() > 1 ? std::move(results) : std::vector<std::int32_t>();
     b.in = std::move(in), b.out = std::move(out), b.attrs = std::move(code);
     a.op = nullptr;
