@@ -1,6 +1,11 @@
 // Chains of pointwise ops on a GPU, those with several results above all. Skipped where there is no GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
 #include "backends/cuda/cuda.h"
 #include "tests/random_chains.h"
 
@@ -68,6 +73,46 @@ TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
     const auto want = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
     const auto got = eval(ts, feeds, {.device = Device::cuda(), .verify = true});
     for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+  }
+}
+
+// Every base there is, with exponents that are whole, broken, large and not finite: C's pow in f64, rounded,
+// within 0.1 units in the last place.
+TEST(CudaChain, PowersOf16Bits) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> exponents{0,   -0., 1,   -1,  2,    3,     -3,    0.5,   -0.5, 0.0546875, 2.75,
+                                      -17, 100, 255, 256, -512, 20000, 16000, -9984, inf,  -inf,      nan};
+  constexpr int bases = 1 << 16;
+  const auto n = static_cast<std::int64_t>(exponents.size());
+  for (const DType t : {bf16, f16}) {
+    Graph g;
+    const Tensor a = g.input("a", {bases, 1}, t), b = g.input("b", {n}, t);
+    Array as(a.shape(), t), bs(b.shape(), t);
+    for (int i = 0; i < bases; ++i) {
+      const auto bits = static_cast<std::uint16_t>(i);
+      std::memcpy(as.raw() + 2 * i, &bits, 2);
+    }
+    for (std::int64_t i = 0; i < n; ++i) bs.set(i, exponents[static_cast<std::size_t>(i)]);
+    const Array got = eval(pow(a, b), {{a, as}, {b, bs}}, {.device = Device::cuda()});
+
+    const int digits = t == bf16 ? 8 : 11, least = t == bf16 ? -126 : -14, most = t == bf16 ? 127 : 15;
+    const double beyond = std::ldexp(1, most + 1);  // where a longer exponent would go on
+    double worst = 0;
+    int wrong = 0;
+    for (std::int64_t i = 0; i < got.numel(); ++i) {
+      const double x = as.at(i / n), y = bs.at(i % n), want = std::pow(x, y), is = got.at(i);
+      if (std::isnan(want) && std::isnan(is)) continue;
+      const double last = std::ldexp(1, std::clamp(std::ilogb(want), least, most) - digits + 1);
+      const double apart =
+          std::abs(std::clamp(is, -beyond, beyond) - std::clamp(want, -beyond, beyond)) / last;
+      if (apart <= 0.6 && std::signbit(is) == std::signbit(want))
+        worst = std::max(worst, apart);
+      else if (++wrong <= 10)
+        ADD_FAILURE() << name_of(t) << ": " << x << " ^ " << y << " is " << want << ", not " << is;
+    }
+    EXPECT_EQ(wrong, 0);
+    RecordProperty("worst_of_" + std::string(name_of(t)), std::to_string(worst));
   }
 }
 

@@ -47,8 +47,10 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast rounds to its target inside a chain; every other instruction goes by its op's name.
+// A cast rounds to its target inside a chain, and a power has a form for few digits; every other instruction
+// goes by its op's name.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
+  if (i.op->name == "pow" && (i.dtype == bf16 || i.dtype == f16)) return "op_pow_half";
   const bool rounds = i.op->name == "cast" && i.dtype != compute && i.dtype != u8 && i.dtype != i32;
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }

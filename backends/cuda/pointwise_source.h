@@ -31,6 +31,21 @@ template <class T> T op_sub(T a, T b) { return a - b; }
 template <class T> T op_mul(T a, T b) { return a * b; }
 template <class T> T op_div(T a, T b) { return a / b; }
 template <class T> T op_pow(T a, T b) { return pow(a, b); }
+// The same where a 16-bit type holds the result: within 0.1 of its last place of the rounded power. The processor's
+// log2 is exact to 2⁻²²; near 1 that would be too few digits of a small number.
+template <class T> T op_pow_half(T base, T exponent) {
+  const float a = base, b = exponent, x = fabsf(a), f = x - 1.f;
+  const float near_one = f * fmaf(f, fmaf(f, fmaf(f, fmaf(f, 0.288539f, -0.360674f), 0.480898f), -0.721348f), 1.442695f);
+  float y = exp2f(b * (fabsf(f) < 0.0625f ? near_one : __log2f(x)));
+  if (b == 0.f || a == 1.f) y = 1.f;
+  if (__float_as_int(a) < 0) {
+    const bool whole = b == truncf(b), odd = whole && fabsf(b) < 16777216.f && ((int)b & 1);
+    if (x == 1.f && whole) y = 1.f;
+    if (odd) y = -y;
+    if (!whole && a < 0.f && x < __int_as_float(0x7f800000)) y = __int_as_float(0x7fc00000);
+  }
+  return y;
+}
 template <class T> T op_maximum(T a, T b) { return a != a ? a : a > b ? a : b; }
 template <class T> T op_minimum(T a, T b) { return a != a ? a : a < b ? a : b; }
 template <class T> T op_equal(T a, T b) { return T(a == b); }
@@ -62,12 +77,14 @@ template <class T> T op_sin(T a) { return sin(a); }
 template <class T> T op_cos(T a) { return cos(a); }
 template <class T> T op_tanh(T a) { return tanh(a); }
 template <class T> T op_erf(T a) { return erf(a); }
-template <class T> T op_sigmoid(T a) { return T(1) / (T(1) + exp(-a)); }
+__device__ float inverse(float x) { return __fdividef(1.f, x); }  // within 2 units in the last place
+__device__ double inverse(double x) { return 1 / x; }
+template <class T> T op_sigmoid(T a) { return inverse(T(1) + exp(-a)); }
 template <class T> T op_relu(T a) { return a < T(0) ? T(0) : a; }
-template <class T> T op_silu(T a) { return a / (T(1) + exp(-a)); }
+template <class T> T op_silu(T a) { return a * inverse(T(1) + exp(-a)); }
 // v·σ(w) + σ(w)·(1 - σ(w))·…: the slope of v·σ(w) where v is w, or its derivative times x.
 template <class T> T slope_of(T v, T w) {
-  const T e = exp(-w), s = T(1) / (T(1) + e);
+  const T e = exp(-w), s = inverse(T(1) + e);
   return s * (v * ((e < T(1e38) ? e : T(1e38)) * s) + T(1));
 }
 template <class T> T op_silu_slope(T a) { return slope_of(a, a); }
@@ -78,7 +95,7 @@ __device__ float cdf(float x) {
   p = fmaf(p, t, -8.09066694e-09f), p = fmaf(p, t, 4.29764099e-07f), p = fmaf(p, t, -1.17230561e-05f);
   p = fmaf(p, t, 0.000159901056f), p = fmaf(p, t, 9.59303028e-05f), p = fmaf(p, t, -0.104839541f);
   p = fmaf(p, t, -2.30220735f);
-  return __fdividef(1.f, 1.f + exp2f(x * p));
+  return inverse(1.f + exp2f(x * p));
 }
 __device__ double cdf(double x) { return normcdf(x); }
 template <class T> T op_gelu(T a) { const T x = a < T(-20) ? T(-20) : a; return x * cdf(x); }

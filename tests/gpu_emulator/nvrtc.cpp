@@ -56,10 +56,14 @@ inline double sqrt(long long x) { return __builtin_sqrt((double)x); }
 template <class T> T from_bits(auto x) { T y; __builtin_memcpy(&y, &x, sizeof y); return y; }
 inline float __uint_as_float(unsigned x) { return from_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return from_bits<unsigned>(x); }
+inline int __float_as_int(float x) { return from_bits<int>(x); }
 inline float __int_as_float(int x) { return from_bits<float>(x); }
 inline double __longlong_as_double(long long x) { return from_bits<double>(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float fabsf(float a) { return __builtin_fabsf(a); }
+inline float truncf(float a) { return __builtin_truncf(a); }
+inline float __log2f(float a) { return __builtin_log2f(a); }
 inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
 inline float exp2f(float a) { return __builtin_exp2f(a); }
 inline double normcdf(double x) { return 0.5 * __builtin_erfc(-x * 0.70710678118654752); }
