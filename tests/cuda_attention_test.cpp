@@ -308,6 +308,8 @@ TEST_F(CudaAttention, TakesRaggedLengths) {
       check({n, {.causal = causal}}, text(n), {f32, bf16});
       if (L * T > 30000) continue;
       check({n, {.causal = causal, .free_order = true}}, text(n) + "free", {bf16});
+      const Sizes full{1, 2, 1, L, T, 128, 112};
+      check({full, {.causal = causal, .free_order = true}}, text(full) + "free", {bf16});
       const Sizes wide{1, 2, 1, L, T, 136, 104};
       check({wide, {.causal = causal}}, text(wide), {bf16});
     }

@@ -147,7 +147,7 @@ Path forward_path(const Attention& x, const Gpu& gpu) {
 Path backward_path(const Attention& x, const Gpu& gpu) {
   if (!fits_mma(x) || (is_wide(x) && !fits_wide_backward(x, gpu))) return Path::plain;
   if (in_halves(x)) return Path::halves;
-  if ((x.free_order || one_pass_walkers(x, gpu) > 0) && fits_one_pass(x, gpu)) return Path::one_pass;
+  if (one_pass_walkers(x, gpu) > 0) return Path::one_pass;
   return is_wide(x) ? Path::wide : Path::mma;
 }
 
@@ -176,7 +176,7 @@ void launch_forward(const Stream& s, const Call& call) {
 
 Work work_of(const Attention& x, const Gpu& gpu, std::byte* base) {
   const bool one_pass = backward_path(x, gpu) == Path::one_pass;
-  return {x, !one_pass ? 0 : x.free_order ? 1 : one_pass_walkers(x, gpu), base};
+  return {x, one_pass ? one_pass_walkers(x, gpu) : 0, base};
 }
 
 void launch_backward(const Stream& s, const Call& call) {

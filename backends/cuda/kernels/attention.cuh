@@ -115,8 +115,7 @@ inline bool is_wide(const Attention& x) {
 void launch_mma_forward(const Stream& s, const Attention& x);
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work);
 // In attention_one_pass.cu.
-bool fits_one_pass(const Attention& x, const Gpu& gpu);
-// Blocks of a key head that walk over its keys, for sums in order; 0 where two passes are faster.
+// Work::walkers of one pass; 0 where it does not fit, or two passes are faster.
 int one_pass_walkers(const Attention& x, const Gpu& gpu);
 void launch_one_pass(const Stream& s, const Attention& x, const Work& work);
 // In attention_wide_forward.cu and attention_wide_backward.cu.

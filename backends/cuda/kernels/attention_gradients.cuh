@@ -33,6 +33,11 @@ constexpr bool has_wide_sums = false;  // red_add_v4 is four instructions, and t
 #else
 constexpr bool has_wide_sums = true;
 #endif
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+constexpr bool has_room_for_three = false;
+#else
+constexpr bool has_room_for_three = true;  // 227 KiB of shared memory
+#endif
 // d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
 // / 32 and some 60 for the rest.
 template <Side side, int D, int DV, Options options>
@@ -58,7 +63,9 @@ struct Place {
   int tiles, first, turn;
 };
 
-// A block's shared memory. Tiles that pass by have one or two stages, two where there is room.
+// A block's shared memory. Tiles that pass by have one to three stages, as there is room. With three, P and
+// z_A have two buffers, and the warps of a block wait for each other once a tile instead of twice: some add
+// to their sums while others are at the next tile's scores.
 template <Side side, int D, int DV, Options options>
 struct Shared {
   static constexpr Cut c = cut<side, D, DV, options>();
@@ -66,12 +73,16 @@ struct Shared {
   static constexpr int kept_a = 0, kept_b = kept_a + c.kept * D * 2, p = kept_b + c.kept * DV * 2,
                        za = p + (side == by_key ? c.kept * c.passing * 2 : 0),
                        ranges = za + c.kept * c.passing * 2, stats = ranges + int(sizeof(Keys<queries>)),
-                       place = stats + 2 * queries * int(sizeof(float2)),
+                       place = stats + 3 * queries * int(sizeof(float2)),
                        stages = (place + int(sizeof(Place)) + 1023) / 1024 * 1024,
                        passing_b = c.passing * D * 2, stage = passing_b + c.passing * DV * 2;
-  static constexpr std::size_t bytes(int n) { return stages + n * stage; }
+  static constexpr bool takes_three = side == by_key && D > 64 && D <= 128;
+  static constexpr int second = stages + 3 * stage - p;  // from the first buffers of P and z_A to the second
+  static constexpr std::size_t bytes(int n) { return stages + n * stage + (n == 3 ? ranges - p : 0); }
   static int fitting_stages(int most_bytes) {
-    return int(bytes(2)) <= most_bytes ? 2 : int(bytes(1)) <= most_bytes ? 1 : 0;
+    for (int n = takes_three ? 3 : 2; n > 0; --n)
+      if (int(bytes(n)) <= most_bytes) return n;
+    return 0;
   }
 };
 
@@ -81,6 +92,8 @@ template <class S, Side side, int D, int DV, Options options>
 __device__ __forceinline__ void add_gradients(const Attention& x, const Work& work, int stages, int blocks,
                                               unsigned char* memory) {
   using At = Shared<side, D, DV, options>;
+  constexpr bool three = At::takes_three && has_room_for_three;
+  stages = three ? 3 : min(stages, 2);
   constexpr Cut cut = At::c;
   constexpr int threads = cut.warps * 32, queries = At::queries;
   static_assert(queries == range_tile);
@@ -88,15 +101,14 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
   const u32 base = shared_address(memory);
   const SharedTile<D> kept_a{base + At::kept_a};   // K or Q
   const SharedTile<DV> kept_b{base + At::kept_b};  // V or z_O
-  const SharedTile<cut.passing> tile_p{base + At::p}, tile_za{base + At::za};
-  const auto stage = [&](int n) { return n & (stages - 1); };
-  const auto passing_a = [&](int n) { return SharedTile<D>{base + At::stages + stage(n) * At::stage}; };
-  const auto passing_b = [&](int n) {
-    return SharedTile<DV>{base + At::stages + At::passing_b + stage(n) * At::stage};
+  const auto passing_a = [&](int stage) { return SharedTile<D>{base + At::stages + stage * At::stage}; };
+  const auto passing_b = [&](int stage) {
+    return SharedTile<DV>{base + At::stages + At::passing_b + stage * At::stage};
   };
-  const auto stats = [&](int n) {  // {ξ, u} of each query
-    return reinterpret_cast<float2*>(memory + At::stats) + (side == by_key ? stage(n) * queries : 0);
+  const auto stats = [&](int stage) {  // {ξ, u} of each query
+    return reinterpret_cast<float2*>(memory + At::stats) + (side == by_key ? stage * queries : 0);
   };
+  const auto stage_after = [&](int stage) { return stage + 1 < stages ? stage + 1 : 0; };
   const int lane = lane_id(), g = lane / 4, t = lane % 4;
   const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // the compiler sees that lanes agree
 
@@ -143,11 +155,11 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
     load_rows<rows_of_tile, threads>(tile_a, a.at<S>(b, h), a.row, row0, r.from, r.to, x.d);
     load_rows<rows_of_tile, threads>(tile_b, z.at<S>(b, h), z.row, row0, r.from, r.to, x.dv);
   };
-  const auto fetch = [&](int n, Cursor at) {
+  const auto fetch = [&](int stage, Cursor at) {
     const int row0 = (place.first + at.tile) * cut.passing;
-    load(passing_a(n), passing_b(n), std::integral_constant<int, cut.passing>(), side == by_query,
+    load(passing_a(stage), passing_b(stage), std::integral_constant<int, cut.passing>(), side == by_query,
          side == by_key ? at.h : key_head_of(), row0, passing);
-    if (side == by_key) fetch_stats<queries>(stats(n), x, work, place.b, at.h, row0);
+    if (side == by_key) fetch_stats<queries>(stats(stage), x, work, place.b, at.h, row0);
     commit();
   };
   load(kept_a, kept_b, std::integral_constant<int, cut.kept>(), side == by_key, place.head, place.kept0,
@@ -169,12 +181,20 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
   const Dropout<float> dropout(x);
   Cursor at{place.turn, place.head * group};
   if (all > 0) fetch(0, at);
-  for (int n = 0; n < all; ++n, at = after(at)) {
+  if constexpr (three) {
+    if (all > 1) fetch(1, after(at));
     wait<0>();
     __syncthreads();
+  }
+  int stage = 0;
+  for (int n = 0; n < all; ++n, at = after(at), stage = stage_after(stage)) {
+    if constexpr (!three) {
+      wait<0>();
+      __syncthreads();
+    }
     const int b = place.b, h = at.h, bh = b * x.H + h, passing0 = (place.first + at.tile) * cut.passing;
     const int i0 = side == by_key ? passing0 : place.kept0, j0 = side == by_key ? place.kept0 : passing0;
-    if (stages == 2 && n + 1 < all) fetch(n + 1, after(at));
+    if (!three && stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
     if constexpr (side == by_key) {
       const int2 r = work.every[b * range_tiles + i0 / range_tile];
       every = {r.x, r.y};
@@ -185,6 +205,8 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
       __syncthreads();
     }
 
+    const int buffer = three && n % 2 ? At::second : 0;
+    const SharedTile<cut.passing> tile_p{base + At::p + buffer}, tile_za{base + At::za + buffer};
     const Extras<S> extras(x, b, h);
     constexpr int row_pieces = cut.kept / cut.score_rows,
                   pieces = row_pieces * (cut.passing / cut.score_columns);
@@ -206,11 +228,11 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
       // P = exp(A − ξ)
 #pragma unroll
       for (auto& s : p) s.clear();
-      multiply_rows<S>(p, kept_a, r0, passing_a(n), c0);
+      multiply_rows<S>(p, kept_a, r0, passing_a(stage), c0);
       each_part([&](auto at, float(&a)[4], float(&)[4], float(&slope)[4]) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float lse = stats(n)[at.query(e)].x;
+          const float lse = stats(stage)[at.query(e)].x;
           if constexpr (options == none) {
             a[e] = exp2_fast(a[e] * extras.factor - lse);
           } else {
@@ -231,9 +253,9 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
       // z_A = P ⊛ (z_P ⊛ D − u)
       each_part([&](auto at, float(&)[4], float(&z)[4], float(&)[4]) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) z[e] = options == none ? -stats(n)[at.query(e)].y : 0.f;
+        for (int e = 0; e < 4; ++e) z[e] = options == none ? -stats(stage)[at.query(e)].y : 0.f;
       });
-      multiply_rows<S>(za, kept_b, r0, passing_b(n), c0);
+      multiply_rows<S>(za, kept_b, r0, passing_b(stage), c0);
       each_part([&](auto at, float(&a)[4], float(&z)[4], float(&slope)[4]) {
         u32 words[4];
         if (options != none && x.dropout > 0) {
@@ -248,7 +270,7 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
             z[e] *= a[e];
           } else {
             const float keep = x.dropout > 0 ? dropout.factor(words[e]) : 1.f;
-            z[e] = a[e] * (z[e] * keep - stats(n)[at.query(e)].y) * slope[e];
+            z[e] = a[e] * (z[e] * keep - stats(stage)[at.query(e)].y) * slope[e];
             a[e] *= keep;
           }
       });
@@ -259,16 +281,19 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
       }
     }
 
+    if constexpr (three) wait<0>();
     __syncthreads();
+    if (three && n + 2 < all) fetch(stage_after(stage_after(stage)), after(after(at)));
 
     if constexpr (side == by_query || D == DV) {
-      const SharedTile<D> columns_of{sums_v ? passing_b(n).base : passing_a(n).base};
+      const SharedTile<D> columns_of{sums_v ? passing_b(stage).base : passing_a(stage).base};
       multiply_columns<S, cut.passing, columns, false>(sums, sums_v ? tile_p : tile_za, sum_row0, columns_of,
                                                        column0);
     } else if (sums_v) {
-      multiply_columns<S, cut.passing, cut.v_columns, false>(sums, tile_p, sum_row0, passing_b(n), column0);
+      multiply_columns<S, cut.passing, cut.v_columns, false>(sums, tile_p, sum_row0, passing_b(stage),
+                                                             column0);
     } else {
-      multiply_columns<S, cut.passing, cut.own_columns, false>(sums, tile_za, sum_row0, passing_a(n),
+      multiply_columns<S, cut.passing, cut.own_columns, false>(sums, tile_za, sum_row0, passing_a(stage),
                                                                column0);
     }
     if constexpr (side == by_key) {
@@ -288,9 +313,9 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
           add_parts(zq[m], work.z_q_part(x, sums_of, (passing0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
       }
     }
-    if (stages == 1 && n + 1 < all) {
+    if (!three && stages == 1 && n + 1 < all) {
       __syncthreads();
-      fetch(n + 1, after(at));
+      fetch(0, after(at));
     }
   }
   wait<0>();

@@ -45,19 +45,22 @@ auto with_size(const Attention& x, F&& f) {
   return sized(std::integral_constant<int, 128>());
 }
 
-}  // namespace
-
-bool fits_one_pass(const Attention& x, const Gpu& gpu) {
+// Whether a block has the shared memory.
+bool fits(const Attention& x, const Gpu& gpu) {
   if (is_wide(x)) return fits_wide_backward(x, gpu);
   return with_size(x, [&](auto size, auto options) {
     return Shared<by_key, size, size, options>::fitting_stages(gpu.shared_per_block) > 0;
   });
 }
 
+}  // namespace
+
 // The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. Short heads leave
 // sums too little time between their beginning and their end.
 int one_pass_walkers(const Attention& x, const Gpu& gpu) {
-  constexpr int most = 8, least_keys = 2048;
+  constexpr int most = 8, least_keys = 1024;
+  if (!fits(x, gpu)) return 0;
+  if (x.free_order) return 1;
   if (is_wide(x) || x.T < least_keys) return 0;
   const Cut c = with_size(x, [](auto size, auto options) { return cut<by_key, size, size, options>(); });
   const i64 heads = i64(x.B) * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,

@@ -164,17 +164,24 @@ __device__ __forceinline__ void mma(Sums<Parts>& c, int column, const Left& a, c
 template <class S, int Groups, int Parts, int C>
 __device__ __forceinline__ void multiply_rows(Sums<Parts> (&c)[Groups], SharedTile<C> a, int r0,
                                               SharedTile<C> b, int c0) {
-#pragma unroll(C < 128 ? 4 : 2)
-  for (int e = 0; e < C / 16; ++e) {
-    Left l[Groups];
+  // Operands are asked for a step ahead, where registers allow it.
+  constexpr int steps = C / 16, ahead = C <= 128 ? 1 : 0, held = ahead + 1;
+  Left l[held][Groups];
+  Right r[held][Parts / 2];
+  const auto ask = [&](int e) {
 #pragma unroll
-    for (int m = 0; m < Groups; ++m) l[m] = left(a, r0 + 16 * m, e);
+    for (int m = 0; m < Groups; ++m) l[e % held][m] = left(a, r0 + 16 * m, e);
 #pragma unroll
-    for (int n = 0; n < Parts / 2; ++n) {
-      const Right r = right_of_rows(b, c0 + 16 * n, e);
+    for (int n = 0; n < Parts / 2; ++n) r[e % held][n] = right_of_rows(b, c0 + 16 * n, e);
+  };
+  if (ahead) ask(0);
+#pragma unroll(ahead ? steps : 2)
+  for (int e = 0; e < steps; ++e) {
+    if (e + ahead < steps) ask(e + ahead);
 #pragma unroll
-      for (int m = 0; m < Groups; ++m) mma<S>(c[m], n, l[m], r);
-    }
+    for (int n = 0; n < Parts / 2; ++n)
+#pragma unroll
+      for (int m = 0; m < Groups; ++m) mma<S>(c[m], n, l[e % held][m], r[e % held][n]);
   }
 }
 // c[m] += rows r0 + 16·m … of a, or of its transpose, times columns c0 … c0 + Columns of b.
