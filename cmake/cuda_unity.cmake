@@ -11,11 +11,10 @@ set(together
   "attention_one_pass"
   "attention_wide_backward"
   "index_add index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
+  "softmax cross_entropy cumsum top_k rows adamw squared_norm"
   "attention_plain attention_bias"
-  "softmax cross_entropy cumsum top_k rows"
   "attention_f32_forward attention_tf32_forward"
   "attention_wide_forward"
-  "adamw squared_norm"
   "attention attention_halves"
   "random")
 

@@ -35,7 +35,7 @@ void call_function(void* data) {
   }
 }
 
-void launch(const Stream& s, const Call& c) {
+void run_on_host(const Stream& s, const Call& c) {
   const auto& plan = *static_cast<const HostPlan*>(c.plan);
   for (std::size_t i = 0; i < c.in.size(); ++i)
     if (bytes_of(plan.in[i]) > 0)
@@ -53,7 +53,7 @@ void launch(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel host_kernel{&launch};
+const Kernel host_kernel{&run_on_host};
 
 std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown) {
   auto plan = std::make_shared<HostPlan>();

@@ -52,7 +52,7 @@ constexpr Cut cut() {
   if (D <= 128) return {8, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
   if (D <= 192) return {8, 64, 64, 32, 16, 32, DV / 2, D / 2, 32, 48};
   if (D <= 256) return {8, 64, 64, 32, 16, 64, 64, 64, 32, 32};
-  return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, 32, 48};
+  return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 
 // Where a block works: the batch entry and the head (by key that of the keys), its first row, the nth piece

@@ -15,7 +15,7 @@ namespace {
 // than one with 16, where registers allow it.
 template <int D, attn::Options options>
 struct KeyPass {
-  static constexpr int groups = D <= 64 ? 2 : 1;  // of 16 keys, per warp
+  static constexpr int groups = D <= 64 && options != attn::any ? 2 : 1;  // of 16 keys, per warp
   static constexpr int threads = 128, keys = threads / 32 * 16 * groups;
   static constexpr int queries = options == attn::none                      ? (D > 64 ? 64 : 32)
                                  : D == 64 && options == attn::only_dropout ? 16
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 #pragma unroll
         for (int e = 0; e < 2; ++e) p[r / 2].x[c][r % 2 * 2 + e] = 0, za[r / 2].x[c][r % 2 * 2 + e] = -u;
     }
-#pragma unroll 4
+#pragma unroll(D > 64 ? 2 : 4)
     for (int e = 0; e < D / 16; ++e) {
       const Left q0 = left(tile_q, warp * 32, e), q1 = left(tile_q, warp * 32 + 16, e);
 #pragma unroll
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
         mma<S>(p[0], c, q0, kt), mma<S>(p[1], c, q1, kt);
       }
     }
-#pragma unroll 4
+#pragma unroll(D > 64 ? 2 : 4)
     for (int e = 0; e < D / 16; ++e) {
       const Left z0 = left(tile_z, warp * 32, e), z1 = left(tile_z, warp * 32 + 16, e);
 #pragma unroll
@@ -344,8 +344,10 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 }  // namespace
 
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) {
-  attn::with_variant(x, [&](auto type, auto size, auto options) {
+  attn::with_variant(x, [&](auto type, auto padded, auto options) {
     using S = decltype(type);
+    constexpr int size =
+        padded <= 64 ? 64 : 128;  // short heads only come here, and four take long to compile
     const auto run = [&](auto kernel, i64 blocks, unsigned threads, std::size_t bytes) {
       if (blocks == 0) return;
       launch_kernel(s, {blocks_for(blocks, 1), threads, bytes}, kernel, x, work);

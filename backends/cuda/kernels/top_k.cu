@@ -172,13 +172,13 @@ void launch_top_k(const Stream& s, const Call& c) {
   }
 }
 
-std::size_t workspace(const Call& c) {
+std::size_t top_k_workspace(const Call& c) {
   const Choice a = choice_of(c);
   return a.room > most_shared ? grid_of(a, c.gpu) * static_cast<std::size_t>(a.room) * sizeof(Entry) : 0;
 }
 
 }  // namespace
 
-const Kernel top_k_kernel{&launch_top_k, &workspace};
+const Kernel top_k_kernel{&launch_top_k, &top_k_workspace};
 
 }  // namespace tg::cuda
