@@ -21,7 +21,7 @@ std::string_view owner_of(std::string_view path) {
 }
 
 // Inside Graphviz's quotes.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string s = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') s += '\\';
@@ -63,7 +63,7 @@ Drawn drawn(const Graph& graph, NodeId id) {
   if (inside.starts_with('.')) inside.remove_prefix(1);
   if (!inside.empty()) label = std::string(inside) + "/" + label;
   for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) label += "\n" + value_text(graph, v);
-  return {layer, "n" + std::to_string(id) + " [label=" + quoted(label) + look + "];\n"};
+  return {layer, "n" + std::to_string(id) + " [label=" + in_quotes(label) + look + "];\n"};
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ std::string graphviz(const Graph& graph, std::span<const ValueId> outputs, std::
       arrows += "  n" + std::to_string(maker) + " -> n" + std::to_string(n) + ";\n";
     }
   }
-  std::string s = "digraph {\n  label=" + quoted(title) + ";\n  labelloc=t;\n  fontname=Helvetica;\n";
+  std::string s = "digraph {\n  label=" + in_quotes(title) + ";\n  labelloc=t;\n  fontname=Helvetica;\n";
   s += "  node [shape=box, style=\"rounded,filled\", fillcolor=\"#dce6f4\", fontname=Helvetica, "
        "fontsize=11];\n";
   int count = 0;
@@ -121,7 +121,7 @@ std::string graphviz(const Graph& graph, std::span<const ValueId> outputs, std::
       s += "  {\n" + nodes + "  }\n";
       continue;
     }
-    s += "  subgraph cluster" + std::to_string(count++) + " {\n    label=" + quoted(layer) +
+    s += "  subgraph cluster" + std::to_string(count++) + " {\n    label=" + in_quotes(layer) +
          ";\n    color=\"#9099a8\";\n" + nodes + "  }\n";
   }
   return s + arrows + "}\n";
