@@ -42,7 +42,7 @@ TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
 }
 
 TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
-  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than the ring of staging memory
+  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than there is of staging memory
   Graph g;
   const Tensor small = g.input("small", {1}), bytes = g.input("bytes", {67}, u8),
                odd = g.input("odd", {1001}, f64), large = g.input("large", {many});
@@ -63,6 +63,23 @@ TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
       for (const Tensor& t : ts)
         EXPECT_TRUE(now.fetch(t).same_bits(host.fetch(t))) << t.text() << " in run " << n;
     }
+}
+
+TEST_F(CudaProgram, IsCompiledWhileAnotherOneRuns) {
+  Graph g;
+  const Tensor x = g.input("x", {64, 64});
+  Tensor y = x;
+  for (int n = 0; n < 200; ++n) y = matmul(y, x);
+  Program p = compile(g, {y}, {.device = Device::cuda()});
+  p.run({{x, std::vector<float>(64 * 64, 1.f / 64)}});
+  const Pending pending = p.fetch_later({y});
+  pending.ready();  // it is not, which is no error of what comes next
+  Graph other;
+  const Tensor k = other.input("k", {3});
+  const std::vector<float> ks{1, 2, 3};
+  EXPECT_EQ(eval(k + 1, {{k, ks}}, {.device = Device::cuda()}).values<float>(),
+            (std::vector<float>{2, 3, 4}));
+  EXPECT_NEAR(pending.fetch(y).at(0), 1. / 64, 1e-6);
 }
 
 // Rows of a table by index, and a parameter that counts runs.

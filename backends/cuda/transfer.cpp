@@ -63,7 +63,7 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted,
 
 bool CudaTransfer::done() {
   if (arrived_) return true;
-  const cudaError_t status = cudaEventQuery(event_);
+  const cudaError_t status = query(event_);
   if (status == cudaErrorNotReady) return false;
   if (status != cudaSuccess) program_->fail_run(status);
   return arrived_ = true;
