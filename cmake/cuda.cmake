@@ -42,9 +42,16 @@ set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS "-Xptxas=-wa
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 include(cmake/cuda_unity.cmake)
+# nvcc can compile for its targets at the same time. Few processors have enough to do with a file each, and are a fifth
+# slower so; many would wait for the longest file.
+cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
+set(at_once 0)  # as many as there are processors
+if(processors LESS 8)
+  set(at_once 1)
+endif()
 add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_UNITS})
 target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
-                       -Xcompiler=-fPIC --threads=0>)
+                       -Xcompiler=-fPIC --threads=${at_once}>)
 set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity})
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.

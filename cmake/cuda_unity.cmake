@@ -3,19 +3,16 @@
 # in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
 # names come last, one by one.
 set(together
-  "attention_mma_backward"
+  "attention_f32_backward attention_tf32_backward attention_f32_forward attention_tf32_forward"
+  "attention_one_pass attention_wide_backward"
   "reduce_sum reduce_extreme reduce_plan logsumexp"
   "norm norm_backward"
-  "attention_f32_backward attention_tf32_backward"
+  "attention_mma_backward"
   "attention_mma_forward"
-  "attention_one_pass"
-  "attention_wide_backward"
   "index_add index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
   "softmax cross_entropy cumsum top_k rows adamw squared_norm"
-  "attention_plain attention_bias"
-  "attention_f32_forward attention_tf32_forward"
+  "attention_plain attention_bias attention attention_halves"
   "attention_wide_forward"
-  "attention attention_halves"
   "random")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})

@@ -9,7 +9,7 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr int threads = 256, head_threads = 512, none = -10000;
+constexpr int block_threads = 256, head_threads = 512, none = -10000;
 
 // Rows [from, to) that any key or query of the call may meet: others may hold anything.
 __device__ KeyRange rows_of(const Attention& x, const Halves::Operand& a, int b) {
@@ -89,10 +89,10 @@ constexpr int bound_of_z_a = 2 * Powers::longest + 1;
 
 // A bound for the length of a chunk's rows.
 template <int W>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(block_threads)
     measure(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
-  __shared__ float tops_z[threads];
-  constexpr int lanes = W / 4, rows = threads / lanes;
+  __shared__ float tops_z[block_threads];
+  constexpr int lanes = W / 4, rows = block_threads / lanes;
   const Halves::Operand& a = halves.operand[blockIdx.y];
   if (blockIdx.x >= a.blocks(x.B)) return;
   const Place at(a, blockIdx.x);
@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(threads)
                     size_of_finite(static_cast<const float*>(x.z_lse)[(i64(at.b) * x.H + at.h) * x.L + row]));
   }
   tops_z[threadIdx.x] = top_z;
-  const int k = exponent_of_rows<W, threads>(top);
+  const int k = exponent_of_rows<W, block_threads>(top);
   if (threadIdx.x >= 32) return;
-  for (int n = threadIdx.x; n < threads; n += 32) top_z = fmaxf(top_z, tops_z[n]);
+  for (int n = threadIdx.x; n < block_threads; n += 32) top_z = fmaxf(top_z, tops_z[n]);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) top_z = fmaxf(top_z, __shfl_xor_sync(~0u, top_z, step));
   if (threadIdx.x == 0) a.greatest[blockIdx.x] = {k, exponent_above(double{top_z} * top_z)};
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(32)
 // x·2ᵉ in one or two terms; columns beyond the row are zeros. From the last to the first: what was measured
 // last may still be in the cache.
 template <int W>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(block_threads)
     split(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
-  constexpr int lanes = W / 4, rows = threads / lanes;
+  constexpr int lanes = W / 4, rows = block_threads / lanes;
   const int operand = halves.count - 1 - blockIdx.y;
   const Halves::Operand& a = halves.operand[operand];
   if (blockIdx.x >= a.blocks(x.B)) return;
@@ -257,9 +257,9 @@ void launch_halves(const Stream& s, const Attention& x, const Halves& halves) {
   attn::with_width(x, [&](auto width) {
     if (takes_heads(x, halves, s.gpu))
       return launch_kernel(s, {dim3(key_heads, count), head_threads}, split_heads<width>, x, halves);
-    launch_kernel(s, {grid, threads}, measure<width>, x, halves);
+    launch_kernel(s, {grid, block_threads}, measure<width>, x, halves);
     launch_kernel(s, {key_heads, 32}, choose, x, halves);
-    launch_kernel(s, {grid, threads}, split<width>, x, halves);
+    launch_kernel(s, {grid, block_threads}, split<width>, x, halves);
   });
 }
 
