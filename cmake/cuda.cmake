@@ -42,8 +42,8 @@ set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS "-Xptxas=-wa
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 include(cmake/cuda_unity.cmake)
-# nvcc can compile for its targets at the same time. Few processors have enough to do with a file each, and are a fifth
-# slower so; many would wait for the longest file.
+# nvcc can compile for its targets at the same time. Where processors are few that takes longer, a file each is enough for
+# them; where they are many, all wait for the longest file.
 cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
 set(at_once 0)  # as many as there are processors
 if(processors LESS 8)
