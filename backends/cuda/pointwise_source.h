@@ -31,8 +31,8 @@ template <class T> T op_sub(T a, T b) { return a - b; }
 template <class T> T op_mul(T a, T b) { return a * b; }
 template <class T> T op_div(T a, T b) { return a / b; }
 template <class T> T op_pow(T a, T b) { return pow(a, b); }
-// The same where a 16-bit type holds the result: within 0.1 of its last place of the rounded power. The processor's
-// log2 is exact to 2⁻²²; near 1 that would be too few digits of a small number.
+// The same where a 16-bit type holds the result: before it is rounded, its error is below 0.1 of the last place. The
+// processor's log2 is exact to 2⁻²²; near 1 that would be too few digits of a small number.
 template <class T> T op_pow_half(T base, T exponent) {
   const float a = base, b = exponent, x = fabsf(a), f = x - 1.f;
   const float near_one = f * fmaf(f, fmaf(f, fmaf(f, fmaf(f, 0.288539f, -0.360674f), 0.480898f), -0.721348f), 1.442695f);
@@ -77,7 +77,7 @@ template <class T> T op_sin(T a) { return sin(a); }
 template <class T> T op_cos(T a) { return cos(a); }
 template <class T> T op_tanh(T a) { return tanh(a); }
 template <class T> T op_erf(T a) { return erf(a); }
-__device__ float inverse(float x) { return __fdividef(1.f, x); }  // within 2 units in the last place
+__device__ float inverse(float x) { return __fdividef(1.f, x); }  // within 2 units in the last place, 0 from 2¹²⁶ on
 __device__ double inverse(double x) { return 1 / x; }
 template <class T> T op_sigmoid(T a) { return inverse(T(1) + exp(-a)); }
 template <class T> T op_relu(T a) { return a < T(0) ? T(0) : a; }

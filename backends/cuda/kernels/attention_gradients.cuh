@@ -194,7 +194,7 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
     }
     const int b = place.b, h = at.h, bh = b * x.H + h, passing0 = (place.first + at.tile) * cut.passing;
     const int i0 = side == by_key ? passing0 : place.kept0, j0 = side == by_key ? place.kept0 : passing0;
-    if (!three && stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
+    if (stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
     if constexpr (side == by_key) {
       const int2 r = work.every[b * range_tiles + i0 / range_tile];
       every = {r.x, r.y};
@@ -313,7 +313,7 @@ __device__ __forceinline__ void add_gradients(const Attention& x, const Work& wo
           add_parts(zq[m], work.z_q_part(x, sums_of, (passing0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
       }
     }
-    if (!three && stages == 1 && n + 1 < all) {
+    if (stages == 1 && n + 1 < all) {
       __syncthreads();
       fetch(0, after(at));
     }
