@@ -45,6 +45,12 @@ void fail(cudaError_t status, std::string_view what) {
   throw DeviceError(why);
 }
 
+cudaError_t query(cudaEvent_t event) {
+  const cudaError_t status = cudaEventQuery(event);
+  if (status == cudaErrorNotReady) cudaGetLastError();  // or it would be taken for the next launch's
+  return status;
+}
+
 std::byte* pinned_memory(std::size_t bytes, std::string_view what) {
   void* p = nullptr;
   const cudaError_t status = cudaMallocHost(&p, bytes);

@@ -15,6 +15,9 @@ inline void check(cudaError_t status, std::string_view what) {
   if (status != cudaSuccess) fail(status, what);
 }
 
+// Whether the GPU has passed an event: cudaSuccess, cudaErrorNotReady, or what went wrong.
+cudaError_t query(cudaEvent_t event);
+
 // Host memory that the GPU reads and writes; throws OutOfMemory with the size.
 std::byte* pinned_memory(std::size_t bytes, std::string_view what);
 

@@ -18,7 +18,7 @@ void Staging::write(std::byte* to, const std::byte* from, std::size_t bytes, con
   while (bytes > 0) {
     if (used_ == chunk_bytes) next_chunk();
     const std::size_t part = std::min(bytes, chunk_bytes - used_);
-    std::byte* at = ring_[chunk_].memory + used_;
+    std::byte* at = chunks_[chunk_].memory + used_;
     std::memcpy(at, from, part);
     if (bytes_ > 0 && region && region == region_ && to == to_ + rounded(bytes_)) {
       bytes_ = rounded(bytes_) + part;
@@ -39,15 +39,20 @@ cudaError_t Staging::flush() {
 
 void Staging::next_chunk() {
   check(flush(), "a copy to the GPU");
-  if (ring_[chunk_].copied) check(cudaEventRecord(ring_[chunk_].copied, stream_), "a copy to the GPU");
-  Chunk& next = ring_[(chunk_ + 1) % ring_.size()];
-  if (next.copied) {
-    check(cudaEventSynchronize(next.copied), "a copy to the GPU");
-  } else {
-    if (!next.memory) next.memory = pinned_memory(chunk_bytes, "copies to the GPU");
-    check(cudaEventCreateWithFlags(&next.copied, cudaEventDisableTiming), "an event");
+  if (Chunk& full = chunks_[chunk_]; full.copied) {
+    check(cudaEventRecord(full.copied, stream_), "a copy to the GPU");
+    full.turn = ++turns_;
   }
-  chunk_ = (chunk_ + 1) % ring_.size();
+  const auto is_free = [](const Chunk& c) { return !c.copied || query(c.copied) == cudaSuccess; };
+  auto next = std::find_if(chunks_.begin(), chunks_.end(), is_free);
+  if (next == chunks_.end()) {
+    next = std::min_element(chunks_.begin(), chunks_.end(),
+                            [](const Chunk& a, const Chunk& b) { return a.turn < b.turn; });
+    check(cudaEventSynchronize(next->copied), "a copy to the GPU");
+  }
+  if (!next->memory) next->memory = pinned_memory(chunk_bytes, "copies to the GPU");
+  if (!next->copied) check(cudaEventCreateWithFlags(&next->copied, cudaEventDisableTiming), "an event");
+  chunk_ = static_cast<std::size_t>(next - chunks_.begin());
   used_ = 0;
 }
 

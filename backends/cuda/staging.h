@@ -1,4 +1,4 @@
-// Staging: host bytes on their way to the GPU. They are taken into a ring of pinned memory at once, so that
+// Staging: host bytes on their way to the GPU. They are taken into chunks of pinned memory at once, so that
 // the caller's may change, and copied from there in the stream's order.
 #pragma once
 
@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 namespace tg::cuda {
 
@@ -13,7 +14,7 @@ class Staging {
  public:
   explicit Staging(cudaStream_t stream) : stream_(stream) {}
 
-  // Waits only when the whole ring is under way. Writes one after another to neighbouring stretches (with up
+  // Waits only when all chunks are under way. Writes one after another to neighbouring stretches (with up
   // to 63 bytes between them) of the same region become one copy: a region is memory of one allocation, of
   // which these gaps may be overwritten; null stands for none.
   void write(std::byte* to, const std::byte* from, std::size_t bytes, const void* region);
@@ -21,16 +22,20 @@ class Staging {
   [[nodiscard]] cudaError_t flush();
 
  private:
-  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
+  static constexpr std::size_t chunk_bytes = std::size_t{512} << 10;
   struct Chunk {
     std::byte* memory = nullptr;
-    cudaEvent_t copied = nullptr;
+    cudaEvent_t copied = nullptr;  // done: the chunk is free
+    std::uint64_t turn = 0;        // when it was left
   };
+  // The first free chunk, not the one left longest ago: small batches go through few chunks, which stay in
+  // the processor's cache.
   void next_chunk();
 
   cudaStream_t stream_;
-  std::array<Chunk, 4> ring_;  // made at the first write; never freed, like the backend that owns it
-  std::size_t chunk_ = ring_.size() - 1, used_ = chunk_bytes;
+  std::array<Chunk, 32> chunks_;  // made when they are needed; never freed, like the backend that owns them
+  std::uint64_t turns_ = 0;
+  std::size_t chunk_ = 0, used_ = chunk_bytes;
   // The stretch that is not yet in the stream, at the end of what is used of the chunk.
   std::byte *to_ = nullptr, *from_ = nullptr;
   std::size_t bytes_ = 0;

@@ -63,11 +63,8 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted,
 
 bool CudaTransfer::done() {
   if (arrived_) return true;
-  const cudaError_t status = cudaEventQuery(event_);
-  if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // or it would be taken for the next launch's
-    return false;
-  }
+  const cudaError_t status = query(event_);
+  if (status == cudaErrorNotReady) return false;
   if (status != cudaSuccess) program_->fail_run(status);
   return arrived_ = true;
 }

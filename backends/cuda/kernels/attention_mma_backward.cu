@@ -346,8 +346,8 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work) {
   attn::with_variant(x, [&](auto type, auto padded, auto options) {
     using S = decltype(type);
-    // Two sizes for few heads or short ones, which is what comes here: each takes long to compile.
-    constexpr int size = padded <= 64 ? 64 : 128;
+    // 96 has no kernels of its own: they take long to compile, and only few or short sequences come here.
+    constexpr int size = padded <= 32 ? 32 : padded <= 64 ? 64 : 128;
     const auto run = [&](auto kernel, i64 blocks, unsigned threads, std::size_t bytes) {
       if (blocks == 0) return;
       launch_kernel(s, {blocks_for(blocks, 1), threads, bytes}, kernel, x, work);
