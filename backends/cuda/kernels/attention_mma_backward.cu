@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
 #pragma unroll
         for (int e = 0; e < 2; ++e) p[r / 2].x[c][r % 2 * 2 + e] = 0, za[r / 2].x[c][r % 2 * 2 + e] = -u;
     }
-#pragma unroll(D > 64 ? 2 : 4)
+#pragma unroll 2
     for (int e = 0; e < D / 16; ++e) {
       const Left q0 = left(tile_q, warp * 32, e), q1 = left(tile_q, warp * 32 + 16, e);
 #pragma unroll
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(QueryPass<D, options>::threads)
         mma<S>(p[0], c, q0, kt), mma<S>(p[1], c, q1, kt);
       }
     }
-#pragma unroll(D > 64 ? 2 : 4)
+#pragma unroll 2
     for (int e = 0; e < D / 16; ++e) {
       const Left z0 = left(tile_z, warp * 32, e), z1 = left(tile_z, warp * 32 + 16, e);
 #pragma unroll

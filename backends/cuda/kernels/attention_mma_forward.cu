@@ -46,8 +46,9 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Atten
   const auto tile_k = [&](int n) { return SharedTile<D>{base + At::k + n % 2 * keys * D * 2}; };
   const auto tile_v = [&](int n) { return SharedTile<D>{base + At::v + n % 2 * keys * D * 2}; };
   const auto fetch = [&](int n) {
-    load_rows<keys, threads>(tile_k(n), k, x.k.row, n * keys, some.from, some.to, x.d);
-    load_rows<keys, threads>(tile_v(n), v, x.v.row, n * keys, some.from, some.to, x.dv);
+    const u32 thread = ptx::made_again(threadIdx.x);  // registers are for sums
+    load_rows<keys, threads>(tile_k(n), k, x.k.row, n * keys, some.from, some.to, x.d, thread);
+    load_rows<keys, threads>(tile_v(n), v, x.v.row, n * keys, some.from, some.to, x.dv, thread);
     commit();
   };
 
@@ -66,16 +67,7 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Atten
 
     Sums<keys / 8> s[2];
     s[0].clear(), s[1].clear();
-#pragma unroll 4
-    for (int e = 0; e < D / 16; ++e) {
-      const Left a0 = left(tile_q, row, e), a1 = left(tile_q, row + 16, e);
-#pragma unroll
-      for (int c = 0; c < keys / 16; ++c) {
-        const Right kt = right_of_rows(tile_k(n), c * 16, e);
-        mma<S>(s[0], c, a0, kt);
-        mma<S>(s[1], c, a1, kt);
-      }
-    }
+    multiply_rows<S>(s, tile_q, row, tile_k(n), 0);
 
     const int j0 = n * keys;
     if constexpr (options == attn::any) attn::apply(extras, s, x, i0 + row, j0);
