@@ -12,6 +12,11 @@ using namespace tiles;
 namespace {
 
 constexpr int queries = 128, threads = 128;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool has_uniform_addresses = false;  // what is the same for a block takes registers of each thread
+#else
+constexpr bool has_uniform_addresses = true;
+#endif
 
 template <int D, attn::Options options>
 struct Shared {
@@ -26,7 +31,7 @@ template <class S, int D, attn::Options options>
 __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Attention x) {
   TG_DYNAMIC_SHARED(memory, 256);
   using At = Shared<D, options>;
-  constexpr int keys = At::keys;
+  constexpr int keys = At::keys, columns = keys / 16, products = D / 16 * columns;  // of Q·Kᵀ, each 16 keys
   auto& ranges = *reinterpret_cast<attn::Keys<queries>*>(memory + At::ranges);
   const u32 base = shared_address(memory);
   const SharedTile<D> tile_q{base + At::q};
@@ -46,9 +51,8 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Atten
   const auto tile_k = [&](int n) { return SharedTile<D>{base + At::k + n % 2 * keys * D * 2}; };
   const auto tile_v = [&](int n) { return SharedTile<D>{base + At::v + n % 2 * keys * D * 2}; };
   const auto fetch = [&](int n) {
-    const u32 thread = ptx::made_again(threadIdx.x);  // registers are for sums
-    load_rows<keys, threads>(tile_k(n), k, x.k.row, n * keys, some.from, some.to, x.d, thread);
-    load_rows<keys, threads>(tile_v(n), v, x.v.row, n * keys, some.from, some.to, x.dv, thread);
+    load_rows<keys, threads>(tile_k(n), k, x.k.row, n * keys, some.from, some.to, x.d);
+    load_rows<keys, threads>(tile_v(n), v, x.v.row, n * keys, some.from, some.to, x.dv);
     commit();
   };
 
@@ -67,7 +71,16 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Atten
 
     Sums<keys / 8> s[2];
     s[0].clear(), s[1].clear();
-    multiply_rows<S>(s, tile_q, row, tile_k(n), 0);
+    const auto keys_of = [&](int i) { return right_of_rows(tile_k(n), i % columns * 16, i / columns); };
+    Left q[2];
+    Right kt[2] = {keys_of(0)};  // asked for a product ahead
+#pragma unroll(has_uniform_addresses || D < 128 ? products : columns)
+    for (int i = 0; i < products; ++i) {
+      if (i + 1 < products) kt[(i + 1) % 2] = keys_of(i + 1);
+      if (i % columns == 0) q[0] = left(tile_q, row, i / columns), q[1] = left(tile_q, row + 16, i / columns);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) mma<S>(s[m], i % columns, q[m], kt[i % 2]);
+    }
 
     const int j0 = n * keys;
     if constexpr (options == attn::any) attn::apply(extras, s, x, i0 + row, j0);

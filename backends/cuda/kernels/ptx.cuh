@@ -13,12 +13,6 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// x. The compiler takes it for a new number: what follows from it is computed again, not kept in registers.
-__device__ __forceinline__ u32 made_again(u32 x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
 // ---- copies to shared memory that go on while the thread does ----
 
 // 16 bytes, past the first-level cache; the first `bytes` (16 or 0) from `from`, the others zero.

@@ -52,7 +52,7 @@ struct SharedTile {
 // and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, and size is one of 16 bytes.
 template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
-                                          int from, int to, int size, u32 thread = threadIdx.x) {
+                                          int from, int to, int size) {
   constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
   const auto copy = [](u32 to_address, const S* source, bool there) {  // without it, nothing is read there
     ptx::cp_async_16(to_address, source, there ? 16 : 0);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
   if constexpr (Threads % pieces == 0 && Rows % step == 0 &&
                 (step % 8 == 0 || (pieces % 8 == 0 && 8 % step == 0))) {
     // A thread keeps to its piece, and to its row modulo 8 up to an XOR with a constant.
-    const int row = thread / pieces, piece = thread % pieces;
+    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     const S* source = data + (row0 + row) * stride + piece * elements;
     const bool inside = piece * elements < size;
     const u32 address = tile.address(row, piece);
@@ -74,7 +74,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
     constexpr int times = (all + Threads - 1) / Threads;
 #pragma unroll(times <= 4 ? times : times <= 8 ? 2 : 1)
     for (int n = 0; n < times; ++n) {
-      const int at = n * Threads + thread, row = at / pieces, piece = at % pieces;
+      const int at = n * Threads + threadIdx.x, row = at / pieces, piece = at % pieces;
       if (all % Threads != 0 && at >= all) break;
       copy(tile.address(row, piece), data + (row0 + row) * stride + piece * elements,
            row0 + row >= from && row0 + row < to && piece * elements < size);

@@ -16,10 +16,6 @@ inline u32 shared_address(const void* p) {
   return emulator::shared_address(p);
 }
 
-inline u32 made_again(u32 x) {
-  return x;
-}
-
 inline void cp_async_16(u32 to, const void* from, int bytes) {
   emulator::copy_later(emulator::shared_pointer(to), from, 16, bytes);
 }
