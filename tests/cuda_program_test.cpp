@@ -42,7 +42,7 @@ TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
 }
 
 TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
-  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than the ring of staging memory
+  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than there is of staging memory
   Graph g;
   const Tensor small = g.input("small", {1}), bytes = g.input("bytes", {67}, u8),
                odd = g.input("odd", {1001}, f64), large = g.input("large", {many});
