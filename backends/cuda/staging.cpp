@@ -6,12 +6,33 @@
 
 #include "backends/cuda/check.h"
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 namespace tg::cuda {
 
 namespace {
+
 constexpr std::size_t rounded(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
+
+// To `to`, 64-byte aligned, past the caches on x86-64: the GPU reads it next, not the processor, and a plain
+// store would first have to take hold of the line that it writes to.
+void copy_for_gpu(std::byte* to, const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  const std::byte* end = from + bytes / 64 * 64;
+  for (; from != end; from += 64, to += 64)
+    for (int i = 0; i < 4; ++i)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i,
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
+  _mm_sfence();
+  bytes %= 64;
+#endif
+  std::memcpy(to, from, bytes);
+}
+
 }  // namespace
 
 void Staging::write(std::byte* to, const std::byte* from, std::size_t bytes, const void* region) {
@@ -19,7 +40,7 @@ void Staging::write(std::byte* to, const std::byte* from, std::size_t bytes, con
     if (used_ == chunk_bytes) next_chunk();
     const std::size_t part = std::min(bytes, chunk_bytes - used_);
     std::byte* at = chunks_[chunk_].memory + used_;
-    std::memcpy(at, from, part);
+    copy_for_gpu(at, from, part);
     if (bytes_ > 0 && region && region == region_ && to == to_ + rounded(bytes_)) {
       bytes_ = rounded(bytes_) + part;
     } else {

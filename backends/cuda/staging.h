@@ -28,8 +28,8 @@ class Staging {
     cudaEvent_t copied = nullptr;  // done: the chunk is free
     std::uint64_t turn = 0;        // when it was left
   };
-  // The first free chunk, not the one left longest ago: small batches go through few chunks, which stay in
-  // the processor's cache.
+  // The first free chunk, not the one left longest ago: small batches go through few chunks, and the others
+  // are not even made.
   void next_chunk();
 
   cudaStream_t stream_;

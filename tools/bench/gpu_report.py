@@ -78,8 +78,10 @@ def main():
         table(["", "layers×heads×width×context×batch", "dtype", "pass", "ms", "PyTorch", "faster"],
               [beside(r, t, comparator, rate=False) for data, t in steps for r in data["rows"]
                if r["name"] == "GPT step"]),
-        "Host time of a replayed step, tokens fed and loss read: " +
-        ", ".join(f"{r['rate']:.1f} µs {t}" for data, t in steps for r in data["rows"] if r["name"] == "GPT step, host") + ".",
+        "Host time of a replayed step, tokens fed and loss asked for, shortest (median): " +
+        ", ".join(" ".join(f"{r['rate']:.1f} µs {t}" if r["name"] == "GPT step, host" else f"({r['rate']:.1f})"
+                           for r in data["rows"] if r["name"].startswith("GPT step, host"))
+                  for data, t in steps) + ".",
         "Ops on rows of 4096, 256 MiB of them, share of copy bandwidth.",
         table(["op", "pass"] + [t for _, t in ops],
               [[name, way] + [next((f"{r['share']:.2f}" for r in data["rows"]
