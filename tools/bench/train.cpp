@@ -18,8 +18,8 @@ double flops(const Program& program) {
   return sum;
 }
 
-// On a GPU: seconds a step takes when steps follow each other as in training, and those for which one keeps
-// the host busy, at the shortest and in the middle of all.
+// On a GPU: seconds a step takes when steps follow each other, 20 before the host waits, and those for which
+// one keeps the host busy, at the shortest and in the middle of all.
 struct Replay {
   double step, host, host_median;
 };

@@ -71,9 +71,11 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ Atten
 
     Sums<keys / 8> s[2];
     s[0].clear(), s[1].clear();
+    // multiply_rows, but of keys alone, a product ahead: beside the sums over values there are no registers
+    // for all operands of a step.
     const auto keys_of = [&](int i) { return right_of_rows(tile_k(n), i % columns * 16, i / columns); };
     Left q[2];
-    Right kt[2] = {keys_of(0)};  // asked for a product ahead
+    Right kt[2] = {keys_of(0)};
 #pragma unroll(has_uniform_addresses || D < 128 ? products : columns)
     for (int i = 0; i < products; ++i) {
       if (i + 1 < products) kt[(i + 1) % 2] = keys_of(i + 1);
