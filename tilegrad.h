@@ -1,7 +1,7 @@
 // tilegrad: everything a program that builds, differentiates and runs graphs needs.
 #pragma once
 
-#include "autograd/custom_op.h"
-#include "autograd/gradients.h"
-#include "core/compile.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/custom_op.h>
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/core/compile/compile.h>
+#include <tilegrad/ops/ops.h>

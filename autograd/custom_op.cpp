@@ -1,8 +1,8 @@
-#include "autograd/custom_op.h"
+#include <tilegrad/autograd/custom_op.h>
 
 #include <deque>
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 
 namespace tg {
 

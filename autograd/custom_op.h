@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/graph.h"
+#include <tilegrad/core/graph/graph.h>
 
 namespace tg {
 

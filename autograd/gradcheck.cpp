@@ -1,9 +1,9 @@
-#include "autograd/gradcheck.h"
+#include <tilegrad/autograd/gradcheck.h>
 
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/ops/ops.h>
 #include "autograd/gradcheck_numeric.h"
 #include "autograd/gradcheck_rules.h"
-#include "autograd/gradients.h"
-#include "ops/ops.h"
 
 namespace tg::gradcheck {
 

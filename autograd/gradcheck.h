@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/graph.h"
+#include <tilegrad/core/graph/graph.h>
 
 namespace tg::gradcheck {
 

@@ -4,10 +4,10 @@
 #include <limits>
 #include <numbers>
 
-#include "autograd/gradients.h"
-#include "core/hash.h"
-#include "core/rng.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/core/base/rng.h>
+#include <tilegrad/ops/ops.h>
+#include "core/base/hash.h"
 
 namespace tg::gradcheck {
 

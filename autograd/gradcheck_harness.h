@@ -2,9 +2,9 @@
 // again on other numbers. Inside the gradcheck library.
 #pragma once
 
-#include "autograd/gradcheck.h"
+#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/core/compile/compile.h>
 #include "autograd/replay.h"
-#include "core/compile.h"
 
 namespace tg::gradcheck {
 

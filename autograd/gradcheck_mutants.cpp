@@ -2,9 +2,9 @@
 // in the op's place; everything else, kernels included, is the op's own.
 #include <memory>
 
+#include <tilegrad/ops/ops.h>
 #include "autograd/gradcheck_numeric.h"
 #include "autograd/gradcheck_rules.h"
-#include "ops/ops.h"
 
 namespace tg::gradcheck {
 

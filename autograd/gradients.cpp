@@ -1,6 +1,6 @@
-#include "autograd/gradients.h"
+#include <tilegrad/autograd/gradients.h>
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 
 namespace tg {
 

@@ -2,7 +2,7 @@
 // graph.
 #pragma once
 
-#include "core/graph.h"
+#include <tilegrad/core/graph/graph.h>
 
 namespace tg {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 
 namespace tg {
 

@@ -1,8 +1,8 @@
 // Which backend serves a device.
-#include "core/backend.h"
+#include <tilegrad/core/run/backend.h>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cpu/cpu.h"
-#include "core/error.h"
 #if defined(TILEGRAD_CUDA)
 #include "backends/cuda/cuda.h"
 #endif

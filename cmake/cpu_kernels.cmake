@@ -3,11 +3,12 @@
 file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp)
 
 # Random numbers are the same on every instruction set: no multiply-add in place of a product and a sum.
-set_source_files_properties(core/random.cpp backends/cpu/kernels/random.cpp PROPERTIES
+set_source_files_properties(core/base/random.cpp backends/cpu/kernels/random.cpp PROPERTIES
                             COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
 
 function(tilegrad_kernels isa)  # further arguments: compiler flags
   add_library(tilegrad_kernels_${isa} OBJECT ${TILEGRAD_KERNELS})
+  target_link_libraries(tilegrad_kernels_${isa} PRIVATE tilegrad_source_tree)
   target_compile_definitions(tilegrad_kernels_${isa} PRIVATE TG_ISA=${isa})
   target_compile_options(tilegrad_kernels_${isa} PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast ${ARGN})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # its own AVX-512 intrinsics trip these

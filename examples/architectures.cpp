@@ -5,10 +5,10 @@
 // cache what it writes without.
 #include <cstdio>
 
-#include "io/sums.h"
-#include "nn/generate.h"
-#include "nn/schedule.h"
-#include "nn/training.h"
+#include <tilegrad/io/training/sums.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/training/training.h>
 
 using namespace tg;
 

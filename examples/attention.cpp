@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "ops/flash_attn.h"
-#include "tilegrad.h"
+#include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/tilegrad.h>
 
 using namespace tg;
 

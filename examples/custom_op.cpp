@@ -5,9 +5,9 @@
 // command line: relu_product_plugin.cpp.
 #include <cstdio>
 
-#include "autograd/gradcheck.h"
-#include "examples/relu_product.h"
-#include "tilegrad.h"
+#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/tilegrad.h>
+#include "relu_product.h"
 
 using namespace tg;
 using Tensors = std::vector<Tensor>;

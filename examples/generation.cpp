@@ -4,10 +4,10 @@
 // Ends with 0 when it says the rhyme right, the same in each way that must not matter.
 #include <cstdio>
 
-#include "io/text.h"
-#include "nn/generate.h"
-#include "nn/schedule.h"
-#include "nn/training.h"
+#include <tilegrad/io/text/text.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/training/training.h>
 
 using namespace tg;
 

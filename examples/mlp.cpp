@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <random>
 
-#include "nn/adamw.h"
-#include "nn/layers.h"
-#include "tilegrad.h"
+#include <tilegrad/nn/layers/layers.h>
+#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/tilegrad.h>
 
 using namespace tg;
 

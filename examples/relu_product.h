@@ -3,8 +3,8 @@
 // once as C++ functions on host memory and once as graph code; and a layer with a learnable w.
 #pragma once
 
-#include "autograd/custom_op.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/custom_op.h>
+#include <tilegrad/ops/ops.h>
 
 namespace example {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "tilegrad.h"
+#include <tilegrad/tilegrad.h>
 
 using namespace tg;
 

@@ -4,10 +4,10 @@
 // Ends with 0 when more than 99 % of sums that it never saw are right. examples/trainer.cpp is shorter.
 #include <cstdio>
 
-#include "io/checkpoint_store.h"
-#include "io/sums.h"
-#include "nn/schedule.h"
-#include "nn/training.h"
+#include <tilegrad/io/checkpoints/checkpoint_store.h>
+#include <tilegrad/io/training/sums.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/training/training.h>
 
 using namespace tg;
 

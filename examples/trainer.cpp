@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "io/trainer.h"
+#include <tilegrad/io/training/trainer.h>
 
 using namespace tg;
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/attrs.h"
+#include <tilegrad/core/base/attrs.h>
 
 namespace tg {
 

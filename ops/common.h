@@ -1,7 +1,7 @@
 // What op definitions share: argument checks, broadcasting and dtype promotion.
 #pragma once
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 
 namespace tg {
 using Tensors = std::vector<Tensor>;

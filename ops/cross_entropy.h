@@ -1,7 +1,7 @@
 // The attributes that cross_entropy shares with its kernels.
 #pragma once
 
-#include "core/attrs.h"
+#include <tilegrad/core/base/attrs.h>
 
 namespace tg {
 

@@ -1,6 +1,6 @@
 // flash_attn and its backward: checks, layouts, gradient and samples. The same in plain ops:
 // standard_attn.cpp.
-#include "ops/flash_attn.h"
+#include <tilegrad/ops/flash_attn.h>
 
 #include <algorithm>
 #include <cmath>

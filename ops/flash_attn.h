@@ -5,8 +5,8 @@
 #include <optional>
 #include <span>
 
-#include "core/attrs.h"
-#include "core/tensor.h"
+#include <tilegrad/core/base/attrs.h>
+#include <tilegrad/core/graph/tensor.h>
 
 namespace tg {
 

@@ -2,7 +2,7 @@
 // not negative.
 #pragma once
 
-#include "core/attrs.h"
+#include <tilegrad/core/base/attrs.h>
 
 namespace tg {
 

@@ -3,8 +3,8 @@
 // the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's line.
 #pragma once
 
-#include "core/graph.h"
-#include "ops/flash_attn.h"
+#include <tilegrad/core/graph/graph.h>
+#include <tilegrad/ops/flash_attn.h>
 
 namespace tg {
 

@@ -1,7 +1,7 @@
 // The attributes that random ops share with their kernels.
 #pragma once
 
-#include "core/attrs.h"
+#include <tilegrad/core/base/attrs.h>
 
 namespace tg {
 

@@ -1,8 +1,8 @@
 // What reductions share with their kernels and with other ops.
 #pragma once
 
-#include "core/attrs.h"
-#include "core/tensor.h"
+#include <tilegrad/core/base/attrs.h>
+#include <tilegrad/core/graph/tensor.h>
 
 namespace tg {
 

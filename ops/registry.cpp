@@ -2,7 +2,7 @@
 #include <deque>
 #include <string_view>
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 
 namespace tg {
 

@@ -1,7 +1,7 @@
 // The attributes that softmax, log_softmax and logsumexp share with their kernels.
 #pragma once
 
-#include "core/attrs.h"
+#include <tilegrad/core/base/attrs.h>
 
 namespace tg {
 

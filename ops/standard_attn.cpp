@@ -2,8 +2,8 @@
 // and flash_attn_backward decompose to. Products are in the operands' dtype, the rest in its compute type.
 #include <limits>
 
+#include <tilegrad/ops/flash_attn.h>
 #include "ops/common.h"
-#include "ops/flash_attn.h"
 
 namespace tg {
 

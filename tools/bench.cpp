@@ -3,8 +3,8 @@
 #include <charconv>
 #include <iterator>
 
+#include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
-#include "io/file.h"
 #include "tools/args.h"
 #include "tools/bench/modes.h"
 

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <new>
 
-#include "core/backend.h"
-#include "nn/generate.h"
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
 #include "tools/run_tool.h"
 #include "tools/trained_model.h"

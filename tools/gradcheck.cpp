@@ -1,12 +1,12 @@
 // gradcheck: are the gradients right? Every op, layer and user-defined op against finite differences.
-#include "autograd/gradcheck.h"
+#include <tilegrad/autograd/gradcheck.h>
 
 #include <chrono>
 
-#include "core/backend.h"
-#include "core/log.h"
-#include "io/file.h"
-#include "io/png_plot.h"
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/core/run/log.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/plots/png_plot.h>
 #include "tools/args.h"
 #include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"

@@ -3,12 +3,12 @@
 #include <map>
 #include <new>
 
-#include "core/backend.h"
-#include "core/graph_text.h"
-#include "io/file.h"
-#include "nn/profile.h"
-#include "nn/training.h"
-#include "ops/ops.h"
+#include <tilegrad/core/report/graph_text.h>
+#include <tilegrad/core/report/profile.h>
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/training/training.h>
+#include <tilegrad/ops/ops.h>
 #include "tools/inspect/attention_memory.h"
 #include "tools/inspect/attention_picture.h"
 #include "tools/inspect/curves.h"

@@ -1,7 +1,7 @@
 // The options that say which model a tool builds.
 #pragma once
 
-#include "nn/model.h"
+#include <tilegrad/nn/models/model.h>
 #include "tools/args.h"
 
 namespace tg {

@@ -7,9 +7,9 @@
 #include <new>
 #include <string>
 
-#include "core/backend.h"
-#include "core/error.h"
-#include "core/log.h"
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/core/run/log.h>
 
 namespace tg {
 

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/error.h"
-#include "io/bpe.h"
-#include "io/checkpoint.h"
-#include "io/text.h"
-#include "io/token_file.h"
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/checkpoints/checkpoint.h>
+#include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/text.h>
+#include <tilegrad/io/text/token_file.h>
 #include "tools/args.h"
 #include "tools/run_tool.h"
 #include "tools/train_report.h"

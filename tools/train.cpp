@@ -6,14 +6,14 @@
 #include <optional>
 #include <utility>
 
-#include "io/model_file.h"
-#include "io/prefetch.h"
-#include "io/progress.h"
-#include "io/sums.h"
-#include "io/trainer.h"
-#include "nn/generate.h"
-#include "nn/largest_batch.h"
-#include "nn/profile.h"
+#include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/training/progress.h>
+#include <tilegrad/io/training/sums.h>
+#include <tilegrad/io/training/trainer.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/training/largest_batch.h>
+#include <tilegrad/ops/ceilings.h>
+#include "io/training/prefetch.h"
 #include "tools/run_tool.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
@@ -205,8 +205,9 @@ class Run {
   int print_profile(TrainingProgram& training) {
     std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
     data_->training(static_cast<std::uint64_t>(o_.seed), 0, x, y);
-    const Profile p = profile(training.program(), static_cast<int>(o_.profile),
-                              [&] { return training.start(x, y, o_.learning.lr); });
+    const Profile p =
+        profile(training.program(), measure_ceilings(training.program()), static_cast<int>(o_.profile),
+                [&] { return training.start(x, y, o_.learning.lr); });
     std::printf("%s", profile_text(training.program(), p).c_str());
     return 0;
   }

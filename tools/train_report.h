@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "core/backend.h"
-#include "io/metrics.h"
-#include "io/png_plot.h"
-#include "nn/training.h"
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/io/plots/png_plot.h>
+#include <tilegrad/io/training/metrics.h>
+#include <tilegrad/nn/training/training.h>
 #include "tools/model_parts.h"
 
 namespace tg {

@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "io/checkpoint.h"
-#include "io/model_file.h"
-#include "io/tokenizer.h"
-#include "nn/model.h"
+#include <tilegrad/io/checkpoints/checkpoint.h>
+#include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/text/tokenizer.h>
+#include <tilegrad/nn/models/model.h>
 
 namespace tg {
 

@@ -8,15 +8,15 @@
 #include <new>
 #include <utility>
 
+#include <tilegrad/core/graph/graph.h>
+#include <tilegrad/core/run/cost.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/host_kernel.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
-#include "core/cost.h"
-#include "core/graph.h"
-#include "core/lower.h"
+#include "core/compile/lower.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 // The CPU backend.
 #pragma once
 
-#include "core/backend.h"
+#include <tilegrad/core/run/backend.h>
 
 namespace tg::cpu {
 

@@ -1,6 +1,6 @@
 #include "backends/cpu/host_kernel.h"
 
-#include "core/host_views.h"
+#include "core/run/host_views.h"
 
 namespace tg::cpu {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <string_view>
 
+#include <tilegrad/core/run/step.h>
 #include "backends/cpu/worker.h"
-#include "core/step.h"
 
 namespace tg::cpu {
 

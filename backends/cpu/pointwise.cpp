@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/lower.h"
+#include "core/compile/lower.h"
 
 namespace tg::cpu {
 

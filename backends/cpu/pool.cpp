@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "core/error.h"
+#include <tilegrad/core/base/error.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

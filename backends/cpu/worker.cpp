@@ -1,7 +1,7 @@
 #include "backends/cpu/worker.h"
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cpu/pool.h"
-#include "core/error.h"
 
 namespace tg::cpu {
 

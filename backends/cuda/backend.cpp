@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/check.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/executable.h"
-#include "core/error.h"
 
 namespace tg::cuda {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "core/lower.h"
-#include "core/step.h"
+#include <tilegrad/core/run/step.h>
+#include "core/compile/lower.h"
 
 namespace tg::cuda {
 

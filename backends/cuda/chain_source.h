@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/lower.h"
-#include "core/step.h"
+#include <tilegrad/core/run/step.h>
+#include "core/compile/lower.h"
 
 namespace tg::cuda {
 

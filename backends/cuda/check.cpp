@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/error.h"
+#include <tilegrad/core/base/error.h>
 
 namespace tg::cuda {
 

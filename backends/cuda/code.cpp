@@ -9,10 +9,10 @@
 #include <mutex>
 #include <vector>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/cache.h"
 #include "backends/cuda/check.h"
-#include "core/error.h"
-#include "core/hash.h"
+#include "core/base/hash.h"
 
 namespace tg::cuda {
 

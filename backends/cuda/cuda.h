@@ -1,7 +1,7 @@
 // The CUDA backend: one for each GPU.
 #pragma once
 
-#include "core/backend.h"
+#include <tilegrad/core/run/backend.h>
 
 namespace tg::cuda {
 

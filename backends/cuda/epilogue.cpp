@@ -1,6 +1,6 @@
 #include "backends/cuda/epilogue.h"
 
-#include "core/lower.h"
+#include "core/compile/lower.h"
 
 namespace tg::cuda {
 

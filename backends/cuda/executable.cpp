@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/graph/graph.h>
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
-#include "core/error.h"
-#include "core/graph.h"
-#include "core/lower.h"
+#include "core/compile/lower.h"
 
 namespace tg::cuda {
 

@@ -2,13 +2,13 @@
 // tile_source.h).
 #include <algorithm>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/chain_code.h"
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
 #include "backends/cuda/kernels/kernels.h"
 #include "backends/cuda/tile_source.h"
-#include "core/error.h"
 
 namespace tg::cuda {
 

@@ -1,7 +1,7 @@
 #include "backends/cuda/host_kernel.h"
 
 #include "backends/cuda/check.h"
-#include "core/host_views.h"
+#include "core/run/host_views.h"
 
 namespace tg::cuda {
 

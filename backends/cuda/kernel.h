@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <tilegrad/core/run/step.h>
 #include "backends/cuda/fault.h"
-#include "core/step.h"
 
 namespace tg::cuda {
 

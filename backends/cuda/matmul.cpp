@@ -7,13 +7,13 @@
 #include <cstring>
 #include <limits>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/kernels.h"
 #include "backends/cuda/matmul.h"
-#include "core/error.h"
-#include "core/hash.h"
+#include "core/base/hash.h"
 
 namespace tg::cuda {
 

@@ -2,8 +2,8 @@
 // them.
 #pragma once
 
+#include <tilegrad/core/run/backend.h>
 #include "backends/cuda/fault.h"
-#include "core/backend.h"
 
 #include <cuda_runtime_api.h>
 

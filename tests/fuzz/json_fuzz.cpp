@@ -1,9 +1,9 @@
 // Fuzz target of the JSON reader and of the manifest on top of it. Whatever the bytes are, FormatError is the
 // only way out, and what is accepted reads the same after it has been written anew.
-#include "io/json.h"
+#include <tilegrad/io/files/json.h>
 
-#include "core/error.h"
-#include "io/manifest.h"
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/checkpoints/manifest.h>
 #include "tests/fuzz/target.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/file.h"
+#include <tilegrad/io/files/file.h>
 #include "tests/fuzz/target.h"
 
 namespace {

@@ -1,10 +1,10 @@
 // Fuzz target of the safetensors loader. Whatever the bytes are, FormatError is the only way out; what is
 // accepted covers the data exactly, and reads the same after it has been written anew.
-#include "io/safetensors.h"
+#include <tilegrad/io/files/safetensors.h>
 
 #include <algorithm>
 
-#include "core/error.h"
+#include <tilegrad/core/base/error.h>
 #include "tests/fuzz/target.h"
 
 namespace {

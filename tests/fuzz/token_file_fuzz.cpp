@@ -2,8 +2,8 @@
 // accepted ends where the file does.
 #include <algorithm>
 
-#include "core/error.h"
-#include "io/token_file.h"
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/text/token_file.h>
 #include "tests/fuzz/target.h"
 
 void fuzz_one(std::string_view bytes) {

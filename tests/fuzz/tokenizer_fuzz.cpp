@@ -2,9 +2,9 @@
 // FormatError is the only way out, and with merges that load every text comes back from its tokens.
 #include <algorithm>
 
-#include "core/error.h"
-#include "io/bpe.h"
-#include "io/text.h"
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/text.h>
 #include "tests/fuzz/target.h"
 
 namespace {

@@ -1,9 +1,9 @@
 // Ops and cases with faults, one for each way that tools/gradcheck must end.
 #include <limits>
 
-#include "autograd/custom_op.h"
-#include "autograd/gradcheck.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/custom_op.h>
+#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/ops/ops.h>
 
 namespace {
 

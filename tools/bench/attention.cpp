@@ -1,8 +1,8 @@
 // flash_attn: 4·B·H·L²·d FLOPs forward and 2.5 times as many backward (of which causal attention needs half),
 // as a share of the machine's multiply-add rate and of this library's own matrix product.
-#include "autograd/gradients.h"
-#include "ops/flash_attn.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/ops/ops.h>
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

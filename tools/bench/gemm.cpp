@@ -3,7 +3,7 @@
 #include <map>
 #include <tuple>
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

@@ -1,7 +1,7 @@
 // What a token costs: after a few and after many in a key-value cache, and without one.
 #include <cmath>
 
-#include "nn/generate.h"
+#include <tilegrad/nn/generation/generate.h>
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

@@ -1,6 +1,6 @@
 // A GPU's rates, as this library's own programs reach them.
-#include "nn/profile.h"
-#include "ops/ops.h"
+#include <tilegrad/ops/ceilings.h>
+#include <tilegrad/ops/ops.h>
 #include "tools/bench/machine.h"
 
 namespace tg::bench {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "io/json.h"
+#include <tilegrad/io/files/json.h>
 #include "tools/bench/machine.h"
 
 namespace tg::bench {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/compile.h"
+#include <tilegrad/core/compile/compile.h>
 
 namespace tg::bench {
 

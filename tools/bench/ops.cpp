@@ -1,6 +1,6 @@
 // Ops that move memory: the least bytes they can move, as a share of copy bandwidth. Every pointwise op of
 // the list takes part by itself, filled as its samples say; the others are called as a user would.
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 
 #include "tools/bench/modes.h"
 

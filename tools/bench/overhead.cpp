@@ -1,10 +1,10 @@
 // What there is besides arithmetic: dispatch of a step, recording, differentiating, compiling, planning.
 #include <cmath>
 
-#include "autograd/gradients.h"
-#include "core/planner.h"
-#include "nn/training.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/nn/training/training.h>
+#include <tilegrad/ops/ops.h>
+#include "core/compile/planner.h"
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

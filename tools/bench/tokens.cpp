@@ -1,10 +1,10 @@
 // Tokenizers on one core: learning merges, encoding and decoding.
 #include <cmath>
 
-#include "core/rng.h"
-#include "io/bpe.h"
-#include "io/file.h"
-#include "io/text.h"
+#include <tilegrad/core/base/rng.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/text.h>
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <map>
 
-#include "core/cost.h"
-#include "nn/profile.h"
-#include "nn/training.h"
+#include <tilegrad/core/report/profile.h>
+#include <tilegrad/core/run/cost.h>
+#include <tilegrad/nn/training/training.h>
 #include "tools/bench/modes.h"
 
 namespace tg::bench {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "ops/ops.h"
+#include <tilegrad/ops/ops.h>
 #include "tools/gradcheck/select.h"
 
 namespace tg::gradcheck {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "io/json.h"
+#include <tilegrad/io/files/json.h>
 
 namespace tg::gradcheck {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
+#include <tilegrad/autograd/gradcheck.h>
 
 namespace tg::gradcheck {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include <tilegrad/ops/ops.h>
 #include "backends/cpu/kernel.h"
-#include "nn/layer_cases.h"
-#include "ops/ops.h"
+#include "tools/gradcheck/layer_cases.h"
 
 namespace tg::gradcheck {
 

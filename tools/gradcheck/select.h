@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
+#include <tilegrad/autograd/gradcheck.h>
 
 namespace tg::gradcheck {
 

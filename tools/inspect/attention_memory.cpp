@@ -1,8 +1,8 @@
 #include "tools/inspect/attention_memory.h"
 
-#include "autograd/gradients.h"
-#include "core/compile.h"
-#include "ops/ops.h"
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/core/compile/compile.h>
+#include <tilegrad/ops/ops.h>
 #include "tools/train_report.h"
 
 namespace tg {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/program.h"
-#include "io/png_plot.h"
-#include "ops/flash_attn.h"
+#include <tilegrad/core/run/program.h>
+#include <tilegrad/io/plots/png_plot.h>
+#include <tilegrad/ops/flash_attn.h>
 
 namespace tg {
 

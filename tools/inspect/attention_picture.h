@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "io/heat_map.h"
-#include "nn/attention_maps.h"
+#include <tilegrad/io/plots/heat_map.h>
+#include <tilegrad/nn/models/attention_maps.h>
 
 namespace tg {
 

@@ -1,6 +1,6 @@
 #include "tools/inspect/curves.h"
 
-#include "core/error.h"
+#include <tilegrad/core/base/error.h>
 #include "tools/train_report.h"
 
 namespace tg {

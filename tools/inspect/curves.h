@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "io/metrics.h"
-#include "io/png_plot.h"
+#include <tilegrad/io/plots/png_plot.h>
+#include <tilegrad/io/training/metrics.h>
 
 namespace tg {
 

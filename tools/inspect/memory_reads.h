@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "io/png_plot.h"
+#include <tilegrad/io/plots/png_plot.h>
 
 namespace tg {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "core/graph_text.h"
+#include <tilegrad/core/report/graph_text.h>
 #include "tools/train_report.h"
 
 namespace tg {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/parameter.h"
+#include <tilegrad/core/graph/parameter.h>
 
 namespace tg {
 

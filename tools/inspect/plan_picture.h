@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "core/program.h"
-#include "io/png_plot.h"
+#include <tilegrad/core/run/program.h>
+#include <tilegrad/io/plots/png_plot.h>
 
 namespace tg {
 

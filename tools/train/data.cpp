@@ -1,11 +1,11 @@
 #include "tools/train/data.h"
 
-#include "core/error.h"
-#include "core/hash.h"
-#include "io/bpe.h"
-#include "io/file.h"
-#include "io/sums.h"
-#include "io/token_file.h"
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/token_file.h>
+#include <tilegrad/io/training/sums.h>
+#include "core/base/hash.h"
 #include "tools/train_report.h"
 
 namespace tg {

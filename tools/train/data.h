@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/batches.h"
+#include <tilegrad/io/training/batches.h>
 #include "tools/args.h"
 
 namespace tg {

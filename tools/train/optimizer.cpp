@@ -1,8 +1,8 @@
 #include "tools/train/optimizer.h"
 
-#include "nn/adamw.h"
-#include "nn/muon.h"
-#include "nn/sgd.h"
+#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/muon.h>
+#include <tilegrad/nn/optimizers/sgd.h>
 #include "tools/train_report.h"
 
 namespace tg {

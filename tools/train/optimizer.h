@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "nn/optimizer.h"
-#include "nn/schedule.h"
+#include <tilegrad/nn/optimizers/optimizer.h>
+#include <tilegrad/nn/optimizers/schedule.h>
 #include "tools/args.h"
 
 namespace tg {

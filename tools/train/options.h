@@ -1,7 +1,7 @@
 // The command line of tools/train.
 #pragma once
 
-#include "core/device.h"
+#include <tilegrad/core/base/device.h>
 #include "tools/model_options.h"
 #include "tools/train/data.h"
 #include "tools/train/optimizer.h"

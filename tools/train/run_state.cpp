@@ -1,6 +1,6 @@
 #include "tools/train/run_state.h"
 
-#include "core/error.h"
+#include <tilegrad/core/base/error.h>
 
 namespace tg {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "io/safetensors.h"
+#include <tilegrad/io/files/safetensors.h>
 #include "tools/args.h"
 
 namespace tg {

@@ -2,8 +2,8 @@
 // all their index tuples.
 #pragma once
 
+#include <tilegrad/core/base/layout.h>
 #include "backends/cpu/kernels/simd.h"
-#include "core/layout.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -1,10 +1,10 @@
 // flash_attn and flash_attn_backward: from operands and attributes to the attention kernels' arguments; and
 // the dropout mask on its own.
-#include "ops/flash_attn.h"
+#include <tilegrad/ops/flash_attn.h>
 
+#include <tilegrad/core/base/rng.h>
 #include "backends/cpu/kernels/attention.h"
 #include "backends/cpu/kernels/kernels.h"
-#include "core/rng.h"
 
 namespace tg::cpu::TG_ISA {
 

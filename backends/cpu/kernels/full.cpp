@@ -1,6 +1,6 @@
 // full: every element of the output becomes one number.
+#include <tilegrad/core/graph/graph.h>
 #include "backends/cpu/kernels/kernels.h"
-#include "core/graph.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include <tilegrad/core/base/rng.h>
 #include "backends/cpu/kernels/simd.h"
-#include "core/rng.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -2,9 +2,9 @@
 // Compiled without contraction of products and sums: the same bits on every instruction set.
 #include "ops/random.h"
 
+#include <tilegrad/core/base/random.h>
 #include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/rows.h"
-#include "core/random.h"
 
 namespace tg::cpu::TG_ISA {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/dtype.h"
+#include <tilegrad/core/base/dtype.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -5,9 +5,9 @@
 //   P = exp(a − ξ),  ξ = log(Σ_j exp(a_j) + exp(sink)),  O = (P ⊛ D)·V,  D the dropout factors 0 or 1/(1 − p)
 #pragma once
 
+#include <tilegrad/core/base/rng.h>
+#include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/kernels/elements.cuh"
-#include "core/rng.h"
-#include "ops/flash_attn.h"
 
 namespace tg::cuda {
 

@@ -4,9 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/kernels/kernels.h"
 #include "backends/cuda/kernels/launch.cuh"
-#include "core/error.h"
 
 namespace tg::cuda {
 

@@ -1,6 +1,6 @@
+#include <tilegrad/core/base/error.h>
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/matmul.h"
-#include "core/error.h"
 
 namespace tg::cuda {
 

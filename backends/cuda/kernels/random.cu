@@ -1,9 +1,9 @@
 // Random ops, from Philox words in the order that core/rng.h and core/random.h set down. Compiled without
 // contraction of products and sums: the same bits as on the CPU.
+#include <tilegrad/core/base/random.h>
+#include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
-#include "core/random.h"
-#include "ops/flash_attn.h"
 #include "ops/random.h"
 
 namespace tg::cuda {

@@ -1,0 +1,73 @@
+// Array: a tensor's values on the host, row-major, owned and shared. What programs are fed with and read
+// into.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tilegrad/core/base/dtype.h>
+#include <tilegrad/core/base/layout.h>
+
+namespace tg {
+
+class Array {
+ public:
+  Array() = default;
+  Array(const Shape& shape, DType dtype);  // zeros
+  // Values in row-major order; throws ShapeError if their number is not the shape's.
+  template <class T>
+  static Array of(const Shape& shape, const std::vector<T>& values) {
+    Array a(shape, dtype_of<T>);
+    a.check_count(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) a.data<T>()[i] = values[i];
+    return a;
+  }
+  template <class T>
+  static Array of(const std::vector<T>& values) {
+    return of<T>(Shape{static_cast<std::int64_t>(values.size())}, values);
+  }
+
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  std::int64_t numel() const { return tg::numel(shape_); }
+  std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  std::byte* raw() { return data_.get(); }
+  const std::byte* raw() const { return data_.get(); }
+
+  // The elements; throws DTypeError if T is not the array's type.
+  template <class T>
+  T* data() {
+    check_type(dtype_of<T>);
+    return reinterpret_cast<T*>(data_.get());
+  }
+  template <class T>
+  const T* data() const {
+    return const_cast<Array*>(this)->data<T>();
+  }
+  template <class T>
+  std::vector<T> values() const {
+    return std::vector<T>(data<T>(), data<T>() + numel());
+  }
+  template <class T>
+  T item() const {  // the only element; throws ShapeError if there are more
+    check_count(1);
+    return *data<T>();
+  }
+  double at(std::int64_t i) const;         // element i in row-major order as a double
+  void set(std::int64_t i, double value);  // rounded to the dtype
+  Array copy() const;
+  Array to(DType dtype) const;               // every element converted
+  bool same_bits(const Array& other) const;  // same shape, dtype and bytes
+  std::string text() const;                  // "f32 [2, 3]", and the values when there are few
+
+ private:
+  void check_type(DType wanted) const;
+  void check_count(std::size_t count) const;
+  Shape shape_{0};
+  DType dtype_ = f32;
+  std::shared_ptr<std::byte[]> data_;
+};
+
+}  // namespace tg

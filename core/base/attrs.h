@@ -1,0 +1,102 @@
+// An op's attributes: a plain struct of the op's own, held by value. The struct names its fields once,
+//
+//   struct ReduceAttrs {
+//     Axes axes;
+//     bool keepdim;
+//     void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim); }
+//   };
+//
+// and from that come printing (error messages, inspection) and hashing. No packed integers.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <vector>
+
+#include <tilegrad/core/base/dims.h>
+#include <tilegrad/core/base/dtype.h>
+
+namespace tg {
+
+namespace detail {
+inline std::string attr_text(const Dims& v) {
+  return v.text();
+}
+inline std::string attr_text(DType v) {
+  return std::string(name_of(v));
+}
+inline std::string attr_text(bool v) {
+  return v ? "true" : "false";
+}
+inline std::string attr_text(const std::string& v) {
+  return '"' + v + '"';
+}
+inline std::string attr_text(double v) {
+  char s[32];
+  std::snprintf(s, sizeof s, "%.17g", v);
+  return s;
+}
+inline std::string attr_text(std::int64_t v) {
+  return std::to_string(v);
+}
+inline std::string attr_text(int v) {
+  return std::to_string(v);
+}
+inline std::string attr_text(std::uint64_t v) {
+  return std::to_string(v);
+}
+inline std::string attr_text(const std::vector<double>& v) {
+  std::string s;
+  for (double x : v) s += (s.empty() ? "" : ", ") + attr_text(x);
+  return "[" + s + "]";
+}
+}  // namespace detail
+
+struct NoAttrs {
+  void fields(auto&&) const {}
+};
+
+class Attrs {
+ public:
+  Attrs() = default;
+  template <class T>
+  requires(!std::is_same_v<T, Attrs> && !std::is_same_v<T, NoAttrs>) Attrs(T value)
+      : held_(std::make_shared<const Held<T>>(std::move(value))) {}
+  Attrs(NoAttrs) {}
+
+  // The struct; throws Error if these are attributes of another type.
+  template <class T>
+  [[gnu::always_inline]] const T& as()
+      const {  // inlined: kernels of several instruction sets share the function
+    if (!held_ || *held_->type != typeid(T)) refuse();
+    return static_cast<const Held<T>*>(held_.get())->value;
+  }
+  // "axes=[1], keepdim=true"; empty when there are none. Equal texts mean equal attributes.
+  std::string text() const { return held_ ? held_->text() : std::string(); }
+
+ private:
+  [[noreturn]] static void refuse();
+  struct Base {
+    explicit Base(const std::type_info* t) : type(t) {}
+    virtual ~Base() = default;
+    virtual std::string text() const = 0;
+    const std::type_info* type;
+  };
+  template <class T>
+  struct Held final : Base {
+    explicit Held(T v) : Base(&typeid(T)), value(std::move(v)) {}
+    std::string text() const override {
+      std::string s;
+      value.fields([&](const char* name, const auto& v) {
+        s += (s.empty() ? "" : ", ") + std::string(name) + "=" + detail::attr_text(v);
+      });
+      return s;
+    }
+    T value;
+  };
+  std::shared_ptr<const Base> held_;
+};
+
+}  // namespace tg

@@ -1,0 +1,41 @@
+// HostView: a tensor's values in host memory as user-defined ops see them: row-major, without gaps.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include <tilegrad/core/base/attrs.h>
+#include <tilegrad/core/base/dtype.h>
+#include <tilegrad/core/base/layout.h>
+
+namespace tg {
+
+// Element i of a gap-free buffer as a double; and the other way, rounded to the dtype.
+double load_element(DType dtype, const std::byte* data, std::int64_t i);
+void store_element(DType dtype, std::byte* data, std::int64_t i, double value);
+
+struct HostView {
+  DType dtype;
+  Shape shape;
+  std::byte* data = nullptr;
+
+  std::int64_t numel() const { return tg::numel(shape); }
+  // The elements in row-major order; throws DTypeError if T is not their type.
+  template <class T>
+  std::span<T> values() const {
+    check_type(dtype_of<std::remove_const_t<T>>);
+    return {reinterpret_cast<T*>(data), static_cast<std::size_t>(numel())};
+  }
+  // The same for any dtype, one element at a time.
+  double at(std::int64_t i) const { return load_element(dtype, data, i); }
+  void set(std::int64_t i, double value) const { store_element(dtype, data, i, value); }
+
+ private:
+  void check_type(DType wanted) const;
+};
+
+// An op's kernel given as a C++ callable: reads `in`, writes every element of `out`.
+using HostKernel =
+    std::function<void(std::span<const HostView> in, std::span<const HostView> out, const Attrs& attrs)>;
+
+}  // namespace tg

@@ -1,0 +1,271 @@
+#include <tilegrad/core/base/layout.h>
+
+#include <numeric>
+
+namespace tg {
+
+std::int64_t numel(const Shape& shape) {
+  std::int64_t n = 1;
+  for (std::int64_t d : shape) {
+    if (d < 0) throw ShapeError("[tensor] negative size in shape " + shape.text());
+    if (__builtin_mul_overflow(n, d, &n))
+      throw ShapeError("[tensor] shape " + shape.text() + " has too many elements");
+  }
+  return n;
+}
+
+std::int64_t Layout::numel() const {
+  return tg::numel(shape);
+}
+
+Strides row_major_strides(const Shape& shape) {
+  Strides s = Dims::filled(shape.size(), 1);
+  for (int i = shape.size() - 2; i >= 0; --i) s[i] = s[i + 1] * std::max<std::int64_t>(shape[i + 1], 1);
+  return s;
+}
+
+Layout row_major(const Shape& shape) {
+  numel(shape);  // refuses negative and overflowing sizes
+  return {shape, row_major_strides(shape), 0};
+}
+
+bool Layout::is_contiguous() const {
+  std::int64_t expected = 1;
+  if (numel() == 0) return true;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (shape[i] == 1) continue;
+    if (strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+namespace {
+
+// Axes from the outermost in memory to the innermost; equal strides keep their order.
+Axes memory_order(const Layout& l) {
+  Axes order = Dims::filled(l.rank(), 0);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return l.strides[a] > l.strides[b]; });
+  return order;
+}
+
+}  // namespace
+
+bool Layout::is_dense() const {
+  if (numel() == 0) return true;
+  std::int64_t expected = 1;
+  const Axes order = memory_order(*this);
+  for (int i = rank() - 1; i >= 0; --i) {
+    const int a = static_cast<int>(order[i]);
+    if (shape[a] == 1) continue;
+    if (strides[a] != expected) return false;
+    expected *= shape[a];
+  }
+  return true;
+}
+
+std::int64_t Layout::extent() const {
+  if (numel() == 0) return 0;
+  std::int64_t last = offset;
+  for (int i = 0; i < rank(); ++i) last += (shape[i] - 1) * strides[i];
+  return last + 1;
+}
+
+Layout dense_like(const Shape& shape, const Layout& like) {
+  if (shape.size() != like.rank() || like.is_contiguous()) return row_major(shape);
+  numel(shape);
+  Layout out{shape, Dims::filled(shape.size(), 1), 0};
+  std::int64_t step = 1;
+  const Axes order = memory_order(like);
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    const int a = static_cast<int>(order[i]);
+    out.strides[a] = step;
+    step *= std::max<std::int64_t>(shape[a], 1);
+  }
+  return out;
+}
+
+int normalize_axis(std::int64_t axis, int rank, const char* what) {
+  const std::int64_t a = axis < 0 ? axis + rank : axis;
+  if (a < 0 || a >= rank)
+    throw ShapeError(std::string("[") + what + "] axis " + std::to_string(axis) + " is out of range for " +
+                     std::to_string(rank) + " dimensions");
+  return static_cast<int>(a);
+}
+
+Axes normalize_axes(const Axes& axes, int rank, const char* what) {
+  Axes out;
+  if (axes.empty())
+    for (int i = 0; i < rank; ++i) out.push_back(i);
+  for (std::int64_t a : axes) {
+    const int n = normalize_axis(a, rank, what);
+    if (out.contains(n))
+      throw ShapeError(std::string("[") + what + "] axis " + std::to_string(a) + " is named twice");
+    out.push_back(n);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* what) {
+  const int rank = std::max(a.size(), b.size());
+  Shape out = Dims::filled(rank, 1);
+  for (int i = 1; i <= rank; ++i) {
+    const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1, y = i <= b.size() ? b[b.size() - i] : 1;
+    if (x != y && x != 1 && y != 1)
+      throw ShapeError(std::string("[") + what + "] shapes do not broadcast: " + a.text() + " with " +
+                       b.text());
+    out[rank - i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+Layout permute(const Layout& l, const Axes& order) {
+  Layout out{{}, {}, l.offset};
+  Axes seen;
+  for (std::int64_t o : order) {
+    const int a = normalize_axis(o, l.rank(), "permute");
+    if (seen.contains(a)) throw ShapeError("[permute] axis " + std::to_string(o) + " is named twice");
+    seen.push_back(a);
+    out.shape.push_back(l.shape[a]);
+    out.strides.push_back(l.strides[a]);
+  }
+  if (order.size() != l.rank())
+    throw ShapeError("[permute] order " + order.text() + " does not name every axis of " + l.shape.text());
+  return out;
+}
+
+Layout transpose(const Layout& l, std::int64_t a, std::int64_t b) {
+  Layout out = l;
+  const int i = normalize_axis(a, l.rank(), "transpose"), j = normalize_axis(b, l.rank(), "transpose");
+  std::swap(out.shape[i], out.shape[j]);
+  std::swap(out.strides[i], out.strides[j]);
+  return out;
+}
+
+Shape infer_shape(const Shape& shape, std::int64_t n, const char* what) {
+  Shape out = shape;
+  std::int64_t known = 1;
+  int unknown = -1;
+  for (int i = 0; i < shape.size(); ++i) {
+    if (shape[i] != -1) {
+      known *= shape[i];
+    } else if (unknown >= 0) {
+      throw ShapeError(std::string("[") + what + "] more than one -1 in shape " + shape.text());
+    } else {
+      unknown = i;
+    }
+  }
+  if (unknown >= 0 && known > 0 && n % known == 0) out[unknown] = n / known;
+  if ((unknown >= 0 && out[unknown] == -1) || numel(out) != n)
+    throw ShapeError(std::string("[") + what + "] shape " + shape.text() + " does not hold " +
+                     std::to_string(n) + " elements");
+  return out;
+}
+
+namespace {
+
+// Strides under which the layout's elements appear in order with the new shape; false if there are none. Axes
+// are first merged into the longest runs that one stride walks; the new sizes must then split these runs.
+bool view_strides(const Layout& l, const Shape& shape, Strides& out) {
+  out = row_major_strides(shape);
+  if (l.numel() == 0) return true;
+  Shape run_size;
+  Strides run_stride;
+  for (int i = 0; i < l.rank(); ++i) {
+    if (l.shape[i] == 1) continue;
+    if (!run_size.empty() && run_stride.back() == l.shape[i] * l.strides[i]) {
+      run_size[run_size.size() - 1] *= l.shape[i];
+      run_stride[run_size.size() - 1] = l.strides[i];
+    } else {
+      run_size.push_back(l.shape[i]);
+      run_stride.push_back(l.strides[i]);
+    }
+  }
+  int r = run_size.size() - 1;
+  std::int64_t inside = 1;  // how much of run r the axes so far cover
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    if (shape[i] == 1) {
+      continue;  // any stride will do; the row-major one is kept
+    }
+    if (r < 0 || run_size[r] % (inside * shape[i]) != 0) return false;
+    out[i] = run_stride[r] * inside;
+    inside *= shape[i];
+    if (inside == run_size[r]) {
+      --r;
+      inside = 1;
+    }
+  }
+  return r < 0;
+}
+
+}  // namespace
+
+bool can_view(const Layout& l, const Shape& shape) {
+  Strides s;
+  return view_strides(l, infer_shape(shape, l.numel(), "view"), s);
+}
+
+Layout view(const Layout& l, const Shape& wanted) {
+  Layout out{infer_shape(wanted, l.numel(), "view"), {}, l.offset};
+  if (!view_strides(l, out.shape, out.strides))
+    throw ShapeError("[view] shape " + l.shape.text() + " with strides " + l.strides.text() +
+                     " cannot be seen as " + out.shape.text() +
+                     " without moving elements; reshape() makes the copy");
+  return out;
+}
+
+Layout expand(const Layout& l, const Shape& wanted) {
+  Layout out{wanted, Dims::filled(wanted.size(), 0), l.offset};
+  const int extra = wanted.size() - l.rank();
+  const auto refuse = [&] {
+    return ShapeError("[expand] shape " + l.shape.text() + " cannot be expanded to " + wanted.text());
+  };
+  if (extra < 0) throw refuse();
+  for (int i = 0; i < wanted.size(); ++i) {
+    if (i < extra) {
+      if (wanted[i] < 0) throw refuse();
+      continue;
+    }
+    const std::int64_t d = l.shape[i - extra];
+    if (wanted[i] == -1) out.shape[i] = d;
+    if (out.shape[i] < 0 || (d != 1 && out.shape[i] != d)) throw refuse();
+    if (d != 1 || out.shape[i] == 1) out.strides[i] = l.strides[i - extra];
+  }
+  return out;
+}
+
+Layout slice(const Layout& l, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
+  const int a = normalize_axis(axis, l.rank(), "slice");
+  const std::int64_t d = l.shape[a];
+  if (step < 1) throw ShapeError("[slice] step is " + std::to_string(step) + ", wanted 1 or more");
+  const auto clip = [d](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + d : i, 0, d); };
+  Layout out = l;
+  const std::int64_t first = clip(start), last = std::max(clip(stop), first);
+  out.shape[a] = (last - first + step - 1) / step;
+  out.offset += first * l.strides[a];
+  out.strides[a] *= step;
+  return out;
+}
+
+Layout squeeze(const Layout& l, std::int64_t axis) {
+  const int a = normalize_axis(axis, l.rank(), "squeeze");
+  if (l.shape[a] != 1)
+    throw ShapeError("[squeeze] axis " + std::to_string(axis) + " of " + l.shape.text() +
+                     " has a size other than 1");
+  Layout out = l;
+  out.shape.erase(a);
+  out.strides.erase(a);
+  return out;
+}
+
+Layout unsqueeze(const Layout& l, std::int64_t axis) {
+  const int a = normalize_axis(axis, l.rank() + 1, "unsqueeze");
+  Layout out = l;
+  out.strides.insert(a, a < l.rank() ? l.shape[a] * l.strides[a] : 1);
+  out.shape.insert(a, 1);
+  return out;
+}
+
+}  // namespace tg

@@ -1,0 +1,73 @@
+// The distributions of random numbers, as functions of Philox words (core/rng.h), and arrays of them on the
+// host. Normal numbers are made with additions, multiplications, divisions and square roots in f64 only, none
+// of them contracted: every compiler, instruction set and device gives the same bits.
+#pragma once
+
+#include <bit>
+#include <concepts>
+
+#include <tilegrad/core/base/array.h>
+#include <tilegrad/core/base/rng.h>
+
+namespace tg {
+
+// log x for x in (0, 1], to within 3 units in the last place of f64. x = 2^e·m with m in [√½, √2), and
+// log m = 2·artanh s with s = (m - 1)/(m + 1).
+[[gnu::always_inline]] constexpr double log_of_unit(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const std::uint64_t shifted = bits - 0x3fe6a09e667f3bcdu;  // the bits of √½
+  const auto e = static_cast<std::int32_t>(static_cast<std::int64_t>(shifted) >> 52);
+  const double m = std::bit_cast<double>(bits - (shifted & 0xfff0000000000000u));
+  const double s = (m - 1) / (m + 1), t = s * s;
+  double p = 1. / 21;
+  p = p * t + 1. / 19;
+  p = p * t + 1. / 17;
+  p = p * t + 1. / 15;
+  p = p * t + 1. / 13;
+  p = p * t + 1. / 11;
+  p = p * t + 1. / 9;
+  p = p * t + 1. / 7;
+  p = p * t + 1. / 5;
+  p = p * t + 1. / 3;
+  return e * 0.69314718055994530942 + (2 * s + 2 * s * t * p);
+}
+
+// Box-Muller: from two words, two independent standard normal numbers √(-2 log u)·cos 2πv and …·sin 2πv with
+// u = (first + ½)/2^32 and v = second/2^32. A template, because Clang refuses a plain constexpr function that
+// calls a square root, and constexpr is what lets device code call it.
+template <std::same_as<double> Real>
+[[gnu::always_inline]] constexpr void normal_pair(std::uint32_t first, std::uint32_t second, Real& by_cos,
+                                                  Real& by_sin) {
+  const double radius = __builtin_sqrt(-2 * log_of_unit((first + 0.5) * 0x1p-32));
+  // The angle in quarter turns, 4v = q + r with |r| ≤ ½.
+  const std::uint32_t q = (second + 0x20000000u) >> 30;
+  const double r = static_cast<std::int32_t>(second - (q << 30)) * 0x1p-30 * 1.57079632679489661923;
+  const double t = r * r;
+  double s = -1. / 1307674368000;  // the series of the sine to r^15 and of the cosine to r^16
+  s = s * t + 1. / 6227020800;
+  s = s * t - 1. / 39916800;
+  s = s * t + 1. / 362880;
+  s = s * t - 1. / 5040;
+  s = s * t + 1. / 120;
+  s = s * t - 1. / 6;
+  s = r + r * t * s;
+  double c = 1. / 20922789888000;
+  c = c * t - 1. / 87178291200;
+  c = c * t + 1. / 479001600;
+  c = c * t - 1. / 3628800;
+  c = c * t + 1. / 40320;
+  c = c * t - 1. / 720;
+  c = c * t + 1. / 24;
+  c = c * t - 1. / 2;
+  c = 1 + t * c;
+  const double near = q & 1 ? s : c, other = q & 1 ? c : s;  // cos and sin of the angle, without signs
+  by_cos = radius * ((q + 1) & 2 ? -near : near);
+  by_sin = radius * (q & 2 ? -other : other);
+}
+
+// Element i as the ops `normal` and `uniform` make it with this key: mean + std·n, low + (high - low)·u, in
+// f64 and then rounded to the dtype.
+Array normal_array(const Shape& shape, DType dtype, double mean, double std, std::uint64_t key);
+Array uniform_array(const Shape& shape, DType dtype, double low, double high, std::uint64_t key);
+
+}  // namespace tg

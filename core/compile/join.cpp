@@ -1,0 +1,82 @@
+#include "core/compile/join.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace tg {
+
+namespace {
+
+// What the step does, if that is one op.
+const Op& only_op(const LoweredStep& s) {
+  if (s.op != &fused_op) return *s.op;
+  const auto& code = s.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 ? *code[0].op : *s.op;
+}
+
+// A value's layout, changed so that what `seen`, its elements by other axes, shows of it lies as `to` has it.
+// Nothing if strides cannot say that, or neighbours along an axis would be neighbours no longer, which makes
+// kernels slow.
+std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
+  for (int a = 0; a < l.rank(); ++a) {
+    // An axis of l is a part of an axis of `seen`, or several of them one after the other.
+    std::int64_t place = l.strides[a], left = l.shape[a], done = 1, stride = 1;
+    while (left > 1) {
+      int s = 0;
+      while (seen.shape[s] == 1 || place < seen.strides[s] || place >= seen.strides[s] * seen.shape[s]) ++s;
+      if (place % seen.strides[s] != 0) return std::nullopt;
+      const std::int64_t times = place / seen.strides[s], here = std::min(left, seen.shape[s] / times);
+      if (done == 1) stride = times * to.strides[s];
+      if (stride * done != times * to.strides[s]) return std::nullopt;
+      if (here < left && (here * times != seen.shape[s] || left % here != 0)) return std::nullopt;
+      left /= here, done *= here, place *= here;
+    }
+    if (l.shape[a] == 1) continue;
+    if (l.strides[a] == 1 && stride != 1) return std::nullopt;
+    l.strides[a] = stride;
+  }
+  l.offset = to.offset;
+  return l;
+}
+
+}  // namespace
+
+std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vector<LoweredStep>& steps,
+                                                  std::span<const ValueId> wanted) {
+  const auto value = [&](ValueId v) -> const Value& { return graph.values()[v]; };
+  std::unordered_map<ValueId, int> readers;      // of each root
+  std::unordered_map<ValueId, const Op*> maker;  // of each root that a step makes
+  for (const LoweredStep& s : steps) {
+    for (ValueId v : s.in) ++readers[value(v).root];
+    for (ValueId v : s.out) maker[v] = s.op;
+  }
+  for (ValueId v : wanted) ++readers[value(v).root];
+
+  std::unordered_map<ValueId, Inside> inside;
+  std::erase_if(steps, [&](const LoweredStep& s) {
+    const Op& op = only_op(s);
+    if (!op.join_axis || s.in.empty()) return false;
+    const Value& out = value(s.out[0]);
+    const int axis = op.join_axis(s.attrs);
+    std::vector<std::pair<ValueId, Inside>> parts;
+    Layout place = out.layout;  // of the next part
+    for (ValueId v : s.in) {
+      const Value &part = value(v), &root = value(part.root);
+      const auto made = maker.find(part.root);
+      const bool whole = made != maker.end() && made->second->strided_results && readers[part.root] == 1 &&
+                         part.layout.numel() > 0 && part.layout.numel() == root.layout.numel() &&
+                         part.layout.is_dense() && part.layout.offset == 0 && root.layout.is_dense();
+      if (!whole) return false;
+      place.shape = part.layout.shape;
+      const auto l = moved(root.layout, part.layout, place);
+      if (!l) return false;
+      parts.emplace_back(part.root, Inside{s.out[0], *l});
+      place.offset += place.shape[axis] * place.strides[axis];
+    }
+    inside.insert(parts.begin(), parts.end());
+    return true;
+  });
+  return inside;
+}
+
+}  // namespace tg

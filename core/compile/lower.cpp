@@ -1,0 +1,223 @@
+#include "core/compile/lower.h"
+
+namespace tg {
+
+const Op fused_op{.name = "fused",
+                  .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
+                    throw Error("made by the compiler, not recorded");
+                  },
+                  .not_differentiable = "it is made by the compiler",
+                  .pointwise = true};
+
+void FusedAttrs::append(const FusedAttrs& other, std::span<const Operand> inputs) {
+  const auto shift = static_cast<std::int32_t>(code.size());
+  const auto first_constant = static_cast<std::int32_t>(constants.size());
+  for (Instruction c : other.code) {
+    for (Operand& o : c.operands()) {
+      if (o.kind == Operand::input)
+        o = inputs[static_cast<std::size_t>(o.index)];
+      else
+        o.index += o.kind == Operand::constant ? first_constant : shift;
+    }
+    code.push_back(c);
+  }
+  constants.insert(constants.end(), other.constants.begin(), other.constants.end());
+}
+
+std::string FusedAttrs::text() const {
+  std::string s;
+  for (std::size_t i = 0; i < code.size(); ++i) {
+    s += (i ? " → " : "") + code[i].op->name + "(";
+    for (std::size_t k = 0; k < code[i].count; ++k) {
+      const Operand& o = code[i].slots[k];
+      s += k ? ", " : "";
+      s += o.kind == Operand::constant ? detail::attr_text(constants[o.index])
+                                       : (o.kind == Operand::input ? "in" : "%") + std::to_string(o.index);
+    }
+    s += ")";
+    if (code[i].op->name == "cast") s += ":" + std::string(name_of(code[i].dtype));
+  }
+  for (std::size_t i = 0; i < results.size(); ++i)
+    s += (i ? ", %" : "; results %") + std::to_string(results[i]);
+  return s;
+}
+
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const Graph& graph, std::span<const ValueId> wanted, bool fuse) : graph_(graph), fuse_(fuse) {
+    mark(wanted);
+    for (NodeId n = 0; n < graph_.nodes().size(); ++n)
+      if (needed_[n]) add(n);
+  }
+
+  std::vector<LoweredStep> take() {
+    std::vector<LoweredStep> out;
+    out.reserve(steps_.size());
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      LoweredStep& s = steps_[i];
+      if (!s.op || (s.op == &full_op && only_folded(s.out[0]))) continue;
+      if (groups_[i]) {
+        s.in = std::move(groups_[i]->inputs);
+        s.attrs = std::move(groups_[i]->fused);
+      }
+      out.push_back(std::move(s));
+    }
+    return out;
+  }
+
+ private:
+  // Which nodes the wanted values need, and how often each buffer is read.
+  void mark(std::span<const ValueId> wanted) {
+    needed_ = needed_nodes(graph_, wanted);
+    uses_.assign(graph_.values().size(), 0);
+    kept_.assign(graph_.values().size(), false);
+    producer_.assign(graph_.values().size(), -1);
+    folded_.assign(graph_.values().size(), 0);
+    for (ValueId v : wanted) kept_[graph_.values()[v].root] = true;
+    for (NodeId n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      if (!needed_[n] || node.op->view) continue;
+      for (ValueId v : node.in) ++uses_[graph_.values()[v].root];
+    }
+  }
+
+  void add(NodeId n) {
+    const Node& node = graph_.nodes()[n];
+    if (node.op->view || node.op->leaf) return;
+    LoweredStep step{node.op, {}, {}, {}, n};
+    step.out.reserve(node.outs);
+    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
+      step.out.push_back(v);
+      producer_[v] = static_cast<std::int64_t>(steps_.size());
+    }
+    if (node.op->pointwise) {
+      step.op = &fused_op;  // its inputs and attributes are those of its group, when that is done
+      groups_.push_back(group(node));
+    } else {
+      step.in = node.in;
+      step.attrs = node.attrs;
+      groups_.emplace_back();
+    }
+    steps_.push_back(std::move(step));
+  }
+
+  // The widest compute type among the step's floating operands.
+  DType compute_of(const Node& node) const {
+    DType widest = i64;
+    const auto look = [&](ValueId v) {
+      const DType t = graph_.values()[v].dtype;
+      if (t == f64 || (is_float(t) && widest != f64)) widest = compute_type(t);
+    };
+    for (ValueId v : node.in) look(v);
+    look(node.first_out);
+    return widest;
+  }
+
+  // A fused step in the making: its code, its inputs and how often the code's nodes read each of them.
+  struct Group {
+    FusedAttrs fused;
+    std::vector<ValueId> inputs;
+    std::vector<int> reads;
+
+    std::int32_t input(ValueId v, int times) {
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i] != v) continue;
+        reads[i] += times;
+        return static_cast<std::int32_t>(i);
+      }
+      inputs.push_back(v);
+      reads.push_back(times);
+      return static_cast<std::int32_t>(inputs.size() - 1);
+    }
+  };
+
+  // A pointwise node as a group, which then takes in the groups of its inputs that nobody else reads.
+  std::unique_ptr<Group> group(const Node& node) {
+    if (node.in.size() > 3)
+      throw Error("[" + node.op->name + "] a pointwise op with more than three operands");
+    auto g = std::make_unique<Group>();
+    g->fused.compute = compute_of(node);
+    FusedAttrs::Instruction instruction{node.op, graph_.values()[node.first_out].dtype};
+    for (ValueId v : node.in) instruction.slots[instruction.count++] = operand(v, *g);
+    g->fused.code.push_back(instruction);
+    for (std::size_t i = 0; fuse_ && i < g->inputs.size();) {
+      if (can_absorb(i, *g)) {
+        absorb(i, g);
+        i = 0;
+      } else {
+        ++i;
+      }
+    }
+    return g;
+  }
+
+  FusedAttrs::Operand operand(ValueId v, Group& g) {
+    const ValueId root = graph_.values()[v].root;
+    const Node& maker = graph_.node_of(root);
+    if (maker.op != &full_op || kept_[root]) return {FusedAttrs::Operand::input, g.input(v, 1)};
+    ++folded_[root];
+    g.fused.constants.push_back(maker.attrs.as<FullAttrs>().value);
+    return {FusedAttrs::Operand::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
+  }
+
+  bool can_absorb(std::size_t i, const Group& g) const {
+    const ValueId v = g.inputs[i];
+    if (producer_[v] < 0 || kept_[v] || uses_[v] != g.reads[i]) return false;
+    const std::unique_ptr<Group>& made = groups_[producer_[v]];
+    if (!made) return false;
+    const Group& p = *made;
+    if (p.fused.compute != g.fused.compute || !stays_in_chain(graph_.values()[v].dtype, g.fused.compute))
+      return false;
+    return p.fused.code.size() + g.fused.code.size() <= FusedAttrs::max_chain &&
+           p.inputs.size() + g.inputs.size() <= FusedAttrs::max_inputs;
+  }
+
+  // Puts the code that makes input i in front of the group's own: that group, continued, is the group from
+  // now on.
+  void absorb(std::size_t i, std::unique_ptr<Group>& g) {
+    const std::int64_t maker = producer_[g->inputs[i]];
+    std::unique_ptr<Group> p = std::move(groups_[maker]);
+    steps_[maker].op = nullptr;
+    using Operand = FusedAttrs::Operand;
+    const Operand made{Operand::result, static_cast<std::int32_t>(p->fused.code.size()) - 1};
+    Operand place[FusedAttrs::max_inputs] = {};
+    for (std::size_t k = 0; k < g->inputs.size(); ++k)
+      place[k] = k == i ? made : Operand{Operand::input, p->input(g->inputs[k], g->reads[k])};
+    p->fused.append(g->fused, {place, g->inputs.size()});
+    g = std::move(p);
+  }
+
+  bool only_folded(ValueId v) const { return !kept_[v] && folded_[v] >= uses_[v]; }
+
+  const Graph& graph_;
+  const bool fuse_;
+  std::vector<bool> needed_, kept_;
+  std::vector<int> uses_, folded_;
+  std::vector<std::int64_t> producer_;  // step of each value, -1 for none
+  std::vector<LoweredStep> steps_;
+  std::vector<std::unique_ptr<Group>>
+      groups_;  // of each step; null for one that is not pointwise, or absorbed
+};
+
+}  // namespace
+
+bool stays_in_chain(DType t, DType compute) {
+  return !is_int(t) || (t == i64 && compute == i64);
+}
+
+std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted) {
+  std::vector<bool> needed(graph.nodes().size(), false);
+  for (ValueId v : wanted) needed[graph.values()[v].node] = true;
+  for (NodeId n = static_cast<NodeId>(graph.nodes().size()); n-- > 0;)
+    if (needed[n])
+      for (ValueId v : graph.nodes()[n].in) needed[graph.values()[v].node] = true;
+  return needed;
+}
+
+std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse) {
+  return Lowering(graph, wanted, fuse).take();
+}
+
+}  // namespace tg

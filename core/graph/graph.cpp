@@ -1,0 +1,222 @@
+#include <tilegrad/core/graph/graph.h>
+
+#include "core/base/hash.h"
+
+namespace tg {
+
+namespace {
+
+// What this thread adds to the nodes it records.
+struct Recording {
+  std::string path;
+  std::optional<std::source_location> origin;
+  int segment = -1;
+};
+thread_local Recording recording;
+
+}  // namespace
+
+const Op input_op{.name = "input",
+                  .infer =
+                      [](std::span<const Operand>, const Attrs& a) {
+                        const auto& leaf = a.as<InputAttrs>();
+                        return std::vector<OutSpec>{{leaf.dtype, row_major(leaf.shape)}};
+                      },
+                  .not_differentiable = "it is a leaf",
+                  .leaf = true};
+const Op parameter_op{.name = "parameter",
+                      .infer =
+                          [](std::span<const Operand>, const Attrs& a) {
+                            const Parameter& p = a.as<ParameterAttrs>().parameter;
+                            return std::vector<OutSpec>{{p.dtype(), row_major(p.shape())}};
+                          },
+                      .not_differentiable = "it is a leaf",
+                      .leaf = true};
+const Op constant_op{.name = "constant",
+                     .infer =
+                         [](std::span<const Operand>, const Attrs& a) {
+                           const Array& v = a.as<ConstantAttrs>().value;
+                           return std::vector<OutSpec>{{v.dtype(), row_major(v.shape())}};
+                         },
+                     .not_differentiable = "it is a leaf",
+                     .leaf = true};
+const Op rng_op{.name = "rng",
+                .infer =
+                    [](std::span<const Operand>, const Attrs&) {
+                      return std::vector<OutSpec>{{i64, row_major({2})}};
+                    },
+                .not_differentiable = "it is a leaf",
+                .leaf = true};
+
+std::string at_line(const std::source_location& where) {
+  const std::string file = where.file_name();
+  return "(" + file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line()) + ")";
+}
+
+Graph& Tensor::graph() const {
+  if (!graph_) throw Error("[tensor] an undefined tensor was used");
+  return *graph_;
+}
+
+const Layout& Tensor::layout() const {
+  return graph().values()[id_].layout;
+}
+DType Tensor::dtype() const {
+  return graph().values()[id_].dtype;
+}
+std::int64_t Tensor::size(std::int64_t axis) const {
+  return shape()[normalize_axis(axis, rank(), "size")];
+}
+std::string Tensor::text() const {
+  return std::string(name_of(dtype())) + " " + shape().text();
+}
+
+Scope::Scope(const std::string& name, std::source_location where)
+    : path_length_(recording.path.size()), outermost_(!recording.origin) {
+  if (!name.empty()) recording.path += (recording.path.empty() ? "" : ".") + name;
+  if (outermost_) recording.origin = where;
+}
+
+Scope::~Scope() {
+  recording.path.resize(path_length_);
+  if (outermost_) recording.origin.reset();
+}
+
+SegmentScope::SegmentScope(int segment) : before_(recording.segment) {
+  recording.segment = segment;
+}
+SegmentScope::~SegmentScope() {
+  recording.segment = before_;
+}
+
+namespace {
+
+// The user's message: op and operands in front, the line behind; the exception's type stays.
+[[noreturn]] void rethrow_with_op(const Op& op, std::span<const Operand> in, const Attrs& attrs,
+                                  const std::source_location& where) {
+  std::string inputs, what;
+  for (const Operand& o : in)
+    inputs += (inputs.empty() ? "" : ", ") + std::string(name_of(o.dtype)) + " " + o.shape().text();
+  const auto message = [&](const Error& e) {
+    what = e.what();
+    const std::string head = what.starts_with("[") ? "" : "[" + op.name + "] ";
+    const std::string a = attrs.text();
+    return head + what + "; got " + inputs + (a.empty() ? "" : " with " + a) + " " + at_line(where);
+  };
+  try {
+    throw;
+  } catch (const ShapeError& e) {
+    throw ShapeError(message(e));
+  } catch (const DTypeError& e) {
+    throw DTypeError(message(e));
+  } catch (const Error& e) {
+    throw Error(message(e));
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attrs attrs,
+                                  std::source_location where) {
+  if (recording.origin) where = *recording.origin;
+  std::vector<Operand> operands;
+  std::vector<ValueId> ids;
+  operands.reserve(in.size());
+  ids.reserve(in.size());
+  for (const Tensor& t : in) {
+    if (!t.defined()) throw Error("[" + op.name + "] an undefined tensor was given " + at_line(where));
+    if (&t.graph() != this)
+      throw Error("[" + op.name + "] the tensors belong to different graphs " + at_line(where));
+    operands.push_back({t.dtype(), t.layout()});
+    ids.push_back(t.id());
+  }
+  std::vector<OutSpec> outs;
+  try {
+    outs = op.infer(operands, attrs);
+  } catch (const Error&) {
+    rethrow_with_op(op, operands, attrs, where);
+  }
+  const auto node = static_cast<NodeId>(nodes_.size());
+  const auto [name, fresh] =
+      name_index_.try_emplace(recording.path, static_cast<std::uint32_t>(names_.size()));
+  if (fresh) names_.push_back(recording.path);
+  const auto first = static_cast<ValueId>(values_.size());
+  std::vector<Tensor> result;
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    const ValueId root =
+        outs[i].view_of >= 0 ? values_[ids[outs[i].view_of]].root : first + static_cast<ValueId>(i);
+    values_.push_back({outs[i].dtype, outs[i].layout, node, root});
+    result.emplace_back(this, first + static_cast<ValueId>(i));
+  }
+  nodes_.push_back({&op, std::move(attrs), std::move(ids), first, static_cast<std::uint32_t>(outs.size()),
+                    name->second, recording.segment, where});
+  return result;
+}
+
+Tensor Graph::input(std::string name, const Shape& shape, DType dtype, std::source_location where) {
+  const SegmentScope outside(-1);  // leaves are never recomputed
+  return record(input_op, {}, InputAttrs{std::move(name), shape, dtype}, where)[0];
+}
+
+Tensor Graph::param(const Parameter& parameter, std::source_location where) {
+  if (const auto known = params_.find(parameter.key()); known != params_.end()) return tensor(known->second);
+  const SegmentScope outside(-1);
+  const Tensor t = record(parameter_op, {}, ParameterAttrs{parameter}, where)[0];
+  params_.emplace(parameter.key(), t.id());
+  return t;
+}
+
+Tensor Graph::constant(Array value, std::source_location where) {
+  const SegmentScope outside(-1);
+  return record(constant_op, {}, ConstantAttrs{std::move(value)}, where)[0];
+}
+
+Tensor Graph::rng(std::source_location where) {
+  const SegmentScope outside(-1);
+  if (!rng_) rng_ = record(rng_op, {}, {}, where)[0].id();
+  return tensor(*rng_);
+}
+
+const CustomGradient* Graph::custom_gradient_ending_at(NodeId n) const {
+  const auto it = custom_.find(n);
+  return it == custom_.end() ? nullptr : &it->second;
+}
+
+std::array<std::uint64_t, 2> Graph::hash() const {
+  Hasher h;
+  for (const Node& n : nodes_) {
+    h.add(n.op->name);
+    if (!n.op->leaf) h.add(n.attrs.text());
+    for (ValueId v : n.in) h.add(v);
+    for (ValueId v = n.first_out; v < n.first_out + n.outs; ++v) {
+      h.add(static_cast<std::uint64_t>(values_[v].dtype));
+      h.add(values_[v].layout.shape);
+      h.add(values_[v].layout.strides);
+      h.add(static_cast<std::uint64_t>(values_[v].layout.offset));
+    }
+  }
+  return h.digest();
+}
+
+std::vector<Tensor> record_all(const Op& op, std::initializer_list<In> in, Attrs attrs) {
+  const In* first = nullptr;
+  for (const In& a : in)
+    if (!first && !a.is_number()) first = &a;
+  if (!first) throw Error("[" + op.name + "] needs at least one tensor among its arguments");
+  Graph& graph = first->tensor().graph();
+  std::vector<Tensor> tensors;
+  for (const In& a : in)
+    tensors.push_back(a.is_number() ? full(graph, {}, a.number(), first->tensor().dtype(), first->where())
+                                    : a.tensor());
+  return graph.record(op, tensors, std::move(attrs), first->where());
+}
+
+Tensor record(const Op& op, std::initializer_list<In> in, Attrs attrs) {
+  return record_all(op, in, std::move(attrs))[0];
+}
+
+Tensor full(Graph& graph, const Shape& shape, double value, DType dtype, std::source_location where) {
+  return graph.record(full_op, {}, FullAttrs{shape, value, dtype}, where)[0];
+}
+
+}  // namespace tg

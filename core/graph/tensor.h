@@ -1,0 +1,85 @@
+// Tensor: a small handle on a value of a graph (which graph, which value). Copying it copies nothing.
+#pragma once
+
+#include <concepts>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include <tilegrad/core/base/dtype.h>
+#include <tilegrad/core/base/layout.h>
+
+namespace tg {
+
+class Graph;
+using ValueId = std::uint32_t;
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: no value
+  Tensor(Graph* graph, ValueId id) : graph_(graph), id_(id) {}
+
+  bool defined() const { return graph_ != nullptr; }
+  Graph& graph() const;  // throws Error when undefined
+  ValueId id() const { return id_; }
+  const Shape& shape() const { return layout().shape; }
+  std::int64_t size(std::int64_t axis) const;  // negative axes count from the end
+  int rank() const { return shape().size(); }
+  std::int64_t numel() const { return layout().numel(); }
+  const Layout& layout() const;
+  DType dtype() const;
+  std::string text() const;  // "f32 [2, 3]"
+  friend bool operator==(const Tensor&, const Tensor&) = default;
+
+  // Views: metadata only, no copy (004 §B.3). Axes may be negative.
+  Tensor transpose(std::int64_t a, std::int64_t b,
+                   std::source_location = std::source_location::current()) const;
+  Tensor permute(const Axes& order, std::source_location = std::source_location::current()) const;
+  Tensor view(const Shape& shape, std::source_location = std::source_location::current()) const;
+  Tensor expand(const Shape& shape, std::source_location = std::source_location::current()) const;
+  Tensor slice(std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1,
+               std::source_location = std::source_location::current()) const;
+  Tensor squeeze(std::int64_t axis, std::source_location = std::source_location::current()) const;
+  Tensor unsqueeze(std::int64_t axis, std::source_location = std::source_location::current()) const;
+  // A view where one exists, otherwise a view of a contiguous copy.
+  Tensor reshape(const Shape& shape, std::source_location = std::source_location::current()) const;
+  Tensor contiguous(std::source_location = std::source_location::current()) const;
+  Tensor to(DType, std::source_location = std::source_location::current()) const;
+
+  // Reductions over the named axes, all of them when none is named.
+  Tensor sum(const Axes& axes = {}, bool keepdim = false,
+             std::source_location = std::source_location::current()) const;
+  Tensor mean(const Axes& axes = {}, bool keepdim = false,
+              std::source_location = std::source_location::current()) const;
+  Tensor max(const Axes& axes = {}, bool keepdim = false,
+             std::source_location = std::source_location::current()) const;
+  Tensor min(const Axes& axes = {}, bool keepdim = false,
+             std::source_location = std::source_location::current()) const;
+
+ private:
+  Graph* graph_ = nullptr;
+  ValueId id_ = 0;
+};
+
+// An argument of an op: a tensor or a number, and the line of the call it was written in. Taking arguments as
+// `In` is how every op knows the user's source line, operators included, without a parameter for it.
+class In {
+ public:
+  In(Tensor t, std::source_location where = std::source_location::current()) : tensor_(t), where_(where) {}
+  template <class N>
+  requires std::is_arithmetic_v<N> In(N number, std::source_location where = std::source_location::current())
+      : number_(static_cast<double>(number)), is_number_(true), where_(where) {}
+
+  bool is_number() const { return is_number_; }
+  double number() const { return number_; }
+  const Tensor& tensor() const { return tensor_; }
+  const std::source_location& where() const { return where_; }
+
+ private:
+  Tensor tensor_;
+  double number_ = 0;
+  bool is_number_ = false;
+  std::source_location where_;
+};
+
+}  // namespace tg

@@ -1,0 +1,40 @@
+// What kind of work a step is, and what it costs by its op's own account.
+#pragma once
+
+#include <algorithm>
+
+#include <tilegrad/core/run/step.h>
+
+namespace tg {
+
+// What steps are summed under: the op's name, or "chain to gelu" for a fused chain that ends in gelu.
+inline std::string kind_of(const Step& s) {
+  const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
+  return s.op->name == last ? last : "chain to " + last;
+}
+
+// Nothing for an op that has no account: bytes of operands are not in it either way.
+inline Cost cost_of(const Step& s) {
+  if (!s.op->cost) return {};
+  std::vector<Operand> in, out;
+  for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
+  for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
+  return s.op->cost(in, out, s.attrs);
+}
+
+// Bytes of memory an operand takes up: an expanded one has more elements, a strided one reaches further.
+inline double bytes_of(const Arg& a) {
+  Layout l = a.layout;
+  l.offset = 0;
+  return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(a.dtype));
+}
+
+// FLOPs, and bytes with each operand counted once, read or written.
+inline Cost work_of(const Step& s) {
+  Cost c = cost_of(s);
+  for (const Arg& a : s.in) c.bytes += bytes_of(a);
+  for (const Arg& a : s.out) c.bytes += bytes_of(a);
+  return c;
+}
+
+}  // namespace tg

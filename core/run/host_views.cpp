@@ -1,0 +1,17 @@
+#include "core/run/host_views.h"
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg {
+
+std::vector<HostView> host_views(std::span<const Arg> args) {
+  std::vector<HostView> v;
+  for (const Arg& a : args) {
+    if (!a.layout.is_contiguous())
+      throw DeviceError("its host function takes row-major operands: give it contiguous(x)");
+    v.push_back({a.dtype, a.layout.shape, nullptr});
+  }
+  return v;
+}
+
+}  // namespace tg

@@ -1,0 +1,13 @@
+// A step's operands as host functions see them, for the backends that run one.
+#pragma once
+
+#include <vector>
+
+#include <tilegrad/core/run/backend.h>
+
+namespace tg {
+
+// Views without data, which the backend fills in; throws DeviceError for an operand that is not row-major.
+std::vector<HostView> host_views(std::span<const Arg> args);
+
+}  // namespace tg

@@ -1,0 +1,255 @@
+// Running a program: feeds, runs and fetches on the state that compile() made.
+#include <tilegrad/core/run/program.h>
+
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "core/run/program_state.h"
+
+namespace tg {
+
+void Program::State::want_memory(const char* who) const {
+  if (!executable)
+    throw Error("[" + std::string(who) + "] this program was compiled with plan_only and has no memory");
+}
+
+void Program::State::write_rng() {
+  if (rng) executable->feed(rng, reinterpret_cast<const std::byte*>(rng_state), sizeof rng_state);
+}
+
+void Program::State::run_once() {
+  write_rng();
+  executable->run();
+}
+
+void Program::State::run_verified() {
+  std::vector<Array> before, expected;
+  for (const Parameter& p : assigned) before.push_back(p.read());
+  twin->rng_state[0] = rng_state[0];
+  twin->rng_state[1] = rng_state[1];
+  twin->run_once();
+  for (const Parameter& p : assigned) expected.push_back(p.read());
+  for (std::size_t i = 0; i < assigned.size(); ++i) assigned[i].write(before[i]);
+  run_once();
+  const Program planned(std::shared_ptr<State>(this, [](State*) {})), unplanned(twin);
+  for (const auto& [v, arg] : fetched) {
+    const Tensor t = const_cast<Graph*>(graph)->tensor(v);
+    if (!planned.fetch(t).same_bits(unplanned.fetch(t)))
+      throw Error("[verify] the planned program gives other bits than one buffer per tensor for " +
+                  graph->node_of(v).op->name + " " + at_line(graph->node_of(v).where));
+  }
+  for (std::size_t i = 0; i < assigned.size(); ++i)
+    if (!assigned[i].read().same_bits(expected[i]))
+      throw Error("[verify] the planned program assigns other bits than one buffer per tensor to " +
+                  assigned[i].name());
+}
+
+std::vector<double> Program::State::run_timed() {
+  write_rng();
+  std::vector<double> seconds = executable->profile();
+  if (log) log->ran(*this, std::accumulate(seconds.begin(), seconds.end(), 0.), seconds);
+  return seconds;
+}
+
+void Program::State::run_logged() {
+  if (log->level() >= 2 && !twin) {
+    run_timed();
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  twin ? run_verified() : run_once();
+  executable->transfer({})->wait();
+  log->ran(*this, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), {});
+}
+
+void Program::run() {
+  state_->want_memory("run");
+  if (state_->log)
+    state_->run_logged();
+  else if (state_->twin)
+    state_->run_verified();
+  else
+    state_->run_once();
+  ++state_->rng_state[1];
+}
+
+std::vector<double> Program::profile() {
+  state_->want_memory("profile");
+  std::vector<double> seconds = state_->run_timed();
+  ++state_->rng_state[1];
+  return seconds;
+}
+
+void Program::run(std::initializer_list<Feed> feeds) {
+  run(std::span<const Feed>(feeds.begin(), feeds.size()));
+}
+
+void Program::run(std::span<const Feed> feeds) {
+  for (const Feed& f : feeds) feed(f);
+  run();
+}
+
+void Program::feed(const Feed& f) {
+  state_->want_memory("feed");
+  if (!f.input.defined() || &f.input.graph() != state_->graph)
+    throw Error("[feed] not a tensor of the program's graph");
+  const Node& node = state_->graph->node_of(f.input.id());
+  if (node.op != &input_op) throw Error("[feed] not an input " + at_line(node.where));
+  const std::string& name = node.attrs.as<InputAttrs>().name;
+  if (f.dtype != f.input.dtype())
+    throw DTypeError("[feed] input " + name + " is " + f.input.text() + ", got " +
+                     std::string(name_of(f.dtype)));
+  if (f.count != f.input.numel())
+    throw ShapeError("[feed] input " + name + " is " + f.input.text() + ", got " + std::to_string(f.count) +
+                     " elements");
+  for (const auto& [v, arg] : state_->inputs)
+    if (v == f.input.id())
+      state_->executable->feed(arg.data, f.data, static_cast<std::size_t>(f.count) * size_of(f.dtype));
+  if (state_->twin) Program(state_->twin).feed(f);
+}
+
+namespace {
+
+// Bytes from an operand's first element to its last.
+std::size_t reach(const Arg& a) {
+  Layout from = a.layout;
+  from.offset = 0;
+  return static_cast<std::size_t>(from.extent()) * size_of(a.dtype);
+}
+
+// The elements of `a` in row-major order, from a copy of the memory its layout reaches.
+Array in_row_major_order(const Arg& a, const std::byte* raw) {
+  Array out(a.layout.shape, a.dtype);
+  Layout from = a.layout;
+  from.offset = 0;
+  if (from.is_contiguous()) {
+    if (reach(a) > 0) std::memcpy(out.raw(), raw, reach(a));
+    return out;
+  }
+  const std::size_t size = size_of(a.dtype);
+  Dims index = Dims::filled(from.rank(), 0);
+  for (std::int64_t i = 0; i < out.numel(); ++i) {
+    std::int64_t at = 0;
+    for (int d = 0; d < from.rank(); ++d) at += index[d] * from.strides[d];
+    std::memcpy(out.raw() + static_cast<std::size_t>(i) * size, raw + static_cast<std::size_t>(at) * size,
+                size);
+    for (int d = from.rank() - 1; d >= 0 && ++index[d] == from.shape[d]; --d) index[d] = 0;
+  }
+  return out;
+}
+
+}  // namespace
+
+const Arg& Program::State::fetched_arg(const Tensor& t) const {
+  want_memory("fetch");
+  for (const auto& [v, arg] : fetched)
+    if (t.defined() && v == t.id() && &t.graph() == graph) return arg;
+  throw Error(
+      "[fetch] this tensor was not among those asked for at compile time, so its memory may have been "
+      "reused");
+}
+
+Array Program::fetch(const Tensor& t) const {
+  const Arg& arg = state_->fetched_arg(t);
+  if (arg.layout.is_contiguous()) {
+    Array out(arg.layout.shape, arg.dtype);
+    state_->backend->read(out.raw(), arg.data, reach(arg));
+    return out;
+  }
+  std::vector<std::byte> raw(reach(arg));
+  state_->backend->read(raw.data(), arg.data, raw.size());
+  return in_row_major_order(arg, raw.data());
+}
+
+Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
+  return fetch_later(std::span<const Tensor>(ts.begin(), ts.size()));
+}
+
+Pending Program::fetch_later(std::span<const Tensor> ts) {
+  state_->want_memory("fetch");
+  state_->wanted.clear();
+  for (const Tensor& t : ts) {
+    const Arg& arg = state_->fetched_arg(t);
+    state_->wanted.push_back({arg.data, reach(arg)});
+  }
+  return Pending(state_, state_->executable->transfer(state_->wanted));
+}
+
+bool Pending::ready() const {
+  if (!transfer_) throw Error("[pending] no values were asked for");
+  return transfer_->done();
+}
+
+void Pending::wait() const {
+  if (!transfer_) throw Error("[pending] no values were asked for");
+  transfer_->wait();
+}
+
+const std::byte* Pending::bytes(const Tensor& t) const {
+  wait();
+  const Arg& arg = program_->fetched_arg(t);
+  for (std::size_t i = 0; i < transfer_->pieces.size(); ++i)
+    if (transfer_->pieces[i].from == arg.data && transfer_->pieces[i].bytes == reach(arg))
+      return transfer_->data[i];
+  throw Error("[pending] this tensor was not among those given to fetch_later");
+}
+
+Array Pending::fetch(const Tensor& t) const {
+  const std::byte* raw = bytes(t);
+  return in_row_major_order(program_->fetched_arg(t), raw);
+}
+
+const std::byte* Pending::element(const Tensor& t) const {
+  const std::byte* raw = bytes(t);
+  if (t.numel() != 1) throw ShapeError("[pending] " + t.text() + " has more or less than one element");
+  return raw;
+}
+
+void Pending::refuse(const Tensor& t, DType dtype) {
+  throw DTypeError("[pending] " + t.text() + " is read as " + std::string(name_of(dtype)));
+}
+
+void Program::seed(std::uint64_t seed) {
+  state_->rng_state[0] = static_cast<std::int64_t>(seed);
+}
+void Program::set_step(std::int64_t step) {
+  state_->rng_state[1] = step;
+}
+MemoryReport Program::memory() const {
+  return state_->memory;
+}
+Device Program::device() const {
+  return state_->device;
+}
+const PrepareOptions& Program::options() const {
+  return state_->prepared;
+}
+std::span<const Step> Program::steps() const {
+  return state_->steps;
+}
+
+std::span<const ArenaBuffer> Program::buffers() const {
+  return state_->buffers;
+}
+const Graph& Program::graph() const {
+  return *state_->graph;
+}
+std::span<const ValueId> Program::outputs() const {
+  return state_->outputs;
+}
+
+std::string Program::text() const {
+  std::string s;
+  for (const Step& step : state_->steps) {
+    s += step.name + ":";
+    for (const Arg& a : step.in) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
+    s += " →";
+    for (const Arg& a : step.out) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
+    const std::string attrs = step.attrs.text();
+    s += (attrs.empty() ? "" : "  " + attrs) + "  " + at_line(step.where) + "\n";
+  }
+  return s;
+}
+
+}  // namespace tg

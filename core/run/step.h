@@ -1,0 +1,30 @@
+// Step: what kernels see of a program. Apart from backend.h, so that kernels do not depend on how programs
+// run.
+#pragma once
+
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include <tilegrad/core/graph/op.h>
+
+namespace tg {
+
+// An operand of a step. `data` points at the element whose indices are all zero (layout.offset is already in
+// it).
+struct Arg {
+  DType dtype;
+  Layout layout;
+  std::byte* data = nullptr;
+};
+
+// One kernel call of a program: one node, or a chain of pointwise nodes.
+struct Step {
+  const Op* op;
+  Attrs attrs;
+  std::vector<Arg> in, out;
+  std::string name;            // the last node's path and op: "h0.mlp/gelu"
+  std::source_location where;  // of the last node
+};
+
+}  // namespace tg

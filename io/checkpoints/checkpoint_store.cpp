@@ -1,0 +1,177 @@
+#include <tilegrad/io/checkpoints/checkpoint_store.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+
+namespace tg {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *last_link = "last", *best_link = "best";
+constexpr const char *step_prefix = "step-", *temporary = ".checkpoint-tmp";
+
+std::string step_name(std::int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "%s%08lld", step_prefix, static_cast<long long>(step));
+  return name;
+}
+
+void check(const std::error_code& error, const char* verb, const std::string& path) {
+  if (error) throw Error("[checkpoint] cannot " + std::string(verb) + " " + path + ": " + error.message());
+}
+
+void rename_to(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  check(error, "rename", from + " to " + to);
+}
+
+bool is_step(std::string_view name) {
+  constexpr std::size_t digits = std::string_view(step_prefix).size();
+  return name.size() >= digits + 8 && name.starts_with(step_prefix) &&
+         name.find_first_not_of("0123456789", digits) == name.npos;
+}
+
+bool is_temporary(std::string_view name) {
+  return name.starts_with(temporary);
+}
+
+// Names in the directory that are ours alone to make and remove.
+std::vector<std::string> names_in(const std::string& directory, bool (*ours)(std::string_view)) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (ours(name)) names.push_back(std::move(name));
+  }
+  check(error, "list", directory);
+  return names;
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(const std::string& directory) : directory_(directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  check(error, "make the directory", directory);
+  lock_ = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ < 0) check({errno, std::generic_category()}, "open the directory", directory);
+  // The system drops the lock with the process. A file system without locks goes without.
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(lock_);
+    throw Error("[checkpoint] another process is training in " + directory);
+  }
+  try {
+    repair();
+  } catch (...) {
+    ::close(lock_);
+    throw;
+  }
+}
+
+CheckpointStore::~CheckpointStore() {
+  ::close(lock_);
+}
+
+std::string CheckpointStore::linked(const std::string& link) const {
+  std::error_code error;
+  const std::string to = fs::read_symlink(path(link), error).filename().string();
+  return !error && fs::is_directory(path(to), error) ? to : "";
+}
+
+bool CheckpointStore::has_checkpoint() const {
+  return !linked(last_link).empty();
+}
+
+void CheckpointStore::link(const std::string& link, const std::string& to) const {
+  const std::string fresh = path(temporary + std::string("-") + link);
+  std::error_code error;
+  fs::remove(fresh, error);
+  fs::create_symlink(to, fresh, error);
+  check(error, "link", fresh);
+  rename_to(fresh, path(link));
+  sync_directory(directory_, "checkpoint");
+}
+
+// Tools that copy a run to another machine often turn a link into a copy of what it names.
+void CheckpointStore::adopt_copy(const std::string& link) const {
+  if (fs::is_symlink(path(link)) || !fs::is_directory(path(link))) return;
+  const std::string name = step_name(Checkpoint(path(link)).step());
+  if (fs::exists(path(name))) {
+    std::error_code error;
+    fs::remove_all(path(link), error);
+    check(error, "remove", path(link));
+  } else {
+    rename_to(path(link), path(name));
+  }
+  this->link(link, name);
+}
+
+// What a kill or a copy may have left: links that are missing or behind, and pieces that nothing names.
+void CheckpointStore::repair() const {
+  std::error_code ignored;
+  for (const std::string& name : names_in(directory_, is_temporary)) fs::remove_all(path(name), ignored);
+  adopt_copy(last_link);
+  adopt_copy(best_link);
+  if (!has_checkpoint()) {  // killed between the first rename and its link
+    std::string newest;
+    for (const std::string& name : names_in(directory_, is_step))
+      if (fs::exists(path(name) + "/" + manifest_name) && name > newest) newest = name;
+    if (newest.empty()) return;
+    link(last_link, newest);
+  }
+  try {
+    const Checkpoint now(path(last_link));  // `last` is linked before `best`, and knows which one that is
+    const std::string wanted = step_name(now.best_step());
+    if (now.best_step() > 0 && linked(best_link) != wanted && fs::is_directory(path(wanted)))
+      link(best_link, wanted);
+  } catch (const FormatError&) {
+    return;  // damaged: said when it is loaded, and nothing is removed beside it
+  }
+  remove_old_steps();
+}
+
+// Those that no link names; what cannot be removed now is in nobody's way.
+void CheckpointStore::remove_old_steps() const {
+  const std::string keep[] = {linked(last_link), linked(best_link)};
+  std::error_code ignored;
+  for (const std::string& name : names_in(directory_, is_step))
+    if (name != keep[0] && name != keep[1]) fs::remove_all(path(name), ignored);
+}
+
+void CheckpointStore::clear() {
+  if (!has_checkpoint()) return;  // whatever is there is not ours
+  for (const char* name : {best_link, last_link}) {
+    std::error_code error;
+    fs::remove(path(name), error);
+    check(error, "remove", path(name));
+  }
+  remove_old_steps();
+}
+
+void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files) {
+  const std::string fresh = path(temporary), name = step_name(step);
+  try {
+    write_checkpoint(fresh, step, best_step, files);
+    rename_to(fresh, path(name));
+    sync_directory(directory_, "checkpoint");
+    link(last_link, name);
+    if (best_step == step) link(best_link, name);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(fresh, ignored);
+    throw;
+  }
+  remove_old_steps();
+}
+
+}  // namespace tg

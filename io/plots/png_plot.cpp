@@ -1,0 +1,293 @@
+// Drawing a plot: frame, grid, series, labels, legend.
+#include <tilegrad/io/plots/png_plot.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <tilegrad/core/base/error.h>
+#include "io/plots/plot_axis.h"
+#include "io/plots/stroke_font.h"
+
+namespace tg {
+namespace {
+
+constexpr Color paper{255, 255, 255}, ink{34, 38, 46}, soft{92, 98, 110}, grid{226, 229, 234},
+    fine_grid{241, 243, 246};
+constexpr float title_size = 32, label_size = 25, tick_size = 22;
+constexpr float beside_gap = 24;  // between the axes and a legend beside them
+
+struct Frame {
+  float left, top, right, bottom;  // of the area of data, pixels
+  PlotAxis x, y;
+
+  Point at(double px, double py) const {
+    return {left + static_cast<float>(x.place(px)) * (right - left),
+            bottom - static_cast<float>(y.place(py)) * (bottom - top)};
+  }
+};
+
+// Beyond 1e300 the length of an axis would overflow.
+bool drawable(double v, bool log) {
+  return std::abs(v) < 1e300 && (!log || v > 0);
+}
+
+// The ends of what is drawable; 1 to 10 when nothing is, so that an empty plot still has axes.
+std::pair<double, double> range(const Plot& plot, bool of_x) {
+  double lo = std::numeric_limits<double>::infinity(), hi = -lo;
+  const auto take = [&](double x, double y) {
+    if (!drawable(x, plot.log_x) || !drawable(y, plot.log_y)) return;
+    lo = std::min(lo, of_x ? x : y), hi = std::max(hi, of_x ? x : y);
+  };
+  for (const Series& s : plot.series)
+    for (std::size_t i = 0; i < s.x.size(); ++i) take(s.x[i], s.y[i]);
+  for (const Box& b : plot.boxes) take(b.x0, b.y0), take(b.x1, b.y1);
+  return lo <= hi ? std::pair(lo, hi) : std::pair(1.0, 10.0);
+}
+
+// One line for each run of drawable points.
+std::vector<Polyline> runs(const Series& s, const Plot& plot, const Frame& frame) {
+  std::vector<Polyline> lines;
+  bool open = false;
+  for (std::size_t i = 0; i < s.x.size(); ++i) {
+    if (!drawable(s.x[i], plot.log_x) || !drawable(s.y[i], plot.log_y)) {
+      open = false;
+      continue;
+    }
+    if (!open) lines.emplace_back();
+    open = true;
+    lines.back().push_back(frame.at(s.x[i], s.y[i]));
+  }
+  return lines;
+}
+
+void draw_grid(Image& image, const Frame& f) {
+  for (const bool labelled : {false, true}) {  // labelled lines lie over fine ones
+    for (const PlotTick& t : f.x.ticks) {
+      if (t.label.empty() == labelled) continue;
+      const float x = f.left + static_cast<float>(f.x.place(t.value)) * (f.right - f.left);
+      image.line({x, f.top}, {x, f.bottom}, 1.2f, labelled ? grid : fine_grid);
+    }
+    for (const PlotTick& t : f.y.ticks) {
+      if (t.label.empty() == labelled) continue;
+      const float y = f.bottom - static_cast<float>(f.y.place(t.value)) * (f.bottom - f.top);
+      image.line({f.left, y}, {f.right, y}, 1.2f, labelled ? grid : fine_grid);
+    }
+  }
+}
+
+// Neighbours are kept apart by a pale line, where they are large enough for one.
+void draw_boxes(Image& image, const Plot& plot, const Frame& f) {
+  const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
+  for (const Box& b : plot.boxes) {
+    if (!drawable(b.x0, plot.log_x) || !drawable(b.x1, plot.log_x) || !drawable(b.y0, plot.log_y) ||
+        !drawable(b.y1, plot.log_y))
+      continue;
+    const Point p = f.at(b.x0, b.y0), q = f.at(b.x1, b.y1);
+    const int left = whole(std::min(p.x, q.x)), top = whole(std::min(p.y, q.y));
+    const int right = std::max(whole(std::max(p.x, q.x)), left + 1);
+    const int bottom = std::max(whole(std::max(p.y, q.y)), top + 1);
+    const int gap_x = right - left > 3, gap_y = bottom - top > 3;
+    image.fill(left, top, right - gap_x, bottom - gap_y, b.color);
+  }
+}
+
+void draw_axes(Image& image, const Plot& plot, const Frame& f) {
+  image.line({f.left, f.top}, {f.left, f.bottom}, 1.8f, soft);
+  image.line({f.left, f.bottom}, {f.right, f.bottom}, 1.8f, soft);
+  float free_from =
+      -std::numeric_limits<float>::infinity();  // labels that would touch the one before are left out
+  for (const PlotTick& t : f.x.ticks) {
+    const float x = f.left + static_cast<float>(f.x.place(t.value)) * (f.right - f.left);
+    image.line({x, f.bottom}, {x, f.bottom + (t.label.empty() ? 4.0f : 8.0f)}, 1.8f, soft);
+    const float half = stroke_text(t.label, tick_size).width / 2;
+    if (t.label.empty() || x - half < free_from) continue;
+    image.text({x, f.bottom + 13 + tick_size}, t.label,
+               {.size = tick_size, .color = soft, .align = TextStyle::Align::center});
+    free_from = x + half + tick_size / 2;
+  }
+  float free_below = std::numeric_limits<float>::infinity();
+  for (const PlotTick& t : f.y.ticks) {
+    const float y = f.bottom - static_cast<float>(f.y.place(t.value)) * (f.bottom - f.top);
+    image.line({f.left - (t.label.empty() ? 4.0f : 8.0f), y}, {f.left, y}, 1.8f, soft);
+    if (t.label.empty() || y > free_below) continue;
+    image.text({f.left - 13, y + 0.35f * tick_size}, t.label,
+               {.size = tick_size, .color = soft, .align = TextStyle::Align::right});
+    free_below = y - tick_size;
+  }
+  const float middle = (f.left + f.right) / 2, width = static_cast<float>(image.width());
+  image.text({middle, static_cast<float>(image.height()) - 20}, plot.x_label,
+             {.size = label_size, .color = ink, .align = TextStyle::Align::center});
+  image.text({20 + 0.7f * label_size, (f.top + f.bottom) / 2}, plot.y_label,
+             {.size = label_size, .color = ink, .align = TextStyle::Align::center, .upwards = true});
+  // A title that is too long for the picture is set smaller rather than cut.
+  const float wanted = stroke_text(plot.title, title_size).width;
+  const float size = title_size * std::min(1.0f, (width - 40) / std::max(wanted, 1.0f));
+  const float centre = std::clamp(middle, std::min(wanted, width - 40) / 2 + 20,
+                                  width - std::min(wanted, width - 40) / 2 - 20);
+  image.text({centre, 30 + 0.7f * title_size}, plot.title,
+             {.size = size, .color = ink, .align = TextStyle::Align::center, .weight = 1.35f});
+}
+
+Color color_of(const Plot& plot, std::size_t i) {
+  return plot.series[i].color.value_or(palette(i));
+}
+
+void draw_series(Image& image, const Plot& plot, const Frame& f) {
+  for (const bool faint : {true, false}) {  // faint ones lie under the others
+    for (std::size_t i = 0; i < plot.series.size(); ++i) {
+      const Series& s = plot.series[i];
+      if (s.faint != faint) continue;
+      const std::vector<Polyline> lines = runs(s, plot, f);
+      image.stroke(lines, faint ? 1.5f : 3.0f, color_of(plot, i), faint ? 0.35f : 1);
+      if (!s.markers) continue;
+      for (const Polyline& line : lines) {
+        for (const Point p : line) image.disc(p, 5.5f, color_of(plot, i));
+      }
+    }
+  }
+}
+
+// The upper left corner for a legend of that size: of four places, the one where it hides the least of lines
+// and boxes.
+Point legend_corner(const Plot& plot, const Frame& f, float width, float height) {
+  constexpr float inset = 16, margin = 8, stride = 6;  // the lines are looked at every `stride` pixels
+  Point best{};
+  std::size_t fewest = std::numeric_limits<std::size_t>::max();
+  for (const bool low : {false, true}) {
+    for (const bool left : {false, true}) {
+      const Point corner{left ? f.left + inset : f.right - inset - width,
+                         low ? f.bottom - inset - height : f.top + inset};
+      std::size_t hidden = 0;
+      const auto look = [&](float x, float y) {
+        hidden += x > corner.x - margin && x < corner.x + width + margin && y > corner.y - margin &&
+                  y < corner.y + height + margin;
+      };
+      for (const Series& s : plot.series) {
+        for (const Polyline& line : runs(s, plot, f)) {
+          look(line[0].x, line[0].y);
+          for (std::size_t i = 1; i < line.size(); ++i) {
+            const Point a = line[i - 1], b = line[i];
+            const int pieces = 1 + static_cast<int>(std::hypot(b.x - a.x, b.y - a.y) / stride);
+            for (int k = 1; k <= pieces; ++k) {
+              const float t = float(k) / float(pieces);
+              look(a.x + t * (b.x - a.x), a.y + t * (b.y - a.y));
+            }
+          }
+        }
+      }
+      for (const Box& b : plot.boxes) {
+        if (!drawable(b.x0 + b.x1, plot.log_x) || !drawable(b.y0 + b.y1, plot.log_y)) continue;
+        const Point p = f.at(b.x0, b.y0), q = f.at(b.x1, b.y1);
+        const float across =
+            std::min(std::max(p.x, q.x), corner.x + width) - std::max(std::min(p.x, q.x), corner.x);
+        const float down =
+            std::min(std::max(p.y, q.y), corner.y + height) - std::max(std::min(p.y, q.y), corner.y);
+        if (across > 0 && down > 0) hidden += static_cast<std::size_t>(across * down / (stride * stride));
+      }
+      if (hidden < fewest) fewest = hidden, best = corner;
+    }
+  }
+  return best;
+}
+
+constexpr float legend_row = 1.5f * tick_size, legend_pad = 14, legend_sample = 40, legend_gap = 12;
+
+// Its width and height; 0 and 0 without a label.
+std::pair<float, float> legend_size(const Plot& plot) {
+  float text = 0, rows = 0;
+  for (const Series& s : plot.series) {
+    if (s.label.empty()) continue;
+    text = std::max(text, stroke_text(s.label, tick_size).width);
+    ++rows;
+  }
+  if (rows == 0) return {0.0f, 0.0f};
+  return {2 * legend_pad + legend_sample + legend_gap + text,
+          2 * legend_pad + legend_row * rows - (legend_row - tick_size)};
+}
+
+void draw_legend(Image& image, const Plot& plot, const Frame& f) {
+  const auto [width, height] = legend_size(plot);
+  if (width == 0) return;
+  const Point best =
+      plot.legend_beside ? Point{f.right + beside_gap, f.top} : legend_corner(plot, f, width, height);
+  const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
+  const int x0 = whole(best.x), y0 = whole(best.y), x1 = whole(best.x + width), y1 = whole(best.y + height);
+  image.fill(x0 - 1, y0 - 1, x1 + 1, y1 + 1, grid);
+  image.fill(x0, y0, x1, y1, paper);
+  float y = best.y + legend_pad + tick_size / 2;
+  for (std::size_t i = 0; i < plot.series.size(); ++i) {
+    const Series& s = plot.series[i];
+    if (s.label.empty()) continue;
+    const Point from{best.x + legend_pad, y}, to{best.x + legend_pad + legend_sample, y};
+    if (s.x.empty())
+      image.fill(whole(from.x), whole(y - 7), whole(to.x), whole(y + 7), color_of(plot, i));
+    else
+      image.line(from, to, s.faint ? 1.5f : 3.0f, color_of(plot, i), s.faint ? 0.5f : 1);
+    if (s.markers) image.disc({(from.x + to.x) / 2, y}, 5.5f, color_of(plot, i));
+    image.text({to.x + legend_gap, y + 0.35f * tick_size}, s.label, {.size = tick_size, .color = ink});
+    y += legend_row;
+  }
+}
+
+}  // namespace
+
+Color palette(std::size_t i) {
+  constexpr Color colors[] = {{0, 98, 178},  {213, 94, 0},   {0, 140, 105}, {178, 62, 140},
+                              {150, 112, 0}, {64, 160, 222}, {110, 70, 40}, {90, 90, 96}};
+  return colors[i % std::size(colors)];
+}
+
+Image draw_plot(const Plot& plot) {
+  for (const Series& s : plot.series) {
+    if (s.x.size() != s.y.size()) {
+      throw ShapeError("[plot] series \"" + s.label + "\" has " + std::to_string(s.x.size()) + " x and " +
+                       std::to_string(s.y.size()) + " y, wanted as many");
+    }
+  }
+  if (plot.width < 320 || plot.height < 240) {
+    throw Error("[plot] got " + std::to_string(plot.width) + " x " + std::to_string(plot.height) +
+                " pixels, wanted at least 320 x 240");
+  }
+  Image image(plot.width, plot.height, paper);
+  const auto [x_lo, x_hi] = range(plot, true);
+  const auto [y_lo, y_hi] = range(plot, false);
+  Frame f;
+  f.x = make_plot_axis(x_lo, x_hi, plot.log_x, std::max(2, plot.width / 150));
+  f.y = make_plot_axis(y_lo, y_hi, plot.log_y, std::max(2, plot.height / 100));
+  float widest = 0;
+  for (const PlotTick& t : f.y.ticks) widest = std::max(widest, stroke_text(t.label, tick_size).width);
+  f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest + 18;
+  f.right = static_cast<float>(plot.width) - 36;
+  if (plot.legend_beside) f.right -= legend_size(plot).first + beside_gap;
+  f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;
+  f.bottom = static_cast<float>(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) -
+             1.2f * tick_size;
+  draw_grid(image, f);
+  draw_boxes(image, plot, f);
+  draw_series(image, plot, f);
+  draw_axes(image, plot, f);
+  draw_legend(image, plot, f);
+  return image;
+}
+
+void save_plot(const std::string& path, const Plot& plot) {
+  draw_plot(plot).save_png(path);
+}
+
+std::vector<double> smoothed(const std::vector<double>& y, double keep) {
+  std::vector<double> out(y.size());
+  double sum = 0, weight = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    if (!std::isfinite(y[i])) {
+      out[i] = y[i];
+      continue;
+    }
+    sum = keep * sum + (1 - keep) * y[i];
+    weight = keep * weight + (1 - keep);
+    out[i] = sum / weight;
+  }
+  return out;
+}
+
+}  // namespace tg

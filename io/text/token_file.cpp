@@ -1,0 +1,174 @@
+#include <tilegrad/io/text/token_file.h>
+
+#include <unistd.h>
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/json.h>
+#include "core/base/hash.h"
+
+namespace tg {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+constexpr std::string_view token_magic = "TGTOKENS";
+constexpr std::uint64_t max_token_header = 100'000'000;
+
+// With room for any count, so that the header can be written before the ids and again when they are counted.
+std::string json_of(const TokenHeader& header) {
+  std::string json = "{\"version\": 1, \"bytes_each\": " + std::to_string(header.bytes_each) +
+                     ", \"count\": " + std::to_string(header.count) + ", \"metadata\": {";
+  const char* separator = "";
+  for (const auto& [name, text] : header.metadata) {
+    json += separator + json_string(name) + ": " + json_string(text);
+    separator = ", ";
+  }
+  json += "}}";
+  const std::size_t widest = json.size() + 20 - std::to_string(header.count).size();
+  json.resize((widest + 7) / 8 * 8, ' ');
+  return json;
+}
+
+std::string bytes_of(const TokenHeader& header) {
+  const std::string json = json_of(header);
+  const std::uint64_t n = json.size();
+  return std::string(token_magic) + std::string(reinterpret_cast<const char*>(&n), 8) + json;
+}
+
+}  // namespace
+
+TokenHeader parse_token_header(std::string_view file, const std::string& where) {
+  const auto refuse = [&](const std::string& what) { throw FormatError(where + ": " + what); };
+  if (!file.starts_with(token_magic)) refuse("does not start with TGTOKENS: not a token file");
+  std::uint64_t n = 0;
+  if (file.size() < 16) refuse("cut off in the header");
+  std::memcpy(&n, file.data() + 8, 8);
+  if (n > max_token_header || n > file.size() - 16)
+    refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(file.size()) +
+           ": cut off?");
+  TokenHeader header;
+  header.begin = 16 + static_cast<std::size_t>(n);
+  std::int64_t version = -1, bytes_each = -1, count = -1;
+  JsonReader json(file.substr(16, static_cast<std::size_t>(n)), where + ": header");
+  json.begin_object();
+  while (const auto key = json.next_key()) {
+    if (*key == "version") {
+      version = json.integer();
+    } else if (*key == "bytes_each") {
+      bytes_each = json.integer();
+    } else if (*key == "count") {
+      count = json.integer();
+    } else if (*key == "metadata") {
+      json.begin_object();
+      while (const auto name = json.next_key()) header.metadata[*name] = json.string();
+    } else {
+      json.skip();
+    }
+  }
+  json.end();
+  if (version != 1) refuse("version is " + std::to_string(version) + ", wanted 1");
+  if (bytes_each != 2 && bytes_each != 4)
+    refuse("bytes_each is " + std::to_string(bytes_each) + ", wanted 2 or 4");
+  if (count < 0) refuse("count must be there and not negative");
+  header.bytes_each = static_cast<int>(bytes_each);
+  header.count = static_cast<std::uint64_t>(count);
+  const std::uint64_t available = file.size() - header.begin;
+  if (available % header.bytes_each != 0 || available / header.bytes_each != header.count)
+    refuse(std::to_string(available) + " bytes of ids, wanted " + std::to_string(count) + " of " +
+           std::to_string(bytes_each) + " bytes each");
+  return header;
+}
+
+TokenFile::TokenFile(const std::string& path) : path_(path), file_(path, "tokens") {
+  const std::string where = "[tokens] " + path;
+  header_ = parse_token_header(file_.bytes(), where);
+  tokenizer_ = load_tokenizer(header_.metadata, where);
+}
+
+TokenFile::TokenFile(const std::string& path, int bytes_each, std::int64_t vocabulary)
+    : path_(path), file_(path, "tokens"), tokenizer_(std::make_unique<NumberTokenizer>(vocabulary)) {
+  const std::string_view bytes = file_.bytes();
+  if (bytes.starts_with(token_magic))
+    throw FormatError("[tokens] " + path + " has a header: it is not plain");
+  if (bytes.size() % static_cast<std::size_t>(bytes_each) != 0)
+    throw FormatError("[tokens] " + path + " has " + std::to_string(bytes.size()) +
+                      " bytes, wanted a multiple of " + std::to_string(bytes_each));
+  header_.bytes_each = bytes_each;
+  header_.count = bytes.size() / static_cast<std::size_t>(bytes_each);
+}
+
+TokenView TokenFile::tokens() const {
+  return {file_.bytes().data() + header_.begin, static_cast<std::size_t>(header_.count), header_.bytes_each,
+          tokenizer_->size(), path_};
+}
+
+std::string TokenFile::identity() const {
+  constexpr std::size_t pieces = 64, piece = std::size_t{64} << 10;
+  const std::string_view bytes = file_.bytes();
+  std::string sizes = std::to_string(bytes.size()) + " " + std::to_string(tokenizer_->size());
+  std::vector<std::string_view> parts{sizes, bytes.substr(0, header_.begin)};
+  const std::string_view ids = bytes.substr(header_.begin);
+  if (ids.size() <= pieces * piece) {
+    parts.push_back(ids);
+  } else {
+    for (std::size_t i = 0; i < pieces; ++i)
+      parts.push_back(ids.substr((ids.size() - piece) * i / (pieces - 1), piece));
+  }
+  return xxh3_128(parts);
+}
+
+namespace {
+
+// Where a file of that name will be: a link is followed. Devices and pipes cannot be written at the start
+// again, and must not be replaced.
+std::string regular_file(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return path;
+  if (!std::filesystem::is_regular_file(status))
+    throw Error("[tokens] cannot write " + path + ": it is there and no regular file");
+  return std::filesystem::canonical(path).string();
+}
+
+}  // namespace
+
+TokenFileWriter::TokenFileWriter(const std::string& path, const Tokenizer& tokenizer)
+    : path_(regular_file(path)),
+      temporary_(path_ + ".tmp." + std::to_string(::getpid())),
+      header_{.bytes_each = tokenizer.size() <= 65536 ? 2 : 4, .metadata = tokenizer.metadata()},
+      file_(temporary_, "tokens") {
+  file_.write(bytes_of(header_));
+}
+
+TokenFileWriter::~TokenFileWriter() {
+  std::error_code error;
+  if (!temporary_.empty()) std::filesystem::remove(temporary_, error);
+}
+
+void TokenFileWriter::write(std::span<const std::int32_t> ids) {
+  if (header_.bytes_each == 2) {
+    const std::vector<std::uint16_t> narrow(ids.begin(), ids.end());
+    file_.write({reinterpret_cast<const char*>(narrow.data()), 2 * narrow.size()});
+  } else {
+    file_.write({reinterpret_cast<const char*>(ids.data()), 4 * ids.size()});
+  }
+  header_.count += ids.size();
+}
+
+void TokenFileWriter::close() {
+  file_.close();
+  overwrite_start(temporary_, bytes_of(header_), "tokens");
+  std::error_code error;
+  std::filesystem::rename(temporary_, path_, error);
+  if (error) throw Error("[tokens] cannot write " + path_ + ": " + error.message());
+  temporary_.clear();
+  const std::string directory = std::filesystem::path(path_).parent_path().string();
+  sync_directory(directory.empty() ? "." : directory, "tokens");
+}
+
+}  // namespace tg

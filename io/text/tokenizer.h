@@ -1,0 +1,69 @@
+// Tokenizer: text to token ids and back. It travels in the metadata of a checkpoint's model.safetensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tilegrad/io/files/safetensors.h>
+
+namespace tg {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::string_view kind() const = 0;  // "chars", "bytes", "bpe" or "numbers"
+  virtual std::string_view unit() const = 0;  // what a token is, for a person: "character", "byte", "token"
+  virtual std::int64_t size() const = 0;      // ids are 0 … size − 1
+
+  // Error for text that it has no tokens for.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  // Error for an id outside [0, size).
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+
+  // What load_tokenizer() takes: "tokenizer", and what the kind needs besides.
+  virtual Metadata metadata() const = 0;
+};
+
+// The tokenizer that such metadata, other keys beside it or not, describes. Throws FormatError, beginning
+// with `where`, when there is none, its kind is not known, or it breaks a rule of the kind.
+std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::string& where);
+
+// Every byte is a token; any text, UTF-8 or not.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::string_view kind() const override { return "bytes"; }
+  std::string_view unit() const override { return "byte"; }
+  std::int64_t size() const override { return 256; }
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
+};
+
+// Tokens of which nothing is known but their ids, written as numbers with a space after each: "17 4 256 ".
+// For files without a tokenizer.
+class NumberTokenizer final : public Tokenizer {
+ public:
+  explicit NumberTokenizer(std::int64_t size);  // Error unless it is 1 to 2^31 − 1
+
+  std::string_view kind() const override { return "numbers"; }
+  std::string_view unit() const override { return "token"; }
+  std::int64_t size() const override { return size_; }
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  Metadata metadata() const override;
+
+ private:
+  std::int64_t size_;
+};
+
+namespace detail {
+// Throws the Error of decode() unless 0 ≤ id < size.
+void want_id(std::int32_t id, std::int64_t size);
+}  // namespace detail
+
+}  // namespace tg

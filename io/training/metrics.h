@@ -1,0 +1,47 @@
+// The record of a training run: one JSON object a line, readable by any tool while the run goes on.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/files/file.h>
+
+namespace tg {
+
+// A value that was not measured, or is not finite, is NaN here and null in the file.
+struct MetricsRow {
+  static constexpr float none = std::numeric_limits<float>::quiet_NaN();
+  std::int64_t step = 0;
+  float train_loss = none, val_loss = none;  // nats per token
+  float lr = none, grad_norm = none;
+  float tokens_per_s = none;
+  float val_accuracy = none;  // share of right answers, 0 to 1; not in the file where a task has none
+};
+
+// {"step":10,"train_loss":2.5,"val_loss":null,"lr":0.001,"grad_norm":0.7,"tokens_per_s":81000}
+std::string to_json(const MetricsRow& row);
+
+class MetricsWriter {
+ public:
+  // Starts the file anew or goes on after its last row; Error when it cannot be written.
+  explicit MetricsWriter(const std::string& path, OutputFile::Start start = OutputFile::Start::empty);
+  void write(const MetricsRow& row);  // with the operating system on return; Error on a full disk
+  void sync();                        // the rows so far are on the disk
+  void close();
+
+ private:
+  OutputFile file_;
+};
+
+// The rows of such a file. A last line that a killed run left unfinished is dropped; any other line that is
+// not a row is a FormatError with its number.
+std::vector<MetricsRow> read_metrics(const std::string& path);
+
+// The rows up to the first one after `step`; the file is cut there, so that a writer can go on. None when
+// there is no such file.
+std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step);
+
+}  // namespace tg

@@ -1,0 +1,162 @@
+#include <tilegrad/io/training/trainer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <tilegrad/core/base/error.h>
+#include "io/training/prefetch.h"
+
+namespace tg {
+
+namespace {
+
+constexpr const char* optimizer_file = "optimizer.safetensors";
+constexpr std::int64_t most_validation_batches = 400;
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(const Model& model, const Optimizer& optimizer, const Batches& batches, Options options,
+                 Hooks hooks, CheckpointStore* store)
+    : optimizer_(optimizer),
+      batches_(batches),
+      o_(std::move(options)),
+      hooks_(std::move(hooks)),
+      store_(store),
+      training_(model, optimizer, o_.program, o_.seed),
+      evaluation_(model, o_.program),
+      x_(static_cast<std::size_t>(o_.program.batch * model.config().context)),
+      y_(x_.size()) {
+  step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);
+}
+
+std::vector<CheckpointFile> Trainer::files() const {
+  std::vector<CheckpointFile> all;
+  if (hooks_.files) all = hooks_.files(state_);
+  all.insert(all.begin() + (all.empty() ? 0 : 1), {optimizer_file, optimizer_.state(), {}});
+  return all;
+}
+
+void Trainer::resume(const Checkpoint& checkpoint, const std::optional<State>& state) {
+  state_.step = checkpoint.step(), state_.best_step = checkpoint.best_step();
+  if (state) state_ = *state;
+  checkpoint.restore(files());
+  training_.set_step(state_.step);
+  if (store_) rows_ = cut_metrics(store_->directory() + "/metrics.jsonl", state_.step);
+  if (state) return;
+  for (const MetricsRow& row : rows_)
+    if (row.step == state_.best_step) state_.best_loss = row.val_loss;
+}
+
+const Trainer::State& Trainer::run() {
+  const bool begins = state_.step == 0;
+  if (store_) {
+    if (begins) store_->clear();
+    metrics_.emplace(store_->directory() + "/metrics.jsonl",
+                     begins ? OutputFile::Start::empty : OutputFile::Start::append);
+  }
+  for (const Parameter& p : optimizer_.state())
+    if (p.name() == "optimizer.skipped") skipped_ = static_cast<std::int64_t>(p.read().item<float>());
+  const std::int64_t first = state_.step;
+  saved_ = first;
+  Prefetch prepared(
+      first, o_.steps - 1, step_tokens_,
+      [&](std::int64_t n, Batches::Tokens x, Batches::Tokens y) { batches_.training(o_.seed, n, x, y); });
+  std::optional<Running> running;
+  const auto finish_one = [&] { finish(*std::exchange(running, std::nullopt)); };
+  for (std::int64_t step = first + 1; step <= o_.steps && !(hooks_.stop && hooks_.stop()); ++step) {
+    const double begin = seconds_now();
+    const TokenBatch& batch = prepared.next();
+    const double rate = o_.schedule(step - 1);
+    const Pending started = training_.start(batch.x, batch.y, rate);
+    seconds_ += seconds_now() - begin;
+    if (running) finish_one();
+    running = {step, rate, started};
+    // Parameters are looked at after this step, or its result is there.
+    if (step == o_.steps || step % o_.validate_every == 0 || step % o_.save_every == 0 || o_.trap_nan ||
+        started.ready())
+      finish_one();
+  }
+  if (running) finish_one();
+  if (state_.step > saved_) save();  // stopped
+  if (metrics_) metrics_->close();
+  metrics_.reset();
+  return state_;
+}
+
+// What a step leaves, once it is over.
+void Trainer::finish(const Running& running) {
+  const double begin = seconds_now();
+  last_ = training_.result(running.pending);
+  seconds_ += seconds_now() - begin;
+  if (o_.trap_nan && last_.skipped > skipped_) trap(running.step);
+  MetricsRow row{.step = running.step,
+                 .train_loss = last_.loss,
+                 .lr = static_cast<float>(running.rate),
+                 .grad_norm = last_.grad_norm};
+  ++steps_;
+  row.tokens_per_s =
+      static_cast<float>(static_cast<double>(steps_) * static_cast<double>(step_tokens_) / seconds_);
+  if (hooks_.step) hooks_.step(row);
+  const bool last = running.step == o_.steps, validates = last || running.step % o_.validate_every == 0;
+  if (validates) {
+    validate(last, row);
+    if (hooks_.validated) hooks_.validated(row);
+  }
+  rows_.push_back(row);
+  if (metrics_) metrics_->write(row);
+  state_.step = running.step;
+  const bool better = validates && row.val_loss < state_.best_loss;
+  if (better) state_.best_step = state_.step, state_.best_loss = row.val_loss;
+  if (better || last || state_.step % o_.save_every == 0) save();
+}
+
+// The mean over fixed batches spread over what is held out.
+void Trainer::validate(bool whole, MetricsRow& row) {
+  const std::int64_t count = validation_batches(whole), answers = batches_.answers();
+  double total = 0;
+  std::int64_t right = 0;
+  Pending before;  // the batch that runs while the next one is prepared
+  std::vector<std::int32_t> y_before;
+  const auto finish_batch = [&] {
+    total += evaluation_.result(before);
+    if (answers > 0) right += batches_.right_answers(y_before, evaluation_.predictions(before));
+  };
+  for (std::int64_t k = 0; k < count; ++k) {
+    batches_.validation(k, count, x_, y_);
+    const Pending started = evaluation_.start(x_, y_);
+    if (k > 0) finish_batch();
+    before = started, y_before = y_;
+  }
+  finish_batch();
+  row.val_loss = static_cast<float>(total / static_cast<double>(count));
+  if (answers > 0)
+    row.val_accuracy = static_cast<float>(static_cast<double>(right) / static_cast<double>(count * answers));
+}
+
+std::int64_t Trainer::validation_batches(bool whole) const {
+  const std::int64_t all = std::min(batches_.validation_count(), most_validation_batches);
+  return whole ? all : std::min(all, o_.validation_batches);
+}
+
+void Trainer::save() {
+  saved_ = state_.step;
+  if (!store_) return;
+  metrics_->sync();  // a checkpoint never outruns its rows
+  store_->save(state_.step, state_.best_step, files());
+}
+
+// The step was skipped, so that everything is still what it was before it.
+void Trainer::trap(std::int64_t step) {
+  std::vector<std::int32_t> x(step_tokens_), y(step_tokens_);
+  batches_.training(o_.seed, step - 1, x, y);
+  const std::string bad = training_.first_bad_node(x, y, step - 1);
+  throw Error("[trap-nan] step " + std::to_string(step) + ": " +
+              (bad.empty() ? "every number is finite, but not the sum of their squares" : bad));
+}
+
+}  // namespace tg

@@ -1,0 +1,91 @@
+// Trainer: the loop around a TrainingProgram, with validation, checkpoints, metrics and resuming. tools/train
+// is this with a command line; examples/train_loop.cpp is a loop without it.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include <tilegrad/io/checkpoints/checkpoint_store.h>
+#include <tilegrad/io/training/batches.h>
+#include <tilegrad/io/training/metrics.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/training/training.h>
+
+namespace tg {
+
+class Trainer {
+ public:
+  struct Options {
+    std::int64_t steps = 2000;
+    Schedule schedule = {};
+    std::uint64_t seed = 1;  // of batches and dropout
+    ProgramOptions program = {};
+    std::int64_t validate_every = 250, validation_batches = 20;  // the last one takes all, up to 400
+    std::int64_t save_every = 250;  // a better validation loss makes a checkpoint too, and so does the end
+    bool trap_nan = false;  // end with an Error that names the node of the first gradient that is not finite
+  };
+  struct State {
+    std::int64_t step = 0;       // steps taken
+    std::int64_t best_step = 0;  // 0: nothing validated yet
+    double best_loss = std::numeric_limits<double>::infinity();
+  };
+  // Called while it runs; each may be left out.
+  struct Hooks {
+    std::function<bool()> stop = {};                        // asked before every step
+    std::function<void(MetricsRow&)> step = {};             // after every step; may change the row
+    std::function<void(const MetricsRow&)> validated = {};  // after every validation
+    std::function<std::vector<CheckpointFile>(const State&)> files =
+        {};  // of a checkpoint; the optimizer's is added
+  };
+
+  // With a store, checkpoints go there; its directory has metrics.jsonl. All that is named here must outlive
+  // it, except options and hooks. Plans and takes the memory of both programs.
+  Trainer(const Model& model, const Optimizer& optimizer, const Batches& batches, Options options,
+          Hooks hooks, CheckpointStore* store = nullptr);
+
+  // Goes on from a checkpoint in the place of beginning: restores optimizer and files (as Hooks::files names
+  // them). The state is that of its manifest and of metrics.jsonl unless given.
+  void resume(const Checkpoint& checkpoint, const std::optional<State>& state = {});
+
+  // Takes the steps that are left, or those until stop() says so, and saves. Every step is started before the
+  // result of the one before is asked for, so that a GPU never waits.
+  const State& run();
+
+  const State& state() const { return state_; }
+  const std::vector<MetricsRow>& rows() const { return rows_; }  // those of a resumed run too
+  const TrainingProgram::Result& last() const { return last_; }
+  std::int64_t validation_batches(bool whole) const;
+  double seconds() const { return seconds_; }  // spent on steps, without validation and checkpoints
+  TrainingProgram& training() { return training_; }
+
+ private:
+  struct Running {  // a step that was started
+    std::int64_t step;
+    double rate;
+    Pending pending;
+  };
+  void finish(const Running& running);
+  void validate(bool whole, MetricsRow& row);
+  void save();
+  [[noreturn]] void trap(std::int64_t step);
+  std::vector<CheckpointFile> files() const;
+
+  const Optimizer& optimizer_;
+  const Batches& batches_;
+  const Options o_;
+  const Hooks hooks_;
+  CheckpointStore* store_;
+  TrainingProgram training_;
+  EvaluationProgram evaluation_;
+  std::size_t step_tokens_;
+  std::vector<std::int32_t> x_, y_;  // of a validation batch
+  State state_;
+  std::int64_t saved_ = 0, skipped_ = 0;
+  std::vector<MetricsRow> rows_;
+  std::optional<MetricsWriter> metrics_;
+  TrainingProgram::Result last_{};
+  double seconds_ = 0;
+  std::int64_t steps_ = 0;  // finished by this object
+};
+
+}  // namespace tg

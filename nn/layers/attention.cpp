@@ -1,0 +1,102 @@
+#include <tilegrad/nn/layers/attention.h>
+
+namespace tg {
+
+namespace detail {
+
+std::int64_t head_width(std::int64_t width, std::int64_t heads) {
+  if (heads <= 0 || width % heads != 0)
+    throw ShapeError("[attention] width " + std::to_string(width) + " does not divide by " +
+                     std::to_string(heads) + " heads");
+  return width / heads;
+}
+
+Tensor by_head(const Tensor& x, std::int64_t heads) {
+  return transpose(x.view({x.size(0), x.size(1), heads, x.size(2) / heads}), 1, 2);
+}
+
+Tensor merged(const Tensor& o) {
+  return transpose(o, 1, 2).view({o.size(0), o.size(2), o.size(1) * o.size(3)});
+}
+
+}  // namespace detail
+
+namespace {
+
+using detail::by_head, detail::merged;
+
+// Causal attention on [B, H, L, d] and [B, Hk, L, d], heads merged.
+Tensor attend(const Tensor& q, Tensor k, Tensor v, double dropout, Mode mode, CacheCall* cache,
+              const std::string& path) {
+  AttentionOptions options{.causal = true};
+  if (mode == Mode::train) options.dropout = dropout;
+  if (cache) {
+    k = cache->append(path + ".k", k);
+    v = cache->append(path + ".v", v);
+    options.kv_lengths = cache->lengths();
+  }
+  return merged(flash_attn(q, k, v, options).o);
+}
+
+std::int64_t dividing(std::int64_t width, std::int64_t heads) {
+  detail::head_width(width, heads);  // throws
+  return heads;
+}
+
+GroupedAttention::Options checked(GroupedAttention::Options o, std::int64_t width, std::int64_t heads) {
+  if (o.head_width == 0) o.head_width = detail::head_width(width, heads);
+  if (o.key_heads == 0) o.key_heads = heads;
+  if (o.key_heads < 1 || o.head_width < 1 || heads % o.key_heads != 0)
+    throw ShapeError("[attention] " + std::to_string(heads) + " query heads are no multiple of " +
+                     std::to_string(o.key_heads) + " key heads, or their width " +
+                     std::to_string(o.head_width) + " is not positive");
+  return o;
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
+    : name_(at.name()),
+      path_(at.text()),
+      heads_(dividing(width, heads)),
+      dropout_(o.dropout),
+      c_attn_(at / "c_attn", width, 3 * width, {.bias = o.bias, .init = o.init}),
+      c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {}
+
+Tensor SelfAttention::operator()(In x, Mode mode, Tensor residual, CacheCall* cache) const {
+  const Scope scope(name_, x.where());
+  const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
+  const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_), dropout_,
+                          mode, cache, path_);
+  return c_proj_(o, residual);
+}
+
+GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
+    : GroupedAttention(at, width, checked(std::move(o), width, heads), heads) {}
+
+GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Options& o, std::int64_t heads)
+    : name_(at.name()),
+      path_(at.text()),
+      heads_(heads),
+      key_heads_(o.key_heads),
+      dropout_(o.dropout),
+      rotate_(o.rotate),
+      rope_(o.rope),
+      q_proj_(at / "q_proj", width, heads * o.head_width, {.bias = o.bias, .init = o.init}),
+      k_proj_(at / "k_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
+      v_proj_(at / "v_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
+      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {}
+
+Tensor GroupedAttention::operator()(In x, Mode mode, Tensor residual, CacheCall* cache) const {
+  const Scope scope(name_, x.where());
+  Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);
+  if (rotate_) {
+    const Tensor positions = cache ? cache->positions() : Tensor();
+    q = rope(q, positions, rope_);
+    k = rope(k, positions, rope_);
+  }
+  const Tensor v = by_head(v_proj_(x), key_heads_);
+  return o_proj_(attend(q, k, v, dropout_, mode, cache, path_), residual);
+}
+
+}  // namespace tg

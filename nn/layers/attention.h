@@ -1,0 +1,77 @@
+// Causal self-attention in the layouts of GPT-2 and of Llama. Projections enter flash_attn as views and its
+// output merges heads as a view: nothing is copied in between.
+#pragma once
+
+#include <tilegrad/nn/layers/kv_cache.h>
+#include <tilegrad/nn/layers/layers.h>
+#include <tilegrad/ops/ops.h>
+
+namespace tg {
+
+// Multi-head attention (004 §3, eq. 7): one projection to queries, keys and values ("c_attn"), and one back
+// ("c_proj").
+class SelfAttention {
+ public:
+  struct Options {
+    bool bias = true;
+    double dropout = 0;                                    // of attention weights
+    Init init = Init::gpt2(), output_init = Init::gpt2();  // of c_attn and c_proj
+  };
+  // Throws ShapeError when heads does not divide width.
+  SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
+  SelfAttention(const Path& at, std::int64_t width, std::int64_t heads)
+      : SelfAttention(at, width, heads, Options{}) {}
+
+  // x [B, L, width] → [B, L, width], added to a residual when one is given; after the tokens in a cache when
+  // that is given.
+  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+
+ private:
+  std::string name_, path_;
+  std::int64_t heads_;
+  double dropout_;
+  Linear c_attn_, c_proj_;
+};
+
+// Grouped-query attention (004 §3.1) with rotary positions, in Llama's layout: "q_proj" [heads·d, width],
+// "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h / (heads / key_heads);
+// one key head is multi-query attention, as many as heads is multi-head attention.
+class GroupedAttention {
+ public:
+  struct Options {
+    std::int64_t key_heads = 0;   // 0: heads
+    std::int64_t head_width = 0;  // d; 0: width / heads
+    bool bias = false;
+    double dropout = 0;     // of attention weights
+    bool rotate = true;     // rope on queries and keys
+    RopeOptions rope = {};  // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
+    Init init = Init::gpt2(), output_init = Init::gpt2();  // of the first three, and of o_proj
+  };
+  // Throws ShapeError for heads that do not divide.
+  GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
+  GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads)
+      : GroupedAttention(at, width, heads, Options{}) {}
+
+  // As SelfAttention's.
+  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+
+ private:
+  GroupedAttention(const Path& at, std::int64_t width, const Options& checked, std::int64_t heads);
+
+  std::string name_, path_;
+  std::int64_t heads_, key_heads_;
+  double dropout_;
+  bool rotate_;
+  RopeOptions rope_;
+  Linear q_proj_, k_proj_, v_proj_, o_proj_;
+};
+
+namespace detail {
+
+std::int64_t head_width(std::int64_t width, std::int64_t heads);  // throws ShapeError when it is not whole
+Tensor by_head(const Tensor& x, std::int64_t heads);  // [B, L, heads·d] → [B, heads, L, d], a view
+Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, d] → [B, L, H·d], a view
+
+}  // namespace detail
+
+}  // namespace tg

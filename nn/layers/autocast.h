@@ -1,0 +1,45 @@
+// Mixed precision: layers compute in a half type on weights that stay in f32 (docs/training.md).
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+#include <tilegrad/core/graph/graph.h>
+
+namespace tg {
+
+enum class Precision {
+  full,  // everything in the weights' own dtype, which is f32 unless Params says otherwise
+  tf32,  // the same; on CUDA, f32 products round their operands to 10 bits of fraction
+  bf16,  // products and activations in bf16
+  f16,   // products and activations in f16; wants AdamW::Options::loss_scale
+};
+// "f32" (full), "tf32", "bf16", "f16". Throws Error for other names.
+Precision precision_named(std::string_view name);
+
+// While alive, layers called on this thread for this graph compute in the precision's half type, if it has
+// one: each weight is cast once, however often it is used, and inputs are cast where they are wider. Norms
+// keep their gains as they are, for their kernels take them in any dtype. Like torch.autocast.
+class Autocast {
+ public:
+  Autocast(Graph& graph, Precision precision);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+  // For layers: a weight, and what is multiplied by it, in the dtype to compute in. Outside any Autocast the
+  // parameter and x themselves.
+  static Tensor weight(const Parameter& p, Graph& graph, std::source_location where);
+  static Tensor input(In x);
+
+ private:
+  static Autocast* of(const Graph& graph);
+
+  Graph& graph_;
+  std::optional<DType> dtype_;
+  std::unordered_map<const void*, Tensor> weights_;  // cast, by the key of their parameter
+  Autocast* outer_;
+};
+
+}  // namespace tg

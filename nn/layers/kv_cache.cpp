@@ -1,0 +1,53 @@
+#include <tilegrad/nn/layers/kv_cache.h>
+
+#include <numeric>
+
+#include <tilegrad/ops/ops.h>
+
+namespace tg {
+
+KvCache::KvCache(std::int64_t batch, std::int64_t capacity, Device device)
+    : batch_(batch), capacity_(capacity), device_(device) {
+  if (batch < 1 || capacity < 1)
+    throw ShapeError("[kv_cache] wants a positive batch and capacity, got " + std::to_string(batch) +
+                     " and " + std::to_string(capacity));
+}
+
+std::size_t KvCache::bytes() const {
+  std::size_t n = 0;
+  for (const auto& [name, tensor] : tensors_) n += tensor.bytes();
+  return n;
+}
+
+CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
+    : cache_(cache), cached_(graph.input("cached", {1}, i32)) {
+  const Scope scope("cache");
+  std::vector<std::int32_t> steps(static_cast<std::size_t>(length));
+  std::iota(steps.begin(), steps.end(), 0);
+  positions_ = cached_ + graph.constant(Array::of(steps));
+  lengths_ = expand(cached_, {cache.batch()}) + length;
+}
+
+Tensor CacheCall::append(const std::string& name, In in) {
+  const Scope scope("cache", in.where());
+  const Tensor& rows = in.tensor();
+  if (rows.rank() != 4 || rows.size(0) != cache_.batch() || rows.size(2) != positions_.size(0))
+    throw ShapeError("[kv_cache] wants rows [" + std::to_string(cache_.batch()) + ", heads, " +
+                     std::to_string(positions_.size(0)) + ", n] of " + name + ", got " + rows.text() + " " +
+                     at_line(in.where()));
+  const Shape shape{rows.size(0), rows.size(1), cache_.capacity(), rows.size(3)};
+  auto place = cache_.tensors_.find(name);
+  if (place == cache_.tensors_.end())
+    place =
+        cache_.tensors_.emplace(name, Parameter("cache." + name, Array(shape, rows.dtype()), cache_.device_))
+            .first;
+  const Parameter& held = place->second;
+  if (held.shape() != shape || held.dtype() != rows.dtype())
+    throw ShapeError("[kv_cache] " + name + " holds " + held.shape().text() +
+                     ", rows of another kind came: " + rows.text() + " " + at_line(in.where()));
+  const Tensor extended = slice_assign(rows.graph().param(held), rows, 2, cached_);
+  assign_.push_back({held, extended});
+  return extended;
+}
+
+}  // namespace tg

@@ -1,0 +1,55 @@
+// KvCache: keys and values of the tokens a model has seen, so that each further token costs one row of
+// everything but attention's reads. Its tensors are parameters that programs extend at the end of a run.
+#pragma once
+
+#include <map>
+
+#include <tilegrad/core/compile/compile.h>
+
+namespace tg {
+
+class KvCache {
+ public:
+  // Room for `capacity` tokens in each of `batch` rows. Tensors are made, once, when the first graph extends
+  // them. Throws ShapeError for sizes that are not positive.
+  KvCache(std::int64_t batch, std::int64_t capacity, Device device = Device::cpu());
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  std::int64_t batch() const { return batch_; }
+  std::int64_t capacity() const { return capacity_; }
+  std::size_t bytes() const;
+  const std::map<std::string, Parameter>& tensors() const { return tensors_; }  // [batch, heads, capacity, n]
+
+ private:
+  friend class CacheCall;
+  std::int64_t batch_, capacity_;
+  Device device_;
+  std::map<std::string, Parameter> tensors_;
+};
+
+// One call of a model on the tokens that follow those in a cache: attention layers append to the cache and
+// read all of it. How many tokens are there already is an input, so one program serves every place in a text.
+class CacheCall {
+ public:
+  // `length` new tokens in each row. The graph gets the input "cached" (i32 [1]); a run in which cached +
+  // length exceeds the capacity fails with an Error.
+  CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
+
+  const Tensor& cached() const { return cached_; }        // i32 [1], to be fed: tokens in the cache so far
+  const Tensor& positions() const { return positions_; }  // i32 [length]: of the new tokens
+  const Tensor& lengths() const { return lengths_; }  // i32 [batch]: cached + length, flash_attn's kv_lengths
+
+  // rows [batch, heads, length, n] put behind what the cache has under this name →
+  // [batch, heads, capacity, n], of which lengths() tokens mean something.
+  Tensor append(const std::string& name, In rows);
+  // For CompileOptions: without these the cache stays as it is.
+  const std::vector<Assign>& assign() const { return assign_; }
+
+ private:
+  KvCache& cache_;
+  Tensor cached_, positions_, lengths_;
+  std::vector<Assign> assign_;
+};
+
+}  // namespace tg

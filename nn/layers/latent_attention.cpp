@@ -1,0 +1,107 @@
+#include <tilegrad/nn/layers/latent_attention.h>
+
+#include <cmath>
+
+#include <tilegrad/nn/layers/autocast.h>
+
+namespace tg {
+
+namespace {
+
+using detail::by_head, detail::merged;
+
+LatentAttention::Options checked(LatentAttention::Options o, std::int64_t width, std::int64_t heads) {
+  if (o.head_width == 0) o.head_width = detail::head_width(width, heads);
+  if (o.value_width == 0) o.value_width = o.head_width;
+  const auto refuse = [](const std::string& what, std::int64_t got) {
+    throw ShapeError("[attention] " + what + ", got " + std::to_string(got));
+  };
+  if (heads < 1) refuse("wants a positive number of heads", heads);
+  if (o.latent < 1) refuse("wants a positive width of the latent", o.latent);
+  if (o.query_latent < 0) refuse("the width of the queries' latent must not be negative", o.query_latent);
+  if (o.value_width < 1) refuse("wants a positive width of values", o.value_width);
+  if (o.rope_width < 2 || o.rope_width % 2 != 0) refuse("the rotary width must be even", o.rope_width);
+  if (o.head_width < 1 || o.head_width % 2 != 0) refuse("a head's width must be even", o.head_width);
+  return o;
+}
+
+// q_proj, or q_a_proj and q_b_proj.
+std::vector<Linear> query_layers(const Path& at, std::int64_t width, std::int64_t heads,
+                                 const LatentAttention::Options& o) {
+  const std::int64_t queries = heads * (o.head_width + o.rope_width);
+  const Linear::Options plain{.bias = false, .init = o.init};
+  if (o.query_latent == 0) return {Linear(at / "q_proj", width, queries, plain)};
+  return {Linear(at / "q_a_proj", width, o.query_latent, {.bias = o.bias, .init = o.init}),
+          Linear(at / "q_b_proj", o.query_latent, queries, plain)};
+}
+
+std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& o) {
+  if (o.query_latent == 0) return {};
+  return {RmsNorm(at / "q_a_layernorm", o.query_latent, o.eps)};
+}
+
+std::vector<double> query_turns(const LatentAttention::Options& o) {
+  std::vector<double> turns(static_cast<std::size_t>(o.head_width / 2), 0.0);
+  for (const double f : rope_frequencies(o.rope_width, o.theta)) turns.push_back(f);
+  return turns;
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options)
+    : name_(at.name()),
+      path_(at.text()),
+      heads_(heads),
+      o_(checked(options, width, heads)),
+      turns_(query_turns(o_)),
+      q_(query_layers(at, width, heads, o_)),
+      q_norm_(query_norm(at, o_)),
+      kv_a_(at / "kv_a_proj_with_mqa", width, o_.latent + o_.rope_width, {.bias = o_.bias, .init = o_.init}),
+      kv_norm_(at / "kv_a_layernorm", o_.latent, o_.eps),
+      kv_b_(at / "kv_b_proj", o_.latent, heads * (o_.head_width + o_.value_width),
+            {.bias = false, .init = o_.init}),
+      o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}) {}
+
+Tensor LatentAttention::queries(In x, const Tensor& positions) const {
+  const Tensor q = q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x)));
+  return rope(by_head(q, heads_), positions, {.interleaved = true, .frequencies = turns_});
+}
+
+Tensor LatentAttention::operator()(In x, Mode mode, Tensor residual, CacheCall* cache) const {
+  const Scope scope(name_, x.where());
+  const Tensor positions = cache ? cache->positions() : Tensor();
+  const Tensor q = queries(x, positions);
+  const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
+  const Tensor c = kv_norm_(a[0]);  // [B, L, m]
+  const Tensor k_rope = rope(unsqueeze(a[1], 1), positions, {.theta = o_.theta, .interleaved = true});
+  return o_proj_(cache ? absorbed(q, c, k_rope, *cache) : expanded(q, c, k_rope, mode), residual);
+}
+
+Tensor LatentAttention::expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const {
+  const std::int64_t batch = c.size(0), length = c.size(1);
+  // In [B, L, H, …] order, in which gradients flow back as views.
+  const auto kv = split(kv_b_(c).view({batch, length, heads_, o_.head_width + o_.value_width}),
+                        {o_.head_width, o_.value_width}, -1);
+  const Tensor shared = expand(transpose(k_rope, 1, 2), {batch, length, heads_, o_.rope_width});
+  const Tensor k = concat({kv[0], shared}, -1);
+  AttentionOptions options{.causal = true};
+  if (mode == Mode::train) options.dropout = o_.dropout;
+  return merged(flash_attn(q, transpose(k, 1, 2), transpose(kv[1], 1, 2), options).o);
+}
+
+Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope,
+                                 CacheCall& cache) const {
+  const Tensor kv_b = Autocast::weight(kv_b_.weight(), q.graph(), std::source_location::current());
+  const auto u = split(kv_b.view({heads_, o_.head_width + o_.value_width, o_.latent}),
+                       {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
+  const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
+  const Tensor k = cache.append(path_ + ".latent", concat({unsqueeze(c, 1), k_rope}, -1));
+  const double scale = 1 / std::sqrt(static_cast<double>(o_.head_width + o_.rope_width));
+  const Tensor o = flash_attn(concat({matmul(parts[0], u[0]), parts[1]}, -1), k, slice(k, -1, 0, o_.latent),
+                              {.scale = scale, .causal = true, .kv_lengths = cache.lengths()})
+                       .o;                                 // [B, H, L, m]
+  const Tensor values = matmul(o, transpose(u[1], 1, 2));  // [B, H, L, dv]
+  return reshape(transpose(values, 1, 2), {q.size(0), q.size(2), heads_ * o_.value_width});
+}
+
+}  // namespace tg

@@ -1,0 +1,58 @@
+// Multi-head latent attention with decoupled rotary keys (004 §3.2 and §3.2.1), in DeepSeek's layout.
+#pragma once
+
+#include <tilegrad/nn/layers/attention.h>
+
+namespace tg {
+
+// Keys and values come from a latent Z [T, m] that all heads share, and beside it one rotary key [T, p]:
+//   c        = kv_a_layernorm(Z),  [Z R(K_rope)] = kv_a_proj_with_mqa(x)         m + p
+//   [K_h V_h] = kv_b_proj(c)                                                     heads·(d + dv)
+//   [Q_h R(Q_rope,h)] = q_proj(x), or q_b_proj(q_a_layernorm(q_a_proj(x)))       heads·(d + p)
+//   o_h      = softmax([Q_h R(Q_rope,h)]·[K_h R(K_rope)]ᵀ / √(d + p))·V_h,  then o_proj
+// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, queries turn in one pass; keys are put
+// together once, because K_rope is shared and flash_attn reads a row of keys as one.
+//
+// With a cache, kv_b_proj is absorbed: with kv_b_proj's U_k and U_v of head h, scores are
+// (Q_h U_kᵀ)·cᵀ + R(Q_rope,h)·R(K_rope)ᵀ and o_h = (P·c)·U_v, so that attention reads one key head [c
+// R(K_rope)], of which c is the value too, and the cache holds m + p numbers a token.
+class LatentAttention {
+ public:
+  struct Options {
+    std::int64_t latent = 32;       // m
+    std::int64_t query_latent = 0;  // of queries; 0: not compressed
+    std::int64_t rope_width = 8;    // p, even
+    std::int64_t head_width = 0;    // d, even; 0: width / heads
+    std::int64_t value_width = 0;   // dv; 0: d
+    double theta = 10000;
+    double eps = 1e-6;  // of the norms
+    bool bias = false;
+    double dropout = 0;                                    // of attention weights
+    Init init = Init::gpt2(), output_init = Init::gpt2();  // of all but o_proj, and of that
+  };
+  // Throws ShapeError for sizes that do not fit.
+  LatentAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
+  LatentAttention(const Path& at, std::int64_t width, std::int64_t heads)
+      : LatentAttention(at, width, heads, Options{}) {}
+
+  // As SelfAttention's.
+  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+
+ private:
+  Tensor queries(In x, const Tensor& positions) const;  // [B, H, L, d + p], the last p turned
+  // From c [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
+  Tensor expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const;
+  Tensor absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope, CacheCall& cache) const;
+
+  std::string name_, path_;
+  std::int64_t heads_;
+  Options o_;
+  std::vector<double> turns_;  // of a query's pairs: none for its first d elements
+  std::vector<Linear> q_;      // q_proj, or q_a_proj and q_b_proj
+  std::vector<RmsNorm> q_norm_;
+  Linear kv_a_;
+  RmsNorm kv_norm_;
+  Linear kv_b_, o_proj_;
+};
+
+}  // namespace tg

@@ -1,0 +1,72 @@
+#include <tilegrad/nn/layers/params.h>
+
+#include <cmath>
+
+#include <tilegrad/core/base/random.h>
+#include "core/base/hash.h"
+
+namespace tg {
+
+namespace {
+
+std::uint64_t key_of(std::uint64_t seed, const std::string& path) {
+  Hasher hash;
+  hash.add(path);
+  return node_key(seed, hash.digest()[0], 0);
+}
+
+Array values_of(const Init& init, const Shape& shape, DType dtype, std::uint64_t key) {
+  if (init.bound != 0)
+    return uniform_array(shape, dtype, init.mean - init.bound, init.mean + init.bound, key);
+  return normal_array(shape, dtype, init.mean, init.std, key);
+}
+
+}  // namespace
+
+Init Init::of_weight(std::int64_t inputs) const {
+  return by_fan_in ? uniform(1 / std::sqrt(static_cast<double>(inputs))) : *this;
+}
+
+Init Init::of_bias(std::int64_t inputs) const {
+  return by_fan_in ? of_weight(inputs) : zeros();
+}
+
+Parameter Params::create(const std::string& path, const Shape& shape, Init init) {
+  for (std::int64_t d : shape)
+    if (d <= 0) throw ShapeError("[params] " + path + " would have shape " + shape.text());
+  if (!place_.emplace(path, all_.size()).second)
+    throw Error("[params] there is a parameter " + path + " already");
+  all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
+  return all_.back();
+}
+
+const Parameter* Params::find(const std::string& path) const {
+  const auto it = place_.find(path);
+  return it == place_.end() ? nullptr : &all_[it->second];
+}
+
+std::int64_t Params::count() const {
+  std::int64_t n = 0;
+  for (const Parameter& p : all_) n += numel(p.shape());
+  return n;
+}
+
+std::size_t Params::bytes() const {
+  std::size_t n = 0;
+  for (const Parameter& p : all_) n += p.bytes();
+  return n;
+}
+
+Path Path::operator/(const std::string& name) const {
+  Path below = *this;
+  below.text_ += (text_.empty() ? "" : ".") + name;
+  const bool index = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+  below.name_ = index && !name_.empty() ? name_ + "." + name : name;
+  return below;
+}
+
+Parameter Path::create(const std::string& name, const Shape& shape, Init init) const {
+  return params_->create((*this / name).text(), shape, init);
+}
+
+}  // namespace tg

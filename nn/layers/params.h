@@ -1,0 +1,73 @@
+// Params: the parameters of a model, in the order they were made, under paths like PyTorch's
+// ("transformer.h.0.attn.c_attn.weight"). Starting values are a function of (seed, path) alone: the same on
+// every backend, whatever else the model holds.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <tilegrad/core/graph/parameter.h>
+
+namespace tg {
+
+// Starting values by core/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
+struct Init {
+  double mean = 0, std = 0, bound = 0;
+  bool by_fan_in = false;  // the bound is 1/√n in a layer of n inputs, of its bias too
+  static Init zeros() { return {}; }
+  static Init ones() { return {.mean = 1}; }
+  static Init normal(double std) { return {.std = std}; }
+  static Init uniform(double bound) { return {.bound = bound}; }
+  static Init gpt2() { return normal(0.02); }
+  static Init pytorch() { return {.by_fan_in = true}; }  // torch.nn.Linear's
+
+  Init of_weight(std::int64_t inputs) const;
+  Init of_bias(std::int64_t inputs) const;  // zeros, unless it is by_fan_in
+};
+
+class Params {
+ public:
+  explicit Params(std::uint64_t seed = 0, DType dtype = f32, Device device = Device::cpu())
+      : seed_(seed), dtype_(dtype), device_(device) {}
+  Params(const Params&) = delete;  // layers hold places in it
+  Params& operator=(const Params&) = delete;
+
+  // Throws Error when the path is taken, ShapeError for a size that is not positive.
+  Parameter create(const std::string& path, const Shape& shape, Init init);
+
+  const std::vector<Parameter>& all() const { return all_; }
+  const Parameter* find(const std::string& path) const;  // null if there is none
+  std::int64_t count() const;                            // numbers in all parameters
+  std::size_t bytes() const;
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+
+ private:
+  std::uint64_t seed_;
+  DType dtype_;
+  Device device_;
+  std::vector<Parameter> all_;
+  std::unordered_map<std::string, std::size_t> place_;
+};
+
+// A place in the tree of parameters, on which a layer is built: Linear(root / "h" / "0" / "c_fc", …).
+class Path {
+ public:
+  Path(Params& params) : params_(&params) {}  // the root
+
+  Path operator/(const std::string& name) const;
+  Path operator/(int index) const { return *this / std::to_string(index); }
+  Parameter create(const std::string& name, const Shape& shape, Init init) const;
+
+  Params& params() const { return *params_; }
+  const std::string& text() const { return text_; }  // "transformer.h.0"
+  // The last element, under which a layer's nodes appear; an index takes its list along: "h.0".
+  const std::string& name() const { return name_; }
+
+ private:
+  Params* params_;
+  std::string text_, name_;
+};
+
+}  // namespace tg

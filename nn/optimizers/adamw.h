@@ -1,0 +1,43 @@
+// AdamW (Loshchilov and Hutter, 2019); with a weight decay of 0 it is Adam.
+#pragma once
+
+#include <tilegrad/nn/optimizers/optimizer.h>
+#include <tilegrad/ops/ops.h>
+
+namespace tg {
+
+// AdamW's moments of one parameter, the one at `place` in a step's lists.
+struct AdamWState {
+  std::size_t place;
+  Parameter parameter, m, v;
+  double decay;
+};
+AdamWState adamw_state(std::size_t place, const Parameter& p, const Optimizer::Decay& decay);
+// Appends the update of these parameters, in one step of the program.
+void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
+                  const AdamWOptions& options, std::vector<Assign>& assign);
+
+class AdamW final : public Optimizer {
+ public:
+  struct Options {
+    double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
+    double weight_decay = 0.1;  // of parameters with two dimensions or more; gains and biases never decay
+    double clip = 1.0;          // largest norm of all gradients together; 0 for none
+    std::optional<LossScale> loss_scale = {};  // for Precision::f16
+    Decay decay = {};                          // each parameter's own, in the place of weight_decay
+  };
+  // Makes the moments, zero, beside each parameter.
+  AdamW(const std::vector<Parameter>& params, Options options);
+  explicit AdamW(const std::vector<Parameter>& params) : AdamW(params, Options{}) {}
+
+ private:
+  void append(const Step& step, std::vector<Assign>& assign) const override {
+    append_adamw(states_, step, options_, assign);
+  }
+  std::vector<Parameter> moments() const override;  // "optimizer.m.<path>" and "optimizer.v.<path>" of each
+
+  std::vector<AdamWState> states_;
+  AdamWOptions options_;
+};
+
+}  // namespace tg

@@ -1,0 +1,51 @@
+// Muon (Jordan et al., 2024): matrices move by their momentum made orthogonal. With gradient g of a matrix p
+// [r, c],
+//   b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o,
+// where the last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate
+// serves both. Everything else (embeddings, head, gains, biases) is AdamW's.
+#pragma once
+
+#include <tilegrad/nn/optimizers/adamw.h>
+
+namespace tg {
+
+class Muon final : public Optimizer {
+ public:
+  struct Options {
+    double momentum = 0.95;
+    double weight_decay = 0.1;                     // of parameters with two dimensions or more
+    double clip = 1.0;                             // largest norm of all gradients together; 0 for none
+    double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // of AdamW
+    int iterations = 5;
+    std::optional<LossScale> loss_scale = {};
+    std::function<bool(const Parameter&)> takes = {};  // which ones are Muon's, instead of hidden_matrix
+    Decay decay = {};                                  // each parameter's own, in the place of weight_decay
+  };
+  Muon(const std::vector<Parameter>& params, Options options);
+  explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
+
+  // Two dimensions, and by its name ("wte", "wpe", "embed_tokens", "lm_head") neither embedding nor head.
+  static bool hidden_matrix(const Parameter& p);
+
+ private:
+  void append(const Step& step, std::vector<Assign>& assign) const override;
+  // "optimizer.momentum.<path>" of each matrix, "optimizer.m.<path>" and "optimizer.v.<path>" of the rest.
+  std::vector<Parameter> moments() const override;
+
+  struct Matrix {
+    std::size_t place;
+    Parameter momentum;
+    double decay;
+  };
+  std::vector<Matrix> matrices_;
+  std::vector<AdamWState> rest_;
+  AdamWOptions adamw_;
+  double momentum_;
+  int iterations_;
+};
+
+// x [r, c] with its singular values moved near 1 (0.7 to 1.2): x/‖x‖ through iterations of a·x + (b·A +
+// c·A²)·x, A = x·xᵀ, with Jordan's coefficients. Zeros stay zeros.
+Tensor orthogonalized(const Tensor& x, int iterations = 5);
+
+}  // namespace tg

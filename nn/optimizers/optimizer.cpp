@@ -1,0 +1,118 @@
+#include <tilegrad/nn/optimizers/optimizer.h>
+
+#include <limits>
+
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/ops/ops.h>
+
+namespace tg {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double largest_scale = 0x1p60;  // where gradients are zero, it would grow for ever
+
+// The gradient of an f32 weight that was used in a half type ends in a cast of it to f32. That is exact, and
+// both squared_norm and adamw compute in f32 whatever they read: they take what was cast, and the cast with
+// its pass over memory falls away.
+Tensor before_cast(const Tensor& z) {
+  const Node& maker = z.graph().node_of(z.id());
+  if (maker.op != &cast_op || z.dtype() != f32) return z;
+  const Tensor narrow = z.graph().tensor(maker.in[0]);
+  return narrow.dtype() == bf16 || narrow.dtype() == f16 ? narrow : z;
+}
+
+Parameter zero_parameter(const std::string& name, const Shape& shape, DType dtype, Device device) {
+  return {"optimizer." + name, Array(shape, dtype), device};
+}
+
+}  // namespace
+
+Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
+  return [decay](const Parameter& p) { return p.shape().size() >= 2 ? decay : 0; };
+}
+
+Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
+                     const std::optional<LossScale>& loss_scale)
+    : parameters_(parameters), clip_(clip), loss_scale_(loss_scale) {
+  if (parameters.empty()) throw Error("[optimizer] there are no parameters");
+  const Device device = parameters[0].device();
+  step_ = zero_parameter("step", {}, f32, device);
+  skipped_ = zero_parameter("skipped", {}, f32, device);
+  if (!loss_scale_) return;
+  const auto initial = static_cast<float>(loss_scale_->initial);
+  scale_ = Parameter("optimizer.loss_scale", Array::of<float>({}, {initial}), device);
+  good_steps_ = zero_parameter("good_steps", {}, f32, device);
+  overflowed_ = zero_parameter("overflowed", {}, f32, device);
+}
+
+Parameter Optimizer::zero_beside(const Parameter& p, const std::string& what) {
+  return zero_parameter(what + "." + p.name(), p.shape(), p.dtype(), p.device());
+}
+
+std::vector<Tensor> Optimizer::differentiate(const Tensor& loss) const {
+  const Scope scope("optimizer");
+  Graph& graph = loss.graph();
+  std::vector<Tensor> weights;
+  for (const Parameter& p : parameters_) weights.push_back(graph.param(p));
+  // With loss scaling, the scale is what the walk backwards starts from.
+  Tensor start;
+  if (loss_scale_) start = reshape(cast(graph.param(scale_), loss.dtype()), loss.shape());
+  std::vector<Tensor> z = gradients(loss, weights, start);
+  for (Tensor& z_w : z) z_w = before_cast(z_w);
+  return z;
+}
+
+Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor>& z) const {
+  const Scope scope("optimizer");
+  Graph& graph = loss.graph();
+  const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();
+  Tensor norm = sqrt(squared_norm(z));
+  if (loss_scale.defined()) norm = norm / loss_scale;
+  const Tensor finite = less(norm, infinity);  // NaN is not
+  Tensor factor = clip_ > 0 ? clip_ / maximum(norm, clip_) : ones_like(norm);
+  if (loss_scale.defined()) factor = factor / loss_scale;
+
+  Step step;
+  for (const Parameter& p : parameters_) step.weights.push_back(graph.param(p));
+  step.gradients = z;
+  step.scale = where(finite, factor, 0);
+  step.number = graph.param(step_) + finite.to(f32);
+  Update update;
+  update.learning_rate = step.learning_rate = graph.input("learning_rate", {}, f32);
+  update.grad_norm = norm.to(f32);
+  Tensor skip = logical_not(finite);
+  if (loss_scale.defined()) {
+    const Tensor curable = logical_and(less(abs(reshape(loss, {})), infinity), greater(loss_scale, 1));
+    adapt_scale(finite, logical_and(skip, curable), update);
+    skip = logical_and(skip, logical_not(curable));
+  }
+  update.skipped = graph.param(skipped_) + skip.to(f32);
+  update.assign.push_back({step_, step.number});
+  update.assign.push_back({skipped_, update.skipped});
+  append(step, update.assign);
+  return update;
+}
+
+void Optimizer::adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const {
+  const LossScale& o = *loss_scale_;
+  Graph& graph = finite.graph();
+  const Tensor scale = graph.param(scale_), good = graph.param(good_steps_) + 1;
+  const Tensor due = greater_equal(good, static_cast<double>(o.interval));
+  const Tensor kept = where(due, minimum(scale * o.growth, largest_scale), scale);
+  update.loss_scale = where(finite, kept, maximum(scale * o.backoff, 1));
+  update.overflowed = graph.param(overflowed_) + overflow.to(f32);
+  update.assign.push_back({scale_, update.loss_scale});
+  update.assign.push_back({good_steps_, where(logical_and(finite, logical_not(due)), good, 0)});
+  update.assign.push_back({overflowed_, update.overflowed});
+}
+
+std::vector<Parameter> Optimizer::state() const {
+  std::vector<Parameter> all = moments();
+  all.push_back(step_);
+  all.push_back(skipped_);
+  if (loss_scale_) all.insert(all.end(), {scale_, good_steps_, overflowed_});
+  return all;
+}
+
+}  // namespace tg

@@ -1,0 +1,85 @@
+// Optimizer: what all optimizers share, appended to the graph of the loss: gradients, their norm, clipping by
+// it, skipping steps that are not finite, loss scaling. Forward, backward, clipping and update are then one
+// Program.
+#pragma once
+
+#include <optional>
+
+#include <tilegrad/core/compile/compile.h>
+#include <tilegrad/nn/layers/params.h>
+
+namespace tg {
+
+// A factor on the loss that keeps gradients in the range of f16, found while training as
+// torch.amp.GradScaler does: a step whose gradient overflows is skipped and lowers the factor, and a run of
+// steps without one raises it. All of it is part of the step's program.
+struct LossScale {
+  double initial = 65536;
+  double growth = 2, backoff = 0.5;
+  std::int64_t interval = 2000;  // good steps, one after the other, before it grows
+};
+
+class Optimizer {
+ public:
+  // What each parameter decays by. As a number: parameters with two dimensions or more, so that gains and
+  // biases never decay.
+  using Decay = std::function<double(const Parameter&)>;
+  static Decay decay_of_matrices(double decay);
+
+  struct Update {
+    Tensor learning_rate;  // [] f32, an input
+    Tensor grad_norm;      // [] f32, before clipping, of the loss itself
+    Tensor skipped;        // [] f32: steps skipped so far, this one included, without those overflowed
+    Tensor overflowed;     // [] f32: steps skipped so far that a smaller loss scale would have saved
+    Tensor loss_scale;     // [] f32, for the next step; this and overflowed only with loss scaling
+    std::vector<Assign> assign;
+  };
+
+  virtual ~Optimizer() = default;
+
+  // Appends ∂loss/∂parameters, their norm, and the update. A step whose gradient has a number that is not
+  // finite leaves parameters, moments and the step count as they were, and is counted. With loss scaling, one
+  // whose loss is finite and whose scale is above 1 counts as overflowed, the others as skipped; the scale
+  // never falls below 1.
+  Update minimize(const Tensor& loss) const { return update(loss, differentiate(loss)); }
+
+  // Its two halves, which may be in different graphs: gradients of the loss (with loss scaling, of the scaled
+  // one) for parameters(), and the update by such gradients, or a mean of them.
+  std::vector<Tensor> differentiate(const Tensor& loss) const;
+  Update update(const Tensor& loss, const std::vector<Tensor>& gradients) const;
+
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  // What a resumed run needs: the optimizer's own ("optimizer.m.<path>", …), "optimizer.step",
+  // "optimizer.skipped"; with loss scaling also "optimizer.loss_scale", "optimizer.good_steps",
+  // "optimizer.overflowed".
+  std::vector<Parameter> state() const;
+
+  // A step, as a derived class appends it.
+  struct Step {
+    std::vector<Tensor> weights, gradients;  // of parameters(), in their order
+    Tensor learning_rate;                    // []
+    Tensor number;                           // [] f32, from 1; skipped steps do not count
+    Tensor scale;  // [] to multiply gradients by; 0: the step is skipped and everything stays as it is
+  };
+  // "optimizer.<what>.<path>": zeros, of the parameter's shape and dtype.
+  static Parameter zero_beside(const Parameter& p, const std::string& what);
+
+ protected:
+  // `clip`: largest norm of all gradients together; 0 for none.
+  Optimizer(const std::vector<Parameter>& parameters, double clip,
+            const std::optional<LossScale>& loss_scale);
+
+  virtual void append(const Step& step, std::vector<Assign>& assign) const = 0;
+  virtual std::vector<Parameter> moments() const = 0;  // in the order of state()
+
+ private:
+  void adapt_scale(const Tensor& finite, const Tensor& overflow, Update& update) const;
+
+  std::vector<Parameter> parameters_;
+  Parameter step_, skipped_;
+  Parameter scale_, good_steps_, overflowed_;  // with loss scaling
+  double clip_;
+  std::optional<LossScale> loss_scale_;
+};
+
+}  // namespace tg

@@ -1,0 +1,34 @@
+#include <tilegrad/nn/optimizers/schedule.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg {
+
+Schedule::Kind Schedule::named(std::string_view name) {
+  if (name == "cosine") return Kind::cosine;
+  if (name == "linear") return Kind::linear;
+  if (name == "constant") return Kind::constant;
+  if (name == "wsd") return Kind::warmup_stable_decay;
+  throw Error("[schedule] got '" + std::string(name) + "', wanted cosine, linear, constant or wsd");
+}
+
+double Schedule::operator()(std::int64_t t) const {
+  if (t < warmup) return peak * static_cast<double>(t + 1) / static_cast<double>(warmup + 1);
+  if (kind == Kind::constant) return peak;
+  if (t >= steps) return floor;
+  std::int64_t begin = warmup;  // where it begins to fall
+  if (kind == Kind::warmup_stable_decay)
+    begin =
+        std::max(begin, steps - static_cast<std::int64_t>(std::llround(decay * static_cast<double>(steps))));
+  if (t < begin) return peak;
+  const double part = static_cast<double>(t - begin) / static_cast<double>(steps - begin);
+  const double left = kind == Kind::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * part)) : 1 - part;
+  return floor + (peak - floor) * left;
+}
+
+}  // namespace tg

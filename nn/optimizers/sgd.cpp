@@ -1,0 +1,37 @@
+#include <tilegrad/nn/optimizers/sgd.h>
+
+#include <tilegrad/ops/ops.h>
+
+namespace tg {
+
+Sgd::Sgd(const std::vector<Parameter>& params, Options o)
+    : Optimizer(params, o.clip, o.loss_scale), momentum_(o.momentum), nesterov_(o.nesterov) {
+  if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov wants a momentum, got 0");
+  const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
+  for (const Parameter& p : params) {
+    decays_.push_back(decay(p));
+    if (momentum_ != 0) momenta_.push_back(zero_beside(p, "momentum"));
+  }
+}
+
+void Sgd::append(const Step& step, std::vector<Assign>& assign) const {
+  Graph& graph = step.learning_rate.graph();
+  const Tensor taken = not_equal(step.scale, 0);
+  for (std::size_t i = 0; i < step.weights.size(); ++i) {
+    const Tensor& w = step.weights[i];
+    const DType wide = compute_type(w.dtype());
+    const Tensor p = cast(w, wide), rate = cast(step.learning_rate, wide);
+    Tensor g = cast(step.gradients[i], wide) * cast(step.scale, wide);
+    if (decays_[i] != 0) g = g + decays_[i] * p;
+    Tensor direction = g;
+    if (momentum_ != 0) {
+      const Tensor b = graph.param(momenta_[i]);
+      const Tensor after = momentum_ * cast(b, wide) + g;
+      direction = nesterov_ ? g + momentum_ * after : after;
+      assign.push_back({momenta_[i], where(taken, cast(after, b.dtype()), b)});
+    }
+    assign.push_back({parameters()[i], where(taken, cast(p - rate * direction, w.dtype()), w)});
+  }
+}
+
+}  // namespace tg

@@ -1,0 +1,185 @@
+#include <tilegrad/nn/training/training.h>
+
+#include <tilegrad/core/report/bad_node.h>
+#include <tilegrad/ops/ops.h>
+
+namespace tg {
+
+namespace {
+
+Tensor token_input(Graph& graph, const char* name, const Model& model, const ProgramOptions& options) {
+  return graph.input(name, {options.batch, model.config().context}, i32);
+}
+
+Tensor model_logits(const Model& model, const Tensor& tokens, Mode mode, Precision precision,
+                    bool recompute) {
+  const Autocast autocast(tokens.graph(), precision);
+  return model.head(model.features(tokens, mode, nullptr, recompute));
+}
+
+CompileOptions compile_options(const ProgramOptions& o) {
+  return {.threads = o.threads,
+          .tf32 = o.precision == Precision::tf32,
+          .verify = o.verify,
+          .plan_only = o.plan_only};
+}
+
+std::vector<Tensor> results_of(const Tensor& loss, const Optimizer::Update& update) {
+  std::vector<Tensor> results{loss, update.grad_norm, update.skipped};
+  if (update.loss_scale.defined()) results.insert(results.end(), {update.overflowed, update.loss_scale});
+  return results;
+}
+
+Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
+                 const ProgramOptions& o) {
+  CompileOptions options = compile_options(o);
+  options.assign = assign;
+  return compile(graph, results, options);
+}
+
+}  // namespace
+
+TrainingProgram::TrainingProgram(const Model& model, const Optimizer& optimizer,
+                                 const ProgramOptions& options, std::uint64_t seed)
+    : tokens_(token_input(graph_, "tokens", model, options)),
+      targets_(token_input(graph_, "targets", model, options)),
+      loss_(cross_entropy(model_logits(model, tokens_, Mode::train, options.precision, options.recompute),
+                          targets_)),
+      seed_(seed),
+      threads_(options.threads),
+      accumulate_(options.accumulate) {
+  if (accumulate_ < 1)
+    throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", wanted at least 1");
+  if (accumulate_ == 1) {
+    update_ = optimizer.minimize(loss_);
+    results_ = results_of(loss_, update_);
+    program_.emplace(compiled(graph_, results_, update_.assign, options));
+  } else {
+    add_up(optimizer, options);
+  }
+  program_->seed(seed);
+}
+
+// sum' = (0 for the first batch of a step, else sum) + z/n: whatever a step that failed left behind is gone.
+void TrainingProgram::add_up(const Optimizer& optimizer, const ProgramOptions& options) {
+  parts_ = std::make_unique<Parts>();
+  const std::vector<Tensor> z = optimizer.differentiate(loss_);
+  parts_->first = graph_.input("first", {}, i32);
+  const Tensor first = not_equal(parts_->first, 0);
+  const double share = 1 / static_cast<double>(accumulate_);
+  std::vector<Assign> assign;
+  const auto add = [&](const Parameter& sum, const Tensor& x) {
+    const Tensor before = graph_.param(sum);
+    assign.push_back({sum, where(first, 0, before) + cast(x, before.dtype()) * share});
+  };
+  std::vector<Tensor> means;
+  for (std::size_t i = 0; i < z.size(); ++i) {
+    const Parameter& p = optimizer.parameters()[i];
+    parts_->sums.emplace_back("gradient." + p.name(), Array(p.shape(), compute_type(p.dtype())), p.device());
+    add(parts_->sums.back(), z[i]);
+    means.push_back(parts_->graph.param(parts_->sums.back()));
+  }
+  parts_->loss_sum = Parameter("loss", Array(Shape{}, compute_type(loss_.dtype())), parts_->sums[0].device());
+  add(parts_->loss_sum, reshape(loss_, {}));
+  program_.emplace(compiled(graph_, {}, assign, options));
+
+  loss_ = copy(parts_->graph.param(parts_->loss_sum));
+  update_ = optimizer.update(loss_, means);
+  results_ = results_of(loss_, update_);
+  parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
+}
+
+Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
+                               const std::vector<std::int32_t>& targets, double learning_rate) {
+  const auto rate_now = static_cast<float>(learning_rate);
+  const Feed rate(update_.learning_rate, std::span<const float>(&rate_now, 1));
+  if (accumulate_ == 1) {
+    program_->run({{tokens_, tokens}, {targets_, targets}, rate});
+    return program_->fetch_later(results_);
+  }
+  const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
+  const std::size_t wanted = size * static_cast<std::size_t>(accumulate_);
+  if (tokens.size() != wanted || targets.size() != wanted)
+    throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
+                     std::to_string(targets.size()) + " targets, wanted " + std::to_string(accumulate_) +
+                     " times " + tokens_.shape().text());
+  for (std::size_t i = 0; i < wanted; i += size) {
+    const std::int32_t first = i == 0;
+    program_->run({{tokens_, std::span(tokens).subspan(i, size)},
+                   {targets_, std::span(targets).subspan(i, size)},
+                   {parts_->first, std::span<const std::int32_t>(&first, 1)}});
+  }
+  parts_->program->run({rate});
+  return parts_->program->fetch_later(results_);
+}
+
+std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tokens,
+                                            const std::vector<std::int32_t>& targets, std::int64_t step) {
+  if (parts_) {  // the sums may not be finite either, and are not looked at
+    for (Parameter& sum : parts_->sums) sum.write(Array(sum.shape(), sum.dtype()));
+    parts_->loss_sum.write(Array(Shape{}, parts_->loss_sum.dtype()));
+  }
+  const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
+  const float rate = 1;
+  const std::int32_t first = 1;
+  for (std::int64_t part = 0; part < accumulate_; ++part) {
+    const std::size_t from = static_cast<std::size_t>(part) * size;
+    std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},
+                            {targets_, std::span(targets).subspan(from, size)}};
+    if (parts_) feeds.emplace_back(parts_->first, std::span<const std::int32_t>(&first, 1));
+    if (!parts_) feeds.emplace_back(update_.learning_rate, std::span<const float>(&rate, 1));
+    std::string bad = tg::first_bad_node(graph_, feeds, seed_, step * accumulate_ + part, threads_);
+    if (!bad.empty()) return bad;
+  }
+  return {};
+}
+
+void TrainingProgram::set_step(std::int64_t step) {
+  program_->set_step(step * accumulate_);
+}
+
+MemoryReport TrainingProgram::memory() const {
+  MemoryReport sum = program_->memory();
+  if (!parts_) return sum;
+  const MemoryReport more = parts_->program->memory();  // of its parameters the sums are its own
+  std::size_t sums = parts_->loss_sum.bytes();
+  for (const Parameter& p : parts_->sums) sums += p.bytes();
+  sum.arena += more.arena, sum.alive += more.alive, sum.inputs += more.inputs,
+      sum.constants += more.constants;
+  sum.workspace += more.workspace, sum.results += more.results, sum.parameters = more.parameters - sums;
+  sum.arena += sums, sum.alive += sums;
+  return sum;
+}
+
+TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
+  Result result{static_cast<float>(step.number(loss_)), step.item<float>(update_.grad_norm),
+                static_cast<std::int64_t>(step.item<float>(update_.skipped))};
+  if (update_.loss_scale.defined()) {
+    result.overflowed = static_cast<std::int64_t>(step.item<float>(update_.overflowed));
+    result.loss_scale = step.item<float>(update_.loss_scale);
+  }
+  return result;
+}
+
+EvaluationProgram::EvaluationProgram(const Model& model, const ProgramOptions& options)
+    : tokens_(token_input(graph_, "tokens", model, options)),
+      targets_(token_input(graph_, "targets", model, options)),
+      logits_(model_logits(model, tokens_, Mode::evaluate, options.precision, false)),
+      loss_(cross_entropy(logits_, targets_)),
+      predictions_(options.predictions ? argmax(logits_, {-1}) : Tensor()),
+      results_(options.predictions ? std::vector{loss_, predictions_} : std::vector{loss_}),
+      program_(compile(graph_, results_, compile_options(options))) {}
+
+Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
+                                 const std::vector<std::int32_t>& targets) {
+  program_.run({{tokens_, tokens}, {targets_, targets}});
+  return program_.fetch_later(results_);
+}
+
+TrainingMemory plan_memory(const Model& model, const Optimizer& optimizer, ProgramOptions options) {
+  options.plan_only = true;
+  return {TrainingProgram(model, optimizer, options).memory(),
+          EvaluationProgram(model, options).program().memory()};
+}
+
+}  // namespace tg

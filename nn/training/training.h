@@ -1,0 +1,108 @@
+// A model's training step and its evaluation, each one Program over the same parameters.
+#pragma once
+
+#include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/optimizer.h>
+
+namespace tg {
+
+struct ProgramOptions {
+  std::int64_t batch = 12;  // rows of `context` tokens
+  int threads = 0;          // 0 takes what the machine has
+  bool verify = false;      // this and the next as in CompileOptions
+  bool plan_only = false;
+  Precision precision = Precision::full;
+  bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
+  std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged
+  bool recompute = false;  // of blocks only the inputs are kept for the backward pass, which runs them again
+};
+
+// Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`,
+// one for a batch's forward and backward, run that many times a step, and one for clipping and update: so the
+// graph, its plan and its memory stay those of one batch, for 4 bytes more a parameter. As losses are means
+// over their batches, the step is that of a batch so many times as large, but for rounding, dropout, and
+// where batches have different numbers of ignored targets.
+class TrainingProgram {
+ public:
+  TrainingProgram(const Model& model, const Optimizer& optimizer, const ProgramOptions& options,
+                  std::uint64_t seed = 0 /* of dropout */);
+
+  struct Result {
+    float loss, grad_norm;
+    std::int64_t skipped;         // steps so far whose gradient was not finite
+    std::int64_t overflowed = 0;  // steps so far that a smaller loss scale would have saved
+    float loss_scale = 1;         // for the next step
+  };
+  // tokens and targets i32 [accumulate·batch, context], row-major.
+  Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+             double learning_rate) {
+    return result(start(tokens, targets, learning_rate));
+  }
+  // The same in two parts: on a GPU start() does not wait, and the next step may be started before the result
+  // of this one is asked for.
+  Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                double learning_rate);
+  Result result(const Pending& step) const;
+  void set_step(std::int64_t step);  // so many steps were taken before: what dropout draws goes on from there
+  MemoryReport memory() const;       // of all of it
+  // What first made a NaN or an infinity in a step that was skipped, the one after `step` others
+  // (nn/bad_node.h); empty if nothing does.
+  std::string first_bad_node(const std::vector<std::int32_t>& tokens,
+                             const std::vector<std::int32_t>& targets, std::int64_t step);
+  Program& program() { return *program_; }  // of a step, or of a batch of several
+
+ private:
+  // With accumulation: sums of gradients, and the program that takes them.
+  struct Parts {
+    std::vector<Parameter> sums;
+    Parameter loss_sum;
+    Tensor first;  // [] i32, an input: not 0 for the first batch of a step
+    Graph graph;
+    std::optional<Program> program;
+  };
+  void add_up(const Optimizer& optimizer, const ProgramOptions& options);
+
+  Graph graph_;
+  Tensor tokens_, targets_, loss_;
+  std::uint64_t seed_;
+  int threads_;
+  std::int64_t accumulate_;
+  Optimizer::Update update_;
+  std::unique_ptr<Parts> parts_;
+  std::vector<Tensor> results_;
+  std::optional<Program> program_;
+};
+
+// The mean loss of a batch, without dropout.
+class EvaluationProgram {
+ public:
+  EvaluationProgram(const Model& model, const ProgramOptions& options);
+  float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
+    return result(start(tokens, targets));
+  }
+  // As TrainingProgram's.
+  Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
+  float result(const Pending& batch) const { return static_cast<float>(batch.number(loss_)); }
+  // The likeliest token after each place, i64 [batch, context]; only with ProgramOptions::predictions.
+  Array predictions(const Pending& batch) const { return batch.fetch(predictions_); }
+  Program& program() { return program_; }
+
+ private:
+  Graph graph_;
+  Tensor tokens_, targets_, logits_, loss_, predictions_;
+  std::vector<Tensor> results_;
+  Program program_;
+};
+
+// What both programs will need, exactly, without taking any of it.
+struct TrainingMemory {
+  MemoryReport training, evaluation;
+  std::size_t beside_parameters() const {
+    return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
+  }
+};
+TrainingMemory plan_memory(const Model& model, const Optimizer& optimizer, ProgramOptions options);
+
+}  // namespace tg

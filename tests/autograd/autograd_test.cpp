@@ -1,0 +1,179 @@
+// Gradients of small graphs against closed forms.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include <tilegrad/tilegrad.h>
+
+namespace {
+
+using namespace tg;
+
+TEST(Gradients, OfAPolynomialAreItsDerivative) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64);
+  const Tensor loss = sum(x * x * x + 2 * x);
+  const Tensor z = gradients(loss, {x})[0];
+  const auto values = eval({loss, z}, {{x, std::vector<double>{1, 2, 3}}});
+  EXPECT_EQ(values[0].item<double>(), 36 + 12);
+  EXPECT_EQ(values[1].values<double>(), (std::vector<double>{5, 14, 29}));
+}
+
+TEST(Gradients, FlowThroughViewsAndBroadcasts) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3}, f64), row = g.input("row", {3}, f64);
+  const Tensor loss =
+      sum(transpose(x, 0, 1).reshape({6}) * expand(row, {2, 3}).reshape({6}) * x.reshape({6}));
+  const auto z = gradients(loss, {x, row});
+  const auto values = eval({loss, z[0], z[1]}, {{x, std::vector<double>{1, 2, 3, 4, 5, 6}},
+                                                {row, std::vector<double>{1, 10, 100}}});
+  // transposed x flat: 1 4 2 5 3 6; row flat: 1 10 100 1 10 100; x flat: 1 2 3 4 5 6
+  EXPECT_EQ(values[0].item<double>(),
+            1 * 1 + 4 * 10 * 2 + 2 * 100 * 3 + 5 * 1 * 4 + 3 * 10 * 5 + 6 * 100 * 6);
+  EXPECT_EQ(values[2].values<double>(), (std::vector<double>{1 * 1 + 5 * 4, 4 * 2 + 3 * 5, 2 * 3 + 6 * 6}));
+}
+
+TEST(Gradients, OfGradientsAreSecondDerivatives) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const Tensor first = gradients(sum(exp(x) * x), {x})[0];
+  const Tensor second = gradients(sum(first), {x})[0];
+  const auto v = eval(second, {{x, std::vector<double>{0, 1}}}).values<double>();
+  EXPECT_DOUBLE_EQ(v[0], 2);
+  EXPECT_DOUBLE_EQ(v[1], 3 * std::exp(1.0));
+}
+
+TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three children (000 §C)
+  Graph g;
+  const Tensor u = g.input("u", {8}, f64);
+  const Tensor loss = sum(relu(u * u) + 3 * u + exp(u));
+  std::vector<double> us, expected;
+  for (int i = 0; i < 8; ++i) {
+    us.push_back(i * 0.3 - 1);
+    expected.push_back(2 * us.back() + 3 + std::exp(us.back()));
+  }
+  const auto z = eval(gradients(loss, {u})[0], {{u, us}}).values<double>();
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(z[i], expected[i], 1e-14);
+}
+
+TEST(Gradients, OfATensorTheLossDoesNotUseAreZero) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), y = g.input("y", {3}, f32);
+  const auto z = gradients(sum(x), {y, x});
+  EXPECT_EQ(eval(z[0]).values<float>(), (std::vector<float>{0, 0, 0}));
+}
+
+TEST(Gradients, WithACotangentAreVectorJacobianProducts) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64), y = x * x;
+  const Tensor z = gradients(y, {x}, g.constant(Array::of<double>({3}, {1, -1, 10})))[0];
+  EXPECT_EQ(eval(z, {{x, std::vector<double>{1, 2, 3}}}).values<double>(), (std::vector<double>{2, -4, 60}));
+  EXPECT_THROW(gradients(y, {x}), GradientError);  // more than one element
+}
+
+TEST(Gradients, ByAnIntermediateValueStopThere) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), y = exp(x), loss = sum(y * y * x);
+  const Tensor z = gradients(loss, {y})[0];  // 2·y·x, x held fixed
+  const auto v = eval(z, {{x, std::vector<double>{1, 2}}}).values<double>();
+  EXPECT_DOUBLE_EQ(v[0], 2 * std::exp(1.0));
+  EXPECT_DOUBLE_EQ(v[1], 4 * std::exp(2.0));
+}
+
+TEST(Gradients, DoNotFlowThroughStopGradient) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const Tensor z = gradients(sum(x * stop_gradient(x)), {x})[0];
+  EXPECT_EQ(eval(z, {{x, std::vector<double>{3, 5}}}).values<double>(), (std::vector<double>{3, 5}));
+}
+
+TEST(Gradients, KeepHalfPrecisionWhereTheValueHasIt) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, bf16), w = g.input("w", {2}, f32);
+  const auto z = gradients(sum(cast(x, f32) * w), {x, w});
+  EXPECT_EQ(z[0].dtype(), bf16);
+  EXPECT_EQ(z[1].dtype(), f32);
+}
+
+// A deep stack of layers that each keep something for their gradient.
+Tensor stack(const Tensor& x, int depth, bool recompute) {
+  Tensor y = x;
+  for (int i = 0; i < depth; ++i) {
+    const auto layer = [](const std::vector<Tensor>& in) {
+      Tensor h = in[0];
+      for (int k = 0; k < 4; ++k) h = sin(transpose(h, 0, 1)) + h;
+      return std::vector<Tensor>{h};
+    };
+    y = recompute ? checkpoint(layer, {y})[0] : layer({y})[0];
+  }
+  return y;
+}
+
+TEST(Checkpoint, GivesTheSameGradientInLessMemory) {
+  Array xs({40, 40}, f64);
+  for (int i = 0; i < 1600; ++i) xs.set(i, std::sin(i));
+  Array z[2];
+  std::size_t arena[2];
+  for (int recompute : {0, 1}) {
+    Graph g;
+    const Tensor x = g.input("x", {40, 40}, f64);
+    const Tensor zx = gradients(sum(stack(x, 8, recompute)), {x})[0];
+    Program p = compile(g, {zx}, {.verify = true});
+    p.run({{x, xs}});
+    z[recompute] = p.fetch(zx);
+    arena[recompute] = compile(g, {zx}).memory().arena;
+  }
+  EXPECT_TRUE(z[0].same_bits(z[1]));
+  EXPECT_LT(arena[1], arena[0] / 2) << arena[0];
+}
+
+// x²·y without a vjp: its gradient comes from the plainer ops it stands for.
+const Op square_times_op{.name = "square_times",
+                         .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+                           return {{in[0].dtype, row_major(in[0].shape())}};
+                         },
+                         .decompose = [](std::span<const Tensor> in, const Attrs&) -> std::vector<Tensor> {
+                           return {in[0] * in[0] * in[1]};
+                         }};
+
+TEST(Gradients, OfAnOpWithoutOneComeFromItsDecomposition) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
+  const auto z = gradients(sum(record(square_times_op, {x * 2, y})), {x, y});  // 4x²y
+  const Tensor second = gradients(sum(z[0]), {x})[0];
+  const auto v = eval({z[0], z[1], second}, {{x, std::vector<double>{1, 2}}, {y, std::vector<double>{3, 5}}});
+  EXPECT_EQ(v[0].values<double>(), (std::vector<double>{24, 80}));
+  EXPECT_EQ(v[1].values<double>(), (std::vector<double>{4, 16}));
+  EXPECT_EQ(v[2].values<double>(), (std::vector<double>{24, 40}));
+}
+
+TEST(Gradients, OfADecompositionKeepTwoOperandsThatAreOneTensorApart) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const Tensor z = gradients(sum(record(square_times_op, {x, x})), {x})[0];
+  EXPECT_EQ(eval(z, {{x, std::vector<double>{1, 2}}}).values<double>(), (std::vector<double>{3, 12}));
+}
+
+TEST(Gradients, ThroughAnOpWithoutOneAreRefusedWithItsReason) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, f64);
+  const Op opaque{.name = "opaque",
+                  .infer =
+                      [](std::span<const Operand> in, const Attrs&) {
+                        return std::vector<OutSpec>{{in[0].dtype, in[0].layout}};
+                      },
+                  .not_differentiable = "nobody wrote its gradient"};
+  const Tensor y = record(opaque, {x});
+  try {
+    gradients(sum(y), {x});
+    FAIL();
+  } catch (const GradientError& e) {
+    const std::string m = e.what();
+    EXPECT_NE(m.find("[opaque]"), std::string::npos) << m;
+    EXPECT_NE(m.find("nobody wrote its gradient"), std::string::npos) << m;
+    EXPECT_NE(m.find("autograd_test.cpp"), std::string::npos) << m;
+  }
+  EXPECT_NO_THROW(gradients(sum(stop_gradient(y)), {x}));  // nothing flows to it
+}
+
+}  // namespace

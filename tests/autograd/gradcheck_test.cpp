@@ -1,0 +1,407 @@
+// The checker itself: right gradients pass, and each kind of fault is caught where it is.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/tilegrad.h>
+#include "backends/cpu/kernel.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::gradcheck;
+using Tensors = std::vector<Tensor>;
+using Backward = std::function<Tensors(const Tensors& in, const Tensors& out, const Tensors& z)>;
+
+// A case from graph code with a backward of its own.
+Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(const Tensors&)> forward,
+                 Backward backward) {
+  const CustomOp op = custom_op("custom", {std::move(forward), std::move(backward)});
+  return {"custom", "case", std::move(inputs), [op](DType, Device) {
+            return Callable{
+                {}, [op](std::span<const Tensor> x) { return op.all(x, std::source_location::current()); }};
+          }};
+}
+
+const std::vector<SampleInput> matrix{{{2, 3}}};
+
+// x³ with a backward that is given.
+Case cube(Backward backward) {
+  return custom_case(
+      matrix, [](const Tensors& in) { return Tensors{in[0] * in[0] * in[0]}; }, std::move(backward));
+}
+Tensor right(const Tensors& in, const Tensors& z) {
+  return z[0] * 3 * in[0] * in[0];
+}
+
+Options f64_contiguous(bool fast) {
+  Options o;
+  o.dtypes = {f64};
+  o.views = {View::contiguous};
+  o.fast = fast;
+  return o;
+}
+
+// The one result of a case in f64 and the contiguous view.
+Result one(const Case& c, bool fast = false) {
+  const auto results = check(c, f64_contiguous(fast));
+  EXPECT_EQ(results.size(), 1u);
+  return results.at(0);
+}
+
+void expect(const Case& c, Status status) {
+  for (bool fast : {false, true}) {
+    const Result r = one(c, fast);
+    EXPECT_EQ(r.status, status) << (fast ? "fast: " : "full: ") << r.note << ", " << r.ratio
+                                << " of the bound";
+  }
+}
+
+TEST(Gradcheck, AcceptsARightGradient) {
+  const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+  expect(c, Status::ok);
+  const Result r = one(c);
+  EXPECT_EQ(r.checked, 6 * (6 + 2));  // every element, for each output and for two random cotangents
+  EXPECT_LT(r.max_abs, 1e-9);
+  EXPECT_EQ(r.note, "");
+}
+
+TEST(Gradcheck, AcceptsEveryViewAndDType) {
+  const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+  const auto results = check(c, {});
+  EXPECT_EQ(results.size(), 6u * 4);
+  for (const Result& r : results)
+    EXPECT_EQ(r.status, Status::ok) << name_of(r.view) << " " << tg::name_of(r.dtype) << ": " << r.note;
+}
+
+TEST(Gradcheck, CatchesAWrongSign) {
+  expect(cube([](auto& in, auto&, auto& z) { return Tensors{-right(in, z)}; }), Status::mismatch);
+}
+
+TEST(Gradcheck, CatchesAFactorThatIsOffByAMillionth) {
+  expect(cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * (1 + 1e-6)}; }), Status::mismatch);
+}
+
+TEST(Gradcheck, CatchesAZeroGradient) {
+  expect(cube([](auto& in, auto&, auto&) { return Tensors{zeros_like(in[0])}; }), Status::mismatch);
+}
+
+TEST(Gradcheck, CatchesATransposedGradient) {
+  expect(cube([](auto& in, auto&, auto& z) {
+           return Tensors{reshape(transpose(right(in, z), 0, 1), {2, 3})};
+         }),
+         Status::mismatch);
+}
+
+TEST(Gradcheck, CatchesABackwardThatIgnoresTheCotangent) {
+  const Result r = one(cube([](auto& in, auto&, auto&) { return Tensors{3 * in[0] * in[0]}; }));
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_NE(r.note.find("zero cotangent"), std::string::npos) << r.note;
+}
+
+// With loss = sum(out) the gradient of softmax is zero, and a multiple of it too.
+TEST(Gradcheck, CatchesAScaledSoftmaxGradientThatTheSumOfOutputsHides) {
+  const auto forward = [](const Tensors& in) {
+    const Tensor e = exp(in[0]);
+    return Tensors{e / expand(sum(e, {1}, true), {2, 3})};
+  };
+  const auto backward = [](double factor) {
+    return [factor](const Tensors&, const Tensors& out, const Tensors& z) {
+      const Tensor u = expand(sum(out[0] * z[0], {1}, true), {2, 3});
+      return Tensors{out[0] * (z[0] - u) * factor};
+    };
+  };
+  expect(custom_case(matrix, forward, backward(1)), Status::ok);
+  expect(custom_case(matrix, forward, backward(3)), Status::mismatch);
+}
+
+TEST(Gradcheck, NamesTheWorstElement) {
+  const Case c = cube([](auto& in, auto&, auto& z) {
+    Array fault({2, 3}, f64);
+    for (int i = 0; i < 6; ++i) fault.set(i, i == 5 ? 1.5 : i == 1 ? 1.01 : 1);
+    return Tensors{right(in, z) * in[0].graph().constant(fault)};
+  });
+  for (bool fast : {false, true}) {  // what a projection finds is told element by element
+    const Result r = one(c, fast);
+    EXPECT_EQ(r.status, Status::mismatch);
+    EXPECT_NE(r.worst.where.find("input 0 [1, 2]"), std::string::npos) << r.worst.where;
+    EXPECT_NEAR(r.worst.analytic / r.worst.numeric, 1.5, 1e-6);
+    EXPECT_NEAR(r.max_rel, 0.5, 1e-6);
+    EXPECT_GT(r.worst.h, 0);
+    EXPECT_GT(r.worst.ulp, 1e10);
+    EXPECT_GT(r.ratio, 1e5);
+  }
+}
+
+TEST(Gradcheck, CallsNaNAndInfinityNonFinite) {
+  for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()})
+    expect(cube([bad](auto& in, auto&, auto& z) { return Tensors{right(in, z) * bad}; }), Status::non_finite);
+}
+
+TEST(Gradcheck, OneNaNAmongManyIsNotOverlooked) {
+  expect(cube([](auto& in, auto&, auto& z) {
+           Array mask({2, 3}, f64);
+           for (int i = 0; i < 6; ++i) mask.set(i, i == 2 ? std::nan("") : 1);
+           return Tensors{right(in, z) * in[0].graph().constant(mask)};
+         }),
+         Status::non_finite);
+}
+
+TEST(Gradcheck, SkipsAKinkAndRefusesMoreThanAFewOfThem) {
+  // All elements at 0, where ReLU has no derivative: a central difference says 1/2.
+  const Case at_zero{"relu", "zero", {{{6}, {Fill::uniform, 0, 0}}}, [](DType, Device) {
+                       return Callable{{}, [](std::span<const Tensor> x) { return Tensors{relu(x[0])}; }};
+                     }};
+  const Result all = one(at_zero);
+  EXPECT_EQ(all.status, Status::mismatch);
+  EXPECT_EQ(all.skipped, 6);
+  EXPECT_NE(all.note.find("kink"), std::string::npos) << all.note;
+  EXPECT_GT(all.resampled, 0);
+  EXPECT_EQ(one(at_zero, true).status, Status::mismatch);
+  // One of sixty: 1.7 %.
+  const Case rarely{
+      "abs", "one", {{{59}, {Fill::off_zero, 0.5, 2}}, {{1}, {Fill::uniform, 0, 0}}}, [](DType, Device) {
+        return Callable{{}, [](std::span<const Tensor> x) { return Tensors{relu(x[0]), relu(x[1])}; }};
+      }};
+  const Result few = one(rarely);
+  EXPECT_EQ(few.status, Status::ok) << few.note;
+  EXPECT_EQ(few.skipped, 1);
+}
+
+TEST(Gradcheck, AKinkIsNoExcuseForAWrongGradient) {
+  const Case c = custom_case(
+      {{{40}}}, [](const Tensors& in) { return Tensors{relu(in[0])}; },
+      [](auto& in, auto&, auto& z) { return Tensors{where(greater(in[0], 0), z[0] * 1.01, 0)}; });
+  expect(c, Status::mismatch);
+}
+
+TEST(Gradcheck, CatchesAGradientThatDiffersFromRunToRun) {
+  static int runs = 0;
+  const CustomOp op = register_host_op({.name = "changes_its_mind",
+                                        .forward =
+                                            [](auto in, auto out) {
+                                              for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i));
+                                            },
+                                        .backward =
+                                            [](const HostGradient& g) {
+                                              ++runs;
+                                              for (int i = 0; i < 4; ++i)
+                                                g.z_in[0].set(i, g.z[0].at(i) * (1 + 1e-13 * (runs % 2)));
+                                            }});
+  const Case c{"changes_its_mind", "vector", {{{4}}}, [op](DType, Device) {
+                 return Callable{{}, [op](std::span<const Tensor> x) { return Tensors{op(x[0])}; }};
+               }};
+  const Result r = one(c);
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_NE(r.note.find("second run"), std::string::npos) << r.note;
+}
+
+// A kernel that takes every operand for row-major.
+TEST(Gradcheck, CatchesAKernelThatIgnoresStrides) {
+  static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
+    if (w.thread != 0) return;
+    dispatch(c.in[0].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const auto* x = reinterpret_cast<const T*>(c.in[0].data);
+      auto* out = reinterpret_cast<T*>(c.out[0].data);
+      for (std::int64_t i = 0; i < c.out[0].layout.numel(); ++i) out[i] = x[i];
+    });
+  }};
+  cpu::register_kernel("ignores_strides", kernel);
+  static const Op op{.name = "ignores_strides",
+                     .infer =
+                         [](std::span<const Operand> in, const Attrs&) {
+                           return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+                         },
+                     .vjp = [](const Backprop& g) { return Tensors{g.z[0]}; }};
+  const Case c{"ignores_strides", "matrix", matrix, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
+               }};
+  Options o;
+  o.dtypes = {f64};
+  for (const Result& r : check(c, o)) {
+    const bool row_major_in_memory = r.view == View::contiguous || r.view == View::offset;
+    EXPECT_EQ(r.status == Status::ok, row_major_in_memory) << name_of(r.view);
+  }
+}
+
+TEST(Gradcheck, CatchesAGradientThatIsWrongInOneDTypeOnly) {
+  const Case c = cube(
+      [](auto& in, auto&, auto& z) { return Tensors{right(in, z) * (in[0].dtype() == bf16 ? 1.05 : 1.0)}; });
+  for (const Result& r : check(c, {}))
+    EXPECT_EQ(r.status, r.dtype == bf16 ? Status::mismatch : Status::ok) << name_of(r.view) << " " << r.note;
+}
+
+TEST(Gradcheck, CatchesALossOfPrecisionInsideTheBackward) {
+  for (DType low : {f64, f32, bf16}) {  // where the backward rounds to bf16 on its way
+    const Case c = cube([low](auto& in, auto&, auto& z) {
+      const Tensor exact = right(in, z);
+      return Tensors{in[0].dtype() == low ? cast(cast(exact, bf16), low) : exact};
+    });
+    Options o;
+    o.views = {View::contiguous};
+    o.dtypes = {low};
+    EXPECT_EQ(check(c, o).at(0).status, low == bf16 ? Status::ok : Status::mismatch) << tg::name_of(low);
+  }
+}
+
+TEST(Gradcheck, CatchesASecondDerivativeThatIsCut) {
+  const Case c =
+      cube([](auto& in, auto&, auto& z) { return Tensors{z[0] * 3 * stop_gradient(in[0] * in[0])}; });
+  const Case good = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+  Options o = f64_contiguous(false);
+  EXPECT_EQ(check(c, o).at(0).status, Status::ok);
+  o.order = 2;
+  EXPECT_EQ(check(c, o).at(0).status, Status::mismatch);
+  EXPECT_EQ(check(c, o).at(0).order, 2);
+  EXPECT_EQ(check(good, o).at(0).status, Status::ok) << check(good, o).at(0).note;
+}
+
+TEST(Gradcheck, AnOpOfFirstOrderSaysSo) {
+  register_host_op({.name = "first_order",
+                    .forward =
+                        [](auto in, auto out) {
+                          for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i) * in[0].at(i));
+                        },
+                    .backward =
+                        [](const HostGradient& g) {
+                          for (int i = 0; i < 4; ++i) g.z_in[0].set(i, 2 * g.in[0].at(i) * g.z[0].at(i));
+                        },
+                    .samples = {{"vector", {{{4}}}, {}}}});
+  Options o = f64_contiguous(false);
+  for (const Case& c : op_cases()) {
+    if (c.owner != "first_order") continue;
+    o.order = 1;
+    EXPECT_EQ(check(c, o).at(0).status, Status::ok);
+    o.order = 2;
+    const Result r = check(c, o).at(0);
+    EXPECT_EQ(r.status, Status::refused);
+    EXPECT_EQ(r.note.find("first order only"), 0u) << r.note;
+  }
+}
+
+TEST(Gradcheck, AnUnexplainedRefusalIsAMismatch) {
+  const CustomOp silent = register_host_op({.name = "silent", .forward = [](auto in, auto out) {
+                                              for (int i = 0; i < 6; ++i) out[0].set(i, in[0].at(i));
+                                            }});
+  const Case c{"another", "op inside", matrix, [silent](DType, Device) {
+                 return Callable{{}, [silent](std::span<const Tensor> x) { return Tensors{silent(x[0])}; }};
+               }};
+  expect(c, Status::mismatch);
+}
+
+TEST(Gradcheck, ParametersAreDifferentiatedToo) {
+  const auto layer = [](double factor) {
+    return Case{
+        "layer", "case", {{{3}}}, [factor](DType dtype, Device) {
+          const Parameter w("w", Array({3}, dtype));
+          const CustomOp op = custom_op("times", {[](const Tensors& in) { return Tensors{in[0] * in[1]}; },
+                                                  [factor](auto& in, auto&, auto& z) {
+                                                    return Tensors{z[0] * in[1] * factor, z[0] * in[0]};
+                                                  }});
+          return Callable{
+              {w}, [w, op](std::span<const Tensor> x) { return Tensors{op(x[0].graph().param(w), x[0])}; }};
+        }};
+  };
+  expect(layer(1), Status::ok);
+  expect(layer(1.001), Status::mismatch);
+  EXPECT_NE(one(layer(1.001)).worst.where.find("input 1 "), std::string::npos);  // after the case's own input
+}
+
+// Two outputs; the second's cotangent is forgotten unless both are there.
+TEST(Gradcheck, CatchesAnOutputWhoseCotangentIsLost) {
+  static const Op op{.name = "relu_pair",
+                     .infer =
+                         [](std::span<const Operand> in, const Attrs&) {
+                           const OutSpec s{in[0].dtype, row_major(in[0].shape())};
+                           return std::vector<OutSpec>{s, s};
+                         },
+                     .vjp = [](const Backprop& g) -> Tensors {
+                       if (!g.z[0].defined() || !g.z[1].defined()) return {Tensor()};
+                       return {g.z[0] + 2 * g.z[1]};
+                     },
+                     .host =
+                         [](std::span<const HostView> in, std::span<const HostView> out, const Attrs&) {
+                           for (int i = 0; i < 6; ++i)
+                             out[0].set(i, in[0].at(i)), out[1].set(i, 2 * in[0].at(i));
+                         }};
+  const Case c{"relu_pair", "matrix", matrix, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> x) { return record_all(op, {x[0]}); }};
+               }};
+  const Result r = one(c);
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_NE(r.note.find("without a cotangent"), std::string::npos) << r.note;
+}
+
+TEST(Gradcheck, CatchesADecompositionOfAnotherFunction) {
+  Op op = *find_op("exp");
+  op.decompose = [](std::span<const Tensor> in, const Attrs&) { return Tensors{1 + in[0]}; };
+  Case c{"exp", "matrix", matrix, [&op](DType, Device) {
+           return Callable{{}, [&op](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
+         }};
+  c.op = &op;
+  const Result r = one(c);
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_NE(r.note.find("decomposition"), std::string::npos) << r.note;
+}
+
+TEST(Gradcheck, TheSameSeedGivesTheSameNumbers) {
+  const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
+  Options o = f64_contiguous(false);
+  const Result a = check(c, o).at(0), b = check(c, o).at(0);
+  o.seed = 1;
+  const Result other = check(c, o).at(0);
+  EXPECT_EQ(a.worst.analytic, b.worst.analytic);
+  EXPECT_EQ(a.max_abs, b.max_abs);
+  EXPECT_NE(a.worst.analytic, other.worst.analytic);
+}
+
+// Every kind of fault is planted, caught where it changes the gradient, and otherwise counted apart.
+TEST(Mutants, OfAProductAreAllCaught) {
+  for (const Case& c : op_cases()) {
+    if (c.text() != "mul/same") continue;
+    int caught = 0;
+    std::string kinds;
+    for (const Mutant& m : mutate(c, f64_contiguous(false))) {
+      EXPECT_NE(m.fate, Mutant::survived) << m.fault;
+      caught += m.fate == Mutant::caught;
+      if (m.fate == Mutant::caught) kinds += m.fault + ";";
+    }
+    EXPECT_GE(caught, 10);
+    for (const char* kind : {"sign", "scale", "dropped term", "transposed", "stale inputs", "zero"})
+      EXPECT_NE(kinds.find(kind), std::string::npos) << kind;
+    EXPECT_EQ(kinds.find("stale outputs"), std::string::npos);  // not read by its gradient
+  }
+}
+
+TEST(Mutants, OfASumKnowWhatDoesNotApply) {
+  for (const Case& c : op_cases()) {
+    if (c.text() != "sum/all") continue;
+    for (const Mutant& m : mutate(c, f64_contiguous(true))) {
+      const bool changes_nothing = m.fault.find("transposed") == 0 || m.fault.find("stale") == 0;
+      EXPECT_EQ(m.fate, changes_nothing ? Mutant::equivalent : Mutant::caught) << m.fault;
+    }
+  }
+}
+
+TEST(VCurve, FallsWithTheStepAndRisesWithRounding) {
+  const Case e{"exp", "matrix", matrix, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> x) { return Tensors{exp(x[0])}; }};
+               }};
+  const VCurve v = v_curve(e, {});
+  ASSERT_GT(v.h.size(), 20u);
+  const auto least = std::min_element(v.four_point.begin(), v.four_point.end());
+  EXPECT_LT(*least, 1e-11);
+  EXPECT_GT(v.four_point.front(), 100 * *least);
+  EXPECT_GT(v.four_point.back(), 100 * *least);
+  EXPECT_LT(*least, *std::min_element(v.two_point.begin(), v.two_point.end()));
+}
+
+TEST(VCurve, OfAWrongGradientIsFlat) {
+  const VCurve v = v_curve(cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; }), {});
+  EXPECT_GT(*std::min_element(v.four_point.begin(), v.four_point.end()), 1e-3);
+}
+
+}  // namespace

@@ -1,0 +1,368 @@
+// The fused attention kernels of every instruction set, forward and backward, against the definition in f64:
+// every option, ragged shapes, every float type, one to three threads with the same bits.
+#define TG_ISA baseline
+#include "backends/cpu/kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+
+#include "tests/support/attention_oracle.h"
+#include "tests/support/kernel_team.h"
+
+namespace tg::cpu {
+
+#if defined(__x86_64__)
+#define TG_DECLARE(isa)                                          \
+  namespace isa {                                                \
+  ScratchSize attention_forward_scratch(const Attention&, int);  \
+  ScratchSize attention_backward_scratch(const Attention&, int); \
+  void attention_forward(const Attention&, Worker&);             \
+  void attention_backward(const Attention&, Worker&);            \
+  }
+TG_DECLARE(avx2)
+TG_DECLARE(avx512)
+#endif
+
+namespace {
+
+struct Isa {
+  const char* name;
+  ScratchSize (*forward_scratch)(const Attention&, int);
+  ScratchSize (*backward_scratch)(const Attention&, int);
+  void (*forward)(const Attention&, Worker&);
+  void (*backward)(const Attention&, Worker&);
+};
+#define TG_ENTRY(isa)                                                                              \
+  {                                                                                                \
+#isa, isa::attention_forward_scratch, isa::attention_backward_scratch, isa::attention_forward, \
+        isa::attention_backward                                                                    \
+  }
+std::vector<Isa> isas() {
+  std::vector<Isa> all = {TG_ENTRY(baseline)};
+#if defined(__x86_64__)
+  if (machine_has("avx2")) all.push_back(TG_ENTRY(avx2));
+  if (machine_has("avx512")) all.push_back(TG_ENTRY(avx512));
+#endif
+  return all;
+}
+
+using Values = std::vector<double>;
+
+// An operand's memory, in [B, heads, rows, size] or [B, rows, heads, size] order, exactly sized.
+struct Buffer {
+  Buffer(DType t, std::int64_t B, std::int64_t heads, std::int64_t rows, std::int64_t size, bool rows_first)
+      : type(t),
+        B(B),
+        heads(heads),
+        rows(rows),
+        size(size),
+        rows_first(rows_first),
+        bytes(static_cast<std::size_t>(B * heads * rows * size) * size_of(t), std::byte{0xff}) {}
+  Attention::Operand operand() {
+    const std::int64_t all = heads * rows * size;
+    return rows_first ? Attention::Operand{bytes.data(), all, size, heads * size}
+                      : Attention::Operand{bytes.data(), all, rows * size, size};
+  }
+  // The value at the position of a contiguous [B, heads, rows, size] index.
+  template <class F>
+  void visit(F&& f) {
+    const Attention::Operand a = operand();
+    std::size_t flat = 0;
+    for (std::int64_t b = 0; b < B; ++b)
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t i = 0; i < rows; ++i)
+          for (std::int64_t e = 0; e < size; ++e, ++flat)
+            dispatch(type, [&](auto zero) {
+              using S = decltype(zero);
+              f(flat, reinterpret_cast<S*>(bytes.data())[b * a.batch + h * a.head + i * a.row + e]);
+            });
+  }
+  void fill(Values& values) {  // rounds the values to the type as well
+    visit([&](std::size_t at, auto& place) {
+      using S = std::remove_reference_t<decltype(place)>;
+      if constexpr (sizeof(S) == 2) {
+        place = S(static_cast<float>(values[at]));
+        values[at] = static_cast<float>(place);
+      } else {
+        place = static_cast<S>(values[at]);
+        values[at] = static_cast<double>(place);
+      }
+    });
+  }
+  Values read() {
+    Values values(static_cast<std::size_t>(B * heads * rows * size));
+    visit([&](std::size_t at, auto& place) {
+      if constexpr (sizeof(place) == 2) {
+        values[at] = static_cast<float>(place);
+      } else {
+        values[at] = static_cast<double>(place);
+      }
+    });
+    return values;
+  }
+  DType type;
+  std::int64_t B, heads, rows, size;
+  bool rows_first;
+  std::vector<std::byte> bytes;
+};
+
+struct Trial {
+  Attention x;
+  bool rows_first = false, sink = false, z_lse = false;
+  // Which axes of the bias are kept: bits 8 batch, 4 head, 2 row, 1 column; -1: no bias.
+  int bias = -1;
+  double bias_infinite = 0;  // the share of bias entries that are −∞
+};
+
+double tolerance(DType t) {  // relative to the size of the result; P, dS are rounded once more for half
+                             // types' outputs only
+  return t == DType::f64 ? 1e-12 : t == DType::f32 ? 1e-5 : t == DType::bf16 ? 0x1p-7 : 0x1p-10;
+}
+
+// Within `tolerance` of the largest value, or of `size`, that of the terms: operands are unit normals, so
+// terms are about 1 even where their sum vanishes.
+void expect_near(const Values& got, const Values& want, double tolerance, const std::string& what,
+                 double size = 1) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const double w : want)
+    if (std::isfinite(w)) size = std::max(size, std::fabs(w));
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (std::isinf(want[i])) {
+      ASSERT_EQ(got[i], want[i]) << what << " at " << i;
+    } else {
+      ASSERT_NEAR(got[i], want[i], tolerance * size) << what << " at " << i;
+    }
+  }
+}
+
+void check(Trial s) {
+  Attention& x = s.x;
+  std::mt19937 rng(11);
+  std::normal_distribution<double> normal;
+  const auto random = [&](std::int64_t n) {
+    Values v(static_cast<std::size_t>(n));
+    for (double& e : v) e = normal(rng);
+    return v;
+  };
+  const DType stat = x.type == DType::f64 ? DType::f64 : DType::f32;
+  AttentionValues in;
+  in.q = random(x.B * x.H * x.L * x.d), in.k = random(x.B * x.Hk * x.T * x.d),
+  in.v = random(x.B * x.Hk * x.T * x.dv);
+  in.z_o = random(x.B * x.H * x.L * x.dv);
+  Buffer q(x.type, x.B, x.H, x.L, x.d, s.rows_first), k(x.type, x.B, x.Hk, x.T, x.d, s.rows_first),
+      v(x.type, x.B, x.Hk, x.T, x.dv, s.rows_first), z_o(x.type, x.B, x.H, x.L, x.dv, s.rows_first);
+  q.fill(in.q), k.fill(in.k), v.fill(in.v), z_o.fill(in.z_o);
+  x.q = q.operand(), x.k = k.operand(), x.v = v.operand(), x.z_o = z_o.operand();
+  Buffer sink(x.type, 1, 1, 1, x.H, false), z_sink = sink, z_lse(stat, x.B, x.H, x.L, 1, false);
+  if (s.sink)
+    in.sink = random(x.H), sink.fill(in.sink), x.sink = sink.bytes.data(), x.z_sink = z_sink.bytes.data();
+  if (s.z_lse) in.z_lse = random(x.B * x.H * x.L), z_lse.fill(in.z_lse), x.z_lse = z_lse.bytes.data();
+
+  const std::int64_t kept[4] = {s.bias & 8 ? x.B : 1, s.bias & 4 ? x.H : 1, s.bias & 2 ? x.L : 1,
+                                s.bias & 1 ? x.T : 1};
+  Buffer bias(x.type, kept[0], kept[1], kept[2], kept[3], false), z_bias = bias;
+  const auto broadcast = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    return static_cast<std::size_t>(
+        (((s.bias & 8 ? b : 0) * kept[1] + (s.bias & 4 ? h : 0)) * kept[2] + (s.bias & 2 ? i : 0)) * kept[3] +
+        (s.bias & 1 ? j : 0));
+  };
+  if (s.bias >= 0) {
+    Values small = random(kept[0] * kept[1] * kept[2] * kept[3]);
+    for (double& e : small)
+      if (std::uniform_real_distribution<double>()(rng) < s.bias_infinite)
+        e = -std::numeric_limits<double>::infinity();
+    bias.fill(small);
+    for (std::int64_t b = 0; b < x.B; ++b)
+      for (std::int64_t h = 0; h < x.H; ++h)
+        for (std::int64_t i = 0; i < x.L; ++i)
+          for (std::int64_t j = 0; j < x.T; ++j) in.bias.push_back(small[broadcast(b, h, i, j)]);
+    const auto strided = [&](Buffer& t) {
+      return Attention::Bias{t.bytes.data(), s.bias & 8 ? kept[1] * kept[2] * kept[3] : 0,
+                             s.bias & 4 ? kept[2] * kept[3] : 0, s.bias & 2 ? kept[3] : 0,
+                             s.bias & 1 ? 1 : 0};
+    };
+    x.bias = strided(bias), x.z_bias = strided(z_bias);
+  }
+  AttentionResult want = attention_oracle(x, in);
+  // rows summed into one element of z_bias; their rounding errors are independent
+  const double bias_terms = std::sqrt(
+      static_cast<double>(x.B * x.H * x.L / std::max<std::int64_t>(1, kept[0] * kept[1] * kept[2])));
+  Values want_z_bias(static_cast<std::size_t>(kept[0] * kept[1] * kept[2] * kept[3]), 0);
+  if (s.bias >= 0) {
+    std::size_t at = 0;
+    for (std::int64_t b = 0; b < x.B; ++b)
+      for (std::int64_t h = 0; h < x.H; ++h)
+        for (std::int64_t i = 0; i < x.L; ++i)
+          for (std::int64_t j = 0; j < x.T; ++j) want_z_bias[broadcast(b, h, i, j)] += want.z_bias[at++];
+  }
+
+  for (const Isa& isa : isas()) {
+    std::vector<std::vector<std::byte>> first;
+    for (int threads = 1; threads <= 3; ++threads) {
+      Buffer o(x.type, x.B, x.H, x.L, x.dv, s.rows_first), lse(stat, x.B, x.H, x.L, 1, false);
+      Buffer z_q(x.type, x.B, x.H, x.L, x.d, s.rows_first), z_k(x.type, x.B, x.Hk, x.T, x.d, s.rows_first),
+          z_v(x.type, x.B, x.Hk, x.T, x.dv, s.rows_first);
+      x.o = o.operand(), x.lse = lse.bytes.data();
+      x.z_q = z_q.operand(), x.z_k = z_k.operand(), x.z_v = z_v.operand();
+      std::fill(z_bias.bytes.begin(), z_bias.bytes.end(), std::byte{0xff});
+      std::fill(z_sink.bytes.begin(), z_sink.bytes.end(), std::byte{0xff});
+      run_team(threads, isa.forward_scratch(x, threads), [&](Worker& w) { isa.forward(x, w); });
+      const std::string who = std::string(isa.name) + ", threads " + std::to_string(threads) + ": ";
+      const double tol = tolerance(x.type);
+      expect_near(o.read(), want.o, tol, who + "o");
+      expect_near(lse.read(), want.lse, x.type == DType::f64 ? 1e-12 : 1e-5, who + "lse");
+      if (testing::Test::HasFatalFailure()) return;
+      run_team(threads, isa.backward_scratch(x, threads), [&](Worker& w) { isa.backward(x, w); });
+      expect_near(z_q.read(), want.z_q, tol, who + "z_q");
+      expect_near(z_k.read(), want.z_k, tol, who + "z_k");
+      expect_near(z_v.read(), want.z_v, tol, who + "z_v");
+      if (s.bias >= 0) expect_near(z_bias.read(), want_z_bias, tol, who + "z_bias", bias_terms);
+      if (s.sink) expect_near(z_sink.read(), want.z_sink, tol, who + "z_sink");
+      if (testing::Test::HasFatalFailure()) return;
+      const std::vector<std::vector<std::byte>> all = {o.bytes,   lse.bytes,    z_q.bytes,   z_k.bytes,
+                                                       z_v.bytes, z_bias.bytes, z_sink.bytes};
+      if (threads == 1) first = all;
+      for (std::size_t i = 0; i < all.size(); ++i)
+        ASSERT_TRUE(all[i] == first[i]) << who << "bits depend on the number of threads, output " << i;
+    }
+  }
+}
+
+Trial shape(std::int64_t B, std::int64_t H, std::int64_t Hk, std::int64_t L, std::int64_t T, std::int64_t d,
+            std::int64_t dv, DType type = DType::f32) {
+  Trial s;
+  s.x.type = type, s.x.B = B, s.x.H = H, s.x.Hk = Hk, s.x.L = L, s.x.T = T, s.x.d = d, s.x.dv = dv;
+  s.x.scale = 1 / std::sqrt(static_cast<double>(d));
+  return s;
+}
+template <class F>
+Trial with(Trial s, F&& f) {
+  f(s);
+  return s;
+}
+
+TEST(AttentionKernel, AgreesWithTheDefinitionOnRaggedShapes) {
+  check(shape(1, 1, 1, 1, 1, 1, 1));
+  check(shape(2, 2, 2, 64, 64, 32, 32));
+  check(shape(1, 2, 2, 65, 63, 16, 16));
+  check(shape(1, 1, 1, 130, 300, 20, 33));
+  check(shape(1, 1, 1, 7, 550, 64, 5));
+  check(shape(2, 1, 1, 200, 3, 3, 65));
+}
+
+TEST(AttentionKernel, TakesEveryFloatType) {
+  for (const DType t : {DType::f64, DType::bf16, DType::f16}) {
+    check(shape(1, 2, 1, 70, 90, 24, 40, t));
+    check(with(shape(1, 1, 1, 70, 300, 17, 9, t), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
+  }
+}
+
+TEST(AttentionKernel, ReadsTransposedViewsInPlace) {
+  check(with(shape(2, 4, 2, 80, 80, 32, 16), [](Trial& s) { s.rows_first = true; }));
+  check(with(shape(1, 64, 64, 20, 30, 16, 16),
+             [](Trial& s) { s.rows_first = true; }));  // rows 4096 bytes apart
+}
+
+TEST(AttentionKernel, SharesKeyHeadsAmongQueryHeads) {
+  check(shape(2, 6, 2, 70, 70, 16, 16));
+  check(shape(1, 8, 1, 1, 100, 16, 16));  // decoding: heads side by side
+  check(shape(1, 40, 2, 5, 100, 16, 24));
+}
+
+TEST(AttentionKernel, MasksCausally) {
+  for (const bool top_left : {false, true})
+    for (const auto& [L, T] : {std::pair{100, 100}, {70, 150}, {150, 70}, {300, 300}, {1, 9}})
+      check(
+          with(shape(1, 2, 1, L, T, 16, 16), [&](Trial& s) { s.x.causal = true, s.x.top_left = top_left; }));
+}
+
+TEST(AttentionKernel, MasksByAWindow) {
+  for (const auto& [left, right] : {std::pair{10, 0}, {0, 0}, {-1, 5}, {40, 40}, {300, -1}})
+    check(with(shape(1, 1, 1, 150, 170, 16, 16),
+               [&](Trial& s) { s.x.window_left = left, s.x.window_right = right; }));
+  check(with(shape(1, 2, 2, 600, 600, 16, 16), [](Trial& s) { s.x.causal = true, s.x.window_left = 30; }));
+}
+
+TEST(AttentionKernel, AddsABiasOfAnyBroadcastAndReducesItsGradient) {
+  for (int kept = 0; kept < 16; ++kept)
+    check(with(shape(2, 2, 1, 70, 90, 16, 16), [&](Trial& s) { s.bias = kept; }));
+  check(with(shape(1, 2, 2, 150, 300, 16, 16), [](Trial& s) { s.bias = 5, s.x.causal = true; }));
+  check(with(shape(1, 2, 2, 70, 90, 16, 16), [](Trial& s) { s.bias = 15, s.bias_infinite = 0.9; }));
+  check(with(shape(1, 2, 2, 20, 3, 16, 16),
+             [](Trial& s) { s.bias = 15, s.bias_infinite = 0.9; }));  // whole rows
+  check(with(shape(1, 2, 2, 70, 90, 16, 16, DType::bf16), [](Trial& s) { s.bias = 7; }));
+  check(with(shape(1, 6, 1, 3, 90, 16, 16), [](Trial& s) { s.bias = 15; }));
+}
+
+TEST(AttentionKernel, CapsScoresSoftly) {
+  check(with(shape(1, 2, 1, 70, 300, 16, 16), [](Trial& s) { s.x.softcap = 1.5; }));
+  check(with(shape(1, 2, 1, 70, 90, 16, 16),
+             [](Trial& s) { s.x.softcap = 1.5, s.bias = 15, s.x.causal = true; }));
+}
+
+TEST(AttentionKernel, CountsASinkInTheDenominator) {
+  check(with(shape(2, 4, 2, 70, 300, 16, 16), [](Trial& s) { s.sink = true; }));
+  check(with(shape(1, 4, 2, 90, 40, 16, 16),
+             [](Trial& s) { s.sink = true, s.x.causal = true, s.z_lse = true; }));
+}
+
+TEST(AttentionKernel, DifferentiatesTheLogSum) {
+  check(with(shape(1, 2, 1, 70, 300, 16, 16), [](Trial& s) { s.z_lse = true; }));
+  check(with(shape(1, 2, 1, 90, 40, 16, 16), [](Trial& s) { s.z_lse = true, s.x.causal = true; }));
+}
+
+TEST(AttentionKernel, KeepsPackedSequencesApart) {
+  const std::int32_t q[] = {0, 30, 30, 31, 150, 170}, k[] = {0, 30, 45, 45, 200, 310};
+  for (const bool causal : {false, true})
+    check(with(shape(1, 2, 1, 175, 315, 16, 16),
+               [&](Trial& s) { s.x.cu_q = q, s.x.cu_k = k, s.x.segments = 5, s.x.causal = causal; }));
+  check(with(shape(1, 2, 1, 175, 315, 16, 16), [&](Trial& s) {
+    s.x.cu_q = q, s.x.cu_k = k, s.x.segments = 5, s.x.window_left = 20, s.x.window_right = 3;
+  }));
+}
+
+TEST(AttentionKernel, ReadsOnlyTheValidKeysOfEachRow) {
+  const std::int32_t narrow[] = {0, 1, 300, 77};
+  const std::int64_t wide[] = {0, 1, 300, 77};
+  for (const bool causal : {false, true}) {
+    check(with(shape(4, 2, 1, 20, 300, 16, 16),
+               [&](Trial& s) { s.x.kv_lengths = narrow, s.x.causal = causal; }));
+    check(with(shape(4, 2, 1, 1, 300, 16, 16), [&](Trial& s) {
+      s.x.kv_lengths = wide, s.x.kv_lengths_type = DType::i64, s.x.causal = causal;
+    }));
+  }
+}
+
+TEST(AttentionKernel, DropsTheSameElementsForwardAndBackward) {
+  for (const DType t : {DType::f32, DType::f64})
+    check(with(shape(2, 4, 2, 70, 303, 16, 16, t),
+               [](Trial& s) { s.x.dropout = 0.3, s.x.dropout_key = 12345678901234567ull; }));
+  check(with(shape(1, 4, 2, 70, 70, 16, 16), [](Trial& s) {
+    s.x.dropout = 0.5, s.x.dropout_key = 5, s.x.causal = true, s.x.window_left = 33, s.bias = 7,
+    s.sink = true, s.z_lse = true;
+  }));
+}
+
+TEST(AttentionKernel, OfNothingIsZero) {
+  check(shape(1, 2, 1, 5, 0, 16, 16));
+  check(shape(1, 2, 1, 0, 5, 16, 16));
+  check(shape(0, 2, 1, 5, 5, 16, 16));
+  check(with(shape(1, 2, 1, 5, 0, 16, 16), [](Trial& s) { s.sink = true; }));
+}
+
+TEST(AttentionKernel, NeedsNoMemoryThatGrowsWithTheScores) {
+  Trial s = shape(1, 1, 1, 32768, 32768, 64, 64);
+  for (const Isa& isa : isas())
+    for (const int threads : {1, 2}) {
+      const ScratchSize f = isa.forward_scratch(s.x, threads), b = isa.backward_scratch(s.x, threads);
+      const std::size_t forward = f.shared + static_cast<std::size_t>(threads) * f.thread;
+      const std::size_t backward = b.shared + static_cast<std::size_t>(threads) * b.thread;
+      EXPECT_LT(std::max(forward, backward), 4u << 20) << isa.name;
+    }
+}
+
+}  // namespace
+}  // namespace tg::cpu

@@ -1,0 +1,346 @@
+// The matrix product of every instruction set against a plain triple loop in f64.
+#define TG_ISA baseline
+#include "backends/cpu/kernels/gemm_tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "tests/support/kernel_team.h"
+
+namespace tg::cpu {
+
+#if defined(__x86_64__)
+namespace avx2 {
+ScratchSize gemm_scratch(const Gemm&, int);
+void gemm(const Gemm&, Worker&);
+}  // namespace avx2
+namespace avx512 {
+ScratchSize gemm_scratch(const Gemm&, int);
+void gemm(const Gemm&, Worker&);
+}  // namespace avx512
+#endif
+
+namespace {
+
+using i64 = std::int64_t;
+
+struct Isa {
+  const char* name;
+  ScratchSize (*scratch)(const Gemm&, int);
+  void (*gemm)(const Gemm&, Worker&);
+};
+std::vector<Isa> isas() {
+  std::vector<Isa> all = {{"baseline", baseline::gemm_scratch, baseline::gemm}};
+#if defined(__x86_64__)
+  if (machine_has("avx2")) all.push_back({"avx2", avx2::gemm_scratch, avx2::gemm});
+  if (machine_has("avx512")) all.push_back({"avx512", avx512::gemm_scratch, avx512::gemm});
+#endif
+  return all;
+}
+
+// AMX as its manual describes it, without the treatment of denormals.
+struct ModelTiles {
+  static inline thread_local float tiles[8][16][16];
+  static void configure() { std::memset(tiles, 0, sizeof tiles); }
+  static void release() { std::memset(tiles, 0xff, sizeof tiles); }
+  template <int T>
+  static void zero() {
+    std::memset(tiles[T], 0, sizeof tiles[T]);
+  }
+  template <int T>
+  static void load(const float* from, i64 row_bytes) {
+    for (int r = 0; r < 16; ++r)
+      std::memcpy(tiles[T][r], reinterpret_cast<const char*>(from) + r * row_bytes, 64);
+  }
+  template <int T>
+  static void store(float* to, i64 row_bytes) {
+    for (int r = 0; r < 16; ++r) std::memcpy(reinterpret_cast<char*>(to) + r * row_bytes, tiles[T][r], 64);
+  }
+  template <int C, int A, int B>
+  static void multiply() {
+    const auto bf16_at = [](const float& pair, int which) {
+      std::uint16_t halves[2];
+      std::memcpy(halves, &pair, sizeof halves);
+      return std::bit_cast<float>(static_cast<std::uint32_t>(halves[which]) << 16);
+    };
+    for (int i = 0; i < 16; ++i)
+      for (int p = 0; p < 16; ++p)
+        for (int which = 0; which < 2; ++which) {
+          const float a = bf16_at(tiles[A][i][p], which);
+          for (int j = 0; j < 16; ++j) tiles[C][i][j] += a * bf16_at(tiles[B][p][j], which);
+        }
+  }
+  static void round_row(bfloat16* to, const float* from) {
+    for (int j = 0; j < 32; ++j) to[j] = bfloat16(from[j]);
+  }
+};
+
+// A strided operand with its own exactly sized memory, every element a small random number.
+struct Matrix {
+  Matrix(DType t, i64 batch, i64 rows, i64 cols, const std::string& layout, std::mt19937& rng,
+         bool share_batch = false)
+      : type(t), values(static_cast<std::size_t>(batch * rows * cols)) {
+    if (layout == "row") row = cols, col = 1, batch_stride = rows * cols;
+    if (layout == "column") row = 1, col = rows, batch_stride = rows * cols;
+    if (layout == "padded") row = cols + 5, col = 1, batch_stride = rows * (cols + 5);
+    if (layout == "strided") row = 2 * cols + 1, col = 2, batch_stride = rows * (2 * cols + 1);
+    if (share_batch) batch_stride = 0;
+    const i64 last = (batch - 1) * batch_stride + (rows - 1) * row + (cols - 1) * col;
+    const i64 count = batch * rows * cols == 0 ? 0 : last + 1;
+    bytes.resize(static_cast<std::size_t>(count) * size_of(t));
+    std::uniform_real_distribution<double> u(-1, 1);
+    for (i64 e = 0; e < count; ++e)
+      dispatch(t, [&](auto zero) {
+        using S = decltype(zero);
+        if constexpr (std::is_same_v<S, bfloat16> || std::is_same_v<S, float16>) {
+          reinterpret_cast<S*>(bytes.data())[e] = S(static_cast<float>(u(rng)));
+        } else {
+          reinterpret_cast<S*>(bytes.data())[e] = static_cast<S>(u(rng));
+        }
+      });
+  }
+  double at(i64 b, i64 i, i64 j) const {
+    const i64 e = b * batch_stride + i * row + j * col;
+    return dispatch(type, [&](auto zero) -> double {
+      using S = decltype(zero);
+      if constexpr (std::is_same_v<S, bfloat16> || std::is_same_v<S, float16>) {
+        return static_cast<float>(reinterpret_cast<const S*>(bytes.data())[e]);
+      } else {
+        return static_cast<double>(reinterpret_cast<const S*>(bytes.data())[e]);
+      }
+    });
+  }
+  Gemm::Operand operand() { return {bytes.data(), row, col, {batch_stride}}; }
+
+  DType type;
+  i64 row = 0, col = 0, batch_stride = 0;
+  std::vector<double> values;
+  std::vector<std::byte> bytes;
+};
+
+struct Case {
+  i64 batch, m, n, k;
+  std::string a = "row", b = "row", c = "row", d = "none";
+  DType type = DType::f32, out = DType::f32;
+  bool share_b = false;
+  Bf16Unit bf16 = Bf16Unit::f32;
+};
+
+// Unit roundoff of what the product is computed and stored in.
+double roundoff(DType t) {
+  return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11;
+}
+
+void check(const Case& x, const std::vector<Isa>& units = isas()) {
+  std::mt19937 rng(7);
+  Matrix a(x.type, x.batch, x.m, x.k, x.a, rng), b(x.type, x.batch, x.k, x.n, x.b, rng, x.share_b);
+  const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
+  Matrix d(x.out, x.d == "bias" ? 1 : x.batch, x.d == "bias" ? 1 : x.m, x.n, "row", rng);
+  // the product in f64 and how far a chain of k multiply-adds and the final rounding may be from it
+  std::vector<double> want, bound;
+  const double unit = roundoff(compute_type(x.type)), rounded = roundoff(x.out);
+  for (i64 e = 0; e < x.batch; ++e)
+    for (i64 i = 0; i < x.m; ++i)
+      for (i64 j = 0; j < x.n; ++j) {
+        double sum = x.d == "bias"   ? d.at(0, 0, j)
+                     : x.d == "full" ? d.at(e, i, j)
+                     : x.d == "self" ? c0.at(e, i, j)
+                                     : 0;
+        double size = std::fabs(sum);
+        for (i64 p = 0; p < x.k; ++p) {
+          const double term = a.at(e, i, p) * b.at(e, p, j);
+          sum += term;
+          size += std::fabs(term);
+        }
+        want.push_back(sum);
+        bound.push_back(1.01 * (static_cast<double>(x.k + 2) * unit * size + rounded * std::fabs(sum)) +
+                        1e-30);
+      }
+  std::vector<std::byte> first;
+  for (const Isa& isa : units) {
+    bool repeat = false;
+    for (int threads = 1; threads <= 3; ++threads) {
+      Matrix c = c0;
+      Gemm g;
+      g.type = x.type, g.out_type = x.out, g.m = x.m, g.n = x.n, g.k = x.k, g.batch_rank = 1,
+      g.batch[0] = x.batch;
+      g.a = a.operand(), g.b = b.operand(), g.c = c.operand();
+      if (x.d == "bias") g.d = d.operand(), g.d.row = 0, g.d.batch_strides[0] = 0;
+      if (x.d == "full") g.d = d.operand();
+      if (x.d == "self") g.d = g.c;
+      g.bf16 = x.bf16;
+      run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
+      std::size_t at = 0;
+      for (i64 e = 0; e < x.batch; ++e)
+        for (i64 i = 0; i < x.m; ++i)
+          for (i64 j = 0; j < x.n; ++j, ++at)
+            ASSERT_NEAR(c.at(e, i, j), want[at], bound[at])
+                << isa.name << " threads " << threads << " " << x.batch << "x" << x.m << "x" << x.n << "x"
+                << x.k << " " << x.a << "/" << x.b << "/" << x.c << "/" << x.d << " " << name_of(x.type)
+                << " at " << e << "," << i << "," << j;
+      if (repeat) {
+        ASSERT_EQ(first, c.bytes) << isa.name << ": bits depend on the number of threads";
+      }
+      first = c.bytes;
+      repeat = true;
+    }
+  }
+}
+
+TEST(Gemm, AgreesWithTheTripleLoopOnRaggedShapes) {
+  const i64 sizes[] = {1, 2, 5, 13, 14, 15, 16, 17, 31, 33, 48, 65, 100};
+  std::mt19937 rng(3);
+  for (int i = 0; i < 120; ++i) {
+    Case x{1, sizes[rng() % 13], sizes[rng() % 13], sizes[rng() % 13]};
+    const char* layouts[] = {"row", "column", "padded", "strided"};
+    x.a = layouts[rng() % 4], x.b = layouts[rng() % 4], x.c = layouts[rng() % 4];
+    const char* added[] = {"none", "bias", "full", "self"};
+    x.d = added[rng() % 4];
+    x.batch = 1 + rng() % 3;
+    x.share_b = rng() % 2;
+    check(x);
+  }
+}
+
+TEST(Gemm, TakesEveryFloatType) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const char* a : {"row", "column", "strided"})
+      for (const char* b : {"row", "column", "strided"})
+        for (const char* d : {"none", "bias", "self"}) check({2, 19, 34, 21, a, b, "row", d, t, t});
+  check({1, 37, 50, 41, "row", "column", "row", "none", DType::bf16, DType::f32});
+  check({1, 37, 50, 41, "row", "column", "strided", "full", DType::f16, DType::f32});
+}
+
+TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (i64 m = 1; m <= 9; ++m) {
+      check({2, m, 35, 77, "row", "column", "row", "full", t, t});
+      check({1, 35, m, 64, "row", "column", "row", "bias", t, t});
+    }
+  check({1, 1, 40, 77, "padded", "column", "strided", "self", DType::bf16, DType::f32});
+}
+
+#if defined(__x86_64__)
+TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
+  if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
+  for (const char* a : {"row", "column", "strided", "padded"})
+    for (const char* b : {"row", "column", "strided", "padded"})
+      for (const i64 k : {1, 2, 41, 64, 801})
+        check({2, 37, 50, k, a, b, "row", "bias", DType::bf16, DType::f32, false, Bf16Unit::pairs});
+  check({1, 300, 270, 801, "row", "row", "row", "none", DType::bf16, DType::bf16, false, Bf16Unit::pairs});
+}
+#endif
+
+// Tiles by their model, and by AMX where there is some.
+std::vector<Isa> tile_units() {
+  std::vector<Isa> units = {{"model of tiles", baseline::tiles_scratch, baseline::run_tiles<ModelTiles>}};
+#if defined(__x86_64__)
+  if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
+#endif
+  return units;
+}
+void check_tiles(Case x) {
+  x.type = DType::bf16;
+  x.bf16 = Bf16Unit::tiles;
+  check(x, tile_units());
+}
+
+TEST(GemmOnTiles, AgreesWithTheTripleLoopOnRaggedShapes) {
+  const i64 sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 47, 49, 63, 64, 65, 100, 129};
+  const char* layouts[] = {"row", "column", "padded", "strided"};
+  const char* added[] = {"none", "bias", "full", "self"};
+  std::mt19937 rng(5);
+  for (int i = 0; i < 150; ++i) {
+    Case x{1 + static_cast<i64>(rng() % 3), sizes[rng() % 15], sizes[rng() % 15], sizes[rng() % 15]};
+    x.a = layouts[rng() % 4], x.b = layouts[rng() % 4], x.c = rng() % 3 ? "row" : "strided";
+    x.d = added[rng() % 4];
+    x.share_b = rng() % 2;
+    x.out = rng() % 2 ? DType::bf16 : DType::f32;
+    check_tiles(x);
+  }
+}
+
+TEST(GemmOnTiles, SplitsLongInnerSizes) {
+  for (const char* a : {"row", "column"})
+    for (const char* b : {"row", "column"}) check_tiles({1, 33, 35, 700, a, b, "row", "self"});
+  check_tiles({1, 40, 70, 2090, "row", "column", "row", "bias", DType::bf16, DType::bf16});
+  check_tiles({1, 5, 270, 16400, "row", "row"});  // in several passes
+}
+
+TEST(GemmOnTiles, PacksOnceForAllThreadsWhenLarge) {
+  Gemm g;
+  g.type = DType::bf16, g.m = 300, g.n = 270, g.k = 400;
+  EXPECT_TRUE(baseline::plan_tiles(g, 3).shared_b);
+  check_tiles({1, 300, 270, 400, "row", "column"});
+  check_tiles({2, 300, 270, 400, "row", "row", "strided", "bias"});
+}
+
+TEST(GemmOnTiles, OfNothingGivesZerosOrTheAddend) {
+  check_tiles({1, 0, 7, 3});
+  check_tiles({1, 5, 0, 3});
+  check_tiles({0, 5, 7, 3});
+#if defined(__x86_64__)
+  if (machine_has("avx512")) {  // which decides that this is not for tiles
+    Case x{2, 5, 7, 0, "row", "row", "row", "bias", DType::bf16, DType::bf16, false, Bf16Unit::tiles};
+    check(x, {{"avx512", avx512::gemm_scratch, avx512::gemm}});
+  }
+#endif
+}
+
+TEST(GemmOnTiles, KeepsInfiniteAndUndefinedNumbersToTheirRowsAndColumns) {
+  constexpr i64 m = 17, n = 18, k = 33;
+  std::vector<bfloat16> a(m * k, bfloat16(1.0f)), b(k * n, bfloat16(1.0f));
+  a[(m - 1) * k + k - 1] = bfloat16(NAN);
+  b[(k - 1) * n + n - 1] = bfloat16(INFINITY);
+  Gemm g;
+  g.type = DType::bf16, g.bf16 = Bf16Unit::tiles, g.m = m, g.n = n, g.k = k;
+  std::vector<float> c(m * n);
+  g.a = {a.data(), k, 1}, g.b = {b.data(), n, 1}, g.c = {c.data(), n, 1};
+  for (const Isa& unit : tile_units()) {
+    run_team(1, unit.scratch(g, 1), [&](Worker& w) { unit.gemm(g, w); });
+    for (i64 i = 0; i < m; ++i)
+      for (i64 j = 0; j < n; ++j) {
+        const float got = c[i * n + j];
+        const bool right = i == m - 1 ? std::isnan(got) : got == (j == n - 1 ? INFINITY : k);
+        EXPECT_TRUE(right) << unit.name << " at " << i << "," << j << ": " << got;
+      }
+  }
+}
+
+#if defined(__x86_64__)
+TEST(GemmOnTiles, RunOnThisProcessor) {
+  if (!has_bf16_tiles()) GTEST_SKIP() << "no AMX: only its model was tested";
+  EXPECT_EQ(bf16_unit() == Bf16Unit::tiles, std::getenv("TG_ISA") == nullptr);
+}
+#endif
+
+TEST(Gemm, SplitsLongInnerSizes) {
+  for (const char* a : {"row", "column"})
+    for (const char* b : {"row", "column"}) {
+      check({1, 20, 35, 1000, a, b});
+      check({1, 20, 35, 777, a, b, "row", "self"});
+      check({1, 20, 35, 777, a, b, "column", "bias", DType::bf16, DType::bf16});
+    }
+}
+
+TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
+  check({1, 300, 270, 400, "row", "column"});
+  check({2, 260, 90, 1300, "row", "row", "strided", "bias"});
+}
+
+TEST(Gemm, OfNothingGivesZerosOrTheAddend) {
+  check({1, 5, 7, 0});
+  check({2, 5, 7, 0, "row", "row", "row", "bias"});
+  check({1, 0, 7, 3});
+  check({1, 5, 0, 3});
+  check({0, 5, 7, 3});
+}
+
+}  // namespace
+}  // namespace tg::cpu

@@ -1,0 +1,436 @@
+// flash_attn and flash_attn_backward on a GPU against the CPU's in f64: options, dtypes and TF32, head sizes,
+// ragged lengths, memory orders, with dead memory poisoned; f32 beside attention that is not fused; and the
+// same bits every time. Skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+#include <random>
+
+#include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/tilegrad.h>
+
+namespace tg {
+namespace {
+
+using Vector = std::vector<double>;
+
+bool has_gpu() {
+  try {
+    backend(Device::cuda());
+    return true;
+  } catch (const DeviceError&) {
+    return false;
+  }
+}
+
+class CudaAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+struct Sizes {
+  std::int64_t B, H, Hk, L, T, d, dv;
+};
+struct Extras {
+  Shape bias = {};  // empty: none
+  bool hiding = false;
+  bool sink = false, z_lse = true, projected = false;  // projected: [B, L, H, d] in memory
+  std::vector<std::int32_t> cu_q = {}, cu_k = {};
+  std::vector<std::int64_t> lengths = {};
+  double q = 2, k = 1, v = 1, z_o = 1;  // how large numbers are
+  double beyond = 0;                    // what keys and values beyond lengths hold, if not 0
+};
+
+Vector doubles(const Array& a) {
+  return a.to(f64).values<double>();
+}
+
+Array random_array(const Shape& shape, std::uint64_t seed, DType dtype, double factor = 1) {
+  std::mt19937_64 bits(seed);
+  Vector x(static_cast<std::size_t>(numel(shape)));
+  for (double& e : x) e = factor * (static_cast<double>(bits() >> 11) * 0x1p-52 - 1);
+  return Array::of(shape, x).to(dtype);
+}
+
+// o, ξ of the forward, and what the backward makes of them and of random z_o and z_ξ.
+struct Run {
+  std::vector<const char*> names;
+  std::vector<Array> values;
+};
+
+struct Problem {
+  Sizes n;
+  AttentionOptions options = {};
+  Extras more = {};
+
+  // Numbers are rounded to `rounded` and computed with in `dtype`.
+  Run run(DType rounded, DType dtype, const CompileOptions& how, int times = 1, bool fused = true) const {
+    Graph g;
+    std::deque<Array> arrays;
+    std::vector<Feed> feeds;
+    const auto input = [&](const char* name, const Array& a) {
+      arrays.push_back(a);
+      const Tensor t = g.input(name, a.shape(), a.dtype());
+      feeds.emplace_back(t, arrays.back());
+      return t;
+    };
+    const auto floats = [&](const char* name, const Shape& shape, std::uint64_t seed, double factor = 1) {
+      return input(name, random_array(shape, seed, rounded, factor).to(dtype));
+    };
+    const auto operand = [&](const char* name, std::int64_t heads, std::int64_t rows, std::int64_t size,
+                             std::uint64_t seed, double factor) {
+      if (!more.projected) return floats(name, {n.B, heads, rows, size}, seed, factor);
+      return floats(name, {n.B, rows, heads, size}, seed, factor).transpose(1, 2);
+    };
+    const auto keys = [&](const char* name, std::int64_t size, std::uint64_t seed, double factor) {
+      if (more.beyond == 0) return operand(name, n.Hk, n.T, size, seed, factor);
+      Array a = random_array({n.B, n.Hk, n.T, size}, seed, rounded, factor).to(dtype);
+      const std::int64_t each = n.Hk * n.T * size;
+      for (std::int64_t e = 0; e < a.numel(); ++e)
+        if (e % (n.T * size) / size >= more.lengths[static_cast<std::size_t>(e / each)])
+          a.set(e, more.beyond);
+      return input(name, a);
+    };
+    const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
+                 v = keys("v", n.dv, 3, more.v);
+    AttentionOptions o = options;
+    if (!more.bias.empty()) {
+      Array bias = random_array(more.bias, 4, rounded).to(dtype);
+      for (std::int64_t e = 0; more.hiding && e < bias.numel(); e += 3) bias.set(e, -INFINITY);
+      o.bias = input("bias", bias);
+    }
+    if (more.sink) o.sink = floats("sink", {n.H}, 5);
+    if (!more.cu_q.empty()) {
+      o.cu_seqlens_q = input("cu_q", Array::of(more.cu_q));
+      o.cu_seqlens_k = input("cu_k", Array::of(more.cu_k));
+    }
+    if (!more.lengths.empty()) o.kv_lengths = input("lengths", Array::of(more.lengths));
+    AttentionResult y = fused ? flash_attn(q, k, v, o) : standard_attn(q, k, v, o);
+    AttentionAttrs a;
+    for (const Node& node : g.nodes())
+      if (node.op->name == (fused ? "flash_attn" : "standard_attn")) a = node.attrs.as<AttentionAttrs>();
+    std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6, more.z_o)};
+    a.backward = true;
+    a.has_z_lse = more.z_lse;
+    if (a.has_z_lse)
+      in.push_back(input("z_lse", random_array({n.B, n.H, n.L}, 7, f32).to(compute_type(dtype))));
+    if (o.bias.defined()) {
+      Shape four = o.bias.shape();
+      while (four.size() < 4) four.insert(0, 1);
+      in.push_back(view(o.bias, four));
+    }
+    if (o.sink.defined()) in.push_back(o.sink);
+    if (o.cu_seqlens_q.defined()) in.push_back(o.cu_seqlens_q), in.push_back(o.cu_seqlens_k);
+    if (o.kv_lengths.defined()) in.push_back(o.kv_lengths);
+    if (o.dropout > 0) in.push_back(g.rng());
+    a.wants_z_bias = a.has_bias;
+    a.wants_z_sink = a.has_sink;
+    const std::vector<Tensor> z =
+        fused ? g.record(flash_attn_backward_op, in, a, std::source_location::current())
+              : detail::decompose_attention_backward(in, a);
+    Run r{{"o", "lse", "z_q", "z_k", "z_v"}, {}};
+    if (a.wants_z_bias) r.names.push_back("z_bias");
+    if (a.wants_z_sink) r.names.push_back("z_sink");
+    std::vector<Tensor> wanted{y.o, y.lse};
+    wanted.insert(wanted.end(), z.begin(), z.end());
+    Program p = compile(g, wanted, how);
+    for (const Feed& f : feeds) p.feed(f);
+    for (int t = 0; t < times; ++t) {
+      p.set_step(0);
+      p.run();
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const Array got = p.fetch(wanted[i]);
+        if (t == 0)
+          r.values.push_back(got);
+        else
+          EXPECT_TRUE(r.values[i].same_bits(got)) << r.names[i] << " changed in run " << t;
+      }
+    }
+    return r;
+  }
+};
+
+// Each value's distance from the f64 one in units of the largest. Rounding the operands is in both; what is
+// left: P and z_A rounded to the dtype before a product (unit 2⁻⁹ for bf16, 2⁻¹² for f16), the result rounded
+// once, and o rounded before it enters u. f32: sums of a few hundred terms. The same terms add up over rows
+// for z_k and z_v.
+double bound(DType t) {
+  return t == f64 ? 1e-11 : t == f32 ? 2e-5 : t == f16 ? 2e-3 : 1.6e-2;
+}
+
+void expect_close(const Run& got, const Run& want, DType dtype) {
+  for (std::size_t k = 0; k < want.values.size(); ++k) {
+    const Vector g = doubles(got.values[k]), w = doubles(want.values[k]);
+    double size = dtype == f64 || dtype == f32 ? 1 : 0.25, apart = 0;
+    for (double e : w)
+      if (std::isfinite(e)) size = std::max(size, std::abs(e));
+    std::size_t where = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double e = g[i] == w[i] ? 0 : std::abs(g[i] - w[i]);
+      if (!(e <= apart)) apart = std::isnan(e) ? INFINITY : e, where = i;
+    }
+    EXPECT_LE(apart, bound(dtype) * size) << got.names[k] << " at " << where << ": got " << g[where]
+                                          << ", want " << w[where] << " (" << name_of(dtype) << ")";
+  }
+}
+
+// f32 also in TF32: of numbers that TF32 holds, P and z_A are rounded to as many bits as f16 has.
+void check(const Problem& p, const std::string& what, std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
+  for (DType t : dtypes) {
+    SCOPED_TRACE(what + " " + std::string(name_of(t)));
+    const bool verify = !p.options.free_order;
+    expect_close(p.run(t, t, {.device = Device::cuda(), .verify = verify}), p.run(t, f64, {}), t);
+    if (t != f32) continue;
+    SCOPED_TRACE("in TF32");
+    expect_close(p.run(f16, f32, {.device = Device::cuda(), .tf32 = true, .verify = true}),
+                 p.run(f16, f64, {}), f16);
+  }
+}
+
+std::string text(const Sizes& n) {
+  std::string s;
+  for (std::int64_t e : {n.B, n.H, n.Hk, n.L, n.T, n.d, n.dv}) s += std::to_string(e) + " ";
+  return s;
+}
+
+using O = AttentionOptions;
+
+struct Option {
+  const char* name;
+  AttentionOptions o;
+  Extras more = {};
+};
+
+std::vector<Option> all_options(const Sizes& n) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < n.B; ++b)
+    lengths.push_back(b == 1 ? 0 : std::max<std::int64_t>(0, n.T - 40 * b - 3));
+  std::vector<Option> all = {
+      {"none", {}},
+      {"projected", {.scale = 0.2}, {.projected = true}},
+      {"without z_lse", {}, {.z_lse = false}},
+      {"causal", {.causal = true}},
+      {"top-left", {.causal = true, .alignment = O::top_left}},
+      {"window", {.window_left = 30, .window_right = 9}},
+      {"causal window", {.causal = true, .window_left = 40}, {.projected = true}},
+      {"softcap", {.softcap = 1.3}},
+      {"bias", {}, {.bias = {n.B, n.H, n.L, n.T}}},
+      {"key bias", {}, {.bias = {n.T}}},
+      {"row bias", {}, {.bias = {n.B, 1, n.L, 1}}},
+      {"hiding bias", {.causal = true}, {.bias = {n.L, n.T}, .hiding = true}},
+      {"sink", {}, {.sink = true}},
+      {"lengths", {.causal = true}, {.lengths = lengths}},
+      {"dropout", {.dropout = 0.25}},
+      {"everything",
+       {.scale = 0.4, .causal = true, .window_left = 90, .softcap = 2, .dropout = 0.1},
+       {.bias = {n.H, 1, n.T}, .sink = true, .projected = true, .lengths = lengths}},
+  };
+  if (n.B == 1) {
+    const auto l = static_cast<std::int32_t>(n.L), t = static_cast<std::int32_t>(n.T);
+    const Extras packed{.cu_q = {0, 3, 3, l / 2, l - 2}, .cu_k = {1, 5, 6, t / 2, t}};
+    all.push_back({"packed", {.causal = true}, packed});
+    all.push_back({"packed window dropout", {.window_left = 20, .dropout = 0.1}, packed});
+  }
+  return all;
+}
+
+void check_options(const Sizes& n) {
+  for (const Option& o : all_options(n)) check({n, o.o, o.more}, o.name);
+}
+// The kernels of 16-bit types alone.
+void check_narrow(const Sizes& n, bool free_order) {
+  for (Option o : all_options(n)) {
+    o.o.free_order = free_order;
+    check({n, o.o, o.more}, text(n) + o.name, {bf16, f16});
+  }
+}
+
+TEST_F(CudaAttention, AgreesOnEveryOption) {
+  check_options({2, 2, 2, 150, 170, 32, 32});
+}
+TEST_F(CudaAttention, AgreesOnEveryOptionForAGroupOfHeads) {
+  check_options({1, 4, 2, 133, 197, 64, 64});
+}
+TEST_F(CudaAttention, AgreesOnEveryOptionForWideHeads) {
+  check_options({3, 2, 1, 70, 129, 128, 128});
+}
+TEST_F(CudaAttention, AgreesOnEveryOptionForOddHeads) {
+  check_options({1, 2, 1, 65, 130, 20, 7});
+}
+
+TEST_F(CudaAttention, AgreesOnEveryOptionInFreeOrder) {
+  check_narrow({1, 2, 1, 70, 140, 64, 64}, true);
+  check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
+  check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
+}
+// On 132 multiprocessors: the backward of long heads is one pass, with several blocks for each head.
+TEST_F(CudaAttention, AgreesWhereBlocksWalkOverKeys) {
+  for (const bool causal : {false, true})
+    for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
+      check({n, {.causal = causal}}, text(n), {bf16});
+      check({n, {.causal = causal, .dropout = 0.1}}, text(n) + "dropout", {f16});
+    }
+}
+
+TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128) {
+  check_narrow({1, 2, 1, 70, 70, 192, 128}, false);
+  check_narrow({2, 1, 1, 70, 70, 256, 256}, false);
+  check_narrow({1, 1, 1, 40, 70, 576, 512}, false);
+}
+TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128InFreeOrder) {
+  check_narrow({1, 2, 1, 70, 70, 192, 128}, true);
+  check_narrow({2, 1, 1, 70, 70, 256, 256}, true);
+  check_narrow({1, 1, 1, 40, 70, 576, 512}, true);
+}
+
+TEST_F(CudaAttention, TakesEveryHeadSize) {
+  const std::int64_t pairs[][2] = {{8, 8},     {16, 24},   {40, 40},   {48, 64},  {72, 72},
+                                   {80, 96},   {96, 96},   {104, 128}, {128, 64}, {192, 128},
+                                   {256, 256}, {136, 200}, {576, 512}, {1, 1},    {33, 100},
+                                   {300, 40},  {304, 40},  {8, 512},   {4, 12},   {100, 36}};
+  for (const auto& [d, dv] : pairs) {
+    const Sizes n{1, 2, 1, 70, 140, d, dv};
+    check({n, {.causal = true}, {.projected = true}}, text(n));
+    check({n, {.causal = true, .free_order = true}, {.projected = true}}, text(n) + "free", {bf16});
+  }
+}
+
+TEST_F(CudaAttention, TakesRaggedLengths) {
+  const std::int64_t pairs[][2] = {{1, 1},     {1, 17},    {17, 1},    {64, 128},  {128, 192}, {239, 1},
+                                   {299, 3},   {113, 203}, {128, 217}, {108, 256}, {256, 512}, {257, 127},
+                                   {384, 255}, {63, 65},   {0, 3},     {3, 0},     {512, 384}};
+  for (const auto& [L, T] : pairs)
+    for (const bool causal : {false, true}) {
+      const Sizes n{1, 2, 1, L, T, 64, 64};
+      check({n, {.causal = causal}}, text(n), {f32, bf16});
+      if (L * T > 30000) continue;
+      check({n, {.causal = causal, .free_order = true}}, text(n) + "free", {bf16});
+      const Sizes full{1, 2, 1, L, T, 128, 112};
+      check({full, {.causal = causal, .free_order = true}}, text(full) + "free", {bf16});
+      const Sizes wide{1, 2, 1, L, T, 136, 104};
+      check({wide, {.causal = causal}}, text(wide), {bf16});
+    }
+}
+
+TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
+  check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
+  check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
+  check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
+}
+
+// FlashAttention's rule: max|x − want| ≤ 2·max|unfused − want| + 2·max|(want + 0.3 − 0.3) − want|.
+void expect_as_close_as_unfused(const Problem& p, const std::string& what, bool tf32) {
+  SCOPED_TRACE(what + (tf32 ? " TF32" : " f32"));
+  const CompileOptions how{.device = Device::cuda(), .tf32 = tf32};
+  const Run want = p.run(f32, f64, {}), got = p.run(f32, f32, how), plain = p.run(f32, f32, how, 1, false);
+  for (std::size_t k = 0; k < want.values.size(); ++k) {
+    const Vector w = doubles(want.values[k]), g = doubles(got.values[k]), u = doubles(plain.values[k]);
+    double apart = 0, allowed = 0, rounding = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      if (w[i] == -INFINITY) {
+        EXPECT_EQ(g[i], w[i]) << got.names[k] << " at " << i;
+        continue;
+      }
+      const double e = std::abs(g[i] - w[i]);
+      apart = std::isnan(e) ? INFINITY : std::max(apart, e);
+      allowed = std::max(allowed, std::abs(u[i] - w[i]));
+      const volatile float raised = static_cast<float>(w[i]) + 0.3f, back = raised - 0.3f;
+      rounding = std::max(rounding, std::abs(back - w[i]));
+    }
+    EXPECT_LE(apart, 2 * allowed + 2 * rounding) << got.names[k] << ", unfused " << allowed;
+  }
+}
+
+// Sizes are multiples of 4: cuBLASLt multiplies in TF32 only what begins at multiples of 16 bytes.
+TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
+  for (const bool tf32 : {false, true}) {
+    expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", tf32);
+    expect_as_close_as_unfused({{1, 2, 2, 132, 132, 32, 32}, {.causal = true}, {.sink = true}}, "causal",
+                               tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
+    if (!tf32)  // cuBLASLt multiplies so small matrices in f32
+      expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
+                                 "enough heads for a block each", tf32);
+  }
+}
+
+// f32 is multiplied as f16 times powers of two: numbers may be of any size, and what no query meets anything.
+TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
+  const std::vector<std::int64_t> lengths{60, 33};
+  const std::vector<std::pair<const char*, Extras>> all = {
+      {"small and large", {.q = 1e-15, .k = 1e15, .v = 1e-12, .z_o = 1e12}},
+      {"large values", {.v = 1e18, .z_o = 1e-18}},
+      {"small scores", {.q = 1e-30, .k = 1e-5, .v = 1e-25, .z_o = 1e-5}},
+      {"only the gradient of ξ", {.z_o = 0}},
+      {"the gradient of ξ and small ones", {.v = 1e-6, .z_o = 1e-6}},
+      {"values of zero", {.v = 0}},
+      {"large keys beyond", {.lengths = lengths, .beyond = 1e30}},
+      {"infinite keys beyond", {.lengths = lengths, .beyond = INFINITY}},
+      {"no keys beyond", {.lengths = lengths, .beyond = NAN}}};
+  const Sizes few_heads{2, 4, 2, 70, 90, 32, 24}, many{2, 96, 48, 6, 90, 32, 24};
+  for (const auto& [name, more] : all)
+    for (const auto& [n, tf32] :
+         {std::pair{few_heads, false}, {few_heads, true}, {many, false}, {many, true}}) {
+      SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : ""));
+      const Problem p{n, {.dropout = 0.2}, more};
+      const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
+      const auto want = p.run(rounded, f64, {}),
+                 got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
+      for (std::size_t i = 0; i < want.values.size(); ++i) {
+        const Vector w = doubles(want.values[i]), g = doubles(got.values[i]);
+        double size = 0, apart = 0;
+        for (std::size_t e = 0; e < w.size(); ++e) {
+          if (g[e] == w[e]) continue;
+          size = std::max(size, std::abs(w[e]));
+          const double d = std::abs(g[e] - w[e]);
+          if (!(d <= apart)) apart = std::isnan(d) ? INFINITY : d;
+        }
+        EXPECT_LE(apart, (tf32 ? 2e-3 : 2e-6) * size) << want.names[i];
+      }
+    }
+}
+
+#ifndef TG_RACE_RUNS  // the emulator, where a run takes seconds, has fewer
+#define TG_RACE_RUNS 1000
+#endif
+constexpr int race_runs = TG_RACE_RUNS;
+
+TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
+  for (const DType t : {f32, bf16})
+    for (const bool causal : {false, true}) {
+      const Problem p{{2, 8, 2, 700, 900, 64, 64}, {.causal = causal, .dropout = 0.1}, {.sink = true}};
+      p.run(t, t, {.device = Device::cuda()}, race_runs);
+      const Problem wide{{1, 8, 4, 500, 500, 128, 128}, {.causal = causal}};
+      wide.run(t, t, {.device = Device::cuda()}, race_runs);
+      const Problem walking{{1, 16, 16, 300, 2048, 128, 128}, {.causal = causal}};
+      walking.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
+      const Problem wider{{1, 4, 2, 300, 300, 192, 128}, {.causal = causal}};
+      wider.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
+    }
+}
+
+TEST_F(CudaAttention, IsVerifiedInOrder) {
+  const Problem p{{1, 4, 2, 300, 500, 128, 128}, {.free_order = true}};
+  EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
+}
+
+// In free order only z_q's last bits are free.
+TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeInFreeOrder) {
+  for (const bool causal : {false, true}) {
+    const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .free_order = true}};
+    const auto first = p.run(bf16, bf16, {.device = Device::cuda()});
+    for (int t = 0; t < 3; ++t) {
+      const auto again = p.run(bf16, bf16, {.device = Device::cuda()});
+      for (std::size_t i : {0, 1, 3, 4})
+        EXPECT_TRUE(again.values[i].same_bits(first.values[i])) << first.names[i];
+      expect_close(again, first, bf16);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tg

@@ -1,0 +1,116 @@
+// Chains of pointwise ops on a GPU, those with several results above all. Skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backends/cuda/cuda.h"
+#include "tests/support/random_chains.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+TEST(CudaChain, FusedGivesWhatSingleStepsGiveOnTheCpu) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (unsigned seed = 0; seed < 16; ++seed) {
+    RandomChains r(seed);
+    EXPECT_EQ(
+        r.difference({.device = Device::cuda(), .verify = true}, {.device = Device::cpu(), .fuse = false}),
+        "")
+        << "seed " << seed;
+  }
+}
+
+// Every size of element, whole and ragged tiles, tiles of one vector and of single elements.
+TEST(CudaChain, TurnsWhatLiesAcross) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const DType t : {f32, bf16, f64, i64, i32, f16, u8, boolean})
+    for (const Shape& shape : {Shape{2, 136, 260}, Shape{3, 67, 45}, Shape{1, 20, 200}}) {
+      Graph g;
+      const Tensor x = g.input("x", shape, t), row = g.input("row", {shape[1]}, t),
+                   y = g.input("y", {shape[0], shape[2], shape[1]}, t), turned = transpose(x, 1, 2);
+      Array xs(shape, t), ys(y.shape(), t), rows(row.shape(), t);
+      for (Array* a : {&xs, &ys, &rows})
+        for (std::int64_t i = 0; i < a->numel(); ++i)
+          a->set(i, static_cast<double>(i * i % (t == boolean ? 2 : 11)));
+      const Tensor column = slice(y, 2, 0, 1), mixed = where(equal(turned, row), y, column);
+      const std::vector<Tensor> ts{contiguous(turned),
+                                   transpose(contiguous(permute(x, {2, 0, 1})), 0, 1),
+                                   contiguous(slice(turned, 1, 3, shape[2])),
+                                   mixed,
+                                   where(equal(y, permute(permute(x, {0, 2, 1}), {0, 1, 2})), turned, y),
+                                   cast(mixed, f32) + turned};
+      const std::vector<Feed> feeds{{x, xs}, {y, ys}, {row, rows}};
+      const auto want = eval(ts, feeds, {.device = Device::cpu()});
+      for (const bool together : {true, false})
+        for (std::size_t i = 0; i < ts.size(); ++i) {
+          const std::vector<Tensor> asked = together ? ts : std::vector{ts[i]};
+          if (together && i > 0) break;
+          const auto got = eval(asked, feeds, {.device = Device::cuda(), .verify = true});
+          for (std::size_t k = 0; k < got.size(); ++k)
+            EXPECT_TRUE(got[k].same_bits(want[together ? k : i]))
+                << name_of(t) << shape.text() << " " << i + k;
+        }
+    }
+}
+
+TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  Graph g;
+  const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
+  const Tensor s = softmax(z, -1) * 0 + z;  // dies in the step that reads it
+  const Tensor a = s + transpose(x, 0, 1) * transpose(y, 0, 1), b = s - transpose(x, 0, 1);
+  Array xs({130, 70}, f32), ys({130, 70}, f32), zs({70, 130}, f32);
+  for (Array* v : {&xs, &ys, &zs})
+    for (std::int64_t i = 0; i < v->numel(); ++i) v->set(i, static_cast<double>(i * 7 % 13) - 6);
+  const Tensor four = a + transpose(x + 1, 0, 1) * transpose(abs(y), 0, 1);  // in smaller tiles
+  const std::vector<Feed> feeds{{x, xs}, {y, ys}, {z, zs}};
+  for (const std::vector<Tensor>& ts : {std::vector{a, b}, {four, x + 1, abs(y)}}) {
+    const auto want = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
+    const auto got = eval(ts, feeds, {.device = Device::cuda(), .verify = true});
+    for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+  }
+}
+
+// Every base there is, with exponents that are whole, broken, large and not finite: C's pow in f64, rounded,
+// within 0.1 units in the last place.
+TEST(CudaChain, PowersOf16Bits) {
+  if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> exponents{0,   -0., 1,   -1,  2,    3,     -3,    0.5,   -0.5, 0.0546875, 2.75,
+                                      -17, 100, 255, 256, -512, 20000, 16000, -9984, inf,  -inf,      nan};
+  constexpr int bases = 1 << 16;
+  const auto n = static_cast<std::int64_t>(exponents.size());
+  for (const DType t : {bf16, f16}) {
+    Graph g;
+    const Tensor a = g.input("a", {bases, 1}, t), b = g.input("b", {n}, t);
+    Array as(a.shape(), t), bs(b.shape(), t);
+    for (int i = 0; i < bases; ++i) {
+      const auto bits = static_cast<std::uint16_t>(i);
+      std::memcpy(as.raw() + 2 * i, &bits, 2);
+    }
+    for (std::int64_t i = 0; i < n; ++i) bs.set(i, exponents[static_cast<std::size_t>(i)]);
+    const Array got = eval(pow(a, b), {{a, as}, {b, bs}}, {.device = Device::cuda()});
+
+    const int digits = t == bf16 ? 8 : 11, least = t == bf16 ? -126 : -14, most = t == bf16 ? 127 : 15;
+    const double beyond = std::ldexp(1, most + 1);  // where a longer exponent would go on
+    int wrong = 0;
+    for (std::int64_t i = 0; i < got.numel(); ++i) {
+      const double x = as.at(i / n), y = bs.at(i % n), want = std::pow(x, y), is = got.at(i);
+      if (std::isnan(want) && std::isnan(is)) continue;
+      const double last = std::ldexp(1, std::clamp(std::ilogb(want), least, most) - digits + 1);
+      const double apart =
+          std::abs(std::clamp(is, -beyond, beyond) - std::clamp(want, -beyond, beyond)) / last;
+      if (apart <= 0.6 && std::signbit(is) == std::signbit(want)) continue;
+      if (++wrong <= 10)
+        ADD_FAILURE() << name_of(t) << ": " << x << " ^ " << y << " is " << want << ", not " << is;
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+}  // namespace

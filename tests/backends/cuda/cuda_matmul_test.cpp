@@ -1,0 +1,61 @@
+// Products on a GPU with what their epilogue does: bias, and gelu_tanh with and without the product itself.
+// Against the CPU. Skipped where there is no GPU.
+#include "backends/cuda/cuda.h"
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+class CudaMatmul : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+struct Layer {
+  Graph g;
+  Given x, w, bias, next;
+  Tensor h, y;  // x·w + bias, and gelu_tanh of it
+
+  Layer(DType t, std::int64_t out, bool has_bias)
+      : x(given(g, {3, 7, 24}, t, View::contiguous, 1)),
+        w(given(g, {24, out}, t, View::transposed, 2)),
+        bias(given(g, {out}, t, View::contiguous, 3)),
+        next(given(g, {out, 16}, t, View::contiguous, 4)),
+        h(linear(x.tensor, w.tensor, has_bias ? bias.tensor : Tensor())),
+        y(gelu_tanh(h)) {}
+
+  void expect_same(const std::vector<Tensor>& ts, double roundings) {
+    const std::vector<Feed> feeds = feeds_of({x, w, bias, next});
+    const auto want = eval(ts, feeds, {.device = Device::cpu()}),
+               got = eval(ts, feeds, {.device = Device::cuda()});
+    for (std::size_t i = 0; i < ts.size(); ++i)
+      EXPECT_TRUE(close(doubles(got[i]), doubles(want[i]), roundings * rounding(ts[i].dtype())))
+          << "result " << i << " " << ts[i].text();
+  }
+};
+
+TEST_F(CudaMatmul, TakesGeluInEveryWay) {
+  for (DType t : {f32, bf16, f16, f64})
+    for (std::int64_t out : {32, 20})  // 20: rows that are no multiple of 8
+      for (bool bias : {false, true}) {
+        Layer only(t, out, bias);  // nobody else reads the product
+        only.expect_same({only.y}, 8);
+        Layer both(t, out, bias);
+        both.expect_same({both.h, both.y}, 8);
+        Layer used(t, out, bias);  // the product is read later
+        used.expect_same({matmul(used.y, used.next.tensor) + sum(used.h)}, 16);
+      }
+}
+
+TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
+  for (DType t : {f32, bf16}) {
+    Layer l(t, 32, true);
+    l.expect_same(gradients(weighted_sum(l.y), {l.x.tensor, l.w.tensor, l.bias.tensor}), 16);
+  }
+}
+
+}  // namespace

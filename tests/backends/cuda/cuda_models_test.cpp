@@ -1,0 +1,70 @@
+// Models of every architecture on a GPU beside the CPU: training steps, and text with a key-value cache.
+// Skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/training/training.h>
+#include "backends/cuda/cuda.h"
+
+namespace {
+
+using namespace tg;
+
+class CudaModels : public ::testing::TestWithParam<ModelConfig> {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+ModelConfig config(Architecture architecture) {
+  return {.architecture = architecture,
+          .vocabulary = 13,
+          .context = 16,
+          .layers = 2,
+          .heads = 4,
+          .width = 32,
+          .tied_head = false,
+          .std = 0.2,
+          .key_heads = 2,
+          .latent = 12,
+          .query_latent = architecture == Architecture::deepseek ? 10 : 0,
+          .rope_width = 4};
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CudaModels,
+                         ::testing::Values(config(Architecture::gpt), config(Architecture::llama),
+                                           config(Architecture::deepseek)),
+                         [](const auto& of) { return std::string(name_of(of.param.architecture)); });
+
+TEST_P(CudaModels, LoseWhatTheCpuLoses) {
+  const auto losses = [](Device device) {
+    Params params(1, f32, device);
+    const Model model(params, GetParam());
+    const AdamW optimizer(params.all());
+    TrainingProgram training(model, optimizer, {.batch = 2});
+    std::vector<std::int32_t> x, y;
+    for (std::int32_t i = 0; i < 32; ++i) x.push_back(i * i % 13), y.push_back((i + 1) * (i + 1) % 13);
+    std::vector<float> all;
+    for (int step = 0; step < 4; ++step) all.push_back(training.run(x, y, 1e-3).loss);
+    return all;
+  };
+  const auto here = losses(Device::cpu()), there = losses(Device::cuda());
+  for (std::size_t i = 0; i < here.size(); ++i) EXPECT_NEAR(there[i], here[i], 1e-4) << "step " << i;
+}
+
+TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
+  const auto text = [](Device device) {
+    Params params(1, f32, device);
+    const Model model(params, GetParam());
+    Generator generator(model);
+    std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5};
+    generator.extend(tokens, 16, {.temperature = 0}, 1);
+    return tokens;
+  };
+  EXPECT_EQ(text(Device::cuda()), text(Device::cpu()));
+}
+
+}  // namespace

@@ -1,0 +1,72 @@
+// Random ops on a GPU: the numbers of the CPU, bit for bit. Skipped where there is no GPU.
+#include <tilegrad/ops/flash_attn.h>
+#include "backends/cuda/cuda.h"
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+class CudaRandom : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// Two steps of the same program on both devices.
+void expect_same_bits(Graph& g, const std::vector<Tensor>& ts, const std::vector<Feed>& feeds = {}) {
+  Program host = compile(g, ts, {.device = Device::cpu()}), gpu = compile(g, ts, {.device = Device::cuda()});
+  for (Program* p : {&host, &gpu}) p->seed(0x123456789abcdef0u);
+  for (int step = 0; step < 2; ++step) {
+    host.run(feeds);
+    gpu.run(feeds);
+    for (std::size_t i = 0; i < ts.size(); ++i)
+      EXPECT_TRUE(host.fetch(ts[i]).same_bits(gpu.fetch(ts[i]))) << "result " << i << " in step " << step;
+  }
+}
+
+// Sizes that end within a block of words, and one that more than fills a GPU's threads.
+const Shape shapes[] = {{1}, {3, 5, 7}, {0, 3}, {1023}, {1 << 21}};
+
+TEST_F(CudaRandom, FillsWithTheNumbersOfTheCpu) {
+  for (const Shape& shape : shapes)
+    for (DType t : float_dtypes) {
+      Graph g;
+      expect_same_bits(
+          g, {uniform(g, shape, -0.1, 0.7, t), normal(g, shape, 0.3, 1.7, t), normal(g, shape, 0, 0.02, t)});
+    }
+}
+
+TEST_F(CudaRandom, DrawsTheWholeNumbersOfTheCpu) {
+  for (const Shape& shape : shapes) {
+    Graph g;
+    std::vector<Tensor> ts{bernoulli(g, shape, 0.3), bernoulli(g, shape, 1)};
+    for (DType t : {i64, i32}) ts.push_back(randint(g, shape, -5, 1000003, t));
+    ts.push_back(randint(g, shape, 0, 256, u8));
+    ts.push_back(randint(g, shape, -(std::int64_t{1} << 53), std::int64_t{1} << 53, i64));
+    expect_same_bits(g, ts);
+  }
+}
+
+TEST_F(CudaRandom, DropsWhatTheCpuDrops) {
+  for (DType t : float_dtypes)
+    for (View view : all_views) {
+      Graph g;
+      const Given x = given(g, {37, 3, 53}, t, view);
+      expect_same_bits(g, {dropout(x.tensor, 0.3), dropout(x.tensor, 0.999)}, {x.feed()});
+    }
+  Graph g;
+  const Given x = given(g, {1 << 21}, bf16);
+  expect_same_bits(g, {dropout(x.tensor, 0.1)}, {x.feed()});
+}
+
+TEST_F(CudaRandom, MasksTheAttentionThatTheCpuMasks) {
+  Graph g;
+  const Tensor state = g.rng();
+  expect_same_bits(g, {attention_keep_mask(state, {2, 3, 5, 7}, 0.3, 3),
+                       attention_keep_mask(state, {2, 2, 64, 256}, 0.1, 4)});
+}
+
+}  // namespace

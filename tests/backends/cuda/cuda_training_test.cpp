@@ -1,0 +1,142 @@
+// Whole training steps on a GPU beside the CPU's. Skipped where there is no GPU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include <tilegrad/io/checkpoints/checkpoint.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/optimizers/muon.h>
+#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/tilegrad.h>
+#include "backends/cuda/cuda.h"
+#include "tests/support/small_gpt.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+constexpr int steps = 20;
+constexpr double learning_rate = 2e-3;
+
+class CudaTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+SmallGptOptions on_gpu(SmallGptOptions o = {}) {
+  o.device = Device::cuda();
+  return o;
+}
+
+void expect_near(const std::vector<double>& a, const std::vector<double>& b, double bound) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], bound) << "step " << i;
+}
+
+TEST_F(CudaTraining, StartsFromTheCpusWeightsBitForBit) {
+  EXPECT_TRUE(same_bits(SmallGpt().weights_and_moments(), SmallGpt(on_gpu()).weights_and_moments()));
+}
+
+TEST_F(CudaTraining, LosesWhatTheCpuLosesInF32) {
+  SmallGpt host, gpu(on_gpu());
+  expect_near(gpu.losses(steps, learning_rate), host.losses(steps, learning_rate), 1e-4);
+}
+
+// Other masks give other losses: those of another seed say by how much.
+TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
+  SmallGpt host({.dropout = 0.3}), other({.dropout = 0.3, .seed = 6}), gpu(on_gpu({.dropout = 0.3}));
+  const auto here = host.losses(steps, learning_rate), elsewhere = other.losses(steps, learning_rate);
+  double apart = 0;
+  for (int i = 0; i < steps; ++i) apart = std::max(apart, std::abs(here[i] - elsewhere[i]));
+  EXPECT_GT(apart, 1e-2);
+  expect_near(gpu.losses(steps, learning_rate), here, 1e-4);
+}
+
+TEST_F(CudaTraining, ComputesInTF32AndHalfTypesOnF32Weights) {
+  SmallGpt host;
+  const auto exact = host.losses(steps, learning_rate);
+  for (const Precision p : {Precision::tf32, Precision::bf16, Precision::f16}) {
+    SmallGpt gpu(on_gpu({.precision = p, .loss_scale = loss_scale_for(p)}));
+    expect_near(gpu.losses(steps, learning_rate), exact, p == Precision::bf16 ? 3e-3 : 5e-4);
+    for (const Parameter& w : gpu.params.all()) EXPECT_EQ(w.dtype(), f32);
+    const auto last = gpu.step(learning_rate);
+    EXPECT_TRUE(std::isfinite(last.grad_norm));
+    EXPECT_EQ(last.skipped + last.overflowed, 0);
+  }
+}
+
+TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
+  SmallGpt gpu(on_gpu({.precision = Precision::f16, .loss_scale = LossScale{}}));
+  gpu.step();
+  gpu.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
+  const auto before = gpu.weights_and_moments();
+  auto result = gpu.step();
+  EXPECT_EQ(result.loss_scale, 0x1p39f);
+  EXPECT_EQ(result.overflowed, 1);
+  EXPECT_TRUE(same_bits(gpu.weights_and_moments(), before));
+  for (int i = 0; i < 30; ++i) result = gpu.step();
+  EXPECT_TRUE(std::isfinite(result.grad_norm));
+  EXPECT_EQ(result.loss_scale, std::ldexp(1.0f, 40 - static_cast<int>(result.overflowed)));
+  EXPECT_FALSE(same_bits(gpu.weights_and_moments(), before));
+}
+
+TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
+  SmallGpt gpu(on_gpu()), host;
+  gpu.losses(3, learning_rate);
+  const auto copy = [](const std::vector<Parameter>& from, const std::vector<Parameter>& to) {
+    for (std::size_t i = 0; i < from.size(); ++i) Parameter(to[i]).write(from[i].read());
+  };
+  copy(gpu.params.all(), host.params.all());
+  copy(gpu.optimizer.state(), host.optimizer.state());
+  EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
+  expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
+}
+
+// SGD and Muon are made of ordinary ops; steps of two batches are two programs; blocks may run twice.
+TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
+  const auto losses = [](Device device, const auto& make, const ProgramOptions& options) {
+    Params params(1, f32, device);
+    const Model model(params, small_gpt());
+    const auto optimizer = make(params.all());
+    TrainingProgram training(model, optimizer, options);
+    std::vector<double> all;
+    for (int i = 0; i < 5; ++i) {
+      const SmallBatch b(i);
+      all.push_back(training.run(b.x, b.y, 1e-2).loss);
+    }
+    return all;
+  };
+  const auto check = [&](const auto& make, const ProgramOptions& options) {
+    expect_near(losses(Device::cuda(), make, options), losses(Device::cpu(), make, options), 2e-4);
+  };
+  const ProgramOptions whole{.batch = small_batch, .threads = 1};
+  check([](const auto& p) { return Sgd(p, {.nesterov = true}); }, whole);
+  check([](const auto& p) { return Muon(p); }, whole);
+  check([](const auto& p) { return AdamW(p); }, {.batch = small_batch / 2, .threads = 1, .accumulate = 2});
+  check([](const auto& p) { return AdamW(p); }, {.batch = small_batch, .threads = 1, .recompute = true});
+}
+
+TEST_F(CudaTraining, WritesTheCheckpointThatTheCpuWrites) {
+  const std::string dir = ::testing::TempDir() + "cuda_checkpoint_" + std::to_string(::getpid());
+  const auto files = [](const SmallGpt& g) {
+    return std::vector<CheckpointFile>{{"model.safetensors", g.params.all()},
+                                       {"optimizer.safetensors", g.optimizer.state()}};
+  };
+  SmallGpt gpu(on_gpu()), host;
+  gpu.losses(3, learning_rate);
+  std::filesystem::create_directory(dir);
+  write_checkpoint(dir + "/gpu", 3, 0, files(gpu));
+  Checkpoint(dir + "/gpu").restore(files(host));
+  EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
+  write_checkpoint(dir + "/cpu", 3, 0, files(host));
+  for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/manifest.json"})
+    EXPECT_EQ(read_file(dir + "/cpu" + file, "test"), read_file(dir + "/gpu" + file, "test")) << file;
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace

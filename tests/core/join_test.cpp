@@ -1,0 +1,77 @@
+// Results that are written where a concat or contiguous() would have put them (core/join.h).
+#include <tilegrad/tilegrad.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace {
+
+using namespace tg;
+
+// The inputs of products, and the steps that a result takes.
+struct Joins : testing::Test {
+  Graph g;
+  Tensor a = g.input("a", {2, 4, 6}), b = g.input("b", {2, 6, 6});
+  Array of_a = values(a, 1), of_b = values(b, 2);
+  std::vector<Feed> feeds{{a, of_a}, {b, of_b}};
+
+  static Array values(const Tensor& t, int seed) {
+    Array x(t.shape(), f32);
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+      x.set(i, static_cast<double>((i * 37 + seed * 11) % 23) / 8 - 1);
+    return x;
+  }
+  std::ptrdiff_t steps_beside_products(const Tensor& y) {
+    const Program program = compile(g, {y});
+    return std::ranges::count_if(program.steps(), [](const Step& s) { return s.op != &matmul_op; });
+  }
+  // y as it is compiled beside y where every input of the join has memory of its own.
+  void expect_same(const Tensor& y, const std::vector<Tensor>& products) {
+    std::vector<Tensor> all{y};
+    all.insert(all.end(), products.begin(), products.end());
+    EXPECT_TRUE(eval(y, feeds, {.verify = true}).same_bits(eval(all, feeds, {.verify = true})[0]));
+  }
+};
+
+TEST_F(Joins, AProductOfHeadsIsWrittenMerged) {
+  const Tensor c = matmul(a, b), merged = reshape(transpose(c, 0, 1), {4, 12});
+  EXPECT_EQ(steps_beside_products(merged), 0);
+  expect_same(merged, {c});
+}
+
+TEST_F(Joins, ProductsAreWrittenSideBySide) {
+  const Tensor c = matmul(a, b), d = matmul(a, b * 2);
+  for (const int axis : {0, 1, 2}) {
+    const Tensor joined = concat({c, d}, axis);
+    EXPECT_EQ(steps_beside_products(joined), 1) << axis;  // b * 2
+    expect_same(joined, {c, d});
+  }
+  const Tensor turned = concat({transpose(c, 0, 1), transpose(d, 0, 1)}, 2);
+  EXPECT_EQ(steps_beside_products(turned), 1);
+  expect_same(turned, {c, d});
+}
+
+TEST_F(Joins, WhatStridesCannotSayIsCopied) {
+  const Tensor c = matmul(a, b);
+  const Tensor copied[] = {
+      contiguous(transpose(c, 1, 2)),                           // neighbours would not stay neighbours
+      contiguous(transpose(view(c, {2, 4, 2, 3}), 1, 2)),       // one axis of c would need two strides
+      contiguous(expand(view(c, {1, 2, 4, 6}), {3, 2, 4, 6})),  // every element three times
+      contiguous(slice(c, 1, 0, 2)),                            // not all of c
+      contiguous(transpose(a, 0, 1)),                           // an input
+      contiguous(transpose(c, 0, 1)) + transpose(c, 0, 1),      // two readers
+  };
+  for (const Tensor& y : copied) {
+    EXPECT_EQ(steps_beside_products(y), 1);
+    expect_same(y, {c});
+  }
+}
+
+TEST_F(Joins, AResultThatIsAskedForIsCopied) {
+  const Tensor c = matmul(a, b), merged = contiguous(transpose(c, 0, 1));
+  const Program program = compile(g, {merged, c});
+  EXPECT_EQ(program.steps().size(), 2u);
+}
+
+}  // namespace

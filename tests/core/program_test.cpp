@@ -1,0 +1,381 @@
+// Programs: many runs, feeds and fetches, assignments, in-place plans, and their errors.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include <tilegrad/tilegrad.h>
+
+// Counts what this binary allocates.
+static std::atomic<long> allocations{0};
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  ++allocations;
+  if (void* p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(n);
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept {
+  std::free(p);
+}
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
+
+namespace {
+
+using namespace tg;
+using Values = std::vector<double>;
+
+template <class E, class F>
+std::string message_of(F f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return "(nothing thrown)";
+}
+
+TEST(Program, RunsManyTimesOnNewInputs) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64), y = x * 2 + 1;
+  Program p = compile(g, {y}, {.verify = true});
+  for (double k : {0.0, 1.0, -5.0}) {
+    p.run({{x, Values{k, k + 1, k + 2}}});
+    EXPECT_EQ(p.fetch(y).values<double>(), (Values{2 * k + 1, 2 * k + 3, 2 * k + 5}));
+  }
+  p.run();  // inputs stay
+  EXPECT_EQ(p.fetch(y).values<double>(), (Values{-9, -7, -5}));
+}
+
+TEST(Program, FetchesViewsInRowMajorOrder) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3}, f64);
+  const Tensor t = transpose(exp(x * 0) * x, 0, 1), e = expand(x.reshape({2, 3, 1}), {2, 3, 2});
+  const auto v = eval({t, e}, {{x, Values{1, 2, 3, 4, 5, 6}}});
+  EXPECT_EQ(v[0].values<double>(), (Values{1, 4, 2, 5, 3, 6}));
+  EXPECT_EQ(v[1].values<double>(), (Values{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}));
+}
+
+TEST(Program, OnlyFetchedTensorsCanBeRead) {
+  Graph g;
+  const Tensor x = g.input("x", {2}), y = x + 1, z = y * 2;
+  Program p = compile(g, {z});
+  p.run({{x, std::vector<float>{1, 2}}});
+  EXPECT_NE(message_of<Error>([&] { p.fetch(y); }).find("reused"), std::string::npos);
+}
+
+TEST(Program, FeedsOfTheWrongKindAreRefusedByName) {
+  Graph g;
+  const Tensor x = g.input("tokens", {2}, i32), y = x + 1;
+  Program p = compile(g, {y});
+  EXPECT_NE(message_of<DTypeError>([&] {
+              p.run({{x, std::vector<float>{1, 2}}});
+            }).find("tokens"),
+            std::string::npos);
+  EXPECT_NE(message_of<ShapeError>([&] {
+              p.run({{x, std::vector<std::int32_t>{1}}});
+            }).find("1 elements"),
+            std::string::npos);
+  EXPECT_THROW(p.feed({y, std::vector<std::int32_t>{1, 2}}), Error);
+}
+
+TEST(Program, AssignsParametersAfterReadingThem) {
+  Parameter w("w", Array::of<double>({2}, {1, 2}));
+  Graph g;
+  const Tensor t = g.param(w), x = g.input("x", {2}, f64);
+  const Tensor loss = sum(t * x), next = t - 0.5 * x;
+  Program p = compile(g, {loss, t}, {.assign = {{w, next}}, .verify = true});
+  p.run({{x, Values{2, 4}}});
+  EXPECT_EQ(p.item<double>(loss), 10);
+  EXPECT_EQ(p.fetch(t).values<double>(), (Values{1, 2}));  // the value at the start of the run
+  EXPECT_EQ(w.read().values<double>(), (Values{0, 0}));
+  p.run();
+  EXPECT_EQ(w.read().values<double>(), (Values{-1, -2}));
+}
+
+TEST(Program, ARunAllocatesNothing) {
+  Parameter w("w", Array(Shape{300, 300}, f32));
+  Graph g;
+  const Tensor x = g.input("x", {300, 300}), y = sum(gelu(x * g.param(w)) + transpose(x, 0, 1), {1});
+  const Array xs({300, 300}, f32);
+  for (int threads : {1, 2}) {
+    Program p = compile(g, {y}, {.assign = {{w, x + 1}}, .threads = threads});
+    p.run({{x, xs}});
+    const long before = allocations;
+    for (int i = 0; i < 10; ++i) p.run({{x, xs}});
+    EXPECT_EQ(allocations - before, 0) << threads << " threads";
+  }
+}
+
+// A program whose runs differ, with small, large, strided and integer results.
+struct Counting {
+  Graph g;
+  Tensor x = g.input("x", {4}, f64), scale = g.input("scale", {}, f64);
+  Tensor y = x * scale, total = sum(y), turned = transpose(expand(y.reshape({4, 1}), {4, 3}) + 1, 0, 1);
+  Tensor large = expand(scale.reshape({1}), {5000}) + 0;
+  Program p = compile(g, {y, total, turned, large, x});
+  std::vector<double> xs = Values(4), s = {0};
+
+  void run(double k) {
+    xs = {k, k + 1, k + 2, k + 3}, s = {k};
+    p.run({{x, xs}, {scale, s}});
+    xs.assign(4, -1), s[0] = -1;  // the caller's own again
+  }
+  static double expected(double k) { return k * (4 * k + 6); }
+};
+
+TEST(Pending, KeepsTheValuesOfItsRunWhileOthersFollow) {
+  Counting c;
+  std::vector<Pending> all;
+  for (int k = 0; k < 6; ++k) {
+    c.run(k);
+    all.push_back(c.p.fetch_later({c.total, c.large, c.turned, c.x}));
+  }
+  for (int k : {3, 0, 5, 1, 2, 4}) {
+    const Pending& p = all[static_cast<std::size_t>(k)];
+    EXPECT_EQ(p.item<double>(c.total), Counting::expected(k));
+    EXPECT_EQ(p.fetch(c.large).values<double>(), Values(5000, k));
+    EXPECT_EQ(p.fetch(c.turned).at(2), k * (k + 2) + 1);
+    EXPECT_EQ(p.fetch(c.x).at(3), k + 3);
+    EXPECT_TRUE(p.ready());
+  }
+}
+
+TEST(Pending, OutlivesItsProgram) {
+  Pending p;
+  Graph g;
+  const Tensor x = g.input("x", {}, f64), y = x + 1;
+  {
+    Program program = compile(g, {y});
+    program.run({{x, Values{2}}});
+    p = program.fetch_later({y});
+  }
+  EXPECT_EQ(p.item<double>(y), 3);
+}
+
+TEST(Pending, AllocatesNothingOnceAsManyExistAsAreInUse) {
+  Counting c;
+  Pending before;
+  const auto step = [&](int k) {
+    c.run(k);
+    Pending now = c.p.fetch_later({c.total});
+    const double value = k > 0 ? before.item<double>(c.total) : 0;
+    before = std::move(now);
+    return value;
+  };
+  for (int k = 0; k < 3; ++k) step(k);
+  const long start = allocations;
+  for (int k = 3; k < 10; ++k) EXPECT_EQ(step(k), Counting::expected(k - 1));
+  EXPECT_EQ(allocations - start, 0);
+}
+
+TEST(Pending, RefusesWhatItWasNotAskedFor) {
+  Counting c;
+  c.run(1);
+  const Pending p = c.p.fetch_later({c.total, c.y});
+  EXPECT_NE(message_of<Error>([&] { p.fetch(c.x); }).find("fetch_later"), std::string::npos);
+  EXPECT_THROW(c.p.fetch_later({c.x + 1}), Error);
+  EXPECT_THROW(p.item<float>(c.total), DTypeError);
+  EXPECT_THROW(p.item<double>(c.y), ShapeError);
+  EXPECT_THROW(Pending().ready(), Error);
+  EXPECT_THROW(Pending().fetch(c.x), Error);
+}
+
+TEST(Program, ThatCannotFitIsRefusedWithTheSizes) {
+  Graph g;
+  const Tensor x = g.input("x", {1}), big = exp(expand(x, {1LL << 50}));
+  const std::string m = message_of<OutOfMemory>([&] { compile(g, {big}); });
+  EXPECT_NE(m.find(std::to_string(1LL << 32) + " MiB"), std::string::npos) << m;
+}
+
+TEST(Program, SwapsParameters) {
+  Parameter a("a", Array::of<double>({2}, {1, 2})), b("b", Array::of<double>({2}, {3, 4}));
+  Graph g;
+  const Tensor ta = g.param(a), tb = g.param(b);
+  Program p = compile(g, {}, {.assign = {{a, tb}, {b, ta}}, .verify = true});
+  p.run();
+  EXPECT_EQ(a.read().values<double>(), (Values{3, 4}));
+  EXPECT_EQ(b.read().values<double>(), (Values{1, 2}));
+}
+
+TEST(Program, AssignsTheSameValueTwiceAndViewsOfItself) {
+  Parameter a("a", Array::of<double>({2, 2}, {1, 2, 3, 4})), b("b", Array::of<double>({2, 2}, {0, 0, 0, 0}));
+  Graph g;
+  const Tensor t = g.param(a), y = t * 10;
+  Program p = compile(g, {y}, {.assign = {{a, transpose(t, 0, 1)}, {b, y}}, .verify = true});
+  p.run();
+  EXPECT_EQ(a.read().values<double>(), (Values{1, 3, 2, 4}));
+  EXPECT_EQ(b.read().values<double>(), (Values{10, 20, 30, 40}));
+  EXPECT_EQ(p.fetch(y).values<double>(), (Values{10, 20, 30, 40}));
+}
+
+TEST(Program, AnUpdateWritesStraightIntoTheParameter) {
+  Parameter w("w", Array(Shape{1000}, f32));
+  Graph g;
+  const Tensor next = g.param(w) * 0.9 + 1;
+  Program p = compile(g, {}, {.assign = {{w, next}}});
+  EXPECT_EQ(p.steps().size(), 1u);
+  EXPECT_EQ(p.memory().arena, 0u);
+  p.run();
+  EXPECT_EQ(w.read().at(999), 1);
+}
+
+TEST(Program, AssignmentsOfTheWrongShapeOrTypeAreRefusedByName) {
+  Parameter w("layer.weight", Array(Shape{3}, f32));
+  Graph g;
+  const Tensor t = g.param(w);
+  EXPECT_NE(message_of<ShapeError>([&] {
+              compile(g, {}, {.assign = {{w, sum(t)}}});
+            }).find("layer.weight"),
+            std::string::npos);
+  EXPECT_THROW(compile(g, {}, {.assign = {{w, t.to(f64)}}}), DTypeError);
+}
+
+TEST(Program, APointwiseChainIsOneStepWithoutMemory) {
+  Graph g;
+  const Tensor x = g.input("x", {100});
+  const Tensor y = gelu(x * 2 + 1) * sigmoid(x) - 3;
+  EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
+  EXPECT_GT(compile(g, {y}, {.fuse = false}).steps().size(), 4u);
+}
+
+TEST(Program, FusionTakesInAValueThatOneChainReadsTwice) {
+  Graph g;
+  const Tensor x = g.input("x", {100});
+  const Tensor s = sigmoid(x);
+  const Tensor y = s * (1 - s);
+  EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
+  const Program both = compile(g, {y, s});  // the value is a result too if it is wanted itself
+  ASSERT_EQ(both.steps().size(), 1u);
+  EXPECT_EQ(both.steps()[0].out.size(), 2u);
+}
+
+TEST(Program, FusedAndUnfusedAgree) {
+  Graph g;
+  const Tensor x = g.input("x", {7, 33}, f64), r = g.input("r", {33}, f64);
+  const Tensor y = where(greater(x, r), tanh(x * r), exp(-abs(x)) / (2 + r * r));
+  Array xs({7, 33}, f64), rs({33}, f64);
+  for (int i = 0; i < 7 * 33; ++i) xs.set(i, std::sin(i * 0.7) * 3);
+  for (int i = 0; i < 33; ++i) rs.set(i, std::cos(i * 1.3));
+  const Array a = eval(y, {{x, xs}, {r, rs}}), b = eval(y, {{x, xs}, {r, rs}}, {.fuse = false});
+  EXPECT_TRUE(a.same_bits(b));
+}
+
+TEST(Program, DeadBuffersAreReused) {
+  Graph g;
+  Tensor x = g.input("x", {1000});
+  for (int i = 0; i < 50; ++i) x = exp(transpose(x.reshape({10, 100}), 0, 1)).reshape({1000});
+  const Program p = compile(g, {x}, {.fuse = false});
+  EXPECT_LE(p.memory().arena, 3u * 4032);
+  EXPECT_GT(compile(g, {x}, {.fuse = false, .reuse = false}).memory().arena, 50u * 4000);
+}
+
+TEST(Program, PeakIsKnownBeforeTheFirstRun) {
+  Graph g;
+  const Tensor x = g.input("x", {16}),
+               y = sum(exp(x) * g.constant(Array::of<float>({16}, std::vector<float>(16, 2))));
+  const MemoryReport m = compile(g, {y}).memory();
+  EXPECT_EQ(m.inputs, 64u);
+  EXPECT_EQ(m.constants, 64u);
+  EXPECT_GE(m.arena, m.alive);
+  EXPECT_EQ(m.results, 64u);
+  EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.results + m.parameters);
+}
+
+// Of a chain with branches: no two buffers meet in step and place, the highest ends where the arena does, and
+// without reuse each lies by itself.
+TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
+  for (const bool reuse : {true, false}) {
+    Graph g;
+    const Tensor x = g.input("x", {50, 40});
+    Tensor y = x;
+    for (int i = 0; i < 6; ++i) y = matmul(transpose(y, 0, 1), softmax(y, -1)) + sum(y);
+    const Tensor z = gradients(sum(y), {x})[0];
+    const Program p = compile(g, {z}, {.reuse = reuse, .plan_only = true});
+    const auto buffers = p.buffers();
+    ASSERT_GT(buffers.size(), 10u);
+    std::size_t end = 0, sum = 0;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const ArenaBuffer& a = buffers[i];
+      EXPECT_LE(a.first, a.last);
+      EXPECT_GE(a.first, 0);
+      EXPECT_LE(a.last, static_cast<int>(p.steps().size()));
+      EXPECT_GT(a.bytes, 0u);
+      end = std::max(end, a.offset + a.bytes);
+      sum += a.bytes;
+      for (std::size_t j = 0; j < i; ++j) {
+        const ArenaBuffer& b = buffers[j];
+        EXPECT_LE(b.first, a.first);
+        const bool together = !reuse || (a.first <= b.last && b.first <= a.last);
+        EXPECT_FALSE(together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes)
+            << i << ", " << j;
+      }
+    }
+    EXPECT_EQ(end, p.memory().arena);
+    if (reuse) {
+      EXPECT_LT(end, sum);
+    } else {
+      EXPECT_EQ(end, sum);
+    }
+    EXPECT_EQ(&p.graph(), &g);
+    EXPECT_EQ(std::vector<ValueId>(p.outputs().begin(), p.outputs().end()), std::vector<ValueId>{z.id()});
+  }
+}
+
+TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {
+  Graph g;
+  const Tensor x = g.input("x", {4}, f64);
+  Tensor y = x;
+  for (int i = 0; i < 50000; ++i) y = y * 0.9999 + 1e-5;
+  const Tensor z = gradients(sum(y), {x})[0];
+  EXPECT_GT(g.nodes().size(), 100000u);
+  const auto v = eval({y, z}, {{x, Values{1, 2, 3, 4}}}, {.threads = 1});
+  EXPECT_NEAR(v[1].at(0), std::pow(0.9999, 50000), 1e-12);
+}
+
+TEST(Program, ThreadsDoNotChangeTheBits) {
+  Graph g;
+  const Tensor x = g.input("x", {300, 300});
+  const Tensor y = sum(exp(x) * transpose(x, 0, 1), {0});
+  Array xs({300, 300}, f32);
+  for (int i = 0; i < 90000; ++i) xs.set(i, std::sin(i * 0.1));
+  const Array one = eval(y, {{x, xs}}, {.threads = 1});
+  for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(y, {{x, xs}}, {.threads = threads}).same_bits(one));
+}
+
+TEST(Errors, NameTheOpTheOperandsAndTheLine) {
+  Graph g;
+  const Tensor a = g.input("a", {4, 8}), b = g.input("b", {9, 3});
+  const std::string m = message_of<ShapeError>([&] { a + b; });
+  EXPECT_NE(m.find("[add]"), std::string::npos) << m;
+  EXPECT_NE(m.find("[4, 8] with [9, 3]"), std::string::npos) << m;
+  EXPECT_NE(m.find("program_test.cpp:" + std::to_string(__LINE__ - 3)), std::string::npos) << m;
+  const std::string v = message_of<ShapeError>([&] { transpose(a, 0, 1).view({32}); });
+  EXPECT_NE(v.find("[view]"), std::string::npos) << v;
+  EXPECT_NE(v.find("f32 [8, 4]"), std::string::npos) << v;
+  EXPECT_NE(v.find("program_test.cpp:" + std::to_string(__LINE__ - 3)), std::string::npos) << v;
+}
+
+TEST(Errors, TensorsOfTwoGraphsDoNotMix) {
+  Graph g, h;
+  EXPECT_THROW(g.input("a", {2}) + h.input("b", {2}), Error);
+  EXPECT_THROW(Tensor() + g.input("c", {2}), Error);
+}
+
+TEST(Graph, HashesByStructure) {
+  const auto build = [](double k, const char* name) {
+    Graph g;
+    g.input(name, {3}) * k;
+    return g.hash();
+  };
+  EXPECT_EQ(build(2, "x"), build(2, "y"));
+  EXPECT_NE(build(2, "x"), build(3, "x"));
+}
+
+}  // namespace

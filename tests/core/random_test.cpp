@@ -1,0 +1,151 @@
+// Random ops: their numbers are those of core/random.h, their distributions what they say, and a gradient
+// sees the same dropout as the forward pass.
+#include <numbers>
+
+#include <tilegrad/core/base/random.h>
+#include <tilegrad/core/base/rng.h>
+#include "ops/random.h"
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+std::uint64_t key_of(const Tensor& t, std::uint64_t seed, std::uint64_t step) {
+  const auto& a = t.graph().node_of(t.id()).attrs.as<RandomAttrs>();
+  return node_key(seed, step, static_cast<std::uint32_t>(a.stream));
+}
+
+TEST(Random, NormalPairsAreBoxMullerOfTheLibrary) {
+  for (std::uint32_t i = 0; i < 2000; ++i) {
+    const PhiloxBlock w =
+        i < 4 ? PhiloxBlock{i % 2 ? 0xffffffffu : 0u, i / 2 ? 0xffffffffu : 0u} : philox({i, 0, 0, 0}, 9);
+    double a, b;
+    normal_pair(w[0], w[1], a, b);
+    const double radius = std::sqrt(-2 * std::log((w[0] + 0.5) * 0x1p-32));
+    const double angle = 2 * std::numbers::pi * (w[1] * 0x1p-32);
+    EXPECT_NEAR(a, radius * std::cos(angle), 4e-15 * (1 + radius));
+    EXPECT_NEAR(b, radius * std::sin(angle), 4e-15 * (1 + radius));
+  }
+}
+
+TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
+  for (DType dtype : float_dtypes) {
+    Graph g;
+    const Tensor n = normal(g, {3, 1111}, -1, 2, dtype), u = uniform(g, {3, 1111}, 5, 7, dtype);
+    Program p = compile(g, {n, u}, {.threads = 2, .verify = true});
+    p.seed(42);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      p.run();
+      EXPECT_TRUE(p.fetch(n).same_bits(normal_array({3, 1111}, dtype, -1, 2, key_of(n, 42, step))));
+      EXPECT_TRUE(p.fetch(u).same_bits(uniform_array({3, 1111}, dtype, 5, 7, key_of(u, 42, step))));
+    }
+  }
+}
+
+// Mean and variance of n numbers, within five standard errors of what they should be.
+void expect_moments(const Vector& x, double mean, double variance, double kurtosis) {
+  const double n = static_cast<double>(x.size());
+  double m = 0, v = 0;
+  for (double xi : x) m += xi / n;
+  for (double xi : x) v += (xi - mean) * (xi - mean) / n;
+  EXPECT_NEAR(m, mean, 5 * std::sqrt(variance / n));
+  EXPECT_NEAR(v, variance, 5 * variance * std::sqrt((kurtosis - 1) / n));
+}
+
+TEST(Random, DistributionsAreWhatTheySay) {
+  Graph g;
+  const Shape shape{200000};
+  const auto v = run_checked({uniform(g, shape, -1, 3), normal(g, shape, 2, 3), bernoulli(g, shape, 0.3),
+                              randint(g, shape, -2, 4), uniform(g, shape, 0, 1, f64)},
+                             {});
+  expect_moments(doubles(v[0]), 1, 16. / 12, 1.8);
+  expect_moments(doubles(v[1]), 2, 9, 3);
+  expect_moments(doubles(v[2]), 0.3, 0.21, 0.79 / 0.21);
+  expect_moments(doubles(v[3]), 0.5, 35. / 12, 1.73);
+  expect_moments(doubles(v[4]), 0.5, 1. / 12, 1.8);
+  for (double x : doubles(v[0])) ASSERT_TRUE(x >= -1 && x <= 3);
+  for (double x : doubles(v[3])) ASSERT_TRUE(x >= -2 && x <= 3 && x == std::floor(x));
+}
+
+TEST(Random, NodesSeedsAndStepsDrawDifferentNumbers) {
+  Graph g;
+  const Tensor a = normal(g, {64}), b = normal(g, {64});
+  Program p = compile(g, {a, b});
+  p.run();
+  const Array a0 = p.fetch(a);
+  EXPECT_FALSE(a0.same_bits(p.fetch(b)));
+  p.run();
+  EXPECT_FALSE(a0.same_bits(p.fetch(a)));
+  p.set_step(0);
+  p.run();
+  EXPECT_TRUE(a0.same_bits(p.fetch(a)));
+  p.set_step(0);
+  p.seed(1);
+  p.run();
+  EXPECT_FALSE(a0.same_bits(p.fetch(a)));
+}
+
+TEST(Dropout, KeepsWithItsProbabilityAndScales) {
+  for (View view : all_views)
+    for (DType dtype : {f64, f32, bf16}) {
+      Graph g;
+      const Given x = given(g, {150, 333}, dtype, view, 1, 1, 2);
+      const auto v = run_checked({dropout(x.tensor, 0.25)}, {x.feed()});
+      double kept = 0;
+      const Vector y = doubles(v[0]);
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        if (y[i] == 0) continue;
+        ++kept;
+        ASSERT_NEAR(y[i], x.values[i] / 0.75, 3 * rounding(dtype) * y[i]);
+      }
+      const double n = static_cast<double>(y.size());
+      EXPECT_NEAR(kept / n, 0.75, 5 * std::sqrt(0.75 * 0.25 / n));
+    }
+}
+
+TEST(Dropout, GradientUsesTheSameMask) {
+  Graph g;
+  const Given x = given(g, {50, 40}, f64, View::contiguous, 1, 1, 2),
+              c = given(g, {50, 40}, f64, View::contiguous, 2, 1, 2);
+  const Tensor y = dropout(x.tensor, 0.4), z = gradients(y, {x.tensor}, c.tensor)[0];
+  const auto v = run_checked({y / x.tensor, z / c.tensor}, {x.feed(), c.feed()});
+  EXPECT_TRUE(close(doubles(v[0]), doubles(v[1])));
+}
+
+TEST(Dropout, IsRecomputedWithTheSameMask) {
+  Graph g;
+  const Given x = given(g, {50, 40});
+  const auto layer = [](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{sin(dropout(in[0], 0.5)) * in[0]};
+  };
+  const Tensor y = checkpoint(layer, {x.tensor})[0], z = gradients(sum(y), {x.tensor})[0];
+  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), k being 0 or 2
+  const auto v = run_checked({y, z}, {x.feed()});
+  for (std::int64_t i = 0; i < 2000; ++i) {
+    const double xi = x.values[static_cast<std::size_t>(i)], k = v[0].at(i) == 0 ? 0 : 2;
+    EXPECT_NEAR(v[1].at(i), k * std::cos(k * xi) * xi + std::sin(k * xi), 1e-12);
+  }
+}
+
+TEST(Dropout, IsItsDecomposition) {
+  Graph g;
+  const Given x = given(g, {50, 40});
+  const Tensor y = dropout(x.tensor, 0.3);
+  const Node& node = g.node_of(y.id());
+  const Tensor plain = dropout_op.decompose(std::vector<Tensor>{x.tensor, g.rng()}, Attrs(node.attrs))[0];
+  const auto v = run_checked({y, plain}, {x.feed()});
+  EXPECT_TRUE(close(doubles(v[0]), doubles(v[1]), 1e-15));
+}
+
+TEST(Dropout, DoesNothingOutsideTrainingAndZeroesAtOne) {
+  Graph g;
+  const Given x = given(g, {4});
+  EXPECT_EQ(dropout(x.tensor, 0.5, false), x.tensor);
+  EXPECT_EQ(dropout(x.tensor, 0), x.tensor);
+  EXPECT_EQ(doubles(eval(dropout(x.tensor, 1), {x.feed()})), Vector(4, 0.0));
+  EXPECT_THROW(dropout(x.tensor, 1.5), Error);
+}
+
+}  // namespace

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The examples do what they say: examples.sh PATH/TO/train_loop PATH/TO/trainer
+set -u
+loop=$1 trainer=$2
+source=$(dirname "$0")/../../examples
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+
+for file in "$source"/*; do
+  [ "$(wc -l <"$file")" -lt 80 ] || fail "$file has 80 lines or more"
+done
+[ "$(wc -l <"$source/train_loop.cpp")" -le 60 ] || fail "the loop has more than 60 lines"
+"$loop" "$dir/loop" >"$dir/out" || fail "train_loop: $(tail -n 3 "$dir/out")"
+[ -s "$dir/loop/last/model.safetensors" ] || fail "train_loop leaves no checkpoint"
+
+for i in $(seq 60); do echo "Line $i of a small text, for the test: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
+"$trainer" "$dir/text" "$dir/whole" 200 >"$dir/out" || fail "trainer: $(cat "$dir/out")"
+"$trainer" "$dir/text" "$dir/halves" 100 >"$dir/out" || fail "trainer, the first half: $(cat "$dir/out")"
+"$trainer" "$dir/text" "$dir/halves" 200 >"$dir/out" || fail "trainer, the second half: $(cat "$dir/out")"
+cmp -s "$dir"/{whole,halves}/last/model.safetensors || fail "two halves are not the whole"
+[ "$(wc -l <"$dir/halves/metrics.jsonl")" = 200 ] || fail "not a row for each step"
+"$trainer" "$dir/none" "$dir/x" >/dev/null 2>"$dir/err" && fail "trainer takes a text that is not there"
+[ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error: $(cat "$dir/err")"
+
+[ $failed = 0 ] && echo "examples: all as they must be"
+exit $failed

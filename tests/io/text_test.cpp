@@ -1,0 +1,236 @@
+// Text loading, character vocabulary, split and the batch sampler.
+#include <tilegrad/io/text/text.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <set>
+
+#include <tilegrad/core/base/error.h>
+#include "tests/support/files.h"
+
+namespace tg {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::error_of;
+using testing::TemporaryDirectory;
+
+std::string load_error(const std::string& path) {
+  return error_of([&] { load_text(path); });
+}
+
+TEST(LoadText, GivesTheBytesOfAGoodFile) {
+  const TemporaryDirectory dir;
+  const std::string text("é€😀\r\n\0z", 13);
+  EXPECT_EQ(load_text(dir.file("a", text)), text);
+}
+
+TEST(LoadText, EveryBadFileIsOneClearLine) {
+  const TemporaryDirectory dir;
+  const std::string none = (dir.path / "none").string(), directory = dir.path.string(),
+                    empty = dir.file("e", "");
+  EXPECT_EQ(load_error(none), "[load_text] cannot read " + none + ": No such file or directory");
+  EXPECT_EQ(load_error(directory), "[load_text] cannot read " + directory + ": Is a directory");
+  EXPECT_EQ(load_error(empty), "[load_text] " + empty + " is empty");
+  if (geteuid() != 0) {  // root reads everything
+    fs::permissions(empty, fs::perms::none);
+    EXPECT_EQ(load_error(empty), "[load_text] cannot read " + empty + ": Permission denied");
+  }
+}
+
+TEST(LoadText, NamesTheFirstByteThatIsNotUtf8) {
+  const TemporaryDirectory dir;
+  const std::pair<std::string, std::string> cases[] = {
+      {"abc\xff"
+       "d",
+       "0xff at offset 3"},                // never a lead byte
+      {"é\x80", "0x80 at offset 2"},       // a continuation without a lead
+      {"ab\xe2\x82", "0xe2 at offset 2"},  // cut off
+      {"\xe2\x82"
+       "a",
+       "0xe2 at offset 0"},                      // a lead without its continuation
+      {"a\xc0\xaf", "0xc0 at offset 1"},         // overlong
+      {"a\xe0\x80\x80", "0xe0 at offset 1"},     // overlong
+      {"\xed\xa0\x80", "0xed at offset 0"},      // surrogate
+      {"\xf4\x90\x80\x80", "0xf4 at offset 0"},  // beyond U+10FFFF
+  };
+  for (const auto& [content, where] : cases) {
+    const std::string path = dir.file("bad", content);
+    EXPECT_EQ(load_error(path), "[load_text] " + path + " is not UTF-8: bad byte " + where);
+  }
+}
+
+TEST(CharVocab, IdsAreRanksOfCodePoints) {
+  const CharVocab v("banana €é");
+  EXPECT_EQ(v.characters(), (std::vector<char32_t>{U' ', U'a', U'b', U'n', U'é', U'€'}));
+  EXPECT_EQ(v.encode("nab€"), (std::vector<std::int32_t>{3, 1, 2, 5}));
+  EXPECT_EQ(v.decode(std::vector<std::int32_t>{4, 0, 2}), "é b");
+}
+
+TEST(CharVocab, DecodingAnEncodedTextGivesItBack) {
+  const std::string text = "Zwölf Boxkämpfer 😀\n\tjagen \xf4\x8f\xbf\xbf";
+  const CharVocab v{std::string_view(text)};
+  EXPECT_EQ(v.decode(v.encode(text)), text);
+  const CharVocab again(std::vector<char32_t>(v.characters().rbegin(), v.characters().rend()));
+  EXPECT_EQ(again.encode(text), v.encode(text));
+}
+
+TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
+  const CharVocab v("abc");
+  EXPECT_EQ(error_of([&] { v.encode("abé"); }),
+            "[encode] character 'é' (U+00E9) at byte 2 is not in the vocabulary of 3 characters");
+  EXPECT_EQ(error_of([&] { v.encode("\n"); }),
+            "[encode] character U+000A at byte 0 is not in the vocabulary of 3 characters");
+  EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{1, 3}); }), "[decode] id 3, wanted 0 to 2");
+  EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{-1}); }), "[decode] id -1, wanted 0 to 2");
+  EXPECT_EQ(error_of([&] {
+              CharVocab(std::vector<char32_t>{U'a', U'b', U'a'});
+            }),
+            "[CharVocab] 'a' (U+0061) is in the vocabulary twice");
+}
+
+std::vector<std::int32_t> count_to(int n) {
+  std::vector<std::int32_t> v(static_cast<std::size_t>(n));
+  std::iota(v.begin(), v.end(), 0);
+  return v;
+}
+
+TEST(SplitText, HoldsOutTheLastTenth) {
+  for (int n = 0; n < 200; ++n) {
+    const auto tokens = count_to(n);
+    const TextSplit s = split_text(tokens);
+    EXPECT_EQ(s.train.size(), static_cast<std::size_t>(9 * n / 10));
+    EXPECT_EQ(s.train.size() + s.validation.size(), tokens.size());
+    if (s.validation.size() > 0) {
+      std::int32_t first = -1;
+      s.validation.copy(0, {&first, 1});
+      EXPECT_EQ(first, static_cast<int>(s.train.size()));
+    }
+  }
+}
+
+struct Batch {
+  std::vector<std::int32_t> x, y;
+  explicit Batch(const BatchSampler& s) : x(static_cast<std::size_t>(s.batch() * s.context())), y(x.size()) {}
+};
+
+// Tokens are their own positions here: a crop must count up by one, and y must be one ahead of x.
+void expect_crops(const BatchSampler& s, const Batch& b, int n) {
+  const auto T = static_cast<std::size_t>(s.context());
+  for (std::size_t i = 0; i < b.x.size(); ++i) {
+    EXPECT_EQ(b.x[i], b.x[i / T * T] + static_cast<int>(i % T));
+    EXPECT_EQ(b.y[i], b.x[i] + 1);
+    EXPECT_GE(b.x[i], 0);
+    EXPECT_LT(b.y[i], n);
+  }
+}
+
+TEST(BatchSampler, EveryRowIsACropAndItsSuccessors) {
+  const auto tokens = count_to(100);
+  const BatchSampler s(tokens, 7, 9, "text");
+  Batch b(s);
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    s.random(3, step, b.x, b.y);
+    expect_crops(s, b, 100);
+  }
+}
+
+TEST(BatchSampler, IsAFunctionOfSeedAndStepAlone) {
+  const auto tokens = count_to(100000);
+  const BatchSampler s(tokens, 4, 8, "text"), same(tokens, 4, 8, "text");
+  Batch a(s), b(s), c(s), d(s);
+  s.random(1, 5, a.x, a.y);
+  s.random(1, 6, b.x, b.y);
+  s.random(2, 5, c.x, c.y);
+  same.random(1, 5, d.x, d.y);
+  EXPECT_EQ(a.x, d.x);
+  EXPECT_EQ(a.y, d.y);
+  EXPECT_NE(a.x, b.x);
+  EXPECT_NE(a.x, c.x);
+}
+
+TEST(BatchSampler, AWiderBatchBeginsWithTheRowsOfANarrowerOne) {
+  const auto tokens = count_to(1000);
+  const BatchSampler narrow(tokens, 2, 8, "text"), wide(tokens, 5, 8, "text");
+  Batch a(narrow), b(wide);
+  narrow.random(1, 0, a.x, a.y);
+  wide.random(1, 0, b.x, b.y);
+  EXPECT_TRUE(std::equal(a.x.begin(), a.x.end(), b.x.begin()));
+}
+
+TEST(BatchSampler, EveryStartIsDrawnAboutEquallyOften) {
+  const auto tokens = count_to(20);
+  const BatchSampler s(tokens, 10, 4, "text");  // 16 starts, 0 to 15
+  Batch b(s);
+  std::vector<int> drawn(20);
+  for (std::uint64_t step = 0; step < 1600; ++step) {
+    s.random(9, step, b.x, b.y);
+    for (int row = 0; row < 10; ++row)
+      ++drawn[static_cast<std::size_t>(b.x[static_cast<std::size_t>(4 * row)])];
+  }
+  // 16000 draws, 1000 ± 31 (one standard deviation) for each start; six of them never happen by chance.
+  for (std::size_t start = 0; start < 20; ++start) {
+    if (start < 16) {
+      EXPECT_NEAR(drawn[start], 1000, 186) << start;
+    } else {
+      EXPECT_EQ(drawn[start], 0) << start;
+    }
+  }
+}
+
+TEST(BatchSampler, EvaluationIsFixedAndCoversEveryToken) {
+  for (const int n : {9, 10, 11, 64, 100, 101, 997}) {
+    const auto tokens = count_to(n);
+    const BatchSampler s(tokens, 3, 8, "text");
+    Batch b(s);
+    std::set<int> predicted;
+    const std::int64_t count = s.evaluation_count();
+    for (std::int64_t k = 0; k < count; ++k) {
+      s.evaluation(k, count, b.x, b.y);
+      expect_crops(s, b, n);
+      predicted.insert(b.y.begin(), b.y.end());
+    }
+    EXPECT_EQ(predicted.size(), static_cast<std::size_t>(n - 1)) << n;
+    EXPECT_LE((count - 1) * 3 * 8, n - 1) << "one batch fewer would do";
+  }
+}
+
+TEST(BatchSampler, AFewEvaluationBatchesReachFromEndToEnd) {
+  const auto tokens = count_to(1000);
+  const BatchSampler s(tokens, 2, 10, "text");
+  Batch b(s);
+  s.evaluation(0, 3, b.x, b.y);
+  EXPECT_EQ(b.x.front(), 0);
+  s.evaluation(2, 3, b.x, b.y);
+  EXPECT_EQ(b.y.back(), 999);
+}
+
+TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
+  const auto tokens = count_to(9);
+  EXPECT_NO_THROW(BatchSampler(tokens, 1, 8, "text"));
+  EXPECT_EQ(error_of([&] { BatchSampler(tokens, 1, 9, "validation text"); }),
+            "[BatchSampler] validation text has 9 tokens, wanted at least context + 1 = 10");
+  EXPECT_THROW(BatchSampler(tokens, 0, 4, "text"), ShapeError);
+  const BatchSampler s(tokens, 2, 4, "text");
+  std::vector<std::int32_t> x(8), y(7);
+  EXPECT_THROW(s.random(0, 0, x, y), ShapeError);
+}
+
+TEST(BatchSampler, RowsOfAStepAreTheSameTakenInParts) {
+  const auto tokens = count_to(500);
+  const BatchSampler whole(tokens, 6, 8, "text"), part(tokens, 2, 8, "text");
+  Batch all(whole), some(part);
+  whole.random(3, 4, all.x, all.y);
+  for (const std::int64_t first : {0, 2, 4}) {
+    part.random(3, 4, first, some.x, some.y);
+    EXPECT_TRUE(std::equal(some.x.begin(), some.x.end(), all.x.begin() + first * 8));
+    EXPECT_TRUE(std::equal(some.y.begin(), some.y.end(), all.y.begin() + first * 8));
+  }
+}
+
+}  // namespace
+}  // namespace tg

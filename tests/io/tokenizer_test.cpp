@@ -1,0 +1,258 @@
+// Tokenizers: every byte string comes back, training gives the merges of the definition, what is saved loads,
+// and whatever is not a tokenizer is refused by name.
+#include <tilegrad/io/text/tokenizer.h>
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/text.h>
+#include "tests/support/files.h"
+
+namespace tg {
+namespace {
+
+using testing::error_of;
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
+    end = word_end(text, i);
+    words.emplace_back(text.substr(i, end - i));
+  }
+  return words;
+}
+
+// Text that repeats itself enough to have pairs, and bytes of every kind.
+std::string random_text(std::mt19937& random, std::size_t size) {
+  static constexpr std::string_view often = "  eettaaoinhs\n'.,1\xc3\xa9";
+  std::string text;
+  while (text.size() < size)
+    text += random() % 20 == 0 ? static_cast<char>(random()) : often[random() % often.size()];
+  return text;
+}
+
+TEST(Words, AreCutAsGpt2Cuts) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(words_of("It's what they've got."), (Words{"It", "'s", " what", " they", "'ve", " got", "."}));
+  EXPECT_EQ(words_of("a  b\n\n c"), (Words{"a", " ", " b", "\n\n", " c"}));
+  EXPECT_EQ(words_of("x=12, (y)"), (Words{"x", "=", "12", ",", " (", "y", ")"}));
+  EXPECT_EQ(words_of("f\xc3\xbcr \xe2\x82\xac"), (Words{"f\xc3\xbcr", " \xe2\x82\xac"}));
+  EXPECT_EQ(words_of(" \n"), (Words{" \n"}));
+  EXPECT_EQ(words_of("'"), (Words{"'"}));
+  EXPECT_EQ(words_of("'v"), (Words{"'", "v"}));
+  EXPECT_EQ(words_of("'s"), (Words{"'s"}));
+}
+
+TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
+  std::mt19937 random(1);
+  for (const std::string& text :
+       {std::string(1000, 'x'), std::string(1000, ' '), random_text(random, 5000)}) {
+    std::string joined;
+    for (const std::string& word : words_of(text)) {
+      EXPECT_LE(word.size(), max_word_bytes);
+      EXPECT_GT(word.size(), 0u);
+      joined += word;
+    }
+    EXPECT_EQ(joined, text);
+  }
+}
+
+TEST(Words, ATextCutWhereItIsSafeGivesTheSameWords) {
+  std::mt19937 random(2);
+  const std::string text = random_text(random, 20000);
+  const auto whole = words_of(text);
+  int cuts = 0;
+  for (std::size_t limit = 0; limit <= text.size(); limit += 97) {
+    const std::size_t cut = safe_cut(text, limit);
+    ASSERT_LE(cut, limit);
+    if (cut == 0) continue;
+    auto parts = words_of(std::string_view(text).substr(0, cut));
+    const auto rest = words_of(std::string_view(text).substr(cut));
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    ASSERT_EQ(parts, whole) << cut;
+    ++cuts;
+  }
+  EXPECT_GT(cuts, 100);
+}
+
+// The definition of training, with no shortcut: count all pairs, join the most frequent, begin again.
+std::vector<Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
+  std::vector<std::vector<std::int32_t>> words;
+  for (const std::string& word : words_of(text)) {
+    words.emplace_back();
+    for (const char c : word) words.back().push_back(static_cast<unsigned char>(c));
+  }
+  std::vector<Bpe::Merge> merges;
+  while (256 + static_cast<std::int64_t>(merges.size()) < vocabulary) {
+    std::map<Bpe::Merge, std::int64_t> counts;
+    for (const auto& word : words)
+      for (std::size_t i = 0; i + 1 < word.size(); ++i) ++counts[{word[i], word[i + 1]}];
+    std::pair<Bpe::Merge, std::int64_t> best{{}, 1};
+    for (const auto& entry : counts)
+      if (entry.second > best.second) best = entry;  // the first of equal ones has the smallest ids
+    if (best.second < 2) break;
+    for (auto& word : words) {
+      std::vector<std::int32_t> joined;
+      for (std::size_t i = 0; i < word.size(); ++i) {
+        const bool both = i + 1 < word.size() && Bpe::Merge(word[i], word[i + 1]) == best.first;
+        joined.push_back(both ? static_cast<std::int32_t>(256 + merges.size()) : word[i]);
+        i += both;
+      }
+      word = joined;
+    }
+    merges.push_back(best.first);
+  }
+  return merges;
+}
+
+TEST(Bpe, TrainingIsThatOfTheDefinition) {
+  std::mt19937 random(3);
+  for (const std::size_t size : {0, 1, 5, 300, 4000}) {
+    const std::string text = random_text(random, size);
+    EXPECT_EQ(Bpe::train(text, 400).merges(), plain_training(text, 400)) << size;
+  }
+  const std::string runs = "aaaaa aaa aaaaaaa aaaa\naaaaaaaaaaaaa bababab";
+  EXPECT_EQ(Bpe::train(runs, 300).merges(), plain_training(runs, 300));
+}
+
+// The definition of encoding: each merge in turn, over the whole word.
+std::vector<std::int32_t> plain_encoding(const Bpe& bpe, std::string_view text) {
+  std::vector<std::int32_t> ids;
+  for (const std::string& word : words_of(text)) {
+    std::vector<std::int32_t> tokens;
+    for (const char c : word) tokens.push_back(static_cast<unsigned char>(c));
+    for (std::size_t k = 0; k < bpe.merges().size(); ++k)
+      for (std::size_t i = 0; i + 1 < tokens.size(); ++i)
+        if (Bpe::Merge(tokens[i], tokens[i + 1]) == bpe.merges()[k]) {
+          tokens[i] = static_cast<std::int32_t>(256 + k);
+          tokens.erase(tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        }
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+  }
+  return ids;
+}
+
+TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
+  std::mt19937 random(4);
+  const Bpe bpe = Bpe::train(random_text(random, 20000), 500);
+  EXPECT_EQ(bpe.size(), 500);
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  std::vector<std::string> texts{"", " ", "\n", std::string(400, 'e'), all, all + all};
+  for (int i = 0; i < 200; ++i) texts.push_back(random_text(random, random() % 300));
+  for (int i = 0; i < 200; ++i) {
+    std::string noise(random() % 300, ' ');
+    for (char& c : noise) c = static_cast<char>(random());
+    texts.push_back(noise);
+  }
+  for (const std::string& text : texts) {
+    const auto ids = bpe.encode(text);
+    ASSERT_EQ(ids, plain_encoding(bpe, text));
+    ASSERT_EQ(bpe.decode(ids), text);
+  }
+  const std::string trained = random_text(random, 20000);
+  EXPECT_LT(bpe.encode(trained).size(), trained.size() * 3 / 4);
+}
+
+TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
+  std::string text;
+  for (int i = 0; i < 300000; ++i) text += " w" + std::to_string(i);
+  const Bpe bpe = Bpe::train(" w1 w12 w123 w12 w1", 262);
+  EXPECT_EQ(bpe.decode(bpe.encode(text)), text);
+  EXPECT_EQ(bpe.encode(text + " w1"), [&] {
+    auto ids = bpe.encode(text);
+    const auto last = bpe.encode(" w1");
+    ids.insert(ids.end(), last.begin(), last.end());
+    return ids;
+  }());
+}
+
+TEST(Bpe, AVocabularyItCannotHaveIsAnError) {
+  EXPECT_EQ(error_of([] { Bpe::train("text", 256); }),
+            "[bpe] got a vocabulary of 256, wanted 257 to 1048576");
+  EXPECT_EQ(Bpe::train("abc", 1000).size(), 256);  // no pair occurs twice
+}
+
+TEST(Bytes, EveryByteIsItsToken) {
+  const ByteTokenizer bytes;
+  const std::string text("\0\xff z", 4);
+  EXPECT_EQ(bytes.encode(text), (std::vector<std::int32_t>{0, 255, 32, 122}));
+  EXPECT_EQ(bytes.decode(bytes.encode(text)), text);
+}
+
+TEST(Numbers, AreTheirTokens) {
+  const NumberTokenizer numbers(300);
+  EXPECT_EQ(numbers.encode(" 17  4\n299"), (std::vector<std::int32_t>{17, 4, 299}));
+  EXPECT_EQ(numbers.decode(numbers.encode("17 4 299")), "17 4 299 ");
+  EXPECT_EQ(load_tokenizer(numbers.metadata(), "m")->size(), 300);
+  EXPECT_EQ(error_of([&] { numbers.encode("1 300"); }), "[encode] wanted numbers from 0 to 299, at byte 2");
+  for (const char* bad : {"-1", "x", "1x", "99999999999"}) EXPECT_THROW(numbers.encode(bad), Error) << bad;
+  for (const char* bad : {"", "0", "x", "2147483648", "5 "})
+    EXPECT_EQ(error_of([&] {
+                load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", bad}}, "m");
+              }),
+              "m: vocabulary is '" + std::string(bad) + "', wanted 1 to 2147483647");
+  EXPECT_THROW(NumberTokenizer(0), Error);
+}
+
+TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
+  const std::string text = "Ein für alle Mal: ein für alle Mal.\n";
+  const Bpe bpe = Bpe::train(text, 270);
+  const CharVocab chars(text);
+  const ByteTokenizer bytes;
+  for (const Tokenizer* saved : {static_cast<const Tokenizer*>(&bpe), static_cast<const Tokenizer*>(&chars),
+                                 static_cast<const Tokenizer*>(&bytes)}) {
+    Metadata metadata = saved->metadata();
+    metadata["model"] = "gpt";
+    const auto loaded = load_tokenizer(metadata, "m");
+    EXPECT_EQ(loaded->kind(), saved->kind());
+    EXPECT_EQ(loaded->size(), saved->size());
+    EXPECT_EQ(loaded->encode(text), saved->encode(text));
+    EXPECT_EQ(loaded->decode(saved->encode(text)), text);
+    EXPECT_EQ(loaded->metadata(), saved->metadata());
+  }
+}
+
+TEST(Tokenizers, AnIdThatIsNotThereIsAnError) {
+  const std::int32_t above = 256, below = -1;
+  const Bpe bpe = Bpe::train("", 300);
+  EXPECT_EQ(error_of([&] { bpe.decode({&above, 1}); }), "[decode] id 256, wanted 0 to 255");
+  EXPECT_EQ(error_of([&] { ByteTokenizer().decode({&below, 1}); }), "[decode] id -1, wanted 0 to 255");
+}
+
+TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
+  const auto refused = [](const Metadata& m) { return error_of([&] { load_tokenizer(m, "m"); }); };
+  const auto merges = [&](const std::string& lines) {
+    return refused({{"tokenizer", "bpe"}, {"merges", lines}});
+  };
+  EXPECT_EQ(refused({}), "m: metadata has no tokenizer");
+  EXPECT_EQ(refused({{"tokenizer", "words"}}),
+            "m: tokenizer is 'words', wanted chars, bytes, bpe or numbers");
+  EXPECT_EQ(refused({{"tokenizer", "bpe"}}), "m: metadata has no merges");
+  EXPECT_EQ(refused({{"tokenizer", "chars"}}), "m: metadata has no characters");
+  const std::string not_text = "m: characters are not UTF-8 text of one character or more";
+  EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", ""}}), not_text);
+  EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", "a\xff"}}), not_text);
+  EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", "aba"}}),
+            "m: [CharVocab] 'a' (U+0061) is in the vocabulary twice");
+  const std::string line = ": wanted two token ids and a line break";
+  for (const char* bad :
+       {"1", "1 2", "1 2 ", "1 2 3\n", "1\n", "a b\n", "1  2\n", " 1 2\n", "1 99999999999\n", "\n"})
+    EXPECT_EQ(merges(bad), "m: merges, line 1" + line) << bad;
+  EXPECT_EQ(merges("1 2\n3 4\r\n"), "m: merges, line 2" + line);
+  EXPECT_EQ(merges("1 2\n256 257\n"),
+            "m: [bpe] merge 1 (256 257) names a token that is not there before it, wanted 0 to 256");
+  EXPECT_EQ(merges("-1 2\n"),
+            "m: [bpe] merge 0 (-1 2) names a token that is not there before it, wanted 0 to 255");
+  EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) is there twice");
+  std::string doubled = "0 0\n";  // each twice as long as the one before
+  for (int i = 256; i < 280; ++i) doubled += std::to_string(i) + " " + std::to_string(i) + "\n";
+  EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, wanted at most 128");
+}
+
+}  // namespace
+}  // namespace tg

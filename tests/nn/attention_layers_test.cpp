@@ -1,0 +1,361 @@
+// Attention layers: their values by the seeds' formulas, what the compiled graph of each is made of, and the
+// names and shapes of their parameters.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/tilegrad.h>
+#include "core/compile/lower.h"
+#include "tests/reference/multi_head_attention.h"
+#include "tests/reference/reference_checks.h"
+
+namespace {
+
+using namespace tg;
+using reference::Index;
+using reference::Matrix;
+using Call = std::function<Tensor(const Tensor& x, const Tensor& residual, CacheCall* cache)>;
+
+template <class Layer>
+Call call_of(Layer layer) {
+  return [layer](const Tensor& x, const Tensor& residual, CacheCall* cache) {
+    return layer(x, Mode::evaluate, residual, cache);
+  };
+}
+
+struct Kind {
+  const char* name;
+  std::function<Call(const Path&)> make;  // of width 16 with 4 heads
+};
+
+std::vector<Kind> kinds() {
+  return {
+      {"GPT-2's", [](const Path& at) { return call_of(SelfAttention(at, 16, 4)); }},
+      {"as many key heads as heads", [](const Path& at) { return call_of(GroupedAttention(at, 16, 4)); }},
+      {"grouped",
+       [](const Path& at) { return call_of(GroupedAttention(at, 16, 4, {.key_heads = 2, .bias = true})); }},
+      {"one key head", [](const Path& at) { return call_of(GroupedAttention(at, 16, 4, {.key_heads = 1})); }},
+      {"latent", [](const Path& at) { return call_of(LatentAttention(at, 16, 4, {.latent = 6})); }},
+      {"latent, compressed queries",
+       [](const Path& at) {
+         return call_of(LatentAttention(at, 16, 4, {.latent = 6, .query_latent = 5, .rope_width = 2}));
+       }},
+  };
+}
+
+bool is_latent(const Kind& kind) {
+  return std::string(kind.name).find("latent") == 0;
+}
+
+std::int64_t steps_of(const Program& program, const Op& op) {
+  return std::count_if(program.steps().begin(), program.steps().end(),
+                       [&](const Step& s) { return s.op == &op; });
+}
+
+bool is_copy(const Step& s) {
+  if (s.op == &contiguous_op || s.op == &copy_op) return true;
+  if (s.op != &fused_op) return false;
+  const auto& code = s.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 && (code[0].op == &copy_op || code[0].op == &contiguous_op);
+}
+
+std::string copies(const Program& program) {
+  std::string names;
+  for (const Step& s : program.steps())
+    if (is_copy(s)) names += s.name + "\n";
+  return names;
+}
+
+TEST(AttentionLayers, CopyNothingForwardOrBackward) {
+  for (const Kind& kind : kinds()) {
+    Params params;
+    const Call attention = kind.make(Path(params) / "attn");
+    Graph g;
+    const Tensor x = g.input("x", {2, 6, 16});
+    const Tensor y = attention(x, x, nullptr);
+    std::vector<Tensor> wanted = {x};
+    for (const Parameter& p : params.all()) wanted.push_back(g.param(p));
+    const Program forward = compile(g, {y}), both = compile(g, gradients(sum(y * y), wanted));
+    EXPECT_EQ(copies(forward), "") << kind.name;
+    EXPECT_EQ(copies(both), "") << kind.name;
+    EXPECT_EQ(steps_of(forward, flash_attn_op), 1) << kind.name;
+    // Where a head's keys come from two projections they are put together, and so are the gradients of what
+    // was split before something else was done to its parts: keys and values, and the latent and rotary key.
+    EXPECT_EQ(steps_of(forward, concat_op), is_latent(kind) ? 1 : 0) << forward.text();
+    EXPECT_EQ(steps_of(both, concat_op), is_latent(kind) ? 3 : 0) << both.text();
+  }
+}
+
+TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
+  for (const Kind& kind : kinds()) {
+    Params params;
+    const Call attention = kind.make(Path(params) / "attn");
+    KvCache cache(1, 32);
+    Graph g;
+    CacheCall call(g, cache, 1);
+    const Tensor x = g.input("x", {1, 1, 16});
+    const Tensor y = attention(x, x, &call);
+    const Program program = compile(g, {y}, {.assign = call.assign()});
+    EXPECT_EQ(copies(program), "") << kind.name;
+    // The cache is extended where it lies.
+    for (const Step& s : program.steps()) {
+      if (s.op != &slice_assign_op) continue;
+      EXPECT_EQ(s.in[0].data, s.out[0].data) << kind.name;
+    }
+    EXPECT_EQ(steps_of(program, slice_assign_op), static_cast<std::int64_t>(cache.tensors().size()));
+  }
+}
+
+// A parameter as a matrix that multiplies rows from the right: [in, out].
+Matrix weight(const Params& params, const std::string& name) {
+  const Parameter& p = *params.find("attn." + name);
+  return reference::transpose({p.shape()[0], p.shape()[1], p.read().values<double>()});
+}
+
+// Row i turned by position i: of the last n pairs of columns (a, b) → (a·cos − b·sin, a·sin + b·cos).
+enum class Pairs { halves, neighbours };
+Matrix turned(Matrix x, double theta, Pairs pairs) {
+  const Index n = x.cols / 2;
+  for (Index t = 0; t < x.rows; ++t)
+    for (Index i = 0; i < n; ++i) {
+      const double angle = double(t) * std::pow(theta, -double(i) / double(n));
+      const Index a = pairs == Pairs::halves ? i : 2 * i, b = pairs == Pairs::halves ? i + n : 2 * i + 1;
+      const double u = x(t, a), v = x(t, b);
+      x(t, a) = u * std::cos(angle) - v * std::sin(angle);
+      x(t, b) = u * std::sin(angle) + v * std::cos(angle);
+    }
+  return x;
+}
+
+Matrix rows(const Matrix& x, Index begin, Index end) {
+  return reference::transpose(reference::columns(reference::transpose(x), begin, end));
+}
+
+// softmax(QKᵀ/√d)V over the keys up to the query's place.
+Matrix causal(const Matrix& q, const Matrix& k, const Matrix& v) {
+  Matrix o(q.rows, v.cols);
+  for (Index i = 0; i < q.rows; ++i) {
+    const Matrix row = reference::standard_forward(rows(q, i, i + 1), rows(k, 0, i + 1), rows(v, 0, i + 1)).O;
+    for (Index j = 0; j < v.cols; ++j) o(i, j) = row(0, j);
+  }
+  return o;
+}
+
+Matrix beside(const Matrix& a, const Matrix& b) {
+  Matrix both(a.rows, a.cols + b.cols);
+  for (Index i = 0; i < a.rows; ++i)
+    for (Index j = 0; j < both.cols; ++j) both(i, j) = j < a.cols ? a(i, j) : b(i, j - a.cols);
+  return both;
+}
+
+constexpr Index length = 7;
+
+Matrix output(const Call& attention, const Matrix& x) {
+  Graph g;
+  const Tensor input = g.input("x", {1, x.rows, x.cols}, f64);
+  return {x.rows, x.cols, eval(attention(input, {}, nullptr), {{input, x.data}}).values<double>()};
+}
+
+TEST(SelfAttention, IsMultiHeadAttention) {
+  Params params(3, f64);
+  const Call attention =
+      call_of(SelfAttention(Path(params) / "attn", 8, 2, {.bias = false, .init = Init::normal(0.5)}));
+  const Matrix x = reference::random_matrix(length, 8, 1),
+               qkv = reference::matmul(x, weight(params, "c_attn.weight"));
+  Matrix o;
+  for (Index h = 0; h < 2; ++h) {
+    const auto part = [&](Index of) { return reference::columns(qkv, 8 * of + 4 * h, 8 * of + 4 * h + 4); };
+    o = h == 0 ? causal(part(0), part(1), part(2)) : beside(o, causal(part(0), part(1), part(2)));
+  }
+  EXPECT_TRUE(close(output(attention, x), reference::matmul(o, weight(params, "c_proj.weight"))));
+}
+
+TEST(GroupedAttention, SharesEachKeyHeadAmongItsQueries) {
+  for (const std::int64_t key_heads : {1, 2, 4})
+    for (const Pairs pairs : {Pairs::halves, Pairs::neighbours}) {
+      Params params(3, f64);
+      const Call attention =
+          call_of(GroupedAttention(Path(params) / "attn", 16, 4,
+                                   {.key_heads = key_heads,
+                                    .rope = {.theta = 50, .interleaved = pairs == Pairs::neighbours},
+                                    .init = Init::normal(0.5)}));
+      const Matrix x = reference::random_matrix(length, 16, 1);
+      const Matrix q = reference::matmul(x, weight(params, "q_proj.weight")),
+                   k = reference::matmul(x, weight(params, "k_proj.weight")),
+                   v = reference::matmul(x, weight(params, "v_proj.weight"));
+      Matrix o(length, 0);
+      for (Index h = 0; h < 4; ++h) {
+        const auto head = [](const Matrix& m, Index i) { return reference::columns(m, 4 * i, 4 * i + 4); };
+        const Index of = h / (4 / key_heads);
+        o = beside(o, causal(turned(head(q, h), 50, pairs), turned(head(k, of), 50, pairs), head(v, of)));
+      }
+      EXPECT_TRUE(close(output(attention, x), reference::matmul(o, weight(params, "o_proj.weight"))));
+    }
+}
+
+// RMSNorm whose gain is 1.
+Matrix normalised(Matrix x, double eps) {
+  for (Index i = 0; i < x.rows; ++i) {
+    const double factor = 1 / std::sqrt(reference::dot(x, i, x, i) / double(x.cols) + eps);
+    for (Index j = 0; j < x.cols; ++j) x(i, j) *= factor;
+  }
+  return x;
+}
+
+TEST(LatentAttention, IsTheSeedsFormula) {
+  constexpr Index heads = 3, d = 4, dv = 5, m = 6, p = 2, width = 8;
+  for (const std::int64_t query_latent : {0, 7}) {
+    Params params(3, f64);
+    const LatentAttention::Options options{.latent = m,
+                                           .query_latent = query_latent,
+                                           .rope_width = p,
+                                           .head_width = d,
+                                           .value_width = dv,
+                                           .theta = 50,
+                                           .init = Init::normal(0.5)};
+    const Call attention = call_of(LatentAttention(Path(params) / "attn", width, heads, options));
+    const Matrix x = reference::random_matrix(length, width, 1);
+    const auto times = [&](const Matrix& a, const char* name) {
+      return reference::matmul(a, weight(params, name));
+    };
+    const Matrix q = query_latent == 0
+                         ? times(x, "q_proj.weight")
+                         : times(normalised(times(x, "q_a_proj.weight"), 1e-6), "q_b_proj.weight");
+    const Matrix a = times(x, "kv_a_proj_with_mqa.weight");
+    const Matrix kv = times(normalised(reference::columns(a, 0, m), 1e-6), "kv_b_proj.weight");
+    const Matrix k_rope = turned(reference::columns(a, m, m + p), 50, Pairs::neighbours);
+    Matrix o(length, 0);
+    for (Index h = 0; h < heads; ++h) {
+      const Index at_q = h * (d + p), at_kv = h * (d + dv);
+      const Matrix q_rope = turned(reference::columns(q, at_q + d, at_q + d + p), 50, Pairs::neighbours);
+      o = beside(o, causal(beside(reference::columns(q, at_q, at_q + d), q_rope),
+                           beside(reference::columns(kv, at_kv, at_kv + d), k_rope),
+                           reference::columns(kv, at_kv + d, at_kv + d + dv)));
+    }
+    EXPECT_TRUE(close(output(attention, x), times(o, "o_proj.weight")));
+  }
+}
+
+TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
+  for (const Kind& kind : kinds()) {
+    Params params(3, f64);
+    const Call attention = kind.make(Path(params) / "attn");
+    for (Parameter p : params.all()) {
+      Array a = p.read();
+      for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, a.at(i) * (p.shape().size() == 2 ? 20 : 1));
+      p.write(a);
+    }
+    const std::vector<double> x = reference::random_vector(2 * 12 * 16, 1);
+    Graph whole;
+    const Tensor input = whole.input("x", {2, 12, 16}, f64);
+    const std::vector<double> want = eval(attention(input, {}, nullptr), {{input, x}}).values<double>();
+    KvCache cache(2, 13);
+    std::vector<double> got(want.size());
+    std::int32_t held = 0;
+    for (const std::int64_t piece : {5, 1, 4, 1, 1}) {
+      Graph g;
+      CacheCall call(g, cache, piece);
+      const Tensor part = g.input("x", {2, piece, 16}, f64);
+      const Tensor y = attention(part, {}, &call);
+      Program program = compile(g, {y}, {.assign = call.assign(), .verify = true});
+      EXPECT_EQ(copies(program), "") << kind.name << ", " << piece;
+      std::vector<double> values;
+      for (std::int64_t row = 0; row < 2; ++row)
+        values.insert(values.end(), x.begin() + (row * 12 + held) * 16,
+                      x.begin() + (row * 12 + held + piece) * 16);
+      program.run({{part, values}, {call.cached(), std::vector{held}}});
+      const std::vector<double> y_values = program.fetch(y).values<double>();
+      for (std::int64_t row = 0; row < 2; ++row)
+        std::copy_n(y_values.begin() + row * piece * 16, piece * 16, got.begin() + (row * 12 + held) * 16);
+      held += static_cast<std::int32_t>(piece);
+    }
+    EXPECT_TRUE(reference::close(got, want)) << kind.name;
+  }
+}
+
+TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
+  Params params;
+  const LatentAttention attention(Path(params) / "attn", 16, 4, {.latent = 6, .rope_width = 2});
+  KvCache cache(1, 32);
+  Graph g;
+  CacheCall call(g, cache, 1);
+  attention(g.input("x", {1, 1, 16}), Mode::evaluate, {}, &call);
+  ASSERT_EQ(cache.tensors().size(), 1u);
+  EXPECT_EQ(cache.tensors().begin()->second.shape(), (Shape{1, 1, 32, 6 + 2}));
+  EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
+}
+
+TEST(KvCache, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(KvCache(0, 4), ShapeError);
+  EXPECT_THROW(KvCache(1, 0), ShapeError);
+  Params params;
+  const SelfAttention attention(Path(params) / "attn", 8, 2);
+  KvCache cache(1, 4);
+  Graph g;
+  CacheCall call(g, cache, 2);
+  const Tensor x = g.input("x", {1, 2, 8});
+  const Tensor y = attention(x, Mode::evaluate, {}, &call);
+  Program program = compile(g, {y}, {.assign = call.assign()});
+  const std::vector<float> values(16);
+  EXPECT_NO_THROW(program.run({{x, values}, {call.cached(), std::vector<std::int32_t>{2}}}));
+  EXPECT_THROW(program.run({{x, values}, {call.cached(), std::vector<std::int32_t>{3}}}), Error);
+  Graph other;
+  CacheCall three(other, cache, 3);
+  EXPECT_THROW(attention(other.input("x", {1, 2, 8}), Mode::evaluate, {}, &three), ShapeError);
+  EXPECT_THROW(attention(other.input("x", {2, 3, 8}), Mode::evaluate, {}, &three), ShapeError);
+}
+
+std::vector<std::string> names_in(const Params& params) {
+  std::vector<std::string> names;
+  for (const Parameter& p : params.all()) names.push_back(p.name() + " " + p.shape().text());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(GroupedAttention, HasLlamasParameters) {
+  Params params;
+  const GroupedAttention attention(Path(params) / "self_attn", 16, 4, {.key_heads = 2});
+  EXPECT_EQ(names_in(params), (std::vector<std::string>{
+                                  "self_attn.k_proj.weight [8, 16]", "self_attn.o_proj.weight [16, 16]",
+                                  "self_attn.q_proj.weight [16, 16]", "self_attn.v_proj.weight [8, 16]"}));
+}
+
+TEST(LatentAttention, HasDeepSeeksParameters) {
+  Params params;
+  const LatentAttention plain(Path(params) / "self_attn", 16, 4, {.latent = 6, .rope_width = 2});
+  EXPECT_EQ(names_in(params),
+            (std::vector<std::string>{
+                "self_attn.kv_a_layernorm.weight [6]", "self_attn.kv_a_proj_with_mqa.weight [8, 16]",
+                "self_attn.kv_b_proj.weight [32, 6]", "self_attn.o_proj.weight [16, 16]",
+                "self_attn.q_proj.weight [24, 16]"}));
+  Params more;
+  const LatentAttention compressed(
+      Path(more) / "self_attn", 16, 4,
+      {.latent = 6, .query_latent = 5, .rope_width = 2, .value_width = 3, .bias = true});
+  EXPECT_EQ(names_in(more),
+            (std::vector<std::string>{
+                "self_attn.kv_a_layernorm.weight [6]", "self_attn.kv_a_proj_with_mqa.bias [8]",
+                "self_attn.kv_a_proj_with_mqa.weight [8, 16]", "self_attn.kv_b_proj.weight [28, 6]",
+                "self_attn.o_proj.bias [16]", "self_attn.o_proj.weight [16, 12]",
+                "self_attn.q_a_layernorm.weight [5]", "self_attn.q_a_proj.bias [5]",
+                "self_attn.q_a_proj.weight [5, 16]", "self_attn.q_b_proj.weight [24, 5]"}));
+}
+
+TEST(AttentionLayers, RefuseSizesThatDoNotFit) {
+  Params params;
+  const Path at = Path(params) / "attn";
+  EXPECT_THROW(SelfAttention(at, 16, 3), ShapeError);
+  EXPECT_THROW(GroupedAttention(at, 16, 3), ShapeError);
+  EXPECT_THROW(GroupedAttention(at, 16, 4, {.key_heads = 3}), ShapeError);
+  EXPECT_THROW(GroupedAttention(at, 16, 4, {.key_heads = 8}), ShapeError);
+  EXPECT_THROW(LatentAttention(at, 16, 3), ShapeError);
+  EXPECT_THROW(LatentAttention(at, 16, 4, {.latent = 0}), ShapeError);
+  EXPECT_THROW(LatentAttention(at, 16, 4, {.query_latent = -1}), ShapeError);
+  EXPECT_THROW(LatentAttention(at, 16, 4, {.rope_width = 3}), ShapeError);
+  EXPECT_THROW(LatentAttention(at, 16, 4, {.head_width = 3}), ShapeError);
+  EXPECT_EQ(params.all().size(), 0u);
+}
+
+}  // namespace

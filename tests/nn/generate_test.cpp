@@ -1,0 +1,195 @@
+// Sampling, and text with the key-value cache against text without.
+#include <tilegrad/nn/generation/generate.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <tilegrad/nn/training/training.h>
+
+namespace {
+
+using namespace tg;
+
+struct Kind {
+  const char* name;
+  ModelConfig config;
+};
+
+std::vector<Kind> kinds() {
+  const ModelConfig base{
+      .vocabulary = 29, .context = 24, .layers = 2, .heads = 4, .width = 32, .tied_head = false, .std = 0.2};
+  std::vector<Kind> list = {{"MHA", base}, {"MHA, rotary", base}, {"GQA", base},
+                            {"MQA", base}, {"MLA", base},         {"MLA, compressed queries", base}};
+  for (std::size_t i = 1; i < 4; ++i) list[i].config.architecture = Architecture::llama;
+  list[2].config.key_heads = 2, list[3].config.key_heads = 1;
+  for (std::size_t i = 4; i < 6; ++i) list[i].config.architecture = Architecture::deepseek;
+  list[5].config.query_latent = 12;
+  list[5].config.tied_head = true;
+  return list;
+}
+
+const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5, 9, 2};
+
+std::vector<std::int32_t> text(const Model& model, std::int64_t count, const Sampling& sampling,
+                               const Generator::Options& options) {
+  Generator generator(model, options);
+  std::vector<std::int32_t> tokens = prompt;
+  generator.extend(tokens, count, sampling, 11);
+  return tokens;
+}
+
+TEST(Generator, WritesTheSameGreedyTextWithACacheAsWithout) {
+  for (const Kind& kind : kinds())
+    for (const std::uint64_t seed : {1, 2, 3}) {
+      Params params(seed);
+      const Model model(params, kind.config);
+      // Past the context the text is cut to a window.
+      const auto cached = text(model, 40, {.temperature = 0}, {}),
+                 plain = text(model, 40, {.temperature = 0}, {.cache = false});
+      EXPECT_EQ(cached, plain) << kind.name;
+      EXPECT_EQ(cached.size(), prompt.size() + 40);
+      // And it is no single token.
+      const auto first = cached.begin() + std::ssize(prompt);
+      EXPECT_GT(std::count_if(first, cached.end(), [&](std::int32_t t) { return t != *first; }), 3)
+          << kind.name;
+    }
+}
+
+TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
+  for (const Kind& kind : kinds())
+    for (const Precision precision : {Precision::full, Precision::bf16}) {
+      Params params(1);
+      const Model model(params, kind.config);
+      Generator cached(model, {.precision = precision}),
+          plain(model, {.precision = precision, .cache = false});
+      for (std::size_t n = 1; n <= prompt.size(); ++n) {
+        const auto part = std::span(prompt).first(n);
+        const std::span<const float> got = cached.next(part), want = plain.next(part);
+        double size = 0, apart = 0;
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          size = std::max(size, std::abs(double{want[i]}));
+          apart = std::max(apart, std::abs(double{got[i]} - want[i]));
+        }
+        // A few roundings of f32; of bf16, whose products are rounded in other places.
+        EXPECT_LE(apart, (precision == Precision::full ? 1e-5 : 0.05) * size) << kind.name;
+      }
+    }
+}
+
+TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
+  Params params(1);
+  const Model model(params, kinds()[4].config);
+  Generator generator(model);
+  const std::vector<std::int32_t> one = {1, 2, 3, 4, 5}, other = {1, 2, 7, 8};
+  const auto fresh = [&](const std::vector<std::int32_t>& tokens) {
+    Generator g(model);
+    const auto logits = g.next(tokens);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  const auto close = [](std::span<const float> a, const std::vector<float>& b) {
+    for (std::size_t i = 0; i < b.size(); ++i)
+      if (std::abs(a[i] - b[i]) > 1e-5f) return false;
+    return a.size() == b.size();
+  };
+  EXPECT_TRUE(close(generator.next(one), fresh(one)));
+  EXPECT_TRUE(close(generator.next(one), fresh(one)));
+  EXPECT_TRUE(close(generator.next(other), fresh(other)));
+  EXPECT_TRUE(close(generator.next(one), fresh(one)));
+  // New weights: what the cache holds is not theirs.
+  Parameter table(*params.find("model.embed_tokens.weight"));
+  Array a = table.read();
+  for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, -a.at(i) * (1 + 0.1 * static_cast<double>(i % 3)));
+  table.write(a);
+  EXPECT_FALSE(close(generator.next(one), fresh(one)));
+  generator.forget();
+  EXPECT_TRUE(close(generator.next(one), fresh(one)));
+}
+
+TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
+  const auto numbers = [](const ModelConfig& config) {
+    Params params(1);
+    const Model model(params, config);
+    Generator generator(model);
+    const std::size_t before = generator.cache().bytes();  // of one program
+    std::vector<std::int32_t> tokens = prompt;
+    generator.extend(tokens, 3, {}, 1);
+    EXPECT_EQ(generator.cache().bytes(), before);
+    return static_cast<std::int64_t>(before / sizeof(float)) / config.layers / config.context;
+  };
+  const auto all = kinds();
+  EXPECT_EQ(numbers(all[0].config), 2 * 32);
+  EXPECT_EQ(numbers(all[1].config), 2 * 32);
+  EXPECT_EQ(numbers(all[2].config), 2 * 32 / 2);
+  EXPECT_EQ(numbers(all[3].config), 2 * 32 / 4);
+  EXPECT_EQ(numbers(all[4].config), 32 + 8);  // m + p
+}
+
+TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
+  Params params(1);
+  const Model model(params, kinds()[2].config);
+  const Sampling sampling{.temperature = 0.9, .top_k = 12, .top_p = 0.95};
+  EXPECT_EQ(text(model, 12, sampling, {}), text(model, 12, sampling, {.cache = false}));
+  EXPECT_EQ(text(model, 12, sampling, {.threads = 1}), text(model, 12, sampling, {.threads = 3}));
+}
+
+TEST(Generator, ReportsEachTokenAsItComes) {
+  Params params(1);
+  const Model model(params, kinds()[0].config);
+  Generator generator(model);
+  std::vector<std::int32_t> tokens = prompt, reported;
+  generator.extend(tokens, 9, {}, 1, [&](std::int32_t t) {
+    EXPECT_EQ(tokens.back(), t);
+    reported.push_back(t);
+  });
+  EXPECT_EQ(reported, std::vector<std::int32_t>(tokens.begin() + std::ssize(prompt), tokens.end()));
+}
+
+// Four tokens of probabilities 0.1, 0.4, 0.2, 0.3.
+const std::vector<float> four = {std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f)};
+
+std::vector<double> shares(const Sampling& sampling, const std::vector<float>& logits = four) {
+  std::vector<double> count(logits.size());
+  constexpr int draws = 1000;
+  for (int i = 0; i < draws; ++i) ++count[sample_token(logits, sampling, (i + 0.5) / draws)];
+  for (double& c : count) c /= draws;
+  return count;
+}
+
+void expect_shares(const Sampling& sampling, const std::vector<double>& want) {
+  const auto got = shares(sampling);
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3) << i;
+}
+
+TEST(SampleToken, KeepsTheKLikeliest) {
+  expect_shares({}, {0.1, 0.4, 0.2, 0.3});
+  expect_shares({.top_k = 1}, {0, 1, 0, 0});
+  expect_shares({.top_k = 2}, {0, 4. / 7, 0, 3. / 7});
+  expect_shares({.top_k = 4}, {0.1, 0.4, 0.2, 0.3});
+  expect_shares({.top_k = 9}, {0.1, 0.4, 0.2, 0.3});
+  EXPECT_EQ(shares({.top_k = 2}, {0, 0, 0}),
+            (std::vector<double>{shares({.top_k = 2}, {0, 0})[0], shares({.top_k = 2}, {0, 0})[1], 0}));
+}
+
+TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
+  expect_shares({.top_p = 0.35}, {0, 1, 0, 0});
+  expect_shares({.top_p = 0.5}, {0, 4. / 7, 0, 3. / 7});
+  expect_shares({.top_p = 0.85}, {0, 4. / 9, 2. / 9, 3. / 9});
+  expect_shares({.top_p = 0}, {0, 1, 0, 0});
+  // Of what top_k leaves: 4/7 and 3/7.
+  expect_shares({.top_k = 2, .top_p = 0.5}, {0, 1, 0, 0});
+  // Temperature comes first: at 1/2 the shares are as 1, 16, 4 and 9.
+  expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 16. / 25, 0, 9. / 25});
+}
+
+TEST(SampleToken, NeverDrawsWhatIsNoNumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (const Sampling& s : {Sampling{}, Sampling{.top_k = 3}, Sampling{.top_p = 0.999}}) {
+    EXPECT_EQ(shares(s, {nan, 0, nan})[1], 1);
+    EXPECT_EQ(shares(s, {-inf, 0, nan})[1], 1);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,323 @@
+// Parameters, layers and models: values, names, shapes and gradients.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <tilegrad/nn/models/model.h>
+#include <tilegrad/tilegrad.h>
+#include "tests/reference/reference_checks.h"
+
+namespace {
+
+using namespace tg;
+
+std::vector<double> numbers(const Array& a) {
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < a.numel(); ++i) out.push_back(a.at(i));
+  return out;
+}
+
+// A model small enough to differentiate by differences, with every kind of parameter.
+ModelConfig tiny() {
+  return {.vocabulary = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .bias = true};
+}
+
+const std::vector<std::int32_t> tiny_tokens = {0, 1, 2, 3, 4, 4, 1, 0},
+                                tiny_targets = {1, 2, 3, 4, 4, 1, 0, 2};
+
+// Weights large enough for attention to have something to choose, and for differences by 1e-3 to be small
+// beside what goes into a norm.
+void enlarge(const Params& params) {
+  for (Parameter p : params.all()) {
+    Array a = p.read();
+    const bool embedding = p.name().find("transformer.w") == 0;
+    for (std::int64_t i = 0; i < a.numel(); ++i)
+      a.set(i, p.shape().size() < 2 ? a.at(i) + 0.1 * std::sin(static_cast<double>(i + p.name().size()))
+                                    : a.at(i) * (embedding ? 60 : 20));
+    p.write(a);
+  }
+}
+
+TEST(Params, StartFromValuesThatDependOnSeedAndPathAlone) {
+  Params a(7), b(7), other(8);
+  b.create("something.else", {3}, Init::normal(1));
+  const auto make = [](Params& p) { return p.create("h.0.weight", {64, 63}, Init::normal(0.5)).read(); };
+  const Array values = make(a);
+  EXPECT_TRUE(values.same_bits(make(b)));
+  EXPECT_FALSE(values.same_bits(make(other)));
+  EXPECT_FALSE(values.same_bits(a.create("h.1.weight", {64, 63}, Init::normal(0.5)).read()));
+
+  Params wide(7, f64);
+  EXPECT_TRUE(make(wide).to(f32).same_bits(values));  // the dtype only rounds
+}
+
+TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
+  Params p(1, f64);
+  const Array a = p.create("w", {100, 1000}, Init{.mean = 3, .std = 2}).read();
+  double mean = 0, square = 0, fourth = 0;
+  for (std::int64_t i = 0; i < a.numel(); ++i) mean += a.at(i) / 1e5;
+  for (std::int64_t i = 0; i < a.numel(); ++i) {
+    const double d = (a.at(i) - 3) / 2;
+    square += d * d / 1e5;
+    fourth += d * d * d * d / 1e5;
+  }
+  // Five standard errors: σ/√n for the mean, √(2/n) for the variance, √(96/n) for the fourth moment.
+  EXPECT_NEAR(mean, 3, 5 * 2 / std::sqrt(1e5));
+  EXPECT_NEAR(square, 1, 5 * std::sqrt(2 / 1e5));
+  EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96 / 1e5));
+}
+
+TEST(Params, StartFromPyTorchsValuesOnRequest) {
+  Params p(1, f64);
+  const Linear layer(Path(p) / "fc", 100, 300, {.init = Init::pytorch()});
+  double mean = 0, square = 0, least = 1, most = -1;
+  const std::vector<double> w = numbers(p.all()[0].read());
+  for (const double x : w) {
+    mean += x / 3e4, square += x * x / 3e4;
+    least = std::min(least, x), most = std::max(most, x);
+  }
+  // Uniform in ±1/√100: variance 0.01/3; nothing outside, and something close to both ends.
+  EXPECT_NEAR(mean, 0, 5 * 0.1 / std::sqrt(3 * 3e4));
+  EXPECT_NEAR(square, 0.01 / 3, 5 * 0.01 * std::sqrt(4. / 45 / 3e4));
+  EXPECT_GE(least, -0.1);
+  EXPECT_LT(least, -0.099);
+  EXPECT_LT(most, 0.1);
+  EXPECT_GT(most, 0.099);
+  for (const double b : numbers(p.all()[1].read())) {
+    EXPECT_LT(std::abs(b), 0.1);
+    EXPECT_NE(b, 0);
+  }
+}
+
+TEST(Params, RefuseASecondParameterOfTheSamePath) {
+  Params p;
+  p.create("w", {2}, Init::zeros());
+  EXPECT_THROW(p.create("w", {3}, Init::zeros()), Error);
+  EXPECT_THROW(p.create("empty", {2, 0}, Init::zeros()), ShapeError);
+  EXPECT_EQ(p.all().size(), 1u);
+  EXPECT_EQ(p.count(), 2);
+}
+
+TEST(Linear, IsTheProductWithItsTransposedWeight) {
+  Params params(1, f64);
+  const Linear layer(Path(params) / "fc", 3, 2);
+  Parameter weight = params.all()[0], bias = params.all()[1];
+  weight.write(Array::of<double>({2, 3}, {1, 2, 3, 4, 5, 6}));
+  bias.write(Array::of<double>({2}, {10, 20}));
+  Graph g;
+  const Tensor x = g.input("x", {2, 1, 3}, f64), r = g.input("r", {2, 1, 2}, f64);
+  const std::vector<double> ones = {1, 1, 1, 1, 0, 0};
+  const Array y = eval(layer(x), {{x, ones}});
+  EXPECT_EQ(y.shape(), (Shape{2, 1, 2}));
+  EXPECT_EQ(y.values<double>(), (std::vector<double>{16, 35, 11, 24}));
+  const Array added = eval(layer(x, r), {{x, ones}, {r, std::vector<double>{1, 2, 3, 4}}});
+  EXPECT_EQ(added.shape(), (Shape{2, 1, 2}));
+  EXPECT_EQ(added.values<double>(), (std::vector<double>{17, 37, 14, 28}));
+}
+
+TEST(Linear, ErrorsPointAtTheUsersLine) {
+  Params params;
+  const Linear layer(Path(params) / "fc", 3, 2);
+  Graph g;
+  const Tensor x = g.input("x", {2, 4});
+  try {
+    layer(x);
+    FAIL() << "4 channels went into a layer of 3";
+  } catch (const ShapeError& e) {
+    EXPECT_NE(std::string(e.what()).find("nn_test.cpp"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Layers, NameTheirNodes) {
+  Params params;
+  const Model model(params, tiny());
+  Graph g;
+  const Tensor logits = model(g.input("tokens", {1, 4}, i32));
+  const std::string text = compile(g, {logits}).text();
+  EXPECT_NE(text.find("transformer.h.0.attn.c_attn/matmul"), std::string::npos) << text;
+  EXPECT_NE(text.find("transformer.h.1.mlp.c_proj/matmul"), std::string::npos) << text;
+  EXPECT_NE(text.find("transformer.ln_f/layer_norm"), std::string::npos) << text;
+}
+
+TEST(Model, HasTheParametersOfNanoGpt) {
+  Params params;
+  const Model model(params, {.vocabulary = 65, .layers = 1});
+  std::vector<std::string> names;
+  for (const Parameter& p : params.all()) names.push_back(p.name() + " " + p.shape().text());
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "transformer.wte.weight [65, 128]", "transformer.wpe.weight [64, 128]",
+                       "transformer.h.0.ln_1.weight [128]", "transformer.h.0.attn.c_attn.weight [384, 128]",
+                       "transformer.h.0.attn.c_proj.weight [128, 128]", "transformer.h.0.ln_2.weight [128]",
+                       "transformer.h.0.mlp.c_fc.weight [512, 128]",
+                       "transformer.h.0.mlp.c_proj.weight [128, 512]", "transformer.ln_f.weight [128]"}));
+  for (const ModelConfig& c :
+       {tiny(), ModelConfig{.vocabulary = 7, .tied_head = false}, ModelConfig{.vocabulary = 3},
+        ModelConfig{.architecture = Architecture::llama, .vocabulary = 3, .bias = true, .key_heads = 2},
+        ModelConfig{
+            .architecture = Architecture::llama, .vocabulary = 3, .tied_head = false, .mlp_width = 20},
+        ModelConfig{.architecture = Architecture::deepseek, .vocabulary = 3},
+        ModelConfig{
+            .architecture = Architecture::deepseek, .vocabulary = 3, .bias = true, .query_latent = 9}}) {
+    Params counted;
+    const Model other(counted, c);
+    EXPECT_EQ(counted.count(), c.parameters());
+  }
+}
+
+TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
+  const auto names = [](const ModelConfig& config) {
+    Params params;
+    const Model model(params, config);
+    std::vector<std::string> list;
+    for (const Parameter& p : params.all()) list.push_back(p.name() + " " + p.shape().text());
+    return list;
+  };
+  const std::string layer = "model.layers.0.", mlp = layer + "mlp.", attention = layer + "self_attn.";
+  EXPECT_EQ(names({.architecture = Architecture::llama,
+                   .vocabulary = 65,
+                   .layers = 1,
+                   .tied_head = false,
+                   .key_heads = 2}),
+            (std::vector<std::string>{
+                "model.embed_tokens.weight [65, 128]", layer + "input_layernorm.weight [128]",
+                attention + "q_proj.weight [128, 128]", attention + "k_proj.weight [64, 128]",
+                attention + "v_proj.weight [64, 128]", attention + "o_proj.weight [128, 128]",
+                layer + "post_attention_layernorm.weight [128]", mlp + "gate_proj.weight [344, 128]",
+                mlp + "up_proj.weight [344, 128]", mlp + "down_proj.weight [128, 344]",
+                "model.norm.weight [128]", "lm_head.weight [65, 128]"}));
+  const auto deepseek = names({.architecture = Architecture::deepseek, .vocabulary = 65, .layers = 1});
+  EXPECT_EQ(deepseek.size(), 12u);
+  EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of 32 + 8
+}
+
+TEST(Model, StartsAsItsInitializerSays) {
+  const auto deviation = [](const Params& params, const std::string& name) {
+    double square = 0;
+    const std::vector<double> values = numbers(params.find(name)->read());
+    for (const double x : values) square += x * x;
+    return std::sqrt(square / static_cast<double>(values.size()));
+  };
+  ModelConfig config{.architecture = Architecture::llama, .vocabulary = 65, .layers = 2, .std = 0.05};
+  const std::string layer = "model.layers.1.";
+  Params gpt2;
+  const Model a(gpt2, config);
+  EXPECT_NEAR(deviation(gpt2, layer + "mlp.up_proj.weight"), 0.05, 1e-3);
+  EXPECT_NEAR(deviation(gpt2, layer + "mlp.down_proj.weight"), 0.05 / 2, 1e-3);
+  EXPECT_NEAR(deviation(gpt2, "model.embed_tokens.weight"), 0.05, 2e-3);
+  config.initializer = Initializer::pytorch;
+  Params pytorch;
+  const Model b(pytorch, config);
+  EXPECT_NEAR(deviation(pytorch, layer + "mlp.up_proj.weight"), 1 / std::sqrt(3. * 128), 1e-3);
+  EXPECT_NEAR(deviation(pytorch, layer + "mlp.down_proj.weight"), 1 / std::sqrt(3. * 344), 1e-3);
+  EXPECT_NEAR(deviation(pytorch, "model.embed_tokens.weight"), 1, 0.04);
+}
+
+TEST(Model, RefusesSizesThatDoNotFit) {
+  Params params;
+  using enum Architecture;
+  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .key_heads = 3}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .width = 12}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .theta = 0}), Error);
+  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .latent = 0}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .query_latent = -1}), ShapeError);
+  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .rope_width = 5}), ShapeError);
+  EXPECT_THROW(Model(params, {.vocabulary = 65, .heads = 3}), ShapeError);
+  EXPECT_THROW(Model(params, {.vocabulary = 0}), ShapeError);
+  EXPECT_THROW(Model(params, {.vocabulary = 65, .dropout = 1}), Error);
+  EXPECT_EQ(params.all().size(), 0u);
+  const Model model(params, tiny());
+  Graph g;
+  EXPECT_THROW(model(g.input("long", {1, 5}, i32)), ShapeError);
+  EXPECT_NO_THROW(model(g.input("short", {1, 3}, i32)));
+}
+
+TEST(Model, StartsWithTheLossOfAGuess) {
+  Params params(3);
+  const Model model(params, {.vocabulary = 65, .layers = 2});
+  Graph g;
+  const Tensor x = g.input("x", {4, 64}, i32), y = g.input("y", {4, 64}, i32);
+  std::vector<std::int32_t> tokens(4 * 64), targets(4 * 64);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>(i * 7 % 65);
+    targets[i] = static_cast<std::int32_t>(i * 11 % 65);
+  }
+  // Logits are N(0, σ²) with σ² = 128·0.02² = 0.05, whatever the token: log-sum-exp is above ln V by σ²/2,
+  // and the mean target logit of 256 lies within 5·σ/16 of 0.
+  const double loss = eval(cross_entropy(model(x), y), {{x, tokens}, {y, targets}}).at(0);
+  EXPECT_NEAR(loss, std::log(65.0) + 0.05 / 2, 5 * std::sqrt(0.05) / 16);
+}
+
+TEST(Model, SeesNoTokenAfterItsOwn) {
+  Params params(1, f64);
+  const Model model(params, tiny());
+  enlarge(params);
+  Graph g;
+  const Tensor x = g.input("x", {1, 4}, i32);
+  const Tensor logits = model(x);
+  const auto run = [&](const std::vector<std::int32_t>& tokens) {
+    return numbers(eval(logits, {{x, tokens}}));
+  };
+  const auto one = run({1, 2, 3, 4}), two = run({1, 2, 0, 1});
+  for (int i = 0; i < 2 * 5; ++i) EXPECT_EQ(one[i], two[i]);
+  EXPECT_NE(one[2 * 5], two[2 * 5]);
+}
+
+TEST(Model, GradientIsThatOfFourPointDifferences) {
+  for (const bool tied : {true, false}) {
+    Params params(5, f64);
+    ModelConfig config = tiny();
+    config.tied_head = tied;
+    const Model model(params, config);
+    enlarge(params);
+    Graph g;
+    const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
+    const Tensor loss = cross_entropy(model(x), y);
+    std::vector<Tensor> wanted;
+    for (const Parameter& p : params.all()) wanted.push_back(g.param(p));
+    const auto z = gradients(loss, wanted);
+    const auto got = eval(z, {{x, tiny_tokens}, {y, tiny_targets}}, {.threads = 1});
+
+    Program forward = compile(g, {loss}, {.threads = 1});
+    forward.run({{x, tiny_tokens}, {y, tiny_targets}});
+    for (std::size_t i = 0; i < params.all().size(); ++i) {
+      Parameter p = params.all()[i];
+      std::vector<double> values = p.read().values<double>();
+      const auto want = reference::four_point_gradient(values, [&] {
+        p.write(Array::of(p.shape(), values));
+        forward.run();
+        return forward.item<double>(loss);
+      });
+      p.write(Array::of(p.shape(), values));
+      EXPECT_TRUE(reference::close(got[i].values<double>(), want, reference::kDifferenceTolerance))
+          << p.name();
+    }
+  }
+}
+
+TEST(Model, TiedWeightsGetTheGradientsOfBothUses) {
+  ModelConfig config = tiny();
+  Params tied(5, f64), untied(5, f64);
+  const Model a(tied, config);
+  config.tied_head = false;
+  const Model b(untied, config);
+  Parameter(*untied.find("lm_head.weight")).write(tied.find("transformer.wte.weight")->read());
+  const auto embedding_gradients = [](const Model& model, const Params& params, bool with_head) {
+    Graph g;
+    const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
+    const Tensor loss = cross_entropy(model(x), y);
+    std::vector<Tensor> wanted = {g.param(*params.find("transformer.wte.weight"))};
+    if (with_head) wanted.push_back(g.param(*params.find("lm_head.weight")));
+    return eval(gradients(loss, wanted), {{x, tiny_tokens}, {y, tiny_targets}});
+  };
+  const auto together = numbers(embedding_gradients(a, tied, false)[0]);
+  const auto apart = embedding_gradients(b, untied, true);
+  std::vector<double> sum = numbers(apart[0]);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    EXPECT_NE(sum[i], 0);
+    sum[i] += apart[1].at(static_cast<std::int64_t>(i));
+  }
+  EXPECT_TRUE(reference::close(together, sum));
+}
+
+}  // namespace

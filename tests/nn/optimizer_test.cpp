@@ -1,0 +1,381 @@
+// SGD, Adam and Muon against their published formulas in doubles; skipped steps, decay, schedules; gradients
+// accumulated over batches, blocks recomputed, and where a NaN comes from.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include <tilegrad/core/report/bad_node.h>
+#include <tilegrad/nn/optimizers/muon.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/tilegrad.h>
+#include "tests/support/op_testing.h"
+#include "tests/support/small_gpt.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+// A loss whose gradient is what is fed: Σ w ⊛ c.
+struct SlopeOf {
+  Params params{1, f64};
+  Parameter matrix = params.create("matrix", {2, 3}, Init::normal(1));
+  Parameter gain = params.create("gain", {3}, Init::ones());
+  Graph graph;
+  Tensor c_matrix = graph.input("c_matrix", {2, 3}, f64), c_gain = graph.input("c_gain", {3}, f64);
+  std::unique_ptr<Optimizer> optimizer;
+  Optimizer::Update update;
+  std::optional<Program> program;
+
+  template <class T>
+  void learn_by(const typename T::Options& options) {
+    optimizer = std::make_unique<T>(params.all(), options);
+    update = optimizer->minimize(sum(graph.param(matrix) * c_matrix) + sum(graph.param(gain) * c_gain));
+    program.emplace(
+        compile(graph, {update.grad_norm, update.skipped}, {.assign = update.assign, .verify = true}));
+  }
+  void run(const Vector& a, const Vector& b, float lr) {
+    program->run({{c_matrix, a}, {c_gain, b}, {update.learning_rate, std::vector<float>{lr}}});
+  }
+};
+
+Vector values(const Parameter& p) {
+  return p.read().values<double>();
+}
+
+TEST(Sgd, StepsAsPyTorchSays) {
+  for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
+    SlopeOf s;
+    s.learn_by<Sgd>({.momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1, .clip = 0});
+    Vector p[] = {values(s.matrix), values(s.gain)}, b[] = {Vector(6, 0.0), Vector(3, 0.0)};
+    for (int t = 0; t < 5; ++t) {
+      const Vector g[] = {random_vector(6, t), random_vector(3, t + 50)};
+      const float lr = 0.01f * static_cast<float>(t + 1);
+      s.run(g[0], g[1], lr);
+      for (int i = 0; i < 2; ++i)
+        for (std::size_t k = 0; k < p[i].size(); ++k) {
+          const double z = g[i][k] + (i == 0 ? 0.1 * p[i][k] : 0);  // a gain does not decay
+          b[i][k] = momentum * b[i][k] + z;
+          p[i][k] -= double{lr} * (nesterov ? z + momentum * b[i][k] : b[i][k]);
+        }
+      EXPECT_TRUE(close(values(s.matrix), p[0], 1e-14));
+      EXPECT_TRUE(close(values(s.gain), p[1], 1e-14));
+    }
+    EXPECT_EQ(s.optimizer->state().size(), momentum == 0 ? 2u : 4u);
+  }
+}
+
+TEST(Sgd, NesterovWithoutMomentumIsAnError) {
+  Params params;
+  params.create("w", {2}, Init::ones());
+  EXPECT_THROW(Sgd(params.all(), {.momentum = 0, .nesterov = true}), Error);
+}
+
+TEST(Adam, IsAdamWWithoutDecay) {
+  SlopeOf s;
+  s.learn_by<AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
+  const Vector before = values(s.matrix), g = {1, -2, 3, 0.5, -0.5, 4};
+  s.run(g, {0, 0, 0}, 0.125f);
+  for (std::size_t i = 0; i < g.size(); ++i)  // a first step moves each weight by the rate
+    EXPECT_NEAR(values(s.matrix)[i], before[i] - 0.125 * (g[i] > 0 ? 1 : -1), 1e-8);
+}
+
+// y ← a·y + (b·A + c·A²)·y with A = y·yᵀ, in doubles and by loops; x [r, c].
+Vector plain_orthogonalized(const Vector& x, std::size_t r, std::size_t c, int iterations) {
+  double norm = 0;
+  for (const double v : x) norm += v * v;
+  Vector y = x;
+  for (double& v : y) v /= std::sqrt(norm) + 1e-7;
+  for (int n = 0; n < iterations; ++n) {
+    Vector s(r * r, 0), f(r * r, 0), next(r * c, 0);
+    for (std::size_t i = 0; i < r; ++i)
+      for (std::size_t j = 0; j < r; ++j)
+        for (std::size_t k = 0; k < c; ++k) s[i * r + j] += y[i * c + k] * y[j * c + k];
+    for (std::size_t i = 0; i < r; ++i)
+      for (std::size_t j = 0; j < r; ++j) {
+        f[i * r + j] = -4.7750 * s[i * r + j];
+        for (std::size_t k = 0; k < r; ++k) f[i * r + j] += 2.0315 * s[i * r + k] * s[k * r + j];
+      }
+    for (std::size_t i = 0; i < r; ++i)
+      for (std::size_t j = 0; j < c; ++j) {
+        next[i * c + j] = 3.4445 * y[i * c + j];
+        for (std::size_t k = 0; k < r; ++k) next[i * c + j] += f[i * r + k] * y[k * c + j];
+      }
+    y = next;
+  }
+  return y;
+}
+
+TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
+  for (const Shape& shape : {Shape{8, 24}, Shape{24, 8}, Shape{16, 16}}) {
+    Graph g;
+    const auto n = static_cast<std::size_t>(numel(shape)), cols = static_cast<std::size_t>(shape[1]);
+    const Vector x = random_vector(n, 3);
+    const Vector y = doubles(eval(orthogonalized(g.constant(Array::of(shape, x)), 5)));
+    // For a tall matrix the loops work on the longer side: the polynomial is the same for both.
+    EXPECT_TRUE(close(y, plain_orthogonalized(x, n / cols, cols, 5), 1e-11)) << shape.text();
+    double squares = 0;  // Σ of squared singular values, of which there are 8 or 16
+    for (const double v : y) squares += v * v;
+    const double each = squares / static_cast<double>(std::min(shape[0], shape[1]));
+    EXPECT_GT(each, 0.7 * 0.7);
+    EXPECT_LT(each, 1.2 * 1.2);
+  }
+}
+
+TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
+  SlopeOf s, adam;
+  s.learn_by<Muon>({.momentum = 0.9, .weight_decay = 0.1, .clip = 0});
+  adam.learn_by<AdamW>({.clip = 0});
+  Vector p = values(s.matrix), b(6, 0.0);
+  for (int t = 0; t < 4; ++t) {
+    const Vector g = random_vector(6, t), gain = random_vector(3, t + 50);
+    const float lr = 0.01f;
+    s.run(g, gain, lr);
+    adam.run(g, gain, lr);
+    Vector u(6);
+    for (std::size_t k = 0; k < 6; ++k) b[k] = 0.9 * b[k] + g[k], u[k] = g[k] + 0.9 * b[k];
+    const Vector o = plain_orthogonalized(u, 2, 3, 5);
+    for (std::size_t k = 0; k < 6; ++k) p[k] = (1 - lr * 0.1) * p[k] - lr * 0.2 * std::sqrt(3.0) * o[k];
+    EXPECT_TRUE(close(values(s.matrix), p, 1e-12));
+    EXPECT_TRUE(s.gain.read().same_bits(adam.gain.read()));
+  }
+}
+
+TEST(Muon, TakesHiddenMatricesOfEveryModel) {
+  for (const Architecture architecture : {Architecture::gpt, Architecture::llama, Architecture::deepseek}) {
+    ModelConfig config = small_gpt();
+    config.architecture = architecture;
+    config.latent = 16, config.rope_width = 8, config.tied_head = false;
+    Params params;
+    const Model model(params, config);
+    for (const Parameter& p : params.all()) {
+      const bool outside =
+          p.name().find("wte") != std::string::npos || p.name().find("wpe") != std::string::npos ||
+          p.name().find("embed") != std::string::npos || p.name().find("head.") != std::string::npos;
+      EXPECT_EQ(Muon::hidden_matrix(p), p.shape().size() == 2 && !outside) << p.name();
+    }
+  }
+}
+
+TEST(Optimizers, ASkippedStepLeavesEveryBit) {
+  const auto check = [](auto tag, const auto& options) {
+    SlopeOf s;
+    s.learn_by<std::remove_pointer_t<decltype(tag)>>(options);
+    s.run({1, 2, 3, 4, 5, 6}, {1, 1, 1}, 0.1f);
+    const auto bits = [&] {
+      std::vector<Array> all{s.matrix.read(), s.gain.read()};
+      for (const Parameter& p : s.optimizer->state())
+        if (p.name() != "optimizer.skipped") all.push_back(p.read());
+      return all;
+    };
+    const auto before = bits();
+    for (const double poison : {inf, std::nan("")}) s.run({1, 2, 3, 4, 5, 6}, {1, poison, 1}, 0.1f);
+    EXPECT_TRUE(same_bits(bits(), before));
+    EXPECT_EQ(s.program->item<float>(s.update.skipped), 2);
+    s.run({1, 2, 3, 4, 5, 6}, {1, 1, 1}, 0.1f);
+    EXPECT_FALSE(same_bits(bits(), before));
+  };
+  check(static_cast<Sgd*>(nullptr), Sgd::Options{.nesterov = true});
+  check(static_cast<Muon*>(nullptr), Muon::Options{});
+}
+
+TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
+  const auto decay = [](const Parameter& p) { return p.name() == "gain" ? 0.5 : 0.0; };
+  const auto check = [&](auto tag, auto options) {
+    options.decay = decay;
+    SlopeOf s;
+    s.learn_by<std::remove_pointer_t<decltype(tag)>>(options);
+    const Vector matrix = values(s.matrix);
+    s.run(Vector(6, 0.0), Vector(3, 0.0), 0.25f);
+    EXPECT_EQ(values(s.matrix), matrix);
+    for (const double x : values(s.gain)) EXPECT_DOUBLE_EQ(x, 1 - 0.25 * 0.5);
+  };
+  check(static_cast<Sgd*>(nullptr), Sgd::Options{});
+  check(static_cast<AdamW*>(nullptr), AdamW::Options{});
+  check(static_cast<Muon*>(nullptr), Muon::Options{});
+}
+
+TEST(Optimizers, LearnASmallModel) {
+  const auto last_loss = [](const Optimizer& optimizer, const Model& model, double lr) {
+    TrainingProgram training(model, optimizer, {.batch = small_batch, .threads = 1});
+    const SmallBatch b;
+    float loss = 0;
+    for (int i = 0; i < 60; ++i) loss = training.run(b.x, b.y, lr).loss;
+    return loss;
+  };
+  Params a, b, c;
+  const Model sgd(a, small_gpt()), adam(b, small_gpt()), muon(c, small_gpt());
+  EXPECT_LT(last_loss(Sgd(a.all(), {}), sgd, 0.3), 2.0);
+  EXPECT_LT(last_loss(AdamW(b.all(), {.weight_decay = 0}), adam, 1e-2), 1.0);
+  EXPECT_LT(last_loss(Muon(c.all()), muon, 1e-2), 1.0);
+}
+
+TEST(Optimizers, NamesOfTheirStateAreDistinct) {
+  Params params;
+  const Model model(params, small_gpt());
+  const Sgd sgd(params.all(), {});
+  const AdamW adamw(params.all());
+  const Muon muon(params.all());
+  for (const Optimizer* optimizer :
+       {static_cast<const Optimizer*>(&sgd), static_cast<const Optimizer*>(&adamw),
+        static_cast<const Optimizer*>(&muon)}) {
+    std::set<std::string> names;
+    for (const Parameter& p : optimizer->state()) EXPECT_TRUE(names.insert(p.name()).second) << p.name();
+    EXPECT_GT(names.size(), params.all().size());
+  }
+}
+
+TEST(Schedule, LinearConstantAndWarmupStableDecay) {
+  using Kind = Schedule::Kind;
+  Schedule lr{.peak = 1, .floor = 0.1, .warmup = 10, .steps = 110, .kind = Kind::linear};
+  EXPECT_DOUBLE_EQ(lr(0), 1.0 / 11);
+  EXPECT_DOUBLE_EQ(lr(10), 1);
+  EXPECT_DOUBLE_EQ(lr(60), 0.55);
+  EXPECT_DOUBLE_EQ(lr(110), 0.1);
+  lr.kind = Kind::constant;
+  EXPECT_DOUBLE_EQ(lr(4), 5.0 / 11);
+  for (const int t : {10, 60, 110, 100000}) EXPECT_DOUBLE_EQ(lr(t), 1);
+  lr.kind = Kind::warmup_stable_decay;  // the last 22 steps
+  for (const int t : {10, 60, 88}) EXPECT_DOUBLE_EQ(lr(t), 1);
+  EXPECT_DOUBLE_EQ(lr(99), 0.55);
+  EXPECT_DOUBLE_EQ(lr(110), 0.1);
+  lr.decay = 1;  // all of them, but for the warm-up
+  EXPECT_DOUBLE_EQ(lr(60), 0.55);
+  lr.decay = 0;
+  EXPECT_DOUBLE_EQ(lr(109), 1);
+  EXPECT_DOUBLE_EQ(lr(110), 0.1);
+  EXPECT_THROW(Schedule::named("cosin"), Error);
+}
+
+// A step of n batches of b rows is one of a batch of n·b rows.
+TEST(Accumulation, GivesTheStepOfALargerBatch) {
+  SmallBatch rows;
+  for (const std::int64_t n : {2, 4}) {
+    Params one, other;
+    const Model whole_model(one, small_gpt()), parts_model(other, small_gpt());
+    const AdamW whole_optimizer(one.all()), parts_optimizer(other.all());
+    TrainingProgram whole(whole_model, whole_optimizer, {.batch = small_batch, .threads = 1, .verify = true});
+    TrainingProgram parts(parts_model, parts_optimizer,
+                          {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
+    for (int step = 0; step < 5; ++step) {
+      const SmallBatch b(step);
+      const auto expected = whole.run(b.x, b.y, 1e-2), got = parts.run(b.x, b.y, 1e-2);
+      EXPECT_NEAR(got.loss, expected.loss, 1e-5 * expected.loss) << step;
+      EXPECT_NEAR(got.grad_norm, expected.grad_norm, 1e-4 * expected.grad_norm) << step;
+    }
+    for (std::size_t i = 0; i < one.all().size(); ++i)
+      EXPECT_TRUE(close(doubles(other.all()[i].read()), doubles(one.all()[i].read()), 1e-4)) << i;
+    EXPECT_LT(parts.program().memory().arena, whole.program().memory().arena);
+    EXPECT_EQ(parts_optimizer.state().size(), whole_optimizer.state().size());
+  }
+}
+
+TEST(Accumulation, AStepThatFailedLeavesNothingForTheNext) {
+  const SmallBatch b;
+  Params one, other;
+  const Model a(one, small_gpt()), c(other, small_gpt());
+  const AdamW optimizer_a(one.all()), optimizer_c(other.all());
+  const ProgramOptions options{.batch = 2, .threads = 1, .accumulate = 2};
+  TrainingProgram good(a, optimizer_a, options), bad(c, optimizer_c, options);
+  std::vector<std::int32_t> wrong = b.x;
+  wrong.back() = 1000;  // in the second batch
+  EXPECT_THROW(bad.run(wrong, b.y, 1e-2), Error);
+  EXPECT_EQ(bad.run(b.x, b.y, 1e-2).loss, good.run(b.x, b.y, 1e-2).loss);
+  for (std::size_t i = 0; i < one.all().size(); ++i)
+    EXPECT_TRUE(other.all()[i].read().same_bits(one.all()[i].read()));
+  EXPECT_THROW(bad.run({1, 2, 3}, {1, 2, 3}, 1e-2), ShapeError);
+}
+
+TEST(Accumulation, LossScalingWorksOnTheSum) {
+  Params params;
+  const Model model(params, small_gpt());
+  const AdamW optimizer(params.all(), {.loss_scale = LossScale{.initial = 0x1p60}});
+  TrainingProgram training(model, optimizer,
+                           {.batch = 2, .threads = 1, .precision = Precision::f16, .accumulate = 2});
+  const SmallBatch b;
+  const auto first = training.run(b.x, b.y, 1e-2);
+  EXPECT_EQ(first.overflowed, 1);
+  EXPECT_EQ(first.loss_scale, 0x1p59f);
+  TrainingProgram::Result last{};
+  for (int i = 0; i < 80; ++i) last = training.run(b.x, b.y, 1e-2);
+  EXPECT_LT(last.overflowed, 60);
+  EXPECT_LT(last.loss, 1.5f);
+  EXPECT_EQ(last.skipped, 0);
+}
+
+TEST(Recompute, GivesTheSameStepWithLessMemory) {
+  for (const Precision precision : {Precision::full, Precision::bf16}) {
+    Params one, other;
+    ModelConfig config = small_gpt(0.1);
+    config.layers = 6;
+    const Model kept_model(one, config), again_model(other, config);
+    const AdamW kept_optimizer(one.all()), again_optimizer(other.all());
+    const ProgramOptions options{.batch = small_batch, .threads = 1, .verify = true, .precision = precision};
+    ProgramOptions recompute = options;
+    recompute.recompute = true;
+    TrainingProgram kept(kept_model, kept_optimizer, options, 7),
+        again(again_model, again_optimizer, recompute, 7);
+    for (int step = 0; step < 3; ++step) {
+      const SmallBatch b(step);
+      const auto expected = kept.run(b.x, b.y, 1e-2), got = again.run(b.x, b.y, 1e-2);
+      EXPECT_EQ(got.loss, expected.loss) << step;
+      EXPECT_NEAR(got.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm) << step;
+    }
+    EXPECT_LT(again.program().memory().arena, 0.6 * static_cast<double>(kept.program().memory().arena));
+  }
+}
+
+TEST(BadNode, IsTheFirstThatMakesItFromFiniteNumbers) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3});
+  Tensor y;
+  {
+    const Scope scope("layer");
+    y = log(x * 2);
+  }
+  sum(exp(y) + 1 / y);
+  const std::vector<float> good{1, 2, 3, 4, 5, 6}, bad{1, 2, 3, 4, -5, 6}, zero{1, 2, 3, 0, 5, 6};
+  EXPECT_EQ(first_bad_node(g, {{x, good}}, 0, 0), "");
+  const std::string message = first_bad_node(g, {{x, bad}}, 0, 0);
+  EXPECT_EQ(message.substr(0, message.find(" (optimizer_test.cpp")),
+            "log (layer) made NaN at [1, 1] of f32 [2, 3] from finite numbers");
+  EXPECT_EQ(first_bad_node(g, {{x, zero}}, 0, 0).substr(0, 41), "log (layer) made -infinity at [1, 0] of f");
+}
+
+TEST(BadNode, NamesAnInputOrAParameterThatIsNotFinite) {
+  Graph g;
+  Parameter w("block.w", Array::of<float>({2}, {1, NAN}));
+  const Tensor x = g.input("x", {2});
+  sum(x * g.param(w));
+  const std::vector<float> one{1, 1}, bad{INFINITY, 1};
+  EXPECT_EQ(first_bad_node(g, {{x, one}}, 0, 0), "block.w has NaN at [1] of f32 [2]");
+  w.write(Array::of<float>({2}, {1, 1}));
+  EXPECT_EQ(first_bad_node(g, {{x, one}}, 0, 0), "");
+  EXPECT_NE(first_bad_node(g, {{x, bad}}, 0, 0).find("infinity at [0] of f32 [2]"), std::string::npos);
+}
+
+TEST(BadNode, OfATrainingStepIsFoundAfterItWasSkipped) {
+  for (const std::int64_t accumulate : {1, 2}) {
+    Params params;
+    const Model model(params, small_gpt());
+    const AdamW optimizer(params.all());
+    TrainingProgram training(model, optimizer,
+                             {.batch = small_batch / accumulate, .threads = 1, .accumulate = accumulate});
+    const SmallBatch b;
+    EXPECT_EQ(training.first_bad_node(b.x, b.y, 0), "");
+    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // finite, but not what is made of it
+    weight.write(Array::of(weight.shape(),
+                           std::vector<float>(static_cast<std::size_t>(numel(weight.shape())), 3e38f)));
+    EXPECT_EQ(training.run(b.x, b.y, 1e-2).skipped, 1);
+    const std::string message = training.first_bad_node(b.x, b.y, 0);
+    EXPECT_EQ(message.substr(0, 39), "matmul (transformer.h.1.mlp.c_fc) made ") << message;
+    EXPECT_NE(message.find("from finite numbers"), std::string::npos) << message;
+  }
+}
+
+}  // namespace

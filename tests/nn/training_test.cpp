@@ -1,0 +1,315 @@
+// AdamW, schedules, the training step of a GPT, generation and checkpoints.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/training/largest_batch.h>
+#include <tilegrad/nn/training/training.h>
+#include <tilegrad/tilegrad.h>
+
+namespace {
+
+using namespace tg;
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+// One step of AdamW with clipping on all parameters, in the order of the paper, in doubles.
+struct PlainAdamW {
+  AdamW::Options o;
+  std::vector<std::vector<double>> w, m, v;
+  std::vector<bool> decays;
+  int t = 0;
+
+  void step(const std::vector<std::vector<double>>& z, double lr) {
+    double squares = 0;
+    for (const auto& one : z)
+      for (double x : one) squares += x * x;
+    const double norm = std::sqrt(squares), scale = o.clip > 0 && norm > o.clip ? o.clip / norm : 1;
+    ++t;
+    for (std::size_t p = 0; p < w.size(); ++p) {
+      m[p].resize(w[p].size()), v[p].resize(w[p].size());
+      for (std::size_t i = 0; i < w[p].size(); ++i) {
+        const double x = z[p][i] * scale;
+        m[p][i] = o.beta1 * m[p][i] + (1 - o.beta1) * x;
+        v[p][i] = o.beta2 * v[p][i] + (1 - o.beta2) * x * x;
+        const double m_hat = m[p][i] / (1 - std::pow(o.beta1, t)),
+                     v_hat = v[p][i] / (1 - std::pow(o.beta2, t));
+        w[p][i] -= lr * (m_hat / (std::sqrt(v_hat) + o.eps) + (decays[p] ? o.weight_decay * w[p][i] : 0));
+      }
+    }
+  }
+};
+
+// A loss whose gradient is what is fed: Σ w ⊛ c.
+struct Slope {
+  Params params{1, f64};
+  Parameter matrix = params.create("matrix", {2, 3}, Init::normal(1));
+  Parameter gain = params.create("gain", {3}, Init::ones());
+  Graph graph;
+  Tensor c_matrix = graph.input("c_matrix", {2, 3}, f64), c_gain = graph.input("c_gain", {3}, f64);
+  AdamW optimizer;
+  AdamW::Update update;
+  Program program;
+
+  explicit Slope(AdamW::Options options = AdamW::Options())
+      : optimizer(params.all(), options),
+        update(optimizer.minimize(sum(graph.param(matrix) * c_matrix) + sum(graph.param(gain) * c_gain))),
+        program(
+            compile(graph, {update.grad_norm, update.skipped}, {.assign = update.assign, .verify = true})) {}
+
+  void run(const std::vector<double>& a, const std::vector<double>& b, float lr) {
+    program.run({{c_matrix, a}, {c_gain, b}, {update.learning_rate, std::vector<float>{lr}}});
+  }
+};
+
+TEST(AdamW, StepsAsThePaperSays) {
+  for (const double clip : {0.0, 1.0}) {
+    const AdamW::Options options{.clip = clip};
+    Slope s(options);
+    PlainAdamW plain{options, {}, {{}, {}}, {{}, {}}, {true, false}};
+    plain.w = {s.matrix.read().values<double>(), s.gain.read().values<double>()};
+    const std::vector<double> a = {1, -2, 3, 0, 0.5, -0.1}, b = {0.3, 0, -7};
+    for (int t = 0; t < 5; ++t) {
+      std::vector<double> at = a;
+      for (double& x : at) x *= std::cos(t);
+      const float lr = 0.01f * static_cast<float>(t + 1);
+      s.run(at, b, lr);
+      plain.step({at, b}, lr);
+      const auto matrix = s.matrix.read().values<double>(), gain = s.gain.read().values<double>();
+      for (std::size_t i = 0; i < matrix.size(); ++i) EXPECT_NEAR(matrix[i], plain.w[0][i], 1e-6) << t;
+      for (std::size_t i = 0; i < gain.size(); ++i) EXPECT_NEAR(gain[i], plain.w[1][i], 1e-6) << t;
+    }
+  }
+}
+
+TEST(AdamW, ReportsTheNormBeforeClipping) {
+  Slope s;
+  s.run({3, 0, 0, 0, 0, 0}, {0, 4, 0}, 0.1f);
+  EXPECT_FLOAT_EQ(s.program.item<float>(s.update.grad_norm), 5);
+}
+
+TEST(AdamW, DecaysMatricesOnly) {
+  Slope s({.weight_decay = 0.5});
+  const auto before = s.matrix.read().values<double>();
+  s.run({0, 0, 0, 0, 0, 0}, {0, 0, 0}, 0.25f);
+  const auto after = s.matrix.read().values<double>();
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_DOUBLE_EQ(after[i], before[i] * (1 - 0.25 * 0.5));
+  EXPECT_EQ(s.gain.read().values<double>(), (std::vector<double>{1, 1, 1}));
+}
+
+TEST(AdamW, SkipsAStepWhoseGradientIsNotFinite) {
+  const std::vector<double> a = {1, 2, 3, 4, 5, 6}, b = {1, 1, 1};
+  Slope bad, good;
+  const auto all_bits = [](const Slope& s) {
+    std::vector<Array> values = {s.matrix.read(), s.gain.read()};
+    for (const Parameter& p : s.optimizer.state())
+      if (p.name() != "optimizer.skipped") values.push_back(p.read());
+    return values;
+  };
+  bad.run(a, b, 0.1f);
+  good.run(a, b, 0.1f);
+  int skipped = 0;
+  for (const double poison : {inf, -inf, std::nan("")}) {
+    const auto before = all_bits(bad);
+    bad.run(a, {1, poison, 1}, 0.1f);
+    const auto after = all_bits(bad);
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(after[i].same_bits(before[i])) << i;
+    EXPECT_EQ(bad.program.item<float>(bad.update.skipped), ++skipped);
+    EXPECT_FALSE(std::isfinite(bad.program.item<float>(bad.update.grad_norm)));
+  }
+  // It goes on as if nothing had been.
+  bad.run(b.size() == 3 ? a : b, b, 0.2f);
+  good.run(a, b, 0.2f);
+  const auto one = all_bits(bad), other = all_bits(good);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].same_bits(other[i])) << i;
+  EXPECT_EQ(good.program.item<float>(good.update.skipped), 0);
+}
+
+TEST(Schedule, CosineWarmsUpAndFallsToItsFloor) {
+  const Schedule lr{.peak = 1e-3, .floor = 1e-4, .warmup = 100, .steps = 2000};
+  EXPECT_DOUBLE_EQ(lr(0), 1e-3 / 101);
+  EXPECT_DOUBLE_EQ(lr(49), 50e-3 / 101);
+  EXPECT_DOUBLE_EQ(lr(100), 1e-3);
+  EXPECT_DOUBLE_EQ(lr(1050), 0.5 * (1e-3 + 1e-4));
+  EXPECT_DOUBLE_EQ(lr(2000), 1e-4);
+  EXPECT_DOUBLE_EQ(lr(1000000), 1e-4);
+  for (int t = 1; t < 100; ++t) EXPECT_GT(lr(t), lr(t - 1));
+  for (int t = 101; t <= 2000; ++t) EXPECT_LT(lr(t), lr(t - 1));
+  const Schedule none{.warmup = 0, .steps = 1};
+  EXPECT_DOUBLE_EQ(none(0), none.peak);
+  const Schedule all_warm{.warmup = 10, .steps = 10};
+  EXPECT_LT(all_warm(9), all_warm.peak);
+  EXPECT_DOUBLE_EQ(all_warm(10), all_warm.floor);
+}
+
+// A batch of a periodic text: learnable, so that the loss can fall to nearly nothing.
+struct Batch {
+  std::vector<std::int32_t> x, y;
+  Batch(const ModelConfig& c, std::int64_t batch) {
+    for (std::int64_t i = 0; i < batch * c.context; ++i) {
+      x.push_back(static_cast<std::int32_t>((i * i + i / 5) % c.vocabulary));
+      y.push_back(static_cast<std::int32_t>(((i + 1) * (i + 1) + (i + 1) / 5) % c.vocabulary));
+    }
+  }
+};
+
+ModelConfig small(double dropout = 0) {
+  return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
+}
+
+TEST(TrainingProgram, OverfitsOneBatch) {
+  Params params(1);
+  const Model model(params, small());
+  const AdamW optimizer(params.all());
+  TrainingProgram training(model, optimizer, {.batch = 4});
+  EvaluationProgram evaluation(model, {.batch = 4});
+  const Batch b(model.config(), 4);
+  const float before = evaluation.run(b.x, b.y);
+  EXPECT_NEAR(before, std::log(13.0), 0.1);
+  TrainingProgram::Result result{};
+  for (int t = 0; t < 60; ++t) result = training.run(b.x, b.y, 1e-2);
+  EXPECT_LT(result.loss, 0.1);
+  EXPECT_LT(evaluation.run(b.x, b.y), 0.1);
+  EXPECT_EQ(result.skipped, 0);
+}
+
+TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
+  Params params(1);
+  const Model model(params, small());
+  const AdamW optimizer(params.all());
+  TrainingProgram training(model, optimizer, {.batch = 4});
+  EvaluationProgram evaluation(model, {.batch = 4});
+  const Batch b(model.config(), 4);
+  const float before = evaluation.run(b.x, b.y);
+  EXPECT_FLOAT_EQ(training.run(b.x, b.y, 1e-2).loss, before);
+  EXPECT_LT(evaluation.run(b.x, b.y), before);
+}
+
+TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
+  Params params(1);
+  const Model model(params, small(0.3));
+  const AdamW optimizer(params.all());
+  TrainingProgram training(model, optimizer, {.batch = 4, .verify = true}, 5);
+  const Batch b(model.config(), 4);
+  for (int t = 0; t < 3; ++t) EXPECT_NO_THROW(training.run(b.x, b.y, 1e-2));
+  const MemoryReport memory = training.program().memory();
+  EXPECT_LT(memory.arena, 2 * memory.alive);
+}
+
+TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
+  const auto trained = [](int threads) {
+    Params params(1);
+    const Model model(params, small(0.2));
+    const AdamW optimizer(params.all());
+    TrainingProgram training(model, optimizer, {.batch = 4, .threads = threads}, 9);
+    const Batch b(model.config(), 4);
+    std::vector<float> losses;
+    for (int t = 0; t < 3; ++t) losses.push_back(training.run(b.x, b.y, 1e-2).loss);
+    return std::pair(losses, params.find("transformer.h.1.attn.c_attn.weight")->read().values<float>());
+  };
+  const auto one = trained(1);
+  EXPECT_EQ(one, trained(2));
+  EXPECT_EQ(one, trained(3));
+}
+
+TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
+  Params params(1);
+  const Model model(params, small(0.5));
+  const AdamW optimizer(params.all());
+  TrainingProgram training(model, optimizer, {.batch = 4}, 9), again(model, optimizer, {.batch = 4}, 9),
+      other(model, optimizer, {.batch = 4}, 10);
+  const Batch b(model.config(), 4);
+  const float first = training.run(b.x, b.y, 0).loss;  // rate 0: nothing but the masks changes
+  EXPECT_NE(training.run(b.x, b.y, 0).loss, first);
+  EXPECT_EQ(again.run(b.x, b.y, 0).loss, first);
+  EXPECT_NE(other.run(b.x, b.y, 0).loss, first);
+  EvaluationProgram evaluation(model, {.batch = 4});
+  EXPECT_EQ(evaluation.run(b.x, b.y), evaluation.run(b.x, b.y));
+}
+
+TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
+  Params params(1);
+  const Model model(params, small(0.3));
+  const AdamW optimizer(params.all());
+  const ProgramOptions options{.batch = 4, .threads = 2};
+  const TrainingMemory plan = plan_memory(model, optimizer, options);
+  const MemoryReport taken = TrainingProgram(model, optimizer, options).program().memory();
+  EXPECT_EQ(plan.training.arena, taken.arena);
+  EXPECT_EQ(plan.training.workspace, taken.workspace);
+  EXPECT_EQ(plan.training.inputs, taken.inputs);
+  EXPECT_EQ(plan.training.constants, taken.constants);
+  EXPECT_EQ(plan.training.peak(), taken.peak());
+  EXPECT_EQ(plan.evaluation.peak(), EvaluationProgram(model, options).program().memory().peak());
+  EXPECT_EQ(plan.beside_parameters(), plan.training.peak() + plan.evaluation.peak() -
+                                          plan.training.parameters - plan.evaluation.parameters);
+  // More than any machine has.
+  const std::size_t much = plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
+  EXPECT_GT(much, std::size_t{1} << 44);
+  TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
+  const Batch b(model.config(), 4);
+  EXPECT_THROW(planned.run(b.x, b.y, 1e-2), Error);
+  EXPECT_THROW(planned.program().run(), Error);
+  EXPECT_FALSE(planned.program().text().empty());
+}
+
+TEST(LargestBatch, IsTheLastThatFits) {
+  int calls = 0;
+  const auto line = [&](std::int64_t b) { return ++calls, static_cast<std::size_t>(1000 + 37 * b); };
+  EXPECT_EQ(largest_batch(65536, 1000 + 37 * 1234, line), 1234);
+  EXPECT_LE(calls, 6);
+  EXPECT_EQ(largest_batch(65536, 1000 + 37 * 1235 - 1, line), 1234);
+  EXPECT_EQ(largest_batch(1236, 1000 + 37 * 1235, line), 1235);
+  EXPECT_EQ(largest_batch(65536, 1037, line), 1);
+  EXPECT_EQ(largest_batch(65536, 1036, line), 0);
+  EXPECT_EQ(largest_batch(1, 0, line), 0);
+  // Curves and steps.
+  const auto square = [](std::int64_t b) { return static_cast<std::size_t>(b * b); };
+  const auto steps = [](std::int64_t b) { return static_cast<std::size_t>(b / 100 * 4096); };
+  for (const std::int64_t b : {2, 3, 500, 40000}) {
+    EXPECT_EQ(largest_batch(65536, static_cast<std::size_t>(b * b), square), b);
+    EXPECT_EQ(largest_batch(65536, static_cast<std::size_t>(b / 100 * 4096), steps), b / 100 * 100 + 99);
+  }
+}
+
+TEST(SampleToken, DrawsInProportionToTheSoftmax) {
+  const std::vector<float> logits = {0, std::log(3.0f), -std::numeric_limits<float>::infinity()};
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.0), 0);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.24), 0);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.26), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.9999999), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0.0), 1);
+  EXPECT_EQ(sample_token(std::vector<float>{NAN, 1}, {.temperature = 1}, 0.0), 1);
+  EXPECT_THROW(sample_token(std::vector<float>{NAN, NAN}, {.temperature = 1}, 0.0), Error);
+}
+
+TEST(Generator, RepeatsWhatTheModelHasLearned) {
+  Params params(1);
+  ModelConfig config = small();
+  const Model model(params, config);
+  const AdamW optimizer(params.all());
+  TrainingProgram training(model, optimizer, {.batch = 1});
+  Batch b(config, 1);
+  for (std::size_t i = 0; i < b.x.size(); ++i) {
+    b.x[i] = static_cast<std::int32_t>(i % 13);
+    b.y[i] = static_cast<std::int32_t>((i + 1) % 13);
+  }
+  for (int t = 0; t < 40; ++t) training.run(b.x, b.y, 1e-2);
+  Generator generator(model);
+  std::vector<std::int32_t> text = {0, 1, 2};
+  generator.extend(text, 10, {.temperature = 0}, 1);
+  for (std::size_t i = 0; i < text.size(); ++i) EXPECT_EQ(text[i], static_cast<std::int32_t>(i));
+  std::vector<std::int32_t> one = {5}, two = {5};
+  generator.extend(one, 30, {}, 3);  // longer than the context
+  generator.extend(two, 30, {}, 3);
+  EXPECT_EQ(one, two);
+  EXPECT_EQ(one.size(), 31u);
+  std::vector<std::int32_t> none;
+  EXPECT_THROW(generator.extend(none, 1, {}, 1), Error);
+}
+
+}  // namespace

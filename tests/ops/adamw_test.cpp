@@ -1,0 +1,172 @@
+// adamw against the published formula, over several steps, in place and from any memory layout, alone and in
+// lists; squared_norm.
+#include "tests/support/op_testing.h"
+#include "tests/support/parameter_list.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+struct Plain {
+  Vector p, m, v;
+  void step(const Vector& g, double rate, int t, double scale, const AdamWOptions& o) {
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const double gi = g[i] * scale;
+      m[i] = o.beta1 * m[i] + (1 - o.beta1) * gi;
+      v[i] = o.beta2 * v[i] + (1 - o.beta2) * gi * gi;
+      const double m_hat = m[i] / (1 - std::pow(o.beta1, t)), v_hat = v[i] / (1 - std::pow(o.beta2, t));
+      p[i] -= rate * o.weight_decay * p[i];
+      p[i] -= rate * m_hat / (std::sqrt(v_hat) + o.eps);
+    }
+  }
+};
+
+TEST(AdamW, AgreesWithThePublishedFormulaOverSteps) {
+  for (DType dtype : {f64, f32}) {
+    Graph g;
+    const Given start = given(g, {37, 61}, dtype);
+    const Parameter p("p", start.array), m("m", Array({37, 61}, dtype)), v("v", Array({37, 61}, dtype));
+    const Tensor z = g.input("z", {37, 61}, dtype), rate = g.input("rate", {}, f32),
+                 t = g.input("t", {}, i64), scale = g.input("scale", {1}, dtype);
+    const AdamWOptions o{.beta2 = 0.95, .weight_decay = 0.1};
+    const auto after = adamw(g.param(p), z, g.param(m), g.param(v), rate, t, scale, o);
+    Program program = compile(
+        g, {}, {.assign = {{p, after[0]}, {m, after[1]}, {v, after[2]}}, .threads = 3, .verify = true});
+    Plain plain{start.values, Vector(37 * 61, 0.0), Vector(37 * 61, 0.0)};
+    for (int step = 1; step <= 5; ++step) {
+      const Array zs = Array::of({37, 61}, random_vector(37 * 61, step)).to(dtype);
+      const float r = 0.01f * static_cast<float>(step);
+      program.run({{z, zs},
+                   {rate, std::vector<float>{r}},
+                   {t, std::vector<std::int64_t>{step}},
+                   {scale, Array::of({1}, Vector{0.5}).to(dtype)}});
+      plain.step(zs.to(f64).values<double>(), r, step, 0.5, o);
+    }
+    const double tolerance = dtype == f64 ? 1e-13 : 1e-6;
+    EXPECT_TRUE(close(doubles(p.read()), plain.p, tolerance));
+    EXPECT_TRUE(close(doubles(m.read()), plain.m, tolerance));
+    EXPECT_TRUE(close(doubles(v.read()), plain.v, tolerance));
+  }
+}
+
+TEST(AdamW, NeedsNoMemoryBesideItsParameters) {
+  Graph g;
+  const Parameter p("p", Array({64, 64}, f32)), m("m", Array({64, 64}, f32)), v("v", Array({64, 64}, f32));
+  const Tensor z = g.input("z", {64, 64}), rate = g.input("rate", {}), t = g.input("t", {}, i64);
+  const auto after = adamw(g.param(p), z, g.param(m), g.param(v), rate, t, rate);
+  const Program program = compile(g, {}, {.assign = {{p, after[0]}, {m, after[1]}, {v, after[2]}}});
+  EXPECT_EQ(program.memory().arena, 0u);
+  EXPECT_EQ(program.steps().size(), 1u);
+}
+
+TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
+  for (View view : all_views)
+    for (DType dtype : float_dtypes) {
+      Graph g;
+      const Given p = given(g, {5, 33}, dtype, view, 1), z = given(g, {5, 33}, dtype, view, 2),
+                  m = given(g, {5, 33}, compute_type(dtype), View::contiguous, 3),
+                  v = given(g, {5, 33}, compute_type(dtype), View::contiguous, 4, 0, 1);
+      const std::vector<Tensor> in{p.tensor,
+                                   z.tensor,
+                                   m.tensor,
+                                   v.tensor,
+                                   full(g, {}, 0.01, f64),
+                                   full(g, {}, 3, i64),
+                                   full(g, {}, 0.5, f32)};
+      const auto fused = adamw(p.tensor, z.tensor, m.tensor, v.tensor, in[4], in[5], in[6]);
+      const auto plain = adamw_op.decompose(in, g.node_of(fused[0].id()).attrs);
+      const auto r = run_checked({fused[0], fused[1], fused[2], plain[0], plain[1], plain[2]},
+                                 {p.feed(), z.feed(), m.feed(), v.feed()});
+      for (std::size_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(close(doubles(r[i]), doubles(r[i + 3]), 4 * rounding(i == 0 ? dtype : m.tensor.dtype())));
+    }
+}
+
+TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
+  ParameterList list;
+  const AdamWOptions options{.beta2 = 0.95};
+  const auto together = adamw(list.all, 0.01, 3, 0.5, options);
+  std::vector<Tensor> fetch;
+  for (const auto& updated : together) fetch.insert(fetch.end(), updated.begin(), updated.end());
+  const std::size_t count = fetch.size();
+  for (const AdamWTensors& x : list.all) {
+    AdamWOptions own = options;
+    own.weight_decay = x.weight_decay;
+    for (const Tensor& t : adamw(x.p, x.g, x.m, x.v, 0.01, 3, 0.5, own)) fetch.push_back(t);
+  }
+  const auto r = run_checked(fetch, list.feeds);
+  for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(r[i].same_bits(r[count + i])) << "result " << i;
+}
+
+TEST(AdamW, UpdatesAListInPlace) {
+  Graph g;
+  const Tensor rate = g.input("rate", {}), t = g.input("t", {}, i64);
+  std::vector<Parameter> parameters;
+  std::vector<AdamWTensors> all;
+  for (const Shape& s : {Shape{64, 64}, Shape{64}, Shape{3, 5}}) {
+    for (const char* name : {"p", "m", "v"}) parameters.emplace_back(name, Array(s, f32));
+    const std::size_t n = parameters.size();
+    all.push_back({g.param(parameters[n - 3]), g.input("z", s), g.param(parameters[n - 2]),
+                   g.param(parameters[n - 1]), 0.1});
+  }
+  std::vector<Assign> assign;
+  const auto after = adamw(all, rate, t, rate);
+  for (std::size_t i = 0; i < parameters.size(); ++i) assign.push_back({parameters[i], after[i / 3][i % 3]});
+  const Program program = compile(g, {}, {.assign = assign});
+  EXPECT_EQ(program.memory().arena, 0u);
+  EXPECT_EQ(program.steps().size(), 1u);
+  // What another parameter of the list reads must be kept until it has been read: one copy more.
+  all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
+  const auto crossed = adamw(all, rate, t, rate);
+  for (std::size_t i = 0; i < parameters.size(); ++i) assign[i].value = crossed[i / 3][i % 3];
+  EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
+}
+
+TEST(AdamW, NamesTheParameterThatDoesNotFit) {
+  Graph g;
+  const Tensor p = g.input("p", {3}), q = g.input("q", {4});
+  try {
+    adamw({{p, p, p, p}, {q, p, q, q}}, 0.1, 1);
+    FAIL() << "nothing thrown";
+  } catch (const ShapeError& e) {
+    EXPECT_NE(std::string(e.what()).find("[3] beside [4]"), std::string::npos) << e.what();
+  }
+  EXPECT_THROW(adamw({}, g.input("rate", {}), 1), Error);
+}
+
+TEST(SquaredNorm, IsTheSumOfAllSquares) {
+  ParameterList list;
+  std::vector<Tensor> xs;
+  double want = 0;
+  for (std::size_t i = 1; i < list.feeds.size(); i += 4) xs.push_back(list.all[i / 4].g);
+  const Tensor together = squared_norm(xs);
+  EXPECT_EQ(together.dtype(), f64);
+  std::vector<Tensor> fetch{together};
+  for (const Tensor& x : xs) fetch.push_back(sum_squares(cast(x, f64)));
+  const auto r = run_checked(fetch, list.feeds);
+  for (std::size_t i = 1; i < r.size(); ++i) want += r[i].at(0);
+  EXPECT_NEAR(r[0].at(0), want, 1e-13 * want);
+  xs.pop_back();  // the only one in f64
+  EXPECT_EQ(squared_norm(xs).dtype(), f32);
+  EXPECT_NEAR(run_checked({squared_norm(xs)}, list.feeds)[0].at(0), want - r.back().at(0), 1e-6 * want);
+}
+
+TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
+  Graph g;
+  const std::int64_t n = (1 << 22) + 3;
+  const Tensor x = g.input("x", {n});
+  Array ones({n}, f32);
+  for (std::int64_t i = 0; i < n; ++i) ones.data<float>()[i] = 1;
+  EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
+}
+
+TEST(AdamW, HasNoGradientAndSaysSo) {
+  Graph g;
+  const Given p = given(g, {3});
+  const auto after = adamw(p.tensor, p.tensor, p.tensor, p.tensor, 0.1, 1);
+  EXPECT_THROW(gradients(sum(after[0]), {p.tensor}), GradientError);
+  EXPECT_THROW(adamw(p.tensor, g.input("z", {4}, f64), p.tensor, p.tensor, 0.1, 1), ShapeError);
+}
+
+}  // namespace

@@ -1,0 +1,347 @@
+// Rows by number: embedding, index_select, index_add.
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+Given indices(Graph& g, const Shape& shape, DType t, View kind, std::int64_t high, std::uint64_t seed) {
+  return given(g, shape, t, kind, seed, 0, static_cast<double>(high));  // rounded down
+}
+
+TEST(Embedding, PicksRowsOnEveryView) {
+  for (DType t : {f64, f32, bf16, f16, i32})
+    for (View kw : all_views)
+      for (View ki : all_views) {
+        Graph g;
+        const Given w = given(g, {5, 3}, t, kw, 2, 0, 100);
+        const Given i = indices(g, {2, 4}, t == f32 ? i32 : i64, ki, 5, 2);
+        Vector want;
+        const Vector rows = w.values;
+        for (double index : i.values)
+          for (int c = 0; c < 3; ++c) want.push_back(rows[static_cast<std::size_t>(index) * 3 + c]);
+        const Tensor y = embedding(w.tensor, i.tensor);
+        EXPECT_EQ(y.shape(), (Shape{2, 4, 3}));
+        expect_values(y, {w, i}, want);
+      }
+}
+
+TEST(Embedding, GradientSumsOverRepeatedIndices) {
+  for (View kw : all_views)
+    for (View ki : all_views) {
+      Graph g;
+      const Given w = given(g, {4, 3}, f64, kw, 3);
+      const Given i = indices(g, {3, 4}, i64, ki, 4, 4);
+      const Tensor y = embedding(w.tensor, i.tensor);
+      expect_gradients(weighted_sum(y * y), {w, i});
+    }
+}
+
+TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
+  Graph g;
+  const Tensor w = g.input("w", {37, 300}, f32), i = g.input("i", {2000}, i64);
+  Array weight({37, 300}, f32), index({2000}, i64), cotangent({2000, 300}, f32);
+  for (std::int64_t k = 0; k < index.numel(); ++k)
+    index.set(k, static_cast<double>(k * k % 8 * (k / 7 % 6)));  // some often, some never
+  for (std::int64_t k = 0; k < cotangent.numel(); ++k) cotangent.set(k, std::sin(static_cast<double>(k)));
+  const Tensor y = embedding(w, i);
+  const Tensor z = gradients(y, {w}, g.constant(cotangent))[0];
+  const std::vector<Feed> feeds{{w, weight}, {i, index}};
+  const Array one = eval(z, feeds, {.threads = 1});
+  for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(z, feeds, {.threads = threads}).same_bits(one)) << threads;
+  // In order, in f32: the plain loop's bits.
+  std::vector<float> want(37 * 300);
+  for (std::int64_t k = 0; k < 2000; ++k)
+    for (int c = 0; c < 300; ++c)
+      want[static_cast<std::size_t>(index.at(k)) * 300 + c] += cotangent.data<float>()[k * 300 + c];
+  EXPECT_EQ(one.values<float>(), want);
+}
+
+TEST(Embedding, GradientInHalfPrecisionIsSummedWider) {
+  // 4096 times 2^-8: summed in bf16 itself the result would stick at 2.
+  Graph g;
+  const Tensor w = g.input("w", {2, 3}, bf16), i = g.input("i", {4096}, i32);
+  const Tensor z = gradients(sum(cast(embedding(w, i), f32)) * 0.00390625, {w})[0];
+  const Array got = eval(z, {{w, Array({2, 3}, bf16)}, {i, Array({4096}, i32)}}, {.verify = true});
+  for (int c = 0; c < 3; ++c) {
+    EXPECT_EQ(got.at(c), 16);
+    EXPECT_EQ(got.at(3 + c), 0);
+  }
+}
+
+TEST(Embedding, ReportsAnIndexOutOfRangeWithPositionAndLine) {
+  for (int threads : {1, 4}) {
+    Graph g;
+    const Parameter table("table", Array({6, 600}, f32));
+    const Tensor i = g.input("i", {3, 50}, i64);
+    const Tensor w = g.param(table), y = embedding(w, i), loss = sum(y);
+    Program program =
+        compile(g, {loss}, {.assign = {{table, w - gradients(loss, {w})[0]}}, .threads = threads});
+    Array index({3, 50}, i64);
+    for (double bad : {6.0, -1.0, 1e15}) {
+      index.set(70, bad);
+      index.set(120, 17);
+      expect_error<Error>(
+          [&] {
+            program.run({{i, index}});
+          },
+          {"[embedding] index ", "at position 70", "wanted 0 to 5", "index_test.cpp"});
+    }
+    for (double v : table.read().values<float>()) ASSERT_EQ(v, 0);  // no step after it has run
+    program.run({{i, Array({3, 50}, i64)}});
+    EXPECT_EQ(table.read().at(0), -150);
+  }
+}
+
+TEST(Embedding, RefusesWrongOperands) {
+  Graph g;
+  const Tensor w = g.input("w", {5, 3}), i = g.input("i", {2}, i64);
+  expect_error<DTypeError>([&] { embedding(w, w); }, {"[embedding]", "i64 or i32", "index_test.cpp"});
+  expect_error<ShapeError>([&] { embedding(slice(w, 0, 0, 1).reshape({3}), i); }, {"[embedding]", "two dim"});
+}
+
+// out[p, j, q] = x[p, i[j], q] and its transpose, as plain loops.
+Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
+  std::int64_t outer = 1, inner = 1;
+  for (int a = 0; a < axis; ++a) outer *= shape[a];
+  for (int a = axis + 1; a < shape.size(); ++a) inner *= shape[a];
+  Vector out;
+  for (std::int64_t p = 0; p < outer; ++p)
+    for (double i : index)
+      for (std::int64_t q = 0; q < inner; ++q)
+        out.push_back(x[(p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q]);
+  return out;
+}
+
+Vector added(Vector x, const Shape& shape, int axis, const Vector& index, const Vector& src) {
+  std::int64_t outer = 1, inner = 1;
+  for (int a = 0; a < axis; ++a) outer *= shape[a];
+  for (int a = axis + 1; a < shape.size(); ++a) inner *= shape[a];
+  std::size_t s = 0;
+  for (std::int64_t p = 0; p < outer; ++p)
+    for (double i : index)
+      for (std::int64_t q = 0; q < inner; ++q)
+        x[(p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q] += src[s++];
+  return x;
+}
+
+TEST(IndexSelect, TakesIndicesOfAnyShapeOnAnyAxis) {
+  const Shape shape{3, 4, 2};
+  for (int axis : {0, 1, 2})
+    for (View kx : all_views)
+      for (View ki : all_views) {
+        Graph g;
+        const Given x = given(g, shape, f64, kx, 4);
+        const Given i = indices(g, {2, 3}, i64, ki, shape[axis], 8);
+        const Tensor y = index_select(x.tensor, axis, i.tensor);
+        expect_values(y, {x, i}, selected(x.values, shape, axis, i.values));
+        expect_gradients(weighted_sum(y * y), {x, i});
+      }
+}
+
+TEST(IndexSelect, OfLargeSlicesIsSharedBetweenThreads) {
+  Graph g;
+  const Given x = given(g, {3, 40000}, f32, View::transposed, 5);
+  const Given i = indices(g, {5}, i32, View::contiguous, 3, 10);
+  expect_values(index_select(x.tensor, 0, i.tensor), {x, i}, selected(x.values, {3, 40000}, 0, i.values));
+}
+
+TEST(IndexAdd, AddsAlongAnyAxisInEveryDtype) {
+  const Shape shape{3, 4, 2};
+  for (DType t : {f64, f32, bf16, f16, i64, i32, u8})
+    for (int axis : {0, 1, 2})
+      for (View kx : all_views)
+        for (View ks : all_views) {
+          Graph g;
+          Shape added_shape = shape;
+          added_shape[axis] = 5;
+          const Given x = given(g, shape, t, kx, 6, is_float(t) ? -1 : 0, is_float(t) ? 1 : 16),
+                      s = given(g, added_shape, t, ks, 7, is_float(t) ? -1 : 0, is_float(t) ? 1 : 16);
+          const Given i = indices(g, {5}, i32, View::sliced, shape[axis], 12);
+          // Up to five additions in the compute type, of partial sums below 6, and one rounding.
+          const double tolerance = is_float(t) ? rounding(t) + 30 * rounding(compute_type(t)) : 0;
+          expect_values(index_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s},
+                        added(x.values, shape, axis, i.values, s.values), tolerance);
+        }
+}
+
+TEST(IndexAdd, HasGradientsOfBothOperands) {
+  for (int axis : {0, 1}) {
+    Graph g;
+    const Given x = given(g, {3, 4}, f64, View::transposed, 8);
+    const Given s = given(g, axis == 0 ? Shape{2, 3, 4} : Shape{3, 2, 3}, f64, View::sliced, 9);
+    const Given i = indices(g, {2, 3}, i64, View::contiguous, 3, 14);
+    const Tensor y = index_add(x.tensor, axis, i.tensor, s.tensor);
+    expect_gradients(weighted_sum(y * y), {x, s, i});
+  }
+}
+
+TEST(IndexAdd, OfAVectorAndOfNothing) {
+  Graph g;
+  const Given x = given(g, {4}, f64, View::contiguous, 9);
+  const Given s = given(g, {6}, f64, View::contiguous, 10);
+  const Given i = indices(g, {6}, i64, View::contiguous, 4, 16);
+  expect_values(index_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s},
+                added(x.values, {4}, 0, i.values, s.values), 1e-15);
+  const Tensor none = slice(i.tensor, 0, 0, 0);
+  expect_values(index_add(x.tensor, 0, none, slice(s.tensor, 0, 0, 0)), {x, i, s}, x.values);
+}
+
+TEST(IndexAdd, RefusesWrongShapes) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 4}), i = g.input("i", {2}, i64), s = g.input("s", {3, 4});
+  expect_error<ShapeError>([&] { index_add(x, 0, i, s); }, {"[index_add]", "must have shape [2, 4]"});
+  expect_error<Error>(
+      [&] {
+        eval(index_add(x, 0, i, slice(s, 0, 0, 2)),
+             {{x, Array({3, 4}, f32)}, {s, Array({3, 4}, f32)}, {i, std::vector<std::int64_t>{0, 3}}});
+      },
+      {"[index_add] index 3 at position 1", "wanted 0 to 2"});
+}
+
+// f(a, b, c) for every element of [A, B, C].
+template <class F>
+void for_each(const Shape& shape, F f) {
+  for (std::int64_t a = 0; a < shape[0]; ++a)
+    for (std::int64_t b = 0; b < shape[1]; ++b)
+      for (std::int64_t c = 0; c < shape[2]; ++c) f(a, b, c);
+}
+
+// Where indices [A, B, C] with value i at (a, b, c) point in a tensor, selecting from `axis`.
+std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::int64_t b, std::int64_t c) {
+  std::int64_t at[] = {a, b, c};
+  at[axis] = static_cast<std::int64_t>(i);
+  return static_cast<std::size_t>((at[0] * shape[1] + at[1]) * shape[2] + at[2]);
+}
+
+TEST(Gather, PicksElementsAlongAnyAxis) {
+  const Shape shape{3, 4, 5},
+      reach{2, 3, 4};  // the indices reach less far than the tensor, and are longer on the axis
+  for (DType t : {f64, f32, bf16, i64, u8})
+    for (int axis : {0, 1, 2})
+      for (View kx : all_views)
+        for (View ki : all_views) {
+          Graph g;
+          Shape s = reach;
+          s[axis] = 6;
+          const Given x = given(g, shape, t, kx, 1, 0, 100), i = indices(g, s, i64, ki, shape[axis], 2);
+          Vector want;
+          std::size_t n = 0;
+          for_each(s, [&](auto a, auto b, auto c) {
+            want.push_back(x.values[target(shape, axis, i.values[n++], a, b, c)]);
+          });
+          const Tensor y = gather(x.tensor, axis, i.tensor);
+          expect_values(y, {x, i}, want);
+          if (t == f64 && kx != View::contiguous) expect_gradients(weighted_sum(y * y), {x, i});
+        }
+}
+
+TEST(Gather, ReportsAnIndexOutOfRange) {
+  Graph g;
+  const Given x = given(g, {300, 40}, f32);
+  const Tensor i = g.input("i", {300, 200}, i32);
+  Array index({300, 200}, i32);
+  index.set(50000, -1);
+  index.set(50001, 40);
+  expect_error<Error>(
+      [&] {
+        eval(gather(x.tensor, 1, i), {x.feed(), {i, index}}, {.threads = 3});
+      },
+      {"[gather] index -1 at position 50000", "wanted 0 to 39", "index_test.cpp"});
+  expect_error<ShapeError>([&] { gather(x.tensor, 0, i); }, {"[gather]", "beyond the tensor along axis 1"});
+  expect_error<ShapeError>([&] { gather(x.tensor, 0, slice(i, 0, 0, 1).reshape({200})); },
+                           {"[gather]", "as many dimensions"});
+}
+
+TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
+  const Shape shape{3, 4, 20};  // more neighbours than are summed at once
+  for (DType t : {f64, f32, bf16, f16, i64, i32, u8})
+    for (int axis : {0, 1, 2})
+      for (View kx : all_views)
+        for (View ks : all_views) {
+          Graph g;
+          Shape reach{2, 3, 19}, more{3, 5, 20};
+          reach[axis] = more[axis] = 7;
+          const double low = is_float(t) ? -1 : 0, high = is_float(t) ? 1 : 16;
+          const Given x = given(g, shape, t, kx, 1, low, high), s = given(g, more, t, ks, 2, low, high);
+          const Given i = indices(g, reach, i32, View::transposed, shape[axis], 3);
+          Vector want = x.values;
+          std::size_t n = 0;
+          for_each(reach, [&](auto a, auto b, auto c) {
+            want[target(shape, axis, i.values[n++], a, b, c)] +=
+                s.values[static_cast<std::size_t>((a * more[1] + b) * more[2] + c)];
+          });
+          // Up to seven additions in the compute type, of partial sums below 8, and one rounding.
+          const double tolerance = is_float(t) ? rounding(t) + 56 * rounding(compute_type(t)) : 0;
+          expect_values(scatter_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s}, want, tolerance);
+        }
+}
+
+TEST(ScatterAdd, TakesMoreIndicesThanElements) {
+  Graph g;
+  const Given x = given(g, {7}, f64), s = given(g, {1000}, f64, View::sliced, 2);
+  const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
+  Vector want = x.values;
+  for (std::size_t n = 0; n < 1000; ++n) want[static_cast<std::size_t>(i.values[n])] += s.values[n];
+  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s}, want);  // the same order of sums
+}
+
+TEST(ScatterAdd, HasGradientsOfBothOperands) {
+  for (int axis : {0, 1})
+    for (View kind : all_views) {
+      Graph g;
+      const Given x = given(g, {3, 4}, f64, kind, 1), s = given(g, {4, 5}, f64, kind, 2);
+      const Given i = indices(g, {3, 4}, i64, kind, 3, 3);
+      const Tensor y = scatter_add(x.tensor, axis, i.tensor, s.tensor);
+      expect_gradients(weighted_sum(y * y), {x, s, i});
+    }
+}
+
+TEST(ScatterAdd, ReportsAnIndexOutOfRange) {
+  Graph g;
+  const Given x = given(g, {3, 20}, f32), s = given(g, {4, 18}, f32);
+  const Tensor i = g.input("i", {4, 18}, i64);
+  Array index({4, 18}, i64);
+  index.set(2 * 18 + 17, 3);
+  expect_error<Error>(
+      [&] {
+        eval(scatter_add(x.tensor, 0, i, s.tensor), {x.feed(), s.feed(), {i, index}});
+      },
+      {"[scatter_add] index 3 at position 53", "wanted 0 to 2"});
+}
+
+TEST(ScatterAdd, IntoNothingIsOutOfRange) {
+  Graph g;
+  const Tensor x = g.input("x", {0}), i = g.input("i", {2}, i64), s = g.input("s", {2});
+  expect_error<Error>(
+      [&] {
+        eval(scatter_add(x, 0, i, s), {{i, std::vector<std::int64_t>{0, 0}}});
+      },
+      {"[scatter_add] index 0 at position 0"});
+}
+
+TEST(OneHot, MarksTheIndexedClass) {
+  for (DType t : {i64, f32, bf16}) {
+    Graph g;
+    const Given i = indices(g, {2, 3}, i32, View::transposed, 4, 1);
+    const Tensor y = one_hot(i.tensor, 4, t);
+    EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
+    EXPECT_EQ(y.dtype(), t);
+    Vector want(24, 0);
+    for (std::size_t n = 0; n < 6; ++n) want[n * 4 + static_cast<std::size_t>(i.values[n])] = 1;
+    expect_values(y, {i}, want);
+  }
+}
+
+TEST(OneHot, ReportsAClassOutOfRange) {
+  Graph g;
+  const Tensor i = g.input("i", {2}, i64);
+  expect_error<Error>(
+      [&] {
+        eval(one_hot(i, 3), {{i, std::vector<std::int64_t>{1, 3}}});
+      },
+      {"[one_hot/scatter_add] index 3 at position 1", "wanted 0 to 2"});
+}
+
+}  // namespace

@@ -1,0 +1,297 @@
+// Pointwise ops against the C library in double, over dtypes, broadcasts and views, and where they are
+// delicate.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include <tilegrad/tilegrad.h>
+
+namespace {
+
+using namespace tg;
+
+constexpr double inf = std::numeric_limits<double>::infinity(),
+                 nan = std::numeric_limits<double>::quiet_NaN();
+
+struct Case {
+  const char* name;
+  Tensor (*op)(In);
+  double (*expected)(double);
+  double low, high;  // arguments
+};
+
+double sigmoid_of(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double gelu_of(double x) {
+  return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+}
+double gelu_tanh_of(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+double silu_slope_of(double x) {
+  const double s = sigmoid_of(x);
+  return s * (1 + x * (1 - s));
+}
+double gelu_slope_of(double x) {
+  return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+}
+double gelu_tanh_slope_of(double x) {
+  const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+const Case cases[] = {
+    {"neg", neg, [](double x) { return -x; }, -3, 3},
+    {"abs", abs, [](double x) { return std::fabs(x); }, -3, 3},
+    {"sign", sign, [](double x) { return double((x > 0) - (x < 0)); }, -3, 3},
+    {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0, 9},
+    {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.01, 9},
+    {"exp", exp, [](double x) { return std::exp(x); }, -10, 10},
+    {"log", log, [](double x) { return std::log(x); }, 0.01, 9},
+    {"sin", sin, [](double x) { return std::sin(x); }, -9, 9},
+    {"cos", cos, [](double x) { return std::cos(x); }, -9, 9},
+    {"tanh", tanh, [](double x) { return std::tanh(x); }, -5, 5},
+    {"erf", erf, [](double x) { return std::erf(x); }, -4, 4},
+    {"sigmoid", sigmoid, sigmoid_of, -9, 9},
+    {"relu", relu, [](double x) { return x > 0 ? x : 0; }, -3, 3},
+    {"silu", silu, [](double x) { return x * sigmoid_of(x); }, -9, 9},
+    {"gelu", gelu, gelu_of, -6, 6},
+    {"gelu_tanh", gelu_tanh, gelu_tanh_of, -6, 6},
+    {"silu_slope", silu_slope, silu_slope_of, -9, 9},
+    {"gelu_slope", gelu_slope, gelu_slope_of, -6, 6},
+    {"gelu_tanh_slope", gelu_tanh_slope, gelu_tanh_slope_of, -6, 6},
+};
+
+// Half a unit in the last place of the dtype, relative.
+double epsilon(DType t) {
+  return t == f64 ? 0x1p-53 : t == f32 ? 0x1p-24 : t == f16 ? 0x1p-11 : 0x1p-8;
+}
+
+class UnaryOps : public testing::TestWithParam<Case> {};
+
+TEST_P(UnaryOps, AgreeWithTheCLibraryInEveryFloatingTypeAndView) {
+  const Case& c = GetParam();
+  const std::int64_t rows = 37, cols = 61;
+  for (DType dtype : {f64, f32, bf16, f16}) {
+    Graph g;
+    const Tensor x = g.input("x", {rows, cols}, dtype);
+    const Tensor whole = c.op(x), turned = c.op(transpose(x, 0, 1)), part = c.op(x.slice(1, 3, 50, 2)),
+                 row = c.op(expand(x.slice(0, 5, 6), {4, cols}));
+    Array xs({rows, cols}, dtype);
+    for (std::int64_t i = 0; i < xs.numel(); ++i)
+      xs.set(i, c.low + (c.high - c.low) * static_cast<double>(i) / (rows * cols));
+    const auto got = eval({whole, turned, part, row}, {{x, xs}});
+    const auto check = [&](double value, std::int64_t i) {
+      const double argument = xs.at(i), want = c.expected(argument);
+      // Rounding of the result and of the computation in f32 or f64, whose terms are at most |x| and 1 in
+      // size.
+      const double compute = dtype == f64 ? 4 * 0x1p-53 : 8 * 0x1p-24;
+      const double bound = 1.01 * epsilon(dtype) * std::fabs(want) +
+                           compute * std::max({std::fabs(want), std::fabs(argument), 1.0});
+      ASSERT_NEAR(value, want, bound) << c.name << " " << name_of(dtype) << " at " << argument;
+    };
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < cols; ++j) {
+        check(got[0].at(i * cols + j), i * cols + j);
+        check(got[1].at(j * rows + i), i * cols + j);
+        if (j >= 3 && j < 50 && j % 2 == 1) check(got[2].at(i * 24 + (j - 3) / 2), i * cols + j);
+        if (i < 4) check(got[3].at(i * cols + j), 5 * cols + j);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pointwise, UnaryOps, testing::ValuesIn(cases),
+                         [](const auto& c) { return c.param.name; });
+
+template <class F>
+std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType dtype = f64) {
+  Graph g;
+  const auto n = static_cast<std::int64_t>(a.size());
+  const Tensor x = g.input("a", {n}, dtype), y = g.input("b", {n}, dtype);
+  Array xs({n}, dtype), ys({n}, dtype);
+  for (std::int64_t i = 0; i < n; ++i)
+    xs.set(i, a[static_cast<std::size_t>(i)]), ys.set(i, b[static_cast<std::size_t>(i)]);
+  const Array got = eval(f(x, y), {{x, xs}, {y, ys}});
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < got.numel(); ++i) out.push_back(got.at(i));
+  return out;
+}
+
+// Operands that lie transposed to the result are passed over in tiles; sizes around and between tiles.
+TEST(Transposed, OperandsMeetTheirPartners) {
+  for (DType t : {f64, f32, bf16, i64, i32, u8}) {
+    for (std::int64_t rows : {8, 31, 64, 70}) {
+      const std::int64_t cols = 45;
+      Graph g;
+      const Tensor x = g.input("x", {2, cols, rows}, t), y = g.input("y", {2, rows, cols}, t),
+                   z = g.input("z", {rows, 1}, t);
+      Array xs({2, cols, rows}, t), ys({2, rows, cols}, t), zs({rows, 1}, t);
+      for (std::int64_t i = 0; i < xs.numel(); ++i)
+        xs.set(i, static_cast<double>(i % 61)), ys.set(i, static_cast<double>(i % 17));
+      for (std::int64_t i = 0; i < rows; ++i) zs.set(i, static_cast<double>(i));
+      for (int threads : {1, 2}) {
+        const Array got = eval(y + transpose(x, 1, 2) + z, {{x, xs}, {y, ys}, {z, zs}}, {.threads = threads});
+        for (std::int64_t b = 0; b < 2; ++b)
+          for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t c = 0; c < cols; ++c)
+              ASSERT_EQ(got.at((b * rows + r) * cols + c),
+                        xs.at((b * cols + c) * rows + r) + ys.at((b * rows + r) * cols + c) + zs.at(r))
+                  << name_of(t) << " " << rows << " at " << b << ", " << r << ", " << c;
+      }
+    }
+  }
+}
+
+// Large results go past the caches to memory.
+TEST(Large, ResultsAreComplete) {
+  const std::int64_t n = 2100;
+  Graph g;
+  const Tensor x = g.input("x", {n, n});
+  Array xs({n, n}, f32);
+  for (std::int64_t i = 0; i < xs.numel(); ++i) xs.data<float>()[i] = static_cast<float>(i);
+  for (int threads : {1, 2}) {
+    const auto got = eval({x + 1, contiguous(transpose(x, 0, 1))}, {{x, xs}}, {.threads = threads});
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        ASSERT_EQ(got[0].data<float>()[i * n + j], xs.data<float>()[i * n + j] + 1);
+        ASSERT_EQ(got[1].data<float>()[j * n + i], xs.data<float>()[i * n + j]);
+      }
+    }
+  }
+}
+
+using Values = std::vector<double>;
+
+TEST(Arithmetic, WorksOnEveryNumericType) {
+  for (DType t : {f64, f32, bf16, f16, i64, i32, u8}) {
+    EXPECT_EQ(on(add, {1, 2, 3}, {4, 5, 6}, t), (Values{5, 7, 9})) << name_of(t);
+    EXPECT_EQ(on(sub, {9, 8, 7}, {4, 5, 6}, t), (Values{5, 3, 1})) << name_of(t);
+    EXPECT_EQ(on(mul, {1, 2, 3}, {4, 5, 6}, t), (Values{4, 10, 18})) << name_of(t);
+    EXPECT_EQ(on(maximum, {1, 7, 3}, {4, 5, 3}, t), (Values{4, 7, 3})) << name_of(t);
+    EXPECT_EQ(on(minimum, {1, 7, 3}, {4, 5, 3}, t), (Values{1, 5, 3})) << name_of(t);
+    EXPECT_EQ(on(less, {1, 7, 3}, {4, 5, 3}, t), (Values{1, 0, 0})) << name_of(t);
+    EXPECT_EQ(on(greater_equal, {1, 7, 3}, {4, 5, 3}, t), (Values{0, 1, 1})) << name_of(t);
+  }
+  EXPECT_EQ(on([](In a, In b) { return tg::div(a, b); }, {1, 6, -3}, {4, 3, 2}), (Values{0.25, 2, -1.5}));
+  EXPECT_EQ(on([](In a, In b) { return tg::pow(a, b); }, {2, 9, -2}, {10, 0.5, 3}), (Values{1024, 3, -8}));
+}
+
+TEST(Arithmetic, OfSmallIntegersWrapsAround) {
+  EXPECT_EQ(on(add, {250}, {10}, u8), (Values{4}));
+  EXPECT_EQ(on(mul, {1 << 30}, {4}, i32), (Values{0}));
+  Graph g;  // also where a chain would keep more bits
+  const Tensor x = g.input("x", {1}, i32), y = g.input("y", {1}, u8);
+  const auto v = eval({cast((x + x), i64) * 1, cast(y + y, i64)},
+                      {{x, std::vector<std::int32_t>{1 << 30}}, {y, std::vector<std::uint8_t>{200}}});
+  EXPECT_EQ(v[0].item<std::int64_t>(), -(1LL << 31));
+  EXPECT_EQ(v[1].item<std::int64_t>(), 144);
+}
+
+TEST(Arithmetic, PromotesMixedTypes) {
+  Graph g;
+  const Tensor h = g.input("h", {2}, bf16), s = g.input("s", {2}, f32), d = g.input("d", {2}, f64),
+               i = g.input("i", {2}, i32);
+  EXPECT_EQ((h + s).dtype(), f32);
+  EXPECT_EQ((h + g.input("k", {2}, f16)).dtype(), f32);
+  EXPECT_EQ((s * d).dtype(), f64);
+  EXPECT_EQ((i * h).dtype(), bf16);
+  EXPECT_EQ((h * 2.5).dtype(), bf16);
+  EXPECT_EQ((i + 3).dtype(), i32);
+  EXPECT_THROW(i * 0.5, DTypeError);  // would truncate
+  EXPECT_THROW(exp(i), DTypeError);
+  EXPECT_THROW(div(i, i), DTypeError);
+}
+
+TEST(Extremes, MaximumAndMinimumPassNaNOn) {
+  for (double v : on(maximum, {nan, 1, nan}, {1, nan, nan})) EXPECT_TRUE(std::isnan(v));
+  for (double v : on(minimum, {nan, 1, nan}, {1, nan, nan}, f32)) EXPECT_TRUE(std::isnan(v));
+}
+
+TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
+  const auto unary = [](Tensor (*f)(In), Values x, DType t) {
+    return on([f](const Tensor& a, const Tensor&) { return f(a); }, x, x, t);
+  };
+  for (DType t : {f64, f32}) {
+    EXPECT_EQ(unary(exp, {-inf, inf, -1e4, 1e4}, t), (Values{0, inf, 0, inf}));
+    EXPECT_EQ(unary(log, {0, inf}, t), (Values{-inf, inf}));
+    EXPECT_EQ(unary(tanh, {-inf, inf, 100}, t), (Values{-1, 1, 1}));
+    EXPECT_EQ(unary(sigmoid, {-inf, inf, -1e4}, t), (Values{0, 1, 0}));
+    EXPECT_EQ(unary(erf, {-inf, inf}, t), (Values{-1, 1}));
+    for (auto f : {exp, log, tanh, sigmoid, erf, relu, gelu, silu, sqrt, abs, sign, neg})
+      EXPECT_TRUE(std::isnan(unary(f, {nan}, t)[0]));
+    EXPECT_TRUE(std::isnan(unary(log, {-1}, t)[0]));
+  }
+}
+
+TEST(Where, PicksAndNeverMixesInTheOtherSide) {
+  Graph g;
+  const Tensor x = g.input("x", {4}, f32);
+  const Tensor safe = where(greater(x, 0), log(x), 0);
+  EXPECT_EQ(eval(safe, {{x, std::vector<float>{-1, 0, 1, -2}}}).values<float>(),
+            (std::vector<float>{0, 0, 0, 0}));
+}
+
+TEST(Clamp, KeepsTheGradientOnTheClosedInterval) {
+  Graph g;
+  const Tensor x = g.input("x", {5}, f64), y = clamp(x, -1, 2);
+  const auto v = eval({y, gradients(sum(y), {x})[0]}, {{x, Values{-2, -1, 0, 2, 3}}});
+  EXPECT_EQ(v[0].values<double>(), (Values{-1, -1, 0, 2, 2}));
+  EXPECT_EQ(v[1].values<double>(), (Values{0, 1, 1, 1, 0}));
+  EXPECT_THROW(clamp(x, 2, 1), Error);
+}
+
+TEST(Logic, WorksOnBooleansAndNumbers) {
+  EXPECT_EQ(on(logical_and, {0, 1, 2}, {1, 0, 3}), (Values{0, 0, 1}));
+  EXPECT_EQ(on(logical_or, {0, 1, 0}, {1, 0, 0}, i32), (Values{1, 1, 0}));
+  EXPECT_EQ(on([](const Tensor& a, const Tensor& b) { return logical_not(equal(a, b)); }, {1, 2}, {1, 3}),
+            (Values{0, 1}));
+}
+
+TEST(Cast, RoundsToNearestEvenAndTruncatesToIntegers) {
+  Graph g;
+  const Tensor x = g.input("x", {4}, f32);
+  const auto v =
+      eval({cast(x, bf16), cast(x, f16), cast(x, i32), cast(x, boolean), cast(cast(x, bf16), f32) * 1},
+           {{x, std::vector<float>{1.00390625f, -2.75f, 0, 3.01171875f}}});
+  const auto values = [](const Array& a) {
+    Values out;
+    for (int i = 0; i < 4; ++i) out.push_back(a.at(i));
+    return out;
+  };
+  EXPECT_EQ(values(v[0]), (Values{1, -2.75, 0, 3.015625}));
+  EXPECT_EQ(values(v[1]), (Values{1.00390625, -2.75, 0, 3.01171875}));
+  EXPECT_EQ(values(v[2]), (Values{1, -2, 0, 3}));
+  EXPECT_EQ(values(v[3]), (Values{1, 1, 0, 1}));
+  EXPECT_EQ(values(v[4]), values(v[0]));  // a chain rounds where the cast says so
+}
+
+TEST(Cast, KeepsLargeIntegersExact) {
+  Graph g;
+  const Tensor x = g.input("x", {2}, i64);
+  const std::int64_t big = (1LL << 53) + 1;
+  EXPECT_EQ(eval(x + 0, {{x, std::vector<std::int64_t>{big, -big}}}).values<std::int64_t>(),
+            (std::vector<std::int64_t>{big, -big}));
+}
+
+TEST(Empty, TensorsPassThrough) {
+  Graph g;
+  const Tensor x = g.input("x", {0, 3}), y = exp(x) + x * g.input("y", {1, 3});
+  EXPECT_EQ(eval(y).shape(), (Shape{0, 3}));
+}
+
+TEST(Rank8, TensorsWithAnyPermutationWork) {
+  Graph g;
+  const Shape shape{2, 1, 3, 2, 1, 2, 2, 3};
+  const Tensor x = g.input("x", shape, f64), t = permute(x, {7, 2, 0, 4, 3, 6, 1, 5});
+  Array xs(shape, f64);
+  for (std::int64_t i = 0; i < xs.numel(); ++i) xs.set(i, static_cast<double>(i));
+  const auto v = eval({contiguous(t), exp(t * 0) * t}, {{x, xs}});
+  EXPECT_TRUE(v[0].same_bits(v[1]));
+  EXPECT_EQ(v[0].at(1), 6);  // last axis of the permutation is axis 5, stride 6
+}
+
+}  // namespace

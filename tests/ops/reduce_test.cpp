@@ -1,0 +1,246 @@
+// Reductions against plain loops in f64, on every view and type, and what they promise about order, NaN,
+// ties and empty axes.
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+// f(accumulated, element) folded over the reduced axes, row-major over the others.
+template <class F>
+Vector fold(const Vector& x, const Shape& shape, const Axes& axes, double start, F f) {
+  Shape kept = shape;
+  for (std::int64_t a : axes) kept[static_cast<int>(a)] = 1;
+  Vector out(numel(kept), start);
+  const Strides strides = row_major_strides(kept);
+  for (std::int64_t e = 0; e < numel(shape); ++e) {
+    std::int64_t rest = e, at = 0;
+    for (int i = shape.size() - 1; i >= 0; --i) {
+      if (!axes.contains(i)) at += rest % shape[i] * strides[i];
+      rest /= shape[i];
+    }
+    out[at] = f(out[at], x[e]);
+  }
+  return out;
+}
+
+struct Kind {
+  const char* name;
+  Tensor (*op)(In, const Axes&, bool);
+  double start;
+  double (*f)(double, double);
+};
+const Kind kinds[] = {{"sum", sum, 0, [](double a, double b) { return a + b; }},
+                      {"mean", mean, 0, [](double a, double b) { return a + b; }},
+                      {"sum_squares", sum_squares, 0, [](double a, double b) { return a + b * b; }},
+                      {"prod", prod, 1, [](double a, double b) { return a * b; }},
+                      {"max", max, -INFINITY, [](double a, double b) { return std::max(a, b); }},
+                      {"min", min, INFINITY, [](double a, double b) { return std::min(a, b); }}};
+
+struct Where {
+  Shape shape;
+  Axes axes;
+};
+// Rows, columns, both, none; sizes around vector widths and above the sizes of blocks and pieces.
+const Where places[] = {{{7}, {0}},
+                        {{5, 67}, {1}},
+                        {{67, 5}, {0}},
+                        {{3, 17, 33}, {1}},
+                        {{3, 17, 33}, {0, 2}},
+                        {{2, 3, 4, 5}, {0, 1, 2, 3}},
+                        {{2, 3, 4, 5}, {1, 3}},
+                        {{4, 1, 6}, {1}},
+                        {{}, {}},
+                        {{40, 2100}, {0}},
+                        {{2, 70000}, {1}},
+                        {{2, 20000, 7}, {1}}};
+
+TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
+  for (const Kind& k : kinds)
+    for (const Where& p : places)
+      for (View view : all_views)
+        for (DType dtype : {f64, f32}) {
+          if (numel(p.shape) > 10000 && (view == View::sliced || view == View::expanded)) continue;
+          SCOPED_TRACE(std::string(k.name) + " " + p.shape.text() + " over " + p.axes.text() + " view " +
+                       std::to_string(int(view)) + " " + std::string(name_of(dtype)));
+          Graph g;
+          const Given x = given(g, p.shape, dtype, view, 1, 0.9, 1.1);
+          // What normalize_axes makes of an empty list: all axes.
+          Axes axes = p.axes;
+          Vector want = fold(x.values, p.shape, axes, k.start, k.f);
+          const double n = static_cast<double>(numel(p.shape)) / static_cast<double>(want.size());
+          if (k.op == static_cast<Tensor (*)(In, const Axes&, bool)>(mean))
+            for (double& w : want) w /= n;
+          const Tensor y = k.op(x.tensor, axes, false);
+          // Sums: a few additions in sequence per block of elements. Products: one rounding per factor.
+          const double steps = k.start == 1 ? n : 4 + n / 256;
+          EXPECT_TRUE(close(doubles(run_checked({y}, {x.feed()})[0]), want, 4 * steps * rounding(dtype)));
+        }
+}
+
+TEST(Reduce, HalfTypesAccumulateInF32) {
+  for (DType dtype : {bf16, f16}) {
+    Graph g;
+    const Given x = given(g, {300, 3}, dtype);
+    const auto y = run_checked({sum(x.tensor, {0}), sum_squares(x.tensor, {0})}, {x.feed()});
+    EXPECT_EQ(y[0].dtype(), dtype);
+    EXPECT_EQ(y[1].dtype(), f32);
+    EXPECT_TRUE(close(doubles(y[0]),
+                      fold(x.values, {300, 3}, {0}, 0, [](double a, double b) { return a + b; }),
+                      rounding(dtype) + 300 * rounding(f32)));
+    EXPECT_TRUE(close(doubles(y[1]),
+                      fold(x.values, {300, 3}, {0}, 0, [](double a, double b) { return a + b * b; }),
+                      300 * rounding(f32)));
+  }
+}
+
+TEST(Reduce, SumsOfManyF32KeepTheirDigits) {
+  Graph g;
+  const std::int64_t n = 1 << 22;
+  const Tensor x = g.input("x", {n}), columns = x.view({n / 2, 2});
+  std::vector<float> xs(n, 0.1f);
+  const auto y = run_checked({sum(x), sum(columns, {0})}, {{x, xs}});
+  const double want = 0.1f * double(n);
+  EXPECT_NEAR(y[0].item<float>(), want, want * 1e-6);
+  EXPECT_NEAR(y[1].at(0), want / 2, want / 2 * 2e-6);
+}
+
+TEST(Reduce, IntegersAndBooleansSumToI64) {
+  Graph g;
+  const Tensor a = g.input("a", {2, 2}, u8), b = g.input("b", {3}, boolean), c = g.input("c", {2}, i32);
+  const auto y = run_checked({sum(a, {0}), sum(b), prod(c), max(a), min(c)},
+                             {{a, std::vector<std::uint8_t>{200, 1, 100, 2}},
+                              {b, Array::of<bool>({3}, {true, false, true})},
+                              {c, std::vector<std::int32_t>{100000, -100000}}});
+  EXPECT_EQ(y[0].values<std::int64_t>(), (std::vector<std::int64_t>{300, 3}));
+  EXPECT_EQ(y[1].item<std::int64_t>(), 2);
+  EXPECT_EQ(y[2].item<std::int64_t>(), -10000000000);
+  EXPECT_EQ(y[3].item<std::uint8_t>(), 200);
+  EXPECT_EQ(y[4].item<std::int32_t>(), -100000);
+}
+
+TEST(Reduce, ExtremesPassNaNOn) {
+  for (std::size_t at : {std::size_t{0}, std::size_t{70}, std::size_t{99}}) {
+    Graph g;
+    const Tensor x = g.input("x", {100});
+    std::vector<float> xs(100, 1.f);
+    xs[at] = NAN;
+    const auto y = run_checked({max(x), min(x), max(x.view({50, 2}), {0})}, {{x, xs}});
+    EXPECT_TRUE(std::isnan(y[0].item<float>()) && std::isnan(y[1].item<float>()));
+    EXPECT_TRUE(std::isnan(y[2].at(at % 2)));
+    EXPECT_EQ(y[2].at(1 - at % 2), 1);
+  }
+}
+
+TEST(Reduce, OverNothingGivesTheNeutralElementOrIsRefused) {
+  Graph g;
+  const Given x = given(g, {0, 3});
+  const auto y =
+      run_checked({sum(x.tensor, {0}), prod(x.tensor, {0}), mean(x.tensor), sum(x.tensor, {1})}, {x.feed()});
+  EXPECT_EQ(doubles(y[0]), (Vector{0, 0, 0}));
+  EXPECT_EQ(doubles(y[1]), (Vector{1, 1, 1}));
+  EXPECT_TRUE(std::isnan(y[2].item<double>()));
+  EXPECT_EQ(y[3].shape(), Shape{0});
+  EXPECT_THROW(max(x.tensor, {0}), ShapeError);
+  EXPECT_NO_THROW(max(x.tensor, {1}));
+  EXPECT_THROW(sum(x.tensor, {2}), ShapeError);
+}
+
+TEST(Reduce, PositionsOfExtremesAreTheFirstOnes) {
+  for (const Where& p : places)
+    for (View view : {View::contiguous, View::transposed, View::expanded})
+      for (DType dtype : {f64, f32, f16, i32}) {
+        SCOPED_TRACE(p.shape.text() + " over " + p.axes.text() + " " + std::string(name_of(dtype)));
+        Graph g;
+        const Given x = given(g, p.shape, dtype, view, 1, -50, 50);
+        Shape kept = p.shape;
+        for (std::int64_t a : p.axes) kept[static_cast<int>(a)] = 1;
+        const Strides strides = row_major_strides(kept);
+        Vector best(numel(kept), -INFINITY), seen(numel(kept), 0.0), place(numel(kept), 0.0);
+        for (std::int64_t i = 0; i < numel(p.shape); ++i) {
+          std::int64_t rest = i, at = 0;
+          for (int a = p.shape.size() - 1; a >= 0; --a) {
+            if (!p.axes.contains(a)) at += rest % p.shape[a] * strides[a];
+            rest /= p.shape[a];
+          }
+          if (x.values[i] > best[at]) best[at] = x.values[i], place[at] = seen[at];
+          ++seen[at];
+        }
+        const Tensor y = argmax(x.tensor, p.axes);
+        EXPECT_EQ(y.dtype(), i64);
+        EXPECT_EQ(doubles(run_checked({y}, {x.feed()})[0]), place);
+      }
+}
+
+TEST(Reduce, PositionOfANaNIsThatOfTheExtreme) {
+  Graph g;
+  const Tensor x = g.input("x", {100});
+  std::vector<float> xs(100, 1.f);
+  xs[40] = 9, xs[60] = -9;
+  const auto y = run_checked({argmax(x), argmin(x)}, {{x, xs}});
+  EXPECT_EQ(y[0].item<std::int64_t>(), 40);
+  EXPECT_EQ(y[1].item<std::int64_t>(), 60);
+  xs[70] = xs[80] = NAN;
+  const auto z = run_checked({argmax(x), argmin(x)}, {{x, xs}});
+  EXPECT_EQ(z[0].item<std::int64_t>(), 70);
+  EXPECT_EQ(z[1].item<std::int64_t>(), 70);
+}
+
+TEST(Reduce, AnyAndAllAreOfWhatIsNotZero) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 2});
+  const auto y = run_checked({any(x, {1}), all(x, {1}), any(x), all(x)},
+                             {{x, std::vector<float>{0, 0, 0.5f, 0, -1, NAN}}});
+  EXPECT_EQ(doubles(y[0]), (Vector{0, 1, 1}));
+  EXPECT_EQ(doubles(y[1]), (Vector{0, 0, 1}));
+  EXPECT_EQ(doubles(y[2]), Vector{1});
+  EXPECT_EQ(doubles(y[3]), Vector{0});
+}
+
+TEST(Reduce, KeepdimKeepsReducedAxesWithSizeOne) {
+  Graph g;
+  const Given x = given(g, {2, 3, 4});
+  EXPECT_EQ(sum(x.tensor, {1}, true).shape(), (Shape{2, 1, 4}));
+  EXPECT_EQ(sum(x.tensor, {0, -1}).shape(), Shape{3});
+  EXPECT_EQ(sum(x.tensor).shape(), Shape{});
+}
+
+TEST(Reduce, EqualExtremesShareTheGradient) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 3}, f64);
+  const Tensor z = gradients(sum(max(x, {1}) * 6), {x})[0];
+  const auto v = eval(z, {{x, Vector{1, 5, 5, 2, 1, 0}}}).values<double>();
+  EXPECT_EQ(v, (Vector{0, 3, 3, 6, 0, 0}));
+}
+
+TEST(Reduce, GradientOfAProductSurvivesZeros) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 3}, f64);
+  const Tensor z = gradients(sum(prod(x, {1})), {x})[0];
+  const auto v = eval(z, {{x, Vector{2, 3, 4, 2, 0, 4, 0, 0, 4}}}).values<double>();
+  EXPECT_EQ(v, (Vector{12, 8, 6, 0, 8, 0, 0, 0, 0}));
+}
+
+TEST(Reduce, GradientsAreTheClosedForms) {
+  Graph g;
+  const Given x = given(g, {4, 5}), c = given(g, {4}, f64, View::contiguous, 2);
+  const auto gradient = [&](Tensor y) { return gradients(sum(y * c.tensor), {x.tensor})[0]; };
+  const auto z = run_checked(
+      {gradient(mean(x.tensor, {1})), gradient(sum_squares(x.tensor, {1})), gradient(var(x.tensor, {1}))},
+      {x.feed(), c.feed()});
+  Vector mean_z, squares_z, var_z;
+  for (int i = 0; i < 4; ++i) {
+    double m = 0;
+    for (int j = 0; j < 5; ++j) m += x.values[i * 5 + j] / 5;
+    for (int j = 0; j < 5; ++j) {
+      const double ci = c.values[i], xij = x.values[i * 5 + j];
+      mean_z.push_back(ci / 5), squares_z.push_back(2 * xij * ci), var_z.push_back(2 * (xij - m) / 4 * ci);
+    }
+  }
+  EXPECT_TRUE(close(doubles(z[0]), mean_z));
+  EXPECT_TRUE(close(doubles(z[1]), squares_z));
+  EXPECT_TRUE(close(doubles(z[2]), var_z));
+}
+
+}  // namespace

@@ -1,0 +1,185 @@
+// Every op in the list is complete: shape rule, gradient (its own or by decomposition) or its refusal,
+// kernel, samples, decomposition. A broken op shows that the test would see it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <tilegrad/tilegrad.h>
+#include "autograd/replay.h"
+#include "backends/cpu/kernel.h"
+
+namespace {
+
+using namespace tg;
+
+bool has_kernel(const Op& op, const cpu::KernelSet& set) {
+  if (op.view || op.leaf || op.host) return true;
+  if (op.pointwise)
+    return std::any_of(set.blocks.begin(), set.blocks.end(), [&](const cpu::BlockEntry& e) {
+      return e.op == op.name && (e.f64 || e.i64) && (e.f32 || e.i64);
+    });
+  return std::any_of(set.kernels.begin(), set.kernels.end(),
+                     [&](const cpu::KernelEntry& e) { return e.op == op.name; });
+}
+
+// A fused op: its gradient is an op of its own, or there is no second derivative but by other ops.
+bool owes_decomposition(const Op& op) {
+  return op.name.ends_with("_backward") || find_op(op.name + "_backward") != nullptr ||
+         (op.first_order_only && !op.host);
+}
+
+// Whether calling the sample records the op, and whether there is something to differentiate by and of.
+struct Recorded {
+  bool op = false, floating_input = false, floating_output = false;
+};
+Recorded record_sample(const Op& op, const Sample& s, DType dtype) {
+  Graph g;
+  std::vector<Tensor> in;
+  Recorded r;
+  for (const SampleInput& i : s.inputs) {
+    const DType t = i.dtype                      ? *i.dtype
+                    : i.fill.kind == Fill::index ? i64
+                    : i.fill.kind == Fill::bits  ? boolean
+                                                 : dtype;
+    in.push_back(g.input("x", i.shape, t));
+    r.floating_input = r.floating_input || is_float(t);
+  }
+  for (const Tensor& t : s.call(in)) r.floating_output = r.floating_output || is_float(t.dtype());
+  for (const Node& n : g.nodes()) r.op = r.op || n.op == &op;
+  return r;
+}
+
+// "inputs → outputs: formula" on one line.
+bool is_documented(const Op& op) {
+  const std::size_t arrow = op.doc.find("→ "), colon = op.doc.find(": ");
+  return arrow < colon && colon != std::string::npos && colon + 2 < op.doc.size() &&
+         op.doc.find('\n') == std::string::npos;
+}
+
+// What an op lacks, one line each.
+std::vector<std::string> gaps(const Op& op) {
+  std::vector<std::string> lacks;
+  if (op.name.empty()) lacks.push_back("a name");
+  if (!is_documented(op)) lacks.push_back("a line that documents it");
+  if (!op.infer) lacks.push_back("a shape rule");
+  const bool gradient = op.vjp || (op.decompose && op.not_differentiable.empty());
+  if (!gradient && op.not_differentiable.empty())
+    lacks.push_back("a gradient, or the reason why it has none");
+  if (op.vjp && !op.not_differentiable.empty())
+    lacks.push_back("a decision: a gradient, or a reason against");
+  for (const cpu::KernelSet* set : cpu::runnable_sets())
+    if (!has_kernel(op, *set)) lacks.push_back("a kernel for " + std::string(set->isa));
+  if (owes_decomposition(op) && !op.decompose) lacks.push_back("the decomposition it owes");
+  const std::vector<Sample> samples = op.samples ? op.samples() : std::vector<Sample>();
+  if (samples.empty()) lacks.push_back("samples");
+  bool differentiated = false;
+  for (const Sample& s : samples) {
+    bool recorded = false;
+    for (DType t : {f64, f32}) {
+      const Recorded r = record_sample(op, s, t);
+      recorded = recorded || r.op;
+      differentiated = differentiated || (r.op && r.floating_input && r.floating_output);
+    }
+    if (!recorded) lacks.push_back("itself in its sample '" + s.name + "'");
+  }
+  if (!samples.empty() && gradient && !differentiated) lacks.push_back("a sample with a gradient");
+  return lacks;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string s;
+  for (const std::string& w : words) s += (s.empty() ? "" : "; ") + w;
+  return s;
+}
+
+TEST(Registry, EveryOpIsComplete) {
+  ASSERT_GT(all_ops().size(), 40u);
+  for (const Op* op : all_ops()) EXPECT_EQ(joined(gaps(*op)), "") << "op '" << op->name << "' lacks that";
+}
+
+TEST(Registry, NamesAreDistinct) {
+  std::vector<std::string> names;
+  for (const Op* op : all_ops()) names.push_back(op->name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+TEST(Registry, EveryKernelBelongsToAnOp) {
+  for (const cpu::KernelSet* set : cpu::runnable_sets()) {
+    for (const cpu::KernelEntry& e : set->kernels)
+      EXPECT_TRUE(e.op == "fused" || find_op(e.op))
+          << set->isa << " has a kernel for '" << e.op << "', which is no op";
+    for (const cpu::BlockEntry& e : set->blocks)
+      EXPECT_TRUE(find_op(e.op) || e.op.starts_with("cast_"))  // a cast has one for each target
+          << set->isa << " has a block function for '" << e.op << "', which is no op";
+  }
+}
+
+// A complete op, from which each test below takes something away.
+Op whole(const std::string& name) {
+  return {.name = name,
+          .doc = "x → y: y = x + x",
+          .infer =
+              [](std::span<const Operand> in, const Attrs&) {
+                return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+              },
+          .vjp = [](const Backprop& g) { return std::vector<Tensor>{g.z[0]}; },
+          .samples =
+              [] {
+                return std::vector<Sample>{{"vector", {{{3}}}, [](std::span<const Tensor> x) {
+                                              return std::vector<Tensor>{record(add_op, {x[0], x[0]})};
+                                            }}};
+              },
+          .host = [](std::span<const HostView>, std::span<const HostView>, const Attrs&) {}};
+}
+
+TEST(Registry, SeesWhatAnOpLacks) {
+  Op op = whole("incomplete");
+  EXPECT_EQ(joined(gaps(op)), "itself in its sample 'vector'; a sample with a gradient");
+  op = whole("incomplete");
+  op.samples = {};
+  EXPECT_EQ(joined(gaps(op)), "samples");
+  op.vjp = {};
+  EXPECT_EQ(joined(gaps(op)), "a gradient, or the reason why it has none; samples");
+  op.infer = {};
+  op.host = {};
+  op.not_differentiable = "a test";
+  const std::string lacks = joined(gaps(op));
+  EXPECT_EQ(lacks.find("a shape rule; a kernel for baseline"), 0u) << lacks;
+}
+
+TEST(Registry, SeesALineThatDocumentsNothing) {
+  Op op = whole("undocumented");
+  op.samples = {};
+  for (const char* doc : {"", "y = x", "x → y", "x → y: ", "y = x: x → y", "x → y: two\nlines"}) {
+    op.doc = doc;
+    EXPECT_EQ(joined(gaps(op)), "a line that documents it; samples") << doc;
+  }
+}
+
+TEST(Registry, SeesADecompositionThatIsOwed) {
+  Op op = whole("something_backward");
+  op.samples = {};
+  EXPECT_EQ(joined(gaps(op)), "the decomposition it owes; samples");
+  op = whole("something");
+  op.samples = {};
+  op.first_order_only = true;
+  EXPECT_EQ(joined(gaps(op)), "samples");
+  op.host = {};
+  EXPECT_NE(joined(gaps(op)).find("the decomposition it owes"), std::string::npos);
+}
+
+TEST(Registry, ABrokenRegisteredOpIsFound) {
+  const Op& broken = register_op({.name = "registered_but_broken"});
+  const auto ops = all_ops();
+  ASSERT_NE(std::find(ops.begin(), ops.end(), &broken), ops.end());
+  const std::string lacks = joined(gaps(broken));
+  for (const char* part : {"a shape rule", "a gradient", "a kernel", "samples"})
+    EXPECT_NE(lacks.find(part), std::string::npos) << part << " is not missed in: " << lacks;
+}
+
+TEST(Registry, ANameIsTakenOnce) {
+  EXPECT_THROW(register_op({.name = "add"}), Error);
+}
+
+}  // namespace

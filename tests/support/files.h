@@ -1,0 +1,43 @@
+// What tests of files share: a folder of their own, and what an error says.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg::testing {
+
+// A folder that is gone, with all in it, when the test ends.
+struct TemporaryDirectory {
+  std::filesystem::path path;
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "tg_test_XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() { std::filesystem::remove_all(path); }
+  std::string operator/(const std::string& name) const { return (path / name).string(); }
+  // Writes a file of the folder and returns its path.
+  std::string file(const std::string& name, std::string_view content) const {
+    std::ofstream(path / name, std::ios::binary) << content;
+    return *this / name;
+  }
+};
+
+// What the tg::Error that f throws says; "no error" if it throws none.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace tg::testing

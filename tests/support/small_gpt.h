@@ -1,0 +1,89 @@
+// A small GPT in training, for tests of whole steps: on any backend and in any precision.
+#pragma once
+
+#include <tilegrad/nn/training/training.h>
+
+namespace tg::testing {
+
+inline constexpr std::int64_t small_batch = 4;
+
+inline ModelConfig small_gpt(double dropout = 0) {
+  return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
+}
+
+// Of a text that repeats itself after 65 characters; each number is another stretch of it.
+struct SmallBatch {
+  std::vector<std::int32_t> x, y;
+  explicit SmallBatch(std::int64_t number = 0) {
+    const auto character = [](std::int64_t i) { return static_cast<std::int32_t>((i * i + i / 5) % 13); };
+    for (std::int64_t i = 0; i < small_batch * small_gpt().context; ++i) {
+      x.push_back(character(i + 97 * number));
+      y.push_back(character(i + 97 * number + 1));
+    }
+  }
+};
+
+struct SmallGptOptions {
+  Precision precision = Precision::full;
+  std::optional<LossScale> loss_scale = {};
+  double dropout = 0;
+  Device device = Device::cpu();
+  int threads = 1;
+  bool verify = false;
+  std::uint64_t seed = 5;  // of dropout
+};
+
+struct SmallGpt {
+  Params params;
+  Model model;
+  AdamW optimizer;
+  TrainingProgram training;
+
+  explicit SmallGpt(const SmallGptOptions& o = {})
+      : params(1, f32, o.device),
+        model(params, small_gpt(o.dropout)),
+        optimizer(params.all(), {.loss_scale = o.loss_scale}),
+        training(model, optimizer,
+                 {.batch = small_batch, .threads = o.threads, .verify = o.verify, .precision = o.precision},
+                 o.seed) {}
+
+  TrainingProgram::Result step(double learning_rate = 1e-2, std::int64_t number = 0) {
+    const SmallBatch b(number);
+    return training.run(b.x, b.y, learning_rate);
+  }
+  // Of the given number of steps, each with a batch of its own.
+  std::vector<double> losses(int steps, double learning_rate) {
+    std::vector<double> all;
+    for (int i = 0; i < steps; ++i) all.push_back(step(learning_rate, i).loss);
+    return all;
+  }
+
+  // Everything that a later step depends on, but for the optimizer's counters.
+  std::vector<Array> weights_and_moments() const {
+    std::vector<Array> values;
+    for (const Parameter& p : params.all()) values.push_back(p.read());
+    for (const Parameter& p : optimizer.state())
+      if (!p.shape().empty()) values.push_back(p.read());
+    return values;
+  }
+  // "optimizer.<name>"
+  Parameter state(const std::string& name) const {
+    for (const Parameter& p : optimizer.state())
+      if (p.name() == "optimizer." + name) return p;
+    throw Error("the optimizer has no " + name);
+  }
+  float scalar(const std::string& name) const { return state(name).read().item<float>(); }
+};
+
+inline bool same_bits(const std::vector<Array>& a, const std::vector<Array>& b) {
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
+    if (!a[i].same_bits(b[i])) return false;
+  return a.size() == b.size();
+}
+
+// What train --dtype takes for the precision.
+inline std::optional<LossScale> loss_scale_for(Precision p) {
+  return p == Precision::f16 ? std::optional(LossScale{}) : std::nullopt;
+}
+
+}  // namespace tg::testing

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Checks that every folder includes only what docs/architecture.md lets it include, with paths from the root of the
+# tree, that headers of a room of core/ include only that room and earlier ones, and that each outside package is used
+# by the one folder it belongs to.
+#   include_direction.sh ROOT | --self-test
+set -euo pipefail
+
+check() {  # check ROOT: prints each wrong include; fails if there is one
+  cd "$1"
+  find $(ls -d core ops autograd backends nn io 2>/dev/null) \
+    -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort | xargs awk '
+    BEGIN {
+      # Includers in the order that makes a cycle of folders impossible: each names only itself and earlier ones.
+      may["core"] = "core"
+      may["ops"] = "core ops"
+      may["autograd"] = "core ops autograd"
+      may["backends/cpu"] = "core ops backends/cpu"
+      may["backends/cuda"] = "core ops backends/cuda"
+      may["backends"] = "core backends/cpu backends/cuda"
+      may["nn"] = "core ops autograd nn"
+      may["io"] = "core nn io"
+      rooms = "base graph run compile report"  # of core/, in the order in which headers include each other
+      package["xxhash"] = "core"
+      package["stb"] = "io"
+      package["gtest"] = "tests"
+    }
+    function folder(path) {
+      if (path !~ /\//) return "."
+      return match(path, /^backends\/[^\/]+\//) ? substr(path, 1, RLENGTH - 1) : substr(path, 1, index(path, "/") - 1)
+    }
+    function room(path) { split(path, parts, "/"); return index(rooms, parts[2]) }
+    function wrong(why) { printf "%s:%d: %s\n", FILENAME, FNR, why; faults++ }
+    /^[ \t]*#[ \t]*include[ \t]*("|<tilegrad\/)/ {
+      split($0, part, /["<>]/)
+      path = part[2]; sub(/^tilegrad\//, "", path)
+      from = folder(FILENAME); to = folder(path)
+      if (!(to in may)) wrong("\"" path "\" is not a path from the root into a folder that " from "/ may include")
+      else if (!(from in may)) wrong("folder " from "/ has no include rule")
+      else if (index(" " may[from] " ", " " to " ") == 0) wrong(from "/ must not include " to "/ (\"" path "\")")
+      else if (from == "core" && FILENAME ~ /\.h$/ && room(path) > room(FILENAME))
+        wrong("a header of " FILENAME " must not include a later room (\"" path "\")")
+      next
+    }
+    /^[ \t]*#[ \t]*include[ \t]*</ {
+      split($0, part, /[<>]/)
+      name = part[2]; sub(/[.\/].*/, "", name)
+      if (name in package && package[name] != folder(FILENAME))
+        wrong("<" part[2] "> belongs to " package[name] "/ only")
+    }
+    END { exit faults > 0 }'
+}
+
+self_test() {
+  tree=$(mktemp -d)
+  trap 'rm -rf "$tree"' EXIT
+  mkdir -p "$tree"/{core/base,core/graph,ops,autograd,backends/cpu/kernels,backends/cuda,nn,io}
+  plant() { printf '%s\n' "$2" >"$tree/$1"; }
+  plant core/base/a.h '#include <xxhash.h>'
+  plant core/graph/a.h '#include <tilegrad/core/base/a.h>'
+  plant ops/a.h '#include "core/graph/a.h"'
+  plant backends/cpu/kernels/a.cpp '#include "backends/cpu/a.h"'
+  plant nn/a.cpp '#include "autograd/a.h"'
+  plant io/a.cpp '#include <stb/stb_image_write.h>'
+  (check "$tree") || { echo "a clean tree was refused"; exit 1; }
+  while IFS='|' read -r file line; do
+    plant "$file" "$line"
+    if (check "$tree") >/dev/null; then echo "not caught: $line in $file"; exit 1; fi
+    rm "$tree/$file"
+  done <<'EOF'
+core/base/bad.h|#include "ops/a.h"
+core/base/bad.h|#include <tilegrad/ops/a.h>
+core/base/bad.h|#include "core/graph/a.h"
+core/graph/bad.h|#include <tilegrad/core/run/a.h>
+core/base/bad.cpp|  #  include "backends/cpu/a.h"
+ops/bad.cpp|#include "autograd/a.h"
+autograd/bad.h|#include "nn/a.h"
+backends/cpu/kernels/bad.cpp|#include "autograd/a.h"
+backends/cpu/bad.h|#include "backends/cuda/a.h"
+nn/bad.h|#include "io/a.h"
+io/bad.h|#include "ops/a.h"
+nn/bad.cpp|#include <tilegrad/tilegrad.h>
+ops/bad.h|#include "../core/base/a.h"
+ops/bad.cpp|#include "a.h"
+ops/bad.cpp|#include <xxhash.h>
+nn/bad.cpp|#include <stb/stb_image_write.h>
+io/bad.cpp|#include <gtest/gtest.h>
+EOF
+}
+
+if [ "$1" = --self-test ]; then self_test; else check "$1"; fi
