@@ -120,7 +120,7 @@ Tensor tril(In x, std::int64_t diagonal = 0);  // x with zeros above the diagona
 Tensor triu(In x, std::int64_t diagonal = 0);  // … below it
 Tensor flip(In x, std::int64_t axis);          // the axis backwards
 
-// full.cpp (full itself: core/graph.h)
+// full.cpp (full itself: core/graph/graph.h)
 Tensor zeros_like(In x);
 Tensor ones_like(In x);
 Tensor full_like(In x, double value);
@@ -181,7 +181,7 @@ Tensor swiglu(In gate, In value);  // silu(gate) ⊛ value
 Tensor swiglu(In packed);          // [..., 2n]: gates, then values
 
 // random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
-// draws new ones. Element i draws what core/rng.h and core/random.h say.
+// draws new ones. Element i draws what core/base/rng.h and core/base/random.h say.
 Tensor dropout(In x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
 Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
                std::source_location where = std::source_location::current());
@@ -220,7 +220,8 @@ Tensor matmul(In a, In b);
 Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
 
 // flash_attn.h: flash_attn, standard_attn
-// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/rng.h; rng is graph.rng().
+// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/base/rng.h; rng is
+// graph.rng().
 Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream);
 
 // The list of definitions, a line per file. An op that is not in it is not tested, benchmarked or documented.

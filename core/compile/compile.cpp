@@ -51,7 +51,7 @@ class Compiler {
         reuse_(reuse),
         poison_(poison),
         state_(std::make_shared<Program::State>()) {
-    state_->graph = &graph;
+    state_->graph = graph.share();
     state_->backend = &backend(device_);
     state_->device = device_;
     state_->prepared = {options.threads, options.tf32, options.verify};
@@ -92,7 +92,7 @@ class Compiler {
   const Value& value(ValueId v) const { return graph_.values()[v]; }
 
   void check(const Assign& a) const {
-    if (!a.value.defined() || &a.value.graph() != &graph_)
+    if (!a.value.defined() || a.value.graph() != graph_)
       throw Error("[compile] the value for " + a.target.name() + " is not a tensor of this graph");
     if (a.value.shape() != a.target.shape())
       throw ShapeError("[compile] " + a.target.name() + " has shape " + a.target.shape().text() +
@@ -119,7 +119,7 @@ class Compiler {
 
   void take_wanted(const std::vector<Tensor>& fetch) {
     for (const Tensor& t : fetch) {
-      if (!t.defined() || &t.graph() != &graph_)
+      if (!t.defined() || t.graph() != graph_)
         throw Error("[compile] a fetched tensor is not of this graph");
       fetch_values_.push_back(before_assignment(t));
       wanted_.push_back(fetch_values_.back());
@@ -415,7 +415,9 @@ class Compiler {
       if (maker.op == &input_op) {
         Arg a = arg(v);
         a.data = b.memory;
-        state_->inputs.emplace_back(v, a);
+        const bool empty = numel(a.layout.shape) == 0;
+        state_->inputs.push_back({v, a, empty});
+        state_->not_fed += !empty;
       }
       if (maker.op == &rng_op) state_->rng = b.memory;
     }
