@@ -17,14 +17,14 @@ namespace {
 // Away from x·y = 0, where ReLU has no derivative.
 const std::vector<SampleInput> inputs{{{8}, {Fill::off_zero, 0.4, 2}}, {{8}, {Fill::off_zero, 0.4, 2}}};
 
-gradcheck::Case case_of(const std::string& name, Tensor (*f)(In, In)) {
+gradcheck::Case case_of(const std::string& name, Tensor (*f)(TensorArg, TensorArg)) {
   return {name, "vector", inputs, [f](DType, Device) {
             return gradcheck::Callable{{}, [f](auto x) { return Tensors{f(x[0], x[1])}; }};
           }};
 }
 
 // The rule says z_y = 1(x·y > 0)·x·z; here z is forgotten.
-Tensor forgetful(In x, In y) {
+Tensor forgetful(TensorArg x, TensorArg y) {
   static const CustomOp op =
       custom_op("forgetful", {.forward = [](const Tensors& in) { return Tensors{relu(in[0] * in[1])}; },
                               .backward =

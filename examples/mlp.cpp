@@ -32,18 +32,18 @@ struct Points {
 
 int main() try {
   constexpr std::int64_t n = 256;
-  Params params(/*seed=*/1);
-  const Path root = params;
-  const Linear first(root / "first", 2, 32, {.init = Init::pytorch()}),
-      second(root / "second", 32, 32, {.init = Init::pytorch()}),
-      third(root / "third", 32, 2, {.init = Init::pytorch()});
+  nn::Params params(/*seed=*/1);
+  const nn::Path root = params;
+  const nn::Linear first(root / "first", 2, 32, {.init = nn::Init::pytorch()}),
+      second(root / "second", 32, 32, {.init = nn::Init::pytorch()}),
+      third(root / "third", 32, 2, {.init = nn::Init::pytorch()});
   const auto logits = [&](const Tensor& xy) { return third(relu(second(relu(first(xy))))); };
 
   Graph g;
   const Tensor xy = g.input("xy", {n, 2}), inside = g.input("inside", {n}, i32);
   const Tensor loss = cross_entropy(logits(xy), inside);
-  const AdamW optimizer(params.all(), {.weight_decay = 0});
-  const Optimizer::Update update = optimizer.minimize(loss);
+  const optim::AdamW optimizer(params.all(), {.weight_decay = 0});
+  const optim::Optimizer::Update update = optimizer.minimize(loss);
   Program step = compile(g, {loss}, {.assign = update.assign, .threads = 1});
 
   Graph h;

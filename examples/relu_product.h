@@ -39,12 +39,12 @@ inline const CustomOp& relu_product_op() {
                     {}}}});
   return op;
 }
-inline Tensor relu_product(In x, In y) {
+inline Tensor relu_product(TensorArg x, TensorArg y) {
   return relu_product_op()(x, y);
 }
 
 // As graph code: every backend and every order of derivative.
-inline Tensor relu_product_graph(In x, In y) {
+inline Tensor relu_product_graph(TensorArg x, TensorArg y) {
   static const CustomOp op = custom_op(
       "relu_product_graph",
       {.forward = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{relu(in[0] * in[1])}; },

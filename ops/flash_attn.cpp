@@ -171,7 +171,8 @@ struct Prepared {
   AttentionAttrs attrs;
 };
 
-Prepared prepared(const Op& op, const In& q, const In& k, const In& v, const AttentionOptions& o) {
+Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const TensorArg& v,
+                  const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
     throw Error("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
   Prepared p;
@@ -191,7 +192,7 @@ Prepared prepared(const Op& op, const In& q, const In& k, const In& v, const Att
   a.has_sink = o.sink.defined();
   a.packed = o.cu_seqlens_q.defined();
   a.has_lengths = o.kv_lengths.defined();
-  for (const In* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));
+  for (const TensorArg* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));
   if (a.has_bias) {
     Shape four = o.bias.shape();
     while (four.size() < 4) four.insert(0, 1);
@@ -243,14 +244,14 @@ const Op flash_attn_backward_op{
     .cost = attention_cost,
     .strided_results = true};
 
-AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options) {
+AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);
   const Prepared p = prepared(flash_attn_op, q, k, v, options);
   const Tensors out = q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
   return {out[0], out[1]};
 }
 
-AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options) {
+AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);
   const Prepared p = prepared(standard_attn_checks, q, k, v, options);
   q.tensor().graph().record(standard_attn_checks, p.in, p.attrs, q.where());

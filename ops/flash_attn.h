@@ -41,14 +41,14 @@ struct AttentionResult {
 
 // q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], one floating dtype, any strides (an input whose last
 // axis is not contiguous is copied). H is a multiple of Hk; head h reads key head h / (H / Hk).
-AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options = {});
+AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 // The same numbers by 004 eq. 4-5: [B, H, L, T] matrices in memory, in plain ops.
-AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options = {});
+AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
 // P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is given; in memory, in plain
 // ops, before dropout, in the dtype of ξ. Rows add up to 1, less what a sink takes, and are 0 for a query
 // that sees no key. Throws Error for a tensor that flash_attn did not make.
-Tensor attention_weights(In result);
+Tensor attention_weights(TensorArg result);
 
 // Of flash_attn, and of flash_attn_backward, which gives z_q, z_k, z_v (z_bias) (z_sink).
 struct AttentionAttrs {

@@ -90,7 +90,7 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return recorded(a, b, bias);
 }
 
-Tensor matmul_with(const In& first, const In& second, Tensor bias) {
+Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias) {
   const Scope scope(first);
   Tensor a = first.tensor(), b = second.tensor();
   DType dtype = detail::promote(a.dtype(), b.dtype());
@@ -140,12 +140,12 @@ const Op matmul_op{
     .strided_results = true,
     .inplace = {{0, 2}}};
 
-Tensor matmul(In a, In b) {
+Tensor matmul(TensorArg a, TensorArg b) {
   return matmul_with(a, b, {});
 }
 
-Tensor linear(In x, In w, Tensor bias) {
-  return matmul_with(x, w, bias);
+Tensor linear(TensorArg x, TensorArg w, TensorArg bias) {
+  return matmul_with(x, w, bias.tensor());
 }
 
 }  // namespace tg

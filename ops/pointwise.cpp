@@ -36,13 +36,13 @@ Fill filled(Fill::Kind kind) {
   return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
 }
 
-template <Tensor (*f)(In), Fill::Kind kind>
+template <Tensor (*f)(TensorArg), Fill::Kind kind>
 std::vector<Sample> unary_samples() {
   const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0])}; };
   return {{"3d", {{{2, 3, 5}, filled(kind)}}, call}, {"empty", {{{0, 3}, filled(kind)}}, call}};
 }
 
-template <Tensor (*f)(In, In), Fill::Kind ka, Fill::Kind kb>
+template <Tensor (*f)(TensorArg, TensorArg), Fill::Kind ka, Fill::Kind kb>
 std::vector<Sample> binary_samples() {
   const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0], x[1])}; };
   const Fill a = filled(ka), b = filled(kb);
@@ -109,7 +109,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
                    },                                                                                      \
                    .samples = binary_samples<op, Fill::fill_a, Fill::fill_b>,                              \
                    .pointwise = true};                                                                     \
-  Tensor op(In a, In b) {                                                                                  \
+  Tensor op(TensorArg a, TensorArg b) {                                                                    \
     const auto [x, y] = broadcast_pair(op##_op, a, b);                                                     \
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                              \
   }
@@ -124,7 +124,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
                    },                                                                        \
                    .samples = unary_samples<op, Fill::fill>,                                 \
                    .pointwise = true};                                                       \
-  Tensor op(In x) {                                                                          \
+  Tensor op(TensorArg x) {                                                                   \
     return record(op##_op, {x});                                                             \
   }
 
@@ -135,7 +135,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
                    .not_differentiable = "its result is boolean",                 \
                    .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
                    .pointwise = true};                                            \
-  Tensor op(In a, In b) {                                                         \
+  Tensor op(TensorArg a, TensorArg b) {                                           \
     const auto [x, y] = broadcast_pair(op##_op, a, b);                            \
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                     \
   }
@@ -187,7 +187,7 @@ const Op logical_not_op{.name = "logical_not",
                         .not_differentiable = "its result is boolean",
                         .samples = unary_samples<logical_not, Fill::off_zero>,
                         .pointwise = true};
-Tensor logical_not(In x) {
+Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
 
@@ -212,7 +212,7 @@ const Op where_op{.name = "where",
                   },
                   .pointwise = true};
 
-Tensor where(In condition, In a, In b) {
+Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);
   auto [x, y] = broadcast_pair(where_op, a, b);
   const Shape shape = broadcast_shapes(condition.tensor().shape(), x.shape(), "where");
@@ -220,7 +220,7 @@ Tensor where(In condition, In a, In b) {
   return record(where_op, {fit(condition.tensor()), fit(x), fit(y)});
 }
 
-Tensor clamp(In x, double low, double high) {
+Tensor clamp(TensorArg x, double low, double high) {
   const Scope scope(x);
   if (!(low <= high))
     throw Error("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high) + " " +

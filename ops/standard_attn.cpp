@@ -170,7 +170,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   return z;
 }
 
-Tensor attention_weights(In result) {
+Tensor attention_weights(TensorArg result) {
   Graph& graph = result.tensor().graph();
   const Node& node = graph.node_of(result.tensor().id());
   if (node.op != &flash_attn_op)
@@ -203,7 +203,7 @@ const Op attention_keep_mask_op{
                }}};
     }};
 
-Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream) {
+Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream) {
   return record(attention_keep_mask_op, {rng}, KeepMaskAttrs{shape, dropout, stream});
 }
 

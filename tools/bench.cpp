@@ -97,7 +97,7 @@ int run(int argc, char** argv) {
   if (!json.empty()) {
     const std::string text = report.json();
     const std::string_view piece = text;
-    replace_file(json, std::span(&piece, 1), "bench");
+    io::replace_file(json, std::span(&piece, 1), "bench");
   }
   return 0;
 }

@@ -16,7 +16,7 @@ using namespace tg;
 struct Options {
   std::string checkpoint, prompt = "\n", backend = "cpu", dtype = "f32";
   std::int64_t tokens = 0, seed = 1, threads = 0;
-  Sampling sampling{.temperature = 0.8};
+  nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
   Device device;  // of `backend`
 };
@@ -66,7 +66,7 @@ void want_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
 
 void generate(const Options& o) {
   const CheckpointModel saved(o.checkpoint);
-  const ModelConfig& config = saved.config;
+  const nn::ModelConfig& config = saved.config;
   const auto tokenizer = saved.tokenizer();
   std::vector<std::int32_t> text = tokenizer->encode(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
@@ -75,12 +75,12 @@ void generate(const Options& o) {
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
   if (!o.slide) want_room(prompt, tokens, config.context);
 
-  Params params(0, f32, o.device);
-  const Model model(params, config);
+  nn::Params params(0, f32, o.device);
+  const nn::Model model(params, config);
   saved.restore(params);
-  Generator generator(
-      model,
-      {.threads = static_cast<int>(o.threads), .precision = precision_named(o.dtype), .cache = !o.no_cache});
+  nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
+                                  .precision = nn::precision_named(o.dtype),
+                                  .cache = !o.no_cache});
 
   const auto write = [](const std::string& s) {
     if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)

@@ -56,7 +56,7 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
   for (const Case& c : cases) {
     const VCurve curve = v_curve(c, options);
     if (curve.h.empty()) continue;
-    save_plot(
+    plot::save_plot(
         file,
         {.title = "gradcheck " + c.text() + ": error of difference quotients",
          .x_label = "step h",
@@ -156,7 +156,7 @@ int run(int argc, char** argv) {
   if (!json.empty()) {
     const std::string text = report.json();
     const std::string_view piece = text;
-    replace_file(json, std::span(&piece, 1), "gradcheck");
+    io::replace_file(json, std::span(&piece, 1), "gradcheck");
   }
   return report.exit_code();
 }

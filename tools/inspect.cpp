@@ -128,7 +128,7 @@ void print_steps(const Options& o, const Program& program) {
 
 void write_text(const std::string& path, const std::string& text) {
   const std::string_view piece = text;
-  replace_file(path, std::span(&piece, 1), "inspect");
+  io::replace_file(path, std::span(&piece, 1), "inspect");
 }
 
 // What was asked for of the program: a summary unless it was something else only.
@@ -141,14 +141,14 @@ void show(const Options& o, const std::string& name, const Program& program) {
                                     : o.program == "token" ? ", a token"
                                                            : ", evaluation");
   if (!o.graphviz.empty()) write_text(o.graphviz, graphviz(program.graph(), program.outputs(), title));
-  if (!o.plan.empty()) save_plot(o.plan, plan_plot(program, title));
+  if (!o.plan.empty()) plot::save_plot(o.plan, plan_plot(program, title));
   if (o.attention_memory.empty() && o.reads.empty()) return;
   const AttentionCall call = attention_of(program);
   if (!o.attention_memory.empty()) {
     const auto peaks = attention_peaks(call, o.device, static_cast<int>(o.threads));
     std::printf("attention    forward and backward, %s\n%s", call.text().c_str(),
                 attention_memory_text(peaks).c_str());
-    save_plot(o.attention_memory, attention_memory_plot(call, peaks));
+    plot::save_plot(o.attention_memory, attention_memory_plot(call, peaks));
   }
   if (!o.reads.empty()) {
     const ReadModel reads{o.length, call.width,
@@ -158,11 +158,11 @@ void show(const Options& o, const std::string& name, const Program& program) {
     std::printf("reads        of one head, T = %lld, d = %lld, fast memory of %lld numbers\n%s",
                 static_cast<long long>(reads.T), static_cast<long long>(reads.d),
                 static_cast<long long>(reads.M), reads_text(reads).c_str());
-    save_plot(o.reads, reads_plot(reads));
+    plot::save_plot(o.reads, reads_plot(reads));
   }
 }
 
-void show_attention(const Options& o, const CheckpointModel& saved, const Model& model) {
+void show_attention(const Options& o, const CheckpointModel& saved, const nn::Model& model) {
   const auto tokenizer = saved.tokenizer();
   const std::vector<std::int32_t> ids = tokenizer->encode(o.text);
   if (std::ssize(ids) > saved.config.context)
@@ -170,24 +170,25 @@ void show_attention(const Options& o, const CheckpointModel& saved, const Model&
                 " tokens, more than the model's context of " + std::to_string(saved.config.context));
   std::vector<std::string> tokens;
   for (const std::int32_t& id : ids) tokens.push_back(tokenizer->decode(std::span(&id, 1)));
-  const auto maps = attention_maps(model, ids, static_cast<int>(o.threads));
-  draw_heat_maps(attention_picture(maps, tokens, saved.config.text() + ": attention")).save_png(o.attention);
+  const auto maps = nn::attention_maps(model, ids, static_cast<int>(o.threads));
+  plot::draw_heat_maps(attention_picture(maps, tokens, saved.config.text() + ": attention"))
+      .save_png(o.attention);
 }
 
 void show_curves(const Options& o) {
   std::vector<NamedRun> runs;
   for (const std::string& directory : o.runs) runs.push_back(read_run(directory));
   std::fputs(runs_text(runs).c_str(), stdout);
-  save_plot(o.curves, curves_plot(runs));
+  plot::save_plot(o.curves, curves_plot(runs));
 }
 
 void inspect(const Options& o) {
   std::optional<CheckpointModel> saved;
-  ModelConfig config = o.model;
+  nn::ModelConfig config = o.model;
   config.vocabulary = o.vocabulary;
   if (!o.checkpoint.empty()) config = saved.emplace(o.checkpoint).config;
-  Params params(0, f32, o.device);
-  const Model model(params, config);
+  nn::Params params(0, f32, o.device);
+  const nn::Model model(params, config);
   const std::string name = config.text();
   std::printf("model        %s\n", name.c_str());
   if (o.parameters) std::fputs(sizes_text(sizes_by_layer(params.all())).c_str(), stdout);
@@ -195,31 +196,31 @@ void inspect(const Options& o) {
     saved->restore(params);
     show_attention(o, *saved, model);
   }
-  const ProgramOptions options{.batch = o.batch,
-                               .threads = static_cast<int>(o.threads),
-                               .plan_only = true,
-                               .precision = precision_named(o.dtype)};
+  const train::ProgramOptions options{.batch = o.batch,
+                                      .threads = static_cast<int>(o.threads),
+                                      .plan_only = true,
+                                      .precision = nn::precision_named(o.dtype)};
   if (o.program == "train") {
-    AdamW::Options adamw;
-    if (options.precision == Precision::f16) adamw.loss_scale = LossScale{};
-    const AdamW optimizer(params.all(), adamw);
-    TrainingProgram training(model, optimizer, options);
+    optim::AdamW::Options adamw;
+    if (options.precision == nn::Precision::f16) adamw.loss_scale = optim::LossScale{};
+    const optim::AdamW optimizer(params.all(), adamw);
+    train::TrainingProgram training(model, optimizer, options);
     return show(o, name, training.program());
   }
   if (o.program == "evaluate") {
-    EvaluationProgram evaluation(model, options);
+    train::EvaluationProgram evaluation(model, options);
     return show(o, name, evaluation.program());
   }
   Graph graph;
-  KvCache cache(o.batch, config.context, o.device);
-  CacheCall call(graph, cache, 1);
-  const Autocast autocast(graph, options.precision);
-  const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), Mode::evaluate, &call);
+  nn::KvCache cache(o.batch, config.context, o.device);
+  nn::CacheCall call(graph, cache, 1);
+  const nn::Autocast autocast(graph, options.precision);
+  const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), nn::Mode::evaluate, &call);
   show(o, name,
        compile(graph, {logits},
                {.assign = call.assign(),
                 .threads = options.threads,
-                .tf32 = options.precision == Precision::tf32,
+                .tf32 = options.precision == nn::Precision::tf32,
                 .plan_only = true}));
 }
 

@@ -7,12 +7,12 @@
 namespace tg {
 
 struct ModelOptions {
-  ModelConfig model;  // vocabulary: not an option; architecture and initializer: by take_model
+  nn::ModelConfig model;  // vocabulary: not an option; architecture and initializer: by take_model
   std::string architecture = "gpt", initializer = "gpt2";
 };
 
 inline void declare_model_options(Args& args, ModelOptions& o) {
-  ModelConfig& m = o.model;
+  nn::ModelConfig& m = o.model;
   args.option("model", "NAME", "architecture", o.architecture, {.choices = {"gpt", "llama", "deepseek"}});
   args.option("layers", "N", "blocks", m.layers, {.min = 1, .max = 256});
   args.option("heads", "N", "attention heads; divides the width", m.heads, {.min = 1, .max = 4096});
@@ -53,12 +53,12 @@ inline std::string take_model(const Args& args, ModelOptions& o) {
     if (args.given(option) && o.architecture == "gpt")
       return std::string("--") + option + " is not one of --model gpt";
   if (args.given("init-std") && o.initializer != "gpt2") return "--init-std is one of --init gpt2";
-  ModelConfig& m = o.model;
-  m.architecture = architecture_named(o.architecture);
-  m.initializer = o.initializer == "gpt2" ? Initializer::gpt2 : Initializer::pytorch;
+  nn::ModelConfig& m = o.model;
+  m.architecture = nn::architecture_named(o.architecture);
+  m.initializer = o.initializer == "gpt2" ? nn::Initializer::gpt2 : nn::Initializer::pytorch;
   if (m.width % m.heads != 0)
     return "--width " + std::to_string(m.width) + " does not divide by --heads " + std::to_string(m.heads);
-  ModelConfig c = m;
+  nn::ModelConfig c = m;
   c.vocabulary = 1;  // not known yet
   try {
     c.check();

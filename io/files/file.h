@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace tg {
+namespace tg::io {
 
 // The whole content of a file. Throws Error when it is missing, a directory or unreadable, OutOfMemory when
 // it does not fit.
@@ -47,4 +47,4 @@ class OutputFile {
   int fd_ = -1;
 };
 
-}  // namespace tg
+}  // namespace tg::io

@@ -12,7 +12,7 @@
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
@@ -252,4 +252,4 @@ void save_safetensors(const std::string& path, const TensorMap& tensors, const M
   replace_file(path, content.pieces(), "save_safetensors");
 }
 
-}  // namespace tg
+}  // namespace tg::io

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace tg {
+namespace tg::train {
 
 struct TokenBatch {
   std::vector<std::int32_t> x, y;  // tokens and targets
@@ -52,4 +52,4 @@ class Prefetch {
   std::thread thread_;
 };
 
-}  // namespace tg
+}  // namespace tg::train

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tg {
+namespace tg::nn {
 
 struct Sampling {
   double temperature = 1;  // 0: the likeliest token, the first of equals
@@ -17,4 +17,4 @@ struct Sampling {
 // when nothing else is there.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
-}  // namespace tg
+}  // namespace tg::nn

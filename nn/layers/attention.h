@@ -6,7 +6,7 @@
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
 // Multi-head attention (004 §3, eq. 7): one projection to queries, keys and values ("c_attn"), and one back
 // ("c_proj").
@@ -24,7 +24,8 @@ class SelfAttention {
 
   // x [B, L, width] → [B, L, width], added to a residual when one is given; after the tokens in a cache when
   // that is given.
-  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
+                    CacheCall* cache = nullptr) const;
 
  private:
   std::string name_, path_;
@@ -53,7 +54,8 @@ class GroupedAttention {
       : GroupedAttention(at, width, heads, Options{}) {}
 
   // As SelfAttention's.
-  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
+                    CacheCall* cache = nullptr) const;
 
  private:
   GroupedAttention(const Path& at, std::int64_t width, const Options& checked, std::int64_t heads);
@@ -74,4 +76,4 @@ Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, 
 
 }  // namespace detail
 
-}  // namespace tg
+}  // namespace tg::nn

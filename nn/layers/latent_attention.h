@@ -3,7 +3,7 @@
 
 #include <tilegrad/nn/layers/attention.h>
 
-namespace tg {
+namespace tg::nn {
 
 // Keys and values come from a latent Z [T, m] that all heads share, and beside it one rotary key [T, p]:
 //   c        = kv_a_layernorm(Z),  [Z R(K_rope)] = kv_a_proj_with_mqa(x)         m + p
@@ -36,10 +36,11 @@ class LatentAttention {
       : LatentAttention(at, width, heads, Options{}) {}
 
   // As SelfAttention's.
-  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
+                    CacheCall* cache = nullptr) const;
 
  private:
-  Tensor queries(In x, const Tensor& positions) const;  // [B, H, L, d + p], the last p turned
+  Tensor queries(TensorArg x, const Tensor& positions) const;  // [B, H, L, d + p], the last p turned
   // From c [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
   Tensor expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const;
   Tensor absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope, CacheCall& cache) const;
@@ -55,4 +56,4 @@ class LatentAttention {
   Linear kv_b_, o_proj_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -9,7 +9,7 @@
 
 #include <tilegrad/core/graph/parameter.h>
 
-namespace tg {
+namespace tg::nn {
 
 // Starting values by core/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
 struct Init {
@@ -70,4 +70,4 @@ class Path {
   std::string text_, name_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

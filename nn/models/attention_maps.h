@@ -3,7 +3,7 @@
 
 #include <tilegrad/nn/models/model.h>
 
-namespace tg {
+namespace tg::nn {
 
 struct AttentionMap {
   std::string layer;  // the path of the attention layer: "transformer.h.0.attn"
@@ -15,4 +15,4 @@ struct AttentionMap {
 std::vector<AttentionMap> attention_maps(const Model& model, const std::vector<std::int32_t>& tokens,
                                          int threads = 0);
 
-}  // namespace tg
+}  // namespace tg::nn

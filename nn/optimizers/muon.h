@@ -7,7 +7,7 @@
 
 #include <tilegrad/nn/optimizers/adamw.h>
 
-namespace tg {
+namespace tg::optim {
 
 class Muon final : public Optimizer {
  public:
@@ -48,4 +48,4 @@ class Muon final : public Optimizer {
 // c·A²)·x, A = x·xᵀ, with Jordan's coefficients. Zeros stay zeros.
 Tensor orthogonalized(const Tensor& x, int iterations = 5);
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -6,14 +6,14 @@
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
 
-namespace tg {
+namespace tg::train {
 
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
   int threads = 0;          // 0 takes what the machine has
   bool verify = false;      // this and the next as in CompileOptions
   bool plan_only = false;
-  Precision precision = Precision::full;
+  nn::Precision precision = nn::Precision::full;
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
   std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged
   bool recompute = false;  // of blocks only the inputs are kept for the backward pass, which runs them again
@@ -26,7 +26,7 @@ struct ProgramOptions {
 // where batches have different numbers of ignored targets.
 class TrainingProgram {
  public:
-  TrainingProgram(const Model& model, const Optimizer& optimizer, const ProgramOptions& options,
+  TrainingProgram(const nn::Model& model, const optim::Optimizer& optimizer, const ProgramOptions& options,
                   std::uint64_t seed = 0 /* of dropout */);
 
   struct Result {
@@ -62,14 +62,14 @@ class TrainingProgram {
     Graph graph;
     std::optional<Program> program;
   };
-  void add_up(const Optimizer& optimizer, const ProgramOptions& options);
+  void add_up(const optim::Optimizer& optimizer, const ProgramOptions& options);
 
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   std::uint64_t seed_;
   int threads_;
   std::int64_t accumulate_;
-  Optimizer::Update update_;
+  optim::Optimizer::Update update_;
   std::unique_ptr<Parts> parts_;
   std::vector<Tensor> results_;
   std::optional<Program> program_;
@@ -78,7 +78,7 @@ class TrainingProgram {
 // The mean loss of a batch, without dropout.
 class EvaluationProgram {
  public:
-  EvaluationProgram(const Model& model, const ProgramOptions& options);
+  EvaluationProgram(const nn::Model& model, const ProgramOptions& options);
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }
@@ -103,6 +103,6 @@ struct TrainingMemory {
     return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
   }
 };
-TrainingMemory plan_memory(const Model& model, const Optimizer& optimizer, ProgramOptions options);
+TrainingMemory plan_memory(const nn::Model& model, const optim::Optimizer& optimizer, ProgramOptions options);
 
-}  // namespace tg
+}  // namespace tg::train

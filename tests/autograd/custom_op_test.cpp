@@ -12,7 +12,7 @@ using namespace tg;
 using reference::close;
 using reference::random_vector;
 
-using Builder = Tensor (*)(In, In);
+using Builder = Tensor (*)(TensorArg, TensorArg);
 
 // L = (f(u, u) + 3u + exp(u)).sum(): u has three children, and the first of them twice.
 void matches_the_seed(Builder f) {

@@ -33,7 +33,7 @@ struct ReadsRow {
 // Of chunks 8, 16, 32, … T and the best one, in ascending order.
 std::vector<ReadsRow> reads_by_chunk(const ReadModel& model);
 
-Plot reads_plot(const ReadModel& model);
+plot::Plot reads_plot(const ReadModel& model);
 std::string reads_text(const ReadModel& model);  // a table
 
 }  // namespace tg
