@@ -1,5 +1,6 @@
-// User-defined ops: a forward with a backward of its own (000 §C), as graph code or as C++ functions on host
-// memory. Both give a CustomOp, called like any op; gradients() passes through it by the given backward.
+// User-defined ops: a forward with a backward of its own [Stratos, Efficient Attention §C], as graph code or
+// as C++ functions on host memory. Both give a CustomOp, called like any op; gradients() passes through it by
+// the given backward.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // Grouped-query and latent attention on one task: models that learn to add numbers below 100, and write their
 // answers with a key-value cache. (examples/train_loop.cpp has multi-head attention.)
 //   build/examples/architectures
-// Ends with 0 when every model answers more than nine of ten sums that it never saw, and writes with its
+// Exits with status 0 if every model answers more than nine of ten unseen sums, and generates with its
 // cache what it writes without.
 #include <cstdio>
 

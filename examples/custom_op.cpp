@@ -1,8 +1,8 @@
 // An op of your own and its gradcheck: ReLU(x ⊛ y) of relu_product.h, once as C++ functions and once as graph
 // code, and a gradient with a mistake, to see it caught.
 //   build/examples/custom_op
-// Ends with 0 when the two are right in every dtype and view and the mistake is found. As a plugin of the
-// command line: relu_product_plugin.cpp.
+// Exits with status 0 if the two are right in every dtype and view and the mistake is found. As a plugin of
+// the command line: relu_product_plugin.cpp.
 #include <cstdio>
 
 #include <tilegrad/autograd/gradcheck.h>

@@ -1,7 +1,7 @@
 // Generation: a small GPT learns a tongue twister by heart, in a few seconds, and says it: token by token as
 // they come, likeliest or drawn, with a key-value cache and without, within its context and beyond.
 //   build/examples/generation
-// Ends with 0 when it says the rhyme right, the same in each way that must not matter.
+// Exits with status 0 if it generates the rhyme correctly, the same in each way that must not matter.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>

@@ -1,7 +1,7 @@
 // An MLP learns which points lie between two circles, in a second: layers, an optimizer and one Program for
 // the whole step.
 //   build/examples/mlp
-// Ends with 0 when more than 97 % of points it never saw are told right.
+// Exits with status 0 if more than 97 % of unseen points are classified correctly.
 #include <cstdio>
 #include <random>
 
@@ -67,7 +67,8 @@ int main() try {
       right += static_cast<std::int32_t>(answers.at(i)) == batch.inside[static_cast<std::size_t>(i)];
   }
   const double share = right / (8.0 * n);
-  std::printf("%.1f %% of %lld new points are told right\n", 100 * share, static_cast<long long>(8 * n));
+  std::printf("%.1f %% of %lld new points are classified correctly\n", 100 * share,
+              static_cast<long long>(8 * n));
   return share > 0.97 ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

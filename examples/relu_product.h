@@ -1,4 +1,4 @@
-// A user's own op and layer, 000 §C: f(x, y) = ReLU(x ⊛ y), with its own backward
+// A user's own op and layer [Stratos, Efficient Attention §C]: f(x, y) = ReLU(x ⊛ y), with its own backward
 //   z_x,i = 1(x_i y_i > 0) · y_i · z_i   and   z_y,i = 1(x_i y_i > 0) · x_i · z_i,
 // once as C++ functions on host memory and once as graph code; and a layer with a learnable w.
 #pragma once

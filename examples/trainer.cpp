@@ -1,6 +1,6 @@
 // A Trainer on a text of its own: checkpoints, metrics and going on where it was stopped.
 //   build/examples/trainer TEXT DIR [STEPS]
-// A second call with more steps goes on with the run in DIR. Ends with 0 when the loss is below that of
+// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is below that of
 // knowing only how often each byte occurs, which is what a model learns first.
 #include <cmath>
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Matrix product over the last two axes, leading axes broadcast (000 §A), and the same plus a bias.
+// Matrix product over the last two axes, leading axes broadcast [Stratos, Efficient Attention §A], and the
+// same plus a bias.
 #include "ops/common.h"
 
 namespace tg {
@@ -59,8 +60,8 @@ Tensor rows_of(const Tensor& x) {
   return reshape(x, {rows, x.size(-1)});
 }
 
-// z_A = z·Bᵀ and z_B = Aᵀ·z (000 §C.1), summed over the axes that broadcasting stretched. A matrix B that
-// all of A's matrices met gets its sum inside one product over all their rows.
+// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over the axes that broadcasting
+// stretched. A matrix B that all of A's matrices met gets its sum inside one product over all their rows.
 Tensors matmul_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1], &z = g.z[0];
   Tensors out(g.in.size());

@@ -69,7 +69,7 @@ Tensor copy(TensorArg x);               // the same layout, memory of its own
 Tensor contiguous(TensorArg x);         // x itself if it is row-major, else a row-major copy
 Tensor stop_gradient(TensorArg x);      // a view through which no gradient passes
 
-// view.cpp: metadata only (004 §B.3); also methods of Tensor
+// view.cpp: metadata only [Stratos, FlashAttention §B.3]; also methods of Tensor
 Tensor permute(TensorArg x, const Axes& order);
 Tensor transpose(TensorArg x, std::int64_t a, std::int64_t b);
 Tensor view(TensorArg x, const Shape& shape);
@@ -166,18 +166,18 @@ enum class Reduction { mean, sum, none };
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;
   Reduction reduction = Reduction::mean;
-  double label_smoothing = 0;  // the share of the target's probability that goes to all classes alike
+  double label_smoothing = 0;  // the share of the target's probability that is spread evenly over all classes
 };
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& options = {});
 
-// rope.cpp: x [..., L, d], rows turned by their positions: start, start + 1, … along L, or given as i64 or
+// rope.cpp: x [..., L, d], rows rotated by their positions: start, start + 1, … along L, or given as i64 or
 // i32 that broadcast to [..., L] ([L], [B, 1, L]).
 struct RopeOptions {
-  double theta = 10000;      // pair i of n turns by position·theta^(-i/n) …
+  double theta = 10000;      // pair i of n is rotated by position·theta^(-i/n) …
   std::int64_t dims = 0;     // … for the first `dims` elements of a row; 0: all
   bool interleaved = false;  // pairs (2i, 2i + 1), as in the paper; else (i, i + n), as in Llama's weights
   std::int64_t start = 0;
-  std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (stretched contexts)
+  std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (extended contexts)
 };
 Tensor rope(TensorArg x, TensorArg positions = {}, const RopeOptions& options = {});
 std::vector<double> rope_frequencies(std::int64_t dims, double theta);  // theta^(-2i/dims)
@@ -222,7 +222,8 @@ Tensor squared_norm(const std::vector<Tensor>& xs,
                     std::source_location where = std::source_location::current());
 
 // matmul.cpp: over the last two axes; leading axes broadcast, and any strides go in without a copy. A vector
-// a is a row, a vector b a column, and that axis is not in the result (as in PyTorch). Row-major result.
+// a is a row, a vector b a column, and that axis is dropped from the result (as in PyTorch). Row-major
+// result.
 Tensor matmul(TensorArg a, TensorArg b);
 Tensor linear(TensorArg x, TensorArg w,
               TensorArg bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]

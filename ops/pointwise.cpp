@@ -1,5 +1,5 @@
-// Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a (000 §C.1).
-// Builders broadcast first, by expand, whose own gradient sums.
+// Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a [Stratos,
+// Efficient Attention §C.1]. Builders broadcast first, by expand, whose own gradient sums.
 #include <cmath>
 
 #include "ops/common.h"

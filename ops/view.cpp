@@ -1,5 +1,5 @@
-// View ops: the same memory under another layout (004 §B.3). No kernel, no memory; the gradient is the
-// inverse view.
+// View ops: the same memory under another layout [Stratos, FlashAttention §B.3]. No kernel, no memory; the
+// gradient is the inverse view.
 #include "ops/common.h"
 
 namespace tg {

@@ -34,42 +34,42 @@ struct Options : ModelOptions {
 };
 
 void declare_options(Args& args, Options& o) {
-  args.option("checkpoint", "DIR", "the model of a run of train, in place of the options below", o.checkpoint,
+  args.option("checkpoint", "DIR", "a model trained by train, instead of the options below", o.checkpoint,
               {.shown = "none"});
   declare_model_options(args, o);
   args.option("vocabulary", "N", "distinct tokens", o.vocabulary, {.min = 1, .max = 1e7});
-  args.option("program", "NAME", "a training step, an evaluation, or a token after a key-value cache",
+  args.option("program", "NAME", "a training step, an evaluation, or one token with a key-value cache",
               o.program, {.choices = {"train", "evaluate", "token"}});
   args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
-  args.option("backend", "NAME", "cpu, cuda, or cuda:N for another GPU than the first", o.backend);
-  args.option("dtype", "TYPE", "what is computed in, as train --dtype", o.dtype,
+  args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
+  args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.flag("list", "every step, with the shapes it reads and writes", o.list);
   args.option("steps", "TEXT", "count and list only steps whose name contains this", o.steps,
               {.shown = "all"});
-  args.flag("graph", "every node of the graph as it was recorded, before steps are made of it", o.graph);
+  args.flag("graph", "every node of the recorded graph, before fusion", o.graph);
   const ArgLimits none{.shown = "none"};
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
-  args.option("plan", "PNG", "where in memory every buffer lies, from step to step", o.plan, none);
+  args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
   args.flag("parameters", "how large each layer is", o.parameters);
   args.option("attention", "PNG", "what each head of the checkpoint looks at in --text", o.attention, none);
   args.option("text", "TEXT", "of --attention, at most the model's context", o.text, none);
   args.option("attention-memory", "PNG",
-              "what the model's attention needs for 256 to 65536 tokens, fused and with its matrix in memory",
+              "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
               o.attention_memory, none);
   args.option("reads", "PNG",
-              "what attention reads from memory, by the size of its tiles: the model of 000 §1.3", o.reads,
-              none);
+              "what attention reads from memory, by the size of its tiles: FlashAttention's own model",
+              o.reads, none);
   args.option("length", "N", "tokens of --reads", o.length, {.min = 1, .max = 1 << 30});
   args.option("fast-memory", "KIB", "of --reads: what holds a tile, such as a GPU's shared memory",
               o.fast_memory, {.min = 1, .max = 1 << 30});
   args.option("curves", "PNG", "the losses of every --run", o.curves, none);
-  args.option("run", "DIR", "of --curves: what train wrote to; may be given several times", o.runs, none);
+  args.option("run", "DIR", "for --curves: an output directory of train; may be repeated", o.runs, none);
   args.example("inspect --model llama --key-heads 2 --list", "every step of a training step");
   args.example("inspect --model deepseek --program evaluate --steps layers.0.self_attn --list",
                "the first attention layer's forward");
-  args.example("inspect --checkpoint out/train --program token", "what a token of generate costs");
+  args.example("inspect --checkpoint out/train --program token", "the cost of one generated token");
   args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
                "the forward pass as text and as a picture");
   args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
@@ -77,7 +77,7 @@ void declare_options(Args& args, Options& o) {
   args.example("inspect --checkpoint out/train --text 'To be, or not to be' --attention attention.png",
                "a heat map for each head of each layer");
   args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",
-               "peaks of both ways of attention, exact, as they are planned");
+               "exact peaks of both kinds of attention, from the plan");
   args.example("inspect --heads 8 --width 512 --reads reads.png --length 16384 --fast-memory 227",
                "on a GPU whose blocks have 227 KiB");
   args.example("inspect --curves curves.png --run out/gpt --run out/llama", "two runs side by side");

@@ -1,5 +1,5 @@
-// A checkpoint: a directory of safetensors files with a manifest of their sizes and XXH3-128 sums. Nothing in
-// it depends on the device that the values came from.
+// A checkpoint: a directory of safetensors files with a manifest of their sizes and XXH3-128 checksums.
+// Nothing in it depends on the device.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// The file is: u64 N (little-endian) · N bytes of JSON header · data. Rules: research/training.md §7.2.
+// The file is: u64 N (little-endian) · N bytes of JSON header · data. Rules:
+// https://huggingface.co/docs/safetensors, "Format".
 #include <tilegrad/io/files/safetensors.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// safetensors files: named tensors with nothing in them that could run. The loader keeps every rule of the
-// reference implementation, so that a lying file is refused before a byte of it is used.
+// safetensors files: named tensors and no executable content. The loader enforces every rule of the reference
+// implementation, so that an inconsistent file is refused before any of its bytes is used.
 #pragma once
 
 #include <cstddef>

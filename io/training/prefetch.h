@@ -1,4 +1,4 @@
-// Batches prepared ahead of time by a thread of its own, off the path of training.
+// Batches prepared ahead of time by a separate thread.
 #pragma once
 
 #include <condition_variable>

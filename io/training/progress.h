@@ -1,4 +1,4 @@
-// What a person sees while training runs: one line rewritten in place on a terminal, a plain line now and
+// The progress display of training: one line rewritten in place on a terminal, a plain line now and
 // then anywhere else.
 #pragma once
 

@@ -1,6 +1,6 @@
-// A task made of nothing: sums as text, for a machine without data. "012+345=7530\n" says 12 + 345 = 357:
+// A generated task: sums as text, for a machine without data. "012+345=7530\n" says 12 + 345 = 357:
 // both numbers with all their digits, and the digits of the sum from the last to the first, the order in
-// which they are worked out, so that each depends on what stands before it.
+// which they are computed, so that each depends only on what precedes it.
 #pragma once
 
 #include <tilegrad/io/text/text.h>

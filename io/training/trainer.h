@@ -1,5 +1,5 @@
 // Trainer: the loop around a TrainingProgram, with validation, checkpoints, metrics and resuming. tools/train
-// is this with a command line; examples/train_loop.cpp is a loop without it.
+// is a command line for it; examples/train_loop.cpp is a loop without it.
 #pragma once
 
 #include <functional>
@@ -43,12 +43,12 @@ class Trainer {
   Trainer(const nn::Model& model, const optim::Optimizer& optimizer, const Batches& batches, Options options,
           Hooks hooks, io::CheckpointStore* store = nullptr);
 
-  // Goes on from a checkpoint in the place of beginning: restores optimizer and files (as Hooks::files names
+  // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
   // them). The state is that of its manifest and of metrics.jsonl unless given.
   void resume(const io::Checkpoint& checkpoint, const std::optional<State>& state = {});
 
-  // Takes the steps that are left, or those until stop() says so, and saves. Every step is started before the
-  // result of the one before is asked for, so that a GPU never waits.
+  // Runs the remaining steps, or until stop() returns true, and saves. Every step is started before the
+  // result of the previous one is read, so that a GPU never waits.
   const State& run();
 
   const State& state() const { return state_; }

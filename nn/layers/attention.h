@@ -8,7 +8,8 @@
 
 namespace tg::nn {
 
-// Multi-head attention (004 §3, eq. 7): one projection to queries, keys and values ("c_attn"), and one back
+// Multi-head attention [Stratos, FlashAttention §3, eq. 7]: one projection to queries, keys and values
+// ("c_attn"), and one back
 // ("c_proj").
 class SelfAttention {
  public:
@@ -34,9 +35,9 @@ class SelfAttention {
   Linear c_attn_, c_proj_;
 };
 
-// Grouped-query attention (004 §3.1) with rotary positions, in Llama's layout: "q_proj" [heads·d, width],
-// "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h / (heads / key_heads);
-// one key head is multi-query attention, as many as heads is multi-head attention.
+// Grouped-query attention [Stratos, FlashAttention §3.1] with rotary positions, in Llama's layout: "q_proj"
+// [heads·d, width], "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h /
+// (heads / key_heads); one key head is multi-query attention, as many as heads is multi-head attention.
 class GroupedAttention {
  public:
   struct Options {

@@ -1,6 +1,6 @@
 // Layers: parameters made on a Path, and a call that appends graph nodes under the layer's name. Sizes that
-// do not fit are ShapeErrors at the line of the user's call. Starting values are GPT-2's unless said:
-// N(0, 0.02) for weights, 0 for biases, 1 for gains.
+// do not fit are ShapeErrors at the line of the user's call. Initial values are GPT-2's unless given: N(0,
+// 0.02²) for weights, 0 for biases, 1 for gains.
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>

@@ -33,7 +33,7 @@ struct ModelConfig {
   double dropout = 0;
   bool bias = false;      // in Linear and LayerNorm
   bool tied_head = true;  // the head's weight is the token embedding's
-  double std = 0.02;      // of starting weights; GPT-2's, which has width 768
+  double std = 0.02;      // of initial weights; GPT-2's, at width 768
   Initializer initializer = Initializer::gpt2;
   // llama
   std::int64_t key_heads = 0;  // 0: heads

@@ -1,5 +1,5 @@
-// Muon (Jordan et al., 2024): matrices move by their momentum made orthogonal. With gradient g of a matrix p
-// [r, c],
+// Muon (Jordan et al., 2024): matrices are updated by their orthogonalised momentum. With gradient g of a
+// matrix p [r, c],
 //   b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o,
 // where the last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate
 // serves both. Everything else (embeddings, head, gains, biases) is AdamW's.

@@ -21,9 +21,9 @@ struct ProgramOptions {
 
 // Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`,
 // one for a batch's forward and backward, run that many times a step, and one for clipping and update: so the
-// graph, its plan and its memory stay those of one batch, for 4 bytes more a parameter. As losses are means
-// over their batches, the step is that of a batch so many times as large, but for rounding, dropout, and
-// where batches have different numbers of ignored targets.
+// graph, its plan and its memory stay those of one batch, for 4 bytes more a parameter. Losses are batch
+// means, so the step equals that of an `accumulate`-times larger batch, up to rounding, dropout, and batches
+// with different numbers of ignored targets.
 class TrainingProgram {
  public:
   TrainingProgram(const nn::Model& model, const optim::Optimizer& optimizer, const ProgramOptions& options,
@@ -45,7 +45,7 @@ class TrainingProgram {
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                 double learning_rate);
   Result result(const Pending& step) const;
-  void set_step(std::int64_t step);  // so many steps were taken before: what dropout draws goes on from there
+  void set_step(std::int64_t step);  // the number of steps taken before, from which dropout continues
   MemoryReport memory() const;       // of all of it
   // What first made a NaN or an infinity in a step that was skipped, the one after `step` others
   // (nn/bad_node.h); empty if nothing does.
@@ -96,7 +96,7 @@ class EvaluationProgram {
   Program program_;
 };
 
-// What both programs will need, exactly, without taking any of it.
+// The exact memory of both programs, without allocating it.
 struct TrainingMemory {
   MemoryReport training, evaluation;
   std::size_t beside_parameters() const {

@@ -1,4 +1,5 @@
-// User-defined ops, as graph code and as C++ functions, against the plain form of 000 §C.
+// User-defined ops, as graph code and as C++ functions, against the plain form of [Stratos, Efficient
+// Attention §C].
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>

@@ -159,14 +159,14 @@ class SumsData final : public TrainData {
 }  // namespace
 
 void declare_data_options(Args& args, DataOptions& o) {
-  args.option("text", "FILE", "text to learn; its last tenth is held out", o.text,
+  args.option("text", "FILE", "text to learn; the last tenth is held out", o.text,
               {.shown = "needed, but to resume, with --tokens or --task"});
-  args.option("tokens", "FILE", "instead of a text: its tokens as `tokens` wrote them, mapped and not read",
+  args.option("tokens", "FILE", "instead of a text: a file of tokens made by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
   args.option("plain", "KIND", "--tokens is ids of 16 or 32 bits without a header, below --vocabulary",
               o.plain, {.choices = {"none", "u16", "u32"}});
   args.option("task", "NAME",
-              "instead of a text: add, sums of whole numbers, a tenth of which is never trained on", o.task,
+              "instead of a text: add, generated sums of integers, a tenth of which is held out", o.task,
               {.choices = {"none", "add"}});
   args.option("digits", "N", "of the numbers of --task add", o.digits, {.min = 1, .max = 9});
   args.option("tokenizer", "KIND", "tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
