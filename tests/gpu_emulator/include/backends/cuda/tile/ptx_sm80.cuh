@@ -1,4 +1,4 @@
-// The instructions of backends/cuda/kernels/ptx.cuh in plain C++, as PTX defines them. Found in its place
+// The instructions of backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. Found in its place
 // because the emulator's include folder comes first.
 #pragma once
 

@@ -1,7 +1,7 @@
 // z_K, z_V and z_Q of attention on tensor cores in one pass, for heads to 128 and, in free order, beyond:
 // blocks for some keys add their parts of z_Q to sums in global memory. In free order all add to the same
 // sums; in order there are only as many blocks as the GPU holds at a time, and each has sums of its own.
-#include "backends/cuda/kernels/attention_gradients.cuh"
+#include "backends/cuda/attention/backward_one_pass_sm80.cuh"
 
 namespace tg::cuda {
 

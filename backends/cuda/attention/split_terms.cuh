@@ -1,13 +1,13 @@
 // f32 operands of attention on tensor cores, as numbers of 16 bits: x·2ᵉ rounded to f16, which has the 10
 // bits of fraction of TF32 and is multiplied twice as fast, or x·2ᵉ = high + low, three products with the
-// error of f32 (tiles_halves.cuh). e is one for each operand and key head, such that the longest of its rows
+// error of f32 (terms.cuh). e is one for each operand and key head, such that the longest of its rows
 // is not longer than 2¹⁴. Numbers down to 2⁻²⁸ of that keep all bits in one term, and in two terms what is
 // lost of a number is below 2⁻²² of it or 2⁻³⁸ of the longest row, whichever is more.
 #pragma once
 
-#include "backends/cuda/kernels/attention_mma.cuh"
+#include "backends/cuda/attention/score.cuh"
 #include "backends/cuda/kernels/launch.cuh"
-#include "backends/cuda/kernels/tiles_halves.cuh"
+#include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda {
 

@@ -1,13 +1,13 @@
-// f32 numbers as operands of products on tensor cores, each as one or two numbers of 16 bits (tiles.cuh): x
+// f32 numbers as operands of products on tensor cores, each as one or two numbers of 16 bits (mma_sm80.cuh): x
 // rounded to f16, which has TF32's 10 bits of fraction, or x = high + low, where a·b ≈ low·high + high·low +
 // high·high loses 2⁻²² of a product. Powers of two that bring numbers into f16's range are the caller's
-// (attention_halves.cuh).
+// (split_terms.cuh).
 //
 // A shared tile [rows, D] of numbers of T terms is a SharedTile<T·D>, of which the first D columns hold the
 // first terms and the last D the second ones.
 #pragma once
 
-#include "backends/cuda/kernels/tiles.cuh"
+#include "backends/cuda/tile/mma_sm80.cuh"
 
 namespace tg::cuda::tiles {
 

@@ -1,5 +1,5 @@
 // The forward of attention in f32 on tensor cores, with the error of f32.
-#include "backends/cuda/kernels/attention_halves_forward.cuh"
+#include "backends/cuda/attention/forward_f32_sm80.cuh"
 
 namespace tg::cuda {
 

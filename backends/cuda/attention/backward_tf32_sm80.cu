@@ -1,5 +1,5 @@
 // The backward of attention in f32 on tensor cores, numbers rounded to the 10 bits of fraction of TF32.
-#include "backends/cuda/kernels/attention_halves_backward.cuh"
+#include "backends/cuda/attention/backward_f32_sm80.cuh"
 
 namespace tg::cuda {
 

@@ -1,6 +1,6 @@
 // flash_attn and flash_attn_backward: from operands and attributes to kernels, what the backward starts from,
 // and checks of sequences and lengths.
-#include "backends/cuda/kernels/attention_halves.cuh"
+#include "backends/cuda/attention/split_terms.cuh"
 
 namespace tg::cuda {
 

@@ -13,7 +13,7 @@ namespace tg::cuda {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-struct Powers;  // attention_halves.cuh
+struct Powers;  // split_terms.cuh
 
 struct Attention {
   // [B, heads, rows, size] with a contiguous last axis; strides in elements.
@@ -55,7 +55,7 @@ struct Attention {
   int group() const { return Hk == 0 ? 1 : H / Hk; }
 };
 
-// The operands of a call of flash_attn or flash_attn_backward. In attention.cu.
+// The operands of a call of flash_attn or flash_attn_backward. In flash_attn.cu.
 Attention attention_of(const Call& call);
 
 // Memory the backward works in, O(B·H·L). Tiles are of 64 queries.
@@ -98,10 +98,10 @@ struct Work {
   }
 };
 
-// z_bias and z_sink; in attention_bias.cu.
+// z_bias and z_sink; in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const Attention& x, const Work& work);
 
-// The kernels for any dtype and head size, in attention_plain.cu.
+// The kernels for any dtype and head size, in plain.cu.
 void launch_plain_forward(const Stream& s, const Attention& x);
 void launch_plain_backward(const Stream& s, const Attention& x, const Work& work);
 
@@ -111,14 +111,14 @@ bool fits_mma(const Attention& x);
 inline bool is_wide(const Attention& x) {
   return x.d > 128 || x.dv > 128;
 }
-// Heads to 128, in attention_mma_forward.cu and attention_mma_backward.cu.
+// Heads to 128, in forward_sm80.cu and backward_sm80.cu.
 void launch_mma_forward(const Stream& s, const Attention& x);
 void launch_mma_backward(const Stream& s, const Attention& x, const Work& work);
-// In attention_one_pass.cu.
+// In backward_one_pass_sm80.cu.
 // Work::walkers of one pass; 0 where it does not fit, or two passes are faster.
 int one_pass_walkers(const Attention& x, const Gpu& gpu);
 void launch_one_pass(const Stream& s, const Attention& x, const Work& work);
-// In attention_wide_forward.cu and attention_wide_backward.cu.
+// In forward_wide_sm80.cu and backward_wide_sm80.cu.
 bool fits_wide_forward(const Attention& x, const Gpu& gpu);
 void launch_wide_forward(const Stream& s, const Attention& x);
 bool fits_wide_backward(const Attention& x, const Gpu& gpu);

@@ -2,7 +2,7 @@
 // online softmax, dropout. A thread's r-th row is row r / 2 · 16 + r % 2 · 8 + g of the warp's queries.
 #pragma once
 
-#include "backends/cuda/kernels/attention_mma.cuh"
+#include "backends/cuda/attention/score.cuh"
 
 namespace tg::cuda::attn {
 

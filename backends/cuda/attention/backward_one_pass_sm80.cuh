@@ -13,7 +13,7 @@
 // + 4096/r bytes for each of its mma, of which a multiprocessor can do 0.6 in the time of 128 bytes.
 #pragma once
 
-#include "backends/cuda/kernels/attention_mma.cuh"
+#include "backends/cuda/attention/score.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace tg::cuda::attn {

@@ -3,7 +3,7 @@
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
-#include "backends/cuda/kernels/attention_softmax.cuh"
+#include "backends/cuda/attention/softmax.cuh"
 
 namespace tg::cuda {
 

@@ -1,8 +1,8 @@
 // The forward of attention on tensor cores for heads beyond 128 (FlashAttention-2, 004 §D), like
-// attention_mma_forward.cu, with fewer queries a warp; the widest values are split between two warps that
+// forward_sm80.cu, with fewer queries a warp; the widest values are split between two warps that
 // make the same scores.
-#include "backends/cuda/kernels/attention_softmax.cuh"
-#include "backends/cuda/kernels/attention_wide.cuh"
+#include "backends/cuda/attention/softmax.cuh"
+#include "backends/cuda/attention/wide_sizes.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace tg::cuda {

@@ -1,8 +1,8 @@
 // What the tensor core kernels of attention share: options applied to tiles of scores in registers.
 #pragma once
 
-#include "backends/cuda/kernels/attention.cuh"
-#include "backends/cuda/kernels/tiles.cuh"
+#include "backends/cuda/attention/attention.cuh"
+#include "backends/cuda/tile/mma_sm80.cuh"
 
 namespace tg::cuda {
 

@@ -1,7 +1,7 @@
 // The backward of attention on tensor cores (004 §D), without atomics: a pass over keys for z_K and z_V and
 // one over queries for z_Q. Both make P = exp(A − ξ) and z_A = P ⊛ (z_O·Vᵀ − u) again, in registers, in the
 // layout in which they are the left operand of the next product.
-#include "backends/cuda/kernels/attention_mma.cuh"
+#include "backends/cuda/attention/score.cuh"
 
 namespace tg::cuda {
 

@@ -8,7 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "backends/cuda/kernels/ptx.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
 
 namespace tg::cuda::tiles {
 

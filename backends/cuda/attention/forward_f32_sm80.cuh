@@ -1,12 +1,12 @@
-// The forward of attention in f32 on tensor cores, for one number of terms: attention_mma_forward.cu, with
-// the tiles of tiles_halves.cuh. P is at most 2⁸ and needs no power of two of its own.
+// The forward of attention in f32 on tensor cores, for one number of terms: forward_sm80.cu, with
+// the tiles of terms.cuh. P is at most 2⁸ and needs no power of two of its own.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
 #pragma once
 
-#include "backends/cuda/kernels/attention_halves.cuh"
-#include "backends/cuda/kernels/attention_softmax.cuh"
+#include "backends/cuda/attention/split_terms.cuh"
+#include "backends/cuda/attention/softmax.cuh"
 
 namespace tg::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "backends/cuda/kernels/attention.cuh"
+#include "backends/cuda/attention/attention.cuh"
 
 namespace tg::cuda::attn {
 

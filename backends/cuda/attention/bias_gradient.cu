@@ -1,6 +1,6 @@
 // The gradients of attention's bias and sink, recomputing the scores: rare enough to be kept out of the fast
 // kernels. Sums over what the bias was broadcast along are made by one block, in a fixed order.
-#include "backends/cuda/kernels/attention_plain.cuh"
+#include "backends/cuda/attention/plain.cuh"
 
 namespace tg::cuda {
 

@@ -1,5 +1,5 @@
 // The backward of attention in f32 on tensor cores, with the error of f32.
-#include "backends/cuda/kernels/attention_halves_backward.cuh"
+#include "backends/cuda/attention/backward_f32_sm80.cuh"
 
 namespace tg::cuda {
 

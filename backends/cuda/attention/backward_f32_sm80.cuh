@@ -5,11 +5,11 @@
 //   P = exp(A − ξ),  z_A = P ⊛ (D ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //
 // again, in registers, with kept rows and passing columns: the left operand of the next product as it is. All
-// are held times powers of two (attention_halves.cuh), and the factor of what dropout keeps is left to the
+// are held times powers of two (split_terms.cuh), and the factor of what dropout keeps is left to the
 // end.
 #pragma once
 
-#include "backends/cuda/kernels/attention_halves.cuh"
+#include "backends/cuda/attention/split_terms.cuh"
 
 namespace tg::cuda {
 

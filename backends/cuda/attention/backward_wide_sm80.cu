@@ -1,7 +1,7 @@
 // The backward of attention on tensor cores for heads beyond 128: in two passes, or the first of them alone,
 // which then adds up z_Q too.
-#include "backends/cuda/kernels/attention_gradients.cuh"
-#include "backends/cuda/kernels/attention_wide.cuh"
+#include "backends/cuda/attention/backward_one_pass_sm80.cuh"
+#include "backends/cuda/attention/wide_sizes.cuh"
 
 namespace tg::cuda {
 

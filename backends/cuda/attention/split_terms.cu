@@ -1,6 +1,6 @@
 // f32 operands of attention as numbers of 16 bits: how long rows are, the powers of two, the numbers. In
 // three launches, or in one where there are enough short heads to keep a block busy with each.
-#include "backends/cuda/kernels/attention_halves.cuh"
+#include "backends/cuda/attention/split_terms.cuh"
 
 #include <algorithm>
 #include <cfloat>

@@ -2,7 +2,7 @@
 // four each, and sum products of tiles that pass through shared memory in slices.
 #pragma once
 
-#include "backends/cuda/kernels/attention.cuh"
+#include "backends/cuda/attention/attention.cuh"
 
 namespace tg::cuda::plain {
 
