@@ -1,13 +1,9 @@
-// Attention as its CUDA kernels see it: operands, options, the keys of a query and the dropout mask. The
-// mathematics is that of backends/cpu/kernels/attention.h:
-//
-//   a = cap·tanh(scale·q·k / cap) + bias      (no cap: scale·q·k + bias), −∞ outside the mask
-//   P = exp(a − ξ),  ξ = log(Σ_j exp(a_j) + exp(sink)),  O = (P ⊛ D)·V,  D the dropout factors 0 or 1/(1 − p)
+// Attention as its CUDA kernels see it: the call, memory the backward works in, launches, and the dropout
+// mask. The mathematics is that of ops/attention_call.h.
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
-#include "core/rng.h"
-#include "ops/flash_attn.h"
+#include "ops/attention_call.h"
 
 namespace tg::cuda {
 
@@ -15,48 +11,9 @@ constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
 struct Powers;  // split_terms.cuh
 
-struct Attention {
-  // [B, heads, rows, size] with a contiguous last axis; strides in elements.
-  struct Operand {
-    void* data = nullptr;
-    i64 batch = 0, head = 0, row = 0;
-    template <class S>
-    __device__ S* at(int b, int h) const {
-      return static_cast<S*>(data) + b * batch + h * head;
-    }
-  };
-  // Broadcast to [B, H, L, T]: stride 0 where the axis is broadcast.
-  struct Bias {
-    void* data = nullptr;
-    i64 batch = 0, head = 0, row = 0, col = 0;
-  };
-
-  DType type = DType::f32;
-  bool tf32 = false;  // f32 may be rounded to TF32 before products
-  int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;
-  Operand q, k, v, o, z_o, z_q, z_k, z_v;
-  void* lse = nullptr;  // ξ [B, H, L], contiguous, of the compute type
-  const void* z_lse = nullptr;
-  double scale = 1, softcap = 0, dropout = 0;
-  bool causal = false, top_left = false, free_order = false;
-  int window_left = -1, window_right = -1;  // of the bottom-right position; -1: no end
-  Bias bias, z_bias;
-  const void* sink = nullptr;  // [H]
-  void* z_sink = nullptr;
-  const int *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1]
-  int segments = 0;
-  const void* lengths = nullptr;  // [B]
-  bool lengths_are_i64 = false;
-  const i64* rng = nullptr;  // {seed, step}
-  i64 rng_stride = 1, stream = 0;
-  std::uint32_t dropout_bound = 0;
+struct Attention : AttentionCall {
   const Powers* powers = nullptr;  // [B, Hk], of operands that are Halves
-
-  int group() const { return Hk == 0 ? 1 : H / Hk; }
 };
-
-// The operands of a call of flash_attn or flash_attn_backward. In flash_attn.cu.
-Attention attention_of(const Call& call);
 
 // Memory the backward works in, O(B·H·L). Tiles are of 64 queries.
 constexpr int range_tile = 64;
@@ -131,44 +88,6 @@ void launch_f32_forward(const Stream& s, const Attention& x);
 void launch_f32_backward(const Stream& s, const Attention& x, const Work& work);
 
 #if defined(__CUDACC__)
-
-// Keys [from, to) that a query attends: one interval, whatever the options.
-struct KeyRange {
-  int from, to;
-};
-
-__device__ inline int kv_length(const Attention& x, int b) {
-  const i64 n =
-      x.lengths_are_i64 ? static_cast<const i64*>(x.lengths)[b] : i64{static_cast<const int*>(x.lengths)[b]};
-  return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
-}
-
-// Within 0 … T even for boundaries that are not: the fault is told elsewhere.
-__device__ inline KeyRange keys_of_query(const Attention& x, int b, int i) {
-  int first_query = 0, queries = x.L, first_key = 0, keys = x.T;
-  if (i >= x.L) return {0, 0};
-  if (x.cu_q) {
-    int low = 0, high = x.segments;  // the last segment that starts at or before i and is not empty
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (x.cu_q[middle] <= i ? low : high) = middle;
-    }
-    if (x.segments == 0 || i < x.cu_q[low] || i >= x.cu_q[low + 1]) return {0, 0};
-    first_query = x.cu_q[low], queries = x.cu_q[low + 1] - first_query;
-    first_key = x.cu_k[low], keys = x.cu_k[low + 1] - first_key;
-    if (first_key < 0 || keys < 0 || keys > x.T - first_key) return {0, 0};
-  } else if (x.lengths) {
-    keys = kv_length(x, b);
-  }
-  const i64 row = i - first_query, position = row + keys - queries;
-  i64 from = 0, to = keys;
-  const i64 diagonal = (x.top_left ? row : position) + 1;
-  if (x.causal && diagonal < to) to = diagonal;
-  if (x.window_left >= 0 && position - x.window_left > from) from = position - x.window_left;
-  if (x.window_right >= 0 && position + x.window_right + 1 < to) to = position + x.window_right + 1;
-  if (from >= to) return {0, 0};
-  return {first_key + static_cast<int>(from), first_key + static_cast<int>(to)};
-}
 
 // The union of the intervals of a warp's lanes, each giving one; {0, 0} if all are empty.
 __device__ inline KeyRange warp_union(KeyRange r) {

@@ -6,21 +6,11 @@ namespace tg::cuda {
 
 namespace {
 
-Attention::Operand operand(const Arg* x) {
-  if (!x) return {};
-  const tg::Strides& s = x->layout.strides;
-  return {x->data, s[0], s[1], s[2]};
-}
-
-Attention::Bias broadcast(const Arg* x) {
-  if (!x) return {};
-  const Layout& l = x->layout;
-  const auto stride = [&](int axis) -> i64 { return l.shape[axis] == 1 ? 0 : l.strides[axis]; };
-  return {x->data, stride(0), stride(1), stride(2), stride(3)};
-}
-
-std::byte* address(const Arg* x) {
-  return x ? x->data : nullptr;
+Attention attention_of(const Call& call) {
+  Attention x{attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>())};
+  x.tf32 = call.tf32;
+  x.free_order = x.free_order && !call.in_order;
+  return x;
 }
 
 // Sequences and lengths come from outside at every run: where they leave the tensors the run is refused.
@@ -250,49 +240,6 @@ bool fits_mma(const Attention& x) {
   for (const Attention::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
     if (!in_pieces(a, piece)) return false;
   return true;
-}
-
-Attention attention_of(const Call& call) {
-  const auto& a = call.attrs->as<AttentionAttrs>();
-  const tg::detail::AttentionOperands<Arg> x(call.in, a);
-  const auto size = [](std::int64_t n) {
-    if (n > INT_MAX) throw DeviceError("attention takes lengths below 2^31");
-    return static_cast<int>(n);
-  };
-  Attention n;
-  const Shape &q = x.q->layout.shape, &v = x.v->layout.shape;
-  n.type = x.q->dtype, n.tf32 = call.tf32;
-  n.B = size(q[0]), n.H = size(q[1]), n.L = size(q[2]), n.d = size(q[3]);
-  n.Hk = size(v[1]), n.T = size(v[2]), n.dv = size(v[3]);
-  n.q = operand(x.q), n.k = operand(x.k), n.v = operand(x.v);
-  n.scale = a.scale, n.softcap = a.softcap;
-  n.causal = a.causal, n.top_left = a.top_left, n.free_order = a.free_order && !call.in_order;
-  n.window_left = a.window_left > INT_MAX ? -1 : static_cast<int>(a.window_left);
-  n.window_right = a.window_right > INT_MAX ? -1 : static_cast<int>(a.window_right);
-  n.bias = broadcast(x.bias);
-  n.sink = address(x.sink);
-  if (a.packed) {
-    n.cu_q = reinterpret_cast<const int*>(address(x.cu_q));
-    n.cu_k = reinterpret_cast<const int*>(address(x.cu_k));
-    n.segments = size(x.cu_q->layout.shape[0] - 1);
-  }
-  n.lengths = address(x.lengths);
-  n.lengths_are_i64 = x.lengths && x.lengths->dtype == DType::i64;
-  if (x.rng) {
-    n.dropout = a.dropout, n.stream = a.stream, n.dropout_bound = dropout_bound(a.dropout);
-    n.rng = reinterpret_cast<const i64*>(x.rng->data), n.rng_stride = x.rng->layout.strides[0];
-  }
-  if (!a.backward) {
-    n.o = operand(&call.out[0]);
-    n.lse = address(&call.out[1]);
-    return n;
-  }
-  n.o = operand(x.o), n.lse = address(x.lse);
-  n.z_o = operand(x.z_o), n.z_lse = address(x.z_lse);
-  n.z_q = operand(&call.out[0]), n.z_k = operand(&call.out[1]), n.z_v = operand(&call.out[2]);
-  if (a.wants_z_bias) n.z_bias = broadcast(&call.out[3]);
-  if (a.wants_z_sink) n.z_sink = address(&call.out[call.out.size() - 1]);
-  return n;
 }
 
 const Kernel flash_attn_kernel{&launch_forward, &forward_workspace, nullptr, &forward_choice};

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdio>
 
-#include "backends/cpu/kernels/attention_tile.h"
+#include "backends/cpu/kernels/attention/score_tile.h"
 #include "backends/cpu/pool.h"
 
 namespace tg::cpu::TG_ISA {
@@ -29,11 +29,11 @@ i64 blocks_of(i64 n, i64 block) {
 // In memory of all threads.
 template <class T>
 struct Shared {
-  Shared(Carver& c, const Attention& x) {
+  Shared(Carver& c, const AttentionCall& x) {
     tiles = blocks_of(x.L, query_block);
-    u = c.take<T>(x.B * x.H * x.L);
+    u = c.take<T>(query_heads(x) * x.L);
     from = c.take<std::int32_t>(x.B * tiles), to = c.take<std::int32_t>(x.B * tiles);
-    done = c.take<std::atomic<std::uint32_t>>(x.B * x.H * tiles);
+    done = c.take<std::atomic<std::uint32_t>>(query_heads(x) * tiles);
   }
   i64 tiles;
   T* u;                              // [B, H, L]
@@ -43,7 +43,7 @@ struct Shared {
 
 template <class T>
 struct Scratch {
-  Scratch(Carver& c, const Attention& x) {
+  Scratch(Carver& c, const AttentionCall& x) {
     constexpr int W = Tile<T>::width;
     const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(key_block, x.T);
     padded_d = round_up(x.d, W), padded_dv = round_up(x.dv, W);
@@ -53,7 +53,7 @@ struct Scratch {
     p = c.take<T>(keys * n), za = c.take<T>(keys * n);
     zk = c.take<T>(keys * padded_d), zv = c.take<T>(keys * padded_dv);
     options.carve(c, x, keys, n, true);
-    const auto copy = [&](const Attention::Operand& a, i64 rows, i64 padded, i64 size, bool left,
+    const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
                           bool right) {
       const bool needed =
           (left && needs_copy<T>(x, a, size, true)) || (right && needs_copy<T>(x, a, size, false));
@@ -82,7 +82,7 @@ struct Scratch {
 
 // u = (O ⊛ z_O).sum − z_ξ of a tile's rows, the tile's keys, and zeros where it has none.
 template <class T>
-void prepare_tile(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
+void prepare_tile(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
   using V = vector_t<T>;
   const i64 i0 = tile * query_block, i1 = smaller(x.L, i0 + query_block);
   s.tile.set(x, b, h, h + 1, i0, i1);
@@ -118,7 +118,8 @@ void prepare_tile(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b
 
 // What a query tile brings to every key block: Qᵀ, factor·z_Oᵀ, ξ and factor·u.
 template <class T>
-void load_queries(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile, T factor) {
+void load_queries(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile,
+                  T factor) {
   QueryTile<T>& t = s.tile;
   t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
   load_transposed(x, x.q, t, x.d, query_factor<T>(x), s.q);
@@ -168,8 +169,8 @@ Rows<T> rows_from(const Rows<T>& r, i64 row) {
 // Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys from key0.
 // `through_cap`: the gradient before the cap, else after it, where the bias is added.
 template <class T>
-void score_gradient(const Attention& x, Scratch<T>& s, i64 key0, i64 keys, const Rows<T>& k, const Rows<T>& v,
-                    bool through_cap) {
+void score_gradient(const AttentionCall& x, Scratch<T>& s, i64 key0, i64 keys, const Rows<T>& k,
+                    const Rows<T>& v, bool through_cap) {
   const QueryTile<T>& t = s.tile;
   scores(x, t, key0, keys, k, s.q, s.p, s.options);
   multiply<T>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
@@ -187,8 +188,8 @@ void wait_for(const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
 }
 
 template <class T>
-void write_rows(const Attention& x, const Attention::Operand& to, i64 b, i64 h, i64 row0, i64 rows, i64 size,
-                const T* from, i64 padded) {
+void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b, i64 h, i64 row0, i64 rows,
+                i64 size, const T* from, i64 padded) {
   constexpr int W = Tile<T>::width;
   with_storage<T>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
@@ -202,13 +203,13 @@ void write_rows(const Attention& x, const Attention::Operand& to, i64 b, i64 h, 
 }
 
 template <class T>
-T* in_place(const Attention::Operand& a, i64 b, i64 h, i64 row) {
+T* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
   return static_cast<T*>(a.data) + element_offset<T>(a, b, h, row);
 }
 
 // z_K and z_V of one block, and its terms of z_Q where that accumulates in place.
 template <class T>
-void key_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 key_head, i64 block) {
+void key_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 key_head, i64 block) {
   const i64 key0 = block * key_block, keys = smaller(key_block, x.T - key0), group = x.H / x.Hk;
   const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
   const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
@@ -256,7 +257,7 @@ void key_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, i6
 
 // z_Q of one query tile by its own pass over the keys, for types in which it cannot accumulate.
 template <class T>
-void query_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
+void query_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
   const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
             key_head = h / (x.H / x.Hk);
   if (from == to) return;
@@ -275,7 +276,7 @@ void query_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, i64 b, 
 
 // z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head.
 template <class T>
-void sink_item(const Attention& x, const Shared<T>& all, i64 h) {
+void sink_item(const AttentionCall& x, const Shared<T>& all, i64 h) {
   with_storage<T>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     const T sink = static_cast<T>(static_cast<const S*>(x.sink)[h]);
@@ -293,8 +294,8 @@ void sink_item(const Attention& x, const Shared<T>& all, i64 h) {
 
 // How the bias gradient is cut into parts that one thread owns: one index per axis the bias keeps.
 struct BiasGrid {
-  BiasGrid(const Attention& x) {
-    const Attention::Bias& z = x.z_bias;
+  BiasGrid(const AttentionCall& x) {
+    const AttentionCall::Bias& z = x.z_bias;
     batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
     tiles = z.row ? blocks_of(x.L, query_block) : 1, blocks = z.col ? blocks_of(x.T, key_block) : 1;
   }
@@ -305,9 +306,9 @@ struct BiasGrid {
 // One part: z_A is recomputed and summed, tile over tile in a fixed order, over the axes the bias does not
 // keep; then the summed tile over its rows or columns where those are not kept.
 template <class T>
-void bias_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, const BiasGrid& grid, i64 part) {
+void bias_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, const BiasGrid& grid, i64 part) {
   constexpr int W = Tile<T>::width;
-  const Attention::Bias& z = x.z_bias;
+  const AttentionCall::Bias& z = x.z_bias;
   const i64 block = part % grid.blocks, tile = part / grid.blocks % grid.tiles;
   const i64 head = part / (grid.blocks * grid.tiles) % grid.heads,
             batch = part / (grid.blocks * grid.tiles * grid.heads);
@@ -353,15 +354,15 @@ void bias_item(const Attention& x, const Shared<T>& all, Scratch<T>& s, const Bi
 }
 
 template <class T>
-void run(const Attention& x, Worker& w) {
+void run(const AttentionCall& x, Worker& w) {
   Carver common{w.shared}, own{w.scratch};
   const Shared<T> all(common, x);
   Scratch<T> s(own, x);
-  w.each(x.B * x.H * all.tiles, [&](i64 part) {
+  w.each(query_heads(x) * all.tiles, [&](i64 part) {
     prepare_tile(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
   w.barrier();
-  const i64 heads = x.B * x.Hk, blocks = blocks_of(x.T, key_block);
+  const i64 heads = key_heads(x), blocks = blocks_of(x.T, key_block);
   const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
     key_item(x, all, s, part % heads / x.Hk, part % x.Hk, part / heads);
   };
@@ -371,7 +372,7 @@ void run(const Attention& x, Worker& w) {
     w.each_in_order(heads * blocks, keys);
   }
   if (s.zq)
-    w.each(x.B * x.H * all.tiles, [&](i64 part) {
+    w.each(query_heads(x) * all.tiles, [&](i64 part) {
       query_item(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H,
                  all.tiles - 1 - part % all.tiles);
     });
@@ -383,7 +384,7 @@ void run(const Attention& x, Worker& w) {
 }
 
 template <class T>
-ScratchSize scratch(const Attention& x) {
+ScratchSize scratch(const AttentionCall& x) {
   Carver common{nullptr}, own{nullptr};
   Shared<T>(common, x);
   Scratch<T>(own, x);
@@ -392,11 +393,11 @@ ScratchSize scratch(const Attention& x) {
 
 }  // namespace
 
-ScratchSize attention_backward_scratch(const Attention& x, int) {
+ScratchSize attention_backward_scratch(const AttentionCall& x, int) {
   return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
 }
 
-void attention_backward(const Attention& x, Worker& worker) {
+void attention_backward(const AttentionCall& x, Worker& worker) {
   if (x.type == DType::f64) {
     run<double>(x, worker);
   } else {
@@ -404,7 +405,7 @@ void attention_backward(const Attention& x, Worker& worker) {
   }
 }
 
-void attention_backward_choice(const Attention& x, char* text, std::size_t size) {
+void attention_backward_choice(const AttentionCall& x, char* text, std::size_t size) {
   std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order",
                 static_cast<long long>(smaller(key_block, x.T)),
                 static_cast<long long>(smaller(query_block, x.L)),

@@ -3,7 +3,7 @@
 // end.
 #include <cstdio>
 
-#include "backends/cpu/kernels/attention_tile.h"
+#include "backends/cpu/kernels/attention/score_tile.h"
 
 namespace tg::cpu::TG_ISA {
 namespace {
@@ -17,7 +17,7 @@ i64 smaller(i64 a, i64 b) {
 
 // How queries are cut into tiles: `heads` whole heads of one key head side by side when they are short.
 struct Grid {
-  explicit Grid(const Attention& x) {
+  explicit Grid(const AttentionCall& x) {
     const i64 group = x.H / x.Hk;
     heads = x.L >= query_block ? 1 : smaller(group, query_block / x.L);
     groups = (group + heads - 1) / heads;
@@ -29,7 +29,7 @@ struct Grid {
 
 template <class T>
 struct Scratch {
-  Scratch(Carver& c, const Attention& x, const Grid& grid) {
+  Scratch(Carver& c, const AttentionCall& x, const Grid& grid) {
     const i64 n = grid.columns, keys = smaller(key_block, x.T);
     padded = round_up(x.dv, Tile<T>::width);
     tile.carve(c, n);
@@ -100,7 +100,7 @@ bool softmax_step(i64 keys, i64 width, T* a, T* maximum, T* sum, T* shrink) {
 }
 
 template <class T>
-void start_columns(const Attention& x, const Scratch<T>& s) {
+void start_columns(const AttentionCall& x, const Scratch<T>& s) {
   const QueryTile<T>& t = s.tile;
   for (i64 c = 0; c < t.width; ++c) s.maximum[c] = static_cast<T>(-__builtin_inf()), s.sum[c] = 0;
   if (!x.sink) return;
@@ -116,7 +116,7 @@ void start_columns(const Attention& x, const Scratch<T>& s) {
 
 // O = G ⊘ π, ξ = c + log π.
 template <class T>
-void finish_columns(const Attention& x, const Scratch<T>& s, bool any_key) {
+void finish_columns(const AttentionCall& x, const Scratch<T>& s, bool any_key) {
   using V = vector_t<T>;
   constexpr int W = Tile<T>::width;
   const QueryTile<T>& t = s.tile;
@@ -126,7 +126,7 @@ void finish_columns(const Attention& x, const Scratch<T>& s, bool any_key) {
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
       const T sum = s.sum[c];
-      lse[t.batch_head[c] * x.L + t.query[c]] =
+      lse[i64{t.batch_head[c]} * x.L + t.query[c]] =
           sum > 0    ? s.maximum[c] * static_cast<T>(ln_2) + static_cast<T>(::log(static_cast<double>(sum)))
           : sum == 0 ? static_cast<T>(-__builtin_inf())
                      : sum /* NaN */;
@@ -146,7 +146,7 @@ void finish_columns(const Attention& x, const Scratch<T>& s, bool any_key) {
 }
 
 template <class T>
-void query_tile(const Attention& x, Scratch<T>& s) {
+void query_tile(const AttentionCall& x, Scratch<T>& s) {
   using V = vector_t<T>;
   constexpr int W = Tile<T>::width;
   const QueryTile<T>& t = s.tile;
@@ -179,14 +179,14 @@ void query_tile(const Attention& x, Scratch<T>& s) {
 }
 
 template <class T>
-void run(const Attention& x, Worker& w) {
+void run(const AttentionCall& x, Worker& w) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
   Carver carver{w.scratch};
   Scratch<T> s(carver, x, grid);
   const i64 group = x.H / x.Hk;
   // Tiles of a head from its end: with a causal mask the longest come first, which balances the threads.
-  w.each(x.B * x.Hk * grid.groups * grid.tiles, [&](i64 part) {
+  w.each(key_heads(x) * grid.groups * grid.tiles, [&](i64 part) {
     const i64 tile = grid.tiles - 1 - part % grid.tiles;
     const i64 head_group = part / grid.tiles % grid.groups,
               key_head = part / (grid.tiles * grid.groups) % x.Hk;
@@ -199,7 +199,7 @@ void run(const Attention& x, Worker& w) {
 }
 
 template <class T>
-ScratchSize scratch(const Attention& x) {
+ScratchSize scratch(const AttentionCall& x) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return {};
   Carver carver{nullptr};
   Scratch<T>(carver, x, Grid(x));
@@ -207,7 +207,7 @@ ScratchSize scratch(const Attention& x) {
 }
 
 template <class T>
-void describe(const Attention& x, char* text, std::size_t size) {
+void describe(const AttentionCall& x, char* text, std::size_t size) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
   std::snprintf(text, size, "tiles of %lld queries × %lld keys, keys %s, values %s, heads in a tile: %lld",
@@ -219,11 +219,11 @@ void describe(const Attention& x, char* text, std::size_t size) {
 
 }  // namespace
 
-ScratchSize attention_forward_scratch(const Attention& x, int) {
+ScratchSize attention_forward_scratch(const AttentionCall& x, int) {
   return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
 }
 
-void attention_forward(const Attention& x, Worker& worker) {
+void attention_forward(const AttentionCall& x, Worker& worker) {
   if (x.type == DType::f64) {
     run<double>(x, worker);
   } else {
@@ -231,7 +231,7 @@ void attention_forward(const Attention& x, Worker& worker) {
   }
 }
 
-void attention_forward_choice(const Attention& x, char* text, std::size_t size) {
+void attention_forward_choice(const AttentionCall& x, char* text, std::size_t size) {
   x.type == DType::f64 ? describe<double>(x, text, size) : describe<float>(x, text, size);
 }
 

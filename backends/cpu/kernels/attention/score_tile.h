@@ -4,7 +4,7 @@
 // micro-kernel, in place.
 #pragma once
 
-#include "backends/cpu/kernels/attention.h"
+#include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/pack.h"
 #include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/simd_math.h"
@@ -44,34 +44,11 @@ struct Carver {
   }
 };
 
-// Keys [from, to) that query i of batch row b attends: one interval, whatever the options.
-struct KeyRange {
-  i64 from, to;
-};
-inline KeyRange keys_of_query(const Attention& x, i64 b, i64 i) {
-  i64 first_query = 0, queries = x.L, first_key = 0, keys = x.T;
-  if (x.cu_q) {
-    i64 low = 0, high = x.segments;  // the last segment that starts at or before i and is not empty
-    while (high - low > 1) {
-      const i64 middle = (low + high) / 2;
-      (x.cu_q[middle] <= i ? low : high) = middle;
-    }
-    if (x.segments == 0 || i < x.cu_q[low] || i >= x.cu_q[low + 1]) return {0, 0};
-    first_query = x.cu_q[low], queries = x.cu_q[low + 1] - first_query;
-    first_key = x.cu_k[low], keys = x.cu_k[low + 1] - first_key;
-  } else if (x.kv_lengths) {
-    const i64 length = x.kv_lengths_type == DType::i64 ? static_cast<const std::int64_t*>(x.kv_lengths)[b]
-                                                       : static_cast<const std::int32_t*>(x.kv_lengths)[b];
-    keys = length < 0 ? 0 : length < x.T ? length : x.T;
-  }
-  const i64 row = i - first_query, position = row + keys - queries;
-  i64 from = 0, to = keys;
-  const i64 diagonal = (x.top_left ? row : position) + 1;
-  if (x.causal && diagonal < to) to = diagonal;
-  if (x.window_left >= 0 && position - x.window_left > from) from = position - x.window_left;
-  if (x.window_right >= 0 && position + x.window_right + 1 < to) to = position + x.window_right + 1;
-  if (from >= to) return {0, 0};
-  return {first_key + from, first_key + to};
+inline i64 query_heads(const AttentionCall& x) {
+  return i64{x.B} * x.H;
+}
+inline i64 key_heads(const AttentionCall& x) {
+  return i64{x.B} * x.Hk;
 }
 
 // Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile.
@@ -89,13 +66,13 @@ struct QueryTile {
     query = c.take<std::int32_t>(columns), batch_head = c.take<std::int32_t>(columns);
   }
 
-  void set(const Attention& x, i64 batch, i64 head0, i64 head1, i64 query0, i64 query1) {
+  void set(const AttentionCall& x, i64 batch, i64 head0, i64 head1, i64 query0, i64 query1) {
     b = batch, h0 = head0, h1 = head1, i0 = query0, i1 = query1;
     count = (h1 - h0) * (i1 - i0);
     width = round_up(count, Tile<T>::width);
     from = x.T, to = 0, all_from = 0, all_to = x.T;
     for (i64 i = i0, c = 0; i < i1; ++i, ++c) {
-      const KeyRange r = keys_of_query(x, b, i);
+      const KeyRange r = keys_of_query(x, static_cast<int>(b), static_cast<int>(i));
       if (r.from < r.to) {
         from = r.from < from ? r.from : from;
         to = r.to > to ? r.to : to;
@@ -104,7 +81,7 @@ struct QueryTile {
       all_to = r.to < all_to ? r.to : all_to;
       for (i64 h = h0; h < h1; ++h) {
         const i64 column = (h - h0) * (i1 - i0) + c;
-        first[column] = static_cast<std::int32_t>(r.from), last[column] = static_cast<std::int32_t>(r.to);
+        first[column] = r.from, last[column] = r.to;
         query[column] = static_cast<std::int32_t>(i),
         batch_head[column] = static_cast<std::int32_t>(b * x.H + h);
       }
@@ -117,13 +94,13 @@ struct QueryTile {
 // ---- reading operands: rows of an operand converted to T ----
 
 template <class T>
-i64 element_offset(const Attention::Operand& a, i64 b, i64 h, i64 row) {
+i64 element_offset(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
   return b * a.batch + h * a.head + row * a.row;
 }
 
 // The transposed query-side rows [size × width] times `factor`; columns beyond the tile are 0.
 template <class T>
-void load_transposed(const Attention& x, const Attention::Operand& a, const QueryTile<T>& t, i64 size,
+void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<T>& t, i64 size,
                      T factor, T* to) {
   constexpr int W = Tile<T>::width;
   const i64 rows = t.i1 - t.i0;
@@ -153,8 +130,8 @@ struct Rows {
   Form form;
 };
 template <class T>
-Rows<T> load_rows(const Attention& x, const Attention::Operand& a, i64 b, i64 h, i64 row0, i64 rows, i64 size,
-                  T* copy, i64 padded) {
+Rows<T> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b, i64 h, i64 row0, i64 rows,
+                  i64 size, T* copy, i64 padded) {
   const i64 offset = element_offset<T>(a, b, h, row0);
   if (!copy) return {static_cast<const T*>(a.data) + offset, a.row, Form::direct};
   with_storage<T>(x.type, [&](auto* tag) {
@@ -167,7 +144,7 @@ Rows<T> load_rows(const Attention& x, const Attention::Operand& a, i64 b, i64 h,
 // Whether rows must be copied to be used: another type than T, a row length that makes vector loads partial
 // where that is slow, or (as the broadcast operand) rows that all fall into the same sets of the L1 cache.
 template <class T>
-bool needs_copy(const Attention& x, const Attention::Operand& a, i64 size, bool broadcast) {
+bool needs_copy(const AttentionCall& x, const AttentionCall::Operand& a, i64 size, bool broadcast) {
   if (size_of(x.type) != sizeof(T)) return true;
   if (broadcast) return a.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
   return TG_VECTOR_BYTES == 16 && size % Tile<T>::width != 0;
@@ -182,7 +159,7 @@ struct OptionTiles {
   T* slope;  // 1 - tanh², for the gradient through the cap
   T* keep;   // dropout factors
 
-  void carve(Carver& c, const Attention& x, i64 keys, i64 columns, bool backward) {
+  void carve(Carver& c, const AttentionCall& x, i64 keys, i64 columns, bool backward) {
     bias = x.bias.data ? c.take<T>(keys * columns) : nullptr;
     slope = x.softcap != 0 && backward ? c.take<T>(keys * columns) : nullptr;
     keep = x.dropout > 0 ? c.take<T>(keys * columns) : nullptr;
@@ -191,7 +168,7 @@ struct OptionTiles {
 
 // What q is multiplied by so that q·k is the score in units of log 2, or the tangent's argument.
 template <class T>
-T query_factor(const Attention& x) {
+T query_factor(const AttentionCall& x) {
   return static_cast<T>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e);
 }
 
@@ -208,11 +185,11 @@ void cap_scores(i64 elements, T cap, T* a, T* slope) {
 
 // Adds log2(e)·bias[b, h, i, j] to a[j][column of i].
 template <class T>
-void add_bias(const Attention& x, const QueryTile<T>& t, i64 key0, i64 keys, T* a, T* tile) {
+void add_bias(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, T* a, T* tile) {
   using V = vector_t<T>;
   constexpr int W = Tile<T>::width;
   const V unit = splat<V>(static_cast<T>(log2_e));
-  const Attention::Bias& bias = x.bias;
+  const AttentionCall::Bias& bias = x.bias;
   const i64 rows = t.i1 - t.i0;
   with_storage<T>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
@@ -255,8 +232,8 @@ void mask_scores(const QueryTile<T>& t, i64 key0, i64 keys, T* a) {
 
 // Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width].
 template <class T>
-void scores(const Attention& x, const QueryTile<T>& t, i64 key0, i64 keys, const Rows<T>& k, const T* q, T* a,
-            const OptionTiles<T>& tiles) {
+void scores(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, const Rows<T>& k, const T* q,
+            T* a, const OptionTiles<T>& tiles) {
   multiply<T>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
   if (x.softcap != 0) cap_scores(keys * t.width, static_cast<T>(x.softcap * log2_e), a, tiles.slope);
   if (x.bias.data) add_bias(x, t, key0, keys, a, tiles.bias);
@@ -267,9 +244,12 @@ void scores(const Attention& x, const QueryTile<T>& t, i64 key0, i64 keys, const
 
 // keep[j][column] = 0 with probability p, else 1/(1 - p). Key key0 need not be a multiple of four.
 template <class T>
-void dropout_factors(const Attention& x, const QueryTile<T>& t, i64 key0, i64 keys, T* keep) {
+void dropout_factors(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, T* keep) {
   constexpr int W = lanes<U32>;
-  const std::uint32_t bound = dropout_bound(x.dropout);
+  const std::uint32_t bound = x.dropout_bound;
+  const std::uint64_t key =
+      node_key(static_cast<std::uint64_t>(x.rng[0]), static_cast<std::uint64_t>(x.rng[x.rng_stride]),
+               static_cast<std::uint32_t>(x.stream));
   const T kept = static_cast<T>(1 / (1 - x.dropout));
   for (i64 c = 0; c < t.width; c += W) {
     const i64 columns = t.width - c < W ? t.width - c : W;
@@ -277,7 +257,7 @@ void dropout_factors(const Attention& x, const QueryTile<T>& t, i64 key0, i64 ke
     for (i64 l = 0; l < columns; ++l) query[l] = t.query[c + l], head[l] = t.batch_head[c + l];
     for (i64 four = key0 / 4; four * 4 < key0 + keys; ++four) {
       U32 words[4] = {(U32)load(query), U32{} + static_cast<std::uint32_t>(four), (U32)load(head), U32{}};
-      philox_lanes(words, x.dropout_key);
+      philox_lanes(words, key);
       for (int w = 0; w < 4; ++w) {
         const i64 j = four * 4 + w - key0;
         if (j < 0 || j >= keys) continue;
