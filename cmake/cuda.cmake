@@ -53,7 +53,7 @@ endif()
 add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_UNITS})
 target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
                        -Xcompiler=-fPIC --threads=${at_once}>)
-set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp backends/cuda/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity})
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.
 target_link_libraries(tilegrad_cuda PUBLIC tilegrad_source_tree CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)

@@ -84,7 +84,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-const Op adamw_op{
+extern const Op adamw_op{
     .name = "adamw",
     .doc =
         "p, g, m, v, …, η, t, scale → p′, m′, v′, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, v′ = β₂·v + (1 − "

@@ -6,7 +6,7 @@
 
 namespace tg {
 
-const Op arange_op{
+extern const Op arange_op{
     .name = "arange",
     .doc = "→ y [count]: yᵢ = start + i·step",
     .infer =

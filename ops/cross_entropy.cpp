@@ -10,6 +10,8 @@
 
 namespace tg {
 
+extern const Op cross_entropy_op, cross_entropy_backward_op;
+
 namespace {
 
 void check(const Operand& x, const Operand& targets) {
@@ -65,7 +67,7 @@ constexpr Fill classes{Fill::index, 0, 7};
 
 }  // namespace
 
-const Op cross_entropy_op{
+extern const Op cross_entropy_op{
     .name = "cross_entropy",
     .doc =
         "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
@@ -92,7 +94,7 @@ const Op cross_entropy_op{
     },
     .cost = cross_entropy_cost};
 
-const Op cross_entropy_backward_op{
+extern const Op cross_entropy_backward_op{
     .name = "cross_entropy_backward",
     .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
     .infer =

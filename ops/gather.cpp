@@ -34,7 +34,7 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
 
 }  // namespace
 
-const Op gather_op{
+extern const Op gather_op{
     .name = "gather",
     .doc = "x, indices → y: y[a, b, c] = x[a, indices[a, b, c], c]",
     .infer = infer_gather,
@@ -50,7 +50,7 @@ const Op gather_op{
                }}};
     }};
 
-const Op scatter_add_op{
+extern const Op scatter_add_op{
     .name = "scatter_add",
     .doc = "x, indices, src → y: y = x, then y[a, indices[a, b, c], c] += src[a, b, c]",
     .infer = infer_scatter,

@@ -1,5 +1,5 @@
-// Every operation, as functions on tensors, and the list of their definitions. Each group names the file that
-// defines it. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
+// Every operation, as functions on tensors. Each group names the file that defines it; ops/list.h lists the
+// definitions. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
 // the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's line.
 #pragma once
 
@@ -232,34 +232,10 @@ Tensor linear(TensorArg x, TensorArg w,
 // Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/rng.h; rng is graph.rng().
 Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream);
 
-// The list of definitions, a line per file. An op that is not in it is not tested, benchmarked or documented.
-// clang-format off
-#define TG_OPS(X) \
-  X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log) \
-  X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) \
-  X(silu_slope) X(gelu_slope) X(gelu_tanh_slope) X(where) X(equal) X(not_equal) \
-  X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \
-  X(cast) X(copy) X(contiguous) X(stop_gradient) \
-  X(permute) X(view) X(expand) \
-  X(slice) X(slice_assign) X(slice_at) \
-  X(split) X(concat) \
-  X(embedding) X(index_select) X(index_add) \
-  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
-  X(full) \
-  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \
-  X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
-  X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
-  X(cross_entropy) X(cross_entropy_backward) \
-  X(rope) \
-  X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) X(squared_norm) \
-  X(matmul) \
-  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
-// clang-format on
-
-#define TG_DECLARE(name) extern const Op name##_op;
-TG_OPS(TG_DECLARE)
-#undef TG_DECLARE
+// The definitions that other files name: to find them in a graph, to record them with attributes of their
+// own.
+extern const Op add_op, sub_op, contiguous_op, slice_assign_op, concat_op, matmul_op, dropout_op, rope_op,
+    adamw_op, flash_attn_op, flash_attn_backward_op;
 
 // Built-in and registered ops. The op of that name, null if there is none.
 std::vector<const Op*> all_ops();

@@ -6,6 +6,8 @@
 
 namespace tg {
 
+extern const Op bernoulli_op;
+
 namespace {
 
 void want_state(const Operand& rng) {
@@ -57,7 +59,7 @@ Cost draw_cost(std::span<const Operand>, std::span<const Operand> out, const Att
 }  // namespace
 
 // y = keep ⊛ x / (1 - p); the gradient is the same op on z.
-const Op dropout_op{
+extern const Op dropout_op{
     .name = "dropout",
     .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
     .infer =
@@ -83,30 +85,30 @@ const Op dropout_op{
     .cost = draw_cost,
     .inplace = {{0, 0}}};
 
-const Op uniform_op{.name = "uniform",
-                    .doc = "rng → y: a ≤ y < b, all alike",
-                    .infer = infer_fill,
-                    .not_differentiable = "it has no inputs that can change by little",
-                    .samples = fill_samples<uniform_op, f32>,
-                    .cost = draw_cost};
-const Op normal_op{.name = "normal",
-                   .doc = "rng → y: normal numbers of mean a and standard deviation b",
-                   .infer = infer_fill,
-                   .not_differentiable = "it has no inputs that can change by little",
-                   .samples = fill_samples<normal_op, f32>,
-                   .cost = draw_cost};
-const Op bernoulli_op{.name = "bernoulli",
-                      .doc = "rng → y: true with probability a",
-                      .infer = infer_fill,
-                      .not_differentiable = "its result is boolean",
-                      .samples = fill_samples<bernoulli_op, boolean>,
-                      .cost = draw_cost};
-const Op randint_op{.name = "randint",
-                    .doc = "rng → y: whole numbers a ≤ y < b, all alike",
-                    .infer = infer_fill,
-                    .not_differentiable = "its result is an integer",
-                    .samples = fill_samples<randint_op, i64>,
-                    .cost = draw_cost};
+extern const Op uniform_op{.name = "uniform",
+                           .doc = "rng → y: a ≤ y < b, all alike",
+                           .infer = infer_fill,
+                           .not_differentiable = "it has no inputs that can change by little",
+                           .samples = fill_samples<uniform_op, f32>,
+                           .cost = draw_cost};
+extern const Op normal_op{.name = "normal",
+                          .doc = "rng → y: normal numbers of mean a and standard deviation b",
+                          .infer = infer_fill,
+                          .not_differentiable = "it has no inputs that can change by little",
+                          .samples = fill_samples<normal_op, f32>,
+                          .cost = draw_cost};
+extern const Op bernoulli_op{.name = "bernoulli",
+                             .doc = "rng → y: true with probability a",
+                             .infer = infer_fill,
+                             .not_differentiable = "its result is boolean",
+                             .samples = fill_samples<bernoulli_op, boolean>,
+                             .cost = draw_cost};
+extern const Op randint_op{.name = "randint",
+                           .doc = "rng → y: whole numbers a ≤ y < b, all alike",
+                           .infer = infer_fill,
+                           .not_differentiable = "its result is an integer",
+                           .samples = fill_samples<randint_op, i64>,
+                           .cost = draw_cost};
 
 Tensor dropout(TensorArg x, double p, bool training) {
   if (!(p >= 0 && p <= 1))

@@ -3,8 +3,13 @@
 #include <string_view>
 
 #include <tilegrad/ops/ops.h>
+#include "ops/list.h"
 
 namespace tg {
+
+#define TG_DECLARE(name) extern const Op name##_op;
+TG_OPS(TG_DECLARE)
+#undef TG_DECLARE
 
 namespace {
 std::deque<Op>& user_ops() {

@@ -45,7 +45,7 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 
 }  // namespace
 
-const Op rope_op{
+extern const Op rope_op{
     .name = "rope",
     .doc =
         "x [..., L, d], positions? → y: pair i of the row at position p turns by p·ωᵢ: (a, b) → (a·cos − "

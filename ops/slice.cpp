@@ -71,7 +71,7 @@ Tensors assign_gradient(const Backprop& g) {
 
 }  // namespace
 
-const Op slice_op{
+extern const Op slice_op{
     .name = "slice",
     .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
     .infer =
@@ -88,7 +88,7 @@ const Op slice_op{
     },
     .view = true};
 
-const Op slice_assign_op{
+extern const Op slice_assign_op{
     .name = "slice_assign",
     .doc =
         "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute or a "
@@ -107,7 +107,7 @@ const Op slice_assign_op{
     },
     .inplace = {{0, 0}}};
 
-const Op slice_at_op{
+extern const Op slice_at_op{
     .name = "slice_at",
     .doc = "x, start → y: `length` elements of an axis from a start that a tensor gives",
     .infer =

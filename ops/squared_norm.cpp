@@ -15,7 +15,7 @@ DType result_type(std::span<const Operand> in) {
 
 }  // namespace
 
-const Op squared_norm_op{
+extern const Op squared_norm_op{
     .name = "squared_norm",
     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {

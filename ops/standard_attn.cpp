@@ -185,7 +185,7 @@ Tensor attention_weights(TensorArg result) {
   return exp(Scores(Inputs(in, a), a).s - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
-const Op attention_keep_mask_op{
+extern const Op attention_keep_mask_op{
     .name = "attention_keep_mask",
     .doc =
         "rng → keep [B, H, L, T]: which elements of P attention dropout keeps, each with probability 1 − p",

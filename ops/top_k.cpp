@@ -4,7 +4,7 @@
 
 namespace tg {
 
-const Op top_k_op{
+extern const Op top_k_op{
     .name = "top_k",
     .doc =
         "x → values, indices: the k largest along an axis in descending order, and where they stood (i64); "

@@ -21,31 +21,30 @@ struct ShapeAttrs {
 
 }  // namespace
 
-const Op permute_op{.name = "permute",
-                    .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
-                    .infer =
-                        [](std::span<const Operand> in, const Attrs& a) {
-                          return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
-                        },
-                    .vjp = [](const Backprop& g) -> Tensors {
-                      const Axes& order = g.attrs.as<PermuteAttrs>().order;
-                      Axes inverse = order;
-                      for (int i = 0; i < order.size(); ++i)
-                        inverse[normalize_axis(order[i], order.size(), "permute")] = i;
-                      return {permute(g.z[0], inverse)};
-                    },
-                    .samples = []() -> std::vector<Sample> {
-                      return {
-                          {"rotate",
-                           {{{2, 3, 4}}},
-                           [](auto x) {
-                             return Tensors{permute(x[0], {2, 0, 1})};
-                           }},
-                          {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
-                    },
-                    .view = true};
+extern const Op permute_op{
+    .name = "permute",
+    .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      const Axes& order = g.attrs.as<PermuteAttrs>().order;
+      Axes inverse = order;
+      for (int i = 0; i < order.size(); ++i) inverse[normalize_axis(order[i], order.size(), "permute")] = i;
+      return {permute(g.z[0], inverse)};
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"rotate",
+               {{{2, 3, 4}}},
+               [](auto x) {
+                 return Tensors{permute(x[0], {2, 0, 1})};
+               }},
+              {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
+    },
+    .view = true};
 
-const Op view_op{
+extern const Op view_op{
     .name = "view",
     .doc = "x → y: x in another shape of as many elements, if its strides allow that without a copy",
     .infer = [](std::span<const Operand> in,
@@ -61,7 +60,7 @@ const Op view_op{
     },
     .view = true};
 
-const Op expand_op{
+extern const Op expand_op{
     .name = "expand",
     .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
     .infer = [](std::span<const Operand> in,

@@ -7,7 +7,7 @@
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
 #include "backends/cuda/tile_source.h"
 
 namespace tg::cuda {
@@ -79,7 +79,7 @@ std::string choice(const Call& c) {
 
 }  // namespace
 
-const Kernel fused_kernel{&launch, nullptr, &plan, &choice};
+extern const Kernel fused_kernel{&launch, nullptr, &plan, &choice};
 
 // A tensor of one number is a chain without inputs.
 namespace {
@@ -98,6 +98,6 @@ std::shared_ptr<const void> plan_full(const Call& c) {
 
 }  // namespace
 
-const Kernel full_kernel{&launch, nullptr, &plan_full};
+extern const Kernel full_kernel{&launch, nullptr, &plan_full};
 
 }  // namespace tg::cuda

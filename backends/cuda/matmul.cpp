@@ -11,7 +11,7 @@
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
 #include "core/base/hash.h"
 
@@ -364,7 +364,7 @@ std::string choice(const Call& call) {
 
 }  // namespace
 
-const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
+extern const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Arg& gelu) {
   const Product x = product_of(call);

@@ -95,7 +95,7 @@ Scratch scratch(const Call&, int) {
 
 }  // namespace
 
-const Kernel argmax_kernel{&run<false>, &scratch};
-const Kernel argmin_kernel{&run<true>, &scratch};
+extern const Kernel argmax_kernel{&run<false>, &scratch};
+extern const Kernel argmin_kernel{&run<true>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

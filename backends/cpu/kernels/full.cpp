@@ -41,6 +41,6 @@ void run(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel full_kernel{&run};
+extern const Kernel full_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

@@ -226,6 +226,6 @@ void choice(const Call& call, int, char* text, std::size_t size) {
 
 }  // namespace
 
-const Kernel fused_kernel{&run, &scratch, &choice};
+extern const Kernel fused_kernel{&run, &scratch, &choice};
 
 }  // namespace tg::cpu::TG_ISA

@@ -135,6 +135,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel index_add_kernel{&run, &scratch};
+extern const Kernel index_add_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

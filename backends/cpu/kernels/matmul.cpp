@@ -60,6 +60,6 @@ void choice(const Call& c, int threads, char* text, std::size_t size) {
 
 }  // namespace
 
-const Kernel matmul_kernel{&run, &scratch, &choice};
+extern const Kernel matmul_kernel{&run, &scratch, &choice};
 
 }  // namespace tg::cpu::TG_ISA

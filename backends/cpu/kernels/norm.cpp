@@ -149,9 +149,9 @@ Scratch backward_scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel layer_norm_kernel{&run_forward<true>, &forward_scratch};
-const Kernel rms_norm_kernel{&run_forward<false>, &forward_scratch};
-const Kernel layer_norm_backward_kernel{&run_backward<true>, &backward_scratch};
-const Kernel rms_norm_backward_kernel{&run_backward<false>, &backward_scratch};
+extern const Kernel layer_norm_kernel{&run_forward<true>, &forward_scratch};
+extern const Kernel rms_norm_kernel{&run_forward<false>, &forward_scratch};
+extern const Kernel layer_norm_backward_kernel{&run_backward<true>, &backward_scratch};
+extern const Kernel rms_norm_backward_kernel{&run_backward<false>, &backward_scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -130,10 +130,10 @@ Scratch scratch(const Call&, int) {
 
 }  // namespace
 
-const Kernel dropout_kernel{&run_dropout, &scratch};
-const Kernel uniform_kernel{&run_uniform, &scratch};
-const Kernel normal_kernel{&run_normal, &scratch};
-const Kernel bernoulli_kernel{&run_bernoulli, &scratch};
-const Kernel randint_kernel{&run_randint, &scratch};
+extern const Kernel dropout_kernel{&run_dropout, &scratch};
+extern const Kernel uniform_kernel{&run_uniform, &scratch};
+extern const Kernel normal_kernel{&run_normal, &scratch};
+extern const Kernel bernoulli_kernel{&run_bernoulli, &scratch};
+extern const Kernel randint_kernel{&run_randint, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -377,11 +377,11 @@ void run_mean(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel sum_kernel{&run<Sum>, &scratch};
-const Kernel mean_kernel{&run_mean, &scratch};
-const Kernel sum_squares_kernel{&run<SumSquares>, &scratch};
-const Kernel prod_kernel{&run<Prod>, &scratch};
-const Kernel max_kernel{&run<Max>, &scratch};
-const Kernel min_kernel{&run<Min>, &scratch};
+extern const Kernel sum_kernel{&run<Sum>, &scratch};
+extern const Kernel mean_kernel{&run_mean, &scratch};
+extern const Kernel sum_squares_kernel{&run<SumSquares>, &scratch};
+extern const Kernel prod_kernel{&run<Prod>, &scratch};
+extern const Kernel max_kernel{&run<Max>, &scratch};
+extern const Kernel min_kernel{&run<Min>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

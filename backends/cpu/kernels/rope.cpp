@@ -144,6 +144,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel rope_kernel{&run, &scratch};
+extern const Kernel rope_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -93,6 +93,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel scatter_add_kernel{&run, &scratch};
+extern const Kernel scatter_add_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

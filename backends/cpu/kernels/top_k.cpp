@@ -100,6 +100,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel top_k_kernel{&run, &scratch};
+extern const Kernel top_k_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -242,7 +242,8 @@ bool fits_mma(const Attention& x) {
   return true;
 }
 
-const Kernel flash_attn_kernel{&launch_forward, &forward_workspace, nullptr, &forward_choice};
-const Kernel flash_attn_backward_kernel{&launch_backward, &backward_workspace, nullptr, &backward_choice};
+extern const Kernel flash_attn_kernel{&launch_forward, &forward_workspace, nullptr, &forward_choice};
+extern const Kernel flash_attn_backward_kernel{&launch_backward, &backward_workspace, nullptr,
+                                               &backward_choice};
 
 }  // namespace tg::cuda

@@ -194,6 +194,6 @@ void launch_adamw(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel adamw_kernel{&launch_adamw, nullptr, &plan_adamw};
+extern const Kernel adamw_kernel{&launch_adamw, nullptr, &plan_adamw};
 
 }  // namespace tg::cuda

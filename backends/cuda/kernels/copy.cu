@@ -140,8 +140,8 @@ void copy(const Stream& s, const Arg& to, const Arg& from) {
               from.data);
 }
 
-const Kernel concat_kernel{&launch_concat};
-const Kernel slice_assign_kernel{&launch_assign};
-const Kernel slice_at_kernel{&launch_at};
+extern const Kernel concat_kernel{&launch_concat};
+extern const Kernel slice_assign_kernel{&launch_assign};
+extern const Kernel slice_at_kernel{&launch_at};
 
 }  // namespace tg::cuda

@@ -180,7 +180,7 @@ void cross_entropy_backward(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel cross_entropy_kernel{&cross_entropy_forward};
-const Kernel cross_entropy_backward_kernel{&cross_entropy_backward};
+extern const Kernel cross_entropy_kernel{&cross_entropy_forward};
+extern const Kernel cross_entropy_backward_kernel{&cross_entropy_backward};
 
 }  // namespace tg::cuda

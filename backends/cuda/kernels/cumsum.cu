@@ -108,6 +108,6 @@ void launch_cumsum(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel cumsum_kernel{&launch_cumsum};
+extern const Kernel cumsum_kernel{&launch_cumsum};
 
 }  // namespace tg::cuda

@@ -5,7 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace tg::cuda {

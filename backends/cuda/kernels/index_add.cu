@@ -173,7 +173,7 @@ std::shared_ptr<const void> plan(const Call& c) {
 
 }  // namespace
 
-const Kernel index_add_kernel{&launch_rows, &workspace_rows, &plan};
-const Kernel scatter_add_kernel{&launch_places, &workspace_places, &plan};
+extern const Kernel index_add_kernel{&launch_rows, &workspace_rows, &plan};
+extern const Kernel scatter_add_kernel{&launch_places, &workspace_places, &plan};
 
 }  // namespace tg::cuda

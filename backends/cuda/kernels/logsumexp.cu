@@ -49,6 +49,6 @@ std::size_t logsumexp_workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel logsumexp_kernel{&launch_logsumexp, &logsumexp_workspace};
+extern const Kernel logsumexp_kernel{&launch_logsumexp, &logsumexp_workspace};
 
 }  // namespace tg::cuda

@@ -151,7 +151,7 @@ void run_norm(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel layer_norm_kernel{&run_norm<true>};
-const Kernel rms_norm_kernel{&run_norm<false>};
+extern const Kernel layer_norm_kernel{&run_norm<true>};
+extern const Kernel rms_norm_kernel{&run_norm<false>};
 
 }  // namespace tg::cuda

@@ -307,7 +307,7 @@ std::size_t partials_of_weights(const Call& c) {
 
 }  // namespace
 
-const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights};
-const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights};
+extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights};
+extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights};
 
 }  // namespace tg::cuda

@@ -250,11 +250,11 @@ void launch_mask(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel dropout_kernel{&launch_dropout};
-const Kernel uniform_kernel{&launch_uniform};
-const Kernel normal_kernel{&launch_normal};
-const Kernel bernoulli_kernel{&launch_bernoulli};
-const Kernel randint_kernel{&launch_randint};
-const Kernel attention_keep_mask_kernel{&launch_mask};
+extern const Kernel dropout_kernel{&launch_dropout};
+extern const Kernel uniform_kernel{&launch_uniform};
+extern const Kernel normal_kernel{&launch_normal};
+extern const Kernel bernoulli_kernel{&launch_bernoulli};
+extern const Kernel randint_kernel{&launch_randint};
+extern const Kernel attention_keep_mask_kernel{&launch_mask};
 
 }  // namespace tg::cuda

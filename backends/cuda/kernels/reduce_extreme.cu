@@ -151,13 +151,13 @@ std::size_t place_workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
-                        &value_workspace};
-const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
-                        &value_workspace};
-const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, false); },
-                           &place_workspace};
-const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, true); },
-                           &place_workspace};
+extern const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
+                               &value_workspace};
+extern const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
+                               &value_workspace};
+extern const Kernel argmax_kernel{
+    [](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, false); }, &place_workspace};
+extern const Kernel argmin_kernel{
+    [](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, true); }, &place_workspace};
 
 }  // namespace tg::cuda

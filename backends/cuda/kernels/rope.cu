@@ -222,6 +222,6 @@ std::size_t workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel rope_kernel{&launch_rope, &workspace};
+extern const Kernel rope_kernel{&launch_rope, &workspace};
 
 }  // namespace tg::cuda

@@ -94,9 +94,9 @@ void run_softmax(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel softmax_kernel{&run_softmax<false>};
-const Kernel log_softmax_kernel{&run_softmax<true>};
-const Kernel softmax_backward_kernel{&run_softmax<false>};
-const Kernel log_softmax_backward_kernel{&run_softmax<true>};
+extern const Kernel softmax_kernel{&run_softmax<false>};
+extern const Kernel log_softmax_kernel{&run_softmax<true>};
+extern const Kernel softmax_backward_kernel{&run_softmax<false>};
+extern const Kernel log_softmax_backward_kernel{&run_softmax<true>};
 
 }  // namespace tg::cuda

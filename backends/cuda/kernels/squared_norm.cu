@@ -147,6 +147,6 @@ void launch_squared_norm(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
+extern const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
 
 }  // namespace tg::cuda

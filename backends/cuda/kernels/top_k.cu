@@ -179,6 +179,6 @@ std::size_t top_k_workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel top_k_kernel{&launch_top_k, &top_k_workspace};
+extern const Kernel top_k_kernel{&launch_top_k, &top_k_workspace};
 
 }  // namespace tg::cuda

@@ -81,8 +81,8 @@ void run_mask(Worker& w, const Call& c) {
 
 }  // namespace
 
-const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward};
-const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward};
-const Kernel attention_keep_mask_kernel{&run_mask};
+extern const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward};
+extern const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward};
+extern const Kernel attention_keep_mask_kernel{&run_mask};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,7 +1,6 @@
-// The list of CUDA kernels, a line per file: each defines NAME_kernel.
+// The list of CUDA kernels, a line per file, which defines NAME_kernel; only backends/cuda/kernel.cpp reads
+// it.
 #pragma once
-
-#include "backends/cuda/kernel.h"
 
 // clang-format off
 #define TG_CUDA_KERNELS(X) \
@@ -16,11 +15,3 @@
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) X(attention_keep_mask) \
   X(flash_attn) X(flash_attn_backward)
 // clang-format on
-
-namespace tg::cuda {
-
-#define TG_DECLARE(name) extern const Kernel name##_kernel;
-TG_CUDA_KERNELS(TG_DECLARE)
-#undef TG_DECLARE
-
-}  // namespace tg::cuda
