@@ -47,7 +47,8 @@ const KernelSet& kernel_set() {
       if (s->isa == wanted) return *s;
       known += (known.empty() ? "" : ", ") + std::string(s->isa);
     }
-    throw DeviceError("[cpu] TG_ISA is '" + std::string(wanted) + "'; this machine runs " + known);
+    throw DeviceError("[cpu] TG_ISA is '" + std::string(wanted) + "': wanted one that this machine runs, " +
+                      known);
   }();
   return chosen;
 }

@@ -1,5 +1,5 @@
-// What every file of CPU kernels includes: the form of a kernel, and the tables that this instruction set's
-// files share.
+// Included by every file of CPU kernels: the interface of a kernel, and the functions that the files of an
+// instruction set share.
 #pragma once
 
 #include "backends/cpu/kernel.h"

@@ -1,4 +1,4 @@
-// The list of CPU kernels, a line per file of this folder, which defines NAME_kernel; only set.cpp reads it.
+// The list of CPU kernels. NAME_kernel is defined in a file of this folder. Only set.cpp reads the list.
 // (Pointwise ops are not kernels but rows of the table in pointwise.cpp.)
 #pragma once
 
