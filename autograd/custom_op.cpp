@@ -6,13 +6,13 @@
 
 namespace tg {
 
-std::vector<Tensor> CustomOp::all(std::initializer_list<In> in) const {
-  const In* first = nullptr;
-  for (const In& a : in)
+std::vector<Tensor> CustomOp::all(std::initializer_list<TensorArg> in) const {
+  const TensorArg* first = nullptr;
+  for (const TensorArg& a : in)
     if (!first && !a.is_number()) first = &a;
   if (!first) throw Error("[" + name_ + "] needs at least one tensor among its arguments");
   std::vector<Tensor> tensors;
-  for (const In& a : in)
+  for (const TensorArg& a : in)
     tensors.push_back(a.is_number() ? full(first->tensor().graph(), {}, a.number(), first->tensor().dtype())
                                     : a.tensor());
   return all(tensors, first->where());

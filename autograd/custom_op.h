@@ -1,5 +1,6 @@
-// User-defined ops: a forward with a backward of its own (000 §C), as graph code or as C++ functions on host
-// memory. Both give a CustomOp, called like any op; gradients() passes through it by the given backward.
+// User-defined ops: a forward with a backward of its own [Stratos, Efficient Attention §C], as graph code or
+// as C++ functions on host memory. Both give a CustomOp, called like any op; gradients() passes through it by
+// the given backward.
 #pragma once
 
 #include <memory>
@@ -11,13 +12,13 @@ namespace tg {
 class CustomOp {
  public:
   // Records the op on its arguments; errors carry the caller's line.
-  std::vector<Tensor> all(std::initializer_list<In> in) const;
+  std::vector<Tensor> all(std::initializer_list<TensorArg> in) const;
   std::vector<Tensor> all(std::span<const Tensor> in, std::source_location where) const;
   // The first output, for ops that have one.
-  Tensor operator()(std::initializer_list<In> in) const { return all(in)[0]; }
-  Tensor operator()(In a) const { return all({a})[0]; }
-  Tensor operator()(In a, In b) const { return all({a, b})[0]; }
-  Tensor operator()(In a, In b, In c) const { return all({a, b, c})[0]; }
+  Tensor operator()(std::initializer_list<TensorArg> in) const { return all(in)[0]; }
+  Tensor operator()(TensorArg a) const { return all({a})[0]; }
+  Tensor operator()(TensorArg a, TensorArg b) const { return all({a, b})[0]; }
+  Tensor operator()(TensorArg a, TensorArg b, TensorArg c) const { return all({a, b, c})[0]; }
 
  private:
   friend CustomOp custom_op(std::string, struct GraphFunctions);

@@ -1,6 +1,6 @@
 // gradcheck: compares the gradients of ops, layers and user-defined ops with finite differences in f64, their
-// other dtypes with the f64 gradient, and checks what every gradient must obey besides. docs/gradcheck.md
-// says how and why. tools/gradcheck is this library on the command line.
+// other dtypes with the f64 gradient, and checks the rules that every gradient must obey. docs/gradcheck.md
+// explains how and why. tools/gradcheck is this library on the command line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tg::gradcheck {
 
-// |got − want| ≤ atol + rtol·|want|. Named fields, since two swapped doubles would be seen by nobody.
+// |got − want| ≤ atol + rtol·|want|. Named fields, so that two doubles cannot be swapped unnoticed.
 struct Tol {
   double rtol, atol;
   double allowed(double want) const { return atol + rtol * (want < 0 ? -want : want); }

@@ -6,11 +6,11 @@
 
 namespace tg {
 
-// z_w = ∂loss/∂w for each w, with w's shape and dtype, accumulated over all children (000 §C eq. 1). `loss`
-// must have one element unless a cotangent of its shape is given; then the result is (∂loss/∂w)ᵀ·cotangent. A
-// tensor that the loss does not depend on gets zeros. Throws GradientError, with the user's line, where the
-// path passes through an op without a gradient: a gradient is never cut silently. The result can be
-// differentiated again.
+// z_w = ∂loss/∂w for each w, with w's shape and dtype, accumulated over all children [Stratos, Efficient
+// Attention §C eq. 1]. `loss` must have one element unless a cotangent of its shape is given; then the result
+// is (∂loss/∂w)ᵀ·cotangent. A tensor that the loss does not depend on gets zeros. Throws GradientError, with
+// the user's line, where the path passes through an op without a gradient: a gradient is never cut silently.
+// The result can be differentiated again.
 std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt,
                               const Tensor& cotangent = {});
 

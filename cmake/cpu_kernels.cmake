@@ -1,6 +1,6 @@
-# The CPU kernels, compiled once per instruction set: backends/cpu/kernels/*.cpp with TG_ISA naming the namespace.
+# The CPU kernels, compiled once per instruction set: backends/cpu/kernels with TG_ISA naming the namespace.
 # Which set runs is chosen at run time (backends/cpu/isa.cpp).
-file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp)
+file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp backends/cpu/kernels/attention/*.cpp)
 
 # Random numbers are the same on every instruction set: no multiply-add in place of a product and a sum.
 set_source_files_properties(core/base/random.cpp backends/cpu/kernels/random.cpp PROPERTIES

@@ -34,10 +34,11 @@ message(STATUS "CUDA backend: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMA
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1")  # of host code, which launches; kernels are always compiled with all there is
 set(CMAKE_CUDA_FLAGS_DEBUG "-O1 -g")
 
-file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp)
+file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp backends/cuda/attention/*.cpp)
+file(GLOB attention CONFIGURE_DEPENDS backends/cuda/attention/*.cu)
 file(GLOB TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/kernels/*.cu)
+list(APPEND TILEGRAD_CUDA_KERNELS ${attention})
 # A register that ptxas spills in a kernel of attention ends the build.
-file(GLOB attention CONFIGURE_DEPENDS backends/cuda/kernels/attention*.cu)
 set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)

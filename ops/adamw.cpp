@@ -101,8 +101,8 @@ extern const Op adamw_op{
     .inplace = {{0, 0}, {1, 2}, {2, 3}},
     .each = {adamw_outs, adamw_ins}};
 
-std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, In learning_rate, In step,
-                                         In scale, const AdamWOptions& o) {
+std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate,
+                                         TensorArg step, TensorArg scale, const AdamWOptions& o) {
   const std::source_location where = learning_rate.where();
   if (all.empty()) throw Error("[adamw] there are no parameters " + at_line(where));
   Graph& graph = all[0].p.graph();
@@ -113,7 +113,7 @@ std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, I
     attrs.weight_decay.push_back(x.weight_decay);
   }
   // Numbers become f64, for p may be of a type that has no room for 0.001.
-  for (const In* x : {&learning_rate, &step, &scale})
+  for (const TensorArg* x : {&learning_rate, &step, &scale})
     in.push_back(x->is_number() ? full(graph, {}, x->number(), f64, where) : x->tensor());
   const Tensors out = graph.record(adamw_op, in, std::move(attrs), where);
   std::vector<std::array<Tensor, 3>> updated;
@@ -122,10 +122,11 @@ std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, I
   return updated;
 }
 
-std::array<Tensor, 3> adamw(In p, const Tensor& g, const Tensor& m, const Tensor& v, In learning_rate,
-                            In step, In scale, const AdamWOptions& o) {
+std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, TensorArg learning_rate,
+                            TensorArg step, TensorArg scale, const AdamWOptions& o) {
   const Scope scope(p);
-  return adamw({{p.tensor(), g, m, v, o.weight_decay}}, learning_rate, step, scale, o)[0];
+  return adamw({{p.tensor(), g.tensor(), m.tensor(), v.tensor(), o.weight_decay}}, learning_rate, step, scale,
+               o)[0];
 }
 
 }  // namespace tg

@@ -41,7 +41,7 @@ namespace {
 // x where column - row compares as wanted with `diagonal`, else 0. Rows and columns are counted in a type
 // that x's own arithmetic takes, so that the whole is one fused pass, as long as it holds the numbers
 // exactly.
-Tensor triangle(const In& x, std::int64_t diagonal, bool lower) {
+Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
   if (t.rank() < 2)
@@ -59,15 +59,15 @@ Tensor triangle(const In& x, std::int64_t diagonal, bool lower) {
 
 }  // namespace
 
-Tensor tril(In x, std::int64_t diagonal) {
+Tensor tril(TensorArg x, std::int64_t diagonal) {
   return triangle(x, diagonal, true);
 }
 
-Tensor triu(In x, std::int64_t diagonal) {
+Tensor triu(TensorArg x, std::int64_t diagonal) {
   return triangle(x, diagonal, false);
 }
 
-Tensor flip(In x, std::int64_t axis) {
+Tensor flip(TensorArg x, std::int64_t axis) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "flip");
   const auto n = static_cast<double>(x.tensor().size(a));

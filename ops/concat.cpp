@@ -119,11 +119,11 @@ extern const Op concat_op{
     },
     .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
 
-std::vector<Tensor> split(In x, const Sizes& sizes, std::int64_t axis) {
+std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
   return record_all(split_op, {x}, SplitAttrs{detail::axis_of(x, axis, "split"), sizes});
 }
 
-std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis) {
+std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   const std::int64_t a = detail::axis_of(x, axis, "chunk");
   if (n < 1) throw ShapeError("[chunk] " + std::to_string(n) + " chunks asked for " + at_line(x.where()));
   const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
@@ -133,7 +133,7 @@ std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis) {
   return split(x, sizes, a);
 }
 
-std::vector<Tensor> unbind(In x, std::int64_t axis) {
+std::vector<Tensor> unbind(TensorArg x, std::int64_t axis) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "unbind");
   std::vector<Tensor> parts = split(x, Sizes(static_cast<std::size_t>(x.tensor().size(a)), 1), a);
@@ -165,7 +165,7 @@ Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
   return concat(in, a, where);
 }
 
-Tensor pad(In x, const Dims& before, const Dims& after, double value) {
+Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
   const Scope scope(x);
   Tensor t = x.tensor();
   const auto refuse = [&](const std::string& why) {

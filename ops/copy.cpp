@@ -56,16 +56,16 @@ extern const Op stop_gradient_op{
     },
     .view = true};
 
-Tensor cast(In x, DType dtype) {
+Tensor cast(TensorArg x, DType dtype) {
   return x.tensor().dtype() == dtype ? x.tensor() : record(cast_op, {x}, CastAttrs{dtype});
 }
-Tensor copy(In x) {
+Tensor copy(TensorArg x) {
   return record(copy_op, {x});
 }
-Tensor contiguous(In x) {
+Tensor contiguous(TensorArg x) {
   return x.tensor().layout().is_contiguous() ? x.tensor() : record(contiguous_op, {x});
 }
-Tensor stop_gradient(In x) {
+Tensor stop_gradient(TensorArg x) {
   return record(stop_gradient_op, {x});
 }
 

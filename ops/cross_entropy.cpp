@@ -114,12 +114,12 @@ extern const Op cross_entropy_backward_op{
     .cost = cross_entropy_cost,
     .inplace = {{0, 0}}};
 
-Tensor cross_entropy(In logits, const Tensor& targets, const CrossEntropyOptions& o) {
+Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     throw Error("[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) +
                 ", wanted 0 to 1 " + at_line(logits.where()));
-  const Tensor loss = rows_of(logits.tensor(), targets, {o.ignore_index, o.label_smoothing})[0];
+  const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   if (o.reduction == Reduction::none) return loss;
   if (o.reduction == Reduction::sum) return sum(loss);
   const Tensor counted = sum(cast(not_equal(targets, static_cast<double>(o.ignore_index)), loss.dtype()));

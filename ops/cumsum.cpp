@@ -24,7 +24,7 @@ extern const Op cumsum_op{
     },
     .inplace = {{0, 0}}};
 
-Tensor cumsum(In x, std::int64_t axis, bool reverse) {
+Tensor cumsum(TensorArg x, std::int64_t axis, bool reverse) {
   return record(cumsum_op, {x}, CumsumAttrs{detail::axis_of(x, axis, "cumsum"), reverse});
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attention_call.h"
 #include "ops/common.h"
 
 namespace tg {
@@ -60,6 +61,9 @@ void check(const Operands& x, const AttentionAttrs& a) {
     if (!is_last_axis_contiguous(t->layout)) throw ShapeError("wants contiguous last axes");
   }
   const Shape &q = x.q->shape(), &k = x.k->shape(), &v = x.v->shape();
+  for (const Shape& n : {q, v})
+    if (std::any_of(n.begin(), n.end(), [](std::int64_t e) { return e > INT32_MAX; }))
+      throw ShapeError("attention takes sizes below 2^31");
   if (q[3] < 1) throw ShapeError("the head size d must be at least 1");
   if (k[3] != q[3]) throw ShapeError("q and k differ in head size");
   if (k[0] != q[0] || v[0] != q[0]) throw ShapeError("q, k and v differ in batch size");
@@ -142,16 +146,15 @@ Tensors attention_gradient(const Backprop& g) {
   return out;
 }
 
-// Pairs of a query and a key it may see, of one head; packed sequences and lengths count as if full.
+// Pairs of a query and a key it sees, of one head; packed sequences and lengths count as if full.
 double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
+  AttentionCall x;
+  x.L = static_cast<int>(L), x.T = static_cast<int>(T);
+  set_mask(x, a);
   double pairs = 0;
-  for (std::int64_t i = 0; i < L; ++i) {
-    const std::int64_t diagonal = i + T - L;
-    std::int64_t low = 0, high = T;
-    if (a.causal) high = std::min(high, (a.top_left ? i : diagonal) + 1);
-    if (a.window_left >= 0) low = std::max(low, diagonal - a.window_left);
-    if (a.window_right >= 0) high = std::min(high, diagonal + a.window_right + 1);
-    pairs += static_cast<double>(std::max<std::int64_t>(0, high - low));
+  for (int i = 0; i < x.L; ++i) {
+    const KeyRange keys = keys_of_query(x, 0, i);
+    pairs += keys.to - keys.from;
   }
   return pairs;
 }
@@ -171,7 +174,8 @@ struct Prepared {
   AttentionAttrs attrs;
 };
 
-Prepared prepared(const Op& op, const In& q, const In& k, const In& v, const AttentionOptions& o) {
+Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const TensorArg& v,
+                  const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
     throw Error("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
   Prepared p;
@@ -191,7 +195,7 @@ Prepared prepared(const Op& op, const In& q, const In& k, const In& v, const Att
   a.has_sink = o.sink.defined();
   a.packed = o.cu_seqlens_q.defined();
   a.has_lengths = o.kv_lengths.defined();
-  for (const In* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));
+  for (const TensorArg* x : {&q, &k, &v}) p.in.push_back(last_axis_contiguous(x->tensor()));
   if (a.has_bias) {
     Shape four = o.bias.shape();
     while (four.size() < 4) four.insert(0, 1);
@@ -243,14 +247,14 @@ extern const Op flash_attn_backward_op{
     .cost = attention_cost,
     .strided_results = true};
 
-AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options) {
+AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);
   const Prepared p = prepared(flash_attn_op, q, k, v, options);
   const Tensors out = q.tensor().graph().record(flash_attn_op, p.in, p.attrs, q.where());
   return {out[0], out[1]};
 }
 
-AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options) {
+AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options) {
   const Scope scope(q);
   const Prepared p = prepared(standard_attn_checks, q, k, v, options);
   q.tensor().graph().record(standard_attn_checks, p.in, p.attrs, q.where());

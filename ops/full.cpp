@@ -15,13 +15,13 @@ extern const Op full_op{.name = "full",
                           return {{"like", {{{3, 4}}}, [](auto x) { return Tensors{full_like(x[0], 1.5)}; }}};
                         }};
 
-Tensor full_like(In x, double value) {
+Tensor full_like(TensorArg x, double value) {
   return full(x.tensor().graph(), x.tensor().shape(), value, x.tensor().dtype(), x.where());
 }
-Tensor zeros_like(In x) {
+Tensor zeros_like(TensorArg x) {
   return full_like(x, 0);
 }
-Tensor ones_like(In x) {
+Tensor ones_like(TensorArg x) {
   return full_like(x, 1);
 }
 

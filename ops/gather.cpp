@@ -76,11 +76,11 @@ extern const Op scatter_add_op{
         },
     .inplace = {{0, 0}}};
 
-Tensor gather(In x, std::int64_t axis, In indices) {
+Tensor gather(TensorArg x, std::int64_t axis, TensorArg indices) {
   return record(gather_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "gather")});
 }
 
-Tensor scatter_add(In x, std::int64_t axis, In indices, In src) {
+Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "scatter_add");
   Tensor part = src.tensor();  // of src, what the indices reach
@@ -90,7 +90,7 @@ Tensor scatter_add(In x, std::int64_t axis, In indices, In src) {
   return record(scatter_add_op, {x, indices, part}, AxisAttrs{a});
 }
 
-Tensor one_hot(In indices, std::int64_t n, DType dtype) {
+Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype) {
   const Scope scope("one_hot", indices.where());
   const Tensor place = unsqueeze(indices, -1);
   if (n < 0)

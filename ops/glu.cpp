@@ -3,12 +3,12 @@
 
 namespace tg {
 
-Tensor swiglu(In gate, In value) {
+Tensor swiglu(TensorArg gate, TensorArg value) {
   const Scope scope(gate);
   return silu(gate) * value;
 }
 
-Tensor swiglu(In packed) {
+Tensor swiglu(TensorArg packed) {
   const Scope scope(packed);
   const Tensor& x = packed.tensor();
   if (x.rank() == 0 || x.size(-1) % 2 != 0)

@@ -98,15 +98,15 @@ extern const Op index_add_op{
     .cost = one_add_each,
     .inplace = {{0, 0}}};
 
-Tensor embedding(In weight, In indices) {
+Tensor embedding(TensorArg weight, TensorArg indices) {
   return record(embedding_op, {weight, indices}, AxisAttrs{0});
 }
 
-Tensor index_select(In x, std::int64_t axis, In indices) {
+Tensor index_select(TensorArg x, std::int64_t axis, TensorArg indices) {
   return record(index_select_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "index_select")});
 }
 
-Tensor index_add(In x, std::int64_t axis, In indices, In src) {
+Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
   return record(index_add_op, {x, indices, src}, AxisAttrs{detail::axis_of(x, axis, "index_add")});
 }
 

@@ -105,7 +105,7 @@ Cost norm_cost(std::span<const Operand> in, std::span<const Operand>, const Attr
   return {.flops = 10 * static_cast<double>(in[0].layout.numel())};
 }
 
-Tensors forward(const Op& op, const In& x, const Tensor& weight, const Tensor& bias, double eps) {
+Tensors forward(const Op& op, const TensorArg& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (bias.defined() && !weight.defined())
     throw Error("[" + op.name + "] a bias needs a weight " + at_line(x.where()));
   if (!(eps >= 0)) throw Error("[" + op.name + "] eps must not be negative " + at_line(x.where()));
@@ -187,11 +187,11 @@ extern const Op rms_norm_backward_op{
     .cost = norm_cost,
     .inplace = {{0, 1}, {0, 0}}};
 
-Tensor layer_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
-  return forward(layer_norm_op, x, weight, bias, eps)[0];
+Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {
+  return forward(layer_norm_op, x, weight.tensor(), bias.tensor(), eps)[0];
 }
-Tensor rms_norm(In x, const Tensor& weight, double eps) {
-  return forward(rms_norm_op, x, weight, {}, eps)[0];
+Tensor rms_norm(TensorArg x, TensorArg weight, double eps) {
+  return forward(rms_norm_op, x, weight.tensor(), {}, eps)[0];
 }
 
 }  // namespace tg

@@ -1,5 +1,5 @@
-// Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a (000 §C.1).
-// Builders broadcast first, by expand, whose own gradient sums.
+// Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a [Stratos,
+// Efficient Attention §C.1]. Builders broadcast first, by expand, whose own gradient sums.
 #include <cmath>
 
 #include "ops/common.h"
@@ -36,13 +36,13 @@ Fill filled(Fill::Kind kind) {
   return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
 }
 
-template <Tensor (*f)(In), Fill::Kind kind>
+template <Tensor (*f)(TensorArg), Fill::Kind kind>
 std::vector<Sample> unary_samples() {
   const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0])}; };
   return {{"3d", {{{2, 3, 5}, filled(kind)}}, call}, {"empty", {{{0, 3}, filled(kind)}}, call}};
 }
 
-template <Tensor (*f)(In, In), Fill::Kind ka, Fill::Kind kb>
+template <Tensor (*f)(TensorArg, TensorArg), Fill::Kind ka, Fill::Kind kb>
 std::vector<Sample> binary_samples() {
   const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0], x[1])}; };
   const Fill a = filled(ka), b = filled(kb);
@@ -100,7 +100,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
 // Each line: op, what its result y is, shape rule, how samples fill the operands, gradient in terms of z,
 // operands a and b (or x), and y.
 #define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                          \
-  Tensor op(In a, In b);                                                                           \
+  Tensor op(TensorArg a, TensorArg b);                                                             \
   extern const Op op##_op{.name = #op,                                                             \
                           .doc = "a, b → y: y = " formula,                                         \
                           .infer = rule,                                                           \
@@ -111,13 +111,13 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
                           },                                                                       \
                           .samples = binary_samples<op, Fill::fill_a, Fill::fill_b>,               \
                           .pointwise = true};                                                      \
-  Tensor op(In a, In b) {                                                                          \
+  Tensor op(TensorArg a, TensorArg b) {                                                            \
     const auto [x, y] = broadcast_pair(op##_op, a, b);                                             \
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                      \
   }
 
 #define TG_UNARY(op, formula, rule, fill, gradient)                                                 \
-  Tensor op(In x);                                                                                  \
+  Tensor op(TensorArg x);                                                                           \
   extern const Op op##_op{.name = #op,                                                              \
                           .doc = "x → y: y = " formula,                                             \
                           .infer = rule,                                                            \
@@ -127,19 +127,19 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
                           },                                                                        \
                           .samples = unary_samples<op, Fill::fill>,                                 \
                           .pointwise = true};                                                       \
-  Tensor op(In x) {                                                                                 \
+  Tensor op(TensorArg x) {                                                                          \
     return record(op##_op, {x});                                                                    \
   }
 
 #define TG_COMPARISON(op, formula)                                                       \
-  Tensor op(In a, In b);                                                                 \
+  Tensor op(TensorArg a, TensorArg b);                                                   \
   extern const Op op##_op{.name = #op,                                                   \
                           .doc = "a, b → y: y = [" formula "]",                          \
                           .infer = truth,                                                \
                           .not_differentiable = "its result is boolean",                 \
                           .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
                           .pointwise = true};                                            \
-  Tensor op(In a, In b) {                                                                \
+  Tensor op(TensorArg a, TensorArg b) {                                                  \
     const auto [x, y] = broadcast_pair(op##_op, a, b);                                   \
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                            \
   }
@@ -191,7 +191,7 @@ extern const Op logical_not_op{.name = "logical_not",
                                .not_differentiable = "its result is boolean",
                                .samples = unary_samples<logical_not, Fill::off_zero>,
                                .pointwise = true};
-Tensor logical_not(In x) {
+Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
 
@@ -217,7 +217,7 @@ extern const Op where_op{.name = "where",
                          },
                          .pointwise = true};
 
-Tensor where(In condition, In a, In b) {
+Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);
   auto [x, y] = broadcast_pair(where_op, a, b);
   const Shape shape = broadcast_shapes(condition.tensor().shape(), x.shape(), "where");
@@ -225,7 +225,7 @@ Tensor where(In condition, In a, In b) {
   return record(where_op, {fit(condition.tensor()), fit(x), fit(y)});
 }
 
-Tensor clamp(In x, double low, double high) {
+Tensor clamp(TensorArg x, double low, double high) {
   const Scope scope(x);
   if (!(low <= high))
     throw Error("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high) + " " +

@@ -110,7 +110,7 @@ extern const Op randint_op{.name = "randint",
                            .samples = fill_samples<randint_op, i64>,
                            .cost = draw_cost};
 
-Tensor dropout(In x, double p, bool training) {
+Tensor dropout(TensorArg x, double p, bool training) {
   if (!(p >= 0 && p <= 1))
     throw Error("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1 " +
                 at_line(x.where()));

@@ -69,7 +69,7 @@ Tensors prod_gradient(const Backprop& g) {
   return {stretched(g.z[0], g) * others};
 }
 
-template <Tensor (*f)(In, const Axes&, bool), Fill::Kind kind>
+template <Tensor (*f)(TensorArg, const Axes&, bool), Fill::Kind kind>
 std::vector<Sample> samples() {
   const Fill fill = kind == Fill::normal ? Fill{} : Fill{kind, 0.5, 2};
   return {{"all", {{{3, 4}, fill}}, [](auto x) { return Tensors{f(x[0], {}, false)}; }},
@@ -81,7 +81,7 @@ std::vector<Sample> samples() {
            }}};
 }
 
-Tensor reduce(const Op& op, const In& x, const Axes& axes, bool keepdim) {
+Tensor reduce(const Op& op, const TensorArg& x, const Axes& axes, bool keepdim) {
   return record(op, {x}, ReduceAttrs{detail::axes_of(x, axes, op.name.c_str()), keepdim});
 }
 
@@ -159,42 +159,42 @@ extern const Op argmin_op{
     .not_differentiable = "its result is an index",
     .samples = samples<argmin, Fill::distinct>};
 
-Tensor sum(In x, const Axes& axes, bool keepdim) {
+Tensor sum(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(sum_op, x, axes, keepdim);
 }
-Tensor mean(In x, const Axes& axes, bool keepdim) {
+Tensor mean(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(mean_op, x, axes, keepdim);
 }
-Tensor sum_squares(In x, const Axes& axes, bool keepdim) {
+Tensor sum_squares(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(sum_squares_op, x, axes, keepdim);
 }
-Tensor prod(In x, const Axes& axes, bool keepdim) {
+Tensor prod(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(prod_op, x, axes, keepdim);
 }
-Tensor max(In x, const Axes& axes, bool keepdim) {
+Tensor max(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(max_op, x, axes, keepdim);
 }
-Tensor min(In x, const Axes& axes, bool keepdim) {
+Tensor min(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(min_op, x, axes, keepdim);
 }
 
-Tensor argmax(In x, const Axes& axes, bool keepdim) {
+Tensor argmax(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(argmax_op, x, axes, keepdim);
 }
-Tensor argmin(In x, const Axes& axes, bool keepdim) {
+Tensor argmin(TensorArg x, const Axes& axes, bool keepdim) {
   return reduce(argmin_op, x, axes, keepdim);
 }
 
-Tensor any(In x, const Axes& axes, bool keepdim) {
+Tensor any(TensorArg x, const Axes& axes, bool keepdim) {
   const Scope scope(x);
   return greater(sum(cast(x, boolean), axes, keepdim), 0);
 }
-Tensor all(In x, const Axes& axes, bool keepdim) {
+Tensor all(TensorArg x, const Axes& axes, bool keepdim) {
   const Scope scope(x);
   return equal(sum(logical_not(x.tensor()), axes, keepdim), 0);
 }
 
-Tensor var(In x, const Axes& axes, bool keepdim, double correction) {
+Tensor var(TensorArg x, const Axes& axes, bool keepdim, double correction) {
   const Scope scope(x);
   const DType dtype = x.tensor().dtype();
   const Tensor centred = cast(x, is_float(dtype) ? compute_type(dtype) : dtype);
@@ -204,7 +204,7 @@ Tensor var(In x, const Axes& axes, bool keepdim, double correction) {
   return cast(squares * (1 / std::max(n - correction, 0.)), dtype);
 }
 
-Tensor sum_to(In x, const Shape& shape) {
+Tensor sum_to(TensorArg x, const Shape& shape) {
   const Scope scope(x);
   const Shape from = x.tensor().shape();
   const int extra = from.size() - shape.size();

@@ -39,7 +39,7 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
   return {cast(y, in[0].dtype())};
 }
 
-[[noreturn]] void refuse(const In& x, const std::string& what) {
+[[noreturn]] void refuse(const TensorArg& x, const std::string& what) {
   throw ShapeError("[rope] " + what + "; got x " + x.tensor().text() + " " + at_line(x.where()));
 }
 
@@ -92,8 +92,9 @@ std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
   return f;
 }
 
-Tensor rope(In x, const Tensor& positions, const RopeOptions& o) {
+Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
   const Scope scope(x);
+  const Tensor& positions = at.tensor();
   if (x.tensor().rank() < 1) refuse(x, "wants rows");
   const std::int64_t dims = o.dims > 0 ? o.dims : x.tensor().size(-1);
   RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,

@@ -134,22 +134,22 @@ extern const Op slice_at_op{
                }}};
     }};
 
-Tensor slice(In x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
+Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
   return record(slice_op, {x}, SliceAttrs{axis, start, stop, step});
 }
 
-Tensor slice_assign(In x, In src, std::int64_t axis, std::int64_t start, std::int64_t step) {
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, std::int64_t start, std::int64_t step) {
   const std::int64_t a = detail::axis_of(x, axis, "slice_assign");
   const std::int64_t first = start < 0 ? start + x.tensor().size(a) : start;
   return record(slice_assign_op, {x, src}, SliceAssignAttrs{a, first, step});
 }
 
-Tensor slice_assign(In x, In src, std::int64_t axis, In start) {
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, TensorArg start) {
   return record(slice_assign_op, {x, src, start},
                 SliceAssignAttrs{detail::axis_of(x, axis, "slice_assign"), 0, 1});
 }
 
-Tensor slice_at(In x, std::int64_t axis, In start, std::int64_t length) {
+Tensor slice_at(TensorArg x, std::int64_t axis, TensorArg start, std::int64_t length) {
   return record(slice_at_op, {x, start}, SliceAtAttrs{detail::axis_of(x, axis, "slice_at"), length});
 }
 

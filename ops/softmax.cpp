@@ -1,5 +1,5 @@
-// softmax P = exp(x - ξ) with ξ = log Σ exp x along one axis (001 §2), log_softmax x - ξ, logsumexp ξ, and
-// their gradients (000 §C.1 eq. 2):
+// softmax P = exp(x - ξ) with ξ = log Σ exp x along one axis [Ye, Online Softmax §2], log_softmax x - ξ,
+// logsumexp ξ, and their gradients [Stratos, Efficient Attention §C.1 eq. 2]:
 //   softmax: z_x = P ⊛ (z - Σ P ⊛ z),  log_softmax: z_x = z - P·Σ z,  logsumexp: z_x = P·z.
 #include "ops/softmax.h"
 
@@ -37,11 +37,11 @@ Tensor lowered(const Tensor& x, std::int64_t axis) {
   return wide(x) - stop_gradient(max(wide(x), {axis}, true));
 }
 
-Tensor record_along(const Op& op, const In& x, std::int64_t axis) {
+Tensor record_along(const Op& op, const TensorArg& x, std::int64_t axis) {
   return record(op, {x}, SoftmaxAttrs{detail::axis_of(x, axis, op.name.c_str())});
 }
 
-template <Tensor (*f)(In, std::int64_t)>
+template <Tensor (*f)(TensorArg, std::int64_t)>
 std::vector<Sample> samples() {
   return {{"rows", {{{3, 19}}}, [](auto x) { return Tensors{f(x[0], -1)}; }},
           {"middle", {{{2, 5, 3}}}, [](auto x) { return Tensors{f(x[0], 1)}; }}};
@@ -136,14 +136,14 @@ extern const Op logsumexp_op{
     },
     .cost = softmax_cost};
 
-Tensor softmax(In x, std::int64_t axis) {
+Tensor softmax(TensorArg x, std::int64_t axis) {
   return record_along(softmax_op, x, axis);
 }
-Tensor log_softmax(In x, std::int64_t axis) {
+Tensor log_softmax(TensorArg x, std::int64_t axis) {
   return record_along(log_softmax_op, x, axis);
 }
 
-Tensor logsumexp(In x, const Axes& axes, bool keepdim) {
+Tensor logsumexp(TensorArg x, const Axes& axes, bool keepdim) {
   const Scope scope(x);
   const Tensor t = x.tensor();
   const Axes over = detail::axes_of(x, axes, "logsumexp");

@@ -1,5 +1,6 @@
-// Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory (004 eq. 4-5): what flash_attn
-// and flash_attn_backward decompose to. Products are in the operands' dtype, the rest in its compute type.
+// Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory [Stratos, FlashAttention eq.
+// 4-5]: what flash_attn and flash_attn_backward decompose to. Products are in the operands' dtype, the rest
+// in its compute type.
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -131,7 +132,7 @@ struct RowStatistic {
 
 }  // namespace
 
-// P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π (004 eq. 4).
+// P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π [Stratos, FlashAttention eq. 4].
 Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
@@ -150,7 +151,8 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
   return {o, reshape(lse, {rows[0], rows[1], rows[2]})};
 }
 
-// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and eq. 5 of 004 for the rest.
+// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and [Stratos, FlashAttention eq. 5] for the
+// rest.
 Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
@@ -170,7 +172,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   return z;
 }
 
-Tensor attention_weights(In result) {
+Tensor attention_weights(TensorArg result) {
   Graph& graph = result.tensor().graph();
   const Node& node = graph.node_of(result.tensor().id());
   if (node.op != &flash_attn_op)
@@ -203,7 +205,7 @@ extern const Op attention_keep_mask_op{
                }}};
     }};
 
-Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream) {
+Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream) {
   return record(attention_keep_mask_op, {rng}, KeepMaskAttrs{shape, dropout, stream});
 }
 

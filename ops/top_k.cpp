@@ -34,7 +34,7 @@ extern const Op top_k_op{
           return Cost{4 * static_cast<double>(in[0].layout.numel()), 0};
         }};
 
-std::vector<Tensor> top_k(In x, std::int64_t k, std::int64_t axis) {
+std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis) {
   return record_all(top_k_op, {x}, TopKAttrs{detail::axis_of(x, axis, "top_k"), k});
 }
 

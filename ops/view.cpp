@@ -1,5 +1,5 @@
-// View ops: the same memory under another layout (004 §B.3). No kernel, no memory; the gradient is the
-// inverse view.
+// View ops: the same memory under another layout [Stratos, FlashAttention §B.3]. No kernel, no memory; the
+// gradient is the inverse view.
 #include "ops/common.h"
 
 namespace tg {
@@ -71,11 +71,11 @@ extern const Op expand_op{
     },
     .view = true};
 
-Tensor permute(In x, const Axes& order) {
+Tensor permute(TensorArg x, const Axes& order) {
   return record(permute_op, {x}, PermuteAttrs{order});
 }
 
-Tensor transpose(In x, std::int64_t a, std::int64_t b) {
+Tensor transpose(TensorArg x, std::int64_t a, std::int64_t b) {
   const int rank = x.tensor().rank();
   Axes order;
   for (int i = 0; i < rank; ++i) order.push_back(i);
@@ -83,25 +83,25 @@ Tensor transpose(In x, std::int64_t a, std::int64_t b) {
   return permute(x, order);
 }
 
-Tensor view(In x, const Shape& shape) {
+Tensor view(TensorArg x, const Shape& shape) {
   return record(view_op, {x}, ShapeAttrs{shape});
 }
 
-Tensor reshape(In x, const Shape& shape) {
+Tensor reshape(TensorArg x, const Shape& shape) {
   const Scope scope(x);
   const Shape target = infer_shape(shape, x.tensor().numel(), "reshape");
   return view(can_view(x.tensor().layout(), target) ? x.tensor() : contiguous(x), target);
 }
 
-Tensor expand(In x, const Shape& shape) {
+Tensor expand(TensorArg x, const Shape& shape) {
   return record(expand_op, {x}, ShapeAttrs{shape});
 }
 
-Tensor squeeze(In x, std::int64_t axis) {
+Tensor squeeze(TensorArg x, std::int64_t axis) {
   return view(x, squeeze(x.tensor().layout(), axis).shape);
 }
 
-Tensor unsqueeze(In x, std::int64_t axis) {
+Tensor unsqueeze(TensorArg x, std::int64_t axis) {
   return view(x, unsqueeze(x.tensor().layout(), axis).shape);
 }
 

@@ -58,6 +58,10 @@ Graph& Tensor::graph() const {
   return *graph_;
 }
 
+void TensorArg::refuse_number() const {
+  throw Error("[tensor] a number where a tensor is wanted " + at_line(where_));
+}
+
 const Layout& Tensor::layout() const {
   return graph().values()[id_].layout;
 }
@@ -198,20 +202,20 @@ std::array<std::uint64_t, 2> Graph::hash() const {
   return h.digest();
 }
 
-std::vector<Tensor> record_all(const Op& op, std::initializer_list<In> in, Attrs attrs) {
-  const In* first = nullptr;
-  for (const In& a : in)
+std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
+  const TensorArg* first = nullptr;
+  for (const TensorArg& a : in)
     if (!first && !a.is_number()) first = &a;
   if (!first) throw Error("[" + op.name + "] needs at least one tensor among its arguments");
   Graph& graph = first->tensor().graph();
   std::vector<Tensor> tensors;
-  for (const In& a : in)
+  for (const TensorArg& a : in)
     tensors.push_back(a.is_number() ? full(graph, {}, a.number(), first->tensor().dtype(), first->where())
                                     : a.tensor());
   return graph.record(op, tensors, std::move(attrs), first->where());
 }
 
-Tensor record(const Op& op, std::initializer_list<In> in, Attrs attrs) {
+Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
   return record_all(op, in, std::move(attrs))[0];
 }
 

@@ -15,7 +15,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 [[noreturn]] void fail(std::string_view who, const char* verb, const std::string& path, int error) {
@@ -169,4 +169,4 @@ void OutputFile::close() {
   if (fd_ >= 0) close_checked(fd_, path_, who_);
 }
 
-}  // namespace tg
+}  // namespace tg::io

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace tg {
+namespace tg::io {
 
 // The whole content of a file. Throws Error when it is missing, a directory or unreadable, OutOfMemory when
 // it does not fit.
@@ -24,7 +24,7 @@ void write_new_file(const std::string& path, std::span<const std::string_view> p
 // Throws Error.
 void overwrite_start(const std::string& path, std::string_view bytes, std::string_view who);
 
-// Puts the names in a directory on the disk: what was made, renamed or removed there lasts. Throws Error.
+// Flushes a directory to disk: files created, renamed or removed there stay so. Throws Error.
 void sync_directory(const std::string& directory, std::string_view who);
 
 // A file written piece by piece, from empty or after what it has. Every failure throws Error; the destructor
@@ -47,4 +47,4 @@ class OutputFile {
   int fd_ = -1;
 };
 
-}  // namespace tg
+}  // namespace tg::io

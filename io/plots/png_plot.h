@@ -8,7 +8,7 @@
 
 #include <tilegrad/io/plots/image.h>
 
-namespace tg {
+namespace tg::plot {
 
 struct Series {
   std::string label;  // in the legend; "" for none. A series without points names the colour of boxes
@@ -44,4 +44,4 @@ void save_plot(const std::string& path, const Plot& plot);
 // The exponentially weighted mean of y with the weight of the start corrected; gaps stay gaps.
 std::vector<double> smoothed(const std::vector<double>& y, double keep);
 
-}  // namespace tg
+}  // namespace tg::plot

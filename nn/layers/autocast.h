@@ -7,7 +7,7 @@
 
 #include <tilegrad/core/graph/graph.h>
 
-namespace tg {
+namespace tg::nn {
 
 enum class Precision {
   full,  // everything in the weights' own dtype, which is f32 unless Params says otherwise
@@ -31,7 +31,7 @@ class Autocast {
   // For layers: a weight, and what is multiplied by it, in the dtype to compute in. Outside any Autocast the
   // parameter and x themselves.
   static Tensor weight(const Parameter& p, Graph& graph, std::source_location where);
-  static Tensor input(In x);
+  static Tensor input(TensorArg x);
 
  private:
   static Autocast* of(const Graph& graph);
@@ -42,4 +42,4 @@ class Autocast {
   Autocast* outer_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

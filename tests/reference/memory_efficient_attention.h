@@ -1,5 +1,5 @@
-// The two-pass memory-efficient attention of 002: no scale and no maximum, O(n) extra memory, every sum a
-// plain loop. Q [L, d], K [T, d], V [T, D]; do [L, D].
+// The two-pass memory-efficient attention of [Yeeboxie, FlashAttentionNote]: no scale and no maximum, O(n)
+// extra memory, every sum a plain loop. Q [L, d], K [T, d], V [T, D]; do [L, D].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -11,7 +11,7 @@ struct MemoryEfficientForward {
   Matrix O;  // [L, D]
 };
 
-// 002 §1, eq. 1-2.
+// [Yeeboxie, FlashAttentionNote §1, eq. 1-2].
 inline MemoryEfficientForward memory_efficient_forward(const Matrix& Q, const Matrix& K, const Matrix& V) {
   MemoryEfficientForward f{Vector(Q.rows, 0.0), Matrix(Q.rows, V.cols)};
   for (Index i = 0; i < Q.rows; ++i)
@@ -22,8 +22,8 @@ inline MemoryEfficientForward memory_efficient_forward(const Matrix& Q, const Ma
   return f;
 }
 
-// 002 §2, eq. 3, 6, 8, 9, in the order of its four steps. The seed prints do_j in (8) and (9), and Σ_j in
-// (9), where (4) and (7) give do_i and Σ_i.
+// [Yeeboxie, FlashAttentionNote §2, eq. 3, 6, 8, 9], in the order of its four steps. The note prints do_j in
+// (8) and (9), and Σ_j in (9), where (4) and (7) give do_i and Σ_i.
 inline Gradients memory_efficient_backward(const Matrix& Q, const Matrix& K, const Matrix& V,
                                            const MemoryEfficientForward& f, const Matrix& dO) {
   Gradients g = zero_gradients(Q, K, V);

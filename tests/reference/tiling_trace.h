@@ -1,12 +1,14 @@
-// The tiled attention of 003 Part III, without the scale, with every tile's intermediate values recorded.
-// Q [L, d], K [T, d], V [T, D]; one block size for queries and keys, which need not divide; T ≥ 1.
+// The tiled attention of [Attention To Tiling Part III], without the scale, with every tile's intermediate
+// values recorded. Q [L, d], K [T, d], V [T, D]; one block size for queries and keys, which need not divide;
+// T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// What 003's trace prints for one tile (query block × key block); rows are those of the query block.
+// What the trace of [Attention To Tiling] prints for one tile (query block × key block); rows are those of
+// the query block.
 struct TileStep {
   Index query_begin = 0, key_begin = 0;
   Matrix S;           // [B, B], tile scores
@@ -23,7 +25,7 @@ struct TilingForward {
   std::vector<TileStep> steps;
 };
 
-// 003 Part III, "Complete Trace" and "Code Verification".
+// [Attention To Tiling Part III, "Complete Trace" and "Code Verification"].
 inline TilingForward tiling_forward(const Matrix& Q, const Matrix& K, const Matrix& V, Index block) {
   const Index L = Q.rows, T = K.rows, D = V.cols;
   TilingForward f{Vector(L, -kInfinity), Vector(L, 0.0), Matrix(L, D), {}};
@@ -65,7 +67,7 @@ inline TilingForward tiling_forward(const Matrix& Q, const Matrix& K, const Matr
   return f;
 }
 
-// 003 Part III, "Backward Algorithm": D precomputed, query blocks in the outer loop.
+// [Attention To Tiling Part III, "Backward Algorithm"]: D precomputed, query blocks in the outer loop.
 inline Gradients tiling_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const TilingForward& f,
                                  const Matrix& dO, Index block) {
   Gradients g = zero_gradients(Q, K, V);

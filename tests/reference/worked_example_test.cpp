@@ -1,7 +1,7 @@
-// The worked 4×4 example of 003, number for number. Printed numbers are compared to the precision they are
-// printed with. Twelve of them are off in their last place (the seed went on computing with rounded numbers):
-// those stand here with more places, the seed's print in a comment, and the closed forms at the end of the
-// file.
+// The worked 4×4 example of [Attention To Tiling], number for number. Printed numbers are compared to the
+// precision they are printed with. Twelve of them are off in their last place (the seed went on computing
+// with rounded numbers): those stand here with more places, the seed's print in a comment, and the closed
+// forms at the end of the file.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/memory_reads.h"
@@ -51,7 +51,7 @@ TEST(WorkedExample, ScoresProbabilitiesAndOutput) {
   EXPECT_TRUE(prints_as(exponentials, "2.718 1 7.389 1"));
   EXPECT_TRUE(rounds_to(weighted_sum(exponentials, Vector(4, 1.0)), "12.107"));
   EXPECT_TRUE(prints_as(f.P,
-                        "0.22451524 0.083 0.610 0.083 "  // the seed prints 0.224 for 0.2245
+                        "0.22451524 0.083 0.610 0.083 "  // the paper prints 0.224 for 0.2245
                         "0.083 0.22451524 0.083 0.610 "  // and here
                         "0.366 0.134 0.366 0.134 "
                         "0.134 0.366 0.134 0.366"));
@@ -77,7 +77,7 @@ TEST(WorkedExample, Gradients) {
                         "10 26 42 58 "
                         "0 0 0 0"));
   const Vector D = row_sums_of_P_z_P(f.P, kV, kdO);
-  EXPECT_TRUE(prints_as(D, "34.81551246 0 30.30 0"));  // the seed prints 34.83 for D₀
+  EXPECT_TRUE(prints_as(D, "34.81551246 0 30.30 0"));  // the paper prints 34.83 for D₀
   EXPECT_TRUE(close(row_sums_of_O_z_O(f.O, kdO), D));
   Matrix dS(4, 4);
   for (Index i = 0; i < 4; ++i)
@@ -88,9 +88,9 @@ TEST(WorkedExample, Gradients) {
                         "-7.42 -0.58 4.28 3.72 "
                         "0 0 0 0"));
   EXPECT_TRUE(prints_as(z.z_Q,
-                        "-1.19 1.18679888 4.38 1.91 "  // the seed prints 1.18
+                        "-1.19 1.18679888 4.38 1.91 "  // the paper prints 1.18
                         "0 0 0 0 "
-                        "-3.14579093 3.14579093 4.28 3.72 "  // the seed prints -3.14 and 3.14
+                        "-3.14579093 3.14579093 4.28 3.72 "  // the paper prints -3.14 and 3.14
                         "0 0 0 0"));
   EXPECT_TRUE(prints_as(z.z_K,
                         "-12.99 0 -5.57 0 "
@@ -127,7 +127,7 @@ TEST(WorkedExample, TileTraceOfTheFirstQueryBlock) {
   EXPECT_TRUE(prints_as(first.P, "1 0.368 0.368 1"));
   EXPECT_TRUE(prints_as(first.l, "1.368 1.368"));
   EXPECT_TRUE(prints_as(first.O,
-                        "2.84 4.21 5.57515609 6.94 "  // the seed prints 5.57
+                        "2.84 4.21 5.57515609 6.94 "  // the paper prints 5.57
                         "5.37 6.74 8.10 9.47"));
 
   const TileStep& second = f.steps[1];  // tile (0,1)
@@ -137,10 +137,10 @@ TEST(WorkedExample, TileTraceOfTheFirstQueryBlock) {
   EXPECT_TRUE(prints_as(second.m, "2 2"));
   EXPECT_TRUE(prints_as(second.correction, "0.368 0.368"));
   EXPECT_TRUE(prints_as(second.P, "1 0.135 0.135 1"));
-  EXPECT_TRUE(prints_as(second.l, "1.63855001 1.63855001"));  // the seed prints 1.638
+  EXPECT_TRUE(prints_as(second.l, "1.63855001 1.63855001"));  // the paper prints 1.638
   EXPECT_TRUE(prints_as(second.O,
-                        "11.80391454 13.44 15.08 16.71956456 "    // the seed prints 11.81 and 16.71
-                        "16.19275004 17.83 19.47 21.10840006"));  // the seed prints 16.20 and 21.10
+                        "11.80391454 13.44 15.08 16.71956456 "    // the paper prints 11.81 and 16.71
+                        "16.19275004 17.83 19.47 21.10840006"));  // the paper prints 16.20 and 21.10
   EXPECT_TRUE(prints_as(row(f.O, 0), "7.20 8.20 9.20 10.20"));
   EXPECT_TRUE(prints_as(row(f.O, 1), "9.88 10.88 11.88 12.88"));
 }
@@ -203,7 +203,8 @@ TEST(WorkedExample, MisprintsOfTheSeedPinnedByTheirClosedForms) {
   }
 }
 
-// 003 Part II. Its first two rows are in units of 2²⁰ bytes and the others in powers of ten.
+// [Attention To Tiling Part II]. Its first two rows are in units of 2²⁰ bytes and the others in powers of
+// ten.
 TEST(WorkedExample, MemoryTable) {
   struct Row {
     Index N;

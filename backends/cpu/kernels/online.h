@@ -1,5 +1,6 @@
-// The online normaliser (001 §3): maximum and sum of exponentials of a row in one pass over it. It goes by
-// chunks that stay in the first-level cache: d ← d·exp(c − c') + Σ exp(x − c'), c' = max(c, max x).
+// The online normaliser [Ye, Online Softmax §3]: maximum and sum of exponentials of a row in one pass over
+// it. It goes by chunks that stay in the first-level cache: d ← d·exp(c − c') + Σ exp(x − c'), c' = max(c,
+// max x).
 #pragma once
 
 #include "backends/cpu/kernels/rows.h"

@@ -1,5 +1,6 @@
-// softmax, log_softmax and logsumexp along one axis by the online normaliser (001 §3): one pass over a row
-// for maximum and sum, one that writes. And the gradients of the first two (formulas: ops/softmax.cpp).
+// softmax, log_softmax and logsumexp along one axis by the online normaliser [Ye, Online Softmax §3]: one
+// pass over a row for maximum and sum, one that writes. And the gradients of the first two (formulas:
+// ops/softmax.cpp).
 #include "ops/softmax.h"
 
 #include "backends/cpu/kernels/online.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
-#include "backends/cuda/kernels/ptx.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
 
 namespace tg::cuda {
 

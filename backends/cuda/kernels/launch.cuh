@@ -1,5 +1,5 @@
 // What differs between CUDA C++ and plain C++ in a kernel's file, but for keywords: launches and dynamic
-// shared memory. With these, and ptx.cuh for instructions, an ordinary compiler reads every kernel.
+// shared memory. With these, and ptx_sm80.cuh for instructions, an ordinary compiler reads every kernel.
 #pragma once
 
 #include <cuda_runtime.h>
