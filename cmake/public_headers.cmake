@@ -71,6 +71,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/flash_attn.h
     ops/ops.h
     tilegrad.h
+    version.h
 )
 # In the build tree <tilegrad/PATH> is a link to the file in the source tree.
 set(TILEGRAD_PUBLIC_INCLUDE ${PROJECT_BINARY_DIR}/include)
