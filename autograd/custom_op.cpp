@@ -20,7 +20,7 @@ std::vector<Tensor> CustomOp::all(std::initializer_list<TensorArg> in) const {
 
 std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_location where) const {
   const Scope scope(name_, where);
-  return (*call_)({in.begin(), in.end()}, where);
+  return (*record_)({in.begin(), in.end()}, where);
 }
 
 namespace {
@@ -38,8 +38,10 @@ void check_region(const Graph& graph, const std::string& name, const CustomGradi
                               graph.node_of(v).op != &constant_op && graph.node_of(v).op != &full_op &&
                               std::find(region.in.begin(), region.in.end(), v) == region.in.end());
     if (captured)
-      throw Error("[" + name + "] its forward reads a tensor that is not among its inputs, to which no " +
-                  "gradient would come: make it an input " + at_line(where));
+      throw Error(in_context("[" + name +
+                                 "] its forward reads a tensor that is not among its inputs, to which no " +
+                                 "gradient would come: make it an input",
+                             where));
   }
 }
 
@@ -51,7 +53,7 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
     const auto first = static_cast<NodeId>(graph.nodes().size());
     const auto first_value = static_cast<ValueId>(graph.values().size());
     std::vector<Tensor> out = functions.forward(in);
-    if (out.empty()) throw Error("[" + name + "] its forward gave no output " + at_line(where));
+    if (out.empty()) throw Error(in_context("[" + name + "] its forward gave no output", where));
     // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
     // only one region ends at a node.
     for (Tensor& t : out)

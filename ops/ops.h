@@ -126,7 +126,7 @@ Tensor tril(TensorArg x, std::int64_t diagonal = 0);  // x with zeros above the 
 Tensor triu(TensorArg x, std::int64_t diagonal = 0);  // … below it
 Tensor flip(TensorArg x, std::int64_t axis);          // the axis backwards
 
-// full.cpp (full itself: core/graph.h)
+// full.cpp (full itself: core/graph/graph.h)
 Tensor zeros_like(TensorArg x);
 Tensor ones_like(TensorArg x);
 Tensor full_like(TensorArg x, double value);
@@ -187,7 +187,7 @@ Tensor swiglu(TensorArg gate, TensorArg value);  // silu(gate) ⊛ value
 Tensor swiglu(TensorArg packed);                 // [..., 2n]: gates, then values
 
 // random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
-// draws new ones. Element i draws what core/rng.h and core/random.h say.
+// draws new ones. Element i draws what core/base/rng.h and core/base/random.h say.
 Tensor dropout(TensorArg x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
 Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
                std::source_location where = std::source_location::current());
@@ -229,7 +229,8 @@ Tensor linear(TensorArg x, TensorArg w,
               TensorArg bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
 
 // flash_attn.h: flash_attn, standard_attn
-// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/rng.h; rng is graph.rng().
+// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/base/rng.h; rng is
+// graph.rng().
 Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream);
 
 // The definitions that other files name: to find them in a graph, to record them with attributes of their
