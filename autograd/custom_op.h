@@ -36,7 +36,7 @@ class CustomOp {
 // again. `forward` may use nothing but its arguments and constants: reading a parameter or another tensor is
 // an Error, since its gradient would be lost.
 struct GraphFunctions {
-  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward;
+  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward = {};
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
@@ -52,11 +52,11 @@ struct HostOp {
   std::string name;
   std::string doc = {};  // see Op
   // Dtype and shape of each output (their layout is row-major); left out: one output like the first input.
-  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer;
-  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward;
-  std::function<void(const HostGradient&)> backward;  // left out: not differentiable
+  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
+  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
+  std::function<void(const HostGradient&)> backward = {};  // left out: not differentiable
   // For gradcheck and the tests: a name and the inputs; `call` may be left out and is then the op itself.
-  std::vector<Sample> samples;
+  std::vector<Sample> samples = {};
   std::source_location where = std::source_location::current();  // see Op
 };
 // Adds the op to all_ops(); its backward is an op too, without a derivative of its own. Throws Error if the

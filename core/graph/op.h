@@ -68,7 +68,7 @@ struct SampleInput {
 struct Sample {
   std::string name;
   std::vector<SampleInput> inputs;
-  std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
+  std::function<std::vector<Tensor>(std::span<const Tensor>)> call = {};
 };
 
 struct Op {
@@ -76,29 +76,29 @@ struct Op {
 
   // What it computes, in one line: "inputs → outputs: formula", with the operands' names, ? behind those that
   // may be left out. docs/ops.md is made of it (gradcheck --reference).
-  std::string doc;
+  std::string doc = {};
 
   // Shape rule: dtype and layout of each output; throws ShapeError or DTypeError without naming the op or the
   // line, which the graph adds.
-  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer;
+  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer = {};
 
   // Gradient: z_in for each input as graph nodes, undefined where there is none. Without a vjp the
   // decomposition is differentiated, unless the op says why it has no gradient: then one that would pass
   // through it is refused with that reason.
-  std::function<std::vector<Tensor>(const Backprop&)> vjp;
-  std::string not_differentiable;
+  std::function<std::vector<Tensor>(const Backprop&)> vjp = {};
+  std::string not_differentiable = {};
 
   // The same outputs from plainer ops: fused ops owe it (oracle, second derivative, fallback).
-  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose;
+  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose = {};
 
-  std::function<std::vector<Sample>()> samples;
+  std::function<std::vector<Sample>()> samples = {};
 
   // A kernel in the op itself, as a function on host memory: what a backend runs where it has no kernel of
   // its own for the op. Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
-  HostKernel host;
+  HostKernel host = {};
 
   // Work of one evaluation. Without it: no FLOPs to speak of, each input and output moved once.
-  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost;
+  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost = {};
 
   // Element i of the output depends on element i of the inputs, all of one shape: such ops are fused into
   // chains.

@@ -13,17 +13,17 @@ namespace tg {
 // until it is fed.
 class Feed {
  public:
-  Feed(Tensor input, const Array& value)
-      : input(input), data(value.raw()), count(value.numel()), dtype(value.dtype()) {}
+  Feed(Tensor to, const Array& value)
+      : input(to), data(value.raw()), count(value.numel()), dtype(value.dtype()) {}
   template <class T>
-  Feed(Tensor input, const std::vector<T>& values)
-      : input(input),
+  Feed(Tensor to, const std::vector<T>& values)
+      : input(to),
         data(reinterpret_cast<const std::byte*>(values.data())),
         count(static_cast<std::int64_t>(values.size())),
         dtype(dtype_of<T>) {}
   template <class T>
-  Feed(Tensor input, std::span<const T> values)
-      : input(input),
+  Feed(Tensor to, std::span<const T> values)
+      : input(to),
         data(reinterpret_cast<const std::byte*>(values.data())),
         count(static_cast<std::int64_t>(values.size())),
         dtype(dtype_of<T>) {}
