@@ -36,7 +36,7 @@ class CustomOp {
 // can be differentiated again. `forward` may use only its arguments and constants: reading a parameter or
 // another tensor throws Error, since its gradient would be lost.
 struct GraphFunctions {
-  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward;
+  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward = {};
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
@@ -52,11 +52,12 @@ struct HostOp {
   std::string name;
   std::string doc = {};  // see Op
   // Dtype and shape of each output; layouts are row-major. Default: one output like the first input.
-  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer;
-  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward;
-  std::function<void(const HostGradient&)> backward;  // optional: without it the op is not differentiable
+  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
+  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
+  std::function<void(const HostGradient&)> backward =
+      {};  // optional: without it the op is not differentiable
   // For gradcheck and the tests: a name and the inputs; without `call` the op itself is called.
-  std::vector<Sample> samples;
+  std::vector<Sample> samples = {};
   std::source_location where = std::source_location::current();  // see Op
 };
 // Adds the op to all_ops(); its backward is an op too, which has no derivative. Throws Error if there is an
