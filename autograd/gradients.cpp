@@ -6,7 +6,7 @@ namespace tg {
 
 namespace {
 
-// A walk over the nodes first … last, backwards. Values older than them take no part.
+// Walks over the nodes first … last, backwards. Older values get no gradients.
 class ReverseWalk {
  public:
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
@@ -85,17 +85,17 @@ class ReverseWalk {
                           : node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
   }
 
-  // The gradient of an op that has no vjp of its own but plainer ops to say the same: those are recorded from
-  // the node's inputs and walked backwards. So fused backward ops have second derivatives.
+  // The gradient of an op that has no vjp but a decomposition into plainer ops: they are recorded from the
+  // node's inputs and walked backwards. That gives fused backward ops second derivatives.
   std::vector<Tensor> differentiate_decomposition(const Node& node, const std::vector<Tensor>& in,
                                                   const std::vector<Tensor>& z,
                                                   const std::vector<bool>& wanted) {
     const auto first = static_cast<NodeId>(graph_.nodes().size());
-    std::vector<Tensor> own;  // a value of its own for each operand, also where two are the same tensor
+    std::vector<Tensor> own;  // a separate value for each operand, even if two are the same tensor
     for (const Tensor& x : in) own.push_back(view(x, x.shape()));
     const std::vector<Tensor> out = node.op->decompose(own, node.attrs);
     if (out.size() != node.outs)
-      throw GradientError("[" + node.op->name + "] its decomposition gave " + std::to_string(out.size()) +
+      throw GradientError("[" + node.op->name + "] its decomposition returned " + std::to_string(out.size()) +
                           " tensors for " + std::to_string(node.outs) + " outputs " + at_line(node.where));
     ReverseWalk inner(graph_, first, static_cast<NodeId>(graph_.nodes().size() - 1));
     std::vector<Tensor> sources;
@@ -129,7 +129,7 @@ class ReverseWalk {
   void take(const std::string& op, const std::source_location& where, const std::vector<ValueId>& in,
             const std::vector<Tensor>& z) {
     if (z.size() != in.size())
-      throw GradientError("[" + op + "] its gradient gave " + std::to_string(z.size()) + " tensors for " +
+      throw GradientError("[" + op + "] its gradient returned " + std::to_string(z.size()) + " tensors for " +
                           std::to_string(in.size()) + " inputs " + at_line(where));
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!z[i].defined()) continue;
@@ -141,7 +141,7 @@ class ReverseWalk {
     }
   }
 
-  // Appends the segment's nodes once more; the copies then stand for the originals.
+  // Records the segment's nodes once more; the copies then replace the originals.
   void recompute(std::int32_t segment) {
     const std::vector<NodeId> nodes = std::move(segments_[segment]);  // empty when it has been done
     segments_[segment].clear();
