@@ -1,6 +1,6 @@
-// User-defined ops: a forward with a backward of its own [Stratos, Efficient Attention §C], as graph code or
-// as C++ functions on host memory. Both give a CustomOp, called like any op; gradients() passes through it by
-// the given backward.
+// User-defined ops: a forward with its own backward [Stratos, Efficient Attention §C], as graph code or as
+// C++ functions on host memory. Both give a CustomOp, which is called like any op; gradients() uses the given
+// backward.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,8 @@ struct GraphFunctions {
 };
 CustomOp custom_op(std::string name, GraphFunctions functions);
 
-// As C++ functions, run on the CPU by one thread. Operands are row-major: others are copied first.
+// As C++ functions on host memory, run by one thread. In a CUDA program operands are copied to the host and
+// results back. Operands are row-major: others are copied first.
 struct HostGradient {
   std::span<const HostView> in, out, z;
   std::span<const HostView> z_in;  // to be written: one per floating input, in order

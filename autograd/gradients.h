@@ -1,5 +1,5 @@
-// Reverse-mode differentiation: the node list walked backwards, every gradient an ordinary node of the same
-// graph.
+// Reverse-mode differentiation: a walk over the list of nodes, backwards. Every gradient is an ordinary node
+// of the same graph.
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>

@@ -1,4 +1,4 @@
-// arange: numbers in equal steps, and what is made of counting: triangles and reversed axes.
+// arange: numbers in equal steps, and the ops that are built on it: triangles and reversed axes.
 #include <cmath>
 
 #include "ops/common.h"
@@ -12,7 +12,7 @@ extern const Op arange_op{
     .infer =
         [](std::span<const Operand>, const Attrs& attrs) {
           const auto& a = attrs.as<ArangeAttrs>();
-          if (a.dtype == boolean) throw DTypeError("booleans do not count");
+          if (a.dtype == boolean) throw DTypeError("wants numbers, not booleans");
           if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
             throw DTypeError("start and step must be whole numbers for integers");
           return detail::row_major_output(a.dtype, {a.count});
@@ -39,9 +39,8 @@ Tensor arange(Graph& graph, double start, double stop, double step, DType dtype,
 
 namespace {
 
-// x where column - row compares as wanted with `diagonal`, else 0. Rows and columns are counted in a type
-// that x's own arithmetic takes, so that the whole is one fused pass, as long as it holds the numbers
-// exactly.
+// x where column - row is on the wanted side of `diagonal`, else 0. Rows and columns are counted in x's
+// compute type, so that the whole is one fused step, as long as that type holds the numbers exactly.
 Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();

@@ -2,12 +2,13 @@
 // for all backends. The mathematics is
 //
 //   A = cap·tanh(scale·q·k / cap) + bias      (no cap: scale·q·k + bias), −∞ outside the mask
-//   P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ D)·V,  D the dropout factors 0 or 1/(1 − p)
+//   P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,  keep the dropout factors 0 or
+//   1/(1 − p)
 //
-// A row that attends nothing has O = 0, ξ = −∞ (ξ = sink with a sink) and zero gradients.
+// A row that attends to nothing has O = 0, ξ = −∞ (ξ = sink with a sink) and zero gradients.
 //
-// All functions are inlined wherever they are called: kernels of the CPU are compiled once per instruction
-// set, and a function that two of them share would be one of them for both.
+// All functions are inlined wherever they are called. CPU kernels are compiled once per instruction set; the
+// linker would keep only one copy of a function that several of them share.
 #pragma once
 
 #include <span>
@@ -36,7 +37,7 @@ struct AttentionCall {
   };
   // Broadcast to [B, H, L, T]: stride 0 where the axis is broadcast.
   struct Bias {
-    void* data = nullptr;  // null: there is none
+    void* data = nullptr;  // null: absent
     std::int64_t batch = 0, head = 0, row = 0, col = 0;
   };
 
@@ -49,7 +50,7 @@ struct AttentionCall {
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
   bool causal = false, top_left = false;    // bottom-right alignment unless top_left
-  bool free_order = false;                  // z_Q may be added up in any order
+  bool free_order = false;                  // terms of z_Q may be added in any order
   int window_left = -1, window_right = -1;  // of the bottom-right position; -1: no end
   Bias bias, z_bias;           // z_bias has stride 0 where the bias was broadcast: summed over that axis
   const void* sink = nullptr;  // [H], or null
@@ -75,7 +76,7 @@ struct KeyRange {
   return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
 }
 
-// Keys that query i of batch entry b sees. Within 0 … T even for boundaries that are not: the fault is
+// Keys that query i of batch entry b sees. Always within 0 … T, even if boundaries are not: that fault is
 // reported elsewhere.
 [[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_of_query(const AttentionCall& x, int b, int i) {
   int first_query = 0, queries = x.L, first_key = 0, keys = x.T;
@@ -103,7 +104,7 @@ struct KeyRange {
   return {first_key + static_cast<int>(from), first_key + static_cast<int>(to)};
 }
 
-// The options among the attributes that say which keys are seen; sequences and lengths are operands.
+// Copies the attributes that determine which keys are seen; sequences and lengths are operands.
 [[gnu::always_inline]] inline void set_mask(AttentionCall& x, const AttentionAttrs& a) {
   x.causal = a.causal, x.top_left = a.top_left;
   x.window_left = a.window_left > INT32_MAX ? -1 : static_cast<int>(a.window_left);
@@ -112,7 +113,7 @@ struct KeyRange {
 
 namespace detail {
 
-// An operand that has no memory yet gets an address that is not to be read: null are those that are absent.
+// An operand without memory yet gets an address that must not be read, because null means absent.
 [[gnu::always_inline]] inline std::byte* address_of(const Arg* x) {
   return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
 }

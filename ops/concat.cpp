@@ -1,4 +1,4 @@
-// Taking tensors apart along an axis (views) and putting them together.
+// Splitting tensors along an axis (views) and joining them (copies).
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -51,7 +51,8 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
 }
 
 Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
-  if (parts.empty()) throw Error(in_context(std::string("[") + what + "] no tensors were given", where));
+  if (parts.empty())
+    throw Error(in_context(std::string("[") + what + "] got no tensors, wanted at least one", where));
   return parts[0];
 }
 
@@ -125,7 +126,9 @@ std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
 
 std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   const std::int64_t a = detail::axis_of(x, axis, "chunk");
-  if (n < 1) throw ShapeError(in_context("[chunk] " + std::to_string(n) + " chunks asked for", x.where()));
+  if (n < 1)
+    throw ShapeError(
+        in_context("[chunk] got " + std::to_string(n) + " chunks, wanted at least 1", x.where()));
   const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
   Sizes sizes;
   for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
@@ -177,7 +180,7 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
     throw refuse("wants one number of elements per axis");
   const Tensor filling = full(t.graph(), {}, value, t.dtype());
   for (int a = 0; a < before.size(); ++a) {
-    if (before[a] < 0 || after[a] < 0) throw refuse("cannot take elements away; slice() does");
+    if (before[a] < 0 || after[a] < 0) throw refuse("cannot remove elements; slice() does");
     std::vector<Tensor> parts;
     const auto fill = [&](std::int64_t n) {
       Shape shape = t.shape();

@@ -1,4 +1,4 @@
-// Copies: to another dtype, to memory of its own, to row-major order; and the view that stops gradients.
+// Copies: to another dtype, to separate memory, to row-major order; and the view that stops gradients.
 #include "ops/common.h"
 
 namespace tg {

@@ -1,7 +1,7 @@
 // cross_entropy of logits x [..., V] with classes t [...]: with ξ = log Σ exp x and smoothing ε, each row's
 //   loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
-// Forward and backward read the logits once and keep only ξ: there is no second tensor of their size but z_x,
-// which may take the logits' place.
+// Forward and backward read the logits once and save only ξ. The only other tensor of their size is z_x,
+// which may share the logits' memory.
 #include "ops/cross_entropy.h"
 
 #include <numeric>
@@ -44,7 +44,7 @@ Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) 
   return {where(counts, loss, 0), where(counts, lse, 0)};
 }
 
-// As a function of x and z: ξ is made again from x, so that a second derivative needs nothing from it.
+// As a function of x and z: ξ is recomputed from x, so that a second derivative needs no gradient of ξ.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
   const Tensor x = cast(in[0], compute_type(in[0].dtype()));

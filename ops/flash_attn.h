@@ -1,5 +1,5 @@
 // flash_attn: attention without the attention matrix (FlashAttention-2) [Stratos, FlashAttention §D], its
-// options, and the attributes its kernels read.
+// options, and the attributes that its kernels read.
 #pragma once
 
 #include <optional>
@@ -28,9 +28,9 @@ struct AttentionOptions {
                              // cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, likewise keys (the
                              // same as queries if left out); its own L and T count above
   Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
-  double dropout = 0;        // of P, in [0, 1); ξ is that without dropout
-  // The backward may add to z_q in any order where that is faster (CUDA: on tensor cores, for B·H·L·d floats
-  // of memory): the last bits of z_q then differ from run to run.
+  double dropout = 0;        // of P, in [0, 1); ξ is computed without dropout
+  // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
+  // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
   bool free_order = false;
 };
 
@@ -45,9 +45,9 @@ AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const Attentio
 // The same numbers by [Stratos, FlashAttention eq. 4-5]: [B, H, L, T] matrices in memory, in plain ops.
 AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
-// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is given; in memory, in plain
-// ops, before dropout, in the dtype of ξ. Rows add up to 1, less what a sink takes, and are 0 for a query
-// that sees no key. Throws Error for a tensor that flash_attn did not make.
+// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is the argument. It is computed
+// in plain ops, in memory, before dropout and in the dtype of ξ. Rows add up to 1, minus the weight of a
+// sink, and are 0 for a query that sees no key. Throws Error for a tensor that is not a result of flash_attn.
 Tensor attention_weights(TensorArg result);
 
 // Attributes of flash_attn, and of flash_attn_backward, which returns z_q, z_k, z_v (z_bias) (z_sink).

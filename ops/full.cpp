@@ -1,4 +1,4 @@
-// full: a tensor of one number. Kernels that read it take the number itself where they can.
+// full: a tensor filled with one number. Kernels use the number itself instead of the tensor where they can.
 #include "ops/common.h"
 
 namespace tg {

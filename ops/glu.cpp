@@ -1,4 +1,4 @@
-// Gated units, composed of pointwise ops, which run as one pass over memory.
+// Gated units, composed of pointwise ops that run as one fused step.
 #include "ops/common.h"
 
 namespace tg {

@@ -1,5 +1,5 @@
-// The list of ops, a line per file of this folder, which defines NAME_op. Only registry.cpp reads it: adding
-// an op compiles nothing else again. An op that is not in it is not tested, benchmarked or documented.
+// The list of ops. A file of this folder defines NAME_op. Only registry.cpp reads the list, so that adding an
+// op recompiles nothing else. An op that is not in it is not tested, benchmarked or documented.
 #pragma once
 
 // clang-format off

@@ -62,8 +62,8 @@ Tensors decompose_forward(std::span<const Tensor> in, const Attrs& a) {
   return centred ? Tensors{y, mu, scale} : Tensors{y, scale};
 }
 
-// As a function of x, z and the weight: the statistics are made again from x, so that a second derivative
-// needs nothing from them.
+// As a function of x, z and the weight: the statistics are recomputed from x, so that a second derivative
+// needs no gradients of them.
 template <bool centred>
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();

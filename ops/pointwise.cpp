@@ -57,7 +57,7 @@ Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
   return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
 }
 
-// z_a = z / b is read again for z_b = -z·a/b².
+// z_b = -z·a/b² reuses z_a = z / b.
 Tensors div_gradient(const Backprop& g) {
   const Tensor za = g.z[0] / g.in[1];
   return {za, g.wanted[1] ? -(za * g.out[0]) : Tensor()};
@@ -97,8 +97,8 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
 
 }  // namespace
 
-// Each line: op, what its result y is, shape rule, how samples fill the operands, gradient in terms of z,
-// operands a and b (or x), and y.
+// Each line: op, definition of its result y, shape rule, the operands of samples, and the gradient in terms
+// of z, operands a and b (or x), and y.
 #define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                          \
   Tensor op(TensorArg a, TensorArg b);                                                             \
   extern const Op op##_op{.name = #op,                                                             \

@@ -14,7 +14,7 @@ void want_state(const Operand& rng) {
   if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("wants the graph's rng() {seed, step}");
 }
 
-// The graph's random state, made now if need be, so that the stream that is taken next is the node's own.
+// The graph's random state, created now if needed, so that the stream that is taken next is the node's own.
 struct Source {
   Tensor state;
   std::uint64_t stream;
@@ -42,7 +42,7 @@ void want_float(const Op& op, DType dtype, const std::source_location& where) {
         in_context("[" + op.name + "] wants a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
-// Samples draw with a stream of their own each, so that what they give does not depend on the graph before.
+// Each sample has its own stream, so that its numbers do not depend on the graph before it.
 template <const Op& op, DType dtype>
 std::vector<Sample> fill_samples() {
   return {{"3d", {{{2, 3, 5}}}, [](std::span<const Tensor> x) {

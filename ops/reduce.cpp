@@ -1,4 +1,4 @@
-// Reductions over any axes, and their gradients: z goes back to every element that was reduced.
+// Reductions over any axes, and their gradients: every reduced element gets z.
 #include "ops/reduce.h"
 
 #include "ops/common.h"
@@ -110,7 +110,7 @@ extern const Op mean_op{.name = "mean",
                         },
                         .samples = samples<mean, Fill::normal>};
 
-// y = Σ x², in f32 for half types, whose range it would soon leave
+// y = Σ x², in f32 for half types, whose range it would soon exceed
 extern const Op sum_squares_op{.name = "sum_squares",
                                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
                                .infer =

@@ -1,5 +1,5 @@
-// slice: part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a part
-// whose start a tensor gives, as a copy.
+// slice: a part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a copy of
+// a part whose start is given by a tensor.
 #include <algorithm>
 
 #include "ops/common.h"

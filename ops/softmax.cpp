@@ -118,7 +118,7 @@ extern const Op logsumexp_op{
           return detail::row_major_output(in[0].dtype, shape);
         },
     .vjp = [](const Backprop& g) -> Tensors {
-      // Where every x is -∞ so is ξ; exp(x - 0) = 0 is the gradient, not exp(NaN).
+      // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
       const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
       return {g.z[0] * exp(g.in[0] - xi)};
     },

@@ -1,6 +1,6 @@
 // Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory [Stratos, FlashAttention eq.
-// 4-5]: what flash_attn and flash_attn_backward decompose to. Products are in the operands' dtype, the rest
-// in its compute type.
+// 4-5]: the decomposition of flash_attn and flash_attn_backward. Products are in the operands' dtype, the
+// rest in its compute type.
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -75,7 +75,7 @@ Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
                0);
 }
 
-// Everything both directions start from. [B, H, ...] and [B, Hk, R, ...] are views of each other.
+// The inputs of both directions. [B, H, ...] and [B, Hk, R, ...] are views of each other.
 struct Scores {
   Scores(const Inputs& x, const AttentionAttrs& a)
       : H(x.q->size(1)),

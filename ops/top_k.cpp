@@ -1,4 +1,4 @@
-// top_k: the k largest along an axis in descending order, and where they stood.
+// top_k: the k largest elements along an axis in descending order, and their indices.
 #include "ops/common.h"
 #include "ops/index.h"
 

@@ -1,5 +1,5 @@
-// View ops: the same memory under another layout [Stratos, FlashAttention §B.3]. No kernel, no memory; the
-// gradient is the inverse view.
+// View ops: the same memory with another layout [Stratos, FlashAttention §B.3]. They need no kernel and no
+// memory; the gradient is the inverse view.
 #include "ops/common.h"
 
 namespace tg {
@@ -105,7 +105,7 @@ Tensor unsqueeze(TensorArg x, std::int64_t axis) {
   return view(x, unsqueeze(x.tensor().layout(), axis).shape);
 }
 
-// The methods of Tensor pass their caller's line on.
+// The methods of Tensor pass on their caller's line.
 using At = std::source_location;
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b, At at) const {
   return tg::transpose({*this, at}, a, b);

@@ -1,4 +1,4 @@
-// embedding, index_select and gather: elements and slices picked by number.
+// embedding, index_select and gather: elements and slices selected by index.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 

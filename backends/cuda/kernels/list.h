@@ -1,5 +1,4 @@
-// The list of CUDA kernels, a line per file, which defines NAME_kernel; only backends/cuda/kernel.cpp reads
-// it.
+// The list of CUDA kernels. A file defines NAME_kernel. Only backends/cuda/kernel.cpp reads the list.
 #pragma once
 
 // clang-format off
