@@ -6,13 +6,13 @@
 
 namespace tg {
 
-std::vector<Tensor> CustomOp::all(std::initializer_list<In> in) const {
-  const In* first = nullptr;
-  for (const In& a : in)
+std::vector<Tensor> CustomOp::all(std::initializer_list<TensorArg> in) const {
+  const TensorArg* first = nullptr;
+  for (const TensorArg& a : in)
     if (!first && !a.is_number()) first = &a;
   if (!first) throw Error("[" + name_ + "] needs at least one tensor among its arguments");
   std::vector<Tensor> tensors;
-  for (const In& a : in)
+  for (const TensorArg& a : in)
     tensors.push_back(a.is_number() ? full(first->tensor().graph(), {}, a.number(), first->tensor().dtype())
                                     : a.tensor());
   return all(tensors, first->where());
@@ -25,8 +25,8 @@ std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_locati
 
 namespace {
 
-// The region's nodes may read one another and its inputs, nothing else: the walk steps over the region, so a
-// gradient towards anything else would vanish without a word.
+// The region's nodes may read one another and its inputs, nothing else: differentiation skips the region, so
+// a gradient towards anything else would be lost silently.
 void check_region(const Graph& graph, const std::string& name, const CustomGradient& region,
                   std::source_location where) {
   const ValueId first_value = graph.nodes()[region.first].first_out;
@@ -86,8 +86,8 @@ struct HostBackwardAttrs {
   void fields(auto&& field) const { field("inputs", inputs), field("outputs", outputs); }
 };
 
-// The backwards of host ops: ops like others, in no list, since nobody calls them by name. Reads in…, out…,
-// z…; writes one z_in for each floating input.
+// The backwards of host ops: ordinary ops, but in no list, since nobody calls them by name. They read in…,
+// out…, z… and write one z_in for each floating input.
 const Op& keep_backward(const HostOp& host) {
   static std::deque<Op> kept;  // addresses stay
   return kept.emplace_back(
@@ -126,7 +126,9 @@ std::vector<Tensor> record_backward(const Op& op, const Backprop& g) {
 }  // namespace
 
 CustomOp register_host_op(HostOp host) {
-  if (find_op(host.name)) throw Error("[register_host_op] there already is an op named '" + host.name + "'");
+  if (find_op(host.name))
+    throw Error("[register_host_op] an op named '" + host.name +
+                "' is already registered: choose another name");
   const auto self = std::make_shared<const Op*>(nullptr);
   CustomOp callable(host.name, [self](const std::vector<Tensor>& in, std::source_location where) {
     std::vector<Tensor> operands;

@@ -1,5 +1,6 @@
-// User-defined ops: a forward with a backward of its own (000 §C), as graph code or as C++ functions on host
-// memory. Both give a CustomOp, called like any op; gradients() passes through it by the given backward.
+// User-defined ops: a forward with its own backward [Stratos, Efficient Attention §C], as graph code or as
+// C++ functions on host memory. Both give a CustomOp, which is called like any op; gradients() uses the given
+// backward.
 #pragma once
 
 #include <memory>
@@ -11,13 +12,13 @@ namespace tg {
 class CustomOp {
  public:
   // Records the op on its arguments; errors carry the caller's line.
-  std::vector<Tensor> all(std::initializer_list<In> in) const;
+  std::vector<Tensor> all(std::initializer_list<TensorArg> in) const;
   std::vector<Tensor> all(std::span<const Tensor> in, std::source_location where) const;
   // The first output, for ops that have one.
-  Tensor operator()(std::initializer_list<In> in) const { return all(in)[0]; }
-  Tensor operator()(In a) const { return all({a})[0]; }
-  Tensor operator()(In a, In b) const { return all({a, b})[0]; }
-  Tensor operator()(In a, In b, In c) const { return all({a, b, c})[0]; }
+  Tensor operator()(std::initializer_list<TensorArg> in) const { return all(in)[0]; }
+  Tensor operator()(TensorArg a) const { return all({a})[0]; }
+  Tensor operator()(TensorArg a, TensorArg b) const { return all({a, b})[0]; }
+  Tensor operator()(TensorArg a, TensorArg b, TensorArg c) const { return all({a, b, c})[0]; }
 
  private:
   friend CustomOp custom_op(std::string, struct GraphFunctions);
@@ -35,14 +36,15 @@ class CustomOp {
 // can be differentiated again. `forward` may use only its arguments and constants: reading a parameter or
 // another tensor throws Error, since its gradient would be lost.
 struct GraphFunctions {
-  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward;
+  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward = {};
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
 };
 CustomOp custom_op(std::string name, GraphFunctions functions);
 
-// As C++ functions, run on the CPU by one thread. Operands are row-major: others are copied first.
+// As C++ functions on host memory, run by one thread. In a CUDA program operands are copied to the host and
+// results back. Operands are row-major: others are copied first.
 struct HostGradient {
   std::span<const HostView> in, out, z;
   std::span<const HostView> z_in;  // to be written: one per floating input, in order
@@ -51,11 +53,12 @@ struct HostOp {
   std::string name;
   std::string doc = {};  // see Op
   // Dtype and shape of each output; layouts are row-major. Default: one output like the first input.
-  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer;
-  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward;
-  std::function<void(const HostGradient&)> backward;  // optional: without it the op is not differentiable
+  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
+  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
+  std::function<void(const HostGradient&)> backward =
+      {};  // optional: without it the op is not differentiable
   // For gradcheck and the tests: a name and the inputs; without `call` the op itself is called.
-  std::vector<Sample> samples;
+  std::vector<Sample> samples = {};
   std::source_location where = std::source_location::current();  // see Op
 };
 // Adds the op to all_ops(); its backward is an op too, which has no derivative. Throws Error if there is an

@@ -91,7 +91,7 @@ class ReverseWalk {
                                                   const std::vector<Tensor>& z,
                                                   const std::vector<bool>& wanted) {
     const auto first = static_cast<NodeId>(graph_.nodes().size());
-    std::vector<Tensor> own;  // a value of its own for each operand, also where two are the same tensor
+    std::vector<Tensor> own;  // a separate value for each operand, even if two are the same tensor
     for (const Tensor& x : in) own.push_back(view(x, x.shape()));
     const std::vector<Tensor> out = node.op->decompose(own, node.attrs);
     if (out.size() != node.outs)
@@ -145,7 +145,7 @@ class ReverseWalk {
     }
   }
 
-  // Appends the segment's nodes once more; the copies then stand for the originals.
+  // Records the segment's nodes once more; the copies then replace the originals.
   void recompute(std::int32_t segment) {
     const std::vector<NodeId> nodes = std::move(segments_[segment]);  // empty when it has been done
     segments_[segment].clear();

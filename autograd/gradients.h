@@ -1,16 +1,16 @@
-// Reverse-mode differentiation: the node list walked backwards, every gradient an ordinary node of the same
-// graph.
+// Reverse-mode differentiation: a walk over the list of nodes, backwards. Every gradient is an ordinary node
+// of the same graph.
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>
 
 namespace tg {
 
-// z_w = ∂loss/∂w for each w, with w's shape and dtype, summed over all uses (000 §C eq. 1). `loss` must have
-// one element unless a cotangent of its shape and dtype is given; then the result is (∂loss/∂w)ᵀ·cotangent. A
-// tensor that the loss does not depend on gets zeros. Throws GradientError, with layer, op and source line,
-// if the path passes through an op without a gradient: a gradient is never cut silently. The result can be
-// differentiated again.
+// z_w = ∂loss/∂w for each w, with w's shape and dtype, summed over all uses [Stratos, Efficient
+// Attention §C eq. 1]. `loss` must have one element unless a cotangent of its shape is given; then the result
+// is (∂loss/∂w)ᵀ·cotangent. A tensor that the loss does not depend on gets zeros. Throws GradientError, with
+// the user's line, where the path passes through an op without a gradient: a gradient is never cut silently.
+// The result can be differentiated again.
 std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt,
                               const Tensor& cotangent = {});
 

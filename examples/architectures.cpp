@@ -1,7 +1,7 @@
 // Grouped-query and latent attention on one task: models that learn to add numbers below 100, and write their
 // answers with a key-value cache. (examples/train_loop.cpp has multi-head attention.)
 //   build/examples/architectures
-// Ends with 0 when every model answers more than nine of ten sums that it never saw, and writes with its
+// Exits with status 0 if every model answers more than nine of ten unseen sums, and generates with its
 // cache what it writes without.
 #include <cstdio>
 
@@ -13,32 +13,33 @@
 using namespace tg;
 
 int main() try {
-  constexpr std::int64_t digits = 2, batch = 64, context = Sums::tokens(digits), steps = 500, asked = 100;
-  const Sums sums(digits, batch, context);
-  const ModelConfig of_all{.vocabulary = sums.tokenizer().size(),
-                           .context = context,
-                           .layers = 2,
-                           .heads = 4,
-                           .width = 64,
-                           .std = 0.06};
-  ModelConfig grouped = of_all, latent = of_all;
-  grouped.architecture = Architecture::llama, grouped.key_heads = 2;
-  latent.architecture = Architecture::deepseek, latent.latent = 24, latent.rope_width = 8;
+  constexpr std::int64_t digits = 2, batch = 64, context = train::Sums::tokens(digits), steps = 500,
+                         asked = 100;
+  const train::Sums sums(digits, batch, context);
+  const nn::ModelConfig of_all{.vocabulary = sums.tokenizer().size(),
+                               .context = context,
+                               .layers = 2,
+                               .heads = 4,
+                               .width = 64,
+                               .std = 0.06};
+  nn::ModelConfig grouped = of_all, latent = of_all;
+  grouped.architecture = nn::Architecture::llama, grouped.key_heads = 2;
+  latent.architecture = nn::Architecture::deepseek, latent.latent = 24, latent.rope_width = 8;
 
   bool good = true;
-  for (const ModelConfig& config : {grouped, latent}) {
-    Params params(/*seed=*/1);
-    const Model model(params, config);
-    const AdamW optimizer(params.all(), {.weight_decay = 0.01});
-    TrainingProgram training(model, optimizer, {.batch = batch});
-    const Schedule rate{.peak = 3e-3, .floor = 1e-4, .warmup = 30, .steps = steps};
+  for (const nn::ModelConfig& config : {grouped, latent}) {
+    nn::Params params(/*seed=*/1);
+    const nn::Model model(params, config);
+    const optim::AdamW optimizer(params.all(), {.weight_decay = 0.01});
+    train::TrainingProgram training(model, optimizer, {.batch = batch});
+    const optim::Schedule rate{.peak = 3e-3, .floor = 1e-4, .warmup = 30, .steps = steps};
     std::vector<std::int32_t> x(batch * context), y(x.size());
     for (std::int64_t step = 0; step < steps; ++step) {
       sums.random(1, static_cast<std::uint64_t>(step), 0, x, y);
       training.run(x, y, rate(step));
     }
 
-    Generator cached(model), whole(model, {.cache = false});
+    nn::Generator cached(model), whole(model, {.cache = false});
     std::int64_t right = 0, same = 0;
     for (std::int64_t i = 0; i < asked; ++i) {
       const auto [a, b] = sums.held_out_sum(i);

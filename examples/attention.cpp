@@ -1,7 +1,7 @@
 // Attention by its definition next to flash_attn: the same numbers and gradients, and what each needs in
 // memory.
 //   build/examples/attention
-// Ends with 0 when they agree and flash_attn's memory does not grow with the square of the length.
+// Exits with status 0 if they agree and flash_attn's memory does not grow with the square of the length.
 #include <cmath>
 #include <cstdio>
 

@@ -1,8 +1,8 @@
 // An op of your own and its gradcheck: ReLU(x ⊛ y) of relu_product.h, once as C++ functions and once as graph
 // code, and a gradient with a mistake, to see it caught.
 //   build/examples/custom_op
-// Ends with 0 when the two are right in every dtype and view and the mistake is found. As a plugin of the
-// command line: relu_product_plugin.cpp.
+// Exits with status 0 if the two are right in every dtype and view and the mistake is found. As a plugin of
+// the command line: relu_product_plugin.cpp.
 #include <cstdio>
 
 #include <tilegrad/autograd/gradcheck.h>
@@ -17,14 +17,14 @@ namespace {
 // Away from x·y = 0, where ReLU has no derivative.
 const std::vector<SampleInput> inputs{{{8}, {Fill::off_zero, 0.4, 2}}, {{8}, {Fill::off_zero, 0.4, 2}}};
 
-gradcheck::Case case_of(const std::string& name, Tensor (*f)(In, In)) {
+gradcheck::Case case_of(const std::string& name, Tensor (*f)(TensorArg, TensorArg)) {
   return {name, "vector", inputs, [f](DType, Device) {
             return gradcheck::Callable{{}, [f](auto x) { return Tensors{f(x[0], x[1])}; }};
           }};
 }
 
 // The rule says z_y = 1(x·y > 0)·x·z; here z is forgotten.
-Tensor forgetful(In x, In y) {
+Tensor forgetful(TensorArg x, TensorArg y) {
   static const CustomOp op =
       custom_op("forgetful", {.forward = [](const Tensors& in) { return Tensors{relu(in[0] * in[1])}; },
                               .backward =

@@ -1,7 +1,7 @@
 // Generation: a small GPT learns a tongue twister by heart, in a few seconds, and says it: token by token as
 // they come, likeliest or drawn, with a key-value cache and without, within its context and beyond.
 //   build/examples/generation
-// Ends with 0 when it says the rhyme right, the same in each way that must not matter.
+// Exits with status 0 if it generates the rhyme correctly, the same in each way that must not matter.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -16,17 +16,17 @@ int main() try {
       "peter piper picked a peck of pickled peppers. how many pickled peppers did peter piper pick?\n";
   std::string text;
   for (int i = 0; i < 20; ++i) text += rhyme;
-  const CharVocab vocab(text);
+  const text::CharVocab vocab(text);
   const auto tokens = vocab.encode(text);
 
   constexpr std::int64_t batch = 16, context = 48, steps = 200;
-  Params params(/*seed=*/1);
-  const Model model(params,
-                    {.vocabulary = vocab.size(), .context = context, .layers = 2, .width = 32, .std = 0.08});
-  const AdamW optimizer(params.all(), {.weight_decay = 0.01});
-  TrainingProgram training(model, optimizer, {.batch = batch, .threads = 1});
-  const BatchSampler batches(tokens, batch, context, "rhyme");
-  const Schedule rate{.peak = 1e-2, .floor = 1e-3, .warmup = 20, .steps = steps};
+  nn::Params params(/*seed=*/1);
+  const nn::Model model(
+      params, {.vocabulary = vocab.size(), .context = context, .layers = 2, .width = 32, .std = 0.08});
+  const optim::AdamW optimizer(params.all(), {.weight_decay = 0.01});
+  train::TrainingProgram training(model, optimizer, {.batch = batch, .threads = 1});
+  const text::BatchSampler batches(tokens, batch, context, "rhyme");
+  const optim::Schedule rate{.peak = 1e-2, .floor = 1e-3, .warmup = 20, .steps = steps};
   std::vector<std::int32_t> x(batch * context), y(x.size());
   float loss = 0;
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -36,8 +36,9 @@ int main() try {
   std::printf("loss %.4f after %lld steps\n", loss, static_cast<long long>(steps));
 
   // extend() reports each token as it is chosen; what it appends is the same text.
-  Generator cached(model), whole(model, {.cache = false});
-  const auto say = [&](Generator& by, std::int64_t count, const Sampling& sampling, std::uint64_t seed) {
+  nn::Generator cached(model), whole(model, {.cache = false});
+  const auto say = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
+                       std::uint64_t seed) {
     std::vector<std::int32_t> said = vocab.encode("peter ");
     std::string heard = "peter ";
     by.extend(said, count, sampling, seed,
@@ -45,7 +46,7 @@ int main() try {
     return heard == vocab.decode(said) ? heard : "what is heard is not what is said";
   };
 
-  const Sampling likeliest{.temperature = 0}, hot{.temperature = 3}, one{.temperature = 3, .top_k = 1};
+  const nn::Sampling likeliest{.temperature = 0}, hot{.temperature = 3}, one{.temperature = 3, .top_k = 1};
   const std::int64_t inside = context - 6, beyond = 150;  // past the context old tokens drop out
   const std::string greedy = say(cached, inside, likeliest, 0), longer = say(cached, beyond, likeliest, 0);
   std::printf("likeliest: %s\ndrawn hot: %s\n", longer.c_str(), say(cached, inside, hot, 7).c_str());

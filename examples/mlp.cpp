@@ -1,7 +1,7 @@
 // An MLP learns which points lie between two circles, in a second: layers, an optimizer and one Program for
 // the whole step.
 //   build/examples/mlp
-// Ends with 0 when more than 97 % of points it never saw are told right.
+// Exits with status 0 if more than 97 % of unseen points are classified correctly.
 #include <cstdio>
 #include <random>
 
@@ -32,18 +32,18 @@ struct Points {
 
 int main() try {
   constexpr std::int64_t n = 256;
-  Params params(/*seed=*/1);
-  const Path root = params;
-  const Linear first(root / "first", 2, 32, {.init = Init::pytorch()}),
-      second(root / "second", 32, 32, {.init = Init::pytorch()}),
-      third(root / "third", 32, 2, {.init = Init::pytorch()});
+  nn::Params params(/*seed=*/1);
+  const nn::Path root = params;
+  const nn::Linear first(root / "first", 2, 32, {.init = nn::Init::pytorch()}),
+      second(root / "second", 32, 32, {.init = nn::Init::pytorch()}),
+      third(root / "third", 32, 2, {.init = nn::Init::pytorch()});
   const auto logits = [&](const Tensor& xy) { return third(relu(second(relu(first(xy))))); };
 
   Graph g;
   const Tensor xy = g.input("xy", {n, 2}), inside = g.input("inside", {n}, i32);
   const Tensor loss = cross_entropy(logits(xy), inside);
-  const AdamW optimizer(params.all(), {.weight_decay = 0});
-  const Optimizer::Update update = optimizer.minimize(loss);
+  const optim::AdamW optimizer(params.all(), {.weight_decay = 0});
+  const optim::Optimizer::Update update = optimizer.minimize(loss);
   Program step = compile(g, {loss}, {.assign = update.assign, .threads = 1});
 
   Graph h;
@@ -66,7 +66,8 @@ int main() try {
       right += static_cast<std::int32_t>(answers.at(i)) == batch.inside[static_cast<std::size_t>(i)];
   }
   const double share = right / (8.0 * n);
-  std::printf("%.1f %% of %lld new points are told right\n", 100 * share, static_cast<long long>(8 * n));
+  std::printf("%.1f %% of %lld new points are classified correctly\n", 100 * share,
+              static_cast<long long>(8 * n));
   return share > 0.97 ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

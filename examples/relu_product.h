@@ -1,4 +1,4 @@
-// A user's own op and layer, 000 §C: f(x, y) = ReLU(x ⊛ y), with its own backward
+// A user's own op and layer [Stratos, Efficient Attention §C]: f(x, y) = ReLU(x ⊛ y), with its own backward
 //   z_x,i = 1(x_i y_i > 0) · y_i · z_i   and   z_y,i = 1(x_i y_i > 0) · x_i · z_i,
 // once as C++ functions on host memory and once as graph code; and a layer with a learnable w.
 #pragma once
@@ -39,12 +39,12 @@ inline const CustomOp& relu_product_op() {
                     {}}}});
   return op;
 }
-inline Tensor relu_product(In x, In y) {
+inline Tensor relu_product(TensorArg x, TensorArg y) {
   return relu_product_op()(x, y);
 }
 
 // As graph code: every backend and every order of derivative.
-inline Tensor relu_product_graph(In x, In y) {
+inline Tensor relu_product_graph(TensorArg x, TensorArg y) {
   static const CustomOp op = custom_op(
       "relu_product_graph",
       {.forward = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{relu(in[0] * in[1])}; },

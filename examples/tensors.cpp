@@ -1,7 +1,7 @@
 // Tensors and gradients. A graph is recorded once, differentiated by appending to it, compiled once and run
 // many times with other inputs.
 //   build/examples/tensors
-// Ends with 0 when every number is what calculus says.
+// Exits with status 0 if every number agrees with its formula.
 #include <cmath>
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 // A Trainer on a text of its own: checkpoints, metrics and going on where it was stopped.
 //   build/examples/trainer TEXT DIR [STEPS]
-// A second call with more steps goes on with the run in DIR. Ends with 0 when the loss is below that of
+// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is below that of
 // knowing only how often each byte occurs, which is what a model learns first.
 #include <cmath>
 #include <cstdio>
@@ -12,34 +12,34 @@ using namespace tg;
 
 int main(int argc, char** argv) try {
   if (argc < 3) return std::fprintf(stderr, "usage: trainer TEXT DIR [STEPS]\n"), 2;
-  const std::string text = load_text(argv[1]);
-  const CharVocab vocab(text);
+  const std::string text = text::load_text(argv[1]);
+  const text::CharVocab vocab(text);
   const auto tokens = vocab.encode(text);
   constexpr std::int64_t batch = 8, context = 32;
-  const TextBatches batches(tokens, batch, batch, context);
+  const train::TextBatches batches(tokens, batch, batch, context);
 
-  Params params(/*seed=*/1);
-  const Model model(params,
-                    {.vocabulary = vocab.size(), .context = context, .layers = 2, .width = 64, .std = 0.06});
-  const AdamW optimizer(params.all());
-  CheckpointStore store(argv[2]);
-  Trainer trainer(
+  nn::Params params(/*seed=*/1);
+  const nn::Model model(
+      params, {.vocabulary = vocab.size(), .context = context, .layers = 2, .width = 64, .std = 0.06});
+  const optim::AdamW optimizer(params.all());
+  io::CheckpointStore store(argv[2]);
+  train::Trainer trainer(
       model, optimizer, batches,
       {.steps = argc > 3 ? std::atoll(argv[3]) : 300,
-       .schedule = {.peak = 2e-3, .warmup = 20, .kind = Schedule::Kind::constant},
+       .schedule = {.peak = 2e-3, .warmup = 20, .kind = optim::Schedule::Kind::constant},
        .program = {.batch = batch},
        .validate_every = 100},
       {.validated =
-           [](const MetricsRow& row) {
+           [](const train::MetricsRow& row) {
              std::printf("step %lld  loss %.4f  validation %.4f\n", static_cast<long long>(row.step),
                          row.train_loss, row.val_loss);
            },
        .files =
-           [&](const Trainer::State&) {
-             return std::vector<CheckpointFile>{{"model.safetensors", params.all(), vocab.metadata()}};
+           [&](const train::Trainer::State&) {
+             return std::vector<io::CheckpointFile>{{"model.safetensors", params.all(), vocab.metadata()}};
            }},
       &store);
-  if (store.has_checkpoint()) trainer.resume(Checkpoint(argv[2]));
+  if (store.has_checkpoint()) trainer.resume(io::Checkpoint(argv[2]));
   trainer.run();
 
   std::vector<double> counts(static_cast<std::size_t>(vocab.size()));

@@ -1,4 +1,4 @@
-// arange: numbers in equal steps, and what is made of counting: triangles and reversed axes.
+// arange: numbers in equal steps, and the ops that are built on it: triangles and reversed axes.
 #include <cmath>
 
 #include "ops/common.h"
@@ -6,13 +6,13 @@
 
 namespace tg {
 
-const Op arange_op{
+extern const Op arange_op{
     .name = "arange",
     .doc = "→ y [count]: yᵢ = start + i·step",
     .infer =
         [](std::span<const Operand>, const Attrs& attrs) {
           const auto& a = attrs.as<ArangeAttrs>();
-          if (a.dtype == boolean) throw DTypeError("booleans do not count");
+          if (a.dtype == boolean) throw DTypeError("wants numbers, not booleans");
           if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
             throw DTypeError("start and step must be whole numbers for integers");
           return detail::row_major_output(a.dtype, {a.count});
@@ -39,10 +39,9 @@ Tensor arange(Graph& graph, double start, double stop, double step, DType dtype,
 
 namespace {
 
-// x where column - row compares as wanted with `diagonal`, else 0. Rows and columns are counted in a type
-// that x's own arithmetic takes, so that the whole is one fused pass, as long as it holds the numbers
-// exactly.
-Tensor triangle(const In& x, std::int64_t diagonal, bool lower) {
+// x where column - row is on the wanted side of `diagonal`, else 0. Rows and columns are counted in x's
+// compute type, so that the whole is one fused step, as long as that type holds the numbers exactly.
+Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
   if (t.rank() < 2)
@@ -61,15 +60,15 @@ Tensor triangle(const In& x, std::int64_t diagonal, bool lower) {
 
 }  // namespace
 
-Tensor tril(In x, std::int64_t diagonal) {
+Tensor tril(TensorArg x, std::int64_t diagonal) {
   return triangle(x, diagonal, true);
 }
 
-Tensor triu(In x, std::int64_t diagonal) {
+Tensor triu(TensorArg x, std::int64_t diagonal) {
   return triangle(x, diagonal, false);
 }
 
-Tensor flip(In x, std::int64_t axis) {
+Tensor flip(TensorArg x, std::int64_t axis) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "flip");
   const auto n = static_cast<double>(x.tensor().size(a));

@@ -12,10 +12,10 @@ DType promote(DType a, DType b) {
   return a < b ? a : b;  // i64, i32, u8 in this order
 }
 
-Broadcast broadcast_pair(const Op& op, const In& a, const In& b) {
+Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
   if (a.is_number() && b.is_number())
     throw Error(in_context("[" + op.name + "] needs at least one tensor", a.where()));
-  const In& like = a.is_number() ? b : a;
+  const TensorArg& like = a.is_number() ? b : a;
   const Scope scope(like);
   Graph& graph = like.tensor().graph();
   DType dtype = like.tensor().dtype();
@@ -34,7 +34,7 @@ Broadcast broadcast_pair(const Op& op, const In& a, const In& b) {
   } catch (const ShapeError& e) {
     throw ShapeError(in_context(e.what(), like.where()));
   }
-  const auto fit = [&](const In& x) {
+  const auto fit = [&](const TensorArg& x) {
     Tensor t = x.is_number() ? full(graph, {}, x.number(), dtype) : x.tensor();
     if (t.dtype() != dtype) t = cast(t, dtype);
     return t.shape() == shape ? t : expand(t, shape);
@@ -42,7 +42,7 @@ Broadcast broadcast_pair(const Op& op, const In& a, const In& b) {
   return {fit(a), fit(b)};
 }
 
-std::int64_t axis_of(const In& x, std::int64_t axis, const char* what) {
+std::int64_t axis_of(const TensorArg& x, std::int64_t axis, const char* what) {
   try {
     return normalize_axis(axis, x.tensor().rank(), what);
   } catch (const ShapeError& e) {
@@ -50,7 +50,7 @@ std::int64_t axis_of(const In& x, std::int64_t axis, const char* what) {
   }
 }
 
-Axes axes_of(const In& x, const Axes& axes, const char* what) {
+Axes axes_of(const TensorArg& x, const Axes& axes, const char* what) {
   try {
     return normalize_axes(axes, x.tensor().rank(), what);
   } catch (const ShapeError& e) {

@@ -17,12 +17,12 @@ DType promote(DType a, DType b);
 struct Broadcast {
   Tensor a, b;
 };
-Broadcast broadcast_pair(const Op& op, const In& a, const In& b);
+Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b);
 
 // The axis counted from the front; the error names the op and the caller's line.
-std::int64_t axis_of(const In& x, std::int64_t axis, const char* what);
+std::int64_t axis_of(const TensorArg& x, std::int64_t axis, const char* what);
 // The same for several axes, sorted; an empty list means all of them.
-Axes axes_of(const In& x, const Axes& axes, const char* what);
+Axes axes_of(const TensorArg& x, const Axes& axes, const char* what);
 // Zeros of x's shape and dtype that take no memory: one 0, expanded.
 Tensor zeros_view(const Tensor& x);
 
@@ -34,7 +34,7 @@ void want_rank_at_least(const Operand& x, int rank);
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);
 std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
 
-// Of a sample: i64 indices in [0, size).
+// A sample's input: i64 indices in [0, size).
 SampleInput sample_indices(const Shape& shape, double size);
 
 }  // namespace tg::detail

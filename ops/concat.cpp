@@ -1,4 +1,4 @@
-// Taking tensors apart along an axis (views) and putting them together.
+// Splitting tensors along an axis (views) and joining them (copies).
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -51,80 +51,84 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
 }
 
 Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
-  if (parts.empty()) throw Error(in_context(std::string("[") + what + "] no tensors were given", where));
+  if (parts.empty())
+    throw Error(in_context(std::string("[") + what + "] got no tensors, wanted at least one", where));
   return parts[0];
 }
 
 }  // namespace
 
-const Op split_op{.name = "split",
-                  .doc = "x → y₁, y₂, …: an axis taken apart into pieces of the given sizes",
-                  .infer = infer_split,
-                  .vjp = [](const Backprop& g) -> Tensors {
-                    Tensors z;
-                    for (std::size_t i = 0; i < g.z.size(); ++i)
-                      z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
-                    return {concat(z, g.attrs.as<SplitAttrs>().axis)};
-                  },
-                  .samples = []() -> std::vector<Sample> {
-                    return {{"three",
-                             {{{2, 6, 3}}},
-                             [](auto x) {
-                               return split(x[0], {1, 3, 2}, 1);
-                             }},
-                            {"one is used",
-                             {{{4, 6}}},
-                             [](auto x) {
-                               return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
-                             }},
-                            {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
-                            {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
-                  },
-                  .view = true};
+extern const Op split_op{.name = "split",
+                         .doc = "x → y₁, y₂, …: an axis taken apart into pieces of the given sizes",
+                         .infer = infer_split,
+                         .vjp = [](const Backprop& g) -> Tensors {
+                           Tensors z;
+                           for (std::size_t i = 0; i < g.z.size(); ++i)
+                             z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
+                           return {concat(z, g.attrs.as<SplitAttrs>().axis)};
+                         },
+                         .samples = []() -> std::vector<Sample> {
+                           return {{"three",
+                                    {{{2, 6, 3}}},
+                                    [](auto x) {
+                                      return split(x[0], {1, 3, 2}, 1);
+                                    }},
+                                   {"one is used",
+                                    {{{4, 6}}},
+                                    [](auto x) {
+                                      return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
+                                    }},
+                                   {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
+                                   {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
+                         },
+                         .view = true};
 
-const Op concat_op{.name = "concat",
-                   .doc = "x₁, x₂, … → y: the tensors side by side along an axis",
-                   .infer = infer_concat,
-                   .vjp = [](const Backprop& g) -> Tensors {
-                     const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
-                     Sizes sizes;
-                     for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
-                     return split(g.z[0], sizes, axis);
-                   },
-                   .samples = []() -> std::vector<Sample> {
-                     return {{"rows",
-                              {{{2, 3}}, {{1, 3}}, {{0, 3}}},
-                              [](auto x) {
-                                return Tensors{concat({x[0], x[1], x[2]}, 0)};
-                              }},
-                             {"columns",
-                              {{{2, 2, 3}}, {{2, 4, 3}}},
-                              [](auto x) {
-                                return Tensors{concat({x[0], x[1]}, 1)};
-                              }},
-                             {"twice the same",
-                              {{{2, 3}}},
-                              [](auto x) {
-                                return Tensors{concat({x[0], x[0]}, -1)};
-                              }},
-                             {"stack",
-                              {{{2, 3}}, {{2, 3}}},
-                              [](auto x) {
-                                return Tensors{stack({x[0], x[1]}, 1)};
-                              }},
-                             {"pad", {{{2, 3}}}, [](auto x) {
-                                return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-                              }}};
-                   },
-                   .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
+extern const Op concat_op{
+    .name = "concat",
+    .doc = "x₁, x₂, … → y: the tensors side by side along an axis",
+    .infer = infer_concat,
+    .vjp = [](const Backprop& g) -> Tensors {
+      const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+      Sizes sizes;
+      for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
+      return split(g.z[0], sizes, axis);
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"rows",
+               {{{2, 3}}, {{1, 3}}, {{0, 3}}},
+               [](auto x) {
+                 return Tensors{concat({x[0], x[1], x[2]}, 0)};
+               }},
+              {"columns",
+               {{{2, 2, 3}}, {{2, 4, 3}}},
+               [](auto x) {
+                 return Tensors{concat({x[0], x[1]}, 1)};
+               }},
+              {"twice the same",
+               {{{2, 3}}},
+               [](auto x) {
+                 return Tensors{concat({x[0], x[0]}, -1)};
+               }},
+              {"stack",
+               {{{2, 3}}, {{2, 3}}},
+               [](auto x) {
+                 return Tensors{stack({x[0], x[1]}, 1)};
+               }},
+              {"pad", {{{2, 3}}}, [](auto x) {
+                 return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+               }}};
+    },
+    .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
 
-std::vector<Tensor> split(In x, const Sizes& sizes, std::int64_t axis) {
+std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
   return record_all(split_op, {x}, SplitAttrs{detail::axis_of(x, axis, "split"), sizes});
 }
 
-std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis) {
+std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   const std::int64_t a = detail::axis_of(x, axis, "chunk");
-  if (n < 1) throw ShapeError(in_context("[chunk] " + std::to_string(n) + " chunks asked for", x.where()));
+  if (n < 1)
+    throw ShapeError(
+        in_context("[chunk] got " + std::to_string(n) + " chunks, wanted at least 1", x.where()));
   const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
   Sizes sizes;
   for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
@@ -132,7 +136,7 @@ std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis) {
   return split(x, sizes, a);
 }
 
-std::vector<Tensor> unbind(In x, std::int64_t axis) {
+std::vector<Tensor> unbind(TensorArg x, std::int64_t axis) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "unbind");
   std::vector<Tensor> parts = split(x, Sizes(static_cast<std::size_t>(x.tensor().size(a)), 1), a);
@@ -164,7 +168,7 @@ Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
   return concat(in, a, where);
 }
 
-Tensor pad(In x, const Dims& before, const Dims& after, double value) {
+Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
   const Scope scope(x);
   Tensor t = x.tensor();
   const auto refuse = [&](const std::string& why) {
@@ -176,7 +180,7 @@ Tensor pad(In x, const Dims& before, const Dims& after, double value) {
     throw refuse("wants one number of elements per axis");
   const Tensor filling = full(t.graph(), {}, value, t.dtype());
   for (int a = 0; a < before.size(); ++a) {
-    if (before[a] < 0 || after[a] < 0) throw refuse("cannot take elements away; slice() does");
+    if (before[a] < 0 || after[a] < 0) throw refuse("cannot remove elements; slice() does");
     std::vector<Tensor> parts;
     const auto fill = [&](std::int64_t n) {
       Shape shape = t.shape();

@@ -1,5 +1,5 @@
-// flash_attn: attention without the attention matrix (FlashAttention-2, 004 §D), its options, and the
-// attributes its kernels read.
+// flash_attn: attention without the attention matrix (FlashAttention-2) [Stratos, FlashAttention §D], its
+// options, and the attributes that its kernels read.
 #pragma once
 
 #include <optional>
@@ -28,9 +28,9 @@ struct AttentionOptions {
                              // cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, likewise keys (the
                              // same as queries if left out); its own L and T count above
   Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
-  double dropout = 0;        // of P, in [0, 1); ξ is that without dropout
-  // The backward may add to z_q in any order, where a backend is faster then (CUDA: tensor cores, at the
-  // price of B·H·L·d floats): z_q's last bits differ from run to run.
+  double dropout = 0;        // of P, in [0, 1); ξ is computed without dropout
+  // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
+  // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
   bool free_order = false;
 };
 
@@ -41,16 +41,16 @@ struct AttentionResult {
 
 // q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], one floating dtype, any strides (an input whose last
 // axis is not contiguous is copied). H is a multiple of Hk; head h reads key head h / (H / Hk).
-AttentionResult flash_attn(In q, In k, In v, const AttentionOptions& options = {});
-// The same numbers by 004 eq. 4-5: [B, H, L, T] matrices in memory, in plain ops.
-AttentionResult standard_attn(In q, In k, In v, const AttentionOptions& options = {});
+AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
+// The same numbers by [Stratos, FlashAttention eq. 4-5]: [B, H, L, T] matrices in memory, in plain ops.
+AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
-// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is given; in memory, in plain
-// ops, before dropout, in the dtype of ξ. Rows add up to 1, less what a sink takes, and are 0 for a query
-// that sees no key. Throws Error for a tensor that flash_attn did not make.
-Tensor attention_weights(In result);
+// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is the argument. It is computed
+// in plain ops, in memory, before dropout and in the dtype of ξ. Rows add up to 1, minus the weight of a
+// sink, and are 0 for a query that sees no key. Throws Error for a tensor that is not a result of flash_attn.
+Tensor attention_weights(TensorArg result);
 
-// Of flash_attn, and of flash_attn_backward, which gives z_q, z_k, z_v (z_bias) (z_sink).
+// Attributes of flash_attn, and of flash_attn_backward, which returns z_q, z_k, z_v (z_bias) (z_sink).
 struct AttentionAttrs {
   double scale = 1;
   bool causal = false, top_left = false;

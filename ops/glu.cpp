@@ -1,14 +1,14 @@
-// Gated units, composed of pointwise ops, which run as one pass over memory.
+// Gated units, composed of pointwise ops that run as one fused step.
 #include "ops/common.h"
 
 namespace tg {
 
-Tensor swiglu(In gate, In value) {
+Tensor swiglu(TensorArg gate, TensorArg value) {
   const Scope scope(gate);
   return silu(gate) * value;
 }
 
-Tensor swiglu(In packed) {
+Tensor swiglu(TensorArg packed) {
   const Scope scope(packed);
   const Tensor& x = packed.tensor();
   if (x.rank() == 0 || x.size(-1) % 2 != 0)

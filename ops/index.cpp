@@ -47,19 +47,18 @@ Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const A
 
 }  // namespace
 
-const Op embedding_op{.name = "embedding",
-                      .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
-                      .infer = infer_embedding,
-                      .vjp = select_gradient,
-                      .samples = []() -> std::vector<Sample> {
-                        const auto call = [](std::span<const Tensor> x) {
-                          return Tensors{embedding(x[0], x[1])};
-                        };
-                        return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
-                                {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
-                      }};
+extern const Op embedding_op{
+    .name = "embedding",
+    .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
+    .infer = infer_embedding,
+    .vjp = select_gradient,
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
+      return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
+              {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
+    }};
 
-const Op index_select_op{
+extern const Op index_select_op{
     .name = "index_select",
     .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes take the place of the axis",
     .infer = infer_select,
@@ -76,7 +75,7 @@ const Op index_select_op{
                }}};
     }};
 
-const Op index_add_op{
+extern const Op index_add_op{
     .name = "index_add",
     .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
     .infer = infer_add,
@@ -99,15 +98,15 @@ const Op index_add_op{
     .cost = one_add_each,
     .inplace = {{0, 0}}};
 
-Tensor embedding(In weight, In indices) {
+Tensor embedding(TensorArg weight, TensorArg indices) {
   return record(embedding_op, {weight, indices}, AxisAttrs{0});
 }
 
-Tensor index_select(In x, std::int64_t axis, In indices) {
+Tensor index_select(TensorArg x, std::int64_t axis, TensorArg indices) {
   return record(index_select_op, {x, indices}, AxisAttrs{detail::axis_of(x, axis, "index_select")});
 }
 
-Tensor index_add(In x, std::int64_t axis, In indices, In src) {
+Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
   return record(index_add_op, {x, indices, src}, AxisAttrs{detail::axis_of(x, axis, "index_add")});
 }
 

@@ -1,4 +1,5 @@
-// Matrix product over the last two axes, leading axes broadcast (000 §A), and the same plus a bias.
+// Matrix product over the last two axes, leading axes broadcast [Stratos, Efficient Attention §A], and the
+// same plus a bias.
 #include "ops/common.h"
 
 namespace tg {
@@ -43,8 +44,8 @@ Tensor flipped(const Tensor& x) {
   return transpose(x, -2, -1);
 }
 
-// x·y, with the last two axes in memory in the order they have in `like`, so that the gradient of a
-// transposed weight lies like the weight.
+// x·y, with the last two axes in memory in the same order as in `like`, so that the gradient of a transposed
+// weight has the layout of the weight.
 Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
   const Strides& s = like.layout().strides;
   const int r = like.rank();
@@ -59,8 +60,8 @@ Tensor rows_of(const Tensor& x) {
   return reshape(x, {rows, x.size(-1)});
 }
 
-// z_A = z·Bᵀ and z_B = Aᵀ·z (000 §C.1), summed over the axes that broadcasting stretched. A matrix B that
-// all of A's matrices met gets its sum inside one product over all their rows.
+// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over the axes that broadcasting
+// stretched. A matrix B that all of A's matrices met gets its sum inside one product over all their rows.
 Tensors matmul_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1], &z = g.z[0];
   Tensors out(g.in.size());
@@ -77,7 +78,7 @@ Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return bias.defined() ? record(matmul_op, {a, b, bias}) : record(matmul_op, {a, b});
 }
 
-// Where b is one matrix and a's leading axes lie behind each other, they become rows of one product.
+// If b is one matrix and a's leading axes can be merged, they become rows of one product.
 Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
   if (b.rank() == 2 && a.rank() > 2) {
     Shape out = a.shape();
@@ -90,7 +91,7 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return recorded(a, b, bias);
 }
 
-Tensor matmul_with(const In& first, const In& second, Tensor bias) {
+Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias) {
   const Scope scope(first);
   Tensor a = first.tensor(), b = second.tensor();
   DType dtype = detail::promote(a.dtype(), b.dtype());
@@ -107,7 +108,7 @@ Tensor matmul_with(const In& first, const In& second, Tensor bias) {
 
 }  // namespace
 
-const Op matmul_op{
+extern const Op matmul_op{
     .name = "matmul",
     .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
     .infer = infer_matmul,
@@ -140,12 +141,12 @@ const Op matmul_op{
     .strided_results = true,
     .inplace = {{0, 2}}};
 
-Tensor matmul(In a, In b) {
+Tensor matmul(TensorArg a, TensorArg b) {
   return matmul_with(a, b, {});
 }
 
-Tensor linear(In x, In w, Tensor bias) {
-  return matmul_with(x, w, bias);
+Tensor linear(TensorArg x, TensorArg w, TensorArg bias) {
+  return matmul_with(x, w, bias.tensor());
 }
 
 }  // namespace tg

@@ -1,5 +1,5 @@
-// Every operation, as functions on tensors, and the list of their definitions. Each group names the file that
-// defines it. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
+// Every operation, as functions on tensors. Each group names the file that defines it; ops/list.h lists the
+// definitions. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
 // the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's line.
 #pragma once
 
@@ -9,180 +9,187 @@
 namespace tg {
 
 // pointwise.cpp: element by element, any shape
-Tensor add(In a, In b);
-Tensor sub(In a, In b);
-Tensor mul(In a, In b);
-Tensor div(In a, In b);      // floating only
-Tensor pow(In a, In b);      // floating only
-Tensor maximum(In a, In b);  // NaN in either gives NaN; equal operands share the gradient
-Tensor minimum(In a, In b);
-Tensor neg(In x);
-Tensor abs(In x);
-Tensor sign(In x);
-Tensor sqrt(In x);
-Tensor rsqrt(In x);
-Tensor exp(In x);
-Tensor log(In x);
-Tensor sin(In x);
-Tensor cos(In x);
-Tensor tanh(In x);
-Tensor erf(In x);
-Tensor sigmoid(In x);
-Tensor relu(In x);  // gradient 0 at 0
-Tensor silu(In x);  // x·sigmoid(x)
-Tensor gelu(In x);  // x·Φ(x), by erf
-Tensor gelu_tanh(In x);
-Tensor silu_slope(In x);  // the derivatives of the three
-Tensor gelu_slope(In x);
-Tensor gelu_tanh_slope(In x);
-Tensor clamp(In x, double low, double high);  // gradient 1 inside [low, high]
-Tensor where(In condition, In a, In b);       // condition boolean
-Tensor equal(In a, In b);                     // comparisons give booleans
-Tensor not_equal(In a, In b);
-Tensor less(In a, In b);
-Tensor less_equal(In a, In b);
-Tensor greater(In a, In b);
-Tensor greater_equal(In a, In b);
-Tensor logical_and(In a, In b);
-Tensor logical_or(In a, In b);
-Tensor logical_not(In x);
+Tensor add(TensorArg a, TensorArg b);
+Tensor sub(TensorArg a, TensorArg b);
+Tensor mul(TensorArg a, TensorArg b);
+Tensor div(TensorArg a, TensorArg b);      // floating only
+Tensor pow(TensorArg a, TensorArg b);      // floating only
+Tensor maximum(TensorArg a, TensorArg b);  // NaN in either gives NaN; equal operands share the gradient
+Tensor minimum(TensorArg a, TensorArg b);
+Tensor neg(TensorArg x);
+Tensor abs(TensorArg x);
+Tensor sign(TensorArg x);
+Tensor sqrt(TensorArg x);
+Tensor rsqrt(TensorArg x);
+Tensor exp(TensorArg x);
+Tensor log(TensorArg x);
+Tensor sin(TensorArg x);
+Tensor cos(TensorArg x);
+Tensor tanh(TensorArg x);
+Tensor erf(TensorArg x);
+Tensor sigmoid(TensorArg x);
+Tensor relu(TensorArg x);  // gradient 0 at 0
+Tensor silu(TensorArg x);  // x·sigmoid(x)
+Tensor gelu(TensorArg x);  // x·Φ(x), by erf
+Tensor gelu_tanh(TensorArg x);
+Tensor silu_slope(TensorArg x);  // the derivatives of the three
+Tensor gelu_slope(TensorArg x);
+Tensor gelu_tanh_slope(TensorArg x);
+Tensor clamp(TensorArg x, double low, double high);           // gradient 1 inside [low, high]
+Tensor where(TensorArg condition, TensorArg a, TensorArg b);  // condition boolean
+Tensor equal(TensorArg a, TensorArg b);                       // comparisons give booleans
+Tensor not_equal(TensorArg a, TensorArg b);
+Tensor less(TensorArg a, TensorArg b);
+Tensor less_equal(TensorArg a, TensorArg b);
+Tensor greater(TensorArg a, TensorArg b);
+Tensor greater_equal(TensorArg a, TensorArg b);
+Tensor logical_and(TensorArg a, TensorArg b);
+Tensor logical_or(TensorArg a, TensorArg b);
+Tensor logical_not(TensorArg x);
 
-inline Tensor operator+(In a, In b) {
+inline Tensor operator+(TensorArg a, TensorArg b) {
   return add(a, b);
 }
-inline Tensor operator-(In a, In b) {
+inline Tensor operator-(TensorArg a, TensorArg b) {
   return sub(a, b);
 }
-inline Tensor operator*(In a, In b) {
+inline Tensor operator*(TensorArg a, TensorArg b) {
   return mul(a, b);
 }
-inline Tensor operator/(In a, In b) {
+inline Tensor operator/(TensorArg a, TensorArg b) {
   return div(a, b);
 }
-inline Tensor operator-(In x) {
+inline Tensor operator-(TensorArg x) {
   return neg(x);
 }
 
 // copy.cpp: copies and conversions
-Tensor cast(In x, DType dtype);  // rounds to nearest even; to integers towards zero; to bool by x ≠ 0
-Tensor copy(In x);               // the same layout, memory of its own
-Tensor contiguous(In x);         // x itself if it is row-major, else a row-major copy
-Tensor stop_gradient(In x);      // a view through which no gradient passes
+Tensor cast(TensorArg x, DType dtype);  // rounds to nearest even; to integers towards zero; to bool by x ≠ 0
+Tensor copy(TensorArg x);               // the same layout, in separate memory
+Tensor contiguous(TensorArg x);         // x itself if it is row-major, else a row-major copy
+Tensor stop_gradient(TensorArg x);      // a view through which no gradient passes
 
-// view.cpp: metadata only (004 §B.3); also methods of Tensor
-Tensor permute(In x, const Axes& order);
-Tensor transpose(In x, std::int64_t a, std::int64_t b);
-Tensor view(In x, const Shape& shape);
-Tensor reshape(In x, const Shape& shape);
-Tensor expand(In x, const Shape& shape);
-Tensor slice(In x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
-Tensor squeeze(In x, std::int64_t axis);
-Tensor unsqueeze(In x, std::int64_t axis);
+// view.cpp: metadata only [Stratos, FlashAttention §B.3]; also methods of Tensor
+Tensor permute(TensorArg x, const Axes& order);
+Tensor transpose(TensorArg x, std::int64_t a, std::int64_t b);
+Tensor view(TensorArg x, const Shape& shape);
+Tensor reshape(TensorArg x, const Shape& shape);
+Tensor expand(TensorArg x, const Shape& shape);
+Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
+Tensor squeeze(TensorArg x, std::int64_t axis);
+Tensor unsqueeze(TensorArg x, std::int64_t axis);
 
 // slice.cpp: a part of an axis written or read by copy. A start given by a tensor (i64 or i32, one element)
 // may differ from run to run; the run fails with an Error if the part does not lie within the axis.
-Tensor slice_assign(In x, In src, std::int64_t axis, std::int64_t start, std::int64_t step = 1);
-Tensor slice_assign(In x, In src, std::int64_t axis, In start);  // x with src at start, start + 1, …
-Tensor slice_at(In x, std::int64_t axis, In start, std::int64_t length);
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, std::int64_t start, std::int64_t step = 1);
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis,
+                    TensorArg start);  // x with src at start, start + 1, …
+Tensor slice_at(TensorArg x, std::int64_t axis, TensorArg start, std::int64_t length);
 
-// concat.cpp: tensors taken apart (views) and put together (copies)
-std::vector<Tensor> split(In x, const std::vector<std::int64_t>& sizes, std::int64_t axis = 0);
-std::vector<Tensor> chunk(In x, std::int64_t n, std::int64_t axis = 0);  // n parts, the last may be smaller
-std::vector<Tensor> unbind(In x, std::int64_t axis = 0);                 // its slices, without the axis
+// concat.cpp: tensors split (views) and joined (copies)
+std::vector<Tensor> split(TensorArg x, const std::vector<std::int64_t>& sizes, std::int64_t axis = 0);
+std::vector<Tensor> chunk(TensorArg x, std::int64_t n,
+                          std::int64_t axis = 0);                // n parts, the last may be smaller
+std::vector<Tensor> unbind(TensorArg x, std::int64_t axis = 0);  // its slices, without the axis
 Tensor concat(const std::vector<Tensor>& parts, std::int64_t axis = 0,
               std::source_location where = std::source_location::current());
 Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis = 0,  // along a new axis
              std::source_location where = std::source_location::current());
 // before[a] and after[a] elements of `value` around axis a
-Tensor pad(In x, const Dims& before, const Dims& after, double value = 0);
+Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value = 0);
 
-// index.cpp: rows by number. Indices are i64 or i32, from 0; one out of range fails the run with an Error.
-Tensor embedding(In weight, In indices);                        // [V, C], [...] → [..., C]
-Tensor index_select(In x, std::int64_t axis, In indices);       // x's axis replaced by the indices' axes
-Tensor index_add(In x, std::int64_t axis, In indices, In src);  // x with src's slices added, repeats summed
+// index.cpp: rows by index. Indices are i64 or i32, from 0; one out of range fails the run with an Error.
+Tensor embedding(TensorArg weight, TensorArg indices);  // [V, C], [...] → [..., C]
+Tensor index_select(TensorArg x, std::int64_t axis,
+                    TensorArg indices);  // x's axis replaced by the indices' axes
+Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
+                 TensorArg src);  // x with src's slices added, repeats summed
 
-// gather.cpp: elements by number, one index per element (PyTorch's gather and scatter_add)
-Tensor gather(In x, std::int64_t axis, In indices);  // [a, i[a, b], …] of x, in the indices' shape
-Tensor scatter_add(In x, std::int64_t axis, In indices, In src);  // x with src added there, in order
-Tensor one_hot(In indices, std::int64_t n, DType dtype = i64);    // [...] → [..., n]
+// gather.cpp: elements by index, one index per element (PyTorch's gather and scatter_add)
+Tensor gather(TensorArg x, std::int64_t axis,
+              TensorArg indices);  // [a, i[a, b], …] of x, in the indices' shape
+Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices,
+                   TensorArg src);                                     // x with src added there, in order
+Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype = i64);  // [...] → [..., n]
 
 // top_k.cpp: {values, i64 indices} of the k largest, in descending order; the first of equal ones; NaN is
 // largest
-std::vector<Tensor> top_k(In x, std::int64_t k, std::int64_t axis = -1);
+std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis = -1);
 
 // cumsum.cpp: sums of all elements up to each one; reverse: from each one on
-Tensor cumsum(In x, std::int64_t axis, bool reverse = false);
+Tensor cumsum(TensorArg x, std::int64_t axis, bool reverse = false);
 
 // arange.cpp: start, start + step, … before stop
 Tensor arange(Graph& graph, double start, double stop, double step = 1, DType dtype = i64,
               std::source_location where = std::source_location::current());
-Tensor tril(In x, std::int64_t diagonal = 0);  // x with zeros above the diagonal of its last two axes
-Tensor triu(In x, std::int64_t diagonal = 0);  // … below it
-Tensor flip(In x, std::int64_t axis);          // the axis backwards
+Tensor tril(TensorArg x, std::int64_t diagonal = 0);  // x with zeros above the diagonal of its last two axes
+Tensor triu(TensorArg x, std::int64_t diagonal = 0);  // … below it
+Tensor flip(TensorArg x, std::int64_t axis);          // the axis backwards
 
 // full.cpp (full itself: core/graph/graph.h)
-Tensor zeros_like(In x);
-Tensor ones_like(In x);
-Tensor full_like(In x, double value);
+Tensor zeros_like(TensorArg x);
+Tensor ones_like(TensorArg x);
+Tensor full_like(TensorArg x, double value);
 
-// reduce.cpp: over the named axes, all of them when none is named; keepdim keeps them with size 1. Half types
+// reduce.cpp: over the given axes, or over all if none are given; keepdim keeps them with size 1. Half types
 // accumulate in f32, and the result does not depend on the number of threads.
-Tensor sum(In x, const Axes& axes = {}, bool keepdim = false);   // i64 for integers and booleans
-Tensor prod(In x, const Axes& axes = {}, bool keepdim = false);  // the same
-Tensor mean(In x, const Axes& axes = {}, bool keepdim = false);
-Tensor sum_squares(In x, const Axes& axes = {}, bool keepdim = false);  // f32 for half types
-Tensor max(In x, const Axes& axes = {}, bool keepdim = false);          // NaN if there is one; equal elements
-Tensor min(In x, const Axes& axes = {}, bool keepdim = false);          // share the gradient equally
+Tensor sum(TensorArg x, const Axes& axes = {}, bool keepdim = false);   // i64 for integers and booleans
+Tensor prod(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // the same
+Tensor mean(TensorArg x, const Axes& axes = {}, bool keepdim = false);
+Tensor sum_squares(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // f32 for half types
+Tensor max(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // NaN if there is one; equal elements
+Tensor min(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // share the gradient equally
 // Σ(x - mean)² / (n - correction)
-Tensor var(In x, const Axes& axes = {}, bool keepdim = false, double correction = 1);
+Tensor var(TensorArg x, const Axes& axes = {}, bool keepdim = false, double correction = 1);
 // Row-major number within the reduced axes of the first largest (smallest) element, i64; NaN counts as it.
-Tensor argmax(In x, const Axes& axes = {}, bool keepdim = false);
-Tensor argmin(In x, const Axes& axes = {}, bool keepdim = false);
-Tensor any(In x, const Axes& axes = {}, bool keepdim = false);  // boolean: is one not 0?
-Tensor all(In x, const Axes& axes = {}, bool keepdim = false);  // are all?
+Tensor argmax(TensorArg x, const Axes& axes = {}, bool keepdim = false);
+Tensor argmin(TensorArg x, const Axes& axes = {}, bool keepdim = false);
+Tensor any(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // boolean: is one not 0?
+Tensor all(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // are all?
 // x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
-Tensor sum_to(In x, const Shape& shape);
+Tensor sum_to(TensorArg x, const Shape& shape);
 
 // softmax.cpp: by the online normaliser, in f32 for half types. A row of which every element is -∞ gives NaN
 // in softmax and log_softmax (as in PyTorch; attention is flash_attn's, which gives 0), -∞ in logsumexp.
-Tensor softmax(In x, std::int64_t axis = -1);
-Tensor log_softmax(In x, std::int64_t axis = -1);
-Tensor logsumexp(In x, const Axes& axes = {}, bool keepdim = false);
+Tensor softmax(TensorArg x, std::int64_t axis = -1);
+Tensor log_softmax(TensorArg x, std::int64_t axis = -1);
+Tensor logsumexp(TensorArg x, const Axes& axes = {}, bool keepdim = false);
 
-// norm.cpp: over the last axis; weight and bias of its size, or left out. Statistics in f32 for half types.
-Tensor layer_norm(In x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
-Tensor rms_norm(In x, const Tensor& weight = {}, double eps = 1e-6);
+// norm.cpp: over the last axis; weight and bias have its size, or are left out. Statistics in f32 for half
+// types.
+Tensor layer_norm(TensorArg x, TensorArg weight = {}, TensorArg bias = {}, double eps = 1e-5);
+Tensor rms_norm(TensorArg x, TensorArg weight = {}, double eps = 1e-6);
 
 // cross_entropy.cpp: logits [..., V], targets [...] of type i64 or i32; f32 for half types. A target that is
-// neither ignore_index nor 0 … V-1 ends the run in an Error. The mean is over the targets that are not
-// ignored, and 0 (not NaN as in PyTorch) when all of them are.
+// neither ignore_index nor 0 … V-1 fails the run with an Error. The mean is over the targets that are not
+// ignored, and 0 (not NaN as in PyTorch) if all of them are.
 enum class Reduction { mean, sum, none };
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;
   Reduction reduction = Reduction::mean;
-  double label_smoothing = 0;  // the share of the target's probability that goes to all classes alike
+  double label_smoothing = 0;  // the share of the target's probability that is spread evenly over all classes
 };
-Tensor cross_entropy(In logits, const Tensor& targets, const CrossEntropyOptions& options = {});
+Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& options = {});
 
-// rope.cpp: x [..., L, d], rows turned by their positions: start, start + 1, … along L, or given as i64 or
+// rope.cpp: x [..., L, d], rows rotated by their positions: start, start + 1, … along L, or given as i64 or
 // i32 that broadcast to [..., L] ([L], [B, 1, L]).
 struct RopeOptions {
-  double theta = 10000;      // pair i of n turns by position·theta^(-i/n) …
+  double theta = 10000;      // pair i of n is rotated by position·theta^(-i/n) …
   std::int64_t dims = 0;     // … for the first `dims` elements of a row; 0: all
   bool interleaved = false;  // pairs (2i, 2i + 1), as in the paper; else (i, i + n), as in Llama's weights
   std::int64_t start = 0;
-  std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (stretched contexts)
+  std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (extended contexts)
 };
-Tensor rope(In x, const Tensor& positions = {}, const RopeOptions& options = {});
+Tensor rope(TensorArg x, TensorArg positions = {}, const RopeOptions& options = {});
 std::vector<double> rope_frequencies(std::int64_t dims, double theta);  // theta^(-2i/dims)
 
 // glu.cpp
-Tensor swiglu(In gate, In value);  // silu(gate) ⊛ value
-Tensor swiglu(In packed);          // [..., 2n]: gates, then values
+Tensor swiglu(TensorArg gate, TensorArg value);  // silu(gate) ⊛ value
+Tensor swiglu(TensorArg packed);                 // [..., 2n]: gates, then values
 
 // random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
-// draws new ones. Element i draws what core/base/rng.h and core/base/random.h say.
-Tensor dropout(In x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
+// draws new ones. core/base/rng.h and core/base/random.h define the numbers of element i.
+Tensor dropout(TensorArg x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
 Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
                std::source_location where = std::source_location::current());
 Tensor normal(Graph& graph, const Shape& shape, double mean = 0, double std = 1, DType dtype = f32,
@@ -193,21 +200,22 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
                std::source_location where = std::source_location::current());  // low ≤ x < high
 
 // adamw.cpp: {p', m', v'} after one step with gradient scale·g; step counts from 1. A scale of 0 skips the
-// step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. For assigning to
-// the parameters that p, m and v are.
+// step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. The results are
+// meant to be assigned to the parameters p, m and v.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
-std::array<Tensor, 3> adamw(In p, const Tensor& g, const Tensor& m, const Tensor& v, In learning_rate,
-                            In step, In scale = 1, const AdamWOptions& options = {});
-// The same for a list of parameters in one step of the program, each with a decay of its own in the place of
-// the options'.
+std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, TensorArg learning_rate,
+                            TensorArg step, TensorArg scale = 1, const AdamWOptions& options = {});
+// The same for a list of parameters in one step of the program, each with its own decay instead of the
+// options' one.
 struct AdamWTensors {
   Tensor p, g, m, v;
   double weight_decay = 0;
 };
-std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, In learning_rate, In step,
-                                         In scale = 1, const AdamWOptions& options = {});
+std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate,
+                                         TensorArg step, TensorArg scale = 1,
+                                         const AdamWOptions& options = {});
 
 // squared_norm.cpp: Σ x² over all elements of all tensors, which may differ in shape and dtype; [] f32, f64
 // if one of them is.
@@ -215,48 +223,26 @@ Tensor squared_norm(const std::vector<Tensor>& xs,
                     std::source_location where = std::source_location::current());
 
 // matmul.cpp: over the last two axes; leading axes broadcast, and any strides go in without a copy. A vector
-// a is a row, a vector b a column, and that axis is not in the result (as in PyTorch). Row-major result.
-Tensor matmul(In a, In b);
-Tensor linear(In x, In w, Tensor bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
+// a is a row, a vector b a column, and that axis is dropped from the result (as in PyTorch). Row-major
+// result.
+Tensor matmul(TensorArg a, TensorArg b);
+Tensor linear(TensorArg x, TensorArg w,
+              TensorArg bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
 
 // flash_attn.h: flash_attn, standard_attn
 // Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/base/rng.h; rng is
 // graph.rng().
-Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream);
+Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream);
 
-// The list of definitions, a line per file. An op that is not in it is not tested, benchmarked or documented.
-// clang-format off
-#define TG_OPS(X) \
-  X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log) \
-  X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) \
-  X(silu_slope) X(gelu_slope) X(gelu_tanh_slope) X(where) X(equal) X(not_equal) \
-  X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \
-  X(cast) X(copy) X(contiguous) X(stop_gradient) \
-  X(permute) X(view) X(expand) \
-  X(slice) X(slice_assign) X(slice_at) \
-  X(split) X(concat) \
-  X(embedding) X(index_select) X(index_add) \
-  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
-  X(full) \
-  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \
-  X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
-  X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
-  X(cross_entropy) X(cross_entropy_backward) \
-  X(rope) \
-  X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) X(squared_norm) \
-  X(matmul) \
-  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
-// clang-format on
+// The definitions that other files name: to find them in a graph, to record them with attributes of their
+// own.
+extern const Op add_op, sub_op, contiguous_op, slice_assign_op, concat_op, matmul_op, dropout_op, rope_op,
+    adamw_op, flash_attn_op, flash_attn_backward_op;
 
-#define TG_DECLARE(name) extern const Op name##_op;
-TG_OPS(TG_DECLARE)
-#undef TG_DECLARE
-
-// Built-in and registered ops. The op of that name, null if there is none.
+// The built-in or registered op of that name; null if there is none.
 std::vector<const Op*> all_ops();
 const Op* find_op(std::string_view name);
-// Adds a user-defined op, which then is checked like a built-in one. Throws Error if the name is taken.
+// Adds a user-defined op, which is then checked like a built-in one. Throws Error if the name is taken.
 const Op& register_op(Op op);
 
 }  // namespace tg

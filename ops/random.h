@@ -5,9 +5,9 @@
 
 namespace tg {
 
-// `stream` tells the random nodes of a graph apart: with {seed, step}, the op's i64 [2] input, it makes the
-// key of the node's numbers (core/base/rng.h). A gradient or a recomputation that needs the same numbers
-// again takes over the stream.
+// `stream` distinguishes the random nodes of a graph: with {seed, step}, the op's i64 [2] input, it
+// determines the key of the node's numbers (core/base/rng.h). A gradient or a recomputation that needs the
+// same numbers uses the same stream.
 struct DropoutAttrs {
   double p;  // of dropping
   std::uint64_t stream;

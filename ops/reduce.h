@@ -1,4 +1,4 @@
-// What reductions share with their kernels and with other ops.
+// Shared by reductions, their kernels and other ops.
 #pragma once
 
 #include <tilegrad/core/base/attrs.h>

@@ -1,5 +1,5 @@
-// slice: part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a part
-// whose start a tensor gives, as a copy.
+// slice: a part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a copy of
+// a part whose start is given by a tensor.
 #include <algorithm>
 
 #include "ops/common.h"
@@ -71,7 +71,7 @@ Tensors assign_gradient(const Backprop& g) {
 
 }  // namespace
 
-const Op slice_op{
+extern const Op slice_op{
     .name = "slice",
     .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
     .infer =
@@ -88,7 +88,7 @@ const Op slice_op{
     },
     .view = true};
 
-const Op slice_assign_op{
+extern const Op slice_assign_op{
     .name = "slice_assign",
     .doc =
         "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute or a "
@@ -107,7 +107,7 @@ const Op slice_assign_op{
     },
     .inplace = {{0, 0}}};
 
-const Op slice_at_op{
+extern const Op slice_at_op{
     .name = "slice_at",
     .doc = "x, start → y: `length` elements of an axis from a start that a tensor gives",
     .infer =
@@ -134,22 +134,22 @@ const Op slice_at_op{
                }}};
     }};
 
-Tensor slice(In x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
+Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
   return record(slice_op, {x}, SliceAttrs{axis, start, stop, step});
 }
 
-Tensor slice_assign(In x, In src, std::int64_t axis, std::int64_t start, std::int64_t step) {
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, std::int64_t start, std::int64_t step) {
   const std::int64_t a = detail::axis_of(x, axis, "slice_assign");
   const std::int64_t first = start < 0 ? start + x.tensor().size(a) : start;
   return record(slice_assign_op, {x, src}, SliceAssignAttrs{a, first, step});
 }
 
-Tensor slice_assign(In x, In src, std::int64_t axis, In start) {
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, TensorArg start) {
   return record(slice_assign_op, {x, src, start},
                 SliceAssignAttrs{detail::axis_of(x, axis, "slice_assign"), 0, 1});
 }
 
-Tensor slice_at(In x, std::int64_t axis, In start, std::int64_t length) {
+Tensor slice_at(TensorArg x, std::int64_t axis, TensorArg start, std::int64_t length) {
   return record(slice_at_op, {x, start}, SliceAtAttrs{detail::axis_of(x, axis, "slice_at"), length});
 }
 

@@ -1,5 +1,6 @@
-// Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory (004 eq. 4-5): what flash_attn
-// and flash_attn_backward decompose to. Products are in the operands' dtype, the rest in its compute type.
+// Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory [Stratos, FlashAttention eq.
+// 4-5]: the decomposition of flash_attn and flash_attn_backward. Products are in the operands' dtype, the
+// rest in its compute type.
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -74,7 +75,7 @@ Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
                0);
 }
 
-// Everything both directions start from. [B, H, ...] and [B, Hk, R, ...] are views of each other.
+// The inputs of both directions. [B, H, ...] and [B, Hk, R, ...] are views of each other.
 struct Scores {
   Scores(const Inputs& x, const AttentionAttrs& a)
       : H(x.q->size(1)),
@@ -131,7 +132,7 @@ struct RowStatistic {
 
 }  // namespace
 
-// P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π (004 eq. 4).
+// P = exp(A − c) ⊘ π with π = exp(A − c).sum, O = P·V, ξ = c + log π [Stratos, FlashAttention eq. 4].
 Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
@@ -150,7 +151,8 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
   return {o, reshape(lse, {rows[0], rows[1], rows[2]})};
 }
 
-// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and eq. 5 of 004 for the rest.
+// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and [Stratos, FlashAttention eq. 5] for the
+// rest.
 Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
@@ -170,7 +172,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   return z;
 }
 
-Tensor attention_weights(In result) {
+Tensor attention_weights(TensorArg result) {
   Graph& graph = result.tensor().graph();
   const Node& node = graph.node_of(result.tensor().id());
   if (node.op != &flash_attn_op)
@@ -183,7 +185,7 @@ Tensor attention_weights(In result) {
   return exp(Scores(Inputs(in, a), a).s - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
-const Op attention_keep_mask_op{
+extern const Op attention_keep_mask_op{
     .name = "attention_keep_mask",
     .doc =
         "rng → keep [B, H, L, T]: which elements of P attention dropout keeps, each with probability 1 − p",
@@ -203,7 +205,7 @@ const Op attention_keep_mask_op{
                }}};
     }};
 
-Tensor attention_keep_mask(In rng, const Shape& shape, double dropout, std::int64_t stream) {
+Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream) {
   return record(attention_keep_mask_op, {rng}, KeepMaskAttrs{shape, dropout, stream});
 }
 

@@ -1,10 +1,10 @@
-// top_k: the k largest along an axis in descending order, and where they stood.
+// top_k: the k largest elements along an axis in descending order, and their indices.
 #include "ops/common.h"
 #include "ops/index.h"
 
 namespace tg {
 
-const Op top_k_op{
+extern const Op top_k_op{
     .name = "top_k",
     .doc =
         "x → values, indices: the k largest along an axis in descending order, and where they stood (i64); "
@@ -34,7 +34,7 @@ const Op top_k_op{
           return Cost{4 * static_cast<double>(in[0].layout.numel()), 0};
         }};
 
-std::vector<Tensor> top_k(In x, std::int64_t k, std::int64_t axis) {
+std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis) {
   return record_all(top_k_op, {x}, TopKAttrs{detail::axis_of(x, axis, "top_k"), k});
 }
 

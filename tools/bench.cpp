@@ -48,8 +48,7 @@ int run(int argc, char** argv) {
 
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
-  args.option("backend", "NAME", "what to measure: cpu, cuda, or cuda:N for another GPU than the first",
-              backend_name);
+  args.option("backend", "NAME", "what to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
   args.option("dtype", "NAME",
               "of attention, ops, train and generate; tf32 rounds the operands of products on a GPU", dtype,
               {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
@@ -64,7 +63,7 @@ int run(int argc, char** argv) {
               shapes, {.shown = "each mode's own"});
   args.option("text", "FILE", "the text of tokens", settings.text, {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "time spent on each row, at least", settings.seconds, {.min = 0});
-  args.flag("quick", "a look at each row instead of a measurement", quick);
+  args.flag("quick", "a quick run of each row, not a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
@@ -97,7 +96,7 @@ int run(int argc, char** argv) {
   if (!json.empty()) {
     const std::string text = report.json();
     const std::string_view piece = text;
-    replace_file(json, std::span(&piece, 1), "bench");
+    io::replace_file(json, std::span(&piece, 1), "bench");
   }
   return 0;
 }

@@ -16,38 +16,40 @@ using namespace tg;
 struct Options {
   std::string checkpoint, prompt = "\n", backend = "cpu", dtype = "f32";
   std::int64_t tokens = 0, seed = 1, threads = 0;
-  Sampling sampling{.temperature = 0.8};
+  nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
   Device device;  // of `backend`
 };
 
 void declare_options(Args& args, Options& o) {
-  args.option("checkpoint", "DIR", "a run of train, or one of its checkpoints (RUN/best)", o.checkpoint,
-              {.required = true});
+  args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
+              o.checkpoint, {.required = true});
   args.option("prompt", "TEXT", "what the text begins with", o.prompt, {.shown = "a line break"});
   args.option("tokens", "N", "tokens to write", o.tokens,
               {.min = 1, .max = 1e9, .shown = "what the model's context has room for"});
-  args.option("temperature", "X", "divides the logits; 0 takes the likeliest token", o.sampling.temperature,
-              {.min = 0, .max = 1e6});
-  args.option("top-k", "N", "draw from the N likeliest tokens only; 0: from all", o.sampling.top_k,
+  args.option("temperature", "X", "divides the logits; 0: always the most likely token",
+              o.sampling.temperature, {.min = 0, .max = 1e6});
+  args.option("top-k", "N", "sample only from the N most likely tokens; 0: from all", o.sampling.top_k,
               {.min = 0, .max = 1e9});
-  args.option("top-p", "P", "of these, only from the likeliest whose probabilities first add up to P",
+  args.option("top-p", "P", "of these, only from the most likely ones whose probabilities add up to P",
               o.sampling.top_p, {.min = 0, .max = 1});
   args.option("seed", "N", "of the draws", o.seed, {.min = 0});
-  args.option("backend", "NAME", "cpu, cuda, or cuda:N for another GPU than the first", o.backend);
-  args.option("dtype", "TYPE", "what is computed in, as train --dtype", o.dtype,
+  args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
+  args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
-  args.flag("slide",
-            "go on past the context: the oldest tokens drop out, and each token is a run over all the rest",
-            o.slide);
-  args.flag("no-cache", "read the whole text again for every token, as a check: the same text, later",
+  args.flag(
+      "slide",
+      "continue beyond the context: the oldest tokens are dropped, and each token is a run over all others",
+      o.slide);
+  args.flag("no-cache",
+            "process the whole text again for every token; gives the same text, slowly, as a check",
             o.no_cache);
   args.example("generate --checkpoint out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
   args.example("generate --checkpoint out/train/best --temperature 0 --tokens 20",
-               "the likeliest text, from the best");
+               "the most likely text, from the best checkpoint");
   args.example("generate --checkpoint out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
-               "more than the context holds, of likely tokens only");
+               "more than the context holds, from likely tokens only");
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -66,7 +68,7 @@ void want_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
 
 void generate(const Options& o) {
   const CheckpointModel saved(o.checkpoint);
-  const ModelConfig& config = saved.config;
+  const nn::ModelConfig& config = saved.config;
   const auto tokenizer = saved.tokenizer();
   std::vector<std::int32_t> text = tokenizer->encode(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
@@ -75,12 +77,12 @@ void generate(const Options& o) {
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
   if (!o.slide) want_room(prompt, tokens, config.context);
 
-  Params params(0, f32, o.device);
-  const Model model(params, config);
+  nn::Params params(0, f32, o.device);
+  const nn::Model model(params, config);
   saved.restore(params);
-  Generator generator(
-      model,
-      {.threads = static_cast<int>(o.threads), .precision = precision_named(o.dtype), .cache = !o.no_cache});
+  nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
+                                  .precision = nn::precision_named(o.dtype),
+                                  .cache = !o.no_cache});
 
   const auto write = [](const std::string& s) {
     if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
@@ -109,7 +111,7 @@ void generate(const Options& o) {
 
 int main(int argc, char** argv) {
   Options o;
-  Args args("generate", "Writes text with a model that train has trained, as it comes.");
+  Args args("generate", "Generates text with a model trained by train, and prints it as it is generated.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("generate", [&]() -> int {

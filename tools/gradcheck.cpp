@@ -56,7 +56,7 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
   for (const Case& c : cases) {
     const VCurve curve = v_curve(c, options);
     if (curve.h.empty()) continue;
-    save_plot(
+    plot::save_plot(
         file,
         {.title = "gradcheck " + c.text() + ": error of difference quotients",
          .x_label = "step h",
@@ -81,7 +81,7 @@ int run(int argc, char** argv) {
   bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false;
 
   Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
-  args.flag("list", "what there is to check", list);
+  args.flag("list", "list everything that can be checked", list);
   args.flag("reference", "the reference of all ops as Markdown, docs/ops.md", print_reference);
   args.flag("all", "check everything", all);
   args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
@@ -93,15 +93,15 @@ int run(int argc, char** argv) {
   args.flag("fast", "four random projections instead of every element", fast);
   args.option("seed", "N", "of every random number", seed, {.min = 0});
   args.option("json", "FILE", "write all results there too", json);
-  args.option("vcurve", "FILE.png", "plot the error over the step h for the op given", curve);
+  args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve);
   args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
-  args.flag("mutate", "plant faults into every gradient and see them caught", mutants);
-  args.flag("verbose", "every check on lines of its own; also -v", verbose);
+  args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
+  args.flag("verbose", "print every check; also -v", verbose);
   args.example("gradcheck --all", "every op and layer, all dtypes and views");
   args.example("gradcheck --op flash_attn --fast", "a quick look at one op");
   args.example("gradcheck --op softmax --dtype f64 --views transposed -v", "details of one view");
   args.example("gradcheck --plugin ./libmyop.so --op my_op", "an op of your own");
-  args.example("gradcheck --all --mutate", "does the checker catch what it must?");
+  args.example("gradcheck --all --mutate", "does the checker catch planted faults?");
   std::vector<const char*> words(argv, argv + argc);
   for (const char*& w : words)
     if (std::string_view(w) == "-v") w = "--verbose";
@@ -156,7 +156,7 @@ int run(int argc, char** argv) {
   if (!json.empty()) {
     const std::string text = report.json();
     const std::string_view piece = text;
-    replace_file(json, std::span(&piece, 1), "gradcheck");
+    io::replace_file(json, std::span(&piece, 1), "gradcheck");
   }
   return report.exit_code();
 }

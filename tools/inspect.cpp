@@ -34,42 +34,42 @@ struct Options : ModelOptions {
 };
 
 void declare_options(Args& args, Options& o) {
-  args.option("checkpoint", "DIR", "the model of a run of train, in place of the options below", o.checkpoint,
+  args.option("checkpoint", "DIR", "a model trained by train, instead of the options below", o.checkpoint,
               {.shown = "none"});
   declare_model_options(args, o);
   args.option("vocabulary", "N", "distinct tokens", o.vocabulary, {.min = 1, .max = 1e7});
-  args.option("program", "NAME", "a training step, an evaluation, or a token after a key-value cache",
+  args.option("program", "NAME", "a training step, an evaluation, or one token with a key-value cache",
               o.program, {.choices = {"train", "evaluate", "token"}});
   args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
-  args.option("backend", "NAME", "cpu, cuda, or cuda:N for another GPU than the first", o.backend);
-  args.option("dtype", "TYPE", "what is computed in, as train --dtype", o.dtype,
+  args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
+  args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.flag("list", "every step, with the shapes it reads and writes", o.list);
   args.option("steps", "TEXT", "count and list only steps whose name contains this", o.steps,
               {.shown = "all"});
-  args.flag("graph", "every node of the graph as it was recorded, before steps are made of it", o.graph);
+  args.flag("graph", "every node of the recorded graph, before fusion", o.graph);
   const ArgLimits none{.shown = "none"};
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
-  args.option("plan", "PNG", "where in memory every buffer lies, from step to step", o.plan, none);
+  args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
   args.flag("parameters", "how large each layer is", o.parameters);
   args.option("attention", "PNG", "what each head of the checkpoint looks at in --text", o.attention, none);
   args.option("text", "TEXT", "of --attention, at most the model's context", o.text, none);
   args.option("attention-memory", "PNG",
-              "what the model's attention needs for 256 to 65536 tokens, fused and with its matrix in memory",
+              "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
               o.attention_memory, none);
   args.option("reads", "PNG",
-              "what attention reads from memory, by the size of its tiles: the model of 000 §1.3", o.reads,
-              none);
+              "what attention reads from memory, by the size of its tiles: FlashAttention's own model",
+              o.reads, none);
   args.option("length", "N", "tokens of --reads", o.length, {.min = 1, .max = 1 << 30});
   args.option("fast-memory", "KIB", "of --reads: what holds a tile, such as a GPU's shared memory",
               o.fast_memory, {.min = 1, .max = 1 << 30});
   args.option("curves", "PNG", "the losses of every --run", o.curves, none);
-  args.option("run", "DIR", "of --curves: what train wrote to; may be given several times", o.runs, none);
+  args.option("run", "DIR", "for --curves: an output directory of train; may be repeated", o.runs, none);
   args.example("inspect --model llama --key-heads 2 --list", "every step of a training step");
   args.example("inspect --model deepseek --program evaluate --steps layers.0.self_attn --list",
                "the first attention layer's forward");
-  args.example("inspect --checkpoint out/train --program token", "what a token of generate costs");
+  args.example("inspect --checkpoint out/train --program token", "the cost of one generated token");
   args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
                "the forward pass as text and as a picture");
   args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
@@ -77,7 +77,7 @@ void declare_options(Args& args, Options& o) {
   args.example("inspect --checkpoint out/train --text 'To be, or not to be' --attention attention.png",
                "a heat map for each head of each layer");
   args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",
-               "peaks of both ways of attention, exact, as they are planned");
+               "exact peaks of both kinds of attention, from the plan");
   args.example("inspect --heads 8 --width 512 --reads reads.png --length 16384 --fast-memory 227",
                "on a GPU whose blocks have 227 KiB");
   args.example("inspect --curves curves.png --run out/gpt --run out/llama", "two runs side by side");
@@ -128,7 +128,7 @@ void print_steps(const Options& o, const Program& program) {
 
 void write_text(const std::string& path, const std::string& text) {
   const std::string_view piece = text;
-  replace_file(path, std::span(&piece, 1), "inspect");
+  io::replace_file(path, std::span(&piece, 1), "inspect");
 }
 
 // What was asked for of the program: a summary unless it was something else only.
@@ -141,14 +141,14 @@ void show(const Options& o, const std::string& name, const Program& program) {
                                     : o.program == "token" ? ", a token"
                                                            : ", evaluation");
   if (!o.graphviz.empty()) write_text(o.graphviz, graphviz(program.graph(), program.outputs(), title));
-  if (!o.plan.empty()) save_plot(o.plan, plan_plot(program, title));
+  if (!o.plan.empty()) plot::save_plot(o.plan, plan_plot(program, title));
   if (o.attention_memory.empty() && o.reads.empty()) return;
   const AttentionCall call = attention_of(program);
   if (!o.attention_memory.empty()) {
     const auto peaks = attention_peaks(call, o.device, static_cast<int>(o.threads));
     std::printf("attention    forward and backward, %s\n%s", call.text().c_str(),
                 attention_memory_text(peaks).c_str());
-    save_plot(o.attention_memory, attention_memory_plot(call, peaks));
+    plot::save_plot(o.attention_memory, attention_memory_plot(call, peaks));
   }
   if (!o.reads.empty()) {
     const ReadModel reads{o.length, call.width,
@@ -158,11 +158,11 @@ void show(const Options& o, const std::string& name, const Program& program) {
     std::printf("reads        of one head, T = %lld, d = %lld, fast memory of %lld numbers\n%s",
                 static_cast<long long>(reads.T), static_cast<long long>(reads.d),
                 static_cast<long long>(reads.M), reads_text(reads).c_str());
-    save_plot(o.reads, reads_plot(reads));
+    plot::save_plot(o.reads, reads_plot(reads));
   }
 }
 
-void show_attention(const Options& o, const CheckpointModel& saved, const Model& model) {
+void show_attention(const Options& o, const CheckpointModel& saved, const nn::Model& model) {
   const auto tokenizer = saved.tokenizer();
   const std::vector<std::int32_t> ids = tokenizer->encode(o.text);
   if (std::ssize(ids) > saved.config.context)
@@ -170,24 +170,25 @@ void show_attention(const Options& o, const CheckpointModel& saved, const Model&
                 " tokens, more than the model's context of " + std::to_string(saved.config.context));
   std::vector<std::string> tokens;
   for (const std::int32_t& id : ids) tokens.push_back(tokenizer->decode(std::span(&id, 1)));
-  const auto maps = attention_maps(model, ids, static_cast<int>(o.threads));
-  draw_heat_maps(attention_picture(maps, tokens, saved.config.text() + ": attention")).save_png(o.attention);
+  const auto maps = nn::attention_maps(model, ids, static_cast<int>(o.threads));
+  plot::draw_heat_maps(attention_picture(maps, tokens, saved.config.text() + ": attention"))
+      .save_png(o.attention);
 }
 
 void show_curves(const Options& o) {
   std::vector<NamedRun> runs;
   for (const std::string& directory : o.runs) runs.push_back(read_run(directory));
   std::fputs(runs_text(runs).c_str(), stdout);
-  save_plot(o.curves, curves_plot(runs));
+  plot::save_plot(o.curves, curves_plot(runs));
 }
 
 void inspect(const Options& o) {
   std::optional<CheckpointModel> saved;
-  ModelConfig config = o.model;
+  nn::ModelConfig config = o.model;
   config.vocabulary = o.vocabulary;
   if (!o.checkpoint.empty()) config = saved.emplace(o.checkpoint).config;
-  Params params(0, f32, o.device);
-  const Model model(params, config);
+  nn::Params params(0, f32, o.device);
+  const nn::Model model(params, config);
   const std::string name = config.text();
   std::printf("model        %s\n", name.c_str());
   if (o.parameters) std::fputs(sizes_text(sizes_by_layer(params.all())).c_str(), stdout);
@@ -195,31 +196,31 @@ void inspect(const Options& o) {
     saved->restore(params);
     show_attention(o, *saved, model);
   }
-  const ProgramOptions options{.batch = o.batch,
-                               .threads = static_cast<int>(o.threads),
-                               .plan_only = true,
-                               .precision = precision_named(o.dtype)};
+  const train::ProgramOptions options{.batch = o.batch,
+                                      .threads = static_cast<int>(o.threads),
+                                      .plan_only = true,
+                                      .precision = nn::precision_named(o.dtype)};
   if (o.program == "train") {
-    AdamW::Options adamw;
-    if (options.precision == Precision::f16) adamw.loss_scale = LossScale{};
-    const AdamW optimizer(params.all(), adamw);
-    TrainingProgram training(model, optimizer, options);
+    optim::AdamW::Options adamw;
+    if (options.precision == nn::Precision::f16) adamw.loss_scale = optim::LossScale{};
+    const optim::AdamW optimizer(params.all(), adamw);
+    train::TrainingProgram training(model, optimizer, options);
     return show(o, name, training.program());
   }
   if (o.program == "evaluate") {
-    EvaluationProgram evaluation(model, options);
+    train::EvaluationProgram evaluation(model, options);
     return show(o, name, evaluation.program());
   }
   Graph graph;
-  KvCache cache(o.batch, config.context, o.device);
-  CacheCall call(graph, cache, 1);
-  const Autocast autocast(graph, options.precision);
-  const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), Mode::evaluate, &call);
+  nn::KvCache cache(o.batch, config.context, o.device);
+  nn::CacheCall call(graph, cache, 1);
+  const nn::Autocast autocast(graph, options.precision);
+  const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), nn::Mode::evaluate, &call);
   show(o, name,
        compile(graph, {logits},
                {.assign = call.assign(),
                 .threads = options.threads,
-                .tf32 = options.precision == Precision::tf32,
+                .tf32 = options.precision == nn::Precision::tf32,
                 .plan_only = true}));
 }
 

@@ -30,7 +30,7 @@ template <class F>
 int run_tool(const char* tool, F&& f) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
   try {
-    log_level();  // a TG_LOG that is none is told before anything is done
+    log_level();  // reject an invalid TG_LOG up front
     return f();
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "%s: out of memory\n", tool);

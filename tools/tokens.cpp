@@ -16,21 +16,22 @@ namespace {
 using namespace tg;
 
 // The tokenizer of a token file, or of a checkpoint or run.
-std::unique_ptr<Tokenizer> tokenizer_like(const std::string& path) {
+std::unique_ptr<text::Tokenizer> tokenizer_like(const std::string& path) {
   if (!std::filesystem::is_directory(path)) {
-    const MappedFile file(path, "tokens");
-    return load_tokenizer(parse_token_header(file.bytes(), "[tokens] " + path).metadata, "[tokens] " + path);
+    const io::MappedFile file(path, "tokens");
+    return text::load_tokenizer(text::parse_token_header(file.bytes(), "[tokens] " + path).metadata,
+                                "[tokens] " + path);
   }
-  const Checkpoint checkpoint(path);
-  return load_tokenizer(checkpoint.load("model.safetensors").metadata,
-                        checkpoint.directory() + "/model.safetensors");
+  const io::Checkpoint checkpoint(path);
+  return text::load_tokenizer(checkpoint.load("model.safetensors").metadata,
+                              checkpoint.directory() + "/model.safetensors");
 }
 
-std::unique_ptr<Tokenizer> learn_from(std::string_view text, const std::string& kind,
-                                      std::int64_t vocabulary) {
-  if (kind == "bytes") return std::make_unique<ByteTokenizer>();
-  if (kind == "chars") return std::make_unique<CharVocab>(text);
-  return std::make_unique<Bpe>(Bpe::train(text, vocabulary));
+std::unique_ptr<text::Tokenizer> learn_from(std::string_view text, const std::string& kind,
+                                            std::int64_t vocabulary) {
+  if (kind == "bytes") return std::make_unique<text::ByteTokenizer>();
+  if (kind == "chars") return std::make_unique<text::CharVocab>(text);
+  return std::make_unique<text::Bpe>(text::Bpe::train(text, vocabulary));
 }
 
 void run(const std::string& text_path, const std::string& out, const std::string& like,
@@ -39,13 +40,13 @@ void run(const std::string& text_path, const std::string& out, const std::string
   for (const std::string& in : {text_path, like})
     if (std::error_code error; !in.empty() && std::filesystem::equivalent(in, out, error))
       throw Error("[tokens] --out " + out + " would replace what is read");
-  const MappedFile file(text_path, "tokens");
+  const io::MappedFile file(text_path, "tokens");
   std::string_view rest = file.bytes();
   const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
-  TokenFileWriter writer(out, *tokenizer);
+  text::TokenFileWriter writer(out, *tokenizer);
   while (!rest.empty()) {
     // Cut where the tokens before and after do not depend on each other: they are those of the whole text.
-    std::size_t n = rest.size() <= chunk ? rest.size() : safe_cut(rest, chunk);
+    std::size_t n = rest.size() <= chunk ? rest.size() : text::safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
     writer.write(tokenizer->encode(rest.substr(0, n)));
     rest.remove_prefix(n);
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
   args.option("tokenizer", "KIND", "without --like: characters (UTF-8), bytes, or learned from the text",
               kind, {.choices = {"chars", "bytes", "bpe"}});
   args.option("vocabulary", "N", "tokens of --tokenizer bpe", vocabulary,
-              {.min = 257, .max = static_cast<double>(Bpe::max_vocabulary)});
+              {.min = 257, .max = static_cast<double>(text::Bpe::max_vocabulary)});
   args.example("tokens --text corpus.txt --out corpus.tokens", "4096 tokens, learned from the text");
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
                "another text in the same tokens");

@@ -37,8 +37,8 @@ void catch_signals() {
 constexpr const char* model_file = "model.safetensors";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
 
-Metadata description(const TrainOptions& o, const Tokenizer& tokenizer, std::int64_t step) {
-  Metadata about = to_metadata(o.model);
+io::Metadata description(const TrainOptions& o, const text::Tokenizer& tokenizer, std::int64_t step) {
+  io::Metadata about = io::to_metadata(o.model);
   about["step"] = std::to_string(step);
   about.merge(tokenizer.metadata());
   return about;
@@ -47,14 +47,14 @@ Metadata description(const TrainOptions& o, const Tokenizer& tokenizer, std::int
 class Run {
  public:
   // `args` is what a checkpoint keeps of the command line. With a store, the run in it is resumed.
-  Run(TrainOptions options, const Args& args, std::unique_ptr<CheckpointStore> store)
+  Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store)
       : o_(std::move(options)), args_(args), store_(std::move(store)) {
     o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
     if (store_) {
       find_place();
     } else {
       data_ = open_data(o_.data, std::nullopt);
-      store_ = std::make_unique<CheckpointStore>(o_.out);
+      store_ = std::make_unique<io::CheckpointStore>(o_.out);
       if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume goes on with it, --overwrite replaces it");
     }
@@ -67,45 +67,45 @@ class Run {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
     const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
     want_memory(o_.device, 3 * bytes, "the model with its optimizer");
-    Params params(seed, f32, o_.device);
-    const Model model(params, o_.model);
-    const auto scale = precision() == Precision::f16 ? std::optional(LossScale{}) : std::nullopt;
+    nn::Params params(seed, f32, o_.device);
+    const nn::Model model(params, o_.model);
+    const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
     const auto made = make_optimizer(o_.learning, params.all(), scale);
-    const Optimizer& optimizer = *made;
-    const ProgramOptions programs{.batch = o_.batch,
-                                  .threads = static_cast<int>(o_.threads),
-                                  .precision = precision(),
-                                  .predictions = data_->answers() > 0,
-                                  .accumulate = o_.learning.accumulate,
-                                  .recompute = o_.recompute};
-    const TrainingMemory memory = plan_memory(model, optimizer, programs);
+    const optim::Optimizer& optimizer = *made;
+    const train::ProgramOptions programs{.batch = o_.batch,
+                                         .threads = static_cast<int>(o_.threads),
+                                         .precision = precision(),
+                                         .predictions = data_->answers() > 0,
+                                         .accumulate = o_.learning.accumulate,
+                                         .recompute = o_.recompute};
+    const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, memory);
     want_room(memory, model, optimizer, programs);
-    std::optional<Progress> progress;
-    const Trainer::Hooks hooks{
+    std::optional<train::Progress> progress;
+    const train::Trainer::Hooks hooks{
         .stop = [] { return stop_asked != 0; },
         .step =
-            [&](MetricsRow& row) {
+            [&](train::MetricsRow& row) {
               progress->update(row.step, row.train_loss, row.lr);
               row.tokens_per_s = static_cast<float>(progress->tokens_per_s());
             },
-        .validated = [&](const MetricsRow& row) { progress->validation(row.val_loss); },
-        .files = [&](const Trainer::State& state) { return files(params, state); }};
-    Trainer trainer(model, optimizer, *data_,
-                    {.steps = o_.steps,
-                     .schedule = schedule_of(o_.learning, o_.steps),
-                     .seed = seed,
-                     .program = programs,
-                     .validate_every = o_.eval_every,
-                     .validation_batches = o_.eval_batches,
-                     .save_every = o_.save_every,
-                     .trap_nan = o_.trap_nan},
-                    hooks, store_.get());
+        .validated = [&](const train::MetricsRow& row) { progress->validation(row.val_loss); },
+        .files = [&](const train::Trainer::State& state) { return files(params, state); }};
+    train::Trainer trainer(model, optimizer, *data_,
+                           {.steps = o_.steps,
+                            .schedule = schedule_of(o_.learning, o_.steps),
+                            .seed = seed,
+                            .program = programs,
+                            .validate_every = o_.eval_every,
+                            .validation_batches = o_.eval_batches,
+                            .save_every = o_.save_every,
+                            .trap_nan = o_.trap_nan},
+                           hooks, store_.get());
     if (o_.profile > 0) return print_profile(trainer.training());
     if (resumed_) {
-      trainer.resume(*resumed_, Trainer::State{state_.step, state_.best_step, state_.best_loss});
-      want_finite(params.all(), resumed_->directory() + "/" + model_file);
-      want_finite(optimizer.state(), resumed_->directory() + "/optimizer.safetensors");
+      trainer.resume(*resumed_, train::Trainer::State{state_.step, state_.best_step, state_.best_loss});
+      io::want_finite(params.all(), resumed_->directory() + "/" + model_file);
+      io::want_finite(optimizer.state(), resumed_->directory() + "/optimizer.safetensors");
     }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
@@ -122,12 +122,12 @@ class Run {
 
  private:
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
-  Precision precision() const { return precision_named(o_.dtype); }
+  nn::Precision precision() const { return nn::precision_named(o_.dtype); }
 
   // Where the run in the store stands, and what it learns.
   void find_place() {
     resumed_.emplace(o_.out);
-    const SafeTensors file = resumed_->load(run_file);
+    const io::SafeTensors file = resumed_->load(run_file);
     state_ = run_state(file.metadata, resumed_->directory() + "/" + run_file);
     if (state_.step > o_.steps)
       throw Error("[resume] the run in " + o_.out + " is at step " + std::to_string(state_.step) +
@@ -140,7 +140,7 @@ class Run {
   // What the weights' file says of the model must be what the run was begun with.
   void want_same_model() const {
     const std::string where = resumed_->directory() + "/" + model_file;
-    for (const auto& [key, value] : to_metadata(o_.model)) {
+    for (const auto& [key, value] : io::to_metadata(o_.model)) {
       const auto found = saved_model_.find(key);
       if (found == saved_model_.end()) throw FormatError(where + ": metadata has no " + key);
       if (found->second != value)
@@ -150,15 +150,15 @@ class Run {
   }
 
   // What a checkpoint holds beside the optimizer.
-  std::vector<CheckpointFile> files(const Params& params, const Trainer::State& state) const {
+  std::vector<io::CheckpointFile> files(const nn::Params& params, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
     return {{model_file, params.all(), description(o_, data_->tokenizer(), state.step)},
             {run_file, {}, to_metadata(run, args_)}};
   }
 
-  void print_table(const Params& params, const TrainingMemory& memory) const {
+  void print_table(const nn::Params& params, const train::TrainingMemory& memory) const {
     print_row(data_->name(), data_->description());
-    const std::string start = o_.model.initializer == Initializer::gpt2
+    const std::string start = o_.model.initializer == nn::Initializer::gpt2
                                   ? "N(0, " + short_number(o_.model.std) + "²)"
                                   : "PyTorch's layers";
     print_row("model", o_.model.text() + ", weights from " + start +
@@ -181,16 +181,16 @@ class Run {
   }
 
   // Parameters and optimizer are in memory already; throws OutOfMemory if the rest does not fit beside them.
-  void want_room(const TrainingMemory& memory, const Model& model, const Optimizer& optimizer,
-                 ProgramOptions programs) const {
+  void want_room(const train::TrainingMemory& memory, const nn::Model& model,
+                 const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
     const auto prepared = [&](std::int64_t b) {  // batches ahead of time, where they share the memory
       const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.model.context);
-      return o_.device.kind == Device::cpu_kind ? Prefetch::bytes(tokens) : 0;
+      return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
     };
     const std::size_t need = memory.beside_parameters() + prepared(o_.batch);
     const std::size_t free = backend(o_.device).available_bytes();
     if (need <= free) return;
-    const std::int64_t batch = largest_batch(o_.batch, free, [&](std::int64_t b) {
+    const std::int64_t batch = train::largest_batch(o_.batch, free, [&](std::int64_t b) {
       programs.batch = b;
       return b == o_.batch ? need : plan_memory(model, optimizer, programs).beside_parameters() + prepared(b);
     });
@@ -202,7 +202,7 @@ class Run {
   }
 
   // Steps on the first batch: where their time goes.
-  int print_profile(TrainingProgram& training) {
+  int print_profile(train::TrainingProgram& training) {
     std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
     data_->training(static_cast<std::uint64_t>(o_.seed), 0, x, y);
     const Profile p =
@@ -212,11 +212,11 @@ class Run {
     return 0;
   }
 
-  void report(const Trainer& trainer, std::int64_t first) const {
+  void report(const train::Trainer& trainer, std::int64_t first) const {
     const std::int64_t at_step = trainer.state().step, steps = at_step - first;
-    const TrainingProgram::Result& result = trainer.last();
-    double validation = MetricsRow::none;
-    for (const MetricsRow& row : trainer.rows())
+    const train::TrainingProgram::Result& result = trainer.last();
+    double validation = train::MetricsRow::none;
+    for (const train::MetricsRow& row : trainer.rows())
       if (!std::isnan(row.val_loss)) validation = row.val_loss;
     char line[160];
     std::snprintf(line, sizeof line,
@@ -237,15 +237,15 @@ class Run {
     }
     if (result.skipped > 0)
       print_row("skipped", grouped(result.skipped) + " steps whose gradient was not finite");
-    if (precision() == Precision::f16)
+    if (precision() == nn::Precision::f16)
       print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
                                   grouped(result.overflowed) + " steps skipped because it was too large");
     print_row("files", o_.out + "/: last/model.safetensors, best/model.safetensors, metrics.jsonl, loss.png");
   }
 
-  void print_sample(const Model& model) const {
+  void print_sample(const nn::Model& model) const {
     if (o_.sample == 0) return;
-    Generator generator(model, {.threads = static_cast<int>(o_.threads), .precision = precision()});
+    nn::Generator generator(model, {.threads = static_cast<int>(o_.threads), .precision = precision()});
     const auto extend = [&](std::vector<std::int32_t>& tokens, std::int64_t count, double temperature) {
       generator.extend(tokens, count, {.temperature = temperature}, static_cast<std::uint64_t>(o_.seed));
     };
@@ -254,9 +254,9 @@ class Run {
 
   TrainOptions o_;
   const Args& args_;
-  std::unique_ptr<CheckpointStore> store_;
-  std::optional<Checkpoint> resumed_;
-  Metadata saved_model_;  // of the resumed weights
+  std::unique_ptr<io::CheckpointStore> store_;
+  std::optional<io::Checkpoint> resumed_;
+  io::Metadata saved_model_;  // of the resumed weights
   RunState state_;
   std::unique_ptr<TrainData> data_;
 };
@@ -265,23 +265,23 @@ class Run {
 
 int main(int argc, char** argv) {
   TrainOptions o;
-  Args args("train", "Trains a GPT on a text, or on a task made of nothing, and shows what it learned.");
+  Args args("train", "Trains a language model on a text or on a generated task, and shows what it learned.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("train", [&]() -> int {
-    std::unique_ptr<CheckpointStore> store;
+    std::unique_ptr<io::CheckpointStore> store;
     if (o.resume) {
       if (o.overwrite)
         return args.fail("--resume goes on with a run, --overwrite replaces it: wanted one of them");
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
-      store = std::make_unique<CheckpointStore>(o.out);
-      take_options(args, Checkpoint(o.out).load(run_file).metadata, o.out);
+      store = std::make_unique<io::CheckpointStore>(o.out);
+      take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);
     } else {
       if (const std::string mistake = settle_optimizer(args, o.learning); !mistake.empty())
         return args.fail(mistake);
       if (!args.given("save-every")) o.save_every = o.eval_every;
       if (o.data.task == "add") {  // a sum in a row
-        if (!args.given("context")) o.model.context = Sums::tokens(o.data.digits);
+        if (!args.given("context")) o.model.context = train::Sums::tokens(o.data.digits);
         if (!args.given("batch")) o.batch = 64;
       }
       // Keeps the size of a layer's output what it is in GPT-2, whatever the width.

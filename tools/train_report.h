@@ -52,7 +52,7 @@ inline void print_row(const std::string& name, const std::string& value) {
   std::printf("%-12s %s\n", name.c_str(), value.c_str());
 }
 
-inline void print_parameters(const Params& params) {
+inline void print_parameters(const nn::Params& params) {
   std::string parts;
   for (const ModelPart& part : model_parts) {
     std::int64_t n = 0;
@@ -64,7 +64,8 @@ inline void print_parameters(const Params& params) {
 }
 
 // Memory by what it holds, and the exact peak of training and evaluating in turns.
-inline void print_memory(const Params& params, const MemoryReport& training, const MemoryReport& evaluation) {
+inline void print_memory(const nn::Params& params, const MemoryReport& training,
+                         const MemoryReport& evaluation) {
   const std::size_t weights = params.bytes(), optimizer = training.parameters - weights;
   const std::size_t other = evaluation.peak() - evaluation.parameters;
   const std::size_t peak = training.peak() + other;
@@ -79,11 +80,11 @@ inline void print_memory(const Params& params, const MemoryReport& training, con
 
 // The losses of a run, over steps: each step's training loss, faint; its smoothed mean; validation.
 struct LossSeries {
-  Series raw, mean, validation;
+  plot::Series raw, mean, validation;
 };
-inline LossSeries loss_series(const std::vector<MetricsRow>& rows) {
+inline LossSeries loss_series(const std::vector<train::MetricsRow>& rows) {
   LossSeries s{.raw = {.faint = true}, .validation = {.markers = true}};
-  for (const MetricsRow& r : rows) {
+  for (const train::MetricsRow& r : rows) {
     const auto step = static_cast<double>(r.step);
     s.raw.x.push_back(step);
     s.raw.y.push_back(r.train_loss);
@@ -92,20 +93,20 @@ inline LossSeries loss_series(const std::vector<MetricsRow>& rows) {
     s.validation.y.push_back(r.val_loss);
   }
   s.mean.x = s.raw.x;
-  s.mean.y = smoothed(s.raw.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
+  s.mean.y = plot::smoothed(s.raw.y, 1 - 1 / std::max(1.0, static_cast<double>(rows.size()) / 50));
   return s;
 }
 
 // `unit`: what the loss is a mean over ("character").
 inline void save_loss_curve(const std::string& path, const std::string& title, const std::string& unit,
-                            const std::vector<MetricsRow>& rows) {
+                            const std::vector<train::MetricsRow>& rows) {
   LossSeries s = loss_series(rows);
   s.mean.label = "train", s.validation.label = "validation";
-  s.raw.color = s.mean.color = palette(0), s.validation.color = palette(1);
-  save_plot(path, {.title = title,
-                   .x_label = "step",
-                   .y_label = "loss (nats per " + unit + ")",
-                   .series = {s.raw, s.mean, s.validation}});
+  s.raw.color = s.mean.color = plot::palette(0), s.validation.color = plot::palette(1);
+  plot::save_plot(path, {.title = title,
+                         .x_label = "step",
+                         .y_label = "loss (nats per " + unit + ")",
+                         .series = {s.raw, s.mean, s.validation}});
 }
 
 }  // namespace tg

@@ -16,22 +16,22 @@ inline constexpr const char* model_file = "model.safetensors";
 
 // What a checkpoint says of its model: the configuration, and the metadata it was read from.
 struct CheckpointModel {
-  Checkpoint checkpoint;
+  io::Checkpoint checkpoint;
   std::string where;  // the file, for messages
-  Metadata metadata;
-  ModelConfig config;
+  io::Metadata metadata;
+  nn::ModelConfig config;
 
   // `path`: a run's directory or a checkpoint's. Throws Error and FormatError as Checkpoint does.
   explicit CheckpointModel(const std::string& path)
       : checkpoint(path), where(checkpoint.directory() + "/" + model_file) {
-    SafeTensors file = checkpoint.load(model_file);
-    config = model_config(file, where);
+    io::SafeTensors file = checkpoint.load(model_file);
+    config = io::model_config(file, where);
     metadata = std::move(file.metadata);
   }
 
   // Throws FormatError when there is none, or it is not the model's.
-  std::unique_ptr<Tokenizer> tokenizer() const {
-    auto made = load_tokenizer(metadata, where);
+  std::unique_ptr<text::Tokenizer> tokenizer() const {
+    auto made = text::load_tokenizer(metadata, where);
     if (made->size() != config.vocabulary)
       throw FormatError(where + ": the tokenizer has " + std::to_string(made->size()) +
                         " tokens, the model " + std::to_string(config.vocabulary));
@@ -39,9 +39,9 @@ struct CheckpointModel {
   }
 
   // Gives a model's parameters their values. Throws FormatError also for a NaN or an infinity among them.
-  void restore(const Params& params) const {
-    checkpoint.restore(std::vector<CheckpointFile>{{model_file, params.all()}});
-    want_finite(params.all(), where);
+  void restore(const nn::Params& params) const {
+    checkpoint.restore(std::vector<io::CheckpointFile>{{model_file, params.all()}});
+    io::want_finite(params.all(), where);
   }
 };
 

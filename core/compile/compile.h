@@ -15,8 +15,8 @@ struct Assign {
 
 struct CompileOptions {
   std::vector<Assign> assign = {};
-  std::optional<Device> device;  // default: where the graph's parameters live, the CPU if it has none
-  int threads = 0;               // CPU: 0 means TG_THREADS or, without it, all of the machine's
+  std::optional<Device> device = {};  // default: where the graph's parameters live, the CPU if it has none
+  int threads = 0;                    // CPU: 0 means TG_THREADS or, without it, all of the machine's
   bool tf32 = false;  // CUDA: f32 products on tensor cores, operands rounded to 10 bits of fraction
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own

@@ -75,6 +75,10 @@ Graph& Tensor::graph() const {
   return *graph_;
 }
 
+void TensorArg::refuse_number() const {
+  throw Error("[tensor] a number where a tensor is wanted " + at_line(where_));
+}
+
 const Layout& Tensor::layout() const {
   return graph().values()[id_].layout;
 }
@@ -236,9 +240,9 @@ std::array<std::uint64_t, 2> Graph::hash() const {
   return h.digest();
 }
 
-std::vector<Tensor> record_all(const Op& op, std::initializer_list<In> in, Attrs attrs) {
-  const In* first = nullptr;
-  for (const In& a : in)
+std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
+  const TensorArg* first = nullptr;
+  for (const TensorArg& a : in)
     if (!first && !a.is_number()) first = &a;
   if (!first) {
     const std::source_location where = in.size() > 0 ? in.begin()->where() : op.where;
@@ -246,13 +250,13 @@ std::vector<Tensor> record_all(const Op& op, std::initializer_list<In> in, Attrs
   }
   Graph& graph = first->tensor().graph();
   std::vector<Tensor> tensors;
-  for (const In& a : in)
+  for (const TensorArg& a : in)
     tensors.push_back(a.is_number() ? full(graph, {}, a.number(), first->tensor().dtype(), first->where())
                                     : a.tensor());
   return graph.record(op, tensors, std::move(attrs), first->where());
 }
 
-Tensor record(const Op& op, std::initializer_list<In> in, Attrs attrs) {
+Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
   return record_all(op, in, std::move(attrs))[0];
 }
 

@@ -140,7 +140,7 @@ inline Tensor Graph::tensor(ValueId v) const {
 class Scope {
  public:
   explicit Scope(const std::string& name, std::source_location where = std::source_location::current());
-  explicit Scope(const In& call) : Scope("", call.where()) {}
+  explicit Scope(const TensorArg& call) : Scope("", call.where()) {}
   ~Scope();
   Scope(const Scope&) = delete;
 
@@ -161,8 +161,8 @@ class SegmentScope {
 };
 
 // Appends a node whose arguments are tensors or numbers; numbers become scalars of the first tensor's dtype.
-std::vector<Tensor> record_all(const Op& op, std::initializer_list<In> in, Attrs attrs = {});
-Tensor record(const Op& op, std::initializer_list<In> in, Attrs attrs = {});
+std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
+Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 
 // "(train.cpp:41)"
 std::string at_line(const std::source_location& where);

@@ -67,7 +67,7 @@ struct SampleInput {
 struct Sample {
   std::string name;
   std::vector<SampleInput> inputs;
-  std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
+  std::function<std::vector<Tensor>(std::span<const Tensor>)> call = {};
 };
 
 struct Op {
@@ -75,31 +75,31 @@ struct Op {
 
   // What it computes, in one line: "inputs → outputs: formula", with the operands' names and a ? after each
   // optional one. The text of docs/ops.md (gradcheck --reference).
-  std::string doc;
+  std::string doc = {};
 
   // Shape rule: dtype and layout of each output. Throws ShapeError or DTypeError with the reason only: the
   // graph adds the layer, the op, the inputs and the line.
-  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer;
+  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer = {};
 
   // Vector-Jacobian product: z_in of each input as graph nodes, undefined where there is none. Without a vjp
   // the decomposition is differentiated, unless `not_differentiable` says why the op has no gradient: then
   // gradients() throws GradientError with that reason if a gradient would have to pass.
-  std::function<std::vector<Tensor>(const Backprop&)> vjp;
-  std::string not_differentiable;
+  std::function<std::vector<Tensor>(const Backprop&)> vjp = {};
+  std::string not_differentiable = {};
 
   // The same outputs from simpler ops. Fused ops must have one: it is their reference in tests, their second
   // derivative and their fallback.
-  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose;
+  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose = {};
 
-  std::function<std::vector<Sample>()> samples;
+  std::function<std::vector<Sample>()> samples = {};
 
   // A kernel in the op itself, as a function on host memory, for backends that have no kernel for the op.
   // Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
-  HostKernel host;
+  HostKernel host = {};
 
   // FLOPs of one evaluation, and bytes that it moves beyond reading each input and writing each output once.
   // Without it both are 0.
-  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost;
+  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost = {};
 
   // Element i of the output depends only on element i of the inputs, all of one shape. Such ops are fused
   // into chains.

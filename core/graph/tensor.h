@@ -65,20 +65,29 @@ class Tensor {
 };
 
 // An argument of an op: a tensor or a number, and the line of the call it was written in. Taking arguments as
-// `In` is how every op knows the user's source line, operators included, without a parameter for it.
-class In {
+// TensorArg is how every op knows the user's source line, operators included, without a parameter for it.
+// An operand that may be left out is absent as `{}`, which an undefined Tensor is too.
+class TensorArg {
  public:
-  In(Tensor t, std::source_location where = std::source_location::current()) : tensor_(t), where_(where) {}
+  TensorArg() = default;  // absent
+  TensorArg(Tensor t, std::source_location where = std::source_location::current())
+      : tensor_(t), where_(where) {}
   template <class N>
-  requires std::is_arithmetic_v<N> In(N number, std::source_location where = std::source_location::current())
+  requires std::is_arithmetic_v<N> TensorArg(N number,
+                                             std::source_location where = std::source_location::current())
       : number_(static_cast<double>(number)), is_number_(true), where_(where) {}
 
+  bool is_absent() const { return !is_number_ && !tensor_.defined(); }
   bool is_number() const { return is_number_; }
   double number() const { return number_; }
-  const Tensor& tensor() const { return tensor_; }
+  const Tensor& tensor() const {  // throws Error for a number
+    if (is_number_) refuse_number();
+    return tensor_;
+  }
   const std::source_location& where() const { return where_; }
 
  private:
+  [[noreturn]] void refuse_number() const;
   Tensor tensor_;
   double number_ = 0;
   bool is_number_ = false;

@@ -8,7 +8,7 @@
 #include <tilegrad/io/files/file.h>
 #include "core/base/hash.h"
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ Metadata load_parameters(const std::string& path, const std::vector<Parameter>& 
   return std::move(file.metadata);
 }
 
-}  // namespace tg
+}  // namespace tg::io

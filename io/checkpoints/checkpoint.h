@@ -1,5 +1,5 @@
-// A checkpoint: a directory of safetensors files with a manifest of their sizes and XXH3-128 sums. Nothing in
-// it depends on the device that the values came from.
+// A checkpoint: a directory of safetensors files with a manifest of their sizes and XXH3-128 checksums.
+// Nothing in it depends on the device.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 #include <tilegrad/io/checkpoints/manifest.h>
 #include <tilegrad/io/files/safetensors.h>
 
-namespace tg {
+namespace tg::io {
 
 // One file of a checkpoint.
 struct CheckpointFile {
@@ -58,4 +58,4 @@ void save_parameters(const std::string& path, const std::vector<Parameter>& para
 // same on both sides, else FormatError, and no parameter has changed.
 Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters);
 
-}  // namespace tg
+}  // namespace tg::io

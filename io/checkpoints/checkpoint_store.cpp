@@ -11,7 +11,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 namespace fs = std::filesystem;
@@ -174,4 +174,4 @@ void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<
   remove_old_steps();
 }
 
-}  // namespace tg
+}  // namespace tg::io

@@ -11,7 +11,7 @@
 
 #include <tilegrad/io/checkpoints/checkpoint.h>
 
-namespace tg {
+namespace tg::io {
 
 class CheckpointStore {
  public:
@@ -42,4 +42,4 @@ class CheckpointStore {
   int lock_ = -1;
 };
 
-}  // namespace tg
+}  // namespace tg::io

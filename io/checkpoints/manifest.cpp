@@ -2,7 +2,7 @@
 
 #include <tilegrad/io/files/json.h>
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 constexpr std::string_view format_name = "tilegrad checkpoint";
@@ -89,4 +89,4 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   return m;
 }
 
-}  // namespace tg
+}  // namespace tg::io

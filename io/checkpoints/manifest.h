@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace tg {
+namespace tg::io {
 
 struct Manifest {
   struct File {
@@ -26,4 +26,4 @@ std::string to_json(const Manifest& manifest);
 // another version, file names that lead out of the directory, sums that are not 32 digits.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
-}  // namespace tg
+}  // namespace tg::io

@@ -4,7 +4,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::io {
 
 namespace {
 
@@ -33,9 +33,9 @@ void each_field(auto&& config, auto&& field) {
   field("vocabulary", config.vocabulary), field("context", config.context), field("layers", config.layers);
   field("heads", config.heads), field("width", config.width), field("bias", config.bias);
   field("tied_head", config.tied_head);
-  if (config.architecture == Architecture::gpt) return;
+  if (config.architecture == nn::Architecture::gpt) return;
   field("mlp_width", config.mlp_width), field("theta", config.theta);
-  if (config.architecture == Architecture::llama) {
+  if (config.architecture == nn::Architecture::llama) {
     field("key_heads", config.key_heads);
   } else {
     field("latent", config.latent), field("query_latent", config.query_latent);
@@ -45,8 +45,8 @@ void each_field(auto&& config, auto&& field) {
 
 }  // namespace
 
-Metadata to_metadata(const ModelConfig& config) {
-  ModelConfig c = config;  // with sizes for zeros that stand for one
+Metadata to_metadata(const nn::ModelConfig& config) {
+  nn::ModelConfig c = config;  // with sizes for zeros that stand for one
   c.mlp_width = config.inner_width();
   if (c.key_heads == 0) c.key_heads = c.heads;
   Metadata m{{"model", std::string(name_of(c.architecture))}};
@@ -54,15 +54,15 @@ Metadata to_metadata(const ModelConfig& config) {
   return m;
 }
 
-ModelConfig model_config(const Metadata& metadata, const std::string& where) {
+nn::ModelConfig model_config(const Metadata& metadata, const std::string& where) {
   const auto value = [&](const std::string& key) -> const std::string& {
     const auto found = metadata.find(key);
     if (found == metadata.end()) throw FormatError(where + ": metadata has no " + key);
     return found->second;
   };
   try {
-    ModelConfig c;
-    c.architecture = architecture_named(value("model"));
+    nn::ModelConfig c;
+    c.architecture = nn::architecture_named(value("model"));
     each_field(c, [&](const char* key, auto& member) {
       if (!parse(value(key), member))
         throw FormatError(where + ": metadata has " + key + " '" + value(key) + "'");
@@ -76,12 +76,12 @@ ModelConfig model_config(const Metadata& metadata, const std::string& where) {
   }
 }
 
-ModelConfig model_config(const SafeTensors& file, const std::string& where) {
-  const ModelConfig c = model_config(file.metadata, where);
+nn::ModelConfig model_config(const SafeTensors& file, const std::string& where) {
+  const nn::ModelConfig c = model_config(file.metadata, where);
   if (c.layers > std::ssize(file.tensors))
     throw FormatError(where + ": metadata has layers '" + std::to_string(c.layers) + "', the file only " +
                       std::to_string(file.tensors.size()) + " tensors");
   return c;
 }
 
-}  // namespace tg
+}  // namespace tg::io

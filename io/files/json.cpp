@@ -8,7 +8,7 @@
 #include <tilegrad/core/base/error.h>
 #include "io/files/utf8.h"
 
-namespace tg {
+namespace tg::io {
 
 JsonReader::JsonReader(std::string_view text, std::string where) : text_(text), where_(std::move(where)) {
   at_ = utf8_valid_bytes(text_);
@@ -275,4 +275,4 @@ std::string json_number(float x) {
   return shortest(x);
 }
 
-}  // namespace tg
+}  // namespace tg::io

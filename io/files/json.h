@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace tg {
+namespace tg::io {
 
 // Walks one JSON text. Every call takes the next value and throws FormatError, "<where>: … at byte N", when
 // it is not of the kind asked for, or the text is not JSON: no comments, no trailing commas, no duplicate
@@ -69,4 +69,4 @@ std::string json_string(std::string_view s);
 std::string json_number(double x);
 std::string json_number(float x);
 
-}  // namespace tg
+}  // namespace tg::io

@@ -11,7 +11,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::io {
 
 MappedFile::MappedFile(const std::string& path, std::string_view who) {
   const auto refuse = [&](const std::string& why) {
@@ -45,4 +45,4 @@ MappedFile::~MappedFile() {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
-}  // namespace tg
+}  // namespace tg::io

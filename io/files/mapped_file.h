@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace tg {
+namespace tg::io {
 
 class MappedFile {
  public:
@@ -25,4 +25,4 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-}  // namespace tg
+}  // namespace tg::io

@@ -1,4 +1,5 @@
-// The file is: u64 N (little-endian) · N bytes of JSON header · data. Rules: research/training.md §7.2.
+// The file is: u64 N (little-endian) · N bytes of JSON header · data. Rules:
+// https://huggingface.co/docs/safetensors, "Format".
 #include <tilegrad/io/files/safetensors.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
@@ -252,4 +253,4 @@ void save_safetensors(const std::string& path, const TensorMap& tensors, const M
   replace_file(path, content.pieces(), "save_safetensors");
 }
 
-}  // namespace tg
+}  // namespace tg::io

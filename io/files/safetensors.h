@@ -1,5 +1,5 @@
-// safetensors files: named tensors with nothing in them that could run. The loader keeps every rule of the
-// reference implementation, so that a lying file is refused before a byte of it is used.
+// safetensors files: named tensors and no executable content. The loader enforces every rule of the reference
+// implementation, so that an inconsistent file is refused before any of its bytes is used.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 #include <tilegrad/core/base/dtype.h>
 
-namespace tg {
+namespace tg::io {
 
 // A tensor as a file has it: row-major, little-endian, shape {} for a scalar. Owns nothing.
 struct TensorView {
@@ -59,4 +59,4 @@ SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata&
 // Replaces the file by such a content, or leaves it untouched (io/file.h).
 void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata = {});
 
-}  // namespace tg
+}  // namespace tg::io

@@ -3,7 +3,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::io {
 namespace {
 
 // Decodes the sequence at s[i] into c; returns its length, 0 if it is ill formed.
@@ -60,4 +60,4 @@ void utf8_append(std::string& out, char32_t c) {
   }
 }
 
-}  // namespace tg
+}  // namespace tg::io

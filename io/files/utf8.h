@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace tg {
+namespace tg::io {
 
 // How many bytes from the start are well-formed UTF-8: s.size() when all are, otherwise the offset of the
 // first byte of the first ill-formed sequence.
@@ -19,4 +19,4 @@ char32_t utf8_next(std::string_view s, std::size_t& i);
 // Appends the encoding of a code point that UTF-8 can hold.
 void utf8_append(std::string& out, char32_t c);
 
-}  // namespace tg
+}  // namespace tg::io

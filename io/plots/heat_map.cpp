@@ -6,7 +6,7 @@
 #include <tilegrad/core/base/error.h>
 #include "io/plots/stroke_font.h"
 
-namespace tg {
+namespace tg::plot {
 namespace {
 
 constexpr Color heat_ink{34, 38, 46}, heat_soft{92, 98, 110}, heat_frame{176, 182, 192};
@@ -164,4 +164,4 @@ Image draw_heat_maps(const HeatMaps& h) {
   return image;
 }
 
-}  // namespace tg
+}  // namespace tg::plot

@@ -7,7 +7,7 @@
 
 #include <tilegrad/io/plots/image.h>
 
-namespace tg {
+namespace tg::plot {
 
 struct HeatMap {
   std::string title;
@@ -30,4 +30,4 @@ Color heat_color(float value);
 // not agree; Error for a picture beyond an Image's size.
 Image draw_heat_maps(const HeatMaps& h);
 
-}  // namespace tg
+}  // namespace tg::plot

@@ -14,7 +14,7 @@
 #define STBI_WRITE_NO_STDIO
 #include <stb/stb_image_write.h>
 
-namespace tg {
+namespace tg::plot {
 
 Image::Image(int width, int height, Color background) : width_(width), height_(height) {
   constexpr int most = 16384;
@@ -144,7 +144,7 @@ std::string Image::png() const {
 void Image::save_png(const std::string& path) const {
   const std::string file = png();
   const std::string_view piece = file;
-  replace_file(path, std::span(&piece, 1), "save_png");
+  io::replace_file(path, std::span(&piece, 1), "save_png");
 }
 
-}  // namespace tg
+}  // namespace tg::plot

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tg {
+namespace tg::plot {
 
 struct Color {
   std::uint8_t r = 0, g = 0, b = 0;
@@ -58,4 +58,4 @@ class Image {
   std::vector<std::uint8_t> pixels_;  // [height, width, 3]
 };
 
-}  // namespace tg
+}  // namespace tg::plot

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace tg {
+namespace tg::plot {
 namespace {
 
 std::string superscript(int n) {
@@ -94,4 +94,4 @@ PlotAxis make_plot_axis(double lo, double hi, bool log, int count) {
   return axis;
 }
 
-}  // namespace tg
+}  // namespace tg::plot

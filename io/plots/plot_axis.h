@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace tg {
+namespace tg::plot {
 
 struct PlotTick {
   double value;
@@ -22,4 +22,4 @@ struct PlotAxis {
 // An axis a little longer than [lo, hi] (both positive when log), with about `count` labelled ticks at most.
 PlotAxis make_plot_axis(double lo, double hi, bool log, int count);
 
-}  // namespace tg
+}  // namespace tg::plot

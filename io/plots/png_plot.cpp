@@ -9,7 +9,7 @@
 #include "io/plots/plot_axis.h"
 #include "io/plots/stroke_font.h"
 
-namespace tg {
+namespace tg::plot {
 namespace {
 
 constexpr Color paper{255, 255, 255}, ink{34, 38, 46}, soft{92, 98, 110}, grid{226, 229, 234},
@@ -290,4 +290,4 @@ std::vector<double> smoothed(const std::vector<double>& y, double keep) {
   return out;
 }
 
-}  // namespace tg
+}  // namespace tg::plot

@@ -13,7 +13,7 @@
 
 #include "io/files/utf8.h"
 
-namespace tg {
+namespace tg::plot {
 namespace {
 
 struct Glyph {
@@ -221,8 +221,8 @@ StrokedText stroke_text(std::string_view utf8, float size) {
   StrokedText text;
   for (std::size_t i = 0; i < utf8.size();) {
     // A label may hold a file's name, which is any bytes: what is not UTF-8 shows as boxes.
-    const bool good = utf8_valid_bytes(utf8.substr(i, 4)) > 0;
-    const char32_t character = good ? utf8_next(utf8, i) : (++i, missing),
+    const bool good = io::utf8_valid_bytes(utf8.substr(i, 4)) > 0;
+    const char32_t character = good ? io::utf8_next(utf8, i) : (++i, missing),
                    base = base_of_superscript(character);
     const float scale = unit * size * (base != 0 ? raised : 1),
                 rise = base != 0 ? raised_by * unit * size : 0;
@@ -236,4 +236,4 @@ StrokedText stroke_text(std::string_view utf8, float size) {
   return text;
 }
 
-}  // namespace tg
+}  // namespace tg::plot

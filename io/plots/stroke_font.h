@@ -7,7 +7,7 @@
 
 #include <tilegrad/io/plots/image.h>
 
-namespace tg {
+namespace tg::plot {
 
 struct StrokedText {
   std::vector<Polyline> lines;  // from the baseline's left end, y upwards
@@ -20,4 +20,4 @@ StrokedText stroke_text(std::string_view utf8, float size);
 // The width of the strokes at regular weight, as a part of the size.
 inline constexpr float stroke_width = 0.078f;
 
-}  // namespace tg
+}  // namespace tg::plot

@@ -7,7 +7,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::text {
 namespace {
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -171,7 +171,7 @@ std::string Bpe::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
-Metadata Bpe::metadata() const {
+io::Metadata Bpe::metadata() const {
   std::string lines;
   for (const auto& [left, right] : merges_)
     lines += std::to_string(left) + " " + std::to_string(right) + "\n";
@@ -198,4 +198,4 @@ std::vector<Bpe::Merge> parse_merges(std::string_view text, const std::string& w
   return merges;
 }
 
-}  // namespace tg
+}  // namespace tg::text

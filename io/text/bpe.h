@@ -7,7 +7,7 @@
 #include <tilegrad/io/text/tokenizer.h>
 #include <tilegrad/io/text/words.h>
 
-namespace tg {
+namespace tg::text {
 
 class Bpe final : public Tokenizer {
  public:
@@ -31,7 +31,7 @@ class Bpe final : public Tokenizer {
   std::int64_t size() const override { return 256 + static_cast<std::int64_t>(merges_.size()); }
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
-  Metadata metadata() const override;
+  io::Metadata metadata() const override;
 
  private:
   // The token that two make, or −1: a hash table with open addressing, at most half full.
@@ -56,4 +56,4 @@ class Bpe final : public Tokenizer {
 // line.
 std::vector<Bpe::Merge> parse_merges(std::string_view text, const std::string& where);
 
-}  // namespace tg
+}  // namespace tg::text

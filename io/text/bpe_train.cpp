@@ -6,7 +6,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/text/bpe.h>
 
-namespace tg {
+namespace tg::text {
 namespace {
 
 struct CountedWord {
@@ -130,4 +130,4 @@ Bpe Bpe::train(std::string_view text, std::int64_t vocabulary) {
   return Bpe(std::move(merges));
 }
 
-}  // namespace tg
+}  // namespace tg::text

@@ -10,7 +10,7 @@
 #include <tilegrad/io/files/file.h>
 #include "io/files/utf8.h"
 
-namespace tg {
+namespace tg::text {
 namespace {
 
 // The node number of the sampler's random stream: graph nodes count from 0 and never come here.
@@ -22,16 +22,16 @@ std::string name_of_character(char32_t c) {
   std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(c));
   if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return code;
   std::string s = "'";
-  utf8_append(s, c);
+  io::utf8_append(s, c);
   return s + "' (" + code + ")";
 }
 
 }  // namespace
 
 std::string load_text(const std::string& path) {
-  std::string text = read_file(path, "load_text");
+  std::string text = io::read_file(path, "load_text");
   if (text.empty()) throw Error("[load_text] " + path + " is empty");
-  const std::size_t valid = utf8_valid_bytes(text);
+  const std::size_t valid = io::utf8_valid_bytes(text);
   if (valid != text.size()) {
     char byte[8];
     std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>(text[valid]));
@@ -43,7 +43,7 @@ std::string load_text(const std::string& path) {
 
 CharVocab::CharVocab(std::string_view text) {
   std::vector<bool> seen(0x110000);
-  for (std::size_t i = 0; i < text.size();) seen[utf8_next(text, i)] = true;
+  for (std::size_t i = 0; i < text.size();) seen[io::utf8_next(text, i)] = true;
   for (char32_t c = 0; c < seen.size(); ++c) {
     if (seen[c]) characters_.push_back(c);
   }
@@ -62,7 +62,7 @@ std::vector<std::int32_t> CharVocab::encode(std::string_view text) const {
   ids.reserve(text.size());
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t at = i;
-    const char32_t c = utf8_next(text, i);
+    const char32_t c = io::utf8_next(text, i);
     const auto place = std::lower_bound(characters_.begin(), characters_.end(), c);
     if (place == characters_.end() || *place != c) {
       throw Error("[encode] character " + name_of_character(c) + " at byte " + std::to_string(at) +
@@ -77,14 +77,14 @@ std::string CharVocab::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (const std::int32_t id : ids) {
     detail::want_id(id, size());
-    utf8_append(text, characters_[static_cast<std::size_t>(id)]);
+    io::utf8_append(text, characters_[static_cast<std::size_t>(id)]);
   }
   return text;
 }
 
-Metadata CharVocab::metadata() const {
+io::Metadata CharVocab::metadata() const {
   std::string all;
-  for (const char32_t c : characters_) utf8_append(all, c);
+  for (const char32_t c : characters_) io::utf8_append(all, c);
   return {{"tokenizer", "chars"}, {"characters", all}};
 }
 
@@ -155,4 +155,4 @@ std::int64_t BatchSampler::evaluation_count() const {
   return (crops + batch_ - 1) / batch_;
 }
 
-}  // namespace tg
+}  // namespace tg::text

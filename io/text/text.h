@@ -5,7 +5,7 @@
 #include <tilegrad/io/text/token_view.h>
 #include <tilegrad/io/text/tokenizer.h>
 
-namespace tg {
+namespace tg::text {
 
 // The content of a UTF-8 text file. Error when it is missing, a directory, unreadable or empty; FormatError
 // with the offset of the first bad byte when it is not UTF-8.
@@ -26,7 +26,7 @@ class CharVocab final : public Tokenizer {
   // Error naming the first character that is not in the vocabulary, and its byte.
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
-  Metadata metadata() const override;  // "characters": all of them, by id
+  io::Metadata metadata() const override;  // "characters": all of them, by id
 
  private:
   std::vector<char32_t> characters_;
@@ -73,4 +73,4 @@ class BatchSampler {
   std::int64_t batch_, context_;
 };
 
-}  // namespace tg
+}  // namespace tg::text

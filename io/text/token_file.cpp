@@ -11,7 +11,7 @@
 #include <tilegrad/io/files/json.h>
 #include "core/base/hash.h"
 
-namespace tg {
+namespace tg::text {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
@@ -25,7 +25,7 @@ std::string json_of(const TokenHeader& header) {
                      ", \"count\": " + std::to_string(header.count) + ", \"metadata\": {";
   const char* separator = "";
   for (const auto& [name, text] : header.metadata) {
-    json += separator + json_string(name) + ": " + json_string(text);
+    json += separator + io::json_string(name) + ": " + io::json_string(text);
     separator = ", ";
   }
   json += "}}";
@@ -54,7 +54,7 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
   TokenHeader header;
   header.begin = 16 + static_cast<std::size_t>(n);
   std::int64_t version = -1, bytes_each = -1, count = -1;
-  JsonReader json(file.substr(16, static_cast<std::size_t>(n)), where + ": header");
+  io::JsonReader json(file.substr(16, static_cast<std::size_t>(n)), where + ": header");
   json.begin_object();
   while (const auto key = json.next_key()) {
     if (*key == "version") {
@@ -162,13 +162,13 @@ void TokenFileWriter::write(std::span<const std::int32_t> ids) {
 
 void TokenFileWriter::close() {
   file_.close();
-  overwrite_start(temporary_, bytes_of(header_), "tokens");
+  io::overwrite_start(temporary_, bytes_of(header_), "tokens");
   std::error_code error;
   std::filesystem::rename(temporary_, path_, error);
   if (error) throw Error("[tokens] cannot write " + path_ + ": " + error.message());
   temporary_.clear();
   const std::string directory = std::filesystem::path(path_).parent_path().string();
-  sync_directory(directory.empty() ? "." : directory, "tokens");
+  io::sync_directory(directory.empty() ? "." : directory, "tokens");
 }
 
-}  // namespace tg
+}  // namespace tg::text

@@ -9,12 +9,12 @@
 #include <tilegrad/io/text/token_view.h>
 #include <tilegrad/io/text/tokenizer.h>
 
-namespace tg {
+namespace tg::text {
 
 struct TokenHeader {
   int bytes_each = 2;
   std::uint64_t count = 0;
-  Metadata metadata = {};
+  io::Metadata metadata = {};
   std::size_t begin = 0;  // where the ids begin
 };
 
@@ -39,7 +39,7 @@ class TokenFile {
 
  private:
   std::string path_;
-  MappedFile file_;
+  io::MappedFile file_;
   TokenHeader header_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };
@@ -59,7 +59,7 @@ class TokenFileWriter {
  private:
   std::string path_, temporary_;
   TokenHeader header_;
-  OutputFile file_;
+  io::OutputFile file_;
 };
 
-}  // namespace tg
+}  // namespace tg::text

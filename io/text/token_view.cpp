@@ -4,7 +4,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::text {
 
 void TokenView::refuse(std::size_t place, std::int64_t id) const {
   throw FormatError("[tokens] " + file_ + ": token " + std::to_string(first_ + place) + " is " +
@@ -24,4 +24,4 @@ void TokenView::copy(std::size_t first, std::span<std::int32_t> out) const {
   }
 }
 
-}  // namespace tg
+}  // namespace tg::text

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tg {
+namespace tg::text {
 
 class TokenView {
  public:
@@ -44,4 +44,4 @@ class TokenView {
   std::size_t first_ = 0;  // place of the first one in the file
 };
 
-}  // namespace tg
+}  // namespace tg::text

@@ -8,7 +8,7 @@
 #include <tilegrad/io/text/text.h>
 #include "io/files/utf8.h"
 
-namespace tg {
+namespace tg::text {
 
 namespace detail {
 
@@ -68,11 +68,11 @@ std::string NumberTokenizer::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
-Metadata NumberTokenizer::metadata() const {
+io::Metadata NumberTokenizer::metadata() const {
   return {{"tokenizer", "numbers"}, {"vocabulary", std::to_string(size_)}};
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::string& where) {
+std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const std::string& where) {
   const auto value = [&](const std::string& key) -> const std::string& {
     const auto found = metadata.find(key);
     if (found == metadata.end()) throw FormatError(where + ": metadata has no " + key);
@@ -103,11 +103,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::s
   if (kind != "chars")
     throw FormatError(where + ": tokenizer is '" + kind + "', wanted chars, bytes, bpe or numbers");
   const std::string& text = value("characters");
-  if (text.empty() || utf8_valid_bytes(text) != text.size())
+  if (text.empty() || io::utf8_valid_bytes(text) != text.size())
     throw FormatError(where + ": characters are not UTF-8 text of one character or more");
   std::vector<char32_t> characters;
-  for (std::size_t i = 0; i < text.size();) characters.push_back(utf8_next(text, i));
+  for (std::size_t i = 0; i < text.size();) characters.push_back(io::utf8_next(text, i));
   return made([&] { return std::make_unique<CharVocab>(std::move(characters)); });
 }
 
-}  // namespace tg
+}  // namespace tg::text

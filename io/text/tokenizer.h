@@ -10,7 +10,7 @@
 
 #include <tilegrad/io/files/safetensors.h>
 
-namespace tg {
+namespace tg::text {
 
 class Tokenizer {
  public:
@@ -26,12 +26,12 @@ class Tokenizer {
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
   // What load_tokenizer() takes: "tokenizer", and what the kind needs besides.
-  virtual Metadata metadata() const = 0;
+  virtual io::Metadata metadata() const = 0;
 };
 
 // The tokenizer that such metadata, other keys beside it or not, describes. Throws FormatError, beginning
 // with `where`, when there is none, its kind is not known, or it breaks a rule of the kind.
-std::unique_ptr<Tokenizer> load_tokenizer(const Metadata& metadata, const std::string& where);
+std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const std::string& where);
 
 // Every byte is a token; any text, UTF-8 or not.
 class ByteTokenizer final : public Tokenizer {
@@ -41,7 +41,7 @@ class ByteTokenizer final : public Tokenizer {
   std::int64_t size() const override { return 256; }
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
-  Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
+  io::Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
 };
 
 // Tokens of which nothing is known but their ids, written as numbers with a space after each: "17 4 256 ".
@@ -55,7 +55,7 @@ class NumberTokenizer final : public Tokenizer {
   std::int64_t size() const override { return size_; }
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
-  Metadata metadata() const override;
+  io::Metadata metadata() const override;
 
  private:
   std::int64_t size_;
@@ -66,4 +66,4 @@ namespace detail {
 void want_id(std::int32_t id, std::int64_t size);
 }  // namespace detail
 
-}  // namespace tg
+}  // namespace tg::text

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace tg {
+namespace tg::text {
 namespace {
 
 enum class ByteClass : std::uint8_t { other, letter, digit, space };
@@ -55,4 +55,4 @@ std::size_t safe_cut(std::string_view text, std::size_t limit) {
   return i;
 }
 
-}  // namespace tg
+}  // namespace tg::text

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace tg {
+namespace tg::text {
 
 // No word is longer, so that neither is a token, and merging within a word stays cheap.
 inline constexpr std::size_t max_word_bytes = 128;
@@ -21,4 +21,4 @@ std::size_t word_end(std::string_view text, std::size_t i);
 // not before white space; 0 if there is none. What is before and what is after it can be cut apart.
 std::size_t safe_cut(std::string_view text, std::size_t limit);
 
-}  // namespace tg
+}  // namespace tg::text

@@ -4,7 +4,7 @@
 #include <tilegrad/core/base/array.h>
 #include <tilegrad/io/text/text.h>
 
-namespace tg {
+namespace tg::train {
 
 // Batches are functions of their number alone: whoever asks for them, and when, they are the same.
 class Batches {
@@ -32,8 +32,8 @@ class TextBatches : public Batches {
  public:
   // `step_rows`: rows of a training step, of which a program takes `batch` at a time. Error when one of the
   // parts is shorter than context + 1.
-  TextBatches(const TokenView& tokens, std::int64_t step_rows, std::int64_t batch, std::int64_t context)
-      : split_(split_text(tokens)),
+  TextBatches(const text::TokenView& tokens, std::int64_t step_rows, std::int64_t batch, std::int64_t context)
+      : split_(text::split_text(tokens)),
         train_(split_.train, step_rows, context, "the text to train on (nine tenths)"),
         held_out_(split_.validation, batch, context, "the held-out text (the last tenth)") {}
 
@@ -44,11 +44,11 @@ class TextBatches : public Batches {
   void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
     held_out_.evaluation(k, count, x, y);
   }
-  const TextSplit& split() const { return split_; }
+  const text::TextSplit& split() const { return split_; }
 
  private:
-  TextSplit split_;
-  BatchSampler train_, held_out_;
+  text::TextSplit split_;
+  text::BatchSampler train_, held_out_;
 };
 
-}  // namespace tg
+}  // namespace tg::train

@@ -8,7 +8,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 
-namespace tg {
+namespace tg::train {
 namespace {
 
 struct Field {
@@ -24,7 +24,7 @@ constexpr Field fields[] = {{"train_loss", &MetricsRow::train_loss},
                             {"val_accuracy", &MetricsRow::val_accuracy, true}};
 
 MetricsRow from_json(std::string_view line, const std::string& where) {
-  JsonReader json(line, where);
+  io::JsonReader json(line, where);
   MetricsRow row;
   bool has_step = false;
   json.begin_object();
@@ -40,7 +40,7 @@ MetricsRow from_json(std::string_view line, const std::string& where) {
     }
     if (field == nullptr) {
       json.skip();
-    } else if (json.peek() == JsonReader::Kind::null) {
+    } else if (json.peek() == io::JsonReader::Kind::null) {
       json.null();
     } else {
       row.*(field->value) = static_cast<float>(json.number());
@@ -70,12 +70,12 @@ std::string to_json(const MetricsRow& row) {
     if (f.may_be_missing && std::isnan(row.*(f.value))) continue;
     s += ",\"";
     s += f.name;
-    s += "\":" + json_number(row.*(f.value));
+    s += "\":" + io::json_number(row.*(f.value));
   }
   return s + "}";
 }
 
-MetricsWriter::MetricsWriter(const std::string& path, OutputFile::Start start)
+MetricsWriter::MetricsWriter(const std::string& path, io::OutputFile::Start start)
     : file_(path, "metrics", start) {}
 
 void MetricsWriter::write(const MetricsRow& row) {
@@ -92,7 +92,7 @@ void MetricsWriter::close() {
 
 std::vector<MetricsRow> read_metrics(const std::string& path) {
   std::vector<MetricsRow> rows;
-  for (const auto& [row, end] : rows_of(read_file(path, "metrics"), path)) rows.push_back(row);
+  for (const auto& [row, end] : rows_of(io::read_file(path, "metrics"), path)) rows.push_back(row);
   return rows;
 }
 
@@ -100,7 +100,7 @@ std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step) 
   if (!std::filesystem::exists(path)) return {};
   std::vector<MetricsRow> rows;
   std::size_t kept = 0;
-  for (const auto& [row, end] : rows_of(read_file(path, "metrics"), path)) {
+  for (const auto& [row, end] : rows_of(io::read_file(path, "metrics"), path)) {
     if (row.step > step) break;
     rows.push_back(row);
     kept = end;
@@ -111,4 +111,4 @@ std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step) 
   return rows;
 }
 
-}  // namespace tg
+}  // namespace tg::train

@@ -9,7 +9,7 @@
 
 #include <tilegrad/io/files/file.h>
 
-namespace tg {
+namespace tg::train {
 
 // A value that was not measured, or is not finite, is NaN here and null in the file.
 struct MetricsRow {
@@ -27,13 +27,13 @@ std::string to_json(const MetricsRow& row);
 class MetricsWriter {
  public:
   // Starts the file anew or goes on after its last row; Error when it cannot be written.
-  explicit MetricsWriter(const std::string& path, OutputFile::Start start = OutputFile::Start::empty);
+  explicit MetricsWriter(const std::string& path, io::OutputFile::Start start = io::OutputFile::Start::empty);
   void write(const MetricsRow& row);  // with the operating system on return; Error on a full disk
   void sync();                        // the rows so far are on the disk
   void close();
 
  private:
-  OutputFile file_;
+  io::OutputFile file_;
 };
 
 // The rows of such a file. A last line that a killed run left unfinished is dropped; any other line that is
@@ -44,4 +44,4 @@ std::vector<MetricsRow> read_metrics(const std::string& path);
 // there is no such file.
 std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step);
 
-}  // namespace tg
+}  // namespace tg::train

@@ -4,7 +4,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::train {
 
 Prefetch::Prefetch(std::int64_t first, std::int64_t last, std::size_t size, Fill fill, std::size_t ahead)
     : last_(last),
@@ -63,4 +63,4 @@ const TokenBatch& Prefetch::next() {
   return batch;
 }
 
-}  // namespace tg
+}  // namespace tg::train

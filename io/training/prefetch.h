@@ -1,4 +1,4 @@
-// Batches prepared ahead of time by a thread of its own, off the path of training.
+// Batches prepared ahead of time by a separate thread.
 #pragma once
 
 #include <condition_variable>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace tg {
+namespace tg::train {
 
 struct TokenBatch {
   std::vector<std::int32_t> x, y;  // tokens and targets
@@ -52,4 +52,4 @@ class Prefetch {
   std::thread thread_;
 };
 
-}  // namespace tg
+}  // namespace tg::train

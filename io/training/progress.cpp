@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tg {
+namespace tg::train {
 namespace {
 
 template <class... Args>
@@ -121,4 +121,4 @@ void Progress::note(const std::string& line) {
   std::fflush(out_);
 }
 
-}  // namespace tg
+}  // namespace tg::train

@@ -1,4 +1,4 @@
-// What a person sees while training runs: one line rewritten in place on a terminal, a plain line now and
+// The progress display of training: one line rewritten in place on a terminal, a plain line now and
 // then anywhere else.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-namespace tg {
+namespace tg::train {
 
 struct ProgressState {
   std::int64_t step = 0, steps = 0;
@@ -57,4 +57,4 @@ class Progress {
   std::int64_t mark_step_;
 };
 
-}  // namespace tg
+}  // namespace tg::train

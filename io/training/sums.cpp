@@ -5,7 +5,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/rng.h>
 
-namespace tg {
+namespace tg::train {
 namespace {
 
 constexpr std::uint32_t sums_node = 0xfffffffeu;            // no node of a graph, nor that of BatchSampler
@@ -114,4 +114,4 @@ std::int64_t Sums::right_answers(std::span<const std::int32_t> y,
   return right;
 }
 
-}  // namespace tg
+}  // namespace tg::train

@@ -1,11 +1,11 @@
-// A task made of nothing: sums as text, for a machine without data. "012+345=7530\n" says 12 + 345 = 357:
+// A generated task: sums as text, for a machine without data. "012+345=7530\n" says 12 + 345 = 357:
 // both numbers with all their digits, and the digits of the sum from the last to the first, the order in
-// which they are worked out, so that each depends on what stands before it.
+// which they are computed, so that each depends only on what precedes it.
 #pragma once
 
 #include <tilegrad/io/text/text.h>
 
-namespace tg {
+namespace tg::train {
 
 class Sums {
  public:
@@ -14,7 +14,7 @@ class Sums {
 
   // What the model reads of a sum: all but its line break.
   static constexpr std::int64_t tokens(std::int64_t digits) { return 3 * digits + 3; }
-  const Tokenizer& tokenizer() const { return vocab_; }
+  const text::Tokenizer& tokenizer() const { return vocab_; }
   std::string text(std::int64_t a, std::int64_t b) const;
   // What stands before the answer, up to and with the '='.
   std::string question(std::int64_t a, std::int64_t b) const;
@@ -42,7 +42,7 @@ class Sums {
             std::span<std::int32_t> y) const;
 
   std::int64_t digits_, below_, batch_, context_;
-  CharVocab vocab_;
+  text::CharVocab vocab_;
 };
 
-}  // namespace tg
+}  // namespace tg::train

@@ -7,7 +7,7 @@
 #include <tilegrad/core/base/error.h>
 #include "io/training/prefetch.h"
 
-namespace tg {
+namespace tg::train {
 
 namespace {
 
@@ -20,8 +20,8 @@ double seconds_now() {
 
 }  // namespace
 
-Trainer::Trainer(const Model& model, const Optimizer& optimizer, const Batches& batches, Options options,
-                 Hooks hooks, CheckpointStore* store)
+Trainer::Trainer(const nn::Model& model, const optim::Optimizer& optimizer, const Batches& batches,
+                 Options options, Hooks hooks, io::CheckpointStore* store)
     : optimizer_(optimizer),
       batches_(batches),
       o_(std::move(options)),
@@ -34,14 +34,14 @@ Trainer::Trainer(const Model& model, const Optimizer& optimizer, const Batches& 
   step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);
 }
 
-std::vector<CheckpointFile> Trainer::files() const {
-  std::vector<CheckpointFile> all;
+std::vector<io::CheckpointFile> Trainer::files() const {
+  std::vector<io::CheckpointFile> all;
   if (hooks_.files) all = hooks_.files(state_);
   all.insert(all.begin() + (all.empty() ? 0 : 1), {optimizer_file, optimizer_.state(), {}});
   return all;
 }
 
-void Trainer::resume(const Checkpoint& checkpoint, const std::optional<State>& state) {
+void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State>& state) {
   state_.step = checkpoint.step(), state_.best_step = checkpoint.best_step();
   if (state) state_ = *state;
   checkpoint.restore(files());
@@ -57,7 +57,7 @@ const Trainer::State& Trainer::run() {
   if (store_) {
     if (begins) store_->clear();
     metrics_.emplace(store_->directory() + "/metrics.jsonl",
-                     begins ? OutputFile::Start::empty : OutputFile::Start::append);
+                     begins ? io::OutputFile::Start::empty : io::OutputFile::Start::append);
   }
   for (const Parameter& p : optimizer_.state())
     if (p.name() == "optimizer.skipped") skipped_ = static_cast<std::int64_t>(p.read().item<float>());
@@ -159,4 +159,4 @@ void Trainer::trap(std::int64_t step) {
               (bad.empty() ? "every number is finite, but not the sum of their squares" : bad));
 }
 
-}  // namespace tg
+}  // namespace tg::train

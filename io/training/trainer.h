@@ -1,5 +1,5 @@
 // Trainer: the loop around a TrainingProgram, with validation, checkpoints, metrics and resuming. tools/train
-// is this with a command line; examples/train_loop.cpp is a loop without it.
+// is a command line for it; examples/train_loop.cpp is a loop without it.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/training/training.h>
 
-namespace tg {
+namespace tg::train {
 
 class Trainer {
  public:
   struct Options {
     std::int64_t steps = 2000;
-    Schedule schedule = {};
+    optim::Schedule schedule = {};
     std::uint64_t seed = 1;  // of batches and dropout
     ProgramOptions program = {};
     std::int64_t validate_every = 250, validation_batches = 20;  // the last one takes all, up to 400
@@ -34,21 +34,21 @@ class Trainer {
     std::function<bool()> stop = {};                        // asked before every step
     std::function<void(MetricsRow&)> step = {};             // after every step; may change the row
     std::function<void(const MetricsRow&)> validated = {};  // after every validation
-    std::function<std::vector<CheckpointFile>(const State&)> files =
+    std::function<std::vector<io::CheckpointFile>(const State&)> files =
         {};  // of a checkpoint; the optimizer's is added
   };
 
   // With a store, checkpoints go there; its directory has metrics.jsonl. All that is named here must outlive
   // it, except options and hooks. Plans and takes the memory of both programs.
-  Trainer(const Model& model, const Optimizer& optimizer, const Batches& batches, Options options,
-          Hooks hooks, CheckpointStore* store = nullptr);
+  Trainer(const nn::Model& model, const optim::Optimizer& optimizer, const Batches& batches, Options options,
+          Hooks hooks, io::CheckpointStore* store = nullptr);
 
-  // Goes on from a checkpoint in the place of beginning: restores optimizer and files (as Hooks::files names
+  // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
   // them). The state is that of its manifest and of metrics.jsonl unless given.
-  void resume(const Checkpoint& checkpoint, const std::optional<State>& state = {});
+  void resume(const io::Checkpoint& checkpoint, const std::optional<State>& state = {});
 
-  // Takes the steps that are left, or those until stop() says so, and saves. Every step is started before the
-  // result of the one before is asked for, so that a GPU never waits.
+  // Runs the remaining steps, or until stop() returns true, and saves. Every step is started before the
+  // result of the previous one is read, so that a GPU never waits.
   const State& run();
 
   const State& state() const { return state_; }
@@ -68,13 +68,13 @@ class Trainer {
   void validate(bool whole, MetricsRow& row);
   void save();
   [[noreturn]] void trap(std::int64_t step);
-  std::vector<CheckpointFile> files() const;
+  std::vector<io::CheckpointFile> files() const;
 
-  const Optimizer& optimizer_;
+  const optim::Optimizer& optimizer_;
   const Batches& batches_;
   const Options o_;
   const Hooks hooks_;
-  CheckpointStore* store_;
+  io::CheckpointStore* store_;
   TrainingProgram training_;
   EvaluationProgram evaluation_;
   std::size_t step_tokens_;
@@ -88,4 +88,4 @@ class Trainer {
   std::int64_t steps_ = 0;  // finished by this object
 };
 
-}  // namespace tg
+}  // namespace tg::train

@@ -6,7 +6,7 @@
 #include <tilegrad/core/base/rng.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
@@ -106,4 +106,4 @@ void Generator::extend(std::vector<std::int32_t>& text, std::int64_t count, cons
   }
 }
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -10,7 +10,7 @@
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/models/model.h>
 
-namespace tg {
+namespace tg::nn {
 
 // While a text fits in the model's context, keys and values of what was read stay in a KvCache: the prompt is
 // read in a few runs and each further token is a run over one. A text that has grown longer is cut to its
@@ -53,4 +53,4 @@ class Generator {
   Array logits_;                                         // f32 [1, 1, vocabulary]
 };
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -7,7 +7,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
@@ -49,4 +49,4 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling& s, doub
   return drawn;
 }
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -4,17 +4,17 @@
 #include <cstdint>
 #include <span>
 
-namespace tg {
+namespace tg::nn {
 
 struct Sampling {
-  double temperature = 1;  // 0: the likeliest token, the first of equals
+  double temperature = 1;  // 0: the most likely token, the first of equals
   std::int64_t top_k = 0;  // only the k likeliest; 0: all
   double top_p = 1;        // of these, only the likeliest whose probabilities first add up to this
 };
 
-// A token drawn from softmax(logits / temperature), cut down to top_k and then to top_p, by the uniform
-// number u in [0, 1). Among equals the first count as likelier. Logits that are NaN are never drawn; Error
-// when nothing else is there.
+// A token drawn from softmax(logits / temperature), restricted to top_k and then to top_p, by the uniform
+// number u in [0, 1). Ties go to the first. Logits that are NaN are never drawn; Error when nothing else is
+// there.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
-}  // namespace tg
+}  // namespace tg::nn

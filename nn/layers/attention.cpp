@@ -1,6 +1,6 @@
 #include <tilegrad/nn/layers/attention.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace detail {
 
@@ -63,7 +63,7 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
       c_attn_(at / "c_attn", width, 3 * width, {.bias = o.bias, .init = o.init}),
       c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {}
 
-Tensor SelfAttention::operator()(In x, Mode mode, Tensor residual, CacheCall* cache) const {
+Tensor SelfAttention::operator()(TensorArg x, Mode mode, TensorArg residual, CacheCall* cache) const {
   const Scope scope(name_, x.where());
   const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
   const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_), dropout_,
@@ -87,7 +87,7 @@ GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Opt
       v_proj_(at / "v_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
       o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {}
 
-Tensor GroupedAttention::operator()(In x, Mode mode, Tensor residual, CacheCall* cache) const {
+Tensor GroupedAttention::operator()(TensorArg x, Mode mode, TensorArg residual, CacheCall* cache) const {
   const Scope scope(name_, x.where());
   Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);
   if (rotate_) {
@@ -99,4 +99,4 @@ Tensor GroupedAttention::operator()(In x, Mode mode, Tensor residual, CacheCall*
   return o_proj_(attend(q, k, v, dropout_, mode, cache, path_), residual);
 }
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -6,9 +6,10 @@
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
-// Multi-head attention (004 §3, eq. 7): one projection to queries, keys and values ("c_attn"), and one back
+// Multi-head attention [Stratos, FlashAttention §3, eq. 7]: one projection to queries, keys and values
+// ("c_attn"), and one back
 // ("c_proj").
 class SelfAttention {
  public:
@@ -24,7 +25,8 @@ class SelfAttention {
 
   // x [B, L, width] → [B, L, width], added to a residual when one is given; after the tokens in a cache when
   // that is given.
-  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
+                    CacheCall* cache = nullptr) const;
 
  private:
   std::string name_, path_;
@@ -33,9 +35,9 @@ class SelfAttention {
   Linear c_attn_, c_proj_;
 };
 
-// Grouped-query attention (004 §3.1) with rotary positions, in Llama's layout: "q_proj" [heads·d, width],
-// "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h / (heads / key_heads);
-// one key head is multi-query attention, as many as heads is multi-head attention.
+// Grouped-query attention [Stratos, FlashAttention §3.1] with rotary positions, in Llama's layout: "q_proj"
+// [heads·d, width], "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h /
+// (heads / key_heads); one key head is multi-query attention, as many as heads is multi-head attention.
 class GroupedAttention {
  public:
   struct Options {
@@ -53,7 +55,8 @@ class GroupedAttention {
       : GroupedAttention(at, width, heads, Options{}) {}
 
   // As SelfAttention's.
-  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
+                    CacheCall* cache = nullptr) const;
 
  private:
   GroupedAttention(const Path& at, std::int64_t width, const Options& checked, std::int64_t heads);
@@ -74,4 +77,4 @@ Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, 
 
 }  // namespace detail
 
-}  // namespace tg
+}  // namespace tg::nn

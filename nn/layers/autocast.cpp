@@ -4,7 +4,7 @@
 
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
@@ -53,9 +53,9 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   return half;
 }
 
-Tensor Autocast::input(In x) {
+Tensor Autocast::input(TensorArg x) {
   const Autocast* const a = of(x.tensor().graph());
   return a ? cast(x, *a->dtype_) : x.tensor();
 }
 
-}  // namespace tg
+}  // namespace tg::nn

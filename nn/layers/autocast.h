@@ -7,14 +7,17 @@
 
 #include <tilegrad/core/graph/graph.h>
 
-namespace tg {
+namespace tg::nn {
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"  // the dtypes bf16 and f16, which GCC takes an enum class to hide
 enum class Precision {
   full,  // everything in the weights' own dtype, which is f32 unless Params says otherwise
   tf32,  // the same; on CUDA, f32 products round their operands to 10 bits of fraction
   bf16,  // products and activations in bf16
   f16,   // products and activations in f16; wants AdamW::Options::loss_scale
 };
+#pragma GCC diagnostic pop
 // "f32" (full), "tf32", "bf16", "f16". Throws Error for other names.
 Precision precision_named(std::string_view name);
 
@@ -31,7 +34,7 @@ class Autocast {
   // For layers: a weight, and what is multiplied by it, in the dtype to compute in. Outside any Autocast the
   // parameter and x themselves.
   static Tensor weight(const Parameter& p, Graph& graph, std::source_location where);
-  static Tensor input(In x);
+  static Tensor input(TensorArg x);
 
  private:
   static Autocast* of(const Graph& graph);
@@ -42,4 +45,4 @@ class Autocast {
   Autocast* outer_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -4,7 +4,7 @@
 
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
 KvCache::KvCache(std::int64_t batch, std::int64_t capacity, Device device)
     : batch_(batch), capacity_(capacity), device_(device) {
@@ -28,7 +28,7 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
   lengths_ = expand(cached_, {cache.batch()}) + length;
 }
 
-Tensor CacheCall::append(const std::string& name, In in) {
+Tensor CacheCall::append(const std::string& name, TensorArg in) {
   const Scope scope("cache", in.where());
   const Tensor& rows = in.tensor();
   if (rows.rank() != 4 || rows.size(0) != cache_.batch() || rows.size(2) != positions_.size(0))
@@ -52,4 +52,4 @@ Tensor CacheCall::append(const std::string& name, In in) {
   return extended;
 }
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -6,7 +6,7 @@
 
 #include <tilegrad/core/compile/compile.h>
 
-namespace tg {
+namespace tg::nn {
 
 class KvCache {
  public:
@@ -42,7 +42,7 @@ class CacheCall {
 
   // rows [batch, heads, length, n] put behind what the cache has under this name →
   // [batch, heads, capacity, n], of which lengths() tokens mean something.
-  Tensor append(const std::string& name, In rows);
+  Tensor append(const std::string& name, TensorArg rows);
   // For CompileOptions: without these the cache stays as it is.
   const std::vector<Assign>& assign() const { return assign_; }
 
@@ -52,4 +52,4 @@ class CacheCall {
   std::vector<Assign> assign_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -4,7 +4,7 @@
 
 #include <tilegrad/nn/layers/autocast.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
@@ -62,12 +62,12 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
             {.bias = false, .init = o_.init}),
       o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}) {}
 
-Tensor LatentAttention::queries(In x, const Tensor& positions) const {
+Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
   const Tensor q = q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x)));
   return rope(by_head(q, heads_), positions, {.interleaved = true, .frequencies = turns_});
 }
 
-Tensor LatentAttention::operator()(In x, Mode mode, Tensor residual, CacheCall* cache) const {
+Tensor LatentAttention::operator()(TensorArg x, Mode mode, TensorArg residual, CacheCall* cache) const {
   const Scope scope(name_, x.where());
   const Tensor positions = cache ? cache->positions() : Tensor();
   const Tensor q = queries(x, positions);
@@ -104,4 +104,4 @@ Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& c, const Tensor&
   return reshape(transpose(values, 1, 2), {q.size(0), q.size(2), heads_ * o_.value_width});
 }
 
-}  // namespace tg
+}  // namespace tg::nn

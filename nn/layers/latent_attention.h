@@ -1,17 +1,18 @@
-// Multi-head latent attention with decoupled rotary keys (004 §3.2 and §3.2.1), in DeepSeek's layout.
+// Multi-head latent attention with decoupled rotary keys [Stratos, FlashAttention §3.2 and §3.2.1], in
+// DeepSeek's layout.
 #pragma once
 
 #include <tilegrad/nn/layers/attention.h>
 
-namespace tg {
+namespace tg::nn {
 
 // Keys and values come from a latent Z [T, m] that all heads share, and beside it one rotary key [T, p]:
 //   c        = kv_a_layernorm(Z),  [Z R(K_rope)] = kv_a_proj_with_mqa(x)         m + p
 //   [K_h V_h] = kv_b_proj(c)                                                     heads·(d + dv)
 //   [Q_h R(Q_rope,h)] = q_proj(x), or q_b_proj(q_a_layernorm(q_a_proj(x)))       heads·(d + p)
 //   o_h      = softmax([Q_h R(Q_rope,h)]·[K_h R(K_rope)]ᵀ / √(d + p))·V_h,  then o_proj
-// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, queries turn in one pass; keys are put
-// together once, because K_rope is shared and flash_attn reads a row of keys as one.
+// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, queries are rotated in one pass; keys
+// are assembled once, because K_rope is shared and flash_attn reads whole rows of keys.
 //
 // With a cache, kv_b_proj is absorbed: with kv_b_proj's U_k and U_v of head h, scores are
 // (Q_h U_kᵀ)·cᵀ + R(Q_rope,h)·R(K_rope)ᵀ and o_h = (P·c)·U_v, so that attention reads one key head [c
@@ -36,10 +37,11 @@ class LatentAttention {
       : LatentAttention(at, width, heads, Options{}) {}
 
   // As SelfAttention's.
-  Tensor operator()(In x, Mode mode = Mode::evaluate, Tensor residual = {}, CacheCall* cache = nullptr) const;
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
+                    CacheCall* cache = nullptr) const;
 
  private:
-  Tensor queries(In x, const Tensor& positions) const;  // [B, H, L, d + p], the last p turned
+  Tensor queries(TensorArg x, const Tensor& positions) const;  // [B, H, L, d + p], the last p rotated
   // From c [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
   Tensor expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const;
   Tensor absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope, CacheCall& cache) const;
@@ -55,4 +57,4 @@ class LatentAttention {
   Linear kv_b_, o_proj_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -3,22 +3,22 @@
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
-Tensor weight_of(const Parameter& p, const In& beside) {
+Tensor weight_of(const Parameter& p, const TensorArg& beside) {
   return Autocast::weight(p, beside.tensor().graph(), beside.where());
 }
 
 // Norms take gains and biases of any dtype.
-Tensor gain_of(const Parameter& p, const In& beside) {
+Tensor gain_of(const Parameter& p, const TensorArg& beside) {
   return beside.tensor().graph().param(p, beside.where());
 }
 
 }  // namespace
 
-Tensor dropped(In x, double p, Mode mode) {
+Tensor dropped(TensorArg x, double p, Mode mode) {
   return mode == Mode::train && p > 0 ? dropout(x, p) : x.tensor();
 }
 
@@ -29,27 +29,27 @@ Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options option
   if (has_bias_) bias_ = at.create("bias", {out}, options.init.of_bias(in));
 }
 
-Tensor Linear::operator()(In x, Tensor residual) const {
+Tensor Linear::operator()(TensorArg x, TensorArg residual) const {
   const Scope scope(name_, x.where());
   const Tensor in = Autocast::input(x);
   const Tensor w = transpose(weight_of(weight_, x), 0, 1);
   const Tensor b = has_bias_ ? weight_of(bias_, x) : Tensor();
-  if (!residual.defined()) return linear(in, w, b);
-  residual = Autocast::input(residual);
-  const Tensor added = has_bias_ ? residual + b : residual;
+  if (residual.is_absent()) return linear(in, w, b);
+  const Tensor onto = Autocast::input(residual);
+  const Tensor added = has_bias_ ? onto + b : onto;
   const Tensor rows = linear(reshape(in, {-1, w.size(0)}), w, reshape(added, {-1, w.size(1)}));
-  return reshape(rows, residual.shape());
+  return reshape(rows, onto.shape());
 }
 
 Embedding::Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init)
     : name_(at.name()), weight_(at.create("weight", {count, width}, init)) {}
 
-Tensor Embedding::operator()(In ids) const {
+Tensor Embedding::operator()(TensorArg ids) const {
   const Scope scope(name_, ids.where());
   return embedding(weight_of(weight_, ids), ids);
 }
 
-Tensor Embedding::attend(In x) const {
+Tensor Embedding::attend(TensorArg x) const {
   const Scope scope(name_, x.where());
   return linear(Autocast::input(x), transpose(weight_of(weight_, x), 0, 1));
 }
@@ -65,7 +65,7 @@ LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
   if (has_bias_) bias_ = at.create("bias", {width}, Init::zeros());
 }
 
-Tensor LayerNorm::operator()(In x) const {
+Tensor LayerNorm::operator()(TensorArg x) const {
   const Scope scope(name_, x.where());
   return layer_norm(x, gain_of(weight_, x), has_bias_ ? gain_of(bias_, x) : Tensor(), eps_);
 }
@@ -73,9 +73,9 @@ Tensor LayerNorm::operator()(In x) const {
 RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
     : name_(at.name()), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {}
 
-Tensor RmsNorm::operator()(In x) const {
+Tensor RmsNorm::operator()(TensorArg x) const {
   const Scope scope(name_, x.where());
   return rms_norm(x, gain_of(weight_, x), eps_);
 }
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -3,7 +3,7 @@
 
 #include <tilegrad/nn/layers/layers.h>
 
-namespace tg {
+namespace tg::nn {
 
 // c_proj(gelu(c_fc(x))), four times as wide inside; gelu by erf.
 class Mlp {
@@ -15,7 +15,8 @@ class Mlp {
   Mlp(const Path& at, std::int64_t width, Options options);
   Mlp(const Path& at, std::int64_t width) : Mlp(at, width, Options{}) {}
 
-  Tensor operator()(In x, Tensor residual = {}) const;  // [..., width], added to a residual when one is given
+  Tensor operator()(TensorArg x,
+                    TensorArg residual = {}) const;  // [..., width], added to a residual when one is given
 
  private:
   std::string name_;
@@ -32,11 +33,11 @@ class GatedMlp {
   GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Options options);
   GatedMlp(const Path& at, std::int64_t width, std::int64_t inner) : GatedMlp(at, width, inner, Options{}) {}
 
-  Tensor operator()(In x, Tensor residual = {}) const;  // as Mlp's
+  Tensor operator()(TensorArg x, TensorArg residual = {}) const;  // as Mlp's
 
  private:
   std::string name_;
   Linear gate_proj_, up_proj_, down_proj_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

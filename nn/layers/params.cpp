@@ -5,7 +5,7 @@
 #include <tilegrad/core/base/random.h>
 #include "core/base/hash.h"
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
@@ -69,4 +69,4 @@ Parameter Path::create(const std::string& name, const Shape& shape, Init init) c
   return params_->create((*this / name).text(), shape, init);
 }
 
-}  // namespace tg
+}  // namespace tg::nn

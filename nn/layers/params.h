@@ -1,6 +1,6 @@
 // Params: the parameters of a model, in the order they were made, under paths like PyTorch's
-// ("transformer.h.0.attn.c_attn.weight"). Starting values are a function of (seed, path) alone: the same on
-// every backend, whatever else the model holds.
+// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on (seed, path): the same on every
+// backend, whatever else the model contains.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 #include <tilegrad/core/graph/parameter.h>
 
-namespace tg {
+namespace tg::nn {
 
-// Starting values by core/base/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
+// Initial values by core/base/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
 struct Init {
   double mean = 0, std = 0, bound = 0;
   bool by_fan_in = false;  // the bound is 1/√n in a layer of n inputs, of its bias too
@@ -70,4 +70,4 @@ class Path {
   std::string text_, name_;
 };
 
-}  // namespace tg
+}  // namespace tg::nn

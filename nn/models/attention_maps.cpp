@@ -2,7 +2,7 @@
 
 #include <tilegrad/core/compile/compile.h>
 
-namespace tg {
+namespace tg::nn {
 
 std::vector<AttentionMap> attention_maps(const Model& model, const std::vector<std::int32_t>& tokens,
                                          int threads) {
@@ -23,4 +23,4 @@ std::vector<AttentionMap> attention_maps(const Model& model, const std::vector<s
   return maps;
 }
 
-}  // namespace tg
+}  // namespace tg::nn

@@ -1,9 +1,9 @@
-// What each attention layer of a model looks at in a text.
+// The attention weights of each layer of a model on a text.
 #pragma once
 
 #include <tilegrad/nn/models/model.h>
 
-namespace tg {
+namespace tg::nn {
 
 struct AttentionMap {
   std::string layer;  // the path of the attention layer: "transformer.h.0.attn"
@@ -11,8 +11,8 @@ struct AttentionMap {
 };
 
 // Of every flash_attn in the model's forward pass on L tokens (at most the context), in f32 and without
-// dropout, first layer first. Takes the memory that flash_attn does not: layers·heads·L² floats and more.
+// dropout, first layer first. Needs the memory that flash_attn avoids: layers·heads·L² floats and more.
 std::vector<AttentionMap> attention_maps(const Model& model, const std::vector<std::int32_t>& tokens,
                                          int threads = 0);
 
-}  // namespace tg
+}  // namespace tg::nn

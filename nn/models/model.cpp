@@ -6,7 +6,7 @@
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::nn {
 
 namespace {
 
@@ -202,7 +202,7 @@ Block::Block(const Path& at, const ModelConfig& c)
       norm_2_(norm(at / names_of(c.architecture).norm_2, c)),
       mlp_(mlp(at / names_of(c.architecture).mlp, c)) {}
 
-Tensor Block::operator()(In input, Mode mode, CacheCall* cache) const {
+Tensor Block::operator()(TensorArg input, Mode mode, CacheCall* cache) const {
   const Scope scope(name_, input.where());
   Tensor x = input.tensor();
   if (mode == Mode::evaluate || dropout_ == 0) {
@@ -223,7 +223,7 @@ Model::Model(const Path& at, const ModelConfig& config)
       norm_(norm(at / name_ / names_of(config.architecture).norm, config)),
       head_(head_layer(at, config)) {}
 
-Tensor Model::features(In tokens, Mode mode, CacheCall* cache, bool recompute) const {
+Tensor Model::features(TensorArg tokens, Mode mode, CacheCall* cache, bool recompute) const {
   const Scope scope(name_, tokens.where());
   const Shape& shape = tokens.tensor().shape();
   if (shape.size() != 2 || shape[1] > config_.context)
@@ -242,9 +242,9 @@ Tensor Model::features(In tokens, Mode mode, CacheCall* cache, bool recompute) c
   return call(norm_, x);
 }
 
-Tensor Model::head(In x) const {
+Tensor Model::head(TensorArg x) const {
   const Scope scope(name_, x.where());
   return head_.empty() ? tokens_.attend(x) : head_[0](x);
 }
 
-}  // namespace tg
+}  // namespace tg::nn

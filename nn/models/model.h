@@ -10,7 +10,7 @@
 #include <tilegrad/nn/layers/latent_attention.h>
 #include <tilegrad/nn/layers/mlp.h>
 
-namespace tg {
+namespace tg::nn {
 
 enum class Architecture {
   gpt,       // learned positions, LayerNorm, SelfAttention, GELU MLP
@@ -33,7 +33,7 @@ struct ModelConfig {
   double dropout = 0;
   bool bias = false;      // in Linear and LayerNorm
   bool tied_head = true;  // the head's weight is the token embedding's
-  double std = 0.02;      // of starting weights; GPT-2's, which has width 768
+  double std = 0.02;      // of initial weights; GPT-2's, at width 768
   Initializer initializer = Initializer::gpt2;
   // llama
   std::int64_t key_heads = 0;  // 0: heads
@@ -53,7 +53,8 @@ struct ModelConfig {
 class Block {
  public:
   Block(const Path& at, const ModelConfig& config);
-  Tensor operator()(In x, Mode mode = Mode::evaluate, CacheCall* cache = nullptr) const;  // [B, L, width]
+  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate,
+                    CacheCall* cache = nullptr) const;  // [B, L, width]
 
  private:
   using Norm = std::variant<LayerNorm, RmsNorm>;
@@ -74,14 +75,14 @@ class Model {
 
   // tokens i32 or i64 [B, L] → logits [B, L, vocabulary]. L is at most the context; the tokens follow those
   // in a cache when one is given, whose capacity is at most the context.
-  Tensor operator()(In tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr) const {
+  Tensor operator()(TensorArg tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr) const {
     return head(features(tokens, mode, cache));
   }
   // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width]. With `recompute`,
   // of each block only the input is kept for the backward pass, which runs the block again.
-  Tensor features(In tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr,
+  Tensor features(TensorArg tokens, Mode mode = Mode::evaluate, CacheCall* cache = nullptr,
                   bool recompute = false) const;
-  Tensor head(In x) const;
+  Tensor head(TensorArg x) const;
   const ModelConfig& config() const { return config_; }
   Device device() const { return tokens_.weight().device(); }
 
@@ -95,4 +96,4 @@ class Model {
   std::vector<Linear> head_;  // one unless the head is tied
 };
 
-}  // namespace tg
+}  // namespace tg::nn

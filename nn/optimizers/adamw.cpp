@@ -1,6 +1,6 @@
 #include <tilegrad/nn/optimizers/adamw.h>
 
-namespace tg {
+namespace tg::optim {
 
 AdamWState adamw_state(std::size_t place, const Parameter& p, const Optimizer::Decay& decay) {
   return {place, p, Optimizer::zero_beside(p, "m"), Optimizer::zero_beside(p, "v"), decay(p)};
@@ -35,4 +35,4 @@ std::vector<Parameter> AdamW::moments() const {
   return all;
 }
 
-}  // namespace tg
+}  // namespace tg::optim

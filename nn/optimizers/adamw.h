@@ -4,7 +4,7 @@
 #include <tilegrad/nn/optimizers/optimizer.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::optim {
 
 // AdamW's moments of one parameter, the one at `place` in a step's lists.
 struct AdamWState {
@@ -40,4 +40,4 @@ class AdamW final : public Optimizer {
   AdamWOptions options_;
 };
 
-}  // namespace tg
+}  // namespace tg::optim

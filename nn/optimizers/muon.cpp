@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tg {
+namespace tg::optim {
 
 Tensor orthogonalized(const Tensor& x, int iterations) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // Jordan et al., 2024
@@ -66,4 +66,4 @@ std::vector<Parameter> Muon::moments() const {
   return all;
 }
 
-}  // namespace tg
+}  // namespace tg::optim

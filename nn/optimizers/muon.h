@@ -1,5 +1,5 @@
-// Muon (Jordan et al., 2024): matrices move by their momentum made orthogonal. With gradient g of a matrix p
-// [r, c],
+// Muon (Jordan et al., 2024): matrices are updated by their orthogonalised momentum. With gradient g of a
+// matrix p [r, c],
 //   b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o,
 // where the last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate
 // serves both. Everything else (embeddings, head, gains, biases) is AdamW's.
@@ -7,7 +7,7 @@
 
 #include <tilegrad/nn/optimizers/adamw.h>
 
-namespace tg {
+namespace tg::optim {
 
 class Muon final : public Optimizer {
  public:
@@ -48,4 +48,4 @@ class Muon final : public Optimizer {
 // c·A²)·x, A = x·xᵀ, with Jordan's coefficients. Zeros stay zeros.
 Tensor orthogonalized(const Tensor& x, int iterations = 5);
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -5,7 +5,7 @@
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::optim {
 
 namespace {
 
@@ -115,4 +115,4 @@ std::vector<Parameter> Optimizer::state() const {
   return all;
 }
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -8,7 +8,7 @@
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/nn/layers/params.h>
 
-namespace tg {
+namespace tg::optim {
 
 // A factor on the loss that keeps gradients in the range of f16, found while training as
 // torch.amp.GradScaler does: a step whose gradient overflows is skipped and lowers the factor, and a run of
@@ -82,4 +82,4 @@ class Optimizer {
   std::optional<LossScale> loss_scale_;
 };
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -7,7 +7,7 @@
 
 #include <tilegrad/core/base/error.h>
 
-namespace tg {
+namespace tg::optim {
 
 Schedule::Kind Schedule::named(std::string_view name) {
   if (name == "cosine") return Kind::cosine;
@@ -31,4 +31,4 @@ double Schedule::operator()(std::int64_t t) const {
   return floor + (peak - floor) * left;
 }
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tg {
+namespace tg::optim {
 
 struct Schedule {
   enum class Kind {
@@ -25,4 +25,4 @@ struct Schedule {
   double operator()(std::int64_t t) const;
 };
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -2,7 +2,7 @@
 
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::optim {
 
 Sgd::Sgd(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale), momentum_(o.momentum), nesterov_(o.nesterov) {
@@ -34,4 +34,4 @@ void Sgd::append(const Step& step, std::vector<Assign>& assign) const {
   }
 }
 
-}  // namespace tg
+}  // namespace tg::optim

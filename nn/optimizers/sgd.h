@@ -4,7 +4,7 @@
 
 #include <tilegrad/nn/optimizers/optimizer.h>
 
-namespace tg {
+namespace tg::optim {
 
 class Sgd final : public Optimizer {
  public:
@@ -30,4 +30,4 @@ class Sgd final : public Optimizer {
   bool nesterov_;
 };
 
-}  // namespace tg
+}  // namespace tg::optim

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tg {
+namespace tg::train {
 
 std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
                            const std::function<std::size_t(std::int64_t)>& needed) {
@@ -25,4 +25,4 @@ std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
   return fits;
 }
 
-}  // namespace tg
+}  // namespace tg::train

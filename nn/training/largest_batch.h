@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 
-namespace tg {
+namespace tg::train {
 
 // The largest batch below `too_large` for which needed(batch), which grows with it, is at most `free`; 0 if
-// there is none. Memory is nearly a straight line in the batch, so that a few calls find it.
+// there is none. Memory is nearly linear in the batch, so a few calls suffice.
 std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
                            const std::function<std::size_t(std::int64_t)>& needed);
 
-}  // namespace tg
+}  // namespace tg::train

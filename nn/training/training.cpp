@@ -3,28 +3,28 @@
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/ops/ops.h>
 
-namespace tg {
+namespace tg::train {
 
 namespace {
 
-Tensor token_input(Graph& graph, const char* name, const Model& model, const ProgramOptions& options) {
+Tensor token_input(Graph& graph, const char* name, const nn::Model& model, const ProgramOptions& options) {
   return graph.input(name, {options.batch, model.config().context}, i32);
 }
 
-Tensor model_logits(const Model& model, const Tensor& tokens, Mode mode, Precision precision,
+Tensor model_logits(const nn::Model& model, const Tensor& tokens, nn::Mode mode, nn::Precision precision,
                     bool recompute) {
-  const Autocast autocast(tokens.graph(), precision);
+  const nn::Autocast autocast(tokens.graph(), precision);
   return model.head(model.features(tokens, mode, nullptr, recompute));
 }
 
 CompileOptions compile_options(const ProgramOptions& o) {
   return {.threads = o.threads,
-          .tf32 = o.precision == Precision::tf32,
+          .tf32 = o.precision == nn::Precision::tf32,
           .verify = o.verify,
           .plan_only = o.plan_only};
 }
 
-std::vector<Tensor> results_of(const Tensor& loss, const Optimizer::Update& update) {
+std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Update& update) {
   std::vector<Tensor> results{loss, update.grad_norm, update.skipped};
   if (update.loss_scale.defined()) results.insert(results.end(), {update.overflowed, update.loss_scale});
   return results;
@@ -39,11 +39,11 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::ve
 
 }  // namespace
 
-TrainingProgram::TrainingProgram(const Model& model, const Optimizer& optimizer,
+TrainingProgram::TrainingProgram(const nn::Model& model, const optim::Optimizer& optimizer,
                                  const ProgramOptions& options, std::uint64_t seed)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
-      loss_(cross_entropy(model_logits(model, tokens_, Mode::train, options.precision, options.recompute),
+      loss_(cross_entropy(model_logits(model, tokens_, nn::Mode::train, options.precision, options.recompute),
                           targets_)),
       seed_(seed),
       threads_(options.threads),
@@ -61,7 +61,7 @@ TrainingProgram::TrainingProgram(const Model& model, const Optimizer& optimizer,
 }
 
 // sum' = (0 for the first batch of a step, else sum) + z/n: whatever a step that failed left behind is gone.
-void TrainingProgram::add_up(const Optimizer& optimizer, const ProgramOptions& options) {
+void TrainingProgram::add_up(const optim::Optimizer& optimizer, const ProgramOptions& options) {
   parts_ = std::make_unique<Parts>();
   const std::vector<Tensor> z = optimizer.differentiate(loss_);
   parts_->first = graph_.input("first", {}, i32);
@@ -156,10 +156,10 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
   return result;
 }
 
-EvaluationProgram::EvaluationProgram(const Model& model, const ProgramOptions& options)
+EvaluationProgram::EvaluationProgram(const nn::Model& model, const ProgramOptions& options)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
-      logits_(model_logits(model, tokens_, Mode::evaluate, options.precision, false)),
+      logits_(model_logits(model, tokens_, nn::Mode::evaluate, options.precision, false)),
       loss_(cross_entropy(logits_, targets_)),
       predictions_(options.predictions ? argmax(logits_, {-1}) : Tensor()),
       results_(options.predictions ? std::vector{loss_, predictions_} : std::vector{loss_}),
@@ -171,10 +171,11 @@ Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
   return program_.fetch_later(results_);
 }
 
-TrainingMemory plan_memory(const Model& model, const Optimizer& optimizer, ProgramOptions options) {
+TrainingMemory plan_memory(const nn::Model& model, const optim::Optimizer& optimizer,
+                           ProgramOptions options) {
   options.plan_only = true;
   return {TrainingProgram(model, optimizer, options).memory(),
           EvaluationProgram(model, options).program().memory()};
 }
 
-}  // namespace tg
+}  // namespace tg::train

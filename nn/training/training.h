@@ -6,14 +6,14 @@
 #include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/optimizers/optimizer.h>
 
-namespace tg {
+namespace tg::train {
 
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
   int threads = 0;          // 0 takes what the machine has
   bool verify = false;      // this and the next as in CompileOptions
   bool plan_only = false;
-  Precision precision = Precision::full;
+  nn::Precision precision = nn::Precision::full;
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
   std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged
   bool recompute = false;  // of blocks only the inputs are kept for the backward pass, which runs them again
@@ -21,12 +21,12 @@ struct ProgramOptions {
 
 // Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`,
 // one for a batch's forward and backward, run that many times a step, and one for clipping and update: so the
-// graph, its plan and its memory stay those of one batch, for 4 bytes more a parameter. As losses are means
-// over their batches, the step is that of a batch so many times as large, but for rounding, dropout, and
-// where batches have different numbers of ignored targets.
+// graph, its plan and its memory stay those of one batch, for 4 bytes more a parameter. Losses are batch
+// means, so the step equals that of an `accumulate`-times larger batch, up to rounding, dropout, and batches
+// with different numbers of ignored targets.
 class TrainingProgram {
  public:
-  TrainingProgram(const Model& model, const Optimizer& optimizer, const ProgramOptions& options,
+  TrainingProgram(const nn::Model& model, const optim::Optimizer& optimizer, const ProgramOptions& options,
                   std::uint64_t seed = 0 /* of dropout */);
 
   struct Result {
@@ -45,7 +45,7 @@ class TrainingProgram {
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                 double learning_rate);
   Result result(const Pending& step) const;
-  void set_step(std::int64_t step);  // so many steps were taken before: what dropout draws goes on from there
+  void set_step(std::int64_t step);  // the number of steps taken before, from which dropout continues
   MemoryReport memory() const;       // of all of it
   // What first made a NaN or an infinity in a step that was skipped, the one after `step` others
   // (nn/bad_node.h); empty if nothing does.
@@ -62,14 +62,14 @@ class TrainingProgram {
     Graph graph;
     std::optional<Program> program;
   };
-  void add_up(const Optimizer& optimizer, const ProgramOptions& options);
+  void add_up(const optim::Optimizer& optimizer, const ProgramOptions& options);
 
   Graph graph_;
   Tensor tokens_, targets_, loss_;
   std::uint64_t seed_;
   int threads_;
   std::int64_t accumulate_;
-  Optimizer::Update update_;
+  optim::Optimizer::Update update_;
   std::unique_ptr<Parts> parts_;
   std::vector<Tensor> results_;
   std::optional<Program> program_;
@@ -78,7 +78,7 @@ class TrainingProgram {
 // The mean loss of a batch, without dropout.
 class EvaluationProgram {
  public:
-  EvaluationProgram(const Model& model, const ProgramOptions& options);
+  EvaluationProgram(const nn::Model& model, const ProgramOptions& options);
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }
@@ -96,13 +96,13 @@ class EvaluationProgram {
   Program program_;
 };
 
-// What both programs will need, exactly, without taking any of it.
+// The exact memory of both programs, without allocating it.
 struct TrainingMemory {
   MemoryReport training, evaluation;
   std::size_t beside_parameters() const {
     return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
   }
 };
-TrainingMemory plan_memory(const Model& model, const Optimizer& optimizer, ProgramOptions options);
+TrainingMemory plan_memory(const nn::Model& model, const optim::Optimizer& optimizer, ProgramOptions options);
 
-}  // namespace tg
+}  // namespace tg::train

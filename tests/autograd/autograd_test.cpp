@@ -43,7 +43,7 @@ TEST(Gradients, OfGradientsAreSecondDerivatives) {
   EXPECT_DOUBLE_EQ(v[1], 3 * std::exp(1.0));
 }
 
-TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three children (000 §C)
+TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three children
   Graph g;
   const Tensor u = g.input("u", {8}, f64);
   const Tensor loss = sum(relu(u * u) + 3 * u + exp(u));

@@ -1,4 +1,5 @@
-// User-defined ops, as graph code and as C++ functions, against the plain form of 000 §C.
+// User-defined ops, as graph code and as C++ functions, against the plain form of [Stratos, Efficient
+// Attention §C].
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -12,7 +13,7 @@ using namespace tg;
 using reference::close;
 using reference::random_vector;
 
-using Builder = Tensor (*)(In, In);
+using Builder = Tensor (*)(TensorArg, TensorArg);
 
 // L = (f(u, u) + 3u + exp(u)).sum(): u has three children, and the first of them twice.
 void matches_the_seed(Builder f) {

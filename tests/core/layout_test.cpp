@@ -1,4 +1,4 @@
-// Layout algebra: the rules and examples of 004 §B.2-B.3, and the refusals.
+// Layout algebra: the rules and examples of [Stratos, FlashAttention §B.2-B.3], and the refusals.
 #include <tilegrad/core/base/layout.h>
 
 #include <gtest/gtest.h>
@@ -30,13 +30,13 @@ std::string message_of(F f) {
   return "";
 }
 
-TEST(Layout, StridesAreRowMajor) {  // x.stride() => (3, 1), 004 §B.2
+TEST(Layout, StridesAreRowMajor) {  // x.stride() => (3, 1), [Stratos, FlashAttention §B.2]
   EXPECT_EQ(row_major({2, 3}).strides, (Strides{3, 1}));
   EXPECT_EQ(row_major({4, 5, 6}).strides, (Strides{30, 6, 1}));  // (np, p, 1)
   EXPECT_EQ(row_major({}).numel(), 1);
 }
 
-TEST(Layout, ViewSplitsARange) {  // torch.arange(12).view(2, 2, 3), 004 §B.3
+TEST(Layout, ViewSplitsARange) {  // torch.arange(12).view(2, 2, 3), [Stratos, FlashAttention §B.3]
   const Layout x = row_major({12});
   EXPECT_EQ(x.strides, (Strides{1}));
   const Layout y = view(x, {2, 2, 3});
@@ -63,7 +63,7 @@ TEST(Layout, AViewOfATransposeIsRefusedAndNamesReshape) {
   EXPECT_TRUE(can_view(y, {3, 2, 2}));  // splitting an axis always works
 }
 
-TEST(Layout, ExpandHasStrideZero) {  // x.expand(3, 12).stride() => (0, 1), 004 §B.3
+TEST(Layout, ExpandHasStrideZero) {  // x.expand(3, 12).stride() => (0, 1), [Stratos, FlashAttention §B.3]
   const Layout x = view(row_major({12}), {1, 12});
   const Layout y = expand(x, {3, 12});
   EXPECT_EQ(y.strides, (Strides{0, 1}));
@@ -74,7 +74,7 @@ TEST(Layout, ExpandHasStrideZero) {  // x.expand(3, 12).stride() => (0, 1), 004 
   EXPECT_THROW(expand(row_major({3, 2}), {2}), ShapeError);
 }
 
-TEST(Layout, HeadsAreSplitAndMergedWithoutACopy) {  // 004 footnote 6
+TEST(Layout, HeadsAreSplitAndMergedWithoutACopy) {  // [Stratos, FlashAttention footnote 6]
   const std::int64_t T = 5, H = 2, d = 3;
   const Layout q = transpose(view(row_major({T, H * d}), {T, H, d}), 0, 1);
   EXPECT_EQ(q.shape, (Shape{H, T, d}));
@@ -118,7 +118,7 @@ TEST(Layout, PermuteTakesEveryAxisOnce) {
   EXPECT_THROW(permute(row_major({2, 3}), {0}), ShapeError);
 }
 
-TEST(Layout, BroadcastingAlignsAtTheRight) {  // 9×1×3 with 8×1 is 9×8×3, 000 §A
+TEST(Layout, BroadcastingAlignsAtTheRight) {  // 9×1×3 with 8×1 is 9×8×3, [Stratos, Efficient Attention §A]
   EXPECT_EQ(broadcast_shapes({9, 1, 3}, {8, 1}, "add"), (Shape{9, 8, 3}));
   EXPECT_EQ(broadcast_shapes({}, {2, 0}, "add"), (Shape{2, 0}));
   const std::string m = message_of<ShapeError>([] { broadcast_shapes({4, 8}, {9, 3}, "add"); });

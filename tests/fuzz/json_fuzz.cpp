@@ -11,11 +11,11 @@ namespace {
 using namespace tg;
 
 // The next value in the one form that json_string and json_number give it.
-std::string canonical(JsonReader& json) {
-  using Kind = JsonReader::Kind;
+std::string canonical(io::JsonReader& json) {
+  using Kind = io::JsonReader::Kind;
   const Kind kind = json.peek();
-  if (kind == Kind::string) return json_string(json.string());
-  if (kind == Kind::number) return json_number(json.number());
+  if (kind == Kind::string) return io::json_string(json.string());
+  if (kind == Kind::number) return io::json_number(json.number());
   if (kind == Kind::logical) return json.boolean() ? "true" : "false";
   if (kind == Kind::null) {
     json.null();
@@ -29,12 +29,12 @@ std::string canonical(JsonReader& json) {
   }
   json.begin_object();
   while (const auto key = json.next_key())
-    s += (s.empty() ? "" : ",") + json_string(*key) + ":" + canonical(json);
+    s += (s.empty() ? "" : ",") + io::json_string(*key) + ":" + canonical(json);
   return "{" + s + "}";
 }
 
 std::string canonical(std::string_view text) {
-  JsonReader json(text, "fuzz");
+  io::JsonReader json(text, "fuzz");
   std::string s = canonical(json);
   json.end();
   return s;
@@ -42,7 +42,7 @@ std::string canonical(std::string_view text) {
 
 bool skipped(std::string_view text) {
   try {
-    JsonReader json(text, "fuzz");
+    io::JsonReader json(text, "fuzz");
     json.skip();
     json.end();
     return true;
@@ -64,9 +64,9 @@ void fuzz_one(std::string_view bytes) {
   fuzz_expect(skipped(bytes) == accepted, "skip() is as strict as reading");
   if (accepted) fuzz_expect(canonical(text) == text, "what was written reads the same");
   try {
-    const Manifest manifest = parse_manifest(bytes, "fuzz");
+    const io::Manifest manifest = io::parse_manifest(bytes, "fuzz");
     const std::string again = to_json(manifest);
-    fuzz_expect(to_json(parse_manifest(again, "fuzz")) == again, "a manifest reads back");
+    fuzz_expect(to_json(io::parse_manifest(again, "fuzz")) == again, "a manifest reads back");
   } catch (const FormatError&) {
   }
 }

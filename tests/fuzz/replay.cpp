@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   std::size_t runs = 0;
   for (const std::string& file : files) {
     try {
-      runs += run_variants(tg::read_file(file, "replay"));
+      runs += run_variants(tg::io::read_file(file, "replay"));
     } catch (const std::exception& e) {
       std::fprintf(stderr, "%s: %s\n", file.c_str(), e.what());
       return 1;

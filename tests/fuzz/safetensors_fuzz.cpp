@@ -11,8 +11,8 @@ namespace {
 
 using namespace tg;
 
-std::string written(const SafeTensors& file) {
-  const SafeTensorsContent content = safetensors_content(file.tensors, file.metadata, "fuzz");
+std::string written(const io::SafeTensors& file) {
+  const io::SafeTensorsContent content = io::safetensors_content(file.tensors, file.metadata, "fuzz");
   std::string bytes;
   for (const std::string_view piece : content.pieces()) bytes += piece;
   return bytes;
@@ -21,9 +21,9 @@ std::string written(const SafeTensors& file) {
 }  // namespace
 
 void fuzz_one(std::string_view bytes) {
-  SafeTensors file;
+  io::SafeTensors file;
   try {
-    file = parse_safetensors(std::string(bytes), "fuzz");
+    file = io::parse_safetensors(std::string(bytes), "fuzz");
   } catch (const FormatError&) {
     return;
   }
@@ -40,7 +40,7 @@ void fuzz_one(std::string_view bytes) {
   fuzz_expect(total + 8 <= file.storage.size() && sum <= 255u * total, "tensors do not overlap");
 
   const std::string first = written(file);
-  const SafeTensors again = parse_safetensors(first, "fuzz: written");
+  const io::SafeTensors again = io::parse_safetensors(first, "fuzz: written");
   fuzz_expect(again.metadata == file.metadata, "metadata reads back");
   fuzz_expect(std::equal(again.tensors.begin(), again.tensors.end(), file.tensors.begin(), file.tensors.end(),
                          [](const auto& a, const auto& b) {

@@ -9,12 +9,12 @@
 void fuzz_one(std::string_view bytes) {
   using namespace tg;
   try {
-    const TokenHeader header = parse_token_header(bytes, "fuzz");
+    const text::TokenHeader header = text::parse_token_header(bytes, "fuzz");
     fuzz_expect(header.begin + header.count * static_cast<std::uint64_t>(header.bytes_each) == bytes.size(),
                 "ids end where the file does");
-    const auto tokenizer = load_tokenizer(header.metadata, "fuzz");
-    const TokenView view(bytes.data() + header.begin, static_cast<std::size_t>(header.count),
-                         header.bytes_each, tokenizer->size(), "fuzz");
+    const auto tokenizer = text::load_tokenizer(header.metadata, "fuzz");
+    const text::TokenView view(bytes.data() + header.begin, static_cast<std::size_t>(header.count),
+                               header.bytes_each, tokenizer->size(), "fuzz");
     std::vector<std::int32_t> ids(view.size());
     view.copy(0, ids);
     fuzz_expect(std::all_of(ids.begin(), ids.end(),

@@ -11,13 +11,13 @@ namespace {
 
 using namespace tg;
 
-void check_round_trip(const Tokenizer& tokenizer, std::string_view text) {
+void check_round_trip(const text::Tokenizer& tokenizer, std::string_view text) {
   const std::vector<std::int32_t> ids = tokenizer.encode(text);
   fuzz_expect(
       std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id >= 0 && id < tokenizer.size(); }),
       "ids are below the size");
   fuzz_expect(tokenizer.decode(ids) == text, "the text comes back");
-  fuzz_expect(load_tokenizer(tokenizer.metadata(), "fuzz")->encode(text) == ids,
+  fuzz_expect(text::load_tokenizer(tokenizer.metadata(), "fuzz")->encode(text) == ids,
               "what is loaded again gives the same tokens");
 }
 
@@ -28,13 +28,15 @@ void fuzz_one(std::string_view bytes) {
   const std::string_view before = bytes.substr(0, zero);
   const std::string_view text = bytes.substr(std::min(zero + 1, bytes.size()));
   try {
-    check_round_trip(*load_tokenizer({{"tokenizer", "bpe"}, {"merges", std::string(before)}}, "fuzz"), text);
+    check_round_trip(*text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", std::string(before)}}, "fuzz"),
+                     text);
   } catch (const FormatError&) {
   }
   try {
-    const auto chars = load_tokenizer({{"tokenizer", "chars"}, {"characters", std::string(before)}}, "fuzz");
+    const auto chars =
+        text::load_tokenizer({{"tokenizer", "chars"}, {"characters", std::string(before)}}, "fuzz");
     check_round_trip(*chars, before);
   } catch (const FormatError&) {
   }
-  check_round_trip(Bpe::train(text, 300), text);
+  check_round_trip(text::Bpe::train(text, 300), text);
 }

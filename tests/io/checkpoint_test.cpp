@@ -21,7 +21,7 @@ using namespace tg;
 namespace fs = std::filesystem;
 using tg::testing::TemporaryDirectory;
 
-ModelConfig small(double dropout = 0) {
+nn::ModelConfig small(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
@@ -40,10 +40,10 @@ std::string message_of(const std::function<void()>& f) {
 
 // A model in training on batches that are a function of the step.
 struct Training {
-  Params params;
-  Model model;
-  AdamW optimizer;
-  TrainingProgram program;
+  nn::Params params;
+  nn::Model model;
+  optim::AdamW optimizer;
+  train::TrainingProgram program;
   explicit Training(std::uint64_t seed, int threads = 1)
       : params(seed),
         model(params, small(0.2)),
@@ -63,13 +63,13 @@ struct Training {
     }
     return losses;
   }
-  std::vector<CheckpointFile> files() const {
+  std::vector<io::CheckpointFile> files() const {
     return {{"model.safetensors", params.all(), {{"characters", "abc"}}},
             {"optimizer.safetensors", optimizer.state()}};
   }
   std::vector<Array> values() const {
     std::vector<Array> all;
-    for (const CheckpointFile& f : files())
+    for (const io::CheckpointFile& f : files())
       for (const Parameter& p : f.parameters) all.push_back(p.read());
     return all;
   }
@@ -86,10 +86,10 @@ TEST(Checkpoint, TenAndTenStepsAreTwentyByteForByte) {
   const auto losses = whole.run(1, 20);
   Training first(1);
   auto halves = first.run(1, 10);
-  write_checkpoint(dir / "c", 10, 0, first.files());
+  io::write_checkpoint(dir / "c", 10, 0, first.files());
 
   Training second(2, 2);  // other weights and threads
-  const Checkpoint checkpoint(dir / "c");
+  const io::Checkpoint checkpoint(dir / "c");
   EXPECT_EQ(checkpoint.step(), 10);
   EXPECT_EQ(checkpoint.load("model.safetensors").metadata.at("characters"), "abc");
   checkpoint.restore(second.files());
@@ -104,18 +104,18 @@ TEST(Checkpoint, TenAndTenStepsAreTwentyByteForByte) {
 TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array::of<float>({2, 3}, {1, 2, 3, 4, 5, 6})), m("m", Array({3}, f32));
-  const std::vector<CheckpointFile> files = {{"model.safetensors", {w}, {{"step", "3"}}},
-                                             {"optimizer.safetensors", {m}}};
-  write_checkpoint(dir / "c", 3, 3, files);
+  const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w}, {{"step", "3"}}},
+                                                 {"optimizer.safetensors", {m}}};
+  io::write_checkpoint(dir / "c", 3, 3, files);
   const std::vector<Array> before = {w.read(), m.read()};
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
-    const std::string path = dir / ("c/" + std::string(name)), good = read_file(path, "test");
+    const std::string path = dir / ("c/" + std::string(name)), good = io::read_file(path, "test");
     for (std::size_t i = 0; i < good.size(); ++i) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ 0x11);
       put(path, bad);
       try {
-        const Checkpoint c(dir / "c");
+        const io::Checkpoint c(dir / "c");
         c.restore(files);
         // Only the steps stand in the manifest without a sum.
         EXPECT_TRUE(c.step() != 3 || c.best_step() != 3) << name << " byte " << i;
@@ -126,11 +126,11 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
     }
     for (const std::size_t cut : {std::size_t{0}, good.size() / 2, good.size() - 2}) {
       put(path, good.substr(0, cut));
-      EXPECT_THROW(Checkpoint(dir / "c").restore(files), FormatError) << name << " cut at " << cut;
+      EXPECT_THROW(io::Checkpoint(dir / "c").restore(files), FormatError) << name << " cut at " << cut;
     }
     put(path, good);
   }
-  EXPECT_NO_THROW(Checkpoint(dir / "c").restore(files));
+  EXPECT_NO_THROW(io::Checkpoint(dir / "c").restore(files));
 }
 
 TEST(Checkpoint, SaysWhatWasWanted) {
@@ -138,23 +138,23 @@ TEST(Checkpoint, SaysWhatWasWanted) {
   const Parameter w("w", Array({2, 3}, f32)), wide("w", Array({2, 4}, f32)), half("w", Array({2, 3}, bf16)),
       other("v", Array({2, 3}, f32));
   const auto with = [](const std::vector<Parameter>& p) {
-    return std::vector<CheckpointFile>{{"model.safetensors", p}};
+    return std::vector<io::CheckpointFile>{{"model.safetensors", p}};
   };
-  write_checkpoint(dir / "c", 1, 0, with({w}));
+  io::write_checkpoint(dir / "c", 1, 0, with({w}));
   const std::string file = "[checkpoint] " + (dir / "c/model.safetensors") + ": ";
   const auto restoring = [&](const std::vector<Parameter>& p) {
-    return message_of([&] { Checkpoint(dir / "c").restore(with(p)); });
+    return message_of([&] { io::Checkpoint(dir / "c").restore(with(p)); });
   };
   EXPECT_EQ(restoring({wide}), file + "w is f32 [2, 3], wanted f32 [2, 4]");
   EXPECT_EQ(restoring({half}), file + "w is f32 [2, 3], wanted bf16 [2, 3]");
   EXPECT_EQ(restoring({other}), file + "has no tensor v");
   EXPECT_EQ(restoring({}), file + "has a tensor w that is not wanted");
-  EXPECT_EQ(message_of([&] { Checkpoint(dir / "c").load("run.safetensors"); }),
+  EXPECT_EQ(message_of([&] { io::Checkpoint(dir / "c").load("run.safetensors"); }),
             "[checkpoint] " + (dir / "c/run.safetensors") + ": is not in manifest.json");
   fs::remove(dir / "c/model.safetensors");
   EXPECT_EQ(restoring({w}), file + "is missing, though it is in manifest.json");
   try {
-    Checkpoint(dir / "nothing");
+    io::Checkpoint(dir / "nothing");
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()), "[checkpoint] there is no checkpoint in " + (dir / "nothing"));
@@ -164,40 +164,40 @@ TEST(Checkpoint, SaysWhatWasWanted) {
 TEST(Checkpoint, ASumThatFitsDoesNotMakeALyingFileGood) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32));
-  const std::vector<CheckpointFile> files = {{"model.safetensors", {w}}};
-  write_checkpoint(dir / "c", 1, 0, files);
-  std::string content = read_file(dir / "c/model.safetensors", "test");
+  const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w}}};
+  io::write_checkpoint(dir / "c", 1, 0, files);
+  std::string content = io::read_file(dir / "c/model.safetensors", "test");
   content.replace(content.find("[0,8]"), 5, "[8,0]");
   put(dir / "c/model.safetensors", content);
   const std::string_view piece = content;
   put(dir / "c/manifest.json",
-      to_json(Manifest{1, 0, {{"model.safetensors", {content.size(), xxh3_128({&piece, 1})}}}}));
-  EXPECT_NE(message_of([&] { Checkpoint(dir / "c").restore(files); }).find("begins at 8, a hole"),
+      io::to_json(io::Manifest{1, 0, {{"model.safetensors", {content.size(), xxh3_128({&piece, 1})}}}}));
+  EXPECT_NE(message_of([&] { io::Checkpoint(dir / "c").restore(files); }).find("begins at 8, a hole"),
             std::string::npos);
 }
 
 TEST(Checkpoint, AParameterThatIsNotFiniteIsNamed) {
   Parameter ids("ids", Array::of<std::int64_t>({2}, {1, 2})), w("w", Array::of<float>({2, 2}, {1, 2, 3, 4}));
-  EXPECT_NO_THROW(want_finite({ids, w}, "here"));
+  EXPECT_NO_THROW(io::want_finite({ids, w}, "here"));
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     w.write(Array::of<float>({2, 2}, {1, 2, bad, 4}));
-    const std::string m = message_of([&] { want_finite({ids, w}, "here"); });
+    const std::string m = message_of([&] { io::want_finite({ids, w}, "here"); });
     EXPECT_EQ(m.find("here: w has "), 0u) << m;
     EXPECT_NE(m.find(" at element 2"), std::string::npos) << m;
   }
 }
 
 TEST(Manifest, ReadsWhatItWritesAndNothingElse) {
-  const Manifest m{7, 5, {{"a.safetensors", {12, std::string(32, 'a')}}}};
-  const std::string good = to_json(m);
-  const Manifest back = parse_manifest(good, "m");
+  const io::Manifest m{7, 5, {{"a.safetensors", {12, std::string(32, 'a')}}}};
+  const std::string good = io::to_json(m);
+  const io::Manifest back = io::parse_manifest(good, "m");
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.best_step, 5);
   EXPECT_EQ(back.files.at("a.safetensors").bytes, 12u);
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string s = good;
     s.replace(s.find(from), from.size(), to);
-    return message_of([&] { parse_manifest(s, "m"); });
+    return message_of([&] { io::parse_manifest(s, "m"); });
   };
   EXPECT_NE(changed("tilegrad checkpoint", "archive").find("format is \"archive\""), std::string::npos);
   EXPECT_NE(changed("\"version\": 1", "\"version\": 2").find("version is 2, wanted 1"), std::string::npos);
@@ -230,106 +230,106 @@ class Store : public ::testing::Test {
 
   TemporaryDirectory dir;
   const Parameter w{"w", Array({2}, f32)};
-  const std::vector<CheckpointFile> files = {{"model.safetensors", {w}}};
+  const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w}}};
 };
 
 TEST_F(Store, KeepsTheLastAndTheBest) {
-  CheckpointStore store(dir / "a/run");
+  io::CheckpointStore store(dir / "a/run");
   EXPECT_FALSE(store.has_checkpoint());
   store.save(1, 1, files);
   EXPECT_EQ(names("a/run"), (Names{"best", "last", "step-00000001"}));
   store.save(2, 1, files);
   store.save(3, 1, files);
   EXPECT_EQ(names("a/run"), (Names{"best", "last", "step-00000001", "step-00000003"}));
-  EXPECT_EQ(Checkpoint(dir / "a/run").step(), 3);
-  EXPECT_EQ(Checkpoint(dir / "a/run/best").step(), 1);
+  EXPECT_EQ(io::Checkpoint(dir / "a/run").step(), 3);
+  EXPECT_EQ(io::Checkpoint(dir / "a/run/best").step(), 1);
   store.save(4, 4, files);
   EXPECT_EQ(names("a/run"), (Names{"best", "last", "step-00000004"}));
-  EXPECT_THROW(CheckpointStore(dir / "a/run"), Error);  // in use
+  EXPECT_THROW(io::CheckpointStore(dir / "a/run"), Error);  // in use
   store.clear();
   EXPECT_EQ(names("a/run"), Names{});
 }
 
 TEST_F(Store, ClearsWhatAKilledRunLeftAndNothingElse) {
-  CheckpointStore(dir / "run").save(5, 5, files);
+  io::CheckpointStore(dir / "run").save(5, 5, files);
   fs::create_directory(dir / "run/.checkpoint-tmp");
   put(dir / "run/.checkpoint-tmp/model.safetensors", "cut");
   fs::create_symlink("step-00000006", dir / "run/.checkpoint-tmp-last");
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   put(dir / "run/step-by-step.txt", "mine");
-  CheckpointStore store(dir / "run");
+  io::CheckpointStore store(dir / "run");
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005", "step-by-step.txt"}));
 }
 
 TEST_F(Store, CompletesWhatAKillLeftBetweenRenameAndLink) {
-  CheckpointStore(dir / "run").save(5, 5, files);
+  io::CheckpointStore(dir / "run").save(5, 5, files);
   // Before the very first link.
   fs::remove(dir / "run/last"), fs::remove(dir / "run/best");
-  { EXPECT_TRUE(CheckpointStore(dir / "run").has_checkpoint()); }
+  { EXPECT_TRUE(io::CheckpointStore(dir / "run").has_checkpoint()); }
   EXPECT_EQ(target("run/last"), "step-00000005");
   EXPECT_EQ(target("run/best"), "step-00000005");
   // Between the links.
-  write_checkpoint(dir / "run/step-00000009", 9, 9, files);
+  io::write_checkpoint(dir / "run/step-00000009", 9, 9, files);
   fs::remove(dir / "run/last");
   fs::create_symlink("step-00000009", dir / "run/last");
-  { CheckpointStore store(dir / "run"); }
+  { io::CheckpointStore store(dir / "run"); }
   EXPECT_EQ(target("run/best"), "step-00000009");
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000009"}));
 }
 
 TEST_F(Store, LeavesADamagedRunAsItIs) {
-  CheckpointStore(dir / "run").save(5, 5, files);
+  io::CheckpointStore(dir / "run").save(5, 5, files);
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   put(dir / "run/last/manifest.json", "{");
-  { CheckpointStore store(dir / "run"); }
+  { io::CheckpointStore store(dir / "run"); }
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000003", "step-00000005"}));
-  EXPECT_THROW(Checkpoint(dir / "run"), FormatError);
+  EXPECT_THROW(io::Checkpoint(dir / "run"), FormatError);
 }
 
 TEST_F(Store, ASaveThatFailsLeavesEverythingAsItWas) {
-  CheckpointStore store(dir / "run");
+  io::CheckpointStore store(dir / "run");
   store.save(5, 5, files);
   const auto before = names("run");
-  const std::vector<CheckpointFile> bad = {{"model.safetensors", {w}}, {"no/such/directory", {w}}};
+  const std::vector<io::CheckpointFile> bad = {{"model.safetensors", {w}}, {"no/such/directory", {w}}};
   EXPECT_THROW(store.save(6, 6, bad), Error);
   EXPECT_EQ(names("run"), before);
-  EXPECT_EQ(Checkpoint(dir / "run").step(), 5);
+  EXPECT_EQ(io::Checkpoint(dir / "run").step(), 5);
 }
 
 TEST(Metrics, RowsAfterACheckpointAreCutOff) {
   const TemporaryDirectory dir;
   const std::string path = dir / "metrics.jsonl";
-  EXPECT_TRUE(cut_metrics(path, 3).empty());
+  EXPECT_TRUE(train::cut_metrics(path, 3).empty());
   EXPECT_FALSE(fs::exists(path));
   put(path, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n{\"st");
-  EXPECT_EQ(cut_metrics(path, 9).size(), 4u);  // but for the unfinished line
-  EXPECT_EQ(cut_metrics(path, 2).size(), 2u);
-  MetricsWriter(path, OutputFile::Start::append).write({.step = 3});
-  const auto rows = read_metrics(path);
+  EXPECT_EQ(train::cut_metrics(path, 9).size(), 4u);  // but for the unfinished line
+  EXPECT_EQ(train::cut_metrics(path, 2).size(), 2u);
+  train::MetricsWriter(path, io::OutputFile::Start::append).write({.step = 3});
+  const auto rows = train::read_metrics(path);
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[2].step, 3);
   put(path, "{\"step\":1}\nnonsense\n");
-  EXPECT_THROW(cut_metrics(path, 1), FormatError);
+  EXPECT_THROW(train::cut_metrics(path, 1), FormatError);
 }
 
 TEST(Parameters, ComeBackFromOneFileBitForBit) {
   const TemporaryDirectory dir;
   const std::string path = dir / "model.safetensors";
-  Params params(1), fresh(2), wrong(3);
-  const Model model(params, small()), restored(fresh, small());
-  ModelConfig wider = small();
+  nn::Params params(1), fresh(2), wrong(3);
+  const nn::Model model(params, small()), restored(fresh, small());
+  nn::ModelConfig wider = small();
   wider.context = 17;
-  const Model misfit(wrong, wider);
-  save_parameters(path, params.all(), {{"characters", "abc"}});
-  EXPECT_EQ(load_parameters(path, fresh.all()).at("characters"), "abc");
+  const nn::Model misfit(wrong, wider);
+  io::save_parameters(path, params.all(), {{"characters", "abc"}});
+  EXPECT_EQ(io::load_parameters(path, fresh.all()).at("characters"), "abc");
   for (std::size_t i = 0; i < params.all().size(); ++i)
     EXPECT_TRUE(fresh.all()[i].read().same_bits(params.all()[i].read()));
   const Array before = wrong.all()[0].read();
-  EXPECT_THROW(load_parameters(path, wrong.all()), FormatError);
+  EXPECT_THROW(io::load_parameters(path, wrong.all()), FormatError);
   EXPECT_TRUE(wrong.all()[0].read().same_bits(before));
-  Params one;
-  const Parameter part = one.create("transformer.wte.weight", {13, 32}, Init::zeros());
-  EXPECT_THROW(load_parameters(path, one.all()), FormatError);
+  nn::Params one;
+  const Parameter part = one.create("transformer.wte.weight", {13, 32}, nn::Init::zeros());
+  EXPECT_THROW(io::load_parameters(path, one.all()), FormatError);
   EXPECT_EQ(part.read().at(0), 0);
 }
 

@@ -12,7 +12,7 @@ namespace tg {
 namespace {
 
 void accept(std::string_view text) {
-  JsonReader json(text, "test");
+  io::JsonReader json(text, "test");
   json.skip();
   json.end();
 }
@@ -27,7 +27,7 @@ std::string error_of(std::string_view text) {
 }
 
 TEST(JsonReader, TakesAnObjectMemberByMember) {
-  JsonReader json(R"( {"a" : [1, -2.5e1 , true], "b":{"c":null}, "d":"x"} )", "test");
+  io::JsonReader json(R"( {"a" : [1, -2.5e1 , true], "b":{"c":null}, "d":"x"} )", "test");
   json.begin_object();
   EXPECT_EQ(json.next_key(), "a");
   json.begin_array();
@@ -41,7 +41,7 @@ TEST(JsonReader, TakesAnObjectMemberByMember) {
   EXPECT_EQ(json.next_key(), "b");
   json.skip();
   EXPECT_EQ(json.next_key(), "d");
-  EXPECT_EQ(json.peek(), JsonReader::Kind::string);
+  EXPECT_EQ(json.peek(), io::JsonReader::Kind::string);
   EXPECT_EQ(json.string(), "x");
   EXPECT_EQ(json.next_key(), std::nullopt);
   json.end();
@@ -82,7 +82,7 @@ TEST(JsonReader, RefusesTextThatIsNotUtf8AndNamesTheByte) {
 }
 
 TEST(JsonReader, ReadsSurrogatePairsAndRefusesLoneOnes) {
-  JsonReader json(R"("\ud83d\ude00\u00e9")", "test");
+  io::JsonReader json(R"("\ud83d\ude00\u00e9")", "test");
   EXPECT_EQ(json.string(), "\xf0\x9f\x98\x80\xc3\xa9");
   for (const char* text :
        {R"("\ud83d")", R"("\ud83dx")", R"("\ude00")", R"("\ud83d\u0041")", R"("\ud83d\ud83d")"}) {
@@ -91,7 +91,7 @@ TEST(JsonReader, ReadsSurrogatePairsAndRefusesLoneOnes) {
 }
 
 TEST(JsonReader, BoundsTheDepth) {
-  const std::size_t limit = JsonReader::max_depth;
+  const std::size_t limit = io::JsonReader::max_depth;
   EXPECT_EQ(error_of(std::string(limit, '[') + std::string(limit, ']')), "accepted");
   EXPECT_NE(error_of(std::string(limit + 1, '[') + std::string(limit + 1, ']')).find("64 levels"),
             std::string::npos);
@@ -99,44 +99,44 @@ TEST(JsonReader, BoundsTheDepth) {
 }
 
 TEST(JsonReader, IntegersAreExactOrRefused) {
-  EXPECT_EQ(JsonReader("9223372036854775807", "t").integer(), std::numeric_limits<std::int64_t>::max());
-  EXPECT_EQ(JsonReader("-9223372036854775808", "t").integer(), std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(io::JsonReader("9223372036854775807", "t").integer(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(io::JsonReader("-9223372036854775808", "t").integer(), std::numeric_limits<std::int64_t>::min());
   for (const char* text : {"9223372036854775808", "1.0", "1e2", "\"1\""}) {
-    EXPECT_THROW(JsonReader(text, "t").integer(), FormatError) << text;
+    EXPECT_THROW(io::JsonReader(text, "t").integer(), FormatError) << text;
   }
 }
 
 TEST(JsonReader, RefusesAValueOfAnotherKind) {
-  EXPECT_THROW(JsonReader("1", "t").string(), FormatError);
-  EXPECT_THROW(JsonReader("\"1\"", "t").number(), FormatError);
-  EXPECT_THROW(JsonReader("[]", "t").begin_object(), FormatError);
-  EXPECT_THROW(JsonReader("{}", "t").begin_array(), FormatError);
-  EXPECT_THROW(JsonReader("1", "t").boolean(), FormatError);
-  EXPECT_THROW(JsonReader("0", "t").null(), FormatError);
+  EXPECT_THROW(io::JsonReader("1", "t").string(), FormatError);
+  EXPECT_THROW(io::JsonReader("\"1\"", "t").number(), FormatError);
+  EXPECT_THROW(io::JsonReader("[]", "t").begin_object(), FormatError);
+  EXPECT_THROW(io::JsonReader("{}", "t").begin_array(), FormatError);
+  EXPECT_THROW(io::JsonReader("1", "t").boolean(), FormatError);
+  EXPECT_THROW(io::JsonReader("0", "t").null(), FormatError);
 }
 
 TEST(JsonWriter, StringsReadBack) {
   std::string all = "é€😀\"\\/";
   for (char c = 0; c < 0x20; ++c) all += c;
-  const std::string text = json_string(all);
-  EXPECT_EQ(JsonReader(text, "t").string(), all);
+  const std::string text = io::json_string(all);
+  EXPECT_EQ(io::JsonReader(text, "t").string(), all);
 }
 
 TEST(JsonWriter, BytesThatAreNotUtf8BecomeReplacementCharacters) {
-  EXPECT_EQ(json_string("a\xff\xfe"
-                        "b"),
+  EXPECT_EQ(io::json_string("a\xff\xfe"
+                            "b"),
             "\"a\xef\xbf\xbd\xef\xbf\xbd"
             "b\"");
 }
 
 TEST(JsonWriter, NumbersAreShortestAndNonFiniteIsNull) {
-  EXPECT_EQ(json_number(0.1), "0.1");
-  EXPECT_EQ(json_number(1.88f), "1.88");
-  EXPECT_EQ(json_number(std::nan("")), "null");
-  EXPECT_EQ(json_number(std::numeric_limits<float>::infinity()), "null");
+  EXPECT_EQ(io::json_number(0.1), "0.1");
+  EXPECT_EQ(io::json_number(1.88f), "1.88");
+  EXPECT_EQ(io::json_number(std::nan("")), "null");
+  EXPECT_EQ(io::json_number(std::numeric_limits<float>::infinity()), "null");
   for (const double x : {0.0, -1.5, 1e300, 5e-324, 1.0 / 3.0, 123456789.0}) {
-    const std::string text = json_number(x);
-    EXPECT_EQ(JsonReader(text, "t").number(), x) << text;
+    const std::string text = io::json_number(x);
+    EXPECT_EQ(io::JsonReader(text, "t").number(), x) << text;
   }
 }
 

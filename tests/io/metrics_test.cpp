@@ -23,20 +23,20 @@ namespace {
 using testing::TemporaryDirectory;
 
 TEST(Metrics, ARowIsOneJsonObjectWithNullForWhatIsNotANumber) {
-  const MetricsRow row{
+  const train::MetricsRow row{
       .step = 7, .train_loss = 2.5f, .lr = 1e-3f, .grad_norm = INFINITY, .tokens_per_s = 81000};
   EXPECT_EQ(
-      to_json(row),
+      train::to_json(row),
       R"({"step":7,"train_loss":2.5,"val_loss":null,"lr":0.001,"grad_norm":null,"tokens_per_s":81000})");
-  const std::string text = to_json(row);
-  JsonReader json(text, "test");
+  const std::string text = train::to_json(row);
+  io::JsonReader json(text, "test");
   EXPECT_NO_THROW(json.skip());
 }
 
 TEST(Metrics, RowsReadBackExactly) {
   const TemporaryDirectory dir;
   const float third = 1.0f / 3.0f;
-  MetricsWriter out(dir / "metrics.jsonl");
+  train::MetricsWriter out(dir / "metrics.jsonl");
   out.write({.step = 1,
              .train_loss = third,
              .val_loss = 1e-30f,
@@ -45,7 +45,7 @@ TEST(Metrics, RowsReadBackExactly) {
              .tokens_per_s = 1});
   out.write({.step = 2, .train_loss = NAN});
   out.close();
-  const auto rows = read_metrics(dir / "metrics.jsonl");
+  const auto rows = train::read_metrics(dir / "metrics.jsonl");
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].step, 1);
   EXPECT_EQ(rows[0].train_loss, third);
@@ -57,20 +57,20 @@ TEST(Metrics, RowsReadBackExactly) {
 
 TEST(Metrics, EachRowIsInTheFileAsSoonAsItIsWritten) {
   const TemporaryDirectory dir;
-  MetricsWriter out(dir / "m");
+  train::MetricsWriter out(dir / "m");
   for (int step = 1; step <= 3; ++step) {
     out.write({.step = step});
-    EXPECT_EQ(read_metrics(dir / "m").size(), static_cast<std::size_t>(step));
+    EXPECT_EQ(train::read_metrics(dir / "m").size(), static_cast<std::size_t>(step));
   }
 }
 
 TEST(Metrics, AnUnfinishedLastLineIsDroppedAndABadLineIsNamed) {
   const TemporaryDirectory dir;
   std::ofstream(dir / "cut") << "{\"step\":1}\n{\"step\":2,\"tra";
-  EXPECT_EQ(read_metrics(dir / "cut").size(), 1u);
+  EXPECT_EQ(train::read_metrics(dir / "cut").size(), 1u);
   std::ofstream(dir / "bad") << "{\"step\":1}\n{\"loss\":2}\n";
   try {
-    read_metrics(dir / "bad");
+    train::read_metrics(dir / "bad");
     FAIL() << "accepted";
   } catch (const FormatError& e) {
     EXPECT_EQ(std::string(e.what()), "[metrics] " + (dir / "bad") + " line 2: row has no step at byte 10");
@@ -78,41 +78,42 @@ TEST(Metrics, AnUnfinishedLastLineIsDroppedAndABadLineIsNamed) {
 }
 
 TEST(Metrics, AFullDiskAndAMissingDirectoryAreReported) {
-  MetricsWriter full("/dev/full");
+  train::MetricsWriter full("/dev/full");
   try {
     full.write({.step = 1});
     FAIL() << "the full device took a row";
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(), "[metrics] cannot write /dev/full: No space left on device");
   }
-  EXPECT_THROW(MetricsWriter("/no/such/directory/m"), Error);
+  EXPECT_THROW(train::MetricsWriter("/no/such/directory/m"), Error);
 }
 
 TEST(Progress, NumbersStayShort) {
-  EXPECT_EQ(short_count(0), "0");
-  EXPECT_EQ(short_count(1234), "1.23k");
-  EXPECT_EQ(short_count(950.4), "950");
-  EXPECT_EQ(short_count(999.7), "1.00k");
-  EXPECT_EQ(short_count(81300), "81.3k");
-  EXPECT_EQ(short_count(99960), "100k");
-  EXPECT_EQ(short_count(1.2e6), "1.20M");
-  EXPECT_EQ(short_count(NAN), "-");
-  EXPECT_EQ(short_time(0), "00:00");
-  EXPECT_EQ(short_time(59.6), "01:00");
-  EXPECT_EQ(short_time(3723), "1:02:03");
-  EXPECT_EQ(short_time(-1), "--:--");
+  EXPECT_EQ(train::short_count(0), "0");
+  EXPECT_EQ(train::short_count(1234), "1.23k");
+  EXPECT_EQ(train::short_count(950.4), "950");
+  EXPECT_EQ(train::short_count(999.7), "1.00k");
+  EXPECT_EQ(train::short_count(81300), "81.3k");
+  EXPECT_EQ(train::short_count(99960), "100k");
+  EXPECT_EQ(train::short_count(1.2e6), "1.20M");
+  EXPECT_EQ(train::short_count(NAN), "-");
+  EXPECT_EQ(train::short_time(0), "00:00");
+  EXPECT_EQ(train::short_time(59.6), "01:00");
+  EXPECT_EQ(train::short_time(3723), "1:02:03");
+  EXPECT_EQ(train::short_time(-1), "--:--");
 }
 
 TEST(Progress, TheLineHoldsStepLossRateAndTimeLeft) {
-  EXPECT_EQ(progress_line({.step = 500,
-                           .steps = 2000,
-                           .loss = 2.48171,
-                           .lr = 9.8e-4,
-                           .tokens_per_s = 81300,
-                           .seconds_left = 14}),
+  EXPECT_EQ(train::progress_line({.step = 500,
+                                  .steps = 2000,
+                                  .loss = 2.48171,
+                                  .lr = 9.8e-4,
+                                  .tokens_per_s = 81300,
+                                  .seconds_left = 14}),
             "step  500/2000 [##--------]  25% | loss 2.4817 | lr 9.8e-04 | 81.3k tok/s | ETA 00:14");
-  EXPECT_NE(progress_line({.step = 1, .steps = 1, .loss = NAN, .val_loss = 2.5}).find("| val 2.5000 |"),
-            std::string::npos);
+  EXPECT_NE(
+      train::progress_line({.step = 1, .steps = 1, .loss = NAN, .val_loss = 2.5}).find("| val 2.5000 |"),
+      std::string::npos);
 }
 
 std::string content(std::FILE* f) {
@@ -126,7 +127,7 @@ std::string content(std::FILE* f) {
 TEST(Progress, WritesPlainLinesToAFileAndAlwaysTheLastStep) {
   std::FILE* f = std::tmpfile();
   {
-    Progress p(f, 0, 100, 64, 1e9);
+    train::Progress p(f, 0, 100, 64, 1e9);
     for (int step = 1; step <= 100; ++step) p.update(step, 2.0, 1e-3);
     p.note("done");
     EXPECT_GT(p.tokens_per_s(), 0);
@@ -141,7 +142,7 @@ TEST(Progress, WritesPlainLinesToAFileAndAlwaysTheLastStep) {
 TEST(Progress, PlainLinesComeAtTheirPeriod) {
   std::FILE* f = std::tmpfile();
   {
-    Progress p(f, 10, 20, 64, 0.0);
+    train::Progress p(f, 10, 20, 64, 0.0);
     for (int step = 11; step <= 20; ++step) p.update(step, 2.0, 1e-3);
   }
   const std::string text = content(f);
@@ -158,7 +159,7 @@ TEST(Progress, RewritesOneLineOnATerminalAndCutsItToTheWidth) {
   ASSERT_NE(f, nullptr);
   ASSERT_EQ(ioctl(fileno(f), TIOCSWINSZ, &size), 0);
   {
-    Progress p(f, 0, 100, 64);
+    train::Progress p(f, 0, 100, 64);
     p.update(100, 2.0, 1e-3);
     p.note("a remark");
   }

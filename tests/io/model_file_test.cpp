@@ -7,7 +7,7 @@ namespace {
 
 using namespace tg;
 
-std::vector<ModelConfig> configs() {
+std::vector<nn::ModelConfig> configs() {
   return {{.vocabulary = 65,
            .context = 32,
            .layers = 3,
@@ -15,9 +15,9 @@ std::vector<ModelConfig> configs() {
            .width = 48,
            .bias = true,
            .tied_head = false},
-          {.architecture = Architecture::llama, .vocabulary = 7, .key_heads = 2, .theta = 1e6},
-          {.architecture = Architecture::llama, .vocabulary = 7, .mlp_width = 100, .theta = 0.1},
-          {.architecture = Architecture::deepseek,
+          {.architecture = nn::Architecture::llama, .vocabulary = 7, .key_heads = 2, .theta = 1e6},
+          {.architecture = nn::Architecture::llama, .vocabulary = 7, .mlp_width = 100, .theta = 0.1},
+          {.architecture = nn::Architecture::deepseek,
            .vocabulary = 7,
            .latent = 24,
            .query_latent = 12,
@@ -25,12 +25,12 @@ std::vector<ModelConfig> configs() {
 }
 
 TEST(ModelFile, DescribesTheModelThatTheWeightsBelongTo) {
-  for (const ModelConfig& config : configs()) {
-    Metadata metadata = to_metadata(config);
+  for (const nn::ModelConfig& config : configs()) {
+    io::Metadata metadata = io::to_metadata(config);
     metadata["step"] = "3";
-    const ModelConfig again = model_config(metadata, "here");
-    Params params, other;
-    const Model model(params, config), same(other, again);
+    const nn::ModelConfig again = io::model_config(metadata, "here");
+    nn::Params params, other;
+    const nn::Model model(params, config), same(other, again);
     ASSERT_EQ(params.all().size(), other.all().size());
     for (std::size_t i = 0; i < params.all().size(); ++i) {
       EXPECT_EQ(params.all()[i].name(), other.all()[i].name());
@@ -40,41 +40,41 @@ TEST(ModelFile, DescribesTheModelThatTheWeightsBelongTo) {
     EXPECT_EQ(again.heads, config.heads);
     EXPECT_EQ(again.context, config.context);
     EXPECT_EQ(again.text(), config.text());
-    EXPECT_EQ(to_metadata(again), to_metadata(config));
+    EXPECT_EQ(io::to_metadata(again), io::to_metadata(config));
   }
 }
 
 TEST(ModelFile, OfAGptHasTheKeysItAlwaysHad) {
-  EXPECT_EQ(to_metadata({.vocabulary = 65}), (Metadata{{"model", "gpt"},
-                                                       {"vocabulary", "65"},
-                                                       {"context", "64"},
-                                                       {"layers", "4"},
-                                                       {"heads", "4"},
-                                                       {"width", "128"},
-                                                       {"bias", "false"},
-                                                       {"tied_head", "true"}}));
+  EXPECT_EQ(io::to_metadata({.vocabulary = 65}), (io::Metadata{{"model", "gpt"},
+                                                               {"vocabulary", "65"},
+                                                               {"context", "64"},
+                                                               {"layers", "4"},
+                                                               {"heads", "4"},
+                                                               {"width", "128"},
+                                                               {"bias", "false"},
+                                                               {"tied_head", "true"}}));
 }
 
 TEST(ModelFile, RefusesWhatDescribesNoModel) {
-  const auto message = [](const Metadata& metadata) {
+  const auto message = [](const io::Metadata& metadata) {
     try {
-      model_config(metadata, "weights");
+      io::model_config(metadata, "weights");
     } catch (const FormatError& e) {
       return std::string(e.what());
     }
     return std::string("no FormatError");
   };
-  for (const ModelConfig& config : configs()) {
-    const Metadata whole = to_metadata(config);
+  for (const nn::ModelConfig& config : configs()) {
+    const io::Metadata whole = io::to_metadata(config);
     for (const auto& [key, value] : whole) {
-      Metadata m = whole;
+      io::Metadata m = whole;
       m.erase(key);
       EXPECT_EQ(message(m), "weights: metadata has no " + key);
       m[key] = "1x";
       EXPECT_EQ(message(m).find("weights: "), 0u) << key;
       EXPECT_NE(message(m).find("1x"), std::string::npos) << message(m);
     }
-    Metadata m = whole;
+    io::Metadata m = whole;
     m["heads"] = "5";
     EXPECT_NE(message(m).find("does not divide"), std::string::npos) << message(m);
     m = whole;
@@ -84,21 +84,21 @@ TEST(ModelFile, RefusesWhatDescribesNoModel) {
 }
 
 TEST(ModelFile, RefusesMoreLayersThanThereAreTensors) {
-  SafeTensors file;
-  file.metadata = to_metadata({.vocabulary = 7, .layers = 3});
+  io::SafeTensors file;
+  file.metadata = io::to_metadata({.vocabulary = 7, .layers = 3});
   for (const char* name : {"a", "b", "c"}) file.tensors[name] = {};
-  EXPECT_EQ(model_config(file, "weights").layers, 3);
+  EXPECT_EQ(io::model_config(file, "weights").layers, 3);
   for (const char* layers : {"4", "2000000000", "9000000000000000000"}) {
     file.metadata["layers"] = layers;
-    EXPECT_THROW(model_config(file, "weights"), FormatError) << layers;
+    EXPECT_THROW(io::model_config(file, "weights"), FormatError) << layers;
   }
 }
 
 TEST(ModelFile, RefusesSizesWhoseProductsOverflow) {
   for (const char* key : {"vocabulary", "context", "width"}) {
-    Metadata m = to_metadata({.vocabulary = 7});
+    io::Metadata m = io::to_metadata({.vocabulary = 7});
     m[key] = "2147483648";
-    EXPECT_THROW(model_config(m, "weights"), FormatError) << key;
+    EXPECT_THROW(io::model_config(m, "weights"), FormatError) << key;
   }
 }
 

@@ -24,10 +24,10 @@
 namespace tg {
 namespace {
 
-constexpr Color white{255, 255, 255}, black{0, 0, 0}, red{255, 0, 0};
+constexpr plot::Color white{255, 255, 255}, black{0, 0, 0}, red{255, 0, 0};
 
 // The sum over pixels of how much of each is covered by black on white.
-double ink_of(const Image& image) {
+double ink_of(const plot::Image& image) {
   double sum = 0;
   for (int y = 0; y < image.height(); ++y) {
     for (int x = 0; x < image.width(); ++x) sum += 1 - image.at(x, y).g / 255.0;
@@ -36,7 +36,7 @@ double ink_of(const Image& image) {
 }
 
 // The mean height of the pixels of exactly that colour in each column that has some.
-std::map<int, double> columns_of(const Image& image, Color color) {
+std::map<int, double> columns_of(const plot::Image& image, plot::Color color) {
   std::map<int, double> found;
   for (int x = 0; x < image.width(); ++x) {
     double sum = 0;
@@ -49,14 +49,14 @@ std::map<int, double> columns_of(const Image& image, Color color) {
   return found;
 }
 
-Plot one_series(std::vector<double> x, std::vector<double> y) {
-  Plot plot;
+plot::Plot one_series(std::vector<double> x, std::vector<double> y) {
+  plot::Plot plot;
   plot.series.push_back({.x = std::move(x), .y = std::move(y), .color = red});
   return plot;
 }
 
 TEST(Image, APngReadsBackPixelForPixel) {
-  Image image(37, 23, {10, 20, 30});
+  plot::Image image(37, 23, {10, 20, 30});
   image.line({2, 3}, {30, 20}, 3, red);
   image.set(0, 22, {1, 2, 3});
   const std::string file = image.png();
@@ -68,7 +68,7 @@ TEST(Image, APngReadsBackPixelForPixel) {
   EXPECT_EQ(height, 23);
   EXPECT_EQ(channels, 3);
   for (int i = 0; i < 37 * 23; ++i) {
-    EXPECT_EQ((Color{pixels[3 * i], pixels[3 * i + 1], pixels[3 * i + 2]}), image.at(i % 37, i / 37));
+    EXPECT_EQ((plot::Color{pixels[3 * i], pixels[3 * i + 1], pixels[3 * i + 2]}), image.at(i % 37, i / 37));
   }
   stbi_image_free(pixels);
 }
@@ -77,7 +77,7 @@ TEST(Image, AStrokeCoversItsLengthTimesItsWidthAtEveryAngle) {
   for (int degrees = 0; degrees < 180; degrees += 15) {
     const float angle = float(degrees) * 3.14159265f / 180, dx = 80 * std::cos(angle),
                 dy = 80 * std::sin(angle);
-    Image image(200, 200, white);
+    plot::Image image(200, 200, white);
     image.line({100 - dx / 2, 100 - dy / 2}, {100 + dx / 2, 100 + dy / 2}, 4, black);
     // 80 × 4 and two half discs of radius 2. Coverage by distance is exact across a line and bends a little
     // over the diagonal of a pixel and at the ends: within 2 %.
@@ -87,15 +87,15 @@ TEST(Image, AStrokeCoversItsLengthTimesItsWidthAtEveryAngle) {
 }
 
 TEST(Image, LinesOfOneStrokeThatCrossAreNoDarker) {
-  Image image(40, 40, white);
-  const std::vector<Polyline> cross{{{5, 20}, {35, 20}}, {{20, 5}, {20, 35}}, {{5, 20}, {35, 20}}};
+  plot::Image image(40, 40, white);
+  const std::vector<plot::Polyline> cross{{{5, 20}, {35, 20}}, {{20, 5}, {20, 35}}, {{5, 20}, {35, 20}}};
   image.stroke(cross, 6, black, 0.5f);
   EXPECT_EQ(image.at(20, 20), image.at(10, 20));
   EXPECT_NEAR(image.at(20, 20).g, 127, 2);
 }
 
 TEST(Image, DrawingOutsideIsClipped) {
-  Image image(20, 10, white);
+  plot::Image image(20, 10, white);
   image.line({-100, 5}, {100, 5}, 2, black);
   image.line({-50, -50}, {-20, -90}, 5, black);
   image.line({1e7f, 1e7f}, {2e7f, 1e7f}, 5, black);
@@ -106,13 +106,13 @@ TEST(Image, DrawingOutsideIsClipped) {
   EXPECT_EQ(image.at(0, 0), red);
   EXPECT_EQ(image.at(19, 0), white);
   EXPECT_THROW(image.at(20, 0), Error);
-  EXPECT_THROW(Image(0, 5, white), Error);
-  EXPECT_THROW(Image(100000, 5, white), Error);
+  EXPECT_THROW(plot::Image(0, 5, white), Error);
+  EXPECT_THROW(plot::Image(100000, 5, white), Error);
 }
 
 TEST(StrokeFont, EveryPrintableCharacterHasItsOwnGlyph) {
   const auto picture = [](const std::string& text) {
-    Image image(60, 60, white);
+    plot::Image image(60, 60, white);
     image.text({15, 40}, text, {.size = 30});
     return image.png();
   };
@@ -130,8 +130,8 @@ TEST(StrokeFont, EveryPrintableCharacterHasItsOwnGlyph) {
 TEST(StrokeFont, GlyphsStandOnTheBaselineAndScaleWithTheSize) {
   const auto top_and_bottom = [](const char* s, float size) {
     float top = -1e9f, bottom = 1e9f;
-    for (const Polyline& line : stroke_text(s, size).lines) {
-      for (const Point p : line) top = std::max(top, p.y), bottom = std::min(bottom, p.y);
+    for (const plot::Polyline& line : plot::stroke_text(s, size).lines) {
+      for (const plot::Point p : line) top = std::max(top, p.y), bottom = std::min(bottom, p.y);
     }
     return std::pair(top, bottom);
   };
@@ -141,14 +141,14 @@ TEST(StrokeFont, GlyphsStandOnTheBaselineAndScaleWithTheSize) {
     EXPECT_NEAR(bottom, 0, 1.5) << s;
   }
   EXPECT_LT(top_and_bottom("g", 100).second, -15);
-  EXPECT_FLOAT_EQ(stroke_text("loss", 40).width, 2 * stroke_text("loss", 20).width);
-  EXPECT_FLOAT_EQ(stroke_text("111", 20).width, stroke_text("808", 20).width) << "digits line up";
-  EXPECT_EQ(stroke_text("", 20).width, 0);
+  EXPECT_FLOAT_EQ(plot::stroke_text("loss", 40).width, 2 * plot::stroke_text("loss", 20).width);
+  EXPECT_FLOAT_EQ(plot::stroke_text("111", 20).width, plot::stroke_text("808", 20).width) << "digits line up";
+  EXPECT_EQ(plot::stroke_text("", 20).width, 0);
 }
 
 TEST(StrokeFont, AlignmentAndTurningPlaceTheText) {
-  const auto box = [](TextStyle style) {
-    Image image(200, 200, white);
+  const auto box = [](plot::TextStyle style) {
+    plot::Image image(200, 200, white);
     style.size = 20;
     image.text({100, 100}, "HHHH", style);
     int x0 = 200, x1 = 0, y0 = 200, y1 = 0;
@@ -160,7 +160,7 @@ TEST(StrokeFont, AlignmentAndTurningPlaceTheText) {
     }
     return std::array{x0, x1, y0, y1};
   };
-  using enum TextStyle::Align;
+  using enum plot::TextStyle::Align;
   EXPECT_GE(box({.align = left})[0], 100);
   EXPECT_LE(box({.align = right})[1], 100);
   EXPECT_NEAR(box({.align = center})[0] + box({.align = center})[1], 200, 2);
@@ -171,9 +171,9 @@ TEST(StrokeFont, AlignmentAndTurningPlaceTheText) {
   EXPECT_GT(up[3] - up[2], up[1] - up[0]);
 }
 
-std::vector<std::string> labels_of(const PlotAxis& axis) {
+std::vector<std::string> labels_of(const plot::PlotAxis& axis) {
   std::vector<std::string> labels;
-  for (const PlotTick& t : axis.ticks) {
+  for (const plot::PlotTick& t : axis.ticks) {
     if (!t.label.empty()) labels.push_back(t.label);
   }
   return labels;
@@ -181,20 +181,20 @@ std::vector<std::string> labels_of(const PlotAxis& axis) {
 
 TEST(Axis, LinearTicksAreRoundNumbers) {
   using Labels = std::vector<std::string>;
-  EXPECT_EQ(labels_of(make_plot_axis(0, 2000, false, 8)), (Labels{"0", "500", "1000", "1500", "2000"}));
-  EXPECT_EQ(labels_of(make_plot_axis(-1, 1, false, 5)), (Labels{"−1.0", "−0.5", "0.0", "0.5", "1.0"}));
-  EXPECT_EQ(labels_of(make_plot_axis(0, 3e6, false, 4)), (Labels{"0", "1×10⁶", "2×10⁶", "3×10⁶"}));
-  EXPECT_EQ(labels_of(make_plot_axis(0, 5e-5, false, 3)), (Labels{"0", "2×10⁻⁵", "4×10⁻⁵"}));
+  EXPECT_EQ(labels_of(plot::make_plot_axis(0, 2000, false, 8)), (Labels{"0", "500", "1000", "1500", "2000"}));
+  EXPECT_EQ(labels_of(plot::make_plot_axis(-1, 1, false, 5)), (Labels{"−1.0", "−0.5", "0.0", "0.5", "1.0"}));
+  EXPECT_EQ(labels_of(plot::make_plot_axis(0, 3e6, false, 4)), (Labels{"0", "1×10⁶", "2×10⁶", "3×10⁶"}));
+  EXPECT_EQ(labels_of(plot::make_plot_axis(0, 5e-5, false, 3)), (Labels{"0", "2×10⁻⁵", "4×10⁻⁵"}));
 }
 
 TEST(Axis, LogTicksAreAtPowersOfTen) {
   using Labels = std::vector<std::string>;
-  EXPECT_EQ(labels_of(make_plot_axis(1e-3, 1e2, true, 8)),
+  EXPECT_EQ(labels_of(plot::make_plot_axis(1e-3, 1e2, true, 8)),
             (Labels{"10⁻³", "10⁻²", "10⁻¹", "10⁰", "10¹", "10²"}));
-  const auto wide = labels_of(make_plot_axis(1e-12, 1, true, 7));
+  const auto wide = labels_of(plot::make_plot_axis(1e-12, 1, true, 7));
   EXPECT_EQ(wide.front(), "10⁻¹²");
   EXPECT_EQ(wide[1], "10⁻¹⁰");
-  EXPECT_EQ(labels_of(make_plot_axis(1, 50, true, 8)), (Labels{"1", "2", "5", "10", "20", "50"}));
+  EXPECT_EQ(labels_of(plot::make_plot_axis(1, 50, true, 8)), (Labels{"1", "2", "5", "10", "20", "50"}));
 }
 
 TEST(Axis, EveryAxisHasLengthTicksInsideAndNumbersThatDiffer) {
@@ -209,22 +209,22 @@ TEST(Axis, EveryAxisHasLengthTicksInsideAndNumbersThatDiffer) {
                                  {999.0, 1001.0},
                                  {1e-7, 1e-5},
                                  {1234567.0, 1234568.0}}) {
-      const PlotAxis axis = make_plot_axis(lo, hi, log, 7);
+      const plot::PlotAxis axis = plot::make_plot_axis(lo, hi, log, 7);
       EXPECT_LT(axis.lo, axis.hi);
       const auto labels = labels_of(axis);
       EXPECT_EQ(std::set(labels.begin(), labels.end()).size(), labels.size()) << lo << " to " << hi;
       EXPECT_LE(axis.ticks.size(), 120u);
-      for (const PlotTick& t : axis.ticks) {
+      for (const plot::PlotTick& t : axis.ticks) {
         EXPECT_GE(axis.place(t.value), -1e-6);
         EXPECT_LE(axis.place(t.value), 1 + 1e-6);
       }
     }
   }
-  EXPECT_LT(make_plot_axis(0, 0, false, 7).lo, make_plot_axis(0, 0, false, 7).hi);
+  EXPECT_LT(plot::make_plot_axis(0, 0, false, 7).lo, plot::make_plot_axis(0, 0, false, 7).hi);
 }
 
 TEST(Plot, ARisingLineGoesFromLowerLeftToUpperRight) {
-  const auto line = columns_of(draw_plot(one_series({0, 1}, {0, 1})), red);
+  const auto line = columns_of(plot::draw_plot(one_series({0, 1}, {0, 1})), red);
   ASSERT_GT(line.size(), 800u);
   EXPECT_GT(line.begin()->second, 600);
   EXPECT_LT(line.rbegin()->second, 200);
@@ -237,9 +237,9 @@ TEST(Plot, APowerLawIsStraightOnLogarithmicAxes) {
   std::vector<double> x, y;
   for (int i = 0; i <= 60; ++i)
     x.push_back(std::pow(10, -6 + i / 10.0)), y.push_back(3e-4 / std::pow(x.back(), 2.5));
-  Plot plot = one_series(x, y);
+  plot::Plot plot = one_series(x, y);
   plot.log_x = plot.log_y = true;
-  const auto line = columns_of(draw_plot(plot), red);
+  const auto line = columns_of(plot::draw_plot(plot), red);
   ASSERT_GT(line.size(), 800u);
   const auto [x0, y0] = *line.begin();
   const auto [x1, y1] = *line.rbegin();
@@ -250,9 +250,9 @@ TEST(Plot, WhatCannotBeDrawnIsAGap) {
   for (const double bad : {std::nan(""), double(INFINITY), 0.0, -1.0, 1e305}) {
     std::vector<double> x, y;
     for (int i = 1; i <= 100; ++i) x.push_back(i), y.push_back(i > 40 && i < 60 ? bad : 5.0);
-    Plot plot = one_series(x, y);
+    plot::Plot plot = one_series(x, y);
     plot.log_y = true;
-    const auto line = columns_of(draw_plot(plot), red);
+    const auto line = columns_of(plot::draw_plot(plot), red);
     ASSERT_GT(line.size(), 700u);
     int widest = 0;
     for (auto it = line.begin(), next = std::next(it); next != line.end(); ++it, ++next) {
@@ -264,19 +264,19 @@ TEST(Plot, WhatCannotBeDrawnIsAGap) {
 }
 
 TEST(Plot, NothingToDrawStillGivesLabelledAxes) {
-  Plot plot{.title = "nothing", .x_label = "x", .y_label = "y"};
-  const Image empty = draw_plot(plot);
+  plot::Plot plot{.title = "nothing", .x_label = "x", .y_label = "y"};
+  const plot::Image empty = plot::draw_plot(plot);
   EXPECT_GT(ink_of(empty), 1000);
   plot = one_series({1, 2}, {NAN, NAN});
-  EXPECT_TRUE(columns_of(draw_plot(plot), red).empty());
+  EXPECT_TRUE(columns_of(plot::draw_plot(plot), red).empty());
 }
 
 TEST(Plot, MarkersSitOnThePointsAndTheLegendKeepsClear) {
-  Plot plot = one_series({0, 1, 2}, {0, 1, 0});
+  plot::Plot plot = one_series({0, 1, 2}, {0, 1, 0});
   plot.series[0].markers = true;
-  const Image bare = draw_plot(plot);
+  const plot::Image bare = plot::draw_plot(plot);
   plot.series[0].label = "peak";
-  const Image labelled = draw_plot(plot);
+  const plot::Image labelled = plot::draw_plot(plot);
   // With a legend every red pixel of the bare plot is still there.
   int more = 0;
   for (int y = 0; y < bare.height(); ++y) {
@@ -294,7 +294,7 @@ TEST(Plot, MarkersSitOnThePointsAndTheLegendKeepsClear) {
 }
 
 // The smallest rectangle that holds all pixels of exactly that colour: left, top, right, bottom.
-std::array<int, 4> extent_of(const Image& image, Color color) {
+std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
   std::array<int, 4> e{image.width(), image.height(), -1, -1};
   for (int y = 0; y < image.height(); ++y)
     for (int x = 0; x < image.width(); ++x)
@@ -304,54 +304,54 @@ std::array<int, 4> extent_of(const Image& image, Color color) {
 }
 
 TEST(Plot, BoxesFillTheirPlaceOnTheAxesAndTheFlattestIsStillSeen) {
-  Plot plot = one_series({0, 100}, {0, 100});
+  plot::Plot plot = one_series({0, 100}, {0, 100});
   plot.series[0].color = black;
   plot.boxes = {{20, 10, 40, 60, red}};
-  const auto [l, t, r, b] = extent_of(draw_plot(plot), red);
+  const auto [l, t, r, b] = extent_of(plot::draw_plot(plot), red);
   const double across = (r - l) / 20.0, down = (b - t) / 50.0;  // pixels of a unit
   plot.boxes = {{20, 10, 80, 60, red}};
-  const auto [l2, t2, r2, b2] = extent_of(draw_plot(plot), red);
+  const auto [l2, t2, r2, b2] = extent_of(plot::draw_plot(plot), red);
   EXPECT_NEAR(l2, l, 1);
   EXPECT_NEAR(r2 - l2, 60 * across, 5);
   plot.boxes = {{20, 10, 40, 10.001, red}};
-  const auto [l3, t3, r3, b3] = extent_of(draw_plot(plot), red);
+  const auto [l3, t3, r3, b3] = extent_of(plot::draw_plot(plot), red);
   EXPECT_EQ(t3, b3);
   EXPECT_NEAR(b3, b, 3);
   EXPECT_NEAR(down * 100, 600, 120);
   plot.boxes = {{20, 10, NAN, 20, red}};
-  EXPECT_EQ(extent_of(draw_plot(plot), red)[2], -1);
+  EXPECT_EQ(extent_of(plot::draw_plot(plot), red)[2], -1);
 }
 
 TEST(Plot, BoxesStretchTheAxes) {
-  Plot plot;
+  plot::Plot plot;
   plot.boxes = {{1000, 50, 3000, 70, red}};
-  const auto [l, t, r, b] = extent_of(draw_plot(plot), red);
+  const auto [l, t, r, b] = extent_of(plot::draw_plot(plot), red);
   EXPECT_GT(r - l, 900);
   EXPECT_GT(b - t, 500);
 }
 
 TEST(Plot, ALegendBesideTheAxesHidesNothing) {
-  Plot plot;
+  plot::Plot plot;
   plot.boxes = {{0, 0, 10, 10, red}};
-  plot.series = {{.label = "everything", .color = Color{1, 2, 3}}};
+  plot.series = {{.label = "everything", .color = plot::Color{1, 2, 3}}};
   plot.legend_beside = true;
-  const Image image = draw_plot(plot);
+  const plot::Image image = plot::draw_plot(plot);
   const auto box = extent_of(image, red), swatch = extent_of(image, {1, 2, 3});
   EXPECT_GT(swatch[0], box[2]) << "to the right of the axes";
   EXPECT_LT(swatch[2], image.width());
   for (int y = box[1]; y <= box[3]; ++y)
     for (int x = box[0]; x <= box[2]; ++x) {
-      const Color c = image.at(x, y);
+      const plot::Color c = image.at(x, y);
       ASSERT_EQ(c, red) << x << ", " << y;
     }
 }
 
 TEST(Plot, TitleAndLabelsAreDrawn) {
-  const Plot bare;
-  Plot titled{.title = "title", .x_label = "steps", .y_label = "loss"};
-  EXPECT_GT(ink_of(draw_plot(titled)), ink_of(draw_plot(bare)) + 500);
+  const plot::Plot bare;
+  plot::Plot titled{.title = "title", .x_label = "steps", .y_label = "loss"};
+  EXPECT_GT(ink_of(plot::draw_plot(titled)), ink_of(plot::draw_plot(bare)) + 500);
   titled.title = std::string(300, 'w');  // set smaller, inside the picture
-  const Image image = draw_plot(titled);
+  const plot::Image image = plot::draw_plot(titled);
   for (int y = 0; y < 80; ++y) {
     EXPECT_EQ(image.at(2, y), white);
     EXPECT_EQ(image.at(image.width() - 3, y), white);
@@ -361,16 +361,16 @@ TEST(Plot, TitleAndLabelsAreDrawn) {
 TEST(Plot, ManyPointsAndSmallPicturesAreFine) {
   std::vector<double> x, y;
   for (int i = 0; i < 100000; ++i) x.push_back(i), y.push_back(std::sin(i * 0.37));
-  Plot plot = one_series(x, y);
+  plot::Plot plot = one_series(x, y);
   plot.width = 320, plot.height = 240;
-  EXPECT_GT(columns_of(draw_plot(plot), red).size(), 100u);
+  EXPECT_GT(columns_of(plot::draw_plot(plot), red).size(), 100u);
   plot.height = 239;
-  EXPECT_THROW(draw_plot(plot), Error);
+  EXPECT_THROW(plot::draw_plot(plot), Error);
 }
 
 TEST(Plot, XAndYMustMatch) {
   try {
-    draw_plot(one_series({1, 2, 3}, {1, 2}));
+    plot::draw_plot(one_series({1, 2, 3}, {1, 2}));
     FAIL() << "accepted";
   } catch (const ShapeError& e) {
     EXPECT_STREQ(e.what(), "[plot] series \"\" has 3 x and 2 y, wanted as many");
@@ -380,16 +380,16 @@ TEST(Plot, XAndYMustMatch) {
 TEST(Plot, SavingReportsAFullDisk) {
   std::string name = (std::filesystem::temp_directory_path() / "tg_plot_XXXXXX").string();
   const std::filesystem::path dir = mkdtemp(name.data());
-  save_plot((dir / "a.png").string(), one_series({1, 2}, {1, 2}));
-  EXPECT_TRUE(read_file((dir / "a.png").string(), "test").starts_with("\x89PNG\r\n\x1a\n"));
-  EXPECT_THROW(save_plot("/dev/full", one_series({1, 2}, {1, 2})), Error);
-  EXPECT_THROW(save_plot((dir / "no" / "a.png").string(), Plot{}), Error);
+  plot::save_plot((dir / "a.png").string(), one_series({1, 2}, {1, 2}));
+  EXPECT_TRUE(io::read_file((dir / "a.png").string(), "test").starts_with("\x89PNG\r\n\x1a\n"));
+  EXPECT_THROW(plot::save_plot("/dev/full", one_series({1, 2}, {1, 2})), Error);
+  EXPECT_THROW(plot::save_plot((dir / "no" / "a.png").string(), plot::Plot{}), Error);
   std::filesystem::remove_all(dir);
 }
 
 TEST(Smoothed, AConstantStaysAndTheStartIsNotBiased) {
-  for (const double v : smoothed({3, 3, 3, 3}, 0.9)) EXPECT_NEAR(v, 3, 1e-12);
-  const auto s = smoothed({1, NAN, 2}, 0.5);
+  for (const double v : plot::smoothed({3, 3, 3, 3}, 0.9)) EXPECT_NEAR(v, 3, 1e-12);
+  const auto s = plot::smoothed({1, NAN, 2}, 0.5);
   EXPECT_DOUBLE_EQ(s[0], 1);
   EXPECT_TRUE(std::isnan(s[1]));
   EXPECT_DOUBLE_EQ(s[2], (0.25 * 1 + 0.5 * 2) / 0.75);

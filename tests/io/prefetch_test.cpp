@@ -22,7 +22,7 @@ void nap(int microseconds) {
   if (microseconds > 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
 }
 
-void expect_batch(const TokenBatch& batch, std::int64_t number) {
+void expect_batch(const train::TokenBatch& batch, std::int64_t number) {
   for (const std::int32_t t : batch.x) ASSERT_EQ(t, number);
   for (const std::int32_t t : batch.y) ASSERT_EQ(t, -number);
 }
@@ -31,7 +31,7 @@ TEST(Prefetch, GivesEveryBatchOnceInOrderWhoeverIsSlow) {
   for (const std::size_t ahead : {1, 2, 8})
     for (const auto& [filling, taking] : {std::pair(0, 0), {300, 0}, {0, 300}, {100, 100}}) {
       std::atomic<int> filled = 0;
-      Prefetch batches(
+      train::Prefetch batches(
           5, 64, 16,
           [&, nap_for = filling](std::int64_t n, Tokens x, Tokens y) {
             nap(n % 3 == 0 ? nap_for : 0);
@@ -40,7 +40,7 @@ TEST(Prefetch, GivesEveryBatchOnceInOrderWhoeverIsSlow) {
           },
           ahead);
       for (std::int64_t n = 5; n <= 64; ++n) {
-        const TokenBatch& batch = batches.next();
+        const train::TokenBatch& batch = batches.next();
         nap(n % 4 == 0 ? taking : 0);
         expect_batch(batch, n);  // and is left alone while it is looked at
       }
@@ -51,7 +51,7 @@ TEST(Prefetch, GivesEveryBatchOnceInOrderWhoeverIsSlow) {
 
 TEST(Prefetch, NeverFillsFurtherAheadThanItMay) {
   std::atomic<std::int64_t> taken = 0, furthest = 0;
-  Prefetch batches(
+  train::Prefetch batches(
       0, 200, 4,
       [&](std::int64_t n, Tokens x, Tokens y) {
         furthest = std::max<std::int64_t>(furthest, n - taken);
@@ -67,7 +67,7 @@ TEST(Prefetch, NeverFillsFurtherAheadThanItMay) {
 }
 
 TEST(Prefetch, AnErrorComesWithTheBatchThatHasIt) {
-  Prefetch batches(0, 100, 4, [](std::int64_t n, Tokens x, Tokens y) {
+  train::Prefetch batches(0, 100, 4, [](std::int64_t n, Tokens x, Tokens y) {
     if (n == 7) throw Error("batch 7 is bad");
     numbered(n, x, y);
   });
@@ -84,7 +84,7 @@ TEST(Prefetch, AnErrorComesWithTheBatchThatHasIt) {
 
 TEST(Prefetch, EndsAtOnceWhereverItIs) {
   for (int taken = 0; taken < 12; ++taken) {
-    Prefetch batches(0, 1'000'000'000, 4, numbered, 4);
+    train::Prefetch batches(0, 1'000'000'000, 4, numbered, 4);
     for (int n = 0; n < taken; ++n) expect_batch(batches.next(), n);
   }
 }

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using testing::TemporaryDirectory;
 
 template <class T>
-TensorView view(const std::vector<T>& v, std::vector<std::int64_t> shape) {
+io::TensorView view(const std::vector<T>& v, std::vector<std::int64_t> shape) {
   return {dtype_of<T>, std::move(shape), std::as_bytes(std::span(v))};
 }
 
@@ -39,7 +39,7 @@ std::string file_of(std::string_view header, std::string_view data = "") {
 
 std::string error_of(std::string file) {
   try {
-    parse_safetensors(std::move(file), "m");
+    io::parse_safetensors(std::move(file), "m");
   } catch (const FormatError& e) {
     return e.what();
   }
@@ -63,19 +63,19 @@ TEST(SafeTensors, EveryDtypeAndShapeReadsBackBitForBit) {
   const std::vector<std::int32_t> f{-1, 2, 3, 4, 5, 6};
   const std::vector<std::uint8_t> g{0, 255, 7};
   const std::vector<std::uint8_t> h{1, 0, 1};
-  TensorMap in{
+  io::TensorMap in{
       {"a", view(a, {2, 2})},    {"b.weight", view(b, {3})},   {"scalar", view(c, {})},
       {"d", view(d, {1, 2, 1})}, {"e", view(e, {1})},          {"f", view(f, {2, 3})},
       {"g", view(g, {3})},       {"empty", {f32, {0, 5}, {}}}, {"naïve \"name\"\n", view(g, {3, 1})}};
   in["h"] = {boolean, {3}, std::as_bytes(std::span(h))};
-  const Metadata metadata{{"step", "12"}, {"text", "line\n\"quoted\" é"}};
-  save_safetensors(dir / "m.safetensors", in, metadata);
-  const SafeTensors out = load_safetensors(dir / "m.safetensors");
+  const io::Metadata metadata{{"step", "12"}, {"text", "line\n\"quoted\" é"}};
+  io::save_safetensors(dir / "m.safetensors", in, metadata);
+  const io::SafeTensors out = io::load_safetensors(dir / "m.safetensors");
   EXPECT_EQ(out.metadata, metadata);
   ASSERT_EQ(out.tensors.size(), in.size());
   for (const auto& [name, t] : in) {
     ASSERT_TRUE(out.tensors.contains(name)) << name;
-    const TensorView& got = out.tensors.at(name);
+    const io::TensorView& got = out.tensors.at(name);
     EXPECT_EQ(got.dtype, t.dtype) << name;
     EXPECT_EQ(got.shape, t.shape) << name;
     ASSERT_EQ(got.bytes.size(), t.bytes.size()) << name;
@@ -89,20 +89,20 @@ TEST(SafeTensors, DataStartsAtAMultipleOfEightAndAnEmptyFileIsValid) {
   const TemporaryDirectory dir;
   for (const std::string name : {"a", "ab", "abc", "abcd", "abcde"}) {
     const std::vector<float> x{1.0f};
-    save_safetensors(dir / "m", {{name, view(x, {1})}});
-    const std::string file = read_file(dir / "m", "test");
+    io::save_safetensors(dir / "m", {{name, view(x, {1})}});
+    const std::string file = io::read_file(dir / "m", "test");
     std::uint64_t n = 0;
     std::memcpy(&n, file.data(), 8);
     EXPECT_EQ((8 + n) % 8, 0u);
   }
-  save_safetensors(dir / "m", {});
-  EXPECT_TRUE(load_safetensors(dir / "m").tensors.empty());
+  io::save_safetensors(dir / "m", {});
+  EXPECT_TRUE(io::load_safetensors(dir / "m").tensors.empty());
 }
 
 TEST(SafeTensors, ViewsSurviveAMove) {
-  SafeTensors a =
-      parse_safetensors(file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"), "m");
-  const SafeTensors b = std::move(a);
+  io::SafeTensors a =
+      io::parse_safetensors(file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"), "m");
+  const io::SafeTensors b = std::move(a);
   EXPECT_EQ(static_cast<char>(b.tensors.at("a").bytes[0]), 'x');
 }
 
@@ -123,7 +123,7 @@ TEST(SafeTensors, AcceptsWhatTheFormatAllows) {
 }
 
 TEST(SafeTensors, NonzeroBytesOfABoolAreMadeOne) {
-  const auto f = parse_safetensors(
+  const auto f = io::parse_safetensors(
       file_of(R"({"a":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", std::string("\0\2\xff", 3)), "m");
   const auto bytes = f.tensors.at("a").bytes;
   EXPECT_EQ(std::vector<std::byte>(bytes.begin(), bytes.end()),
@@ -221,7 +221,7 @@ TEST(SafeTensors, LoadErrorsAreOneLineWithThePath) {
   const TemporaryDirectory dir;
   const auto message = [](const std::string& path) {
     try {
-      load_safetensors(path);
+      io::load_safetensors(path);
     } catch (const Error& e) {
       return std::string(e.what());
     }
@@ -238,17 +238,17 @@ TEST(SafeTensors, LoadErrorsAreOneLineWithThePath) {
 TEST(SafeTensors, WriterRefusesWhatItCouldNotReadBack) {
   const TemporaryDirectory dir;
   const std::vector<float> x{1.0f, 2.0f};
-  EXPECT_THROW(save_safetensors(dir / "m", {{"a", view(x, {3})}}), ShapeError);
-  EXPECT_THROW(save_safetensors(dir / "m", {{"a", view(x, {-2})}}), ShapeError);
-  EXPECT_THROW(save_safetensors(dir / "m", {{"__metadata__", view(x, {2})}}), FormatError);
-  EXPECT_THROW(save_safetensors(dir / "m", {{"\xff", view(x, {2})}}), FormatError);
-  EXPECT_THROW(save_safetensors(dir / "m", {}, {{"a", "\xff"}}), FormatError);
+  EXPECT_THROW(io::save_safetensors(dir / "m", {{"a", view(x, {3})}}), ShapeError);
+  EXPECT_THROW(io::save_safetensors(dir / "m", {{"a", view(x, {-2})}}), ShapeError);
+  EXPECT_THROW(io::save_safetensors(dir / "m", {{"__metadata__", view(x, {2})}}), FormatError);
+  EXPECT_THROW(io::save_safetensors(dir / "m", {{"\xff", view(x, {2})}}), FormatError);
+  EXPECT_THROW(io::save_safetensors(dir / "m", {}, {{"a", "\xff"}}), FormatError);
   EXPECT_TRUE(fs::is_empty(dir.path));
 }
 
-std::string save_error(const std::string& path, const TensorMap& tensors) {
+std::string save_error(const std::string& path, const io::TensorMap& tensors) {
   try {
-    save_safetensors(path, tensors);
+    io::save_safetensors(path, tensors);
   } catch (const Error& e) {
     return e.what();
   }
@@ -258,8 +258,8 @@ std::string save_error(const std::string& path, const TensorMap& tensors) {
 TEST(SafeTensors, AFailedWriteSaysWhyAndLeavesTheOldFileAlone) {
   const TemporaryDirectory dir;
   const std::vector<float> x(4, 1.0f), big(1 << 16, 2.0f);
-  save_safetensors(dir / "m", {{"a", view(x, {4})}});
-  const std::string before = read_file(dir / "m", "test");
+  io::save_safetensors(dir / "m", {{"a", view(x, {4})}});
+  const std::string before = io::read_file(dir / "m", "test");
   // A file-size limit makes write() stop short and then fail, on the very path a full disk takes.
   rlimit old;
   getrlimit(RLIMIT_FSIZE, &old);
@@ -270,14 +270,14 @@ TEST(SafeTensors, AFailedWriteSaysWhyAndLeavesTheOldFileAlone) {
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(message, "[save_safetensors] cannot write " + (dir / "m") + ": File too large");
-  EXPECT_EQ(read_file(dir / "m", "test"), before);
+  EXPECT_EQ(io::read_file(dir / "m", "test"), before);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1) << "the temporary file was left behind";
 }
 
 TEST(SafeTensors, AFullDeviceAndAnUnwritableDirectoryAreOneClearLine) {
   const TemporaryDirectory dir;
   const std::vector<float> x(4, 1.0f);
-  const TensorMap tensors{{"a", view(x, {4})}};
+  const io::TensorMap tensors{{"a", view(x, {4})}};
   EXPECT_EQ(save_error("/dev/full", tensors),
             "[save_safetensors] cannot write /dev/full: No space left on device");
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
@@ -297,12 +297,12 @@ TEST(SafeTensors, AFullDeviceAndAnUnwritableDirectoryAreOneClearLine) {
 TEST(SafeTensors, ReplacingAFileKeepsItsPermissionsAndFollowsALink) {
   const TemporaryDirectory dir;
   const std::vector<float> x(4, 1.0f);
-  save_safetensors(dir / "real", {});
+  io::save_safetensors(dir / "real", {});
   fs::permissions(dir / "real", fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read);
   fs::create_symlink("real", dir / "link");
-  save_safetensors(dir / "link", {{"a", view(x, {4})}});
+  io::save_safetensors(dir / "link", {{"a", view(x, {4})}});
   EXPECT_TRUE(fs::is_symlink(dir / "link"));
-  EXPECT_EQ(load_safetensors(dir / "real").tensors.size(), 1u);
+  EXPECT_EQ(io::load_safetensors(dir / "real").tensors.size(), 1u);
   EXPECT_EQ(fs::status(dir / "real").permissions(),
             fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read);
 }
@@ -319,12 +319,12 @@ TEST(SafeTensors, PythonsPackageReadsOursAndWeReadTheirs) {
   const std::vector<std::int64_t> e{-5};
   const std::vector<std::int32_t> f{7, 8};
   const std::vector<std::uint8_t> g{255, 1, 0};
-  TensorMap tensors{{"a", view(a, {2})}, {"b é\"", view(b, {2, 3})}, {"c", view(c, {1, 1})},
-                    {"d", view(d, {})},  {"e", view(e, {1})},        {"f", view(f, {2})},
-                    {"g", view(g, {3})}, {"z", {f32, {0, 2}, {}}}};
+  io::TensorMap tensors{{"a", view(a, {2})}, {"b é\"", view(b, {2, 3})}, {"c", view(c, {1, 1})},
+                        {"d", view(d, {})},  {"e", view(e, {1})},        {"f", view(f, {2})},
+                        {"g", view(g, {3})}, {"z", {f32, {0, 2}, {}}}};
   const std::vector<std::uint8_t> bits{1, 0};
   tensors["h"] = {boolean, {2}, std::as_bytes(std::span(bits))};
-  save_safetensors(dir / "ours", tensors, {{"k", "v"}});
+  io::save_safetensors(dir / "ours", tensors, {{"k", "v"}});
   std::ofstream(dir / "check.py") << R"(
 import sys, numpy, safetensors, safetensors.numpy
 d = sys.argv[1]
@@ -352,12 +352,12 @@ safetensors.numpy.save_file({'w': numpy.arange(6, dtype=numpy.float32).reshape(2
       wanted << "0123456789abcdef"[int(x) >> 4] << "0123456789abcdef"[int(x) & 15];
     wanted << '\n';
   }
-  EXPECT_EQ(read_file(dir / "seen", "test"), wanted.str());
+  EXPECT_EQ(io::read_file(dir / "seen", "test"), wanted.str());
 
-  const SafeTensors theirs = load_safetensors(dir / "theirs");
-  EXPECT_EQ(theirs.metadata, (Metadata{{"from", "python é"}}));
+  const io::SafeTensors theirs = io::load_safetensors(dir / "theirs");
+  EXPECT_EQ(theirs.metadata, (io::Metadata{{"from", "python é"}}));
   ASSERT_EQ(theirs.tensors.size(), 4u);
-  const TensorView& w = theirs.tensors.at("w");
+  const io::TensorView& w = theirs.tensors.at("w");
   EXPECT_EQ(w.dtype, f32);
   EXPECT_EQ(w.shape, (std::vector<std::int64_t>{2, 3}));
   float values[6];

@@ -19,7 +19,7 @@ struct Batch {
 using Numbers = std::pair<std::int64_t, std::int64_t>;
 
 // The sums of a batch, each checked: written in full, right, and learned where its answer is.
-std::vector<Numbers> read_back(const Sums& sums, const Batch& rows, std::int64_t batch,
+std::vector<Numbers> read_back(const train::Sums& sums, const Batch& rows, std::int64_t batch,
                                std::int64_t context) {
   std::vector<Numbers> found;
   for (std::int64_t row = 0; row < batch; ++row) {
@@ -40,16 +40,16 @@ std::vector<Numbers> read_back(const Sums& sums, const Batch& rows, std::int64_t
 }
 
 TEST(Sums, AreWrittenWithTheLastDigitOfTheAnswerFirst) {
-  const Sums sums(3, 1, 64);
+  const train::Sums sums(3, 1, 64);
   EXPECT_EQ(sums.text(12, 345), "012+345=7530\n");
   EXPECT_EQ(sums.text(999, 999), "999+999=8991\n");
   EXPECT_EQ(sums.question(1, 2), "001+002=");
-  EXPECT_EQ(Sums::tokens(3) + 1, static_cast<std::int64_t>(sums.text(12, 345).size()));
+  EXPECT_EQ(train::Sums::tokens(3) + 1, static_cast<std::int64_t>(sums.text(12, 345).size()));
 }
 
 TEST(Sums, NoneThatIsHeldOutIsTrainedOnInEitherOrder) {
   for (const std::int64_t digits : {1, 2, 5}) {
-    const Sums sums(digits, 8, 20);
+    const train::Sums sums(digits, 8, 20);
     Batch rows(8, 20);
     std::set<Numbers> trained, unseen;
     for (std::uint64_t step = 0; step < 150; ++step) {
@@ -66,7 +66,7 @@ TEST(Sums, NoneThatIsHeldOutIsTrainedOnInEitherOrder) {
     }
     for (const auto& [a, b] : unseen) {
       EXPECT_FALSE(trained.contains({a, b}) || trained.contains({b, a})) << a << " + " << b;
-      EXPECT_TRUE(Sums::held_out(a, b) && Sums::held_out(b, a));
+      EXPECT_TRUE(train::Sums::held_out(a, b) && train::Sums::held_out(b, a));
     }
     EXPECT_GT(trained.size(), digits == 1 ? 60u : 900u);
     EXPECT_GT(unseen.size(), digits == 1 ? 3u : 300u);
@@ -76,12 +76,12 @@ TEST(Sums, NoneThatIsHeldOutIsTrainedOnInEitherOrder) {
 TEST(Sums, ATenthIsHeldOut) {
   int held_out = 0;
   for (int a = 0; a < 300; ++a)
-    for (int b = 0; b < 300; ++b) held_out += Sums::held_out(a, b);
+    for (int b = 0; b < 300; ++b) held_out += train::Sums::held_out(a, b);
   EXPECT_NEAR(held_out / 90000.0, 0.1, 0.01);
 }
 
 TEST(Sums, RowsAreAFunctionOfSeedStepAndRow) {
-  const Sums eight(2, 8, 64), two(2, 2, 64);
+  const train::Sums eight(2, 8, 64), two(2, 2, 64);
   Batch all(8, 64), part(2, 64), other(8, 64);
   eight.random(3, 5, 0, all.x, all.y);
   for (const std::int64_t first : {0, 2, 6}) {
@@ -96,7 +96,7 @@ TEST(Sums, RowsAreAFunctionOfSeedStepAndRow) {
 }
 
 TEST(Sums, AnAnswerIsRightWhenEveryDigitAndItsEndAre) {
-  const Sums sums(2, 3, 64);
+  const train::Sums sums(2, 3, 64);
   Batch rows(3, 64);
   sums.evaluation(0, rows.x, rows.y);
   std::vector<std::int64_t> predicted;
@@ -115,12 +115,12 @@ TEST(Sums, AnAnswerIsRightWhenEveryDigitAndItsEndAre) {
 }
 
 TEST(Sums, WhatCannotBeIsAnError) {
-  EXPECT_THROW(Sums(0, 1, 64), Error);
-  EXPECT_NO_THROW(Sums(3, 1, 12));
-  EXPECT_THROW(Sums(10, 1, 64), Error);
-  EXPECT_THROW(Sums(3, 1, 11), Error);
+  EXPECT_THROW(train::Sums(0, 1, 64), Error);
+  EXPECT_NO_THROW(train::Sums(3, 1, 12));
+  EXPECT_THROW(train::Sums(10, 1, 64), Error);
+  EXPECT_THROW(train::Sums(3, 1, 11), Error);
   Batch rows(1, 64);
-  EXPECT_THROW(Sums(3, 2, 64).random(0, 0, 0, rows.x, rows.y), ShapeError);
+  EXPECT_THROW(train::Sums(3, 2, 64).random(0, 0, 0, rows.x, rows.y), ShapeError);
 }
 
 }  // namespace

@@ -20,13 +20,13 @@ using testing::error_of;
 using testing::TemporaryDirectory;
 
 std::string load_error(const std::string& path) {
-  return error_of([&] { load_text(path); });
+  return error_of([&] { text::load_text(path); });
 }
 
 TEST(LoadText, GivesTheBytesOfAGoodFile) {
   const TemporaryDirectory dir;
   const std::string text("é€😀\r\n\0z", 13);
-  EXPECT_EQ(load_text(dir.file("a", text)), text);
+  EXPECT_EQ(text::load_text(dir.file("a", text)), text);
 }
 
 TEST(LoadText, EveryBadFileIsOneClearLine) {
@@ -65,7 +65,7 @@ TEST(LoadText, NamesTheFirstByteThatIsNotUtf8) {
 }
 
 TEST(CharVocab, IdsAreRanksOfCodePoints) {
-  const CharVocab v("banana €é");
+  const text::CharVocab v("banana €é");
   EXPECT_EQ(v.characters(), (std::vector<char32_t>{U' ', U'a', U'b', U'n', U'é', U'€'}));
   EXPECT_EQ(v.encode("nab€"), (std::vector<std::int32_t>{3, 1, 2, 5}));
   EXPECT_EQ(v.decode(std::vector<std::int32_t>{4, 0, 2}), "é b");
@@ -73,14 +73,14 @@ TEST(CharVocab, IdsAreRanksOfCodePoints) {
 
 TEST(CharVocab, DecodingAnEncodedTextGivesItBack) {
   const std::string text = "Zwölf Boxkämpfer 😀\n\tjagen \xf4\x8f\xbf\xbf";
-  const CharVocab v{std::string_view(text)};
+  const text::CharVocab v{std::string_view(text)};
   EXPECT_EQ(v.decode(v.encode(text)), text);
-  const CharVocab again(std::vector<char32_t>(v.characters().rbegin(), v.characters().rend()));
+  const text::CharVocab again(std::vector<char32_t>(v.characters().rbegin(), v.characters().rend()));
   EXPECT_EQ(again.encode(text), v.encode(text));
 }
 
 TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
-  const CharVocab v("abc");
+  const text::CharVocab v("abc");
   EXPECT_EQ(error_of([&] { v.encode("abé"); }),
             "[encode] character 'é' (U+00E9) at byte 2 is not in the vocabulary of 3 characters");
   EXPECT_EQ(error_of([&] { v.encode("\n"); }),
@@ -88,7 +88,7 @@ TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
   EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{1, 3}); }), "[decode] id 3, wanted 0 to 2");
   EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{-1}); }), "[decode] id -1, wanted 0 to 2");
   EXPECT_EQ(error_of([&] {
-              CharVocab(std::vector<char32_t>{U'a', U'b', U'a'});
+              text::CharVocab(std::vector<char32_t>{U'a', U'b', U'a'});
             }),
             "[CharVocab] 'a' (U+0061) is in the vocabulary twice");
 }
@@ -102,7 +102,7 @@ std::vector<std::int32_t> count_to(int n) {
 TEST(SplitText, HoldsOutTheLastTenth) {
   for (int n = 0; n < 200; ++n) {
     const auto tokens = count_to(n);
-    const TextSplit s = split_text(tokens);
+    const text::TextSplit s = text::split_text(tokens);
     EXPECT_EQ(s.train.size(), static_cast<std::size_t>(9 * n / 10));
     EXPECT_EQ(s.train.size() + s.validation.size(), tokens.size());
     if (s.validation.size() > 0) {
@@ -115,11 +115,12 @@ TEST(SplitText, HoldsOutTheLastTenth) {
 
 struct Batch {
   std::vector<std::int32_t> x, y;
-  explicit Batch(const BatchSampler& s) : x(static_cast<std::size_t>(s.batch() * s.context())), y(x.size()) {}
+  explicit Batch(const text::BatchSampler& s)
+      : x(static_cast<std::size_t>(s.batch() * s.context())), y(x.size()) {}
 };
 
 // Tokens are their own positions here: a crop must count up by one, and y must be one ahead of x.
-void expect_crops(const BatchSampler& s, const Batch& b, int n) {
+void expect_crops(const text::BatchSampler& s, const Batch& b, int n) {
   const auto T = static_cast<std::size_t>(s.context());
   for (std::size_t i = 0; i < b.x.size(); ++i) {
     EXPECT_EQ(b.x[i], b.x[i / T * T] + static_cast<int>(i % T));
@@ -131,7 +132,7 @@ void expect_crops(const BatchSampler& s, const Batch& b, int n) {
 
 TEST(BatchSampler, EveryRowIsACropAndItsSuccessors) {
   const auto tokens = count_to(100);
-  const BatchSampler s(tokens, 7, 9, "text");
+  const text::BatchSampler s(tokens, 7, 9, "text");
   Batch b(s);
   for (std::uint64_t step = 0; step < 50; ++step) {
     s.random(3, step, b.x, b.y);
@@ -141,7 +142,7 @@ TEST(BatchSampler, EveryRowIsACropAndItsSuccessors) {
 
 TEST(BatchSampler, IsAFunctionOfSeedAndStepAlone) {
   const auto tokens = count_to(100000);
-  const BatchSampler s(tokens, 4, 8, "text"), same(tokens, 4, 8, "text");
+  const text::BatchSampler s(tokens, 4, 8, "text"), same(tokens, 4, 8, "text");
   Batch a(s), b(s), c(s), d(s);
   s.random(1, 5, a.x, a.y);
   s.random(1, 6, b.x, b.y);
@@ -155,7 +156,7 @@ TEST(BatchSampler, IsAFunctionOfSeedAndStepAlone) {
 
 TEST(BatchSampler, AWiderBatchBeginsWithTheRowsOfANarrowerOne) {
   const auto tokens = count_to(1000);
-  const BatchSampler narrow(tokens, 2, 8, "text"), wide(tokens, 5, 8, "text");
+  const text::BatchSampler narrow(tokens, 2, 8, "text"), wide(tokens, 5, 8, "text");
   Batch a(narrow), b(wide);
   narrow.random(1, 0, a.x, a.y);
   wide.random(1, 0, b.x, b.y);
@@ -164,7 +165,7 @@ TEST(BatchSampler, AWiderBatchBeginsWithTheRowsOfANarrowerOne) {
 
 TEST(BatchSampler, EveryStartIsDrawnAboutEquallyOften) {
   const auto tokens = count_to(20);
-  const BatchSampler s(tokens, 10, 4, "text");  // 16 starts, 0 to 15
+  const text::BatchSampler s(tokens, 10, 4, "text");  // 16 starts, 0 to 15
   Batch b(s);
   std::vector<int> drawn(20);
   for (std::uint64_t step = 0; step < 1600; ++step) {
@@ -185,7 +186,7 @@ TEST(BatchSampler, EveryStartIsDrawnAboutEquallyOften) {
 TEST(BatchSampler, EvaluationIsFixedAndCoversEveryToken) {
   for (const int n : {9, 10, 11, 64, 100, 101, 997}) {
     const auto tokens = count_to(n);
-    const BatchSampler s(tokens, 3, 8, "text");
+    const text::BatchSampler s(tokens, 3, 8, "text");
     Batch b(s);
     std::set<int> predicted;
     const std::int64_t count = s.evaluation_count();
@@ -201,7 +202,7 @@ TEST(BatchSampler, EvaluationIsFixedAndCoversEveryToken) {
 
 TEST(BatchSampler, AFewEvaluationBatchesReachFromEndToEnd) {
   const auto tokens = count_to(1000);
-  const BatchSampler s(tokens, 2, 10, "text");
+  const text::BatchSampler s(tokens, 2, 10, "text");
   Batch b(s);
   s.evaluation(0, 3, b.x, b.y);
   EXPECT_EQ(b.x.front(), 0);
@@ -211,18 +212,18 @@ TEST(BatchSampler, AFewEvaluationBatchesReachFromEndToEnd) {
 
 TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
   const auto tokens = count_to(9);
-  EXPECT_NO_THROW(BatchSampler(tokens, 1, 8, "text"));
-  EXPECT_EQ(error_of([&] { BatchSampler(tokens, 1, 9, "validation text"); }),
+  EXPECT_NO_THROW(text::BatchSampler(tokens, 1, 8, "text"));
+  EXPECT_EQ(error_of([&] { text::BatchSampler(tokens, 1, 9, "validation text"); }),
             "[BatchSampler] validation text has 9 tokens, wanted at least context + 1 = 10");
-  EXPECT_THROW(BatchSampler(tokens, 0, 4, "text"), ShapeError);
-  const BatchSampler s(tokens, 2, 4, "text");
+  EXPECT_THROW(text::BatchSampler(tokens, 0, 4, "text"), ShapeError);
+  const text::BatchSampler s(tokens, 2, 4, "text");
   std::vector<std::int32_t> x(8), y(7);
   EXPECT_THROW(s.random(0, 0, x, y), ShapeError);
 }
 
 TEST(BatchSampler, RowsOfAStepAreTheSameTakenInParts) {
   const auto tokens = count_to(500);
-  const BatchSampler whole(tokens, 6, 8, "text"), part(tokens, 2, 8, "text");
+  const text::BatchSampler whole(tokens, 6, 8, "text"), part(tokens, 2, 8, "text");
   Batch all(whole), some(part);
   whole.random(3, 4, all.x, all.y);
   for (const std::int64_t first : {0, 2, 4}) {

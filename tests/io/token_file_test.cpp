@@ -24,7 +24,7 @@ void put(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-std::vector<std::int32_t> all_of(const TokenView& view) {
+std::vector<std::int32_t> all_of(const text::TokenView& view) {
   std::vector<std::int32_t> ids(view.size());
   view.copy(0, ids);
   return ids;
@@ -32,14 +32,14 @@ std::vector<std::int32_t> all_of(const TokenView& view) {
 
 TEST(TokenFile, WhatIsWrittenComesBack) {
   const TemporaryDirectory dir;
-  const Bpe bpe = Bpe::train("the other the other", 262);
+  const text::Bpe bpe = text::Bpe::train("the other the other", 262);
   const std::vector<std::int32_t> ids = bpe.encode("the other then\n");
-  TokenFileWriter writer(dir / "t", bpe);
+  text::TokenFileWriter writer(dir / "t", bpe);
   writer.write(std::span(ids).first(3));
   writer.write(std::span(ids).subspan(3));
   EXPECT_FALSE(fs::exists(dir / "t"));  // not before it is whole
   writer.close();
-  const TokenFile file(dir / "t");
+  const text::TokenFile file(dir / "t");
   EXPECT_EQ(all_of(file.tokens()), ids);
   EXPECT_EQ(file.tokenizer().decode(all_of(file.tokens())), "the other then\n");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);  // no temporary
@@ -48,14 +48,14 @@ TEST(TokenFile, WhatIsWrittenComesBack) {
 TEST(TokenFile, IdsAbove65535TakeFourBytes) {
   const TemporaryDirectory dir;
   for (const std::int64_t vocabulary : {65536, 65537}) {
-    const NumberTokenizer numbers(vocabulary);
+    const text::NumberTokenizer numbers(vocabulary);
     const std::vector<std::int32_t> ids{0, 65535, static_cast<std::int32_t>(vocabulary - 1)};
-    TokenFileWriter writer(dir / "t", numbers);
+    text::TokenFileWriter writer(dir / "t", numbers);
     writer.write(ids);
     writer.close();
-    const TokenFile file(dir / "t");
+    const text::TokenFile file(dir / "t");
     EXPECT_EQ(all_of(file.tokens()), ids);
-    const TokenHeader header = parse_token_header(MappedFile(dir / "t", "test").bytes(), "t");
+    const text::TokenHeader header = text::parse_token_header(io::MappedFile(dir / "t", "test").bytes(), "t");
     EXPECT_EQ(header.bytes_each, vocabulary == 65536 ? 2 : 4);
     EXPECT_EQ(header.begin % 8, 0u);
   }
@@ -64,25 +64,25 @@ TEST(TokenFile, IdsAbove65535TakeFourBytes) {
 TEST(TokenFile, AWriterThatIsNotClosedLeavesNothing) {
   const TemporaryDirectory dir;
   put(dir / "t", "old");
-  { TokenFileWriter(dir / "t", ByteTokenizer()).write(std::vector<std::int32_t>{1, 2}); }
-  EXPECT_EQ(read_file(dir / "t", "test"), "old");
+  { text::TokenFileWriter(dir / "t", text::ByteTokenizer()).write(std::vector<std::int32_t>{1, 2}); }
+  EXPECT_EQ(io::read_file(dir / "t", "test"), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);
 }
 
 TEST(TokenFile, PlainIdsAreReadAsTheyLie) {
   const TemporaryDirectory dir;
   put(dir / "p", std::string_view("\x01\x00\x00\x01\xff\x00", 6));
-  EXPECT_EQ(all_of(TokenFile(dir / "p", 2, 300).tokens()), (std::vector<std::int32_t>{1, 256, 255}));
+  EXPECT_EQ(all_of(text::TokenFile(dir / "p", 2, 300).tokens()), (std::vector<std::int32_t>{1, 256, 255}));
   put(dir / "q", std::string_view("\x01\x00\x01\x00\x02\x00\x00\x00", 8));
-  EXPECT_EQ(all_of(TokenFile(dir / "q", 4, 70000).tokens()), (std::vector<std::int32_t>{65537, 2}));
-  EXPECT_EQ(error_of([&] { TokenFile(dir / "p", 4, 300); }),
+  EXPECT_EQ(all_of(text::TokenFile(dir / "q", 4, 70000).tokens()), (std::vector<std::int32_t>{65537, 2}));
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir / "p", 4, 300); }),
             "[tokens] " + dir / "p" + " has 6 bytes, wanted a multiple of 4");
 }
 
 TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
   const TemporaryDirectory dir;
   put(dir / "p", std::string_view("\x01\x00\x02\x00\x2c\x01\x03\x00", 8));
-  const TokenFile file(dir / "p", 2, 300);
+  const text::TokenFile file(dir / "p", 2, 300);
   std::vector<std::int32_t> two(2);
   file.tokens().copy(0, two);
   const std::string message =
@@ -97,13 +97,13 @@ TEST(TokenFile, WhatCannotBeReadIsOneClearLine) {
   const TemporaryDirectory dir;
   put(dir / "empty", "");
   put(dir / "other", "some text");
-  EXPECT_EQ(error_of([&] { TokenFile(dir / "none"); }),
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir / "none"); }),
             "[tokens] cannot read " + dir / "none" + ": No such file or directory");
-  EXPECT_EQ(error_of([&] { TokenFile(dir / "empty"); }),
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir / "empty"); }),
             "[tokens] cannot read " + dir / "empty" + ": it is empty");
-  EXPECT_EQ(error_of([&] { TokenFile(dir.path.string()); }),
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir.path.string()); }),
             "[tokens] cannot read " + dir.path.string() + ": not a regular file");
-  EXPECT_EQ(error_of([&] { TokenFile(dir / "other"); }),
+  EXPECT_EQ(error_of([&] { text::TokenFile(dir / "other"); }),
             "[tokens] " + dir / "other" + ": does not start with TGTOKENS: not a token file");
 }
 
@@ -111,7 +111,7 @@ TEST(TokenFile, EveryBrokenRuleIsRefused) {
   const auto refused = [](std::string_view json, std::size_t bytes = 4) {
     const std::uint64_t n = json.size();
     std::string file = "TGTOKENS" + std::string(reinterpret_cast<const char*>(&n), 8) + std::string(json);
-    return error_of([&] { parse_token_header(file + std::string(bytes, '\0'), "t"); });
+    return error_of([&] { text::parse_token_header(file + std::string(bytes, '\0'), "t"); });
   };
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":2,"count":2,"metadata":{},"future":[1]} )"), "no error");
   EXPECT_EQ(refused(R"({"bytes_each":2,"count":2})"), "t: version is -1, wanted 1");
@@ -126,9 +126,10 @@ TEST(TokenFile, EveryBrokenRuleIsRefused) {
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":4,"count":4611686018427387904})", 0),
             "t: 0 bytes of ids, wanted 4611686018427387904 of 4 bytes each");
   EXPECT_NE(refused("[]").find("wanted an object"), std::string::npos);
-  EXPECT_EQ(error_of([] { parse_token_header("TGTOKENS\1\0", "t"); }), "t: cut off in the header");
-  EXPECT_EQ(error_of([] { parse_token_header(std::string_view("TGTOKENS\x05\0\0\0\0\0\0\0{}", 18), "t"); }),
-            "t: header of 5 bytes in a file of 18: cut off?");
+  EXPECT_EQ(error_of([] { text::parse_token_header("TGTOKENS\1\0", "t"); }), "t: cut off in the header");
+  EXPECT_EQ(
+      error_of([] { text::parse_token_header(std::string_view("TGTOKENS\x05\0\0\0\0\0\0\0{}", 18), "t"); }),
+      "t: header of 5 bytes in a file of 18: cut off?");
 }
 
 TEST(TokenFile, IdentityTellsFilesApart) {
@@ -136,7 +137,7 @@ TEST(TokenFile, IdentityTellsFilesApart) {
   std::string bytes(std::size_t{8} << 20, 'x');
   const auto identity = [&](std::string_view content, std::int64_t vocabulary = 40000) {
     put(dir / "p", content);
-    return TokenFile(dir / "p", 2, vocabulary).identity();
+    return text::TokenFile(dir / "p", 2, vocabulary).identity();
   };
   const std::string one = identity(bytes);
   EXPECT_EQ(identity(bytes), one);

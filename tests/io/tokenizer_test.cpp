@@ -20,7 +20,7 @@ using testing::error_of;
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
   for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
-    end = word_end(text, i);
+    end = text::word_end(text, i);
     words.emplace_back(text.substr(i, end - i));
   }
   return words;
@@ -53,7 +53,7 @@ TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
        {std::string(1000, 'x'), std::string(1000, ' '), random_text(random, 5000)}) {
     std::string joined;
     for (const std::string& word : words_of(text)) {
-      EXPECT_LE(word.size(), max_word_bytes);
+      EXPECT_LE(word.size(), text::max_word_bytes);
       EXPECT_GT(word.size(), 0u);
       joined += word;
     }
@@ -67,7 +67,7 @@ TEST(Words, ATextCutWhereItIsSafeGivesTheSameWords) {
   const auto whole = words_of(text);
   int cuts = 0;
   for (std::size_t limit = 0; limit <= text.size(); limit += 97) {
-    const std::size_t cut = safe_cut(text, limit);
+    const std::size_t cut = text::safe_cut(text, limit);
     ASSERT_LE(cut, limit);
     if (cut == 0) continue;
     auto parts = words_of(std::string_view(text).substr(0, cut));
@@ -80,25 +80,25 @@ TEST(Words, ATextCutWhereItIsSafeGivesTheSameWords) {
 }
 
 // The definition of training, with no shortcut: count all pairs, join the most frequent, begin again.
-std::vector<Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
+std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
   std::vector<std::vector<std::int32_t>> words;
   for (const std::string& word : words_of(text)) {
     words.emplace_back();
     for (const char c : word) words.back().push_back(static_cast<unsigned char>(c));
   }
-  std::vector<Bpe::Merge> merges;
+  std::vector<text::Bpe::Merge> merges;
   while (256 + static_cast<std::int64_t>(merges.size()) < vocabulary) {
-    std::map<Bpe::Merge, std::int64_t> counts;
+    std::map<text::Bpe::Merge, std::int64_t> counts;
     for (const auto& word : words)
       for (std::size_t i = 0; i + 1 < word.size(); ++i) ++counts[{word[i], word[i + 1]}];
-    std::pair<Bpe::Merge, std::int64_t> best{{}, 1};
+    std::pair<text::Bpe::Merge, std::int64_t> best{{}, 1};
     for (const auto& entry : counts)
       if (entry.second > best.second) best = entry;  // the first of equal ones has the smallest ids
     if (best.second < 2) break;
     for (auto& word : words) {
       std::vector<std::int32_t> joined;
       for (std::size_t i = 0; i < word.size(); ++i) {
-        const bool both = i + 1 < word.size() && Bpe::Merge(word[i], word[i + 1]) == best.first;
+        const bool both = i + 1 < word.size() && text::Bpe::Merge(word[i], word[i + 1]) == best.first;
         joined.push_back(both ? static_cast<std::int32_t>(256 + merges.size()) : word[i]);
         i += both;
       }
@@ -113,21 +113,21 @@ TEST(Bpe, TrainingIsThatOfTheDefinition) {
   std::mt19937 random(3);
   for (const std::size_t size : {0, 1, 5, 300, 4000}) {
     const std::string text = random_text(random, size);
-    EXPECT_EQ(Bpe::train(text, 400).merges(), plain_training(text, 400)) << size;
+    EXPECT_EQ(text::Bpe::train(text, 400).merges(), plain_training(text, 400)) << size;
   }
   const std::string runs = "aaaaa aaa aaaaaaa aaaa\naaaaaaaaaaaaa bababab";
-  EXPECT_EQ(Bpe::train(runs, 300).merges(), plain_training(runs, 300));
+  EXPECT_EQ(text::Bpe::train(runs, 300).merges(), plain_training(runs, 300));
 }
 
 // The definition of encoding: each merge in turn, over the whole word.
-std::vector<std::int32_t> plain_encoding(const Bpe& bpe, std::string_view text) {
+std::vector<std::int32_t> plain_encoding(const text::Bpe& bpe, std::string_view text) {
   std::vector<std::int32_t> ids;
   for (const std::string& word : words_of(text)) {
     std::vector<std::int32_t> tokens;
     for (const char c : word) tokens.push_back(static_cast<unsigned char>(c));
     for (std::size_t k = 0; k < bpe.merges().size(); ++k)
       for (std::size_t i = 0; i + 1 < tokens.size(); ++i)
-        if (Bpe::Merge(tokens[i], tokens[i + 1]) == bpe.merges()[k]) {
+        if (text::Bpe::Merge(tokens[i], tokens[i + 1]) == bpe.merges()[k]) {
           tokens[i] = static_cast<std::int32_t>(256 + k);
           tokens.erase(tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1);
         }
@@ -138,7 +138,7 @@ std::vector<std::int32_t> plain_encoding(const Bpe& bpe, std::string_view text) 
 
 TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
   std::mt19937 random(4);
-  const Bpe bpe = Bpe::train(random_text(random, 20000), 500);
+  const text::Bpe bpe = text::Bpe::train(random_text(random, 20000), 500);
   EXPECT_EQ(bpe.size(), 500);
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
@@ -161,7 +161,7 @@ TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
 TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
   std::string text;
   for (int i = 0; i < 300000; ++i) text += " w" + std::to_string(i);
-  const Bpe bpe = Bpe::train(" w1 w12 w123 w12 w1", 262);
+  const text::Bpe bpe = text::Bpe::train(" w1 w12 w123 w12 w1", 262);
   EXPECT_EQ(bpe.decode(bpe.encode(text)), text);
   EXPECT_EQ(bpe.encode(text + " w1"), [&] {
     auto ids = bpe.encode(text);
@@ -172,43 +172,44 @@ TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
 }
 
 TEST(Bpe, AVocabularyItCannotHaveIsAnError) {
-  EXPECT_EQ(error_of([] { Bpe::train("text", 256); }),
+  EXPECT_EQ(error_of([] { text::Bpe::train("text", 256); }),
             "[bpe] got a vocabulary of 256, wanted 257 to 1048576");
-  EXPECT_EQ(Bpe::train("abc", 1000).size(), 256);  // no pair occurs twice
+  EXPECT_EQ(text::Bpe::train("abc", 1000).size(), 256);  // no pair occurs twice
 }
 
 TEST(Bytes, EveryByteIsItsToken) {
-  const ByteTokenizer bytes;
+  const text::ByteTokenizer bytes;
   const std::string text("\0\xff z", 4);
   EXPECT_EQ(bytes.encode(text), (std::vector<std::int32_t>{0, 255, 32, 122}));
   EXPECT_EQ(bytes.decode(bytes.encode(text)), text);
 }
 
 TEST(Numbers, AreTheirTokens) {
-  const NumberTokenizer numbers(300);
+  const text::NumberTokenizer numbers(300);
   EXPECT_EQ(numbers.encode(" 17  4\n299"), (std::vector<std::int32_t>{17, 4, 299}));
   EXPECT_EQ(numbers.decode(numbers.encode("17 4 299")), "17 4 299 ");
-  EXPECT_EQ(load_tokenizer(numbers.metadata(), "m")->size(), 300);
+  EXPECT_EQ(text::load_tokenizer(numbers.metadata(), "m")->size(), 300);
   EXPECT_EQ(error_of([&] { numbers.encode("1 300"); }), "[encode] wanted numbers from 0 to 299, at byte 2");
   for (const char* bad : {"-1", "x", "1x", "99999999999"}) EXPECT_THROW(numbers.encode(bad), Error) << bad;
   for (const char* bad : {"", "0", "x", "2147483648", "5 "})
     EXPECT_EQ(error_of([&] {
-                load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", bad}}, "m");
+                text::load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", bad}}, "m");
               }),
               "m: vocabulary is '" + std::string(bad) + "', wanted 1 to 2147483647");
-  EXPECT_THROW(NumberTokenizer(0), Error);
+  EXPECT_THROW(text::NumberTokenizer(0), Error);
 }
 
 TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
   const std::string text = "Ein für alle Mal: ein für alle Mal.\n";
-  const Bpe bpe = Bpe::train(text, 270);
-  const CharVocab chars(text);
-  const ByteTokenizer bytes;
-  for (const Tokenizer* saved : {static_cast<const Tokenizer*>(&bpe), static_cast<const Tokenizer*>(&chars),
-                                 static_cast<const Tokenizer*>(&bytes)}) {
-    Metadata metadata = saved->metadata();
+  const text::Bpe bpe = text::Bpe::train(text, 270);
+  const text::CharVocab chars(text);
+  const text::ByteTokenizer bytes;
+  for (const text::Tokenizer* saved :
+       {static_cast<const text::Tokenizer*>(&bpe), static_cast<const text::Tokenizer*>(&chars),
+        static_cast<const text::Tokenizer*>(&bytes)}) {
+    io::Metadata metadata = saved->metadata();
     metadata["model"] = "gpt";
-    const auto loaded = load_tokenizer(metadata, "m");
+    const auto loaded = text::load_tokenizer(metadata, "m");
     EXPECT_EQ(loaded->kind(), saved->kind());
     EXPECT_EQ(loaded->size(), saved->size());
     EXPECT_EQ(loaded->encode(text), saved->encode(text));
@@ -219,13 +220,13 @@ TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
 
 TEST(Tokenizers, AnIdThatIsNotThereIsAnError) {
   const std::int32_t above = 256, below = -1;
-  const Bpe bpe = Bpe::train("", 300);
+  const text::Bpe bpe = text::Bpe::train("", 300);
   EXPECT_EQ(error_of([&] { bpe.decode({&above, 1}); }), "[decode] id 256, wanted 0 to 255");
-  EXPECT_EQ(error_of([&] { ByteTokenizer().decode({&below, 1}); }), "[decode] id -1, wanted 0 to 255");
+  EXPECT_EQ(error_of([&] { text::ByteTokenizer().decode({&below, 1}); }), "[decode] id -1, wanted 0 to 255");
 }
 
 TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
-  const auto refused = [](const Metadata& m) { return error_of([&] { load_tokenizer(m, "m"); }); };
+  const auto refused = [](const io::Metadata& m) { return error_of([&] { text::load_tokenizer(m, "m"); }); };
   const auto merges = [&](const std::string& lines) {
     return refused({{"tokenizer", "bpe"}, {"merges", lines}});
   };

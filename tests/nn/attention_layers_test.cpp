@@ -16,31 +16,35 @@ namespace {
 using namespace tg;
 using reference::Index;
 using reference::Matrix;
-using Call = std::function<Tensor(const Tensor& x, const Tensor& residual, CacheCall* cache)>;
+using Call = std::function<Tensor(const Tensor& x, const Tensor& residual, nn::CacheCall* cache)>;
 
 template <class Layer>
 Call call_of(Layer layer) {
-  return [layer](const Tensor& x, const Tensor& residual, CacheCall* cache) {
-    return layer(x, Mode::evaluate, residual, cache);
+  return [layer](const Tensor& x, const Tensor& residual, nn::CacheCall* cache) {
+    return layer(x, nn::Mode::evaluate, residual, cache);
   };
 }
 
 struct Kind {
   const char* name;
-  std::function<Call(const Path&)> make;  // of width 16 with 4 heads
+  std::function<Call(const nn::Path&)> make;  // of width 16 with 4 heads
 };
 
 std::vector<Kind> kinds() {
   return {
-      {"GPT-2's", [](const Path& at) { return call_of(SelfAttention(at, 16, 4)); }},
-      {"as many key heads as heads", [](const Path& at) { return call_of(GroupedAttention(at, 16, 4)); }},
+      {"GPT-2's", [](const nn::Path& at) { return call_of(nn::SelfAttention(at, 16, 4)); }},
+      {"as many key heads as heads",
+       [](const nn::Path& at) { return call_of(nn::GroupedAttention(at, 16, 4)); }},
       {"grouped",
-       [](const Path& at) { return call_of(GroupedAttention(at, 16, 4, {.key_heads = 2, .bias = true})); }},
-      {"one key head", [](const Path& at) { return call_of(GroupedAttention(at, 16, 4, {.key_heads = 1})); }},
-      {"latent", [](const Path& at) { return call_of(LatentAttention(at, 16, 4, {.latent = 6})); }},
+       [](const nn::Path& at) {
+         return call_of(nn::GroupedAttention(at, 16, 4, {.key_heads = 2, .bias = true}));
+       }},
+      {"one key head",
+       [](const nn::Path& at) { return call_of(nn::GroupedAttention(at, 16, 4, {.key_heads = 1})); }},
+      {"latent", [](const nn::Path& at) { return call_of(nn::LatentAttention(at, 16, 4, {.latent = 6})); }},
       {"latent, compressed queries",
-       [](const Path& at) {
-         return call_of(LatentAttention(at, 16, 4, {.latent = 6, .query_latent = 5, .rope_width = 2}));
+       [](const nn::Path& at) {
+         return call_of(nn::LatentAttention(at, 16, 4, {.latent = 6, .query_latent = 5, .rope_width = 2}));
        }},
   };
 }
@@ -70,8 +74,8 @@ std::string copies(const Program& program) {
 
 TEST(AttentionLayers, CopyNothingForwardOrBackward) {
   for (const Kind& kind : kinds()) {
-    Params params;
-    const Call attention = kind.make(Path(params) / "attn");
+    nn::Params params;
+    const Call attention = kind.make(nn::Path(params) / "attn");
     Graph g;
     const Tensor x = g.input("x", {2, 6, 16});
     const Tensor y = attention(x, x, nullptr);
@@ -90,11 +94,11 @@ TEST(AttentionLayers, CopyNothingForwardOrBackward) {
 
 TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
   for (const Kind& kind : kinds()) {
-    Params params;
-    const Call attention = kind.make(Path(params) / "attn");
-    KvCache cache(1, 32);
+    nn::Params params;
+    const Call attention = kind.make(nn::Path(params) / "attn");
+    nn::KvCache cache(1, 32);
     Graph g;
-    CacheCall call(g, cache, 1);
+    nn::CacheCall call(g, cache, 1);
     const Tensor x = g.input("x", {1, 1, 16});
     const Tensor y = attention(x, x, &call);
     const Program program = compile(g, {y}, {.assign = call.assign()});
@@ -109,7 +113,7 @@ TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
 }
 
 // A parameter as a matrix that multiplies rows from the right: [in, out].
-Matrix weight(const Params& params, const std::string& name) {
+Matrix weight(const nn::Params& params, const std::string& name) {
   const Parameter& p = *params.find("attn." + name);
   return reference::transpose({p.shape()[0], p.shape()[1], p.read().values<double>()});
 }
@@ -159,9 +163,9 @@ Matrix output(const Call& attention, const Matrix& x) {
 }
 
 TEST(SelfAttention, IsMultiHeadAttention) {
-  Params params(3, f64);
-  const Call attention =
-      call_of(SelfAttention(Path(params) / "attn", 8, 2, {.bias = false, .init = Init::normal(0.5)}));
+  nn::Params params(3, f64);
+  const Call attention = call_of(
+      nn::SelfAttention(nn::Path(params) / "attn", 8, 2, {.bias = false, .init = nn::Init::normal(0.5)}));
   const Matrix x = reference::random_matrix(length, 8, 1),
                qkv = reference::matmul(x, weight(params, "c_attn.weight"));
   Matrix o;
@@ -175,12 +179,12 @@ TEST(SelfAttention, IsMultiHeadAttention) {
 TEST(GroupedAttention, SharesEachKeyHeadAmongItsQueries) {
   for (const std::int64_t key_heads : {1, 2, 4})
     for (const Pairs pairs : {Pairs::halves, Pairs::neighbours}) {
-      Params params(3, f64);
+      nn::Params params(3, f64);
       const Call attention =
-          call_of(GroupedAttention(Path(params) / "attn", 16, 4,
-                                   {.key_heads = key_heads,
-                                    .rope = {.theta = 50, .interleaved = pairs == Pairs::neighbours},
-                                    .init = Init::normal(0.5)}));
+          call_of(nn::GroupedAttention(nn::Path(params) / "attn", 16, 4,
+                                       {.key_heads = key_heads,
+                                        .rope = {.theta = 50, .interleaved = pairs == Pairs::neighbours},
+                                        .init = nn::Init::normal(0.5)}));
       const Matrix x = reference::random_matrix(length, 16, 1);
       const Matrix q = reference::matmul(x, weight(params, "q_proj.weight")),
                    k = reference::matmul(x, weight(params, "k_proj.weight")),
@@ -207,15 +211,15 @@ Matrix normalised(Matrix x, double eps) {
 TEST(LatentAttention, IsTheSeedsFormula) {
   constexpr Index heads = 3, d = 4, dv = 5, m = 6, p = 2, width = 8;
   for (const std::int64_t query_latent : {0, 7}) {
-    Params params(3, f64);
-    const LatentAttention::Options options{.latent = m,
-                                           .query_latent = query_latent,
-                                           .rope_width = p,
-                                           .head_width = d,
-                                           .value_width = dv,
-                                           .theta = 50,
-                                           .init = Init::normal(0.5)};
-    const Call attention = call_of(LatentAttention(Path(params) / "attn", width, heads, options));
+    nn::Params params(3, f64);
+    const nn::LatentAttention::Options options{.latent = m,
+                                               .query_latent = query_latent,
+                                               .rope_width = p,
+                                               .head_width = d,
+                                               .value_width = dv,
+                                               .theta = 50,
+                                               .init = nn::Init::normal(0.5)};
+    const Call attention = call_of(nn::LatentAttention(nn::Path(params) / "attn", width, heads, options));
     const Matrix x = reference::random_matrix(length, width, 1);
     const auto times = [&](const Matrix& a, const char* name) {
       return reference::matmul(a, weight(params, name));
@@ -240,8 +244,8 @@ TEST(LatentAttention, IsTheSeedsFormula) {
 
 TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
   for (const Kind& kind : kinds()) {
-    Params params(3, f64);
-    const Call attention = kind.make(Path(params) / "attn");
+    nn::Params params(3, f64);
+    const Call attention = kind.make(nn::Path(params) / "attn");
     for (Parameter p : params.all()) {
       Array a = p.read();
       for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, a.at(i) * (p.shape().size() == 2 ? 20 : 1));
@@ -251,12 +255,12 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
     Graph whole;
     const Tensor input = whole.input("x", {2, 12, 16}, f64);
     const std::vector<double> want = eval(attention(input, {}, nullptr), {{input, x}}).values<double>();
-    KvCache cache(2, 13);
+    nn::KvCache cache(2, 13);
     std::vector<double> got(want.size());
     std::int32_t held = 0;
     for (const std::int64_t piece : {5, 1, 4, 1, 1}) {
       Graph g;
-      CacheCall call(g, cache, piece);
+      nn::CacheCall call(g, cache, piece);
       const Tensor part = g.input("x", {2, piece, 16}, f64);
       const Tensor y = attention(part, {}, &call);
       Program program = compile(g, {y}, {.assign = call.assign(), .verify = true});
@@ -276,38 +280,38 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
 }
 
 TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
-  Params params;
-  const LatentAttention attention(Path(params) / "attn", 16, 4, {.latent = 6, .rope_width = 2});
-  KvCache cache(1, 32);
+  nn::Params params;
+  const nn::LatentAttention attention(nn::Path(params) / "attn", 16, 4, {.latent = 6, .rope_width = 2});
+  nn::KvCache cache(1, 32);
   Graph g;
-  CacheCall call(g, cache, 1);
-  attention(g.input("x", {1, 1, 16}), Mode::evaluate, {}, &call);
+  nn::CacheCall call(g, cache, 1);
+  attention(g.input("x", {1, 1, 16}), nn::Mode::evaluate, {}, &call);
   ASSERT_EQ(cache.tensors().size(), 1u);
   EXPECT_EQ(cache.tensors().begin()->second.shape(), (Shape{1, 1, 32, 6 + 2}));
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
 }
 
 TEST(KvCache, RefusesWhatDoesNotFit) {
-  EXPECT_THROW(KvCache(0, 4), ShapeError);
-  EXPECT_THROW(KvCache(1, 0), ShapeError);
-  Params params;
-  const SelfAttention attention(Path(params) / "attn", 8, 2);
-  KvCache cache(1, 4);
+  EXPECT_THROW(nn::KvCache(0, 4), ShapeError);
+  EXPECT_THROW(nn::KvCache(1, 0), ShapeError);
+  nn::Params params;
+  const nn::SelfAttention attention(nn::Path(params) / "attn", 8, 2);
+  nn::KvCache cache(1, 4);
   Graph g;
-  CacheCall call(g, cache, 2);
+  nn::CacheCall call(g, cache, 2);
   const Tensor x = g.input("x", {1, 2, 8});
-  const Tensor y = attention(x, Mode::evaluate, {}, &call);
+  const Tensor y = attention(x, nn::Mode::evaluate, {}, &call);
   Program program = compile(g, {y}, {.assign = call.assign()});
   const std::vector<float> values(16);
   EXPECT_NO_THROW(program.run({{x, values}, {call.cached(), std::vector<std::int32_t>{2}}}));
   EXPECT_THROW(program.run({{x, values}, {call.cached(), std::vector<std::int32_t>{3}}}), Error);
   Graph other;
-  CacheCall three(other, cache, 3);
-  EXPECT_THROW(attention(other.input("x", {1, 2, 8}), Mode::evaluate, {}, &three), ShapeError);
-  EXPECT_THROW(attention(other.input("x", {2, 3, 8}), Mode::evaluate, {}, &three), ShapeError);
+  nn::CacheCall three(other, cache, 3);
+  EXPECT_THROW(attention(other.input("x", {1, 2, 8}), nn::Mode::evaluate, {}, &three), ShapeError);
+  EXPECT_THROW(attention(other.input("x", {2, 3, 8}), nn::Mode::evaluate, {}, &three), ShapeError);
 }
 
-std::vector<std::string> names_in(const Params& params) {
+std::vector<std::string> names_in(const nn::Params& params) {
   std::vector<std::string> names;
   for (const Parameter& p : params.all()) names.push_back(p.name() + " " + p.shape().text());
   std::sort(names.begin(), names.end());
@@ -315,24 +319,24 @@ std::vector<std::string> names_in(const Params& params) {
 }
 
 TEST(GroupedAttention, HasLlamasParameters) {
-  Params params;
-  const GroupedAttention attention(Path(params) / "self_attn", 16, 4, {.key_heads = 2});
+  nn::Params params;
+  const nn::GroupedAttention attention(nn::Path(params) / "self_attn", 16, 4, {.key_heads = 2});
   EXPECT_EQ(names_in(params), (std::vector<std::string>{
                                   "self_attn.k_proj.weight [8, 16]", "self_attn.o_proj.weight [16, 16]",
                                   "self_attn.q_proj.weight [16, 16]", "self_attn.v_proj.weight [8, 16]"}));
 }
 
 TEST(LatentAttention, HasDeepSeeksParameters) {
-  Params params;
-  const LatentAttention plain(Path(params) / "self_attn", 16, 4, {.latent = 6, .rope_width = 2});
+  nn::Params params;
+  const nn::LatentAttention plain(nn::Path(params) / "self_attn", 16, 4, {.latent = 6, .rope_width = 2});
   EXPECT_EQ(names_in(params),
             (std::vector<std::string>{
                 "self_attn.kv_a_layernorm.weight [6]", "self_attn.kv_a_proj_with_mqa.weight [8, 16]",
                 "self_attn.kv_b_proj.weight [32, 6]", "self_attn.o_proj.weight [16, 16]",
                 "self_attn.q_proj.weight [24, 16]"}));
-  Params more;
-  const LatentAttention compressed(
-      Path(more) / "self_attn", 16, 4,
+  nn::Params more;
+  const nn::LatentAttention compressed(
+      nn::Path(more) / "self_attn", 16, 4,
       {.latent = 6, .query_latent = 5, .rope_width = 2, .value_width = 3, .bias = true});
   EXPECT_EQ(names_in(more),
             (std::vector<std::string>{
@@ -344,17 +348,17 @@ TEST(LatentAttention, HasDeepSeeksParameters) {
 }
 
 TEST(AttentionLayers, RefuseSizesThatDoNotFit) {
-  Params params;
-  const Path at = Path(params) / "attn";
-  EXPECT_THROW(SelfAttention(at, 16, 3), ShapeError);
-  EXPECT_THROW(GroupedAttention(at, 16, 3), ShapeError);
-  EXPECT_THROW(GroupedAttention(at, 16, 4, {.key_heads = 3}), ShapeError);
-  EXPECT_THROW(GroupedAttention(at, 16, 4, {.key_heads = 8}), ShapeError);
-  EXPECT_THROW(LatentAttention(at, 16, 3), ShapeError);
-  EXPECT_THROW(LatentAttention(at, 16, 4, {.latent = 0}), ShapeError);
-  EXPECT_THROW(LatentAttention(at, 16, 4, {.query_latent = -1}), ShapeError);
-  EXPECT_THROW(LatentAttention(at, 16, 4, {.rope_width = 3}), ShapeError);
-  EXPECT_THROW(LatentAttention(at, 16, 4, {.head_width = 3}), ShapeError);
+  nn::Params params;
+  const nn::Path at = nn::Path(params) / "attn";
+  EXPECT_THROW(nn::SelfAttention(at, 16, 3), ShapeError);
+  EXPECT_THROW(nn::GroupedAttention(at, 16, 3), ShapeError);
+  EXPECT_THROW(nn::GroupedAttention(at, 16, 4, {.key_heads = 3}), ShapeError);
+  EXPECT_THROW(nn::GroupedAttention(at, 16, 4, {.key_heads = 8}), ShapeError);
+  EXPECT_THROW(nn::LatentAttention(at, 16, 3), ShapeError);
+  EXPECT_THROW(nn::LatentAttention(at, 16, 4, {.latent = 0}), ShapeError);
+  EXPECT_THROW(nn::LatentAttention(at, 16, 4, {.query_latent = -1}), ShapeError);
+  EXPECT_THROW(nn::LatentAttention(at, 16, 4, {.rope_width = 3}), ShapeError);
+  EXPECT_THROW(nn::LatentAttention(at, 16, 4, {.head_width = 3}), ShapeError);
   EXPECT_EQ(params.all().size(), 0u);
 }
 

@@ -92,24 +92,26 @@ TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
 
 // Rows of every head add up to 1, a token reads none that follow it, and heads differ.
 TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
-  for (const Architecture a : {Architecture::gpt, Architecture::llama, Architecture::deepseek}) {
+  for (const nn::Architecture a :
+       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
     const std::int64_t L = 11, H = 4;
-    Params params(3);
-    const Model model(params, {.architecture = a,
-                               .vocabulary = 13,
-                               .context = 16,
-                               .layers = 3,
-                               .heads = H,
-                               .width = 32,
-                               .dropout = 0.5,
-                               .std = 0.3,
-                               .key_heads = a == Architecture::llama ? 2 : 0});
+    nn::Params params(3);
+    const nn::Model model(params, {.architecture = a,
+                                   .vocabulary = 13,
+                                   .context = 16,
+                                   .layers = 3,
+                                   .heads = H,
+                                   .width = 32,
+                                   .dropout = 0.5,
+                                   .std = 0.3,
+                                   .key_heads = a == nn::Architecture::llama ? 2 : 0});
     std::vector<std::int32_t> tokens;
     for (std::int32_t i = 0; i < L; ++i) tokens.push_back(i * i % 13);
-    const auto maps = attention_maps(model, tokens);
+    const auto maps = nn::attention_maps(model, tokens);
     ASSERT_EQ(maps.size(), 3u);
-    EXPECT_EQ(maps[2].layer, a == Architecture::gpt ? "transformer.h.2.attn" : "model.layers.2.self_attn");
-    for (const AttentionMap& m : maps) {
+    EXPECT_EQ(maps[2].layer,
+              a == nn::Architecture::gpt ? "transformer.h.2.attn" : "model.layers.2.self_attn");
+    for (const nn::AttentionMap& m : maps) {
       ASSERT_EQ(m.weights.shape(), (Shape{H, L, L}));
       const auto p = m.weights.values<float>();
       for (std::int64_t row = 0; row < H * L; ++row) {
@@ -131,9 +133,9 @@ TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
 }
 
 TEST(AttentionMaps, RefuseMoreTokensThanTheContext) {
-  Params params;
-  const Model model(params, {.vocabulary = 5, .context = 4, .layers = 1, .heads = 1, .width = 8});
-  EXPECT_NE(error_of([&] { attention_maps(model, {0, 1, 2, 3, 4}); }), "no error");
+  nn::Params params;
+  const nn::Model model(params, {.vocabulary = 5, .context = 4, .layers = 1, .heads = 1, .width = 8});
+  EXPECT_NE(error_of([&] { nn::attention_maps(model, {0, 1, 2, 3, 4}); }), "no error");
 }
 
 }  // namespace

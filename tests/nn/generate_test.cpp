@@ -15,17 +15,17 @@ using namespace tg;
 
 struct Kind {
   const char* name;
-  ModelConfig config;
+  nn::ModelConfig config;
 };
 
 std::vector<Kind> kinds() {
-  const ModelConfig base{
+  const nn::ModelConfig base{
       .vocabulary = 29, .context = 24, .layers = 2, .heads = 4, .width = 32, .tied_head = false, .std = 0.2};
   std::vector<Kind> list = {{"MHA", base}, {"MHA, rotary", base}, {"GQA", base},
                             {"MQA", base}, {"MLA", base},         {"MLA, compressed queries", base}};
-  for (std::size_t i = 1; i < 4; ++i) list[i].config.architecture = Architecture::llama;
+  for (std::size_t i = 1; i < 4; ++i) list[i].config.architecture = nn::Architecture::llama;
   list[2].config.key_heads = 2, list[3].config.key_heads = 1;
-  for (std::size_t i = 4; i < 6; ++i) list[i].config.architecture = Architecture::deepseek;
+  for (std::size_t i = 4; i < 6; ++i) list[i].config.architecture = nn::Architecture::deepseek;
   list[5].config.query_latent = 12;
   list[5].config.tied_head = true;
   return list;
@@ -33,9 +33,9 @@ std::vector<Kind> kinds() {
 
 const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5, 9, 2};
 
-std::vector<std::int32_t> text(const Model& model, std::int64_t count, const Sampling& sampling,
-                               const Generator::Options& options) {
-  Generator generator(model, options);
+std::vector<std::int32_t> text(const nn::Model& model, std::int64_t count, const nn::Sampling& sampling,
+                               const nn::Generator::Options& options) {
+  nn::Generator generator(model, options);
   std::vector<std::int32_t> tokens = prompt;
   generator.extend(tokens, count, sampling, 11);
   return tokens;
@@ -44,8 +44,8 @@ std::vector<std::int32_t> text(const Model& model, std::int64_t count, const Sam
 TEST(Generator, WritesTheSameGreedyTextWithACacheAsWithout) {
   for (const Kind& kind : kinds())
     for (const std::uint64_t seed : {1, 2, 3}) {
-      Params params(seed);
-      const Model model(params, kind.config);
+      nn::Params params(seed);
+      const nn::Model model(params, kind.config);
       // Past the context the text is cut to a window.
       const auto cached = text(model, 40, {.temperature = 0}, {}),
                  plain = text(model, 40, {.temperature = 0}, {.cache = false});
@@ -60,10 +60,10 @@ TEST(Generator, WritesTheSameGreedyTextWithACacheAsWithout) {
 
 TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
   for (const Kind& kind : kinds())
-    for (const Precision precision : {Precision::full, Precision::bf16}) {
-      Params params(1);
-      const Model model(params, kind.config);
-      Generator cached(model, {.precision = precision}),
+    for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+      nn::Params params(1);
+      const nn::Model model(params, kind.config);
+      nn::Generator cached(model, {.precision = precision}),
           plain(model, {.precision = precision, .cache = false});
       for (std::size_t n = 1; n <= prompt.size(); ++n) {
         const auto part = std::span(prompt).first(n);
@@ -74,18 +74,18 @@ TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
           apart = std::max(apart, std::abs(double{got[i]} - want[i]));
         }
         // A few roundings of f32; of bf16, whose products are rounded in other places.
-        EXPECT_LE(apart, (precision == Precision::full ? 1e-5 : 0.05) * size) << kind.name;
+        EXPECT_LE(apart, (precision == nn::Precision::full ? 1e-5 : 0.05) * size) << kind.name;
       }
     }
 }
 
 TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
-  Params params(1);
-  const Model model(params, kinds()[4].config);
-  Generator generator(model);
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[4].config);
+  nn::Generator generator(model);
   const std::vector<std::int32_t> one = {1, 2, 3, 4, 5}, other = {1, 2, 7, 8};
   const auto fresh = [&](const std::vector<std::int32_t>& tokens) {
-    Generator g(model);
+    nn::Generator g(model);
     const auto logits = g.next(tokens);
     return std::vector<float>(logits.begin(), logits.end());
   };
@@ -109,10 +109,10 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
 }
 
 TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
-  const auto numbers = [](const ModelConfig& config) {
-    Params params(1);
-    const Model model(params, config);
-    Generator generator(model);
+  const auto numbers = [](const nn::ModelConfig& config) {
+    nn::Params params(1);
+    const nn::Model model(params, config);
+    nn::Generator generator(model);
     const std::size_t before = generator.cache().bytes();  // of one program
     std::vector<std::int32_t> tokens = prompt;
     generator.extend(tokens, 3, {}, 1);
@@ -128,17 +128,17 @@ TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
 }
 
 TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
-  Params params(1);
-  const Model model(params, kinds()[2].config);
-  const Sampling sampling{.temperature = 0.9, .top_k = 12, .top_p = 0.95};
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[2].config);
+  const nn::Sampling sampling{.temperature = 0.9, .top_k = 12, .top_p = 0.95};
   EXPECT_EQ(text(model, 12, sampling, {}), text(model, 12, sampling, {.cache = false}));
   EXPECT_EQ(text(model, 12, sampling, {.threads = 1}), text(model, 12, sampling, {.threads = 3}));
 }
 
 TEST(Generator, ReportsEachTokenAsItComes) {
-  Params params(1);
-  const Model model(params, kinds()[0].config);
-  Generator generator(model);
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[0].config);
+  nn::Generator generator(model);
   std::vector<std::int32_t> tokens = prompt, reported;
   generator.extend(tokens, 9, {}, 1, [&](std::int32_t t) {
     EXPECT_EQ(tokens.back(), t);
@@ -150,15 +150,15 @@ TEST(Generator, ReportsEachTokenAsItComes) {
 // Four tokens of probabilities 0.1, 0.4, 0.2, 0.3.
 const std::vector<float> four = {std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f)};
 
-std::vector<double> shares(const Sampling& sampling, const std::vector<float>& logits = four) {
+std::vector<double> shares(const nn::Sampling& sampling, const std::vector<float>& logits = four) {
   std::vector<double> count(logits.size());
   constexpr int draws = 1000;
-  for (int i = 0; i < draws; ++i) ++count[sample_token(logits, sampling, (i + 0.5) / draws)];
+  for (int i = 0; i < draws; ++i) ++count[nn::sample_token(logits, sampling, (i + 0.5) / draws)];
   for (double& c : count) c /= draws;
   return count;
 }
 
-void expect_shares(const Sampling& sampling, const std::vector<double>& want) {
+void expect_shares(const nn::Sampling& sampling, const std::vector<double>& want) {
   const auto got = shares(sampling);
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3) << i;
 }
@@ -186,7 +186,7 @@ TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
 
 TEST(SampleToken, NeverDrawsWhatIsNoNumber) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (const Sampling& s : {Sampling{}, Sampling{.top_k = 3}, Sampling{.top_p = 0.999}}) {
+  for (const nn::Sampling& s : {nn::Sampling{}, nn::Sampling{.top_k = 3}, nn::Sampling{.top_p = 0.999}}) {
     EXPECT_EQ(shares(s, {nan, 0, nan})[1], 1);
     EXPECT_EQ(shares(s, {-inf, 0, nan})[1], 1);
   }

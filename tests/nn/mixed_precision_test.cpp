@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-constexpr Precision halves[] = {Precision::bf16, Precision::f16};
+constexpr nn::Precision halves[] = {nn::Precision::bf16, nn::Precision::f16};
 
 // Steps that cast something from one type to another.
 std::size_t casts(const Program& program, DType from, DType to) {
@@ -24,12 +24,12 @@ std::size_t casts(const Program& program, DType from, DType to) {
 }
 
 TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
-  Params params(1);
-  const Embedding table(Path(params) / "table", 5, 8);
-  const Linear layer(Path(params) / "layer", 8, 8);
+  nn::Params params(1);
+  const nn::Embedding table(nn::Path(params) / "table", 5, 8);
+  const nn::Linear layer(nn::Path(params) / "layer", 8, 8);
   Graph g;
   const Tensor ids = g.input("ids", {3}, i32), x = g.input("x", {3, 8});
-  const Autocast autocast(g, Precision::bf16);
+  const nn::Autocast autocast(g, nn::Precision::bf16);
   const Tensor y = table.attend(layer(layer(table(ids)) + layer(x)));
   EXPECT_EQ(y.dtype(), bf16);
   const Program program = compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight())})[0]});
@@ -37,18 +37,18 @@ TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
 }
 
 TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
-  Params params(1);
-  const Linear layer(Path(params) / "layer", 8, 8);
-  const LayerNorm norm(Path(params) / "norm", 8);
+  nn::Params params(1);
+  const nn::Linear layer(nn::Path(params) / "layer", 8, 8);
+  const nn::LayerNorm norm(nn::Path(params) / "norm", 8);
   Graph g, other;
   const Tensor x = g.input("x", {3, 8}), elsewhere = other.input("x", {3, 8});
   {
-    const Autocast outer(g, Precision::f16);
+    const nn::Autocast outer(g, nn::Precision::f16);
     {
-      const Autocast inner(g, Precision::full);
+      const nn::Autocast inner(g, nn::Precision::full);
       EXPECT_EQ(layer(x).dtype(), f32);
     }
-    const Autocast beside(other, Precision::bf16);
+    const nn::Autocast beside(other, nn::Precision::bf16);
     EXPECT_EQ(layer(x).dtype(), f16);
     EXPECT_EQ(layer(elsewhere).dtype(), bf16);
     EXPECT_EQ(norm(x).dtype(), f32);  // takes what it gets, with gains in f32
@@ -56,12 +56,12 @@ TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
     EXPECT_EQ(layer(x, x).dtype(), f16);  // the residual too
   }
   EXPECT_EQ(layer(x).dtype(), f32);
-  EXPECT_EQ(precision_named("bf16"), Precision::bf16);
-  EXPECT_THROW(precision_named("fp8"), Error);
+  EXPECT_EQ(nn::precision_named("bf16"), nn::Precision::bf16);
+  EXPECT_THROW(nn::precision_named("fp8"), Error);
 }
 
 TEST(MixedPrecision, TheOptimizerReadsHalfGradientsWithoutAPassToWidenThem) {
-  SmallGpt t({.precision = Precision::bf16});
+  SmallGpt t({.precision = nn::Precision::bf16});
   const Program& program = t.training.program();
   EXPECT_EQ(casts(program, f32, bf16), 10u);  // 2 embeddings, 4 weights a block
   EXPECT_EQ(casts(program, bf16, f32), 0u);
@@ -77,39 +77,39 @@ TEST(MixedPrecision, TheOptimizerReadsHalfGradientsWithoutAPassToWidenThem) {
 // bf16 has 8 bits of fraction, f16 has 11. Rounding moves single losses, both up and down; the early ones and
 // the mean of the last ones say whether it teaches the same.
 TEST(MixedPrecision, TrainsLikeF32) {
-  const auto losses = [](Precision p) {
+  const auto losses = [](nn::Precision p) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
     return t.losses(80, 2e-3);
   };
   const auto last_mean = [](const std::vector<double>& l) {
     return std::accumulate(l.end() - 20, l.end(), 0.0) / 20;
   };
-  const std::vector<double> exact = losses(Precision::full);
+  const std::vector<double> exact = losses(nn::Precision::full);
   EXPECT_LT(last_mean(exact), 0.8 * exact.front());
-  for (const Precision p : halves) {
+  for (const nn::Precision p : halves) {
     const std::vector<double> half = losses(p);
     for (std::size_t i = 0; i < 20; ++i)
-      EXPECT_NEAR(half[i], exact[i], p == Precision::bf16 ? 3e-3 : 5e-4) << i;
+      EXPECT_NEAR(half[i], exact[i], p == nn::Precision::bf16 ? 3e-3 : 5e-4) << i;
     EXPECT_NEAR(last_mean(half), last_mean(exact), 0.01);
   }
 }
 
 TEST(MixedPrecision, TF32IsExactF32OnTheCpu) {
-  SmallGpt exact, tf32({.precision = Precision::tf32});
+  SmallGpt exact, tf32({.precision = nn::Precision::tf32});
   for (int i = 0; i < 3; ++i) EXPECT_EQ(exact.step().loss, tf32.step().loss);
   EXPECT_TRUE(same_bits(exact.weights_and_moments(), tf32.weights_and_moments()));
 }
 
 TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
-  Params params(1);
-  const Embedding table(Path(params) / "table", 1, 8);
+  nn::Params params(1);
+  const nn::Embedding table(nn::Path(params) / "table", 1, 8);
   Parameter(table.weight()).write(Array::of<float>({1, 8}, std::vector<float>(8, 1)));
-  const AdamW optimizer(params.all(), {.weight_decay = 0});
+  const optim::AdamW optimizer(params.all(), {.weight_decay = 0});
   Graph g;
   const Tensor id = g.input("id", {1}, i32);
   Tensor y;
   {
-    const Autocast autocast(g, Precision::bf16);
+    const nn::Autocast autocast(g, nn::Precision::bf16);
     y = sum(cast(table(id), f32));
   }
   const auto update = optimizer.minimize(y);
@@ -127,15 +127,15 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
 
 TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
   const SmallBatch b;
-  for (const Precision p : halves) {
+  for (const nn::Precision p : halves) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
-    EvaluationProgram evaluation(t.model, {.batch = 4, .precision = p}), exact(t.model, {.batch = 4});
+    train::EvaluationProgram evaluation(t.model, {.batch = 4, .precision = p}), exact(t.model, {.batch = 4});
     const float before = evaluation.run(b.x, b.y);
     EXPECT_EQ(t.step().loss, before);
     EXPECT_NE(before, exact.run(b.x, b.y));
     for (int i = 0; i < 80; ++i) t.step();
     EXPECT_NEAR(evaluation.run(b.x, b.y), exact.run(b.x, b.y), 0.02);
-    Generator generator(t.model, {.threads = 1, .precision = p});
+    nn::Generator generator(t.model, {.threads = 1, .precision = p});
     std::vector<std::int32_t> text(b.x.begin(), b.x.begin() + 3);
     generator.extend(text, 10, {.temperature = 0}, 1);
     EXPECT_EQ(text, std::vector<std::int32_t>(b.x.begin(), b.x.begin() + 13));
@@ -143,7 +143,7 @@ TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
 }
 
 TEST(MixedPrecision, GivesTheSameBitsPlannedOrNotAndForAnyNumberOfThreads) {
-  for (const Precision p : halves) {
+  for (const nn::Precision p : halves) {
     SmallGptOptions o{.precision = p, .loss_scale = loss_scale_for(p), .dropout = 0.2, .verify = true};
     SmallGpt one(o);
     o.threads = 3, o.verify = false;
@@ -154,7 +154,7 @@ TEST(MixedPrecision, GivesTheSameBitsPlannedOrNotAndForAnyNumberOfThreads) {
 }
 
 TEST(LossScale, OfAPowerOfTwoChangesNoBitInF32) {
-  SmallGpt plain, scaled({.loss_scale = LossScale{.initial = 1024, .interval = 2}});
+  SmallGpt plain, scaled({.loss_scale = optim::LossScale{.initial = 1024, .interval = 2}});
   for (int i = 0; i < 5; ++i) {
     const auto a = plain.step(), b = scaled.step();
     EXPECT_EQ(a.loss, b.loss);
@@ -166,15 +166,15 @@ TEST(LossScale, OfAPowerOfTwoChangesNoBitInF32) {
 
 TEST(LossScale, KeepsGradientsThatF16WouldLose) {
   // ∂loss/∂w = 1e-9, below the smallest number of f16 (6e-8).
-  const auto norm = [](std::optional<LossScale> scale) {
-    Params params(1);
-    const Linear layer(Path(params) / "layer", 1, 1, {.bias = false});
-    const AdamW optimizer(params.all(), {.loss_scale = scale});
+  const auto norm = [](std::optional<optim::LossScale> scale) {
+    nn::Params params(1);
+    const nn::Linear layer(nn::Path(params) / "layer", 1, 1, {.bias = false});
+    const optim::AdamW optimizer(params.all(), {.loss_scale = scale});
     Graph g;
     const Tensor x = g.input("x", {1, 1});
     Tensor loss;
     {
-      const Autocast autocast(g, Precision::f16);
+      const nn::Autocast autocast(g, nn::Precision::f16);
       loss = sum(cast(layer(x), f32)) * 1e-9;
     }
     const auto update = optimizer.minimize(loss);
@@ -183,11 +183,11 @@ TEST(LossScale, KeepsGradientsThatF16WouldLose) {
     return program.item<float>(update.grad_norm);
   };
   EXPECT_EQ(norm({}), 0);
-  EXPECT_NEAR(norm(LossScale{}), 1e-9, 1e-12);
+  EXPECT_NEAR(norm(optim::LossScale{}), 1e-9, 1e-12);
 }
 
 TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingGoesOn) {
-  SmallGpt t({.precision = Precision::f16, .loss_scale = LossScale{}});
+  SmallGpt t({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{}});
   t.step();
   t.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
   const auto before = t.weights_and_moments();
@@ -212,8 +212,8 @@ TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingGoesOn) {
 }
 
 TEST(LossScale, GrowsAfterEnoughGoodStepsInARow) {
-  SmallGpt t(
-      {.precision = Precision::f16, .loss_scale = LossScale{.initial = 256, .growth = 4, .interval = 3}});
+  SmallGpt t({.precision = nn::Precision::f16,
+              .loss_scale = optim::LossScale{.initial = 256, .growth = 4, .interval = 3}});
   std::vector<float> scales;
   for (int i = 0; i < 4; ++i) scales.push_back(t.step().loss_scale);
   EXPECT_EQ(scales, (std::vector<float>{256, 256, 1024, 1024}));
@@ -226,11 +226,11 @@ TEST(LossScale, GrowsAfterEnoughGoodStepsInARow) {
 }
 
 TEST(LossScale, CountsALossThatIsNotFiniteApartAndStaysAtLeastOne) {
-  SmallGpt t({.precision = Precision::f16, .loss_scale = LossScale{.initial = 4}});
+  SmallGpt t({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{.initial = 4}});
   const Parameter& gain = *t.params.find("transformer.ln_f.weight");
   const Array good = gain.read();
   Parameter(gain).write(Array::of<float>({32}, std::vector<float>(32, std::nanf(""))));
-  TrainingProgram::Result result{};
+  train::TrainingProgram::Result result{};
   for (int i = 0; i < 4; ++i) result = t.step();
   EXPECT_EQ(result.skipped, 4);
   EXPECT_EQ(result.overflowed, 0);
@@ -246,10 +246,10 @@ TEST(LossScale, IsStateOfTheOptimizer) {
       if (p.shape().empty()) all.push_back(p.name());
     return all;
   };
-  EXPECT_EQ(names(SmallGpt({.precision = Precision::f16, .loss_scale = LossScale{}})),
+  EXPECT_EQ(names(SmallGpt({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{}})),
             (std::vector<std::string>{"optimizer.step", "optimizer.skipped", "optimizer.loss_scale",
                                       "optimizer.good_steps", "optimizer.overflowed"}));
-  EXPECT_EQ(names(SmallGpt({.precision = Precision::bf16})),
+  EXPECT_EQ(names(SmallGpt({.precision = nn::Precision::bf16})),
             (std::vector<std::string>{"optimizer.step", "optimizer.skipped"}));
 }
 

@@ -19,7 +19,7 @@ std::vector<double> numbers(const Array& a) {
 }
 
 // A model small enough to differentiate by differences, with every kind of parameter.
-ModelConfig tiny() {
+nn::ModelConfig tiny() {
   return {.vocabulary = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .bias = true};
 }
 
@@ -28,7 +28,7 @@ const std::vector<std::int32_t> tiny_tokens = {0, 1, 2, 3, 4, 4, 1, 0},
 
 // Weights large enough for attention to have something to choose, and for differences by 1e-3 to be small
 // beside what goes into a norm.
-void enlarge(const Params& params) {
+void enlarge(const nn::Params& params) {
   for (Parameter p : params.all()) {
     Array a = p.read();
     const bool embedding = p.name().find("transformer.w") == 0;
@@ -40,21 +40,23 @@ void enlarge(const Params& params) {
 }
 
 TEST(Params, StartFromValuesThatDependOnSeedAndPathAlone) {
-  Params a(7), b(7), other(8);
-  b.create("something.else", {3}, Init::normal(1));
-  const auto make = [](Params& p) { return p.create("h.0.weight", {64, 63}, Init::normal(0.5)).read(); };
+  nn::Params a(7), b(7), other(8);
+  b.create("something.else", {3}, nn::Init::normal(1));
+  const auto make = [](nn::Params& p) {
+    return p.create("h.0.weight", {64, 63}, nn::Init::normal(0.5)).read();
+  };
   const Array values = make(a);
   EXPECT_TRUE(values.same_bits(make(b)));
   EXPECT_FALSE(values.same_bits(make(other)));
-  EXPECT_FALSE(values.same_bits(a.create("h.1.weight", {64, 63}, Init::normal(0.5)).read()));
+  EXPECT_FALSE(values.same_bits(a.create("h.1.weight", {64, 63}, nn::Init::normal(0.5)).read()));
 
-  Params wide(7, f64);
+  nn::Params wide(7, f64);
   EXPECT_TRUE(make(wide).to(f32).same_bits(values));  // the dtype only rounds
 }
 
 TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
-  Params p(1, f64);
-  const Array a = p.create("w", {100, 1000}, Init{.mean = 3, .std = 2}).read();
+  nn::Params p(1, f64);
+  const Array a = p.create("w", {100, 1000}, nn::Init{.mean = 3, .std = 2}).read();
   double mean = 0, square = 0, fourth = 0;
   for (std::int64_t i = 0; i < a.numel(); ++i) mean += a.at(i) / 1e5;
   for (std::int64_t i = 0; i < a.numel(); ++i) {
@@ -69,8 +71,8 @@ TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
 }
 
 TEST(Params, StartFromPyTorchsValuesOnRequest) {
-  Params p(1, f64);
-  const Linear layer(Path(p) / "fc", 100, 300, {.init = Init::pytorch()});
+  nn::Params p(1, f64);
+  const nn::Linear layer(nn::Path(p) / "fc", 100, 300, {.init = nn::Init::pytorch()});
   double mean = 0, square = 0, least = 1, most = -1;
   const std::vector<double> w = numbers(p.all()[0].read());
   for (const double x : w) {
@@ -91,17 +93,17 @@ TEST(Params, StartFromPyTorchsValuesOnRequest) {
 }
 
 TEST(Params, RefuseASecondParameterOfTheSamePath) {
-  Params p;
-  p.create("w", {2}, Init::zeros());
-  EXPECT_THROW(p.create("w", {3}, Init::zeros()), Error);
-  EXPECT_THROW(p.create("empty", {2, 0}, Init::zeros()), ShapeError);
+  nn::Params p;
+  p.create("w", {2}, nn::Init::zeros());
+  EXPECT_THROW(p.create("w", {3}, nn::Init::zeros()), Error);
+  EXPECT_THROW(p.create("empty", {2, 0}, nn::Init::zeros()), ShapeError);
   EXPECT_EQ(p.all().size(), 1u);
   EXPECT_EQ(p.count(), 2);
 }
 
 TEST(Linear, IsTheProductWithItsTransposedWeight) {
-  Params params(1, f64);
-  const Linear layer(Path(params) / "fc", 3, 2);
+  nn::Params params(1, f64);
+  const nn::Linear layer(nn::Path(params) / "fc", 3, 2);
   Parameter weight = params.all()[0], bias = params.all()[1];
   weight.write(Array::of<double>({2, 3}, {1, 2, 3, 4, 5, 6}));
   bias.write(Array::of<double>({2}, {10, 20}));
@@ -117,8 +119,8 @@ TEST(Linear, IsTheProductWithItsTransposedWeight) {
 }
 
 TEST(Linear, ErrorsPointAtTheUsersLine) {
-  Params params;
-  const Linear layer(Path(params) / "fc", 3, 2);
+  nn::Params params;
+  const nn::Linear layer(nn::Path(params) / "fc", 3, 2);
   Graph g;
   const Tensor x = g.input("x", {2, 4});
   try {
@@ -130,8 +132,8 @@ TEST(Linear, ErrorsPointAtTheUsersLine) {
 }
 
 TEST(Layers, NameTheirNodes) {
-  Params params;
-  const Model model(params, tiny());
+  nn::Params params;
+  const nn::Model model(params, tiny());
   Graph g;
   const Tensor logits = model(g.input("tokens", {1, 4}, i32));
   const std::string text = compile(g, {logits}).text();
@@ -141,8 +143,8 @@ TEST(Layers, NameTheirNodes) {
 }
 
 TEST(Model, HasTheParametersOfNanoGpt) {
-  Params params;
-  const Model model(params, {.vocabulary = 65, .layers = 1});
+  nn::Params params;
+  const nn::Model model(params, {.vocabulary = 65, .layers = 1});
   std::vector<std::string> names;
   for (const Parameter& p : params.all()) names.push_back(p.name() + " " + p.shape().text());
   EXPECT_EQ(names, (std::vector<std::string>{
@@ -151,30 +153,31 @@ TEST(Model, HasTheParametersOfNanoGpt) {
                        "transformer.h.0.attn.c_proj.weight [128, 128]", "transformer.h.0.ln_2.weight [128]",
                        "transformer.h.0.mlp.c_fc.weight [512, 128]",
                        "transformer.h.0.mlp.c_proj.weight [128, 512]", "transformer.ln_f.weight [128]"}));
-  for (const ModelConfig& c :
-       {tiny(), ModelConfig{.vocabulary = 7, .tied_head = false}, ModelConfig{.vocabulary = 3},
-        ModelConfig{.architecture = Architecture::llama, .vocabulary = 3, .bias = true, .key_heads = 2},
-        ModelConfig{
-            .architecture = Architecture::llama, .vocabulary = 3, .tied_head = false, .mlp_width = 20},
-        ModelConfig{.architecture = Architecture::deepseek, .vocabulary = 3},
-        ModelConfig{
-            .architecture = Architecture::deepseek, .vocabulary = 3, .bias = true, .query_latent = 9}}) {
-    Params counted;
-    const Model other(counted, c);
+  for (const nn::ModelConfig& c :
+       {tiny(), nn::ModelConfig{.vocabulary = 7, .tied_head = false}, nn::ModelConfig{.vocabulary = 3},
+        nn::ModelConfig{
+            .architecture = nn::Architecture::llama, .vocabulary = 3, .bias = true, .key_heads = 2},
+        nn::ModelConfig{
+            .architecture = nn::Architecture::llama, .vocabulary = 3, .tied_head = false, .mlp_width = 20},
+        nn::ModelConfig{.architecture = nn::Architecture::deepseek, .vocabulary = 3},
+        nn::ModelConfig{
+            .architecture = nn::Architecture::deepseek, .vocabulary = 3, .bias = true, .query_latent = 9}}) {
+    nn::Params counted;
+    const nn::Model other(counted, c);
     EXPECT_EQ(counted.count(), c.parameters());
   }
 }
 
 TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
-  const auto names = [](const ModelConfig& config) {
-    Params params;
-    const Model model(params, config);
+  const auto names = [](const nn::ModelConfig& config) {
+    nn::Params params;
+    const nn::Model model(params, config);
     std::vector<std::string> list;
     for (const Parameter& p : params.all()) list.push_back(p.name() + " " + p.shape().text());
     return list;
   };
   const std::string layer = "model.layers.0.", mlp = layer + "mlp.", attention = layer + "self_attn.";
-  EXPECT_EQ(names({.architecture = Architecture::llama,
+  EXPECT_EQ(names({.architecture = nn::Architecture::llama,
                    .vocabulary = 65,
                    .layers = 1,
                    .tied_head = false,
@@ -186,55 +189,56 @@ TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
                 layer + "post_attention_layernorm.weight [128]", mlp + "gate_proj.weight [344, 128]",
                 mlp + "up_proj.weight [344, 128]", mlp + "down_proj.weight [128, 344]",
                 "model.norm.weight [128]", "lm_head.weight [65, 128]"}));
-  const auto deepseek = names({.architecture = Architecture::deepseek, .vocabulary = 65, .layers = 1});
+  const auto deepseek = names({.architecture = nn::Architecture::deepseek, .vocabulary = 65, .layers = 1});
   EXPECT_EQ(deepseek.size(), 12u);
   EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of 32 + 8
 }
 
 TEST(Model, StartsAsItsInitializerSays) {
-  const auto deviation = [](const Params& params, const std::string& name) {
+  const auto deviation = [](const nn::Params& params, const std::string& name) {
     double square = 0;
     const std::vector<double> values = numbers(params.find(name)->read());
     for (const double x : values) square += x * x;
     return std::sqrt(square / static_cast<double>(values.size()));
   };
-  ModelConfig config{.architecture = Architecture::llama, .vocabulary = 65, .layers = 2, .std = 0.05};
+  nn::ModelConfig config{.architecture = nn::Architecture::llama, .vocabulary = 65, .layers = 2, .std = 0.05};
   const std::string layer = "model.layers.1.";
-  Params gpt2;
-  const Model a(gpt2, config);
+  nn::Params gpt2;
+  const nn::Model a(gpt2, config);
   EXPECT_NEAR(deviation(gpt2, layer + "mlp.up_proj.weight"), 0.05, 1e-3);
   EXPECT_NEAR(deviation(gpt2, layer + "mlp.down_proj.weight"), 0.05 / 2, 1e-3);
   EXPECT_NEAR(deviation(gpt2, "model.embed_tokens.weight"), 0.05, 2e-3);
-  config.initializer = Initializer::pytorch;
-  Params pytorch;
-  const Model b(pytorch, config);
+  config.initializer = nn::Initializer::pytorch;
+  nn::Params pytorch;
+  const nn::Model b(pytorch, config);
   EXPECT_NEAR(deviation(pytorch, layer + "mlp.up_proj.weight"), 1 / std::sqrt(3. * 128), 1e-3);
   EXPECT_NEAR(deviation(pytorch, layer + "mlp.down_proj.weight"), 1 / std::sqrt(3. * 344), 1e-3);
   EXPECT_NEAR(deviation(pytorch, "model.embed_tokens.weight"), 1, 0.04);
 }
 
 TEST(Model, RefusesSizesThatDoNotFit) {
-  Params params;
-  using enum Architecture;
-  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .key_heads = 3}), ShapeError);
-  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .width = 12}), ShapeError);
-  EXPECT_THROW(Model(params, {.architecture = llama, .vocabulary = 65, .theta = 0}), Error);
-  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .latent = 0}), ShapeError);
-  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .query_latent = -1}), ShapeError);
-  EXPECT_THROW(Model(params, {.architecture = deepseek, .vocabulary = 65, .rope_width = 5}), ShapeError);
-  EXPECT_THROW(Model(params, {.vocabulary = 65, .heads = 3}), ShapeError);
-  EXPECT_THROW(Model(params, {.vocabulary = 0}), ShapeError);
-  EXPECT_THROW(Model(params, {.vocabulary = 65, .dropout = 1}), Error);
+  nn::Params params;
+  using enum nn::Architecture;
+  EXPECT_THROW(nn::Model(params, {.architecture = llama, .vocabulary = 65, .key_heads = 3}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.architecture = llama, .vocabulary = 65, .width = 12}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.architecture = llama, .vocabulary = 65, .theta = 0}), Error);
+  EXPECT_THROW(nn::Model(params, {.architecture = deepseek, .vocabulary = 65, .latent = 0}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.architecture = deepseek, .vocabulary = 65, .query_latent = -1}),
+               ShapeError);
+  EXPECT_THROW(nn::Model(params, {.architecture = deepseek, .vocabulary = 65, .rope_width = 5}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.vocabulary = 65, .heads = 3}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.vocabulary = 0}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.vocabulary = 65, .dropout = 1}), Error);
   EXPECT_EQ(params.all().size(), 0u);
-  const Model model(params, tiny());
+  const nn::Model model(params, tiny());
   Graph g;
   EXPECT_THROW(model(g.input("long", {1, 5}, i32)), ShapeError);
   EXPECT_NO_THROW(model(g.input("short", {1, 3}, i32)));
 }
 
 TEST(Model, StartsWithTheLossOfAGuess) {
-  Params params(3);
-  const Model model(params, {.vocabulary = 65, .layers = 2});
+  nn::Params params(3);
+  const nn::Model model(params, {.vocabulary = 65, .layers = 2});
   Graph g;
   const Tensor x = g.input("x", {4, 64}, i32), y = g.input("y", {4, 64}, i32);
   std::vector<std::int32_t> tokens(4 * 64), targets(4 * 64);
@@ -249,8 +253,8 @@ TEST(Model, StartsWithTheLossOfAGuess) {
 }
 
 TEST(Model, SeesNoTokenAfterItsOwn) {
-  Params params(1, f64);
-  const Model model(params, tiny());
+  nn::Params params(1, f64);
+  const nn::Model model(params, tiny());
   enlarge(params);
   Graph g;
   const Tensor x = g.input("x", {1, 4}, i32);
@@ -265,10 +269,10 @@ TEST(Model, SeesNoTokenAfterItsOwn) {
 
 TEST(Model, GradientIsThatOfFourPointDifferences) {
   for (const bool tied : {true, false}) {
-    Params params(5, f64);
-    ModelConfig config = tiny();
+    nn::Params params(5, f64);
+    nn::ModelConfig config = tiny();
     config.tied_head = tied;
-    const Model model(params, config);
+    const nn::Model model(params, config);
     enlarge(params);
     Graph g;
     const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
@@ -296,13 +300,13 @@ TEST(Model, GradientIsThatOfFourPointDifferences) {
 }
 
 TEST(Model, TiedWeightsGetTheGradientsOfBothUses) {
-  ModelConfig config = tiny();
-  Params tied(5, f64), untied(5, f64);
-  const Model a(tied, config);
+  nn::ModelConfig config = tiny();
+  nn::Params tied(5, f64), untied(5, f64);
+  const nn::Model a(tied, config);
   config.tied_head = false;
-  const Model b(untied, config);
+  const nn::Model b(untied, config);
   Parameter(*untied.find("lm_head.weight")).write(tied.find("transformer.wte.weight")->read());
-  const auto embedding_gradients = [](const Model& model, const Params& params, bool with_head) {
+  const auto embedding_gradients = [](const nn::Model& model, const nn::Params& params, bool with_head) {
     Graph g;
     const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
     const Tensor loss = cross_entropy(model(x), y);

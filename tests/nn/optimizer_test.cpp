@@ -23,13 +23,13 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 
 // A loss whose gradient is what is fed: Σ w ⊛ c.
 struct SlopeOf {
-  Params params{1, f64};
-  Parameter matrix = params.create("matrix", {2, 3}, Init::normal(1));
-  Parameter gain = params.create("gain", {3}, Init::ones());
+  nn::Params params{1, f64};
+  Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
+  Parameter gain = params.create("gain", {3}, nn::Init::ones());
   Graph graph;
   Tensor c_matrix = graph.input("c_matrix", {2, 3}, f64), c_gain = graph.input("c_gain", {3}, f64);
-  std::unique_ptr<Optimizer> optimizer;
-  Optimizer::Update update;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  optim::Optimizer::Update update;
   std::optional<Program> program;
 
   template <class T>
@@ -51,7 +51,7 @@ Vector values(const Parameter& p) {
 TEST(Sgd, StepsAsPyTorchSays) {
   for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
     SlopeOf s;
-    s.learn_by<Sgd>({.momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1, .clip = 0});
+    s.learn_by<optim::Sgd>({.momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1, .clip = 0});
     Vector p[] = {values(s.matrix), values(s.gain)}, b[] = {Vector(6, 0.0), Vector(3, 0.0)};
     for (int t = 0; t < 5; ++t) {
       const Vector g[] = {random_vector(6, t), random_vector(3, t + 50)};
@@ -71,14 +71,14 @@ TEST(Sgd, StepsAsPyTorchSays) {
 }
 
 TEST(Sgd, NesterovWithoutMomentumIsAnError) {
-  Params params;
-  params.create("w", {2}, Init::ones());
-  EXPECT_THROW(Sgd(params.all(), {.momentum = 0, .nesterov = true}), Error);
+  nn::Params params;
+  params.create("w", {2}, nn::Init::ones());
+  EXPECT_THROW(optim::Sgd(params.all(), {.momentum = 0, .nesterov = true}), Error);
 }
 
 TEST(Adam, IsAdamWWithoutDecay) {
   SlopeOf s;
-  s.learn_by<AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
+  s.learn_by<optim::AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
   const Vector before = values(s.matrix), g = {1, -2, 3, 0.5, -0.5, 4};
   s.run(g, {0, 0, 0}, 0.125f);
   for (std::size_t i = 0; i < g.size(); ++i)  // a first step moves each weight by the rate
@@ -116,7 +116,7 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
     Graph g;
     const auto n = static_cast<std::size_t>(numel(shape)), cols = static_cast<std::size_t>(shape[1]);
     const Vector x = random_vector(n, 3);
-    const Vector y = doubles(eval(orthogonalized(g.constant(Array::of(shape, x)), 5)));
+    const Vector y = doubles(eval(optim::orthogonalized(g.constant(Array::of(shape, x)), 5)));
     // For a tall matrix the loops work on the longer side: the polynomial is the same for both.
     EXPECT_TRUE(close(y, plain_orthogonalized(x, n / cols, cols, 5), 1e-11)) << shape.text();
     double squares = 0;  // Σ of squared singular values, of which there are 8 or 16
@@ -129,8 +129,8 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
 
 TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   SlopeOf s, adam;
-  s.learn_by<Muon>({.momentum = 0.9, .weight_decay = 0.1, .clip = 0});
-  adam.learn_by<AdamW>({.clip = 0});
+  s.learn_by<optim::Muon>({.momentum = 0.9, .weight_decay = 0.1, .clip = 0});
+  adam.learn_by<optim::AdamW>({.clip = 0});
   Vector p = values(s.matrix), b(6, 0.0);
   for (int t = 0; t < 4; ++t) {
     const Vector g = random_vector(6, t), gain = random_vector(3, t + 50);
@@ -147,17 +147,18 @@ TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
 }
 
 TEST(Muon, TakesHiddenMatricesOfEveryModel) {
-  for (const Architecture architecture : {Architecture::gpt, Architecture::llama, Architecture::deepseek}) {
-    ModelConfig config = small_gpt();
+  for (const nn::Architecture architecture :
+       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+    nn::ModelConfig config = small_gpt();
     config.architecture = architecture;
     config.latent = 16, config.rope_width = 8, config.tied_head = false;
-    Params params;
-    const Model model(params, config);
+    nn::Params params;
+    const nn::Model model(params, config);
     for (const Parameter& p : params.all()) {
       const bool outside =
           p.name().find("wte") != std::string::npos || p.name().find("wpe") != std::string::npos ||
           p.name().find("embed") != std::string::npos || p.name().find("head.") != std::string::npos;
-      EXPECT_EQ(Muon::hidden_matrix(p), p.shape().size() == 2 && !outside) << p.name();
+      EXPECT_EQ(optim::Muon::hidden_matrix(p), p.shape().size() == 2 && !outside) << p.name();
     }
   }
 }
@@ -180,8 +181,8 @@ TEST(Optimizers, ASkippedStepLeavesEveryBit) {
     s.run({1, 2, 3, 4, 5, 6}, {1, 1, 1}, 0.1f);
     EXPECT_FALSE(same_bits(bits(), before));
   };
-  check(static_cast<Sgd*>(nullptr), Sgd::Options{.nesterov = true});
-  check(static_cast<Muon*>(nullptr), Muon::Options{});
+  check(static_cast<optim::Sgd*>(nullptr), optim::Sgd::Options{.nesterov = true});
+  check(static_cast<optim::Muon*>(nullptr), optim::Muon::Options{});
 }
 
 TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
@@ -195,35 +196,35 @@ TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
     EXPECT_EQ(values(s.matrix), matrix);
     for (const double x : values(s.gain)) EXPECT_DOUBLE_EQ(x, 1 - 0.25 * 0.5);
   };
-  check(static_cast<Sgd*>(nullptr), Sgd::Options{});
-  check(static_cast<AdamW*>(nullptr), AdamW::Options{});
-  check(static_cast<Muon*>(nullptr), Muon::Options{});
+  check(static_cast<optim::Sgd*>(nullptr), optim::Sgd::Options{});
+  check(static_cast<optim::AdamW*>(nullptr), optim::AdamW::Options{});
+  check(static_cast<optim::Muon*>(nullptr), optim::Muon::Options{});
 }
 
 TEST(Optimizers, LearnASmallModel) {
-  const auto last_loss = [](const Optimizer& optimizer, const Model& model, double lr) {
-    TrainingProgram training(model, optimizer, {.batch = small_batch, .threads = 1});
+  const auto last_loss = [](const optim::Optimizer& optimizer, const nn::Model& model, double lr) {
+    train::TrainingProgram training(model, optimizer, {.batch = small_batch, .threads = 1});
     const SmallBatch b;
     float loss = 0;
     for (int i = 0; i < 60; ++i) loss = training.run(b.x, b.y, lr).loss;
     return loss;
   };
-  Params a, b, c;
-  const Model sgd(a, small_gpt()), adam(b, small_gpt()), muon(c, small_gpt());
-  EXPECT_LT(last_loss(Sgd(a.all(), {}), sgd, 0.3), 2.0);
-  EXPECT_LT(last_loss(AdamW(b.all(), {.weight_decay = 0}), adam, 1e-2), 1.0);
-  EXPECT_LT(last_loss(Muon(c.all()), muon, 1e-2), 1.0);
+  nn::Params a, b, c;
+  const nn::Model sgd(a, small_gpt()), adam(b, small_gpt()), muon(c, small_gpt());
+  EXPECT_LT(last_loss(optim::Sgd(a.all(), {}), sgd, 0.3), 2.0);
+  EXPECT_LT(last_loss(optim::AdamW(b.all(), {.weight_decay = 0}), adam, 1e-2), 1.0);
+  EXPECT_LT(last_loss(optim::Muon(c.all()), muon, 1e-2), 1.0);
 }
 
 TEST(Optimizers, NamesOfTheirStateAreDistinct) {
-  Params params;
-  const Model model(params, small_gpt());
-  const Sgd sgd(params.all(), {});
-  const AdamW adamw(params.all());
-  const Muon muon(params.all());
-  for (const Optimizer* optimizer :
-       {static_cast<const Optimizer*>(&sgd), static_cast<const Optimizer*>(&adamw),
-        static_cast<const Optimizer*>(&muon)}) {
+  nn::Params params;
+  const nn::Model model(params, small_gpt());
+  const optim::Sgd sgd(params.all(), {});
+  const optim::AdamW adamw(params.all());
+  const optim::Muon muon(params.all());
+  for (const optim::Optimizer* optimizer :
+       {static_cast<const optim::Optimizer*>(&sgd), static_cast<const optim::Optimizer*>(&adamw),
+        static_cast<const optim::Optimizer*>(&muon)}) {
     std::set<std::string> names;
     for (const Parameter& p : optimizer->state()) EXPECT_TRUE(names.insert(p.name()).second) << p.name();
     EXPECT_GT(names.size(), params.all().size());
@@ -231,8 +232,8 @@ TEST(Optimizers, NamesOfTheirStateAreDistinct) {
 }
 
 TEST(Schedule, LinearConstantAndWarmupStableDecay) {
-  using Kind = Schedule::Kind;
-  Schedule lr{.peak = 1, .floor = 0.1, .warmup = 10, .steps = 110, .kind = Kind::linear};
+  using Kind = optim::Schedule::Kind;
+  optim::Schedule lr{.peak = 1, .floor = 0.1, .warmup = 10, .steps = 110, .kind = Kind::linear};
   EXPECT_DOUBLE_EQ(lr(0), 1.0 / 11);
   EXPECT_DOUBLE_EQ(lr(10), 1);
   EXPECT_DOUBLE_EQ(lr(60), 0.55);
@@ -249,19 +250,20 @@ TEST(Schedule, LinearConstantAndWarmupStableDecay) {
   lr.decay = 0;
   EXPECT_DOUBLE_EQ(lr(109), 1);
   EXPECT_DOUBLE_EQ(lr(110), 0.1);
-  EXPECT_THROW(Schedule::named("cosin"), Error);
+  EXPECT_THROW(optim::Schedule::named("cosin"), Error);
 }
 
 // A step of n batches of b rows is one of a batch of n·b rows.
 TEST(Accumulation, GivesTheStepOfALargerBatch) {
   SmallBatch rows;
   for (const std::int64_t n : {2, 4}) {
-    Params one, other;
-    const Model whole_model(one, small_gpt()), parts_model(other, small_gpt());
-    const AdamW whole_optimizer(one.all()), parts_optimizer(other.all());
-    TrainingProgram whole(whole_model, whole_optimizer, {.batch = small_batch, .threads = 1, .verify = true});
-    TrainingProgram parts(parts_model, parts_optimizer,
-                          {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
+    nn::Params one, other;
+    const nn::Model whole_model(one, small_gpt()), parts_model(other, small_gpt());
+    const optim::AdamW whole_optimizer(one.all()), parts_optimizer(other.all());
+    train::TrainingProgram whole(whole_model, whole_optimizer,
+                                 {.batch = small_batch, .threads = 1, .verify = true});
+    train::TrainingProgram parts(parts_model, parts_optimizer,
+                                 {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
     for (int step = 0; step < 5; ++step) {
       const SmallBatch b(step);
       const auto expected = whole.run(b.x, b.y, 1e-2), got = parts.run(b.x, b.y, 1e-2);
@@ -277,11 +279,11 @@ TEST(Accumulation, GivesTheStepOfALargerBatch) {
 
 TEST(Accumulation, AStepThatFailedLeavesNothingForTheNext) {
   const SmallBatch b;
-  Params one, other;
-  const Model a(one, small_gpt()), c(other, small_gpt());
-  const AdamW optimizer_a(one.all()), optimizer_c(other.all());
-  const ProgramOptions options{.batch = 2, .threads = 1, .accumulate = 2};
-  TrainingProgram good(a, optimizer_a, options), bad(c, optimizer_c, options);
+  nn::Params one, other;
+  const nn::Model a(one, small_gpt()), c(other, small_gpt());
+  const optim::AdamW optimizer_a(one.all()), optimizer_c(other.all());
+  const train::ProgramOptions options{.batch = 2, .threads = 1, .accumulate = 2};
+  train::TrainingProgram good(a, optimizer_a, options), bad(c, optimizer_c, options);
   std::vector<std::int32_t> wrong = b.x;
   wrong.back() = 1000;  // in the second batch
   EXPECT_THROW(bad.run(wrong, b.y, 1e-2), Error);
@@ -292,16 +294,16 @@ TEST(Accumulation, AStepThatFailedLeavesNothingForTheNext) {
 }
 
 TEST(Accumulation, LossScalingWorksOnTheSum) {
-  Params params;
-  const Model model(params, small_gpt());
-  const AdamW optimizer(params.all(), {.loss_scale = LossScale{.initial = 0x1p60}});
-  TrainingProgram training(model, optimizer,
-                           {.batch = 2, .threads = 1, .precision = Precision::f16, .accumulate = 2});
+  nn::Params params;
+  const nn::Model model(params, small_gpt());
+  const optim::AdamW optimizer(params.all(), {.loss_scale = optim::LossScale{.initial = 0x1p60}});
+  train::TrainingProgram training(
+      model, optimizer, {.batch = 2, .threads = 1, .precision = nn::Precision::f16, .accumulate = 2});
   const SmallBatch b;
   const auto first = training.run(b.x, b.y, 1e-2);
   EXPECT_EQ(first.overflowed, 1);
   EXPECT_EQ(first.loss_scale, 0x1p59f);
-  TrainingProgram::Result last{};
+  train::TrainingProgram::Result last{};
   for (int i = 0; i < 80; ++i) last = training.run(b.x, b.y, 1e-2);
   EXPECT_LT(last.overflowed, 60);
   EXPECT_LT(last.loss, 1.5f);
@@ -309,16 +311,17 @@ TEST(Accumulation, LossScalingWorksOnTheSum) {
 }
 
 TEST(Recompute, GivesTheSameStepWithLessMemory) {
-  for (const Precision precision : {Precision::full, Precision::bf16}) {
-    Params one, other;
-    ModelConfig config = small_gpt(0.1);
+  for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
+    nn::Params one, other;
+    nn::ModelConfig config = small_gpt(0.1);
     config.layers = 6;
-    const Model kept_model(one, config), again_model(other, config);
-    const AdamW kept_optimizer(one.all()), again_optimizer(other.all());
-    const ProgramOptions options{.batch = small_batch, .threads = 1, .verify = true, .precision = precision};
-    ProgramOptions recompute = options;
+    const nn::Model kept_model(one, config), again_model(other, config);
+    const optim::AdamW kept_optimizer(one.all()), again_optimizer(other.all());
+    const train::ProgramOptions options{
+        .batch = small_batch, .threads = 1, .verify = true, .precision = precision};
+    train::ProgramOptions recompute = options;
     recompute.recompute = true;
-    TrainingProgram kept(kept_model, kept_optimizer, options, 7),
+    train::TrainingProgram kept(kept_model, kept_optimizer, options, 7),
         again(again_model, again_optimizer, recompute, 7);
     for (int step = 0; step < 3; ++step) {
       const SmallBatch b(step);
@@ -361,11 +364,11 @@ TEST(BadNode, NamesAnInputOrAParameterThatIsNotFinite) {
 
 TEST(BadNode, OfATrainingStepIsFoundAfterItWasSkipped) {
   for (const std::int64_t accumulate : {1, 2}) {
-    Params params;
-    const Model model(params, small_gpt());
-    const AdamW optimizer(params.all());
-    TrainingProgram training(model, optimizer,
-                             {.batch = small_batch / accumulate, .threads = 1, .accumulate = accumulate});
+    nn::Params params;
+    const nn::Model model(params, small_gpt());
+    const optim::AdamW optimizer(params.all());
+    train::TrainingProgram training(
+        model, optimizer, {.batch = small_batch / accumulate, .threads = 1, .accumulate = accumulate});
     const SmallBatch b;
     EXPECT_EQ(training.first_bad_node(b.x, b.y, 0), "");
     Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // finite, but not what is made of it

@@ -20,7 +20,7 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 
 // One step of AdamW with clipping on all parameters, in the order of the paper, in doubles.
 struct PlainAdamW {
-  AdamW::Options o;
+  optim::AdamW::Options o;
   std::vector<std::vector<double>> w, m, v;
   std::vector<bool> decays;
   int t = 0;
@@ -47,16 +47,16 @@ struct PlainAdamW {
 
 // A loss whose gradient is what is fed: Σ w ⊛ c.
 struct Slope {
-  Params params{1, f64};
-  Parameter matrix = params.create("matrix", {2, 3}, Init::normal(1));
-  Parameter gain = params.create("gain", {3}, Init::ones());
+  nn::Params params{1, f64};
+  Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
+  Parameter gain = params.create("gain", {3}, nn::Init::ones());
   Graph graph;
   Tensor c_matrix = graph.input("c_matrix", {2, 3}, f64), c_gain = graph.input("c_gain", {3}, f64);
-  AdamW optimizer;
-  AdamW::Update update;
+  optim::AdamW optimizer;
+  optim::AdamW::Update update;
   Program program;
 
-  explicit Slope(AdamW::Options options = AdamW::Options())
+  explicit Slope(optim::AdamW::Options options = optim::AdamW::Options())
       : optimizer(params.all(), options),
         update(optimizer.minimize(sum(graph.param(matrix) * c_matrix) + sum(graph.param(gain) * c_gain))),
         program(
@@ -69,7 +69,7 @@ struct Slope {
 
 TEST(AdamW, StepsAsThePaperSays) {
   for (const double clip : {0.0, 1.0}) {
-    const AdamW::Options options{.clip = clip};
+    const optim::AdamW::Options options{.clip = clip};
     Slope s(options);
     PlainAdamW plain{options, {}, {{}, {}}, {{}, {}}, {true, false}};
     plain.w = {s.matrix.read().values<double>(), s.gain.read().values<double>()};
@@ -131,7 +131,7 @@ TEST(AdamW, SkipsAStepWhoseGradientIsNotFinite) {
 }
 
 TEST(Schedule, CosineWarmsUpAndFallsToItsFloor) {
-  const Schedule lr{.peak = 1e-3, .floor = 1e-4, .warmup = 100, .steps = 2000};
+  const optim::Schedule lr{.peak = 1e-3, .floor = 1e-4, .warmup = 100, .steps = 2000};
   EXPECT_DOUBLE_EQ(lr(0), 1e-3 / 101);
   EXPECT_DOUBLE_EQ(lr(49), 50e-3 / 101);
   EXPECT_DOUBLE_EQ(lr(100), 1e-3);
@@ -140,9 +140,9 @@ TEST(Schedule, CosineWarmsUpAndFallsToItsFloor) {
   EXPECT_DOUBLE_EQ(lr(1000000), 1e-4);
   for (int t = 1; t < 100; ++t) EXPECT_GT(lr(t), lr(t - 1));
   for (int t = 101; t <= 2000; ++t) EXPECT_LT(lr(t), lr(t - 1));
-  const Schedule none{.warmup = 0, .steps = 1};
+  const optim::Schedule none{.warmup = 0, .steps = 1};
   EXPECT_DOUBLE_EQ(none(0), none.peak);
-  const Schedule all_warm{.warmup = 10, .steps = 10};
+  const optim::Schedule all_warm{.warmup = 10, .steps = 10};
   EXPECT_LT(all_warm(9), all_warm.peak);
   EXPECT_DOUBLE_EQ(all_warm(10), all_warm.floor);
 }
@@ -150,7 +150,7 @@ TEST(Schedule, CosineWarmsUpAndFallsToItsFloor) {
 // A batch of a periodic text: learnable, so that the loss can fall to nearly nothing.
 struct Batch {
   std::vector<std::int32_t> x, y;
-  Batch(const ModelConfig& c, std::int64_t batch) {
+  Batch(const nn::ModelConfig& c, std::int64_t batch) {
     for (std::int64_t i = 0; i < batch * c.context; ++i) {
       x.push_back(static_cast<std::int32_t>((i * i + i / 5) % c.vocabulary));
       y.push_back(static_cast<std::int32_t>(((i + 1) * (i + 1) + (i + 1) / 5) % c.vocabulary));
@@ -158,20 +158,20 @@ struct Batch {
   }
 };
 
-ModelConfig small(double dropout = 0) {
+nn::ModelConfig small(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
 TEST(TrainingProgram, OverfitsOneBatch) {
-  Params params(1);
-  const Model model(params, small());
-  const AdamW optimizer(params.all());
-  TrainingProgram training(model, optimizer, {.batch = 4});
-  EvaluationProgram evaluation(model, {.batch = 4});
+  nn::Params params(1);
+  const nn::Model model(params, small());
+  const optim::AdamW optimizer(params.all());
+  train::TrainingProgram training(model, optimizer, {.batch = 4});
+  train::EvaluationProgram evaluation(model, {.batch = 4});
   const Batch b(model.config(), 4);
   const float before = evaluation.run(b.x, b.y);
   EXPECT_NEAR(before, std::log(13.0), 0.1);
-  TrainingProgram::Result result{};
+  train::TrainingProgram::Result result{};
   for (int t = 0; t < 60; ++t) result = training.run(b.x, b.y, 1e-2);
   EXPECT_LT(result.loss, 0.1);
   EXPECT_LT(evaluation.run(b.x, b.y), 0.1);
@@ -179,11 +179,11 @@ TEST(TrainingProgram, OverfitsOneBatch) {
 }
 
 TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
-  Params params(1);
-  const Model model(params, small());
-  const AdamW optimizer(params.all());
-  TrainingProgram training(model, optimizer, {.batch = 4});
-  EvaluationProgram evaluation(model, {.batch = 4});
+  nn::Params params(1);
+  const nn::Model model(params, small());
+  const optim::AdamW optimizer(params.all());
+  train::TrainingProgram training(model, optimizer, {.batch = 4});
+  train::EvaluationProgram evaluation(model, {.batch = 4});
   const Batch b(model.config(), 4);
   const float before = evaluation.run(b.x, b.y);
   EXPECT_FLOAT_EQ(training.run(b.x, b.y, 1e-2).loss, before);
@@ -191,10 +191,10 @@ TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
 }
 
 TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
-  Params params(1);
-  const Model model(params, small(0.3));
-  const AdamW optimizer(params.all());
-  TrainingProgram training(model, optimizer, {.batch = 4, .verify = true}, 5);
+  nn::Params params(1);
+  const nn::Model model(params, small(0.3));
+  const optim::AdamW optimizer(params.all());
+  train::TrainingProgram training(model, optimizer, {.batch = 4, .verify = true}, 5);
   const Batch b(model.config(), 4);
   for (int t = 0; t < 3; ++t) EXPECT_NO_THROW(training.run(b.x, b.y, 1e-2));
   const MemoryReport memory = training.program().memory();
@@ -203,10 +203,10 @@ TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
 
 TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
   const auto trained = [](int threads) {
-    Params params(1);
-    const Model model(params, small(0.2));
-    const AdamW optimizer(params.all());
-    TrainingProgram training(model, optimizer, {.batch = 4, .threads = threads}, 9);
+    nn::Params params(1);
+    const nn::Model model(params, small(0.2));
+    const optim::AdamW optimizer(params.all());
+    train::TrainingProgram training(model, optimizer, {.batch = 4, .threads = threads}, 9);
     const Batch b(model.config(), 4);
     std::vector<float> losses;
     for (int t = 0; t < 3; ++t) losses.push_back(training.run(b.x, b.y, 1e-2).loss);
@@ -218,39 +218,39 @@ TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
 }
 
 TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
-  Params params(1);
-  const Model model(params, small(0.5));
-  const AdamW optimizer(params.all());
-  TrainingProgram training(model, optimizer, {.batch = 4}, 9), again(model, optimizer, {.batch = 4}, 9),
-      other(model, optimizer, {.batch = 4}, 10);
+  nn::Params params(1);
+  const nn::Model model(params, small(0.5));
+  const optim::AdamW optimizer(params.all());
+  train::TrainingProgram training(model, optimizer, {.batch = 4}, 9),
+      again(model, optimizer, {.batch = 4}, 9), other(model, optimizer, {.batch = 4}, 10);
   const Batch b(model.config(), 4);
   const float first = training.run(b.x, b.y, 0).loss;  // rate 0: nothing but the masks changes
   EXPECT_NE(training.run(b.x, b.y, 0).loss, first);
   EXPECT_EQ(again.run(b.x, b.y, 0).loss, first);
   EXPECT_NE(other.run(b.x, b.y, 0).loss, first);
-  EvaluationProgram evaluation(model, {.batch = 4});
+  train::EvaluationProgram evaluation(model, {.batch = 4});
   EXPECT_EQ(evaluation.run(b.x, b.y), evaluation.run(b.x, b.y));
 }
 
 TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
-  Params params(1);
-  const Model model(params, small(0.3));
-  const AdamW optimizer(params.all());
-  const ProgramOptions options{.batch = 4, .threads = 2};
-  const TrainingMemory plan = plan_memory(model, optimizer, options);
-  const MemoryReport taken = TrainingProgram(model, optimizer, options).program().memory();
+  nn::Params params(1);
+  const nn::Model model(params, small(0.3));
+  const optim::AdamW optimizer(params.all());
+  const train::ProgramOptions options{.batch = 4, .threads = 2};
+  const train::TrainingMemory plan = plan_memory(model, optimizer, options);
+  const MemoryReport taken = train::TrainingProgram(model, optimizer, options).program().memory();
   EXPECT_EQ(plan.training.arena, taken.arena);
   EXPECT_EQ(plan.training.workspace, taken.workspace);
   EXPECT_EQ(plan.training.inputs, taken.inputs);
   EXPECT_EQ(plan.training.constants, taken.constants);
   EXPECT_EQ(plan.training.peak(), taken.peak());
-  EXPECT_EQ(plan.evaluation.peak(), EvaluationProgram(model, options).program().memory().peak());
+  EXPECT_EQ(plan.evaluation.peak(), train::EvaluationProgram(model, options).program().memory().peak());
   EXPECT_EQ(plan.beside_parameters(), plan.training.peak() + plan.evaluation.peak() -
                                           plan.training.parameters - plan.evaluation.parameters);
   // More than any machine has.
-  const std::size_t much = plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
+  const std::size_t much = train::plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
   EXPECT_GT(much, std::size_t{1} << 44);
-  TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
+  train::TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
   const Batch b(model.config(), 4);
   EXPECT_THROW(planned.run(b.x, b.y, 1e-2), Error);
   EXPECT_THROW(planned.program().run(), Error);
@@ -260,46 +260,47 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
 TEST(LargestBatch, IsTheLastThatFits) {
   int calls = 0;
   const auto line = [&](std::int64_t b) { return ++calls, static_cast<std::size_t>(1000 + 37 * b); };
-  EXPECT_EQ(largest_batch(65536, 1000 + 37 * 1234, line), 1234);
+  EXPECT_EQ(train::largest_batch(65536, 1000 + 37 * 1234, line), 1234);
   EXPECT_LE(calls, 6);
-  EXPECT_EQ(largest_batch(65536, 1000 + 37 * 1235 - 1, line), 1234);
-  EXPECT_EQ(largest_batch(1236, 1000 + 37 * 1235, line), 1235);
-  EXPECT_EQ(largest_batch(65536, 1037, line), 1);
-  EXPECT_EQ(largest_batch(65536, 1036, line), 0);
-  EXPECT_EQ(largest_batch(1, 0, line), 0);
+  EXPECT_EQ(train::largest_batch(65536, 1000 + 37 * 1235 - 1, line), 1234);
+  EXPECT_EQ(train::largest_batch(1236, 1000 + 37 * 1235, line), 1235);
+  EXPECT_EQ(train::largest_batch(65536, 1037, line), 1);
+  EXPECT_EQ(train::largest_batch(65536, 1036, line), 0);
+  EXPECT_EQ(train::largest_batch(1, 0, line), 0);
   // Curves and steps.
   const auto square = [](std::int64_t b) { return static_cast<std::size_t>(b * b); };
   const auto steps = [](std::int64_t b) { return static_cast<std::size_t>(b / 100 * 4096); };
   for (const std::int64_t b : {2, 3, 500, 40000}) {
-    EXPECT_EQ(largest_batch(65536, static_cast<std::size_t>(b * b), square), b);
-    EXPECT_EQ(largest_batch(65536, static_cast<std::size_t>(b / 100 * 4096), steps), b / 100 * 100 + 99);
+    EXPECT_EQ(train::largest_batch(65536, static_cast<std::size_t>(b * b), square), b);
+    EXPECT_EQ(train::largest_batch(65536, static_cast<std::size_t>(b / 100 * 4096), steps),
+              b / 100 * 100 + 99);
   }
 }
 
 TEST(SampleToken, DrawsInProportionToTheSoftmax) {
   const std::vector<float> logits = {0, std::log(3.0f), -std::numeric_limits<float>::infinity()};
-  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.0), 0);
-  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.24), 0);
-  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.26), 1);
-  EXPECT_EQ(sample_token(logits, {.temperature = 1}, 0.9999999), 1);
-  EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0.0), 1);
-  EXPECT_EQ(sample_token(std::vector<float>{NAN, 1}, {.temperature = 1}, 0.0), 1);
-  EXPECT_THROW(sample_token(std::vector<float>{NAN, NAN}, {.temperature = 1}, 0.0), Error);
+  EXPECT_EQ(nn::sample_token(logits, {.temperature = 1}, 0.0), 0);
+  EXPECT_EQ(nn::sample_token(logits, {.temperature = 1}, 0.24), 0);
+  EXPECT_EQ(nn::sample_token(logits, {.temperature = 1}, 0.26), 1);
+  EXPECT_EQ(nn::sample_token(logits, {.temperature = 1}, 0.9999999), 1);
+  EXPECT_EQ(nn::sample_token(logits, {.temperature = 0}, 0.0), 1);
+  EXPECT_EQ(nn::sample_token(std::vector<float>{NAN, 1}, {.temperature = 1}, 0.0), 1);
+  EXPECT_THROW(nn::sample_token(std::vector<float>{NAN, NAN}, {.temperature = 1}, 0.0), Error);
 }
 
 TEST(Generator, RepeatsWhatTheModelHasLearned) {
-  Params params(1);
-  ModelConfig config = small();
-  const Model model(params, config);
-  const AdamW optimizer(params.all());
-  TrainingProgram training(model, optimizer, {.batch = 1});
+  nn::Params params(1);
+  nn::ModelConfig config = small();
+  const nn::Model model(params, config);
+  const optim::AdamW optimizer(params.all());
+  train::TrainingProgram training(model, optimizer, {.batch = 1});
   Batch b(config, 1);
   for (std::size_t i = 0; i < b.x.size(); ++i) {
     b.x[i] = static_cast<std::int32_t>(i % 13);
     b.y[i] = static_cast<std::int32_t>((i + 1) % 13);
   }
   for (int t = 0; t < 40; ++t) training.run(b.x, b.y, 1e-2);
-  Generator generator(model);
+  nn::Generator generator(model);
   std::vector<std::int32_t> text = {0, 1, 2};
   generator.extend(text, 10, {.temperature = 0}, 1);
   for (std::size_t i = 0; i < text.size(); ++i) EXPECT_EQ(text[i], static_cast<std::int32_t>(i));

@@ -1,5 +1,5 @@
-// flash_attn inside graphs: the worked example of 003, identities, layouts and memory, refusals, dead memory,
-// second derivatives and recomputation.
+// flash_attn inside graphs: the worked example of [Attention To Tiling], identities, layouts and memory,
+// refusals, dead memory, second derivatives and recomputation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,8 @@ struct Inputs {
   std::vector<Feed> feeds;
 };
 
-// 003 with X = I, so that the weights are Q, K and V: forward, backward and the update, as one program.
+// [Attention To Tiling] with X = I, so that the weights are Q, K and V: forward, backward and the update, as
+// one program.
 TEST(FlashAttnGraph, TrainsTheWorkedExample) {
   Graph g;
   const auto parameter = [](const char* name, const Vector& values) {
@@ -59,7 +60,7 @@ TEST(FlashAttnGraph, TrainsTheWorkedExample) {
       prints_as(p.fetch(o).values<double>(),
                 "7.20 8.20 9.20 10.20 9.88 10.88 11.88 12.88 6.08 7.08 8.08 9.08 7.92 8.92 9.92 10.92"));
   EXPECT_TRUE(
-      prints_as(p.fetch(z[0]).values<double>(),  // the seed prints 1.18, −3.14 and 3.14 for three of them
+      prints_as(p.fetch(z[0]).values<double>(),  // the paper prints 1.18, −3.14 and 3.14 for three of them
                 "-1.19 1.18679888 4.38 1.91 0 0 0 0 -3.14579093 3.14579093 4.28 3.72 0 0 0 0"));
   EXPECT_TRUE(prints_as(p.fetch(z[1]).values<double>(),
                         "-12.99 0 -5.57 0 -1.31 0 -0.73 0 8.66 0 4.38 0 5.64 0 1.91 0"));
@@ -74,7 +75,8 @@ TEST(FlashAttnGraph, TrainsTheWorkedExample) {
   EXPECT_TRUE(prints_as(Vector(new_k.begin(), new_k.begin() + 4), "2.30 0 0.56 0"));
 }
 
-// u = (P ⊛ z_P).sum = (O ⊛ z_O).sum (Lemma 2.1 of 004), and rows of z_S sum to z_ξ, for P.sum = 1.
+// u = (P ⊛ z_P).sum = (O ⊛ z_O).sum [Stratos, FlashAttention Lemma 2.1], and rows of z_S sum to z_ξ, for
+// P.sum = 1.
 TEST(FlashAttnGraph, KeepsTheIdentitiesOfSoftmaxGradients) {
   Inputs x;
   const Tensor q = x.input({2, 3, 7, 5}), k = x.input({2, 3, 9, 5}), v = x.input({2, 3, 9, 4}),
@@ -217,7 +219,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   };
   const Tensor q = t({2, 4, 5, 8}), k = t({2, 2, 6, 8}), v = t({2, 2, 6, 3}), n = t({2}, i32),
                cu = t({3}, i32);
-  expect(message(t({2, 3, 5, 8}), k, v), "3 query heads are no multiple of 2 key heads");
+  expect(message(t({2, 3, 5, 8}), k, v), "3 query heads are not a multiple of 2 key heads");
   expect(message(q, t({2, 2, 6, 7}), v), "q and k differ in head size");
   expect(message(q, k, t({2, 2, 5, 3})), "k and v differ in heads or length");
   expect(message(q, t({1, 2, 6, 8}), v), "differ in batch size");

@@ -16,7 +16,7 @@ constexpr double inf = std::numeric_limits<double>::infinity(),
 
 struct Case {
   const char* name;
-  Tensor (*op)(In);
+  Tensor (*op)(TensorArg);
   double (*expected)(double);
   double low, high;  // arguments
 };
@@ -176,8 +176,10 @@ TEST(Arithmetic, WorksOnEveryNumericType) {
     EXPECT_EQ(on(less, {1, 7, 3}, {4, 5, 3}, t), (Values{1, 0, 0})) << name_of(t);
     EXPECT_EQ(on(greater_equal, {1, 7, 3}, {4, 5, 3}, t), (Values{0, 1, 1})) << name_of(t);
   }
-  EXPECT_EQ(on([](In a, In b) { return tg::div(a, b); }, {1, 6, -3}, {4, 3, 2}), (Values{0.25, 2, -1.5}));
-  EXPECT_EQ(on([](In a, In b) { return tg::pow(a, b); }, {2, 9, -2}, {10, 0.5, 3}), (Values{1024, 3, -8}));
+  EXPECT_EQ(on([](TensorArg a, TensorArg b) { return tg::div(a, b); }, {1, 6, -3}, {4, 3, 2}),
+            (Values{0.25, 2, -1.5}));
+  EXPECT_EQ(on([](TensorArg a, TensorArg b) { return tg::pow(a, b); }, {2, 9, -2}, {10, 0.5, 3}),
+            (Values{1024, 3, -8}));
 }
 
 TEST(Arithmetic, OfSmallIntegersWrapsAround) {
@@ -212,7 +214,7 @@ TEST(Extremes, MaximumAndMinimumPassNaNOn) {
 }
 
 TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
-  const auto unary = [](Tensor (*f)(In), Values x, DType t) {
+  const auto unary = [](Tensor (*f)(TensorArg), Values x, DType t) {
     return on([f](const Tensor& a, const Tensor&) { return f(a); }, x, x, t);
   };
   for (DType t : {f64, f32}) {

@@ -27,7 +27,7 @@ Vector fold(const Vector& x, const Shape& shape, const Axes& axes, double start,
 
 struct Kind {
   const char* name;
-  Tensor (*op)(In, const Axes&, bool);
+  Tensor (*op)(TensorArg, const Axes&, bool);
   double start;
   double (*f)(double, double);
 };
@@ -70,7 +70,7 @@ TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
           Axes axes = p.axes;
           Vector want = fold(x.values, p.shape, axes, k.start, k.f);
           const double n = static_cast<double>(numel(p.shape)) / static_cast<double>(want.size());
-          if (k.op == static_cast<Tensor (*)(In, const Axes&, bool)>(mean))
+          if (k.op == static_cast<Tensor (*)(TensorArg, const Axes&, bool)>(mean))
             for (double& w : want) w /= n;
           const Tensor y = k.op(x.tensor, axes, false);
           // Sums: a few additions in sequence per block of elements. Products: one rounding per factor.

@@ -1,4 +1,4 @@
-// What flash_attn offers (design §5), as plain values for the oracle of masked_attention.h.
+// What flash_attn offers, as plain values for the oracle of masked_attention.h.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// FlashAttention-2: normalisation deferred, only ξ = c + log π saved, query batches in the outer loop (004
-// §D). Q [L, d], K [T, d], V [T, D]; batch size Γ over queries, chunk size Λ over keys, neither need divide;
-// T ≥ 1.
+// FlashAttention-2: normalisation deferred, only ξ = c + log π saved, query batches in the outer loop
+// [Stratos, FlashAttention §D]. Q [L, d], K [T, d], V [T, D]; batch size Γ over queries, chunk size Λ over
+// keys, neither need divide; T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -12,7 +12,7 @@ struct Flash2Forward {
   Vector xi;  // [L]
 };
 
-// 004 §D FlashForward2.
+// FlashForward2 of [Stratos, FlashAttention §D].
 inline Flash2Forward flash2_forward(const Matrix& Q, const Matrix& K, const Matrix& V, Index batch,
                                     Index chunk) {
   const Index L = Q.rows, T = K.rows, D = V.cols;
@@ -42,7 +42,7 @@ inline Flash2Forward flash2_forward(const Matrix& Q, const Matrix& K, const Matr
   return f;
 }
 
-// 004 §D: FlashBackward of §2.3 with P = exp(QKᵀ/√d ⊖ ξ); slots z read and written.
+// [Stratos, FlashAttention §D]: FlashBackward of §2.3 with P = exp(QKᵀ/√d ⊖ ξ); slots z read and written.
 inline void flash2_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Flash2Forward& f,
                             const Matrix& z_O, Index batch, Index chunk, Gradients& z) {
   const Index L = Q.rows, T = K.rows, d = Q.cols, D = V.cols;

@@ -1,4 +1,5 @@
-// Incremental attention over chunks of keys, without a maximum and without the scale (004 §1.1, eq. 2).
+// Incremental attention over chunks of keys, without a maximum and without the scale [Stratos, FlashAttention
+// §1.1, eq. 2].
 #pragma once
 
 #include "tests/reference/matrix.h"

@@ -1,5 +1,5 @@
-// Standard attention (004 eq. 4-5) with every option of flash_attn (design §5), forward and backward, on
-// contiguous [B, H, L, d] vectors: the f64 oracle of the fused op.
+// Standard attention [Stratos, FlashAttention eq. 4-5] with every option of flash_attn, forward and backward,
+// on contiguous [B, H, L, d] vectors: the f64 oracle of the fused op.
 #pragma once
 
 #include "tests/reference/attention_options.h"

@@ -1,4 +1,4 @@
-// Square matrix multiplication with its reads of global memory counted (004 §1.2).
+// Square matrix multiplication with its reads of global memory counted [Stratos, FlashAttention §1.2].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -10,7 +10,7 @@ struct CountedProduct {
   Index reads = 0;  // of entries of A and B
 };
 
-// 004 §1.2 MatMul I: 2n³ reads.
+// MatMul I of [Stratos, FlashAttention §1.2]: 2n³ reads.
 inline CountedProduct matmul_one(const Matrix& A, const Matrix& B) {
   const Index n = A.rows;
   CountedProduct out{Matrix(n, n)};
@@ -25,7 +25,8 @@ inline CountedProduct matmul_one(const Matrix& A, const Matrix& B) {
   return out;
 }
 
-// 004 §1.2 MatMul II: AB = Σ_k A.col(k) B.row(k), with the column u and the row v cached; 2n² reads.
+// MatMul II of [Stratos, FlashAttention §1.2]: AB = Σ_k A.col(k) B.row(k), with the column u and the row v
+// cached; 2n² reads.
 inline CountedProduct matmul_two(const Matrix& A, const Matrix& B) {
   const Index n = A.rows;
   CountedProduct out{Matrix(n, n)};

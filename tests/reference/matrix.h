@@ -1,6 +1,6 @@
-// The row-major f64 matrix that every reference algorithm works on, and the few operations the seeds write as
-// symbols. Nothing under tests/reference uses the library: these files are what the library is checked
-// against.
+// The row-major f64 matrix that every reference algorithm works on, and the few operations that the papers
+// write as symbols. Nothing under tests/reference uses the library: these files are what the library is
+// checked against.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Matrix {
   Index rows = 0, cols = 0;
-  Vector data;  // [rows, cols], row-major (000 §B.2)
+  Vector data;  // [rows, cols], row-major [Stratos, Efficient Attention §B.2]
 
   Matrix() = default;
   Matrix(Index m, Index n, double value = 0.0) : rows(m), cols(n), data(m * n, value) {}
@@ -67,7 +67,7 @@ inline Matrix columns(const Matrix& A, Index begin, Index end) {
   return B;
 }
 
-// The gradient slots of Q, K and V (000 §1.2, §C): a backward adds to them.
+// The gradient slots of Q, K and V [Stratos, Efficient Attention §1.2, §C]: a backward adds to them.
 struct Gradients {
   Matrix z_Q;  // [L, d]
   Matrix z_K;  // [T, d]

@@ -1,5 +1,5 @@
-// How many entries attention reads from slow memory, for L = T and D = d (000 §1.3; 004 §2.2), and what an
-// N×N score matrix takes (003 Part II).
+// How many entries attention reads from slow memory, for L = T and D = d [Stratos, Efficient Attention §1.3;
+// Stratos, FlashAttention §2.2], and what an N×N score matrix takes [Attention To Tiling Part II].
 #pragma once
 
 #include "tests/reference/matrix.h"

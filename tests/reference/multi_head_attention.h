@@ -1,5 +1,5 @@
-// Attention layers around standard attention, one head at a time: MHA (000 §B.3.1; 004 eq. 7), GQA (004 §3.1)
-// and MLA (004 eq. 8).
+// Attention layers around standard attention, one head at a time: MHA [Stratos, Efficient Attention §B.3.1;
+// Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1] and MLA [Stratos, FlashAttention eq. 8].
 #pragma once
 
 #include "tests/reference/standard_attention.h"
@@ -24,32 +24,33 @@ inline Matrix attend_by_heads(const Matrix& Q, const Matrix& K, const Matrix& V,
   return matmul(O, W_f);
 }
 
-// 000 §B.3.1. Q [L, d], K [T, d], V [T, D], W_q, W_k [d, d], W_v, W_f [D, D]; H divides d and D.
+// [Stratos, Efficient Attention §B.3.1]. Q [L, d], K [T, d], V [T, D], W_q, W_k [d, d], W_v, W_f [D, D]; H
+// divides d and D.
 inline Matrix multi_head_attention(const Matrix& Q, const Matrix& K, const Matrix& V, const Matrix& W_q,
                                    const Matrix& W_k, const Matrix& W_v, const Matrix& W_f, Index H) {
   return attend_by_heads(matmul(Q, W_q), matmul(K, W_k), matmul(V, W_v), W_f, H, 1);
 }
 
-// 004 §3.1. X [T, d], W_q, W_f [d, d], U_k, U_v [d, d/R]; H heads in groups of R.
+// [Stratos, FlashAttention §3.1]. X [T, d], W_q, W_f [d, d], U_k, U_v [d, d/R]; H heads in groups of R.
 inline Matrix grouped_query_attention(const Matrix& X, const Matrix& W_q, const Matrix& U_k,
                                       const Matrix& U_v, const Matrix& W_f, Index H, Index R) {
   return attend_by_heads(matmul(X, W_q), matmul(X, U_k), matmul(X, U_v), W_f, H, R);
 }
 
-// 004 eq. 8. X [T, d], D_q, D_kv [d, m], U_q, U_k, U_v [m, d], W_f [d, d].
+// [Stratos, FlashAttention eq. 8]. X [T, d], D_q, D_kv [d, m], U_q, U_k, U_v [m, d], W_f [d, d].
 inline Matrix latent_attention(const Matrix& X, const Matrix& D_q, const Matrix& U_q, const Matrix& D_kv,
                                const Matrix& U_k, const Matrix& U_v, const Matrix& W_f, Index H) {
   const Matrix Z = matmul(X, D_kv);  // [T, m], what a cache holds
   return attend_by_heads(matmul(matmul(X, D_q), U_q), matmul(Z, U_k), matmul(Z, U_v), W_f, H, 1);
 }
 
-// 004 §3.2, H = 1 with U_k and U_v absorbed: softmax(X D_q E Zᵀ/√d) Z F, E = U_q U_kᵀ [m, m], F = U_v W_f [m,
-// d].
+// [Stratos, FlashAttention §3.2], H = 1 with U_k and U_v absorbed: softmax(X D_q E Zᵀ/√d) Z F, E = U_q U_kᵀ
+// [m, m], F = U_v W_f [m, d].
 inline Matrix absorbed_latent_attention(const Matrix& X, const Matrix& D_q, const Matrix& U_q,
                                         const Matrix& D_kv, const Matrix& U_k, const Matrix& U_v,
                                         const Matrix& W_f) {
   const Matrix E = matmul(U_q, transpose(U_k)), F = matmul(U_v, W_f), Z = matmul(X, D_kv);
-  // standard_forward divides by √m; the seed's logits are over √d.
+  // standard_forward divides by √m; the paper's logits are over √d.
   const double m = static_cast<double>(Z.cols), d = static_cast<double>(U_q.cols);
   const Matrix queries = scaled(matmul(matmul(X, D_q), E), std::sqrt(m / d));
   return matmul(standard_forward(queries, Z, Z).O, F);

@@ -1,4 +1,5 @@
-// The seeds' algorithms agree with each other, and their backwards with differences of their forwards.
+// The algorithms of the papers agree with each other, and their backwards with finite differences of their
+// forwards.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_1.h"
@@ -22,7 +23,8 @@ struct Problem {
   Matrix Q, K, V, z_O;  // [L, d], [T, d], [T, D], [L, D]
 
   double root_d() const { return std::sqrt(static_cast<double>(Q.cols)); }
-  // 001, 002, 003 and 004 eq. 2 leave the scale out: they get Q/√d.
+  // [Ye, Online Softmax], [Yeeboxie, FlashAttentionNote], [Attention To Tiling] and [Stratos, FlashAttention
+  // eq. 2] leave the scale out: they get Q/√d.
   Matrix scaled_Q() const { return scaled(Q, 1 / root_d()); }
 };
 
@@ -226,7 +228,7 @@ TEST(Attention, EveryBackwardIsTheDerivativeOfItsForward) {
   }
 }
 
-// 000 §1.2: the slots are read and written.
+// [Stratos, Efficient Attention §1.2]: the slots are read and written.
 TEST(Attention, BackwardAddsToTheGradientSlots) {
   const Problem p = random_problem(5, 7, 3, 4, 6);
   const Gradients before{random_matrix(5, 3, 1), random_matrix(7, 3, 2), random_matrix(7, 4, 3)};
@@ -248,7 +250,7 @@ TEST(Attention, BackwardAddsToTheGradientSlots) {
   EXPECT_TRUE(close(by_two, want));
 }
 
-// 004 Lemma 2.1: u = (P ⊛ z_P).sum(2) = (O ⊛ z_O).sum(2).
+// [Stratos, FlashAttention Lemma 2.1]: u = (P ⊛ z_P).sum(2) = (O ⊛ z_O).sum(2).
 TEST(Attention, Lemma21HoldsForEveryShape) {
   for (const auto& [L, T, d, D] : kShapes)
     for (std::uint64_t seed = 0; seed < 5; ++seed) {
@@ -269,7 +271,8 @@ TEST(MatMul, BothOrdersGiveTheProductAndReadAsTheSeedCounts) {
   }
 }
 
-// 000 §1.3: O(Td + T²d/Λ), which with Λ = M/(4d) is O(T²d²/M), fewer than T² if d is well below √M.
+// [Stratos, Efficient Attention §1.3]: O(Td + T²d/Λ), which with Λ = M/(4d) is O(T²d²/M), fewer than T² if d
+// is well below √M.
 TEST(MemoryReads, FlashAttentionReadsAsTheModelSays) {
   for (Index chunk : {1, 2, 3, 5, 8, 64})
     for (Index batch : {1, 3, 64}) {
@@ -294,7 +297,7 @@ TEST(MultiHead, OneHeadIsAttentionOfTheProjections) {
                     matmul(flash2_forward(matmul(Q, W_q), matmul(K, W_k), matmul(V, W_v), 2, 2).O, W_f)));
 }
 
-// The heads of 000 §B.3.1 as the [B, H, L, d] problem of the oracle.
+// The heads of [Stratos, Efficient Attention §B.3.1] as the [B, H, L, d] problem of the oracle.
 TEST(MultiHead, HeadsAreIndependentAttentionProblems) {
   const Index L = 5, T = 7, d = 4, D = 6, H = 2;
   const Matrix Q = random_matrix(L, d, 1), K = random_matrix(T, d, 2), V = random_matrix(T, D, 3);
@@ -316,7 +319,7 @@ TEST(MultiHead, HeadsAreIndependentAttentionProblems) {
   EXPECT_TRUE(close(multi_head_attention(Q, K, V, W_q, W_k, W_v, W_f, H), matmul(O, W_f)));
 }
 
-// 004 §3.1: GQA is MHA whose key and value heads are repeated R times.
+// [Stratos, FlashAttention §3.1]: GQA is MHA whose key and value heads are repeated R times.
 TEST(MultiHead, GroupedQueriesAreRepeatedKeyHeads) {
   const Index T = 6, d = 12, H = 6, d_H = 2;
   const Matrix X = random_matrix(T, d, 1), W_q = random_matrix(d, d, 2), W_f = random_matrix(d, d, 3);
@@ -334,7 +337,8 @@ TEST(MultiHead, GroupedQueriesAreRepeatedKeyHeads) {
   }
 }
 
-// 004 §3.2: MLA is MHA of rank-m projections, and one head's up-projections can be absorbed.
+// [Stratos, FlashAttention §3.2]: MLA is MHA of rank-m projections, and one head's up-projections can be
+// absorbed.
 TEST(MultiHead, LatentAttentionIsLowRankAndAbsorbs) {
   const Index T = 6, d = 8, m = 3;
   const Matrix X = random_matrix(T, d, 1), D_q = random_matrix(d, m, 2), D_kv = random_matrix(d, m, 3),

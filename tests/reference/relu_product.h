@@ -1,4 +1,5 @@
-// The user-defined op f(x, y) = ReLU(x ⊛ y) of 000 §C, and the two losses the seed differentiates with it.
+// The user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C], and the two losses that are
+// differentiated with it there.
 #pragma once
 
 #include "tests/reference/matrix.h"

@@ -1,4 +1,4 @@
-// Self-attention softmax(QKᵀ)V, row by row and without the scale, as 001 §4 derives it:
+// Self-attention softmax(QKᵀ)V, row by row and without the scale, as [Ye, Online Softmax §4] derives it:
 // multi-pass, one-pass, and one-pass over tiles. Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace tg::reference {
 
-// 001 §4, eq. 11-12: the logits, their maximum and the denominator first; the output second.
+// [Ye, Online Softmax §4, eq. 11-12]: the logits, their maximum and the denominator first; the output second.
 inline Matrix multi_pass_attention(const Matrix& Q, const Matrix& K, const Matrix& V) {
   const Index L = Q.rows, N = K.rows, D = V.cols;
   Matrix O(L, D);
@@ -27,7 +27,8 @@ inline Matrix multi_pass_attention(const Matrix& Q, const Matrix& K, const Matri
   return O;
 }
 
-// 001 §4, eq. 14: o'_i = o'_{i-1} d'_{i-1} exp(m_{i-1} − m_i) / d'_i + exp(x_i − m_i) / d'_i V[i, :].
+// [Ye, Online Softmax §4, eq. 14]: o'_i = o'_{i-1} d'_{i-1} exp(m_{i-1} − m_i) / d'_i + exp(x_i − m_i) / d'_i
+// V[i, :].
 inline Matrix one_pass_attention(const Matrix& Q, const Matrix& K, const Matrix& V) {
   const Index L = Q.rows, N = K.rows, D = V.cols;
   Matrix O(L, D);
@@ -46,7 +47,7 @@ inline Matrix one_pass_attention(const Matrix& Q, const Matrix& K, const Matrix&
   return O;
 }
 
-// 001 §4, FlashAttention (Tiling): the same with b logits a step. b need not divide T.
+// [Ye, Online Softmax §4], FlashAttention (Tiling): the same with b logits a step. b need not divide T.
 inline Matrix tiled_one_pass_attention(const Matrix& Q, const Matrix& K, const Matrix& V, Index b) {
   const Index L = Q.rows, N = K.rows, D = V.cols;
   Matrix O(L, D);

@@ -1,11 +1,12 @@
-// Softmax in three passes, in two by the online normaliser, and its backward (001 §2, §3; 000 §C.1).
+// Softmax in three passes, in two by the online normaliser, and its backward [Ye, Online Softmax §2, §3;
+// Stratos, Efficient Attention §C.1].
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// 001 §2, eq. 7-9: x [N] → a [N].
+// [Ye, Online Softmax §2, eq. 7-9]: x [N] → a [N].
 inline Vector three_pass_softmax(const Vector& x) {
   double m = -kInfinity, d = 0;
   for (double x_i : x) m = std::max(m, x_i);       // (7)
@@ -15,7 +16,8 @@ inline Vector three_pass_softmax(const Vector& x) {
   return a;
 }
 
-// 001 §3, eq. 10: maximum and denominator in one pass, d'_i = d'_{i-1} exp(m_{i-1} − m_i) + exp(x_i − m_i).
+// [Ye, Online Softmax §3, eq. 10]: maximum and denominator in one pass, d'_i = d'_{i-1} exp(m_{i-1} − m_i) +
+// exp(x_i − m_i).
 inline Vector online_softmax(const Vector& x) {
   double m = -kInfinity, d = 0;
   for (double x_i : x) {
@@ -28,7 +30,7 @@ inline Vector online_softmax(const Vector& x) {
   return a;
 }
 
-// 000 §C.1, eq. 2: z_x ← z_x + p ⊛ z_p − (p ⊛ z_p).sum() p, for p = softmax(x).
+// [Stratos, Efficient Attention §C.1, eq. 2]: z_x ← z_x + p ⊛ z_p − (p ⊛ z_p).sum() p, for p = softmax(x).
 inline void softmax_backward(const Vector& p, const Vector& z_p, Vector& z_x) {
   double sum = 0;
   for (std::size_t j = 0; j < p.size(); ++j) sum += p[j] * z_p[j];

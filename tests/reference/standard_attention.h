@@ -1,5 +1,5 @@
-// Standard attention with the L×T matrices materialised (000 §A.1; 004 §2.1, eq. 4-5).
-// Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
+// Standard attention with the L×T matrices materialised [Stratos, Efficient Attention §A.1; Stratos,
+// FlashAttention §2.1, eq. 4-5]. Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -12,7 +12,7 @@ struct StandardForward {
   Matrix P, O;   // [L, T], [L, D]
 };
 
-// 000 §A.1. (Step 3 of the seed prints ⊙ for the ⊖ of 004 eq. 4.)
+// [Stratos, Efficient Attention §A.1]. (Its step 3 prints ⊙ for the ⊖ of [Stratos, FlashAttention eq. 4].)
 inline StandardForward standard_forward(const Matrix& Q, const Matrix& K, const Matrix& V) {
   const Index L = Q.rows, T = K.rows;
   const double root_d = std::sqrt(static_cast<double>(Q.cols));
@@ -27,7 +27,7 @@ inline StandardForward standard_forward(const Matrix& Q, const Matrix& K, const 
   return f;
 }
 
-// u = (P ⊛ z_P).sum(2) with z_P = z_O Vᵀ, the left side of 004 Lemma 2.1: [L].
+// u = (P ⊛ z_P).sum(2) with z_P = z_O Vᵀ, the left side of [Stratos, FlashAttention Lemma 2.1]: [L].
 inline Vector row_sums_of_P_z_P(const Matrix& P, const Matrix& V, const Matrix& z_O) {
   Vector u(P.rows, 0.0);
   for (Index i = 0; i < P.rows; ++i)
@@ -35,14 +35,16 @@ inline Vector row_sums_of_P_z_P(const Matrix& P, const Matrix& V, const Matrix& 
   return u;
 }
 
-// u = (O ⊛ z_O).sum(2), the right side of 004 Lemma 2.1 (000 §1.2): [L].
+// u = (O ⊛ z_O).sum(2), the right side of [Stratos, FlashAttention Lemma 2.1] [Stratos, Efficient Attention
+// §1.2]: [L].
 inline Vector row_sums_of_O_z_O(const Matrix& O, const Matrix& z_O) {
   Vector u(O.rows);
   for (Index i = 0; i < O.rows; ++i) u[i] = dot(O, i, z_O, i);
   return u;
 }
 
-// 000 §A.1, accumulating as 004 eq. 5 does; P [L, T] from forward, z_O [L, D].
+// [Stratos, Efficient Attention §A.1], accumulating as [Stratos, FlashAttention eq. 5] does; P [L, T] from
+// forward, z_O [L, D].
 inline void standard_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Matrix& P,
                               const Matrix& z_O, Gradients& z) {
   const double root_d = std::sqrt(static_cast<double>(Q.cols));

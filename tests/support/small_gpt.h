@@ -7,7 +7,7 @@ namespace tg::testing {
 
 inline constexpr std::int64_t small_batch = 4;
 
-inline ModelConfig small_gpt(double dropout = 0) {
+inline nn::ModelConfig small_gpt(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
@@ -24,8 +24,8 @@ struct SmallBatch {
 };
 
 struct SmallGptOptions {
-  Precision precision = Precision::full;
-  std::optional<LossScale> loss_scale = {};
+  nn::Precision precision = nn::Precision::full;
+  std::optional<optim::LossScale> loss_scale = {};
   double dropout = 0;
   Device device = Device::cpu();
   int threads = 1;
@@ -34,10 +34,10 @@ struct SmallGptOptions {
 };
 
 struct SmallGpt {
-  Params params;
-  Model model;
-  AdamW optimizer;
-  TrainingProgram training;
+  nn::Params params;
+  nn::Model model;
+  optim::AdamW optimizer;
+  train::TrainingProgram training;
 
   explicit SmallGpt(const SmallGptOptions& o = {})
       : params(1, f32, o.device),
@@ -47,7 +47,7 @@ struct SmallGpt {
                  {.batch = small_batch, .threads = o.threads, .verify = o.verify, .precision = o.precision},
                  o.seed) {}
 
-  TrainingProgram::Result step(double learning_rate = 1e-2, std::int64_t number = 0) {
+  train::TrainingProgram::Result step(double learning_rate = 1e-2, std::int64_t number = 0) {
     const SmallBatch b(number);
     return training.run(b.x, b.y, learning_rate);
   }
@@ -82,8 +82,8 @@ inline bool same_bits(const std::vector<Array>& a, const std::vector<Array>& b) 
 }
 
 // What train --dtype takes for the precision.
-inline std::optional<LossScale> loss_scale_for(Precision p) {
-  return p == Precision::f16 ? std::optional(LossScale{}) : std::nullopt;
+inline std::optional<optim::LossScale> loss_scale_for(nn::Precision p) {
+  return p == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
 }
 
 }  // namespace tg::testing

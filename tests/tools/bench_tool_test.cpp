@@ -28,8 +28,8 @@ Outcome bench(const std::string& arguments) {
 }
 
 // Null where a number does not apply.
-std::optional<double> number_or_null(JsonReader& json) {
-  if (json.peek() != JsonReader::Kind::null) return json.number();
+std::optional<double> number_or_null(io::JsonReader& json) {
+  if (json.peek() != io::JsonReader::Kind::null) return json.number();
   json.null();
   return {};
 }
@@ -54,9 +54,9 @@ TEST_P(BenchModes, PrintATableAndWriteTheSameRowsAsJson) {
   EXPECT_NE(run.output.find("multiply-add"), std::string::npos);
   EXPECT_NE(run.output.find("threads"), std::string::npos);
 
-  const std::string text = read_file(path, "test");
+  const std::string text = io::read_file(path, "test");
   std::remove(path.c_str());
-  JsonReader json(text, path);
+  io::JsonReader json(text, path);
   std::set<std::string> names;
   json.begin_object();
   while (const auto part = json.next_key()) {
@@ -80,7 +80,7 @@ TEST_P(BenchModes, PrintATableAndWriteTheSameRowsAsJson) {
         if (*key == "threads") {
           const std::int64_t threads = json.integer();
           EXPECT_TRUE(threads == 1 || threads == 2) << threads;
-        } else if (json.peek() == JsonReader::Kind::string) {
+        } else if (json.peek() == io::JsonReader::Kind::string) {
           const std::string value = json.string();
           if (*key == "name") names.insert(value);
           EXPECT_NE(run.output.find(value), std::string::npos) << value;

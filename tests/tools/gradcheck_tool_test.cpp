@@ -118,8 +118,8 @@ TEST(GradcheckTool, MutantsOfARightOpAreCaughtAndCounted) {
 TEST(GradcheckTool, WritesItsResultsAsJson) {
   const std::string file = testing::TempDir() + "gradcheck.json";
   EXPECT_EQ(run(faulty + "--op square_wrong --dtype f64 --seed 7 --json " + file).code, 1);
-  const std::string text = tg::read_file(file, "test");
-  tg::JsonReader json(text, "test");
+  const std::string text = tg::io::read_file(file, "test");
+  tg::io::JsonReader json(text, "test");
   std::int64_t seed = -1, code = -1;
   int results = 0;
   std::string replay;
@@ -157,7 +157,7 @@ TEST(GradcheckTool, WritesItsResultsAsJson) {
 TEST(GradcheckTool, DrawsTheVCurve) {
   const std::string file = testing::TempDir() + "vcurve.png";
   EXPECT_ENDS("--op exp --vcurve " + file, 0, file);
-  EXPECT_EQ(tg::read_file(file, "test").substr(1, 3), "PNG");
+  EXPECT_EQ(tg::io::read_file(file, "test").substr(1, 3), "PNG");
   std::filesystem::remove(file);
   EXPECT_ENDS("--op less --vcurve " + file, 3, "nothing to differentiate");
 }

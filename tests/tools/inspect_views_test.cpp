@@ -22,11 +22,12 @@ using testing::SmallGpt;
 using testing::TemporaryDirectory;
 
 TEST(SizesByLayer, AddUpToTheModel) {
-  for (const Architecture a : {Architecture::gpt, Architecture::llama, Architecture::deepseek}) {
-    ModelConfig config = small_gpt();
+  for (const nn::Architecture a :
+       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+    nn::ModelConfig config = small_gpt();
     config.architecture = a;
-    Params params;
-    const Model model(params, config);
+    nn::Params params;
+    const nn::Model model(params, config);
     const auto sizes = sizes_by_layer(params.all());
     std::int64_t count = 0;
     std::size_t bytes = 0;
@@ -34,7 +35,7 @@ TEST(SizesByLayer, AddUpToTheModel) {
     for (const LayerSize& s : sizes) count += s.count, bytes += s.bytes, layers.push_back(s.layer);
     EXPECT_EQ(count, config.parameters());
     EXPECT_EQ(bytes, params.bytes());
-    const std::string block = a == Architecture::gpt ? "transformer.h." : "model.layers.";
+    const std::string block = a == nn::Architecture::gpt ? "transformer.h." : "model.layers.";
     EXPECT_EQ(std::count(layers.begin(), layers.end(), block + "0"), 1);
     EXPECT_EQ(std::count(layers.begin(), layers.end(), block + "1"), 1);
     std::sort(layers.begin(), layers.end());
@@ -51,11 +52,12 @@ TEST(SizesByLayer, AreATableWithSharesAndASum) {
 }
 
 TEST(PartOf, KnowsEveryParameterOfAModel) {
-  for (const Architecture a : {Architecture::gpt, Architecture::llama, Architecture::deepseek}) {
-    ModelConfig config = small_gpt();
+  for (const nn::Architecture a :
+       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+    nn::ModelConfig config = small_gpt();
     config.architecture = a, config.tied_head = false;
-    Params params;
-    const Model model(params, config);
+    nn::Params params;
+    const nn::Model model(params, config);
     for (const Parameter& p : params.all()) EXPECT_NE(part_of(p.name()), "") << p.name();
   }
   EXPECT_EQ(part_of("optimizer.grad.transformer.h.3.attn/flash_attn_backward"), "attention");
@@ -68,18 +70,18 @@ TEST(PartOf, KnowsEveryParameterOfAModel) {
 TEST(PlanPlot, DrawsEveryBufferInAPlaceOfItsOwn) {
   SmallGpt gpt;
   const Program& program = gpt.training.program();
-  const Plot plot = plan_plot(program, "small");
+  const plot::Plot plot = plan_plot(program, "small");
   const double mib = 1 << 20, arena = static_cast<double>(program.memory().arena) / mib;
   ASSERT_EQ(plot.boxes.size(), program.buffers().size());
   ASSERT_GT(plot.boxes.size(), 50u);
   double top = 0, right = 0;
   for (std::size_t i = 0; i < plot.boxes.size(); ++i) {
-    const Box& a = plot.boxes[i];
+    const plot::Box& a = plot.boxes[i];
     EXPECT_LT(a.x0, a.x1);
     EXPECT_LT(a.y0, a.y1);
     top = std::max(top, a.y1), right = std::max(right, a.x1);
     for (std::size_t j = 0; j < i; ++j) {
-      const Box& b = plot.boxes[j];
+      const plot::Box& b = plot.boxes[j];
       EXPECT_FALSE(a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1) << i << " covers " << j;
     }
   }
@@ -105,15 +107,16 @@ TEST(AttentionMemory, IsThePlansAndGrowsWithTheLengthOrItsSquare) {
 }
 
 TEST(AttentionMemory, TakesTheCallFromAProgram) {
-  for (const Architecture a : {Architecture::llama, Architecture::deepseek}) {
-    ModelConfig config = small_gpt();
-    config.architecture = a, config.heads = 4, config.key_heads = a == Architecture::llama ? 2 : 0;
-    Params params;
-    const Model model(params, config);
-    EvaluationProgram evaluation(model, {.batch = 3, .plan_only = true, .precision = Precision::bf16});
+  for (const nn::Architecture a : {nn::Architecture::llama, nn::Architecture::deepseek}) {
+    nn::ModelConfig config = small_gpt();
+    config.architecture = a, config.heads = 4, config.key_heads = a == nn::Architecture::llama ? 2 : 0;
+    nn::Params params;
+    const nn::Model model(params, config);
+    train::EvaluationProgram evaluation(model,
+                                        {.batch = 3, .plan_only = true, .precision = nn::Precision::bf16});
     const AttentionCall call = attention_of(evaluation.program());
-    EXPECT_EQ(call.text(), a == Architecture::llama ? "batch 3, 4 heads of 8, 2 key heads, bf16"
-                                                    : "batch 3, 4 heads of 16 and 8, bf16");
+    EXPECT_EQ(call.text(), a == nn::Architecture::llama ? "batch 3, 4 heads of 8, 2 key heads, bf16"
+                                                        : "batch 3, 4 heads of 16 and 8, bf16");
     EXPECT_TRUE(call.causal);
   }
   Graph g;
@@ -176,8 +179,8 @@ TEST(Curves, AreThoseOfTheRuns) {
             dir / "a" + ": 3 steps, train loss 1.0000, best validation loss 2.5000 at step 2\n");
   NamedRun other = run;
   other.name = "b";
-  for (MetricsRow& r : other.rows) r.val_loss = MetricsRow::none;
-  const Plot plot = curves_plot({run, other});
+  for (train::MetricsRow& r : other.rows) r.val_loss = train::MetricsRow::none;
+  const plot::Plot plot = curves_plot({run, other});
   ASSERT_EQ(plot.series.size(), 6u);
   EXPECT_EQ(plot.series[0].y, (std::vector<double>{3, 2, 1}));
   EXPECT_TRUE(plot.series[0].faint);
@@ -195,7 +198,7 @@ TEST(AttentionPicture, HasARowOfHeadsForEachLayerAndTokensAsTheyCanBeSeen) {
   EXPECT_EQ(visible_token("é"), "é");
   std::vector<float> p(2 * 3 * 3);
   std::iota(p.begin(), p.end(), 0.0f);
-  const HeatMaps h =
+  const plot::HeatMaps h =
       attention_picture({{"x", Array::of<float>({2, 3, 3}, p)}, {"y", Array::of<float>({2, 3, 3}, p)}},
                         {"a", " ", "b"}, "title");
   EXPECT_EQ(h.across, 2);

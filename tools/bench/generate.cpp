@@ -10,23 +10,23 @@ namespace {
 
 struct Kind {
   const char* name;
-  Architecture architecture;
+  nn::Architecture architecture;
   std::int64_t key_heads;
 };
 
 void measure(const Kind& kind, std::int64_t context, const Settings& settings, Report& report) {
-  const ModelConfig config{.architecture = kind.architecture,
-                           .vocabulary = 65,
-                           .context = context,
-                           .layers = 4,
-                           .heads = 4,
-                           .width = 128,
-                           .key_heads = kind.key_heads};
-  Params params(0, f32, settings.device);
-  const Model model(params, config);
-  const Precision precision = precision_named(settings.dtype_name());
+  const nn::ModelConfig config{.architecture = kind.architecture,
+                               .vocabulary = 65,
+                               .context = context,
+                               .layers = 4,
+                               .heads = 4,
+                               .width = 128,
+                               .key_heads = kind.key_heads};
+  nn::Params params(0, f32, settings.device);
+  const nn::Model model(params, config);
+  const nn::Precision precision = nn::precision_named(settings.dtype_name());
   // Asked for the same text again, a generator reads its last token again.
-  const auto seconds = [&](Generator& generator, std::int64_t length) {
+  const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
     std::vector<std::int32_t> text(static_cast<std::size_t>(length));
     for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);
     generator.next(text);
@@ -45,7 +45,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
            .share = share,
            .of = std::isnan(share) ? "" : "whole text"});
     };
-    Generator plain(model, {.threads = threads, .precision = precision, .cache = false}),
+    nn::Generator plain(model, {.threads = threads, .precision = precision, .cache = false}),
         cached(model, {.threads = threads, .precision = precision});
     const double whole = seconds(plain, context);
     if (report.wants("whole text")) add("whole text", context, whole, Row::none);
@@ -64,8 +64,8 @@ void run_generate(const Settings& settings, const Machine&, Report& report) {
   const std::vector<std::int64_t> contexts =
       settings.shapes.empty() ? std::vector<std::int64_t>{64, 1024} : settings.shapes[0];
   for (const std::int64_t context : contexts)
-    for (const Kind& kind : {Kind{"MHA", Architecture::gpt, 0}, Kind{"GQA", Architecture::llama, 2},
-                             Kind{"MLA", Architecture::deepseek, 0}})
+    for (const Kind& kind : {Kind{"MHA", nn::Architecture::gpt, 0}, Kind{"GQA", nn::Architecture::llama, 2},
+                             Kind{"MLA", nn::Architecture::deepseek, 0}})
       measure(kind, context, settings, report);
 }
 

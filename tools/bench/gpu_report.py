@@ -66,7 +66,7 @@ def main():
     f32, tf32 = steps[2][0]["machine"], steps[1][0]["machine"]
 
     parts = [
-        f"## {machine['model']}, {datetime.date.today()}, commit {args.commit}",
+        f"### {machine['model']}, {datetime.date.today()}, commit {args.commit}",
         f"Measured by `tools/dev gpu-bench`, PyTorch {version or '(not there)'} in the same run. This library's own "
         f"products: {machine['peak_bf16_gflops'] / 1e3:.0f} TFLOP/s bf16, {tf32['peak_f32_gflops'] / 1e3:.0f} TF32 and "
         f"{f32['peak_f32_gflops'] / 1e3:.0f} f32; its copy {machine['copy_gbytes'] / 1e3:.2f} TB/s.",

@@ -107,22 +107,22 @@ void Report::add(Row row) {
 }
 
 std::string Report::json() const {
-  std::string s = "{\"machine\": {\"model\": " + json_string(machine_.model) +
+  std::string s = "{\"machine\": {\"model\": " + io::json_string(machine_.model) +
                   ", \"cores\": " + std::to_string(machine_.cores) +
-                  ", \"isa\": " + json_string(machine_.isa) +
+                  ", \"isa\": " + io::json_string(machine_.isa) +
                   ", \"threads\": " + std::to_string(settings_.threads) +
-                  ", \"peak_f32_gflops\": " + json_number(machine_.peak_f32) +
-                  ", \"peak_f64_gflops\": " + json_number(machine_.peak_f64) +
-                  ", \"peak_bf16_gflops\": " + json_number(machine_.peak_bf16) +
-                  ", \"copy_gbytes\": " + json_number(machine_.copy) + "},\n \"rows\": [";
+                  ", \"peak_f32_gflops\": " + io::json_number(machine_.peak_f32) +
+                  ", \"peak_f64_gflops\": " + io::json_number(machine_.peak_f64) +
+                  ", \"peak_bf16_gflops\": " + io::json_number(machine_.peak_bf16) +
+                  ", \"copy_gbytes\": " + io::json_number(machine_.copy) + "},\n \"rows\": [";
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Row& r = rows_[i];
-    s += std::string(i ? "," : "") + "\n  {\"name\": " + json_string(r.name) +
-         ", \"shape\": " + json_string(r.shape) + ", \"dtype\": " + json_string(r.dtype) +
-         ", \"pass\": " + json_string(r.pass) + ", \"threads\": " + std::to_string(r.threads) +
-         ", \"ms\": " + json_number(r.ms) + ", \"rate\": " + json_number(r.rate) +
-         ", \"unit\": " + json_string(r.unit) + ", \"share\": " + json_number(r.share) +
-         ", \"of\": " + json_string(r.of) + ", \"share_sgemm\": " + json_number(r.share_sgemm) + "}";
+    s += std::string(i ? "," : "") + "\n  {\"name\": " + io::json_string(r.name) +
+         ", \"shape\": " + io::json_string(r.shape) + ", \"dtype\": " + io::json_string(r.dtype) +
+         ", \"pass\": " + io::json_string(r.pass) + ", \"threads\": " + std::to_string(r.threads) +
+         ", \"ms\": " + io::json_number(r.ms) + ", \"rate\": " + io::json_number(r.rate) +
+         ", \"unit\": " + io::json_string(r.unit) + ", \"share\": " + io::json_number(r.share) +
+         ", \"of\": " + io::json_string(r.of) + ", \"share_sgemm\": " + io::json_number(r.share_sgemm) + "}";
   }
   return s + "\n]}\n";
 }

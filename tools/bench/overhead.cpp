@@ -83,10 +83,10 @@ void planner(std::int64_t buffers, const Settings& settings, Report& report) {
 // compiling them. The number of nodes is GPT-2's; the parameters are small and already there.
 void training_step(const Settings& settings, Report& report) {
   if (!report.wants("GPT")) return;
-  const ModelConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
-  Params params;
-  const Model model(params, config);
-  const AdamW optimizer(params.all());
+  const nn::ModelConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
+  nn::Params params;
+  const nn::Model model(params, config);
+  const optim::AdamW optimizer(params.all());
   double record = Row::none, differentiate = Row::none, planned = Row::none;
   std::size_t nodes = 0, steps = 0;
   const double all = best_seconds(settings.seconds * 3, [&] {
@@ -94,9 +94,9 @@ void training_step(const Settings& settings, Report& report) {
     const double start = now();
     const Tensor x = g.input("tokens", {1, config.context}, i32),
                  y = g.input("targets", {1, config.context}, i32);
-    const Tensor loss = cross_entropy(model(x, Mode::train), y);
+    const Tensor loss = cross_entropy(model(x, nn::Mode::train), y);
     const double recorded = now();
-    const AdamW::Update update = optimizer.minimize(loss);
+    const optim::AdamW::Update update = optimizer.minimize(loss);
     const double differentiated = now();
     const Program program = compile(g, {loss}, {.assign = update.assign, .threads = settings.threads});
     const double compiled = now();

@@ -34,7 +34,7 @@ std::string made_up_text() {
 }  // namespace
 
 void run_tokens(const Settings& settings, const Machine&, Report& report) {
-  const std::string text = settings.text.empty() ? made_up_text() : read_file(settings.text, "bench");
+  const std::string text = settings.text.empty() ? made_up_text() : io::read_file(settings.text, "bench");
   const std::int64_t vocabulary = settings.shapes.empty() ? 1256 : settings.shapes[0][0];
   const std::string shape = std::to_string(text.size()) + " bytes";
   const auto add = [&](const std::string& name, auto&& work) {
@@ -43,13 +43,13 @@ void run_tokens(const Settings& settings, const Machine&, Report& report) {
     report.add(
         {name, shape, "", "", 1, seconds * 1e3, static_cast<double>(text.size()) / seconds * 1e-6, "MB/s"});
   };
-  add("learn " + std::to_string(vocabulary - 256) + " merges", [&] { Bpe::train(text, vocabulary); });
-  const Bpe bpe = Bpe::train(text, vocabulary);
-  const auto encode = [&](const Tokenizer& tokenizer) { return [&] { tokenizer.encode(text); }; };
+  add("learn " + std::to_string(vocabulary - 256) + " merges", [&] { text::Bpe::train(text, vocabulary); });
+  const text::Bpe bpe = text::Bpe::train(text, vocabulary);
+  const auto encode = [&](const text::Tokenizer& tokenizer) { return [&] { tokenizer.encode(text); }; };
   add("encode bpe", encode(bpe));
-  const ByteTokenizer bytes;
+  const text::ByteTokenizer bytes;
   add("encode bytes", encode(bytes));
-  const CharVocab chars(settings.text.empty() ? text : load_text(settings.text));
+  const text::CharVocab chars(settings.text.empty() ? text : text::load_text(settings.text));
   add("encode chars", encode(chars));
   const std::vector<std::int32_t> ids = bpe.encode(text);
   add("decode bpe", [&] { bpe.decode(ids); });

@@ -23,7 +23,7 @@ double flops(const Program& program) {
 struct Replay {
   double step, host, host_median;
 };
-Replay replay(TrainingProgram& training, const std::vector<std::int32_t>& x,
+Replay replay(train::TrainingProgram& training, const std::vector<std::int32_t>& x,
               const std::vector<std::int32_t>& y, const Settings& settings) {
   constexpr int steps = 20;
   std::vector<double> host;
@@ -55,24 +55,25 @@ std::map<std::string, double> seconds_by_kind(Program& program, const Settings& 
 }  // namespace
 
 void run_train(const Settings& settings, const Machine& machine, Report& report) {
-  ModelConfig config{.vocabulary = 65, .context = 64, .layers = 4, .heads = 4, .width = 128};
+  nn::ModelConfig config{.vocabulary = 65, .context = 64, .layers = 4, .heads = 4, .width = 128};
   std::int64_t batch = 12;
   if (!settings.shapes.empty()) {
     const std::vector<std::int64_t>& s = settings.shapes[0];
     config.layers = s[0], config.heads = s[1], config.width = s[2], config.context = s[3], batch = s[4];
   }
-  Params params(0, f32, settings.device);
-  const Model model(params, config);
-  const AdamW optimizer(params.all());
+  nn::Params params(0, f32, settings.device);
+  const nn::Model model(params, config);
+  const optim::AdamW optimizer(params.all());
   const std::int64_t tokens = batch * config.context;
   std::vector<std::int32_t> x(static_cast<std::size_t>(tokens)), y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i)
     x[i] = static_cast<std::int32_t>(i * 7 % 65), y[i] = static_cast<std::int32_t>(i * 11 % 65);
   const std::int64_t sizes[] = {config.layers, config.heads, config.width, config.context, batch};
 
-  const Precision precision = precision_named(settings.dtype_name());
+  const nn::Precision precision = nn::precision_named(settings.dtype_name());
   for (int threads = settings.threads;; threads = 1) {
-    TrainingProgram training(model, optimizer, {.batch = batch, .threads = threads, .precision = precision});
+    train::TrainingProgram training(model, optimizer,
+                                    {.batch = batch, .threads = threads, .precision = precision});
     training.run(x, y, 1e-4);
     Program& program = training.program();
     const auto row = [&](const std::string& name, const std::string& pass, double seconds) {

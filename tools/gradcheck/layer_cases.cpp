@@ -12,10 +12,10 @@ using Call = std::function<Tensor(std::span<const Tensor>)>;
 
 // A layer built on fresh parameters of the dtype under test; what `build` returns calls it.
 Case layer(std::string owner, std::string name, std::vector<SampleInput> inputs,
-           std::function<Call(const Path&)> build) {
+           std::function<Call(const nn::Path&)> build) {
   return {std::move(owner), std::move(name), std::move(inputs), [build](DType dtype, Device device) {
-            const auto params = std::make_shared<Params>(1, dtype, device);
-            const Call call = build(Path(*params) / "layer");
+            const auto params = std::make_shared<nn::Params>(1, dtype, device);
+            const Call call = build(nn::Path(*params) / "layer");
             return Callable{params->all(), [params, call](std::span<const Tensor> x) {
                               return std::vector<Tensor>{call(x)};
                             }};
@@ -28,7 +28,7 @@ Call of_one(Layer layer) {
   return [layer](std::span<const Tensor> x) { return layer(x[0]); };
 }
 
-ModelConfig small(bool bias, bool tied, double dropout) {
+nn::ModelConfig small(bool bias, bool tied, double dropout) {
   return {.vocabulary = 5,
           .context = 4,
           .layers = 1,
@@ -40,8 +40,8 @@ ModelConfig small(bool bias, bool tied, double dropout) {
 }
 
 // The same with another architecture; deepseek's queries are compressed.
-ModelConfig small(Architecture architecture) {
-  ModelConfig c = small(false, true, 0);
+nn::ModelConfig small(nn::Architecture architecture) {
+  nn::ModelConfig c = small(false, true, 0);
   c.architecture = architecture;
   c.key_heads = 1;
   c.latent = 3, c.query_latent = 3, c.rope_width = 2;
@@ -50,8 +50,8 @@ ModelConfig small(Architecture architecture) {
   return c;
 }
 
-Call model(const Path& at, const ModelConfig& config, Mode mode = Mode::evaluate) {
-  return [model = Model(at, config), mode](std::span<const Tensor> x) { return model(x[0], mode); };
+Call model(const nn::Path& at, const nn::ModelConfig& config, nn::Mode mode = nn::Mode::evaluate) {
+  return [model = nn::Model(at, config), mode](std::span<const Tensor> x) { return model(x[0], mode); };
 }
 
 }  // namespace
@@ -59,77 +59,86 @@ Call model(const Path& at, const ModelConfig& config, Mode mode = Mode::evaluate
 std::vector<Case> layer_cases() {
   const SampleInput rows{{2, 3, 4}}, wide{{1, 3, 8}}, tokens{{2, 3}, {Fill::index, 0, 5}};
   return {
-      layer("Linear", "with bias", {rows}, [](const Path& at) { return of_one(Linear(at, 4, 3)); }),
+      layer("Linear", "with bias", {rows}, [](const nn::Path& at) { return of_one(nn::Linear(at, 4, 3)); }),
       layer("Linear", "without bias", {rows},
-            [](const Path& at) { return of_one(Linear(at, 4, 3, {.bias = false})); }),
+            [](const nn::Path& at) { return of_one(nn::Linear(at, 4, 3, {.bias = false})); }),
       layer("Linear", "residual", {rows, {{2, 3, 5}}},
-            [](const Path& at) -> Call {
-              return [linear = Linear(at, 4, 5)](std::span<const Tensor> x) { return linear(x[0], x[1]); };
+            [](const nn::Path& at) -> Call {
+              return
+                  [linear = nn::Linear(at, 4, 5)](std::span<const Tensor> x) { return linear(x[0], x[1]); };
             }),
-      layer("Embedding", "rows", {tokens}, [](const Path& at) { return of_one(Embedding(at, 5, 4)); }),
+      layer("Embedding", "rows", {tokens},
+            [](const nn::Path& at) { return of_one(nn::Embedding(at, 5, 4)); }),
       layer("Embedding", "as a head", {rows},
-            [](const Path& at) -> Call {
-              return [table = Embedding(at, 5, 4)](std::span<const Tensor> x) { return table.attend(x[0]); };
+            [](const nn::Path& at) -> Call {
+              return
+                  [table = nn::Embedding(at, 5, 4)](std::span<const Tensor> x) { return table.attend(x[0]); };
             }),
-      layer("LayerNorm", "with bias", {rows}, [](const Path& at) { return of_one(LayerNorm(at, 4)); }),
+      layer("LayerNorm", "with bias", {rows},
+            [](const nn::Path& at) { return of_one(nn::LayerNorm(at, 4)); }),
       layer("LayerNorm", "without bias", {rows},
-            [](const Path& at) { return of_one(LayerNorm(at, 4, false)); }),
-      layer("RmsNorm", "rows", {rows}, [](const Path& at) { return of_one(RmsNorm(at, 4)); }),
+            [](const nn::Path& at) { return of_one(nn::LayerNorm(at, 4, false)); }),
+      layer("RmsNorm", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::RmsNorm(at, 4)); }),
       layer("SelfAttention", "two heads", {rows},
-            [](const Path& at) { return of_one(SelfAttention(at, 4, 2)); }),
+            [](const nn::Path& at) { return of_one(nn::SelfAttention(at, 4, 2)); }),
       layer("SelfAttention", "dropout and residual", {rows, rows},
-            [](const Path& at) -> Call {
-              return [attention = SelfAttention(at, 4, 2, {.dropout = 0.3})](std::span<const Tensor> x) {
-                return attention(x[0], Mode::train, x[1]);
+            [](const nn::Path& at) -> Call {
+              return [attention = nn::SelfAttention(at, 4, 2, {.dropout = 0.3})](std::span<const Tensor> x) {
+                return attention(x[0], nn::Mode::train, x[1]);
               };
             }),
       layer("GroupedAttention", "two heads to a key head", {wide},
-            [](const Path& at) { return of_one(GroupedAttention(at, 8, 4, {.key_heads = 2})); }),
+            [](const nn::Path& at) { return of_one(nn::GroupedAttention(at, 8, 4, {.key_heads = 2})); }),
       layer("GroupedAttention", "one key head, bias, pairs side by side, slow turns", {rows},
-            [](const Path& at) {
-              return of_one(GroupedAttention(
+            [](const nn::Path& at) {
+              return of_one(nn::GroupedAttention(
                   at, 4, 2, {.key_heads = 1, .bias = true, .rope = {.theta = 30, .interleaved = true}}));
             }),
       layer("GroupedAttention", "no positions, wider heads, dropout and residual", {rows, rows},
-            [](const Path& at) -> Call {
+            [](const nn::Path& at) -> Call {
               return [attention =
-                          GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false})](
-                         std::span<const Tensor> x) { return attention(x[0], Mode::train, x[1]); };
+                          nn::GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false})](
+                         std::span<const Tensor> x) { return attention(x[0], nn::Mode::train, x[1]); };
             }),
       layer("LatentAttention", "plain queries", {rows},
-            [](const Path& at) { return of_one(LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2})); }),
+            [](const nn::Path& at) {
+              return of_one(nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2}));
+            }),
       layer("LatentAttention", "compressed queries, other values, bias", {rows},
-            [](const Path& at) {
-              return of_one(LatentAttention(at, 4, 2,
-                                            {.latent = 3,
-                                             .query_latent = 3,
-                                             .rope_width = 4,
-                                             .head_width = 2,
-                                             .value_width = 3,
-                                             .theta = 30,
-                                             .bias = true}));
+            [](const nn::Path& at) {
+              return of_one(nn::LatentAttention(at, 4, 2,
+                                                {.latent = 3,
+                                                 .query_latent = 3,
+                                                 .rope_width = 4,
+                                                 .head_width = 2,
+                                                 .value_width = 3,
+                                                 .theta = 30,
+                                                 .bias = true}));
             }),
       layer("LatentAttention", "dropout and residual", {rows, rows},
-            [](const Path& at) -> Call {
-              return [attention = LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3})](
-                         std::span<const Tensor> x) { return attention(x[0], Mode::train, x[1]); };
+            [](const nn::Path& at) -> Call {
+              return
+                  [attention = nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3})](
+                      std::span<const Tensor> x) { return attention(x[0], nn::Mode::train, x[1]); };
             }),
-      layer("Mlp", "rows", {rows}, [](const Path& at) { return of_one(Mlp(at, 4)); }),
-      layer("GatedMlp", "rows", {rows}, [](const Path& at) { return of_one(GatedMlp(at, 4, 5)); }),
+      layer("Mlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::Mlp(at, 4)); }),
+      layer("GatedMlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::GatedMlp(at, 4, 5)); }),
       layer("GatedMlp", "bias and residual", {rows, rows},
-            [](const Path& at) -> Call {
-              return [mlp = GatedMlp(at, 4, 3, {.bias = true})](std::span<const Tensor> x) {
+            [](const nn::Path& at) -> Call {
+              return [mlp = nn::GatedMlp(at, 4, 3, {.bias = true})](std::span<const Tensor> x) {
                 return mlp(x[0], x[1]);
               };
             }),
       layer("Block", "with bias", {rows},
-            [](const Path& at) { return of_one(Block(at, small(true, true, 0))); }),
-      layer("Model", "tied head", {tokens}, [](const Path& at) { return model(at, small(false, true, 0)); }),
+            [](const nn::Path& at) { return of_one(nn::Block(at, small(true, true, 0))); }),
+      layer("Model", "tied head", {tokens},
+            [](const nn::Path& at) { return model(at, small(false, true, 0)); }),
       layer("Model", "head, bias and dropout", {tokens},
-            [](const Path& at) { return model(at, small(true, false, 0.2), Mode::train); }),
-      layer("Model", "llama", {tokens}, [](const Path& at) { return model(at, small(Architecture::llama)); }),
+            [](const nn::Path& at) { return model(at, small(true, false, 0.2), nn::Mode::train); }),
+      layer("Model", "llama", {tokens},
+            [](const nn::Path& at) { return model(at, small(nn::Architecture::llama)); }),
       layer("Model", "deepseek", {tokens},
-            [](const Path& at) { return model(at, small(Architecture::deepseek)); }),
+            [](const nn::Path& at) { return model(at, small(nn::Architecture::deepseek)); }),
   };
 }
 

@@ -1,4 +1,4 @@
-// Every layer in small, for tools/gradcheck: a layer that is not here is not checked.
+// Small cases of every layer for tools/gradcheck: a layer that is not listed here is not checked.
 #pragma once
 
 #include <tilegrad/autograd/gradcheck.h>

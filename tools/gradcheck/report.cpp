@@ -168,10 +168,10 @@ std::string Report::json() const {
                   ", \"fast\": " + (run_.options.fast ? "true" : "false") +
                   ", \"exit_code\": " + std::to_string(exit_code()) + ",\n \"results\": [";
   const auto text = [](const char* name, const std::string& value) {
-    return "\"" + std::string(name) + "\": " + json_string(value);
+    return "\"" + std::string(name) + "\": " + io::json_string(value);
   };
   const auto number = [](const char* name, double value) {
-    return "\"" + std::string(name) + "\": " + json_number(value);
+    return "\"" + std::string(name) + "\": " + io::json_number(value);
   };
   bool first = true;
   for (const Result& r : results_) {
@@ -195,7 +195,7 @@ std::string Report::json() const {
     first = false;
   }
   s += "],\n \"not_run\": [";
-  for (std::size_t i = 0; i < incomplete_.size(); ++i) s += (i ? ", " : "") + json_string(incomplete_[i]);
+  for (std::size_t i = 0; i < incomplete_.size(); ++i) s += (i ? ", " : "") + io::json_string(incomplete_[i]);
   return s + "]}\n";
 }
 

@@ -47,11 +47,11 @@ std::vector<AttentionPeaks> attention_peaks(const AttentionCall& call, Device de
   return peaks;
 }
 
-Plot attention_memory_plot(const AttentionCall& call, const std::vector<AttentionPeaks>& peaks) {
-  Series fused{.label = "flash_attn", .markers = true},
+plot::Plot attention_memory_plot(const AttentionCall& call, const std::vector<AttentionPeaks>& peaks) {
+  plot::Series fused{.label = "flash_attn", .markers = true},
       materialised{.label = "matrix in memory", .markers = true};
   for (const AttentionPeaks& p : peaks) {
-    for (Series* s : {&fused, &materialised}) s->x.push_back(static_cast<double>(p.length));
+    for (plot::Series* s : {&fused, &materialised}) s->x.push_back(static_cast<double>(p.length));
     fused.y.push_back(static_cast<double>(p.fused) / (1 << 20));
     materialised.y.push_back(static_cast<double>(p.materialised) / (1 << 20));
   }

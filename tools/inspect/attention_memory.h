@@ -34,7 +34,7 @@ struct AttentionPeaks {
 // Of lengths from 256 to 65536, each twice the one before.
 std::vector<AttentionPeaks> attention_peaks(const AttentionCall& call, Device device, int threads);
 
-Plot attention_memory_plot(const AttentionCall& call, const std::vector<AttentionPeaks>& peaks);
+plot::Plot attention_memory_plot(const AttentionCall& call, const std::vector<AttentionPeaks>& peaks);
 std::string attention_memory_text(const std::vector<AttentionPeaks>& peaks);  // a table
 
 }  // namespace tg

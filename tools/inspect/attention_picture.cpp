@@ -22,14 +22,14 @@ std::string visible_token(const std::string& token) {
   return s;
 }
 
-HeatMaps attention_picture(const std::vector<AttentionMap>& maps, const std::vector<std::string>& tokens,
-                           const std::string& title) {
-  HeatMaps h{.title = title,
-             .x_label = "to the right: tokens that are read",
-             .y_label = "downwards: tokens that read",
-             .scale = "attention weight",
-             .rows = std::ssize(tokens),
-             .columns = std::ssize(tokens)};
+plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
+                                 const std::vector<std::string>& tokens, const std::string& title) {
+  plot::HeatMaps h{.title = title,
+                   .x_label = "to the right: tokens that are read",
+                   .y_label = "downwards: tokens that read",
+                   .scale = "attention weight",
+                   .rows = std::ssize(tokens),
+                   .columns = std::ssize(tokens)};
   for (const std::string& token : tokens) h.row_names.push_back(visible_token(token));
   h.column_names = h.row_names;
   for (std::size_t layer = 0; layer < maps.size(); ++layer) {

@@ -10,8 +10,8 @@
 namespace tg {
 
 // `tokens`: how each is written, L of them.
-HeatMaps attention_picture(const std::vector<AttentionMap>& maps, const std::vector<std::string>& tokens,
-                           const std::string& title);
+plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
+                                 const std::vector<std::string>& tokens, const std::string& title);
 
 // A token in a picture: a space as ·, a line break as \n, what cannot be seen as \x07.
 std::string visible_token(const std::string& token);

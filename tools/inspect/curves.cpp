@@ -7,22 +7,22 @@ namespace tg {
 
 NamedRun read_run(const std::string& directory) {
   const std::string name = directory.substr(0, directory.find_last_not_of('/') + 1);
-  NamedRun run{name.empty() ? directory : name, read_metrics(directory + "/metrics.jsonl")};
+  NamedRun run{name.empty() ? directory : name, train::read_metrics(directory + "/metrics.jsonl")};
   if (run.rows.empty()) throw Error("[inspect] " + directory + "/metrics.jsonl has no step");
   return run;
 }
 
-Plot curves_plot(const std::vector<NamedRun>& runs) {
-  Plot plot{.title = "training and validation loss",
-            .x_label = "step",
-            .y_label = "loss (nats per token)",
-            .width = 1400,
-            .height = 900};
+plot::Plot curves_plot(const std::vector<NamedRun>& runs) {
+  plot::Plot plot{.title = "training and validation loss",
+                  .x_label = "step",
+                  .y_label = "loss (nats per token)",
+                  .width = 1400,
+                  .height = 900};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     LossSeries s = loss_series(runs[i].rows);
     s.mean.label = runs[i].name + ", train";
     if (!s.validation.x.empty()) s.validation.label = runs[i].name + ", validation";
-    s.raw.color = s.mean.color = s.validation.color = palette(i);
+    s.raw.color = s.mean.color = s.validation.color = plot::palette(i);
     plot.series.insert(plot.series.end(), {s.raw, s.mean, s.validation});
   }
   return plot;
@@ -31,8 +31,8 @@ Plot curves_plot(const std::vector<NamedRun>& runs) {
 std::string runs_text(const std::vector<NamedRun>& runs) {
   std::string text;
   for (const NamedRun& run : runs) {
-    const MetricsRow* best = nullptr;
-    for (const MetricsRow& r : run.rows)
+    const train::MetricsRow* best = nullptr;
+    for (const train::MetricsRow& r : run.rows)
       if (!std::isnan(r.val_loss) && (!best || r.val_loss < best->val_loss)) best = &r;
     char line[160];
     std::snprintf(line, sizeof line, ": %s steps, train loss %.4f", grouped(run.rows.back().step).c_str(),

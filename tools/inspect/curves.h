@@ -11,7 +11,7 @@ namespace tg {
 
 struct NamedRun {
   std::string name;
-  std::vector<MetricsRow> rows;  // not empty
+  std::vector<train::MetricsRow> rows;  // not empty
 };
 
 // The metrics.jsonl that train left in the directory, which gives the run its name. Throws Error when there
@@ -19,7 +19,7 @@ struct NamedRun {
 NamedRun read_run(const std::string& directory);
 
 // Each run in a colour of its own: the training loss faint under its smoothed mean, validation with markers.
-Plot curves_plot(const std::vector<NamedRun>& runs);
+plot::Plot curves_plot(const std::vector<NamedRun>& runs);
 
 // A line for each run: steps, the smoothed training loss at the end, the best validation loss.
 std::string runs_text(const std::vector<NamedRun>& runs);

@@ -42,19 +42,19 @@ std::vector<ReadsRow> reads_by_chunk(const ReadModel& model) {
   return rows;
 }
 
-Plot reads_plot(const ReadModel& model) {
+plot::Plot reads_plot(const ReadModel& model) {
   const std::int64_t best = model.best_chunk();
-  Series fits{.label = "FlashAttention, tiles that fit", .markers = true, .color = palette(0)},
-      too_large{.label = "FlashAttention, tiles too large", .faint = true, .color = palette(0)},
+  plot::Series fits{.label = "FlashAttention, tiles that fit", .markers = true, .color = plot::palette(0)},
+      too_large{.label = "FlashAttention, tiles too large", .faint = true, .color = plot::palette(0)},
       optimum{.label = "optimum: tile of " + std::to_string(best) + ", " +
                        grouped(static_cast<std::int64_t>(model.fused(best))) + " reads",
               .x = {static_cast<double>(best)},
               .y = {model.fused(best)},
               .markers = true,
-              .color = palette(1)},
+              .color = plot::palette(1)},
       standard{.label = "standard attention: " + grouped(static_cast<std::int64_t>(model.materialised())) +
                         " reads",
-               .color = palette(2)};
+               .color = plot::palette(2)};
   for (const ReadsRow& r : reads_by_chunk(model)) {
     const auto chunk = static_cast<double>(r.chunk);
     if (r.fits) fits.x.push_back(chunk), fits.y.push_back(r.reads);

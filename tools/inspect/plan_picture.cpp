@@ -13,21 +13,21 @@ FullestStep fullest_step(const Program& program) {
   return {static_cast<int>(most - alive.begin()), *most};
 }
 
-Plot plan_plot(const Program& program, const std::string& name) {
+plot::Plot plan_plot(const Program& program, const std::string& name) {
   constexpr double mib = 1 << 20;
   const MemoryReport m = program.memory();
   const auto steps = static_cast<double>(program.steps().size()), arena = static_cast<double>(m.arena);
-  Plot plot{.title = name + ": peak " + size_text(static_cast<double>(m.peak())) + ", of which " +
-                     size_text(arena) + " arena",
-            .x_label = "step",
-            .y_label = "place in the arena (MiB)",
-            .width = 1800,
-            .height = 1000,
-            .legend_beside = true};
+  plot::Plot plot{.title = name + ": peak " + size_text(static_cast<double>(m.peak())) + ", of which " +
+                           size_text(arena) + " arena",
+                  .x_label = "step",
+                  .y_label = "place in the arena (MiB)",
+                  .width = 1800,
+                  .height = 1000,
+                  .legend_beside = true};
   const auto color_of = [](std::string_view part) {
     for (std::size_t i = 0; i < std::size(model_parts); ++i)
-      if (model_parts[i].name == part) return palette(i);
-    return Color{150, 154, 162};
+      if (model_parts[i].name == part) return plot::palette(i);
+    return plot::Color{150, 154, 162};
   };
   for (const ArenaBuffer& b : program.buffers()) {
     const std::string& maker = program.steps()[static_cast<std::size_t>(b.first)].name;
@@ -43,12 +43,12 @@ Plot plan_plot(const Program& program, const std::string& name) {
   plot.series.push_back({.label = "arena: " + size_text(arena),
                          .x = {0, steps},
                          .y = {arena / mib, arena / mib},
-                         .color = Color{34, 38, 46}});
+                         .color = plot::Color{34, 38, 46}});
   plot.series.push_back({.label = "most alive: " + size_text(static_cast<double>(most.bytes)) + " at step " +
                                   std::to_string(most.step),
                          .x = {middle, middle},
                          .y = {0, arena / mib},
-                         .color = Color{200, 30, 40}});
+                         .color = plot::Color{200, 30, 40}});
   return plot;
 }
 

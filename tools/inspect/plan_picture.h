@@ -18,6 +18,6 @@ FullestStep fullest_step(const Program& program);
 
 // x: steps, counted from 0, each from its number to the next; y: MiB from the start of the arena. Coloured by
 // the part of the model (tools/model_parts.h) whose step writes the buffer first. `name` begins the title.
-Plot plan_plot(const Program& program, const std::string& name);
+plot::Plot plan_plot(const Program& program, const std::string& name);
 
 }  // namespace tg

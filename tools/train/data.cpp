@@ -26,7 +26,7 @@ class CorpusData final : public TrainData {
  public:
   // `owner` is what `tokens` look into.
   CorpusData(const DataOptions& o, const std::string& path, std::string identity,
-             std::shared_ptr<const Tokenizer> tokenizer, const TokenView& tokens,
+             std::shared_ptr<const text::Tokenizer> tokenizer, const text::TokenView& tokens,
              std::shared_ptr<const void> owner)
       : path_(path),
         identity_(std::move(identity)),
@@ -34,14 +34,14 @@ class CorpusData final : public TrainData {
         owner_(std::move(owner)),
         batches_(tokens, o.step_rows, o.batch, o.context) {}
 
-  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const text::Tokenizer& tokenizer() const override { return *tokenizer_; }
   std::string identity() const override { return identity_; }
   std::string name() const override { return "text"; }
   std::string description() const override {
     const auto count = [](std::size_t n) { return grouped(static_cast<std::int64_t>(n)); };
     const std::string unit(tokenizer_->unit());
     const std::string of = unit == "character" ? " distinct" : " in the vocabulary";
-    const TextSplit& split = batches_.split();
+    const text::TextSplit& split = batches_.split();
     return path_ + ": " + count(split.train.size() + split.validation.size()) + " " + unit + "s" +
            (unit == "byte" ? "" : ", " + std::to_string(tokenizer_->size()) + of) + "; " +
            count(split.train.size()) + " to train on, " + count(split.validation.size()) + " held out";
@@ -70,36 +70,37 @@ class CorpusData final : public TrainData {
 
  private:
   std::string path_, identity_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::shared_ptr<const void> owner_;
-  TextBatches batches_;
+  train::TextBatches batches_;
 };
 
 // Learned from what is trained on, so that nothing is known of what is held out but its characters.
-std::shared_ptr<const Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
-  if (o.tokenizer == "bytes") return std::make_shared<ByteTokenizer>();
-  if (o.tokenizer == "chars") return std::make_shared<CharVocab>(text);
-  return std::make_shared<Bpe>(Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
+std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
+  if (o.tokenizer == "bytes") return std::make_shared<text::ByteTokenizer>();
+  if (o.tokenizer == "chars") return std::make_shared<text::CharVocab>(text);
+  return std::make_shared<text::Bpe>(text::Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
 }
 
 std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<SavedData>& saved) {
-  const std::string text = o.tokenizer == "chars" ? load_text(o.text) : read_file(o.text, "load_text");
+  const std::string text =
+      o.tokenizer == "chars" ? text::load_text(o.text) : io::read_file(o.text, "load_text");
   if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
   const std::string identity = sum_of(text);
   want_same(o.text, identity, saved);
-  std::shared_ptr<const Tokenizer> tokenizer =
-      saved ? load_tokenizer(saved->model, saved->where) : learn_tokenizer(o, text);
+  std::shared_ptr<const text::Tokenizer> tokenizer =
+      saved ? text::load_tokenizer(saved->model, saved->where) : learn_tokenizer(o, text);
   const auto tokens = std::make_shared<const std::vector<std::int32_t>>(tokenizer->encode(text));
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);
 }
 
 std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional<SavedData>& saved) {
-  const auto file = o.plain == "none"
-                        ? std::make_shared<const TokenFile>(o.tokens)
-                        : std::make_shared<const TokenFile>(o.tokens, o.plain == "u16" ? 2 : 4, o.vocabulary);
+  const auto file = o.plain == "none" ? std::make_shared<const text::TokenFile>(o.tokens)
+                                      : std::make_shared<const text::TokenFile>(
+                                            o.tokens, o.plain == "u16" ? 2 : 4, o.vocabulary);
   want_same(o.tokens, file->identity(), saved);
   return std::make_unique<CorpusData>(o, o.tokens, file->identity(),
-                                      std::shared_ptr<const Tokenizer>(file, &file->tokenizer()),
+                                      std::shared_ptr<const text::Tokenizer>(file, &file->tokenizer()),
                                       file->tokens(), file);
 }
 
@@ -111,7 +112,7 @@ class SumsData final : public TrainData {
         train_(o.digits, o.step_rows, o.context),
         sums_(o.digits, o.batch, o.context) {}
 
-  const Tokenizer& tokenizer() const override { return sums_.tokenizer(); }
+  const text::Tokenizer& tokenizer() const override { return sums_.tokenizer(); }
   std::string identity() const override { return sum_of("add " + std::to_string(digits_)); }
   std::string name() const override { return "task"; }
   std::string description() const override {
@@ -138,8 +139,8 @@ class SumsData final : public TrainData {
   // Unseen sums, each asked by itself.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::string text = "unseen sums\n";
-    for (std::int64_t i = 0; i < (length + Sums::tokens(digits_) - 1) / Sums::tokens(digits_) && i < 10;
-         ++i) {
+    for (std::int64_t i = 0;
+         i < (length + train::Sums::tokens(digits_) - 1) / train::Sums::tokens(digits_) && i < 10; ++i) {
       const auto [a, b] = sums_.held_out_sum(i);
       std::vector<std::int32_t> tokens = tokenizer().encode(sums_.question(a, b));
       extend(tokens, digits_ + 1, 0);
@@ -152,26 +153,26 @@ class SumsData final : public TrainData {
 
  private:
   std::int64_t digits_, batch_;
-  Sums train_, sums_;
+  train::Sums train_, sums_;
 };
 
 }  // namespace
 
 void declare_data_options(Args& args, DataOptions& o) {
-  args.option("text", "FILE", "text to learn; its last tenth is held out", o.text,
+  args.option("text", "FILE", "text to learn; the last tenth is held out", o.text,
               {.shown = "needed, but to resume, with --tokens or --task"});
-  args.option("tokens", "FILE", "instead of a text: its tokens as `tokens` wrote them, mapped and not read",
+  args.option("tokens", "FILE", "instead of a text: a file of tokens made by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
   args.option("plain", "KIND", "--tokens is ids of 16 or 32 bits without a header, below --vocabulary",
               o.plain, {.choices = {"none", "u16", "u32"}});
   args.option("task", "NAME",
-              "instead of a text: add, sums of whole numbers, a tenth of which is never trained on", o.task,
+              "instead of a text: add, generated sums of integers, a tenth of which is held out", o.task,
               {.choices = {"none", "add"}});
   args.option("digits", "N", "of the numbers of --task add", o.digits, {.min = 1, .max = 9});
   args.option("tokenizer", "KIND", "tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
               o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
   args.option("vocabulary", "N", "tokens of --tokenizer bpe, or of --plain", o.vocabulary,
-              {.min = 1, .max = static_cast<double>(Bpe::max_vocabulary)});
+              {.min = 1, .max = static_cast<double>(text::Bpe::max_vocabulary)});
 }
 
 std::string contradiction(const Args& args, const DataOptions& o) {

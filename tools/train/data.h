@@ -24,9 +24,9 @@ void declare_data_options(Args& args, DataOptions& o);
 // What is wrong with options that are fine one by one; empty if nothing is.
 std::string contradiction(const Args& args, const DataOptions& o);
 
-class TrainData : public Batches {
+class TrainData : public train::Batches {
  public:
-  virtual const Tokenizer& tokenizer() const = 0;
+  virtual const text::Tokenizer& tokenizer() const = 0;
   virtual std::string identity() const = 0;  // equal for equal data: what a resumed run compares
   virtual std::string name() const = 0;      // for a person
   virtual std::string description() const = 0;
@@ -41,8 +41,8 @@ class TrainData : public Batches {
 // What a resumed run was saved with.
 struct SavedData {
   std::string identity;
-  Metadata model;     // of the model's file: has the tokenizer
-  std::string where;  // that file, for messages
+  io::Metadata model;  // of the model's file: has the tokenizer
+  std::string where;   // that file, for messages
 };
 // Throws Error for data that is not what the resumed run learns, before it looks further.
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved);

@@ -44,22 +44,23 @@ std::string settle_optimizer(const Args& args, OptimizerOptions& o) {
   return {};
 }
 
-Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps) {
-  return {o.lr, o.min_lr, o.warmup, steps, Schedule::named(o.schedule), o.decay_part};
+optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps) {
+  return {o.lr, o.min_lr, o.warmup, steps, optim::Schedule::named(o.schedule), o.decay_part};
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const std::vector<Parameter>& parameters,
-                                          const std::optional<LossScale>& scale) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
+                                                 const std::vector<Parameter>& parameters,
+                                                 const std::optional<optim::LossScale>& scale) {
   if (o.optimizer == "sgd")
-    return std::make_unique<Sgd>(parameters,
-                                 Sgd::Options{o.momentum, o.nesterov, o.weight_decay, o.clip, scale});
+    return std::make_unique<optim::Sgd>(
+        parameters, optim::Sgd::Options{o.momentum, o.nesterov, o.weight_decay, o.clip, scale});
   if (o.optimizer == "muon")
-    return std::make_unique<Muon>(
+    return std::make_unique<optim::Muon>(
         parameters,
-        Muon::Options{
+        optim::Muon::Options{
             .momentum = o.momentum, .weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
-  return std::make_unique<AdamW>(
-      parameters, AdamW::Options{.weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
+  return std::make_unique<optim::AdamW>(
+      parameters, optim::AdamW::Options{.weight_decay = o.weight_decay, .clip = o.clip, .loss_scale = scale});
 }
 
 std::string description(const OptimizerOptions& o) {

@@ -22,9 +22,10 @@ void declare_optimizer_options(Args& args, OptimizerOptions& o);
 // options that are fine one by one, empty if nothing is.
 std::string settle_optimizer(const Args& args, OptimizerOptions& o);
 
-Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const std::vector<Parameter>& parameters,
-                                          const std::optional<LossScale>& loss_scale);
+optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
+                                                 const std::vector<Parameter>& parameters,
+                                                 const std::optional<optim::LossScale>& loss_scale);
 // "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up"
 std::string description(const OptimizerOptions& o);
 

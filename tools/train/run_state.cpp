@@ -23,14 +23,14 @@ std::string text_of(double x) {
   return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
 }
 
-const std::string& value_of(const Metadata& saved, const std::string& key, const std::string& where) {
+const std::string& value_of(const io::Metadata& saved, const std::string& key, const std::string& where) {
   const auto found = saved.find(key);
   if (found == saved.end()) throw FormatError(where + ": metadata has no " + key);
   return found->second;
 }
 
 template <class T>
-T number(const Metadata& saved, const std::string& key, const std::string& where) {
+T number(const io::Metadata& saved, const std::string& key, const std::string& where) {
   const std::string& text = value_of(saved, key, where);
   T x{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
@@ -41,17 +41,17 @@ T number(const Metadata& saved, const std::string& key, const std::string& where
 
 }  // namespace
 
-Metadata to_metadata(const RunState& state, const Args& args) {
-  Metadata m = {{"step", std::to_string(state.step)},
-                {"best_step", std::to_string(state.best_step)},
-                {"best_loss", text_of(state.best_loss)},
-                {"data.xxh3_128", state.data_sum}};
+io::Metadata to_metadata(const RunState& state, const Args& args) {
+  io::Metadata m = {{"step", std::to_string(state.step)},
+                    {"best_step", std::to_string(state.best_step)},
+                    {"best_loss", text_of(state.best_loss)},
+                    {"data.xxh3_128", state.data_sum}};
   for (const std::string& name : args.names())
     if (!contains(of_this_call, name)) m[std::string(option_prefix) + name] = args.value(name);
   return m;
 }
 
-RunState run_state(const Metadata& saved, const std::string& where) {
+RunState run_state(const io::Metadata& saved, const std::string& where) {
   RunState s;
   s.step = number<std::int64_t>(saved, "step", where);
   s.best_step = number<std::int64_t>(saved, "best_step", where);
@@ -61,7 +61,7 @@ RunState run_state(const Metadata& saved, const std::string& where) {
   return s;
 }
 
-void take_options(Args& args, const Metadata& saved, const std::string& where) {
+void take_options(Args& args, const io::Metadata& saved, const std::string& where) {
   for (const auto& [key, value] : saved) {
     if (!key.starts_with(option_prefix)) continue;
     const std::string name = key.substr(option_prefix.size());

@@ -16,14 +16,14 @@ struct RunState {
   std::string data_sum;  // TrainData::identity()
 };
 
-Metadata to_metadata(const RunState& state, const Args& args);
+io::Metadata to_metadata(const RunState& state, const Args& args);
 
 // Throws FormatError, beginning with `where`, when something is missing or is no number.
-RunState run_state(const Metadata& saved, const std::string& where);
+RunState run_state(const io::Metadata& saved, const std::string& where);
 
 // Gives every option that is not on the command line its value in the checkpoint. Throws Error naming the
 // first option on the command line that contradicts it; what leaves the run the same run may be given anew:
 // where it runs, how long, how often it validates, saves and samples, and the path of the text.
-void take_options(Args& args, const Metadata& saved, const std::string& where);
+void take_options(Args& args, const io::Metadata& saved, const std::string& where);
 
 }  // namespace tg

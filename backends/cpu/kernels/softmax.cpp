@@ -1,5 +1,6 @@
-// softmax, log_softmax and logsumexp along one axis by the online normaliser (001 §3): one pass over a row
-// for maximum and sum, one that writes. And the gradients of the first two (formulas: ops/softmax.cpp).
+// softmax, log_softmax and logsumexp along one axis by the online normaliser [Ye, Online Softmax §3]: one
+// pass over a row for maximum and sum, one that writes. And the gradients of the first two (formulas:
+// ops/softmax.cpp).
 #include "ops/softmax.h"
 
 #include "backends/cpu/kernels/online.h"
@@ -104,10 +105,10 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel softmax_kernel{&run_forward<false>, &scratch};
-const Kernel log_softmax_kernel{&run_forward<true>, &scratch};
-const Kernel softmax_backward_kernel{&run_backward<false>, &scratch};
-const Kernel log_softmax_backward_kernel{&run_backward<true>, &scratch};
-const Kernel logsumexp_kernel{&run_log_sums, &scratch};
+extern const Kernel softmax_kernel{&run_forward<false>, &scratch};
+extern const Kernel log_softmax_kernel{&run_forward<true>, &scratch};
+extern const Kernel softmax_backward_kernel{&run_backward<false>, &scratch};
+extern const Kernel log_softmax_backward_kernel{&run_backward<true>, &scratch};
+extern const Kernel logsumexp_kernel{&run_log_sums, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

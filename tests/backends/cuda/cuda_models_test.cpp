@@ -12,14 +12,14 @@ namespace {
 
 using namespace tg;
 
-class CudaModels : public ::testing::TestWithParam<ModelConfig> {
+class CudaModels : public ::testing::TestWithParam<nn::ModelConfig> {
  protected:
   void SetUp() override {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
 };
 
-ModelConfig config(Architecture architecture) {
+nn::ModelConfig config(nn::Architecture architecture) {
   return {.architecture = architecture,
           .vocabulary = 13,
           .context = 16,
@@ -30,21 +30,21 @@ ModelConfig config(Architecture architecture) {
           .std = 0.2,
           .key_heads = 2,
           .latent = 12,
-          .query_latent = architecture == Architecture::deepseek ? 10 : 0,
+          .query_latent = architecture == nn::Architecture::deepseek ? 10 : 0,
           .rope_width = 4};
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CudaModels,
-                         ::testing::Values(config(Architecture::gpt), config(Architecture::llama),
-                                           config(Architecture::deepseek)),
+                         ::testing::Values(config(nn::Architecture::gpt), config(nn::Architecture::llama),
+                                           config(nn::Architecture::deepseek)),
                          [](const auto& of) { return std::string(name_of(of.param.architecture)); });
 
 TEST_P(CudaModels, LoseWhatTheCpuLoses) {
   const auto losses = [](Device device) {
-    Params params(1, f32, device);
-    const Model model(params, GetParam());
-    const AdamW optimizer(params.all());
-    TrainingProgram training(model, optimizer, {.batch = 2});
+    nn::Params params(1, f32, device);
+    const nn::Model model(params, GetParam());
+    const optim::AdamW optimizer(params.all());
+    train::TrainingProgram training(model, optimizer, {.batch = 2});
     std::vector<std::int32_t> x, y;
     for (std::int32_t i = 0; i < 32; ++i) x.push_back(i * i % 13), y.push_back((i + 1) * (i + 1) % 13);
     std::vector<float> all;
@@ -57,9 +57,9 @@ TEST_P(CudaModels, LoseWhatTheCpuLoses) {
 
 TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
   const auto text = [](Device device) {
-    Params params(1, f32, device);
-    const Model model(params, GetParam());
-    Generator generator(model);
+    nn::Params params(1, f32, device);
+    const nn::Model model(params, GetParam());
+    nn::Generator generator(model);
     std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5};
     generator.extend(tokens, 16, {.temperature = 0}, 1);
     return tokens;

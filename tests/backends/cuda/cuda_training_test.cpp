@@ -60,9 +60,9 @@ TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
 TEST_F(CudaTraining, ComputesInTF32AndHalfTypesOnF32Weights) {
   SmallGpt host;
   const auto exact = host.losses(steps, learning_rate);
-  for (const Precision p : {Precision::tf32, Precision::bf16, Precision::f16}) {
+  for (const nn::Precision p : {nn::Precision::tf32, nn::Precision::bf16, nn::Precision::f16}) {
     SmallGpt gpu(on_gpu({.precision = p, .loss_scale = loss_scale_for(p)}));
-    expect_near(gpu.losses(steps, learning_rate), exact, p == Precision::bf16 ? 3e-3 : 5e-4);
+    expect_near(gpu.losses(steps, learning_rate), exact, p == nn::Precision::bf16 ? 3e-3 : 5e-4);
     for (const Parameter& w : gpu.params.all()) EXPECT_EQ(w.dtype(), f32);
     const auto last = gpu.step(learning_rate);
     EXPECT_TRUE(std::isfinite(last.grad_norm));
@@ -71,7 +71,7 @@ TEST_F(CudaTraining, ComputesInTF32AndHalfTypesOnF32Weights) {
 }
 
 TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
-  SmallGpt gpu(on_gpu({.precision = Precision::f16, .loss_scale = LossScale{}}));
+  SmallGpt gpu(on_gpu({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{}}));
   gpu.step();
   gpu.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
   const auto before = gpu.weights_and_moments();
@@ -99,11 +99,11 @@ TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
 
 // SGD and Muon are made of ordinary ops; steps of two batches are two programs; blocks may run twice.
 TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
-  const auto losses = [](Device device, const auto& make, const ProgramOptions& options) {
-    Params params(1, f32, device);
-    const Model model(params, small_gpt());
+  const auto losses = [](Device device, const auto& make, const train::ProgramOptions& options) {
+    nn::Params params(1, f32, device);
+    const nn::Model model(params, small_gpt());
     const auto optimizer = make(params.all());
-    TrainingProgram training(model, optimizer, options);
+    train::TrainingProgram training(model, optimizer, options);
     std::vector<double> all;
     for (int i = 0; i < 5; ++i) {
       const SmallBatch b(i);
@@ -111,31 +111,33 @@ TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
     }
     return all;
   };
-  const auto check = [&](const auto& make, const ProgramOptions& options) {
+  const auto check = [&](const auto& make, const train::ProgramOptions& options) {
     expect_near(losses(Device::cuda(), make, options), losses(Device::cpu(), make, options), 2e-4);
   };
-  const ProgramOptions whole{.batch = small_batch, .threads = 1};
-  check([](const auto& p) { return Sgd(p, {.nesterov = true}); }, whole);
-  check([](const auto& p) { return Muon(p); }, whole);
-  check([](const auto& p) { return AdamW(p); }, {.batch = small_batch / 2, .threads = 1, .accumulate = 2});
-  check([](const auto& p) { return AdamW(p); }, {.batch = small_batch, .threads = 1, .recompute = true});
+  const train::ProgramOptions whole{.batch = small_batch, .threads = 1};
+  check([](const auto& p) { return optim::Sgd(p, {.nesterov = true}); }, whole);
+  check([](const auto& p) { return optim::Muon(p); }, whole);
+  check([](const auto& p) { return optim::AdamW(p); },
+        {.batch = small_batch / 2, .threads = 1, .accumulate = 2});
+  check([](const auto& p) { return optim::AdamW(p); },
+        {.batch = small_batch, .threads = 1, .recompute = true});
 }
 
 TEST_F(CudaTraining, WritesTheCheckpointThatTheCpuWrites) {
   const std::string dir = ::testing::TempDir() + "cuda_checkpoint_" + std::to_string(::getpid());
   const auto files = [](const SmallGpt& g) {
-    return std::vector<CheckpointFile>{{"model.safetensors", g.params.all()},
-                                       {"optimizer.safetensors", g.optimizer.state()}};
+    return std::vector<io::CheckpointFile>{{"model.safetensors", g.params.all()},
+                                           {"optimizer.safetensors", g.optimizer.state()}};
   };
   SmallGpt gpu(on_gpu()), host;
   gpu.losses(3, learning_rate);
   std::filesystem::create_directory(dir);
-  write_checkpoint(dir + "/gpu", 3, 0, files(gpu));
-  Checkpoint(dir + "/gpu").restore(files(host));
+  io::write_checkpoint(dir + "/gpu", 3, 0, files(gpu));
+  io::Checkpoint(dir + "/gpu").restore(files(host));
   EXPECT_TRUE(same_bits(gpu.weights_and_moments(), host.weights_and_moments()));
-  write_checkpoint(dir + "/cpu", 3, 0, files(host));
+  io::write_checkpoint(dir + "/cpu", 3, 0, files(host));
   for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/manifest.json"})
-    EXPECT_EQ(read_file(dir + "/cpu" + file, "test"), read_file(dir + "/gpu" + file, "test")) << file;
+    EXPECT_EQ(io::read_file(dir + "/cpu" + file, "test"), io::read_file(dir + "/gpu" + file, "test")) << file;
   std::filesystem::remove_all(dir);
 }
 

@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+"""Draws the figures of the documentation as SVG, next to this file: python3 docs/figures/draw.py."""
+import html
+import pathlib
+
+INK, SOFT, LINE, PAPER = "#1f2933", "#5f6c7b", "#c3ccd5", "#ffffff"
+BLUE, GREEN, AMBER, RED, VIOLET = "#2f6fb2", "#3a8f5c", "#c98a1b", "#c0504d", "#7a5aa6"
+PALE = {BLUE: "#dce9f6", GREEN: "#dff0e5", AMBER: "#faeed3", RED: "#f7dfde", VIOLET: "#eae2f3", SOFT: "#eef1f4"}
+
+
+class Picture:
+    def __init__(self, width, height, title):
+        self.width, self.height, self.parts = width, height, []
+        self.title = title
+        self.rect(0, 0, width, height, PAPER, None, 8)
+
+    def rect(self, x, y, w, h, fill, stroke=INK, radius=0, width=1.2, dash=None):
+        self.parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill or "none"}"'
+            + (f' stroke="{stroke}" stroke-width="{width}"' if stroke else "")
+            + (f' stroke-dasharray="{dash}"' if dash else "") + "/>")
+
+    def box(self, x, y, w, h, color, radius=6, **more):
+        self.rect(x, y, w, h, PALE[color], color, radius, **more)
+
+    def text(self, x, y, words, size=13, color=INK, anchor="start", weight="normal", mono=False, italic=False):
+        family = "DejaVu Sans Mono, Menlo, Consolas, monospace" if mono else "DejaVu Sans, Helvetica, Arial, sans-serif"
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-family="{family}" font-size="{size}" fill="{color}" '
+            f'text-anchor="{anchor}" font-weight="{weight}"' + (' font-style="italic"' if italic else "")
+            + f' xml:space="preserve">{html.escape(words)}</text>')
+
+    def lines(self, x, y, rows, size=13, step=None, **more):
+        for n, row in enumerate(rows):
+            self.text(x, y + n * (step or size * 1.5), row, size, **more)
+
+    def line(self, x0, y0, x1, y1, color=INK, width=1.4, arrow=False, dash=None):
+        self.parts.append(
+            f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{color}" stroke-width="{width}"'
+            + (f' marker-end="url(#head-{color[1:]})"' if arrow else "")
+            + (f' stroke-dasharray="{dash}"' if dash else "") + "/>")
+
+    def path(self, d, color=INK, width=1.4, arrow=False, fill="none", dash=None):
+        self.parts.append(f'<path d="{d}" fill="{fill}" stroke="{color}" stroke-width="{width}"'
+                          + (f' marker-end="url(#head-{color[1:]})"' if arrow else "")
+                          + (f' stroke-dasharray="{dash}"' if dash else "") + "/>")
+
+    def write(self, name):
+        heads = "".join(
+            f'<marker id="head-{c[1:]}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+            f'orient="auto"><path d="M0,1 L10,5 L0,9 z" fill="{c}"/></marker>'
+            for c in (INK, SOFT, BLUE, GREEN, AMBER, RED, VIOLET))
+        hatch = (f'<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+                 f'<rect width="7" height="7" fill="#f4f6f8"/><line x1="0" y1="0" x2="0" y2="7" stroke="{LINE}" '
+                 f'stroke-width="2"/></pattern>')
+        text = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" '
+                f'viewBox="0 0 {self.width} {self.height}" role="img">\n<title>{html.escape(self.title)}</title>\n'
+                f'<defs>{heads}{hatch}</defs>\n' + "\n".join(self.parts) + "\n</svg>\n")
+        pathlib.Path(__file__).with_name(name).write_text(text, encoding="utf8")
+
+
+def data_flow():
+    """From the user's call to numbers: record, gradients, compile, run."""
+    p = Picture(980, 452, "A graph is recorded, extended by gradients, compiled into a plan, and run")
+    left, width, gap, top, bottom = 20, 214, 28, 62, 340
+    stages = [("1  record", "ops/ → core/graph", BLUE), ("2  gradients", "autograd/", VIOLET),
+              ("3  compile", "lower · merge · plan · prepare", AMBER), ("4  run × N", "backends/", GREEN)]
+    at = [left + n * (width + gap) for n in range(4)]
+    for x, (name, where, color) in zip(at, stages):
+        p.text(x + 2, 30, name, 17, color, weight="bold")
+        p.text(x + 2, 49, where, 11.5, SOFT, mono=True)
+        p.rect(x, top, width, bottom - top, "#fbfcfd", LINE, 8)
+    for x in at[1:]:
+        p.line(x - gap + 3, 196, x - 3, 196, INK, 2, arrow=True)
+
+    def node(x, y, number, words, color):
+        p.box(x, y, width - 28, 23, color, 4)
+        p.text(x + 8, y + 16, number, 11.5, color, mono=True, weight="bold")
+        p.text(x + 46, y + 16, words, 11.5, mono=True)
+
+    p.text(at[0] + 14, 86, "loss = sum(gelu(x * w))", 12, mono=True)
+    forward = ["input x", "param w", "mul %0 %1", "gelu %2", "sum %3"]
+    for n, words in enumerate(forward):
+        node(at[0] + 14, 104 + n * 30, f"%{n}", words, BLUE)
+    p.lines(at[0] + 14, 284, ["Nodes in an append-only list,", "each with op, dtype, layout and", "source line. Wrong shapes fail here."], 11.5, 17, color=SOFT)
+
+    p.text(at[1] + 14, 86, "gradients(loss, {w})", 12, mono=True)
+    for n, (words, color) in enumerate([("to %4, as recorded", BLUE), ("z of %4 = 1", VIOLET), ("expand %5", VIOLET), ("gelu_slope %2", VIOLET),
+                                        ("mul %6 %7", VIOLET), ("mul %8 %0", VIOLET)]):
+        node(at[1] + 14, 104 + n * 27, "%0" if n == 0 else f"%{n + 4}", words, color)
+    p.lines(at[1] + 14, 284, ["The list is walked backwards;", "every vjp appends ordinary", "nodes to the same list."], 11.5, 17, color=SOFT)
+
+    p.text(at[2] + 14, 86, "compile(g, {loss}, {assign})", 11.2, mono=True)
+    steps = [("step 0", "x·w, gelu, slope", "one chain"), ("step 1", "sum", ""), ("step 2", "w ← w − 0.1·z", "in place")]
+    for n, (number, words, note) in enumerate(steps):
+        y = 102 + n * 36
+        p.box(at[2] + 14, y, width - 28, 29, AMBER, 4)
+        p.text(at[2] + 21, y + 12, number, 9.5, AMBER, weight="bold")
+        p.text(at[2] + 21, y + 24, words, 11, mono=True)
+        p.text(at[2] + width - 20, y + 12, note, 9.5, SOFT, anchor="end")
+    p.text(at[2] + 14, 228, "arena", 10, SOFT)
+    for x, w, color in ((0, 92, BLUE), (94, 40, VIOLET), (136, 50, SOFT)):
+        p.box(at[2] + 14 + x, 233, w, 20, color, 2, width=1)
+    p.lines(at[2] + 14, 284, ["Fused steps, a place for every", "buffer, a kernel for every step.", "The peak is known here."], 11.5, 17, color=SOFT)
+
+    p.text(at[3] + 14, 86, "step.run({{x, batch}})", 12, mono=True)
+    p.box(at[3] + 14, 102, width - 28, 40, GREEN, 4)
+    p.text(at[3] + 22, 119, "CPU", 11.5, GREEN, weight="bold")
+    p.text(at[3] + 22, 134, "one dispatch of the thread pool", 10.5)
+    p.box(at[3] + 14, 150, width - 28, 40, GREEN, 4)
+    p.text(at[3] + 22, 167, "CUDA", 11.5, GREEN, weight="bold")
+    p.text(at[3] + 22, 182, "one launch of a CUDA graph", 10.5)
+    p.box(at[3] + 14, 204, width - 28, 40, SOFT, 4)
+    p.text(at[3] + 22, 221, "fetch(loss)", 10.5, mono=True)
+    p.text(at[3] + 22, 236, "parameters hold the new values", 10.5)
+    p.lines(at[3] + 14, 284, ["Allocates nothing and decides", "nothing; the same bits for any", "number of threads."], 11.5, 17, color=SOFT)
+
+    y = 372
+    p.line(at[0] + 10, y, at[2] + width, y, SOFT, 1.4)
+    p.text((at[0] + at[2] + width) / 2, y + 22, "once: shapes, strides, kernels and memory are decided before the first run", 13, SOFT, anchor="middle")
+    p.line(at[3], y, at[3] + width, y, GREEN, 1.4)
+    p.text(at[3] + width / 2, y + 22, "as often as you like", 13, GREEN, anchor="middle")
+    p.path(f"M {at[3] + width - 24:.0f} {bottom + 2} C {at[3] + width - 24:.0f} {bottom + 24}, {at[3] + 24:.0f} {bottom + 24}, {at[3] + 24:.0f} {bottom + 6}", GREEN, 1.6, arrow=True)
+    p.text(490, 434, "Data flows one way; no layer below calls back up, except that a gradient is written with ops again.", 12.5, SOFT, anchor="middle", italic=True)
+    p.write("data-flow.svg")
+
+
+def best_fit(buffers):
+    """Places (bytes, first, last) as core's planner does: the smallest free stretch that fits, else the arena grows."""
+    free, end, places, alive = [], 0, [], []
+    for size, first, last in buffers:
+        for place, length, until in [a for a in alive if a[2] < first]:
+            alive.remove((place, length, until))
+            free.append([place, length])
+            free.sort()
+            merged = []
+            for f in free:
+                if merged and merged[-1][0] + merged[-1][1] == f[0]:
+                    merged[-1][1] += f[1]
+                else:
+                    merged.append(list(f))
+            free = merged
+        fits = sorted((f[1], f[0]) for f in free if f[1] >= size)
+        if fits:
+            length, place = fits[0]
+            free.remove([place, length])
+            if length > size:
+                free.append([place + size, length - size])
+                free.sort()
+        else:
+            place = end
+            if free and free[-1][0] + free[-1][1] == end:
+                place = free.pop()[0]
+            end = place + size
+        alive.append((place, size, last))
+        places.append(place)
+    return places, end
+
+
+def memory_plan():
+    """A training step's buffers: first and last step across, place in the arena upwards."""
+    layers = 6
+    buffers, kinds, steps = [], [], 0
+    last_step = 4 * layers + 1
+    for n in range(layers):  # forward: an activation that is kept, and a temporary
+        first = 2 * n
+        buffers.append((3, first, last_step - 2 * n))
+        kinds.append(("kept for the backward pass", BLUE))
+        buffers.append((2, first, first + 1))
+        kinds.append(("used at once", AMBER))
+    buffers.append((2, 2 * layers, 2 * layers + 1))
+    kinds.append(("used at once", AMBER))
+    for n in range(layers):  # backward: the gradient that travels down, and a workspace
+        first = 2 * layers + 1 + 2 * n
+        buffers.append((3, first, first + 2))
+        kinds.append(("gradient on its way down", VIOLET))
+        buffers.append((1, first, first))
+        kinds.append(("workspace", SOFT))
+    order = sorted(range(len(buffers)), key=lambda i: buffers[i][1])
+    buffers, kinds = [buffers[i] for i in order], [kinds[i] for i in order]
+    places, peak = best_fit(buffers)
+    total = sum(b[0] for b in buffers)
+    steps = max(b[2] for b in buffers) + 1
+
+    p = Picture(980, 470, "Memory plan of a training step: every buffer as a rectangle over the steps that it lives through")
+    x0, y0, w, h = 74, 352, 660, 290
+    dx, dy = w / steps, h / (peak + 1.5)
+    p.text(20, 30, "Memory plan of a training step", 17, INK, weight="bold")
+    for s in range(0, steps + 1, 2):
+        p.line(x0 + s * dx, y0, x0 + s * dx, y0 - h, "#eef1f4", 1)
+    for (size, first, last), place, (_, color) in zip(buffers, places, kinds):
+        p.rect(x0 + first * dx + 0.7, y0 - (place + size) * dy + 0.7, (last - first + 1) * dx - 1.4, size * dy - 1.4, PALE[color], color, 2, 1)
+    p.line(x0, y0, x0 + w + 8, y0, INK, 1.6, arrow=True)
+    p.line(x0, y0, x0, y0 - h - 6, INK, 1.6, arrow=True)
+    p.text(x0 + w / 2, y0 + 40, "step", 13, INK, anchor="middle")
+    p.text(x0 - 10, y0 - h + 4, "place in", 12, INK, anchor="end")
+    p.text(x0 - 10, y0 - h + 19, "the arena", 12, INK, anchor="end")
+    turn = x0 + (2 * layers + 1) * dx
+    p.line(turn, y0 + 4, turn, y0 - h, SOFT, 1.2, dash="4 3")
+    p.text(turn - 8, y0 + 20, "forward", 12.5, SOFT, anchor="end")
+    p.text(turn + 8, y0 + 20, "backward", 12.5, SOFT)
+    p.line(x0, y0 - peak * dy, x0 + w, y0 - peak * dy, RED, 1.4, dash="6 4")
+    p.text(x0 + w, y0 - peak * dy - 6, "peak, exact before the first run", 12, RED, anchor="end")
+    x = 762
+    rows = [(BLUE, "activation, kept for", "the backward pass"), (AMBER, "intermediate result,", "freed at once"),
+            (VIOLET, "gradient on its way", "down"), (SOFT, "workspace of a", "kernel")]
+    for n, (color, a, b) in enumerate(rows):
+        y = 92 + n * 46
+        p.box(x, y, 26, 26, color, 3)
+        p.text(x + 36, y + 11, a, 12)
+        p.text(x + 36, y + 26, b, 12)
+    p.text(x, 296, f"without reuse: {total} units", 12.5, SOFT)
+    p.text(x, 316, f"planned: {peak} units", 12.5, RED, weight="bold")
+    p.lines(20, 424, ["Across: from the step that first writes a buffer to the one that last reads it. Up: its address. A buffer takes the smallest",
+                      "free stretch that fits; only where none fits does the arena grow. `inspect --plan plan.png` draws this for your own model."],
+            12.5, 19, color=SOFT)
+    p.write("memory-plan.svg")
+
+
+def score_grid(p, x0, y0, side, queries, keys, row=None, column=None):
+    """The matrix A in tiles under a causal mask: which are computed, masked or skipped. It is never stored whole."""
+    for i in range(queries):
+        for j in range(keys):
+            x, y = x0 + j * side, y0 + i * side
+            if j > i:
+                p.rect(x, y, side, side, "url(#hatch)", LINE, 0, 1)
+            else:
+                on = (row is None or i == row) and (column is None or j == column)
+                p.rect(x, y, side, side, PALE[BLUE] if on else "#ffffff", LINE, 0, 1)
+            if j == i:
+                p.path(f"M {x} {y} L {x + side} {y + side} L {x + side} {y} Z", LINE, 0.8, fill="url(#hatch)")
+
+
+def attention_forward():
+    p = Picture(980, 520, "A tile of queries walks over the keys with an online softmax")
+    p.text(20, 30, "flash_attn, forward: a tile of Γ queries walks over the keys", 17, INK, weight="bold")
+    side, n, x0, y0, row = 50, 6, 150, 126, 4
+    score_grid(p, x0, y0, side, n, n, row=row)
+    # Keys and values above, queries on the left.
+    for j in range(n):
+        color = GREEN if j <= row else SOFT
+        p.box(x0 + j * side + 3, y0 - 50, side - 6, 18, color, 2)
+        p.box(x0 + j * side + 3, y0 - 28, side - 6, 18, color, 2)
+    p.text(x0 - 10, y0 - 37, "K", 13, GREEN, anchor="end", weight="bold")
+    p.text(x0 - 10, y0 - 15, "V", 13, GREEN, anchor="end", weight="bold")
+    for i in range(n):
+        p.box(x0 - 34, y0 + i * side + 3, 22, side - 6, VIOLET if i == row else SOFT, 2)
+    p.text(x0 - 44, y0 + (row + 0.5) * side + 5, "Q tile", 12.5, VIOLET, anchor="end", weight="bold")
+    p.text(x0 - 44, y0 + (row + 0.5) * side + 21, "stays", 11.5, SOFT, anchor="end")
+    y = y0 + (row + 0.5) * side
+    for j in range(row + 1):
+        p.text(x0 + (j + 0.5) * side, y - 8, f"{j + 1}", 12, BLUE, anchor="middle", weight="bold")
+    p.line(x0 + 8, y + 6, x0 + (row + 1) * side - 12, y + 6, BLUE, 2.2, arrow=True)
+    p.text(x0 + n * side / 2, y0 + n * side + 22, "A = scale·Q·Kᵀ [L, T], never whole in memory", 12.5, INK, anchor="middle")
+    # Legend of tiles.
+    lx, ly = 40, 474
+    for words, kind in (("computed", "on"), ("masked inside: the diagonal", "half"), ("skipped: no visible key", "off")):
+        p.rect(lx, ly - 13, 17, 17, PALE[BLUE] if kind != "off" else "url(#hatch)", LINE, 0, 1)
+        if kind == "half":
+            p.path(f"M {lx} {ly - 13} L {lx + 17} {ly + 4} L {lx + 17} {ly - 13} Z", LINE, 0.8, fill="url(#hatch)")
+        p.text(lx + 24, ly + 1, words, 12, SOFT)
+        lx += 34 + 7.0 * len(words) + 18
+    p.text(40, 501, "Causal mask; windows, lengths and packed sequences are intervals of keys in the same way.", 12, SOFT, italic=True)
+
+    bx, bw = 500, 460
+    p.box(bx, 62, bw, 214, BLUE, 8)
+    p.text(bx + 16, 86, "at each tile of Λ keys", 13.5, BLUE, weight="bold")
+    p.lines(bx + 16, 114, ["A   =  scale·Q·Kᵀ  (softcap, bias, mask)", "c'  =  max(c, A.max)", "E   =  exp(A ⊖ c')",
+                           "π   =  exp(c − c')·π + E.sum", "G   =  exp(c − c') ⊛ G + (E ⊛ keep)·V", "c   =  c'"], 13.5, 26, mono=True)
+    p.text(bx + bw - 14, 140, "[Γ]", 11.5, SOFT, anchor="end", mono=True)
+    p.text(bx + bw - 14, 114, "[Γ, Λ]", 11.5, SOFT, anchor="end", mono=True)
+    p.text(bx + bw - 14, 166, "[Γ, Λ]", 11.5, SOFT, anchor="end", mono=True)
+    p.text(bx + bw - 14, 192, "[Γ]", 11.5, SOFT, anchor="end", mono=True)
+    p.text(bx + bw - 14, 218, "[Γ, dv]", 11.5, SOFT, anchor="end", mono=True)
+    p.text(bx + 16, 264, "Registers and first-level cache hold c, π, G and one tile.", 11.5, SOFT)
+    p.line(bx + bw / 2, 280, bx + bw / 2, 302, INK, 1.8, arrow=True)
+    p.text(bx + bw / 2 + 12, 296, "after the last tile", 12, SOFT)
+    p.box(bx, 308, bw, 84, GREEN, 8)
+    p.lines(bx + 16, 336, ["O   =  G ⊘ π", "ξ   =  c + log π"], 13.5, 28, mono=True)
+    p.text(bx + 190, 336, "the output, written once", 12, SOFT)
+    p.text(bx + 190, 364, "all that the backward needs to", 12, SOFT)
+    p.text(bx + 190, 380, "make P = exp(A ⊖ ξ) again", 12, SOFT)
+    p.lines(bx, 420, ["Memory: O and ξ, so linear in the length. FlashAttention writes", "m, ℓ for c, π, and L or LSE for ξ (notation.md)."], 12.5, 19, color=SOFT)
+    p.write("attention-forward.svg")
+
+
+def attention_backward():
+    p = Picture(980, 548, "A block of keys walks over the queries and gathers its gradients")
+    p.text(20, 30, "flash_attn, backward: a block of Λ keys walks over the tiles of queries", 17, INK, weight="bold")
+    side, n, x0, y0, column = 50, 6, 190, 132, 1
+    score_grid(p, x0, y0, side, n, n, column=column)
+    for j in range(n):
+        color = GREEN if j == column else SOFT
+        p.box(x0 + j * side + 3, y0 - 50, side - 6, 18, color, 2)
+        p.box(x0 + j * side + 3, y0 - 28, side - 6, 18, color, 2)
+    p.text(x0 - 8, y0 - 37, "K, V", 12.5, GREEN, anchor="end", weight="bold")
+    p.text(x0 - 8, y0 - 15, "z_K, z_V", 12.5, GREEN, anchor="end", weight="bold")
+    p.text(x0 + (column + 0.5) * side, y0 - 58, "stays", 11.5, SOFT, anchor="middle")
+    # On the left what comes with each tile of queries.
+    for i in range(n):
+        color = VIOLET if i >= column else SOFT
+        for k, w in enumerate((22, 22, 8, 8)):
+            p.box(x0 - 96 + (0, 26, 52, 64)[k], y0 + i * side + 3, w, side - 6, color, 2)
+    for k, name in enumerate(("Q", "z_O", "ξ", "u")):
+        p.text(x0 - 96 + (11, 37, 56, 68)[k], y0 + n * side + 18, name, 12, VIOLET, anchor="middle", weight="bold")
+    p.box(x0 + n * side + 14, y0 + 3, 22, n * side - 6, AMBER, 2)
+    p.text(x0 + n * side + 25, y0 + n * side + 18, "z_Q", 12, AMBER, anchor="middle", weight="bold")
+    x = x0 + (column + 0.5) * side
+    for i in range(column, n):
+        p.text(x - 12, y0 + (i + 0.5) * side + 5, f"{i - column + 1}", 12, BLUE, anchor="middle", weight="bold")
+    p.line(x + 8, y0 + column * side + 22, x + 8, y0 + n * side - 8, BLUE, 2.2, arrow=True)
+    y = y0 + 3.5 * side
+    p.line(x0 + (column + 1) * side + 4, y, x0 + n * side + 12, y, AMBER, 1.6, arrow=True, dash="5 3")
+    p.text(20, 490, "first, for all queries:", 12.5, INK, weight="bold")
+    p.text(176, 490, "u = (O ⊛ z_O).sum − z_ξ", 13, INK, mono=True)
+    p.text(382, 490, "a number per query,", 12, SOFT)
+    p.text(382, 507, "equal to (P ⊛ z_P).sum − z_ξ", 12, SOFT)
+    p.text(20, 531, "FlashAttention writes D for u, dS for z_A, dQ for z_Q (notation.md).", 12, SOFT, italic=True)
+
+    bx, bw = 590, 372
+    p.box(bx, 62, bw, 268, BLUE, 8)
+    p.text(bx + 14, 86, "at each tile of Γ queries: five products", 13.5, BLUE, weight="bold")
+    p.lines(bx + 14, 114, ["A    =  scale·Q·Kᵀ", "P    =  exp(A ⊖ ξ)", "z_V +=  (P ⊛ keep)ᵀ·z_O", "z_P  =  (z_O·Vᵀ) ⊛ keep",
+                           "z_A  =  P ⊛ (z_P ⊖ u)", "z_K +=  scale·z_Aᵀ·Q", "z_Q +=  scale·z_A·K"], 13.5, 26, mono=True)
+    for n_, (y, words) in enumerate(((114, "1"), (166, "2"), (192, "3"), (244, "4"), (270, "5"))):
+        p.box(bx + bw - 34, y - 14, 20, 20, BLUE if n_ < 4 else AMBER, 10)
+        p.text(bx + bw - 24, y + 0.5, words, 11.5, BLUE if n_ < 4 else AMBER, anchor="middle", weight="bold")
+    p.text(bx + 14, 300, "P is made again, never stored. z_K and z_V", 11.5, SOFT)
+    p.text(bx + 14, 317, "belong to the block; z_Q is shared by all blocks.", 11.5, SOFT)
+    p.box(bx, 344, bw, 166, AMBER, 8)
+    p.text(bx + 14, 368, "who adds to z_Q, and in which order", 13.5, AMBER, weight="bold")
+    p.lines(bx + 14, 392, ["CPU: in the order of the key blocks; each waits its turn.", "CUDA, two passes: a second pass, by queries, makes z_Q.",
+                           "CUDA, one pass: each of up to 8 blocks has sums of its", "own, which are then added in order.",
+                           "CUDA, free_order: all add to the same sums."], 11.5, 19)
+    p.text(bx + 14, 495, "All but the last give the same bits on every run.", 11.5, SOFT)
+    p.write("attention-backward.svg")
+
+
+data_flow()
+memory_plan()
+attention_forward()
+attention_backward()

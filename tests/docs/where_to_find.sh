@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# The documentation points at what is there: every file named in docs/where-to-find.md and in any other page exists, every
+# local link leads to a page and a heading, and every page of docs/ can be reached by links.
+#   where_to_find.sh ROOT | --self-test
+set -euo pipefail
+
+pages() { find README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs -name '*.md' 2>/dev/null | LC_ALL=C sort; }
+
+# What pages name, a line each: PAGE LINE KIND WHAT, between tabs. KIND: file, a path in `…`; link, the target of [](…).
+# Text in fences is not looked at.
+named() {  # named PAGE...
+  awk '
+    FNR == 1 { fence = 0 }
+    /^ *```/ { fence = !fence; next }
+    fence { next }
+    {
+      row = FILENAME == "docs/where-to-find.md" && /^\|/
+      rest = $0
+      while (match(rest, /\]\([^()]+\)/)) {
+        print FILENAME "\t" FNR "\tlink\t" substr(rest, RSTART + 2, RLENGTH - 3)
+        rest = substr(rest, RSTART + RLENGTH)
+      }
+      count = split($0, part, "`")
+      for (n = 2; n < count + 1; n += 2) {  # what stands between two backticks
+        what = part[n]
+        # A placeholder: NAME, …, <…>.
+        if (what ~ /[ <>:]/ || what ~ /…/ || what ~ /NAME/ || what ~ /^~/) continue
+        known = what ~ /^(\.ci|\.github|autograd|backends|cmake|core|docs|examples|io|nn|ops|tests|tools)\/[^ ]*\.(h|cpp|cu|cuh|sh|py|awk|cmake|md|yml|svg)$/
+        if (known || (row && what ~ /[\/.]/ && what !~ /\(/)) print FILENAME "\t" FNR "\tfile\t" what
+      }
+    }' "$@"
+}
+
+# The anchors of a page, as GitHub makes them from its headings.
+anchors() {
+  awk '
+    /^ *```/ { fence = !fence; next }
+    !fence && /^#+ / {
+      sub(/^#+ +/, ""); $0 = tolower($0); gsub(/[][`*(),.:;?!"\/'"'"'+=<>|&]/, ""); gsub(/ /, "-")
+      print
+    }' "$1"
+}
+
+check() {  # check ROOT: prints what leads nowhere; fails if anything does
+  cd "$1"
+  local page line kind what target file anchor found faults=0 in_table=0 linked=()
+  wrong() { echo "$page:$line: $*"; faults=$((faults + 1)); }
+  mapfile -t all < <(pages)
+  while IFS=$'\t' read -r page line kind what; do
+    if [ "$kind" = file ]; then
+      [ "$page" != docs/where-to-find.md ] || in_table=$((in_table + 1))
+      compgen -G "$what" >/dev/null && continue
+      found=$(find . -path ./.git -prune -o -path './build*' -prune -o -name "${what##*/}" -print | sed 's|^\./||' | paste -sd ' ')
+      wrong "no file $what${found:+ (is it $found?)}"
+    else
+      case "$what" in *://* | mailto:*) continue ;; esac
+      target=${what%%#*} anchor=
+      [ "$target" = "$what" ] || anchor=${what#*#}
+      file=$page
+      [ -z "$target" ] || file=$(realpath -m --relative-to=. "$(dirname "$page")/$target")
+      if [ ! -e "$file" ]; then wrong "the link $what leads to no file"; continue; fi
+      linked+=("$file")
+      [ -z "$anchor" ] || anchors "$file" | grep -Fxq -- "$anchor" || wrong "$file has no heading #$anchor"
+    fi
+  done < <(named "${all[@]}")
+  line=1
+  for page in "${all[@]}"; do
+    [[ $page != docs/* ]] || printf '%s\n' "${linked[@]}" | grep -Fxq "$page" || wrong "no page links to it"
+  done
+  page=docs/where-to-find.md
+  [ "$in_table" -gt 0 ] || wrong "names no file"
+  [ "$faults" = 0 ]
+}
+
+self_test() {
+  tree=$(mktemp -d)
+  trap 'rm -rf "$tree"' EXIT
+  mkdir -p "$tree"/docs "$tree"/core
+  touch "$tree"/core/{a.h,b.cpp}
+  plant() { printf '%b' "$2" >"$tree/$1"; }
+  local readme='# T\n[find](docs/where-to-find.md) [more](docs/more.md#one-thing)\n'
+  local table='| q | file |\n|---|---|\n| a | `core/a.h` (`f`), `core/*.cpp` |\n' more='# One thing\n`core/a.h`, `core/NAME.h`\n'
+  clean() { plant README.md "$readme"; plant docs/where-to-find.md "$table"; plant docs/more.md "$more"; }
+  clean
+  (check "$tree") || { echo "a clean tree was refused"; exit 1; }
+  while IFS='|' read -r file text; do
+    clean
+    printf '%b' "$text" >>"$tree/$file"
+    if (check "$tree") >/dev/null; then echo "not caught in $file: $text"; exit 1; fi
+  done <<'EOF'
+docs/where-to-find.md|\x7c b \x7c `core/gone.h` \x7c\n
+docs/where-to-find.md|\x7c b \x7c `tilegrad.h` \x7c\n
+docs/where-to-find.md|\x7c b \x7c `core/*.cu` \x7c\n
+docs/more.md|see `core/gone.cpp`\n
+docs/more.md|see [this](gone.md)\n
+docs/more.md|see [this](where-to-find.md#gone)\n
+docs/more.md|see [this](#gone)\n
+README.md|see [this](more.md)\n
+EOF
+  clean
+  plant docs/alone.md '# Alone\n'
+  if (check "$tree") >/dev/null; then echo "not caught: a page that no page links to"; exit 1; fi
+  rm "$tree/docs/alone.md"
+  plant docs/where-to-find.md '# Nothing\n'
+  if (check "$tree") >/dev/null; then echo "not caught: a table without files"; exit 1; fi
+}
+
+if [ "$1" = --self-test ]; then self_test; else check "$1"; fi
