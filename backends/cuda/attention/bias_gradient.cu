@@ -5,9 +5,7 @@
 
 namespace tg::cuda::attention {
 
-using namespace plain;
-
-namespace {
+namespace plain {
 
 // How z_bias is cut into parts: one index per axis the bias keeps.
 struct BiasGrid {
@@ -88,9 +86,10 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
   if (threadIdx.x == 0) static_cast<S*>(x.z_sink)[h] = narrow<S>(static_cast<C>(sums[0]));
 }
 
-}  // namespace
+}  // namespace plain
 
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  using namespace plain;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;

@@ -21,7 +21,7 @@ bool fits_tensor_cores(const AttentionCall& x) {
 // Whether a block has the shared memory.
 bool fits_wide_forward(const AttentionCall& x, const Gpu& gpu) {
   return with_wide_sizes(x, [&](auto d, auto dv) {
-    return forward_wide::Shape<d, dv>::fitting_stages(gpu.shared_per_block) > 0;
+    return forward::Shape<of_16_bits, d, dv, any>::fitting_stages(gpu.shared_per_block) > 0;
   });
 }
 bool fits_wide_backward(const AttentionCall& x, const Gpu& gpu) {

@@ -9,7 +9,7 @@
 
 namespace tg::cuda::attention {
 
-namespace {
+namespace split_terms {
 
 constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
@@ -216,9 +216,10 @@ bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gp
          i64(x.B) * x.Hk * operands.count >= 2 * gpu.processors;
 }
 
-}  // namespace
+}  // namespace split_terms
 
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& operands) {
+  using namespace split_terms;
   i64 most = 0;
   for (const SplitOperands::Operand& a : operands.operand) most = std::max(most, a.blocks(x.B));
   if (most == 0 || x.Hk == 0) return;
