@@ -156,7 +156,7 @@ TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
     const Program in_place = compile(x.g, {z});
     for (const Step& s : in_place.steps()) EXPECT_NE(s.op, &concat_op);
 
-    // Asked for by itself, a part has memory of its own, and the parts are copied.
+    // If a part is fetched too, it has separate memory, and the parts are copied.
     const auto parts_of_z = gradients(a.o, {parts[0], parts[1], parts[2]}, z_o);
     const Tensor joined = concat({parts_of_z[0], parts_of_z[1], parts_of_z[2]}, 2);
     const auto both = eval({joined, parts_of_z[1]}, x.feeds, {.verify = true});
@@ -207,7 +207,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
         told[fused ? 0 : 1] = e.what();
       }
     }
-    // Both say the same, each by the name of what was called.
+    // Both report the same, each with the name of the called function.
     const std::string name = "[flash_attn] ";
     if (told[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + told[0];
     if (!told[0].starts_with(name)) return "no name: " + told[0];

@@ -121,7 +121,7 @@ std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType 
   return out;
 }
 
-// Operands that lie transposed to the result are passed over in tiles; sizes around and between tiles.
+// Operands that are transposed relative to the result are read in tiles; sizes around and between tiles.
 TEST(Transposed, OperandsMeetTheirPartners) {
   for (DType t : {f64, f32, bf16, i64, i32, u8}) {
     for (std::int64_t rows : {8, 31, 64, 70}) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the library into an empty folder and builds and runs the project beside this script with nothing else.
+# Installs the library into an empty folder, and builds and runs the project next to this script with nothing else.
 #   check.sh CMAKE BUILD_DIR GENERATOR COMPILER
 set -euo pipefail
 dir=$(mktemp -d)

@@ -1,4 +1,4 @@
-// What a user of the installed package writes first.
+// A first program of a user of the installed package.
 #include <tilegrad/tilegrad.h>
 
 #include <iostream>

@@ -12,7 +12,7 @@ unset TG_LOG
 "${say[@]}" >"$dir/text0" 2>"$dir/err" || fail "generate: $(cat "$dir/err")"
 [ "$(wc -l <"$dir/err")" = 1 ] || fail "generate without TG_LOG tells: $(cat "$dir/err")"
 
-# Each level tells its own and what the one before tells; what the tools write stays the same.
+# Each level logs its own lines and those of the level below; the output of the tools stays the same.
 before=1
 for level in 1 2 3 4; do
   TG_LOG=$level "${run[@]}" --out "$dir/run$level" >"$dir/out" 2>"$dir/err" || fail "train, level $level"
@@ -26,7 +26,7 @@ for level in 1 2 3 4; do
 done
 TG_LOG=1 "$gradcheck" --op exp --fast --dtype f32 --views contiguous 2>&1 >/dev/null | grep -q 'compiled in' || fail "gradcheck is silent"
 
-# What is no level is refused before anything is done.
+# An invalid level is refused up front.
 for bad in 5 -1 all; do
   export TG_LOG=$bad
   refuses_command 1 "TG_LOG is '$bad', wanted 0 to 4" "${run[@]}" --out "$dir/bad"

@@ -5,7 +5,7 @@ trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 
-# Bad input: one line on stderr that says what it is about, and the exit code. Its output is left in $dir/out.
+# Bad input: one line on stderr that names the mistake, and the exit code. Its output is left in $dir/out.
 refuses_command() {  # CODE WORD COMMAND...
   local code=$1 word=$2 got
   shift 2
