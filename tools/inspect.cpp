@@ -27,7 +27,7 @@ struct Options : ModelOptions {
   std::string checkpoint, program = "train", steps, backend = "cpu", dtype = "f32";
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
   bool list = false, graph = false, parameters = false;
-  std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files but for `text`
+  std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files, except `text`
   std::vector<std::string> runs;
   std::int64_t length = 4096, fast_memory = 192;  // of `reads`
   Device device;                                  // of `backend`

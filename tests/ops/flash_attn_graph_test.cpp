@@ -198,20 +198,20 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   const auto t = [&](const Shape& s, DType dtype = f32) { return g.input("x", s, dtype); };
   const auto message = [&](const Tensor& q, const Tensor& k, const Tensor& v,
                            const AttentionOptions& o = {}) -> std::string {
-    std::string told[2];
+    std::string messages[2];
     for (const bool fused : {true, false}) {
       try {
         fused ? flash_attn(q, k, v, o) : standard_attn(q, k, v, o);
         return "nothing refused";
       } catch (const Error& e) {
-        told[fused ? 0 : 1] = e.what();
+        messages[fused ? 0 : 1] = e.what();
       }
     }
     // Both report the same, each with the name of the called function.
     const std::string name = "[flash_attn] ";
-    if (told[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + told[0];
-    if (!told[0].starts_with(name)) return "no name: " + told[0];
-    return "[standard_attn] " + told[0].substr(name.size()) == told[1] ? told[0] : told[1];
+    if (messages[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + messages[0];
+    if (!messages[0].starts_with(name)) return "no name: " + messages[0];
+    return "[standard_attn] " + messages[0].substr(name.size()) == messages[1] ? messages[0] : messages[1];
   };
   const auto expect = [](const std::string& got, const std::string& part) {
     EXPECT_NE(got.find(part), std::string::npos) << got;

@@ -16,8 +16,8 @@ refuses_command() {  # CODE WORD COMMAND...
   grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
 }
 
-# Whoever changes a checkpoint's file may make the manifest say so: CHECKPOINT COMMAND..., a tool that reads it and
-# tells the sum that the file has now.
+# Updates the manifest after a change of a checkpoint's file: CHECKPOINT COMMAND..., where COMMAND reads the checkpoint
+# and so reports the checksum that the file has now.
 reseal() {
   local checkpoint=$1 sums
   shift
