@@ -187,7 +187,7 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
                         " " + at_line(where));
   for (const Tensor& w : wrt)
     if (!w.defined() || &w.graph() != &graph || !is_float(w.dtype()))
-      throw GradientError("[gradients] wants floating tensors of the loss's graph to differentiate by " +
+      throw GradientError("[gradients] needs floating tensors of the loss's graph to differentiate by " +
                           at_line(where));
 
   ReverseWalk walk(graph, 0, graph.values()[loss.id()].node);

@@ -223,9 +223,9 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, t({2, 2, 6, 7}), v), "q and k differ in head size");
   expect(message(q, k, t({2, 2, 5, 3})), "k and v differ in heads or length");
   expect(message(q, t({1, 2, 6, 8}), v), "differ in batch size");
-  expect(message(t({4, 5, 8}), k, v), "wants q [B, H, L, d]");
+  expect(message(t({4, 5, 8}), k, v), "needs q [B, H, L, d]");
   expect(message(q, t({2, 2, 6, 8}, bf16), v), "q, k and v differ in dtype");
-  expect(message(t({2, 4, 5, 8}, i32), t({2, 2, 6, 8}, i32), v), "wants a floating tensor");
+  expect(message(t({2, 4, 5, 8}, i32), t({2, 2, 6, 8}, i32), v), "needs a floating tensor");
   expect(message(t({2, 4, 5, 0}), t({2, 2, 6, 0}), v), "head size d must be at least 1");
   expect(message(q, k, v, {.scale = INFINITY}), "scale is not finite");
   expect(message(q, k, v, {.alignment = AttentionOptions::top_left}), "top-left alignment");
@@ -235,7 +235,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, k, v, {.sink = t({2})}), "sink is [2], wanted [4]");
   expect(message(q, k, v, {.dropout = 1}), "dropout must be in [0, 1)");
   expect(message(q, k, v, {.kv_lengths = t({3}, i32)}), "kv_lengths is [3], wanted [2]");
-  expect(message(q, k, v, {.kv_lengths = t({2})}), "wants indices of type i64 or i32");
+  expect(message(q, k, v, {.kv_lengths = t({2})}), "needs indices of type i64 or i32");
   expect(message(q, k, v, {.cu_seqlens_q = cu, .kv_lengths = n}), "exclude each other");
   expect(message(q, k, v, {.cu_seqlens_q = cu}), "want a batch of 1");
   expect(message(t({1, 4, 5, 8}), t({1, 2, 6, 8}), t({1, 2, 6, 3}),
