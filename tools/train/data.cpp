@@ -55,7 +55,7 @@ class CorpusData final : public TrainData {
     batches_.validation(k, count, x, y);
   }
 
-  // Starts with a line break, if the tokenizer has one.
+  // The prompt is a line break, if the tokenizer has one, and is not shown.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::vector<std::int32_t> tokens;
     try {
@@ -75,7 +75,7 @@ class CorpusData final : public TrainData {
   train::TextBatches batches_;
 };
 
-// BPE is learned from the training part only, so that nothing is learned from the held-out part.
+// BPE is learned from the training part only. Of the held-out part only the set of characters is used.
 std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
   if (o.tokenizer == "bytes") return std::make_shared<text::ByteTokenizer>();
   if (o.tokenizer == "chars") return std::make_shared<text::CharVocab>(text);

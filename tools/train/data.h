@@ -44,7 +44,7 @@ struct SavedData {
   io::Metadata model;  // of the model's file: has the tokenizer
   std::string where;   // that file, for messages
 };
-// Opens the data. First throws Error if a resumed run was started with other data.
+// Opens the data. Throws Error if a resumed run was started with other data.
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved);
 
 }  // namespace tg
