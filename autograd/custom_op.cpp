@@ -38,8 +38,10 @@ void check_region(const Graph& graph, const std::string& name, const CustomGradi
                               graph.node_of(v).op != &constant_op && graph.node_of(v).op != &full_op &&
                               std::find(region.in.begin(), region.in.end(), v) == region.in.end());
     if (captured)
-      throw Error("[" + name + "] its forward reads a tensor that is not among its inputs, to which no " +
-                  "gradient would come: make it an input " + at_line(where));
+      throw Error(in_context("[" + name +
+                                 "] its forward reads a tensor that is not among its inputs, to which no " +
+                                 "gradient would come: make it an input",
+                             where));
   }
 }
 
@@ -51,8 +53,8 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
     const auto first = static_cast<NodeId>(graph.nodes().size());
     const auto first_value = static_cast<ValueId>(graph.values().size());
     std::vector<Tensor> out = functions.forward(in);
-    if (out.empty()) throw Error("[" + name + "] its forward returned no output " + at_line(where));
-    // Outputs are copied to values of the region, so that its gradient is the only one that reaches them, and
+    if (out.empty()) throw Error(in_context("[" + name + "] its forward gave no output", where));
+    // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
     // only one region ends at a node.
     for (Tensor& t : out)
       if (graph.values()[t.id()].root < first_value) t = copy({t, where});

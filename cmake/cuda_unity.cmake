@@ -12,7 +12,7 @@ set(together
   "kernels/index_add kernels/index_sums kernels/index_select kernels/copy kernels/arange kernels/rope kernels/matmul_strided
    kernels/set_memory kernels/note_thrown"
   "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm"
-  "attention/plain attention/bias_gradient attention/flash_attn attention/split_terms"
+  "attention/plain attention/bias_gradient attention/flash_attn attention/row_stats attention/split_terms"
   "attention/forward_wide_sm80"
   "kernels/random")
 

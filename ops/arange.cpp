@@ -30,8 +30,9 @@ extern const Op arange_op{
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);
   if (!std::isfinite(count) || count < 0)
-    throw ShapeError("[arange] no steps of " + std::to_string(step) + " lead from " + std::to_string(start) +
-                     " to " + std::to_string(stop) + " " + at_line(where));
+    throw ShapeError(in_context("[arange] no steps of " + std::to_string(step) + " lead from " +
+                                    std::to_string(start) + " to " + std::to_string(stop),
+                                where));
   return graph.record(arange_op, {}, ArangeAttrs{start, step, static_cast<std::int64_t>(count), dtype},
                       where)[0];
 }
@@ -44,8 +45,9 @@ Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
   if (t.rank() < 2)
-    throw ShapeError(std::string(lower ? "[tril]" : "[triu]") + " needs at least two dimensions, got " +
-                     t.text() + " " + at_line(x.where()));
+    throw ShapeError(in_context(
+        std::string(lower ? "[tril]" : "[triu]") + " needs at least two dimensions, got " + t.text(),
+        x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
   const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;

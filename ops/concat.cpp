@@ -52,7 +52,7 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
 
 Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
   if (parts.empty())
-    throw Error(std::string("[") + what + "] got no tensors, wanted at least one " + at_line(where));
+    throw Error(in_context(std::string("[") + what + "] got no tensors, wanted at least one", where));
   return parts[0];
 }
 
@@ -127,7 +127,8 @@ std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
 std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   const std::int64_t a = detail::axis_of(x, axis, "chunk");
   if (n < 1)
-    throw ShapeError("[chunk] got " + std::to_string(n) + " chunks, wanted at least 1 " + at_line(x.where()));
+    throw ShapeError(
+        in_context("[chunk] got " + std::to_string(n) + " chunks, wanted at least 1", x.where()));
   const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
   Sizes sizes;
   for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
@@ -159,8 +160,8 @@ Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
   const Scope scope("", where);
   for (const Tensor& t : parts)
     if (t.shape() != first.shape())
-      throw ShapeError("[stack] the tensors differ in shape: " + first.text() + " and " + t.text() + " " +
-                       at_line(where));
+      throw ShapeError(
+          in_context("[stack] the tensors differ in shape: " + first.text() + " and " + t.text(), where));
   const std::int64_t a = detail::axis_of({unsqueeze(first, 0), where}, axis, "stack");
   std::vector<Tensor> in;
   for (const Tensor& t : parts) in.push_back(unsqueeze(t, a));
@@ -171,8 +172,9 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
   const Scope scope(x);
   Tensor t = x.tensor();
   const auto refuse = [&](const std::string& why) {
-    return ShapeError("[pad] " + why + ": " + t.text() + " by " + before.text() + " before and " +
-                      after.text() + " after " + at_line(x.where()));
+    return ShapeError(in_context(
+        "[pad] " + why + ": " + t.text() + " by " + before.text() + " before and " + after.text() + " after",
+        x.where()));
   };
   if (before.size() != t.rank() || after.size() != t.rank())
     throw refuse("needs one number of elements per axis");

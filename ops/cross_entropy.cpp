@@ -117,8 +117,9 @@ extern const Op cross_entropy_backward_op{
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    throw Error("[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) +
-                ", wanted 0 to 1 " + at_line(logits.where()));
+    throw Error(in_context(
+        "[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) + ", wanted 0 to 1",
+        logits.where()));
   const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   if (o.reduction == Reduction::none) return loss;
   if (o.reduction == Reduction::sum) return sum(loss);

@@ -178,7 +178,7 @@ struct Prepared {
 Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                   const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
-    throw Error("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
+    throw Error(in_context("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q", q.where()));
   Prepared p;
   AttentionAttrs& a = p.attrs;
   const Tensor& query = q.tensor();

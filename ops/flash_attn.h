@@ -61,12 +61,13 @@ struct AttentionAttrs {
   bool free_order = false;
   bool backward = false, has_z_lse = false, wants_z_bias = false, wants_z_sink = false;
   void fields(auto&& field) const {
-    field("scale", scale), field("causal", causal), field("top_left", top_left);
-    field("window_left", window_left), field("window_right", window_right), field("softcap", softcap);
-    field("dropout", dropout), field("stream", stream), field("bias", has_bias), field("sink", has_sink);
-    field("packed", packed), field("lengths", has_lengths), field("free_order", free_order);
-    field("backward", backward), field("z_lse", has_z_lse), field("z_bias", wants_z_bias);
-    field("z_sink", wants_z_sink);
+    field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
+    field("window_left", window_left, -1), field("window_right", window_right, -1);
+    field("softcap", softcap, 0), field("dropout", dropout, 0), field("stream", stream, stream);
+    field("bias", has_bias, false), field("sink", has_sink, false), field("packed", packed, false);
+    field("lengths", has_lengths, false), field("free_order", free_order, false);
+    field("backward", backward, false), field("z_lse", has_z_lse, false);
+    field("z_bias", wants_z_bias, false), field("z_sink", wants_z_sink, false);
   }
 };
 
@@ -76,7 +77,7 @@ struct KeepMaskAttrs {
   double dropout;
   std::int64_t stream;
   void fields(auto&& field) const {
-    field("shape", shape), field("dropout", dropout), field("stream", stream);
+    field("shape", shape), field("dropout", dropout), field("stream", stream, stream);
   }
 };
 

@@ -94,8 +94,8 @@ Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype) {
   const Scope scope("one_hot", indices.where());
   const Tensor place = unsqueeze(indices, -1);
   if (n < 0)
-    throw ShapeError("[one_hot] got " + std::to_string(n) + " classes, wanted at least 1 " +
-                     at_line(indices.where()));
+    throw ShapeError(
+        in_context("[one_hot] got " + std::to_string(n) + " classes, wanted at least 0", indices.where()));
   Shape shape = place.shape();
   const Tensor one = expand(full(place.graph(), {}, 1, dtype), shape);
   shape[shape.size() - 1] = n;

@@ -126,7 +126,7 @@ Tensor tril(TensorArg x, std::int64_t diagonal = 0);  // x with zeros above the 
 Tensor triu(TensorArg x, std::int64_t diagonal = 0);  // … below it
 Tensor flip(TensorArg x, std::int64_t axis);          // the axis backwards
 
-// full.cpp (full itself: core/graph.h)
+// full.cpp (full itself: core/graph/graph.h)
 Tensor zeros_like(TensorArg x);
 Tensor ones_like(TensorArg x);
 Tensor full_like(TensorArg x, double value);

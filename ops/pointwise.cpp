@@ -228,8 +228,8 @@ Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
 Tensor clamp(TensorArg x, double low, double high) {
   const Scope scope(x);
   if (!(low <= high))
-    throw Error("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high) + " " +
-                at_line(x.where()));
+    throw Error(in_context("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high),
+                           x.where()));
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 

@@ -38,8 +38,8 @@ Tensor fill(const Op& op, Graph& graph, const Shape& shape, double a, double b, 
 
 void require_float(const Op& op, DType dtype, const std::source_location& where) {
   if (!is_float(dtype))
-    throw DTypeError("[" + op.name + "] needs a floating dtype, got " + std::string(name_of(dtype)) + " " +
-                     at_line(where));
+    throw DTypeError(
+        in_context("[" + op.name + "] needs a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
 // Each sample has its own stream, so that its numbers do not depend on the graph before it.
@@ -112,8 +112,8 @@ extern const Op randint_op{.name = "randint",
 
 Tensor dropout(TensorArg x, double p, bool training) {
   if (!(p >= 0 && p <= 1))
-    throw Error("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1 " +
-                at_line(x.where()));
+    throw Error(
+        in_context("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1", x.where()));
   if (!training || p == 0) return x.tensor();
   if (p == 1) return zeros_like(x);
   const Source s = source(x.tensor().graph(), x.where());
@@ -132,16 +132,17 @@ Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType d
 }
 Tensor bernoulli(Graph& graph, const Shape& shape, double p, std::source_location where) {
   if (!(p >= 0 && p <= 1))
-    throw Error("[bernoulli] the probability is " + std::to_string(p) + ", wanted 0 to 1 " + at_line(where));
+    throw Error(in_context("[bernoulli] the probability is " + std::to_string(p) + ", wanted 0 to 1", where));
   return fill(bernoulli_op, graph, shape, p, 0, boolean, where);
 }
 Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype,
                std::source_location where) {
   constexpr std::int64_t exact = std::int64_t{1} << 53;
   if (!is_int(dtype) || !(low < high) || low < -exact || high > exact)
-    throw Error("[randint] needs an integer dtype and low < high within ±2^53, got " +
-                std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " + std::to_string(high) +
-                " " + at_line(where));
+    throw Error(in_context("[randint] needs an integer dtype and low < high within ±2^53, got " +
+                               std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " +
+                               std::to_string(high),
+                           where));
   return fill(randint_op, graph, shape, static_cast<double>(low), static_cast<double>(high), dtype, where);
 }
 

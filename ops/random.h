@@ -11,7 +11,7 @@ namespace tg {
 struct DropoutAttrs {
   double p;  // of dropping
   std::uint64_t stream;
-  void fields(auto&& field) const { field("p", p), field("stream", stream); }
+  void fields(auto&& field) const { field("p", p), field("stream", stream, stream); }
 };
 
 // uniform: a ≤ x < b. normal: mean a, standard deviation b. bernoulli: true with probability a. randint:
@@ -22,7 +22,8 @@ struct RandomAttrs {
   double a, b;
   std::uint64_t stream;
   void fields(auto&& field) const {
-    field("shape", shape), field("dtype", dtype), field("a", a), field("b", b), field("stream", stream);
+    field("shape", shape), field("dtype", dtype), field("a", a), field("b", b);
+    field("stream", stream, stream);
   }
 };
 

@@ -40,7 +40,7 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 [[noreturn]] void refuse(const TensorArg& x, const std::string& what) {
-  throw ShapeError("[rope] " + what + "; got x " + x.tensor().text() + " " + at_line(x.where()));
+  throw ShapeError(in_context("[rope] " + what + "; got x " + x.tensor().text(), x.where()));
 }
 
 }  // namespace

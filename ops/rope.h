@@ -15,8 +15,8 @@ struct RopeAttrs {
   void fields(auto&& field) const {
     std::string text;
     for (double f : frequencies) text += (text.empty() ? "" : " ") + detail::attr_text(f);
-    field("frequencies", text), field("interleaved", interleaved), field("inverse", inverse);
-    field("start", start);
+    field("frequencies", text, text), field("interleaved", interleaved, false);
+    field("inverse", inverse, false), field("start", start, 0);
   }
 };
 

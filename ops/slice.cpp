@@ -12,7 +12,7 @@ namespace {
 struct SliceAttrs {
   std::int64_t axis, start, stop, step;
   void fields(auto&& field) const {
-    field("axis", axis), field("start", start), field("stop", stop), field("step", step);
+    field("axis", axis), field("start", start), field("stop", stop), field("step", step, 1);
   }
 };
 

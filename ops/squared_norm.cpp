@@ -51,7 +51,7 @@ extern const Op squared_norm_op{
     }};
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
-  if (xs.empty()) throw Error("[squared_norm] got no tensors, wanted at least one " + at_line(where));
+  if (xs.empty()) throw Error(in_context("[squared_norm] got no tensors, wanted at least one", where));
   return xs[0].graph().record(squared_norm_op, xs, {}, where)[0];
 }
 

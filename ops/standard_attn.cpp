@@ -176,8 +176,8 @@ Tensor attention_weights(TensorArg result) {
   Graph& graph = result.tensor().graph();
   const Node& node = graph.node_of(result.tensor().id());
   if (node.op != &flash_attn_op)
-    throw Error("[attention_weights] needs a result of flash_attn, got one of " + node.op->name + " " +
-                at_line(result.where()));
+    throw Error(in_context("[attention_weights] needs a result of flash_attn, got one of " + node.op->name,
+                           result.where()));
   const Scope scope(result);
   const auto& a = node.attrs.as<AttentionAttrs>();
   Tensors in;

@@ -122,9 +122,9 @@ void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan&
       frees = 0, last_input = -1;  // the last instruction that reads an input in place
   std::fill_n(last_use, p.code_size, -1);
   for (int c = 0; c < p.code_size; ++c)
-    for (const FusedAttrs::Operand& o : fused.code[c].operands()) {
-      if (o.kind == FusedAttrs::Operand::result) last_use[o.index] = c;
-      if (o.kind == FusedAttrs::Operand::input && p.input[o.index].direct) last_input = c;
+    for (const FusedAttrs::Source& o : fused.code[c].operands()) {
+      if (o.kind == FusedAttrs::Source::result) last_use[o.index] = c;
+      if (o.kind == FusedAttrs::Source::input && p.input[o.index].direct) last_input = c;
     }
   int output_of[PointwisePlan::max_code];
   std::fill_n(output_of, p.code_size, -1);
@@ -140,10 +140,10 @@ void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan&
     i.run = block_function(set, fused.code[c], fused.compute);
     for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
     for (std::size_t k = 0; k < fused.code[c].count; ++k) {
-      const FusedAttrs::Operand& o = fused.code[c].slots[k];
-      i.source[k] = o.kind == FusedAttrs::Operand::input
+      const FusedAttrs::Source& o = fused.code[c].slots[k];
+      i.source[k] = o.kind == FusedAttrs::Source::input
                         ? PointwisePlan::Source{PointwisePlan::Source::input, o.index}
-                    : o.kind == FusedAttrs::Operand::constant
+                    : o.kind == FusedAttrs::Source::constant
                         ? PointwisePlan::Source{PointwisePlan::Source::constant, o.index}
                         : PointwisePlan::Source{PointwisePlan::Source::slot, slot_of[o.index]};
     }

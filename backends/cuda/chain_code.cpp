@@ -61,11 +61,11 @@ std::string instructions(const FusedAttrs& f) {
   for (std::size_t c = 0; c < f.code.size(); ++c) {
     code += "        const T r" + std::to_string(c) + " = " + function_of(f.code[c], f.compute) + "<T>(";
     bool first = true;
-    for (const FusedAttrs::Operand& o : f.code[c].operands()) {
+    for (const FusedAttrs::Source& o : f.code[c].operands()) {
       code += first ? "" : ", ";
       first = false;
-      code += o.kind == FusedAttrs::Operand::input ? "a" + digits(o.index)
-              : o.kind == FusedAttrs::Operand::constant
+      code += o.kind == FusedAttrs::Source::input ? "a" + digits(o.index)
+              : o.kind == FusedAttrs::Source::constant
                   ? number(f.constants[static_cast<std::size_t>(o.index)], f.compute)
                   : "r" + digits(o.index);
     }

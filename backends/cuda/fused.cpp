@@ -87,7 +87,7 @@ namespace {
 Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
-  attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Operand::constant, 0}}}}, {f.value}};
+  attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {f.value}};
   return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order};
 }
 

@@ -63,8 +63,7 @@ void Generator::read(std::span<const std::int32_t> tokens) {
     std::shared_ptr<Call>& call = calls_[static_cast<std::int64_t>(length)];
     if (!call) call = std::make_shared<Call>(model_, static_cast<std::int64_t>(length), &cache_, options_);
     const auto piece = tokens.first(length);
-    const auto held = static_cast<std::int32_t>(cached_.size());
-    call->program.run({{call->tokens, piece}, {call->cache->cached(), std::span(&held, 1)}});
+    call->program.run({{call->tokens, piece}, {call->cache->cached(), cached_.size()}});
     cached_.insert(cached_.end(), piece.begin(), piece.end());
     tokens = tokens.subspan(length);
     if (tokens.empty()) logits_ = call->program.fetch(call->logits);
@@ -79,8 +78,7 @@ void Generator::read_window(std::span<const std::int32_t> text) {
   std::vector<std::int32_t> window(static_cast<std::size_t>(context));
   const std::size_t used = std::min(window.size(), text.size());
   std::copy(text.end() - static_cast<std::ptrdiff_t>(used), text.end(), window.begin());
-  const auto last = static_cast<std::int32_t>(used - 1);
-  call->program.run({{call->tokens, window}, {call->last, std::span(&last, 1)}});
+  call->program.run({{call->tokens, window}, {call->last, used - 1}});
   logits_ = call->program.fetch(call->logits);
 }
 

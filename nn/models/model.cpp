@@ -227,8 +227,9 @@ Tensor Model::features(TensorArg tokens, Mode mode, CacheCall* cache, bool recom
   const Scope scope(name_, tokens.where());
   const Shape& shape = tokens.tensor().shape();
   if (shape.size() != 2 || shape[1] > config_.context)
-    throw ShapeError("[model] wants tokens [batch, length up to " + std::to_string(config_.context) +
-                     "], got " + shape.text() + " " + at_line(tokens.where()));
+    throw ShapeError(in_context("[model] wants tokens [batch, length up to " +
+                                    std::to_string(config_.context) + "], got " + shape.text(),
+                                tokens.where()));
   Tensor x = tokens_(tokens);
   if (!positions_.empty())
     x = x +

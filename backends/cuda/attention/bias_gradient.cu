@@ -1,8 +1,9 @@
 // The gradients of attention's bias and sink, recomputing the scores: rare enough to be kept out of the fast
 // kernels. Sums over what the bias was broadcast along are made by one block, in a fixed order.
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/plain.cuh"
 
-namespace tg::cuda {
+namespace tg::cuda::attention {
 
 using namespace plain;
 
@@ -11,10 +12,10 @@ namespace {
 // How z_bias is cut into parts: one index per axis the bias keeps.
 struct BiasGrid {
   int batches, heads, tiles, blocks;
-  explicit BiasGrid(const Attention& x) {
-    const Attention::Bias& z = x.z_bias;
+  explicit BiasGrid(const AttentionCall& x) {
+    const AttentionCall::Bias& z = x.z_bias;
     batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
-    tiles = z.row ? (x.L + tile - 1) / tile : 1, blocks = z.col ? (x.T + tile - 1) / tile : 1;
+    tiles = z.row ? (x.L + edge - 1) / edge : 1, blocks = z.col ? (x.T + edge - 1) / edge : 1;
   }
   i64 parts() const { return i64(batches) * heads * tiles * blocks; }
 };
@@ -23,16 +24,16 @@ struct BiasGrid {
 // tile over its rows or columns where those are not kept.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
-    bias_gradient(const __grid_constant__ Attention x, BiasGrid grid, const compute_t<S>* u,
+    bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid, const compute_t<S>* u,
                   const int2* ranges) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
-  const Attention::Bias& z = x.z_bias;
+  const AttentionCall::Bias& z = x.z_bias;
   int part = blockIdx.x;
   const int block = part % grid.blocks, t0 = (part /= grid.blocks) % grid.tiles,
             head = (part /= grid.tiles) % grid.heads, batch = part / grid.heads;
-  const int tiles = (x.L + tile - 1) / tile, b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H,
-            t1 = z.row ? t0 + 1 : tiles, j1 = z.col ? block + 1 : (x.T + tile - 1) / tile;
+  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H,
+            t1 = z.row ? t0 + 1 : tiles, j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
   const Dropout<C> dropout(x);
   C sum[4][4] = {};
   for (int b = batch; b < b1; ++b)
@@ -42,11 +43,11 @@ __global__ void __launch_bounds__(threads, 1)
         const int key_head = h / (x.H / x.Hk);
         const Rows<S> k{x.k.at<S>(b, key_head), x.k.row, all.x, all.y, x.d},
             v{x.v.at<S>(b, key_head), x.v.row, all.x, all.y, x.dv};
-        const Queries<S> queries(x, u, b, h, t * tile);
+        const Queries<S> queries(x, u, b, h, t * edge);
         for (int j = block; j < j1; ++j) {
-          if (all.x >= (j + 1) * tile || all.y <= j * tile) continue;
+          if (all.x >= (j + 1) * edge || all.y <= j * edge) continue;
           C p[4][4], za[4][4];
-          score_gradient(p, za, s, x, queries, k, v, j * tile, dropout, false);
+          score_gradients(p, za, s, x, queries, k, v, j * edge, dropout, false);
           for (int r = 0; r < 4; ++r)
             for (int c = 0; c < 4; ++c) sum[r][c] += za[r][c];
         }
@@ -54,21 +55,21 @@ __global__ void __launch_bounds__(threads, 1)
   put(s, sum, false);
   __syncthreads();
   S* out = static_cast<S*>(z.data) + batch * z.batch + head * z.head;
-  const int rows = z.row ? min(tile, x.L - t0 * tile) : 1,
-            columns = z.col ? min(tile, x.T - block * tile) : 1;
+  const int rows = z.row ? min(edge, x.L - t0 * edge) : 1,
+            columns = z.col ? min(edge, x.T - block * edge) : 1;
   for (int n = threadIdx.x; n < rows * columns; n += threads) {
     const int i = n / columns, j = n % columns;
     C total = 0;
-    for (int r = i; r < (z.row ? i + 1 : tile); ++r)
-      for (int c = j; c < (z.col ? j + 1 : tile); ++c) total += s.p[r][c];
-    out[(t0 * tile + i) * z.row + (block * tile + j) * z.col] = narrow<S>(total);
+    for (int r = i; r < (z.row ? i + 1 : edge); ++r)
+      for (int c = j; c < (z.col ? j + 1 : edge); ++c) total += s.p[r][c];
+    out[(t0 * edge + i) * z.row + (block * edge + j) * z.col] = narrow<S>(total);
   }
 }
 
 // z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head, by a block.
 template <class S>
 __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
-    sink_gradient(const __grid_constant__ Attention x, const compute_t<S>* u) {
+    sink_gradient(const __grid_constant__ AttentionCall x, const compute_t<S>* u) {
   using C = compute_t<S>;
   __shared__ double sums[threads];
   const int h = blockIdx.x;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
 
 }  // namespace
 
-void launch_bias_and_sink(const Stream& s, const Attention& x, const Work& work) {
+void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;
@@ -102,4 +103,4 @@ void launch_bias_and_sink(const Stream& s, const Attention& x, const Work& work)
   });
 }
 
-}  // namespace tg::cuda
+}  // namespace tg::cuda::attention

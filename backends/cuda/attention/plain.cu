@@ -3,18 +3,20 @@
 // and one order. Outputs wider than 64 are made by several blocks that each compute the scores.
 #include "backends/cuda/attention/plain.cuh"
 
-namespace tg::cuda {
+#include "backends/cuda/attention/kernels.h"
+
+namespace tg::cuda::attention {
 
 using namespace plain;
 
 namespace {
 
 constexpr int chunks_of(int size) {
-  return size > tile ? (size + tile - 1) / tile : 1;
+  return size > edge ? (size + edge - 1) / edge : 1;
 }
 
 // The keys that the 64 queries from i0 on attend.
-__device__ KeyRange keys_of_tile(const Attention& x, int b, int i0) {
+__device__ KeyRange keys_of_tile(const AttentionCall& x, int b, int i0) {
   const int lane = threadIdx.x % 32;
   KeyRange r = keys_of_query(x, b, i0 + lane);
   const KeyRange more = keys_of_query(x, b, i0 + 32 + lane);
@@ -27,19 +29,18 @@ __device__ KeyRange keys_of_tile(const Attention& x, int b, int i0) {
 // O = G ⊘ π, ξ = c + log π. A block for 64 queries and 64 columns of O.
 template <class S>
 __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
-    forward(const __grid_constant__ Attention x) {
+    forward(const __grid_constant__ AttentionCall x) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
-  const int chunks = chunks_of(x.dv), tiles = (x.L + tile - 1) / tile;
-  const int e0 = blockIdx.x % chunks * tile, n = blockIdx.x / chunks;
-  const int i0 = (tiles - 1 - n % tiles) * tile, h = n / tiles % x.H, b = n / tiles / x.H,
-            key_head = h / (x.H / x.Hk);
-  const Place at;
+  const int chunks = chunks_of(x.dv), e0 = blockIdx.x % chunks * edge;
+  const auto [bh, b, h, i0] = query_place(x, blockIdx.x / chunks, edge);
+  const int key_head = h / (x.H / x.Hk);
+  const Own at;
   const KeyRange all = keys_of_tile(x, b, i0);
   const Rows<S> q{x.q.at<S>(b, h), x.q.row, 0, x.L, x.d},
       k{x.k.at<S>(b, key_head), x.k.row, all.from, all.to, x.d},
       v{x.v.at<S>(b, key_head), x.v.row, all.from, all.to, x.dv};
-  const Scores<S> score(x, b, h);
+  const Score<S> score(x, b, h);
   const Dropout<C> dropout(x);
   KeyRange keys[4];
   C top[4], sum[4], g[4][4] = {};  // c, π, G
@@ -49,16 +50,16 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
     top[r] = x.sink ? widen(static_cast<const S*>(x.sink)[h]) * static_cast<C>(log2_e) : C(-INFINITY);
     sum[r] = top[r] > C(-INFINITY) ? 1 : 0;
   }
-  for (int j0 = all.from / tile * tile; j0 < all.to; j0 += tile) {
+  for (int j0 = all.from / edge * edge; j0 < all.to; j0 += edge) {
     C a[4][4];
     multiply_rows(a, s, q, i0, k, j0);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      C most = C(-INFINITY);
+      C most = C(-INFINITY), slope;
       for (int c = 0; c < 4; ++c) {
         const int j = j0 + at.j + c;
         const bool sees = j >= keys[r].from && j < keys[r].to;
-        a[r][c] = sees ? score(a[r][c], i0 + at.i + r, j) : C(-INFINITY);
+        a[r][c] = sees ? score.of(a[r][c], i0 + at.i + r, j, true, &slope) : C(-INFINITY);
         most = max(most, a[r][c]);
       }
       for (int step = 8; step > 0; step /= 2) most = max(most, __shfl_xor_sync(~0u, most, step));
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
       sum[r] = sum[r] * shrink + added;
       for (int c = 0; c < 4; ++c) g[r][c] *= shrink;
       if (x.dropout > 0) {
-        const Words words = dropout.words(b * x.H + h, i0 + at.i + r, j0 + at.j);
+        const Words words = dropout.words(bh, i0 + at.i + r, j0 + at.j);
         for (int c = 0; c < 4; ++c) a[r][c] *= dropout.factor(words[c]);
       }
     }
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   for (int r = 0; r < 4; ++r) {
     const int i = i0 + at.i + r;
     if (e0 == 0 && at.j == 0 && i < x.L)
-      static_cast<C*>(x.lse)[(i64(b) * x.H + h) * x.L + i] =
+      static_cast<C*>(x.lse)[i64(bh) * x.L + i] =
           sum[r] == 0 ? C(-INFINITY) : top[r] * static_cast<C>(ln_2) + log(sum[r]);
     const C inverse = sum[r] == 0 ? C(0) : 1 / sum[r];
     for (int c = 0; c < 4; ++c) g[r][c] *= inverse;
@@ -96,24 +97,23 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
 // keys and 64 columns of each.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
-    key_gradients(const __grid_constant__ Attention x, const compute_t<S>* u, const int2* ranges) {
+    key_gradients(const __grid_constant__ AttentionCall x, const compute_t<S>* u, const int2* ranges) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
-  const int chunks = chunks_of(max(x.d, x.dv)), blocks = (x.T + tile - 1) / tile,
-            tiles = (x.L + tile - 1) / tile, group = x.H / x.Hk;
-  const int e0 = blockIdx.x % chunks * tile, n = blockIdx.x / chunks;
-  const int j0 = n % blocks * tile, key_head = n / blocks % x.Hk, b = n / blocks / x.Hk;
+  const int chunks = chunks_of(max(x.d, x.dv)), e0 = blockIdx.x % chunks * edge,
+            tiles = (x.L + edge - 1) / edge, group = x.H / x.Hk;
+  const auto [bk, b, key_head, j0] = key_place(x, blockIdx.x / chunks, edge);
   const Dropout<C> dropout(x);
   C zk[4][4] = {}, zv[4][4] = {};
   for (int h = key_head * group; h < (key_head + 1) * group; ++h)
     for (int t = 0; t < tiles; ++t) {
       const int2 all = ranges[b * tiles + t];
-      if (all.x >= j0 + tile || all.y <= j0) continue;
+      if (all.x >= j0 + edge || all.y <= j0) continue;
       const Rows<S> k{x.k.at<S>(b, key_head), x.k.row, all.x, all.y, x.d},
           v{x.v.at<S>(b, key_head), x.v.row, all.x, all.y, x.dv};
-      const Queries<S> queries(x, u, b, h, t * tile);
+      const Queries<S> queries(x, u, b, h, t * edge);
       C p[4][4], za[4][4];
-      score_gradient(p, za, s, x, queries, k, v, j0, dropout, true);
+      score_gradients(p, za, s, x, queries, k, v, j0, dropout, true);
       if (e0 < x.dv) {
         put(s, p, false);
         multiply_tile(zv, s, queries.z, queries.i0, e0);
@@ -130,21 +130,21 @@ __global__ void __launch_bounds__(threads, 1)
 // z_Q = z_A·K·scale. A block for 64 queries and 64 columns.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
-    query_gradients(const __grid_constant__ Attention x, const compute_t<S>* u, const int2* ranges) {
+    query_gradients(const __grid_constant__ AttentionCall x, const compute_t<S>* u, const int2* ranges) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
-  const int chunks = chunks_of(x.d), tiles = (x.L + tile - 1) / tile;
-  const int e0 = blockIdx.x % chunks * tile, n = blockIdx.x / chunks;
-  const int t = tiles - 1 - n % tiles, h = n / tiles % x.H, b = n / tiles / x.H, key_head = h / (x.H / x.Hk);
-  const int2 all = ranges[b * tiles + t];
+  const int chunks = chunks_of(x.d), e0 = blockIdx.x % chunks * edge, tiles = (x.L + edge - 1) / edge;
+  const auto [bh, b, h, i0] = query_place(x, blockIdx.x / chunks, edge);
+  const int key_head = h / (x.H / x.Hk);
+  const int2 all = ranges[b * tiles + i0 / edge];
   const Rows<S> k{x.k.at<S>(b, key_head), x.k.row, all.x, all.y, x.d},
       v{x.v.at<S>(b, key_head), x.v.row, all.x, all.y, x.dv};
-  const Queries<S> queries(x, u, b, h, t * tile);
+  const Queries<S> queries(x, u, b, h, i0);
   const Dropout<C> dropout(x);
   C zq[4][4] = {};
-  for (int j0 = all.x / tile * tile; j0 < all.y; j0 += tile) {
+  for (int j0 = all.x / edge * edge; j0 < all.y; j0 += edge) {
     C p[4][4], za[4][4];
-    score_gradient(p, za, s, x, queries, k, v, j0, dropout, true);
+    score_gradients(p, za, s, x, queries, k, v, j0, dropout, true);
     put(s, za, true);
     multiply_tile(zq, s, k, j0, e0);
   }
@@ -153,25 +153,25 @@ __global__ void __launch_bounds__(threads, 1)
 
 }  // namespace
 
-void launch_plain_forward(const Stream& s, const Attention& x) {
+void launch_plain_forward(const Stream& s, const AttentionCall& x) {
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    launch<compute_t<S>>(forward<S>, s, i64(x.B) * x.H * ((x.L + tile - 1) / tile) * chunks_of(x.dv), x);
+    launch<compute_t<S>>(forward<S>, s, i64(x.B) * x.H * ((x.L + edge - 1) / edge) * chunks_of(x.dv), x);
   });
 }
 
-void launch_plain_backward(const Stream& s, const Attention& x, const Work& work) {
-  static_assert(tile == range_tile);
+void launch_plain_backward(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  static_assert(edge == range_tile);
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;
     const C* u = static_cast<const C*>(work.u);
     launch<C>(key_gradients<S>, s,
-              i64(x.B) * x.Hk * ((x.T + tile - 1) / tile) * chunks_of(x.d > x.dv ? x.d : x.dv), x, u,
+              i64(x.B) * x.Hk * ((x.T + edge - 1) / edge) * chunks_of(x.d > x.dv ? x.d : x.dv), x, u,
               work.some);
-    launch<C>(query_gradients<S>, s, i64(x.B) * x.H * ((x.L + tile - 1) / tile) * chunks_of(x.d), x, u,
+    launch<C>(query_gradients<S>, s, i64(x.B) * x.H * ((x.L + edge - 1) / edge) * chunks_of(x.d), x, u,
               work.some);
   });
 }
 
-}  // namespace tg::cuda
+}  // namespace tg::cuda::attention

@@ -2,18 +2,19 @@
 // four each, and sum products of tiles that pass through shared memory in slices.
 #pragma once
 
-#include "backends/cuda/attention/attention.cuh"
+#include "backends/cuda/attention/schedule.cuh"
+#include "backends/cuda/attention/score_gradient.cuh"
 
-namespace tg::cuda::plain {
+namespace tg::cuda::attention::plain {
 
-constexpr int tile = 64;   // rows and columns
+constexpr int edge = 64;   // rows and columns of a tile
 constexpr int depth = 32;  // of a slice
 constexpr int row = 68;    // elements from row to row in shared memory
 constexpr int threads = 256;
 
 template <class C>
 struct Shared {
-  alignas(16) C left[depth][row], right[depth][row], p[tile][row];
+  alignas(16) C left[depth][row], right[depth][row], p[edge][row];
 };
 
 template <class C>
@@ -30,9 +31,9 @@ void launch(void (*kernel)(A...), const Stream& s, i64 blocks, const std::type_i
 }
 
 // Where a thread's 4 × 4 numbers lie in the tile.
-struct Place {
+struct Own {
   int i, j;
-  __device__ Place() : i(threadIdx.x / 16 * 4), j(threadIdx.x % 16 * 4) {}
+  __device__ Own() : i(threadIdx.x / 16 * 4), j(threadIdx.x % 16 * 4) {}
 };
 
 // x[row][column] += Σ_k left[k][row]·right[k][column].
@@ -41,7 +42,7 @@ __device__ void multiply(C (&x)[4][4], const C (*left)[row], const C (*right)[ro
   struct alignas(16) Four {
     C at[4];
   };
-  const Place p;
+  const Own p;
 #pragma unroll 4
   for (int k = 0; k < slices; ++k) {
     const Four a = *reinterpret_cast<const Four*>(&left[k][p.i]),
@@ -67,14 +68,14 @@ struct Rows {
 // to[e][r] = rows[r0 + r][e0 + e]
 template <class S, class C>
 __device__ void load_transposed(C (*to)[row], const Rows<S>& rows, int r0, int e0) {
-  for (int n = threadIdx.x; n < depth * tile; n += threads)
+  for (int n = threadIdx.x; n < depth * edge; n += threads)
     to[n % depth][n / depth] = rows.at(r0 + n / depth, e0 + n % depth);
 }
 // to[r][e] = rows[r0 + r][e0 + e]
 template <class S, class C>
 __device__ void load(C (*to)[row], const Rows<S>& rows, int r0, int e0) {
-  for (int n = threadIdx.x; n < depth * tile; n += threads)
-    to[n / tile][n % tile] = rows.at(r0 + n / tile, e0 + n % tile);
+  for (int n = threadIdx.x; n < depth * edge; n += threads)
+    to[n / edge][n % edge] = rows.at(r0 + n / edge, e0 + n % edge);
 }
 
 // x = left[i0 + i]·right[j0 + j], products of rows.
@@ -95,7 +96,7 @@ __device__ void multiply_rows(C (&x)[4][4], Shared<C>& s, const Rows<S>& left, i
 // x[r][c] += Σ_k p[k][r]·rows[r0 + k][e0 + c], k < 64, with p in shared memory.
 template <class S, class C>
 __device__ void multiply_tile(C (&x)[4][4], Shared<C>& s, const Rows<S>& rows, int r0, int e0) {
-  for (int k = 0; k < tile; k += depth) {
+  for (int k = 0; k < edge; k += depth) {
     __syncthreads();
     load(s.right, rows, r0 + k, e0);
     __syncthreads();
@@ -106,7 +107,7 @@ __device__ void multiply_tile(C (&x)[4][4], Shared<C>& s, const Rows<S>& rows, i
 // s.p[r][c] = x, or its transpose.
 template <class C>
 __device__ void put(Shared<C>& s, const C (&x)[4][4], bool transposed) {
-  const Place p;
+  const Own p;
   __syncthreads();
 #pragma unroll
   for (int r = 0; r < 4; ++r)
@@ -116,41 +117,13 @@ __device__ void put(Shared<C>& s, const C (&x)[4][4], bool transposed) {
 
 // rows[r0 + r][e0 + c] = x·factor
 template <class S, class C>
-__device__ void store(S* data, i64 stride, int r0, int rows, int e0, int size, const C (&x)[4][4], C factor) {
-  const Place p;
+__device__ void store(S* data, i64 stride, int r0, int rows, int e0, int columns, const C (&x)[4][4],
+                      C factor) {
+  const Own p;
   for (int r = 0; r < 4 && r0 + p.i + r < rows; ++r)
-    for (int c = 0; c < 4 && e0 + p.j + c < size; ++c)
+    for (int c = 0; c < 4 && e0 + p.j + c < columns; ++c)
       data[(r0 + p.i + r) * stride + e0 + p.j + c] = narrow<S>(x[r][c] * factor);
 }
-
-// Of one head: how q·k becomes a score in units of log 2.
-template <class S>
-struct Scores {
-  using C = compute_t<S>;
-  C factor, cap, unit;
-  const S* bias;
-  i64 bias_row, bias_col;
-
-  __device__ Scores(const Attention& x, int b, int h)
-      : factor(static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e)),
-        cap(static_cast<C>(x.softcap * log2_e)),
-        unit(static_cast<C>(log2_e)),
-        bias(x.bias.data ? static_cast<const S*>(x.bias.data) + b * x.bias.batch + h * x.bias.head : nullptr),
-        bias_row(x.bias.row),
-        bias_col(x.bias.col) {}
-  // The score of query i and key j, and the slope of the cap.
-  __device__ C operator()(C s, int i, int j, C* slope = nullptr) const {
-    s *= factor;
-    if (slope) *slope = 1;
-    if (cap != 0) {
-      const C t = tanh(s);
-      s = cap * t;
-      if (slope) *slope = 1 - t * t;
-    }
-    if (bias) s += unit * widen(bias[i * bias_row + j * bias_col]);
-    return s;
-  }
-};
 
 // What a tile of 64 queries of one head brings to the backward.
 template <class S>
@@ -161,11 +134,11 @@ struct Queries {
   C lse[4], u[4];    // ξ in units of log 2, +∞ where P is 0
   Rows<S> q, z;
 
-  __device__ Queries(const Attention& x, const C* all_u, int b, int h, int i0) : b(b), h(h), i0(i0) {
-    const Place p;
+  __device__ Queries(const AttentionCall& x, const C* all_u, int b, int h, int i0) : b(b), h(h), i0(i0) {
+    const Own p;
     // Queries that attend nothing lie at the ends, or hold finite numbers.
-    q = {x.q.at<S>(b, h), x.q.row, x.cu_q ? max(x.cu_q[0], 0) : 0,
-         x.cu_q ? min(x.cu_q[x.segments], x.L) : x.L, x.d};
+    const KeyRange any = queries_of_sequences(x);
+    q = {x.q.at<S>(b, h), x.q.row, any.from, any.to, x.d};
     z = {x.z_o.at<S>(b, h), x.z_o.row, q.from, q.to, x.dv};
     for (int r = 0; r < 4; ++r) {
       const int i = i0 + p.i + r;
@@ -181,11 +154,11 @@ struct Queries {
 // P ⊛ D and z_A = P ⊛ (D ⊛ z_O·Vᵀ − u) of a tile of queries and the keys from j0, a multiple of 64;
 // `before_cap`: z_A times the slope of the cap, which makes it the gradient of scale·q·k.
 template <class S, class C>
-__device__ void score_gradient(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const Attention& x,
-                               const Queries<S>& n, const Rows<S>& k, const Rows<S>& v, int j0,
-                               const Dropout<C>& dropout, bool before_cap) {
-  const Place at;
-  const Scores<S> score(x, n.b, n.h);
+__device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const AttentionCall& x,
+                                const Queries<S>& n, const Rows<S>& k, const Rows<S>& v, int j0,
+                                const Dropout<C>& dropout, bool before_cap) {
+  const Own at;
+  const Score<S> score(x, n.b, n.h);
   multiply_rows(p, s, n.q, n.i0, k, j0);
   multiply_rows(za, s, n.z, n.i0, v, j0);
 #pragma unroll
@@ -198,12 +171,12 @@ __device__ void score_gradient(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const 
       const int j = j0 + at.j + c;
       C slope = 1;
       const bool sees = j >= n.keys[r].from && j < n.keys[r].to;
-      const C e = sees ? exp2(score(p[r][c], i, j, &slope) - n.lse[r]) : C(0);
+      const C e = sees ? exp2(score.of(p[r][c], i, j, true, &slope) - n.lse[r]) : C(0);
       const C keep = x.dropout > 0 ? dropout.factor(words[c]) : C(1);
-      za[r][c] = sees ? e * (za[r][c] * keep - n.u[r]) * (before_cap ? slope : C(1)) : C(0);
+      za[r][c] = sees ? score_gradient(e, za[r][c], keep, n.u[r], before_cap ? slope : C(1)) : C(0);
       p[r][c] = e * keep;
     }
   }
 }
 
-}  // namespace tg::cuda::plain
+}  // namespace tg::cuda::attention::plain

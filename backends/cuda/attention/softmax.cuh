@@ -1,136 +1,106 @@
-// What attention's forward does to a warp's scores between its two products, in registers: options, mask,
-// online softmax, dropout. A thread's r-th row is row r / 2 · 16 + r % 2 · 8 + g of the warp's queries.
+// The online softmax of a warp's queries: the maximum c, the sum π, and what is left of them at the end.
 #pragma once
 
 #include "backends/cuda/attention/score.cuh"
 
-namespace tg::cuda::attn {
+namespace tg::cuda::attention {
 
-using tiles::Sums;
+using tile::Accumulator, tile::RowVector;
 
-// s: from q·k to scores in units of log 2, of queries from i0 and keys from j0 on.
-template <int Groups, int Parts, class S>
-__device__ __forceinline__ void apply(const Extras<S>& extras, Sums<Parts> (&s)[Groups], const Attention& x,
-                                      int i0, int j0) {
-  const int g = tiles::lane_id() / 4, t = tiles::lane_id() % 4;
-#pragma unroll
-  for (int r = 0; r < 2 * Groups; ++r) {
-    const int i = i0 + r / 2 * 16 + r % 2 * 8 + g;
-#pragma unroll
-    for (int p = 0; p < Parts; ++p)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& a = s[r / 2].x[p][r % 2 * 2 + e];
-        const int j = j0 + 8 * p + 2 * t + e;
-        float slope;
-        a = extras.score(a, i, j, i < x.L && j < x.T, &slope);
-      }
-  }
-}
-
-// −∞ where the block's queries from row0 on do not attend.
-template <int Groups, int Parts, int Queries>
-__device__ __forceinline__ void mask(Sums<Parts> (&s)[Groups], const Keys<Queries>& ranges, int row0,
-                                     int j0) {
-  const int g = tiles::lane_id() / 4, t = tiles::lane_id() % 4;
-#pragma unroll
-  for (int r = 0; r < 2 * Groups; ++r) {
-    const int row = row0 + r / 2 * 16 + r % 2 * 8 + g, first = ranges.first[row] - j0 - 2 * t,
-              last = ranges.last[row] - j0 - 2 * t;
-#pragma unroll
-    for (int p = 0; p < Parts; ++p)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& a = s[r / 2].x[p][r % 2 * 2 + e];
-        a = 8 * p + e >= first && 8 * p + e < last ? a : -INFINITY;
-      }
-  }
-}
-
-// s ⊛ D
-template <int Groups, int Parts>
-__device__ __forceinline__ void drop(Sums<Parts> (&s)[Groups], const Dropout<float>& dropout, int batch_head,
-                                     int i0, int j0) {
-#pragma unroll
-  for (int m = 0; m < Groups; ++m)
-#pragma unroll
-    for (int p = 0; p < Parts; ++p) {
-      tiles::u32 w[4];
-      row_words(dropout, batch_head, i0 + m * 16 + tiles::lane_id() / 4, j0 + 8 * p, w);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[m].x[p][e] *= dropout.factor(w[e]);
-    }
-}
-
-// c and π of the rows; π is that of the thread's own columns until the end.
-template <int Groups>
+// c in units of log 2, and π, which is that of the thread's own columns until the end.
+template <int Rows>
 struct OnlineSoftmax {
-  static constexpr int rows = 2 * Groups;
   static constexpr float unmoved = 8;  // c stays until a score is 2⁸ times above: any c near the top will do
-  float top[rows], sum[rows];
+  RowVector<Rows> top, sum, shrink;
 
   // The sink is a first key with value 0; −∞: none.
   __device__ __forceinline__ explicit OnlineSoftmax(float sink) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < top.rows; ++r) {
       top[r] = sink * static_cast<float>(log2_e);
-      sum[r] = top[r] > -INFINITY && tiles::lane_id() % 4 == 0 ? 1 : 0;
+      sum[r] = top[r] > -INFINITY && tile::lane_id() % 4 == 0 ? 1 : 0;
     }
   }
-  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G; A = s·factor becomes
-  // exp(A − c).
-  template <int Parts, int Columns>
-  __device__ __forceinline__ void step(Sums<Parts> (&s)[Groups], Sums<Columns> (&o)[Groups], float factor) {
-    float most[rows];
-    bool moves = false;
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      most[r] = -INFINITY;
-#pragma unroll
-      for (int p = 0; p < Parts; ++p)
-        most[r] = fmaxf(most[r], fmaxf(s[r / 2].x[p][r % 2 * 2], s[r / 2].x[p][r % 2 * 2 + 1]));
-      most[r] *= factor;
-      moves |= most[r] > top[r] + unmoved;
-    }
-    if (__any_sync(~0u, moves)) {
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const float now = fmaxf(top[r], tiles::row_max(most[r]));
-        const float shrink = now == -INFINITY ? 1.f : tiles::exp2_fast(top[r] - now);
-        top[r] = now;
-        sum[r] *= shrink;
-#pragma unroll
-        for (int p = 0; p < Columns; ++p)
-          o[r / 2].x[p][r % 2 * 2] *= shrink, o[r / 2].x[p][r % 2 * 2 + 1] *= shrink;
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const float c = top[r] == -INFINITY ? 0.f : top[r];
-#pragma unroll
-      for (int p = 0; p < Parts; ++p)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& a = s[r / 2].x[p][r % 2 * 2 + e];
-          a = tiles::exp2_fast(a * factor - c);
-          sum[r] += a;
-        }
-    }
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A = s·factor becomes exp(A − c). Whether c
+  // moved: then O is to be rescaled before more is added to it.
+  template <int Columns>
+  __device__ __forceinline__ bool step(Accumulator<Rows, Columns>& s, float factor) {
+    const bool moved = raise(s, factor);
+    exponentiate(s, factor);
+    return moved;
+  }
+  // The same with O rescaled on the way, where it is at hand: no registers hold `shrink` until later.
+  template <int Columns, int Values>
+  __device__ __forceinline__ void step(Accumulator<Rows, Columns>& s, Accumulator<Rows, Values>& o,
+                                       float factor) {
+    if (raise(s, factor)) rescale(o);
+    exponentiate(s, factor);
+  }
+  // G ← exp(c_old − c)·G, after a step that moved c.
+  template <int Columns>
+  __device__ __forceinline__ void rescale(Accumulator<Rows, Columns>& o) const {
+    tile::scale_rows(o, shrink);
   }
   // O = G ⊘ π, ξ = c + log π, of queries from i0 on.
   template <int Columns>
-  __device__ __forceinline__ void finish(Sums<Columns> (&o)[Groups], float* lse, int i0, int L) {
-    const int g = tiles::lane_id() / 4, t = tiles::lane_id() % 4;
+  __device__ __forceinline__ void finish(Accumulator<Rows, Columns>& o, float* lse, int i0, int L) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const int i = i0 + r / 2 * 16 + r % 2 * 8 + g;
-      const float all = tiles::row_sum(sum[r]), inverse = all == 0 ? 0.f : 1 / all;
-      if (t == 0 && i < L) lse[i] = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
+    for (int r = 0; r < top.rows; ++r) {
+      const int i = i0 + o.row(r) + tile::lane_row();
+      const float all = tile::row_sum(sum[r]), inverse = all == 0 ? 0.f : 1 / all;
+      if (tile::lane_id() % 4 == 0 && i < L)
+        lse[i] = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
 #pragma unroll
-      for (int p = 0; p < Columns; ++p)
-        o[r / 2].x[p][r % 2 * 2] *= inverse, o[r / 2].x[p][r % 2 * 2 + 1] *= inverse;
+      for (int c = 0; c < o.columns; ++c) o(r, c) *= inverse;
+    }
+  }
+
+ private:
+  // c ← max(c, A.max), π ← exp(c_old − c)·π, if a c of the warp moves.
+  template <int Columns>
+  __device__ __forceinline__ bool raise(Accumulator<Rows, Columns>& s, float factor) {
+    RowVector<Rows> most = tile::own_row_max(s);
+    bool moves = false;
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      most[r] *= factor;
+      moves |= most[r] > top[r] + unmoved;
+    }
+    if (!__any_sync(~0u, moves)) return false;
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      const float now = fmaxf(top[r], tile::row_max(most[r]));
+      shrink[r] = now == -INFINITY ? 1.f : tile::exp2_fast(top[r] - now);
+      top[r] = now;
+      sum[r] *= shrink[r];
+    }
+    return true;
+  }
+  // s = exp(A − c), π ← π + s.sum
+  template <int Columns>
+  __device__ __forceinline__ void exponentiate(Accumulator<Rows, Columns>& s, float factor) {
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      const float c = top[r] == -INFINITY ? 0.f : top[r];
+#pragma unroll
+      for (int k = 0; k < s.columns; ++k) {
+        s(r, k) = tile::exp2_fast(s(r, k) * factor - c);
+        sum[r] += s(r, k);
+      }
     }
   }
 };
 
-}  // namespace tg::cuda::attn
+// Results of a query over two disjoint sets of keys become one: O = a·O₁ + b·O₂ with
+// ξ = log(exp ξ₁ + exp ξ₂). Of sets that attend nothing (ξ = −∞) nothing is left.
+struct Merge {
+  float lse, a, b;
+};
+__device__ __forceinline__ Merge merge(float lse_1, float lse_2) {
+  const float top = fmaxf(lse_1, lse_2);
+  if (top == -INFINITY) return {top, 0, 0};
+  const float a = expf(lse_1 - top), b = expf(lse_2 - top), sum = a + b;
+  return {top + logf(sum), a / sum, b / sum};
+}
+
+}  // namespace tg::cuda::attention

@@ -1,25 +1,27 @@
-// f32 operands of attention as numbers of 16 bits: how long rows are, the powers of two, the numbers. In
-// three launches, or in one where there are enough short heads to keep a block busy with each.
-#include "backends/cuda/attention/split_terms.cuh"
-
+// f32 operands of attention as f16 terms: how long rows are, the powers of two, the numbers. In three
+// launches, or in one where there are enough short heads to keep a block busy with each.
 #include <algorithm>
 #include <cfloat>
 
-namespace tg::cuda {
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/powers.cuh"
+#include "backends/cuda/kernels/elements.cuh"
+
+namespace tg::cuda::attention {
 
 namespace {
 
-constexpr int block_threads = 256, head_threads = 512, none = -10000;
+constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
 // Rows [from, to) that any key or query of the call may meet: others may hold anything.
-__device__ KeyRange rows_of(const Attention& x, const Halves::Operand& a, int b) {
+__device__ KeyRange rows_of(const AttentionCall& x, const SplitOperands::Operand& a, int b) {
   if (const int* cu = a.keys ? x.cu_k : x.cu_q) return {max(cu[0], 0), min(cu[x.segments], a.rows)};
   return {0, a.keys && x.lengths ? kv_length(x, b) : a.rows};
 }
 
-// k with √square < 2ᵏ; none of 0.
+// k with √square < 2ᵏ; `empty` of 0.
 __device__ int exponent_above(double square) {
-  if (square == 0) return none;
+  if (square == 0) return empty;
   int e;
   frexp(square, &e);
   return (e + 1) >> 1;
@@ -31,15 +33,15 @@ __device__ __forceinline__ float size_of_finite(float x) {
 }
 
 // A block's chunk of an operand.
-struct Place {
+struct Chunk {
   int b, h, chunk;
-  __device__ Place(const Halves::Operand& a, int n)
+  __device__ Chunk(const SplitOperands::Operand& a, int n)
       : b(n / a.chunks() / a.heads), h(n / a.chunks() % a.heads), chunk(n % a.chunks()) {}
 };
 
 // Four numbers of a row of an operand, zeros beyond it.
-__device__ __forceinline__ float4 piece(const Attention& x, const Halves::Operand& a, const Place& at,
-                                        int row, int column) {
+__device__ __forceinline__ float4 piece(const AttentionCall& x, const SplitOperands::Operand& a,
+                                        const Chunk& at, int row, int column) {
   if (row >= a.rows || column >= a.size) return {0, 0, 0, 0};
   return *reinterpret_cast<const float4*>(a.from.at<float>(at.b, at.h) + row * a.from.row + column);
 }
@@ -82,7 +84,7 @@ __device__ __forceinline__ void put_terms(__half* to, const float4& v, float uni
 
 // The power for rows no longer than 2ᵏ.
 __device__ __forceinline__ int power_for(int k) {
-  return k == none ? 0 : min(Powers::longest - k, 126);
+  return k == empty ? 0 : min(Powers::longest - k, 126);
 }
 // Of a bound for z_A, that of the longest rows of V and z_O.
 constexpr int bound_of_z_a = 2 * Powers::longest + 1;
@@ -90,17 +92,17 @@ constexpr int bound_of_z_a = 2 * Powers::longest + 1;
 // A bound for the length of a chunk's rows.
 template <int W>
 __global__ void __launch_bounds__(block_threads)
-    measure(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+    measure(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   __shared__ float tops_z[block_threads];
   constexpr int lanes = W / 4, rows = block_threads / lanes;
-  const Halves::Operand& a = halves.operand[blockIdx.y];
+  const SplitOperands::Operand& a = operands.operand[blockIdx.y];
   if (blockIdx.x >= a.blocks(x.B)) return;
-  const Place at(a, blockIdx.x);
+  const Chunk at(a, blockIdx.x);
   const KeyRange valid = rows_of(x, a, at.b);
   float top = 0, top_z = 0;  // of four columns, of z_ξ
 #pragma unroll 4
-  for (int n = 0; n < Halves::chunk / rows; ++n) {
-    const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
+  for (int n = 0; n < SplitOperands::chunk / rows; ++n) {
+    const int row = at.chunk * SplitOperands::chunk + n * rows + threadIdx.x / lanes;
     const float4 p = piece(x, a, at, row, threadIdx.x % lanes * 4);
     if (row < valid.from || row >= valid.to) continue;
     top = largest(top, p);
@@ -121,11 +123,11 @@ __global__ void __launch_bounds__(block_threads)
 //
 // z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
 __global__ void __launch_bounds__(32)
-    choose(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+    choose(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   const int lane = threadIdx.x;
-  int longest[4] = {none, none, none, none}, largest = none;
-  for (int n = 0; n < halves.count; ++n) {
-    const Halves::Operand& a = halves.operand[n];
+  int longest[4] = {empty, empty, empty, empty}, largest = empty;
+  for (int n = 0; n < operands.count; ++n) {
+    const SplitOperands::Operand& a = operands.operand[n];
     const i64 each = i64(a.heads / x.Hk) * a.chunks();
     for (i64 i = lane; i < each; i += 32) {
       const int2 g = a.greatest[blockIdx.x * each + i];
@@ -136,34 +138,34 @@ __global__ void __launch_bounds__(32)
   largest = __reduce_max_sync(~0u, largest);
   if (lane > 0) return;
   Powers p{power_for(longest[0]), power_for(longest[1]), power_for(longest[2]), power_for(longest[3]), 0};
-  if (largest != none) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) is far from f32's end
-  int top = longest[2] == none || longest[3] == none ? none : bound_of_z_a;
-  if (largest != none) top = max(top, largest + p.z_o + p.v);
-  p.z_a = top == none ? 0 : -top;
-  halves.powers[blockIdx.x] = p;
+  if (largest != empty) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) is far from f32's end
+  int top = longest[2] == empty || longest[3] == empty ? empty : bound_of_z_a;
+  if (largest != empty) top = max(top, largest + p.z_o + p.v);
+  p.z_a = top == empty ? 0 : -top;
+  operands.powers[blockIdx.x] = p;
 }
 
 // x·2ᵉ in one or two terms; columns beyond the row are zeros. From the last to the first: what was measured
 // last may still be in the cache.
 template <int W>
 __global__ void __launch_bounds__(block_threads)
-    split(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+    split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   constexpr int lanes = W / 4, rows = block_threads / lanes;
-  const int operand = halves.count - 1 - blockIdx.y;
-  const Halves::Operand& a = halves.operand[operand];
+  const int operand = operands.count - 1 - blockIdx.y;
+  const SplitOperands::Operand& a = operands.operand[operand];
   if (blockIdx.x >= a.blocks(x.B)) return;
-  const Place at(a, a.blocks(x.B) - 1 - blockIdx.x);
-  const Powers& p = halves.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
+  const Chunk at(a, a.blocks(x.B) - 1 - blockIdx.x);
+  const Powers& p = operands.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
   const int e = operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
-  const float unit = attn::power_of_two(e);
-  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
+  const float unit = power_of_two(e);
+  const int column = threadIdx.x % lanes * 4, stride = operands.terms * W;
   __half* to = a.to + (i64(at.b) * a.heads + at.h) * a.rows * stride;
 #pragma unroll 4
-  for (int n = 0; n < Halves::chunk / rows; ++n) {
-    const int row = at.chunk * Halves::chunk + n * rows + threadIdx.x / lanes;
+  for (int n = 0; n < SplitOperands::chunk / rows; ++n) {
+    const int row = at.chunk * SplitOperands::chunk + n * rows + threadIdx.x / lanes;
     const float4 v = piece(x, a, at, row, column);
     if (row >= a.rows) continue;
-    put_terms<W>(to + i64(row) * stride + column, v, unit, halves.terms);
+    put_terms<W>(to + i64(row) * stride + column, v, unit, operands.terms);
   }
 }
 
@@ -171,13 +173,13 @@ __global__ void __launch_bounds__(block_threads)
 // second time is the cache. z_ξ is not looked at.
 template <int W>
 __global__ void __launch_bounds__(head_threads, 2)
-    split_heads(const __grid_constant__ Attention x, const __grid_constant__ Halves halves) {
+    split_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   __shared__ int power;
   constexpr int lanes = W / 4, rows = head_threads / lanes;
   const int operand = blockIdx.y;
-  const Halves::Operand& a = halves.operand[operand];
+  const SplitOperands::Operand& a = operands.operand[operand];
   const int group = a.heads / x.Hk, b = blockIdx.x / x.Hk, head = blockIdx.x % x.Hk * group;
-  const int column = threadIdx.x % lanes * 4, stride = halves.terms * W;
+  const int column = threadIdx.x % lanes * 4, stride = operands.terms * W;
   const auto each_piece = [&](auto&& f) {
     for (int h = head; h < head + group; ++h) {
       const float* from = a.from.at<float>(b, h) + column;
@@ -195,72 +197,40 @@ __global__ void __launch_bounds__(head_threads, 2)
   const int k = exponent_of_rows<W, head_threads>(top);
   if (threadIdx.x == 0) {
     power = power_for(k);
-    Powers& p = halves.powers[blockIdx.x];
+    Powers& p = operands.powers[blockIdx.x];
     (operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o) = power;
     if (operand == 0) p.z_a = -bound_of_z_a;
-    if (operand == 0 && halves.count == 3) p.z_o = 0;
+    if (operand == 0 && operands.count == 3) p.z_o = 0;
   }
   __syncthreads();
-  const float unit = attn::power_of_two(power);
+  const float unit = power_of_two(power);
   each_piece([&](int h, int row, const float4& v) {
-    put_terms<W>(a.to + ((i64(b) * a.heads + h) * a.rows + row) * stride + column, v, unit, halves.terms);
+    put_terms<W>(a.to + ((i64(b) * a.heads + h) * a.rows + row) * stride + column, v, unit, operands.terms);
   });
 }
 
 // Whether blocks for whole heads are enough to fill the GPU and short enough to end together.
-bool takes_heads(const Attention& x, const Halves& halves, const Gpu& gpu) {
+bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gpu& gpu) {
   constexpr i64 most_rows = 512;
   return !x.z_lse && x.T <= most_rows && i64(x.L) * (x.H / x.Hk) <= most_rows &&
-         i64(x.B) * x.Hk * halves.count >= 2 * gpu.processors;
+         i64(x.B) * x.Hk * operands.count >= 2 * gpu.processors;
 }
 
 }  // namespace
 
-Halves::Halves(const Attention& x, bool backward, std::byte* base) : terms(x.tf32 ? 1 : 2) {
-  attn::with_width(x, [&](auto size) { width = size; });
-  const auto take = [&](std::size_t n) {
-    std::byte* p = base + bytes;
-    bytes += (n + 255) / 256 * 256;
-    return static_cast<void*>(p);
-  };
-  const auto add = [&](Operand& to, const Attention::Operand& from, int heads, int rows, int size,
-                       bool keys) {
-    to.from = from, to.heads = heads, to.rows = rows, to.size = size, to.keys = keys;
-    const std::size_t all = std::size_t(x.B) * heads;
-    to.to = static_cast<__half*>(take(all * rows * terms * width * sizeof(__half)));
-    to.greatest = static_cast<int2*>(take(all * to.chunks() * sizeof(int2)));
-  };
-  add(operand[0], x.q, x.H, x.L, x.d, false);
-  add(operand[1], x.k, x.Hk, x.T, x.d, true);
-  add(operand[2], x.v, x.Hk, x.T, x.dv, true);
-  if (backward) count = 4, add(operand[3], x.z_o, x.H, x.L, x.dv, false);
-  powers = static_cast<Powers*>(take(std::size_t(x.B) * x.Hk * sizeof(Powers)));
-}
-
-Attention Halves::in_place_of(Attention x) const {
-  Attention::Operand* const to[4] = {&x.q, &x.k, &x.v, &x.z_o};
-  for (int n = 0; n < count; ++n) {
-    const Operand& a = operand[n];
-    const i64 row = terms * width, head = row * a.rows;
-    *to[n] = {a.to, head * a.heads, head, row};
-  }
-  x.powers = powers;
-  return x;
-}
-
-void launch_halves(const Stream& s, const Attention& x, const Halves& halves) {
+void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& operands) {
   i64 most = 0;
-  for (const Halves::Operand& a : halves.operand) most = std::max(most, a.blocks(x.B));
+  for (const SplitOperands::Operand& a : operands.operand) most = std::max(most, a.blocks(x.B));
   if (most == 0 || x.Hk == 0) return;
-  const unsigned count = static_cast<unsigned>(halves.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
+  const unsigned count = static_cast<unsigned>(operands.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
   const dim3 grid(blocks_for(most, 1), count);
-  attn::with_width(x, [&](auto width) {
-    if (takes_heads(x, halves, s.gpu))
-      return launch_kernel(s, {dim3(key_heads, count), head_threads}, split_heads<width>, x, halves);
-    launch_kernel(s, {grid, block_threads}, measure<width>, x, halves);
-    launch_kernel(s, {key_heads, 32}, choose, x, halves);
-    launch_kernel(s, {grid, block_threads}, split<width>, x, halves);
+  with_split_size(x, [&](auto width) {
+    if (takes_heads(x, operands, s.gpu))
+      return launch_kernel(s, {dim3(key_heads, count), head_threads}, split_heads<width>, x, operands);
+    launch_kernel(s, {grid, block_threads}, measure<width>, x, operands);
+    launch_kernel(s, {key_heads, 32}, choose, x, operands);
+    launch_kernel(s, {grid, block_threads}, split<width>, x, operands);
   });
 }
 
-}  // namespace tg::cuda
+}  // namespace tg::cuda::attention
