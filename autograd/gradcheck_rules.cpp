@@ -67,7 +67,7 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
     alone.differentiate[i] = true;
     if (!same(with(alone, r).gradients, {want.gradients[i]}))
       tally.fail("the gradient of floating input " + std::to_string(i) +
-                 " differs when it alone is asked for");
+                 " differs if only that gradient is computed");
   }
   for (std::size_t o = 0; outputs > 1 && o < outputs; ++o) {
     HarnessOptions without;

@@ -62,7 +62,7 @@ void Replay::run(NodeId first, NodeId last) {
 
 void Replay::add_custom(const CustomGradient& old) {
   const auto begin = first_node_.find(old.first);
-  if (begin == first_node_.end()) return;  // only its end was asked for
+  if (begin == first_node_.end()) return;  // only its end was requested
   CustomGradient region{begin->second, static_cast<NodeId>(to_.nodes().size() - 1), {}, {}, old.backward};
   for (ValueId v : old.in) region.in.push_back(now(v).id());
   for (ValueId v : old.out) region.out.push_back(now(v).id());

@@ -19,7 +19,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
     const std::span<const Operand> x = in.subspan(first, adamw_ins);  // p, g, m, v
     const DType wide = compute_type(x[0].dtype);
     for (const Operand& o : x) {
-      detail::want_float(o.dtype);
+      detail::require_float(o.dtype);
       if (o.shape() != x[0].shape())
         throw ShapeError("p, g, m and v differ in shape: " + o.shape().text() + " and " +
                          x[0].shape().text());

@@ -12,7 +12,7 @@ extern const Op arange_op{
     .infer =
         [](std::span<const Operand>, const Attrs& attrs) {
           const auto& a = attrs.as<ArangeAttrs>();
-          if (a.dtype == boolean) throw DTypeError("wants numbers, not booleans");
+          if (a.dtype == boolean) throw DTypeError("needs numbers, not booleans");
           if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
             throw DTypeError("start and step must be whole numbers for integers");
           return detail::row_major_output(a.dtype, {a.count});
@@ -46,7 +46,7 @@ Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Tensor& t = x.tensor();
   if (t.rank() < 2)
     throw ShapeError(in_context(
-        std::string(lower ? "[tril]" : "[triu]") + " wants at least two dimensions, got " + t.text(),
+        std::string(lower ? "[tril]" : "[triu]") + " needs at least two dimensions, got " + t.text(),
         x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);

@@ -63,16 +63,16 @@ Tensor zeros_view(const Tensor& x) {
   return x.rank() == 0 ? zero : expand(zero, x.shape());
 }
 
-void want_float(DType t) {
-  if (!is_float(t)) throw DTypeError("wants a floating tensor");
+void require_float(DType t) {
+  if (!is_float(t)) throw DTypeError("needs a floating tensor");
 }
 
-void want_index(DType t) {
-  if (t != i64 && t != i32) throw DTypeError("wants indices of type i64 or i32");
+void require_index(DType t) {
+  if (t != i64 && t != i32) throw DTypeError("needs indices of type i64 or i32");
 }
 
 void want_rank_at_least(const Operand& x, int rank) {
-  if (x.layout.rank() < rank) throw ShapeError("wants at least " + std::to_string(rank) + " dimensions");
+  if (x.layout.rank() < rank) throw ShapeError("needs at least " + std::to_string(rank) + " dimensions");
 }
 
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out) {

@@ -26,8 +26,8 @@ Axes axes_of(const TensorArg& x, const Axes& axes, const char* what);
 // Zeros of x's shape and dtype that take no memory: one 0, expanded.
 Tensor zeros_view(const Tensor& x);
 
-void want_float(DType t);  // throws DTypeError
-void want_index(DType t);  // i64 or i32, else throws DTypeError
+void require_float(DType t);  // throws DTypeError
+void require_index(DType t);  // i64 or i32, else throws DTypeError
 void want_rank_at_least(const Operand& x, int rank);
 
 // One output of a pointwise op: laid out like the first dense operand, else row-major.

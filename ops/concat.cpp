@@ -177,7 +177,7 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
         x.where()));
   };
   if (before.size() != t.rank() || after.size() != t.rank())
-    throw refuse("wants one number of elements per axis");
+    throw refuse("needs one number of elements per axis");
   const Tensor filling = full(t.graph(), {}, value, t.dtype());
   for (int a = 0; a < before.size(); ++a) {
     if (before[a] < 0 || after[a] < 0) throw refuse("cannot remove elements; slice() does");

@@ -15,12 +15,12 @@ extern const Op cross_entropy_op, cross_entropy_backward_op;
 namespace {
 
 void check(const Operand& x, const Operand& targets) {
-  detail::want_float(x.dtype);
+  detail::require_float(x.dtype);
   detail::want_rank_at_least(x, 1);
-  detail::want_index(targets.dtype);
+  detail::require_index(targets.dtype);
   Shape rows = x.shape();
   rows.erase(rows.size() - 1);
-  if (targets.shape() != rows) throw ShapeError("wants logits [..., V] and targets [...]");
+  if (targets.shape() != rows) throw ShapeError("needs logits [..., V] and targets [...]");
 }
 
 // [· = t] as booleans of the logits' shape.

@@ -10,7 +10,7 @@ extern const Op cumsum_op{
     .doc = "x → y: yᵢ = Σ xⱼ over j ≤ i along an axis (reverse: j ≥ i)",
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
-          if (in[0].dtype == boolean) throw DTypeError("wants numbers, not booleans");
+          if (in[0].dtype == boolean) throw DTypeError("needs numbers, not booleans");
           return detail::row_major_output(in[0].dtype, in[0].shape());
         },
     .vjp = [](const Backprop& g) -> Tensors {

@@ -46,7 +46,7 @@ void check_sequences(const Operands& x, const AttentionAttrs& a) {
     want_shape("cu_seqlens_k", *x.cu_k, n);
   }
   if (a.has_lengths) {
-    detail::want_index(x.lengths->dtype);
+    detail::require_index(x.lengths->dtype);
     want_shape("kv_lengths", *x.lengths, {x.q->shape()[0]});
   }
 }
@@ -54,11 +54,11 @@ void check_sequences(const Operands& x, const AttentionAttrs& a) {
 // The checks of operands that both ops share.
 void check(const Operands& x, const AttentionAttrs& a) {
   const DType dtype = x.q->dtype;
-  detail::want_float(dtype);
+  detail::require_float(dtype);
   for (const Operand* t : {x.q, x.k, x.v}) {
-    if (t->layout.rank() != 4) throw ShapeError("wants q [B, H, L, d], k [B, Hk, T, d] and v [B, Hk, T, dv]");
+    if (t->layout.rank() != 4) throw ShapeError("needs q [B, H, L, d], k [B, Hk, T, d] and v [B, Hk, T, dv]");
     if (t->dtype != dtype) throw DTypeError("q, k and v differ in dtype");
-    if (!is_last_axis_contiguous(t->layout)) throw ShapeError("wants contiguous last axes");
+    if (!is_last_axis_contiguous(t->layout)) throw ShapeError("needs contiguous last axes");
   }
   const Shape &q = x.q->shape(), &k = x.k->shape(), &v = x.v->shape();
   for (const Shape& n : {q, v})

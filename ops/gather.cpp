@@ -10,7 +10,7 @@ namespace {
 
 // Indices have x's rank, and are no larger than x on the axes from which they do not select.
 void want_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
-  detail::want_index(indices.dtype);
+  detail::require_index(indices.dtype);
   if (indices.layout.rank() != x.layout.rank())
     throw ShapeError("the indices must have as many dimensions as the tensor");
   for (int a = 0; a < x.layout.rank(); ++a)
@@ -27,7 +27,7 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   want_within(x, indices, attrs);
   if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
-  if (x.dtype == boolean) throw DTypeError("wants numbers, not booleans");
+  if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
   if (src.shape() != indices.shape()) throw ShapeError("what is added must have the shape of the indices");
   return detail::row_major_output(x.dtype, x.shape());
 }

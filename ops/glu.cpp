@@ -13,7 +13,7 @@ Tensor swiglu(TensorArg packed) {
   const Tensor& x = packed.tensor();
   if (x.rank() == 0 || x.size(-1) % 2 != 0)
     throw ShapeError(
-        in_context("[swiglu] wants an even last axis: gates, then values; got " + x.text(), packed.where()));
+        in_context("[swiglu] needs an even last axis: gates, then values; got " + x.text(), packed.where()));
   const std::int64_t n = x.size(-1) / 2;
   return swiglu(slice(x, -1, 0, n), slice(x, -1, n, 2 * n));
 }

@@ -17,7 +17,7 @@ Shape selected(const Shape& x, int axis, const Shape& indices) {
 }
 
 std::vector<OutSpec> infer_select(std::span<const Operand> in, const Attrs& attrs) {
-  detail::want_index(in[1].dtype);
+  detail::require_index(in[1].dtype);
   const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
   return detail::row_major_output(in[0].dtype, selected(in[0].shape(), axis, in[1].shape()));
 }
@@ -29,9 +29,9 @@ std::vector<OutSpec> infer_embedding(std::span<const Operand> in, const Attrs& a
 
 std::vector<OutSpec> infer_add(std::span<const Operand> in, const Attrs& attrs) {
   const Operand &x = in[0], &indices = in[1], &src = in[2];
-  detail::want_index(indices.dtype);
+  detail::require_index(indices.dtype);
   if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
-  if (x.dtype == boolean) throw DTypeError("wants numbers, not booleans");
+  if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
   const Shape want = selected(x.shape(), static_cast<int>(attrs.as<AxisAttrs>().axis), indices.shape());
   if (src.shape() != want) throw ShapeError("what is added must have shape " + want.text());
   return detail::row_major_output(x.dtype, x.shape());

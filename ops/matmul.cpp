@@ -23,7 +23,7 @@ bool fits(const Tensor& a, const Tensor& b) {
 std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
   const Operand &a = in[0], &b = in[1];
   for (const Operand& x : in) {
-    detail::want_float(x.dtype);
+    detail::require_float(x.dtype);
     if (x.dtype != a.dtype) throw DTypeError("operands differ in dtype");
   }
   detail::want_rank_at_least(a, 1);

@@ -19,10 +19,10 @@ Shape outer_shape(const Shape& shape) {
 }
 
 void check(const Operand& x, std::span<const Operand> weights) {
-  detail::want_float(x.dtype);
+  detail::require_float(x.dtype);
   detail::want_rank_at_least(x, 1);
   for (const Operand& w : weights) {
-    detail::want_float(w.dtype);
+    detail::require_float(w.dtype);
     if (w.shape() != Shape{x.shape().back()})
       throw ShapeError("weight and bias must have the size of the last axis");
     if (w.dtype != weights[0].dtype) throw DTypeError("weight and bias differ in dtype");

@@ -16,13 +16,13 @@ void want_one_dtype(std::span<const Operand> in) {
 }
 
 std::vector<OutSpec> same_float(std::span<const Operand> in, const Attrs&) {
-  detail::want_float(in[0].dtype);
+  detail::require_float(in[0].dtype);
   want_one_dtype(in);
   return detail::pointwise_output(in, in[0].dtype);
 }
 
 std::vector<OutSpec> same_number(std::span<const Operand> in, const Attrs&) {
-  if (in[0].dtype == boolean) throw DTypeError("wants numbers, not booleans");
+  if (in[0].dtype == boolean) throw DTypeError("needs numbers, not booleans");
   want_one_dtype(in);
   return detail::pointwise_output(in, in[0].dtype);
 }

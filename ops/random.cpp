@@ -11,7 +11,7 @@ extern const Op bernoulli_op;
 namespace {
 
 void want_state(const Operand& rng) {
-  if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("wants the graph's rng() {seed, step}");
+  if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("needs the graph's rng() {seed, step}");
 }
 
 // The graph's random state, created now if needed, so that the stream that is taken next is the node's own.
@@ -36,10 +36,10 @@ Tensor fill(const Op& op, Graph& graph, const Shape& shape, double a, double b, 
   return graph.record(op, std::span(&s.state, 1), RandomAttrs{shape, dtype, a, b, s.stream}, where)[0];
 }
 
-void want_float(const Op& op, DType dtype, const std::source_location& where) {
+void require_float(const Op& op, DType dtype, const std::source_location& where) {
   if (!is_float(dtype))
     throw DTypeError(
-        in_context("[" + op.name + "] wants a floating dtype, got " + std::string(name_of(dtype)), where));
+        in_context("[" + op.name + "] needs a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
 // Each sample has its own stream, so that its numbers do not depend on the graph before it.
@@ -64,7 +64,7 @@ extern const Op dropout_op{
     .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
-          detail::want_float(in[0].dtype);
+          detail::require_float(in[0].dtype);
           want_state(in[1]);
           return detail::row_major_output(in[0].dtype, in[0].shape());
         },
@@ -122,12 +122,12 @@ Tensor dropout(TensorArg x, double p, bool training) {
 
 Tensor uniform(Graph& graph, const Shape& shape, double low, double high, DType dtype,
                std::source_location where) {
-  want_float(uniform_op, dtype, where);
+  require_float(uniform_op, dtype, where);
   return fill(uniform_op, graph, shape, low, high, dtype, where);
 }
 Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType dtype,
               std::source_location where) {
-  want_float(normal_op, dtype, where);
+  require_float(normal_op, dtype, where);
   return fill(normal_op, graph, shape, mean, std, dtype, where);
 }
 Tensor bernoulli(Graph& graph, const Shape& shape, double p, std::source_location where) {
@@ -139,7 +139,7 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
                std::source_location where) {
   constexpr std::int64_t exact = std::int64_t{1} << 53;
   if (!is_int(dtype) || !(low < high) || low < -exact || high > exact)
-    throw Error(in_context("[randint] wants an integer dtype and low < high within ±2^53, got " +
+    throw Error(in_context("[randint] needs an integer dtype and low < high within ±2^53, got " +
                                std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " +
                                std::to_string(high),
                            where));

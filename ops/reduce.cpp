@@ -33,7 +33,7 @@ std::vector<OutSpec> infer_total(std::span<const Operand> in, const Attrs& a) {
 }
 
 std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
-  detail::want_float(in[0].dtype);
+  detail::require_float(in[0].dtype);
   return reduce_to(in[0].dtype, in[0], a);
 }
 
@@ -115,7 +115,7 @@ extern const Op sum_squares_op{.name = "sum_squares",
                                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
                                .infer =
                                    [](std::span<const Operand> in, const Attrs& a) {
-                                     detail::want_float(in[0].dtype);
+                                     detail::require_float(in[0].dtype);
                                      return reduce_to(compute_type(in[0].dtype), in[0], a);
                                    },
                                .vjp = [](const Backprop& g) -> Tensors {

@@ -52,15 +52,15 @@ extern const Op rope_op{
         "b·sin, a·sin + b·cos)",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
-          detail::want_float(in[0].dtype);
+          detail::require_float(in[0].dtype);
           detail::want_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
           if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
             throw ShapeError("more dimensions to rotate than a row has");
           if (in.size() > 1) {
-            detail::want_index(in[1].dtype);
+            detail::require_index(in[1].dtype);
             Shape rows = in[0].shape();
             rows.erase(rows.size() - 1);
-            if (in[1].shape() != rows) throw ShapeError("wants a position for each row");
+            if (in[1].shape() != rows) throw ShapeError("needs a position for each row");
           }
           return detail::pointwise_output(in.first(1), in[0].dtype);
         },
@@ -95,7 +95,7 @@ std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
 Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
   const Scope scope(x);
   const Tensor& positions = at.tensor();
-  if (x.tensor().rank() < 1) refuse(x, "wants rows");
+  if (x.tensor().rank() < 1) refuse(x, "needs rows");
   const std::int64_t dims = o.dims > 0 ? o.dims : x.tensor().size(-1);
   RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
               o.start};

@@ -28,7 +28,7 @@ Tensors slice_gradient(const Backprop& g) {
 }
 
 void want_one_index(const Operand& start) {
-  detail::want_index(start.dtype);
+  detail::require_index(start.dtype);
   if (start.layout.numel() != 1)
     throw ShapeError("the start must be one number, got shape " + start.shape().text());
 }

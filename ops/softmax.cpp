@@ -14,7 +14,7 @@ extern const Op softmax_backward_op, log_softmax_backward_op;
 namespace {
 
 std::vector<OutSpec> infer_like(std::span<const Operand> in, const Attrs&) {
-  detail::want_float(in[0].dtype);
+  detail::require_float(in[0].dtype);
   for (const Operand& x : in)
     if (x.dtype != in[0].dtype) throw DTypeError("operands differ in dtype");
   return detail::pointwise_output(in, in[0].dtype);
@@ -112,7 +112,7 @@ extern const Op logsumexp_op{
     .doc = "x → ξ: ξ = log Σ exp x along an axis, which stays with size 1",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
-          detail::want_float(in[0].dtype);
+          detail::require_float(in[0].dtype);
           Shape shape = in[0].shape();
           shape[static_cast<int>(axis_of(a))] = 1;
           return detail::row_major_output(in[0].dtype, shape);

@@ -19,7 +19,7 @@ extern const Op squared_norm_op{
     .name = "squared_norm",
     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
-      for (const Operand& x : in) detail::want_float(x.dtype);
+      for (const Operand& x : in) detail::require_float(x.dtype);
       return detail::row_major_output(result_type(in), {});
     },
     .vjp = [](const Backprop& g) -> Tensors {

@@ -176,7 +176,7 @@ Tensor attention_weights(TensorArg result) {
   Graph& graph = result.tensor().graph();
   const Node& node = graph.node_of(result.tensor().id());
   if (node.op != &flash_attn_op)
-    throw Error(in_context("[attention_weights] wants a result of flash_attn, got one of " + node.op->name,
+    throw Error(in_context("[attention_weights] needs a result of flash_attn, got one of " + node.op->name,
                            result.where()));
   const Scope scope(result);
   const auto& a = node.attrs.as<AttentionAttrs>();
@@ -193,8 +193,8 @@ extern const Op attention_keep_mask_op{
         [](std::span<const Operand> in, const Attrs& attrs) {
           const auto& a = attrs.as<KeepMaskAttrs>();
           if (in[0].dtype != i64 || in[0].shape() != Shape{2})
-            throw ShapeError("wants the graph's rng, i64 [2]");
-          if (a.shape.size() != 4) throw ShapeError("wants a shape [B, H, L, T]");
+            throw ShapeError("needs the graph's rng, i64 [2]");
+          if (a.shape.size() != 4) throw ShapeError("needs a shape [B, H, L, T]");
           if (!(a.dropout >= 0 && a.dropout < 1)) throw Error("dropout must be in [0, 1)");
           return detail::row_major_output(boolean, a.shape);
         },

@@ -1,5 +1,5 @@
-// The command line of every tool: a table of options with typed destinations, parsed strictly. Anything wrong
-// is one clear line on stderr and exit code 2; --help prints the table, the defaults and the examples.
+// The command line of every tool: a table of options with typed destinations, parsed strictly. A mistake is
+// reported in one line on stderr, with exit code 2; --help prints the table, the defaults and the examples.
 //
 //   std::int64_t steps = 2000; std::string text; bool quiet = false;
 //   tg::Args args("train", "Trains a character GPT on a text.");
@@ -29,15 +29,15 @@ struct ArgLimits {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices;  // the only values a string may take
   bool required = false;
-  std::string shown;  // the default as --help shows it, where the destination's own value says too little
+  std::string shown;  // the default in --help, if the destination's value does not describe it
 };
 
 class Args {
  public:
   Args(std::string tool, std::string about) : tool_(std::move(tool)), about_(std::move(about)) {}
 
-  // Destinations keep their value as the default and must outlive parse(). A list takes one value each time
-  // the option is given.
+  // The destination's value is the default. Destinations must outlive parse(). A list gets one value each
+  // time the option is given.
   using Destination = std::variant<std::int64_t*, double*, std::string*, std::vector<std::string>*, bool*>;
   template <class T>
   void option(std::string name, std::string metavar, std::string help, T& to, ArgLimits limits = {}) {
@@ -56,8 +56,7 @@ class Args {
     examples_.emplace_back(std::move(command), std::move(what));
   }
 
-  // Nothing when the program may go on; otherwise the code it must exit with: 0 after --help, 2 after a
-  // mistake.
+  // Nothing if the program may continue; otherwise its exit code: 0 after --help, 2 after a mistake.
   std::optional<int> parse(int argc, const char* const* argv, std::FILE* out = stdout,
                            std::FILE* err = stderr) {
     for (int i = 1; i < argc; ++i) {
@@ -88,8 +87,8 @@ class Args {
     return fail(mistake, err);
   }
 
-  // For mistakes only the tool can see ("--width 130 does not divide by --heads 4"): the same line, the same
-  // code.
+  // For mistakes that only the tool can detect ("--width 130 does not divide by --heads 4"): the same line
+  // and exit code.
   int fail(const std::string& mistake, std::FILE* err = stderr) const {
     std::fprintf(err, "%s: %s (see %s --help)\n", tool_.c_str(), mistake.c_str(), tool_.c_str());
     return 2;
@@ -112,15 +111,15 @@ class Args {
     return all;
   }
 
-  // An option's value now, as text that set() takes back exactly; a list's items are joined by commas.
+  // An option's current value, as text that set() converts back exactly; a list's items are joined by commas.
   std::string value(std::string_view name) const {
     for (const Option& o : options_)
       if (o.name == name) return text_of(o);
     return {};
   }
 
-  // Gives an option a value that was not on the command line (a saved one); given() stays as it is. Returns
-  // what is wrong with the value, or nothing.
+  // Sets an option to a value that was not on the command line (a saved one); given() does not change.
+  // Returns what is wrong with the value, or nothing.
   std::string set(std::string_view name, std::string_view value) {
     for (Option& o : options_) {
       if (o.name != name) continue;
@@ -153,7 +152,7 @@ class Args {
     s += "\nenvironment:\n"
          "  TG_LOG=1 to 4  log compiled programs to standard error: 1 runs, 2 steps, 3 memory plan, 4 "
          "kernels\n"
-         "  TG_THREADS=N   their threads on the CPU\n";
+         "  TG_THREADS=N   number of threads on the CPU\n";
     return s;
   }
 
@@ -225,7 +224,7 @@ class Args {
     if (equals != std::string_view::npos) return assign(*option, word.substr(equals + 1));
     // A value may begin with one dash (a negative number) but not with two: that is the next option.
     if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--")) {
-      return std::string(name) + " wants a value: " + title(*option);
+      return std::string(name) + " needs a value: " + title(*option);
     }
     return assign(*option, argv[++i]);
   }
@@ -293,7 +292,7 @@ class Args {
     return row[b.size()];
   }
 
-  // ", did you mean --steps?" when a name is near enough to be a slip.
+  // ", did you mean --steps?" if a name is similar enough to be a typing error.
   std::string hint(std::string_view word) const {
     word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
     const Option* nearest = nullptr;

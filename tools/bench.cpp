@@ -1,4 +1,4 @@
-// bench: how fast the kernels, the executor and the compiler are, as shares of what this machine can do.
+// bench measures the kernels, the executor and the compiler, as shares of this machine's peak rates.
 #include <algorithm>
 #include <charconv>
 #include <iterator>
@@ -48,21 +48,23 @@ int run(int argc, char** argv) {
 
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
-  args.option("backend", "NAME", "what to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
+  args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
   args.option("dtype", "NAME",
-              "of attention, ops, train and generate; tf32 rounds the operands of products on a GPU", dtype,
-              {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+              "dtype of attention, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
+              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = 4096, .shown = "TG_THREADS, or all cores"});
-  args.option("json", "FILE", "write the rows there too", json);
+  args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains it", settings.filter);
-  args.option("shape", "AxBx…",
-              "instead of the mode's own sizes, may be repeated: gemm MxNxK, attention BxHxLxd, "
-              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-              "generate CONTEXT",
-              shapes, {.shown = "each mode's own"});
-  args.option("text", "FILE", "the text of tokens", settings.text, {.shown = "a megabyte of made-up words"});
-  args.option("seconds", "S", "time spent on each row, at least", settings.seconds, {.min = 0});
+  args.option(
+      "shape", "AxBx…",
+      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, attention BxHxLxd, "
+      "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+      "generate CONTEXT",
+      shapes, {.shown = "each mode's default sizes"});
+  args.option("text", "FILE", "text for the mode tokens", settings.text,
+              {.shown = "a megabyte of made-up words"});
+  args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
   args.flag("quick", "a quick run of each row, not a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");

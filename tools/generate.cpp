@@ -1,4 +1,4 @@
-// generate: text from a checkpoint of tools/train, from the command line.
+// generate writes text with a model from a checkpoint of tools/train.
 #include <chrono>
 #include <cstdio>
 #include <new>
@@ -24,26 +24,25 @@ struct Options {
 void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               o.checkpoint, {.required = true});
-  args.option("prompt", "TEXT", "what the text begins with", o.prompt, {.shown = "a line break"});
-  args.option("tokens", "N", "tokens to write", o.tokens,
-              {.min = 1, .max = 1e9, .shown = "what the model's context has room for"});
+  args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
+  args.option("tokens", "N", "tokens to generate", o.tokens,
+              {.min = 1, .max = 1e9, .shown = "as many as fit in the model's context"});
   args.option("temperature", "X", "divides the logits; 0: always the most likely token",
               o.sampling.temperature, {.min = 0, .max = 1e6});
   args.option("top-k", "N", "sample only from the N most likely tokens; 0: from all", o.sampling.top_k,
               {.min = 0, .max = 1e9});
   args.option("top-p", "P", "of these, only from the most likely ones whose probabilities add up to P",
               o.sampling.top_p, {.min = 0, .max = 1});
-  args.option("seed", "N", "of the draws", o.seed, {.min = 0});
+  args.option("seed", "N", "seed of the random draws", o.seed, {.min = 0});
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.flag(
       "slide",
       "continue beyond the context: the oldest tokens are dropped, and each token is a run over all others",
       o.slide);
-  args.flag("no-cache",
-            "process the whole text again for every token; gives the same text, slowly, as a check",
+  args.flag("no-cache", "process the whole text again for every token: slow, gives the same text, for checks",
             o.no_cache);
   args.example("generate --checkpoint out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
   args.example("generate --checkpoint out/train/best --temperature 0 --tokens 20",
@@ -86,7 +85,7 @@ void generate(const Options& o) {
 
   const auto write = [](const std::string& s) {
     if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
-      throw Error("[generate] standard output cannot be written to");
+      throw Error("[generate] cannot write to standard output");
   };
   write(o.prompt);
   const auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// gradcheck: are the gradients right? Every op, layer and user-defined op against finite differences.
+// gradcheck compares the gradients of every op, layer and user-defined op with finite differences.
 #include <tilegrad/autograd/gradcheck.h>
 
 #include <chrono>
@@ -82,7 +82,7 @@ int run(int argc, char** argv) {
 
   Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
   args.flag("list", "list everything that can be checked", list);
-  args.flag("reference", "the reference of all ops as Markdown, docs/ops.md", print_reference);
+  args.flag("reference", "print the reference of all ops as Markdown, docs/ops.md", print_reference);
   args.flag("all", "check everything", all);
   args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
   args.option("dtype", "LIST", "some of f64,f32,bf16,f16", dtypes);
@@ -91,8 +91,8 @@ int run(int argc, char** argv) {
   args.option("backend", "NAME", "where the checked programs run", backend, {.choices = {"cpu", "cuda"}});
   args.option("order", "N", "2 checks second derivatives", order, {.min = 1, .max = 2});
   args.flag("fast", "four random projections instead of every element", fast);
-  args.option("seed", "N", "of every random number", seed, {.min = 0});
-  args.option("json", "FILE", "write all results there too", json);
+  args.option("seed", "N", "seed of all random numbers", seed, {.min = 0});
+  args.option("json", "FILE", "also write all results to this file", json);
   args.option("vcurve", "FILE.png", "plot the error as a function of the step h, for the ops given", curve);
   args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
   args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
@@ -118,7 +118,7 @@ int run(int argc, char** argv) {
   if (!list && !print_reference && !all && names.empty())
     return args.fail("nothing to do: give --all, --op NAME, --list or --reference");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
-  if (!curve.empty() && names.empty()) return args.fail("--vcurve wants an op: --op NAME");
+  if (!curve.empty() && names.empty()) return args.fail("--vcurve needs an op: --op NAME");
   run.options.device = Device::parse(backend);
   try {
     tg::backend(run.options.device);
@@ -165,7 +165,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    log_level();  // a TG_LOG that is none is told before anything is checked
+    log_level();  // reject an invalid TG_LOG up front
     return run(argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "gradcheck: %s\n", e.what());

@@ -1,4 +1,4 @@
-// inspect: what a model is and compiles to, what it attends to, how its runs went, from the command line.
+// inspect shows a model, the programs that it compiles to, its attention and the losses of its runs.
 #include <cstdio>
 #include <map>
 #include <new>
@@ -27,7 +27,7 @@ struct Options : ModelOptions {
   std::string checkpoint, program = "train", steps, backend = "cpu", dtype = "f32";
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
   bool list = false, graph = false, parameters = false;
-  std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files but for `text`
+  std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files, except `text`
   std::vector<std::string> runs;
   std::int64_t length = 4096, fast_memory = 192;  // of `reads`
   Device device;                                  // of `backend`
@@ -44,9 +44,9 @@ void declare_options(Args& args, Options& o) {
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.flag("list", "every step, with the shapes it reads and writes", o.list);
-  args.option("steps", "TEXT", "count and list only steps whose name contains this", o.steps,
+  args.option("steps", "TEXT", "count and list only steps whose name contains TEXT", o.steps,
               {.shown = "all"});
   args.flag("graph", "every node of the recorded graph, before fusion", o.graph);
   const ArgLimits none{.shown = "none"};
@@ -54,15 +54,16 @@ void declare_options(Args& args, Options& o) {
   args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
   args.flag("parameters", "how large each layer is", o.parameters);
   args.option("attention", "PNG", "what each head of the checkpoint looks at in --text", o.attention, none);
-  args.option("text", "TEXT", "of --attention, at most the model's context", o.text, none);
+  args.option("text", "TEXT", "text for --attention, at most the model's context", o.text, none);
   args.option("attention-memory", "PNG",
               "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
               o.attention_memory, none);
   args.option("reads", "PNG",
               "what attention reads from memory, by the size of its tiles: FlashAttention's own model",
               o.reads, none);
-  args.option("length", "N", "tokens of --reads", o.length, {.min = 1, .max = 1 << 30});
-  args.option("fast-memory", "KIB", "of --reads: what holds a tile, such as a GPU's shared memory",
+  args.option("length", "N", "tokens for --reads", o.length, {.min = 1, .max = 1 << 30});
+  args.option("fast-memory", "KIB",
+              "for --reads: size of the memory that holds a tile, such as a GPU's shared memory",
               o.fast_memory, {.min = 1, .max = 1 << 30});
   args.option("curves", "PNG", "the losses of every --run", o.curves, none);
   args.option("run", "DIR", "for --curves: an output directory of train; may be repeated", o.runs, none);
@@ -131,7 +132,7 @@ void write_text(const std::string& path, const std::string& text) {
   io::replace_file(path, std::span(&piece, 1), "inspect");
 }
 
-// What was asked for of the program: a summary unless it was something else only.
+// Prints what was requested of the program: a summary, unless only something else was requested.
 void show(const Options& o, const std::string& name, const Program& program) {
   const bool other = o.parameters || !o.attention.empty() || !o.attention_memory.empty() || !o.reads.empty();
   if (!other || o.list || o.graph || !o.graphviz.empty() || !o.plan.empty()) print_summary(o, program);
@@ -224,10 +225,10 @@ void inspect(const Options& o) {
                 .plan_only = true}));
 }
 
-// What is wrong with options together, or nothing.
+// What is wrong with a combination of options, or nothing.
 std::string mistake_in(const Args& args, const Options& o) {
   const auto wants = [&](const char* option, const char* other) {
-    return args.given(option) && !args.given(other) ? "--" + std::string(option) + " wants --" + other : "";
+    return args.given(option) && !args.given(other) ? "--" + std::string(option) + " needs --" + other : "";
   };
   for (const auto& [option, other] : {std::pair("attention", "checkpoint"),
                                       {"attention", "text"},
@@ -241,7 +242,7 @@ std::string mistake_in(const Args& args, const Options& o) {
   return "";
 }
 
-// Whether anything but the curves was asked for.
+// Whether anything except the curves was requested.
 bool asks_for_a_model(const Args& args) {
   for (const std::string& name : args.names())
     if (name != "curves" && name != "run" && args.given(name)) return true;

@@ -1,4 +1,4 @@
-// What the tools' main functions have in common.
+// Shared by the tools' main functions.
 #pragma once
 
 #include <csignal>
@@ -13,8 +13,8 @@
 
 namespace tg {
 
-// Makes `device` the one that --backend names and returns what is wrong with the name, "" if nothing is.
-// Throws DeviceError if there is no such device here.
+// Sets `device` to the one that --backend names. Returns what is wrong with the name, or "". Throws
+// DeviceError if this machine has no such device.
 inline std::string take_device(const std::string& name, Device& device) {
   try {
     device = Device::parse(name);
@@ -25,7 +25,7 @@ inline std::string take_device(const std::string& name, Device& device) {
   return "";
 }
 
-// The exit code that f returns; 1 and one line on stderr for what it throws.
+// The exit code that f returns; for an exception 1, with one line on stderr.
 template <class F>
 int run_tool(const char* tool, F&& f) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk

@@ -1,4 +1,4 @@
-// tokens: makes a file of tokens from a text of any size, for train --tokens.
+// tokens converts a text of any size to a file of tokens, for train --tokens.
 #include <algorithm>
 #include <filesystem>
 
@@ -39,13 +39,14 @@ void run(const std::string& text_path, const std::string& out, const std::string
   constexpr std::size_t chunk = std::size_t{16} << 20;
   for (const std::string& in : {text_path, like})
     if (std::error_code error; !in.empty() && std::filesystem::equivalent(in, out, error))
-      throw Error("[tokens] --out " + out + " would replace what is read");
+      throw Error("[tokens] --out " + out + " would replace a file that is read: choose another name");
   const io::MappedFile file(text_path, "tokens");
   std::string_view rest = file.bytes();
   const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
   text::TokenFileWriter writer(out, *tokenizer);
   while (!rest.empty()) {
-    // Cut where the tokens before and after do not depend on each other: they are those of the whole text.
+    // Split where the tokens before and after do not depend on each other, so that they are those of the
+    // whole text.
     std::size_t n = rest.size() <= chunk ? rest.size() : text::safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
     writer.write(tokenizer->encode(rest.substr(0, n)));
@@ -69,12 +70,13 @@ int main(int argc, char** argv) {
   std::int64_t vocabulary = 4096;
   Args args("tokens", "Makes a file of tokens from a text, which `train --tokens` maps into memory.");
   args.option("text", "FILE", "the text, of any size", text, {.required = true});
-  args.option("out", "FILE", "where the tokens go", out, {.required = true});
+  args.option("out", "FILE", "file of tokens to write", out, {.required = true});
   args.option("like", "PATH", "use the tokenizer of this token file, checkpoint or run", like,
               {.shown = "none"});
-  args.option("tokenizer", "KIND", "without --like: characters (UTF-8), bytes, or learned from the text",
-              kind, {.choices = {"chars", "bytes", "bpe"}});
-  args.option("vocabulary", "N", "tokens of --tokenizer bpe", vocabulary,
+  args.option("tokenizer", "KIND",
+              "without --like: tokens are characters (UTF-8), bytes, or learned from the text (bpe)", kind,
+              {.choices = {"chars", "bytes", "bpe"}});
+  args.option("vocabulary", "N", "number of tokens for --tokenizer bpe", vocabulary,
               {.min = 257, .max = static_cast<double>(text::Bpe::max_vocabulary)});
   args.example("tokens --text corpus.txt --out corpus.tokens", "4096 tokens, learned from the text");
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
@@ -82,7 +84,7 @@ int main(int argc, char** argv) {
   args.example("train --tokens corpus.tokens", "learn it");
   if (const auto code = args.parse(argc, argv)) return *code;
   if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
-    return args.fail("--like has a tokenizer of its own: wanted no --tokenizer and no --vocabulary");
+    return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
   if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
   return run_tool("tokens", [&]() -> int {
     run(text, out, like, kind, vocabulary);

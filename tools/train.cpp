@@ -25,7 +25,7 @@ using namespace tg;
 
 volatile std::sig_atomic_t stop_asked = 0;
 
-// The first Ctrl-C asks for a stop after the step; a second one ends the process at once.
+// The first Ctrl-C requests a stop after the step; a second one ends the process at once.
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_asked = 1; };
@@ -46,7 +46,7 @@ io::Metadata description(const TrainOptions& o, const text::Tokenizer& tokenizer
 
 class Run {
  public:
-  // `args` is what a checkpoint keeps of the command line. With a store, the run in it is resumed.
+  // `args` are the options that a checkpoint saves. With a store, its run is resumed.
   Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store)
       : o_(std::move(options)), args_(args), store_(std::move(store)) {
     o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
@@ -56,7 +56,7 @@ class Run {
       data_ = open_data(o_.data, std::nullopt);
       store_ = std::make_unique<io::CheckpointStore>(o_.out);
       if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
-        throw Error("[train] " + o_.out + " holds a run: --resume goes on with it, --overwrite replaces it");
+        throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
     o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) want_same_model();
@@ -124,7 +124,7 @@ class Run {
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   nn::Precision precision() const { return nn::precision_named(o_.dtype); }
 
-  // Where the run in the store stands, and what it learns.
+  // Reads the state of the run in the store, and its data.
   void find_place() {
     resumed_.emplace(o_.out);
     const io::SafeTensors file = resumed_->load(run_file);
@@ -137,7 +137,7 @@ class Run {
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_, model});
   }
 
-  // What the weights' file says of the model must be what the run was begun with.
+  // The model in the metadata of the weights' file must be the one with which the run was started.
   void want_same_model() const {
     const std::string where = resumed_->directory() + "/" + model_file;
     for (const auto& [key, value] : io::to_metadata(o_.model)) {
@@ -145,11 +145,11 @@ class Run {
       if (found == saved_model_.end()) throw FormatError(where + ": metadata has no " + key);
       if (found->second != value)
         throw FormatError(where + ": metadata has " + key + " '" + found->second +
-                          "', but the run was begun with '" + value + "'");
+                          "', but the run was started with '" + value + "'");
     }
   }
 
-  // What a checkpoint holds beside the optimizer.
+  // The files of a checkpoint.
   std::vector<io::CheckpointFile> files(const nn::Params& params, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
     return {{model_file, params.all(), description(o_, data_->tokenizer(), state.step)},
@@ -180,10 +180,10 @@ class Run {
     std::fflush(stdout);
   }
 
-  // Parameters and optimizer are in memory already; throws OutOfMemory if the rest does not fit beside them.
+  // Parameters and optimizer are in memory already. Throws OutOfMemory if the rest does not fit.
   void want_room(const train::TrainingMemory& memory, const nn::Model& model,
                  const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
-    const auto prepared = [&](std::int64_t b) {  // batches ahead of time, where they share the memory
+    const auto prepared = [&](std::int64_t b) {  // batches prepared ahead, if they share the device's memory
       const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.model.context);
       return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
     };
@@ -195,13 +195,13 @@ class Run {
       return b == o_.batch ? need : plan_memory(model, optimizer, programs).beside_parameters() + prepared(b);
     });
     throw OutOfMemory("[memory] --batch " + std::to_string(o_.batch) + " needs " +
-                      size_text(static_cast<double>(need)) + " beside the parameters, " +
+                      size_text(static_cast<double>(need)) + " in addition to the parameters, " +
                       size_text(static_cast<double>(free)) + " are free: " +
                       (batch > 0 ? "the largest that fits is --batch " + std::to_string(batch)
                                  : std::string("not even --batch 1 fits")));
   }
 
-  // Steps on the first batch: where their time goes.
+  // Runs steps on the first batch and prints their profile.
   int print_profile(train::TrainingProgram& training) {
     std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
     data_->training(static_cast<std::uint64_t>(o_.seed), 0, x, y);
@@ -224,7 +224,7 @@ class Run {
                   static_cast<long long>(steps), trainer.seconds(),
                   steps > 0 ? 1e3 * trainer.seconds() / static_cast<double>(steps) : 0,
                   trainer.rows().back().train_loss, validation);
-    const std::string at = stop_asked ? " (step " + std::to_string(at_step) + ": --resume goes on)" : "";
+    const std::string at = stop_asked ? " (step " + std::to_string(at_step) + ": --resume continues)" : "";
     print_row(stop_asked ? "stopped" : "done", line + at);
     if (trainer.state().best_step > 0) {
       std::snprintf(line, sizeof line, "validation loss %.4f at step ", trainer.state().best_loss);
@@ -272,7 +272,7 @@ int main(int argc, char** argv) {
     std::unique_ptr<io::CheckpointStore> store;
     if (o.resume) {
       if (o.overwrite)
-        return args.fail("--resume goes on with a run, --overwrite replaces it: wanted one of them");
+        return args.fail("--resume continues a run, --overwrite replaces it: wanted one of them");
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
       store = std::make_unique<io::CheckpointStore>(o.out);
       take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);
@@ -284,7 +284,7 @@ int main(int argc, char** argv) {
         if (!args.given("context")) o.model.context = train::Sums::tokens(o.data.digits);
         if (!args.given("batch")) o.batch = 64;
       }
-      // Keeps the size of a layer's output what it is in GPT-2, whatever the width.
+      // Gives a layer's output the same size as in GPT-2, whatever the width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);

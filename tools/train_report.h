@@ -1,4 +1,4 @@
-// What tools/train shows before and after training: the start-up table and the loss curve.
+// The start-up table and the loss curve of tools/train.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ inline void print_parameters(const nn::Params& params) {
   print_row("parameters", grouped(params.count()) + " (" + parts + ")");
 }
 
-// Memory by what it holds, and the exact peak of training and evaluating in turns.
+// Memory by use, and the exact peak of training and evaluating in turns.
 inline void print_memory(const nn::Params& params, const MemoryReport& training,
                          const MemoryReport& evaluation) {
   const std::size_t weights = params.bytes(), optimizer = training.parameters - weights;

@@ -44,16 +44,16 @@ struct Team {
   // The parts of an `each` are divided into stretches: one for each thread, or beyond eight threads one for a
   // few neighbouring threads.
   //
-  // taken[generation & 1][call] counts the parts of a stretch that were handed out. Invariants:
-  // - It only grows while its call runs. fetch_add gives each value to one thread, so each part is handed out
-  // once.
-  //   A value of at least the stretch's number of parts means that the stretch is used up; it stays so.
-  // - In generation g threads touch only taken[g & 1]. The last thread to arrive at the barrier that ends g
-  // resets
-  //   those counters before it releases the others. They are used again in g + 2, which no thread enters
-  //   before all have passed the barrier that ends g + 1: every thread sees zeros.
-  // Counters need no ordering of their own (relaxed): a part's results are read after a barrier, which orders
-  // them.
+  // taken[generation & 1][call] counts the parts of a stretch that were handed out. Three invariants hold.
+  //
+  // A counter only grows while its call runs. fetch_add gives each value to one thread, so each part is
+  // handed out once. If the value is at least the number of parts, the stretch is used up, and stays so.
+  //
+  // In generation g threads touch only taken[g & 1]. The last thread to arrive at the barrier that ends g
+  // resets these counters before it releases the others. They are used again in g + 2, when all threads have
+  // passed that barrier, so every thread sees zeros.
+  //
+  // The counters order no other memory (relaxed): results of a part are read after a barrier.
   static constexpr int max_stretches = 8;
   const int stretches = threads < max_stretches ? threads : max_stretches;
   struct alignas(64) Stretch {

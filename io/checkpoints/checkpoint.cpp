@@ -50,7 +50,7 @@ std::vector<Array> matched(SafeTensors& file, const std::string& path,
     file.tensors.erase(found);
   }
   if (!file.tensors.empty())
-    refuse(path, "has a tensor " + file.tensors.begin()->first + " that is not wanted");
+    refuse(path, "has a tensor " + file.tensors.begin()->first + " that the model does not have");
   return values;
 }
 
@@ -64,7 +64,7 @@ void write_checkpoint(const std::string& directory, std::int64_t step, std::int6
                       std::span<const CheckpointFile> files) {
   std::error_code error;
   if (!fs::create_directory(directory, error))
-    throw Error("[checkpoint] cannot make " + directory + ": " +
+    throw Error("[checkpoint] cannot create " + directory + ": " +
                 (error ? error.message() : std::string("it exists")));
   Manifest manifest{.step = step, .best_step = best_step};
   for (const CheckpointFile& file : files) {

@@ -19,23 +19,23 @@ struct CheckpointFile {
   Metadata metadata = {};
 };
 
-// Makes the directory, which must not exist, and writes every file and the manifest; all of it is on the disk
-// when this returns. Throws Error; what is there by then is the caller's to remove.
+// Creates the directory, which must not exist, and writes every file and the manifest. All of it is on the
+// disk when this returns. Throws Error; then the caller removes what was written.
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
                       std::span<const CheckpointFile> files);
 
 class Checkpoint {
  public:
-  // A directory with a manifest, or a run's directory (io/checkpoint_store.h), of which it takes the last.
-  // Throws Error when there is none, FormatError for a manifest that is not one.
+  // A directory with a manifest, or a run's directory (io/checkpoints/checkpoint_store.h), whose last
+  // checkpoint it opens. Throws Error if there is none, FormatError for an invalid manifest.
   explicit Checkpoint(const std::string& path);
 
   const std::string& directory() const { return directory_; }
   std::int64_t step() const { return manifest_.step; }
   std::int64_t best_step() const { return manifest_.best_step; }
 
-  // Throws FormatError naming the file when it is missing from the manifest or the directory, has another
-  // size or sum than the manifest says, or breaks a rule of the format.
+  // Throws FormatError with the name of the file if it is missing from the manifest or the directory, differs
+  // in size or checksum from the manifest, or breaks a rule of the format.
   SafeTensors load(const std::string& name) const;
 
   // Writes the files' values into the parameters. Every name, shape and dtype must be the same on both sides,
@@ -47,7 +47,8 @@ class Checkpoint {
   Manifest manifest_;
 };
 
-// Throws FormatError, beginning with `where`, naming the first parameter with a NaN or an infinity in it.
+// Throws FormatError, beginning with `where`, with the name of the first parameter that has a NaN or an
+// infinity.
 void want_finite(const std::vector<Parameter>& parameters, const std::string& where);
 
 // Parameters as one safetensors file by itself. Replaces the file as a whole or leaves it untouched.

@@ -45,7 +45,7 @@ bool is_temporary(std::string_view name) {
   return name.starts_with(temporary);
 }
 
-// Names in the directory that are ours alone to make and remove.
+// Names in the directory that only this class creates and removes.
 std::vector<std::string> names_in(const std::string& directory, bool (*ours)(std::string_view)) {
   std::vector<std::string> names;
   std::error_code error;
@@ -65,7 +65,7 @@ CheckpointStore::CheckpointStore(const std::string& directory) : directory_(dire
   check(error, "make the directory", directory);
   lock_ = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ < 0) check({errno, std::generic_category()}, "open the directory", directory);
-  // The system drops the lock with the process. A file system without locks goes without.
+  // The system releases the lock when the process ends. On a file system without locks there is none.
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock_);
     throw Error("[checkpoint] another process is training in " + directory);
@@ -102,7 +102,7 @@ void CheckpointStore::link(const std::string& link, const std::string& to) const
   sync_directory(directory_, "checkpoint");
 }
 
-// Tools that copy a run to another machine often turn a link into a copy of what it names.
+// Tools that copy a run to another machine often replace a link by a copy of its target.
 void CheckpointStore::adopt_copy(const std::string& link) const {
   if (fs::is_symlink(path(link)) || !fs::is_directory(path(link))) return;
   const std::string name = step_name(Checkpoint(path(link)).step());
@@ -116,7 +116,8 @@ void CheckpointStore::adopt_copy(const std::string& link) const {
   this->link(link, name);
 }
 
-// What a kill or a copy may have left: links that are missing or behind, and pieces that nothing names.
+// Repairs what a killed process or a copy may have left: missing or outdated links, and directories without a
+// link.
 void CheckpointStore::repair() const {
   std::error_code ignored;
   for (const std::string& name : names_in(directory_, is_temporary)) fs::remove_all(path(name), ignored);
@@ -135,12 +136,12 @@ void CheckpointStore::repair() const {
     if (now.best_step() > 0 && linked(best_link) != wanted && fs::is_directory(path(wanted)))
       link(best_link, wanted);
   } catch (const FormatError&) {
-    return;  // damaged: said when it is loaded, and nothing is removed beside it
+    return;  // damaged: loading reports it, and nothing else is removed
   }
   remove_old_steps();
 }
 
-// Those that no link names; what cannot be removed now is in nobody's way.
+// Removes checkpoints without a link. If one cannot be removed now, it does no harm.
 void CheckpointStore::remove_old_steps() const {
   const std::string keep[] = {linked(last_link), linked(best_link)};
   std::error_code ignored;

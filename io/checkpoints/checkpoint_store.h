@@ -1,10 +1,11 @@
 // The checkpoints of one training run:
 //
-//   RUN/step-00000500/      the last one, and the best one where it is another
+//   RUN/step-00000500/      the last one, and the best one if that is another
 //   RUN/last, RUN/best      symbolic links to them
 //
-// A checkpoint is written under a temporary name, put on the disk, renamed, and only then linked to, by a
-// rename again. So a kill at any moment, or a full disk, leaves `last` whole: the new one or the one before.
+// A checkpoint is written under a temporary name, synced, renamed, and only then linked, by another rename.
+// If the process is killed at any moment, or the disk is full, `last` is still whole: the new checkpoint or
+// the one before.
 #pragma once
 
 #include <string>
@@ -15,8 +16,8 @@ namespace tg::io {
 
 class CheckpointStore {
  public:
-  // Makes the directory if it is missing, and removes what a killed run left unfinished. Throws Error when it
-  // cannot be made or another process trains in it.
+  // Creates the directory if needed, and removes what a killed run left unfinished. Throws Error if it cannot
+  // be created or another process is training in it.
   explicit CheckpointStore(const std::string& directory);
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
@@ -26,8 +27,8 @@ class CheckpointStore {
   bool has_checkpoint() const;
   void clear();  // removes all checkpoints
 
-  // `last` is this one from now on, and so is `best` when best_step is step; earlier ones that neither names
-  // are removed. Throws Error (full disk …), and both are what they were.
+  // Links `last` to this checkpoint, and `best` too if best_step is step; removes earlier ones without a
+  // link. Throws Error (full disk …); then both links are unchanged.
   void save(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files);
 
  private:

@@ -27,12 +27,13 @@ Manifest::File read_manifest_file(JsonReader& json, const std::string& name) {
       file.xxh3_128 = json.string();
       if (file.xxh3_128.size() != 32 ||
           file.xxh3_128.find_first_not_of("0123456789abcdef") != std::string::npos)
-        json.fail("the sum of " + json_string(name) + " is not 32 hexadecimal digits");
+        json.fail("the checksum of " + json_string(name) + " is not 32 hexadecimal digits");
     } else {
       json.skip();
     }
   }
-  if (!has_bytes || file.xxh3_128.empty()) json.fail("file " + json_string(name) + " has no size or no sum");
+  if (!has_bytes || file.xxh3_128.empty())
+    json.fail("file " + json_string(name) + " has no size or no checksum");
   return file;
 }
 
@@ -84,7 +85,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     json.fail("format is " + json_string(format) + ", wanted " + json_string(format_name));
   if (version != format_version)
     json.fail("version is " + std::to_string(version) + ", wanted " + std::to_string(format_version));
-  if (m.step < 0 || m.best_step < 0) json.fail("step and best_step must be there and not negative");
+  if (m.step < 0 || m.best_step < 0) json.fail("step and best_step must be present and not negative");
   if (m.files.empty()) json.fail("no files");
   return m;
 }

@@ -1,4 +1,4 @@
-// What a checkpoint's manifest.json says: the step, and for each file its size and sum.
+// The content of a checkpoint's manifest.json: the step, and the size and checksum of each file.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Manifest {
     std::string xxh3_128;  // 32 hexadecimal digits
   };
   std::int64_t step = 0;
-  std::int64_t best_step = 0;  // of the best checkpoint so far; 0 when nothing was validated yet
+  std::int64_t best_step = 0;  // of the best checkpoint so far; 0 before the first validation
   std::map<std::string, File> files = {};
 };
 
@@ -22,8 +22,8 @@ inline constexpr const char* manifest_name = "manifest.json";
 
 std::string to_json(const Manifest& manifest);
 
-// Throws FormatError, beginning with `where`, for anything but a whole manifest: keys that are missing,
-// another version, file names that lead out of the directory, sums that are not 32 digits.
+// Throws FormatError, beginning with `where`, for an invalid manifest: missing keys, another version, file
+// names that lead out of the directory, checksums that are not 32 digits.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tg::io

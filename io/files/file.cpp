@@ -1,4 +1,4 @@
-// Reading and atomic writing on POSIX file descriptors, where each error is a return value.
+// Reading and atomic writing with POSIX file descriptors, because each of their calls returns its error.
 #include <tilegrad/io/files/file.h>
 
 #include <fcntl.h>
@@ -53,7 +53,8 @@ std::string read_file(const std::string& path, std::string_view who) {
   std::string content;
   try {
     std::size_t used = 0;
-    content.resize(static_cast<std::size_t>(info.st_size) + 1);  // one more, so that the end is seen at once
+    content.resize(static_cast<std::size_t>(info.st_size) +
+                   1);  // one more, so that the first read finds the end
     for (;;) {
       if (used == content.size()) content.resize(2 * used + (1 << 16));  // a pipe, or a file that grows
       const ssize_t n = ::read(file.fd, content.data() + used, content.size() - used);

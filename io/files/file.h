@@ -8,8 +8,8 @@
 
 namespace tg::io {
 
-// The whole content of a file. Throws Error when it is missing, a directory or unreadable, OutOfMemory when
-// it does not fit.
+// The whole content of a file. Throws Error if it is missing, a directory or unreadable, OutOfMemory if it
+// does not fit in memory.
 std::string read_file(const std::string& path, std::string_view who);
 
 // Replaces the file by the pieces one after another, or leaves it as it was: temporary file in the same

@@ -26,7 +26,7 @@ void JsonReader::space() {
 
 JsonReader::Kind JsonReader::peek() {
   space();
-  if (at_ == text_.size()) fail("JSON ends where a value was wanted");
+  if (at_ == text_.size()) fail("JSON ends, wanted a value");
   switch (text_[at_]) {
     case '{':
       return Kind::object;
@@ -60,7 +60,7 @@ void JsonReader::begin_array() {
   open(false);
 }
 
-// Steps over the comma before the next member or item; false when the container ends here.
+// Skips the comma before the next member or item; false if the container ends here.
 bool JsonReader::next(bool object) {
   if (levels_.empty() || levels_.back().object != object) fail("no such container is open");
   space();
@@ -230,7 +230,7 @@ void JsonReader::skip() {  // recursion is bounded by max_depth
 
 void JsonReader::end() {
   space();
-  if (at_ != text_.size()) fail("something follows the JSON value");
+  if (at_ != text_.size()) fail("text after the end of the JSON value");
 }
 
 std::string json_string(std::string_view s) {

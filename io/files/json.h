@@ -1,5 +1,5 @@
-// JSON (RFC 8259), strictly: a pull reader that holds no tree, so that a hostile file costs no more memory
-// than its size, and the two functions a writer needs.
+// Strict JSON (RFC 8259): a pull reader without a tree, so that a hostile file needs no more memory than its
+// size, and the two functions that a writer needs.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 
 namespace tg::io {
 
-// Walks one JSON text. Every call takes the next value and throws FormatError, "<where>: … at byte N", when
-// it is not of the kind asked for, or the text is not JSON: no comments, no trailing commas, no duplicate
-// keys, no lone surrogates, no control characters in strings, well-formed UTF-8, at most 64 levels deep.
+// Reads one JSON text. Every call reads the next value. It throws FormatError, "<where>: … at byte N", if the
+// value is not of the requested kind, or if the text is not JSON: no comments, no trailing commas, no
+// duplicate keys, no lone surrogates, no control characters in strings, well-formed UTF-8, at most 64 levels
+// deep.
 //
 //   JsonReader json(text, "[load] config.json");
 //   json.begin_object();
@@ -26,19 +27,18 @@ class JsonReader {
 
   JsonReader(std::string_view text, std::string where);  // text must outlive the reader
 
-  Kind peek();          // kind of the next value, which is not taken
-  void begin_object();  //
-  std::optional<std::string>
-  next_key();              // nothing when the object ends; otherwise its value must be taken next
-  void begin_array();      //
-  bool next_item();        // false when the array ends; otherwise the item must be taken next
-  std::string string();    //
-  double number();         // finite; what f64 cannot hold is an error
-  std::int64_t integer();  // written without fraction or exponent, within 64 bits
-  bool boolean();          //
-  void null();             //
-  void skip();             // any one value, checked as strictly as the rest
-  void end();              // only white space may follow
+  Kind peek();                            // kind of the next value, without reading it
+  void begin_object();                    //
+  std::optional<std::string> next_key();  // nothing if the object ends; otherwise its value must be read next
+  void begin_array();                     //
+  bool next_item();                       // false if the array ends; otherwise the item must be read next
+  std::string string();                   //
+  double number();                        // finite; what f64 cannot hold is an error
+  std::int64_t integer();                 // written without fraction or exponent, within 64 bits
+  bool boolean();                         //
+  void null();                            //
+  void skip();                            // any one value, checked as strictly as the rest
+  void end();                             // only white space may follow
 
   [[noreturn]] void fail(const std::string& what) const;
 

@@ -1,4 +1,4 @@
-// A file read through the page cache: only what is touched is read, and many processes share it.
+// A file mapped into memory: only the pages that are accessed are read, and many processes share them.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@ namespace tg::io {
 
 class MappedFile {
  public:
-  // Throws Error, "[who] …: path …", when it is missing, empty, no regular file or cannot be mapped. A file
-  // that is cut short while it is mapped ends the process when what was cut off is read.
+  // Throws Error, "[who] …: path …", if the file is missing, empty, not a regular file or cannot be mapped.
+  // If the file is truncated while it is mapped, reading the missing part kills the process.
   MappedFile(const std::string& path, std::string_view who);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

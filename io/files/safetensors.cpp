@@ -62,7 +62,7 @@ std::uint64_t offset(JsonReader& json) {
   return static_cast<std::uint64_t>(n);
 }
 
-// {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}; keys the format does not know are passed over.
+// {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}; unknown keys are skipped.
 Entry read_entry(JsonReader& json, std::string name) {
   Entry e;
   e.name = std::move(name);
@@ -162,7 +162,8 @@ SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
   std::memcpy(&n, out.storage.data(), 8);
   if (n > max_header) refuse("header of " + std::to_string(n) + " bytes, wanted at most 100000000");
   if (n > size - 8) {
-    refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size) + ": cut off?");
+    refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size) +
+           ": is the file truncated?");
   }
   std::vector<Entry> entries =
       read_header(std::string_view(out.storage).substr(8, static_cast<std::size_t>(n)), where, out.metadata);

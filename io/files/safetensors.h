@@ -1,5 +1,5 @@
 // safetensors files: named tensors and no executable content. The loader enforces every rule of the reference
-// implementation, so that an inconsistent file is refused before any of its bytes is used.
+// implementation, so that an inconsistent file is rejected before any of its bytes is used.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace tg::io {
 
-// A tensor as a file has it: row-major, little-endian, shape {} for a scalar. Owns nothing.
+// A tensor as it is stored in a file: row-major, little-endian, shape {} for a scalar. A view that owns
+// nothing.
 struct TensorView {
   DType dtype = f32;
   std::vector<std::int64_t> shape;
@@ -36,9 +37,9 @@ struct SafeTensors {
   SafeTensors& operator=(SafeTensors&&) noexcept = default;
 };
 
-// Errors: Error when the file cannot be read, FormatError naming the file, the tensor and the broken rule.
-// Values are not inspected (NaN is data), but any nonzero byte of a bool tensor is made 1, so that it can be
-// read as bool.
+// Throws Error if the file cannot be read, FormatError with the file, the tensor and the broken rule. Values
+// are not inspected (NaN is data), but any nonzero byte of a bool tensor becomes 1, so that it can be read as
+// bool.
 SafeTensors load_safetensors(const std::string& path);
 
 // The same for a file's bytes already in memory; `where` begins the messages.
@@ -56,7 +57,7 @@ struct SafeTensorsContent {
 SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
                                        const std::string& where);
 
-// Replaces the file by such a content, or leaves it untouched (io/file.h).
+// Replaces the file by such a content, or leaves it unchanged (io/files/file.h).
 void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata = {});
 
 }  // namespace tg::io

@@ -1,5 +1,5 @@
-// UTF-8: the check that text is well formed (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF),
-// and the way between bytes and code points.
+// UTF-8: checks that text is well formed (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF), and
+// converts between bytes and code points.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace tg::io {
 
-// How many bytes from the start are well-formed UTF-8: s.size() when all are, otherwise the offset of the
-// first byte of the first ill-formed sequence.
+// The number of well-formed bytes from the start: s.size() if all are, otherwise the offset of the first
+// ill-formed sequence.
 std::size_t utf8_valid_bytes(std::string_view s);
 
 // The code point at byte i of well-formed s, i < s.size(); moves i to the next one. Throws FormatError on an

@@ -23,11 +23,11 @@ struct HeatMaps {
   std::vector<HeatMap> maps = {};
 };
 
-// The shade of a value. It goes by the root, so that small shares can be told apart; white is 0.
+// The shade of a value, by its square root, so that small shares can be distinguished; white is 0.
 Color heat_color(float value);
 
-// Where a map has more cells than pixels, a pixel shows the largest of its cells. ShapeError when sizes do
-// not agree; Error for a picture beyond an Image's size.
+// If a map has more cells than pixels, a pixel shows the largest of its cells. ShapeError if sizes do not
+// match; Error for a picture larger than an Image can be.
 Image draw_heat_maps(const HeatMaps& h);
 
 }  // namespace tg::plot

@@ -27,7 +27,7 @@ struct TextStyle {
   float size = 20;  // pixels of a line of text; capitals are 0.7 of it high
   Color color{};
   Align align = Align::left;
-  bool upwards = false;  // turned by 90°, to be read from below
+  bool upwards = false;  // rotated by 90°, to be read from bottom to top
   float weight = 1;      // of the strokes; 1.5 is bold
 };
 
@@ -48,8 +48,9 @@ class Image {
   void disc(Point center, float radius, Color color);
   void text(Point anchor, std::string_view utf8, const TextStyle& style);
 
-  std::string png() const;                       // a PNG file's bytes
-  void save_png(const std::string& path) const;  // replaced as a whole; Error when it cannot be written
+  std::string png() const;  // a PNG file's bytes
+  void save_png(
+      const std::string& path) const;  // replaces the file atomically; Error if it cannot be written
 
  private:
   void blend(int x, int y, Color color, float alpha);

@@ -15,8 +15,8 @@ struct Series {
   // Equally long. A point that is not finite (or beyond 1e300), or not positive on a log axis, is a gap.
   std::vector<double> x = {}, y = {};
   bool markers = false;             // a disc on every point
-  bool faint = false;               // drawn thin and pale, as a noisy curve under its smoothed one
-  std::optional<Color> color = {};  // from the palette, by place, when not given
+  bool faint = false;               // drawn thin and pale, for a noisy curve under its smoothed one
+  std::optional<Color> color = {};  // by default from the palette, by index
 };
 
 // A filled rectangle between two corners, at least a pixel high and wide.
@@ -26,7 +26,7 @@ struct Box {
 };
 
 struct Plot {
-  std::string title = {}, x_label = {}, y_label = {};  // UTF-8, characters of io/stroke_font.h
+  std::string title = {}, x_label = {}, y_label = {};  // UTF-8, characters of io/plots/stroke_font.h
   bool log_x = false, log_y = false;
   std::vector<Series> series = {};
   std::vector<Box> boxes = {};     // under the series; one with a corner that cannot be drawn is left out
@@ -34,14 +34,14 @@ struct Plot {
   bool legend_beside = false;      // to the right of the axes, not inside them
 };
 
-// Colours that stay apart for the colour-blind; repeats after eight.
+// Colours that colour-blind readers can distinguish; they repeat after eight.
 Color palette(std::size_t i);
 
 // ShapeError when x and y of a series differ in length; Error for a size that cannot hold a plot.
 Image draw_plot(const Plot& plot);
 void save_plot(const std::string& path, const Plot& plot);
 
-// The exponentially weighted mean of y with the weight of the start corrected; gaps stay gaps.
+// The exponentially weighted mean of y, corrected for the weight of its start; gaps stay gaps.
 std::vector<double> smoothed(const std::vector<double>& y, double keep);
 
 }  // namespace tg::plot

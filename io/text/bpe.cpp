@@ -43,7 +43,7 @@ class WordCache {
   }
 
  private:
-  static constexpr std::size_t most = 1 << 18;  // what one text needs; others are merged when they come
+  static constexpr std::size_t most = 1 << 18;  // enough for one text; further words are merged each time
 
   static bool same(const Entry& entry, std::string_view word) {
     return entry.length == word.size() && std::memcmp(entry.at, word.data(), word.size()) == 0;
@@ -90,14 +90,14 @@ Bpe::Bpe(std::vector<Merge> merges) : merges_(std::move(merges)) {
     const std::string who =
         "[bpe] merge " + std::to_string(k) + " (" + std::to_string(left) + " " + std::to_string(right) + ") ";
     if (left < 0 || right < 0 || left >= token || right >= token)
-      throw FormatError(who + "names a token that is not there before it, wanted 0 to " +
+      throw FormatError(who + "names a token that does not exist before it, wanted 0 to " +
                         std::to_string(token - 1));
     const std::size_t length = bytes(left).size() + bytes(right).size();
     if (length > max_word_bytes)
       throw FormatError(who + "makes a token of " + std::to_string(length) + " bytes, wanted at most " +
                         std::to_string(max_word_bytes));
     Slot& slot = slots_[slot_of(pair_key(left, right))];
-    if (slot.pair != Slot::empty) throw FormatError(who + "is there twice");
+    if (slot.pair != Slot::empty) throw FormatError(who + "occurs twice");
     slot = {pair_key(left, right), token};
     bytes_ += std::string(bytes(left)) + std::string(bytes(right));
     from_.push_back(static_cast<std::uint32_t>(bytes_.size()));
@@ -120,7 +120,7 @@ std::string_view Bpe::bytes(std::int32_t id) const {
   return std::string_view(bytes_).substr(from_[i], from_[i + 1] - from_[i]);
 }
 
-// The earliest merge that applies, at its first place, until none does: what training did, in its order.
+// Applies the earliest possible merge at its first position, until none is possible: the order of training.
 std::size_t Bpe::encode_word(std::string_view word, std::int32_t* out) const {
   constexpr std::int32_t none = max_vocabulary;
   std::int32_t made[max_word_bytes];  // made[i]: what tokens i and i + 1 make

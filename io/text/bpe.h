@@ -1,5 +1,6 @@
-// Byte-level byte-pair encoding (Sennrich et al., 2016; on bytes as in GPT-2). Tokens 0 … 255 are the bytes;
-// token 256 + k is the pair of tokens that merge k joins. Any bytes can be encoded and come back unchanged.
+// Byte-level byte-pair encoding [Sennrich, BPE], on bytes as in [Radford, GPT-2]. Tokens 0 … 255 are the
+// bytes; token 256 + k is the pair of tokens that merge k joins. Any bytes can be encoded, and are decoded
+// unchanged.
 #pragma once
 
 #include <utility>
@@ -13,13 +14,13 @@ class Bpe final : public Tokenizer {
  public:
   using Merge = std::pair<std::int32_t, std::int32_t>;
 
-  // Throws FormatError for a merge of tokens that do not exist before it, one that is there twice, or one
-  // whose bytes are more than max_word_bytes.
+  // Throws FormatError for a merge of tokens that do not exist before it, a duplicate merge, or one of more
+  // than max_word_bytes bytes.
   explicit Bpe(std::vector<Merge> merges);
 
-  // Joins, again and again, the pair of tokens that is most frequent within the words of the text (the one
-  // with the smaller ids of equal ones), until there are `vocabulary` tokens or no pair occurs twice. The
-  // result depends on the text alone. Error for a vocabulary below 257 or above max_vocabulary.
+  // Repeatedly joins the most frequent pair of tokens within the words of the text (of equally frequent pairs
+  // the one with the smaller ids), until there are `vocabulary` tokens or no pair occurs twice. The result
+  // depends on the text alone. Error for a vocabulary below 257 or above max_vocabulary.
   static Bpe train(std::string_view text, std::int64_t vocabulary);
   static constexpr std::int64_t max_vocabulary = 1 << 20;
 

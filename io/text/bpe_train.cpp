@@ -14,7 +14,7 @@ struct CountedWord {
   std::int64_t count = 0;
 };
 
-// Distinct words of the text in the order of their first place, as bytes.
+// Distinct words of the text in the order of their first occurrence, as bytes.
 std::vector<CountedWord> count_words(std::string_view text) {
   std::unordered_map<std::string_view, std::size_t> places;
   std::vector<CountedWord> words;
@@ -60,7 +60,7 @@ class PairCounts {
     return false;
   }
 
-  // Puts `token` in the place of every pair, from left to right.
+  // Replaces every pair by `token`, from left to right.
   void merge(const Bpe::Merge& pair, std::int32_t token) {
     const std::vector<std::size_t> where = std::move(pairs_[pair].words);
     for (const std::size_t w : where) {

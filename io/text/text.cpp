@@ -13,10 +13,10 @@
 namespace tg::text {
 namespace {
 
-// The node number of the sampler's random stream: graph nodes count from 0 and never come here.
+// The node number of the sampler's random stream: graph nodes count from 0 and never reach it.
 constexpr std::uint32_t sampler_node = 0xffffffffu;
 
-// "'é' (U+00E9)": what a person sees, and what it is when there is nothing to see.
+// "'é' (U+00E9)": the code point helps if the character is invisible.
 std::string name_of_character(char32_t c) {
   char code[16];
   std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(c));

@@ -19,7 +19,8 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 constexpr std::string_view token_magic = "TGTOKENS";
 constexpr std::uint64_t max_token_header = 100'000'000;
 
-// With room for any count, so that the header can be written before the ids and again when they are counted.
+// The header has room for any count, so that it can be written before the ids and again when they are
+// counted.
 std::string json_of(const TokenHeader& header) {
   std::string json = "{\"version\": 1, \"bytes_each\": " + std::to_string(header.bytes_each) +
                      ", \"count\": " + std::to_string(header.count) + ", \"metadata\": {";
@@ -46,7 +47,7 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
   const auto refuse = [&](const std::string& what) { throw FormatError(where + ": " + what); };
   if (!file.starts_with(token_magic)) refuse("does not start with TGTOKENS: not a token file");
   std::uint64_t n = 0;
-  if (file.size() < 16) refuse("cut off in the header");
+  if (file.size() < 16) refuse("the file ends in the header");
   std::memcpy(&n, file.data() + 8, 8);
   if (n > max_token_header || n > file.size() - 16)
     refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(file.size()) +
@@ -74,7 +75,7 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
   if (version != 1) refuse("version is " + std::to_string(version) + ", wanted 1");
   if (bytes_each != 2 && bytes_each != 4)
     refuse("bytes_each is " + std::to_string(bytes_each) + ", wanted 2 or 4");
-  if (count < 0) refuse("count must be there and not negative");
+  if (count < 0) refuse("count must be present and not negative");
   header.bytes_each = static_cast<int>(bytes_each);
   header.count = static_cast<std::uint64_t>(count);
   const std::uint64_t available = file.size() - header.begin;
@@ -94,7 +95,7 @@ TokenFile::TokenFile(const std::string& path, int bytes_each, std::int64_t vocab
     : path_(path), file_(path, "tokens"), tokenizer_(std::make_unique<NumberTokenizer>(vocabulary)) {
   const std::string_view bytes = file_.bytes();
   if (bytes.starts_with(token_magic))
-    throw FormatError("[tokens] " + path + " has a header: it is not plain");
+    throw FormatError("[tokens] " + path + " has a header, wanted a file of ids without one");
   if (bytes.size() % static_cast<std::size_t>(bytes_each) != 0)
     throw FormatError("[tokens] " + path + " has " + std::to_string(bytes.size()) +
                       " bytes, wanted a multiple of " + std::to_string(bytes_each));
@@ -124,14 +125,14 @@ std::string TokenFile::identity() const {
 
 namespace {
 
-// Where a file of that name will be: a link is followed. Devices and pipes cannot be written at the start
-// again, and must not be replaced.
+// The path at which a file of that name will be: links are followed. Devices and pipes are refused, because
+// their start cannot be written again and they must not be replaced.
 std::string regular_file(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) return path;
   if (!std::filesystem::is_regular_file(status))
-    throw Error("[tokens] cannot write " + path + ": it is there and no regular file");
+    throw Error("[tokens] cannot write " + path + ": it exists and is not a regular file");
   return std::filesystem::canonical(path).string();
 }
 

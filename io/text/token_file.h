@@ -1,7 +1,7 @@
-// A file of token ids that is mapped, not read:
+// A file of token ids that is mapped into memory:
 //   "TGTOKENS" · u64 N (little-endian) · N bytes of JSON · ids, each of 2 or 4 bytes, little-endian
-// The JSON is {"version": 1, "bytes_each": 2, "count": 301966, "metadata": {"tokenizer": "bpe", …}}, the
-// metadata what io/tokenizer.h makes the tokenizer from; 16 + N is a multiple of 8.
+// The JSON is {"version": 1, "bytes_each": 2, "count": 301966, "metadata": {"tokenizer": "bpe", …}}.
+// io/text/tokenizer.h creates the tokenizer from the metadata. 16 + N is a multiple of 8.
 #pragma once
 
 #include <tilegrad/io/files/file.h>
@@ -18,23 +18,23 @@ struct TokenHeader {
   std::size_t begin = 0;  // where the ids begin
 };
 
-// The header at the start of a file of such bytes. Throws FormatError, beginning with `where`, for anything
-// that breaks a rule, or when the ids do not end where the file does.
+// The header at the start of a file with these bytes. Throws FormatError, beginning with `where`, for
+// anything that breaks a rule, or if the ids do not end at the end of the file.
 TokenHeader parse_token_header(std::string_view file, const std::string& where);
 
 class TokenFile {
  public:
-  // Throws Error when it cannot be read, FormatError when it is no token file.
+  // Throws Error if it cannot be read, FormatError if it is not a token file.
   explicit TokenFile(const std::string& path);
-  // Ids without a header: `bytes_each` 2 or 4, each below `vocabulary`. FormatError when the size is no
-  // multiple.
+  // Ids without a header: `bytes_each` 2 or 4, each below `vocabulary`. FormatError if the size is not a
+  // multiple of bytes_each.
   TokenFile(const std::string& path, int bytes_each, std::int64_t vocabulary);
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   TokenView tokens() const;
   const std::string& path() const { return path_; }
-  // XXH3-128 of size, header and, spread evenly over the file, up to 64 pieces of 64 KiB: told apart quickly,
-  // however large they are.
+  // XXH3-128 of the size, the header and up to 64 pieces of 64 KiB, spread evenly over the file:
+  // distinguishes files quickly, however large they are.
   std::string identity() const;
 
  private:
@@ -44,7 +44,7 @@ class TokenFile {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// Writes a token file piece by piece, whatever its size. What is there is replaced by close(), as a whole.
+// Writes a token file of any size piece by piece. close() replaces an existing file atomically.
 class TokenFileWriter {
  public:
   TokenFileWriter(const std::string& path, const Tokenizer& tokenizer);

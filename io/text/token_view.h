@@ -1,4 +1,4 @@
-// Token ids wherever they lie: in memory or in a mapped file, of 16 or 32 bits.
+// Token ids of 16 or 32 bits, in memory or in a mapped file.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ class TokenView {
  public:
   TokenView(std::span<const std::int32_t> ids) : TokenView(ids.data(), ids.size(), 4) {}
   TokenView(const std::vector<std::int32_t>& ids) : TokenView(std::span(ids)) {}
-  // `bytes_each` is 2 or 4; ids are unsigned. Reading one that is not below `vocabulary` is an Error that
-  // names `file` and its place. `at` need not be aligned.
+  // `bytes_each` is 2 or 4; ids are unsigned. Reading an id that is not below `vocabulary` is an Error with
+  // `file` and the id's index. `at` need not be aligned.
   TokenView(const void* at, std::size_t count, int bytes_each,
             std::int64_t vocabulary = std::numeric_limits<std::int32_t>::max(), std::string file = {})
       : at_(static_cast<const char*>(at)),
@@ -30,7 +30,7 @@ class TokenView {
     view.at_ += first * static_cast<std::size_t>(bytes_each_), view.first_ += first, view.count_ = count;
     return view;
   }
-  // Tokens first … first + out.size() - 1, which must be there.
+  // Tokens first … first + out.size() - 1, which must exist.
   void copy(std::size_t first, std::span<std::int32_t> out) const;
 
  private:
@@ -41,7 +41,7 @@ class TokenView {
   int bytes_each_;
   std::int64_t vocabulary_;
   std::string file_;
-  std::size_t first_ = 0;  // place of the first one in the file
+  std::size_t first_ = 0;  // index of the first one in the file
 };
 
 }  // namespace tg::text

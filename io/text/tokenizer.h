@@ -1,4 +1,4 @@
-// Tokenizer: text to token ids and back. It travels in the metadata of a checkpoint's model.safetensors.
+// Tokenizer: text to token ids and back. It is saved in the metadata of a checkpoint's model.safetensors.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,21 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual std::string_view kind() const = 0;  // "chars", "bytes", "bpe" or "numbers"
-  virtual std::string_view unit() const = 0;  // what a token is, for a person: "character", "byte", "token"
-  virtual std::int64_t size() const = 0;      // ids are 0 … size − 1
+  virtual std::string_view unit()
+      const = 0;                          // the word for a token in messages: "character", "byte", "token"
+  virtual std::int64_t size() const = 0;  // ids are 0 … size − 1
 
   // Error for text that it has no tokens for.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   // Error for an id outside [0, size).
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  // What load_tokenizer() takes: "tokenizer", and what the kind needs besides.
+  // The input of load_tokenizer(): "tokenizer", and further keys that the kind needs.
   virtual io::Metadata metadata() const = 0;
 };
 
-// The tokenizer that such metadata, other keys beside it or not, describes. Throws FormatError, beginning
-// with `where`, when there is none, its kind is not known, or it breaks a rule of the kind.
+// The tokenizer that such metadata describes; other keys are ignored. Throws FormatError, beginning with
+// `where`, if there is none, its kind is unknown, or it breaks a rule of the kind.
 std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const std::string& where);
 
 // Every byte is a token; any text, UTF-8 or not.
@@ -44,7 +45,7 @@ class ByteTokenizer final : public Tokenizer {
   io::Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
 };
 
-// Tokens of which nothing is known but their ids, written as numbers with a space after each: "17 4 256 ".
+// Tokens of which only the ids are known, written as numbers with a space after each: "17 4 256 ".
 // For files without a tokenizer.
 class NumberTokenizer final : public Tokenizer {
  public:

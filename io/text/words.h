@@ -1,5 +1,5 @@
-// How text is cut into words before byte-level BPE, which never merges across two of them. After GPT-2's
-// pattern (Radford et al., 2019), on bytes instead of Unicode's classes, so that any bytes can be cut.
+// Splits text into words before byte-level BPE, which never merges across two of them. It follows the pattern
+// of [Radford, GPT-2], on bytes instead of Unicode's classes, so that any bytes can be split.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,9 @@ inline constexpr std::size_t max_word_bytes = 128;
 //   · white space; of two or more, the last one is left to the word that follows if it is a space
 std::size_t word_end(std::string_view text, std::size_t i);
 
-// The last place up to `limit` where a word begins whatever stands before it, which is after a line break and
-// not before white space; 0 if there is none. What is before and what is after it can be cut apart.
+// The last position up to `limit` where a word begins whatever precedes it: after a line break and not before
+// white space. 0 if there is none. The text before it and the text after it can be split into words
+// separately.
 std::size_t safe_cut(std::string_view text, std::size_t limit);
 
 }  // namespace tg::text

@@ -1,4 +1,4 @@
-// What a model is trained on and validated on, batch by batch.
+// The batches on which a model is trained and validated.
 #pragma once
 
 #include <tilegrad/core/base/array.h>
@@ -6,20 +6,20 @@
 
 namespace tg::train {
 
-// Batches are functions of their number alone: whoever asks for them, and when, they are the same.
+// A batch is a function of its number alone, whenever and by whomever it is requested.
 class Batches {
  public:
   virtual ~Batches() = default;
 
-  // tokens and targets i32: [rows of a step, context] to train on, [batch, context] to validate. A target of
-  // −100 does not count.
+  // tokens and targets i32: [rows of a step, context] for training, [batch, context] for validation. A target
+  // of −100 is ignored.
   using Tokens = std::span<std::int32_t>;
   virtual void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const = 0;
-  virtual std::int64_t validation_count() const = 0;  // batches that cover all that is held out
+  virtual std::int64_t validation_count() const = 0;  // number of batches that cover the held-out part
   virtual void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const = 0;
 
-  // Questions with answers that are right or wrong: how many a validation batch has, 0 if there are none, and
-  // how many of them are answered by the likeliest tokens, i64 [batch, context].
+  // Questions with right or wrong answers: the number in a validation batch (0 if the task has none), and the
+  // number answered correctly by the likeliest tokens, i64 [batch, context].
   virtual std::int64_t answers() const { return 0; }
   virtual std::int64_t right_answers(std::span<const std::int32_t> /* y */,
                                      const Array& /* predicted */) const {
@@ -30,7 +30,7 @@ class Batches {
 // A sequence of tokens, its last tenth held out. Looks into `tokens`, which must outlive it.
 class TextBatches : public Batches {
  public:
-  // `step_rows`: rows of a training step, of which a program takes `batch` at a time. Error when one of the
+  // `step_rows`: rows of a training step, which a program processes `batch` at a time. Error if one of the
   // parts is shorter than context + 1.
   TextBatches(const text::TokenView& tokens, std::int64_t step_rows, std::int64_t batch, std::int64_t context)
       : split_(text::split_text(tokens)),

@@ -1,4 +1,4 @@
-// The record of a training run: one JSON object a line, readable by any tool while the run goes on.
+// The record of a training run: one JSON object per line, readable by any tool during the run.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct MetricsRow {
   float train_loss = none, val_loss = none;  // nats per token
   float lr = none, grad_norm = none;
   float tokens_per_s = none;
-  float val_accuracy = none;  // share of right answers, 0 to 1; not in the file where a task has none
+  float val_accuracy = none;  // share of right answers, 0 to 1; not in the file if the task has no answers
 };
 
 // {"step":10,"train_loss":2.5,"val_loss":null,"lr":0.001,"grad_norm":0.7,"tokens_per_s":81000}
@@ -26,10 +26,10 @@ std::string to_json(const MetricsRow& row);
 
 class MetricsWriter {
  public:
-  // Starts the file anew or goes on after its last row; Error when it cannot be written.
+  // Empties the file or appends to its rows; Error if it cannot be written.
   explicit MetricsWriter(const std::string& path, io::OutputFile::Start start = io::OutputFile::Start::empty);
-  void write(const MetricsRow& row);  // with the operating system on return; Error on a full disk
-  void sync();                        // the rows so far are on the disk
+  void write(const MetricsRow& row);  // hands the row to the operating system; Error on a full disk
+  void sync();                        // returns when all rows are on the disk
   void close();
 
  private:
@@ -40,8 +40,8 @@ class MetricsWriter {
 // not a row is a FormatError with its number.
 std::vector<MetricsRow> read_metrics(const std::string& path);
 
-// The rows up to the first one after `step`; the file is cut there, so that a writer can go on. None when
-// there is no such file.
+// The rows up to `step`; truncates the file after them, so that a writer can append. None if there is no such
+// file.
 std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step);
 
 }  // namespace tg::train

@@ -26,7 +26,7 @@ Prefetch::~Prefetch() {
 }
 
 void Prefetch::work() {
-  // Batch taken_ − 1 is still looked at; the others of the ring are free.
+  // The caller still uses batch taken_ − 1; the others of the ring are free.
   const auto room = static_cast<std::int64_t>(ring_.size()) - 1;
   std::unique_lock lock(mutex_);
   while (filled_ <= last_) {

@@ -16,9 +16,9 @@ struct TokenBatch {
   std::vector<std::int32_t> x, y;  // tokens and targets
 };
 
-// next() gives batches first, first + 1, … to the last, each what `fill` makes of its number and of nothing
-// else, so that what comes out does not depend on the timing. The thread fills up to `ahead` of them and then
-// sleeps until half are taken, so that it wakes rarely.
+// next() returns batches first, first + 1, … up to the last. `fill` computes a batch from its number and
+// nothing else, so that the batches do not depend on timing. The thread fills up to `ahead` of them and then
+// sleeps until half of them are used, so that it wakes rarely.
 class Prefetch {
  public:
   // Writes batch `number`; x and y have `size` tokens each. Called on the thread, for one number at a time.
@@ -27,14 +27,15 @@ class Prefetch {
   static constexpr std::size_t default_ahead = 4;
   Prefetch(std::int64_t first, std::int64_t last, std::size_t size, Fill fill,
            std::size_t ahead = default_ahead);
-  ~Prefetch();  // without waiting for batches that nobody took
+  ~Prefetch();  // does not wait for unused batches
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  // What it takes for batches of `size` tokens.
+  // Its memory in bytes for batches of `size` tokens.
   static std::size_t bytes(std::size_t size) { return 2 * sizeof(std::int32_t) * size * (default_ahead + 1); }
 
-  // Good until the next call. Throws what fill threw for this batch, and Error after the last one.
+  // Valid until the next call. Rethrows the exception of `fill` for this batch; throws Error after the last
+  // one.
   const TokenBatch& next();
 
  private:
@@ -42,7 +43,7 @@ class Prefetch {
 
   const std::int64_t last_;
   const Fill fill_;
-  std::vector<TokenBatch> ring_;  // batch n is in place n % size; one more than are filled ahead
+  std::vector<TokenBatch> ring_;  // batch n is at index n % size; one more than are filled ahead
   std::int64_t taken_;            // the number that next() gives next
   std::int64_t filled_;           // the number that is filled next
   std::exception_ptr failure_;    // of batch filled_

@@ -81,7 +81,7 @@ void Progress::update(std::int64_t step, double loss, double lr) {
   state_.step = step;
   state_.loss = loss;
   state_.lr = lr;
-  // A rate over at least a second is steady to the eye; until the first second is over, over what there is.
+  // A rate over at least a second looks steady; during the first second it covers the time so far.
   const double elapsed = seconds(now - mark_);
   if (elapsed > 0 && step > mark_step_ && (elapsed >= 1 || !measured_)) {
     state_.tokens_per_s = double(step - mark_step_) * double(tokens_per_step_) / elapsed;

@@ -1,5 +1,5 @@
-// The progress display of training: one line rewritten in place on a terminal, a plain line now and
-// then anywhere else.
+// The progress display of training: one line rewritten in place on a terminal; elsewhere a plain line from
+// time to time.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class Progress {
   // `plain_every`: seconds between the lines written to something that is not a terminal.
   Progress(std::FILE* out, std::int64_t first_step, std::int64_t steps, std::int64_t tokens_per_step,
            double plain_every = 5.0);
-  ~Progress();  // leaves the cursor on a fresh line
+  ~Progress();  // moves the cursor to a new line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
@@ -41,7 +41,7 @@ class Progress {
   // Prints a whole line above the live one.
   void note(const std::string& line);
 
-  // Tokens a second over about the last second of steps; 0 before the first step.
+  // Tokens per second over about the last second of steps; 0 before the first step.
   double tokens_per_s() const { return state_.tokens_per_s; }
 
  private:

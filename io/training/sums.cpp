@@ -8,7 +8,7 @@
 namespace tg::train {
 namespace {
 
-constexpr std::uint32_t sums_node = 0xfffffffeu;            // no node of a graph, nor that of BatchSampler
+constexpr std::uint32_t sums_node = 0xfffffffeu;            // not a node of a graph, nor that of BatchSampler
 constexpr std::uint64_t held_out_key = 0x73756d73686f6c64;  // any constant: what is held out never changes
 constexpr std::int32_t ignored = -100;
 

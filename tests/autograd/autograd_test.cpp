@@ -127,7 +127,7 @@ TEST(Checkpoint, GivesTheSameGradientInLessMemory) {
   EXPECT_LT(arena[1], arena[0] / 2) << arena[0];
 }
 
-// x²·y without a vjp: its gradient comes from the plainer ops it stands for.
+// x²·y without a vjp: its gradient comes from its decomposition.
 const Op square_times_op{.name = "square_times",
                          .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
                            return {{in[0].dtype, row_major(in[0].shape())}};

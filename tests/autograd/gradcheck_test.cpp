@@ -15,7 +15,7 @@ using namespace tg::gradcheck;
 using Tensors = std::vector<Tensor>;
 using Backward = std::function<Tensors(const Tensors& in, const Tensors& out, const Tensors& z)>;
 
-// A case from graph code with a backward of its own.
+// A case from graph code with its own backward.
 Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(const Tensors&)> forward,
                  Backward backward) {
   const CustomOp op = custom_op("custom", {std::move(forward), std::move(backward)});
@@ -123,7 +123,7 @@ TEST(Gradcheck, NamesTheWorstElement) {
     for (int i = 0; i < 6; ++i) fault.set(i, i == 5 ? 1.5 : i == 1 ? 1.01 : 1);
     return Tensors{right(in, z) * in[0].graph().constant(fault)};
   });
-  for (bool fast : {false, true}) {  // what a projection finds is told element by element
+  for (bool fast : {false, true}) {  // a failed projection is reported by element
     const Result r = one(c, fast);
     EXPECT_EQ(r.status, Status::mismatch);
     EXPECT_NE(r.worst.where.find("input 0 [1, 2]"), std::string::npos) << r.worst.where;

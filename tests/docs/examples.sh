@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The examples do what they say: examples.sh PATH/TO/train_loop PATH/TO/trainer
+# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer
 set -u
 loop=$1 trainer=$2
 source=$(dirname "$0")/../../examples

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The tour is true: its C++ stands in the examples, and its commands print what it shows.
+# Checks the tour: its C++ is in the examples, and its commands print what it shows.
 #   tour.sh ROOT BUILD_DIR
 . "$(dirname "$0")/../tools/tool.sh"
 root=$1 build=$2
 
-# Each ```cpp block of a page, but for indentation, stands in one piece in a file of examples/.
+# Each ```cpp block of a page is, up to indentation, a contiguous part of a file of examples/.
 fragments() {  # PAGE: prints those that do not
   awk '
     { sub(/^ +/, "") }

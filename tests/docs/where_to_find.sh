@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The documentation points at what is there: every file named in docs/where-to-find.md and in any other page exists, every
+# The documentation names existing files only: every file named in docs/where-to-find.md and in any other page exists, every
 # local link leads to a page and a heading, and every page of docs/ can be reached by links.
 #   where_to_find.sh ROOT | --self-test
 set -euo pipefail

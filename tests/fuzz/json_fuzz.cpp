@@ -1,5 +1,5 @@
 // Fuzz target of the JSON reader and of the manifest on top of it. Whatever the bytes are, FormatError is the
-// only way out, and what is accepted reads the same after it has been written anew.
+// only error, and an accepted value reads the same after it was written again.
 #include <tilegrad/io/files/json.h>
 
 #include <tilegrad/core/base/error.h>

@@ -1,4 +1,4 @@
-// What a fuzz target is made of: fuzz_one, which each target defines, and a check that stops the process.
+// The parts of a fuzz target: fuzz_one, which each target defines, and a check that stops the process.
 // With libFuzzer the target is run on bytes that it makes up; in the test suite tests/fuzz/replay.cpp runs it
 // on the corpus.
 #pragma once

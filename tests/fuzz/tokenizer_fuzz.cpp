@@ -1,4 +1,4 @@
-// Fuzz target of tokenizers: up to the first zero byte, the merges of a checkpoint; behind it, a text.
+// Fuzz target of tokenizers: up to the first zero byte, the merges of a checkpoint; after it, a text.
 // FormatError is the only way out, and with merges that load every text comes back from its tokens.
 #include <algorithm>
 

@@ -95,7 +95,7 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  std::vector<Thread*> ready_;  // the last goes on next: a warp goes on while it can
+  std::vector<Thread*> ready_;  // the last one runs next: a warp runs as long as it can
   std::vector<void*> stacks_;
   Thread* running_ = nullptr;
   Context outside_;

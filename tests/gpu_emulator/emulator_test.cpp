@@ -10,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// Runs a kernel in a block of so many threads; what is wrong with it, if anything is.
+// Runs a kernel in a block of that many threads; returns its fault, or "".
 template <class... P>
 std::string run(void (*kernel)(P...), unsigned threads, std::type_identity_t<P>... args) {
   try {
@@ -98,7 +98,7 @@ TEST(Emulator, CopiesAreThereAfterTheWaitAndNotBefore) {
   float4 to[2];
   EXPECT_EQ(run(copy_in_groups, 1, from, to, true), "");
   EXPECT_EQ(to[0].y, 2);
-  EXPECT_EQ(to[1].y, 0);  // none of its bytes were asked for
+  EXPECT_EQ(to[1].y, 0);  // none of its bytes were copied
   EXPECT_EQ(run(copy_in_groups, 1, from, to, false), "");
   EXPECT_TRUE(std::isnan(to[0].y));
 }

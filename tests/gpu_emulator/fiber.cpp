@@ -22,7 +22,7 @@ void* make_stack() {
 
 #if defined(__x86_64__)
 
-// Keeps the registers that the System V ABI wants kept, on the stack that is left.
+// Saves the registers that the System V ABI requires to be preserved, on the old stack.
 extern "C" void tg_emulator_switch(void** from, void* to);
 asm(R"(
 .text

@@ -1,16 +1,17 @@
-// Stacks that take turns on one thread of the operating system: what a GPU's threads run on.
+// Fibers: several stacks that run alternately on one thread of the operating system. A GPU's threads run on
+// them.
 #pragma once
 
 #include <cstddef>
 
 namespace tg::emulator {
 
-// Where a fiber that is not running goes on.
+// The point at which a suspended fiber continues.
 struct Context {
   void* stack_pointer = nullptr;
 };
 
-// Stops here, kept in `from`, and goes on at `to`. Returns when something switches back to `from`.
+// Suspends the current fiber in `from` and continues at `to`. Returns when something switches back to `from`.
 void switch_context(Context& from, const Context& to);
 
 // A context that calls entry(), which must never return, on a stack of `stack_bytes` with a guard page below.

@@ -74,8 +74,8 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
 }
 
-// What a call is given, copied: it may run later.
-struct Call {
+// A copy of a call's arguments, because it may run later.
+struct MatmulCall {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque la, lb, lc, ld;
   double alpha, beta;
@@ -104,11 +104,11 @@ struct Call {
   }
 };
 
-void Call::run() const {
+void MatmulCall::run() const {
   for (std::int64_t i = 0; i < ld.batch; ++i) run(i);
 }
 
-void Call::run(std::int64_t batch) const {
+void MatmulCall::run(std::int64_t batch) const {
   const bool ta = value(CUBLASLT_MATMUL_DESC_TRANSA) != CUBLAS_OP_N,
              tb = value(CUBLASLT_MATMUL_DESC_TRANSB) != CUBLAS_OP_N;
   const auto m = static_cast<std::int64_t>(ld.rows), n = static_cast<std::int64_t>(ld.cols),
@@ -257,7 +257,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void* beta, const void* c, cublasLtMatrixLayout_t lc, void* d,
                               cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t*, void*, std::size_t,
                               cudaStream_t stream) {
-  const Call call{*desc, *la, *lb, *lc, *ld, scale(alpha, desc->scale), scale(beta, desc->scale), a, b, c, d};
+  const MatmulCall call{*desc, *la, *lb, *lc, *ld, scale(alpha, desc->scale), scale(beta, desc->scale),
+                        a,     b,   c,   d};
   return tg::emulator::enqueue(stream, [call] { call.run(); }) == cudaSuccess
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_EXECUTION_FAILED;

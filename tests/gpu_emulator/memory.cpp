@@ -32,7 +32,8 @@ std::size_t rounded(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Only what a handler may do, but for snprintf, which does well enough in a process that ends.
+// Calls only functions that a signal handler may call, except snprintf, which is good enough in a process
+// that ends.
 void on_fault(int signal, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   char line[400], place[200] = "no device memory";

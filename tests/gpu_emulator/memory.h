@@ -1,4 +1,4 @@
-// Device memory: filled with NaN, with pages behind it that no one may touch.
+// Device memory: filled with NaN, followed by pages without access.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 namespace tg::emulator {
 
 void* allocate(std::size_t bytes);  // null where it does not fit the emulated GPU's memory
-bool release(void*);                // false for what was not allocated
+bool release(void*);                // false for memory that was not allocated here
 std::size_t total_memory();
 std::size_t free_memory();
 

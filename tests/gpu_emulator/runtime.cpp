@@ -64,7 +64,7 @@ cudaError_t do_now(const Work& work) {
   }
 }
 
-// The kernel at an address, as its symbol says; asked only once something is wrong.
+// The name of the kernel at an address, from its symbol; only needed after an error.
 std::string name_of(const void* kernel) {
   char command[160], line[400] = "a kernel";
   std::FILE* maps = std::fopen("/proc/self/maps", "r");

@@ -13,8 +13,8 @@ namespace tg::emulator {
 
 namespace {
 
-// When a thread was at a place: after which of the block's barriers, and of its warp's, and its number.
-// Barriers are counted on from block to block.
+// An access of a thread: the number of the last barrier of its block, that of its warp, and the thread's
+// number. The count of barriers continues from block to block.
 using Access = std::uint64_t;
 Access access(std::uint32_t barrier, std::uint16_t warp_barrier, unsigned thread) {
   return std::uint64_t{barrier} << 32 | std::uint64_t{warp_barrier} << 16 | thread;
@@ -26,15 +26,15 @@ unsigned thread_of(Access a) {
   return a & 0xffff;
 }
 
-struct Place {
+struct Location {
   Access write, read, other_read;  // other_read: by another warp than read's
 };
-constexpr std::size_t grain = 2;  // bytes of a place
+constexpr std::size_t grain = 2;  // bytes of a location
 
 std::uint32_t barrier = 1, first_of_block = 1;
 std::array<std::uint16_t, 32> warp_barriers{};
 
-// Shared memory, static and dynamic, is what the program keeps for each of the system's threads.
+// Shared memory, static and dynamic, lies in the thread-local storage of the system's thread.
 struct Range {
   const unsigned char *from = nullptr, *to = nullptr, *dynamic = nullptr;
 };
@@ -54,7 +54,7 @@ Range shared_range() {
   return r;
 }
 const Range range = shared_range();
-Place* const places = new Place[static_cast<std::size_t>(range.to - range.from) / grain + 1]();
+Location* const locations = new Location[static_cast<std::size_t>(range.to - range.from) / grain + 1]();
 
 bool is_ordered(Access before, Access now) {
   if (barrier_of(before) != barrier_of(now) || thread_of(before) == thread_of(now)) return true;
@@ -75,8 +75,8 @@ bool is_dynamic(const unsigned char* p) {
   give_up(text);
 }
 
-// Of 16 bytes only half is asked for: structs of two words are copied so. The processor asks for all of it
-// where the type does.
+// For 16 bytes only an alignment of 8 is required, because structs of two words are copied that way. The
+// processor checks the rest where the type requires it.
 [[gnu::noinline, noreturn]] void report_misaligned(std::size_t bytes) {
   give_up("thread " + std::to_string(here.number) + ": an access of " + std::to_string(bytes) +
           " bytes at an address that is no multiple of them");
@@ -96,16 +96,16 @@ template <bool writes>
   const auto thread = static_cast<unsigned>(here.number);
   const Access now = access(barrier, warp_barriers[thread / 32], thread);
   for (std::size_t n = offset / grain; n <= (offset + bytes - 1) / grain; ++n) {
-    Place& x = places[n];
+    Location& x = locations[n];
     if constexpr (writes) {
       if (!is_ordered(x.write, now)) report("two writes", at, now, x.write);
       for (const Access r : {x.read, x.other_read})
         if (!is_ordered(r, now)) report("a write after a read", at, now, r);
       x.write = now;
     } else {
-      if (x.read == now) continue;  // what was written since then has been looked at
+      if (x.read == now) continue;  // already checked against the last write
       if (!is_ordered(x.write, now)) report("a read after a write", at, now, x.write);
-      if (barrier_of(x.write) < first_of_block && !is_dynamic(at))  // dynamic memory was NaN
+      if (barrier_of(x.write) < first_of_block && !is_dynamic(at))  // dynamic memory was filled with NaN
         report("nothing was written before a read", at, now);
       if (thread_of(x.read) / 32 != thread / 32) x.other_read = x.read;
       x.read = now;

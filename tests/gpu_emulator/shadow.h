@@ -9,6 +9,6 @@ namespace tg::emulator {
 void forget_accesses();               // a block begins: nothing has been written
 void order_block();                   // __syncthreads
 void order_warp(unsigned warp);       // __syncwarp
-void note_write(void* p, int bytes);  // by what is not compiled so
+void note_write(void* p, int bytes);  // by code that is compiled without these calls
 
 }  // namespace tg::emulator

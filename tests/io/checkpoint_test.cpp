@@ -1,4 +1,4 @@
-// Checkpoints: what comes back, what is refused, and what a store keeps.
+// Checkpoints: saving and loading, invalid files, and the links of a store.
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST(Checkpoint, SaysWhatWasWanted) {
   EXPECT_EQ(restoring({wide}), file + "w is f32 [2, 3], wanted f32 [2, 4]");
   EXPECT_EQ(restoring({half}), file + "w is f32 [2, 3], wanted bf16 [2, 3]");
   EXPECT_EQ(restoring({other}), file + "has no tensor v");
-  EXPECT_EQ(restoring({}), file + "has a tensor w that is not wanted");
+  EXPECT_EQ(restoring({}), file + "has a tensor w that the model does not have");
   EXPECT_EQ(message_of([&] { io::Checkpoint(dir / "c").load("run.safetensors"); }),
             "[checkpoint] " + (dir / "c/run.safetensors") + ": is not in manifest.json");
   fs::remove(dir / "c/model.safetensors");
@@ -302,7 +302,7 @@ TEST(Metrics, RowsAfterACheckpointAreCutOff) {
   EXPECT_TRUE(train::cut_metrics(path, 3).empty());
   EXPECT_FALSE(fs::exists(path));
   put(path, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n{\"st");
-  EXPECT_EQ(train::cut_metrics(path, 9).size(), 4u);  // but for the unfinished line
+  EXPECT_EQ(train::cut_metrics(path, 9).size(), 4u);  // without the unfinished line
   EXPECT_EQ(train::cut_metrics(path, 2).size(), 2u);
   train::MetricsWriter(path, io::OutputFile::Start::append).write({.step = 3});
   const auto rows = train::read_metrics(path);

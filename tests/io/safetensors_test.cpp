@@ -138,7 +138,7 @@ TEST(SafeTensors, RefusesABadLength) {
     std::memcpy(f.data(), &n, 8);
     return error_of(f);
   };
-  EXPECT_SAYS(with_length(3), "header of 3 bytes in a file of 10: cut off?");
+  EXPECT_SAYS(with_length(3), "header of 3 bytes in a file of 10: is the file truncated?");
   EXPECT_SAYS(with_length(100'000'001), "wanted at most 100000000");
   EXPECT_SAYS(with_length(100'000'000), "cut off?");
   EXPECT_SAYS(with_length(std::numeric_limits<std::uint64_t>::max()), "wanted at most");

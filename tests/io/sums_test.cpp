@@ -1,4 +1,4 @@
-// Sums as a task: what rows say, what is held out, and which answers count as right.
+// Sums as a task: the text of rows, the held-out part, and which answers count as right.
 #include <tilegrad/io/training/sums.h>
 
 #include <gtest/gtest.h>

@@ -117,8 +117,9 @@ TEST(TokenFile, EveryBrokenRuleIsRefused) {
   EXPECT_EQ(refused(R"({"bytes_each":2,"count":2})"), "t: version is -1, wanted 1");
   EXPECT_EQ(refused(R"({"version":2,"bytes_each":2,"count":2})"), "t: version is 2, wanted 1");
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":3,"count":2})"), "t: bytes_each is 3, wanted 2 or 4");
-  EXPECT_EQ(refused(R"({"version":1,"bytes_each":2})"), "t: count must be there and not negative");
-  EXPECT_EQ(refused(R"({"version":1,"bytes_each":2,"count":-1})"), "t: count must be there and not negative");
+  EXPECT_EQ(refused(R"({"version":1,"bytes_each":2})"), "t: count must be present and not negative");
+  EXPECT_EQ(refused(R"({"version":1,"bytes_each":2,"count":-1})"),
+            "t: count must be present and not negative");
   const std::string two = R"({"version":1,"bytes_each":2,"count":2})";
   EXPECT_EQ(refused(two, 3), "t: 3 bytes of ids, wanted 2 of 2 bytes each");
   EXPECT_EQ(refused(two, 6), "t: 6 bytes of ids, wanted 2 of 2 bytes each");
@@ -126,10 +127,11 @@ TEST(TokenFile, EveryBrokenRuleIsRefused) {
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":4,"count":4611686018427387904})", 0),
             "t: 0 bytes of ids, wanted 4611686018427387904 of 4 bytes each");
   EXPECT_NE(refused("[]").find("wanted an object"), std::string::npos);
-  EXPECT_EQ(error_of([] { text::parse_token_header("TGTOKENS\1\0", "t"); }), "t: cut off in the header");
+  EXPECT_EQ(error_of([] { text::parse_token_header("TGTOKENS\1\0", "t"); }),
+            "t: the file ends in the header");
   EXPECT_EQ(
       error_of([] { text::parse_token_header(std::string_view("TGTOKENS\x05\0\0\0\0\0\0\0{}", 18), "t"); }),
-      "t: header of 5 bytes in a file of 18: cut off?");
+      "t: header of 5 bytes in a file of 18: is the file truncated?");
 }
 
 TEST(TokenFile, IdentityTellsFilesApart) {

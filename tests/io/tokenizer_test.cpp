@@ -36,15 +36,15 @@ std::string random_text(std::mt19937& random, std::size_t size) {
 }
 
 TEST(Words, AreCutAsGpt2Cuts) {
-  using Words = std::vector<std::string>;
-  EXPECT_EQ(words_of("It's what they've got."), (Words{"It", "'s", " what", " they", "'ve", " got", "."}));
-  EXPECT_EQ(words_of("a  b\n\n c"), (Words{"a", " ", " b", "\n\n", " c"}));
-  EXPECT_EQ(words_of("x=12, (y)"), (Words{"x", "=", "12", ",", " (", "y", ")"}));
-  EXPECT_EQ(words_of("f\xc3\xbcr \xe2\x82\xac"), (Words{"f\xc3\xbcr", " \xe2\x82\xac"}));
-  EXPECT_EQ(words_of(" \n"), (Words{" \n"}));
-  EXPECT_EQ(words_of("'"), (Words{"'"}));
-  EXPECT_EQ(words_of("'v"), (Words{"'", "v"}));
-  EXPECT_EQ(words_of("'s"), (Words{"'s"}));
+  using List = std::vector<std::string>;
+  EXPECT_EQ(words_of("It's what they've got."), (List{"It", "'s", " what", " they", "'ve", " got", "."}));
+  EXPECT_EQ(words_of("a  b\n\n c"), (List{"a", " ", " b", "\n\n", " c"}));
+  EXPECT_EQ(words_of("x=12, (y)"), (List{"x", "=", "12", ",", " (", "y", ")"}));
+  EXPECT_EQ(words_of("f\xc3\xbcr \xe2\x82\xac"), (List{"f\xc3\xbcr", " \xe2\x82\xac"}));
+  EXPECT_EQ(words_of(" \n"), (List{" \n"}));
+  EXPECT_EQ(words_of("'"), (List{"'"}));
+  EXPECT_EQ(words_of("'v"), (List{"'", "v"}));
+  EXPECT_EQ(words_of("'s"), (List{"'s"}));
 }
 
 TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
@@ -246,10 +246,10 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
     EXPECT_EQ(merges(bad), "m: merges, line 1" + line) << bad;
   EXPECT_EQ(merges("1 2\n3 4\r\n"), "m: merges, line 2" + line);
   EXPECT_EQ(merges("1 2\n256 257\n"),
-            "m: [bpe] merge 1 (256 257) names a token that is not there before it, wanted 0 to 256");
+            "m: [bpe] merge 1 (256 257) names a token that does not exist before it, wanted 0 to 256");
   EXPECT_EQ(merges("-1 2\n"),
-            "m: [bpe] merge 0 (-1 2) names a token that is not there before it, wanted 0 to 255");
-  EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) is there twice");
+            "m: [bpe] merge 0 (-1 2) names a token that does not exist before it, wanted 0 to 255");
+  EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) occurs twice");
   std::string doubled = "0 0\n";  // each twice as long as the one before
   for (int i = 256; i < 280; ++i) doubled += std::to_string(i) + " " + std::to_string(i) + "\n";
   EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, wanted at most 128");

@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Options, AttentionWeights,
 TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
   Graph g;
   const Tensor x = g.input("x", {1, 1, 2, 2});
-  EXPECT_NE(error_of([&] { attention_weights(exp(x)); }).find("wants a result of flash_attn, got one of exp"),
+  EXPECT_NE(error_of([&] { attention_weights(exp(x)); }).find("needs a result of flash_attn, got one of exp"),
             std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// cross_entropy against plain loops, its gradient against that of the plain ops it stands for.
+// cross_entropy compared with plain loops, its gradient with that of its decomposition.
 #include "tests/support/op_testing.h"
 
 namespace {

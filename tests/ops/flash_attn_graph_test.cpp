@@ -156,7 +156,7 @@ TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
     const Program in_place = compile(x.g, {z});
     for (const Step& s : in_place.steps()) EXPECT_NE(s.op, &concat_op);
 
-    // Asked for by itself, a part has memory of its own, and the parts are copied.
+    // If a part is fetched too, it has separate memory, and the parts are copied.
     const auto parts_of_z = gradients(a.o, {parts[0], parts[1], parts[2]}, z_o);
     const Tensor joined = concat({parts_of_z[0], parts_of_z[1], parts_of_z[2]}, 2);
     const auto both = eval({joined, parts_of_z[1]}, x.feeds, {.verify = true});
@@ -198,20 +198,20 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   const auto t = [&](const Shape& s, DType dtype = f32) { return g.input("x", s, dtype); };
   const auto message = [&](const Tensor& q, const Tensor& k, const Tensor& v,
                            const AttentionOptions& o = {}) -> std::string {
-    std::string told[2];
+    std::string messages[2];
     for (const bool fused : {true, false}) {
       try {
         fused ? flash_attn(q, k, v, o) : standard_attn(q, k, v, o);
         return "nothing refused";
       } catch (const Error& e) {
-        told[fused ? 0 : 1] = e.what();
+        messages[fused ? 0 : 1] = e.what();
       }
     }
-    // Both say the same, each by the name of what was called.
+    // Both report the same, each with the name of the called function.
     const std::string name = "[flash_attn] ";
-    if (told[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + told[0];
-    if (!told[0].starts_with(name)) return "no name: " + told[0];
-    return "[standard_attn] " + told[0].substr(name.size()) == told[1] ? told[0] : told[1];
+    if (messages[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + messages[0];
+    if (!messages[0].starts_with(name)) return "no name: " + messages[0];
+    return "[standard_attn] " + messages[0].substr(name.size()) == messages[1] ? messages[0] : messages[1];
   };
   const auto expect = [](const std::string& got, const std::string& part) {
     EXPECT_NE(got.find(part), std::string::npos) << got;
@@ -223,9 +223,9 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, t({2, 2, 6, 7}), v), "q and k differ in head size");
   expect(message(q, k, t({2, 2, 5, 3})), "k and v differ in heads or length");
   expect(message(q, t({1, 2, 6, 8}), v), "differ in batch size");
-  expect(message(t({4, 5, 8}), k, v), "wants q [B, H, L, d]");
+  expect(message(t({4, 5, 8}), k, v), "needs q [B, H, L, d]");
   expect(message(q, t({2, 2, 6, 8}, bf16), v), "q, k and v differ in dtype");
-  expect(message(t({2, 4, 5, 8}, i32), t({2, 2, 6, 8}, i32), v), "wants a floating tensor");
+  expect(message(t({2, 4, 5, 8}, i32), t({2, 2, 6, 8}, i32), v), "needs a floating tensor");
   expect(message(t({2, 4, 5, 0}), t({2, 2, 6, 0}), v), "head size d must be at least 1");
   expect(message(q, k, v, {.scale = INFINITY}), "scale is not finite");
   expect(message(q, k, v, {.alignment = AttentionOptions::top_left}), "top-left alignment");
@@ -235,7 +235,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, k, v, {.sink = t({2})}), "sink is [2], wanted [4]");
   expect(message(q, k, v, {.dropout = 1}), "dropout must be in [0, 1)");
   expect(message(q, k, v, {.kv_lengths = t({3}, i32)}), "kv_lengths is [3], wanted [2]");
-  expect(message(q, k, v, {.kv_lengths = t({2})}), "wants indices of type i64 or i32");
+  expect(message(q, k, v, {.kv_lengths = t({2})}), "needs indices of type i64 or i32");
   expect(message(q, k, v, {.cu_seqlens_q = cu, .kv_lengths = n}), "exclude each other");
   expect(message(q, k, v, {.cu_seqlens_q = cu}), "want a batch of 1");
   expect(message(t({1, 4, 5, 8}), t({1, 2, 6, 8}), t({1, 2, 6, 3}),

@@ -50,33 +50,33 @@ std::vector<std::string> mask(Index L, Index T, const AttentionOptions& o, Index
   }
   return rows;
 }
-using Rows = std::vector<std::string>;
+using Mask = std::vector<std::string>;
 
 TEST(Mask, CausalAlignsBottomRightUnlessTopLeftIsAsked) {
-  EXPECT_EQ(mask(2, 4, {.causal = true}), (Rows{"xxx.", "xxxx"}));
-  EXPECT_EQ(mask(2, 4, {.causal = true, .top_left = true}), (Rows{"x...", "xx.."}));
-  EXPECT_EQ(mask(4, 2, {.causal = true}), (Rows{"..", "..", "x.", "xx"}));
-  EXPECT_EQ(mask(4, 2, {.causal = true, .top_left = true}), (Rows{"x.", "xx", "xx", "xx"}));
+  EXPECT_EQ(mask(2, 4, {.causal = true}), (Mask{"xxx.", "xxxx"}));
+  EXPECT_EQ(mask(2, 4, {.causal = true, .top_left = true}), (Mask{"x...", "xx.."}));
+  EXPECT_EQ(mask(4, 2, {.causal = true}), (Mask{"..", "..", "x.", "xx"}));
+  EXPECT_EQ(mask(4, 2, {.causal = true, .top_left = true}), (Mask{"x.", "xx", "xx", "xx"}));
 }
 
 TEST(Mask, WindowIsInBottomRightCoordinates) {
-  EXPECT_EQ(mask(3, 4, {.window_left = 1, .window_right = 0}), (Rows{"xx..", ".xx.", "..xx"}));
-  EXPECT_EQ(mask(3, 3, {.window_left = 0}), (Rows{"xxx", ".xx", "..x"}));
-  EXPECT_EQ(mask(3, 3, {.window_right = 1}), (Rows{"xx.", "xxx", "xxx"}));
-  EXPECT_EQ(mask(3, 3, {.causal = true, .window_left = 1, .window_right = 2}), (Rows{"x..", "xx.", ".xx"}));
+  EXPECT_EQ(mask(3, 4, {.window_left = 1, .window_right = 0}), (Mask{"xx..", ".xx.", "..xx"}));
+  EXPECT_EQ(mask(3, 3, {.window_left = 0}), (Mask{"xxx", ".xx", "..x"}));
+  EXPECT_EQ(mask(3, 3, {.window_right = 1}), (Mask{"xx.", "xxx", "xxx"}));
+  EXPECT_EQ(mask(3, 3, {.causal = true, .window_left = 1, .window_right = 2}), (Mask{"x..", "xx.", ".xx"}));
 }
 
 TEST(Mask, KeyLengthsMoveTheDiagonal) {
-  EXPECT_EQ(mask(2, 5, {.kv_lengths = {3, 5}}), (Rows{"xxx..", "xxx.."}));
-  EXPECT_EQ(mask(2, 5, {.causal = true, .kv_lengths = {3, 5}}), (Rows{"xx...", "xxx.."}));
-  EXPECT_EQ(mask(2, 5, {.causal = true, .kv_lengths = {3, 5}}, 1), (Rows{"xxxx.", "xxxxx"}));
-  EXPECT_EQ(mask(2, 5, {.kv_lengths = {0, 5}}), (Rows{".....", "....."}));
+  EXPECT_EQ(mask(2, 5, {.kv_lengths = {3, 5}}), (Mask{"xxx..", "xxx.."}));
+  EXPECT_EQ(mask(2, 5, {.causal = true, .kv_lengths = {3, 5}}), (Mask{"xx...", "xxx.."}));
+  EXPECT_EQ(mask(2, 5, {.causal = true, .kv_lengths = {3, 5}}, 1), (Mask{"xxxx.", "xxxxx"}));
+  EXPECT_EQ(mask(2, 5, {.kv_lengths = {0, 5}}), (Mask{".....", "....."}));
 }
 
 TEST(Mask, PackedSequencesSeeOnlyThemselves) {
-  EXPECT_EQ(mask(4, 5, {.cu_q = {0, 1, 3}, .cu_k = {0, 2, 5}}), (Rows{"xx...", "..xxx", "..xxx", "....."}));
+  EXPECT_EQ(mask(4, 5, {.cu_q = {0, 1, 3}, .cu_k = {0, 2, 5}}), (Mask{"xx...", "..xxx", "..xxx", "....."}));
   EXPECT_EQ(mask(4, 5, {.causal = true, .cu_q = {0, 2, 2, 4}, .cu_k = {0, 2, 3, 5}}),
-            (Rows{"x....", "xx...", "...x.", "...xx"}));
+            (Mask{"x....", "xx...", "...x.", "...xx"}));
 }
 
 TEST(MaskedAttention, OptionsSaidTwoWaysAgree) {

@@ -201,12 +201,12 @@ TEST(Linear, AddsTheBiasInsideTheProduct) {
   EXPECT_TRUE(close(got[0].values<double>(), got[1].values<double>()));
 }
 
-// What a transformer's projections do: nothing but the products themselves may run.
+// A transformer's projections: only the products themselves may run.
 TEST(Linear, OfRowsAndItsGradientsCopyNothing) {
   Graph g;
   const Tensor x = g.input("x", {2, 5, 3}), w = g.input("w", {4, 3}), z = g.input("z", {2, 5, 4});
   const auto zs = gradients(linear(x, transpose(w, 0, 1)), {x, w}, z);
-  EXPECT_EQ(zs[1].layout(), w.layout());  // a transposed weight's gradient lies like the weight
+  EXPECT_EQ(zs[1].layout(), w.layout());  // a transposed weight's gradient has the weight's layout
   const Program p = compile(g, zs);
   ASSERT_EQ(p.steps().size(), 2u);
   for (const Step& s : p.steps()) EXPECT_EQ(s.op->name, "matmul");

@@ -1,4 +1,4 @@
-// layer_norm and rms_norm against plain loops, their gradients against those of the plain ops they stand for.
+// layer_norm and rms_norm compared with plain loops, their gradients with those of their decompositions.
 #include "tests/support/op_testing.h"
 
 namespace {

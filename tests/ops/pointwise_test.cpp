@@ -78,12 +78,12 @@ TEST_P(UnaryOps, AgreeWithTheCLibraryInEveryFloatingTypeAndView) {
   for (DType dtype : {f64, f32, bf16, f16}) {
     Graph g;
     const Tensor x = g.input("x", {rows, cols}, dtype);
-    const Tensor whole = c.op(x), turned = c.op(transpose(x, 0, 1)), part = c.op(x.slice(1, 3, 50, 2)),
+    const Tensor whole = c.op(x), transposed = c.op(transpose(x, 0, 1)), part = c.op(x.slice(1, 3, 50, 2)),
                  row = c.op(expand(x.slice(0, 5, 6), {4, cols}));
     Array xs({rows, cols}, dtype);
     for (std::int64_t i = 0; i < xs.numel(); ++i)
       xs.set(i, c.low + (c.high - c.low) * static_cast<double>(i) / (rows * cols));
-    const auto got = eval({whole, turned, part, row}, {{x, xs}});
+    const auto got = eval({whole, transposed, part, row}, {{x, xs}});
     const auto check = [&](double value, std::int64_t i) {
       const double argument = xs.at(i), want = c.expected(argument);
       // Rounding of the result and of the computation in f32 or f64, whose terms are at most |x| and 1 in
@@ -121,7 +121,7 @@ std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType 
   return out;
 }
 
-// Operands that lie transposed to the result are passed over in tiles; sizes around and between tiles.
+// Operands that are transposed relative to the result are read in tiles; sizes around and between tiles.
 TEST(Transposed, OperandsMeetTheirPartners) {
   for (DType t : {f64, f32, bf16, i64, i32, u8}) {
     for (std::int64_t rows : {8, 31, 64, 70}) {

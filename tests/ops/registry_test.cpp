@@ -22,7 +22,7 @@ bool has_kernel(const Op& op, const cpu::KernelSet& set) {
                      [&](const cpu::KernelEntry& e) { return e.op == op.name; });
 }
 
-// A fused op: its gradient is an op of its own, or there is no second derivative but by other ops.
+// A fused op: its gradient is a separate op, or it has second derivatives only by decomposition.
 bool owes_decomposition(const Op& op) {
   return op.name.ends_with("_backward") || find_op(op.name + "_backward") != nullptr ||
          (op.first_order_only && !op.host);
@@ -56,7 +56,7 @@ bool is_documented(const Op& op) {
          op.doc.find('\n') == std::string::npos;
 }
 
-// What an op lacks, one line each.
+// What an op lacks, one line for each.
 std::vector<std::string> gaps(const Op& op) {
   std::vector<std::string> lacks;
   if (op.name.empty()) lacks.push_back("a name");

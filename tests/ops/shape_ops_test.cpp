@@ -79,7 +79,7 @@ TEST(SliceAssign, FillsACacheInPlaceOneRowPerRun) {
   const Tensor row = g.input("row", {2, 1, 3}, f32), at = g.input("at", {}, i64);
   const Tensor next = slice_assign(g.param(cache), row, 1, at);
   Program program = compile(g, {}, {.assign = {{cache, next}}, .threads = 2});
-  EXPECT_EQ(program.memory().arena, 0u);  // the cache is written where it lies
+  EXPECT_EQ(program.memory().arena, 0u);  // the cache is written in place
   for (std::int64_t t = 0; t < 4; ++t) {
     const auto v = static_cast<float>(t + 1);
     program.run({{row, std::vector<float>(6, v)}, {at, std::vector<std::int64_t>{t}}});

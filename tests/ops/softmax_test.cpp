@@ -107,7 +107,7 @@ TEST(Softmax, GradientIsTheSeeds) {
   EXPECT_TRUE(close(doubles(v[0]), want));
 }
 
-// Each op beside the same by plain ops.
+// Each op compared with the same in plain ops.
 TEST(Softmax, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
   for (const Shape& shape : {Shape{4, 21}, Shape{3, 5, 2}})
     for (std::int64_t axis : {0, 1})

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the project beside this script, without a warning, in the three ways to use tilegrad: installed in an empty
+# Builds the project next to this script, without a warning, in the three ways to use tilegrad: installed in an empty
 # folder, from the build tree, and as a folder of the project's own tree. Runs what was built, and the installed gradcheck
 # with the project's plugin.
 #   check.sh CMAKE BUILD_DIR GENERATOR COMPILER

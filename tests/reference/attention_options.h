@@ -48,7 +48,7 @@ inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b,
   return true;
 }
 
-// Where entry (b, h, i, t) of the broadcast bias lies in its vector.
+// The index of entry (b, h, i, t) of the broadcast bias in its vector.
 inline Index bias_index(const AttentionOptions& o, Index b, Index h, Index i, Index t) {
   const Index at[4] = {b, h, i, t};
   Index offset = 0;

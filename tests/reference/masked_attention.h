@@ -73,7 +73,7 @@ inline AttentionForward standard_attention_reference(const AttentionShape& n, co
         const Index g = h / (n.H / n.Hk), at = (b * n.H + h) * n.L + i;
         f.lse[at] = row.xi;
         for (Index t = 0; t < n.T; ++t) {
-          if (row.p[t] == 0) continue;  // what is not attended to may hold anything
+          if (row.p[t] == 0) continue;  // keys that are not attended to may hold anything
           for (Index c = 0; c < n.dv; ++c)
             f.o[at * n.dv + c] += row.p[t] * row.drop[t] * v[((b * n.Hk + g) * n.T + t) * n.dv + c];
         }

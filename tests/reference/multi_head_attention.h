@@ -40,7 +40,7 @@ inline Matrix grouped_query_attention(const Matrix& X, const Matrix& W_q, const 
 // [Stratos, FlashAttention eq. 8]. X [T, d], D_q, D_kv [d, m], U_q, U_k, U_v [m, d], W_f [d, d].
 inline Matrix latent_attention(const Matrix& X, const Matrix& D_q, const Matrix& U_q, const Matrix& D_kv,
                                const Matrix& U_k, const Matrix& U_v, const Matrix& W_f, Index H) {
-  const Matrix Z = matmul(X, D_kv);  // [T, m], what a cache holds
+  const Matrix Z = matmul(X, D_kv);  // [T, m], the content of a cache
   return attend_by_heads(matmul(matmul(X, D_q), U_q), matmul(Z, U_k), matmul(Z, U_v), W_f, H, 1);
 }
 

@@ -8,8 +8,8 @@
 
 namespace tg::reference {
 
-// What the trace of [Attention To Tiling] prints for one tile (query block × key block); rows are those of
-// the query block.
+// The numbers that the trace of [Attention To Tiling] prints for one tile (query block × key block); rows are
+// those of the query block.
 struct TileStep {
   Index query_begin = 0, key_begin = 0;
   Matrix S;           // [B, B], tile scores

@@ -1,4 +1,4 @@
-// What tests of files share: a folder of their own, and what an error says.
+// Shared by tests of files: a temporary folder, and the message of an error.
 #pragma once
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ struct TemporaryDirectory {
   }
 };
 
-// What the tg::Error that f throws says; "no error" if it throws none.
+// The message of the tg::Error that f throws; "no error" if it throws none.
 template <class F>
 std::string error_of(F&& f) {
   try {

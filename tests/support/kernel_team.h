@@ -1,5 +1,5 @@
-// Runs a kernel function as a team of threads outside the pool, with scratch memory of exactly the size it
-// asked for, poisoned with NaN patterns.
+// Runs a kernel function as a team of threads outside the pool, with scratch memory of exactly the size that
+// it requested, filled with NaN patterns.
 #pragma once
 
 #include <cstdlib>

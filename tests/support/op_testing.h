@@ -15,7 +15,7 @@ using reference::close;
 using reference::random_vector;
 using Vector = std::vector<double>;
 
-// How a tensor of some shape lies in the memory of the input behind it.
+// The layout of a tensor in the memory of its input.
 enum class View {
   contiguous,
   transposed,  // axes in reverse order
@@ -25,7 +25,7 @@ enum class View {
 inline constexpr View all_views[] = {View::contiguous, View::transposed, View::sliced, View::expanded};
 inline constexpr DType float_dtypes[] = {f64, f32, bf16, f16};
 
-// A tensor that looks into an input, and what it holds.
+// A tensor that is a view of an input, and its values.
 struct Given {
   Tensor input, tensor;
   Array array;    // the input's value

@@ -1,4 +1,4 @@
-// What the optimizer's ops on lists are tested with, on every backend.
+// Parameters for tests of the optimizer's ops on lists, on every backend.
 #pragma once
 
 #include <deque>

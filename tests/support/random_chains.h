@@ -37,9 +37,9 @@ class RandomChains {
     for (std::size_t i = 0; i < a.size(); ++i) {
       if (a[i].same_bits(b[i])) continue;
       text += " value " + std::to_string(i) + ":";
-      for (std::int64_t e = 0, told = 0; e < a[i].numel() && told < 3; ++e)
+      for (std::int64_t e = 0, reported = 0; e < a[i].numel() && reported < 3; ++e)
         if (a[i].at(e) != b[i].at(e))
-          text += " " + std::to_string(a[i].at(e)) + " and " + std::to_string(b[i].at(e)), ++told;
+          text += " " + std::to_string(a[i].at(e)) + " and " + std::to_string(b[i].at(e)), ++reported;
     }
     return text;
   }
@@ -108,7 +108,7 @@ class RandomChains {
   std::mt19937 random_;
   std::int64_t size_;
   std::vector<Tensor> values_;
-  std::deque<Array> arrays_;  // what the feeds look at
+  std::deque<Array> arrays_;  // the memory of the feeds
 };
 
 }  // namespace tg::testing

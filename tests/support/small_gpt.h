@@ -58,7 +58,7 @@ struct SmallGpt {
     return all;
   }
 
-  // Everything that a later step depends on, but for the optimizer's counters.
+  // Everything that a later step depends on, except the optimizer's counters.
   std::vector<Array> weights_and_moments() const {
     std::vector<Array> values;
     for (const Parameter& p : params.all()) values.push_back(p.read());

@@ -1,4 +1,4 @@
-// The command-line parser: what it takes, and that every mistake is one clear line with exit code 2.
+// The command-line parser: the accepted forms, and that every mistake is one clear line with exit code 2.
 #include "tools/args.h"
 
 #include <gtest/gtest.h>
@@ -66,8 +66,8 @@ TEST(Args, EveryMistakeIsOneLineAndExitCodeTwo) {
       {{"--text", "a", "-steps", "3"}, "unknown option -steps, did you mean --steps?"},
       {{"--text", "a", "--zebra"}, "unknown option --zebra"},
       {{"--text", "a", "--"}, "unknown option --"},
-      {{"--text"}, "--text wants a value: --text FILE"},
-      {{"--text", "--quiet"}, "--text wants a value: --text FILE"},
+      {{"--text"}, "--text needs a value: --text FILE"},
+      {{"--text", "--quiet"}, "--text needs a value: --text FILE"},
       {{}, "missing --text FILE"},
       {{"--text", "a", "--steps", "ten"}, "--steps got 'ten', wanted a whole number"},
       {{"--text", "a", "--steps", "1.5"}, "--steps got '1.5', wanted a whole number"},
@@ -119,7 +119,7 @@ TEST(Args, HelpPrintsEveryOptionItsDefaultAndTheExamples) {
               "environment:\n"
               "  TG_LOG=1 to 4  log compiled programs to standard error: 1 runs, 2 steps, 3 memory plan, 4 "
               "kernels\n"
-              "  TG_THREADS=N   their threads on the CPU\n");
+              "  TG_THREADS=N   number of threads on the CPU\n");
   }
 }
 

@@ -36,7 +36,7 @@ gpt=(--checkpoint "$dir/gpt" --prompt 'Line ')
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/null | head -c 20)
 [ ${#first} -ge 15 ] || fail "nothing comes before the end"
 
-# Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
+# Bad input: one line on stderr that names the mistake, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -61,7 +61,7 @@ refuses 1 "$dir/empty" --checkpoint "$dir/empty"
 cp -rL "$dir/gpt/last" "$dir/damaged"
 printf x | dd of="$dir/damaged/model.safetensors" bs=1 seek=3000 conv=notrunc 2>/dev/null
 refuses 1 'damaged/model.safetensors' --checkpoint "$dir/damaged"
-# A checkpoint whose sums are right and that lies about what it holds.
+# A checkpoint whose checksums match but whose metadata contradicts its tensors.
 lies() {  # WORD COMMAND...: that changes the file given as its last argument
   local word=$1
   shift

@@ -15,7 +15,7 @@ for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 1
   done
 done
 
-# What a checkpoint holds is what train was told to make.
+# A checkpoint holds the model that train's options describe.
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
 "$train" --text "$dir/text" --model deepseek --layers 1 --heads 2 --width 16 --latent 6 --context 16 --batch 2 --steps 1 \
   --sample 0 --out "$dir/run" >/dev/null || fail "training"

@@ -8,25 +8,25 @@ run=("$train" --text "$dir/text" --layers 1 --heads 2 --width 16 --context 16 --
 say=("$generate" --checkpoint "$dir/run0" --prompt Line --tokens 5 --temperature 0)
 unset TG_LOG
 "${run[@]}" --out "$dir/run0" >"$dir/plain" 2>"$dir/err" || fail "train: $(cat "$dir/err")"
-[ -s "$dir/err" ] && fail "train without TG_LOG tells: $(cat "$dir/err")"
+[ -s "$dir/err" ] && fail "train without TG_LOG logs: $(cat "$dir/err")"
 "${say[@]}" >"$dir/text0" 2>"$dir/err" || fail "generate: $(cat "$dir/err")"
-[ "$(wc -l <"$dir/err")" = 1 ] || fail "generate without TG_LOG tells: $(cat "$dir/err")"
+[ "$(wc -l <"$dir/err")" = 1 ] || fail "generate without TG_LOG logs: $(cat "$dir/err")"
 
-# Each level tells its own and what the one before tells; what the tools write stays the same.
+# Each level logs its own lines and those of the level below; the output of the tools stays the same.
 before=1
 for level in 1 2 3 4; do
   TG_LOG=$level "${run[@]}" --out "$dir/run$level" >"$dir/out" 2>"$dir/err" || fail "train, level $level"
   cmp -s "$dir"/run{0,$level}/last/model.safetensors || fail "level $level trains another model"
-  [ "$(grep -c '^\[program [0-9]*\] run ' "$dir/err")" -ge 4 ] || fail "not every run is told on level $level"
+  [ "$(grep -c '^\[program [0-9]*\] run ' "$dir/err")" -ge 4 ] || fail "not every run is logged on level $level"
   lines=$(wc -l <"$dir/err")
-  [ "$lines" -gt $before ] || fail "level $level tells $lines lines, the one before $before"
+  [ "$lines" -gt $before ] || fail "level $level logs $lines lines, the one before $before"
   before=$lines
   grep -v '^\[program [0-9]*\] ' "$dir/err" >"$dir/other" && fail "a line of no program: $(head -n 1 "$dir/other")"
   TG_LOG=$level "${say[@]}" 2>/dev/null | cmp -s - "$dir/text0" || fail "level $level says another text"
 done
 TG_LOG=1 "$gradcheck" --op exp --fast --dtype f32 --views contiguous 2>&1 >/dev/null | grep -q 'compiled in' || fail "gradcheck is silent"
 
-# What is no level is refused before anything is done.
+# An invalid level is refused up front.
 for bad in 5 -1 all; do
   export TG_LOG=$bad
   refuses_command 1 "TG_LOG is '$bad', wanted 0 to 4" "${run[@]}" --out "$dir/bad"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# docs/ops.md is what the ops' definitions say: ops_reference.sh PATH/TO/gradcheck PATH/TO/docs/ops.md PATH/TO/relu_product.so
+# docs/ops.md matches the ops' definitions: ops_reference.sh PATH/TO/gradcheck PATH/TO/docs/ops.md PATH/TO/relu_product.so
 . "$(dirname "$0")/tool.sh"
 gradcheck=$1 page=$2 plugin=$3
 
@@ -11,7 +11,7 @@ cmp "$dir/ops.md" "$page" || fail "it has changed: build/tools/gradcheck --refer
 while read -r name; do
   [ "$(grep -c "^| \`$name\` | .*→ .* | .* |" "$page")" = 1 ] || fail "not one row for $name"
 done <"$dir/names"
-# A plugin's ops are documented like the built-in ones, behind them.
+# A plugin's ops are documented like the built-in ones, after them.
 "$gradcheck" --plugin "$plugin" --reference >"$dir/more.md" 2>"$dir/err" || fail "--plugin --reference: $(cat "$dir/err")"
 head -n "$(wc -l <"$page")" "$dir/more.md" | cmp - "$page" || fail "a plugin changes the reference of other ops"
 for line in '^## examples/relu_product.h$' '^| `relu_product` | x, y → t | t = max(x ⊛ y, 0) | .* | first order | C++ function |$' \

@@ -5,7 +5,7 @@ trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 
-# Bad input: one line on stderr that says what it is about, and the exit code. Its output is left in $dir/out.
+# Bad input: one line on stderr that names the mistake, and the exit code. Its output is left in $dir/out.
 refuses_command() {  # CODE WORD COMMAND...
   local code=$1 word=$2 got
   shift 2
@@ -16,8 +16,8 @@ refuses_command() {  # CODE WORD COMMAND...
   grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
 }
 
-# Whoever changes a checkpoint's file may make the manifest say so: CHECKPOINT COMMAND..., a tool that reads it and
-# tells the sum that the file has now.
+# Updates the manifest after a change of a checkpoint's file: CHECKPOINT COMMAND..., where COMMAND reads the checkpoint
+# and so reports the checksum that the file has now.
 reseal() {
   local checkpoint=$1 sums
   shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Training that is stopped, killed or out of disk goes on bit for bit: train_resume.sh PATH/TO/train [KILLS]
+# Training that is stopped, killed or out of disk continues bit for bit: train_resume.sh PATH/TO/train [KILLS]
 # KILLS: how often the process is killed at a random moment (default 10).
 set -u
 train=$1 kills=${2:-10}
@@ -134,7 +134,7 @@ else
   echo "no tmpfs of our own: the full disk is the file limit alone"
 fi
 
-# Copied by a tool that follows links, it goes on; nothing is left of the copies.
+# A run copied by a tool that follows links continues; nothing is left of the copies.
 cp -rL "$dir/whole" "$dir/copied"
 quiet --resume --steps 30 --out "$dir/copied" || fail "a copy is not resumed: $(cat "$dir/err")"
 quiet --resume --steps 30 --out "$dir/whole" || fail "$(cat "$dir/err")"
@@ -158,7 +158,7 @@ refuses 1 '--seed is 2.*with 1' --resume --seed 2
 refuses 1 '--dropout is 0.2.*with 0.1' --resume --dropout 0.2
 refuses 1 'past --steps 20' --resume --steps 20
 head -c 1500 "$text" >"$dir/other.txt"
-refuses 1 'not what the run learns' --resume --text "$dir/other.txt"
+refuses 1 'is not the data of this run' --resume --text "$dir/other.txt"
 refuses 1 'missing.txt' --resume --text "$dir/missing.txt"
 refuses 1 '--overwrite' "${run[@]}" --steps 20
 refuses 2 '--overwrite' --resume --overwrite

@@ -72,7 +72,7 @@ grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are shown"
 "$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
 grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
 
-# Every architecture trains, and goes on from a checkpoint to the weights of a run that was not interrupted.
+# Every architecture trains, and continues from a checkpoint to the weights of a run that was not interrupted.
 for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-width 2'; do
   name=${model%% *}
   "$train" "${small[@]}" --model $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
@@ -94,7 +94,7 @@ for schedule in 'cosine 0.00010' 'linear 0.00016' 'constant 0.001' 'wsd 0.00032'
   tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep -q "\"lr\":${schedule#* }" || fail "the last rate of $schedule"
 done
 
-# --trap-nan names the node; without it the run goes on, and says how many steps it skipped.
+# --trap-nan names the node; without it the run continues, and reports how many steps it skipped.
 wild=("${tiny[@]}" --optimizer sgd --lr 1000 --clip 0 --warmup 0 --steps 30 --eval-every 30 --sample 0)
 "$train" "${wild[@]}" --out "$dir/wild" >"$dir/out" || fail "a run with steps to skip"
 grep -q '^skipped ' "$dir/out" || fail "no skipped steps: $(cat "$dir/out")"
@@ -102,14 +102,14 @@ grep -q '^skipped ' "$dir/out" || fail "no skipped steps: $(cat "$dir/out")"
 grep -qE '^train: \[trap-nan\] step [0-9]+: [a-z_]+ \(.*\) made .* of f32 \[.*\] from finite numbers \(.*:[0-9]+\)$' "$dir/err" ||
   fail "--trap-nan says: $(cat "$dir/err")"
 
-# A profile says where the time goes, and leaves nothing behind.
+# A profile reports where the time goes, and writes no files.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
   grep -q -- "$word" "$dir/profile.txt" || fail "the profile has no '$word'"
 done
 [ -z "$(find "$dir/profile" -type f 2>/dev/null)" ] || fail "a profile leaves files"
 
-# Bad input: one line on stderr that says what it is about, nothing else, and the exit code.
+# Bad input: one line on stderr that names the mistake, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -145,7 +145,7 @@ refuses 2 --tokenizer --task add --tokenizer bytes
 refuses 2 --vocabulary --text "$text" --vocabulary 300
 refuses 2 'chars, bytes, bpe' --text "$text" --tokenizer words
 refuses 1 'takes 12 tokens' --task add --digits 3 --context 8 --out "$dir/x"
-refuses 1 'not what the run learns' --resume --text "$dir/any" --out "$dir/tok-bytes"
+refuses 1 'is not the data of this run' --resume --text "$dir/any" --out "$dir/tok-bytes"
 refuses 1 missing.txt --text "$dir/missing.txt" --out "$dir/x"
 refuses 1 empty --text "$dir/empty" --out "$dir/x"
 refuses 1 UTF-8 --text "$dir/latin" --out "$dir/x"
@@ -174,7 +174,7 @@ if [ -e /dev/full ]; then  # a disk that is full when the first row is written
   refuses 1 'metrics.jsonl.*space'  "${small[@]}" --out "$dir/full"
 fi
 
-# A checkpoint whose sums are right and that lies about what it holds: not a byte of the run changes.
+# A checkpoint whose checksums match but whose metadata contradicts its tensors: not a byte of the run changes.
 lies() {  # FILE WORD COMMAND...: that changes the file given as its last argument
   local file=$1 word=$2
   shift 2
@@ -186,8 +186,8 @@ lies() {  # FILE WORD COMMAND...: that changes the file given as its last argume
   refuses 1 "lying/last/$file: .*$word" --resume --steps 30 --out "$dir/lying"
   diff -r "$dir/lying" "$dir/kept" >"$dir/diff" || fail "a lying checkpoint is changed: $(cat "$dir/diff")"
 }
-lies model.safetensors "heads '4', but the run was begun with '2'" sed -i 's/"heads":"2"/"heads":"4"/'
-lies model.safetensors "context '17', but the run was begun with '16'" sed -i 's/"context":"16"/"context":"17"/'
+lies model.safetensors "heads '4', but the run was started with '2'" sed -i 's/"heads":"2"/"heads":"4"/'
+lies model.safetensors "context '17', but the run was started with '16'" sed -i 's/"context":"16"/"context":"17"/'
 lies model.safetensors "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tokenizer":"chart"/'
 lies model.safetensors 'has nan at element' plant_nan
 lies optimizer.safetensors 'has nan at element' plant_nan

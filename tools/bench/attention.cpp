@@ -51,7 +51,7 @@ Timing forward(const AttentionCase& c, int threads, const Settings& settings, co
   return run_and_peak(program, settings.dtype, threads, settings, machine);
 }
 
-// The backward op alone, on results that are inputs and lie in memory as the forward leaves them.
+// The backward op alone, on inputs that have the memory layout of the forward's results.
 Timing backward(const AttentionCase& c, int threads, const Settings& settings, const Machine& machine) {
   Recorded r(c, settings.dtype);
   const Axes heads_inside{0, 2, 1, 3};
@@ -100,7 +100,7 @@ void memory(const AttentionCase& c, bool with_backward, const Settings& settings
 std::vector<AttentionCase> attention_cases(const Settings& settings, bool is_forward) {
   std::vector<AttentionCase> list;
   const auto add = [&](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t width) {
-    // Only a GPU's backward in half types adds in another order where it may.
+    // Only a GPU's backward in half types uses free order.
     const bool both_orders = settings.device.kind != Device::cpu_kind && settings.dtype != f32 &&
                              settings.dtype != f64 && !is_forward;
     for (bool free_order : {false, true})

@@ -65,7 +65,7 @@ std::vector<Product> products(const Settings& settings) {
 // Rates of products in f32 so far, by shape, form and threads.
 using Rates = std::map<std::tuple<std::string, std::string, int>, double>;
 
-// Measures and reports one product; one in bf16 beside the same in f32 if that went before.
+// Measures and reports one product; one in bf16 is compared with the same in f32 if that was measured before.
 Timing measure(const Product& p, int threads, const Settings& settings, const Machine& machine,
                Report& report, Rates& sgemm_rates) {
   const Timing t = timing(p, threads, settings, machine);

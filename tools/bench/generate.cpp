@@ -1,4 +1,4 @@
-// What a token costs: after a few and after many in a key-value cache, and without one.
+// The cost of a token: after a few and after many in a key-value cache, and without a cache.
 #include <cmath>
 
 #include <tilegrad/nn/generation/generate.h>
@@ -25,7 +25,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
   const nn::Precision precision = nn::precision_named(settings.dtype_name());
-  // Asked for the same text again, a generator reads its last token again.
+  // If a generator gets the same text again, it reads only its last token again.
   const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
     std::vector<std::int32_t> text(static_cast<std::size_t>(length));
     for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::int32_t>(i * 7 % 65);

@@ -1,4 +1,4 @@
-// A GPU's rates, as this library's own programs reach them.
+// A GPU's rates, as measured by programs of this library.
 #include <tilegrad/ops/ceilings.h>
 #include <tilegrad/ops/ops.h>
 #include "tools/bench/machine.h"

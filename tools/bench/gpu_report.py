@@ -70,15 +70,15 @@ def main():
         f"Measured by `tools/dev gpu-bench`, PyTorch {version or '(not there)'} in the same run. This library's own "
         f"products: {machine['peak_bf16_gflops'] / 1e3:.0f} TFLOP/s bf16, {tf32['peak_f32_gflops'] / 1e3:.0f} TF32 and "
         f"{f32['peak_f32_gflops'] / 1e3:.0f} f32; its copy {machine['copy_gbytes'] / 1e3:.2f} TB/s.",
-        "flash_attn beside PyTorch's FlashAttention-2 (bf16) and memory-efficient kernel (f32), TFLOP/s; causal FLOPs are "
+        "flash_attn compared with PyTorch's FlashAttention-2 (bf16) and memory-efficient kernel (f32), TFLOP/s; causal FLOPs are "
         "halved, the backward counts 2.5 times the forward. PyTorch's backward adds in free order.",
         table(["op", "B×H×L×d", "dtype", "pass", "ms", "TFLOP/s", "PyTorch", "faster"],
               [beside(r, t, comparator) for data, t in attention for r in data["rows"] if r["unit"] == "TFLOP/s"]),
-        "The character GPT's training step, AdamW and clipping included, beside PyTorch compiled into CUDA graphs.",
+        "The character GPT's training step, AdamW and clipping included, compared with PyTorch compiled into CUDA graphs.",
         table(["", "layers×heads×width×context×batch", "dtype", "pass", "ms", "PyTorch", "faster"],
               [beside(r, t, comparator, rate=False) for data, t in steps for r in data["rows"]
                if r["name"] == "GPT step"]),
-        "Host time of a replayed step, tokens fed and loss asked for, shortest (median): " +
+        "Host time of a replayed step, tokens fed and loss fetched, shortest (median): " +
         ", ".join(" ".join(f"{r['rate']:.1f} µs {t}" if r["name"] == "GPT step, host" else f"({r['rate']:.1f})"
                            for r in data["rows"] if r["name"].startswith("GPT step, host"))
                   for data, t in steps) + ".",

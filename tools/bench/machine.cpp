@@ -72,7 +72,7 @@ TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
     unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   };
-  static const Config config;  // in memory: the intrinsic does not tell the compiler how much it reads
+  static const Config config;  // static, because the compiler does not know how much the intrinsic reads
   _tile_loadconfig(&config);   // all tiles 0
   for (long r = 0; r < rounds; ++r) {
     _tile_dpbf16ps(0, 6, 7);

@@ -1,4 +1,4 @@
-// What the machine can do, measured by tight loops of our own: the rates every row is a share of.
+// The machine's peak rates, measured by tight loops. Rows are shares of them.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ struct Machine {
   std::string model;  // of the processor or GPU, as the system names it
   int cores = 0;      // that this process may use
   std::string isa;    // the kernel set in use, on the CPU
-  // GFLOP/s. CPU: multiply-adds on registers, all threads together; for bf16 on AMX tiles where matmul uses
-  // them, else the faster of multiply-adds in f32 and the dot product of pairs, where there is one. GPU: a
-  // large product by this library, f32 as `tf32` says.
+  // GFLOP/s. CPU: multiply-adds on registers, all threads together; for bf16 on AMX tiles if matmul uses
+  // them, else the faster of multiply-adds in f32 and the dot product of pairs, if there is one. GPU: a large
+  // product by this library; `tf32` determines whether f32 is rounded.
   double peak_f32 = 0, peak_f64 = 0, peak_bf16 = 0;
   std::string peak_name;
   double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
@@ -22,14 +22,13 @@ struct Machine {
 // On `settings.threads` threads, each rate for `settings.seconds`.
 Machine measure_machine(const Settings& settings);
 
-// The rate of multiply-adds just now: clock rates move, most of all on virtual machines.
+// The current rate of multiply-adds: clock rates vary, most of all on virtual machines.
 double peak_now(DType dtype, int threads);
 
 // A GPU's rates, by programs of its own backend. In gpu.cpp.
 Machine measure_gpu(const Settings& settings);
 
-// The seconds of time_of_run, and the highest peak met between runs: what the run is a share of, at the clock
-// rate it had.
+// The seconds of time_of_run, and the highest peak measured between runs, at the clock rate of the run.
 struct Timing {
   double seconds, peak;  // GFLOP/s
 };

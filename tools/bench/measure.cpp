@@ -41,7 +41,7 @@ void set_rate(Row& row, double gflops, double peak, const Machine& machine) {
 
 Array random_array(const Shape& shape, DType dtype, double low, double high) {
   Array a(shape, dtype);
-  std::uint32_t state = 1;  // a linear congruential generator: quick, and good enough to time on
+  std::uint32_t state = 1;  // a linear congruential generator: fast, and good enough for timing
   constexpr std::int64_t drawn = 1000003;  // the rest repeats them: a prime, so that no two rows begin alike
   for (std::int64_t i = 0; i < std::min(a.numel(), drawn); ++i) {
     state = state * 1664525u + 1013904223u;

@@ -1,4 +1,4 @@
-// How a benchmark measures: the best of many runs, for a given time; and how it reports.
+// Measures the best of many runs in a given time, and reports rows.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@ struct Settings {
   DType dtype = f32;                              // of attention, ops and training
   bool tf32 = false;                              // as in CompileOptions
   int threads = 1;                                // of the CPU
-  double seconds = 0.3;                           // a row is measured for at least as long
+  double seconds = 0.3;                           // minimum time to measure a row
   std::string filter;                             // rows to measure: those whose name contains it
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
-  std::string text;                               // a file for tokens, instead of a text made up
+  std::string text;                               // a file for the mode tokens, instead of a made-up text
   std::size_t copy_bytes = std::size_t{256} << 20;
 
   // "bf16", …; "tf32" for f32 with rounded products.
@@ -34,7 +34,7 @@ struct Row {
   double rate = none;
   std::string unit;  // of rate
   double share = none;
-  std::string of;             // what share is a share of
+  std::string of;             // the reference of `share`
   double share_sgemm = none;  // of this library's own matrix product
 };
 
@@ -45,11 +45,11 @@ double best_seconds(double seconds, F&& f);
 // Seconds on a clock that only goes forward.
 double now();
 
-// To compile for what is measured.
+// Options to compile the measured programs with.
 CompileOptions options_of(const Settings& settings, int threads);
 
-// Seconds of a run of the program, with its inputs as they are: on the CPU of the fastest of many, on a GPU
-// the median of what its steps took by the GPU's own clock.
+// Seconds of a run of the program, with its current inputs: on the CPU the fastest of many runs, on a GPU the
+// median, by the GPU's clock.
 double time_of_run(Program& program, const Settings& settings);
 
 // Values for inputs: uniform in [low, high), or whole numbers of that range for integers; always the same.
@@ -61,7 +61,7 @@ std::string joined(std::span<const std::int64_t> sizes);  // "12×64×128"
 struct Machine;
 void set_rate(Row& row, double gflops, double peak, const Machine& machine);
 
-// Prints each row when it is there, and keeps them for the JSON file.
+// Prints each row when it is measured, and collects them for the JSON file.
 class Report {
  public:
   Report(const Machine& machine, const Settings& settings);

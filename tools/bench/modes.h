@@ -1,5 +1,5 @@
-// What `bench` can measure, one function a mode, each in the file of its name. Everything runs through the
-// public API (graph, compile, run), so that the figures are those a user gets.
+// The modes of `bench`, one function each, in the file of its name. Everything runs through the public API
+// (graph, compile, run), so that users get the same figures.
 #pragma once
 
 #include "tools/bench/machine.h"

@@ -1,5 +1,6 @@
-// Ops that move memory: the least bytes they can move, as a share of copy bandwidth. Every pointwise op of
-// the list takes part by itself, filled as its samples say; the others are called as a user would.
+// Ops that move memory: the minimal number of bytes that they must move, as a share of copy bandwidth. Every
+// pointwise op of the list is measured alone, with inputs like those of its samples; the others are called as
+// a user would.
 #include <tilegrad/ops/ops.h>
 
 #include "tools/bench/modes.h"
@@ -89,7 +90,7 @@ double bytes_of(std::span<const Tensor> ts) {
   return bytes;
 }
 
-// Runs what `out` needs, with the feeds it can take, and reports it.
+// Runs a program for `out`, with the feeds that it needs, and reports it.
 void measure(const Case& c, const std::string& pass, Graph& g, const std::vector<Tensor>& out,
              const std::vector<std::pair<Tensor, Array>>& values, const std::string& shape,
              const Settings& settings, const Machine& machine, Report& report) {
@@ -123,7 +124,7 @@ void run_case(const Case& c, const std::string& shape, const Settings& settings,
     in.push_back(g.tensor(v));
     wanted.push_back(is_float(in.back().dtype()));
   }
-  for (std::uint32_t i = 0; i < node.outs; ++i) {  // what an op keeps for its gradient gets no cotangent
+  for (std::uint32_t i = 0; i < node.outs; ++i) {  // outputs saved for the gradient get no cotangent
     const Tensor y = g.tensor(node.first_out + i);
     for (std::vector<Tensor>* list : {&results, &z}) {
       if (list == &z && i >= out.size()) {

@@ -1,4 +1,4 @@
-// What there is besides arithmetic: dispatch of a step, recording, differentiating, compiling, planning.
+// The overhead besides arithmetic: dispatch of a step, recording, differentiating, compiling, planning.
 #include <cmath>
 
 #include <tilegrad/autograd/gradients.h>
@@ -15,8 +15,8 @@ Row per_node(const std::string& name, const std::string& shape, int threads, dou
   return {name, shape, "f32", "", threads, seconds * 1e3, seconds / nodes * 1e9, "ns/node"};
 }
 
-// A chain of additions on [32]: recording it, differentiating it, compiling it, and running it with every
-// node a step of its own.
+// A chain of additions on [32]: recording it, differentiating it, compiling it, and running it with a
+// separate step for every node.
 void chain(std::int64_t nodes, const Settings& settings, Report& report) {
   const double n = static_cast<double>(nodes);
   const std::string shape = std::to_string(nodes) + " of [32]";
@@ -79,8 +79,8 @@ void planner(std::int64_t buffers, const Settings& settings, Report& report) {
                       static_cast<double>(buffers)));
 }
 
-// What stands before the first step of a training run: recording the model, its gradients and AdamW, and
-// compiling them. The number of nodes is GPT-2's; the parameters are small and already there.
+// The work before the first step of a training run: recording the model, its gradients and AdamW, and
+// compiling them. The number of nodes is GPT-2's; the parameters are small and already exist.
 void training_step(const Settings& settings, Report& report) {
   if (!report.wants("GPT")) return;
   const nn::ModelConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};

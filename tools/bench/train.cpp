@@ -11,15 +11,15 @@ namespace tg::bench {
 
 namespace {
 
-// FLOPs of the steps that know theirs: products and attention.
+// FLOPs of the steps that report them: matmuls and attention.
 double flops(const Program& program) {
   double sum = 0;
   for (const Step& s : program.steps()) sum += cost_of(s).flops;
   return sum;
 }
 
-// On a GPU: seconds a step takes when steps follow each other, 20 before the host waits, and those for which
-// one keeps the host busy, at the shortest and in the middle of all.
+// On a GPU: seconds of a step when steps follow each other, 20 before the host waits, and seconds for which a
+// step keeps the host busy, shortest and median.
 struct Replay {
   double step, host, host_median;
 };

@@ -8,23 +8,23 @@ namespace {
 
 using gradcheck::Callable;
 using gradcheck::Case;
-using Call = std::function<Tensor(std::span<const Tensor>)>;
+using LayerFunction = std::function<Tensor(std::span<const Tensor>)>;
 
-// A layer built on fresh parameters of the dtype under test; what `build` returns calls it.
+// A layer built on fresh parameters of the dtype under test; `build` returns the function that calls it.
 Case layer(std::string owner, std::string name, std::vector<SampleInput> inputs,
-           std::function<Call(const nn::Path&)> build) {
+           std::function<LayerFunction(const nn::Path&)> build) {
   return {std::move(owner), std::move(name), std::move(inputs), [build](DType dtype, Device device) {
             const auto params = std::make_shared<nn::Params>(1, dtype, device);
-            const Call call = build(nn::Path(*params) / "layer");
+            const LayerFunction call = build(nn::Path(*params) / "layer");
             return Callable{params->all(), [params, call](std::span<const Tensor> x) {
                               return std::vector<Tensor>{call(x)};
                             }};
           }};
 }
 
-// What most layers are: a function of one tensor.
+// Most layers: a function of one tensor.
 template <class Layer>
-Call of_one(Layer layer) {
+LayerFunction of_one(Layer layer) {
   return [layer](std::span<const Tensor> x) { return layer(x[0]); };
 }
 
@@ -50,7 +50,7 @@ nn::ModelConfig small(nn::Architecture architecture) {
   return c;
 }
 
-Call model(const nn::Path& at, const nn::ModelConfig& config, nn::Mode mode = nn::Mode::evaluate) {
+LayerFunction model(const nn::Path& at, const nn::ModelConfig& config, nn::Mode mode = nn::Mode::evaluate) {
   return [model = nn::Model(at, config), mode](std::span<const Tensor> x) { return model(x[0], mode); };
 }
 
@@ -63,14 +63,14 @@ std::vector<Case> layer_cases() {
       layer("Linear", "without bias", {rows},
             [](const nn::Path& at) { return of_one(nn::Linear(at, 4, 3, {.bias = false})); }),
       layer("Linear", "residual", {rows, {{2, 3, 5}}},
-            [](const nn::Path& at) -> Call {
+            [](const nn::Path& at) -> LayerFunction {
               return
                   [linear = nn::Linear(at, 4, 5)](std::span<const Tensor> x) { return linear(x[0], x[1]); };
             }),
       layer("Embedding", "rows", {tokens},
             [](const nn::Path& at) { return of_one(nn::Embedding(at, 5, 4)); }),
       layer("Embedding", "as a head", {rows},
-            [](const nn::Path& at) -> Call {
+            [](const nn::Path& at) -> LayerFunction {
               return
                   [table = nn::Embedding(at, 5, 4)](std::span<const Tensor> x) { return table.attend(x[0]); };
             }),
@@ -82,7 +82,7 @@ std::vector<Case> layer_cases() {
       layer("SelfAttention", "two heads", {rows},
             [](const nn::Path& at) { return of_one(nn::SelfAttention(at, 4, 2)); }),
       layer("SelfAttention", "dropout and residual", {rows, rows},
-            [](const nn::Path& at) -> Call {
+            [](const nn::Path& at) -> LayerFunction {
               return [attention = nn::SelfAttention(at, 4, 2, {.dropout = 0.3})](std::span<const Tensor> x) {
                 return attention(x[0], nn::Mode::train, x[1]);
               };
@@ -95,7 +95,7 @@ std::vector<Case> layer_cases() {
                   at, 4, 2, {.key_heads = 1, .bias = true, .rope = {.theta = 30, .interleaved = true}}));
             }),
       layer("GroupedAttention", "no positions, wider heads, dropout and residual", {rows, rows},
-            [](const nn::Path& at) -> Call {
+            [](const nn::Path& at) -> LayerFunction {
               return [attention =
                           nn::GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false})](
                          std::span<const Tensor> x) { return attention(x[0], nn::Mode::train, x[1]); };
@@ -116,7 +116,7 @@ std::vector<Case> layer_cases() {
                                                  .bias = true}));
             }),
       layer("LatentAttention", "dropout and residual", {rows, rows},
-            [](const nn::Path& at) -> Call {
+            [](const nn::Path& at) -> LayerFunction {
               return
                   [attention = nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3})](
                       std::span<const Tensor> x) { return attention(x[0], nn::Mode::train, x[1]); };
@@ -124,7 +124,7 @@ std::vector<Case> layer_cases() {
       layer("Mlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::Mlp(at, 4)); }),
       layer("GatedMlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::GatedMlp(at, 4, 5)); }),
       layer("GatedMlp", "bias and residual", {rows, rows},
-            [](const nn::Path& at) -> Call {
+            [](const nn::Path& at) -> LayerFunction {
               return [mlp = nn::GatedMlp(at, 4, 3, {.bias = true})](std::span<const Tensor> x) {
                 return mlp(x[0], x[1]);
               };

@@ -16,18 +16,18 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 
 constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
 
-// A sample called with a dtype for its inputs, and the op's first node in that.
-struct Call {
+// The first node of an op in a call of its sample with inputs of some dtype.
+struct SampleNode {
   bool refused = false;                 // the call threw
-  std::vector<Operand> operands, outs;  // none where the call does not record the op
+  std::vector<Operand> operands, outs;  // none if the call does not record the op
   Attrs attrs;
 };
 
-Call call_of(const Op& op, const Sample& s, DType dtype) {
+SampleNode node_of(const Op& op, const Sample& s, DType dtype) {
   Graph g;
   std::vector<Tensor> in;
   for (const SampleInput& i : s.inputs) in.push_back(g.input("x", i.shape, i.dtype.value_or(dtype)));
-  Call c;
+  SampleNode c;
   try {
     s.call(in);
   } catch (const Error&) {
@@ -45,11 +45,11 @@ Call call_of(const Op& op, const Sample& s, DType dtype) {
   return c;
 }
 
-// Whether an operand of the op is of the dtype that the sample is called with, not by chance.
+// Whether an operand of the op has the dtype with which the sample is called, and follows it if it changes.
 bool takes(const Op& op, const Sample& s, DType dtype) {
-  const Call c = call_of(op, s, dtype), other = call_of(op, s, dtype == bf16 ? f16 : bf16);
+  const SampleNode c = node_of(op, s, dtype), other = node_of(op, s, dtype == bf16 ? f16 : bf16);
   if (c.refused) return false;
-  if (c.outs.empty()) return true;  // a call that needs no op for this dtype, as a cast to it
+  if (c.outs.empty()) return true;  // a call that needs no op for this dtype, such as a cast to it
   const auto follows = [&](const std::vector<Operand>& mine, const std::vector<Operand>& others) {
     for (std::size_t i = 0; i < mine.size() && i < others.size(); ++i)
       if (mine[i].dtype == dtype && others[i].dtype != dtype) return true;
@@ -68,7 +68,7 @@ std::string short_number(const std::string& text) {
   return digits;
 }
 
-// An attribute's value with its numbers made short.
+// An attribute's value with shortened numbers.
 std::string short_numbers(const std::string& text) {
   std::string out, word;
   const auto flush = [&] { out += short_number(std::exchange(word, "")); };
@@ -84,7 +84,7 @@ std::string short_numbers(const std::string& text) {
   return out;
 }
 
-// "axes=[0, 1], keepdim=true" taken apart.
+// Splits "axes=[0, 1], keepdim=true".
 Fields fields_of(const Attrs& attrs) {
   Fields fields;
   std::string text = attrs.text();
@@ -107,7 +107,7 @@ std::string shapes(const std::vector<Operand>& operands) {
   return s;
 }
 
-// What the samples tell of an op.
+// The facts about an op that its samples show.
 struct Facts {
   std::string dtypes, attributes, calls;
 };
@@ -127,7 +127,7 @@ Facts facts_of(const Op& op) {
   Facts facts;
   Fields first;
   for (const Sample& s : samples) {
-    const Call c = call_of(op, s, f32);
+    const SampleNode c = node_of(op, s, f32);
     if (c.outs.empty()) continue;
     const Fields fields = fields_of(c.attrs);
     const bool is_first = facts.calls.empty();

@@ -14,7 +14,7 @@ std::string dtype_text(const Result& r) {
   return std::string(tg::name_of(r.dtype));
 }
 
-// In the order of what matters most: not finite, mismatch, then by share of the bound.
+// Most important first: not finite, mismatch, then by share of the bound.
 bool worse(const Result& a, const Result& b) {
   if (a.status != b.status) return a.status > b.status;
   return a.ratio > b.ratio;

@@ -1,5 +1,5 @@
-// gradcheck's report: one line per case, details where asked for or where something is wrong, the worst cases
-// at the end, and the same as JSON.
+// gradcheck's report: one line per case, details on request or for failures, the worst cases at the end, and
+// the same as JSON.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace tg::gradcheck {
 
 struct Run {
-  std::string program;  // as it was called
+  std::string program;  // argv[0]
   Options options;
   std::vector<std::string> plugins;
   bool verbose = false;
@@ -22,12 +22,12 @@ class Report {
 
   void add(const Case& c, std::vector<Result> results);  // prints its line
   void add(const Case& c, std::vector<Mutant> mutants);
-  void incomplete(const std::string& why);  // something that was asked for did not run
+  void incomplete(const std::string& why);  // a requested check did not run
 
   // Prints the worst cases and the totals.
   void finish(double seconds) const;
-  // 0 all passed, 1 mismatch or a mutant that survived, 3 nothing ran or something asked for could not, 4 a
-  // number that is not finite.
+  // 0: all passed; 1: a mismatch, or a mutant survived; 3: nothing ran, or a requested check could not; 4: a
+  // number is not finite.
   int exit_code() const;
   std::string json() const;
 

@@ -17,7 +17,7 @@ bool is_named(const Case& c, const std::string& name) {
   return c.owner == name || c.text() == name;
 }
 
-// How many letters of a and b, read from both ends, do not fit.
+// The number of letters of a and b that differ, compared from both ends.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::size_t front = 0, back = 0;
   const std::size_t n = std::min(a.size(), b.size());
@@ -32,7 +32,7 @@ bool runs_on_cpu(const Op& op) {
   return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
 }
 
-// An op without a vjp is differentiated by its decomposition unless it says why not.
+// An op without a vjp is differentiated by its decomposition, unless it declares why it has no gradient.
 bool has_gradient(const Op& op) {
   return op.vjp || (op.decompose && op.not_differentiable.empty());
 }
@@ -64,7 +64,7 @@ std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vect
   std::vector<std::string> lost;
   for (const std::string& name : names) {
     if (std::any_of(cases.begin(), cases.end(), [&](const Case& c) { return is_named(c, name); })) continue;
-    if (const Op* op = find_op(name); op && has_gradient(*op)) continue;  // untested() speaks of it
+    if (const Op* op = find_op(name); op && has_gradient(*op)) continue;  // untested() reports it
     const auto nearest = std::min_element(cases.begin(), cases.end(), [&](const Case& a, const Case& b) {
       return distance(a.owner, name) < distance(b.owner, name);
     });
@@ -102,7 +102,7 @@ void print_list(const std::vector<Case>& cases) {
 }
 
 void load_plugin(const std::string& path) {
-  // A name without a slash would be looked for in the system's library folders.
+  // dlopen would search for a name without a slash in the system's library folders.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) throw Error("[plugin] " + std::string(dlerror()));

@@ -1,4 +1,4 @@
-// What gradcheck checks: cases by name, and the table of what there is.
+// Selects the cases that gradcheck checks by name, and prints the table of all.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ std::vector<Case> all_cases();
 // Those whose op or layer ("softmax") or own name ("softmax/rows") is among the names; all when there are
 // none.
 std::vector<Case> select(const std::vector<Case>& cases, const std::vector<std::string>& names);
-// The names among `names` that select nothing, each with what may have been meant.
+// A message for each of the names that selects nothing, with the name that may have been meant.
 std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vector<std::string>& names);
 // Ops that have a gradient and no sample to check it with.
 std::vector<std::string> untested(const std::vector<std::string>& names);
-// "yes", "first order", "by decomposition", or "no" and why.
+// "yes", "first order", "by decomposition", or "no" with the reason.
 std::string gradient_text(const Op& op);
 // Prints one row per op or layer of the cases.
 void print_list(const std::vector<Case>& cases);

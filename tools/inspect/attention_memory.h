@@ -1,4 +1,5 @@
-// What attention needs in memory as texts get longer: flash_attn beside attention with its matrix in memory.
+// The memory that attention needs as texts get longer: flash_attn compared with attention that keeps its
+// matrix in memory.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ struct AttentionCall {
   std::string text() const;  // "batch 12, 4 heads of 32, f32"
 };
 
-// That of the first flash_attn of a program; Error when there is none.
+// The call of the first flash_attn of a program; Error if there is none.
 AttentionCall attention_of(const Program& program);
 
 // The peak, by the plan (MemoryReport::peak), of a program that computes attention over `length` tokens and
@@ -31,7 +32,7 @@ struct AttentionPeaks {
   std::int64_t length;
   std::size_t fused, materialised;  // bytes
 };
-// Of lengths from 256 to 65536, each twice the one before.
+// For lengths from 256 to 65536, each twice the one before.
 std::vector<AttentionPeaks> attention_peaks(const AttentionCall& call, Device device, int threads);
 
 plot::Plot attention_memory_plot(const AttentionCall& call, const std::vector<AttentionPeaks>& peaks);

@@ -9,11 +9,11 @@
 
 namespace tg {
 
-// `tokens`: how each is written, L of them.
+// `tokens`: the text of each of the L tokens.
 plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
                                  const std::vector<std::string>& tokens, const std::string& title);
 
-// A token in a picture: a space as ·, a line break as \n, what cannot be seen as \x07.
+// The text of a token in a picture: a space as ·, a line break as \n, an invisible character as \x07.
 std::string visible_token(const std::string& token);
 
 }  // namespace tg

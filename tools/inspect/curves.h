@@ -14,11 +14,11 @@ struct NamedRun {
   std::vector<train::MetricsRow> rows;  // not empty
 };
 
-// The metrics.jsonl that train left in the directory, which gives the run its name. Throws Error when there
-// is none or no step in it, FormatError for a line that is not a row.
+// The metrics.jsonl that train wrote to the directory, whose name becomes the run's name. Throws Error if
+// there is none or it has no step, FormatError for a line that is not a row.
 NamedRun read_run(const std::string& directory);
 
-// Each run in a colour of its own: the training loss faint under its smoothed mean, validation with markers.
+// Each run in its own colour: the training loss faint under its smoothed mean, validation with markers.
 plot::Plot curves_plot(const std::vector<NamedRun>& runs);
 
 // A line for each run: steps, the smoothed training loss at the end, the best validation loss.

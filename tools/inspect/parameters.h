@@ -1,4 +1,4 @@
-// How large each layer of a model is.
+// The size of each layer of a model.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct LayerSize {
   std::size_t bytes = 0;
 };
 
-// In the order in which the layers were made.
+// In the order in which the layers were created.
 std::vector<LayerSize> sizes_by_layer(const std::vector<Parameter>& parameters);
 
 // A row for each layer with numbers, bytes and share of all numbers, and one for all of them.

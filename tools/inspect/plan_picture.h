@@ -1,5 +1,5 @@
-// A program's memory plan as a picture: every buffer of the arena as a rectangle, its life across and its
-// bytes upwards.
+// A program's memory plan as a picture: every buffer of the arena is a rectangle of its lifetime (x) and its
+// addresses (y).
 #pragma once
 
 #include <string>

@@ -17,14 +17,14 @@ std::string sum_of(std::string_view bytes) {
 
 void want_same(const std::string& what, const std::string& identity, const std::optional<SavedData>& saved) {
   if (saved && saved->identity != identity)
-    throw Error("[resume] " + what + " is not what the run learns: XXH3-128 " + identity + ", wanted " +
+    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", wanted " +
                 saved->identity);
 }
 
 // A sequence of tokens, its last tenth held out.
 class CorpusData final : public TrainData {
  public:
-  // `owner` is what `tokens` look into.
+  // `owner` owns the memory of `tokens`.
   CorpusData(const DataOptions& o, const std::string& path, std::string identity,
              std::shared_ptr<const text::Tokenizer> tokenizer, const text::TokenView& tokens,
              std::shared_ptr<const void> owner)
@@ -55,7 +55,7 @@ class CorpusData final : public TrainData {
     batches_.validation(k, count, x, y);
   }
 
-  // Starts as the text goes on after a line break, if it has one.
+  // The prompt is a line break, if the tokenizer has one, and is not shown.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::vector<std::int32_t> tokens;
     try {
@@ -75,7 +75,7 @@ class CorpusData final : public TrainData {
   train::TextBatches batches_;
 };
 
-// Learned from what is trained on, so that nothing is known of what is held out but its characters.
+// BPE is learned from the training part only. Of the held-out part only the set of characters is used.
 std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
   if (o.tokenizer == "bytes") return std::make_shared<text::ByteTokenizer>();
   if (o.tokenizer == "chars") return std::make_shared<text::CharVocab>(text);
@@ -136,7 +136,7 @@ class SumsData final : public TrainData {
                                {predicted.data<std::int64_t>(), static_cast<std::size_t>(predicted.numel())});
   }
 
-  // Unseen sums, each asked by itself.
+  // Unseen sums, each as a separate prompt.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::string text = "unseen sums\n";
     for (std::int64_t i = 0;
@@ -160,18 +160,17 @@ class SumsData final : public TrainData {
 
 void declare_data_options(Args& args, DataOptions& o) {
   args.option("text", "FILE", "text to learn; the last tenth is held out", o.text,
-              {.shown = "needed, but to resume, with --tokens or --task"});
-  args.option("tokens", "FILE", "instead of a text: a file of tokens made by `tokens`, mapped into memory",
+              {.shown = "required without --resume, --tokens or --task"});
+  args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
   args.option("plain", "KIND", "--tokens is ids of 16 or 32 bits without a header, below --vocabulary",
               o.plain, {.choices = {"none", "u16", "u32"}});
-  args.option("task", "NAME",
-              "instead of a text: add, generated sums of integers, a tenth of which is held out", o.task,
-              {.choices = {"none", "add"}});
+  args.option("task", "NAME", "instead of a text: add, generated sums of integers, a tenth of them held out",
+              o.task, {.choices = {"none", "add"}});
   args.option("digits", "N", "of the numbers of --task add", o.digits, {.min = 1, .max = 9});
   args.option("tokenizer", "KIND", "tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
               o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
-  args.option("vocabulary", "N", "tokens of --tokenizer bpe, or of --plain", o.vocabulary,
+  args.option("vocabulary", "N", "number of tokens for --tokenizer bpe or --plain", o.vocabulary,
               {.min = 1, .max = static_cast<double>(text::Bpe::max_vocabulary)});
 }
 
@@ -180,7 +179,7 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   const int kinds = (o.text.empty() ? 0 : 1) + file + task;
   if (kinds == 0) return "missing --text FILE (or --tokens FILE, or --task add)";
   if (kinds > 1) return "--text, --tokens and --task: wanted one of them";
-  if (args.given("resume")) return {};  // the rest is as the run was begun with
+  if (args.given("resume")) return {};  // the rest is as when the run was started
   if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
   if (!task && args.given("digits")) return "--digits is for --task add";
   if (!file && plain) return "--plain is for --tokens";

@@ -1,4 +1,4 @@
-// How tools/train learns: the optimizer and its learning rate.
+// The optimizer of tools/train and its learning rate.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ struct OptimizerOptions {
 };
 
 void declare_optimizer_options(Args& args, OptimizerOptions& o);
-// Gives what is not on the command line the value that goes with the rest of it; returns what is wrong with
-// options that are fine one by one, empty if nothing is.
+// Gives options that are not on the command line the defaults that match the others. Returns what is wrong
+// with a combination of valid options; empty if nothing is.
 std::string settle_optimizer(const Args& args, OptimizerOptions& o);
 
 optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);

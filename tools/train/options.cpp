@@ -9,24 +9,25 @@ void declare_options(Args& args, TrainOptions& o) {
               {.min = 1, .max = 65536});
   args.option("steps", "N", "optimizer steps", o.steps, {.min = 1, .max = 1e9});
   declare_optimizer_options(args, o.learning);
-  args.option("seed", "N", "of weights, batches, dropout and sample", o.seed, {.min = 0});
-  args.option("backend", "NAME", "where to train: cpu, cuda, or cuda:N for GPU N", o.backend);
+  args.option("seed", "N", "seed of weights, batches, dropout and sample", o.seed, {.min = 0});
+  args.option("backend", "NAME", "device to train on: cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE",
               "precision of forward and backward; weights and optimizer stay f32; tf32: f32 with"
-              " products on a GPU's tensor cores, exact f32 on the CPU",
+              " matmuls on a GPU's tensor cores, exact f32 on the CPU",
               o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0 takes TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
   args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
   args.option("eval-batches", "N",
               "batches per validation; the final validation covers the whole held-out text", o.eval_batches,
               {.min = 1, .max = 400});
   args.option("save-every", "N", "steps between checkpoints; a new best validation loss saves one too",
               o.save_every, {.min = 1, .shown = "as --eval-every"});
-  args.option("sample", "N", "tokens to write at the end", o.sample, {.min = 0, .max = 1e6});
-  args.option("profile", "N",
-              "instead of training, run N steps and print where their time goes, compared with what this "
-              "machine can do",
-              o.profile, {.min = 0, .max = 1e4});
+  args.option("sample", "N", "tokens to generate at the end", o.sample, {.min = 0, .max = 1e6});
+  args.option(
+      "profile", "N",
+      "instead of training, run N steps and print where their time goes, compared with this machine's peak "
+      "rates",
+      o.profile, {.min = 0, .max = 1e4});
   args.option("out", "DIR", "output directory; created if missing", o.out);
   args.flag("recompute",
             "keep only the input of each block for the backward pass, which recomputes the rest: less memory,"
@@ -43,7 +44,7 @@ void declare_options(Args& args, TrainOptions& o) {
       " --dropout 0.2 --out out/big",
       "nanoGPT's 10 M configuration");
   args.example("train --text input.txt --tokenizer bpe --vocabulary 1024", "tokens learned from the text");
-  args.example("train --tokens corpus.tokens", "a file that the tool `tokens` made");
+  args.example("train --tokens corpus.tokens", "a file written by the tool `tokens`");
   args.example("train --task add",
                "sums of integers, without any data; reports the share of held-out sums answered correctly");
   args.example("train --text input.txt --model llama --key-heads 2", "grouped-query attention");

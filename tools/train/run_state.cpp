@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::string_view option_prefix = "option.";
 
-// Belongs to one invocation: neither kept nor compared.
+// Options of one invocation: neither saved nor compared.
 constexpr std::string_view of_this_call[] = {"out", "resume", "overwrite", "threads", "trap-nan"};
-// Kept, and may be given anew. Of the text, the content is compared.
+// Saved options that may change when a run is resumed. Of a text only the content is compared.
 constexpr std::string_view may_change[] = {"text",       "tokens",       "backend",    "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};
 
@@ -71,7 +71,7 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
         throw FormatError(where + ": " + mistake);
     } else if (!contains(may_change, name) && args.value(name) != value) {
       throw Error("[resume] --" + name + " is " + args.value(name) + ", but the run in " + where +
-                  " was begun with " + value + ": leave it out, or begin anew in another --out");
+                  " was started with " + value + ": leave it out, or start a new run in another --out");
     }
   }
 }

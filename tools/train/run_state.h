@@ -1,5 +1,6 @@
-// What a checkpoint of tools/train keeps beside parameters and optimizer: where the run stands, the command
-// line it was begun with, and which data it learns. Random numbers and batches are functions of (seed, step).
+// The state that a checkpoint of tools/train saves besides parameters and optimizer: the progress of the run,
+// the command line that started it, and the identity of its data. Random numbers and batches are functions of
+// (seed, step).
 #pragma once
 
 #include <limits>
@@ -18,12 +19,13 @@ struct RunState {
 
 io::Metadata to_metadata(const RunState& state, const Args& args);
 
-// Throws FormatError, beginning with `where`, when something is missing or is no number.
+// Throws FormatError, beginning with `where`, if something is missing or is not a number.
 RunState run_state(const io::Metadata& saved, const std::string& where);
 
-// Gives every option that is not on the command line its value in the checkpoint. Throws Error naming the
-// first option on the command line that contradicts it; what leaves the run the same run may be given anew:
-// where it runs, how long, how often it validates, saves and samples, and the path of the text.
+// Gives every option that is not on the command line its value in the checkpoint. Throws Error with the first
+// option on the command line that contradicts the checkpoint. Options that do not change the run's results
+// may differ: the device, the number of steps, how often it validates, saves and samples, and the path of the
+// text.
 void take_options(Args& args, const io::Metadata& saved, const std::string& where);
 
 }  // namespace tg

@@ -75,7 +75,7 @@ template <class C>
 void add_all(Worker& w, const Call& call, DType compute) {
   const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
   const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
-  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, behind the indexed one
+  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
   const i64 size = static_cast<i64>(size_of(x.dtype));
   // The run: x's last axis but the indexed one. Everything else but the indexed axis is walked.
   const int run = rank == 1 ? -1 : axis == rank - 1 ? rank - 2 : rank - 1;

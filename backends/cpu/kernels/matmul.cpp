@@ -1,4 +1,4 @@
-// matmul: C = A·B, or A·B + D, on whatever strides the operands have; broadcast axes are steps of 0.
+// matmul: C = A·B, or A·B + D, on whatever strides the operands have; broadcast axes have stride 0.
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/kernels.h"
 

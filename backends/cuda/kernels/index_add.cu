@@ -87,7 +87,7 @@ struct Problem {
 Problem rows_problem(const Call& c) {
   const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
-  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, behind the indexed one
+  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
   Problem p{};
   p.count = count_of(c), p.limit = x.layout.shape[axis];
   Sums& m = p.sums;

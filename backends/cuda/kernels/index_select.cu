@@ -10,7 +10,7 @@ struct Selection {
   Indices indices;
   Region<1> number;  // j: where index j is among the indices
   Region<1> before;  // p: the axes of x before the indexed one
-  Region<1> slice;   // q: the axes behind it
+  Region<1> slice;   // q: the axes after it
   i64 size, step;    // of the indexed axis
   i64 numel;         // units of out
   Faults faults;

@@ -9,7 +9,7 @@
 
 #include "backends/cuda/kernel.h"
 
-// Declares `unsigned char name[]`, the dynamic shared memory of the block, aligned to so many bytes.
+// Declares `unsigned char name[]`, the dynamic shared memory of the block, with that alignment in bytes.
 #ifndef TG_DYNAMIC_SHARED  // the emulator's <cuda_runtime.h> has its own
 #define TG_DYNAMIC_SHARED(name, alignment) \
   extern __shared__ __align__(alignment)   \

@@ -9,7 +9,8 @@ namespace tg::cuda {
 
 inline constexpr int short_threads = 256, short_warps = short_threads / 32;
 
-// A row of rows at equal distances: to find others takes a call, which costs registers.
+// Whether rows are at equal distances, and row r of such rows: to find other rows takes a call, which costs
+// registers.
 inline bool evenly_spaced(const RowLayout& rows) {
   return rows.outer.rank <= 1;
 }

@@ -239,7 +239,7 @@ struct ReducePlan {
 };
 
 Walk walk_of(const ReducePlan& p, int pack, bool columns);
-// Whether packs of so many elements can be read: every step over them is a whole number of packs.
+// Whether packs of that many elements can be read: every stride is a whole number of packs.
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size);
 
 // Packs of columns by threads that share their rows: 256 in all, more where these do not fill the GPU, and at

@@ -10,7 +10,7 @@
 
 namespace tg::cuda {
 
-// Nothing is written beside: more of a row may be on its way than where rows become rows.
+// Rows are not written, so more of a row can be in flight than in kernels whose results are rows.
 template <class S>
 using ReducedRow = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;
 

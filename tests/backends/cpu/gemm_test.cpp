@@ -132,7 +132,7 @@ struct Case {
   Bf16Unit bf16 = Bf16Unit::f32;
 };
 
-// Unit roundoff of what the product is computed and stored in.
+// Unit roundoff of the type in which the product is stored.
 double roundoff(DType t) {
   return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11;
 }

@@ -32,18 +32,18 @@ TEST(CudaChain, TurnsWhatLiesAcross) {
     for (const Shape& shape : {Shape{2, 136, 260}, Shape{3, 67, 45}, Shape{1, 20, 200}}) {
       Graph g;
       const Tensor x = g.input("x", shape, t), row = g.input("row", {shape[1]}, t),
-                   y = g.input("y", {shape[0], shape[2], shape[1]}, t), turned = transpose(x, 1, 2);
+                   y = g.input("y", {shape[0], shape[2], shape[1]}, t), transposed = transpose(x, 1, 2);
       Array xs(shape, t), ys(y.shape(), t), rows(row.shape(), t);
       for (Array* a : {&xs, &ys, &rows})
         for (std::int64_t i = 0; i < a->numel(); ++i)
           a->set(i, static_cast<double>(i * i % (t == boolean ? 2 : 11)));
-      const Tensor column = slice(y, 2, 0, 1), mixed = where(equal(turned, row), y, column);
-      const std::vector<Tensor> ts{contiguous(turned),
+      const Tensor column = slice(y, 2, 0, 1), mixed = where(equal(transposed, row), y, column);
+      const std::vector<Tensor> ts{contiguous(transposed),
                                    transpose(contiguous(permute(x, {2, 0, 1})), 0, 1),
-                                   contiguous(slice(turned, 1, 3, shape[2])),
+                                   contiguous(slice(transposed, 1, 3, shape[2])),
                                    mixed,
-                                   where(equal(y, permute(permute(x, {0, 2, 1}), {0, 1, 2})), turned, y),
-                                   cast(mixed, f32) + turned};
+                                   where(equal(y, permute(permute(x, {0, 2, 1}), {0, 1, 2})), transposed, y),
+                                   cast(mixed, f32) + transposed};
       const std::vector<Feed> feeds{{x, xs}, {y, ys}, {row, rows}};
       const auto want = eval(ts, feeds, {.device = Device::cpu()});
       for (const bool together : {true, false})

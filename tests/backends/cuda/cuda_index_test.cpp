@@ -33,8 +33,8 @@ struct Picked {
   Array array;
 };
 
-// The GPU's results are the CPU's, and the same in a second program. What is moved has the same bits; sums
-// that are made in another order differ by at most `additions` roundings of what they add up, each up to 1.
+// The GPU's results equal the CPU's, and are the same in a second program. Copied elements have the same
+// bits; sums in another order differ by at most `additions` roundings of terms up to 1.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double additions = 0) {
   const std::vector<Array> want = eval(ts, feeds, {.device = Device::cpu()}),
                            got = eval(ts, feeds, {.device = Device::cuda()}),

@@ -1,5 +1,5 @@
-// Models of every architecture on a GPU beside the CPU: training steps, and text with a key-value cache.
-// Skipped where there is no GPU.
+// Models of every architecture on a GPU compared with the CPU: training steps, and text with a key-value
+// cache. Skipped where there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -21,8 +21,8 @@ constexpr int runs = 8;
 TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
   Graph g;
   const Tensor x = g.input("x", {300}, f64), k = g.input("k", {}, f32);
-  const Tensor y = x * k.to(f64), total = sum(y), turned = transpose(y.reshape({100, 3}), 0, 1) + 1;
-  Program p = compile(g, {total, k, y, turned}, {.device = Device::cuda()});
+  const Tensor y = x * k.to(f64), total = sum(y), transposed = transpose(y.reshape({100, 3}), 0, 1) + 1;
+  Program p = compile(g, {total, k, y, transposed}, {.device = Device::cuda()});
   std::vector<double> xs(300);
   std::vector<float> ks(1);
   std::vector<Pending> all;
@@ -30,14 +30,14 @@ TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
     for (int i = 0; i < 300; ++i) xs[static_cast<std::size_t>(i)] = n + i;
     ks[0] = static_cast<float>(n);
     p.run({{x, xs}, {k, ks}});
-    all.push_back(p.fetch_later({total, turned, k, y}));
+    all.push_back(p.fetch_later({total, transposed, k, y}));
   }
   for (int n : {3, 0, 7, 1, 2, 6, 5, 4}) {
     const Pending& now = all[static_cast<std::size_t>(n)];
     EXPECT_EQ(now.item<double>(total), n * (300.0 * n + 300 * 299 / 2)) << n;
     EXPECT_EQ(now.number(k), n);
     EXPECT_EQ(now.fetch(y).at(299), n * (n + 299.0));
-    EXPECT_EQ(now.fetch(turned).at(101), n * (n + 4.0) + 1);  // [1, 1]: element [1, 1] of [100, 3]
+    EXPECT_EQ(now.fetch(transposed).at(101), n * (n + 4.0) + 1);  // [1, 1]: element [1, 1] of [100, 3]
   }
 }
 

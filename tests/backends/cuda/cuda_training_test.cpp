@@ -1,4 +1,4 @@
-// Whole training steps on a GPU beside the CPU's. Skipped where there is no GPU.
+// Whole training steps on a GPU compared with the CPU's. Skipped without a GPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -97,7 +97,7 @@ TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
   expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
 }
 
-// SGD and Muon are made of ordinary ops; steps of two batches are two programs; blocks may run twice.
+// SGD and Muon consist of ordinary ops; steps of two batches are two programs; blocks may run twice.
 TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
   const auto losses = [](Device device, const auto& make, const train::ProgramOptions& options) {
     nn::Params params(1, f32, device);

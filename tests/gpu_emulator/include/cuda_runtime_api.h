@@ -143,7 +143,8 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
 
 namespace tg::emulator {
 
-// Does it now, or notes it if the stream is being recorded. What it throws becomes cudaErrorLaunchFailure.
+// Executes it now, or records it if the stream is being captured. An exception becomes
+// cudaErrorLaunchFailure.
 cudaError_t enqueue(cudaStream_t, std::function<void()> work);
 // A kernel's launch: `thread` is called for each thread of the grid.
 cudaError_t launch(cudaStream_t, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
