@@ -53,8 +53,10 @@ Call model(const nn::Path& at, const nn::ModelConfig& config, nn::Mode mode = nn
 }
 
 nn::Block block(const nn::Path& at) {
-  const nn::Branch attention{nn::LayerNorm(at / "ln_1", 4), nn::SelfAttention(at / "attn", 4, 2)};
-  const nn::Branch mlp{nn::LayerNorm(at / "ln_2", 4), nn::Mlp(at / "mlp", 4)};
+  const nn::Init last = small(true, true, 0).residual_init();
+  const nn::Branch attention{nn::LayerNorm(at / "ln_1", 4),
+                             nn::SelfAttention(at / "attn", 4, 2, {.output_init = last})};
+  const nn::Branch mlp{nn::LayerNorm(at / "ln_2", 4), nn::Mlp(at / "mlp", 4, {.output_init = last})};
   return nn::Block(at, {attention, mlp});
 }
 
