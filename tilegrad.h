@@ -1,7 +1,20 @@
-// tilegrad: everything a program that builds, differentiates and runs graphs needs.
+// tilegrad: everything a program needs that builds, differentiates, trains and saves models. What is not here
+// has a header of its own: gradcheck (autograd/gradcheck.h), plots (io/plots/), text (io/text/), profiles
+// (core/report/).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/core/compile/compile.h>
+#include <tilegrad/io/checkpoints/checkpoint_store.h>
+#include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/training/trainer.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/optimizers/adamw.h>
+#include <tilegrad/nn/optimizers/muon.h>
+#include <tilegrad/nn/optimizers/schedule.h>
+#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include <tilegrad/version.h>

@@ -20,13 +20,13 @@ std::vector<Tensor> CustomOp::all(std::initializer_list<TensorArg> in) const {
 
 std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_location where) const {
   const Scope scope(name_, where);
-  return (*call_)({in.begin(), in.end()}, where);
+  return (*record_)({in.begin(), in.end()}, where);
 }
 
 namespace {
 
-// The region's nodes may read one another and its inputs, nothing else: the walk steps over the region, so a
-// gradient towards anything else would vanish without a word.
+// The region's nodes may read one another and its inputs, nothing else: differentiation skips the region, so
+// a gradient towards anything else would be lost silently.
 void check_region(const Graph& graph, const std::string& name, const CustomGradient& region,
                   std::source_location where) {
   const ValueId first_value = graph.nodes()[region.first].first_out;
@@ -38,8 +38,10 @@ void check_region(const Graph& graph, const std::string& name, const CustomGradi
                               graph.node_of(v).op != &constant_op && graph.node_of(v).op != &full_op &&
                               std::find(region.in.begin(), region.in.end(), v) == region.in.end());
     if (captured)
-      throw Error("[" + name + "] its forward reads a tensor that is not among its inputs, to which no " +
-                  "gradient would come: make it an input " + at_line(where));
+      throw Error(in_context("[" + name +
+                                 "] its forward reads a tensor that is not among its inputs, to which no " +
+                                 "gradient would come: make it an input",
+                             where));
   }
 }
 
@@ -51,7 +53,7 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
     const auto first = static_cast<NodeId>(graph.nodes().size());
     const auto first_value = static_cast<ValueId>(graph.values().size());
     std::vector<Tensor> out = functions.forward(in);
-    if (out.empty()) throw Error("[" + name + "] its forward gave no output " + at_line(where));
+    if (out.empty()) throw Error(in_context("[" + name + "] its forward gave no output", where));
     // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
     // only one region ends at a node.
     for (Tensor& t : out)
@@ -84,8 +86,8 @@ struct HostBackwardAttrs {
   void fields(auto&& field) const { field("inputs", inputs), field("outputs", outputs); }
 };
 
-// The backwards of host ops: ops like others, in no list, since nobody calls them by name. Reads in…, out…,
-// z…; writes one z_in for each floating input.
+// The backwards of host ops: ordinary ops, but in no list, since nobody calls them by name. They read in…,
+// out…, z… and write one z_in for each floating input.
 const Op& keep_backward(const HostOp& host) {
   static std::deque<Op> kept;  // addresses stay
   return kept.emplace_back(
@@ -124,7 +126,9 @@ std::vector<Tensor> record_backward(const Op& op, const Backprop& g) {
 }  // namespace
 
 CustomOp register_host_op(HostOp host) {
-  if (find_op(host.name)) throw Error("[register_host_op] there already is an op named '" + host.name + "'");
+  if (find_op(host.name))
+    throw Error("[register_host_op] an op named '" + host.name +
+                "' is already registered: choose another name");
   const auto self = std::make_shared<const Op*>(nullptr);
   CustomOp callable(host.name, [self](const std::vector<Tensor>& in, std::source_location where) {
     std::vector<Tensor> operands;

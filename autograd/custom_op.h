@@ -1,6 +1,6 @@
-// User-defined ops: a forward with a backward of its own [Stratos, Efficient Attention §C], as graph code or
-// as C++ functions on host memory. Both give a CustomOp, called like any op; gradients() passes through it by
-// the given backward.
+// User-defined ops: a forward with its own backward [Stratos, Efficient Attention §C], as graph code or as
+// C++ functions on host memory. Both give a CustomOp, which is called like any op; gradients() uses the given
+// backward.
 #pragma once
 
 #include <memory>
@@ -23,27 +23,28 @@ class CustomOp {
  private:
   friend CustomOp custom_op(std::string, struct GraphFunctions);
   friend CustomOp register_host_op(struct HostOp);
-  using Call = std::function<std::vector<Tensor>(const std::vector<Tensor>&, std::source_location)>;
-  explicit CustomOp(std::string name, Call call)
-      : name_(std::move(name)), call_(std::make_shared<const Call>(std::move(call))) {}
+  using Record = std::function<std::vector<Tensor>(const std::vector<Tensor>&, std::source_location)>;
+  explicit CustomOp(std::string name, Record record)
+      : name_(std::move(name)), record_(std::make_shared<const Record>(std::move(record))) {}
 
   std::string name_;
-  std::shared_ptr<const Call> call_;
+  std::shared_ptr<const Record> record_;
 };
 
-// As graph code. `backward` gets the inputs, the outputs and z_out = ∂L/∂out of each output (zeros where none
-// arrives) and gives z_in of each input, undefined for those without one. What it records is differentiable
-// again. `forward` may use nothing but its arguments and constants: reading a parameter or another tensor is
-// an Error, since its gradient would be lost.
+// As graph code. `backward` gets the inputs, the outputs and z = ∂L/∂out of each output (zeros where no
+// gradient arrives), and returns z_in of each input, undefined for inputs without a gradient. What it records
+// can be differentiated again. `forward` may use only its arguments and constants: reading a parameter or
+// another tensor throws Error, since its gradient would be lost.
 struct GraphFunctions {
-  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward;
+  std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward = {};
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
 };
 CustomOp custom_op(std::string name, GraphFunctions functions);
 
-// As C++ functions, run on the CPU by one thread. Operands are row-major (copied where they are not).
+// As C++ functions on host memory, run by one thread. In a CUDA program operands are copied to the host and
+// results back. Operands are row-major: others are copied first.
 struct HostGradient {
   std::span<const HostView> in, out, z;
   std::span<const HostView> z_in;  // to be written: one per floating input, in order
@@ -51,16 +52,17 @@ struct HostGradient {
 struct HostOp {
   std::string name;
   std::string doc = {};  // see Op
-  // Dtype and shape of each output (their layout is row-major); left out: one output like the first input.
-  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer;
-  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward;
-  std::function<void(const HostGradient&)> backward;  // left out: not differentiable
-  // For gradcheck and the tests: a name and the inputs; `call` may be left out and is then the op itself.
-  std::vector<Sample> samples;
+  // Dtype and shape of each output; layouts are row-major. Default: one output like the first input.
+  std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
+  std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
+  std::function<void(const HostGradient&)> backward =
+      {};  // optional: without it the op is not differentiable
+  // For gradcheck and the tests: a name and the inputs; without `call` the op itself is called.
+  std::vector<Sample> samples = {};
   std::source_location where = std::source_location::current();  // see Op
 };
-// Adds the op to all_ops(); its backward is an op too, without a derivative of its own. Throws Error if the
-// name is taken.
+// Adds the op to all_ops(); its backward is an op too, which has no derivative. Throws Error if there is an
+// op of that name.
 CustomOp register_host_op(HostOp op);
 
 }  // namespace tg

@@ -111,7 +111,7 @@ class Checker {
       if (made.status != Status::ok) return {made};
     }
     for (View view : options_.views) {
-      std::unique_ptr<Harness> wide;  // in f64 on the CPU: what everything else is compared with
+      std::unique_ptr<Harness> wide;  // in f64 on the CPU: the reference of all comparisons
       Result f64_result = guarded(view, f64, [&](Result& r) { check_f64(view, wide, r); });
       const bool comparable = wide && wide->differentiable() && f64_result.status != Status::refused;
       if (wide && !wide->view_changes_something()) continue;
@@ -130,7 +130,7 @@ class Checker {
     return std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) != options_.dtypes.end();
   }
 
-  // Runs a check; what it throws becomes the result.
+  // Runs a check; an exception becomes its result.
   template <class F>
   Result guarded(View view, DType dtype, F&& f) const {
     Result r;
@@ -159,7 +159,7 @@ class Checker {
     return r;
   }
 
-  // A gradient may be missing where the op says so, and for no other reason.
+  // A gradient may be missing only if the op declares it.
   void refused(Result& r, const std::string& what) const {
     const Op* op = case_.op;
     const bool says_why = op && !op->vjp && !op->not_differentiable.empty() &&
@@ -190,7 +190,7 @@ class Checker {
     if (view == View::contiguous) check_structure(case_, *wide, options_, r);
   }
 
-  // What a projection found, told by the element that is to blame.
+  // Reports a failed projection by the element that causes it.
   void by_elements(Harness& wide, Result& r) const {
     Result slow = r;
     slow.status = Status::ok;

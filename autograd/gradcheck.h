@@ -11,7 +11,7 @@
 
 namespace tg::gradcheck {
 
-// |got − want| ≤ atol + rtol·|want|. Named fields, so that two doubles cannot be swapped unnoticed.
+// |got − want| ≤ atol + rtol·|want|. Named fields, so that nobody swaps two doubles by accident.
 struct Tol {
   double rtol, atol;
   double allowed(double want) const { return atol + rtol * (want < 0 ? -want : want); }
@@ -30,7 +30,7 @@ inline constexpr View all_views[] = {View::contiguous, View::transposed, View::s
                                      View::offset,     View::expanded,   View::expanded_last};
 std::string name_of(View view);
 
-// What is checked: a function of tensors and parameters. Parameters are differentiated by like inputs.
+// The function that is checked: of tensors and parameters. It is differentiated with respect to both.
 struct Callable {
   std::vector<Parameter> parameters;
   std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
@@ -68,8 +68,8 @@ struct Options {
 
 enum class Status {
   ok,
-  refused,      // it has no gradient (of this order) and said so, as it must
-  unsupported,  // the device has no kernel, or the op does not take the dtype
+  refused,      // it has no gradient (of this order) and reported that, as it must
+  unsupported,  // the device has no kernel, or the op does not support the dtype
   mismatch,
   non_finite
 };
@@ -97,19 +97,20 @@ struct Result {
   std::string text() const { return owner + "/" + name; }
 };
 
-// One result per view and dtype that applies. Throws only what is no property of the case (out of memory, a
-// device that is missing).
+// One result per applicable view and dtype. Throws only errors that do not depend on the case (out of memory,
+// a missing device).
 std::vector<Result> check(const Case& c, const Options& options);
 
-// A fault planted into an op's vjp, and what became of it.
+// A fault planted into an op's vjp, and whether it was found.
 struct Mutant {
   enum Fate { caught, survived, equivalent } fate;
   std::string owner, name;
   std::string fault;  // "sign of input 0"
-  Result result;      // of the check that was to catch it
+  Result result;      // of the check that had to find it
 };
 // All faults of one case's op: sign, scale, dropped term, transposed, stale, zero, for each input. A fault
-// that leaves the gradient the same on the case's numbers, to the last bits, is equivalent: not applicable.
+// that leaves the gradient the same on the case's numbers, up to the last bits, is equivalent: not
+// applicable.
 std::vector<Mutant> mutate(const Case& c, const Options& options);
 
 // Error of numeric against analytic gradients over steps h, for one case in its contiguous view.

@@ -29,7 +29,7 @@ Point rounded(Point x, const std::vector<DType>& dtypes) {
   return x;
 }
 
-// What a tensor of outputs or gradients may be off by.
+// The error that a tensor of outputs or gradients may have.
 class Bounds {
  public:
   explicit Bounds(const Point& reference)
@@ -42,7 +42,8 @@ class Bounds {
   void by_largest() { by_largest_ = true; }
 
   double of(std::size_t tensor, DType dtype, std::size_t steps) const {
-    // Half types compute in f32 and err only when they store; an elementary function of f32 errs by an ulp.
+    // Half types compute in f32 and have an error only when they store; an elementary function of f32 has an
+    // error of an ulp.
     const double each = compute_type(dtype) == dtype ? 2 : 1;
     const double roundings = each * (static_cast<double>(steps) + 1);
     double size = std::max(largest(reference_[tensor]), terms_[tensor]);
@@ -117,8 +118,9 @@ class DTypeCheck {
     return false;
   }
 
-  // What the op sees, element by element: under an expanded view more elements than there are numbers, and
-  // rounding inside the op treats each by itself. So they are moved apart, and their gradients summed.
+  // The elements that the op sees. Under an expanded view they are more than there are numbers, and rounding
+  // inside the op affects each of them separately. So each element gets its own number, and their gradients
+  // are summed.
   Point seen(const Point& x) const {
     if (!apart_) return x;
     Point all = x;
@@ -153,7 +155,8 @@ class DTypeCheck {
       outputs_.saw_moved(m.outputs);
       gradients_.saw_moved(m.gradients);
       if (!plain_) continue;
-      // Errors come and go with the last bits: the decomposition's are taken at several neighbouring points.
+      // Errors depend on the last bits: those of the decomposition are measured at several neighbouring
+      // points.
       const Point x = s == 0 ? x_ : rounded(moved(x_, 8 * u, floating_, s), dtypes_);
       const Read exact = read(wide_, x, r_), p = read(*plain_, x, r_);
       outputs_.saw_plain(p.outputs, exact.outputs);
@@ -184,7 +187,7 @@ class DTypeCheck {
   Harness& wide_;
   Harness narrow_;
   std::optional<Harness> plain_;  // every op decomposed and nothing fused
-  std::optional<Harness> apart_;  // in f64, each element the op sees a number of its own
+  std::optional<Harness> apart_;  // in f64, where each element that the op sees is a separate number
   const Point x_, r_;
   const Read got_, want_;
   Bounds outputs_, gradients_;

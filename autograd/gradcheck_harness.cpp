@@ -67,7 +67,7 @@ double rounded(DType dtype, double x) {
   return load_element(dtype, bytes, 0);
 }
 
-// What lies around a view: anything that reads it must not get away with it.
+// The memory around a view: reading it must be noticed.
 double gap(DType dtype) {
   return is_float(dtype)    ? std::numeric_limits<double>::quiet_NaN()
          : dtype == boolean ? 1
@@ -239,7 +239,7 @@ Harness::Harness(const Case& c, View view, DType dtype, const HarnessOptions& op
   compile_both(options);
 }
 
-// ⟨outputs, r⟩ differentiated by the floating leaves; what comes back in z_.
+// Differentiates ⟨outputs, r⟩ with respect to the floating leaves, into z_.
 void Harness::differentiate(const std::vector<Tensor>& used, const HarnessOptions& options) {
   std::vector<Tensor> wrt;
   std::size_t number = 0;
@@ -264,7 +264,7 @@ void Harness::differentiate(const std::vector<Tensor>& used, const HarnessOption
 }
 
 void Harness::compile_both(const HarnessOptions& options) {
-  // Every input is fetched besides, so that each program has all that it is fed with, read or not.
+  // Every input is fetched too, so that each program keeps all inputs that it is fed, read or not.
   std::vector<Tensor> forward = out_, backward = z_;
   backward.insert(backward.end(), r_.begin(), r_.end());
   for (const Leaf& leaf : leaves_) {
@@ -295,7 +295,7 @@ Point Harness::draw(std::uint64_t seed) const {
     const Leaf& leaf = leaves_[i];
     Stream random(seed, key_, static_cast<std::uint32_t>(i));
     Values v = filled(leaf.parameter ? Fill{} : leaf.spec.fill, numel(leaf.shape), random);
-    // A parameter stays near where its layer starts it: gains near 1.
+    // A parameter stays near its initial value: gains near 1.
     for (std::size_t k = 0; k < v.size(); ++k)
       v[k] = rounded(leaf.dtype, leaf.parameter ? leaf.start[k] + 0.3 * v[k] : v[k]);
     x.push_back(std::move(v));

@@ -1,5 +1,5 @@
-// Harness: one case in one view and dtype as two compiled programs, outputs and gradients, that run again and
-// again on other numbers. Inside the gradcheck library.
+// Harness: one case in one view and dtype as two compiled programs, outputs and gradients, that run
+// repeatedly on different numbers. Internal to gradcheck.
 #pragma once
 
 #include <tilegrad/autograd/gradcheck.h>
@@ -16,29 +16,29 @@ struct HarnessOptions {
   Replay::Substitute substitute = {};  // recorded instead of the call's own nodes
   bool fuse = true;
   bool verify = false;
-  bool shapes_only = false;  // differentiates and compiles nothing
+  bool shapes_only = false;  // do not differentiate or compile
   int threads = 1;
-  bool twice = false;                    // the call made twice and each output used twice: 4 × the gradient
+  bool twice = false;                    // make the call twice and use each output twice: 4 × the gradient
   std::vector<bool> use_output = {};     // which floating outputs the loss depends on; empty for all
-  std::vector<bool> differentiate = {};  // which floating leaves are asked for; empty for all
+  std::vector<bool> differentiate = {};  // which floating leaves get gradients; empty for all
 };
 
-// An input or parameter of the case. `wrt` is what the gradient is taken by: the base of an expanded view,
-// otherwise what the op sees.
+// An input or parameter of the case. `wrt` is the tensor with respect to which it is differentiated: the base
+// of an expanded view, otherwise the tensor that the op sees.
 struct Leaf {
   SampleInput spec;
   Shape shape;  // of wrt
   DType dtype;
-  bool floating;  // takes the dtype under test, and is differentiated by
+  bool floating;  // has the dtype under test and gets a gradient
   Tensor fed, wrt;
-  std::vector<std::int64_t> place;  // of wrt's elements in the buffer that is fed
-  std::vector<std::int64_t> seen;   // where in that buffer each element is that the op sees
+  std::vector<std::int64_t> place;  // the offsets of wrt's elements in the buffer that is fed
+  std::vector<std::int64_t> seen;   // the offsets in that buffer of the elements that the op sees
   Array buffer;
   std::optional<Parameter> parameter;
-  Values start;  // a parameter's own values
+  Values start;  // a parameter's initial values
 };
 
-// Whether an input takes the dtype under test and is differentiated by.
+// Whether an input has the dtype under test and gets a gradient.
 bool differentiable(const SampleInput& input);
 
 class Harness {
@@ -51,12 +51,12 @@ class Harness {
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;
   bool differentiable() const { return !z_.empty() && !r_.empty(); }
-  // How often values are rounded on the way.
+  // How many times values are rounded.
   std::size_t forward_steps() const { return forward_ ? forward_->steps().size() : 0; }
   std::size_t backward_steps() const { return backward_ ? backward_->steps().size() : 0; }
   bool view_changes_something() const { return view_applies_; }
 
-  // Random values for every leaf, rounded to its dtype; the same for every dtype but for the rounding.
+  // Random values for every leaf, rounded to its dtype; the same for every dtype up to rounding.
   Point draw(std::uint64_t seed) const;
   Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
   void set(const Point& x);
@@ -64,7 +64,7 @@ class Harness {
   void set_cotangents(const Point& r);
 
   Point outputs();    // floating outputs
-  Point gradients();  // of the floating leaves asked for, in order
+  Point gradients();  // of the floating leaves that get gradients, in order
 
  private:
   void make_leaf(const SampleInput& spec, View view, DType dtype, std::size_t index);
@@ -75,7 +75,7 @@ class Harness {
 
   Graph graph_;
   std::vector<Leaf> leaves_;
-  std::vector<Tensor> arguments_;    // what the case is called with
+  std::vector<Tensor> arguments_;    // of the case's call
   std::vector<Tensor> out_, r_, z_;  // floating outputs, their cotangents, gradients of the floating leaves
   std::vector<Array> r_values_;
   std::optional<Program> forward_, backward_;

@@ -1,5 +1,5 @@
-// Faults planted into vjps: the check of the checker. A mutant is a copy of the op with a wrong vjp, recorded
-// in the op's place; everything else, kernels included, is the op's own.
+// Faults planted into vjps, to check the checker. A mutant is a copy of the op with a wrong vjp, recorded
+// instead of the op; everything else, kernels included, is unchanged.
 #include <memory>
 
 #include <tilegrad/ops/ops.h>
@@ -65,7 +65,7 @@ bool is_sum_of_terms(const Node& node) {
   return (node.op == &add_op || node.op == &sub_op);
 }
 
-// The n-th sum of two terms that the vjp records keeps only the one or the other.
+// The n-th sum of two terms that the vjp records loses one of them.
 Vjp drops_term(int n, std::size_t kept) {
   return [n, kept](const Op& op, const Backprop& g) {
     Graph& graph = g.in[0].graph();
@@ -84,7 +84,7 @@ Vjp drops_term(int n, std::size_t kept) {
   };
 }
 
-// Counts of what a vjp does, found by recording it once as it is.
+// Properties of a vjp, found by recording it once unchanged.
 struct Anatomy {
   std::size_t inputs = 0, outputs = 0;
   int sums = 0;
@@ -124,7 +124,7 @@ std::vector<Fault> faults(const Anatomy& a) {
   return list;
 }
 
-// The op with another vjp, and what puts it in the op's place.
+// The op with another vjp, and the substitution that records it instead of the op.
 class Planted {
  public:
   Planted(const Op& op, Vjp vjp) : original_(op), mutant_(op) {
@@ -147,8 +147,8 @@ class Planted {
   int planted_ = 0;
 };
 
-// Equal up to the order of summation: a gradient that is summed over a broadcast axis may be transposed
-// before the sum without harm.
+// Equal up to the order of summation: to transpose a gradient before it is summed over a broadcast axis is no
+// fault.
 bool same_but_for_roundoff(const Point& a, const Point& b) {
   for (std::size_t i = 0; i < b.size(); ++i) {
     double size = 0, apart = 0;

@@ -7,7 +7,7 @@ namespace {
 constexpr int rounds = 5;           // points drawn before elements on a kink are skipped
 constexpr double skippable = 0.05;  // of all elements
 constexpr int projections = 4;
-constexpr std::int64_t most_rows = 64;  // of the Jacobian that are checked one by one
+constexpr std::int64_t most_rows = 64;  // of the Jacobian, up to which rows are checked one by one
 
 // −∞ − (−∞) at an output that is −∞ whatever the inputs (the log of an empty sum): its slope is 0.
 double difference(double high, double low) {
@@ -34,7 +34,8 @@ double dot(const Point& a, const Point& r) {
   return sum;
 }
 
-// What rounding f's values alone can do to a quotient with step h: a few units of roundoff of Σ|r·f| over h.
+// The error that rounding f's values alone causes in a quotient with step h: a few units of roundoff of
+// Σ|r·f| over h.
 double quotient_noise(const Point& f, const Point& r, double h) {
   double sum = 0;
   for (std::size_t o = 0; o < f.size(); ++o)
@@ -73,7 +74,7 @@ class Elements {
   }
 
  private:
-  // Two random cotangents, and each output element by itself where they are few.
+  // Two random cotangents, and each output element by itself if they are few.
   void make_rows(std::uint64_t seed) {
     rows_.clear();
     for (std::uint64_t i = 0; i < 2; ++i)
@@ -105,7 +106,7 @@ class Elements {
     for (const Row& row : rows_) {
       Comparison c = compared(row, number, k, dot(numeric, row.r), h);
       if (!passes(c)) {
-        // Where f bends within h, a smaller step tells; a wrong gradient is wrong by every step.
+        // If f bends within h, a smaller step agrees; a wrong gradient is wrong for every step.
         for (const double smaller : {h / 4, h / 16, h / 64}) {
           const Comparison again =
               compared(row, number, k, dot(slopes(harness_, l, k, x, smaller).four_point, row.r), smaller);
@@ -201,7 +202,7 @@ class Projection {
   Projection(Harness& harness, const Options& options, std::uint64_t seed)
       : harness_(harness), options_(options), x_(harness.draw(seed)) {}
 
-  // False when the function is not smooth on the way, which the quotients at h and h/2 tell.
+  // False if the function is not smooth in between: then the quotients at h and h/2 differ.
   bool compare(std::uint64_t seed, Tally& tally) {
     direction_ = harness_.draw(seed);
     signs(direction_, seed);
@@ -222,7 +223,7 @@ class Projection {
       }
       ++number;
     }
-    // A smaller step where the function bends too much for this one; the noise is what the step decides.
+    // A smaller step if the function bends too much for this one; the noise depends on the step.
     double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
     for (const double shrink : {1.0, 0.25, 0.0625}) {
       const double coarse = slope(options_.h * shrink, r), fine = slope(options_.h * shrink / 2, r);

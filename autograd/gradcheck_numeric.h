@@ -1,5 +1,5 @@
-// The f64 check: analytic gradients against four-point central differences, element by element or along
-// random directions. Inside the gradcheck library.
+// The f64 check: analytic gradients compared with four-point central differences, element by element or along
+// random directions. Internal to gradcheck.
 #pragma once
 
 #include "autograd/gradcheck_tally.h"
@@ -7,8 +7,8 @@
 namespace tg::gradcheck {
 
 // Compares at a random point and fills the result's counts, errors and worst element. Points on a kink are
-// drawn again; elements that stay on one are skipped, and more than 5 % of those is a mismatch. The harness
-// is left at the last point.
+// drawn again. Elements that stay on a kink are skipped; more than 5 % of them is a mismatch. The harness
+// keeps the last point.
 void check_elements(Harness& harness, const Options& options, Result& result);
 void check_projections(Harness& harness, const Options& options, Result& result);
 

@@ -26,7 +26,7 @@ void check_zero_and_repeat(Harness& harness, const Options& options, Result& res
   harness.set(x);
   harness.set_cotangents(r);
   const Point once = harness.gradients(), again = harness.gradients();
-  if (!same(once, again)) tally.fail("a second run gives another gradient");
+  if (!same(once, again)) tally.fail("a second run gives a different gradient");
   Point none = r;
   for (Values& v : none) v.assign(v.size(), 0.0);
   harness.set_cotangents(none);
@@ -52,7 +52,7 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
     tally.fail(e.what());
   }
   if (!same(with({.threads = 2}, r).gradients, want.gradients))
-    tally.fail("two threads give other bits than one");
+    tally.fail("two threads give different bits from one");
   // Exact for one use of each input; where a call uses an input more than once, the order of sums differs.
   Point four = want.gradients;
   for (Values& v : four)
@@ -83,9 +83,10 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
   harness.set_cotangents(r);
   if (c.op && c.op->decompose) {
     const Read plain = with({.substitute = decomposed(*c.op)}, r);
-    if (!close_to(plain.outputs, want.outputs, 1e-11)) tally.fail("its decomposition gives other outputs");
+    if (!close_to(plain.outputs, want.outputs, 1e-11))
+      tally.fail("its decomposition gives different outputs");
     if (!close_to(plain.gradients, want.gradients, 1e-10))
-      tally.fail("its decomposition has another gradient");
+      tally.fail("its decomposition has a different gradient");
   }
 }
 

@@ -1,5 +1,5 @@
-// Tally: collects comparisons into a Result: counts, largest errors, and the element that came closest to its
-// bound. Inside the gradcheck library.
+// Tally collects comparisons into a Result: counts, largest errors, and the element that came closest to its
+// bound. Internal to gradcheck.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@ namespace tg::gradcheck {
 
 struct Comparison {
   double analytic, numeric, allowed;
-  double scale = 0;  // relative errors are taken of no less than this
-  double h = 0;      // 0 where no difference quotient is behind it
+  double scale = 0;  // relative errors are relative to at least this
+  double h = 0;      // 0 without a difference quotient
 };
 
 // Unit roundoff: half the distance from 1 to the next number.
@@ -19,7 +19,7 @@ double unit_roundoff(DType dtype);
 double smallest_positive(DType dtype);
 double largest_finite(DType dtype);
 
-// The largest finite magnitude; and how far two lists of numbers are apart (equal infinities are not).
+// The largest finite magnitude; and the distance of two lists of numbers (0 for equal infinities).
 double largest(const Values& v);
 double farthest(const Values& a, const Values& b);
 

@@ -6,7 +6,7 @@ namespace tg {
 
 namespace {
 
-// A walk over the nodes first … last, backwards. Values older than them take no part.
+// A walk over the nodes first … last, backwards. Values of older nodes get no gradient.
 class ReverseWalk {
  public:
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
@@ -69,8 +69,8 @@ class ReverseWalk {
     if (!any) return;
     const bool by_decomposition = !node.op->vjp && node.op->decompose && node.op->not_differentiable.empty();
     if (!node.op->vjp && !by_decomposition)
-      throw GradientError("[" + node.op->name + "] the gradient cannot pass: " + node.op->not_differentiable +
-                          " " + at_line(node.where));
+      throw GradientError("[" + graph_.label_of(node) + "] the gradient cannot pass: " +
+                          node.op->not_differentiable + " " + at_line(node.where));
     if (node.segment >= 0) recompute(node.segment);
     std::vector<Tensor> in, out, z;
     for (ValueId v : node.in) in.push_back(now(v));
@@ -80,23 +80,24 @@ class ReverseWalk {
     }
     const Scope scope("grad." + graph_.name_of(node), node.where);
     const SegmentScope outside(-1);
-    take(node.op->name, node.where, node.in,
-         by_decomposition ? differentiate_decomposition(node, in, z, wanted)
-                          : node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
+    accumulate_all(graph_.label_of(node), node.where, node.in,
+                   by_decomposition ? differentiate_decomposition(node, in, z, wanted)
+                                    : node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
   }
 
-  // The gradient of an op that has no vjp of its own but plainer ops to say the same: those are recorded from
-  // the node's inputs and walked backwards. So fused backward ops have second derivatives.
+  // The gradient of an op without a vjp: its decomposition is recorded from the node's inputs and walked
+  // backwards. This gives fused backward ops their second derivatives.
   std::vector<Tensor> differentiate_decomposition(const Node& node, const std::vector<Tensor>& in,
                                                   const std::vector<Tensor>& z,
                                                   const std::vector<bool>& wanted) {
     const auto first = static_cast<NodeId>(graph_.nodes().size());
-    std::vector<Tensor> own;  // a value of its own for each operand, also where two are the same tensor
+    std::vector<Tensor> own;  // a separate value for each operand, even if two are the same tensor
     for (const Tensor& x : in) own.push_back(view(x, x.shape()));
     const std::vector<Tensor> out = node.op->decompose(own, node.attrs);
     if (out.size() != node.outs)
-      throw GradientError("[" + node.op->name + "] its decomposition gave " + std::to_string(out.size()) +
-                          " tensors for " + std::to_string(node.outs) + " outputs " + at_line(node.where));
+      throw GradientError("[" + graph_.label_of(node) + "] its decomposition gave " +
+                          std::to_string(out.size()) + " tensors for " + std::to_string(node.outs) +
+                          " outputs " + at_line(node.where));
     ReverseWalk inner(graph_, first, static_cast<NodeId>(graph_.nodes().size() - 1));
     std::vector<Tensor> sources;
     for (std::size_t i = 0; i < own.size(); ++i)
@@ -119,29 +120,32 @@ class ReverseWalk {
     }
     if (!any) return;
     for (ValueId v : custom.in) in.push_back(now(v));
-    const std::source_location where = graph_.nodes()[custom.last].where;
+    const Node& last = graph_.nodes()[custom.last];
+    const std::source_location where = last.where;
+    const std::string& path = graph_.name_of(last);
+    const std::string label = path.empty() ? "custom op" : path + "/custom op";
     for (std::size_t i = 0; i < z.size(); ++i)
       if (!z[i].defined()) z[i] = zeros_like({out[i], where});
     const Scope scope("grad", where);
-    take("custom op", where, custom.in, custom.backward(in, out, z));
+    accumulate_all(label, where, custom.in, custom.backward(in, out, z));
   }
 
-  void take(const std::string& op, const std::source_location& where, const std::vector<ValueId>& in,
-            const std::vector<Tensor>& z) {
+  void accumulate_all(const std::string& label, const std::source_location& where,
+                      const std::vector<ValueId>& in, const std::vector<Tensor>& z) {
     if (z.size() != in.size())
-      throw GradientError("[" + op + "] its gradient gave " + std::to_string(z.size()) + " tensors for " +
+      throw GradientError("[" + label + "] its gradient gave " + std::to_string(z.size()) + " tensors for " +
                           std::to_string(in.size()) + " inputs " + at_line(where));
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!z[i].defined()) continue;
       const Tensor x = graph_.tensor(in[i]);
       if (active(in[i]) && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
-        throw GradientError("[" + op + "] gradient of input " + std::to_string(i) + " is " + z[i].text() +
+        throw GradientError("[" + label + "] gradient of input " + std::to_string(i) + " is " + z[i].text() +
                             ", the input is " + x.text() + " " + at_line(where));
       accumulate(in[i], z[i]);
     }
   }
 
-  // Appends the segment's nodes once more; the copies then stand for the originals.
+  // Records the segment's nodes once more; the copies then replace the originals.
   void recompute(std::int32_t segment) {
     const std::vector<NodeId> nodes = std::move(segments_[segment]);  // empty when it has been done
     segments_[segment].clear();
@@ -176,19 +180,23 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
   Graph& graph = loss.graph();
   const Node& maker = graph.node_of(loss.id());
   const std::source_location where = maker.where;
+  const std::string name = graph.label_of(maker);
   if (!is_float(loss.dtype()))
-    throw GradientError("[gradients] the loss is " + loss.text() + ", wanted a floating tensor " +
-                        at_line(where));
+    throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
+                        ", wanted a floating tensor " + at_line(where));
   if (!cotangent.defined() && loss.numel() != 1)
-    throw GradientError("[gradients] the loss is " + loss.text() + ", wanted one element, or a cotangent " +
-                        at_line(where));
+    throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
+                        ", wanted one element, or a cotangent " + at_line(where));
   if (cotangent.defined() && (cotangent.shape() != loss.shape() || cotangent.dtype() != loss.dtype()))
-    throw GradientError("[gradients] the cotangent is " + cotangent.text() + ", the loss " + loss.text() +
-                        " " + at_line(where));
-  for (const Tensor& w : wrt)
-    if (!w.defined() || &w.graph() != &graph || !is_float(w.dtype()))
-      throw GradientError("[gradients] wants floating tensors of the loss's graph to differentiate by " +
-                          at_line(where));
+    throw GradientError("[gradients] the cotangent is " + cotangent.text() + ", the loss " + name + " is " +
+                        loss.text() + " " + at_line(where));
+  for (std::size_t i = 0; i < wrt.size(); ++i) {
+    const Tensor& w = wrt[i];
+    if (graph.has(w) && is_float(w.dtype())) continue;
+    const std::string kind = !w.defined() ? "undefined" : !graph.has(w) ? "of another graph" : w.text();
+    throw GradientError("[gradients] tensor " + std::to_string(i) + " to differentiate by is " + kind +
+                        ", wanted a floating tensor of the loss's graph " + at_line(where));
+  }
 
   ReverseWalk walk(graph, 0, graph.values()[loss.id()].node);
   walk.mark(wrt);

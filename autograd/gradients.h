@@ -1,12 +1,12 @@
-// Reverse-mode differentiation: the node list walked backwards, every gradient an ordinary node of the same
-// graph.
+// Reverse-mode differentiation: a walk over the list of nodes, backwards. Every gradient is an ordinary node
+// of the same graph.
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>
 
 namespace tg {
 
-// z_w = ∂loss/∂w for each w, with w's shape and dtype, accumulated over all children [Stratos, Efficient
+// z_w = ∂loss/∂w for each w, with w's shape and dtype, summed over all uses [Stratos, Efficient
 // Attention §C eq. 1]. `loss` must have one element unless a cotangent of its shape is given; then the result
 // is (∂loss/∂w)ᵀ·cotangent. A tensor that the loss does not depend on gets zeros. Throws GradientError, with
 // the user's line, where the path passes through an op without a gradient: a gradient is never cut silently.
@@ -14,8 +14,8 @@ namespace tg {
 std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt,
                               const Tensor& cotangent = {});
 
-// Runs `f` so that what it records is computed again during differentiation instead of being kept: of the
-// segment only its inputs and outputs stay in memory between forward and backward.
+// Runs `f`. What it records is computed again for the backward pass instead of being kept: only its inputs
+// and outputs stay in memory in between.
 std::vector<Tensor> checkpoint(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& f,
                                const std::vector<Tensor>& inputs);
 

@@ -24,7 +24,7 @@ Tensor laid_out_like(const Tensor& t, const Layout& layout) {
 
 Tensor Replay::now(ValueId v) const {
   if (const auto it = now_.find(v); it != now_.end()) return it->second;
-  if (&from_ == &to_) return to_.tensor(v);
+  if (from_ == to_) return to_.tensor(v);
   throw Error("[replay] a node reads a value that was not replayed");
 }
 

@@ -1,6 +1,6 @@
-# The CPU kernels, compiled once per instruction set: backends/cpu/kernels/*.cpp with TG_ISA naming the namespace.
+# The CPU kernels, compiled once per instruction set: backends/cpu/kernels with TG_ISA naming the namespace.
 # Which set runs is chosen at run time (backends/cpu/isa.cpp).
-file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp)
+file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp backends/cpu/kernels/attention/*.cpp)
 
 # Random numbers are the same on every instruction set: no multiply-add in place of a product and a sum.
 set_source_files_properties(core/base/random.cpp backends/cpu/kernels/random.cpp PROPERTIES
@@ -20,8 +20,17 @@ function(tilegrad_kernels isa)  # further arguments: compiler flags
   target_compile_definitions(tilegrad PRIVATE TILEGRAD_ISA_${isa})
 endfunction()
 
-tilegrad_kernels(baseline -O2)  # -O3 takes twice as long to compile and gains little without AVX
+set(flags_baseline -O2)  # -O3 takes twice as long to compile and gains little without AVX
+set(flags_avx2 -march=haswell -mtune=generic)
+set(flags_avx512 -march=skylake-avx512 -mprefer-vector-width=512 -mtune=icelake-server)
+set(isas baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  tilegrad_kernels(avx2 -march=haswell -mtune=generic)
-  tilegrad_kernels(avx512 -march=skylake-avx512 -mprefer-vector-width=512 -mtune=icelake-server)
+  list(APPEND isas avx2 avx512)
 endif()
+set(TILEGRAD_CPU_ISAS "${isas}" CACHE STRING "Instruction sets that the CPU kernels are compiled for; the tests want baseline")
+foreach(isa ${TILEGRAD_CPU_ISAS})
+  if(NOT isa IN_LIST isas)
+    message(FATAL_ERROR "TILEGRAD_CPU_ISAS: no instruction set of this machine is called '${isa}'; there are ${isas}")
+  endif()
+  tilegrad_kernels(${isa} ${flags_${isa}})
+endforeach()

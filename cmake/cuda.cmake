@@ -34,10 +34,11 @@ message(STATUS "CUDA backend: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMA
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1")  # of host code, which launches; kernels are always compiled with all there is
 set(CMAKE_CUDA_FLAGS_DEBUG "-O1 -g")
 
-file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp)
+file(GLOB TILEGRAD_CUDA_SOURCES CONFIGURE_DEPENDS backends/cuda/*.cpp backends/cuda/attention/*.cpp)
+file(GLOB attention CONFIGURE_DEPENDS backends/cuda/attention/*.cu)
 file(GLOB TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/kernels/*.cu)
+list(APPEND TILEGRAD_CUDA_KERNELS ${attention})
 # A register that ptxas spills in a kernel of attention ends the build.
-file(GLOB attention CONFIGURE_DEPENDS backends/cuda/kernels/attention*.cu)
 set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
 set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
@@ -52,7 +53,7 @@ endif()
 add_library(tilegrad_cuda OBJECT ${TILEGRAD_CUDA_SOURCES} ${TILEGRAD_CUDA_UNITS})
 target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda
                        -Xcompiler=-fPIC --threads=${at_once}>)
-set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/matmul.cpp backends/cuda/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity})
 # The driver is looked for when a GPU is asked for: a program built with CUDA runs on a machine without one.
 target_link_libraries(tilegrad_cuda PUBLIC tilegrad_source_tree CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc)

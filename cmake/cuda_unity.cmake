@@ -3,26 +3,27 @@
 # in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
 # names come last, one by one.
 set(together
-  "attention_f32_backward attention_tf32_backward attention_f32_forward attention_tf32_forward"
-  "attention_one_pass attention_wide_backward"
-  "reduce_sum reduce_extreme reduce_plan logsumexp"
-  "norm norm_backward"
-  "attention_mma_backward"
-  "attention_mma_forward"
-  "index_add index_sums index_select copy arange rope matmul_strided set_memory note_thrown"
-  "softmax cross_entropy cumsum top_k rows adamw squared_norm"
-  "attention_plain attention_bias attention attention_halves"
-  "attention_wide_forward"
-  "random")
+  "attention/backward_f32_sm80 attention/backward_tf32_sm80 attention/forward_f32_sm80 attention/forward_tf32_sm80"
+  "attention/backward_one_pass_sm80 attention/backward_wide_sm80"
+  "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
+  "kernels/norm kernels/norm_backward"
+  "attention/backward_sm80"
+  "attention/forward_sm80"
+  "kernels/index_add kernels/index_sums kernels/index_select kernels/copy kernels/arange kernels/rope kernels/matmul_strided
+   kernels/set_memory kernels/note_thrown"
+  "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm"
+  "attention/plain attention/bias_gradient attention/flash_attn attention/row_stats attention/split_terms"
+  "attention/forward_wide_sm80"
+  "kernels/random")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})
 if(NOT TILEGRAD_UNITY)
   return()
 endif()
 set(units "")
-set(folder backends/cuda/kernels)
+set(folder backends/cuda)
 foreach(names ${together})
-  string(REPLACE " " ";" names ${names})
+  string(REGEX REPLACE "[ \n]+" ";" names ${names})
   list(GET names 0 first)
   set(unit ${PROJECT_SOURCE_DIR}/${folder}/${first}.cu)
   get_source_file_property(options ${unit} COMPILE_OPTIONS)
@@ -35,7 +36,9 @@ foreach(names ${together})
     endif()
     string(APPEND includes "#include \"${folder}/${name}.cu\"\n")
   endforeach()
-  if(NOT names STREQUAL first)
+  list(LENGTH names files)
+  if(files GREATER 1)
+    get_filename_component(first ${first} NAME)
     set(unit ${PROJECT_BINARY_DIR}/kernels/${first}_and_more.cu)
     file(CONFIGURE OUTPUT ${unit} CONTENT "${includes}")
     if(options)

@@ -83,6 +83,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/flash_attn.h
     ops/ops.h
     tilegrad.h
+    version.h
 )
 # In the build tree <tilegrad/PATH> is a link to the file in the source tree.
 set(TILEGRAD_PUBLIC_INCLUDE ${PROJECT_BINARY_DIR}/include)
@@ -91,6 +92,4 @@ foreach(header ${TILEGRAD_PUBLIC_HEADERS})
   get_filename_component(folder ${TILEGRAD_PUBLIC_INCLUDE}/tilegrad/${header} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${header} ${TILEGRAD_PUBLIC_INCLUDE}/tilegrad/${header} SYMBOLIC COPY_ON_ERROR)
-  get_filename_component(folder ${header} DIRECTORY)
-  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tilegrad/${folder})
 endforeach()

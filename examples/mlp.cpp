@@ -51,10 +51,9 @@ int main() try {
   const Tensor told = argmax(logits(seen), {1});
   Program guess = compile(h, {told}, {.threads = 1});
 
-  const std::vector<float> rate{0.01f};
   for (unsigned k = 1; k <= 600; ++k) {
     const Points batch(n, k);
-    step.run({{xy, batch.xy}, {inside, batch.inside}, {update.learning_rate, rate}});
+    step.run({{xy, batch.xy}, {inside, batch.inside}, {update.learning_rate, 0.01}});
     if (k % 200 == 0) std::printf("step %u  loss %.4f\n", k, step.fetch(loss).at(0));
   }
 

@@ -1,8 +1,8 @@
 // adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch does it, for
-// a list of parameters. With g scaled, t the number of the step, from 1, η the learning rate and λ the decay:
+// a list of parameters. With the scaled gradient g, the step number t from 1, learning rate η and decay λ:
 //   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
-// A scale of 0 skips the step: p, m and v stay what they are, whatever g holds.
+// A scale of 0 skips the step: p, m and v stay as they are, even if g holds NaN.
 #include "ops/adamw.h"
 
 #include "ops/common.h"
@@ -21,9 +21,9 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
     for (const Operand& o : x) {
       detail::want_float(o.dtype);
       if (o.shape() != x[0].shape())
-        throw ShapeError("p, g, m and v differ in shape: " + o.shape().text() + " beside " +
+        throw ShapeError("p, g, m and v differ in shape: " + o.shape().text() + " and " +
                          x[0].shape().text());
-      if (o.dtype == f64 && wide != f64) throw DTypeError("f64 operands with another p");
+      if (o.dtype == f64 && wide != f64) throw DTypeError("f64 operands need a p of type f64");
     }
     for (int i : {0, 2, 3}) out.push_back({x[i].dtype, row_major(x[0].shape())});
   }
@@ -84,7 +84,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-const Op adamw_op{
+extern const Op adamw_op{
     .name = "adamw",
     .doc =
         "p, g, m, v, …, η, t, scale → p′, m′, v′, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, v′ = β₂·v + (1 − "
@@ -104,7 +104,7 @@ const Op adamw_op{
 std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate,
                                          TensorArg step, TensorArg scale, const AdamWOptions& o) {
   const std::source_location where = learning_rate.where();
-  if (all.empty()) throw Error("[adamw] there are no parameters " + at_line(where));
+  if (all.empty()) throw Error(in_context("[adamw] got no parameters, wanted at least one", where));
   Graph& graph = all[0].p.graph();
   AdamWAttrs attrs{o.beta1, o.beta2, o.eps, {}};
   Tensors in;
@@ -112,7 +112,7 @@ std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, T
     in.insert(in.end(), {x.p, x.g, x.m, x.v});
     attrs.weight_decay.push_back(x.weight_decay);
   }
-  // Numbers become f64, for p may be of a type that has no room for 0.001.
+  // Numbers become f64, because the type of p may be too narrow for 0.001.
   for (const TensorArg* x : {&learning_rate, &step, &scale})
     in.push_back(x->is_number() ? full(graph, {}, x->number(), f64, where) : x->tensor());
   const Tensors out = graph.record(adamw_op, in, std::move(attrs), where);

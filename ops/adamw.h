@@ -15,7 +15,8 @@ struct AdamWAttrs {
   double beta1, beta2, eps;
   std::vector<double> weight_decay;  // of each parameter
   void fields(auto&& field) const {
-    field("beta1", beta1), field("beta2", beta2), field("eps", eps), field("weight_decay", weight_decay);
+    field("beta1", beta1, beta1), field("beta2", beta2, beta2), field("eps", eps, eps);
+    field("weight_decay", weight_decay, weight_decay);
   }
 };
 

@@ -1,4 +1,4 @@
-// arange: numbers in equal steps, and what is made of counting: triangles and reversed axes.
+// arange: numbers in equal steps, and the ops that are built on it: triangles and reversed axes.
 #include <cmath>
 
 #include "ops/common.h"
@@ -6,13 +6,13 @@
 
 namespace tg {
 
-const Op arange_op{
+extern const Op arange_op{
     .name = "arange",
     .doc = "→ y [count]: yᵢ = start + i·step",
     .infer =
         [](std::span<const Operand>, const Attrs& attrs) {
           const auto& a = attrs.as<ArangeAttrs>();
-          if (a.dtype == boolean) throw DTypeError("booleans do not count");
+          if (a.dtype == boolean) throw DTypeError("wants numbers, not booleans");
           if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
             throw DTypeError("start and step must be whole numbers for integers");
           return detail::row_major_output(a.dtype, {a.count});
@@ -30,23 +30,24 @@ const Op arange_op{
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);
   if (!std::isfinite(count) || count < 0)
-    throw ShapeError("[arange] no steps of " + std::to_string(step) + " lead from " + std::to_string(start) +
-                     " to " + std::to_string(stop) + " " + at_line(where));
+    throw ShapeError(in_context("[arange] no steps of " + std::to_string(step) + " lead from " +
+                                    std::to_string(start) + " to " + std::to_string(stop),
+                                where));
   return graph.record(arange_op, {}, ArangeAttrs{start, step, static_cast<std::int64_t>(count), dtype},
                       where)[0];
 }
 
 namespace {
 
-// x where column - row compares as wanted with `diagonal`, else 0. Rows and columns are counted in a type
-// that x's own arithmetic takes, so that the whole is one fused pass, as long as it holds the numbers
-// exactly.
+// x where column - row is on the wanted side of `diagonal`, else 0. Rows and columns are counted in x's
+// compute type, so that the whole is one fused step, as long as that type holds the numbers exactly.
 Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
   if (t.rank() < 2)
-    throw ShapeError(std::string(lower ? "[tril]" : "[triu]") + " wants at least two dimensions, got " +
-                     t.text() + " " + at_line(x.where()));
+    throw ShapeError(in_context(
+        std::string(lower ? "[tril]" : "[triu]") + " wants at least two dimensions, got " + t.text(),
+        x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
   const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;

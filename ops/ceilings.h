@@ -1,4 +1,4 @@
-// What a program's device reaches at copying and at multiplying, measured in this process, through programs,
+// The rates at which a program's device copies and multiplies, measured in this process by running programs,
 // so that no backend is special.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace tg {
 
-// Copies 256 MiB (less where memory is short), and multiplies matrices of each dtype, with the program's
-// device, threads and options. Left out, the dtypes are those of its matmul and flash_attn steps.
+// Copies 256 MiB (less if memory is short), and multiplies matrices of each dtype, with the program's device,
+// threads and options. By default the dtypes are those of its matmul and flash_attn steps.
 Ceilings measure_ceilings(const Program& program);
 Ceilings measure_ceilings(const Program& program, const std::vector<DType>& dtypes);
 

@@ -14,7 +14,7 @@ DType promote(DType a, DType b) {
 
 Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
   if (a.is_number() && b.is_number())
-    throw Error("[" + op.name + "] needs at least one tensor " + at_line(a.where()));
+    throw Error(in_context("[" + op.name + "] needs at least one tensor", a.where()));
   const TensorArg& like = a.is_number() ? b : a;
   const Scope scope(like);
   Graph& graph = like.tensor().graph();
@@ -22,16 +22,17 @@ Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
   if (!a.is_number() && !b.is_number()) dtype = promote(a.tensor().dtype(), b.tensor().dtype());
   const double n = a.is_number() ? a.number() : b.is_number() ? b.number() : 0;
   if (!is_float(dtype) && n != std::trunc(n))
-    throw DTypeError("[" + op.name + "] a " + std::string(name_of(dtype)) + " tensor with the number " +
-                     std::to_string(n) + "; cast the tensor to a floating type first " +
-                     at_line(like.where()));
+    throw DTypeError(in_context("[" + op.name + "] a " + std::string(name_of(dtype)) +
+                                    " tensor with the number " + std::to_string(n) +
+                                    "; cast the tensor to a floating type first",
+                                like.where()));
   const Shape sa = a.is_number() ? Shape() : a.tensor().shape(),
               sb = b.is_number() ? Shape() : b.tensor().shape();
   Shape shape;
   try {
     shape = broadcast_shapes(sa, sb, op.name.c_str());
   } catch (const ShapeError& e) {
-    throw ShapeError(std::string(e.what()) + " " + at_line(like.where()));
+    throw ShapeError(in_context(e.what(), like.where()));
   }
   const auto fit = [&](const TensorArg& x) {
     Tensor t = x.is_number() ? full(graph, {}, x.number(), dtype) : x.tensor();
@@ -45,7 +46,7 @@ std::int64_t axis_of(const TensorArg& x, std::int64_t axis, const char* what) {
   try {
     return normalize_axis(axis, x.tensor().rank(), what);
   } catch (const ShapeError& e) {
-    throw ShapeError(std::string(e.what()) + " " + at_line(x.where()));
+    throw ShapeError(in_context(e.what(), x.where()));
   }
 }
 
@@ -53,7 +54,7 @@ Axes axes_of(const TensorArg& x, const Axes& axes, const char* what) {
   try {
     return normalize_axes(axes, x.tensor().rank(), what);
   } catch (const ShapeError& e) {
-    throw ShapeError(std::string(e.what()) + "; got " + x.tensor().text() + " " + at_line(x.where()));
+    throw ShapeError(in_context(std::string(e.what()) + "; got " + x.tensor().text(), x.where()));
   }
 }
 

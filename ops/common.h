@@ -34,7 +34,7 @@ void want_rank_at_least(const Operand& x, int rank);
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);
 std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
 
-// Of a sample: i64 indices in [0, size).
+// A sample's input: i64 indices in [0, size).
 SampleInput sample_indices(const Shape& shape, double size);
 
 }  // namespace tg::detail

@@ -1,4 +1,4 @@
-// Taking tensors apart along an axis (views) and putting them together.
+// Splitting tensors along an axis (views) and joining them (copies).
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -51,72 +51,74 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
 }
 
 Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
-  if (parts.empty()) throw Error(std::string("[") + what + "] no tensors were given " + at_line(where));
+  if (parts.empty())
+    throw Error(in_context(std::string("[") + what + "] got no tensors, wanted at least one", where));
   return parts[0];
 }
 
 }  // namespace
 
-const Op split_op{.name = "split",
-                  .doc = "x → y₁, y₂, …: an axis taken apart into pieces of the given sizes",
-                  .infer = infer_split,
-                  .vjp = [](const Backprop& g) -> Tensors {
-                    Tensors z;
-                    for (std::size_t i = 0; i < g.z.size(); ++i)
-                      z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
-                    return {concat(z, g.attrs.as<SplitAttrs>().axis)};
-                  },
-                  .samples = []() -> std::vector<Sample> {
-                    return {{"three",
-                             {{{2, 6, 3}}},
-                             [](auto x) {
-                               return split(x[0], {1, 3, 2}, 1);
-                             }},
-                            {"one is used",
-                             {{{4, 6}}},
-                             [](auto x) {
-                               return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
-                             }},
-                            {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
-                            {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
-                  },
-                  .view = true};
+extern const Op split_op{.name = "split",
+                         .doc = "x → y₁, y₂, …: an axis taken apart into pieces of the given sizes",
+                         .infer = infer_split,
+                         .vjp = [](const Backprop& g) -> Tensors {
+                           Tensors z;
+                           for (std::size_t i = 0; i < g.z.size(); ++i)
+                             z.push_back(g.z[i].defined() ? g.z[i] : detail::zeros_view(g.out[i]));
+                           return {concat(z, g.attrs.as<SplitAttrs>().axis)};
+                         },
+                         .samples = []() -> std::vector<Sample> {
+                           return {{"three",
+                                    {{{2, 6, 3}}},
+                                    [](auto x) {
+                                      return split(x[0], {1, 3, 2}, 1);
+                                    }},
+                                   {"one is used",
+                                    {{{4, 6}}},
+                                    [](auto x) {
+                                      return Tensors{split(x[0], {2, 0, 4}, -1)[2]};
+                                    }},
+                                   {"chunk", {{{7, 2}}}, [](auto x) { return chunk(x[0], 3, 0); }},
+                                   {"unbind", {{{3, 2}}}, [](auto x) { return unbind(x[0], 0); }}};
+                         },
+                         .view = true};
 
-const Op concat_op{.name = "concat",
-                   .doc = "x₁, x₂, … → y: the tensors side by side along an axis",
-                   .infer = infer_concat,
-                   .vjp = [](const Backprop& g) -> Tensors {
-                     const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
-                     Sizes sizes;
-                     for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
-                     return split(g.z[0], sizes, axis);
-                   },
-                   .samples = []() -> std::vector<Sample> {
-                     return {{"rows",
-                              {{{2, 3}}, {{1, 3}}, {{0, 3}}},
-                              [](auto x) {
-                                return Tensors{concat({x[0], x[1], x[2]}, 0)};
-                              }},
-                             {"columns",
-                              {{{2, 2, 3}}, {{2, 4, 3}}},
-                              [](auto x) {
-                                return Tensors{concat({x[0], x[1]}, 1)};
-                              }},
-                             {"twice the same",
-                              {{{2, 3}}},
-                              [](auto x) {
-                                return Tensors{concat({x[0], x[0]}, -1)};
-                              }},
-                             {"stack",
-                              {{{2, 3}}, {{2, 3}}},
-                              [](auto x) {
-                                return Tensors{stack({x[0], x[1]}, 1)};
-                              }},
-                             {"pad", {{{2, 3}}}, [](auto x) {
-                                return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-                              }}};
-                   },
-                   .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
+extern const Op concat_op{
+    .name = "concat",
+    .doc = "x₁, x₂, … → y: the tensors side by side along an axis",
+    .infer = infer_concat,
+    .vjp = [](const Backprop& g) -> Tensors {
+      const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+      Sizes sizes;
+      for (const Tensor& x : g.in) sizes.push_back(x.size(axis));
+      return split(g.z[0], sizes, axis);
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"rows",
+               {{{2, 3}}, {{1, 3}}, {{0, 3}}},
+               [](auto x) {
+                 return Tensors{concat({x[0], x[1], x[2]}, 0)};
+               }},
+              {"columns",
+               {{{2, 2, 3}}, {{2, 4, 3}}},
+               [](auto x) {
+                 return Tensors{concat({x[0], x[1]}, 1)};
+               }},
+              {"twice the same",
+               {{{2, 3}}},
+               [](auto x) {
+                 return Tensors{concat({x[0], x[0]}, -1)};
+               }},
+              {"stack",
+               {{{2, 3}}, {{2, 3}}},
+               [](auto x) {
+                 return Tensors{stack({x[0], x[1]}, 1)};
+               }},
+              {"pad", {{{2, 3}}}, [](auto x) {
+                 return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+               }}};
+    },
+    .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
 
 std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
   return record_all(split_op, {x}, SplitAttrs{detail::axis_of(x, axis, "split"), sizes});
@@ -124,7 +126,9 @@ std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
 
 std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   const std::int64_t a = detail::axis_of(x, axis, "chunk");
-  if (n < 1) throw ShapeError("[chunk] " + std::to_string(n) + " chunks asked for " + at_line(x.where()));
+  if (n < 1)
+    throw ShapeError(
+        in_context("[chunk] got " + std::to_string(n) + " chunks, wanted at least 1", x.where()));
   const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
   Sizes sizes;
   for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
@@ -156,8 +160,8 @@ Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis, At where) {
   const Scope scope("", where);
   for (const Tensor& t : parts)
     if (t.shape() != first.shape())
-      throw ShapeError("[stack] the tensors differ in shape: " + first.text() + " and " + t.text() + " " +
-                       at_line(where));
+      throw ShapeError(
+          in_context("[stack] the tensors differ in shape: " + first.text() + " and " + t.text(), where));
   const std::int64_t a = detail::axis_of({unsqueeze(first, 0), where}, axis, "stack");
   std::vector<Tensor> in;
   for (const Tensor& t : parts) in.push_back(unsqueeze(t, a));
@@ -168,14 +172,15 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
   const Scope scope(x);
   Tensor t = x.tensor();
   const auto refuse = [&](const std::string& why) {
-    return ShapeError("[pad] " + why + ": " + t.text() + " by " + before.text() + " before and " +
-                      after.text() + " after " + at_line(x.where()));
+    return ShapeError(in_context(
+        "[pad] " + why + ": " + t.text() + " by " + before.text() + " before and " + after.text() + " after",
+        x.where()));
   };
   if (before.size() != t.rank() || after.size() != t.rank())
     throw refuse("wants one number of elements per axis");
   const Tensor filling = full(t.graph(), {}, value, t.dtype());
   for (int a = 0; a < before.size(); ++a) {
-    if (before[a] < 0 || after[a] < 0) throw refuse("cannot take elements away; slice() does");
+    if (before[a] < 0 || after[a] < 0) throw refuse("cannot remove elements; slice() does");
     std::vector<Tensor> parts;
     const auto fill = [&](std::int64_t n) {
       Shape shape = t.shape();

@@ -1,4 +1,4 @@
-// Copies: to another dtype, to memory of its own, to row-major order; and the view that stops gradients.
+// Copies: to another dtype, to separate memory, to row-major order; and the view that stops gradients.
 #include "ops/common.h"
 
 namespace tg {
@@ -10,7 +10,7 @@ struct CastAttrs {
 };
 }  // namespace
 
-const Op cast_op{
+extern const Op cast_op{
     .name = "cast",
     .doc = "x → y: x in another dtype: to nearest even, to integers towards zero, to bool by x ≠ 0",
     .infer = [](std::span<const Operand> in,
@@ -21,17 +21,17 @@ const Op cast_op{
     },
     .pointwise = true};
 
-const Op copy_op{.name = "copy",
-                 .doc = "x → y: x, in memory of its own",
-                 .infer = [](std::span<const Operand> in,
-                             const Attrs&) { return detail::pointwise_output(in, in[0].dtype); },
-                 .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
-                 .samples = []() -> std::vector<Sample> {
-                   return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
-                 },
-                 .pointwise = true};
+extern const Op copy_op{.name = "copy",
+                        .doc = "x → y: x, in memory of its own",
+                        .infer = [](std::span<const Operand> in,
+                                    const Attrs&) { return detail::pointwise_output(in, in[0].dtype); },
+                        .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
+                        .samples = []() -> std::vector<Sample> {
+                          return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
+                        },
+                        .pointwise = true};
 
-const Op contiguous_op{
+extern const Op contiguous_op{
     .name = "contiguous",
     .doc = "x → y: x in row-major order",
     .infer = [](std::span<const Operand> in,
@@ -43,7 +43,7 @@ const Op contiguous_op{
     .pointwise = true,
     .join_axis = [](const Attrs&) { return 0; }};
 
-const Op stop_gradient_op{
+extern const Op stop_gradient_op{
     .name = "stop_gradient",
     .doc = "x → y: x, through which no gradient passes",
     .infer =

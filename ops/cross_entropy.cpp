@@ -1,7 +1,7 @@
 // cross_entropy of logits x [..., V] with classes t [...]: with ξ = log Σ exp x and smoothing ε, each row's
 //   loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
-// Forward and backward read the logits once and keep only ξ: there is no second tensor of their size but z_x,
-// which may take the logits' place.
+// Forward and backward read the logits once and save only ξ. The only other tensor of their size is z_x,
+// which may share the logits' memory.
 #include "ops/cross_entropy.h"
 
 #include <numeric>
@@ -9,6 +9,8 @@
 #include "ops/common.h"
 
 namespace tg {
+
+extern const Op cross_entropy_op, cross_entropy_backward_op;
 
 namespace {
 
@@ -42,7 +44,7 @@ Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) 
   return {where(counts, loss, 0), where(counts, lse, 0)};
 }
 
-// As a function of x and z: ξ is made again from x, so that a second derivative needs nothing from it.
+// As a function of x and z: ξ is recomputed from x, so that a second derivative needs no gradient of ξ.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
   const Tensor x = cast(in[0], compute_type(in[0].dtype()));
@@ -65,7 +67,7 @@ constexpr Fill classes{Fill::index, 0, 7};
 
 }  // namespace
 
-const Op cross_entropy_op{
+extern const Op cross_entropy_op{
     .name = "cross_entropy",
     .doc =
         "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
@@ -92,7 +94,7 @@ const Op cross_entropy_op{
     },
     .cost = cross_entropy_cost};
 
-const Op cross_entropy_backward_op{
+extern const Op cross_entropy_backward_op{
     .name = "cross_entropy_backward",
     .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
     .infer =
@@ -115,8 +117,9 @@ const Op cross_entropy_backward_op{
 Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOptions& o) {
   const Scope scope(logits);
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    throw Error("[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) +
-                ", wanted 0 to 1 " + at_line(logits.where()));
+    throw Error(in_context(
+        "[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) + ", wanted 0 to 1",
+        logits.where()));
   const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   if (o.reduction == Reduction::none) return loss;
   if (o.reduction == Reduction::sum) return sum(loss);

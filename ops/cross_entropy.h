@@ -8,7 +8,9 @@ namespace tg {
 struct CrossEntropyAttrs {
   std::int64_t ignore_index;
   double smoothing;
-  void fields(auto&& field) const { field("ignore_index", ignore_index), field("smoothing", smoothing); }
+  void fields(auto&& field) const {
+    field("ignore_index", ignore_index, -100), field("smoothing", smoothing, 0);
+  }
 };
 
 }  // namespace tg

@@ -1,10 +1,11 @@
-// flash_attn and its backward: checks, layouts, gradient and samples. The same in plain ops:
-// standard_attn.cpp.
+// flash_attn and its backward: checks, layouts, gradient and samples. standard_attn.cpp computes the same in
+// plain ops.
 #include <tilegrad/ops/flash_attn.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attention_call.h"
 #include "ops/common.h"
 
 namespace tg {
@@ -31,14 +32,14 @@ void check_numbers(const AttentionAttrs& a) {
   if (!(a.dropout >= 0 && a.dropout < 1)) throw Error("dropout must be in [0, 1)");
   if (a.window_left < -1 || a.window_right < -1)
     throw Error("a window bound must be at least 0, or -1 for none");
-  if (a.top_left && !a.causal) throw Error("top-left alignment is one of the causal mask, which is off");
+  if (a.top_left && !a.causal) throw Error("top-left alignment needs causal = true");
 }
 
 void check_sequences(const Operands& x, const AttentionAttrs& a) {
   if (a.packed && a.has_lengths) throw Error("cu_seqlens and kv_lengths exclude each other");
   if (a.packed) {
     if (x.cu_q->dtype != i32 || x.cu_k->dtype != i32) throw DTypeError("cu_seqlens must be i32");
-    if (x.q->shape()[0] != 1) throw ShapeError("packed sequences (cu_seqlens) want a batch of 1");
+    if (x.q->shape()[0] != 1) throw ShapeError("packed sequences (cu_seqlens) need a batch of 1");
     const Shape& n = x.cu_q->shape();
     if (n.size() != 1 || n[0] < 1)
       throw ShapeError("cu_seqlens_q is " + n.text() + ", wanted [sequences + 1]");
@@ -50,7 +51,7 @@ void check_sequences(const Operands& x, const AttentionAttrs& a) {
   }
 }
 
-// What both ops ask of their operands.
+// The checks of operands that both ops share.
 void check(const Operands& x, const AttentionAttrs& a) {
   const DType dtype = x.q->dtype;
   detail::want_float(dtype);
@@ -60,12 +61,15 @@ void check(const Operands& x, const AttentionAttrs& a) {
     if (!is_last_axis_contiguous(t->layout)) throw ShapeError("wants contiguous last axes");
   }
   const Shape &q = x.q->shape(), &k = x.k->shape(), &v = x.v->shape();
+  for (const Shape& n : {q, v})
+    if (std::any_of(n.begin(), n.end(), [](std::int64_t e) { return e > INT32_MAX; }))
+      throw ShapeError("attention takes sizes below 2^31");
   if (q[3] < 1) throw ShapeError("the head size d must be at least 1");
   if (k[3] != q[3]) throw ShapeError("q and k differ in head size");
   if (k[0] != q[0] || v[0] != q[0]) throw ShapeError("q, k and v differ in batch size");
   if (v[1] != k[1] || v[2] != k[2]) throw ShapeError("k and v differ in heads or length");
   if (k[1] == 0 ? q[1] != 0 : q[1] % k[1] != 0)
-    throw ShapeError(std::to_string(q[1]) + " query heads are no multiple of " + std::to_string(k[1]) +
+    throw ShapeError(std::to_string(q[1]) + " query heads are not a multiple of " + std::to_string(k[1]) +
                      " key heads");
   check_numbers(a);
   if (x.bias) {
@@ -91,8 +95,8 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& att
   return {{x.q->dtype, o}, {compute_type(x.q->dtype), row_major({q[0], q[1], q[2]})}};
 }
 
-// A gradient lies in memory like what it is the gradient of, so that a view of a projection gets one that
-// merges back without a copy. (Axes of stride 0 have no place in that order.)
+// A gradient has the memory layout of its tensor, so that the gradient of a view of a projection merges back
+// without a copy. (Axes of stride 0 have no place in that order.)
 Layout gradient_layout(const Layout& l) {
   const Layout like = dense_like(l.shape, l);
   return is_last_axis_contiguous(like) ? like : row_major(l.shape);
@@ -142,16 +146,16 @@ Tensors attention_gradient(const Backprop& g) {
   return out;
 }
 
-// Pairs of a query and a key it may see, of one head; packed sequences and lengths count as if full.
+// The number of pairs of a query and a key that it sees, in one head; packed sequences and lengths count as
+// full.
 double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
+  AttentionCall x;
+  x.L = static_cast<int>(L), x.T = static_cast<int>(T);
+  set_mask(x, a);
   double pairs = 0;
-  for (std::int64_t i = 0; i < L; ++i) {
-    const std::int64_t diagonal = i + T - L;
-    std::int64_t low = 0, high = T;
-    if (a.causal) high = std::min(high, (a.top_left ? i : diagonal) + 1);
-    if (a.window_left >= 0) low = std::max(low, diagonal - a.window_left);
-    if (a.window_right >= 0) high = std::min(high, diagonal + a.window_right + 1);
-    pairs += static_cast<double>(std::max<std::int64_t>(0, high - low));
+  for (int i = 0; i < x.L; ++i) {
+    const KeyRange keys = keys_of_query(x, 0, i);
+    pairs += keys.to - keys.from;
   }
   return pairs;
 }
@@ -174,7 +178,7 @@ struct Prepared {
 Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                   const AttentionOptions& o) {
   if (o.cu_seqlens_k.defined() && !o.cu_seqlens_q.defined())
-    throw Error("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q " + at_line(q.where()));
+    throw Error(in_context("[" + op.name + "] cu_seqlens_k is given without cu_seqlens_q", q.where()));
   Prepared p;
   AttentionAttrs& a = p.attrs;
   const Tensor& query = q.tensor();
@@ -212,15 +216,15 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
 std::vector<Sample> forward_samples();
 std::vector<Sample> backward_samples();
 
-// Recorded for its checks and their messages, which name what the user called. Nothing reads it, so it never
-// runs.
+// Recorded only for its checks, whose messages name the function that the user called. Nothing reads it, so
+// it never runs.
 const Op standard_attn_checks{.name = "standard_attn",
                               .infer = infer_forward,
                               .not_differentiable = "standard_attn is made of other ops, which are"};
 
 }  // namespace
 
-const Op flash_attn_op{
+extern const Op flash_attn_op{
     .name = "flash_attn",
     .doc =
         "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
@@ -231,7 +235,7 @@ const Op flash_attn_op{
     .samples = forward_samples,
     .cost = attention_cost};
 
-const Op flash_attn_backward_op{
+extern const Op flash_attn_backward_op{
     .name = "flash_attn_backward",
     .doc =
         "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
@@ -261,7 +265,7 @@ AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const Atten
 
 namespace {
 
-// One way to call it: sizes, options made from the further inputs, and whether ξ is finite for every query.
+// A way to call it: sizes, options created from the further inputs, and whether ξ is finite for every query.
 struct Variant {
   const char* name;
   std::int64_t B, H, Hk, L, T, d, dv;
@@ -357,8 +361,7 @@ std::vector<Sample> forward_samples() {
   return out;
 }
 
-// o and ξ are inputs like any other, not what the forward gives; but ξ is never far below a score, as P ≤ 1
-// says.
+// o and ξ are independent inputs, not results of the forward; but ξ is never far below a score, since P ≤ 1.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
   for (const Variant& c : variants()) {

@@ -1,5 +1,5 @@
 // flash_attn: attention without the attention matrix (FlashAttention-2) [Stratos, FlashAttention §D], its
-// options, and the attributes its kernels read.
+// options, and the attributes that its kernels read.
 #pragma once
 
 #include <optional>
@@ -28,9 +28,9 @@ struct AttentionOptions {
                              // cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, likewise keys (the
                              // same as queries if left out); its own L and T count above
   Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
-  double dropout = 0;        // of P, in [0, 1); ξ is that without dropout
-  // The backward may add to z_q in any order where that is faster (CUDA: on tensor cores, for B·H·L·d floats
-  // of memory): the last bits of z_q then differ from run to run.
+  double dropout = 0;        // of P, in [0, 1); ξ is computed without dropout
+  // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
+  // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
   bool free_order = false;
 };
 
@@ -45,9 +45,9 @@ AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const Attentio
 // The same numbers by [Stratos, FlashAttention eq. 4-5]: [B, H, L, T] matrices in memory, in plain ops.
 AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
-// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is given; in memory, in plain
-// ops, before dropout, in the dtype of ξ. Rows add up to 1, less what a sink takes, and are 0 for a query
-// that sees no key. Throws Error for a tensor that flash_attn did not make.
+// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is the argument. It is computed
+// in plain ops, in memory, before dropout and in the dtype of ξ. Rows add up to 1, minus the weight of a
+// sink, and are 0 for a query that sees no key. Throws Error for a tensor that is not a result of flash_attn.
 Tensor attention_weights(TensorArg result);
 
 // Attributes of flash_attn, and of flash_attn_backward, which returns z_q, z_k, z_v (z_bias) (z_sink).
@@ -61,12 +61,13 @@ struct AttentionAttrs {
   bool free_order = false;
   bool backward = false, has_z_lse = false, wants_z_bias = false, wants_z_sink = false;
   void fields(auto&& field) const {
-    field("scale", scale), field("causal", causal), field("top_left", top_left);
-    field("window_left", window_left), field("window_right", window_right), field("softcap", softcap);
-    field("dropout", dropout), field("stream", stream), field("bias", has_bias), field("sink", has_sink);
-    field("packed", packed), field("lengths", has_lengths), field("free_order", free_order);
-    field("backward", backward), field("z_lse", has_z_lse), field("z_bias", wants_z_bias);
-    field("z_sink", wants_z_sink);
+    field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
+    field("window_left", window_left, -1), field("window_right", window_right, -1);
+    field("softcap", softcap, 0), field("dropout", dropout, 0), field("stream", stream, stream);
+    field("bias", has_bias, false), field("sink", has_sink, false), field("packed", packed, false);
+    field("lengths", has_lengths, false), field("free_order", free_order, false);
+    field("backward", backward, false), field("z_lse", has_z_lse, false);
+    field("z_bias", wants_z_bias, false), field("z_sink", wants_z_sink, false);
   }
 };
 
@@ -76,7 +77,7 @@ struct KeepMaskAttrs {
   double dropout;
   std::int64_t stream;
   void fields(auto&& field) const {
-    field("shape", shape), field("dropout", dropout), field("stream", stream);
+    field("shape", shape), field("dropout", dropout), field("stream", stream, stream);
   }
 };
 

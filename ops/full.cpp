@@ -1,19 +1,19 @@
-// full: a tensor of one number. Kernels that read it take the number itself where they can.
+// full: a tensor filled with one number. Kernels use the number itself instead of the tensor where they can.
 #include "ops/common.h"
 
 namespace tg {
 
-const Op full_op{.name = "full",
-                 .doc = "→ y: every element is `value`",
-                 .infer =
-                     [](std::span<const Operand>, const Attrs& a) {
-                       const auto& f = a.as<FullAttrs>();
-                       return detail::row_major_output(f.dtype, f.shape);
-                     },
-                 .not_differentiable = "it has no inputs",
-                 .samples = []() -> std::vector<Sample> {
-                   return {{"like", {{{3, 4}}}, [](auto x) { return Tensors{full_like(x[0], 1.5)}; }}};
-                 }};
+extern const Op full_op{.name = "full",
+                        .doc = "→ y: every element is `value`",
+                        .infer =
+                            [](std::span<const Operand>, const Attrs& a) {
+                              const auto& f = a.as<FullAttrs>();
+                              return detail::row_major_output(f.dtype, f.shape);
+                            },
+                        .not_differentiable = "it has no inputs",
+                        .samples = []() -> std::vector<Sample> {
+                          return {{"like", {{{3, 4}}}, [](auto x) { return Tensors{full_like(x[0], 1.5)}; }}};
+                        }};
 
 Tensor full_like(TensorArg x, double value) {
   return full(x.tensor().graph(), x.tensor().shape(), value, x.tensor().dtype(), x.where());

@@ -8,7 +8,7 @@ namespace tg {
 
 namespace {
 
-// Indices have x's rank, and reach no further than x on the axes they do not select from.
+// Indices have x's rank, and are no larger than x on the axes from which they do not select.
 void want_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
   detail::want_index(indices.dtype);
   if (indices.layout.rank() != x.layout.rank())
@@ -34,7 +34,7 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
 
 }  // namespace
 
-const Op gather_op{
+extern const Op gather_op{
     .name = "gather",
     .doc = "x, indices → y: y[a, b, c] = x[a, indices[a, b, c], c]",
     .infer = infer_gather,
@@ -50,7 +50,7 @@ const Op gather_op{
                }}};
     }};
 
-const Op scatter_add_op{
+extern const Op scatter_add_op{
     .name = "scatter_add",
     .doc = "x, indices, src → y: y = x, then y[a, indices[a, b, c], c] += src[a, b, c]",
     .infer = infer_scatter,
@@ -83,7 +83,7 @@ Tensor gather(TensorArg x, std::int64_t axis, TensorArg indices) {
 Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "scatter_add");
-  Tensor part = src.tensor();  // of src, what the indices reach
+  Tensor part = src.tensor();  // the part of src that the indices cover
   const Shape& reach = indices.tensor().shape();
   for (int i = 0; i < part.rank() && part.rank() == reach.size(); ++i)
     if (part.shape()[i] > reach[i]) part = slice(part, i, 0, reach[i]);
@@ -94,7 +94,8 @@ Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype) {
   const Scope scope("one_hot", indices.where());
   const Tensor place = unsqueeze(indices, -1);
   if (n < 0)
-    throw ShapeError("[one_hot] " + std::to_string(n) + " classes asked for " + at_line(indices.where()));
+    throw ShapeError(
+        in_context("[one_hot] got " + std::to_string(n) + " classes, wanted at least 0", indices.where()));
   Shape shape = place.shape();
   const Tensor one = expand(full(place.graph(), {}, 1, dtype), shape);
   shape[shape.size() - 1] = n;

@@ -1,4 +1,4 @@
-// Gated units, composed of pointwise ops, which run as one pass over memory.
+// Gated units, composed of pointwise ops that run as one fused step.
 #include "ops/common.h"
 
 namespace tg {
@@ -12,8 +12,8 @@ Tensor swiglu(TensorArg packed) {
   const Scope scope(packed);
   const Tensor& x = packed.tensor();
   if (x.rank() == 0 || x.size(-1) % 2 != 0)
-    throw ShapeError("[swiglu] wants an even last axis: gates, then values; got " + x.text() + " " +
-                     at_line(packed.where()));
+    throw ShapeError(
+        in_context("[swiglu] wants an even last axis: gates, then values; got " + x.text(), packed.where()));
   const std::int64_t n = x.size(-1) / 2;
   return swiglu(slice(x, -1, 0, n), slice(x, -1, n, 2 * n));
 }

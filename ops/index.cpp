@@ -47,19 +47,18 @@ Cost one_add_each(std::span<const Operand> in, std::span<const Operand>, const A
 
 }  // namespace
 
-const Op embedding_op{.name = "embedding",
-                      .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
-                      .infer = infer_embedding,
-                      .vjp = select_gradient,
-                      .samples = []() -> std::vector<Sample> {
-                        const auto call = [](std::span<const Tensor> x) {
-                          return Tensors{embedding(x[0], x[1])};
-                        };
-                        return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
-                                {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
-                      }};
+extern const Op embedding_op{
+    .name = "embedding",
+    .doc = "weight [V, C], indices [...] → y [..., C]: y[i, :] = weight[indices[i], :]",
+    .infer = infer_embedding,
+    .vjp = select_gradient,
+    .samples = []() -> std::vector<Sample> {
+      const auto call = [](std::span<const Tensor> x) { return Tensors{embedding(x[0], x[1])}; };
+      return {{"batch", {{{5, 4}}, detail::sample_indices({2, 3}, 5)}, call},
+              {"none", {{{5, 4}}, detail::sample_indices({0}, 5)}, call}};
+    }};
 
-const Op index_select_op{
+extern const Op index_select_op{
     .name = "index_select",
     .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes take the place of the axis",
     .infer = infer_select,
@@ -76,7 +75,7 @@ const Op index_select_op{
                }}};
     }};
 
-const Op index_add_op{
+extern const Op index_add_op{
     .name = "index_add",
     .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
     .infer = infer_add,

@@ -13,7 +13,7 @@ struct AxisAttrs {  // concat, index_select, index_add, gather, scatter_add, emb
 
 struct SliceAssignAttrs {  // start is given by the third input where there is one
   std::int64_t axis, start, step;
-  void fields(auto&& field) const { field("axis", axis), field("start", start), field("step", step); }
+  void fields(auto&& field) const { field("axis", axis), field("start", start), field("step", step, 1); }
 };
 
 struct SliceAtAttrs {
@@ -24,7 +24,7 @@ struct SliceAtAttrs {
 struct CumsumAttrs {
   std::int64_t axis;
   bool reverse;
-  void fields(auto&& field) const { field("axis", axis), field("reverse", reverse); }
+  void fields(auto&& field) const { field("axis", axis), field("reverse", reverse, false); }
 };
 
 struct TopKAttrs {
@@ -37,7 +37,7 @@ struct ArangeAttrs {
   std::int64_t count;
   DType dtype;
   void fields(auto&& field) const {
-    field("start", start), field("step", step), field("count", count), field("dtype", dtype);
+    field("start", start), field("step", step, 1), field("count", count), field("dtype", dtype);
   }
 };
 

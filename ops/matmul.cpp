@@ -44,8 +44,8 @@ Tensor flipped(const Tensor& x) {
   return transpose(x, -2, -1);
 }
 
-// x·y, with the last two axes in memory in the order they have in `like`, so that the gradient of a
-// transposed weight lies like the weight.
+// x·y, with the last two axes in memory in the same order as in `like`, so that the gradient of a transposed
+// weight has the layout of the weight.
 Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
   const Strides& s = like.layout().strides;
   const int r = like.rank();
@@ -78,7 +78,7 @@ Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return bias.defined() ? record(matmul_op, {a, b, bias}) : record(matmul_op, {a, b});
 }
 
-// Where b is one matrix and a's leading axes lie behind each other, they become rows of one product.
+// If b is one matrix and a's leading axes can be merged, they become rows of one product.
 Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
   if (b.rank() == 2 && a.rank() > 2) {
     Shape out = a.shape();
@@ -108,7 +108,7 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias)
 
 }  // namespace
 
-const Op matmul_op{
+extern const Op matmul_op{
     .name = "matmul",
     .doc = "a [..., m, k], b [..., k, n], bias? → y [..., m, n]: y = a·b + bias; leading axes broadcast",
     .infer = infer_matmul,

@@ -8,6 +8,8 @@
 
 namespace tg {
 
+extern const Op layer_norm_op, layer_norm_backward_op, rms_norm_op, rms_norm_backward_op;
+
 namespace {
 
 Shape outer_shape(const Shape& shape) {
@@ -60,8 +62,8 @@ Tensors decompose_forward(std::span<const Tensor> in, const Attrs& a) {
   return centred ? Tensors{y, mu, scale} : Tensors{y, scale};
 }
 
-// As a function of x, z and the weight: the statistics are made again from x, so that a second derivative
-// needs nothing from them.
+// As a function of x, z and the weight: the statistics are recomputed from x, so that a second derivative
+// needs no gradients of them.
 template <bool centred>
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();
@@ -105,8 +107,8 @@ Cost norm_cost(std::span<const Operand> in, std::span<const Operand>, const Attr
 
 Tensors forward(const Op& op, const TensorArg& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (bias.defined() && !weight.defined())
-    throw Error("[" + op.name + "] a bias needs a weight " + at_line(x.where()));
-  if (!(eps >= 0)) throw Error("[" + op.name + "] eps must not be negative " + at_line(x.where()));
+    throw Error(in_context("[" + op.name + "] a bias needs a weight", x.where()));
+  if (!(eps >= 0)) throw Error(in_context("[" + op.name + "] eps must not be negative", x.where()));
   Tensors in{x.tensor()};
   if (weight.defined()) in.push_back(weight);
   if (bias.defined()) in.push_back(bias);
@@ -128,7 +130,7 @@ Tensors sample_backward(std::span<const Tensor> x) {
 
 }  // namespace
 
-const Op layer_norm_op{
+extern const Op layer_norm_op{
     .name = "layer_norm",
     .doc =
         "x [..., n], w?, b? → y, μ, 1/σ: y = (x − μ)/σ ⊛ w + b with μ = mean(x) and "
@@ -146,7 +148,7 @@ const Op layer_norm_op{
     .cost = norm_cost,
     .inplace = {{0, 0}}};
 
-const Op rms_norm_op{
+extern const Op rms_norm_op{
     .name = "rms_norm",
     .doc = "x [..., n], w? → y, 1/σ: y = x/σ ⊛ w with σ² = mean(x²) + eps over the last axis",
     .infer = infer_forward<1>,
@@ -159,21 +161,21 @@ const Op rms_norm_op{
     .cost = norm_cost,
     .inplace = {{0, 0}}};
 
-const Op layer_norm_backward_op{.name = "layer_norm_backward",
-                                .doc =
-                                    "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
-                                    "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
-                                .infer = infer_backward<2>,
-                                .decompose = decompose_backward<true>,
-                                .samples = []() -> std::vector<Sample> {
-                                  return {
-                                      {"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
-                                      {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
-                                },
-                                .cost = norm_cost,
-                                .inplace = {{0, 1}, {0, 0}}};
+extern const Op layer_norm_backward_op{
+    .name = "layer_norm_backward",
+    .doc =
+        "x, z, μ, 1/σ, w? → z_x, z_w?, z_b?: g = z ⊛ w, x̂ = (x − μ)/σ, z_x = (g "
+        "− mean(g) − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂, z_b = Σ z",
+    .infer = infer_backward<2>,
+    .decompose = decompose_backward<true>,
+    .samples = []() -> std::vector<Sample> {
+      return {{"weight", {{{2, 3, 6}}, {{2, 3, 6}}, {{6}}}, sample_backward<true>},
+              {"plain", {{{4, 7}}, {{4, 7}}}, sample_backward<true>}};
+    },
+    .cost = norm_cost,
+    .inplace = {{0, 1}, {0, 0}}};
 
-const Op rms_norm_backward_op{
+extern const Op rms_norm_backward_op{
     .name = "rms_norm_backward",
     .doc = "x, z, 1/σ, w? → z_x, z_w?: g = z ⊛ w, x̂ = x/σ, z_x = (g − x̂ ⊛ mean(g ⊛ x̂))/σ, z_w = Σ z ⊛ x̂",
     .infer = infer_backward<1>,

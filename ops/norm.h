@@ -13,8 +13,8 @@ struct NormAttrs {
   bool weight, bias;  // backward: bias means that z_bias is wanted
   bool weight_gradient = false;
   void fields(auto&& field) const {
-    field("eps", eps), field("weight", weight), field("bias", bias);
-    field("weight_gradient", weight_gradient);
+    field("eps", eps, eps), field("weight", weight, weight), field("bias", bias, bias);
+    field("weight_gradient", weight_gradient, weight_gradient);
   }
 };
 

@@ -1,5 +1,5 @@
-// Every operation, as functions on tensors, and the list of their definitions. Each group names the file that
-// defines it. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
+// Every operation, as functions on tensors. Each group names the file that defines it; ops/list.h lists the
+// definitions. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
 // the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's line.
 #pragma once
 
@@ -65,7 +65,7 @@ inline Tensor operator-(TensorArg x) {
 
 // copy.cpp: copies and conversions
 Tensor cast(TensorArg x, DType dtype);  // rounds to nearest even; to integers towards zero; to bool by x ≠ 0
-Tensor copy(TensorArg x);               // the same layout, memory of its own
+Tensor copy(TensorArg x);               // the same layout, in separate memory
 Tensor contiguous(TensorArg x);         // x itself if it is row-major, else a row-major copy
 Tensor stop_gradient(TensorArg x);      // a view through which no gradient passes
 
@@ -86,7 +86,7 @@ Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis,
                     TensorArg start);  // x with src at start, start + 1, …
 Tensor slice_at(TensorArg x, std::int64_t axis, TensorArg start, std::int64_t length);
 
-// concat.cpp: tensors taken apart (views) and put together (copies)
+// concat.cpp: tensors split (views) and joined (copies)
 std::vector<Tensor> split(TensorArg x, const std::vector<std::int64_t>& sizes, std::int64_t axis = 0);
 std::vector<Tensor> chunk(TensorArg x, std::int64_t n,
                           std::int64_t axis = 0);                // n parts, the last may be smaller
@@ -98,14 +98,14 @@ Tensor stack(const std::vector<Tensor>& parts, std::int64_t axis = 0,  // along 
 // before[a] and after[a] elements of `value` around axis a
 Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value = 0);
 
-// index.cpp: rows by number. Indices are i64 or i32, from 0; one out of range fails the run with an Error.
+// index.cpp: rows by index. Indices are i64 or i32, from 0; one out of range fails the run with an Error.
 Tensor embedding(TensorArg weight, TensorArg indices);  // [V, C], [...] → [..., C]
 Tensor index_select(TensorArg x, std::int64_t axis,
                     TensorArg indices);  // x's axis replaced by the indices' axes
 Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
                  TensorArg src);  // x with src's slices added, repeats summed
 
-// gather.cpp: elements by number, one index per element (PyTorch's gather and scatter_add)
+// gather.cpp: elements by index, one index per element (PyTorch's gather and scatter_add)
 Tensor gather(TensorArg x, std::int64_t axis,
               TensorArg indices);  // [a, i[a, b], …] of x, in the indices' shape
 Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices,
@@ -126,12 +126,12 @@ Tensor tril(TensorArg x, std::int64_t diagonal = 0);  // x with zeros above the 
 Tensor triu(TensorArg x, std::int64_t diagonal = 0);  // … below it
 Tensor flip(TensorArg x, std::int64_t axis);          // the axis backwards
 
-// full.cpp (full itself: core/graph.h)
+// full.cpp (full itself: core/graph/graph.h)
 Tensor zeros_like(TensorArg x);
 Tensor ones_like(TensorArg x);
 Tensor full_like(TensorArg x, double value);
 
-// reduce.cpp: over the named axes, all of them when none is named; keepdim keeps them with size 1. Half types
+// reduce.cpp: over the given axes, or over all if none are given; keepdim keeps them with size 1. Half types
 // accumulate in f32, and the result does not depend on the number of threads.
 Tensor sum(TensorArg x, const Axes& axes = {}, bool keepdim = false);   // i64 for integers and booleans
 Tensor prod(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // the same
@@ -155,13 +155,14 @@ Tensor softmax(TensorArg x, std::int64_t axis = -1);
 Tensor log_softmax(TensorArg x, std::int64_t axis = -1);
 Tensor logsumexp(TensorArg x, const Axes& axes = {}, bool keepdim = false);
 
-// norm.cpp: over the last axis; weight and bias of its size, or left out. Statistics in f32 for half types.
+// norm.cpp: over the last axis; weight and bias have its size, or are left out. Statistics in f32 for half
+// types.
 Tensor layer_norm(TensorArg x, TensorArg weight = {}, TensorArg bias = {}, double eps = 1e-5);
 Tensor rms_norm(TensorArg x, TensorArg weight = {}, double eps = 1e-6);
 
 // cross_entropy.cpp: logits [..., V], targets [...] of type i64 or i32; f32 for half types. A target that is
-// neither ignore_index nor 0 … V-1 ends the run in an Error. The mean is over the targets that are not
-// ignored, and 0 (not NaN as in PyTorch) when all of them are.
+// neither ignore_index nor 0 … V-1 fails the run with an Error. The mean is over the targets that are not
+// ignored, and 0 (not NaN as in PyTorch) if all of them are.
 enum class Reduction { mean, sum, none };
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;
@@ -187,7 +188,7 @@ Tensor swiglu(TensorArg gate, TensorArg value);  // silu(gate) ⊛ value
 Tensor swiglu(TensorArg packed);                 // [..., 2n]: gates, then values
 
 // random.cpp: the same numbers on every backend, from the program's seed and the run's number; a new run
-// draws new ones. Element i draws what core/rng.h and core/random.h say.
+// draws new ones. core/base/rng.h and core/base/random.h define the numbers of element i.
 Tensor dropout(TensorArg x, double p, bool training = true);  // zero with probability p, else x/(1 - p)
 Tensor uniform(Graph& graph, const Shape& shape, double low = 0, double high = 1, DType dtype = f32,
                std::source_location where = std::source_location::current());
@@ -199,15 +200,15 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
                std::source_location where = std::source_location::current());  // low ≤ x < high
 
 // adamw.cpp: {p', m', v'} after one step with gradient scale·g; step counts from 1. A scale of 0 skips the
-// step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. For assigning to
-// the parameters that p, m and v are.
+// step: p, m and v stay as they are. The scalars may be numbers or tensors of one element. The results are
+// meant to be assigned to the parameters p, m and v.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
 std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, TensorArg learning_rate,
                             TensorArg step, TensorArg scale = 1, const AdamWOptions& options = {});
-// The same for a list of parameters in one step of the program, each with a decay of its own in the place of
-// the options'.
+// The same for a list of parameters in one step of the program, each with its own decay instead of the
+// options' one.
 struct AdamWTensors {
   Tensor p, g, m, v;
   double weight_decay = 0;
@@ -229,42 +230,19 @@ Tensor linear(TensorArg x, TensorArg w,
               TensorArg bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
 
 // flash_attn.h: flash_attn, standard_attn
-// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/rng.h; rng is graph.rng().
+// Boolean [B, H, L, T]: what attention dropout keeps, from the counters of core/base/rng.h; rng is
+// graph.rng().
 Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream);
 
-// The list of definitions, a line per file. An op that is not in it is not tested, benchmarked or documented.
-// clang-format off
-#define TG_OPS(X) \
-  X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log) \
-  X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) \
-  X(silu_slope) X(gelu_slope) X(gelu_tanh_slope) X(where) X(equal) X(not_equal) \
-  X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \
-  X(cast) X(copy) X(contiguous) X(stop_gradient) \
-  X(permute) X(view) X(expand) \
-  X(slice) X(slice_assign) X(slice_at) \
-  X(split) X(concat) \
-  X(embedding) X(index_select) X(index_add) \
-  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
-  X(full) \
-  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \
-  X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
-  X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
-  X(cross_entropy) X(cross_entropy_backward) \
-  X(rope) \
-  X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) X(squared_norm) \
-  X(matmul) \
-  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
-// clang-format on
+// The definitions that other files name: to find them in a graph, to record them with attributes of their
+// own.
+extern const Op add_op, sub_op, contiguous_op, slice_assign_op, concat_op, matmul_op, dropout_op, rope_op,
+    adamw_op, flash_attn_op, flash_attn_backward_op;
 
-#define TG_DECLARE(name) extern const Op name##_op;
-TG_OPS(TG_DECLARE)
-#undef TG_DECLARE
-
-// Built-in and registered ops. The op of that name, null if there is none.
+// The built-in or registered op of that name; null if there is none.
 std::vector<const Op*> all_ops();
 const Op* find_op(std::string_view name);
-// Adds a user-defined op, which then is checked like a built-in one. Throws Error if the name is taken.
+// Adds a user-defined op, which is then checked like a built-in one. Throws Error if the name is taken.
 const Op& register_op(Op op);
 
 }  // namespace tg

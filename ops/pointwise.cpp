@@ -57,7 +57,7 @@ Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
   return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
 }
 
-// z_a = z / b is read again for z_b = -z·a/b².
+// z_b = -z·a/b² reuses z_a = z / b.
 Tensors div_gradient(const Backprop& g) {
   const Tensor za = g.z[0] / g.in[1];
   return {za, g.wanted[1] ? -(za * g.out[0]) : Tensor()};
@@ -97,47 +97,51 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
 
 }  // namespace
 
-// Each line: op, what its result y is, shape rule, how samples fill the operands, gradient in terms of z,
-// operands a and b (or x), and y.
-#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                  \
-  const Op op##_op{.name = #op,                                                                            \
-                   .doc = "a, b → y: y = " formula,                                                        \
-                   .infer = rule,                                                                          \
-                   .vjp = [](const Backprop& g) -> Tensors {                                               \
-                     [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], &y = g.out[0]; \
-                     return __VA_ARGS__;                                                                   \
-                   },                                                                                      \
-                   .samples = binary_samples<op, Fill::fill_a, Fill::fill_b>,                              \
-                   .pointwise = true};                                                                     \
-  Tensor op(TensorArg a, TensorArg b) {                                                                    \
-    const auto [x, y] = broadcast_pair(op##_op, a, b);                                                     \
-    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                              \
+// Each line: op, definition of its result y, shape rule, the operands of samples, and the gradient in terms
+// of z, operands a and b (or x), and y.
+#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                          \
+  Tensor op(TensorArg a, TensorArg b);                                                             \
+  extern const Op op##_op{.name = #op,                                                             \
+                          .doc = "a, b → y: y = " formula,                                         \
+                          .infer = rule,                                                           \
+                          .vjp = [](const Backprop& g) -> Tensors {                                \
+                            [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], \
+                                                          &y = g.out[0];                           \
+                            return __VA_ARGS__;                                                    \
+                          },                                                                       \
+                          .samples = binary_samples<op, Fill::fill_a, Fill::fill_b>,               \
+                          .pointwise = true};                                                      \
+  Tensor op(TensorArg a, TensorArg b) {                                                            \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                             \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                      \
   }
 
-#define TG_UNARY(op, formula, rule, fill, gradient)                                          \
-  const Op op##_op{.name = #op,                                                              \
-                   .doc = "x → y: y = " formula,                                             \
-                   .infer = rule,                                                            \
-                   .vjp = [](const Backprop& g) -> Tensors {                                 \
-                     [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
-                     return {gradient};                                                      \
-                   },                                                                        \
-                   .samples = unary_samples<op, Fill::fill>,                                 \
-                   .pointwise = true};                                                       \
-  Tensor op(TensorArg x) {                                                                   \
-    return record(op##_op, {x});                                                             \
+#define TG_UNARY(op, formula, rule, fill, gradient)                                                 \
+  Tensor op(TensorArg x);                                                                           \
+  extern const Op op##_op{.name = #op,                                                              \
+                          .doc = "x → y: y = " formula,                                             \
+                          .infer = rule,                                                            \
+                          .vjp = [](const Backprop& g) -> Tensors {                                 \
+                            [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
+                            return {gradient};                                                      \
+                          },                                                                        \
+                          .samples = unary_samples<op, Fill::fill>,                                 \
+                          .pointwise = true};                                                       \
+  Tensor op(TensorArg x) {                                                                          \
+    return record(op##_op, {x});                                                                    \
   }
 
-#define TG_COMPARISON(op, formula)                                                \
-  const Op op##_op{.name = #op,                                                   \
-                   .doc = "a, b → y: y = [" formula "]",                          \
-                   .infer = truth,                                                \
-                   .not_differentiable = "its result is boolean",                 \
-                   .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
-                   .pointwise = true};                                            \
-  Tensor op(TensorArg a, TensorArg b) {                                           \
-    const auto [x, y] = broadcast_pair(op##_op, a, b);                            \
-    return record(op##_op, {{x, a.where()}, {y, a.where()}});                     \
+#define TG_COMPARISON(op, formula)                                                       \
+  Tensor op(TensorArg a, TensorArg b);                                                   \
+  extern const Op op##_op{.name = #op,                                                   \
+                          .doc = "a, b → y: y = [" formula "]",                          \
+                          .infer = truth,                                                \
+                          .not_differentiable = "its result is boolean",                 \
+                          .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
+                          .pointwise = true};                                            \
+  Tensor op(TensorArg a, TensorArg b) {                                                  \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                   \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                            \
   }
 
 TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
@@ -181,36 +185,37 @@ TG_COMPARISON(greater_equal, "a ≥ b")
 TG_COMPARISON(logical_and, "a and b")
 TG_COMPARISON(logical_or, "a or b")
 
-const Op logical_not_op{.name = "logical_not",
-                        .doc = "x → y: y = [not x]",
-                        .infer = truth,
-                        .not_differentiable = "its result is boolean",
-                        .samples = unary_samples<logical_not, Fill::off_zero>,
-                        .pointwise = true};
+extern const Op logical_not_op{.name = "logical_not",
+                               .doc = "x → y: y = [not x]",
+                               .infer = truth,
+                               .not_differentiable = "its result is boolean",
+                               .samples = unary_samples<logical_not, Fill::off_zero>,
+                               .pointwise = true};
 Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
 
-const Op where_op{.name = "where",
-                  .doc = "condition, a, b → y: y = a where the condition holds, else b",
-                  .infer =
-                      [](std::span<const Operand> in, const Attrs&) {
-                        if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
-                        want_one_dtype(in.subspan(1));
-                        if (in[0].shape() != in[1].shape()) throw ShapeError("operands differ in shape");
-                        return detail::pointwise_output(in.subspan(1), in[1].dtype);
-                      },
-                  .vjp = [](const Backprop& g) -> Tensors {
-                    return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
-                  },
-                  .samples = []() -> std::vector<Sample> {
-                    const auto call = [](std::span<const Tensor> x) {
-                      return Tensors{where(x[0], x[1], x[2])};
-                    };
-                    return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
-                            {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
-                  },
-                  .pointwise = true};
+extern const Op where_op{.name = "where",
+                         .doc = "condition, a, b → y: y = a where the condition holds, else b",
+                         .infer =
+                             [](std::span<const Operand> in, const Attrs&) {
+                               if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
+                               want_one_dtype(in.subspan(1));
+                               if (in[0].shape() != in[1].shape())
+                                 throw ShapeError("operands differ in shape");
+                               return detail::pointwise_output(in.subspan(1), in[1].dtype);
+                             },
+                         .vjp = [](const Backprop& g) -> Tensors {
+                           return {Tensor(), where(g.in[0], g.z[0], 0), where(g.in[0], 0, g.z[0])};
+                         },
+                         .samples = []() -> std::vector<Sample> {
+                           const auto call = [](std::span<const Tensor> x) {
+                             return Tensors{where(x[0], x[1], x[2])};
+                           };
+                           return {{"same", {{{3, 4}, {Fill::bits}, boolean}, {{3, 4}}, {{3, 4}}}, call},
+                                   {"broadcast", {{{3, 1}, {Fill::bits}, boolean}, {{2, 1, 4}}, {{}}}, call}};
+                         },
+                         .pointwise = true};
 
 Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);
@@ -223,8 +228,8 @@ Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
 Tensor clamp(TensorArg x, double low, double high) {
   const Scope scope(x);
   if (!(low <= high))
-    throw Error("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high) + " " +
-                at_line(x.where()));
+    throw Error(in_context("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high),
+                           x.where()));
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 

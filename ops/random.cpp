@@ -6,13 +6,15 @@
 
 namespace tg {
 
+extern const Op bernoulli_op;
+
 namespace {
 
 void want_state(const Operand& rng) {
   if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("wants the graph's rng() {seed, step}");
 }
 
-// The graph's random state, made now if need be, so that the stream that is taken next is the node's own.
+// The graph's random state, created now if needed, so that the stream that is taken next is the node's own.
 struct Source {
   Tensor state;
   std::uint64_t stream;
@@ -36,11 +38,11 @@ Tensor fill(const Op& op, Graph& graph, const Shape& shape, double a, double b, 
 
 void want_float(const Op& op, DType dtype, const std::source_location& where) {
   if (!is_float(dtype))
-    throw DTypeError("[" + op.name + "] wants a floating dtype, got " + std::string(name_of(dtype)) + " " +
-                     at_line(where));
+    throw DTypeError(
+        in_context("[" + op.name + "] wants a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
-// Samples draw with a stream of their own each, so that what they give does not depend on the graph before.
+// Each sample has its own stream, so that its numbers do not depend on the graph before it.
 template <const Op& op, DType dtype>
 std::vector<Sample> fill_samples() {
   return {{"3d", {{{2, 3, 5}}}, [](std::span<const Tensor> x) {
@@ -57,7 +59,7 @@ Cost draw_cost(std::span<const Operand>, std::span<const Operand> out, const Att
 }  // namespace
 
 // y = keep ⊛ x / (1 - p); the gradient is the same op on z.
-const Op dropout_op{
+extern const Op dropout_op{
     .name = "dropout",
     .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
     .infer =
@@ -83,35 +85,35 @@ const Op dropout_op{
     .cost = draw_cost,
     .inplace = {{0, 0}}};
 
-const Op uniform_op{.name = "uniform",
-                    .doc = "rng → y: a ≤ y < b, all alike",
-                    .infer = infer_fill,
-                    .not_differentiable = "it has no inputs that can change by little",
-                    .samples = fill_samples<uniform_op, f32>,
-                    .cost = draw_cost};
-const Op normal_op{.name = "normal",
-                   .doc = "rng → y: normal numbers of mean a and standard deviation b",
-                   .infer = infer_fill,
-                   .not_differentiable = "it has no inputs that can change by little",
-                   .samples = fill_samples<normal_op, f32>,
-                   .cost = draw_cost};
-const Op bernoulli_op{.name = "bernoulli",
-                      .doc = "rng → y: true with probability a",
-                      .infer = infer_fill,
-                      .not_differentiable = "its result is boolean",
-                      .samples = fill_samples<bernoulli_op, boolean>,
-                      .cost = draw_cost};
-const Op randint_op{.name = "randint",
-                    .doc = "rng → y: whole numbers a ≤ y < b, all alike",
-                    .infer = infer_fill,
-                    .not_differentiable = "its result is an integer",
-                    .samples = fill_samples<randint_op, i64>,
-                    .cost = draw_cost};
+extern const Op uniform_op{.name = "uniform",
+                           .doc = "rng → y: a ≤ y < b, all alike",
+                           .infer = infer_fill,
+                           .not_differentiable = "it has no inputs that can change by little",
+                           .samples = fill_samples<uniform_op, f32>,
+                           .cost = draw_cost};
+extern const Op normal_op{.name = "normal",
+                          .doc = "rng → y: normal numbers of mean a and standard deviation b",
+                          .infer = infer_fill,
+                          .not_differentiable = "it has no inputs that can change by little",
+                          .samples = fill_samples<normal_op, f32>,
+                          .cost = draw_cost};
+extern const Op bernoulli_op{.name = "bernoulli",
+                             .doc = "rng → y: true with probability a",
+                             .infer = infer_fill,
+                             .not_differentiable = "its result is boolean",
+                             .samples = fill_samples<bernoulli_op, boolean>,
+                             .cost = draw_cost};
+extern const Op randint_op{.name = "randint",
+                           .doc = "rng → y: whole numbers a ≤ y < b, all alike",
+                           .infer = infer_fill,
+                           .not_differentiable = "its result is an integer",
+                           .samples = fill_samples<randint_op, i64>,
+                           .cost = draw_cost};
 
 Tensor dropout(TensorArg x, double p, bool training) {
   if (!(p >= 0 && p <= 1))
-    throw Error("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1 " +
-                at_line(x.where()));
+    throw Error(
+        in_context("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1", x.where()));
   if (!training || p == 0) return x.tensor();
   if (p == 1) return zeros_like(x);
   const Source s = source(x.tensor().graph(), x.where());
@@ -130,16 +132,17 @@ Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType d
 }
 Tensor bernoulli(Graph& graph, const Shape& shape, double p, std::source_location where) {
   if (!(p >= 0 && p <= 1))
-    throw Error("[bernoulli] the probability is " + std::to_string(p) + ", wanted 0 to 1 " + at_line(where));
+    throw Error(in_context("[bernoulli] the probability is " + std::to_string(p) + ", wanted 0 to 1", where));
   return fill(bernoulli_op, graph, shape, p, 0, boolean, where);
 }
 Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype,
                std::source_location where) {
   constexpr std::int64_t exact = std::int64_t{1} << 53;
   if (!is_int(dtype) || !(low < high) || low < -exact || high > exact)
-    throw Error("[randint] wants an integer dtype and low < high within ±2^53, got " +
-                std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " + std::to_string(high) +
-                " " + at_line(where));
+    throw Error(in_context("[randint] wants an integer dtype and low < high within ±2^53, got " +
+                               std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " +
+                               std::to_string(high),
+                           where));
   return fill(randint_op, graph, shape, static_cast<double>(low), static_cast<double>(high), dtype, where);
 }
 

@@ -5,13 +5,13 @@
 
 namespace tg {
 
-// `stream` tells the random nodes of a graph apart: with {seed, step}, the op's i64 [2] input, it makes the
-// key of the node's numbers (core/rng.h). A gradient or a recomputation that needs the same numbers again
-// takes over the stream.
+// `stream` distinguishes the random nodes of a graph: with {seed, step}, the op's i64 [2] input, it
+// determines the key of the node's numbers (core/base/rng.h). A gradient or a recomputation that needs the
+// same numbers uses the same stream.
 struct DropoutAttrs {
   double p;  // of dropping
   std::uint64_t stream;
-  void fields(auto&& field) const { field("p", p), field("stream", stream); }
+  void fields(auto&& field) const { field("p", p), field("stream", stream, stream); }
 };
 
 // uniform: a ≤ x < b. normal: mean a, standard deviation b. bernoulli: true with probability a. randint:
@@ -22,7 +22,8 @@ struct RandomAttrs {
   double a, b;
   std::uint64_t stream;
   void fields(auto&& field) const {
-    field("shape", shape), field("dtype", dtype), field("a", a), field("b", b), field("stream", stream);
+    field("shape", shape), field("dtype", dtype), field("a", a), field("b", b);
+    field("stream", stream, stream);
   }
 };
 

@@ -3,8 +3,13 @@
 #include <string_view>
 
 #include <tilegrad/ops/ops.h>
+#include "ops/list.h"
 
 namespace tg {
+
+#define TG_DECLARE(name) extern const Op name##_op;
+TG_OPS(TG_DECLARE)
+#undef TG_DECLARE
 
 namespace {
 std::deque<Op>& user_ops() {
@@ -28,7 +33,8 @@ const Op* find_op(std::string_view name) {
 }
 
 const Op& register_op(Op op) {
-  if (find_op(op.name)) throw Error("[register_op] there already is an op named '" + op.name + "'");
+  if (find_op(op.name))
+    throw Error("[register_op] an op named '" + op.name + "' is already registered: choose another name");
   return user_ops().emplace_back(std::move(op));
 }
 

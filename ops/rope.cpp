@@ -1,6 +1,6 @@
-// rope, rotary position embedding (Su et al., 2021): of row x at position p, pair i turns by p·ω_i:
+// rope, rotary position embedding [Su, RoPE]: in a row x at position p, pair i is rotated by p·ω_i:
 //   (a, b) → (a·cos - b·sin, a·sin + b·cos).
-// The gradient of a rotation is the rotation back.
+// The gradient of a rotation is the inverse rotation.
 #include "ops/rope.h"
 
 #include <cmath>
@@ -40,12 +40,12 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 [[noreturn]] void refuse(const TensorArg& x, const std::string& what) {
-  throw ShapeError("[rope] " + what + "; got x " + x.tensor().text() + " " + at_line(x.where()));
+  throw ShapeError(in_context("[rope] " + what + "; got x " + x.tensor().text(), x.where()));
 }
 
 }  // namespace
 
-const Op rope_op{
+extern const Op rope_op{
     .name = "rope",
     .doc =
         "x [..., L, d], positions? → y: pair i of the row at position p turns by p·ωᵢ: (a, b) → (a·cos − "
@@ -55,7 +55,7 @@ const Op rope_op{
           detail::want_float(in[0].dtype);
           detail::want_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
           if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
-            throw ShapeError("more dimensions to turn than a row has");
+            throw ShapeError("more dimensions to rotate than a row has");
           if (in.size() > 1) {
             detail::want_index(in[1].dtype);
             Shape rows = in[0].shape();

@@ -8,15 +8,15 @@
 namespace tg {
 
 struct RopeAttrs {
-  std::vector<double> frequencies;  // ω_i, one per pair: the first 2·size elements of a row turn
+  std::vector<double> frequencies;  // ω_i, one per pair: the first 2·size elements of a row are rotated
   bool interleaved;                 // pairs (2i, 2i + 1), else (i, i + size)
   bool inverse;                     // by -angle
   std::int64_t start;               // position of the first row when there are no positions
   void fields(auto&& field) const {
     std::string text;
     for (double f : frequencies) text += (text.empty() ? "" : " ") + detail::attr_text(f);
-    field("frequencies", text), field("interleaved", interleaved), field("inverse", inverse);
-    field("start", start);
+    field("frequencies", text, text), field("interleaved", interleaved, false);
+    field("inverse", inverse, false), field("start", start, 0);
   }
 };
 

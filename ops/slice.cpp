@@ -1,5 +1,5 @@
-// slice: part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a part
-// whose start a tensor gives, as a copy.
+// slice: a part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a copy of
+// a part whose start is given by a tensor.
 #include <algorithm>
 
 #include "ops/common.h"
@@ -12,7 +12,7 @@ namespace {
 struct SliceAttrs {
   std::int64_t axis, start, stop, step;
   void fields(auto&& field) const {
-    field("axis", axis), field("start", start), field("stop", stop), field("step", step);
+    field("axis", axis), field("start", start), field("stop", stop), field("step", step, 1);
   }
 };
 
@@ -71,7 +71,7 @@ Tensors assign_gradient(const Backprop& g) {
 
 }  // namespace
 
-const Op slice_op{
+extern const Op slice_op{
     .name = "slice",
     .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
     .infer =
@@ -88,7 +88,7 @@ const Op slice_op{
     },
     .view = true};
 
-const Op slice_assign_op{
+extern const Op slice_assign_op{
     .name = "slice_assign",
     .doc =
         "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute or a "
@@ -107,7 +107,7 @@ const Op slice_assign_op{
     },
     .inplace = {{0, 0}}};
 
-const Op slice_at_op{
+extern const Op slice_at_op{
     .name = "slice_at",
     .doc = "x, start → y: `length` elements of an axis from a start that a tensor gives",
     .infer =

@@ -9,6 +9,8 @@
 
 namespace tg {
 
+extern const Op softmax_backward_op, log_softmax_backward_op;
+
 namespace {
 
 std::vector<OutSpec> infer_like(std::span<const Operand> in, const Attrs&) {
@@ -54,83 +56,85 @@ std::vector<Sample> backward_samples() {
 
 }  // namespace
 
-const Op softmax_op{.name = "softmax",
-                    .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
-                    .infer = infer_like,
-                    .vjp = [](const Backprop& g) -> Tensors {
-                      return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
-                    },
-                    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                      const Tensor e = exp(lowered(in[0], axis_of(a)));
-                      return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
-                    },
-                    .samples = samples<softmax>,
-                    .cost = softmax_cost,
-                    .inplace = {{0, 0}}};
+extern const Op softmax_op{.name = "softmax",
+                           .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
+                           .infer = infer_like,
+                           .vjp = [](const Backprop& g) -> Tensors {
+                             return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
+                           },
+                           .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                             const Tensor e = exp(lowered(in[0], axis_of(a)));
+                             return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
+                           },
+                           .samples = samples<softmax>,
+                           .cost = softmax_cost,
+                           .inplace = {{0, 0}}};
 
-const Op log_softmax_op{.name = "log_softmax",
-                        .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
-                        .infer = infer_like,
-                        .vjp = [](const Backprop& g) -> Tensors {
-                          return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
-                        },
-                        .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                          const Tensor d = lowered(in[0], axis_of(a));
-                          return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
-                        },
-                        .samples = samples<log_softmax>,
-                        .cost = softmax_cost,
-                        .inplace = {{0, 0}}};
+extern const Op log_softmax_op{.name = "log_softmax",
+                               .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
+                               .infer = infer_like,
+                               .vjp = [](const Backprop& g) -> Tensors {
+                                 return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
+                               },
+                               .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                                 const Tensor d = lowered(in[0], axis_of(a));
+                                 return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
+                               },
+                               .samples = samples<log_softmax>,
+                               .cost = softmax_cost,
+                               .inplace = {{0, 0}}};
 
-const Op softmax_backward_op{.name = "softmax_backward",
-                             .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
-                             .infer = infer_like,
-                             .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                               const Tensor p = wide(in[0]), z = wide(in[1]);
-                               return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
-                             },
-                             .samples = backward_samples<softmax_backward_op>,
-                             .cost = softmax_cost,
-                             .inplace = {{0, 0}, {0, 1}}};
-const Op log_softmax_backward_op{.name = "log_softmax_backward",
-                                 .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
-                                 .infer = infer_like,
-                                 .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                                   const Tensor z = wide(in[1]);
-                                   const Tensor z_x = z - exp(wide(in[0])) * sum(z, {axis_of(a)}, true);
-                                   return {cast(z_x, in[0].dtype())};
-                                 },
-                                 .samples = backward_samples<log_softmax_backward_op>,
-                                 .cost = softmax_cost,
-                                 .inplace = {{0, 0}, {0, 1}}};
+extern const Op softmax_backward_op{.name = "softmax_backward",
+                                    .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
+                                    .infer = infer_like,
+                                    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                                      const Tensor p = wide(in[0]), z = wide(in[1]);
+                                      return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
+                                    },
+                                    .samples = backward_samples<softmax_backward_op>,
+                                    .cost = softmax_cost,
+                                    .inplace = {{0, 0}, {0, 1}}};
+extern const Op log_softmax_backward_op{
+    .name = "log_softmax_backward",
+    .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
+    .infer = infer_like,
+    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+      const Tensor z = wide(in[1]);
+      const Tensor z_x = z - exp(wide(in[0])) * sum(z, {axis_of(a)}, true);
+      return {cast(z_x, in[0].dtype())};
+    },
+    .samples = backward_samples<log_softmax_backward_op>,
+    .cost = softmax_cost,
+    .inplace = {{0, 0}, {0, 1}}};
 
-const Op logsumexp_op{.name = "logsumexp",
-                      .doc = "x → ξ: ξ = log Σ exp x along an axis, which stays with size 1",
-                      .infer =
-                          [](std::span<const Operand> in, const Attrs& a) {
-                            detail::want_float(in[0].dtype);
-                            Shape shape = in[0].shape();
-                            shape[static_cast<int>(axis_of(a))] = 1;
-                            return detail::row_major_output(in[0].dtype, shape);
-                          },
-                      .vjp = [](const Backprop& g) -> Tensors {
-                        // Where every x is -∞ so is ξ; exp(x - 0) = 0 is the gradient, not exp(NaN).
-                        const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
-                        return {g.z[0] * exp(g.in[0] - xi)};
-                      },
-                      .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                        const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
-                        const Tensor shift = where(equal(top, -INFINITY), 0, top);
-                        return {cast(log(sum(exp(x - shift), {axis_of(a)}, true)) + shift, in[0].dtype())};
-                      },
-                      .samples = []() -> std::vector<Sample> {
-                        return {{"rows", {{{3, 19}}}, [](auto x) { return Tensors{logsumexp(x[0], {1})}; }},
-                                {"all", {{{2, 5}}}, [](auto x) { return Tensors{logsumexp(x[0])}; }},
-                                {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
-                                   return Tensors{logsumexp(x[0], {0, 2}, true)};
-                                 }}};
-                      },
-                      .cost = softmax_cost};
+extern const Op logsumexp_op{
+    .name = "logsumexp",
+    .doc = "x → ξ: ξ = log Σ exp x along an axis, which stays with size 1",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::want_float(in[0].dtype);
+          Shape shape = in[0].shape();
+          shape[static_cast<int>(axis_of(a))] = 1;
+          return detail::row_major_output(in[0].dtype, shape);
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
+      const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
+      return {g.z[0] * exp(g.in[0] - xi)};
+    },
+    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+      const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
+      const Tensor shift = where(equal(top, -INFINITY), 0, top);
+      return {cast(log(sum(exp(x - shift), {axis_of(a)}, true)) + shift, in[0].dtype())};
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"rows", {{{3, 19}}}, [](auto x) { return Tensors{logsumexp(x[0], {1})}; }},
+              {"all", {{{2, 5}}}, [](auto x) { return Tensors{logsumexp(x[0])}; }},
+              {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
+                 return Tensors{logsumexp(x[0], {0, 2}, true)};
+               }}};
+    },
+    .cost = softmax_cost};
 
 Tensor softmax(TensorArg x, std::int64_t axis) {
   return record_along(softmax_op, x, axis);

@@ -1,5 +1,5 @@
-// squared_norm: Σ x² over all elements of a list of tensors, which may differ in shape and dtype: what
-// clipping gradients by their global norm needs. In f32, or in f64 if one of the tensors is f64.
+// squared_norm: Σ x² over all elements of a list of tensors, which may differ in shape and dtype, for
+// clipping gradients by their global norm. In f32, or in f64 if one of the tensors is f64.
 #include "ops/common.h"
 
 namespace tg {
@@ -15,7 +15,7 @@ DType result_type(std::span<const Operand> in) {
 
 }  // namespace
 
-const Op squared_norm_op{
+extern const Op squared_norm_op{
     .name = "squared_norm",
     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
@@ -51,7 +51,7 @@ const Op squared_norm_op{
     }};
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
-  if (xs.empty()) throw Error("[squared_norm] there are no tensors " + at_line(where));
+  if (xs.empty()) throw Error(in_context("[squared_norm] got no tensors, wanted at least one", where));
   return xs[0].graph().record(squared_norm_op, xs, {}, where)[0];
 }
 

@@ -1,6 +1,6 @@
 // Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory [Stratos, FlashAttention eq.
-// 4-5]: what flash_attn and flash_attn_backward decompose to. Products are in the operands' dtype, the rest
-// in its compute type.
+// 4-5]: the decomposition of flash_attn and flash_attn_backward. Products are in the operands' dtype, the
+// rest in its compute type.
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -75,7 +75,7 @@ Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
                0);
 }
 
-// Everything both directions start from. [B, H, ...] and [B, Hk, R, ...] are views of each other.
+// The inputs of both directions. [B, H, ...] and [B, Hk, R, ...] are views of each other.
 struct Scores {
   Scores(const Inputs& x, const AttentionAttrs& a)
       : H(x.q->size(1)),
@@ -176,8 +176,8 @@ Tensor attention_weights(TensorArg result) {
   Graph& graph = result.tensor().graph();
   const Node& node = graph.node_of(result.tensor().id());
   if (node.op != &flash_attn_op)
-    throw Error("[attention_weights] wants a result of flash_attn, got one of " + node.op->name + " " +
-                at_line(result.where()));
+    throw Error(in_context("[attention_weights] wants a result of flash_attn, got one of " + node.op->name,
+                           result.where()));
   const Scope scope(result);
   const auto& a = node.attrs.as<AttentionAttrs>();
   Tensors in;
@@ -185,7 +185,7 @@ Tensor attention_weights(TensorArg result) {
   return exp(Scores(Inputs(in, a), a).s - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
-const Op attention_keep_mask_op{
+extern const Op attention_keep_mask_op{
     .name = "attention_keep_mask",
     .doc =
         "rng → keep [B, H, L, T]: which elements of P attention dropout keeps, each with probability 1 − p",

@@ -1,10 +1,10 @@
-// top_k: the k largest along an axis in descending order, and where they stood.
+// top_k: the k largest elements along an axis in descending order, and their indices.
 #include "ops/common.h"
 #include "ops/index.h"
 
 namespace tg {
 
-const Op top_k_op{
+extern const Op top_k_op{
     .name = "top_k",
     .doc =
         "x → values, indices: the k largest along an axis in descending order, and where they stood (i64); "

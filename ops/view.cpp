@@ -1,5 +1,5 @@
-// View ops: the same memory under another layout [Stratos, FlashAttention §B.3]. No kernel, no memory; the
-// gradient is the inverse view.
+// View ops: the same memory with another layout [Stratos, FlashAttention §B.3]. They need no kernel and no
+// memory; the gradient is the inverse view.
 #include "ops/common.h"
 
 namespace tg {
@@ -21,31 +21,30 @@ struct ShapeAttrs {
 
 }  // namespace
 
-const Op permute_op{.name = "permute",
-                    .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
-                    .infer =
-                        [](std::span<const Operand> in, const Attrs& a) {
-                          return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
-                        },
-                    .vjp = [](const Backprop& g) -> Tensors {
-                      const Axes& order = g.attrs.as<PermuteAttrs>().order;
-                      Axes inverse = order;
-                      for (int i = 0; i < order.size(); ++i)
-                        inverse[normalize_axis(order[i], order.size(), "permute")] = i;
-                      return {permute(g.z[0], inverse)};
-                    },
-                    .samples = []() -> std::vector<Sample> {
-                      return {
-                          {"rotate",
-                           {{{2, 3, 4}}},
-                           [](auto x) {
-                             return Tensors{permute(x[0], {2, 0, 1})};
-                           }},
-                          {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
-                    },
-                    .view = true};
+extern const Op permute_op{
+    .name = "permute",
+    .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
+        },
+    .vjp = [](const Backprop& g) -> Tensors {
+      const Axes& order = g.attrs.as<PermuteAttrs>().order;
+      Axes inverse = order;
+      for (int i = 0; i < order.size(); ++i) inverse[normalize_axis(order[i], order.size(), "permute")] = i;
+      return {permute(g.z[0], inverse)};
+    },
+    .samples = []() -> std::vector<Sample> {
+      return {{"rotate",
+               {{{2, 3, 4}}},
+               [](auto x) {
+                 return Tensors{permute(x[0], {2, 0, 1})};
+               }},
+              {"transpose", {{{3, 4}}}, [](auto x) { return Tensors{transpose(x[0], 0, 1)}; }}};
+    },
+    .view = true};
 
-const Op view_op{
+extern const Op view_op{
     .name = "view",
     .doc = "x → y: x in another shape of as many elements, if its strides allow that without a copy",
     .infer = [](std::span<const Operand> in,
@@ -61,7 +60,7 @@ const Op view_op{
     },
     .view = true};
 
-const Op expand_op{
+extern const Op expand_op{
     .name = "expand",
     .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
     .infer = [](std::span<const Operand> in,
@@ -106,7 +105,7 @@ Tensor unsqueeze(TensorArg x, std::int64_t axis) {
   return view(x, unsqueeze(x.tensor().layout(), axis).shape);
 }
 
-// The methods of Tensor pass their caller's line on.
+// The methods of Tensor pass on their caller's line.
 using At = std::source_location;
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b, At at) const {
   return tg::transpose({*this, at}, a, b);

@@ -1,5 +1,6 @@
 // The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program in
-// one dispatch of the thread pool, with barriers only where two steps are not both too small to share out.
+// one dispatch of the thread pool. There is no barrier between two steps that one thread runs because they
+// are too small to be shared.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "backends/cpu/memory.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
+#include "core/base/alignment.h"
 #include "core/compile/lower.h"
 
 #if defined(__linux__)
@@ -30,11 +32,11 @@ std::string mebibytes(std::size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
-// Below this a step is not worth waking other cores for: about what two barriers cost.
+// A shorter step is not shared between threads: this is about what two barriers cost.
 constexpr double worth_sharing_seconds = 3e-6;
 
-// Large blocks come in pages of this size where the system has them: a transposed operand touches a page per
-// row, and looking up small ones takes longer than reading from them.
+// Large blocks use pages of this size where the system has them. A transposed operand touches a page per row,
+// and looking up small pages takes longer than reading from them.
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
@@ -50,7 +52,7 @@ double estimated_seconds(const Step& s) {
   return c.bytes / 20e9 + c.flops / 40e9;
 }
 
-// A run is over when a transfer starts, so it is a copy made at once.
+// When a transfer starts, the run is over, so the transfer copies at once.
 struct Copies final : Transfer {
   std::vector<std::byte> memory;
   bool done() override { return true; }
@@ -90,7 +92,7 @@ class CpuExecutable final : public Executable {
     const std::shared_ptr<Copies> made = unused(transfers_);
     Copies& copies = *made;
     std::size_t bytes = 0;
-    for (const Piece& p : pieces) bytes += (p.bytes + 63) / 64 * 64;
+    for (const Piece& p : pieces) bytes += aligned_bytes(p.bytes);
     copies.memory.resize(bytes);
     copies.pieces.assign(pieces.begin(), pieces.end());
     copies.data.clear();
@@ -98,7 +100,7 @@ class CpuExecutable final : public Executable {
     for (const Piece& p : pieces) {
       if (p.bytes > 0) std::memcpy(to, p.from, p.bytes);
       copies.data.push_back(to);
-      to += (p.bytes + 63) / 64 * 64;
+      to += aligned_bytes(p.bytes);
     }
     return made;
   }
@@ -148,8 +150,8 @@ class CpuExecutable final : public Executable {
     t.parallel = threads_ > 1 && t.kernel != &host_kernel && estimated_seconds(s) > worth_sharing_seconds;
     if (t.kernel->scratch) {
       const Scratch need = t.kernel->scratch(t.call, t.parallel ? threads_ : 1);
-      per_thread_ = std::max(per_thread_, (need.per_thread + 63) / 64 * 64);
-      shared_ = std::max(shared_, (need.shared + 63) / 64 * 64);
+      per_thread_ = std::max(per_thread_, aligned_bytes(need.per_thread));
+      shared_ = std::max(shared_, aligned_bytes(need.shared));
     }
     tasks_.push_back(std::move(t));
   }
@@ -170,7 +172,7 @@ class CpuExecutable final : public Executable {
                 " " + at_line(s.where));
   }
 
-  // A thread's two views of itself: as one of the team, and alone.
+  // The two workers of a thread: for steps that the team shares, and for steps that it runs alone.
   struct Self {
     Self(CpuExecutable& e, int thread) : together(*e.team_, thread) {
       together.scratch = solo.scratch = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(thread);
@@ -179,7 +181,7 @@ class CpuExecutable final : public Executable {
     }
     void run(const CpuExecutable& e, std::size_t i) {
       const Task& t = e.tasks_[i];
-      // Nothing runs after a fault; all threads agree, for a barrier lies between the two steps.
+      // Nothing runs after a fault. All threads agree on it, since a barrier lies between the two steps.
       if (e.fault_.step() < static_cast<int>(i)) return;
       together.step = solo.step = static_cast<int>(i);
       if (t.parallel)
@@ -191,7 +193,7 @@ class CpuExecutable final : public Executable {
     Worker together, solo{alone, 0};
   };
 
-  // What each thread does in a run: all parallel steps together, the others on thread 0.
+  // What each thread does in a run: the team shares parallel steps, thread 0 runs the others.
   void enter(int thread) {
     Self self(*this, thread);
     bool apart = false;  // steps since the last barrier that only thread 0 ran
@@ -205,7 +207,7 @@ class CpuExecutable final : public Executable {
     }
   }
 
-  // The same with all threads waiting for each other after each step, and thread 0 looking at the clock.
+  // The same with a barrier after each step, where thread 0 reads the clock.
   void enter_timed(int thread) {
     Self self(*this, thread);
     const auto stamp = [&](std::size_t i) {
@@ -241,14 +243,14 @@ class CpuBackend final : public Backend {
     return "unknown processor";
   }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
-    // The system would promise more than it has and kill the process later.
+    // The system would promise more memory than it has, and kill the process later.
     const std::size_t available = bytes > (64 << 20) ? available_bytes() : bytes;
     const auto align = std::align_val_t(bytes >= huge_page ? huge_page : 64);
     std::byte* p = nullptr;
     if (bytes <= available)
       p = static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 64), align, std::nothrow));
     if (!p)
-      throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " wanted, " +
+      throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " needed, " +
                         mebibytes(available_bytes()) + " free");
 #if defined(MADV_HUGEPAGE)
     if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);
@@ -266,7 +268,8 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
     const int threads = options.threads;
-    if (threads < 0) throw DeviceError("[cpu] " + std::to_string(threads) + " threads asked for");
+    if (threads < 0)
+      throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: wanted 0 or more");
     return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads());
   }
 };

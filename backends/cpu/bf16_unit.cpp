@@ -1,5 +1,5 @@
-// What this processor multiplies bf16 with. By its kind and not by a measurement, so that a machine always
-// gives the same bits.
+// Chooses the bf16 unit by the kind of processor and not by a measurement, so that a machine always gives the
+// same bits.
 #include "backends/cpu/bf16_unit.h"
 
 #include <cstdlib>
@@ -15,10 +15,10 @@ namespace tg::cpu {
 namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
-// The processor has the instructions (and those of avx512_bf16, for rounding), the system saves the tile
-// registers, and lets this process use them. Permission is given to the process, for all of its threads, once
-// it is asked for.
-bool ask_for_tiles() {
+// True if the processor has the instructions (and those of avx512_bf16, for rounding), the system saves the
+// tile registers, and the system permits this process to use them. Permission holds for all threads of the
+// process.
+bool request_tiles() {
   if (!__builtin_cpu_supports("avx512bf16")) return false;
   unsigned eax, ebx, ecx, edx;
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
@@ -39,7 +39,7 @@ bool ask_for_tiles() {
 
 bool has_bf16_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
-  static const bool has = ask_for_tiles();
+  static const bool has = request_tiles();
   return has;
 #else
   return false;
@@ -50,7 +50,8 @@ Bf16Unit bf16_unit() {
   static const Bf16Unit unit = [] {
     if (!std::getenv("TG_ISA") && has_bf16_tiles()) return Bf16Unit::tiles;
 #if defined(__x86_64__)
-    // The dot product of pairs runs at twice the f32 rate on AMD since Zen 4, at half of it on Intel Xeons.
+    // The dot product of pairs runs at twice the f32 rate on AMD since Zen 4, but at half of it on Intel
+    // Xeons.
     if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd")) return Bf16Unit::pairs;
 #endif
     return Bf16Unit::f32;

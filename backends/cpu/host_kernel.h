@@ -1,4 +1,4 @@
-// Runs an op's own host function as if it were a kernel: user-defined ops.
+// Runs a user-defined op's C++ function as if it were a kernel.
 #pragma once
 
 #include <exception>
@@ -9,8 +9,8 @@
 namespace tg::cpu {
 
 extern const Kernel host_kernel;
-// What host_kernel needs as its call's plan. An exception of the function is put into `thrown` (the first
-// wins). Throws DeviceError when an operand is not row-major.
+// The plan that host_kernel needs. The first exception that the function throws is stored in `thrown`. Throws
+// DeviceError if an operand is not row-major.
 std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thrown);
 
 }  // namespace tg::cpu

@@ -12,7 +12,9 @@ namespace tg::cpu {
   namespace isa {             \
   extern const KernelSet set; \
   }
+#ifdef TILEGRAD_ISA_baseline
 TG_SET(baseline)
+#endif
 #ifdef TILEGRAD_ISA_avx2
 TG_SET(avx2)
 #endif
@@ -22,7 +24,10 @@ TG_SET(avx512)
 
 std::span<const KernelSet* const> runnable_sets() {
   static const std::vector<const KernelSet*> sets = [] {
-    std::vector<const KernelSet*> s{&baseline::set};
+    std::vector<const KernelSet*> s;
+#ifdef TILEGRAD_ISA_baseline
+    s.push_back(&baseline::set);
+#endif
 #ifdef TILEGRAD_ISA_avx2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
       s.push_back(&avx2::set);
@@ -40,6 +45,10 @@ std::span<const KernelSet* const> runnable_sets() {
 
 const KernelSet& kernel_set() {
   static const KernelSet& chosen = []() -> const KernelSet& {
+    if (runnable_sets().empty())
+      throw DeviceError(
+          "[cpu] this machine runs none of the instruction sets that tilegrad was built for "
+          "(TILEGRAD_CPU_ISAS)");
     const char* wanted = std::getenv("TG_ISA");
     if (!wanted) return *runnable_sets().back();
     std::string known;
@@ -47,7 +56,8 @@ const KernelSet& kernel_set() {
       if (s->isa == wanted) return *s;
       known += (known.empty() ? "" : ", ") + std::string(s->isa);
     }
-    throw DeviceError("[cpu] TG_ISA is '" + std::string(wanted) + "'; this machine runs " + known);
+    throw DeviceError("[cpu] TG_ISA is '" + std::string(wanted) + "': wanted one that this machine runs, " +
+                      known);
   }();
   return chosen;
 }

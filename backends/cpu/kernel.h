@@ -10,8 +10,8 @@
 
 namespace tg::cpu {
 
-// One call: operands in the op's order (any strides unless the op says otherwise), its attributes, and what a
-// kernel's planner prepared for it (null for kernels without one).
+// One call: operands in the op's order (with any strides unless the op says otherwise), its attributes, and
+// its plan (null for kernels without one).
 struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
@@ -19,15 +19,15 @@ struct Call {
 };
 
 struct Scratch {
-  std::size_t per_thread = 0, shared = 0;  // bytes; each block comes 64-byte aligned
+  std::size_t per_thread = 0, shared = 0;  // bytes; each block is 64-byte aligned
 };
 
 struct Kernel {
-  // Entered by every thread of the worker's team. Returning does not wait for the others; the executor does.
+  // Every thread of the worker's team calls it. It need not wait for the other threads; the executor does.
   void (*run)(Worker&, const Call&);
-  // Scratch memory it will find in the worker; none when left out.
+  // Scratch memory that the worker must provide; none if left out.
   Scratch (*scratch)(const Call&, int threads) = nullptr;
-  // How it goes about a call, in a few words: algorithm, tiles. At most `size` bytes with the closing 0.
+  // Describes how it computes a call: algorithm, tiles. Writes at most `size` bytes with the closing 0.
   void (*choice)(const Call&, int threads, char* text, std::size_t size) = nullptr;
 };
 
@@ -42,7 +42,7 @@ using BlockFn = void (*)(void* out, const void* a, const void* b, const void* c,
 
 struct BlockEntry {
   std::string_view op;
-  BlockFn f64, f32, i64;  // null where the op has no meaning for the type
+  BlockFn f64, f32, i64;  // null where the op is not defined for the type
 };
 
 // Conversion between memory and blocks: n elements, `stride` elements apart in memory (0 repeats the first).
@@ -58,14 +58,14 @@ struct KernelSet {
   StoreFn (*store)(DType block, DType memory);
 };
 
-// The best set this machine runs, or the one the environment variable TG_ISA names (baseline, avx2, avx512).
-// A named set is used without AMX; unnamed, avx512 multiplies bf16 on AMX tiles where there are some.
-// Throws DeviceError for a name that is unknown or not runnable here.
+// The best set that this machine runs, or the one that the environment variable TG_ISA names (baseline, avx2,
+// avx512). Unless TG_ISA names a set, avx512 multiplies bf16 on AMX tiles if the processor has them. Throws
+// DeviceError for a name that is unknown or that this machine cannot run.
 const KernelSet& kernel_set();
 // All sets this machine runs, best last.
 std::span<const KernelSet* const> runnable_sets();
 
-// Kernels of user-defined ops, by op name; they go before the built-in ones.
+// Registers a kernel of a user-defined op; it takes precedence over a built-in one.
 void register_kernel(std::string op, Kernel kernel);
 // The kernel for an op, null if there is none.
 const Kernel* find_kernel(std::string_view op);

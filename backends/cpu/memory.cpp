@@ -1,4 +1,4 @@
-// Limits as Linux tells them in files; where a file is missing, it limits nothing.
+// Limits that Linux reports in files. A missing file means no limit.
 #include "backends/cpu/memory.h"
 
 #include <sys/resource.h>
@@ -35,25 +35,26 @@ std::size_t difference(std::size_t a, std::size_t b) {
   return a > b ? a - b : 0;
 }
 
-// What one control group leaves: its limit less what is used and could not be given back.
-std::size_t left_in_group(const std::string& group, const char* limit_file, const char* usage_file,
-                          const char* reclaimable) {
+// Bytes that one control group leaves: its limit minus the memory in use that cannot be reclaimed.
+std::size_t left_in_cgroup(const std::string& group, const char* limit_file, const char* usage_file,
+                           const char* reclaimable) {
   const auto limit = number_in(group + limit_file), used = number_in(group + usage_file);
   if (!limit || !used) return SIZE_MAX;
   const std::size_t cache = number_after(group + "/memory.stat", reclaimable).value_or(0);
   return difference(*limit, difference(*used, cache));
 }
 
-std::size_t left_in_groups() {
+// The least that the control groups around this process leave.
+std::size_t left_in_cgroups() {
   std::size_t left =
-      left_in_group("/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                    "total_inactive_file");  // version 1, as a container sees it
+      left_in_cgroup("/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                     "total_inactive_file");  // version 1, as a container sees it
   std::ifstream list("/proc/self/cgroup");
   for (std::string line; std::getline(list, line);) {
     if (!line.starts_with("0::")) continue;  // version 2: every group up to the root may have a limit
     for (std::string group = line.substr(3);; group.resize(group.rfind('/'))) {
       left = std::min(
-          left, left_in_group("/sys/fs/cgroup" + group, "/memory.max", "/memory.current", "inactive_file"));
+          left, left_in_cgroup("/sys/fs/cgroup" + group, "/memory.max", "/memory.current", "inactive_file"));
       if (group.find('/') == std::string::npos) break;
     }
   }
@@ -73,7 +74,7 @@ std::size_t left_in_address_space() {
 
 std::size_t available_memory() {
   const auto kib = number_after("/proc/meminfo", "MemAvailable:");
-  return std::min({kib ? *kib * 1024 : SIZE_MAX, left_in_groups(), left_in_address_space()});
+  return std::min({kib ? *kib * 1024 : SIZE_MAX, left_in_cgroups(), left_in_address_space()});
 }
 
 }  // namespace tg::cpu

@@ -1,12 +1,12 @@
-// How much memory the process can still get.
+// How much more memory this process can get.
 #pragma once
 
 #include <cstddef>
 
 namespace tg::cpu {
 
-// The least of what the machine has available, what the control groups around the process leave it
-// (containers), and what is left under its limit of address space (ulimit -v). SIZE_MAX where nothing says.
+// The least of the memory that the machine has available, that the control groups of the process leave
+// (containers), and that its address space limit leaves (ulimit -v). SIZE_MAX if none of them is known.
 std::size_t available_memory();
 
 }  // namespace tg::cpu

@@ -32,8 +32,8 @@ BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, D
   return f;
 }
 
-// The iteration space: the first output's axes from outermost to innermost in memory, then neighbours merged
-// where every operand steps over the inner axis whole.
+// The iteration space: the first output's axes from outermost to innermost in memory. Neighbouring axes are
+// merged where, in every operand, the outer stride is the inner stride times the inner size.
 void iteration_space(const Step& step, PointwisePlan& p) {
   const Layout& out = step.out[0].layout;
   int order[max_rank];
@@ -65,7 +65,7 @@ void iteration_space(const Step& step, PointwisePlan& p) {
   }
 }
 
-bool is_linear(const PointwisePlan& p, const PointwisePlan::Operand& o) {
+bool is_linear(const PointwisePlan& p, const PointwisePlan::Access& o) {
   std::int64_t expected = 1;
   for (int a = p.rank - 1; a >= 0; --a) {
     if (o.strides[a] != expected) return false;
@@ -74,12 +74,13 @@ bool is_linear(const PointwisePlan& p, const PointwisePlan::Operand& o) {
   return true;
 }
 
-// Bytes from which results go past the caches: the second-level cache is too small for them by far, so that
-// whoever reads them next reads from memory anyway, and half the traffic of writing is saved. Tiles gain
-// more: their lines are far apart, and each would be waited for.
+// Results of at least this many bytes are written past the caches. They are far larger than the second-level
+// cache, so the next reader reads from memory anyway, and half the traffic of writing is saved. Tiles gain
+// more: their cache lines are far apart, and an ordinary store would wait for each.
 constexpr std::int64_t stream_from = 16 << 20, stream_tiles_from = 4 << 20;
 
-// The axis that some input is contiguous along instead of the last one; the first such input decides.
+// The axis along which the first transposed input is contiguous; -1 if all are contiguous along the last
+// axis.
 int transposed_axis(const PointwisePlan& p) {
   const int last = p.rank - 1;
   for (int i = 0; i < p.inputs; ++i) {
@@ -118,12 +119,12 @@ ConstantBlock constant_block(DType compute, double x) {
 // output is stored when all instructions are done.
 void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan& p) {
   int last_use[PointwisePlan::max_code], slot_of[PointwisePlan::max_code], free[PointwisePlan::max_code],
-      frees = 0, last_input = -1;  // the last instruction that reads an input where it lies
+      frees = 0, last_input = -1;  // the last instruction that reads an input in place
   std::fill_n(last_use, p.code_size, -1);
   for (int c = 0; c < p.code_size; ++c)
-    for (const FusedAttrs::Operand& o : fused.code[c].operands()) {
-      if (o.kind == FusedAttrs::Operand::result) last_use[o.index] = c;
-      if (o.kind == FusedAttrs::Operand::input && p.input[o.index].direct) last_input = c;
+    for (const FusedAttrs::Source& o : fused.code[c].operands()) {
+      if (o.kind == FusedAttrs::Source::result) last_use[o.index] = c;
+      if (o.kind == FusedAttrs::Source::input && p.input[o.index].direct) last_input = c;
     }
   int output_of[PointwisePlan::max_code];
   std::fill_n(output_of, p.code_size, -1);
@@ -139,10 +140,10 @@ void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan&
     i.run = block_function(set, fused.code[c], fused.compute);
     for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
     for (std::size_t k = 0; k < fused.code[c].count; ++k) {
-      const FusedAttrs::Operand& o = fused.code[c].slots[k];
-      i.source[k] = o.kind == FusedAttrs::Operand::input
+      const FusedAttrs::Source& o = fused.code[c].slots[k];
+      i.source[k] = o.kind == FusedAttrs::Source::input
                         ? PointwisePlan::Source{PointwisePlan::Source::input, o.index}
-                    : o.kind == FusedAttrs::Operand::constant
+                    : o.kind == FusedAttrs::Source::constant
                         ? PointwisePlan::Source{PointwisePlan::Source::constant, o.index}
                         : PointwisePlan::Source{PointwisePlan::Source::slot, slot_of[o.index]};
     }
@@ -173,14 +174,16 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   p.code_size = static_cast<int>(fused.code.size());
   if (p.inputs > p.max_inputs || p.outputs > p.max_outputs || p.code_size > p.max_code ||
       fused.constants.size() > static_cast<std::size_t>(p.max_constants))
-    throw DeviceError("a fused chain is too long");
+    throw DeviceError("a fused chain is too long: " + std::to_string(p.inputs) + " inputs, " +
+                      std::to_string(p.outputs) + " outputs, " + std::to_string(p.code_size) +
+                      " instructions");
   p.compute_size = static_cast<int>(size_of(fused.compute));
   p.numel = step.out[0].layout.numel();
   iteration_space(step, p);
   p.tile_axis = transposed_axis(p);
   if (p.tile_axis >= 0) p.tile_slot = p.slots++;
 
-  const auto operand = [&](const Arg& a, PointwisePlan::Operand& o) {
+  const auto operand = [&](const Arg& a, PointwisePlan::Access& o) {
     o.size = static_cast<int>(size_of(a.dtype));
     o.direct = a.dtype == fused.compute && is_linear(p, o) && p.tile_axis < 0;
     o.converts = a.dtype != fused.compute;
@@ -194,7 +197,7 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
     p.input_slot[i] = p.input[i].direct ? -1 : p.slots++;
   }
   for (int o = 0; o < p.outputs; ++o) {
-    PointwisePlan::Operand& out = p.output[o];
+    PointwisePlan::Access& out = p.output[o];
     operand(step.out[o], out);
     out.streams = !out.converts && out.strides[p.rank - 1] == 1 &&
                   p.numel * p.compute_size >= (p.tile_axis < 0 ? stream_from : stream_tiles_from);

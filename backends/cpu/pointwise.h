@@ -1,6 +1,6 @@
-// The plan of a fused pointwise step: its iteration space with axes merged, and its code with block functions
-// in place of op names. Made once at compile time; kernels/fused.cpp runs it. Plain data: the kernels of
-// every instruction set read it.
+// The plan of a fused pointwise step: its iteration space with merged axes, and its code with block functions
+// instead of op names. It is made once, at compile time; kernels/fused.cpp runs it. It is plain data, because
+// the kernels of every instruction set read it.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ struct PointwisePlan {
   static constexpr int tile = 32;  // tile·tile elements are a block
   static_assert(tile * tile == block);
 
-  struct Operand {
+  struct Access {                    // how the chain reads an input or writes an output
     std::int64_t strides[max_rank];  // in elements, per axis of the iteration space
-    bool direct;    // element i of the iteration lies at i, in the compute type: no block of its own
+    bool direct;    // element i of the iteration lies at i, in the compute type: needs no block
     bool converts;  // its type is not the compute type
-    bool across;    // its elements are neighbours along tile_axis, not along the last axis
+    bool across;    // contiguous along tile_axis, not along the last axis
     int size;       // bytes of an element in memory
     bool streams;   // an output so large that it is written past the caches
     LoadFn load;
@@ -38,17 +38,18 @@ struct PointwisePlan {
   int rank = 0;
   std::int64_t shape[max_rank];  // outermost first
   std::int64_t numel = 0;
-  // Where an input lies transposed to the output, blocks are square tiles over this axis and the last one, so
-  // that both are passed over by whole cache lines; -1 elsewhere: blocks are stretches of the iteration.
+  // If an input is transposed relative to the output, blocks are square tiles over this axis and the last
+  // one, so that both tensors are accessed by whole cache lines. Otherwise -1: blocks are stretches of the
+  // iteration.
   int tile_axis = -1;
   int inputs = 0, outputs = 0;
-  Operand input[max_inputs], output[max_outputs];
+  Access input[max_inputs], output[max_outputs];
   int input_slot[max_inputs];    // the block an input that is not direct is loaded to
   int output_slot[max_outputs];  // the block an output that is not direct is stored from
   int code_size = 0;
   Instruction code[max_code];
   int compute_size = 4;
-  int tile_slot = 0;  // a block that operands lying across are turned in
+  int tile_slot = 0;  // the block in which a transposed input is converted
   int slots = 0;
   static constexpr int max_constants = 3 * max_code;
   const std::byte* constant[max_constants];  // [block] of one number each, in the compute type

@@ -16,7 +16,8 @@
 namespace tg::cpu {
 
 void relax(int spins) {
-  // A core that is missing for a while (virtual machines) must not make the others burn it: spin, then yield.
+  // On a virtual machine a core may be away for a while: spin, then yield, so that the other cores do not
+  // burn its time.
   if (spins > 10000) {
     std::this_thread::yield();
     return;
@@ -38,7 +39,7 @@ Pool::~Pool() {
 }
 
 void Pool::run(void (*f)(void*, int), void* data) {
-  const std::lock_guard turn(turn_);
+  const std::lock_guard lock(run_mutex_);
   if (threads_ == 1) return f(data, 0);
   function_ = f;
   data_ = data;
@@ -52,7 +53,7 @@ void Pool::run(void (*f)(void*, int), void* data) {
 void Pool::work(int thread) {
   std::uint32_t seen = 0;
   for (;;) {
-    // The next run usually comes within microseconds: look for it awake, then sleep.
+    // The next run usually comes within microseconds: spin for it first, then sleep.
     for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < 5000; ++spins)
       relax(spins);
     generation_.wait(seen, std::memory_order_acquire);
@@ -77,7 +78,7 @@ int default_threads() {
     char* end = nullptr;
     const long n = std::strtol(s, &end, 10);
     if (*s == 0 || *end != 0 || n < 1 || n > 4096)
-      throw DeviceError("[cpu] TG_THREADS is '" + std::string(s) + "', wanted a number from 1 to 4096");
+      throw DeviceError("[cpu] TG_THREADS is '" + std::string(s) + "': wanted a number from 1 to 4096");
     return static_cast<int>(n);
   }
 #if defined(__linux__)

@@ -11,7 +11,7 @@ namespace tg::cpu {
 
 class Pool {
  public:
-  explicit Pool(int threads);  // counts the caller of run()
+  explicit Pool(int threads);  // including the caller of run()
   ~Pool();
   Pool(const Pool&) = delete;
 
@@ -23,7 +23,7 @@ class Pool {
  private:
   void work(int thread);
   const int threads_;
-  std::mutex turn_;
+  std::mutex run_mutex_;
   void (*function_)(void*, int) = nullptr;
   void* data_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> generation_{0};
@@ -32,11 +32,11 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-// The process's pool of that size, made at first use.
+// The process's pool of that size, created at first use.
 Pool& pool(int threads);
-// TG_THREADS, or the processors this process may use.
+// TG_THREADS, or the number of processors that this process may use.
 int default_threads();
-// Waits a moment inside a spin loop; after `spins` turns gives the processor away.
+// Pauses briefly inside a spin loop; yields the processor once the loop has spun many times.
 void relax(int spins);
 
 }  // namespace tg::cpu

@@ -1,5 +1,7 @@
 #include "backends/cpu/worker.h"
 
+#include <string>
+
 #include <tilegrad/core/base/error.h>
 #include "backends/cpu/pool.h"
 
@@ -18,10 +20,16 @@ void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t po
 }
 
 int Worker::next_queue() {
-  if (calls_ == Team::queues) throw Error("[cpu] a kernel called each() too often between two barriers");
+  if (calls_ == Team::queues)
+    throw Error("[cpu] a kernel called each() more than " + std::to_string(Team::queues) +
+                " times between two barriers");
   return calls_++;
 }
 
+// Takes the next part of the current stretch. When it is used up, goes on to the next stretch with parts
+// left: first the thread's own, then round the others, each once. Team states the invariants of the counters.
+// The load in the loop only saves an addition to a counter of a stretch that is used up; whether a part is
+// left is decided by fetch_add.
 std::int64_t Worker::next_shared_part(Share& share) {
   if (!share.taken) share.queue = next_queue();
   const int stretches = share.in_order ? 1 : team_.stretches, own = thread * stretches / threads;

@@ -1,6 +1,5 @@
-// What one thread of the pool sees while it runs a step: its number, its scratch memory, a barrier, and a
-// shared queue of parts. All threads of a parallel step enter the same function ("single program, multiple
-// data").
+// A thread's view of the step that it runs: its number, its scratch memory, a barrier, and a shared queue of
+// parts. All threads of a parallel step enter the same function ("single program, multiple data").
 #pragma once
 
 #include <atomic>
@@ -11,8 +10,8 @@
 
 namespace tg::cpu {
 
-// The first index out of range that a run met: of the lowest step, and there at the lowest position. Which
-// one that is does not depend on the number of threads.
+// The first index out of range in a run: in the lowest step, and there at the lowest position. Which one that
+// is does not depend on the number of threads.
 class IndexFault {
  public:
   static constexpr int none = std::numeric_limits<int>::max();
@@ -21,7 +20,8 @@ class IndexFault {
   };
   void clear() { step_.store(none, std::memory_order_relaxed); }
   void report(int step, const Found& found);
-  // The step it was met in; `none` if there was none. Steps before the last barrier are all accounted for.
+  // The step with the index; `none` if there is none. All steps before the last barrier are taken into
+  // account.
   int step() const { return step_.load(std::memory_order_relaxed); }
   const Found& found() const { return found_; }  // after the run
 
@@ -31,7 +31,9 @@ class IndexFault {
   Found found_{};
 };
 
-// State shared by the threads of one run.
+// State shared by the threads of one run. Every thread of the team makes the same sequence of calls to
+// each(), each_in_order() and barrier(). That is why a thread can number its calls on its own and still agree
+// with the others on which counters a call uses.
 struct Team {
   explicit Team(int threads) : threads(threads) {}
   const int threads;
@@ -39,11 +41,23 @@ struct Team {
   alignas(64) std::atomic<int> arrived{0};
   alignas(64) std::atomic<std::uint32_t> generation{0};
 
-  // The parts of an `each` lie in stretches, one for each thread or, beyond eight, for a few neighbours.
+  // The parts of an `each` are divided into stretches: one for each thread, or beyond eight threads one for a
+  // few neighbouring threads.
+  //
+  // taken[generation & 1][call] counts the parts of a stretch that were handed out. Invariants:
+  // - It only grows while its call runs. fetch_add gives each value to one thread, so each part is handed out
+  // once.
+  //   A value of at least the stretch's number of parts means that the stretch is used up; it stays so.
+  // - In generation g threads touch only taken[g & 1]. The last thread to arrive at the barrier that ends g
+  // resets
+  //   those counters before it releases the others. They are used again in g + 2, which no thread enters
+  //   before all have passed the barrier that ends g + 1: every thread sees zeros.
+  // Counters need no ordering of their own (relaxed): a part's results are read after a barrier, which orders
+  // them.
   static constexpr int max_stretches = 8;
   const int stretches = threads < max_stretches ? threads : max_stretches;
   struct alignas(64) Stretch {
-    std::atomic<std::int64_t> taken[2][queues] = {};  // [generation & 1][call]: parts handed out
+    std::atomic<std::int64_t> taken[2][queues] = {};
   };
   Stretch stretch[max_stretches];
 };
@@ -58,10 +72,10 @@ class Worker {
   std::byte* shared = nullptr;   // the step's bytes, one block for all threads, 64-byte aligned, undefined
 
   int step = 0;                 // which step of the program runs
-  IndexFault* fault = nullptr;  // where check_index notes what it refuses
+  IndexFault* fault = nullptr;  // where check_index reports an index out of range
 
-  // True if 0 ≤ index < size. Otherwise notes it, as element `position` of the indices: the kernel leaves out
-  // what the index names, later steps do not run, and the run ends in an Error that names step and index.
+  // True if 0 ≤ index < size. Otherwise reports it, as element `position` of the indices: the kernel skips
+  // that index, later steps do not run, and the run ends in an Error that names step and index.
   [[gnu::always_inline]] bool check_index(std::int64_t index, std::int64_t size, std::int64_t position) {
     if (static_cast<std::uint64_t>(index) < static_cast<std::uint64_t>(size)) return true;
     refuse_index(index, size, position);
@@ -71,16 +85,16 @@ class Worker {
   // Returns when every thread of the team has called it; orders all memory accesses before it.
   void barrier();
 
-  // Calls f(part) once for each of the parts 0 … parts-1. A thread begins with a stretch of its own, which is
-  // the same for the same number of parts, so that what it wrote in one step is in its cache in the next;
-  // when that is done it helps with the others'. Each stretch goes in increasing order. Does not wait for the
-  // others: call barrier() before reading what they wrote. Every thread of the team must call it.
+  // Calls f(part) once for each part 0 … parts-1. A thread begins with a stretch of its own. The stretch
+  // depends on the number of parts only, so that what the thread wrote in one step is in its cache in the
+  // next. When its stretch is used up, it helps with the others. Parts of a stretch are handed out in
+  // increasing order. each() does not wait for the other threads: call barrier() before reading what they
+  // wrote. Every thread of the team must call it.
   template <class F>
   void each(std::int64_t parts, F&& f) {
     share_out({parts}, f);
   }
-  // The same with all parts in increasing order, each to whoever asks next: for parts that wait for earlier
-  // ones.
+  // The same with all parts handed out in increasing order: for parts that wait for earlier ones.
   template <class F>
   void each_in_order(std::int64_t parts, F&& f) {
     share_out({parts, true}, f);
@@ -90,9 +104,9 @@ class Worker {
   struct Share {  // how far this thread is in an each()
     std::int64_t parts;
     bool in_order = false;
-    int queue = 0, stretches = 0;  // stretches it has come to
-    std::int64_t first = 0, count = 0;
-    std::atomic<std::int64_t>* taken = nullptr;  // of the stretch first … first + count - 1
+    int queue = 0, stretches = 0;                // which call this is; stretches visited so far
+    std::int64_t first = 0, count = 0;           // the current stretch: parts first … first + count - 1
+    std::atomic<std::int64_t>* taken = nullptr;  // its counter; null before the first stretch
   };
   static constexpr std::int64_t no_part = -1;
   template <class F>
@@ -107,8 +121,8 @@ class Worker {
   int next_queue();
   void refuse_index(std::int64_t index, std::int64_t size, std::int64_t position);
   Team& team_;
-  std::uint32_t generation_ = 0;
-  int calls_ = 0;
+  std::uint32_t generation_ = 0;  // barriers passed
+  int calls_ = 0;                 // of each() and each_in_order() since the last barrier
 };
 
 }  // namespace tg::cpu

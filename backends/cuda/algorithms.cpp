@@ -16,7 +16,7 @@ namespace tg::cuda {
 namespace {
 
 using Key = std::array<std::uint64_t, 2>;
-using Words = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
+using AlgorithmBits = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
 
 std::string hex(std::uint64_t x) {
   char s[20];
@@ -24,10 +24,11 @@ std::string hex(std::uint64_t x) {
   return s;
 }
 
-// A line is the key's two words and the algorithm's eight, in hexadecimal.
-class Memory {
+// The choices for one GPU, in memory and in its file. A line of the file is a key (two words) and an
+// algorithm (eight words), in hexadecimal.
+class AlgorithmCache {
  public:
-  explicit Memory(const Gpu& gpu) {
+  explicit AlgorithmCache(const Gpu& gpu) {
     const std::filesystem::path folder = cache_folder();
     if (folder.empty()) return;
     path_ = folder / ("matmul-sm" + std::to_string(gpu.capability) + "-" + std::to_string(gpu.processors) +
@@ -37,23 +38,24 @@ class Memory {
       std::istringstream in(line);
       in >> std::hex;
       Key key;
-      Words words;
+      AlgorithmBits bits;
       for (std::uint64_t& w : key) in >> w;
-      for (std::uint64_t& w : words) in >> w;
-      if (in) chosen_.emplace(key, words);  // the first entry holds
+      for (std::uint64_t& w : bits) in >> w;
+      if (in) chosen_.emplace(key, bits);  // of several entries with one key the first counts
     }
   }
-  std::optional<Words> find(const Key& key) const {
+  std::optional<AlgorithmBits> find(const Key& key) const {
     const auto at = chosen_.find(key);
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
-  void add(const Key& key, const Words& words) {
-    if (!chosen_.insert_or_assign(key, words).second || path_.empty()) return;
+  void add(const Key& key, const AlgorithmBits& bits) {
+    if (!chosen_.insert_or_assign(key, bits).second || path_.empty()) return;
     std::string line;
     for (std::uint64_t w : key) line += hex(w) + " ";
-    for (std::uint64_t w : words) line += hex(w) + " ";
+    for (std::uint64_t w : bits) line += hex(w) + " ";
     line.back() = '\n';
-    if (std::FILE* file = std::fopen(path_.c_str(), "a")) {  // whole lines, also from several processes
+    if (std::FILE* file =
+            std::fopen(path_.c_str(), "a")) {  // appending keeps the lines of several processes whole
       std::fwrite(line.data(), 1, line.size(), file);
       std::fclose(file);
     }
@@ -61,32 +63,32 @@ class Memory {
 
  private:
   std::filesystem::path path_;
-  std::map<Key, Words> chosen_;
+  std::map<Key, AlgorithmBits> chosen_;
 };
 
 std::mutex mutex;
 
-Memory& memory_of(const Gpu& gpu) {
-  static std::map<int, Memory> memories;  // by ordinal
-  return memories.try_emplace(gpu.ordinal, gpu).first->second;
+AlgorithmCache& cache_of(const Gpu& gpu) {
+  static std::map<int, AlgorithmCache> caches;  // by ordinal
+  return caches.try_emplace(gpu.ordinal, gpu).first->second;
 }
 
 }  // namespace
 
 std::optional<cublasLtMatmulAlgo_t> known_algorithm(const Key& key, const Gpu& gpu) {
   const std::lock_guard lock(mutex);
-  const std::optional<Words> words = memory_of(gpu).find(key);
-  if (!words) return std::nullopt;
+  const std::optional<AlgorithmBits> bits = cache_of(gpu).find(key);
+  if (!bits) return std::nullopt;
   cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, words->data(), sizeof algorithm);
+  std::memcpy(&algorithm, bits->data(), sizeof algorithm);
   return algorithm;
 }
 
-void keep_algorithm(const Key& key, const Gpu& gpu, const cublasLtMatmulAlgo_t& algorithm) {
-  Words words;
-  std::memcpy(words.data(), &algorithm, sizeof algorithm);
+void save_algorithm(const Key& key, const Gpu& gpu, const cublasLtMatmulAlgo_t& algorithm) {
+  AlgorithmBits bits;
+  std::memcpy(bits.data(), &algorithm, sizeof algorithm);
   const std::lock_guard lock(mutex);
-  memory_of(gpu).add(key, words);
+  cache_of(gpu).add(key, bits);
 }
 
 }  // namespace tg::cuda

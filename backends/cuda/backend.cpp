@@ -1,4 +1,4 @@
-// Memory, copies and programs of a GPU: everything on one stream.
+// Memory, copies and programs of a GPU, all on one stream.
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -42,11 +42,11 @@ class CudaBackend final : public Backend {
     const cudaError_t status = cudaMalloc(&p, std::max<std::size_t>(bytes, 256));
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      throw OutOfMemory("[cuda] no memory for " + what + ": " + mebibytes(bytes) + " wanted, " +
+      throw OutOfMemory("[cuda] no memory for " + what + ": " + mebibytes(bytes) + " needed, " +
                         mebibytes(available_bytes()) + " free");
     }
     check(status, "memory for " + what);
-    return {static_cast<std::byte*>(p), [this](std::byte* q) {  // errors have been told where they arose
+    return {static_cast<std::byte*>(p), [this](std::byte* q) {  // errors were reported where they occurred
               cudaSetDevice(gpu_.ordinal);
               if (staging_->flush() == cudaSuccess) cudaStreamSynchronize(stream_);
               cudaFree(q);
@@ -83,14 +83,14 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  // An executable that the backend knows while it lives, to tell its faults with the next read.
+  // An executable that registers with the backend, so that the next read reports its faults.
   struct Program final : Executable {
     Program(CudaBackend& owner, std::span<const Step> steps, const PrepareOptions& options)
         : owner(owner), executable(steps, options, owner.gpu_, owner.stream_, *owner.staging_) {
       owner.programs_.push_back(this);
     }
     ~Program() override {
-      cudaSetDevice(owner.gpu_.ordinal);  // errors have been told where they arose
+      cudaSetDevice(owner.gpu_.ordinal);  // errors were reported where they occurred
       std::erase(owner.programs_, this);
     }
     std::size_t workspace_bytes() const override { return executable.workspace_bytes(); }
@@ -117,10 +117,10 @@ class CudaBackend final : public Backend {
     std::string choice(std::size_t step) const override { return executable.choice(step); }
     CudaBackend& owner;
     CudaExecutable executable;
-    std::shared_ptr<Transfer> faults;  // while a read looks for them
+    std::shared_ptr<Transfer> faults;  // while a read waits for them
   };
 
-  // CUDA's current GPU belongs to the calling thread. Asking for it costs a tenth of setting it.
+  // CUDA's current GPU belongs to the calling thread. Querying it costs a tenth of setting it.
   void use() const {
     int current = -1;
     if (cudaGetDevice(&current) == cudaSuccess && current == gpu_.ordinal) return;
@@ -149,7 +149,7 @@ int device_count() {
 Backend& backend(int ordinal) {
   static std::mutex mutex;
   static std::array<CudaBackend*, 64>
-      backends{};  // never destroyed: CUDA may be gone before static objects are
+      backends{};  // never destroyed: CUDA may shut down before static objects are destroyed
   const std::lock_guard lock(mutex);
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

@@ -1,4 +1,5 @@
-// The folder for what is worth keeping between processes: $XDG_CACHE_HOME/tilegrad, or ~/.cache/tilegrad.
+// The folder that caches kernels and choices between processes: $XDG_CACHE_HOME/tilegrad, or
+// ~/.cache/tilegrad.
 #pragma once
 
 #include <array>
@@ -8,7 +9,7 @@
 
 namespace tg::cuda {
 
-// Made if it is not there; empty where there is none.
+// Creates the folder if needed. An empty path if there is none.
 std::filesystem::path cache_folder();
 
 // 32 hexadecimal digits.

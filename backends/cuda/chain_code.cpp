@@ -47,8 +47,8 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast rounds to its target inside a chain, and a power has a form for few digits; every other instruction
-// goes by its op's name.
+// A cast rounds to its target inside a chain, and a power has a form for results of few digits; every other
+// instruction calls the function with its op's name.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   if (i.op->name == "pow" && (i.dtype == bf16 || i.dtype == f16)) return "op_pow_half";
   const bool rounds = i.op->name == "cast" && i.dtype != compute && i.dtype != u8 && i.dtype != i32;
@@ -61,11 +61,11 @@ std::string instructions(const FusedAttrs& f) {
   for (std::size_t c = 0; c < f.code.size(); ++c) {
     code += "        const T r" + std::to_string(c) + " = " + function_of(f.code[c], f.compute) + "<T>(";
     bool first = true;
-    for (const FusedAttrs::Operand& o : f.code[c].operands()) {
+    for (const FusedAttrs::Source& o : f.code[c].operands()) {
       code += first ? "" : ", ";
       first = false;
-      code += o.kind == FusedAttrs::Operand::input ? "a" + digits(o.index)
-              : o.kind == FusedAttrs::Operand::constant
+      code += o.kind == FusedAttrs::Source::input ? "a" + digits(o.index)
+              : o.kind == FusedAttrs::Source::constant
                   ? number(f.constants[static_cast<std::size_t>(o.index)], f.compute)
                   : "r" + digits(o.index);
     }
@@ -84,13 +84,13 @@ std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<
                      (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
                      "template <class S> struct alignas(sizeof(S) * " + v + ") Vec { S at[" + v + "]; };\n" +
                      "extern \"C\" __global__ void __launch_bounds__(" + digits(chain_block) + ") chain(";
-  // An output may take an input's place: no operand is read through the read-only cache.
+  // An output may share an input's memory: no operand is read through the read-only cache.
   for (std::size_t o = 0; o < out.size(); ++o)
     code += std::string(storage(out[o].dtype)) + "* " + numbered("out", o) + ", ";
   code += "const int* fault";
   for (std::size_t i = 0; i < in.size(); ++i)
     code += std::string(", const ") + storage(in[i].dtype) + "* " + numbered("in", i);
-  // Read as anything is, through the cache, or all warps would queue for one address.
+  // An ordinary cached load: otherwise all warps would queue for one address.
   return code + ") {\n  const bool stopped = fault && *fault != 0x7fffffff;\n";
 }
 

@@ -1,5 +1,5 @@
-// What the kernels of chains share, however they go through memory: their parameters, and the work on one
-// element.
+// Shared by all kernels of fused chains, whatever their order of access to memory: their parameters, and the
+// work on one element.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ std::string numbered(const char* name, std::size_t i);  // "in0"
 std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                         bool narrow_index);
 
-// A block of statements that declares result0, … and computes them, element e by element e, from what `input`
-// says is element e of an input.
+// A block of statements that declares result0, … and computes them, element by element. input(i) is the
+// expression for element e of input i.
 std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                          const std::function<std::string(std::size_t)>& input);
 

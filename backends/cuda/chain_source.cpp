@@ -65,7 +65,7 @@ int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out)
 
 namespace {
 
-// The number of vector i along each axis, x0, x1, … from outermost to innermost.
+// The index of vector i along each axis, x0, x1, … from outermost to innermost.
 std::string indices(const Space& s, int vector) {
   std::string code = "      I rest = i;\n";
   for (std::size_t a = s.size.size(); a-- > 0;) {
@@ -76,7 +76,7 @@ std::string indices(const Space& s, int vector) {
   return code;
 }
 
-// Where operand o has vector i.
+// The offset of vector i in operand o.
 std::string offset(const Space& s, std::size_t o, int vector) {
   if (s.is_linear(o)) return "i * (I)" + digits(vector);
   std::string e = "(I)0";

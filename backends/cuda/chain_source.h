@@ -1,4 +1,4 @@
-// The source of a chain of pointwise ops as a CUDA kernel, in which sizes and strides are numbers.
+// The source of a fused chain of pointwise ops as a CUDA kernel, in which sizes and strides are literals.
 #pragma once
 
 #include <span>
@@ -10,8 +10,9 @@
 
 namespace tg::cuda {
 
-// The first output's axes from outermost to innermost in memory, neighbours merged where every operand steps
-// over the inner one whole. Operands are the outputs, then the inputs.
+// The first output's axes from outermost to innermost in memory. Neighbouring axes are merged where, in every
+// operand, the outer stride is the inner stride times the inner size. Operands are the outputs, then the
+// inputs.
 struct Space {
   std::vector<std::int64_t> size;
   std::vector<std::vector<std::int64_t>> stride;  // [axis][operand]
@@ -20,12 +21,12 @@ struct Space {
   bool is_linear(std::size_t operand) const;
 };
 
-// How many neighbours along the innermost axis go together: 16 bytes of the widest operand, where every
-// operand lets them.
+// The number of neighbours along the innermost axis that are loaded together: 16 bytes of the widest operand
+// if every operand's strides and address allow it.
 int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out);
 
-// Source of a kernel chain(outputs…, fault, inputs…) whose threads take `vector` neighbours at a time, and
-// ask for `times` such vectors before they work on the first.
+// Source of a kernel chain(outputs…, fault, inputs…) whose threads process vectors of `vector` neighbours,
+// and load `times` vectors before they compute the first.
 std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index);
 

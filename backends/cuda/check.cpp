@@ -9,8 +9,8 @@ namespace tg::cuda {
 
 namespace {
 
-// Errors of a kernel while it ran; CUDA gives them to every call from then on.
-bool left_by_a_kernel(cudaError_t status) {
+// Sticky errors: a kernel failed while it ran, and CUDA returns the error from every later call.
+bool is_sticky(cudaError_t status) {
   switch (status) {
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
@@ -38,16 +38,15 @@ void fail(cudaError_t status, std::string_view what) {
   cudaGetLastError();  // so that the next call does not report it again
   std::string why = "[cuda] " + std::string(what) + ": " + cudaGetErrorString(status);
   if (status == cudaErrorMemoryAllocation) throw OutOfMemory(why);
-  if (left_by_a_kernel(status) && !stepwise())
+  if (is_sticky(status) && !stepwise())
     why +=
-        "; a step that ran before is at fault: run again with TG_STEPWISE=1 in the environment to have it "
-        "named";
+        "; an earlier step caused this error: run again with TG_STEPWISE=1 in the environment to learn which";
   throw DeviceError(why);
 }
 
 cudaError_t query(cudaEvent_t event) {
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) cudaGetLastError();  // or it would be taken for the next launch's
+  if (status == cudaErrorNotReady) cudaGetLastError();  // or the next launch would seem to have failed
   return status;
 }
 
@@ -57,7 +56,7 @@ std::byte* pinned_memory(std::size_t bytes, std::string_view what) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw OutOfMemory("[cuda] no pinned host memory for " + std::string(what) + ": " + std::to_string(bytes) +
-                      " bytes wanted");
+                      " bytes needed");
   }
   check(status, what);
   return static_cast<std::byte*>(p);

@@ -1,7 +1,6 @@
 #include "backends/cuda/code.h"
 
 #include <nvrtc.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -12,6 +11,7 @@
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/cache.h"
 #include "backends/cuda/check.h"
+#include "core/base/file_write.h"
 #include "core/base/hash.h"
 
 namespace tg::cuda {
@@ -43,21 +43,16 @@ std::vector<char> compile_source(const std::string& source, const Gpu& gpu) {
   return binary;
 }
 
-// A binary that is whole or absent: written beside its place and moved there.
-void keep(const std::filesystem::path& path, const std::vector<char>& binary) {
-  const std::filesystem::path part = path.string() + "." + std::to_string(::getpid());
-  std::ofstream file(part, std::ios::binary);
-  file.write(binary.data(), static_cast<std::streamsize>(binary.size()));
-  file.close();
-  std::error_code error;
-  if (file) {
-    std::filesystem::rename(part, path, error);
-  } else {
-    std::filesystem::remove(part, error);
+// Saves a binary in the cache. Without space or permission there, the next process compiles it again.
+void save_cubin(const std::filesystem::path& path, const std::vector<char>& binary) {
+  const std::string_view bytes(binary.data(), binary.size());
+  try {
+    replace_regular_file(path.string(), {&bytes, 1}, "cuda", Durable::no);
+  } catch (const Error&) {
   }
 }
 
-// Compiled, or as an earlier process left it.
+// From the cache, or else compiled.
 std::vector<char> binary_of(const std::string& source, const std::array<std::uint64_t, 2>& digest,
                             const Gpu& gpu) {
   const std::filesystem::path folder = cache_folder();
@@ -68,7 +63,7 @@ std::vector<char> binary_of(const std::string& source, const std::array<std::uin
     if (!binary.empty()) return binary;
   }
   std::vector<char> binary = compile_source(source, gpu);
-  keep(path, binary);
+  save_cubin(path, binary);
   return binary;
 }
 

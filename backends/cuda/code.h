@@ -1,5 +1,4 @@
-// Kernels made at run time from CUDA C++ source, compiled once for each GPU and kept by the hash of the
-// source.
+// Kernels compiled at run time from CUDA C++ source, once for each GPU, and cached by the hash of the source.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,8 +9,8 @@
 
 namespace tg::cuda {
 
-// The kernel `name` (extern "C") of the source. Throws DeviceError with the compiler's words if it does not
-// compile. Valid for the life of the process.
+// The kernel `name` (extern "C") of the source, valid for the life of the process. Throws DeviceError with
+// the compiler's log if the source does not compile.
 cudaKernel_t compiled(const std::string& source, const std::string& name, const Gpu& gpu);
 
 }  // namespace tg::cuda

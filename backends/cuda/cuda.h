@@ -5,10 +5,10 @@
 
 namespace tg::cuda {
 
-// Throws DeviceError where there is no driver, no such GPU, or one older than compute capability 8.0.
+// Throws DeviceError if there is no driver or no such GPU, or if its compute capability is below 8.0.
 Backend& backend(int ordinal);
 
-// GPUs this process can use; 0 where there is no driver.
+// The number of GPUs that this process can use; 0 without a driver.
 int device_count();
 
 }  // namespace tg::cuda

@@ -23,7 +23,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     Task t{find_kernel(s.op->name),
            {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order},
            nullptr};
-    bool epilogue = false;  // does the next step's work
+    bool epilogue = false;  // this kernel computes the next step too
     std::string why = "no CUDA kernel for op '" + s.op->name + "'";
     try {
       if (!t.kernel && s.op->host) {
@@ -77,7 +77,7 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   graph_ = record({});
 }
 
-// With events, one more than there are steps: they are recorded before the first step and after each.
+// events: none, or one more than there are steps, recorded before the first step and after each.
 cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
   const auto stamp = [&](std::size_t i) {
     if (!events.empty())
@@ -140,16 +140,16 @@ void CudaExecutable::fail_run(cudaError_t status) const {
   fail(status, what);
 }
 
-void CudaExecutable::tell(const Fault& f, int epoch) {
+void CudaExecutable::report(const Fault& f, int epoch) {
   if (f.step == Fault::none) return;
   if (epoch == epoch_) {
     if (const cudaError_t status = cudaStreamSynchronize(stream_); status != cudaSuccess) fail_run(status);
     ++epoch_;
-    if (thrown_.any.exchange(false)) told_ = std::exchange(thrown_.what, nullptr);
+    if (thrown_.any.exchange(false)) reported_ = std::exchange(thrown_.what, nullptr);
     const Fault none{Fault::none, 0, 0, 0, 0};
     staging_.write(memory_.results, reinterpret_cast<const std::byte*>(&none), sizeof none, nullptr);
   }
-  if (f.position == Fault::thrown && told_) std::rethrow_exception(told_);
+  if (f.position == Fault::thrown && reported_) std::rethrow_exception(reported_);
   const Step& s = steps_[static_cast<std::size_t>(f.step)];
   throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
               std::to_string(f.position) + " is out of range: wanted 0 to " + std::to_string(f.size - 1) +
@@ -166,7 +166,8 @@ std::string CudaExecutable::choice(std::size_t step) const {
   return s;
 }
 
-// A graph of its own with events between the steps: launched one by one, short steps would wait for the host.
+// Runs a separate graph with events between the steps: if they were launched one by one, short steps would
+// wait for the host.
 std::vector<double> CudaExecutable::profile() {
   if (!timed_) {
     while (events_.size() < tasks_.size() + 1) check(cudaEventCreate(&events_.emplace_back()), "an event");

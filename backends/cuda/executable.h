@@ -1,4 +1,4 @@
-// A program on the GPU: its launches recorded once as a CUDA graph and replayed with one call per run.
+// A program on the GPU: its launches are recorded once as a CUDA graph and replayed with one call per run.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace tg::cuda {
 
 class CudaExecutable final : public Executable {
  public:
-  // Finds and plans the kernels. Throws DeviceError for a step that has none.
+  // Finds and plans the kernels. Throws DeviceError for a step without a kernel.
   CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
                  cudaStream_t stream, Staging& staging);
   ~CudaExecutable() override;
@@ -19,23 +19,24 @@ class CudaExecutable final : public Executable {
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
   void bind(std::span<const Step> steps, const ProgramMemory& memory) override;  // records the graph
   void feed(std::byte* input, const std::byte* host, std::size_t bytes) override;
-  // Starts a run and returns; what it meets is thrown by a transfer or read that follows it.
+  // Starts a run and returns; the next transfer or read throws its errors.
   void run() override;
   std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override;
   std::vector<double> profile() override;
   std::string choice(std::size_t step) const override;
 
-  // Throws what a run met, if its fault says so. The first to tell a fault of the present epoch begins a new
-  // one: the runs started before leave parameters alone and tell the same, those started after count again.
-  void tell(const Fault& fault, int epoch);
-  // Throws DeviceError for an error CUDA reports of a run, saying which program it is.
+  // Throws the fault of a run, if it has one. The first report of a fault in the current epoch begins a new
+  // epoch: runs started before it do not change parameters and report the same fault, runs started after it
+  // are normal again.
+  void report(const Fault& fault, int epoch);
+  // Throws DeviceError for an error that CUDA reports of a run, and names the program.
   [[noreturn]] void fail_run(cudaError_t status) const;
-  bool unread() const { return unread_; }  // whether there were runs whose faults nobody has looked at
+  bool unread() const { return unread_; }  // whether there were runs whose faults have not been read
   void set_read() { unread_ = false; }
 
  private:
   struct Task {
-    const Kernel* kernel;  // null where the task before it does the step's work
+    const Kernel* kernel;  // null if the kernel of the task before it computes this step too
     Call call;
     std::shared_ptr<const void> plan;
   };
@@ -52,14 +53,15 @@ class CudaExecutable final : public Executable {
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   cudaGraphExec_t graph_ = nullptr;
-  cudaGraphExec_t timed_ = nullptr;  // the same with events between the steps, made by the first profile
+  cudaGraphExec_t timed_ =
+      nullptr;  // the same with events between the steps, recorded by the first profile()
   std::vector<cudaEvent_t> events_;
   std::vector<std::shared_ptr<CudaTransfer>> transfers_;
   int epoch_ = 0;
   bool unread_ = false;
   const bool stepwise_;
   Thrown thrown_;
-  std::exception_ptr told_;  // what a host function threw last
+  std::exception_ptr reported_;  // the last exception of a host function
 };
 
 }  // namespace tg::cuda

@@ -1,6 +1,6 @@
-// Indices out of range, met by a kernel, and exceptions of host functions: noted in device memory, told to
-// the user by the host. From the first one on, nothing writes to parameters any more, until the host has been
-// told.
+// Faults: an index out of range in a kernel, or an exception of a host function. A fault is recorded in
+// device memory and reported by the host. After the first one nothing writes to parameters until the host has
+// reported it.
 #pragma once
 
 #include <climits>
@@ -8,13 +8,13 @@
 
 namespace tg::cuda {
 
-// What a program's memory begins its results with: a Fault, and nothing else beside it.
+// The results in a program's memory begin with these bytes: a Fault and nothing else.
 inline constexpr std::size_t status_bytes = 64;
 
 struct alignas(status_bytes) Fault {
   static constexpr int none = INT_MAX;
   static constexpr long long thrown = -1;  // as a position: a host function threw
-  int step;                                // that met it, the lowest of all; `none` if there was no fault
+  int step;                                // the lowest step with a fault; `none` if there is none
   unsigned lock;
   long long index, size, position;  // position: of the element among the indices
 };
@@ -25,7 +25,7 @@ struct Faults {
   int step;
 
 #if defined(__CUDACC__)
-  // True if 0 ≤ index < size, else notes it; the kernel then leaves out what the index names.
+  // True if 0 ≤ index < size. Otherwise records a fault, and the kernel skips that index.
   __device__ bool check_index(long long index, long long size, long long position) const {
     if (static_cast<unsigned long long>(index) < static_cast<unsigned long long>(size)) return true;
     bool done = false;
@@ -43,8 +43,8 @@ struct Faults {
     }
     return false;
   }
-  // Whether an earlier launch met a fault, so that parameters are to be left as they are. Read through the
-  // cache: else all warps of a launch would queue for one address.
+  // Whether an earlier launch recorded a fault, so that parameters must not change. Read through the cache:
+  // otherwise all warps of a launch would queue for one address.
   __device__ bool any() const {
     return fault->step != Fault::none;
   }

@@ -7,15 +7,15 @@
 #include "backends/cuda/chain_source.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/code.h"
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
 #include "backends/cuda/tile_source.h"
 
 namespace tg::cuda {
 
 namespace {
 
-// Vectors that a thread takes: as many as keep 64 bytes of each operand on their way, few enough for
-// registers and for every multiprocessor to have two blocks.
+// Vectors of a thread: enough to keep 64 bytes of each operand in flight, but few enough for the registers
+// and for every multiprocessor to have two blocks.
 int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
   int times = operands <= 3 ? 4 : operands <= 8 ? 2 : 1;
   while (times > 1 && vectors < std::int64_t{2} * gpu.processors * chain_block * times) times /= 2;
@@ -25,7 +25,7 @@ int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
 struct Plan {
   cudaKernel_t kernel;
   unsigned grid;
-  int tile;  // the side of its tiles, 0 without
+  int tile;  // the side of its tiles; 0 without tiles
 };
 
 std::shared_ptr<const void> plan(const Call& c) {
@@ -79,7 +79,7 @@ std::string choice(const Call& c) {
 
 }  // namespace
 
-const Kernel fused_kernel{&launch, nullptr, &plan, &choice};
+extern const Kernel fused_kernel{&launch, nullptr, &plan, &choice};
 
 // A tensor of one number is a chain without inputs.
 namespace {
@@ -87,7 +87,7 @@ namespace {
 Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
-  attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Operand::constant, 0}}}}, {f.value}};
+  attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {f.value}};
   return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order};
 }
 
@@ -98,6 +98,6 @@ std::shared_ptr<const void> plan_full(const Call& c) {
 
 }  // namespace
 
-const Kernel full_kernel{&launch, nullptr, &plan_full};
+extern const Kernel full_kernel{&launch, nullptr, &plan_full};
 
 }  // namespace tg::cuda

@@ -1,6 +1,7 @@
 #include "backends/cuda/host_kernel.h"
 
 #include "backends/cuda/check.h"
+#include "core/base/alignment.h"
 #include "core/run/host_views.h"
 
 namespace tg::cuda {
@@ -13,7 +14,7 @@ struct HostPlan {
   const Attrs* attrs;
   mutable std::vector<HostView> in, out;  // in pinned memory of this plan
   std::byte* memory = nullptr;
-  int* threw = nullptr;  // there too: whether the last call did
+  int* threw = nullptr;  // there too: whether the last call threw
 
   ~HostPlan() { cudaFreeHost(memory); }
 };
@@ -65,7 +66,7 @@ std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown) {
   const auto place = [&](std::vector<HostView>& all) {
     for (HostView& v : all) {
       v.data = plan->memory + bytes;
-      bytes += (bytes_of(v) + 63) / 64 * 64;
+      bytes += aligned_bytes(bytes_of(v));
     }
   };
   place(plan->in), place(plan->out);

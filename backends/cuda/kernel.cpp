@@ -1,6 +1,12 @@
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
+
+#include "backends/cuda/kernels/list.h"
 
 namespace tg::cuda {
+
+#define TG_DECLARE(name) extern const Kernel name##_kernel;
+TG_CUDA_KERNELS(TG_DECLARE)
+#undef TG_DECLARE
 
 const Kernel* find_kernel(std::string_view op) {
   struct Entry {

@@ -1,4 +1,4 @@
-// The form of a CUDA kernel on the host's side, and the table in which the executor finds kernels by op name.
+// The host side of a CUDA kernel, and the table in which the executor finds kernels by op name.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace tg::cuda {
 
-// What is known of the GPU.
+// Properties of the GPU.
 struct Gpu {
   int ordinal = 0;
   int processors = 0;        // multiprocessors
@@ -21,33 +21,34 @@ struct Gpu {
   int shared_per_block = 0;  // bytes, opt-in maximum
 };
 
-// Where a kernel's launches go. They are recorded once and replayed: what a launch reads on the host,
-// pointers included, must stay the same from run to run.
+// The stream that a kernel is launched on. Launches are recorded once and replayed: what a launch reads on
+// the host, pointers included, must stay the same from run to run.
 struct Stream {
   cudaStream_t stream;
   const Gpu& gpu;
-  std::byte* workspace;  // what the kernel asked for, 256-byte aligned, contents undefined
-  Faults faults;         // where index checks go
+  std::byte* workspace;  // of the size that Kernel::workspace returned, 256-byte aligned, contents undefined
+  Faults faults;         // where index checks report
 };
 
-// One call: operands in the op's order, with their addresses, any strides unless the op says otherwise.
+// One call: operands in the op's order, with their addresses, and with any strides unless the op says
+// otherwise.
 struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
   const void* plan;  // what Kernel::plan returned
   const Gpu& gpu;
   bool tf32;      // f32 products may round their operands
-  bool in_order;  // what may add in free order adds in order
+  bool in_order;  // kernels that could add in any order must add in a fixed order
 };
 
 struct Kernel {
-  // Enqueues; never waits, never allocates. Launch errors are found by the executor.
+  // Enqueues the work; never waits, never allocates. The executor finds launch errors.
   void (*launch)(const Stream&, const Call&);
-  // Bytes of workspace; none when left out.
+  // Bytes of workspace that it needs; none if left out.
   std::size_t (*workspace)(const Call&) = nullptr;
-  // Decided once at compile time: algorithms, code. The call has no plan yet.
+  // Chooses algorithms and compiles code, once, at compile time. The call has no plan yet.
   std::shared_ptr<const void> (*plan)(const Call&) = nullptr;
-  // How it goes about a call, in a few words: algorithm, tiles. The call has its plan.
+  // Describes how it computes a call: algorithm, tiles. The call has its plan.
   std::string (*choice)(const Call&) = nullptr;
 };
 

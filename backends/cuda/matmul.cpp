@@ -1,5 +1,5 @@
-// matmul: C = A·B, or A·B + D, and gelu_tanh of that where it is asked for, by cuBLASLt. It counts columns
-// first, so it is given Cᵀ = Bᵀ·Aᵀ; a transposed operand is a flag, a broadcast one a batch stride of 0.
+// matmul by cuBLASLt: C = A·B, or A·B + D, with gelu_tanh of it as an epilogue. cuBLASLt is column-major, so
+// it computes Cᵀ = Bᵀ·Aᵀ. A transposed operand is a flag, a broadcast one a batch stride of 0.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "backends/cuda/algorithms.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/epilogue.h"
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
 #include "core/base/hash.h"
 
@@ -44,7 +44,7 @@ struct Matrix {
   bool column_major() const { return (row == 1 || rows == 1) && (col >= rows || columns == 1); }
 };
 
-// The last two axes of x, and the strides of its leading axes as seen from the product's.
+// The last two axes of x, and the strides of its leading axes after broadcasting to those of the product.
 struct View {
   Matrix matrix;
   std::array<std::int64_t, max_rank> batch{};
@@ -83,8 +83,9 @@ Product product_of(const Call& call) {
   return p;
 }
 
-// Leading axes, neighbours merged where all operands step over the inner one whole. The innermost becomes the
-// strided batch of a call, the others are gone through by calls.
+// Leading axes. Neighbouring axes are merged where, in all operands, the outer stride is the inner stride
+// times the inner size. The innermost becomes the strided batch of a cuBLASLt call; there is a call for each
+// index of the others.
 void merge_batch(Product& p) {
   View* views[] = {&p.a, &p.b, &p.c, &p.d};
   std::size_t n = 0;
@@ -101,10 +102,10 @@ void merge_batch(Product& p) {
 
 struct Plan {
   Product product;
-  bool own = false;           // by the kernel for any strides
+  bool own = false;           // use our own kernel, for any strides
   bool bias = false;          // D is one row for all
   std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
-  bool keeps = false;         // beside it, the result itself is wanted
+  bool keeps = false;         // the result before gelu_tanh is needed too
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
@@ -117,7 +118,7 @@ struct Plan {
   }
 };
 
-// Of a matrix as it lies in memory, columns first, with the batch of the innermost leading axis.
+// The cuBLASLt layout of a matrix in memory, column-major, with the batch of the innermost leading axis.
 cublasLtMatrixLayout_t layout_of(DType t, const Product& p, const View& v) {
   const Matrix& m = v.matrix;
   const bool rows = m.row_major();
@@ -150,7 +151,7 @@ const void* zero(DType t) {
   return t == f64 ? static_cast<const void*>(&wide) : &narrow;
 }
 
-// Everything that a choice of algorithm may depend on.
+// A hash of everything that the choice of an algorithm may depend on.
 std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
@@ -176,15 +177,15 @@ void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
   check_lt(cublasLtMatmulDescSetAttribute(p.desc, what, &value, sizeof value), "a product");
 }
 
-// The fastest of the algorithms found, by timing each on the operands' own memory, with an output of its own;
-// or the one that was chosen before. False if none of them was seen to run.
+// Chooses the algorithm that was chosen before, or else the fastest, by timing each on the operands' own
+// memory with a separate output. False if none of them ran.
 bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
             const std::array<std::uint64_t, 2>& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
     p.algo = r.algo, p.workspace = r.workspaceSize;
   };
   take(found[0]);
-  if (!call.out[0].data) {  // planned without memory: room for whichever is chosen later
+  if (!call.out[0].data) {  // planned without memory: enough workspace for whichever is chosen later
     for (const auto& r : found) p.workspace = std::max(p.workspace, r.workspaceSize);
     return true;
   }
@@ -228,7 +229,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
       }
     }
     if (p.keeps) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.out[0].data);
-    if (ran) keep_algorithm(key, call.gpu, p.algo);
+    if (ran) save_algorithm(key, call.gpu, p.algo);
   }
   if (start) cudaEventDestroy(start);
   if (end) cudaEventDestroy(end);
@@ -239,7 +240,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
   return ran;
 }
 
-// What the product does with a result on its way to memory. A kept result has to have rows of whole 8s.
+// Sets the product's epilogue. A result that is kept must have rows whose length is a multiple of 8.
 void set_epilogue(Plan& p, const Call& call) {
   if (p.bias) {
     set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.out[0].dtype));
@@ -364,14 +365,14 @@ std::string choice(const Call& call) {
 
 }  // namespace
 
-const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
+extern const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Arg& gelu) {
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
   if ((t != bf16 && t != f16) || x.n % 8 != 0 || call.out[0].layout.rank() != 2) return nullptr;
   if (x.has_d && (x.d.matrix.row != 0 || x.d.matrix.col != 1)) return nullptr;
-  // What the product reads must still be there when gelu is written.
+  // gelu must not overwrite what the product still reads.
   const auto range = [](const Arg& a) {
     return std::pair{a.data, a.data + a.layout.extent() * static_cast<std::int64_t>(size_of(a.dtype))};
   };

@@ -1,5 +1,5 @@
-// What pointwise ops compute, as CUDA C++ for the run-time compiler. The compute type T is double, float or
-// long long; truth is 1. NaN passes through minimum, maximum, abs and sign as it does on the CPU.
+// The functions of pointwise ops as CUDA C++ for the run-time compiler. The compute type T is double, float
+// or long long; true is 1. minimum, maximum, abs and sign pass NaN on as they do on the CPU.
 #pragma once
 
 namespace tg::cuda {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/cuda/check.h"
+#include "core/base/alignment.h"
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -14,12 +15,8 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr std::size_t rounded(std::size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-// To `to`, 64-byte aligned, past the caches on x86-64: the GPU reads it next, not the processor, and a plain
-// store would first have to take hold of the line that it writes to.
+// Copies to `to`, which is 64-byte aligned. On x86-64 it writes past the caches: the GPU reads the bytes
+// next, not the processor, and a plain store would first fetch the cache line that it writes to.
 void copy_for_gpu(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   const std::byte* end = from + bytes / 64 * 64;
@@ -41,13 +38,13 @@ void Staging::write(std::byte* to, const std::byte* from, std::size_t bytes, con
     const std::size_t part = std::min(bytes, chunk_bytes - used_);
     std::byte* at = chunks_[chunk_].memory + used_;
     copy_for_gpu(at, from, part);
-    if (bytes_ > 0 && region && region == region_ && to == to_ + rounded(bytes_)) {
-      bytes_ = rounded(bytes_) + part;
+    if (bytes_ > 0 && region && region == region_ && to == to_ + aligned_bytes(bytes_)) {
+      bytes_ = aligned_bytes(bytes_) + part;
     } else {
       check(flush(), "a copy to the GPU");
       to_ = to, from_ = at, bytes_ = part, region_ = region;
     }
-    used_ += rounded(part);
+    used_ += aligned_bytes(part);
     to += part, from += part, bytes -= part;
   }
 }
@@ -62,13 +59,13 @@ void Staging::next_chunk() {
   check(flush(), "a copy to the GPU");
   if (Chunk& full = chunks_[chunk_]; full.copied) {
     check(cudaEventRecord(full.copied, stream_), "a copy to the GPU");
-    full.turn = ++turns_;
+    full.filled = ++filled_;
   }
   const auto is_free = [](const Chunk& c) { return !c.copied || query(c.copied) == cudaSuccess; };
   auto next = std::find_if(chunks_.begin(), chunks_.end(), is_free);
   if (next == chunks_.end()) {
     next = std::min_element(chunks_.begin(), chunks_.end(),
-                            [](const Chunk& a, const Chunk& b) { return a.turn < b.turn; });
+                            [](const Chunk& a, const Chunk& b) { return a.filled < b.filled; });
     check(cudaEventSynchronize(next->copied), "a copy to the GPU");
   }
   if (!next->memory) next->memory = pinned_memory(chunk_bytes, "copies to the GPU");

@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// A copy of so many bytes, or that much memory filled with zeros, which is there when this returns.
+// Device memory with a copy of `bytes` bytes, or filled with zeros. It is ready when this returns.
 std::shared_ptr<void> on_device(const void* bytes, std::size_t count);
 std::shared_ptr<void> zeros_on_device(std::size_t count);
 

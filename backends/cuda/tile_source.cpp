@@ -8,11 +8,11 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr std::int64_t shortest = 16;           // side of what tiles are made for
-constexpr std::int64_t most_shared = 48 << 10;  // what a block has without asking
+constexpr std::int64_t shortest = 16;           // shorter axes are not tiled
+constexpr std::int64_t most_shared = 48 << 10;  // bytes that a block has without opting in to more
 constexpr std::int64_t widest_vector = 4;       // bytes: 32 of them are a line, and a bank each
 
-// Elements that go together, in a load, a store and a cell of the turned tile.
+// Elements in a load, a store and a cell of the transposed tile.
 int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std::span<const Arg> out) {
   const std::size_t last = s.size.size() - 1;
   std::int64_t widest = 1;
@@ -74,8 +74,8 @@ std::optional<Tiles> tiles_of(const Space& s, std::span<const Arg> in, std::span
 }
 
 // In the source l counts along the innermost axis and t along the tile's other one, from the tile's corner
-// l0, t0. A cell of a turned tile is `vector` neighbours along l, so that either side moves whole words; rows
-// of cells are one longer than they need to be, which puts the cells of a column into different banks.
+// l0, t0. A cell of a transposed tile is `vector` neighbours along l, so that loads and stores move whole
+// words. Rows of cells are one longer than necessary, which puts the cells of a column into different banks.
 std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles, std::span<const Arg> in,
                         std::span<const Arg> out, bool narrow_index) {
   const std::size_t last = s.size.size() - 1;

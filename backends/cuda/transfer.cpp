@@ -4,14 +4,9 @@
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/executable.h"
+#include "core/base/alignment.h"
 
 namespace tg::cuda {
-
-namespace {
-constexpr std::size_t rounded(std::size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-}  // namespace
 
 CudaTransfer::~CudaTransfer() {
   if (event_) {
@@ -33,9 +28,9 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted,
     if (among_results(p))
       together = std::max(together, static_cast<std::size_t>(p.from - memory.results) + p.bytes);
     else
-      bytes += rounded(p.bytes);
+      bytes += aligned_bytes(p.bytes);
   }
-  bytes += rounded(together);
+  bytes += aligned_bytes(together);
   if (bytes > capacity_) {
     cudaFreeHost(memory_);
     memory_ = nullptr, capacity_ = 0;
@@ -47,7 +42,7 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted,
   check(cudaMemcpyAsync(memory_, memory.results, together, cudaMemcpyDeviceToHost, stream),
         "a copy from the GPU");
   data.clear();
-  std::byte* next = memory_ + rounded(together);
+  std::byte* next = memory_ + aligned_bytes(together);
   for (const Piece& p : pieces) {
     if (among_results(p)) {
       data.push_back(memory_ + (p.from - memory.results));
@@ -56,7 +51,7 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted,
     if (p.bytes > 0)
       check(cudaMemcpyAsync(next, p.from, p.bytes, cudaMemcpyDeviceToHost, stream), "a copy from the GPU");
     data.push_back(next);
-    next += rounded(p.bytes);
+    next += aligned_bytes(p.bytes);
   }
   check(cudaEventRecord(event_, stream), "a copy from the GPU");
 }
@@ -75,7 +70,7 @@ void CudaTransfer::wait() {
     if (status != cudaSuccess) program_->fail_run(status);
     arrived_ = true;
   }
-  program_->tell(*reinterpret_cast<const Fault*>(memory_), epoch_);
+  program_->report(*reinterpret_cast<const Fault*>(memory_), epoch_);
 }
 
 }  // namespace tg::cuda

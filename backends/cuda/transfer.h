@@ -1,5 +1,4 @@
-// Results of a run on their way to the host: copied into pinned memory in the stream's order, an event behind
-// them.
+// Copies results of a run to pinned host memory, in the stream's order, and records an event after them.
 #pragma once
 
 #include <tilegrad/core/run/backend.h>
@@ -18,8 +17,8 @@ class CudaTransfer final : public Transfer {
   CudaTransfer(const CudaTransfer&) = delete;
   CudaTransfer& operator=(const CudaTransfer&) = delete;
 
-  // `results` begins with the program's fault, which comes along; pieces that lie within it come in the same
-  // copy.
+  // memory.results begins with the program's fault, which is always copied. Pieces within memory.results come
+  // in the same copy.
   void start(CudaExecutable& program, std::span<const Piece> pieces, const ProgramMemory& memory,
              cudaStream_t stream, int epoch);
   bool done() override;

@@ -1,5 +1,5 @@
-// Array: a tensor's values on the host, row-major, owned and shared. What programs are fed with and read
-// into.
+// Array: a tensor's values on the host, row-major. Programs are fed with Arrays and return them. Copies of an
+// Array share the same memory; copy() makes one with memory of its own.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class Array {
  public:
   Array() = default;
   Array(const Shape& shape, DType dtype);  // zeros
-  // Values in row-major order; throws ShapeError if their number is not the shape's.
+  // Copies values in row-major order; throws ShapeError if their number is not the shape's.
   template <class T>
   static Array of(const Shape& shape, const std::vector<T>& values) {
     Array a(shape, dtype_of<T>);
@@ -51,16 +51,17 @@ class Array {
     return std::vector<T>(data<T>(), data<T>() + numel());
   }
   template <class T>
-  T item() const {  // the only element; throws ShapeError if there are more
+  T item() const {  // the only element; throws ShapeError if there is not exactly one
     check_count(1);
     return *data<T>();
   }
   double at(std::int64_t i) const;         // element i in row-major order as a double
-  void set(std::int64_t i, double value);  // rounded to the dtype
+  void set(std::int64_t i, double value);  // converted to the dtype
   Array copy() const;
-  Array to(DType dtype) const;               // every element converted
-  bool same_bits(const Array& other) const;  // same shape, dtype and bytes
-  std::string text() const;                  // "f32 [2, 3]", and the values when there are few
+  Array to(DType dtype) const;                                 // every element converted
+  bool same_bits(const Array& other) const;                    // equal in shape, dtype and bytes
+  std::shared_ptr<const void> share() const { return data_; }  // keeps the values alive
+  std::string text() const;  // "f32 [2] {1, 2}"; without values if there are more than 16
 
  private:
   void check_type(DType wanted) const;

@@ -3,10 +3,11 @@
 //   struct ReduceAttrs {
 //     Axes axes;
 //     bool keepdim;
-//     void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim); }
+//     void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim, false); }
 //   };
 //
-// and from that come printing (error messages, inspection) and hashing. No packed integers.
+// for printing (error messages, inspection) and hashing. The third argument, where there is one, is the
+// field's default, which error messages leave out; a field given as its own default never appears in them.
 #pragma once
 
 #include <cstdio>
@@ -66,30 +67,33 @@ class Attrs {
       : held_(std::make_shared<const Held<T>>(std::move(value))) {}
   Attrs(NoAttrs) {}
 
-  // The struct; throws Error if these are attributes of another type.
+  // The struct; throws Error if these are attributes of another type. Always inlined: kernels of several
+  // instruction sets would otherwise share one copy of the function.
   template <class T>
-  [[gnu::always_inline]] const T& as()
-      const {  // inlined: kernels of several instruction sets share the function
+  [[gnu::always_inline]] const T& as() const {
     if (!held_ || *held_->type != typeid(T)) refuse();
     return static_cast<const Held<T>*>(held_.get())->value;
   }
-  // "axes=[1], keepdim=true"; empty when there are none. Equal texts mean equal attributes.
-  std::string text() const { return held_ ? held_->text() : std::string(); }
+  // "axes=[1], keepdim=false"; empty when there are none. Equal texts mean equal attributes.
+  std::string text() const { return held_ ? held_->text(true) : std::string(); }
+  // The same without the fields that are at their defaults: "axes=[1]".
+  std::string non_default_text() const { return held_ ? held_->text(false) : std::string(); }
 
  private:
   [[noreturn]] static void refuse();
   struct Base {
     explicit Base(const std::type_info* t) : type(t) {}
     virtual ~Base() = default;
-    virtual std::string text() const = 0;
+    virtual std::string text(bool defaults) const = 0;
     const std::type_info* type;
   };
   template <class T>
   struct Held final : Base {
     explicit Held(T v) : Base(&typeid(T)), value(std::move(v)) {}
-    std::string text() const override {
+    std::string text(bool defaults) const override {
       std::string s;
-      value.fields([&](const char* name, const auto& v) {
+      value.fields([&](const char* name, const auto& v, const auto&... normal) {
+        if (!defaults && ((v == normal) || ...)) return;
         s += (s.empty() ? "" : ", ") + std::string(name) + "=" + detail::attr_text(v);
       });
       return s;

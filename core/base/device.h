@@ -12,7 +12,7 @@ struct Device {
   static Device cuda(int ordinal = 0) { return {cuda_kind, ordinal}; }
   // "cpu", "cuda", or "cuda:1" for an ordinal other than 0.
   std::string text() const;
-  // The device of such a text; throws DeviceError for another.
+  // The device of such a text; throws DeviceError for any other text.
   static Device parse(const std::string& text);
   friend bool operator==(const Device&, const Device&) = default;
 };

@@ -1,5 +1,6 @@
-// The library's exceptions. Every message names the op or function, what it got and what it wanted, and where
-// known the user's source line: "[matmul] inner sizes differ: a [4, 8] · b [9, 3] (train.cpp:41)".
+// The library's exceptions. Every message names the op or function, with its layer if it has one, what it got
+// and what it needed, and the user's source line where it is known:
+//   "[h.3.attn/matmul] inner sizes differ: a [4, 8] · b [9, 3] (train.cpp:41)"
 #pragma once
 
 #include <stdexcept>
@@ -10,23 +11,29 @@ namespace tg {
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+// Shapes, axes or strides that do not fit.
 struct ShapeError : Error {
   using Error::Error;
-};  // shapes, axes or strides that do not fit
+};
+// An element type that the op or function does not support.
 struct DTypeError : Error {
   using Error::Error;
-};  // an element type the op does not take
+};
+// A backend that is missing, or an op that it cannot run.
 struct DeviceError : Error {
   using Error::Error;
-};  // a backend that is missing, or an op it cannot run
+};
+// Names the bytes needed and, if known, the bytes available.
 struct OutOfMemory : Error {
   using Error::Error;
-};  // says what was needed and what there was
+};
+// A file that does not have the format it should have.
 struct FormatError : Error {
   using Error::Error;
-};  // a file that is not what it claims to be
+};
+// A gradient that does not exist or would be cut.
 struct GradientError : Error {
   using Error::Error;
-};  // a gradient that does not exist or would be cut
+};
 
 }  // namespace tg

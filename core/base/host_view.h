@@ -1,4 +1,4 @@
-// HostView: a tensor's values in host memory as user-defined ops see them: row-major, without gaps.
+// HostView: a tensor's values in host memory, row-major without gaps. The operands of user-defined ops.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace tg {
 
-// Element i of a gap-free buffer as a double; and the other way, rounded to the dtype.
+// Reads element i of a gap-free buffer as a double; writes it, converted to the dtype.
 double load_element(DType dtype, const std::byte* data, std::int64_t i);
 void store_element(DType dtype, std::byte* data, std::int64_t i, double value);
 
@@ -34,7 +34,7 @@ struct HostView {
   void check_type(DType wanted) const;
 };
 
-// An op's kernel given as a C++ callable: reads `in`, writes every element of `out`.
+// An op's kernel as a C++ function: it reads `in` and writes every element of `out`.
 using HostKernel =
     std::function<void(std::span<const HostView> in, std::span<const HostView> out, const Attrs& attrs)>;
 

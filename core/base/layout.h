@@ -1,5 +1,5 @@
-// Layouts: how a tensor's elements lie in its buffer (004 §B.2-B.3). Pure values: every function returns a
-// new layout over the same buffer, copies nothing, and throws ShapeError where there is no such layout.
+// Layout: where a tensor's elements lie in its buffer (004 §B.2-B.3). A plain value: every function returns
+// another layout over the same buffer, copies no elements, and throws ShapeError if there is no such layout.
 #pragma once
 
 #include <tilegrad/core/base/dims.h>
@@ -14,10 +14,10 @@ struct Layout {
 
   int rank() const { return shape.size(); }
   std::int64_t numel() const;
-  bool is_contiguous()
-      const;  // row-major without gaps: s_m = 1 and s_i = d_{i+1}·s_{i+1}; axes of size 1 are free
-  bool is_dense() const;        // every element its own place and no gaps, in some order of the axes
-  std::int64_t extent() const;  // elements of buffer it reaches: largest index + 1, 0 when empty
+  // Row-major without gaps: s_m = 1 and s_i = d_{i+1}·s_{i+1}; axes of size 1 may have any stride.
+  bool is_contiguous() const;
+  bool is_dense() const;        // no gaps and no two elements at the same index, with the axes in any order
+  std::int64_t extent() const;  // elements of buffer it spans: largest index + 1; 0 when empty
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -27,26 +27,30 @@ Layout row_major(const Shape& shape);
 // A gap-free layout of this shape whose axes lie in memory in the same order as in `like` (same rank).
 Layout dense_like(const Shape& shape, const Layout& like);
 
-// The axis as a number in 0 … rank-1; negative counts from the end. `what` names the function for the error.
+// The axis as a number in 0 … rank-1; a negative one counts from the end. Here and below `what` is the name
+// of the function or op that the error begins with.
 int normalize_axis(std::int64_t axis, int rank, const char* what);
 // The axes, normalised, sorted and distinct; an empty list means all of them.
 Axes normalize_axes(const Axes& axes, int rank, const char* what);
-// Numpy's broadcasting rule: dimensions aligned at the right, 1 stretches (000 §A).
+// NumPy's broadcasting rule: shapes are aligned at the last axis, and sizes of 1 are stretched (000 §A).
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* what);
 
 Layout permute(const Layout&, const Axes& order);  // axis i of the result is axis order[i]
 Layout transpose(const Layout&, std::int64_t a, std::int64_t b);
-// The same elements, in the same order, under another shape; one size may be -1. Axes can be split, and
-// merged where the outer one steps over the inner one whole. Otherwise throws, and says that `reshape` would
-// copy.
+// The same elements, in the same order, with another shape; one size may be -1. An axis can be split, and
+// adjacent axes can be merged if the outer stride is the inner size times the inner stride. Otherwise throws;
+// the error suggests reshape(), which copies.
 Layout view(const Layout&, const Shape& shape);
 bool can_view(const Layout&, const Shape& shape);
-Layout expand(const Layout&,
-              const Shape& shape);  // sizes of 1 stretch (stride 0), new axes come in front; -1 keeps
+// Sizes of 1 are stretched (stride 0), new axes come first, and a size of -1 keeps the axis as it is.
+Layout expand(const Layout&, const Shape& shape);
+// Elements start, start + step, … before stop; negative ends count from the end, both are clipped to the
+// axis.
 Layout slice(const Layout&, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 Layout squeeze(const Layout&, std::int64_t axis);
 Layout unsqueeze(const Layout&, std::int64_t axis);
-// shape with one -1 replaced so that it has n elements.
+// The shape, with its one -1 replaced, if it has one, so that it has n elements; throws ShapeError if it
+// cannot.
 Shape infer_shape(const Shape& shape, std::int64_t n, const char* what);
 
 }  // namespace tg

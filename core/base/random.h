@@ -1,6 +1,6 @@
-// The distributions of random numbers, as functions of Philox words (core/rng.h), and arrays of them on the
-// host. Normal numbers are made with additions, multiplications, divisions and square roots in f64 only, none
-// of them contracted: every compiler, instruction set and device gives the same bits.
+// The distributions of random numbers, as functions of Philox words (core/base/rng.h), and arrays of them on
+// the host. Normal numbers are made with additions, multiplications, divisions and square roots in f64 only,
+// none of them contracted: every compiler, instruction set and device gives the same bits.
 #pragma once
 
 #include <bit>

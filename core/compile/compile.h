@@ -1,4 +1,4 @@
-// compile: from a graph and what is wanted of it to a Program that runs many times.
+// compile: from a graph and the tensors to compute to a Program that runs many times.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace tg {
 
-// `target` becomes `value` at the end of every run; same shape and dtype.
+// `target` becomes `value` at the end of every run; both have the same shape and dtype.
 struct Assign {
   Parameter target;
   Tensor value;
@@ -15,26 +15,29 @@ struct Assign {
 
 struct CompileOptions {
   std::vector<Assign> assign = {};
-  std::optional<Device> device;  // left out: where the graph's parameters live, the CPU if it has none
-  int threads = 0;               // CPU: 0 takes TG_THREADS or what the machine has
+  std::optional<Device> device = {};  // default: where the graph's parameters live, the CPU if it has none
+  int threads = 0;                    // CPU: 0 means TG_THREADS or, without it, all of the machine's
   bool tf32 = false;  // CUDA: f32 products on tensor cores, operands rounded to 10 bits of fraction
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own
-  // Every run is done twice, planned with dead memory filled with NaN patterns and with a buffer per tensor,
-  // and must give the same bits; throws Error naming the first tensor that differs. Ops in free order run in
-  // order. For finding planner and kernel bugs.
+  // Every run is done twice, once as planned and once with a buffer per tensor, with unused memory filled
+  // with NaN patterns, and must give the same bits; throws Error naming the first tensor that differs. Ops
+  // that may add in any order add in a fixed one. For finding planner and kernel bugs.
   bool verify = false;
-  // Chooses kernels and places everything, but takes no memory: memory(), steps() and text() say what the
-  // program would be; run, feed and fetch throw Error.
+  // Chooses kernels and plans memory without allocating any: memory(), steps() and text() describe the
+  // program; run, feed and fetch throw Error.
   bool plan_only = false;
+  // Compiles even if an update that Graph::must_assign names is left out. For looking at values, not for use.
+  bool allow_unassigned = false;
 };
 
-// Prunes what `fetch` and the assignments do not need, fuses, chooses kernels and plans memory. Only fetched
-// tensors can be read after a run. Throws DeviceError, with the user's source line, for what the device
-// cannot run.
+// A program that computes `fetch` and the assignments and nothing else. Only fetched tensors can be read
+// after a run. Throws Error for tensors of another graph, ShapeError and DTypeError for an assignment that
+// its parameter cannot hold, DeviceError with the step's source line if the device has no kernel for it,
+// OutOfMemory with the sizes. The graph may grow afterwards; the program keeps it alive.
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options = {});
 
-// Compiles, runs once and reads: for tests, snippets and a look at a value.
+// Compiles, runs once and fetches: for tests, examples and debugging.
 Array eval(const Tensor& t, const std::vector<Feed>& feeds = {}, const CompileOptions& options = {});
 std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds = {},
                         const CompileOptions& options = {});

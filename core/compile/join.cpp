@@ -7,19 +7,19 @@ namespace tg {
 
 namespace {
 
-// What the step does, if that is one op.
+// The step's op; of a fused step its only instruction, if it has one.
 const Op& only_op(const LoweredStep& s) {
   if (s.op != &fused_op) return *s.op;
   const auto& code = s.attrs.as<FusedAttrs>().code;
   return code.size() == 1 ? *code[0].op : *s.op;
 }
 
-// A value's layout, changed so that what `seen`, its elements by other axes, shows of it lies as `to` has it.
-// Nothing if strides cannot say that, or neighbours along an axis would be neighbours no longer, which makes
-// kernels slow.
+// `seen` is a view of all elements of a value with layout `l`. Returns the layout of the value under which
+// that view has the layout `to`. Nothing if no strides express it, or if the value's contiguous axis would
+// not stay contiguous, which makes kernels slow.
 std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
   for (int a = 0; a < l.rank(); ++a) {
-    // An axis of l is a part of an axis of `seen`, or several of them one after the other.
+    // An axis of l is part of an axis of `seen`, or spans several of them.
     std::int64_t place = l.strides[a], left = l.shape[a], done = 1, stride = 1;
     while (left > 1) {
       int s = 0;
@@ -41,8 +41,7 @@ std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
 
 }  // namespace
 
-std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vector<LoweredStep>& steps,
-                                                  std::span<const ValueId> wanted) {
+Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted) {
   const auto value = [&](ValueId v) -> const Value& { return graph.values()[v]; };
   std::unordered_map<ValueId, int> readers;      // of each root
   std::unordered_map<ValueId, const Op*> maker;  // of each root that a step makes
@@ -52,7 +51,7 @@ std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vecto
   }
   for (ValueId v : wanted) ++readers[value(v).root];
 
-  std::unordered_map<ValueId, Inside> inside;
+  Joined joined;
   std::erase_if(steps, [&](const LoweredStep& s) {
     const Op& op = only_op(s);
     if (!op.join_axis || s.in.empty()) return false;
@@ -73,10 +72,10 @@ std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vecto
       parts.emplace_back(part.root, Inside{s.out[0], *l});
       place.offset += place.shape[axis] * place.strides[axis];
     }
-    inside.insert(parts.begin(), parts.end());
+    joined.insert(parts.begin(), parts.end());
     return true;
   });
-  return inside;
+  return joined;
 }
 
 }  // namespace tg

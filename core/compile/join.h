@@ -1,6 +1,6 @@
-// Joins without copies: where every input of a concat is a whole result that only the concat reads, in any
-// order of its axes, its maker writes it inside the concat's output, and the concat takes no step.
-// contiguous() is a concat of one.
+// Concat without copies: if each input of a concat is a whole result that nothing else reads, its producer
+// writes it straight into the concat's output, and the concat needs no step. The input may be a permuted view
+// of the result. contiguous() is a concat of one.
 #pragma once
 
 #include <unordered_map>
@@ -9,15 +9,16 @@
 
 namespace tg {
 
-// A value that lies inside another's memory, and how.
+// Where a joined value lies: in the memory of another, with this layout.
 struct Inside {
   ValueId whole;
   Layout layout;
 };
 
-// Removes such concats from the steps, and says where the values that they joined go. Makers have to take
+using Joined = std::unordered_map<ValueId, Inside>;
+
+// Removes such concats from the steps and returns where their inputs go. Producers must be able to write
 // results of any strides (Op::strided_results); `wanted` values keep memory of their own.
-std::unordered_map<ValueId, Inside> join_in_place(const Graph& graph, std::vector<LoweredStep>& steps,
-                                                  std::span<const ValueId> wanted);
+Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted);
 
 }  // namespace tg

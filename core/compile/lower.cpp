@@ -9,15 +9,15 @@ const Op fused_op{.name = "fused",
                   .not_differentiable = "it is made by the compiler",
                   .pointwise = true};
 
-void FusedAttrs::append(const FusedAttrs& other, std::span<const Operand> inputs) {
+void FusedAttrs::append(const FusedAttrs& other, std::span<const Source> inputs) {
   const auto shift = static_cast<std::int32_t>(code.size());
   const auto first_constant = static_cast<std::int32_t>(constants.size());
   for (Instruction c : other.code) {
-    for (Operand& o : c.operands()) {
-      if (o.kind == Operand::input)
+    for (Source& o : c.operands()) {
+      if (o.kind == Source::input)
         o = inputs[static_cast<std::size_t>(o.index)];
       else
-        o.index += o.kind == Operand::constant ? first_constant : shift;
+        o.index += o.kind == Source::constant ? first_constant : shift;
     }
     code.push_back(c);
   }
@@ -29,10 +29,10 @@ std::string FusedAttrs::text() const {
   for (std::size_t i = 0; i < code.size(); ++i) {
     s += (i ? " → " : "") + code[i].op->name + "(";
     for (std::size_t k = 0; k < code[i].count; ++k) {
-      const Operand& o = code[i].slots[k];
+      const Source& o = code[i].slots[k];
       s += k ? ", " : "";
-      s += o.kind == Operand::constant ? detail::attr_text(constants[o.index])
-                                       : (o.kind == Operand::input ? "in" : "%") + std::to_string(o.index);
+      s += o.kind == Source::constant ? detail::attr_text(constants[o.index])
+                                      : (o.kind == Source::input ? "in" : "%") + std::to_string(o.index);
     }
     s += ")";
     if (code[i].op->name == "cast") s += ":" + std::string(name_of(code[i].dtype));
@@ -52,7 +52,7 @@ class Lowering {
       if (needed_[n]) add(n);
   }
 
-  std::vector<LoweredStep> take() {
+  std::vector<LoweredStep> result() {
     std::vector<LoweredStep> out;
     out.reserve(steps_.size());
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -68,7 +68,7 @@ class Lowering {
   }
 
  private:
-  // Which nodes the wanted values need, and how often each buffer is read.
+  // Which nodes the wanted values depend on, and how often each buffer is read.
   void mark(std::span<const ValueId> wanted) {
     needed_ = needed_nodes(graph_, wanted);
     uses_.assign(graph_.values().size(), 0);
@@ -103,7 +103,7 @@ class Lowering {
     steps_.push_back(std::move(step));
   }
 
-  // The widest compute type among the step's floating operands.
+  // The widest compute type among the node's floating operands; i64 if it has none.
   DType compute_of(const Node& node) const {
     DType widest = i64;
     const auto look = [&](ValueId v) {
@@ -115,7 +115,7 @@ class Lowering {
     return widest;
   }
 
-  // A fused step in the making: its code, its inputs and how often the code's nodes read each of them.
+  // A fused step that is being built: its code, its inputs and how often its nodes read each of them.
   struct Group {
     FusedAttrs fused;
     std::vector<ValueId> inputs;
@@ -133,7 +133,7 @@ class Lowering {
     }
   };
 
-  // A pointwise node as a group, which then takes in the groups of its inputs that nobody else reads.
+  // A pointwise node as a group, which then absorbs the groups of those inputs that nothing else reads.
   std::unique_ptr<Group> group(const Node& node) {
     if (node.in.size() > 3)
       throw Error("[" + node.op->name + "] a pointwise op with more than three operands");
@@ -153,13 +153,13 @@ class Lowering {
     return g;
   }
 
-  FusedAttrs::Operand operand(ValueId v, Group& g) {
+  FusedAttrs::Source operand(ValueId v, Group& g) {
     const ValueId root = graph_.values()[v].root;
     const Node& maker = graph_.node_of(root);
-    if (maker.op != &full_op || kept_[root]) return {FusedAttrs::Operand::input, g.input(v, 1)};
+    if (maker.op != &full_op || kept_[root]) return {FusedAttrs::Source::input, g.input(v, 1)};
     ++folded_[root];
     g.fused.constants.push_back(maker.attrs.as<FullAttrs>().value);
-    return {FusedAttrs::Operand::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
+    return {FusedAttrs::Source::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
   }
 
   bool can_absorb(std::size_t i, const Group& g) const {
@@ -174,18 +174,17 @@ class Lowering {
            p.inputs.size() + g.inputs.size() <= FusedAttrs::max_inputs;
   }
 
-  // Puts the code that makes input i in front of the group's own: that group, continued, is the group from
-  // now on.
+  // Puts the code that computes input i in front of the group's own.
   void absorb(std::size_t i, std::unique_ptr<Group>& g) {
     const std::int64_t maker = producer_[g->inputs[i]];
     std::unique_ptr<Group> p = std::move(groups_[maker]);
     steps_[maker].op = nullptr;
-    using Operand = FusedAttrs::Operand;
-    const Operand made{Operand::result, static_cast<std::int32_t>(p->fused.code.size()) - 1};
-    Operand place[FusedAttrs::max_inputs] = {};
+    using Source = FusedAttrs::Source;
+    const Source made{Source::result, static_cast<std::int32_t>(p->fused.code.size()) - 1};
+    Source sources[FusedAttrs::max_inputs] = {};
     for (std::size_t k = 0; k < g->inputs.size(); ++k)
-      place[k] = k == i ? made : Operand{Operand::input, p->input(g->inputs[k], g->reads[k])};
-    p->fused.append(g->fused, {place, g->inputs.size()});
+      sources[k] = k == i ? made : Source{Source::input, p->input(g->inputs[k], g->reads[k])};
+    p->fused.append(g->fused, {sources, g->inputs.size()});
     g = std::move(p);
   }
 
@@ -217,7 +216,7 @@ std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> want
 }
 
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse) {
-  return Lowering(graph, wanted, fuse).take();
+  return Lowering(graph, wanted, fuse).result();
 }
 
 }  // namespace tg

@@ -1,4 +1,4 @@
-// Lowering: from nodes to the steps a program takes, still on the graph's values: prune, fold scalars, fuse
+// Lowering: from nodes to the steps of a program, still on the graph's values: prunes, folds scalars, fuses
 // chains of pointwise ops. A fused step's attributes are a small straight-line program over its inputs.
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace tg {
 
-// The attributes of fused_op: instructions in order, of which some are the step's results.
+// The attributes of fused_op: instructions in order; the values of some are the step's results.
 struct FusedAttrs {
-  // What a step may have. Merging adds at most one instruction for each result (core/merge.h).
+  // Limits of a step. Merging adds at most one instruction for each result (merge.h).
   static constexpr int max_inputs = 12, max_outputs = 4, max_chain = 24, max_code = max_chain + max_outputs;
-  struct Operand {
+  struct Source {  // of an instruction's operand
     enum Kind : std::uint8_t { input, constant, result } kind;
     std::int32_t index;  // of the step's input, of `constants`, or of an earlier instruction
   };
@@ -18,19 +18,19 @@ struct FusedAttrs {
     const Op* op;
     DType dtype;  // of its value; a cast rounds to it
     std::uint8_t count = 0;
-    Operand slots[3];  // a pointwise op has no more
-    std::span<const Operand> operands() const { return {slots, count}; }
-    std::span<Operand> operands() { return {slots, count}; }
+    Source slots[3];  // a pointwise op has at most three operands
+    std::span<const Source> operands() const { return {slots, count}; }
+    std::span<Source> operands() { return {slots, count}; }
   };
-  DType compute;  // f64, f32 or i64: what inputs are converted to and results from
+  DType compute;  // f64, f32 or i64: inputs are converted to it, results from it
   std::vector<Instruction> code;
   std::vector<double> constants;
-  std::vector<std::int32_t> results = {};  // instructions, in the order of the step's outputs; none: the last
+  std::vector<std::int32_t> results = {};  // the instruction of each output; empty: one output, of the last
   std::int32_t result(std::size_t out) const {
     return results.empty() ? static_cast<std::int32_t>(code.size()) - 1 : results[out];
   }
-  // Puts the code of another behind this, with these operands in the place of its inputs.
-  void append(const FusedAttrs& other, std::span<const Operand> inputs);
+  // Appends the code of another, with `inputs` in the place of its inputs.
+  void append(const FusedAttrs& other, std::span<const Source> inputs);
   void fields(auto&& field) const { field("code", text()); }
   std::string text() const;  // "mul(in0, 2) → add(%0, in1)", and "; results %0, %1" if there are several
 };
@@ -41,17 +41,20 @@ struct LoweredStep {
   Attrs attrs;
   std::vector<ValueId> in, out;
   NodeId node;  // the node it computes, the last one of a chain; gives the source line and the name
+  std::optional<Parameter> target =
+      {};  // of a copy at the end of a run: it writes this parameter, and `out` is empty
 };
 
-// Whether a chain may read a value of its own that is not stored first: one of a narrow integer type must be
-// what storing makes of it. Booleans are: every op that makes one makes 0 or 1.
+// Whether a chain may use a value that it computed without storing it. Not if storing would change the value,
+// as it may for integers narrower than `compute`. Booleans do not change: every op that makes one makes 0
+// or 1.
 bool stays_in_chain(DType dtype, DType compute);
 
-// By node: whether the wanted values need it.
+// By node: whether a wanted value depends on it.
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted);
 
-// Steps in an order in which every value is computed before it is read. `wanted` values are computed and kept
-// whole.
+// Steps in an order in which every value is computed before it is read. `wanted` values are stored in memory,
+// each by a step that computes all of it.
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse);
 
 }  // namespace tg

@@ -6,10 +6,10 @@ namespace tg {
 
 namespace {
 
-// A merged step's operands: above this a GPU has too few registers to keep enough of each on its way, and a
-// second pass costs less.
+// Inputs and outputs of a merged step: with more, a GPU has too few registers to keep enough loads in flight,
+// and a second pass costs less.
 constexpr std::size_t max_operands = 10;
-// How far back a step looks for others, so that long rows of steps take linear time.
+// How many steps back a step looks for others, so that long programs take linear time.
 constexpr std::size_t window = 32;
 
 class Merging {
@@ -23,7 +23,7 @@ class Merging {
 
   void run() {
     for (std::size_t b = 0; b < steps_.size(); ++b)
-      while (is_fused(b) && take_one(b)) {
+      while (is_fused(b) && merge_one_into(b)) {
       }
     std::erase_if(steps_, [](const LoweredStep& s) { return !s.op; });
     for (LoweredStep& s : steps_)
@@ -34,20 +34,21 @@ class Merging {
   const Value& value(ValueId v) const { return graph_.values()[v]; }
   bool is_fused(std::size_t s) const { return steps_[s].op == &fused_op; }
 
-  // Takes an earlier step into step b, if there is one that fits. Only pointwise steps may lie between the
-  // two, so that buffers live hardly longer than before, and none that reads what moves behind it.
-  bool take_one(std::size_t b) {
+  // Merges an earlier step into step b, if one fits. Only pointwise steps may lie between the two, so that
+  // buffers live hardly longer than before, and none of them may read the earlier step's results.
+  bool merge_one_into(std::size_t b) {
     for (std::size_t a = b; a-- > 0 && b - a <= window;) {
       if (!steps_[a].op) continue;
       if (!is_fused(a)) return false;
       if (is_epilogue(a) || !fits(steps_[a], steps_[b]) || read_between(a, b)) continue;
-      take(steps_[a], steps_[b]);
+      merge(steps_[a], steps_[b]);
       return true;
     }
     return false;
   }
 
-  // A product may do a gelu_tanh behind it by itself, if that is all of the step (backends/cuda/epilogue.h).
+  // Whether the step is a gelu_tanh alone, behind a matmul: a backend may fuse it there
+  // (backends/cuda/epilogue.h).
   bool is_epilogue(std::size_t s) const {
     const auto& code = steps_[s].attrs.as<FusedAttrs>().code;
     if (code.size() != 1 || code[0].op->name != "gelu_tanh") return false;
@@ -66,17 +67,17 @@ class Merging {
     return std::find(s.out.begin(), s.out.end(), root) != s.out.end();
   }
 
-  // The same elements in the same order: one value, or views that are alike.
+  // The same elements in the same order: one value, or equal views of it.
   bool same(ValueId v, ValueId w) const {
     return v == w || (value(v).root == value(w).root && value(v).dtype == value(w).dtype &&
                       value(v).layout == value(w).layout);
   }
-  std::size_t place_in(const std::vector<ValueId>& list, ValueId v) const {
+  std::size_t index_in(const std::vector<ValueId>& list, ValueId v) const {
     const auto found = std::find_if(list.begin(), list.end(), [&](ValueId w) { return same(v, w); });
     return static_cast<std::size_t>(found - list.begin());
   }
 
-  // A row or a number that both broadcast is read from the cache by either.
+  // Not broadcast. (A broadcast row or number comes from the cache, so that sharing it saves nothing.)
   bool is_whole(ValueId v) const {
     const Layout& l = value(v).layout;
     for (int axis = 0; axis < l.rank(); ++axis)
@@ -91,16 +92,16 @@ class Merging {
 
   bool fits(const LoweredStep& a, const LoweredStep& b) const {
     const auto &first = a.attrs.as<FusedAttrs>(), &second = b.attrs.as<FusedAttrs>();
-    // One order of memory, so that one way through it suits all results.
+    // All results have one layout, so that one order of iteration suits all of them.
     if (first.compute != second.compute || !(value(a.out[0]).layout == value(b.out[0]).layout)) return false;
     bool shares = false;
     std::size_t inputs = a.in.size();
     for (ValueId v : b.in) {
       if (is_output(a, value(v).root)) {
-        // Neither elements that lie elsewhere, nor those that storing changes.
+        // Neither a view that moves elements, nor a value that storing would change.
         if (!same(v, value(v).root) || !stays_in_chain(value(v).dtype, first.compute)) return false;
         shares = true;
-      } else if (place_in(a.in, v) < a.in.size()) {
+      } else if (index_in(a.in, v) < a.in.size()) {
         shares = shares || is_whole(v);
       } else {
         ++inputs;
@@ -114,19 +115,19 @@ class Merging {
   }
 
   // Puts a's code in front of b's.
-  void take(LoweredStep& a, LoweredStep& b) {
-    using Operand = FusedAttrs::Operand;
+  void merge(LoweredStep& a, LoweredStep& b) {
+    using Source = FusedAttrs::Source;
     FusedAttrs code = a.attrs.as<FusedAttrs>();
     const auto& second = b.attrs.as<FusedAttrs>();
     const auto shift = static_cast<std::int32_t>(code.code.size());
     std::vector<ValueId> in = a.in;
-    std::vector<Operand> place;  // of b's inputs
+    std::vector<Source> sources;  // of b's inputs
     for (ValueId v : b.in) {
-      const std::size_t made = place_in(a.out, v), read = place_in(in, v);
+      const std::size_t made = index_in(a.out, v), read = index_in(in, v);
       if (made < a.out.size()) {
-        place.push_back({Operand::result, code.result(made)});
+        sources.push_back({Source::result, code.result(made)});
       } else {
-        place.push_back({Operand::input, static_cast<std::int32_t>(read)});
+        sources.push_back({Source::input, static_cast<std::int32_t>(read)});
         if (read == in.size()) {
           in.push_back(v);
           continue;
@@ -145,17 +146,17 @@ class Merging {
       out.push_back(b.out[i]);
       results.push_back(second.result(i) + shift);
     }
-    code.append(second, place);
+    code.append(second, sources);
     code.results = results.size() > 1 ? std::move(results) : std::vector<std::int32_t>();
     b.in = std::move(in), b.out = std::move(out), b.attrs = std::move(code);
     a.op = nullptr;
   }
 
-  // A value of a half type that is stored is rounded for its readers in the step too: whoever reads it gets
-  // the same number, in this step or in another, and whether steps were merged does not show. What is not
-  // stored keeps its bits, as in any chain.
+  // A stored value of a half type is rounded for its readers inside the step too, so that all readers see the
+  // same number and results do not depend on which steps were merged. A value that is not stored is not
+  // rounded, as in any chain.
   void round_stored(LoweredStep& s) const {
-    using Operand = FusedAttrs::Operand;
+    using Source = FusedAttrs::Source;
     const auto& old = s.attrs.as<FusedAttrs>();
     std::vector<bool> rounds(old.code.size(), false);
     for (std::size_t i = 0; i < s.out.size(); ++i) {
@@ -164,25 +165,25 @@ class Merging {
       rounds[r] = (t == bf16 || t == f16) && old.code[r].op != &cast_op && is_read(old, old.results[i]);
     }
     FusedAttrs code{old.compute, {}, old.constants};
-    std::vector<std::int32_t> place;  // of the old instructions' values
+    std::vector<std::int32_t> moved;  // by old instruction: the new one that has its value
     for (std::size_t c = 0; c < old.code.size(); ++c) {
       FusedAttrs::Instruction i = old.code[c];
-      for (Operand& o : i.operands())
-        if (o.kind == Operand::result) o.index = place[static_cast<std::size_t>(o.index)];
+      for (Source& o : i.operands())
+        if (o.kind == Source::result) o.index = moved[static_cast<std::size_t>(o.index)];
       code.code.push_back(i);
-      place.push_back(static_cast<std::int32_t>(code.code.size()) - 1);
+      moved.push_back(static_cast<std::int32_t>(code.code.size()) - 1);
       if (!rounds[c]) continue;
-      code.code.push_back({&cast_op, i.dtype, 1, {{Operand::result, place.back()}}});
-      ++place.back();
+      code.code.push_back({&cast_op, i.dtype, 1, {{Source::result, moved.back()}}});
+      ++moved.back();
     }
-    for (const std::int32_t r : old.results) code.results.push_back(place[static_cast<std::size_t>(r)]);
+    for (const std::int32_t r : old.results) code.results.push_back(moved[static_cast<std::size_t>(r)]);
     s.attrs = std::move(code);
   }
 
   static bool is_read(const FusedAttrs& f, std::int32_t instruction) {
     for (const FusedAttrs::Instruction& c : f.code)
-      for (const FusedAttrs::Operand& o : c.operands())
-        if (o.kind == FusedAttrs::Operand::result && o.index == instruction) return true;
+      for (const FusedAttrs::Source& o : c.operands())
+        if (o.kind == FusedAttrs::Source::result && o.index == instruction) return true;
     return false;
   }
 

@@ -1,6 +1,6 @@
 // Merging: neighbouring fused steps that read the same memory become one step with several results, which
-// passes over it once: the gradients of an op with several operands, or a value and what is made of it. What
-// nobody outside the step reads any more is not stored.
+// reads it once. Examples are the gradients of an op with several operands, and a value with the steps that
+// use it. Values that are then read only inside the step are not stored.
 #pragma once
 
 #include "core/compile/lower.h"

@@ -14,11 +14,11 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + plan_alignment - 1) / plan_alignment * plan_alignment;
 }
 
-// The unused stretches of the arena below its end, found by place and by size.
+// The unused ranges of the arena below its end, indexed by offset and by size.
 class FreeList {
  public:
-  // The smallest stretch that fits, else the arena grows (by less than `bytes` if its end is free).
-  std::size_t take(std::size_t bytes) {
+  // The smallest range that fits; without one the arena grows, by less than `bytes` if its end is free.
+  std::size_t allocate(std::size_t bytes) {
     if (const auto fit = by_size_.lower_bound({bytes, 0}); fit != by_size_.end()) {
       const auto [size, offset] = *fit;
       erase(offset, size);
@@ -26,28 +26,28 @@ class FreeList {
       return offset;
     }
     std::size_t offset = end_;
-    if (!by_place_.empty()) {
-      const auto [place, size] = *by_place_.rbegin();
-      if (place + size == end_) {
-        offset = place;
-        erase(place, size);
+    if (!by_offset_.empty()) {
+      const auto [start, size] = *by_offset_.rbegin();
+      if (start + size == end_) {
+        offset = start;
+        erase(start, size);
       }
     }
     end_ = offset + bytes;
     return offset;
   }
 
-  void give(std::size_t offset, std::size_t bytes) {
-    auto after = by_place_.lower_bound(offset);
-    if (after != by_place_.end() && offset + bytes == after->first) {
+  void release(std::size_t offset, std::size_t bytes) {
+    auto after = by_offset_.lower_bound(offset);
+    if (after != by_offset_.end() && offset + bytes == after->first) {
       bytes += after->second;
       erase(after->first, after->second);
     }
-    auto before = by_place_.lower_bound(offset);
-    if (before != by_place_.begin() && std::prev(before)->first + std::prev(before)->second == offset) {
-      const auto [place, size] = *std::prev(before);
-      erase(place, size);
-      offset = place;
+    auto before = by_offset_.lower_bound(offset);
+    if (before != by_offset_.begin() && std::prev(before)->first + std::prev(before)->second == offset) {
+      const auto [start, size] = *std::prev(before);
+      erase(start, size);
+      offset = start;
       bytes += size;
     }
     insert(offset, bytes);
@@ -57,14 +57,14 @@ class FreeList {
 
  private:
   void insert(std::size_t offset, std::size_t size) {
-    by_place_.emplace(offset, size);
+    by_offset_.emplace(offset, size);
     by_size_.emplace(size, offset);
   }
   void erase(std::size_t offset, std::size_t size) {
-    by_place_.erase(offset);
+    by_offset_.erase(offset);
     by_size_.erase({size, offset});
   }
-  std::map<std::size_t, std::size_t> by_place_;
+  std::map<std::size_t, std::size_t> by_offset_;
   std::set<std::pair<std::size_t, std::size_t>> by_size_;
   std::size_t end_ = 0;
 };
@@ -82,11 +82,11 @@ Placement plan_memory(std::span<const Lifetime> buffers, bool reuse) {
     const std::size_t bytes = aligned(buffers[i].bytes);
     while (!ends.empty() && ends.top().first < buffers[i].first) {
       const std::size_t dead = ends.top().second, size = aligned(buffers[dead].bytes);
-      if (reuse && size > 0) free.give(p.offset[dead], size);
+      if (reuse && size > 0) free.release(p.offset[dead], size);
       alive -= size;
       ends.pop();
     }
-    if (bytes > 0) p.offset[i] = free.take(bytes);
+    if (bytes > 0) p.offset[i] = free.allocate(bytes);
     alive += bytes;
     p.alive = std::max(p.alive, alive);
     ends.push({buffers[i].last, i});

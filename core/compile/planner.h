@@ -1,5 +1,5 @@
-// Memory planner: places buffers with known lifetimes in one arena so that buffers alive together never
-// overlap.
+// Memory planner: places buffers with known lifetimes in one arena so that buffers that are alive at the same
+// step never overlap.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +22,12 @@ struct Placement {
 
 inline constexpr std::size_t plan_alignment = 64;
 
-// reuse: false gives every buffer a place of its own (for checking a plan against). Lifetimes must be ordered
-// by `first`. O(n log n).
+// Lifetimes must be ordered by `first`. reuse: false gives every buffer memory of its own, as a reference for
+// checking. O(n log n).
 Placement plan_memory(std::span<const Lifetime> buffers, bool reuse = true);
 
-// True if no two buffers that are alive together overlap. O(n log n); a check independent of how the plan was
-// made.
+// Whether no two buffers that are alive at the same step overlap; does not depend on how the plan was made.
+// O(n log n).
 bool plan_is_sound(std::span<const Lifetime> buffers, const Placement& placement);
 
 }  // namespace tg

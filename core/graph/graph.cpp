@@ -53,6 +53,23 @@ std::string at_line(const std::source_location& where) {
   return "(" + file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line()) + ")";
 }
 
+std::string in_context(const std::string& message, const std::source_location& where) {
+  const bool named = message.starts_with("[") && !recording.path.empty();
+  return (named ? "[" + recording.path + "/" + message.substr(1) : message) + " " +
+         at_line(recording.origin.value_or(where));
+}
+
+Graph::Graph() : owner_(std::make_shared<State>()), state_(owner_.get()) {}
+
+std::shared_ptr<const Graph> Graph::share() const {
+  return {state_->shared_from_this(), &state_->graph};
+}
+
+std::string Graph::label_of(const Node& n) const {
+  const std::string& path = name_of(n);
+  return path.empty() ? n.op->name : path + "/" + n.op->name;
+}
+
 Graph& Tensor::graph() const {
   if (!graph_) throw Error("[tensor] an undefined tensor was used");
   return *graph_;
@@ -95,17 +112,19 @@ SegmentScope::~SegmentScope() {
 
 namespace {
 
-// The user's message: op and operands in front, the line behind; the exception's type stays.
+// The error of a shape rule, with op, inputs, attributes and context; its type stays.
 [[noreturn]] void rethrow_with_op(const Op& op, std::span<const Operand> in, const Attrs& attrs,
                                   const std::source_location& where) {
-  std::string inputs, what;
-  for (const Operand& o : in)
-    inputs += (inputs.empty() ? "" : ", ") + std::string(name_of(o.dtype)) + " " + o.shape().text();
   const auto message = [&](const Error& e) {
-    what = e.what();
-    const std::string head = what.starts_with("[") ? "" : "[" + op.name + "] ";
-    const std::string a = attrs.text();
-    return head + what + "; got " + inputs + (a.empty() ? "" : " with " + a) + " " + at_line(where);
+    std::string s = e.what();
+    if (!s.starts_with("[")) s = "[" + op.name + "] " + s;  // layout functions name themselves: "[view] …"
+    std::string inputs;
+    for (const Operand& o : in)
+      inputs += (inputs.empty() ? "" : ", ") + std::string(name_of(o.dtype)) + " " + o.shape().text();
+    const std::string settings = attrs.non_default_text();
+    if (!inputs.empty()) s += "; got " + inputs;
+    if (!settings.empty()) s += (inputs.empty() ? "; got " : " with ") + settings;
+    return in_context(s, where);
   };
   try {
     throw;
@@ -123,14 +142,14 @@ namespace {
 std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attrs attrs,
                                   std::source_location where) {
   if (recording.origin) where = *recording.origin;
+  State& g = *state_;
   std::vector<Operand> operands;
   std::vector<ValueId> ids;
   operands.reserve(in.size());
   ids.reserve(in.size());
   for (const Tensor& t : in) {
-    if (!t.defined()) throw Error("[" + op.name + "] an undefined tensor was given " + at_line(where));
-    if (&t.graph() != this)
-      throw Error("[" + op.name + "] the tensors belong to different graphs " + at_line(where));
+    if (!t.defined()) throw Error(in_context("[" + op.name + "] an undefined tensor was given", where));
+    if (!has(t)) throw Error(in_context("[" + op.name + "] the tensors belong to different graphs", where));
     operands.push_back({t.dtype(), t.layout()});
     ids.push_back(t.id());
   }
@@ -140,20 +159,20 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
   } catch (const Error&) {
     rethrow_with_op(op, operands, attrs, where);
   }
-  const auto node = static_cast<NodeId>(nodes_.size());
+  const auto node = static_cast<NodeId>(g.nodes.size());
   const auto [name, fresh] =
-      name_index_.try_emplace(recording.path, static_cast<std::uint32_t>(names_.size()));
-  if (fresh) names_.push_back(recording.path);
-  const auto first = static_cast<ValueId>(values_.size());
+      g.name_index.try_emplace(recording.path, static_cast<std::uint32_t>(g.names.size()));
+  if (fresh) g.names.push_back(recording.path);
+  const auto first = static_cast<ValueId>(g.values.size());
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    const ValueId root =
-        outs[i].view_of >= 0 ? values_[ids[outs[i].view_of]].root : first + static_cast<ValueId>(i);
-    values_.push_back({outs[i].dtype, outs[i].layout, node, root});
-    result.emplace_back(this, first + static_cast<ValueId>(i));
+    const auto v = static_cast<ValueId>(first + i);
+    const ValueId root = outs[i].view_of >= 0 ? g.values[ids[outs[i].view_of]].root : v;
+    g.values.push_back({outs[i].dtype, outs[i].layout, node, root});
+    result.push_back(tensor(v));
   }
-  nodes_.push_back({&op, std::move(attrs), std::move(ids), first, static_cast<std::uint32_t>(outs.size()),
-                    name->second, recording.segment, where});
+  g.nodes.push_back({&op, std::move(attrs), std::move(ids), first, static_cast<std::uint32_t>(outs.size()),
+                     name->second, recording.segment, where});
   return result;
 }
 
@@ -163,10 +182,11 @@ Tensor Graph::input(std::string name, const Shape& shape, DType dtype, std::sour
 }
 
 Tensor Graph::param(const Parameter& parameter, std::source_location where) {
-  if (const auto known = params_.find(parameter.key()); known != params_.end()) return tensor(known->second);
+  const auto known = state_->params.find(parameter.key());
+  if (known != state_->params.end()) return tensor(known->second);
   const SegmentScope outside(-1);
   const Tensor t = record(parameter_op, {}, ParameterAttrs{parameter}, where)[0];
-  params_.emplace(parameter.key(), t.id());
+  state_->params.emplace(parameter.key(), t.id());
   return t;
 }
 
@@ -177,26 +197,44 @@ Tensor Graph::constant(Array value, std::source_location where) {
 
 Tensor Graph::rng(std::source_location where) {
   const SegmentScope outside(-1);
-  if (!rng_) rng_ = record(rng_op, {}, {}, where)[0].id();
-  return tensor(*rng_);
+  if (!state_->rng) state_->rng = record(rng_op, {}, {}, where)[0].id();
+  return tensor(*state_->rng);
+}
+
+void Graph::must_assign(const Parameter& target, const Tensor& value) {
+  if (!has(value))
+    throw Error("[must_assign] the value for " + target.name() + " is not a tensor of this graph");
+  state_->updates.push_back({target, value.id()});
+}
+
+std::span<const Graph::Update> Graph::updates() const {
+  return state_->updates;
+}
+
+int Graph::new_segment() {
+  return state_->segments++;
+}
+
+void Graph::add_custom_gradient(CustomGradient g) {
+  state_->custom.emplace(g.last, std::move(g));
 }
 
 const CustomGradient* Graph::custom_gradient_ending_at(NodeId n) const {
-  const auto it = custom_.find(n);
-  return it == custom_.end() ? nullptr : &it->second;
+  const auto it = state_->custom.find(n);
+  return it == state_->custom.end() ? nullptr : &it->second;
 }
 
 std::array<std::uint64_t, 2> Graph::hash() const {
   Hasher h;
-  for (const Node& n : nodes_) {
+  for (const Node& n : nodes()) {
     h.add(n.op->name);
     if (!n.op->leaf) h.add(n.attrs.text());
     for (ValueId v : n.in) h.add(v);
     for (ValueId v = n.first_out; v < n.first_out + n.outs; ++v) {
-      h.add(static_cast<std::uint64_t>(values_[v].dtype));
-      h.add(values_[v].layout.shape);
-      h.add(values_[v].layout.strides);
-      h.add(static_cast<std::uint64_t>(values_[v].layout.offset));
+      h.add(static_cast<std::uint64_t>(values()[v].dtype));
+      h.add(values()[v].layout.shape);
+      h.add(values()[v].layout.strides);
+      h.add(static_cast<std::uint64_t>(values()[v].layout.offset));
     }
   }
   return h.digest();
@@ -206,7 +244,10 @@ std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in
   const TensorArg* first = nullptr;
   for (const TensorArg& a : in)
     if (!first && !a.is_number()) first = &a;
-  if (!first) throw Error("[" + op.name + "] needs at least one tensor among its arguments");
+  if (!first) {
+    const std::source_location where = in.size() > 0 ? in.begin()->where() : op.where;
+    throw Error(in_context("[" + op.name + "] needs at least one tensor among its arguments", where));
+  }
   Graph& graph = first->tensor().graph();
   std::vector<Tensor> tensors;
   for (const TensorArg& a : in)

@@ -1,11 +1,12 @@
-// The graph: an append-only list of nodes. A node's inputs are older than itself, so index order is a
-// topological order, and differentiating appends to the same list.
+// The graph: an append-only list of nodes. A node's inputs are older than the node itself, so index order is
+// a topological order, and differentiating appends to the same list.
 #pragma once
 
 #include <array>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <unordered_map>
 
 #include <tilegrad/core/base/array.h>
@@ -34,7 +35,7 @@ struct Value {
   ValueId root;  // the value whose memory this one looks into; itself when it is not a view
 };
 
-// A stretch of nodes with a gradient of its own (user-defined ops given as graph code).
+// A range of nodes with a gradient of its own (user-defined ops given as graph code).
 struct CustomGradient {
   NodeId first, last;
   std::vector<ValueId> in, out;
@@ -43,54 +44,99 @@ struct CustomGradient {
       backward;
 };
 
+// What is recorded is shared by the Graph and by every Program compiled from it. Tensors do not keep it
+// alive: they may be used as long as the Graph or one of its Programs exists.
 class Graph {
  public:
-  Graph() = default;
+  Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Leaves. Inputs are fed before a run and keep their value until fed again.
+  // Leaves. Inputs are fed before the first run and keep their value until fed again.
   Tensor input(std::string name, const Shape& shape, DType dtype = f32,
                std::source_location where = std::source_location::current());
   // The parameter's value at the start of the run. The same parameter gives the same tensor.
   Tensor param(const Parameter& parameter, std::source_location where = std::source_location::current());
   Tensor constant(Array value, std::source_location where = std::source_location::current());
-  // i64 [2] = {seed, step}: the input that random ops read. Fed by Program::seed and advanced once per run.
+  // i64 [2] = {seed, step}: the input that random ops read. Set by Program::seed and Program::set_step; the
+  // step advances once per run.
   Tensor rng(std::source_location where = std::source_location::current());
 
-  // Appends a node. Shape and dtype errors come out with the op's name and the user's line.
+  // Appends a node and returns its outputs. Throws ShapeError or DTypeError as the op's shape rule does, with
+  // the layer and op, the inputs, the attributes that are not at their defaults, and the user's line:
+  //   [h.3.attn/matmul] inner sizes differ: …; got f32 [4, 8], f32 [9, 3] (train.cpp:41)
   std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs,
                              std::source_location where);
 
-  // References to nodes and values, and so to a tensor's shape() and layout(), stay good while the graph
+  // References to nodes and values, and so to a tensor's shape() and layout(), stay valid while the graph
   // grows.
-  const std::deque<Node>& nodes() const { return nodes_; }
-  const std::deque<Value>& values() const { return values_; }
-  const Node& node_of(ValueId v) const { return nodes_[values_[v].node]; }
-  const std::string& name_of(const Node& n) const { return names_[n.name]; }
-  Tensor tensor(ValueId v) { return {this, v}; }
+  const std::deque<Node>& nodes() const;
+  const std::deque<Value>& values() const;
+  const Node& node_of(ValueId v) const { return nodes()[values()[v].node]; }
+  // The path of the Scopes in which a node was recorded: "h.3.attn"; empty outside any.
+  const std::string& name_of(const Node& n) const;
+  // The path and the op: "h.3.attn/matmul".
+  std::string label_of(const Node& n) const;
+  Tensor tensor(ValueId v) const;
+  bool has(const Tensor& t) const { return t.defined() && t.graph() == *this; }
+
+  // For layers that keep a state, such as a cache: compile() throws Error for a program that computes `value`
+  // and does not assign it to the parameter.
+  void must_assign(const Parameter& target, const Tensor& value);
+  struct Update {
+    Parameter target;
+    ValueId value;
+  };
+  std::span<const Update> updates() const;
 
   // Marks: recompute segments and custom gradients; used by autograd/.
-  int new_segment() { return segments_++; }
-  void add_custom_gradient(CustomGradient g) { custom_.emplace(g.last, std::move(g)); }
+  int new_segment();
+  void add_custom_gradient(CustomGradient g);
   const CustomGradient* custom_gradient_ending_at(NodeId n) const;
 
   // XXH3-128 of the structure: ops, attributes, dtypes, layouts and edges; not names, values or source lines.
   std::array<std::uint64_t, 2> hash() const;
 
+  // Keeps what is recorded, as a Program does.
+  std::shared_ptr<const Graph> share() const;
+  // Whether both are the same graph; a Tensor's graph() is not the Graph object that the user made.
+  friend bool operator==(const Graph& a, const Graph& b) { return a.state_ == b.state_; }
+
  private:
-  std::deque<Node> nodes_;
-  std::deque<Value> values_;
-  std::vector<std::string> names_;
-  std::unordered_map<std::string, std::uint32_t> name_index_;
-  std::unordered_map<const void*, ValueId> params_;
-  std::unordered_map<NodeId, CustomGradient> custom_;
-  std::optional<ValueId> rng_;
-  int segments_ = 0;
+  struct State;
+  explicit Graph(State* state) : state_(state) {}
+  std::shared_ptr<State> owner_;  // null in the Graph that lies in the state itself
+  State* state_;
 };
 
-// While alive, nodes this thread records get `name` as a further path element ("h0.attn"), and the source
-// line of the outermost scope: an error inside a layer points at the user's call.
+struct Graph::State : std::enable_shared_from_this<State> {
+  Graph graph{this};  // what tensors point to: it lives as long as the state
+  std::deque<Node> nodes;
+  std::deque<Value> values;
+  std::vector<std::string> names;
+  std::unordered_map<std::string, std::uint32_t> name_index;
+  std::unordered_map<const void*, ValueId> params;
+  std::unordered_map<NodeId, CustomGradient> custom;
+  std::vector<Update> updates;
+  std::optional<ValueId> rng;
+  int segments = 0;
+};
+
+inline const std::deque<Node>& Graph::nodes() const {
+  return state_->nodes;
+}
+inline const std::deque<Value>& Graph::values() const {
+  return state_->values;
+}
+inline const std::string& Graph::name_of(const Node& n) const {
+  return state_->names[n.name];
+}
+inline Tensor Graph::tensor(ValueId v) const {
+  return {&state_->graph, v};
+}
+
+// While alive, nodes this thread records get `name` appended to their path ("h.3.attn"), and the source line
+// of the outermost scope: an error inside a layer names the layer and points at the user's call.
 class Scope {
  public:
   explicit Scope(const std::string& name, std::source_location where = std::source_location::current());
@@ -114,15 +160,18 @@ class SegmentScope {
   int before_;
 };
 
-// Appends a node whose arguments are tensors or numbers; numbers become scalars of `number_dtype` (the dtype
-// of the first tensor unless said).
+// Appends a node whose arguments are tensors or numbers; numbers become scalars of the first tensor's dtype.
 std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 
 // "(train.cpp:41)"
 std::string at_line(const std::source_location& where);
+// An error's message with its layer and line. In Scope("h.3.attn"), "[matmul] inner sizes differ" becomes
+// "[h.3.attn/matmul] inner sizes differ (train.cpp:41)", with the line of the outermost scope; outside any
+// Scope the line is `where`.
+std::string in_context(const std::string& message, const std::source_location& where);
 
-// The leaf ops; a node with one of these has its value from outside the run.
+// The leaf ops: the value of such a node is given from outside the run.
 struct InputAttrs {
   std::string name;
   Shape shape;
@@ -144,8 +193,8 @@ struct FullAttrs {
   void fields(auto&& field) const { field("shape", shape), field("value", value), field("dtype", dtype); }
 };
 extern const Op input_op, parameter_op, constant_op, rng_op;
-extern const Op
-    full_op;  // not a leaf: a kernel fills it, or its number is folded into the kernels that read it
+// Not a leaf: a kernel fills it, or its number is folded into the kernels that read it.
+extern const Op full_op;
 extern const Op copy_op;  // pointwise: its input, in memory of its own
 extern const Op cast_op;  // pointwise: its input in another dtype
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype = f32,

@@ -1,6 +1,5 @@
-// What an operation is: one constant object per op, defined in one file of ops/, that owns its shape rule,
-// its gradient, its decomposition and its sample inputs. Kernels belong to the backends and are found by the
-// op's name.
+// Op: an operation as one constant object, defined in one file of ops/, with its shape rule, its gradient,
+// its decomposition and its sample inputs. Kernels belong to the backends, which find them by the op's name.
 #pragma once
 
 #include <algorithm>
@@ -18,27 +17,26 @@
 
 namespace tg {
 
-// A value as shape rules see it.
+// An input or output of an op, as its shape rule and its cost see it.
 struct Operand {
   DType dtype;
   Layout layout;
   const Shape& shape() const { return layout.shape; }
 };
 
-// One output of a node. A view says which input's memory it looks into; everything else gets memory of its
-// own, laid out as `layout` says.
+// One output of an op, as its shape rule returns it.
 struct OutSpec {
   DType dtype;
-  Layout layout;
-  int view_of = -1;
+  Layout layout;     // within memory of its own, or within that of the input it is a view of
+  int view_of = -1;  // index of that input; -1 for an output that is not a view
 };
 
-// What a vector-Jacobian product gets: the node's inputs and outputs, and z_out = ∂L/∂out for each output,
-// undefined where no gradient arrives. z has the output's shape and dtype.
+// The arguments of a vector-Jacobian product: the node's inputs and outputs, and z = ∂L/∂out of each output,
+// with the output's shape and dtype, undefined where no gradient arrives.
 struct Backprop {
   std::span<const Tensor> in, out, z;
   const Attrs& attrs;
-  const std::vector<bool>& wanted;  // which inputs need a gradient; the others may be left undefined
+  const std::vector<bool>& wanted;  // by input: whether its gradient is needed; otherwise it may be undefined
 };
 
 struct Cost {
@@ -50,7 +48,7 @@ struct Fill {
   enum Kind {
     normal,    // standard normal
     uniform,   // [low, high)
-    distinct,  // a shuffled ramp in [low, high]: no two elements closer than its step (for max, sort, top_k)
+    distinct,  // evenly spaced in [low, high], shuffled: no two elements are close (for max, sort, top_k)
     index,     // integers in [low, high)
     bits,      // booleans
     off_zero   // ±[low, high): away from a kink at 0
@@ -61,65 +59,69 @@ struct Fill {
 struct SampleInput {
   Shape shape;
   Fill fill = {};
-  std::optional<DType> dtype = {};  // of an index, mask or key; floating inputs take the dtype under test
+  std::optional<DType> dtype = {};  // of an index, mask or key; none: the floating dtype under test
 };
 
-// One way to call the op: gradient-checked, compared across dtypes, views and backends, benchmarked.
+// One way to call the op: its gradient is checked, its results are compared across dtypes, views and
+// backends, and it is benchmarked.
 struct Sample {
   std::string name;
   std::vector<SampleInput> inputs;
-  std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
+  std::function<std::vector<Tensor>(std::span<const Tensor>)> call = {};
 };
 
 struct Op {
   std::string name;
 
-  // What it computes, in one line: "inputs → outputs: formula", with the operands' names, ? behind those that
-  // may be left out. docs/ops.md is made of it (gradcheck --reference).
-  std::string doc;
+  // What it computes, in one line: "inputs → outputs: formula", with the operands' names and a ? after each
+  // optional one. The text of docs/ops.md (gradcheck --reference).
+  std::string doc = {};
 
-  // Shape rule: dtype and layout of each output; throws ShapeError or DTypeError without naming the op or the
-  // line, which the graph adds.
-  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer;
+  // Shape rule: dtype and layout of each output. Throws ShapeError or DTypeError with the reason only: the
+  // graph adds the layer, the op, the inputs and the line.
+  std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer = {};
 
-  // Gradient: z_in for each input as graph nodes, undefined where there is none. Without a vjp the
-  // decomposition is differentiated, unless the op says why it has no gradient: then one that would pass
-  // through it is refused with that reason.
-  std::function<std::vector<Tensor>(const Backprop&)> vjp;
-  std::string not_differentiable;
+  // Vector-Jacobian product: z_in of each input as graph nodes, undefined where there is none. Without a vjp
+  // the decomposition is differentiated, unless `not_differentiable` says why the op has no gradient: then
+  // gradients() throws GradientError with that reason if a gradient would have to pass.
+  std::function<std::vector<Tensor>(const Backprop&)> vjp = {};
+  std::string not_differentiable = {};
 
-  // The same outputs from plainer ops: fused ops owe it (oracle, second derivative, fallback).
-  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose;
+  // The same outputs from simpler ops. Fused ops must have one: it is their reference in tests, their second
+  // derivative and their fallback.
+  std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose = {};
 
-  std::function<std::vector<Sample>()> samples;
+  std::function<std::vector<Sample>()> samples = {};
 
-  // A kernel in the op itself, as a function on host memory: what a backend runs where it has no kernel of
-  // its own for the op. Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
-  HostKernel host;
+  // A kernel in the op itself, as a function on host memory, for backends that have no kernel for the op.
+  // Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
+  HostKernel host = {};
 
-  // Work of one evaluation. Without it: no FLOPs to speak of, each input and output moved once.
-  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost;
+  // FLOPs of one evaluation, and bytes that it moves beyond reading each input and writing each output once.
+  // Without it both are 0.
+  std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost = {};
 
-  // Element i of the output depends on element i of the inputs, all of one shape: such ops are fused into
-  // chains.
+  // Element i of the output depends only on element i of the inputs, all of one shape. Such ops are fused
+  // into chains.
   bool pointwise = false;
-  // Kernels write results of any strides, so that the compiler may place a result inside another's memory.
+  // Kernels can write results of any strides, so that the compiler may place a result inside another's
+  // memory.
   bool strided_results = false;
-  // The axis on which the op lays its inputs side by side, for an op that does nothing else.
+  // For an op that only concatenates its inputs: the axis.
   int (*join_axis)(const Attrs&) = nullptr;
-  // A view: no kernel and no memory, outputs look into input 0.
+  // A view: no kernel and no memory; outputs are views of input 0.
   bool view = false;
-  // A leaf: an input, a parameter or a constant, given from outside.
+  // A leaf: an input, a parameter or a constant, whose value is given from outside the run.
   bool leaf = false;
-  // Too much work to gradient-check twice over: no second derivative, or none offered.
+  // gradcheck does not check its second derivative: it has none, or checking it takes too long.
   bool first_order_only = false;
-  // {output, input} pairs that may share memory when the input is not needed afterwards. Of an op on a list
-  // of tensors, that has `outs` outputs and `ins` inputs for each of them, the pairs are those of the first.
+  // {output, input} pairs that may share memory when the input is not read afterwards. For list ops (`outs`
+  // outputs and `ins` inputs per tensor) they are the first tensor's pairs, which repeat for the others.
   std::vector<std::pair<int, int>> inplace = {};
   struct {
     int outs = 0, ins = 0;
   } each = {};
-  // The file of the definition tells the op's family.
+  // Where the op is defined; the file names the op's family.
   std::source_location where = std::source_location::current();
 
   bool may_share(int out, int in) const {

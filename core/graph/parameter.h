@@ -1,5 +1,5 @@
-// Parameter: a named tensor that lives outside the graph and outlasts programs: weights, optimizer state,
-// caches. Copies of the handle name the same memory. Row-major.
+// Parameter: a named tensor that lives outside graphs and programs: weights, optimizer state, caches.
+// Row-major. Copies of a Parameter are handles on the same memory.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@ class Backend;
 class Parameter {
  public:
   Parameter() = default;
+  // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
 
   const std::string& name() const { return state_->name; }
@@ -22,10 +23,12 @@ class Parameter {
   Device device() const { return state_->device; }
   std::size_t bytes() const { return static_cast<std::size_t>(numel(shape())) * size_of(dtype()); }
 
-  Array read() const;              // a copy on the host
-  void write(const Array& value);  // same shape and dtype, else ShapeError or DTypeError
+  // A copy on the host. On a GPU it waits for the runs started before and throws their errors.
+  Array read() const;
+  // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
+  void write(const Array& value);
   std::byte* memory() const { return state_->memory.get(); }
-  const void* key() const { return state_.get(); }  // equal for handles on the same parameter
+  const void* key() const { return state_.get(); }  // equal for handles on the same memory
 
  private:
   struct State {

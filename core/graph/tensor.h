@@ -1,4 +1,5 @@
-// Tensor: a small handle on a value of a graph (which graph, which value). Copying it copies nothing.
+// Tensor: a small handle on a value of a graph. Copies are handles on the same value. Valid while the graph,
+// or a program compiled from it, exists.
 #pragma once
 
 #include <concepts>
@@ -16,11 +17,11 @@ using ValueId = std::uint32_t;
 
 class Tensor {
  public:
-  Tensor() = default;  // undefined: no value
+  Tensor() = default;  // undefined: a handle on no value
   Tensor(Graph* graph, ValueId id) : graph_(graph), id_(id) {}
 
   bool defined() const { return graph_ != nullptr; }
-  Graph& graph() const;  // throws Error when undefined
+  Graph& graph() const;  // this and what follows throw Error if undefined
   ValueId id() const { return id_; }
   const Shape& shape() const { return layout().shape; }
   std::int64_t size(std::int64_t axis) const;  // negative axes count from the end
@@ -31,7 +32,8 @@ class Tensor {
   std::string text() const;  // "f32 [2, 3]"
   friend bool operator==(const Tensor&, const Tensor&) = default;
 
-  // Views: metadata only, no copy (004 §B.3). Axes may be negative.
+  // Views: nothing is copied (004 §B.3). Negative axes count from the end. Throw ShapeError as in
+  // core/base/layout.h.
   Tensor transpose(std::int64_t a, std::int64_t b,
                    std::source_location = std::source_location::current()) const;
   Tensor permute(const Axes& order, std::source_location = std::source_location::current()) const;
@@ -41,12 +43,13 @@ class Tensor {
                std::source_location = std::source_location::current()) const;
   Tensor squeeze(std::int64_t axis, std::source_location = std::source_location::current()) const;
   Tensor unsqueeze(std::int64_t axis, std::source_location = std::source_location::current()) const;
-  // A view where one exists, otherwise a view of a contiguous copy.
+  // A view if strides can express it, otherwise a view of a contiguous copy.
   Tensor reshape(const Shape& shape, std::source_location = std::source_location::current()) const;
   Tensor contiguous(std::source_location = std::source_location::current()) const;
   Tensor to(DType, std::source_location = std::source_location::current()) const;
 
-  // Reductions over the named axes, all of them when none is named.
+  // Reductions over the given axes, over all of them if none is given. keepdim: reduced axes stay, with
+  // size 1.
   Tensor sum(const Axes& axes = {}, bool keepdim = false,
              std::source_location = std::source_location::current()) const;
   Tensor mean(const Axes& axes = {}, bool keepdim = false,

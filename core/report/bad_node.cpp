@@ -40,7 +40,8 @@ std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::ui
     if (!is_float(p.dtype())) continue;
     if (const std::string bad = bad_element(p.read()); !bad.empty()) return p.name() + " has " + bad;
   }
-  Program program = compile(graph, made, {.threads = threads, .fuse = false, .reuse = false});
+  Program program =
+      compile(graph, made, {.threads = threads, .fuse = false, .reuse = false, .allow_unassigned = true});
   program.seed(seed);
   program.set_step(step);
   program.run(feeds);

@@ -1,4 +1,4 @@
-// Where a program's time goes, as shares of what its device can do (ops/ceilings.h).
+// Where a program's time goes, compared with the rates that its device can reach (ops/ceilings.h).
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace tg {
 
-// What a device reaches on programs that do nothing else: measure_ceilings() of ops/ceilings.h.
+// The rates that a device reaches on a large copy and a large matmul: measure_ceilings() of ops/ceilings.h.
 struct Ceilings {
   double copy = 0;                                // bytes a second, read plus written
   std::vector<std::pair<DType, double>> product;  // FLOP/s of a large matmul, by the operands' dtype
@@ -21,27 +21,27 @@ struct StepTime {
   std::string name;
   int count = 1;
   double seconds = 0;
-  double flops = 0, bytes = 0;  // by the ops' cost; each operand counted once, read or written
-  double least = 0;             // seconds at the ceilings: of bytes or of FLOPs, the longer
+  double flops = 0, bytes = 0;  // as work_of (core/run/cost.h)
+  double least = 0;  // seconds that bytes or FLOPs, whichever take longer, would need at the ceilings
 };
 
 struct Profile {
-  double run = 0;   // seconds from starting a run to its end
-  double host = 0;  // of these, until the call that started it returned
+  double run = 0;   // seconds from the start of a run to its end
+  double host = 0;  // of these, until the call that starts it returns
   Ceilings ceilings;
   std::vector<StepTime> steps;  // in the program's order
 };
 
-// Runs the program a few times to warm up, `runs` times as users do and `runs` times step by step; times are
-// medians. `start` starts one run: by default with the inputs as they are, asking for no result.
+// Runs the program a few times to warm up, then `runs` times as a whole and `runs` times step by step; times
+// are medians. `start` starts one run; by default with the inputs as they are, fetching nothing.
 Profile profile(Program& program, const Ceilings& ceilings, int runs,
                 const std::function<Pending()>& start = {});
 
 // Steps summed by kind, longest first.
 std::vector<StepTime> by_op(const Program& program, const Profile& profile);
 
-// A table by op, then of the `longest` steps, each with its share of the sum of all steps, its rates, and the
-// share of the ceiling it reaches: above 1, what it read was in a cache.
+// Two tables, by op and of the `longest` steps: time, share of the time of all steps, rates, and the share of
+// the ceiling that they reach. A share above 1 means that data came from a cache.
 std::string profile_text(const Program& program, const Profile& profile, std::size_t longest = 10);
 
 }  // namespace tg

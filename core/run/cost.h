@@ -1,4 +1,4 @@
-// What kind of work a step is, and what it costs by its op's own account.
+// What kind of work a step is, and what it costs according to its op.
 #pragma once
 
 #include <algorithm>
@@ -7,13 +7,13 @@
 
 namespace tg {
 
-// What steps are summed under: the op's name, or "chain to gelu" for a fused chain that ends in gelu.
+// The name under which steps are summed up: the op's, or "chain to gelu" for a fused chain that ends in gelu.
 inline std::string kind_of(const Step& s) {
   const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
   return s.op->name == last ? last : "chain to " + last;
 }
 
-// Nothing for an op that has no account: bytes of operands are not in it either way.
+// Op::cost of the step; zeros for an op without it. Bytes of the operands are not included.
 inline Cost cost_of(const Step& s) {
   if (!s.op->cost) return {};
   std::vector<Operand> in, out;
@@ -22,14 +22,15 @@ inline Cost cost_of(const Step& s) {
   return s.op->cost(in, out, s.attrs);
 }
 
-// Bytes of memory an operand takes up: an expanded one has more elements, a strided one reaches further.
+// Bytes of memory that an operand occupies: an expanded one has more elements than memory, a strided one
+// spans more memory than its elements need.
 inline double bytes_of(const Arg& a) {
   Layout l = a.layout;
   l.offset = 0;
   return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(a.dtype));
 }
 
-// FLOPs, and bytes with each operand counted once, read or written.
+// FLOPs, and bytes moved including each operand once.
 inline Cost work_of(const Step& s) {
   Cost c = cost_of(s);
   for (const Arg& a : s.in) c.bytes += bytes_of(a);

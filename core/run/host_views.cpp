@@ -8,7 +8,7 @@ std::vector<HostView> host_views(std::span<const Arg> args) {
   std::vector<HostView> v;
   for (const Arg& a : args) {
     if (!a.layout.is_contiguous())
-      throw DeviceError("its host function takes row-major operands: give it contiguous(x)");
+      throw DeviceError("its host function needs row-major operands: pass contiguous(x)");
     v.push_back({a.dtype, a.layout.shape, nullptr});
   }
   return v;

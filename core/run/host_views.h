@@ -1,4 +1,4 @@
-// A step's operands as host functions see them, for the backends that run one.
+// A step's operands as arguments of a host function (Op::host), for backends that run one.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace tg {
 
-// Views without data, which the backend fills in; throws DeviceError for an operand that is not row-major.
+// Views without data, which the backend sets; throws DeviceError for an operand that is not row-major.
 std::vector<HostView> host_views(std::span<const Arg> args);
 
 }  // namespace tg

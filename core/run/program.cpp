@@ -2,16 +2,60 @@
 #include <tilegrad/core/run/program.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "core/run/program_state.h"
 
 namespace tg {
 
+namespace {
+
+// Writes the number as an element of the dtype; false if the dtype has no such number.
+bool write_number(DType dtype, std::byte* to, long double number, bool may_round) {
+  return dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T>) {
+      const bool inside = number >= std::numeric_limits<T>::min() && number <= std::numeric_limits<T>::max();
+      if (!inside || number != std::trunc(number)) return false;
+      const auto element = static_cast<T>(number);
+      std::memcpy(to, &element, sizeof element);
+      return true;
+    } else {
+      store_element(dtype, to, 0, static_cast<double>(number));
+      const long double stored = load_element(dtype, to, 0);
+      return (may_round || stored == number) && (std::isfinite(stored) || !std::isfinite(number));
+    }
+  });
+}
+
+}  // namespace
+
+Feed::Feed(const Tensor& input, long double number, bool may_round)
+    : input_(input), data_(nullptr), count_(1), dtype_(input.dtype()) {
+  if (!write_number(dtype_, number_, number, may_round)) {
+    char text[48];
+    std::snprintf(text, sizeof text, "%.20Lg", number);
+    throw DTypeError("[feed] the input is " + input.text() + ", which cannot hold " + text + " " +
+                     at_line(input.graph().node_of(input.id()).where));
+  }
+}
+
 void Program::State::want_memory(const char* who) const {
   if (!executable)
     throw Error("[" + std::string(who) + "] this program was compiled with plan_only and has no memory");
+}
+
+void Program::State::want_inputs_fed(const char* who) const {
+  if (not_fed == 0) return;
+  for (const Input& i : inputs) {
+    if (i.fed) continue;
+    const Node& node = graph->node_of(i.value);
+    throw Error("[" + std::string(who) + "] input " + node.attrs.as<InputAttrs>().name + " " +
+                graph->tensor(i.value).text() + " was never fed " + at_line(node.where));
+  }
 }
 
 void Program::State::write_rng() {
@@ -34,15 +78,17 @@ void Program::State::run_verified() {
   run_once();
   const Program planned(std::shared_ptr<State>(this, [](State*) {})), unplanned(twin);
   for (const auto& [v, arg] : fetched) {
-    const Tensor t = const_cast<Graph*>(graph)->tensor(v);
+    const Tensor t = graph->tensor(v);
     if (!planned.fetch(t).same_bits(unplanned.fetch(t)))
-      throw Error("[verify] the planned program gives other bits than one buffer per tensor for " +
-                  graph->node_of(v).op->name + " " + at_line(graph->node_of(v).where));
+      throw Error(
+          "[verify] the planned program and the one with a buffer per tensor give different bits for " +
+          graph->label_of(graph->node_of(v)) + " " + at_line(graph->node_of(v).where));
   }
   for (std::size_t i = 0; i < assigned.size(); ++i)
     if (!assigned[i].read().same_bits(expected[i]))
-      throw Error("[verify] the planned program assigns other bits than one buffer per tensor to " +
-                  assigned[i].name());
+      throw Error(
+          "[verify] the planned program and the one with a buffer per tensor assign different bits to " +
+          assigned[i].name());
 }
 
 std::vector<double> Program::State::run_timed() {
@@ -65,6 +111,7 @@ void Program::State::run_logged() {
 
 void Program::run() {
   state_->want_memory("run");
+  state_->want_inputs_fed("run");
   if (state_->log)
     state_->run_logged();
   else if (state_->twin)
@@ -76,6 +123,7 @@ void Program::run() {
 
 std::vector<double> Program::profile() {
   state_->want_memory("profile");
+  state_->want_inputs_fed("profile");
   std::vector<double> seconds = state_->run_timed();
   ++state_->rng_state[1];
   return seconds;
@@ -92,33 +140,37 @@ void Program::run(std::span<const Feed> feeds) {
 
 void Program::feed(const Feed& f) {
   state_->want_memory("feed");
-  if (!f.input.defined() || &f.input.graph() != state_->graph)
-    throw Error("[feed] not a tensor of the program's graph");
-  const Node& node = state_->graph->node_of(f.input.id());
-  if (node.op != &input_op) throw Error("[feed] not an input " + at_line(node.where));
+  const Tensor& x = f.input();
+  if (!state_->graph->has(x)) throw Error("[feed] not a tensor of the program's graph");
+  const Node& node = state_->graph->node_of(x.id());
+  if (node.op != &input_op)
+    throw Error("[feed] " + state_->graph->label_of(node) + " is not an input " + at_line(node.where));
   const std::string& name = node.attrs.as<InputAttrs>().name;
-  if (f.dtype != f.input.dtype())
-    throw DTypeError("[feed] input " + name + " is " + f.input.text() + ", got " +
-                     std::string(name_of(f.dtype)));
-  if (f.count != f.input.numel())
-    throw ShapeError("[feed] input " + name + " is " + f.input.text() + ", got " + std::to_string(f.count) +
-                     " elements");
-  for (const auto& [v, arg] : state_->inputs)
-    if (v == f.input.id())
-      state_->executable->feed(arg.data, f.data, static_cast<std::size_t>(f.count) * size_of(f.dtype));
+  if (f.dtype() != x.dtype())
+    throw DTypeError("[feed] input " + name + " is " + x.text() + ", got " + std::string(name_of(f.dtype())) +
+                     " " + at_line(node.where));
+  if (f.count() != x.numel())
+    throw ShapeError("[feed] input " + name + " is " + x.text() + ", got " + std::to_string(f.count()) +
+                     " elements " + at_line(node.where));
+  for (State::Input& i : state_->inputs) {
+    if (i.value != x.id()) continue;
+    state_->executable->feed(i.arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
+    state_->not_fed -= !i.fed;
+    i.fed = true;
+  }
   if (state_->twin) Program(state_->twin).feed(f);
 }
 
 namespace {
 
-// Bytes from an operand's first element to its last.
+// Bytes from an operand's first element to the end of its last.
 std::size_t reach(const Arg& a) {
   Layout from = a.layout;
   from.offset = 0;
   return static_cast<std::size_t>(from.extent()) * size_of(a.dtype);
 }
 
-// The elements of `a` in row-major order, from a copy of the memory its layout reaches.
+// The elements of `a` in row-major order, from a copy of the memory that its layout covers.
 Array in_row_major_order(const Arg& a, const std::byte* raw) {
   Array out(a.layout.shape, a.dtype);
   Layout from = a.layout;
@@ -144,10 +196,14 @@ Array in_row_major_order(const Arg& a, const std::byte* raw) {
 const Arg& Program::State::fetched_arg(const Tensor& t) const {
   want_memory("fetch");
   for (const auto& [v, arg] : fetched)
-    if (t.defined() && v == t.id() && &t.graph() == graph) return arg;
-  throw Error(
-      "[fetch] this tensor was not among those asked for at compile time, so its memory may have been "
-      "reused");
+    if (v == t.id() && graph->has(t)) return arg;
+  std::string what = "this tensor";
+  if (graph->has(t)) {
+    const Node& node = graph->node_of(t.id());
+    what = graph->label_of(node) + " " + t.text() + " " + at_line(node.where);
+  }
+  throw Error("[fetch] " + what +
+              " was not among the tensors given to compile(): its memory may have been reused");
 }
 
 Array Program::fetch(const Tensor& t) const {
@@ -177,12 +233,12 @@ Pending Program::fetch_later(std::span<const Tensor> ts) {
 }
 
 bool Pending::ready() const {
-  if (!transfer_) throw Error("[pending] no values were asked for");
+  if (!transfer_) throw Error("[pending] this Pending is empty: only fetch_later() makes one with values");
   return transfer_->done();
 }
 
 void Pending::wait() const {
-  if (!transfer_) throw Error("[pending] no values were asked for");
+  if (!transfer_) throw Error("[pending] this Pending is empty: only fetch_later() makes one with values");
   transfer_->wait();
 }
 
@@ -202,7 +258,7 @@ Array Pending::fetch(const Tensor& t) const {
 
 const std::byte* Pending::element(const Tensor& t) const {
   const std::byte* raw = bytes(t);
-  if (t.numel() != 1) throw ShapeError("[pending] " + t.text() + " has more or less than one element");
+  if (t.numel() != 1) throw ShapeError("[pending] " + t.text() + " does not have exactly one element");
   return raw;
 }
 

@@ -9,46 +9,71 @@
 
 namespace tg {
 
-// A value for an input: shape and dtype must be the input's. A view: what it was made from has to be there
-// until it is fed.
+// A value for an input, of the input's dtype and with as many elements; the shape is the input's. Feeding an
+// input with another dtype throws DTypeError, with another number of elements ShapeError.
+//
+// Arrays are shared, and vectors given as temporaries are moved in. Vectors with a name and spans are not
+// copied: they must stay as they are until they are fed. Nothing is allocated but for a temporary vector.
 class Feed {
  public:
-  Feed(Tensor input, const Array& value)
-      : input(input), data(value.raw()), count(value.numel()), dtype(value.dtype()) {}
+  Feed(const Tensor& input, const Array& value)
+      : Feed(input, value.raw(), value.numel(), value.dtype(), value.share()) {}
   template <class T>
-  Feed(Tensor input, const std::vector<T>& values)
-      : input(input),
-        data(reinterpret_cast<const std::byte*>(values.data())),
-        count(static_cast<std::int64_t>(values.size())),
-        dtype(dtype_of<T>) {}
+  Feed(const Tensor& input, const std::vector<T>& values) : Feed(input, std::span<const T>(values)) {}
   template <class T>
-  Feed(Tensor input, std::span<const T> values)
-      : input(input),
-        data(reinterpret_cast<const std::byte*>(values.data())),
-        count(static_cast<std::int64_t>(values.size())),
-        dtype(dtype_of<T>) {}
+  Feed(const Tensor& input, std::vector<T>&& values)
+      : Feed(input, std::make_shared<const std::vector<T>>(std::move(values))) {}
+  template <class T>
+  Feed(const Tensor& input, std::span<T> values)
+      : Feed(input, reinterpret_cast<const std::byte*>(values.data()),
+             static_cast<std::int64_t>(values.size()), dtype_of<std::remove_const_t<T>>, nullptr) {}
+  // A number for an input of one element, converted to its dtype. Throws DTypeError for one that the dtype
+  // does not have: a fraction or a number out of range for integers, an integer that would be rounded, a
+  // finite number that would become infinite. Fractions are rounded to a floating dtype as usual.
+  template <class N>
+  requires std::is_arithmetic_v<N> Feed(const Tensor& input, N number)
+      : Feed(input, static_cast<long double>(number), std::is_floating_point_v<N>) {}
 
-  Tensor input;
-  const std::byte* data;
-  std::int64_t count;
-  DType dtype;
+  const Tensor& input() const { return input_; }
+  const std::byte* data() const { return data_ ? data_ : number_; }
+  std::int64_t count() const { return count_; }  // elements
+  DType dtype() const { return dtype_; }
+
+ private:
+  Feed(const Tensor& input, const std::byte* data, std::int64_t count, DType dtype,
+       std::shared_ptr<const void> owner)
+      : input_(input), data_(data), count_(count), dtype_(dtype), owner_(std::move(owner)) {}
+  template <class T>
+  Feed(const Tensor& input, std::shared_ptr<const std::vector<T>> values)
+      : Feed(input, std::span<const T>(*values)) {
+    owner_ = std::move(values);
+  }
+  Feed(const Tensor& input, long double number, bool may_round);
+
+  Tensor input_;
+  const std::byte* data_;  // null: the value is number_
+  std::int64_t count_;
+  DType dtype_;
+  alignas(8) std::byte number_[8] = {};
+  std::shared_ptr<const void> owner_;
 };
 
 // Bytes by what they hold, known before the first run.
 struct MemoryReport {
   std::size_t arena = 0;  // intermediate results
-  std::size_t alive = 0;  // of these, the most alive at one step: the lower bound for arena
+  std::size_t alive = 0;  // of these, the most alive at one step: a lower bound for arena
   std::size_t inputs = 0;
   std::size_t constants = 0;
   std::size_t workspace = 0;   // kernels' scratch
-  std::size_t results = 0;     // small fetched tensors, and what the device notes about a run
+  std::size_t results = 0;     // small fetched tensors, and the device's record of a run's error
   std::size_t parameters = 0;  // read or assigned; owned by the caller
   std::size_t peak() const { return arena + inputs + constants + workspace + results + parameters; }
 };
 
-// A buffer of the plan: bytes [offset, offset + bytes) of the arena, written first by step `first` and last
-// touched by step `last`, both counted as in Program::steps(); last = steps().size() for what is fetched
-// after the run. Bytes are a multiple of 64. No two overlap in both; the highest end is MemoryReport::arena.
+// A buffer of the plan: bytes [offset, offset + bytes) of the arena, first written by step `first` and last
+// accessed by step `last`, both indices of Program::steps(); last = steps().size() if it is fetched after the
+// run. `bytes` is a multiple of 64. No two buffers overlap both in bytes and in steps; the highest end is
+// MemoryReport::arena.
 struct ArenaBuffer {
   std::size_t offset = 0, bytes = 0;
   int first = 0, last = 0;
@@ -56,44 +81,48 @@ struct ArenaBuffer {
 
 class Pending;
 
-// On a GPU run() starts the run and returns, feed() takes the values and returns, and whatever follows is in
-// order: a program is fed for the next run, and the next run started, while one is under way. Only fetch()
-// and Pending wait.
+// A Program keeps what it needs: the nodes of its graph, its parameters and its memory. Copies of a Program
+// are the same program.
+//
+// On a GPU run() starts the run and returns, and feed() copies the values and returns; everything happens in
+// the order of the calls. So the inputs of the next run can be fed, and that run started, while one is under
+// way. Only fetch() and Pending wait.
 class Program {
  public:
   struct State;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // Runs every step once. Nothing is allocated. An index out of range (embedding, gather, …) throws Error
-  // with step and source line, what a user-defined op throws comes out as it is: at once on the CPU, on a GPU
-  // with the first fetch, Pending or Parameter::read that waits for this run. Parameters assigned at the end
-  // of that run, and of others started before it was told, keep their values; results are void.
+  // Feeds, then runs every step once; allocates nothing. Throws Error if an input was never fed. An index out
+  // of range (embedding, gather, …) throws Error with step and source line, and an exception of a
+  // user-defined op is passed on: on the CPU by run(), on a GPU by the first fetch, Pending or
+  // Parameter::read that waits for this run. Then the run's results are void, and the parameters that it, and
+  // runs started before the error was thrown, would have assigned keep their values.
   void run();
   void run(std::initializer_list<Feed> feeds);
   void run(std::span<const Feed> feeds);
-  // Runs once, waiting after every step, and returns the seconds each of steps() took: where the time goes.
+  // Runs once, waiting after every step, and returns the seconds that each of steps() took.
   std::vector<double> profile();
-  // Writes an input; it keeps the value for all later runs. The values may change once it returns. Throws
-  // when it is not an input of this program. Inputs fed in the order they were recorded in are copied to a
-  // GPU in one piece.
+  // Writes an input, which keeps the value for all later runs. The source of the values may change once this
+  // returns. Throws Error for a tensor that is not an input of the program's graph; see Feed for DTypeError
+  // and ShapeError. Inputs fed in the order in which they were recorded are copied to a GPU in one piece.
   void feed(const Feed& feed);
 
-  // A fetched tensor's value after the last run. Throws Error for a tensor that was not asked for at compile
-  // time: its memory may have been reused.
+  // The value of a fetched tensor after the last run. Throws Error for a tensor that was not among
+  // compile()'s `fetch`: its memory may have been reused.
   Array fetch(const Tensor& t) const;
   template <class T>
   T item(const Tensor& t) const {
     return fetch(t).item<T>();
   }
 
-  // The same without waiting: a handle on the values as the last run leaves them, whatever runs later.
+  // The same without waiting: a handle on the values that the last run leaves, whatever runs later.
   //   program.run(…);  Pending now = program.fetch_later({loss});   // step n
   //   …                                                            // start step n + 1
   //   now.item<float>(loss)
   Pending fetch_later(std::initializer_list<Tensor> ts);
   Pending fetch_later(std::span<const Tensor> ts);
 
-  // Random ops draw from (seed, step, node). The seed is 0 unless set; the step counts runs from 0.
+  // Random ops draw from (seed, step, node). The seed is 0 unless set; the step counts runs, from 0.
   void seed(std::uint64_t seed);
   void set_step(std::int64_t step);
 
@@ -101,18 +130,19 @@ class Program {
   Device device() const;
   const PrepareOptions& options() const;
   std::span<const Step> steps() const;
-  std::string text() const;  // one line per step: what runs, on which shapes
-  // All that share the arena, by their first step. Results in place of an input go on with its buffer.
+  std::string text() const;  // one line per step: op, shapes, attributes, source line
+  // All buffers of the arena, by their first step. An output written in place has its input's buffer.
   std::span<const ArenaBuffer> buffers() const;
-  const Graph& graph() const;                // what it was compiled from, while that lives
-  std::span<const ValueId> outputs() const;  // of the graph: fetched values, then those assigned
+  const Graph& graph() const;                // what it was compiled from
+  std::span<const ValueId> outputs() const;  // of the graph: fetched values, then assigned ones
 
  private:
   std::shared_ptr<State> state_;
 };
 
-// Values of a run, perhaps still on their way. Any number may exist at a time; memory of those no longer held
-// is used again. fetch, item, number and wait wait for the run, and throw what it met each time.
+// Values of a run, perhaps still being computed or copied. Any number may exist at a time; the memory of
+// those no longer held is reused. fetch, item, number and wait wait for the run; if it failed, each of them
+// throws its error.
 class Pending {
  public:
   Pending() = default;
@@ -122,7 +152,8 @@ class Pending {
   void wait() const;
   bool ready() const;  // whether fetch and item would not have to wait
   Array fetch(const Tensor& t) const;
-  // The only element, of the tensor's own type or as a double. Nothing is allocated.
+  // The only element, of the tensor's own type or as a double; throws ShapeError if there are more. Allocates
+  // nothing.
   template <class T>
   T item(const Tensor& t) const {
     if (t.dtype() != dtype_of<T>) refuse(t, dtype_of<T>);
@@ -136,7 +167,7 @@ class Pending {
   const std::byte* bytes(const Tensor& t) const;
   const std::byte* element(const Tensor& t) const;
   [[noreturn]] static void refuse(const Tensor& t, DType dtype);
-  std::shared_ptr<const Program::State> program_;  // before transfer_: it outlives it
+  std::shared_ptr<const Program::State> program_;  // declared first: it must outlive transfer_
   std::shared_ptr<Transfer> transfer_;
 };
 

@@ -1,4 +1,4 @@
-// What a compiled program holds: filled by compile.cpp, run by program.cpp.
+// The state of a compiled program: core/compile/ fills it, program.cpp runs it.
 #pragma once
 
 #include <tilegrad/core/run/log.h>
@@ -6,11 +6,18 @@
 namespace tg {
 
 struct Program::State {
-  const Graph* graph = nullptr;
+  struct Input {
+    ValueId value;
+    Arg arg;
+    bool fed = false;  // or without elements
+  };
+
+  std::shared_ptr<const Graph> graph;
   Backend* backend = nullptr;
   std::vector<Step> steps;
   std::vector<std::pair<ValueId, Arg>> fetched;
-  std::vector<std::pair<ValueId, Arg>> inputs;
+  std::vector<Input> inputs;
+  std::size_t not_fed = 0;            // inputs that were never fed
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;
@@ -22,17 +29,18 @@ struct Program::State {
   std::int64_t rng_state[2] = {0, 0};
   Device device;
   PrepareOptions prepared;
-  std::vector<Piece> wanted;        // of a transfer, while it is started; kept so that runs allocate nothing
+  std::vector<Piece> wanted;        // scratch of fetch_later, kept so that it allocates nothing
   std::unique_ptr<ProgramLog> log;  // null unless TG_LOG asks for one
   std::shared_ptr<State> twin;      // verify: the same program with a buffer per tensor
 
-  void want_memory(const char* who) const;  // throws Error if the program was only planned
+  void want_memory(const char* who) const;      // throws Error if the program was only planned
+  void want_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed
   void write_rng();
   void run_once();
   void run_verified();
   void run_logged();
   std::vector<double> run_timed();                // the seconds of each step
-  const Arg& fetched_arg(const Tensor& t) const;  // throws Error for what was not asked for
+  const Arg& fetched_arg(const Tensor& t) const;  // throws Error for a tensor that is not fetched
 };
 
 }  // namespace tg

@@ -1,5 +1,4 @@
-// Step: what kernels see of a program. Apart from backend.h, so that kernels do not depend on how programs
-// run.
+// Step: a program as kernels see it. Apart from backend.h, so that kernels do not depend on how programs run.
 #pragma once
 
 #include <source_location>
@@ -10,15 +9,15 @@
 
 namespace tg {
 
-// An operand of a step. `data` points at the element whose indices are all zero (layout.offset is already in
-// it).
+// An operand of a step. `data` points at the element whose indices are all zero: layout.offset is already
+// added.
 struct Arg {
   DType dtype;
   Layout layout;
   std::byte* data = nullptr;
 };
 
-// One kernel call of a program: one node, or a chain of pointwise nodes.
+// One kernel call of a program: a node, or a chain of pointwise nodes.
 struct Step {
   const Op* op;
   Attrs attrs;

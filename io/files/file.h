@@ -1,4 +1,5 @@
-// Whole files in, and files out whose every write error is seen. Messages are one line, "[who] …: path …".
+// Reads whole files, and writes files without missing a write error. Messages are one line, "[who] …: path
+// …".
 #pragma once
 
 #include <span>
@@ -12,23 +13,23 @@ namespace tg::io {
 std::string read_file(const std::string& path, std::string_view who);
 
 // Replaces the file by the pieces one after another, or leaves it as it was: temporary file in the same
-// directory, fsync, rename, fsync of the directory. Permissions of a file that exists are kept and a symbolic
-// link is followed; a device or pipe is written in place. Throws Error (unwritable directory, full disk,
+// directory, fsync, rename, fsync of the directory. Keeps the permissions of an existing file and follows a
+// symbolic link; writes a device or pipe in place. Throws Error (unwritable directory, full disk,
 // short write …).
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
-// Makes a file of the pieces, on the disk when it returns; the name must be free. Throws Error.
+// Creates a file of the pieces; the name must be free. The file is on the disk when it returns. Throws Error.
 void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
-// Writes over the first bytes of a file that is there; on the disk, with all of the file, when it returns.
-// Throws Error.
+// Overwrites the first bytes of an existing file. The whole file is on the disk when it returns. Throws
+// Error.
 void overwrite_start(const std::string& path, std::string_view bytes, std::string_view who);
 
-// Flushes a directory to disk: files created, renamed or removed there stay so. Throws Error.
+// Makes the creation, renaming and removal of files in a directory durable. Throws Error.
 void sync_directory(const std::string& directory, std::string_view who);
 
-// A file written piece by piece, from empty or after what it has. Every failure throws Error; the destructor
-// alone is silent, so that close() is the last call of a writer that must know.
+// A file written piece by piece, from empty or after its present content. Every failure throws Error, except
+// in the destructor: call close() to learn whether the last bytes arrived.
 class OutputFile {
  public:
   enum class Start { empty, append };

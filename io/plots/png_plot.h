@@ -13,10 +13,10 @@ namespace tg::plot {
 struct Series {
   std::string label;  // in the legend; "" for none. A series without points names the colour of boxes
   // Equally long. A point that is not finite (or beyond 1e300), or not positive on a log axis, is a gap.
-  std::vector<double> x, y;
-  bool markers = false;        // a disc on every point
-  bool faint = false;          // drawn thin and pale, as a noisy curve under its smoothed one
-  std::optional<Color> color;  // from the palette, by place, when not given
+  std::vector<double> x = {}, y = {};
+  bool markers = false;             // a disc on every point
+  bool faint = false;               // drawn thin and pale, as a noisy curve under its smoothed one
+  std::optional<Color> color = {};  // from the palette, by place, when not given
 };
 
 // A filled rectangle between two corners, at least a pixel high and wide.
@@ -26,9 +26,9 @@ struct Box {
 };
 
 struct Plot {
-  std::string title, x_label, y_label;  // UTF-8, characters of io/stroke_font.h
+  std::string title = {}, x_label = {}, y_label = {};  // UTF-8, characters of io/stroke_font.h
   bool log_x = false, log_y = false;
-  std::vector<Series> series;
+  std::vector<Series> series = {};
   std::vector<Box> boxes = {};     // under the series; one with a corner that cannot be drawn is left out
   int width = 1200, height = 800;  // pixels; at least 320 × 240
   bool legend_beside = false;      // to the right of the axes, not inside them

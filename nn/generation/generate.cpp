@@ -74,8 +74,7 @@ void Generator::read(std::span<const std::int32_t> tokens) {
     std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
     if (!run) run = std::make_shared<Run>(model_, static_cast<std::int64_t>(length), &cache_, options_);
     const auto piece = tokens.first(length);
-    const auto held = static_cast<std::int32_t>(cached_.size());
-    run->program.run({{run->tokens, piece}, {run->cache->cached(), std::span(&held, 1)}});
+    run->program.run({{run->tokens, piece}, {run->cache->cached(), cached_.size()}});
     cached_.insert(cached_.end(), piece.begin(), piece.end());
     tokens = tokens.subspan(length);
     if (tokens.empty()) logits_ = run->program.fetch(run->logits);
@@ -90,8 +89,7 @@ void Generator::read_window(std::span<const std::int32_t> text) {
   std::vector<std::int32_t> window(static_cast<std::size_t>(context));
   const std::size_t used = std::min(window.size(), text.size());
   std::copy(text.end() - static_cast<std::ptrdiff_t>(used), text.end(), window.begin());
-  const auto last = static_cast<std::int32_t>(used - 1);
-  run->program.run({{run->tokens, window}, {run->last, std::span(&last, 1)}});
+  run->program.run({{run->tokens, window}, {run->last, used - 1}});
   logits_ = run->program.fetch(run->logits);
 }
 

@@ -37,7 +37,7 @@ Autocast::~Autocast() {
 
 Autocast* Autocast::of(const Graph& graph) {
   Autocast* a = innermost;
-  while (a && &a->graph_ != &graph) a = a->outer_;
+  while (a && a->graph_ != graph) a = a->outer_;
   return a && a->dtype_ ? a : nullptr;
 }
 

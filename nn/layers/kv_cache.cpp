@@ -32,9 +32,10 @@ Tensor CacheCall::append(const std::string& name, TensorArg in) {
   const Scope scope("cache", in.where());
   const Tensor& rows = in.tensor();
   if (rows.rank() != 4 || rows.size(0) != cache_.batch() || rows.size(2) != positions_.size(0))
-    throw ShapeError("[kv_cache] wants rows [" + std::to_string(cache_.batch()) + ", heads, " +
-                     std::to_string(positions_.size(0)) + ", n] of " + name + ", got " + rows.text() + " " +
-                     at_line(in.where()));
+    throw ShapeError(in_context("[kv_cache] wants rows [" + std::to_string(cache_.batch()) + ", heads, " +
+                                    std::to_string(positions_.size(0)) + ", n] of " + name + ", got " +
+                                    rows.text(),
+                                in.where()));
   const Shape shape{rows.size(0), rows.size(1), cache_.capacity(), rows.size(3)};
   auto place = cache_.tensors_.find(name);
   if (place == cache_.tensors_.end())
@@ -43,8 +44,9 @@ Tensor CacheCall::append(const std::string& name, TensorArg in) {
             .first;
   const Parameter& held = place->second;
   if (held.shape() != shape || held.dtype() != rows.dtype())
-    throw ShapeError("[kv_cache] " + name + " holds " + held.shape().text() +
-                     ", rows of another kind came: " + rows.text() + " " + at_line(in.where()));
+    throw ShapeError(in_context("[kv_cache] " + name + " holds " + held.shape().text() +
+                                    ", rows of another kind came: " + rows.text(),
+                                in.where()));
   const Tensor extended = slice_assign(rows.graph().param(held), rows, 2, cached_);
   assign_.push_back({held, extended});
   return extended;

@@ -12,7 +12,7 @@
 
 namespace tg::nn {
 
-// Initial values by core/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
+// Initial values by core/base/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
 struct Init {
   double mean = 0, std = 0, bound = 0;
   bool by_fan_in = false;  // the bound is 1/√n in a layer of n inputs, of its bias too

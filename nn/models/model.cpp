@@ -31,8 +31,9 @@ Tensor Model::features(TensorArg tokens, const Call& call) const {
   const Call inside{.mode = call.mode, .cache = call.cache, .recompute = call.recompute};
   const Shape& shape = tokens.tensor().shape();
   if (shape.size() != 2 || shape[1] > parts_.context)
-    throw ShapeError("[model] wants tokens [batch, length up to " + std::to_string(parts_.context) +
-                     "], got " + shape.text() + " " + at_line(tokens.where()));
+    throw ShapeError(in_context("[model] wants tokens [batch, length up to " +
+                                    std::to_string(parts_.context) + "], got " + shape.text(),
+                                tokens.where()));
   Tensor x = parts_.tokens(tokens, inside);
   if (!parts_.positions.is_empty()) x = x + parts_.positions(tokens, inside);
   x = dropped(x, parts_.dropout, call.mode);

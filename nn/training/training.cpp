@@ -92,8 +92,7 @@ void TrainingProgram::add_up(const optim::Optimizer& optimizer, const ProgramOpt
 
 Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                                const std::vector<std::int32_t>& targets, double learning_rate) {
-  const auto rate_now = static_cast<float>(learning_rate);
-  const Feed rate(update_.learning_rate, std::span<const float>(&rate_now, 1));
+  const Feed rate(update_.learning_rate, learning_rate);
   if (accumulate_ == 1) {
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
@@ -105,10 +104,9 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
                      std::to_string(targets.size()) + " targets, wanted " + std::to_string(accumulate_) +
                      " times " + tokens_.shape().text());
   for (std::size_t i = 0; i < wanted; i += size) {
-    const std::int32_t first = i == 0;
     program_->run({{tokens_, std::span(tokens).subspan(i, size)},
                    {targets_, std::span(targets).subspan(i, size)},
-                   {parts_->first, std::span<const std::int32_t>(&first, 1)}});
+                   {parts_->first, i == 0}});
   }
   parts_->program->run({rate});
   return parts_->program->fetch_later(results_);
@@ -121,14 +119,11 @@ std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tok
     parts_->loss_sum.write(Array(Shape{}, parts_->loss_sum.dtype()));
   }
   const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
-  const float rate = 1;
-  const std::int32_t first = 1;
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     const std::size_t from = static_cast<std::size_t>(part) * size;
     std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},
                             {targets_, std::span(targets).subspan(from, size)}};
-    if (parts_) feeds.emplace_back(parts_->first, std::span<const std::int32_t>(&first, 1));
-    if (!parts_) feeds.emplace_back(update_.learning_rate, std::span<const float>(&rate, 1));
+    feeds.emplace_back(parts_ ? parts_->first : update_.learning_rate, 1);
     std::string bad = tg::first_bad_node(graph_, feeds, seed_, step * accumulate_ + part, threads_);
     if (!bad.empty()) return bad;
   }

@@ -1,4 +1,4 @@
-// TG_LOG: each level tells what it should and all that the levels before it tell; without it, nothing.
+// TG_LOG: each level reports what it should and all that lower levels report; without it nothing is reported.
 #include <tilegrad/core/run/log.h>
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ class Log : public ::testing::Test {
  protected:
   ~Log() override { unsetenv("TG_LOG"); }
 
-  // What compiling and running a program `runs` times tells at a level; null: TG_LOG is not set.
-  static std::string told(const char* level, int runs = 1, const CompileOptions& options = {.threads = 1}) {
+  // What compiling and running a program `runs` times logs at a level; null: TG_LOG is not set.
+  static std::string log_of(const char* level, int runs = 1, const CompileOptions& options = {.threads = 1}) {
     if (level)
       setenv("TG_LOG", level, 1);
     else
@@ -42,13 +42,13 @@ class Log : public ::testing::Test {
 };
 
 TEST_F(Log, SaysNothingUnlessAskedTo) {
-  EXPECT_EQ(told(nullptr), "");
-  EXPECT_EQ(told(""), "");
-  EXPECT_EQ(told("0"), "");
+  EXPECT_EQ(log_of(nullptr), "");
+  EXPECT_EQ(log_of(""), "");
+  EXPECT_EQ(log_of("0"), "");
 }
 
-TEST_F(Log, Level1TellsProgramsAndRuns) {
-  const std::string text = told("1", 3);
+TEST_F(Log, Level1ReportsProgramsAndRuns) {
+  const std::string text = log_of("1", 3);
   EXPECT_EQ(lines(text), 4) << text;
   EXPECT_EQ(lines_with(text, {"[program ", "cpu: ", " nodes, 4 steps (", "matmul 1", "flash_attn 1", "sum 1",
                               "chain to gelu 1", "peak ", "1024 of them parameters", "compiled in ", " ms"}),
@@ -58,8 +58,8 @@ TEST_F(Log, Level1TellsProgramsAndRuns) {
     EXPECT_EQ(lines_with(text, {run, " ms"}), 1) << text;
 }
 
-TEST_F(Log, Level2TellsTheStepsOfEveryRun) {
-  const std::string text = told("2", 2);
+TEST_F(Log, Level2ReportsTheStepsOfEveryRun) {
+  const std::string text = log_of("2", 2);
   EXPECT_EQ(lines(text), 1 + 2 * (4 + 1)) << text;
   for (const char* step : {"step 0: ", "step 1: ", "step 2: ", "step 3: "})
     EXPECT_EQ(lines_with(text, {step, " µs", "GB/s", "GFLOP/s", " → ", "(log_test.cpp:"}), 2) << text;
@@ -69,9 +69,9 @@ TEST_F(Log, Level2TellsTheStepsOfEveryRun) {
       << text;
 }
 
-TEST_F(Log, Level3TellsEveryBuffer) {
-  const std::string text = told("3");
-  const std::string before = told("2");
+TEST_F(Log, Level3ReportsEveryBuffer) {
+  const std::string text = log_of("3");
+  const std::string before = log_of("2");
   const int buffers = lines(text) - lines(before);
   EXPECT_EQ(lines_with(text, {" at ", " bytes, "}), buffers) << text;
   EXPECT_EQ(lines_with(text, {"parameter at ", "1024 bytes, always: w f32[16, 16]"}), 1) << text;
@@ -81,9 +81,9 @@ TEST_F(Log, Level3TellsEveryBuffer) {
       << text;
 }
 
-TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheSizeThatIsTold) {
+TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheReportedSize) {
   // Placed and living as the lines say, no two may overlap.
-  const std::string text = told("3");
+  const std::string text = log_of("3");
   std::vector<Lifetime> lives;
   Placement placement;
   for (std::size_t at = text.find("arena "); at != std::string::npos; at = text.find("arena ", at + 1)) {
@@ -100,20 +100,20 @@ TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheSizeThatIsTold) {
   EXPECT_TRUE(plan_is_sound(lives, placement)) << text;
 }
 
-TEST_F(Log, Level4TellsHowEachStepIsRun) {
-  const std::string text = told("4"), before = told("3");
+TEST_F(Log, Level4ReportsHowEachStepIsRun) {
+  const std::string text = log_of("4"), before = log_of("3");
   EXPECT_EQ(lines(text) - lines(before), 4) << text;
   EXPECT_EQ(lines_with(text, {"flash_attn: ", "queries × 40 keys", "by one thread"}), 1) << text;
   EXPECT_EQ(lines_with(text, {"matmul: ", "register tiles", "by one thread"}), 1) << text;
   EXPECT_EQ(lines_with(text, {"gelu: ", "chain mul(in0, 2) → gelu(%0)"}), 1) << text;
-  const std::string shared = told("4", 0, {.threads = 3});
+  const std::string shared = log_of("4", 0, {.threads = 3});
   EXPECT_EQ(lines_with(shared, {"flash_attn: ", "shared by 3 threads"}), 1) << shared;
 }
 
 TEST_F(Log, AProgramThatIsOnlyPlannedSaysSo) {
-  const std::string text = told("4", 0, {.plan_only = true});
+  const std::string text = log_of("4", 0, {.plan_only = true});
   EXPECT_EQ(lines_with(text, {"4 steps", "planned, not to run, in "}), 1) << text;
-  EXPECT_EQ(lines_with(text, {"arena "}), lines_with(told("4"), {"arena "}));
+  EXPECT_EQ(lines_with(text, {"arena "}), lines_with(log_of("4"), {"arena "}));
 }
 
 TEST_F(Log, WhatAProgramComputesIsTheSameAtEveryLevel) {
@@ -134,8 +134,8 @@ TEST_F(Log, WhatAProgramComputesIsTheSameAtEveryLevel) {
   }
 }
 
-TEST_F(Log, RunsThatAreVerifiedAreToldAsOne) {
-  const std::string text = told("1", 2, {.verify = true});
+TEST_F(Log, RunsThatAreVerifiedAreReportedAsOne) {
+  const std::string text = log_of("1", 2, {.verify = true});
   EXPECT_EQ(lines_with(text, {"compiled in"}), 1) << text;
   EXPECT_EQ(lines_with(text, {"run "}), 2) << text;
 }
@@ -145,7 +145,7 @@ TEST_F(Log, AnythingButALevelIsRefused) {
     setenv("TG_LOG", bad, 1);
     try {
       log_level();
-      ADD_FAILURE() << bad << " was taken";
+      ADD_FAILURE() << bad << " was accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.what(), "[log] TG_LOG is '" + std::string(bad) + "', wanted 0 to 4");
     }

@@ -187,6 +187,49 @@ TEST(Pending, RefusesWhatItWasNotAskedFor) {
   EXPECT_THROW(Pending().fetch(c.x), Error);
 }
 
+struct Recorded {
+  Program program;
+  Tensor x, y;
+};
+
+// The Graph is gone when this returns.
+Recorded record_locally(double k) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64), noise = uniform(g, {3}, 0, 1, f64) * 0;
+  const Tensor y = where(greater(x, 0), x * k, 0 - x) + noise + g.constant(Array::of<double>({3}, {1, 2, 3}));
+  return {compile(g, {y}, {.verify = true}), x, y};
+}
+
+TEST(Program, OutlivesTheGraphItWasCompiledFrom) {
+  Recorded r = record_locally(2);
+  const Recorded other = record_locally(3);  // where the first Graph was
+  r.program.run({{r.x, Values{1, -1, 2}}});
+  EXPECT_EQ(r.program.fetch(r.y).values<double>(), (Values{3, 3, 7}));
+  EXPECT_EQ(r.y.shape(), Shape{3});
+  EXPECT_TRUE(r.program.graph().has(r.x));
+  EXPECT_FALSE(r.program.graph().has(other.x));
+  EXPECT_GT(r.program.graph().nodes().size(), 5u);
+  EXPECT_NE(r.program.text().find("program_test.cpp"), std::string::npos);
+  EXPECT_NE(message_of<Error>([&] {
+              r.program.run({{other.x, Values{1, 2, 3}}});
+            }).find("[feed]"),
+            std::string::npos);
+  const Tensor more = r.y * 2;  // the graph grows on
+  EXPECT_EQ(eval(more, {{r.x, Values{1, 1, 1}}}).at(0), 6);
+}
+
+TEST(Pending, OutlivesItsProgramAndItsGraph) {
+  Pending p;
+  Tensor y;
+  {
+    Recorded r = record_locally(2);
+    r.program.run({{r.x, Values{1, 2, 3}}});
+    p = r.program.fetch_later({r.y});
+    y = r.y;
+  }
+  EXPECT_EQ(p.fetch(y).at(2), 9);
+}
+
 TEST(Program, ThatCannotFitIsRefusedWithTheSizes) {
   Graph g;
   const Tensor x = g.input("x", {1}), big = exp(expand(x, {1LL << 50}));
@@ -323,7 +366,7 @@ TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
     } else {
       EXPECT_EQ(end, sum);
     }
-    EXPECT_EQ(&p.graph(), &g);
+    EXPECT_TRUE(p.graph() == g);
     EXPECT_EQ(std::vector<ValueId>(p.outputs().begin(), p.outputs().end()), std::vector<ValueId>{z.id()});
   }
 }

@@ -1,5 +1,5 @@
-// Random ops: their numbers are those of core/random.h, their distributions what they say, and a gradient
-// sees the same dropout as the forward pass.
+// Random ops: their numbers are those of core/base/random.h, their distributions what they say, and a
+// gradient sees the same dropout as the forward pass.
 #include <numbers>
 
 #include <tilegrad/core/base/random.h>

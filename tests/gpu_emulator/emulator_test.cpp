@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "backends/cuda/kernels/elements.cuh"
-#include "backends/cuda/kernels/ptx.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
 
 namespace tg::cuda {
 namespace {

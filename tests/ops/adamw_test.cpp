@@ -130,7 +130,7 @@ TEST(AdamW, NamesTheParameterThatDoesNotFit) {
     adamw({{p, p, p, p}, {q, p, q, q}}, 0.1, 1);
     FAIL() << "nothing thrown";
   } catch (const ShapeError& e) {
-    EXPECT_NE(std::string(e.what()).find("[3] beside [4]"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("[3] and [4]"), std::string::npos) << e.what();
   }
   EXPECT_THROW(adamw({}, g.input("rate", {}), 1), Error);
 }

@@ -219,7 +219,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   };
   const Tensor q = t({2, 4, 5, 8}), k = t({2, 2, 6, 8}), v = t({2, 2, 6, 3}), n = t({2}, i32),
                cu = t({3}, i32);
-  expect(message(t({2, 3, 5, 8}), k, v), "3 query heads are no multiple of 2 key heads");
+  expect(message(t({2, 3, 5, 8}), k, v), "3 query heads are not a multiple of 2 key heads");
   expect(message(q, t({2, 2, 6, 7}), v), "q and k differ in head size");
   expect(message(q, k, t({2, 2, 5, 3})), "k and v differ in heads or length");
   expect(message(q, t({1, 2, 6, 8}), v), "differ in batch size");

@@ -1,10 +1,33 @@
-// What a user of the installed package writes first.
+// What a user of the package writes, in folders and with names that tilegrad has as well.
 #include <tilegrad/tilegrad.h>
 
-#include <iostream>
+#include <cstdio>
+#include <string>
+
+#include <tilegrad/core/run/log.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/models/model.h>
+
+#if __has_include("core/graph/graph.h") || __has_include("ops/ops.h") || __has_include("tilegrad.h")
+#error "headers of tilegrad lie on the include path without <tilegrad/…>"
+#endif
+static_assert(TILEGRAD_VERSION_MAJOR == 0 && TILEGRAD_VERSION_MINOR == 1 && TILEGRAD_VERSION_PATCH >= 0);
 
 int main() {
   tg::Graph graph;
-  const tg::Tensor x = graph.constant(tg::Array::of<float>({1, 2, 3}));
-  std::cout << tg::eval(tg::sum(x * x)).item<float>() << '\n';
+  tg::Parameter w("w", tg::Array::of<float>({3}, {1, 2, 3}));
+  const tg::Tensor x = graph.input("x", {3});
+  const tg::Tensor loss = tg::sum(x * graph.param(w));
+  const tg::Tensor z = tg::gradients(loss, {graph.param(w)})[0];
+  tg::Program step = tg::compile(graph, {loss}, {.assign = {{w, graph.param(w) - 0.5 * z}}});
+  for (int i = 0; i < 2; ++i) step.run({{x, std::vector<float>{1, -1, 2}}});
+
+  tg::nn::Params params(/*seed=*/1);
+  const Model model(params);
+  profile(model.inner().config().text());
+  const File file{full(1)};
+  const float value = step.fetch(loss).item<float>();  // 5 - 0.5·(1 + 1 + 4)
+  std::printf("%s: %g, %d, %s, %s", TILEGRAD_VERSION, static_cast<double>(value), file.lines, backend(),
+              logged.c_str());
+  return value == 2 ? 0 : 1;
 }

@@ -50,7 +50,7 @@ inline Matrix absorbed_latent_attention(const Matrix& X, const Matrix& D_q, cons
                                         const Matrix& D_kv, const Matrix& U_k, const Matrix& U_v,
                                         const Matrix& W_f) {
   const Matrix E = matmul(U_q, transpose(U_k)), F = matmul(U_v, W_f), Z = matmul(X, D_kv);
-  // standard_forward divides by √m; the seed's logits are over √d.
+  // standard_forward divides by √m; the paper's logits are over √d.
   const double m = static_cast<double>(Z.cols), d = static_cast<double>(U_q.cols);
   const Matrix queries = scaled(matmul(matmul(X, D_q), E), std::sqrt(m / d));
   return matmul(standard_forward(queries, Z, Z).O, F);

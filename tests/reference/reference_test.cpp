@@ -1,4 +1,5 @@
-// The seeds' algorithms agree with each other, and their backwards with differences of their forwards.
+// The algorithms of the papers agree with each other, and their backwards with finite differences of their
+// forwards.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_1.h"

@@ -1,7 +1,8 @@
 // The worked 4×4 example of [Attention To Tiling], number for number. Printed numbers are compared to the
-// precision they are printed with. Twelve of them are off in their last place (the seed went on computing
-// with rounded numbers): those stand here with more places, the seed's print in a comment, and the closed
-// forms at the end of the file.
+// precision they are printed with. Twelve of them are wrong in their last place, because the paper computed
+// on with rounded numbers: those are here with more places, with the printed number in a comment, and with
+// their closed forms at the end of the file. Gradients have our letters (docs/notation.md): the paper's dX is
+// z_X, its z_A is z_A, and its D is u.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/memory_reads.h"
@@ -14,7 +15,7 @@ namespace {
 const Matrix kQ(4, 4, {1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0});
 const Matrix kK(4, 4, {1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 1});
 const Matrix kV(4, 4, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
-const Matrix kdO(4, 4, {1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0});
+const Matrix kz_O(4, 4, {1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0});
 
 // √d_k = 1 in the example: Q is given √4 times as large, which is exact.
 StandardForward forward() {
@@ -23,7 +24,7 @@ StandardForward forward() {
 
 Gradients backward() {
   Gradients z = zero_gradients(kQ, kK, kV);
-  standard_backward(scaled(kQ, 2), kK, kV, forward().P, kdO, z);
+  standard_backward(scaled(kQ, 2), kK, kV, forward().P, kz_O, z);
   z.z_Q = scaled(z.z_Q, 2);
   return z;
 }
@@ -32,10 +33,10 @@ Vector row(const Matrix& A, Index i) {
   return Vector(A.data.begin() + i * A.cols, A.data.begin() + (i + 1) * A.cols);
 }
 
-// W − η dW
-Matrix updated(const Matrix& W, const Matrix& dW) {
+// W − η·z_W
+Matrix updated(const Matrix& W, const Matrix& z_W) {
   Matrix updated_W = W;
-  add_to(updated_W, scaled(dW, -0.1));
+  add_to(updated_W, scaled(z_W, -0.1));
   return updated_W;
 }
 
@@ -70,19 +71,19 @@ TEST(WorkedExample, Gradients) {
                         "0.217 0.217 0.217 0.217 "
                         "0.976 0.976 0.976 0.976 "
                         "0.217 0.217 0.217 0.217"));
-  const Matrix dP = matmul(kdO, transpose(kV));
-  EXPECT_TRUE(prints_as(dP,
+  const Matrix z_P = matmul(kz_O, transpose(kV));
+  EXPECT_TRUE(prints_as(z_P,
                         "10 26 42 58 "
                         "0 0 0 0 "
                         "10 26 42 58 "
                         "0 0 0 0"));
-  const Vector D = row_sums_of_P_z_P(f.P, kV, kdO);
-  EXPECT_TRUE(prints_as(D, "34.81551246 0 30.30 0"));  // the paper prints 34.83 for D₀
-  EXPECT_TRUE(close(row_sums_of_O_z_O(f.O, kdO), D));
-  Matrix dS(4, 4);
+  const Vector u = row_sums_of_P_z_P(f.P, kV, kz_O);
+  EXPECT_TRUE(prints_as(u, "34.81551246 0 30.30 0"));  // the paper prints 34.83 for u₀
+  EXPECT_TRUE(close(row_sums_of_O_z_O(f.O, kz_O), u));
+  Matrix z_A(4, 4);
   for (Index i = 0; i < 4; ++i)
-    for (Index j = 0; j < 4; ++j) dS(i, j) = f.P(i, j) * (dP(i, j) - D[i]);
-  EXPECT_TRUE(prints_as(dS,
+    for (Index j = 0; j < 4; ++j) z_A(i, j) = f.P(i, j) * (z_P(i, j) - u[i]);
+  EXPECT_TRUE(prints_as(z_A,
                         "-5.57 -0.73 4.38 1.91 "
                         "0 0 0 0 "
                         "-7.42 -0.58 4.28 3.72 "
@@ -97,7 +98,7 @@ TEST(WorkedExample, Gradients) {
                         "-1.31 0 -0.73 0 "
                         "8.66 0 4.38 0 "
                         "5.64 0 1.91 0"));
-  EXPECT_TRUE(close(tiling_backward(kQ, kK, kV, tiling_forward(kQ, kK, kV, 2), kdO, 2), z));
+  EXPECT_TRUE(close(tiling_backward(kQ, kK, kV, tiling_forward(kQ, kK, kV, 2), kz_O, 2), z));
 }
 
 // With X = I the weights are Q, K and V themselves; η = 0.1.
@@ -145,7 +146,7 @@ TEST(WorkedExample, TileTraceOfTheFirstQueryBlock) {
   EXPECT_TRUE(prints_as(row(f.O, 1), "9.88 10.88 11.88 12.88"));
 }
 
-// The seed's trace stops here: the second query block by its closed forms, with e⁻¹ = exp(−1).
+// The paper's trace stops here: the second query block is compared with its closed forms, with e⁻¹ = exp(−1).
 TEST(WorkedExample, TileTraceOfTheSecondQueryBlock) {
   const TilingForward f = tiling_forward(kQ, kK, kV, 2);
   const double e1 = std::exp(-1.0);
@@ -165,30 +166,30 @@ TEST(WorkedExample, TileTraceOfTheSecondQueryBlock) {
   EXPECT_TRUE(close(f.O, forward().O));
 }
 
-// The seed's numbers that are wrong beyond their rounding: what it prints, what it should, and the exact
-// value.
-TEST(WorkedExample, MisprintsOfTheSeedPinnedByTheirClosedForms) {
+// The paper's numbers that are wrong by more than rounding: the printed number, the correct one, and the
+// exact value.
+TEST(WorkedExample, MisprintsAgainstTheirClosedForms) {
   const StandardForward f = forward();
   const Gradients z = backward();
   const TilingForward tiles = tiling_forward(kQ, kK, kV, 2);
   const double e = std::exp(1.0), e1 = std::exp(-1.0), e2 = std::exp(-2.0);
   const double sum = 2 + e + e * e;                          // of row 0's exponentials
-  const double D_0 = (10 * e + 26 + 42 * e * e + 58) / sum;  // Σ P dP
-  const double dQ_01 = (26 - D_0 + 58 - D_0) / sum;          // dS₀₁ + dS₀₃
-  const double D_2 = (52 * e + 84) / (2 * e + 2);
-  const double dQ_21 = (26 - D_2 + 58 - D_2) / (2 * e + 2);
+  const double u_0 = (10 * e + 26 + 42 * e * e + 58) / sum;  // Σ P ⊛ z_P
+  const double z_Q_01 = (26 - u_0 + 58 - u_0) / sum;         // z_A₀₁ + z_A₀₃
+  const double u_2 = (52 * e + 84) / (2 * e + 2);
+  const double z_Q_21 = (26 - u_2 + 58 - u_2) / (2 * e + 2);
   struct Misprint {
     const char* what;
     double got, exact;
-    const char *seed, *right;
+    const char *printed, *right;
   };
   const Misprint misprints[] = {
       {"P[0,0]", f.P(0, 0), e / sum, "0.224", "0.225"},
       {"P[1,1]", f.P(1, 1), e / sum, "0.224", "0.225"},
-      {"D[0]", dot(f.O, 0, kdO, 0), D_0, "34.83", "34.82"},
-      {"dQ[0,1]", z.z_Q(0, 1), dQ_01, "1.18", "1.19"},
-      {"dQ[2,0]", z.z_Q(2, 0), -dQ_21, "-3.14", "-3.15"},
-      {"dQ[2,1]", z.z_Q(2, 1), dQ_21, "3.14", "3.15"},
+      {"u[0]", dot(f.O, 0, kz_O, 0), u_0, "34.83", "34.82"},
+      {"z_Q[0,1]", z.z_Q(0, 1), z_Q_01, "1.18", "1.19"},
+      {"z_Q[2,0]", z.z_Q(2, 0), -z_Q_21, "-3.14", "-3.15"},
+      {"z_Q[2,1]", z.z_Q(2, 1), z_Q_21, "3.14", "3.15"},
       {"O of tile (0,0), [0,2]", tiles.steps[0].O(0, 2), 3 + 7 * e1, "5.57", "5.58"},
       {"l of tile (0,1)", tiles.steps[1].l[0], (1 + e1) * e1 + 1 + e2, "1.638", "1.639"},
       {"O of tile (0,1), [0,0]", tiles.steps[1].O(0, 0), e1 + 5 * e2 + 9 + 13 * e2, "11.81", "11.80"},
@@ -199,7 +200,7 @@ TEST(WorkedExample, MisprintsOfTheSeedPinnedByTheirClosedForms) {
   for (const Misprint& m : misprints) {
     EXPECT_TRUE(close(Vector{m.got}, {m.exact}, 1e-14)) << m.what;
     EXPECT_TRUE(rounds_to(m.exact, m.right)) << m.what;
-    EXPECT_FALSE(rounds_to(m.exact, m.seed)) << m.what;
+    EXPECT_FALSE(rounds_to(m.exact, m.printed)) << m.what;
   }
 }
 

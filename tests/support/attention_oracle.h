@@ -1,5 +1,5 @@
-// Attention and its gradients in f64 by the definition, materialising every score: what the fused kernels are
-// tested against.
+// AttentionCall and its gradients in f64 by the definition, materialising every score: what the fused kernels
+// are tested against.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/rng.h>
-#include "backends/cpu/kernels/attention.h"
+#include "backends/cpu/kernels/attention/attention.h"
 
 namespace tg::cpu {
 
@@ -19,7 +19,7 @@ struct AttentionResult {
       z_sink;  // z_bias [B, H, L, T], not yet summed over broadcast axes
 };
 
-inline bool attends(const Attention& x, std::int64_t b, std::int64_t i, std::int64_t j) {
+inline bool attends(const AttentionCall& x, std::int64_t b, std::int64_t i, std::int64_t j) {
   std::int64_t row = i, key = j, rows = x.L, keys = x.T;
   if (x.cu_q) {
     std::int64_t s = 0;
@@ -27,9 +27,9 @@ inline bool attends(const Attention& x, std::int64_t b, std::int64_t i, std::int
     if (s == x.segments || j < x.cu_k[s] || j >= x.cu_k[s + 1]) return false;
     row = i - x.cu_q[s], rows = x.cu_q[s + 1] - x.cu_q[s], key = j - x.cu_k[s],
     keys = x.cu_k[s + 1] - x.cu_k[s];
-  } else if (x.kv_lengths) {
-    keys = x.kv_lengths_type == DType::i64 ? static_cast<const std::int64_t*>(x.kv_lengths)[b]
-                                           : static_cast<const std::int32_t*>(x.kv_lengths)[b];
+  } else if (x.lengths) {
+    keys = x.lengths_are_i64 ? static_cast<const std::int64_t*>(x.lengths)[b]
+                             : static_cast<const std::int32_t*>(x.lengths)[b];
   }
   const std::int64_t position = row + keys - rows;
   if (key >= keys) return false;
@@ -39,13 +39,17 @@ inline bool attends(const Attention& x, std::int64_t b, std::int64_t i, std::int
   return true;
 }
 
-inline AttentionResult attention_oracle(const Attention& x, const AttentionValues& in) {
+inline AttentionResult attention_oracle(const AttentionCall& x, const AttentionValues& in) {
   const auto at = [](std::int64_t e) { return static_cast<std::size_t>(e); };
   AttentionResult r;
   r.o.assign(at(x.B * x.H * x.L * x.dv), 0), r.lse.assign(at(x.B * x.H * x.L), 0);
   r.z_q.assign(in.q.size(), 0), r.z_k.assign(in.k.size(), 0), r.z_v.assign(in.v.size(), 0);
   r.z_bias.assign(at(x.B * x.H * x.L * x.T), 0), r.z_sink.assign(at(x.H), 0);
   const double none = -std::numeric_limits<double>::infinity();
+  const std::uint64_t key = x.dropout > 0 ? node_key(static_cast<std::uint64_t>(x.rng[0]),
+                                                     static_cast<std::uint64_t>(x.rng[x.rng_stride]),
+                                                     static_cast<std::uint32_t>(x.stream))
+                                          : 0;
   std::vector<double> a(at(x.T)), slope(at(x.T)), keep(at(x.T)), zp(at(x.T));
   for (std::int64_t b = 0; b < x.B; ++b)
     for (std::int64_t h = 0; h < x.H; ++h)
@@ -69,7 +73,7 @@ inline AttentionResult attention_oracle(const Attention& x, const AttentionValue
             const auto block =
                 philox(attention_counter(static_cast<std::uint32_t>(b * x.H + h),
                                          static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j)),
-                       x.dropout_key);
+                       key);
             keep[at(j)] = block[at(j % 4)] >= dropout_bound(x.dropout) ? 1 / (1 - x.dropout) : 0;
           }
         }

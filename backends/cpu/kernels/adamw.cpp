@@ -81,6 +81,6 @@ Scratch scratch(const Call&, int) {
 
 }  // namespace
 
-const Kernel adamw_kernel{&run, &scratch};
+extern const Kernel adamw_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -31,6 +31,6 @@ void run(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel arange_kernel{&run};
+extern const Kernel arange_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,4 +1,4 @@
-// argmax and argmin: the first place of the extreme among the reduced elements, counted row-major; a NaN
+// argmax and argmin: the first index of the extreme among the reduced elements, counted row-major; a NaN
 // counts as the extreme.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/kernels.h"
@@ -8,7 +8,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = 1024;  // elements looked at together
+constexpr i64 block = 1024;  // elements searched together
 
 template <class C, bool least>
 TG_INLINE bool beats(C a, C b) {  // NaN beats every number
@@ -95,7 +95,7 @@ Scratch scratch(const Call&, int) {
 
 }  // namespace
 
-const Kernel argmax_kernel{&run<false>, &scratch};
-const Kernel argmin_kernel{&run<true>, &scratch};
+extern const Kernel argmax_kernel{&run<false>, &scratch};
+extern const Kernel argmin_kernel{&run<true>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,5 +1,5 @@
-// Lists of axes as kernels walk over them: sizes and strides, merged where they can be, and a counter over
-// all their index tuples.
+// Lists of axes that kernels iterate over: sizes and strides, merged where possible, and a counter over all
+// their index tuples.
 #pragma once
 
 #include <tilegrad/core/base/layout.h>
@@ -35,7 +35,7 @@ struct AxisList {
     return n;
   }
   const Axis& inner() const { return axis[rank - 1]; }
-  // Orders the axes by how far apart their elements lie in the input, for when the order does not matter.
+  // Sorts the axes by their strides in the input, for cases where the order does not matter.
   void sort() {
     for (int i = 1; i < rank; ++i)
       for (int k = i; k > 0 && axis[k - 1].in < axis[k].in; --k) {
@@ -44,7 +44,7 @@ struct AxisList {
         axis[k - 1] = a;
       }
   }
-  // Makes one axis of two neighbours where the outer one steps over the inner one whole.
+  // Merges two neighbouring axes where the outer stride is the inner stride times the inner size.
   void merge() {
     int n = 0;
     for (int i = 0; i < rank; ++i) {

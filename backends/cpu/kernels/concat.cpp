@@ -24,6 +24,6 @@ void run(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel concat_kernel{&run};
+extern const Kernel concat_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

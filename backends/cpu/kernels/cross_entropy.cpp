@@ -77,7 +77,7 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel cross_entropy_kernel{&run_forward, &scratch};
-const Kernel cross_entropy_backward_kernel{&run_backward, &scratch};
+extern const Kernel cross_entropy_kernel{&run_forward, &scratch};
+extern const Kernel cross_entropy_backward_kernel{&run_backward, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -56,6 +56,6 @@ void run(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel cumsum_kernel{&run};
+extern const Kernel cumsum_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

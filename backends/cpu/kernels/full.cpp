@@ -1,4 +1,4 @@
-// full: every element of the output becomes one number.
+// full: every element of the output becomes one number, converted once and then copied.
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cpu/kernels/kernels.h"
 
@@ -6,8 +6,12 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-template <class T>
-void fill(Worker& w, T* out, std::int64_t n, T value) {
+// Bits: an unsigned integer of the element's size.
+template <class Bits>
+void fill(Worker& w, std::byte* to, std::int64_t n, const std::byte* element) {
+  Bits value;
+  __builtin_memcpy(&value, element, sizeof value);
+  Bits* out = reinterpret_cast<Bits*>(to);
   const std::int64_t part = 1 << 16;
   w.each((n + part - 1) / part, [&](std::int64_t p) {
     const std::int64_t end = (p + 1) * part < n ? (p + 1) * part : n;
@@ -19,28 +23,22 @@ void run(Worker& w, const Call& call) {
   const Arg& out = call.out[0];  // dense: the op lays it out row-major
   const double value = call.attrs->as<FullAttrs>().value;
   const std::int64_t n = out.layout.numel();
-  switch (out.dtype) {
-    case DType::f64:
-      return fill(w, reinterpret_cast<double*>(out.data), n, value);
-    case DType::f32:
-      return fill(w, reinterpret_cast<float*>(out.data), n, static_cast<float>(value));
-    case DType::bf16:
-      return fill(w, reinterpret_cast<std::uint16_t*>(out.data), n, bfloat16(static_cast<float>(value)).bits);
-    case DType::f16:
-      return fill(w, reinterpret_cast<std::uint16_t*>(out.data), n, float16(static_cast<float>(value)).bits);
-    case DType::i64:
-      return fill(w, reinterpret_cast<std::int64_t*>(out.data), n, static_cast<std::int64_t>(value));
-    case DType::i32:
-      return fill(w, reinterpret_cast<std::int32_t*>(out.data), n, static_cast<std::int32_t>(value));
-    case DType::u8:
-      return fill(w, reinterpret_cast<std::uint8_t*>(out.data), n, static_cast<std::uint8_t>(value));
-    case DType::boolean:
-      return fill(w, reinterpret_cast<bool*>(out.data), n, value != 0);
+  alignas(8) std::byte element[8];
+  block_store(DType::f64, out.dtype)(element, &value, 1, 1);
+  switch (size_of(out.dtype)) {
+    case 8:
+      return fill<std::uint64_t>(w, out.data, n, element);
+    case 4:
+      return fill<std::uint32_t>(w, out.data, n, element);
+    case 2:
+      return fill<std::uint16_t>(w, out.data, n, element);
+    default:
+      return fill<std::uint8_t>(w, out.data, n, element);
   }
 }
 
 }  // namespace
 
-const Kernel full_kernel{&run};
+extern const Kernel full_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

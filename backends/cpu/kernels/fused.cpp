@@ -1,5 +1,5 @@
-// Runs a fused chain of pointwise ops: block by block through the first-level cache, each block through all
-// instructions, so that memory is passed over once.
+// Runs a fused chain of pointwise ops block by block. A block stays in the first-level cache while it goes
+// through all instructions, so that memory is read and written once.
 #include <cstdio>
 
 #include "backends/cpu/kernels/kernels.h"
@@ -15,7 +15,7 @@ using Plan = PointwisePlan;
 // Walks elements [start, start + n) of the iteration space as runs along the innermost axis:
 // f(first element of the run within the block, its offset in the operand, length).
 template <class F>
-TG_INLINE void for_runs(const Plan& p, const Plan::Operand& o, i64 start, i64 n, F f) {
+TG_INLINE void for_runs(const Plan& p, const Plan::Access& o, i64 start, i64 n, F f) {
   i64 index[max_rank], offset = 0;
   const int last = p.rank - 1;
   for (int a = last; a >= 0; --a) {
@@ -67,10 +67,10 @@ struct Chain {
   }
 
   // Elements start … start + n - 1 of the iteration.
-  void stretch(i64 start, i64 n) const {
+  void run_stretch(i64 start, i64 n) const {
     const std::byte* in[Plan::max_inputs];
     for (int i = 0; i < p.inputs; ++i) {
-      const Plan::Operand& o = p.input[i];
+      const Plan::Access& o = p.input[i];
       if (o.direct) {
         in[i] = call.in[i].data + start * p.compute_size;
         continue;
@@ -86,7 +86,7 @@ struct Chain {
       out[o] = call.out[o].data + (p.output[o].direct ? start * p.compute_size : 0);
     compute(in, out, n);
     for (int o = 0; o < p.outputs; ++o) {
-      const Plan::Operand& to = p.output[o];
+      const Plan::Access& to = p.output[o];
       if (to.direct) continue;
       const std::byte* from = slot(p.output_slot[o]);
       for_runs(p, to, start, n, [&](i64 at, i64 offset, i64 length) {
@@ -95,8 +95,8 @@ struct Chain {
     }
   }
 
-  // n elements of a block to where output o has them along the last axis.
-  void write(const Plan::Operand& o, std::byte* to, const std::byte* from, i64 n) const {
+  // Writes n elements of a block to output o, along the last axis.
+  void write(const Plan::Access& o, std::byte* to, const std::byte* from, i64 n) const {
     const auto bytes = n * p.compute_size;
     if (o.streams && reinterpret_cast<std::uintptr_t>(to) % TG_VECTOR_BYTES == 0 &&
         bytes % TG_VECTOR_BYTES == 0)
@@ -105,21 +105,21 @@ struct Chain {
       o.store(to, from, o.strides[p.rank - 1], n);
   }
 
-  // Tile number t: up to tile indices of tile_axis by up to tile of the last axis, which is the block's inner
-  // one.
-  void square(i64 t) const {
+  // Tile number t: at most Plan::tile indices of tile_axis by as many of the last axis, which is the inner
+  // axis of the block.
+  void run_tile(i64 t) const {
     const int last = p.rank - 1, axis = p.tile_axis;
     i64 index[max_rank];
-    const auto take = [&](int a, i64 width) {  // the number's digits are the tile's place on each axis
+    const auto take = [&](int a, i64 width) {  // the digits of t are the tile's index on each axis
       const i64 steps = (p.shape[a] + width - 1) / width;
       index[a] = t % steps * width;
       t /= steps;
     };
-    take(axis, Plan::tile);  // the input is read along this axis, as far as it goes
+    take(axis, Plan::tile);  // consecutive tiles are neighbours along the input's contiguous axis
     take(last, Plan::tile);
     for (int a = last - 1; a >= 0; --a)
       if (a != axis) take(a, 1);
-    const auto first = [&](const Plan::Operand& o, const Arg& arg) {
+    const auto first = [&](const Plan::Access& o, const Arg& arg) {
       i64 offset = 0;
       for (int a = 0; a <= last; ++a) offset += index[a] * o.strides[a];
       return arg.data + offset * o.size;
@@ -131,15 +131,15 @@ struct Chain {
     const i64 rows = left(axis), columns = left(last);
     const std::byte* in[Plan::max_inputs];
     for (int i = 0; i < p.inputs; ++i) {
-      const Plan::Operand& o = p.input[i];
+      const Plan::Access& o = p.input[i];
       const std::byte* from = first(o, call.in[i]);
       std::byte* to = slot(p.input_slot[i]);
       in[i] = to;
       if (o.across) {
         if (p.compute_size == 4)
-          turn<float>(i, from, to, rows, columns);
+          transpose_tile<float>(i, from, to, rows, columns);
         else
-          turn<double>(i, from, to, rows, columns);
+          transpose_tile<double>(i, from, to, rows, columns);
         continue;
       }
       for (i64 r = 0; r < rows; ++r)
@@ -148,7 +148,7 @@ struct Chain {
     }
     compute(in, nullptr, rows * columns);
     for (int k = 0; k < p.outputs; ++k) {
-      const Plan::Operand& o = p.output[k];
+      const Plan::Access& o = p.output[k];
       std::byte* to = first(o, call.out[k]);
       for (i64 r = 0; r < rows; ++r)
         write(o, to + r * o.strides[axis] * o.size, slot(p.output_slot[k]) + r * columns * p.compute_size,
@@ -158,11 +158,11 @@ struct Chain {
 
   static i64 tiles(i64 n) { return (n + Plan::tile - 1) / Plan::tile; }
 
-  // A tile of input i, whose columns lie along memory, to a block with rows along it. T has the compute
-  // type's size.
+  // Transposes a tile of input i, whose columns are contiguous in memory, to a block [rows, columns]. T has
+  // the size of the compute type.
   template <class T>
-  void turn(int i, const std::byte* from, std::byte* to, i64 rows, i64 columns) const {
-    const Plan::Operand& o = p.input[i];
+  void transpose_tile(int i, const std::byte* from, std::byte* to, i64 rows, i64 columns) const {
+    const Plan::Access& o = p.input[i];
     i64 pitch = o.strides[p.rank - 1];
     if (o.converts) {
       for (i64 c = 0; c < columns; ++c)
@@ -202,9 +202,9 @@ void run(Worker& w, const Call& call) {
     for (i64 b = blocks * part / parts; b < blocks * (part + 1) / parts; ++b) {
       const i64 start = b * Plan::block, left = p.numel - start;
       if (tiled)
-        chain.square(b);
+        chain.run_tile(b);
       else
-        chain.stretch(start, left < Plan::block ? left : Plan::block);
+        chain.run_stretch(start, left < Plan::block ? left : Plan::block);
     }
   });
   if (streams(p)) stream_end();
@@ -226,6 +226,6 @@ void choice(const Call& call, int, char* text, std::size_t size) {
 
 }  // namespace
 
-const Kernel fused_kernel{&run, &scratch, &choice};
+extern const Kernel fused_kernel{&run, &scratch, &choice};
 
 }  // namespace tg::cpu::TG_ISA

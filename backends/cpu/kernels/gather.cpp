@@ -50,6 +50,6 @@ void run(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel gather_kernel{&run};
+extern const Kernel gather_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

@@ -14,7 +14,7 @@ namespace {
 // Everything that follows from shapes, strides, types and the number of threads.
 struct Plan {
   i64 batches;
-  bool pairs;  // of bf16 along k, in the place of an f32
+  bool pairs;  // of bf16 along k, each in the space of an f32
   i64 k;       // elements, or pairs, along k
   bool pack_a, pack_b, shared_b, own_c;
   i64 k_chunks;                            // chunk q is [q·k/k_chunks, (q+1)·k/k_chunks)
@@ -25,8 +25,8 @@ struct Plan {
 
   i64 k_start(i64 q) const { return q * k / k_chunks; }
 
-  // Blocks are numbered along the longer side last: a thread's stretch of them is a stretch of that side, as
-  // in the steps before and after, and what it holds of it is in its cache.
+  // Blocks are numbered along the longer side last. A thread's stretch of blocks is then a stretch of that
+  // side, as in the steps before and after, whose elements are in its cache.
   bool by_rows;
   i64 row_of(i64 block) const { return by_rows ? block / column_blocks : block % row_blocks; }
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
@@ -78,7 +78,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.row_blocks = at_least(1, p.row_blocks);
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
-  // Each block packs its rows of A anew: that pays for many columns, or few whose rows of A would collide.
+  // Each block packs its rows of A again. That pays for many columns, or where rows of A would collide in the
+  // cache.
   const bool rows_collide = g.a.col == 1 && g.a.row * static_cast<i64>(sizeof(T)) % 2048 == 0;
   p.pack_a =
       !native || (g.a.col != 1 && g.a.row != 1) || (columns > 4 * N && (rows_collide || columns >= 512));

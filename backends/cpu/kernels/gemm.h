@@ -8,7 +8,8 @@
 
 namespace tg::cpu {
 
-// Bytes a kernel needs while it runs, planned ahead: of each thread's own, and of one block for all.
+// Bytes of scratch memory that a kernel needs while it runs, planned ahead: for each thread, and shared by
+// all.
 struct ScratchSize {
   std::size_t thread = 0, shared = 0;
 };
@@ -16,9 +17,9 @@ struct ScratchSize {
 struct Gemm {
   static constexpr int max_batch_rank = 6;
 
-  // Element (batch…, i, j) at data[Σ batch·batch_strides + i·row + j·col], in elements. A stride may be 0
-  // (but in C).
-  struct Operand {
+  // Element (batch…, i, j) at data[Σ batch·batch_strides + i·row + j·col], in elements. A stride may be 0,
+  // except in C.
+  struct Matrix {
     void* data = nullptr;
     std::int64_t row = 0, col = 0;
     std::int64_t batch_strides[max_batch_rank] = {};
@@ -26,13 +27,13 @@ struct Gemm {
 
   DType type = DType::f32;        // of A and B: f32, f64, bf16, f16; computed in f32, f64 for f64
   DType out_type = DType::f32;    // of C and D: `type`, or f32 for half inputs; rounded once
-  Bf16Unit bf16 = Bf16Unit::f32;  // one the processor has; instruction sets without it take f32
+  Bf16Unit bf16 = Bf16Unit::f32;  // one that the processor has; instruction sets without it use f32
   std::int64_t m = 0, n = 0, k = 0;
   int batch_rank = 0;
   std::int64_t batch[max_batch_rank] = {};
-  Operand a, b;  // [batch…, m, k], [batch…, k, n]
-  Operand c;     // [batch…, m, n], written
-  Operand d;     // added; data may be C's own (accumulates), have strides 0 (a bias row), or be null (absent)
+  Matrix a, b;  // [batch…, m, k], [batch…, k, n]
+  Matrix c;     // [batch…, m, n], written
+  Matrix d;     // added; data may be C's own (accumulates), have strides 0 (a bias row), or be null (absent)
 };
 
 namespace TG_ISA {
@@ -44,7 +45,7 @@ ScratchSize gemm_scratch(const Gemm& g, int threads);
 // the number of threads. Empty m, n or batch: nothing; k = 0: D or zeros. A, B may alias each other, not C.
 void gemm(const Gemm& g, Worker& worker);
 
-// The way gemm goes, in words: Kernel::choice.
+// Describes how gemm computes the product, for Kernel::choice.
 void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size);
 
 }  // namespace TG_ISA

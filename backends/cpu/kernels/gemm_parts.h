@@ -1,4 +1,5 @@
-// What the products on vectors and on tiles share: where elements lie, and how a finished block is written.
+// Shared by the matrix products on vectors and on tiles: where elements lie, and how a finished block is
+// written.
 #pragma once
 
 #include <type_traits>
@@ -35,7 +36,7 @@ void swap(E& a, E& b) {
 inline Gemm swapped(Gemm g) {
   swap(g.m, g.n);
   swap(g.a, g.b);
-  for (Gemm::Operand* x : {&g.a, &g.b, &g.c, &g.d}) swap(x->row, x->col);
+  for (Gemm::Matrix* x : {&g.a, &g.b, &g.c, &g.d}) swap(x->row, x->col);
   return g;
 }
 
@@ -49,7 +50,7 @@ inline i64 aligned(i64 bytes) {
 }
 
 // Offset of a batch item in each operand.
-inline i64 batch_offset(const Gemm& g, const Gemm::Operand& x, i64 item) {
+inline i64 batch_offset(const Gemm& g, const Gemm::Matrix& x, i64 item) {
   i64 offset = 0;
   for (int i = g.batch_rank - 1; i >= 0; --i) {
     offset += item % g.batch[i] * x.batch_strides[i];
@@ -59,7 +60,7 @@ inline i64 batch_offset(const Gemm& g, const Gemm::Operand& x, i64 item) {
 }
 
 template <class T, class S>
-const S* element(const Gemm& g, const Gemm::Operand& x, i64 item, i64 i, i64 j) {
+const S* element(const Gemm& g, const Gemm::Matrix& x, i64 item, i64 i, i64 j) {
   return static_cast<const S*>(x.data) + batch_offset(g, x, item) + i * x.row + j * x.col;
 }
 

@@ -1,5 +1,6 @@
-// The tiles of AMX. Sums are f32, rounded to nearest even after each addition; denormals are taken as zeros.
-// The instructions are written as assembly, so that the rest of this instruction set does without them.
+// The tiles of AMX. Accumulators are f32, rounded to nearest even after each addition; denormals are treated
+// as zeros. The instructions are written in assembly, because the rest of this instruction set is compiled
+// without them.
 #include "backends/cpu/kernels/tiles.h"
 
 #if defined(TG_BF16_TILES)

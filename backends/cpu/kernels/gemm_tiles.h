@@ -2,9 +2,9 @@
 // gemm_tiles.cpp has AMX, the tests a plain model of it. Unit::multiply<C, A, B>() adds to tile C (16×16 f32)
 // the product of tile A (16 rows × 16 pairs of bf16 along k) and tile B (16 pairs × 16 columns).
 //
-// Blocks of 32×32 of C stay in four tiles through a chunk of k, for which a panel (32 columns of B) meets the
-// groups (32 rows of A) of a row block, both from L2. Between chunks the sums wait in f32, so
-// each element is one chain of additions over k, however the work is divided.
+// A block of 32×32 of C stays in four tiles through a chunk of k. A panel (32 columns of B) is multiplied by
+// the groups (32 rows of A) of a row block, both from L2. Between chunks the accumulators are stored in f32,
+// so that each element is one chain of additions over k, however the work is divided.
 #pragma once
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -15,7 +15,7 @@ namespace tg::cpu::TG_ISA {
 struct TilePlan {
   i64 batches;
   i64 groups, panels, steps;      // m, n, k in units of 32
-  i64 chunk, depth;               // at most so many steps in a chunk, and packed of A at a time
+  i64 chunk, depth;               // most steps in a chunk; most steps of A packed at a time
   i64 pass;                       // panels packed of B at a time
   i64 row_blocks, column_blocks;  // of all groups, of a pass
   bool shared_b;                  // packed by all threads for all, or by each for its column block
@@ -32,7 +32,7 @@ struct TilePlan {
   i64 b_floats() const { return (shared_b ? pass : most_panels()) * steps * block_floats; }
 };
 
-// Chooses how to divide the work by what it takes, roughly, in cycles.
+// Chooses how to divide the work by a rough estimate of cycles.
 inline TilePlan plan_tiles(const Gemm& g, int threads) {
   constexpr i64 chunk = 32;          // 64 KiB each for a panel and a group, which L2 delivers fast enough
   constexpr i64 a_blocks = 512;      // of 2 KiB, half of L2
@@ -96,7 +96,7 @@ template <class Unit, int R, int C>
 void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, const char* next,
                     i64 ahead) {
   constexpr i64 line = 64, row = block_side * sizeof(float);
-  constexpr i64 right = 16, down = 16 * block_side;  // the tile beside, the tile below
+  constexpr i64 right = 16, down = 16 * block_side;  // to the tile on the right, to the tile below
   if (from) {
     Unit::template load<0>(from, row);
     if constexpr (C == 2) Unit::template load<1>(from + right, row);

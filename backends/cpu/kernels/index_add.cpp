@@ -11,10 +11,10 @@ namespace {
 constexpr i64 block = 128;   // elements of a slice summed at once
 constexpr i64 at_once = 64;  // sorted indices in one part
 
-// The indices in ascending order, equal ones in the order they came: a counting sort.
+// The indices in ascending order, equal ones in their original order: a counting sort.
 struct Sorted {
-  i64 *position, *index;  // [count]: where an index stood, and the index
-  i64* first;             // [size + 1]: of each index, its place in the two; `count` at the end
+  i64 *position, *index;  // [count]: the original position of an index, and the index
+  i64* first;             // [size + 1]: where each index begins in the two; `count` at the end
 
   Sorted(std::byte* memory, i64 indices)
       : position(reinterpret_cast<i64*>(memory)), index(position + indices), first(index + indices) {}
@@ -45,7 +45,7 @@ template <class C>
 struct Sum {
   LoadFn load_out, load_src;
   StoreFn store_out;
-  bool direct;             // src can be read as it lies
+  bool direct;             // src can be read in place
   i64 out_step, src_step;  // along the run, in elements
   i64 slice;               // bytes from one slice of out to the next
 
@@ -135,6 +135,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel index_add_kernel{&run, &scratch};
+extern const Kernel index_add_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

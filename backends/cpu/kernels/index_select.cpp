@@ -48,7 +48,7 @@ void run(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel index_select_kernel{&run};
-const Kernel embedding_kernel{&run};
+extern const Kernel index_select_kernel{&run};
+extern const Kernel embedding_kernel{&run};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,31 +1,10 @@
-// The list of CPU kernels, a line per file of this folder, which defines NAME_kernel. (Pointwise ops are not
-// kernels but rows of the table in pointwise.cpp.)
+// Included by every file of CPU kernels: the interface of a kernel, and the functions that the files of an
+// instruction set share.
 #pragma once
 
 #include "backends/cpu/kernel.h"
 
-// clang-format off
-#define TG_CPU_KERNELS(X) \
-  X(full) X(fused) \
-  X(slice_assign) X(slice_at) X(concat) X(embedding) X(index_select) X(index_add) \
-  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
-  X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
-  X(argmax) X(argmin) \
-  X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
-  X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
-  X(cross_entropy) X(cross_entropy_backward) \
-  X(rope) \
-  X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
-  X(adamw) X(squared_norm) \
-  X(matmul) \
-  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
-// clang-format on
-
 namespace tg::cpu::TG_ISA {
-
-#define TG_DECLARE(name) extern const Kernel name##_kernel;
-TG_CPU_KERNELS(TG_DECLARE)
-#undef TG_DECLARE
 
 extern const std::span<const BlockEntry> pointwise_blocks;  // pointwise.cpp
 LoadFn block_load(DType memory, DType block);               // convert.cpp

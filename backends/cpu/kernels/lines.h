@@ -1,5 +1,6 @@
-// Work along one axis: the tensor's lines in its direction, taken one at a time where they are the innermost
-// axis, else as many neighbours at once as make memory be read in whole cache lines.
+// Work along one axis: a tensor's lines in the direction of the axis. Lines along the innermost axis are
+// processed one at a time; otherwise neighbouring lines form a group, so that memory is read in whole cache
+// lines.
 #pragma once
 
 #include "backends/cpu/kernels/kernels.h"
@@ -25,9 +26,9 @@ struct Lines {
       if (a != axis) count *= a == run ? along_run : l.shape[a];
   }
 
-  // f(a, i): the group's place i on each axis a but `axis`; on the run, that of its first line.
+  // f(a, i): the group's index i on each axis a except `axis`; on `run`, that of its first line.
   template <class F>
-  TG_INLINE void place(i64 group, F f) const {
+  TG_INLINE void for_index(i64 group, F f) const {
     if (run >= 0) f(run, group % along_run * width);
     group /= along_run;
     for (int a = shape->rank() - 1; a >= 0; --a) {
@@ -45,7 +46,7 @@ struct Lines {
   // Offset in elements of the group's first element in a tensor with these strides.
   i64 offset(i64 group, const Layout& l) const {
     i64 at = 0;
-    place(group, [&](int a, i64 i) { at += i * l.strides[a]; });
+    for_index(group, [&](int a, i64 i) { at += i * l.strides[a]; });
     return at;
   }
   i64 run_step(const Layout& l) const { return run < 0 ? 1 : l.strides[run]; }

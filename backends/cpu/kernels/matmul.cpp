@@ -7,14 +7,14 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 // x [..., rows, columns] as seen from the product, whose leading axes are `batch`.
-Gemm::Operand operand(const Arg& x, const Shape& out) {
+Gemm::Matrix operand(const Arg& x, const Shape& out) {
   const Layout& l = x.layout;
   const int rank = l.rank(), extra = out.size() - rank;
   const auto stride = [&](int axis) {  // of the product's axis
     const int own = axis - extra;
     return own < 0 || (l.shape[own] == 1 && out[axis] != 1) ? 0 : l.strides[own];
   };
-  Gemm::Operand o;
+  Gemm::Matrix o;
   o.data = x.data;
   for (int i = 0; i + 2 < out.size(); ++i) o.batch_strides[i] = stride(i);
   o.row = stride(out.size() - 2);
@@ -60,6 +60,6 @@ void choice(const Call& c, int threads, char* text, std::size_t size) {
 
 }  // namespace
 
-const Kernel matmul_kernel{&run, &scratch, &choice};
+extern const Kernel matmul_kernel{&run, &scratch, &choice};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,7 +1,7 @@
 // layer_norm and rms_norm over the last axis, forward and backward (formulas: ops/norm.cpp). A row is read
 // from memory once and stays in the first-level cache for its two or three passes. The gradients of weight
-// and bias are sums over rows, made in two phases: per fixed stretch of rows, then over the stretches in
-// order.
+// and bias are sums over rows, in two phases: first for each stretch of rows of fixed size, then over the
+// stretches in order.
 #include "ops/norm.h"
 
 #include "backends/cpu/kernels/rows.h"
@@ -52,9 +52,9 @@ void forward(Worker& w, const Call& call) {
 }
 
 constexpr i64 columns_at_once = 256;
-constexpr i64 rows_at_once = 128;  // that are added up before they meet the rest: bounds the rounding error
+constexpr i64 rows_at_once = 128;  // added up before they are added to the total: bounds the rounding error
 
-// Stretches of rows whose contributions to z_weight and z_bias are added up apart.
+// Stretches of rows whose contributions to z_weight and z_bias are added up separately.
 i64 stretches(i64 rows, i64 n) {
   i64 s = rows * n / 8192 < rows / 8 ? rows * n / 8192 : rows / 8;
   return s < 1 ? 1 : s > 64 ? 64 : s;
@@ -149,9 +149,9 @@ Scratch backward_scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel layer_norm_kernel{&run_forward<true>, &forward_scratch};
-const Kernel rms_norm_kernel{&run_forward<false>, &forward_scratch};
-const Kernel layer_norm_backward_kernel{&run_backward<true>, &backward_scratch};
-const Kernel rms_norm_backward_kernel{&run_backward<false>, &backward_scratch};
+extern const Kernel layer_norm_kernel{&run_forward<true>, &forward_scratch};
+extern const Kernel rms_norm_kernel{&run_forward<false>, &forward_scratch};
+extern const Kernel layer_norm_backward_kernel{&run_backward<true>, &backward_scratch};
+extern const Kernel rms_norm_backward_kernel{&run_backward<false>, &backward_scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,6 +1,6 @@
-// The online normaliser [Ye, Online Softmax §3]: maximum and sum of exponentials of a row in one pass over
-// it. It goes by chunks that stay in the first-level cache: d ← d·exp(c − c') + Σ exp(x − c'), c' = max(c,
-// max x).
+// The online normaliser [Ye, Online Softmax §3]: maximum c and sum of exponentials π of a row, in one pass
+// over it by chunks that stay in the first-level cache: π ← π·exp(c − c') + Σ exp(x − c'), c' = max(c, max
+// x).
 #pragma once
 
 #include "backends/cpu/kernels/rows.h"
@@ -19,7 +19,7 @@ class Normalizer {
     for (i64 first = 0; first < n; first += chunk)
       take_chunk(x + first, n - first < chunk ? n - first : chunk, [](i64, V, int) {});
   }
-  // The same, with exp(x - top) kept in e, top being the maximum so far, tops[c] in chunk c. e may be x.
+  // The same, and saves exp(x - top) in e, where top is the maximum so far: tops[i] in chunk i. e may be x.
   void take(const C* x, i64 n, C* e, C* tops) {
     for (i64 first = 0; first < n; first += chunk) {
       take_chunk(x + first, n - first < chunk ? n - first : chunk,
@@ -51,7 +51,8 @@ class Normalizer {
     max = higher;
     const V shift = splat<V>(max == lowest ? C{0} : max);  // all -∞: exp gives 0 and not NaN
     sum += sum_of<C>(n, [&](i64 j, int k) {
-      __builtin_prefetch(p + j + 2 * chunk);  // memory works while exp is computed; rows often lie in a row
+      __builtin_prefetch(p + j +
+                         2 * chunk);  // memory works while exp is computed; rows often follow one another
       const V e = exp(load_n(p + j, k) - shift);
       keep(j, e, k);
       return first_n<C>(e, k, 0);

@@ -1,5 +1,5 @@
-// Copies of matrix blocks into the order the micro-kernel wants, converting storage types to the type
-// computed in: straight or transposed rows, packed A chunks and packed B panels (the layouts of micro.h).
+// Copies matrix blocks into the order that the micro-kernel reads, and converts storage types to the compute
+// type: straight or transposed rows, packed A chunks and packed B panels (the layouts of micro.h).
 #pragma once
 
 #include <utility>
@@ -146,7 +146,7 @@ void pack_right(i64 k, i64 n, const S* from, i64 row, i64 col, compute_t<S>* to)
   }
 }
 
-// ---- pairs of bf16 along k, each in the place of an f32; an odd k ends in a pair with 0 ----
+// ---- pairs of bf16 along k, each in the space of an f32; an odd k ends in a pair with 0 ----
 
 TG_INLINE float pair_of(const bfloat16* first, const bfloat16* second) {
   const std::uint32_t bits = first->bits | (second ? static_cast<std::uint32_t>(second->bits) << 16 : 0u);
@@ -205,7 +205,7 @@ inline void pack_right_pairs(i64 k, i64 n, const bfloat16* from, i64 row, i64 co
   }
 }
 
-// Calls f with a null pointer of the storage type of a float dtype that is computed in T.
+// Calls f with a null pointer to the storage type of a float dtype whose compute type is T.
 template <class T, class F>
 TG_INLINE void with_storage(DType t, F&& f) {
   if constexpr (sizeof(T) == 8) {

@@ -1,4 +1,5 @@
-// core/rng.h's Philox on vectors: one counter per lane, and the words that elements of a tensor draw.
+// The Philox generator of core/base/rng.h on vectors: one counter per lane, and the words that elements of a
+// tensor draw.
 #pragma once
 
 #include <utility>
@@ -30,7 +31,7 @@ TG_INLINE void multiply_words(U32 a, std::uint32_t m, U32& high, U32& low) {
 #endif
 }
 
-// core/rng.h's philox, one counter per lane.
+// philox() of core/base/rng.h, one counter per lane.
 TG_INLINE void philox_lanes(U32 c[4], std::uint64_t key) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < philox_rounds; ++round) {

@@ -1,4 +1,5 @@
-// Random ops, element by element from Philox words in the order that core/rng.h and core/random.h set down.
+// Random ops, element by element from Philox words, in the order that core/base/rng.h and core/base/random.h
+// define.
 // Compiled without contraction of products and sums: the same bits on every instruction set.
 #include "ops/random.h"
 
@@ -11,7 +12,7 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr i64 block = Flat<float>::block;
-using Words = std::uint32_t;
+using Word = std::uint32_t;
 
 std::uint64_t key_of(const Arg& rng, std::uint64_t stream) {
   const auto* state = reinterpret_cast<const i64*>(rng.data);
@@ -22,21 +23,21 @@ std::uint64_t key_of(const Arg& rng, std::uint64_t stream) {
 
 // The words of elements start … start + n - 1, `each` (1 or 2) of them per element; start is a multiple of 4.
 // Writes up to a vector of words more than needed.
-TG_INLINE void draw(i64 start, i64 n, int each, std::uint64_t key, Words* to) {
+TG_INLINE void draw(i64 start, i64 n, int each, std::uint64_t key, Word* to) {
   const i64 first = start * each / 4, blocks = (n * each + 3) / 4;
   for (i64 b = 0; b < blocks; b += lanes<U32>)
     element_words(static_cast<std::uint64_t>(first + b), key, to + b * 4);
 }
-constexpr std::size_t words_bytes = (2 * block + 4 * 16) * sizeof(Words);  // two for each element of a block
+constexpr std::size_t words_bytes = (2 * block + 4 * 16) * sizeof(Word);  // two for each element of a block
 
 template <class C>
 void dropout_as(Worker& w, const Call& call) {
   const auto& d = call.attrs->as<DropoutAttrs>();
   const std::uint64_t key = key_of(call.in[1], d.stream);
-  const Words bound = dropout_bound(d.p);
+  const Word bound = dropout_bound(d.p);
   const C scale = static_cast<C>(1 / (1 - d.p));
   const Flat<C> x(call.in[0]), y(call.out[0]);
-  auto* words = reinterpret_cast<Words*>(w.scratch);
+  auto* words = reinterpret_cast<Word*>(w.scratch);
   C* buffer = reinterpret_cast<C*>(w.scratch + words_bytes);  // [2, block]
   each_block(w, x.count, [&](i64 start, i64 n) {
     draw(start, n, 1, key, words);
@@ -51,7 +52,7 @@ void run_dropout(Worker& w, const Call& call) {
   call.in[0].dtype == DType::f64 ? dropout_as<double>(w, call) : dropout_as<float>(w, call);
 }
 
-// What each op makes of the words of n elements, in f64 (integers in i64) before rounding to the dtype.
+// What each op computes from the words of n elements, in f64 (integers in i64) before rounding to the dtype.
 template <class C, class F>
 TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   const auto& r = call.attrs->as<RandomAttrs>();
@@ -59,7 +60,7 @@ TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   const Arg& out = call.out[0];  // row-major
   const i64 size = static_cast<i64>(size_of(out.dtype));
   const StoreFn to_memory = block_store(dtype_of<C>, out.dtype);
-  auto* words = reinterpret_cast<Words*>(w.scratch);
+  auto* words = reinterpret_cast<Word*>(w.scratch);
   C* values = reinterpret_cast<C*>(w.scratch + words_bytes);
   each_block(w, out.layout.numel(), [&](i64 start, i64 n) {
     draw(start, n, each, key, words);
@@ -73,7 +74,7 @@ template <class C>
 void uniform_as(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
   const double low = r.a, range = r.b - r.a;
-  fill<C>(w, call, sizeof(C) / 4, [=](C* x, const Words* words, i64 n) {
+  fill<C>(w, call, sizeof(C) / 4, [=](C* x, const Word* words, i64 n) {
     for (i64 i = 0; i < n; ++i) {
       double u;
       if constexpr (sizeof(C) == 8)
@@ -89,7 +90,7 @@ template <class C>
 void normal_as(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
   const double mean = r.a, std = r.b;
-  fill<C>(w, call, 1, [=](C* x, const Words* words, i64 n) {
+  fill<C>(w, call, 1, [=](C* x, const Word* words, i64 n) {
     for (i64 i = 0; i < n; i += 2) {  // an odd n writes one more, into the buffer
       double a, b;
       normal_pair(words[i], words[i + 1], a, b);
@@ -106,8 +107,8 @@ void run_normal(Worker& w, const Call& call) {
   call.out[0].dtype == DType::f64 ? normal_as<double>(w, call) : normal_as<float>(w, call);
 }
 void run_bernoulli(Worker& w, const Call& call) {
-  const Words bound = dropout_bound(call.attrs->as<RandomAttrs>().a);
-  fill<i64>(w, call, 1, [=](i64* x, const Words* words, i64 n) {
+  const Word bound = dropout_bound(call.attrs->as<RandomAttrs>().a);
+  fill<i64>(w, call, 1, [=](i64* x, const Word* words, i64 n) {
     for (i64 i = 0; i < n; ++i) x[i] = words[i] < bound;
   });
 }
@@ -116,7 +117,7 @@ void run_randint(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
   const auto low = static_cast<i64>(r.a);
   const auto range = static_cast<std::uint64_t>(static_cast<i64>(r.b) - low);
-  fill<i64>(w, call, 2, [=](i64* x, const Words* words, i64 n) {
+  fill<i64>(w, call, 2, [=](i64* x, const Word* words, i64 n) {
     for (i64 i = 0; i < n; ++i) {
       const std::uint64_t u = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
       x[i] = low + static_cast<i64>(static_cast<unsigned __int128>(u) * range >> 64);
@@ -130,10 +131,10 @@ Scratch scratch(const Call&, int) {
 
 }  // namespace
 
-const Kernel dropout_kernel{&run_dropout, &scratch};
-const Kernel uniform_kernel{&run_uniform, &scratch};
-const Kernel normal_kernel{&run_normal, &scratch};
-const Kernel bernoulli_kernel{&run_bernoulli, &scratch};
-const Kernel randint_kernel{&run_randint, &scratch};
+extern const Kernel dropout_kernel{&run_dropout, &scratch};
+extern const Kernel uniform_kernel{&run_uniform, &scratch};
+extern const Kernel normal_kernel{&run_normal, &scratch};
+extern const Kernel bernoulli_kernel{&run_bernoulli, &scratch};
+extern const Kernel randint_kernel{&run_randint, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -12,7 +12,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// What is done with an element, and how two results become one; on scalars and on vectors.
+// The function applied to an element, and how two results are combined; on scalars and on vectors.
 struct Sum {
   using Combine = Sum;  // the same on results: without `lift`
   template <class C>
@@ -76,18 +76,18 @@ struct Min : Sum {
 
 constexpr i64 block = 1024;        // elements of a row that are reduced on their own
 constexpr i64 column_block = 512;  // columns that are reduced together
-constexpr i64 row_block = 256;     // rows that are added up before they meet the rest
+constexpr i64 row_block = 256;     // rows that are added up before they are added to the total
 constexpr i64 piece = 32768;       // elements that are worth a part of their own
 constexpr i64 most_parts = 256;
 
-// How a reduction is walked over and cut; depends on shapes and strides only.
+// How a reduction iterates and is split; depends on shapes and strides only.
 struct Plan {
   AxisList kept, reduced;  // `in` is x's stride, `out` y's
   i64 outs, count;         // elements of y, and of x for each of them
   bool columns;
   i64 width, outer;  // columns: size of the innermost kept axis, product of the others
   i64 units;         // rows: outs; columns: blocks of columns
-  i64 splits;        // pieces each unit's reduction is cut into
+  i64 splits;        // pieces of each unit's reduction
 
   explicit Plan(const Call& call) {
     const Layout &x = call.in[0].layout, &y = call.out[0].layout;
@@ -377,11 +377,11 @@ void run_mean(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel sum_kernel{&run<Sum>, &scratch};
-const Kernel mean_kernel{&run_mean, &scratch};
-const Kernel sum_squares_kernel{&run<SumSquares>, &scratch};
-const Kernel prod_kernel{&run<Prod>, &scratch};
-const Kernel max_kernel{&run<Max>, &scratch};
-const Kernel min_kernel{&run<Min>, &scratch};
+extern const Kernel sum_kernel{&run<Sum>, &scratch};
+extern const Kernel mean_kernel{&run_mean, &scratch};
+extern const Kernel sum_squares_kernel{&run<SumSquares>, &scratch};
+extern const Kernel prod_kernel{&run<Prod>, &scratch};
+extern const Kernel max_kernel{&run<Max>, &scratch};
+extern const Kernel min_kernel{&run<Min>, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

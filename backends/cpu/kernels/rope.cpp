@@ -1,4 +1,4 @@
-// rope: first a table of cosines and sines, one row per distinct position, then all rows of x turned by it.
+// rope: first a table of cosines and sines, one row per distinct position, then all rows of x rotated by it.
 #include "ops/rope.h"
 
 #include <cmath>
@@ -55,10 +55,10 @@ TG_INLINE V swapped(V v, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(v, v, (i ^ 1)...);
 }
 
-// Row y of x, turned: factors c and s [pairs], or for interleaved pairs [2·pairs] with each cosine twice and
-// each sine as -sin, sin.
+// y = row x rotated by the factors c and s [pairs], or for interleaved pairs [2·pairs] with each cosine twice
+// and each sine as -sin, sin.
 template <class C>
-void turn(const C* x, C* y, const C* c, const C* s, i64 pairs, i64 d, bool interleaved) {
+void rotate(const C* x, C* y, const C* c, const C* s, i64 pairs, i64 d, bool interleaved) {
   using V = vector_t<C>;
   if (interleaved) {
     for_vectors<C>(2 * pairs, [&](i64 i, int k) {
@@ -123,7 +123,7 @@ void run_as(Worker& w, const Call& call) {
     for (i64 r = begin; r < end; ++r, row.next()) {
       const C *in = x.read(r, buffer), *c = factors + row.out * 4 * pairs;
       C* out = y.target(r, buffer + x.n);
-      turn(in, out, c, c + 2 * pairs, pairs, x.n, a.interleaved);
+      rotate(in, out, c, c + 2 * pairs, pairs, x.n, a.interleaved);
       y.finish(r, out);
     }
   });
@@ -144,6 +144,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel rope_kernel{&run, &scratch};
+extern const Kernel rope_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

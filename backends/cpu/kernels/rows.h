@@ -8,12 +8,12 @@
 
 namespace tg::cpu::TG_ISA {
 
-// Bytes from which on a result is written past the caches.
+// A result of at least this many bytes is written past the caches.
 inline constexpr i64 stream_from = 16 << 20;
 
 // The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes.
-// A row that lies in memory as C, element after element, is used where it is; others go through a buffer of
-// n elements of C. So do the rows of a result too large for the caches, to be written past them.
+// A row that is contiguous in memory and of type C is used in place; others go through a buffer of n elements
+// of C. So do the rows of a result too large for the caches, which are written past them.
 template <class C>
 class AxisRows {
  public:
@@ -29,7 +29,7 @@ class AxisRows {
     store_ = block_store(compute, a.dtype);
     direct_ = a.dtype == compute && (stride_ == 1 || n == 1);
   }
-  // A result; `over` are the operands whose place it may have taken, which are in the caches already.
+  // A result; `over` are the operands whose memory it may share, which are in the caches already.
   template <class... Over>
   AxisRows(const Arg& a, int axis, Over... over) : AxisRows(a, axis) {
     streams_ = direct_ && n * count * static_cast<i64>(sizeof(C)) >= stream_from &&
@@ -57,7 +57,7 @@ class AxisRows {
     else if (streams_ || !direct_)
       store_(to, values, stride_, n);
   }
-  // Before the thread that wrote rows is done.
+  // Call it when the thread has written its last row.
   void end() const {
     if (streams_) stream_end();
   }
@@ -85,7 +85,8 @@ class AxisRows {
   bool direct_ = false, streams_ = false;
 };
 
-// All elements of an operand in row-major order, in stretches, for kernels to which the shape means nothing.
+// All elements of an operand in row-major order, block by block, for kernels to which the shape does not
+// matter.
 template <class C>
 class Flat {
  public:

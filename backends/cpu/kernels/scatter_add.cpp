@@ -29,7 +29,7 @@ void add_all(Worker& w, const Call& call, DType compute) {
     const i64 n = lines.lines(group);
     i64 reached = n;  // lines that the indices have
     i64 x_at = 0, out_at = 0, src_at = 0, index_at = 0, number = 0;
-    lines.place(group, [&](int a, i64 i) {
+    lines.for_index(group, [&](int a, i64 i) {
       const i64 there = indices.layout.shape[a] - i;
       if (there <= 0)
         reached = 0;
@@ -76,7 +76,7 @@ void add_all(Worker& w, const Call& call, DType compute) {
 
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) {
-    // Nothing to add to: any index at all is out of range.
+    // The axis is empty: every index is out of range.
     if (w.thread == 0 && call.in[1].layout.numel() > 0) w.check_index(read_index(call.in[1], 0), 0, 0);
     return;
   }
@@ -93,6 +93,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel scatter_add_kernel{&run, &scratch};
+extern const Kernel scatter_add_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

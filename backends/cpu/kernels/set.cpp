@@ -1,7 +1,12 @@
 // The table of this instruction set's kernels.
 #include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/list.h"
 
 namespace tg::cpu::TG_ISA {
+
+#define TG_DECLARE(name) extern const Kernel name##_kernel;
+TG_CPU_KERNELS(TG_DECLARE)
+#undef TG_DECLARE
 
 #define TG_TEXT2(x) #x
 #define TG_TEXT(x) TG_TEXT2(x)

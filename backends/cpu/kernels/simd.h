@@ -37,7 +37,7 @@ using I32 = VectorOf<std::int32_t>::type;
 using U32 = VectorOf<std::uint32_t>::type;
 using I64 = VectorOf<std::int64_t>::type;
 
-// What a storage type is computed in: its scalar, the vector of it and the mask a comparison of two gives.
+// The compute type of a storage type: its scalar, the vector of it and the mask that a comparison gives.
 template <class T>
 struct Compute {  // f32, bf16, f16
   using scalar = float;

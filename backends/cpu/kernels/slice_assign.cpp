@@ -41,7 +41,7 @@ void run_at(Worker& w, const Call& call) {
 
 }  // namespace
 
-const Kernel slice_assign_kernel{&run_assign};
-const Kernel slice_at_kernel{&run_at};
+extern const Kernel slice_assign_kernel{&run_assign};
+extern const Kernel slice_at_kernel{&run_at};
 
 }  // namespace tg::cpu::TG_ISA

@@ -105,10 +105,10 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel softmax_kernel{&run_forward<false>, &scratch};
-const Kernel log_softmax_kernel{&run_forward<true>, &scratch};
-const Kernel softmax_backward_kernel{&run_backward<false>, &scratch};
-const Kernel log_softmax_backward_kernel{&run_backward<true>, &scratch};
-const Kernel logsumexp_kernel{&run_log_sums, &scratch};
+extern const Kernel softmax_kernel{&run_forward<false>, &scratch};
+extern const Kernel log_softmax_kernel{&run_forward<true>, &scratch};
+extern const Kernel softmax_backward_kernel{&run_backward<false>, &scratch};
+extern const Kernel log_softmax_backward_kernel{&run_backward<true>, &scratch};
+extern const Kernel logsumexp_kernel{&run_log_sums, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -47,6 +47,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel squared_norm_kernel{&run, &scratch};
+extern const Kernel squared_norm_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,5 +1,5 @@
-// Walks over strided memory, and copies of strided regions shared between threads. Types do not matter here:
-// elements are bytes, strides are counted in them.
+// Iteration over strided memory, and copies of strided regions shared between threads. Types do not matter
+// here: strides are in bytes.
 #pragma once
 
 #include "backends/cpu/kernels/kernels.h"

@@ -1,4 +1,4 @@
-// The elements of a list of tensors, shared out between threads as if they were one tensor.
+// The elements of a list of tensors, divided between threads as if they were one tensor.
 #pragma once
 
 #include "backends/cpu/kernels/rows.h"

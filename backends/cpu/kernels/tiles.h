@@ -1,4 +1,4 @@
-// The product of bf16 matrices on AMX tiles, where gemm() hands it over.
+// The product of bf16 matrices on AMX tiles; gemm() calls it where it applies.
 #pragma once
 
 #include "backends/cpu/kernels/gemm.h"
@@ -13,7 +13,7 @@ inline bool is_for_tiles(const Gemm& g) {
   return g.type == DType::bf16 && g.bf16 == Bf16Unit::tiles && g.k > 0;
 }
 
-// As gemm_scratch and gemm promise, for products that are for tiles and whose C is not transposed.
+// As gemm_scratch and gemm, for products on tiles whose C is not transposed.
 ScratchSize gemm_tiles_scratch(const Gemm& g, int threads);
 void gemm_tiles(const Gemm& g, Worker& worker);
 

@@ -1,5 +1,5 @@
-// top_k: values and places of the k largest of each line, the larger first, of equal ones the first. NaN
-// counts as larger than any number.
+// top_k: values and indices of the k largest elements of each line in descending order; of equal ones the
+// first comes first. NaN counts as larger than any number.
 #include "backends/cpu/kernels/lines.h"
 #include "ops/index.h"
 
@@ -100,6 +100,6 @@ Scratch scratch(const Call& call, int) {
 
 }  // namespace
 
-const Kernel top_k_kernel{&run, &scratch};
+extern const Kernel top_k_kernel{&run, &scratch};
 
 }  // namespace tg::cpu::TG_ISA

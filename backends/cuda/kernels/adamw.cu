@@ -8,7 +8,7 @@ namespace tg::cuda {
 
 namespace {
 
-// How a parameter's elements are read: one by one, or in packs, p, m and v being of one type, g of one too.
+// How a parameter's elements are read: one by one, or in packs if p, m and v have one type.
 enum class Read : int { any, f32, f32_bf16, f32_f16, bf16 };
 
 struct Tensors {
@@ -98,7 +98,7 @@ __device__ void update_each(const Factors<C>& f, C keep, const Tensors& a, i64 b
   }
 }
 
-// p, m and v of type P and g of G, V neighbours at a time; what is left over at the end, one by one.
+// p, m and v of type P and g of type G, V neighbours at a time; the rest at the end one by one.
 template <class P, class G, int V = 4>
 __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep, const Tensors& a, i64 begin,
                                              i64 end) {
@@ -194,6 +194,6 @@ void launch_adamw(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel adamw_kernel{&launch_adamw, nullptr, &plan_adamw};
+extern const Kernel adamw_kernel{&launch_adamw, nullptr, &plan_adamw};
 
 }  // namespace tg::cuda

@@ -1,9 +1,9 @@
-// Elements whose dtype only the launch knows, for operands that are small or rarely read: a switch that is
-// the same for all threads costs less than a kernel per dtype.
+// Elements of a dtype that only the launch knows, for operands that are small or rarely read: a switch that
+// goes the same way for all threads costs less than a kernel per dtype.
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
-#include "backends/cuda/kernels/ptx.cuh"
+#include "backends/cuda/tile/ptx_sm80.cuh"
 
 namespace tg::cuda {
 
@@ -66,18 +66,18 @@ __device__ __forceinline__ void store_as(void* data, DType type, i64 at, C v) {
   }
 }
 
-// V neighbours that lie in a row, read or written in one piece.
+// V consecutive elements, read or written in one piece.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T at[V];
 };
 
-// Elements that 16 bytes hold.
+// The number of elements in 16 bytes.
 template <class S>
 inline constexpr int pack_of = 16 / static_cast<int>(sizeof(S));
 
-// V neighbours as the words they were read as. As elements of 16 bits the compiler would take the words apart
-// where they are loaded, and so wait for them there.
+// V consecutive elements as the words that were loaded. If they were 16-bit elements, the compiler would
+// split the words right after the load, and so wait for them there.
 template <class S, int V>
 struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Words {
   unsigned at[sizeof(S) * V / 4];

@@ -31,6 +31,6 @@ void launch_arange(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel arange_kernel{&launch_arange};
+extern const Kernel arange_kernel{&launch_arange};
 
 }  // namespace tg::cuda

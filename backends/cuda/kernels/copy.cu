@@ -6,8 +6,8 @@ namespace tg::cuda {
 
 namespace {
 
-// A place on one axis that is known when the kernel runs: operand `operand` of a copy (0: to, 1: from) begins
-// index·step units later, 0 ≤ index < bound.
+// An index on one axis that is only known when the kernel runs: operand `operand` of a copy (0: to, 1: from)
+// begins index·step units later, 0 ≤ index < bound.
 struct Start {
   Indices index;
   i64 bound, step;
@@ -66,7 +66,7 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
   int v = r.vector(most, {bytes, bytes}, {to, from}, start.step);
   bool fill = false;
   if (v == 1 && r.rank > 0 && r.stride[last][1] == 0) {
-    Region<2> both = r;  // as if `from` lay as `to` does
+    Region<2> both = r;  // as if `from` had the layout of `to`
     for (int a = 0; a < r.rank; ++a) both.stride[a][1] = r.stride[a][0];
     fill = both.vector(most, {bytes, bytes}, {to, to}, start.operand == 0 ? start.step : 0) == most;
     if (fill) {
@@ -140,8 +140,8 @@ void copy(const Stream& s, const Arg& to, const Arg& from) {
               from.data);
 }
 
-const Kernel concat_kernel{&launch_concat};
-const Kernel slice_assign_kernel{&launch_assign};
-const Kernel slice_at_kernel{&launch_at};
+extern const Kernel concat_kernel{&launch_concat};
+extern const Kernel slice_assign_kernel{&launch_assign};
+extern const Kernel slice_at_kernel{&launch_at};
 
 }  // namespace tg::cuda

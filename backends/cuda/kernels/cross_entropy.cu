@@ -1,5 +1,5 @@
-// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp): logits are read once, ξ by the
-// online normaliser (001 §3), and nothing of their size is kept.
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp): logits are read once, ξ is computed
+// by the online normaliser [Ye, Online Softmax §3], and no tensor of their size is saved.
 #include "ops/cross_entropy.h"
 
 #include "backends/cuda/kernels/online.cuh"
@@ -9,7 +9,7 @@ namespace tg::cuda {
 namespace {
 
 struct CrossEntropy {
-  Rows x, targets, log_sum, z, z_x;
+  RowLayout x, targets, log_sum, z, z_x;
   bool wide;              // targets are i64, else i32
   void *loss, *log_sums;  // [rows], the compute type: the forward's results
   i64 n, rows, ignore_index;
@@ -17,7 +17,7 @@ struct CrossEntropy {
   bool across;
 };
 
-// A row's class as it is given, i64 or i32, not widened yet: that would be to wait for it.
+// A row's class as it is stored, i64 or i32. It is not widened here, since that would wait for the load.
 struct Given {
   unsigned low, high;
 
@@ -30,7 +30,7 @@ struct Given {
     return wide ? static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low) : static_cast<int>(low);
   }
 };
-// -1 if the row does not count, or is none.
+// -1 if the row is ignored or does not exist.
 template <class T>
 __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Given& given,
                                         const Faults& faults) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i6
   return -1;
 }
 
-// A row and its class, on their way while the row before is worked on; the class only for who `wants` it.
+// A row and its class, loaded while the row before is processed; the class only if the thread `wants` it.
 template <class S, class Row>
 struct Ahead {
   Row row;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(most_threads)
   auto next = Ahead<S, Row>::load(a, team, blockIdx.x * per_block + team.index, writes);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
     const i64 r = first + team.index, t = writes ? class_of(a, team, r, next.given, faults) : -1;
-    const S own = t >= 0 ? a.x.at<S, Row::held>(r)[t * a.x.step] : S();  // x_t, of the thread that writes
+    const S own = t >= 0 ? a.x.at<S, Row::held>(r)[t * a.x.step] : S();  // x_t, for the thread that writes
     const Row row = next.row;
     next = Ahead<S, Row>::load(a, team, r + step, writes);
     Normalizer<C> all;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(most_threads)
       row.write(out, a.z_x.step, [](C, auto) { return C(0); });
     else if constexpr (Row::held)
       row.write_packs(out, [&](C(&x)[Row::V], int p) {
-        const int own = static_cast<int>(t) - p * Row::V;  // t's place in the pack
+        const int own = static_cast<int>(t) - p * Row::V;  // t's index in the pack
 #pragma unroll
         for (int e = 0; e < Row::V; ++e) x[e] = slope(x[e]) - (e == own ? less : C(0));
       });
@@ -134,22 +134,22 @@ CrossEntropy operands(const Call& c) {
   const auto& attrs = c.attrs->as<CrossEntropyAttrs>();
   CrossEntropy a{};
   const Layout& x = c.in[0].layout;
-  a.x = Rows(c.in[0], x.rank() - 1), a.targets = Rows(c.in[1], -1);
+  a.x = RowLayout(c.in[0], x.rank() - 1), a.targets = RowLayout(c.in[1], -1);
   a.wide = c.in[1].dtype == DType::i64;
   a.n = x.shape.back(), a.rows = c.in[1].layout.numel(), a.ignore_index = attrs.ignore_index;
   a.hit = 1 - attrs.smoothing, a.share = attrs.smoothing / static_cast<double>(a.n);
   return a;
 }
 
-// Calls f with a row type: held in registers where rows are short enough and lie well in memory.
+// Calls f with a row type: held in registers if rows are short enough and aligned.
 template <class F>
-void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const Rows*> rows,
-              std::initializer_list<const Rows*> scalars, F&& f) {
+void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const RowLayout*> rows,
+              std::initializer_list<const RowLayout*> scalars, F&& f) {
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    using Row = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;  // a forward writes nothing: more may be on its way
+    using Row = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;  // a forward writes no rows: more loads can be in flight
     bool held = fits<S, Row>(a.n, a.rows, rows);
-    for (const Rows* r : scalars) held = held && r->quick_to_find(a.rows);
+    for (const RowLayout* r : scalars) held = held && r->quick_to_find(a.rows);
     a.across = !held && a.x.step != 1;
     held ? f(type, static_cast<Row*>(nullptr)) : f(type, static_cast<ReadRow<S, 1>*>(nullptr));
   });
@@ -168,8 +168,8 @@ void cross_entropy_forward(const Stream& s, const Call& c) {
 
 void cross_entropy_backward(const Stream& s, const Call& c) {
   CrossEntropy a = operands(c);
-  a.z_x = Rows(c.out[0], c.out[0].layout.rank() - 1);
-  a.log_sum = Rows(c.in[2], -1), a.z = Rows(c.in[3], -1);
+  a.z_x = RowLayout(c.out[0], c.out[0].layout.rank() - 1);
+  a.log_sum = RowLayout(c.in[2], -1), a.z = RowLayout(c.in[3], -1);
   if (a.rows == 0 || a.n == 0) return;
   with_row(c, a, {&a.x, &a.z_x}, {&a.targets, &a.log_sum, &a.z}, [&](auto* type, auto* row) {
     using Row = pointee_t<decltype(row)>;
@@ -180,7 +180,7 @@ void cross_entropy_backward(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel cross_entropy_kernel{&cross_entropy_forward};
-const Kernel cross_entropy_backward_kernel{&cross_entropy_backward};
+extern const Kernel cross_entropy_kernel{&cross_entropy_forward};
+extern const Kernel cross_entropy_backward_kernel{&cross_entropy_backward};
 
 }  // namespace tg::cuda

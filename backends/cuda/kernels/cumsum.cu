@@ -1,5 +1,6 @@
 // cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; added up in the compute type. A
-// block goes along a line, a chunk at a time; where lines are neighbours in memory and many, a thread does.
+// block processes a line, a chunk at a time; if lines are many and interleave in memory, a thread processes a
+// line.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/index.h"
 
@@ -8,7 +9,7 @@ namespace tg::cuda {
 namespace {
 
 struct Lines {
-  Rows x, y;
+  RowLayout x, y;
   DType type;
   i64 n, count;
   bool reverse;
@@ -95,7 +96,8 @@ void launch_cumsum(const Stream& s, const Call& c) {
   const Layout& l = c.out[0].layout;
   if (l.numel() == 0) return;
   const i64 n = l.shape[axis];
-  const Lines a{Rows(c.in[0], axis), Rows(c.out[0], axis), c.in[0].dtype, n, l.numel() / n, attrs.reverse};
+  const Lines a{
+      RowLayout(c.in[0], axis), RowLayout(c.out[0], axis), c.in[0].dtype, n, l.numel() / n, attrs.reverse};
   switch (compute_type(a.type)) {
     case DType::f64:
       return cumsum_as<double>(s, a);
@@ -108,6 +110,6 @@ void launch_cumsum(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel cumsum_kernel{&launch_cumsum};
+extern const Kernel cumsum_kernel{&launch_cumsum};
 
 }  // namespace tg::cuda

@@ -1,18 +1,18 @@
-// Elements on the device: storage types widened to what is computed in, and operands of any strides.
+// Elements on the device: storage types widened to compute types, and operands of any strides.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <tilegrad/core/base/error.h>
-#include "backends/cuda/kernels/kernels.h"
+#include "backends/cuda/kernel.h"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace tg::cuda {
 
 using i64 = long long;
 
-// The type a storage type is computed in: float for the halves, i64 for integers and booleans.
+// The compute type of a storage type: float for the half types, i64 for integers and booleans.
 template <class S>
 struct Compute {
   using type = i64;

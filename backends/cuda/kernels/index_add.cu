@@ -1,8 +1,8 @@
 // index_add and scatter_add: each addition has a destination (key) and a source (position). They are sorted
-// by key, equal keys staying in the order they came, and the sorted list is cut into chunks of a fixed
-// length: a thread sums a chunk's sources for one unit of a slice. What a key has within one chunk goes
-// straight to out; sums of a key that goes on over chunks are partial, and added up by a second kernel. All
-// sums are in the compute type and in an order that the shapes alone decide.
+// by key (a stable sort), and the sorted list is divided into chunks of a fixed length: a thread sums a
+// chunk's sources for one unit of a slice. If a key lies within one chunk, its sum goes straight to out. If
+// it spans several, its sums are partial, and a second kernel adds them up. All sums are in the compute type,
+// in an order that only depends on the shapes.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backends/cuda/kernels/index_add.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 // ---- keys and positions ----
 
-// index_add: the key of position j is indices[j]; a key out of range becomes `limit`, which is left out.
+// index_add: the key of position j is indices[j]; a key out of range becomes `limit`, which is skipped.
 __global__ void __launch_bounds__(threads_per_block)
     find_rows(Indices indices, const __grid_constant__ Region<1> number, i64 limit, Key* keys,
               unsigned* positions, Faults faults) {
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(threads_per_block)
   positions[j] = static_cast<unsigned>(j);
 }
 
-// scatter_add: the key is the place in out, [a, indices[a, b, c], c], for it is row-major. places: of an
-// index, and of [a, 0, c] in out.
+// scatter_add: the key is the element of out, [a, indices[a, b, c], c], which is row-major. places: the
+// offsets of an index, and of [a, 0, c] in out.
 __global__ void __launch_bounds__(threads_per_block)
     find_places(Indices indices, const __grid_constant__ Region<2> places, i64 size, i64 step, i64 limit,
                 Key* keys, unsigned* positions, Faults faults) {
@@ -63,7 +63,7 @@ struct Additions {
     sort(count, limit, nullptr, nullptr);
     temporary = take(temporary_bytes);
   }
-  // With no memory given, finds out how much it takes.
+  // Without memory, computes how much it needs.
   void sort(i64 count, i64 limit, void* memory, cudaStream_t stream) {
     int bits = 1;
     while (bits < 63 && limit >> bits != 0) ++bits;
@@ -155,7 +155,7 @@ std::size_t workspace_of(Problem p, DType dtype) {
   p.sums.cut(p.v);
   return Additions(p.count, p.limit, nullptr).bytes + p.sums.partial_bytes(dtype, p.v);
 }
-// Addresses are not known yet: the larger of what whole units and single elements take.
+// Addresses are not known yet: the larger of the sizes for whole units and for single elements.
 std::size_t workspace_rows(const Call& c) {
   Problem p = rows_problem(c), single = p;
   single.v = 1;
@@ -167,13 +167,14 @@ std::size_t workspace_places(const Call& c) {
 }
 
 std::shared_ptr<const void> plan(const Call& c) {
-  if (count_of(c) > INT_MAX) throw DeviceError("more than 2^31 - 1 indices");
+  if (count_of(c) > INT_MAX)
+    throw DeviceError(std::to_string(count_of(c)) + " indices: wanted at most 2^31 - 1");
   return nullptr;
 }
 
 }  // namespace
 
-const Kernel index_add_kernel{&launch_rows, &workspace_rows, &plan};
-const Kernel scatter_add_kernel{&launch_places, &workspace_places, &plan};
+extern const Kernel index_add_kernel{&launch_rows, &workspace_rows, &plan};
+extern const Kernel scatter_add_kernel{&launch_places, &workspace_places, &plan};
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-// Sums of slices by sorted key: what index_add and scatter_add come down to.
+// Sums of slices by sorted key: the common part of index_add and scatter_add.
 #pragma once
 
 #include "backends/cuda/kernels/region.cuh"
@@ -12,13 +12,13 @@ struct Sums {
   const Key* keys;
   const unsigned* positions;
   i64 count;          // of both
-  Key limit;          // keys from here on are left out
+  Key limit;          // keys from here on are skipped
   i64 step;           // in out, from a key to the next
   Region<1> number;   // where a position's slice begins in src
   Region<2> columns;  // units of a slice: in out and in src
-  i64 chunk, chunks;  // sorted entries that a thread goes through; their number
+  i64 chunk, chunks;  // sorted entries that a thread processes; the number of chunks
 
-  // From elements to units of v, and the cut into chunks: as many as fill a GPU, whatever GPU it is.
+  // Converts from elements to units of v and chooses chunks: enough to fill any GPU, independent of this one.
   void cut(int v) {
     columns.group(v);
     step /= v;
@@ -29,14 +29,14 @@ struct Sums {
     if (chunk < shortest) chunk = shortest;
     chunks = (count + chunk - 1) / chunk;
   }
-  // Of the sums of keys that go on over chunks: two for each chunk and element of a slice.
+  // Bytes of the partial sums of keys that span chunks: two sums for each chunk and element of a slice.
   std::size_t partial_bytes(DType t, int v) const {
     return chunks > 1 ? static_cast<std::size_t>(chunks * 2 * columns.numel * v) * size_of(compute_type(t))
                       : 0;
   }
 };
 
-// Elements of the largest unit that sums are made in.
+// Elements of the largest unit that is summed at once.
 inline int sums_unit(DType t) {
   const std::size_t loaded = 16 / size_of(t), held = 32 / size_of(compute_type(t));
   return static_cast<int>(loaded < held ? loaded : held);
@@ -45,7 +45,7 @@ inline int sums_unit(DType t) {
 // v: elements of a unit, 1 or sums_unit.
 void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int v, std::byte* partial);
 
-// out[a, indices[a, b, c], c] += src[a, b, c] where b is one place only: nothing is added to twice.
+// out[a, indices[a, b, c], c] += src[a, b, c] if the axis of b has size 1: nothing is added to twice.
 void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis);
 
 }  // namespace tg::cuda

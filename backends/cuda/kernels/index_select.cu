@@ -1,4 +1,4 @@
-// embedding, index_select and gather: elements and slices picked by number.
+// embedding, index_select and gather: elements and slices selected by index.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -99,8 +99,8 @@ void launch_gather(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel embedding_kernel{&launch_select};
-const Kernel index_select_kernel{&launch_select};
-const Kernel gather_kernel{&launch_gather};
+extern const Kernel embedding_kernel{&launch_select};
+extern const Kernel index_select_kernel{&launch_select};
+extern const Kernel gather_kernel{&launch_gather};
 
 }  // namespace tg::cuda

@@ -6,8 +6,9 @@ namespace tg::cuda {
 
 namespace {
 
-// A thread for each unit and chunk. Sums of keys that begin and end in the chunk are added to out; partial
-// [chunks, 2, units] takes that of a key begun before (0), and of one that begins here and goes on (1).
+// A thread for each unit and chunk. Sums of keys that begin and end in the chunk are added to out. partial
+// [chunks, 2, units] gets the sum of a key that began in an earlier chunk (0), and of one that begins here
+// and continues in the next (1).
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     sum_chunks(Unit<S, V>* out, const Unit<S, V>* src, Unit<compute_t<S>, V>* partial,
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(threads_per_block)
   m.columns.offsets(unit, at);
   const i64 begin = chunk * m.chunk, end = begin + m.chunk < m.count ? begin + m.chunk : m.count;
   Key key = m.keys[begin];
-  bool open = begin > 0 && m.keys[begin - 1] == key;  // begun before
+  bool open = begin > 0 && m.keys[begin - 1] == key;  // the key began in an earlier chunk
   Unit<C, V> total{};
   for (i64 k = begin; k < end; k += ahead) {
     Unit<S, V> slice[ahead];
@@ -55,8 +56,8 @@ __global__ void __launch_bounds__(threads_per_block)
   }
 }
 
-// A block for each chunk and `across` elements of a slice: if a key begins in the chunk and goes on, its
-// partial sums are added up, each of the block's rows of threads taking every so many chunks.
+// A block for each chunk and `across` elements of a slice: if a key begins in the chunk and continues in the
+// next, its partial sums are added up. The chunks are distributed over threadIdx.y.
 template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     sum_partials(S* out, const compute_t<S>* partial, const __grid_constant__ Sums m, int v, int across) {

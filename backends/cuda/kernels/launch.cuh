@@ -1,5 +1,6 @@
-// What differs between CUDA C++ and plain C++ in a kernel's file, but for keywords: launches and dynamic
-// shared memory. With these, and ptx.cuh for instructions, an ordinary compiler reads every kernel.
+// The differences between CUDA C++ and plain C++ in a kernel's file, except for keywords: launches and
+// dynamic shared memory. With this file, and ptx_sm80.cuh for instructions, an ordinary compiler compiles
+// every kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,15 +25,15 @@ struct LaunchShape {
   LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
 };
 
-// Lets a kernel have so many bytes of dynamic shared memory, where that takes a word.
+// Opts a kernel in to that many bytes of dynamic shared memory, if it needs that.
 template <class... P>
 void allow_shared(void (*kernel)(P...), std::size_t bytes) {
   if (bytes > std::size_t{48} << 10)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
-// kernel<<<grid, block, shared, s.stream>>>(args...), with more than 48 KiB of shared memory where it asks
-// for it. Errors are found by the executor.
+// kernel<<<grid, block, shared, s.stream>>>(args...), also with more than 48 KiB of shared memory. The
+// executor finds errors.
 template <class... P>
 void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P...),
                    const std::type_identity_t<P>&... args) {

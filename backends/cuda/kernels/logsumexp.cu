@@ -1,4 +1,4 @@
-// logsumexp along one axis: ξ = log Σ exp x by the online normaliser (001 §3), as a reduction.
+// logsumexp along one axis: ξ = log Σ exp x by the online normaliser [Ye, Online Softmax §3], as a reduction.
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/reduce_held.cuh"
 #include "ops/softmax.h"
@@ -49,6 +49,6 @@ std::size_t logsumexp_workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel logsumexp_kernel{&launch_logsumexp, &logsumexp_workspace};
+extern const Kernel logsumexp_kernel{&launch_logsumexp, &logsumexp_workspace};
 
 }  // namespace tg::cuda

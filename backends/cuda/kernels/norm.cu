@@ -1,5 +1,5 @@
-// layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp): the mean first, then the mean of
-// squares of what is left, from registers.
+// layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp): first the mean, then the mean square
+// of the differences from it, both from registers.
 #include "backends/cuda/kernels/norm_short.cuh"
 
 namespace tg::cuda {
@@ -7,7 +7,7 @@ namespace tg::cuda {
 namespace {
 
 struct Norm {
-  Rows x, y;
+  RowLayout x, y;
   NormVector weight, bias;
   void *mean, *scale;  // [rows], the compute type; no mean for rms_norm
   i64 n, rows;
@@ -59,15 +59,15 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
-// Blocks that a multiprocessor has registers for if lanes have so many elements of a row: for each, its
-// value, and the next row's as it is stored.
+// Blocks for which a multiprocessor has registers if lanes have that many elements of a row: for each
+// element, its value, and the next row's in the storage type.
 template <class S, int slots>
 constexpr int short_blocks() {
   constexpr int registers = 34 + slots + slots * static_cast<int>(sizeof(S)) / 4;
   return registers <= 62 ? 4 : registers <= 78 ? 3 : 2;
 }
 
-// The same for short rows, a warp each. A warp asks for its next row before it works on this one.
+// The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
     normalize_short(const __grid_constant__ Norm a) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
   }
 }
 
-// True if the rows are short enough, and lie well.
+// True if the rows are short enough and aligned.
 template <class S, bool centred>
 bool run_short(const Stream& s, const Norm& a) {
   if (!evenly_spaced(a.x) || !evenly_spaced(a.y)) return false;
@@ -127,7 +127,7 @@ template <bool centred>
 void run_norm(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const int last = c.in[0].layout.rank() - 1;
-  Norm a{Rows(c.in[0], last), Rows(c.out[0], last)};
+  Norm a{RowLayout(c.in[0], last), RowLayout(c.out[0], last)};
   if (attrs.weight) a.weight = NormVector(c.in[1]);
   if (attrs.bias) a.bias = NormVector(c.in[2]);
   a.mean = centred ? c.out[1].data : nullptr;
@@ -151,7 +151,7 @@ void run_norm(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel layer_norm_kernel{&run_norm<true>};
-const Kernel rms_norm_kernel{&run_norm<false>};
+extern const Kernel layer_norm_kernel{&run_norm<true>};
+extern const Kernel rms_norm_kernel{&run_norm<false>};
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-// What the kernels of layer_norm and rms_norm share.
+// Shared by the kernels of layer_norm and rms_norm.
 #pragma once
 
 #include "backends/cuda/kernels/rows.cuh"
@@ -22,9 +22,9 @@ __device__ __forceinline__ C element(const NormVector& v, i64 i) {
   return load_as<C>(v.data, v.type, i * v.step);
 }
 
-// The vector in shared memory: registers are what limits the rows that a multiprocessor has on their way. It
-// lies in packs of V, each in pieces of 16 bytes; all first pieces, then all second ones, so that lanes which
-// read neighbouring packs meet in no bank.
+// The vector in shared memory, because registers limit the number of rows that a multiprocessor has in
+// flight. It is stored in packs of V, each in pieces of 16 bytes: all first pieces, then all second ones, so
+// that lanes that read neighbouring packs have no bank conflicts.
 template <class C, int V>
 struct StagedVector {
   static constexpr int E = 16 / static_cast<int>(sizeof(C));
@@ -41,7 +41,7 @@ struct StagedVector {
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs * V; i += threads)
       data[(i % V / E * packs + i / V) * E + i % E] = element<C>(v, i);
   }
-  // What stands beside pack p of a row; anything for packs beyond its end.
+  // The elements that belong to pack p of a row; anything for packs beyond its end.
   __device__ __forceinline__ void get(int p, C (&to)[V]) const {
     p = min(p, packs - 1);
 #pragma unroll
@@ -68,7 +68,7 @@ struct StagedVector {
   }
 };
 
-// Bytes of shared memory that so many vectors take, and the most that a block may have of them.
+// Bytes of shared memory of that many vectors, and the most that a block may use for them.
 template <class S>
 std::size_t staged_bytes(i64 n, int vectors) {
   return static_cast<std::size_t>(n * vectors) * sizeof(compute_t<S>);

@@ -1,5 +1,5 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
-// adds up those it goes through, then a second launch adds up the blocks.
+// adds up its rows, then a second launch adds up the blocks.
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
 
@@ -8,15 +8,15 @@ namespace tg::cuda {
 namespace {
 
 struct Gradient {
-  Rows x, z, z_x, mean, scale;
+  RowLayout x, z, z_x, mean, scale;
   NormVector weight;
   void* partial;  // [blocks, sums, n], the compute type
   i64 n, rows;
   bool weight_gradient, bias, across;
 };
 
-// Blocks that a multiprocessor has registers for if lanes have so many elements of a row: for each element,
-// sums of z ⊛ x̂ and of z, x and z as numbers, and the next row's as they are stored.
+// Blocks for which a multiprocessor has registers if lanes have that many elements of a row: for each
+// element, sums of z ⊛ x̂ and of z, x and z in the compute type, and the next row's in the storage type.
 constexpr int most_short_gradient_blocks = 2;
 template <class S, int slots>
 constexpr int short_gradient_blocks() {
@@ -24,7 +24,7 @@ constexpr int short_gradient_blocks() {
   return registers <= 136 ? most_short_gradient_blocks : 1;
 }
 
-// Adds up what the teams of a block hold of `which` sum, in the order of the teams, into the block's partial.
+// Adds up sum number `which` of a block's teams, in the order of the teams, into the block's partial.
 template <class C, class Row, class T>
 __device__ __forceinline__ void put_sum(const Gradient& a, const T& team, const C (&held)[Row::slots],
                                         int which, int pack) {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
       });
   }
   if constexpr (Row::held) {
-    __syncthreads();  // the sums take the place of the weights
+    __syncthreads();  // the sums overwrite the weights
     if (a.weight_gradient) put_sum<C, Row>(a, team, z_w, 0, V);
     if (a.bias) put_sum<C, Row>(a, team, z_b, a.weight_gradient, V);
   }
@@ -154,14 +154,14 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
   }
 }
 
-// The same for short rows, a warp each. A warp asks for its next row before it works on this one.
+// The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
   const int n = static_cast<int>(a.n), warp = threadIdx.x / 32;
-  C* of_warp = reinterpret_cast<C*>(shared) + n;  // [warps, n], behind the weights
+  C* of_warp = reinterpret_cast<C*>(shared) + n;  // [warps, n], after the weights
   struct Loaded {
     ShortRow<S, V, K> x, z;
     C mu = 0, scale = 0;
@@ -229,8 +229,8 @@ __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>
 i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
   return std::min<i64>((rows + short_warps - 1) / short_warps, blocks * gpu.processors);
 }
-// Threads of a block at least: of 16-bit numbers, which take no more registers but half the time, more share
-// the weights.
+// The least number of threads of a block. 16-bit numbers need as many registers but half the time; so more
+// threads share the weights.
 constexpr unsigned least_threads(std::size_t element_size) {
   return element_size == 2 ? 512 : 256;
 }
@@ -240,10 +240,10 @@ i64 parts_of(i64 n, i64 rows, std::size_t element_size, const Gpu& gpu) {
   return teams.grid(rows, gpu.processors * per_processor);
 }
 
-// True if the rows are short enough, and lie well. `parts` becomes the number of blocks.
+// True if the rows are short enough and aligned. Sets `parts` to the number of blocks.
 template <class S, bool centred>
 bool run_short(const Stream& s, const Gradient& a, i64& parts) {
-  for (const Rows* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale})
+  for (const RowLayout* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale})
     if (!evenly_spaced(*r)) return false;
   return with_short<S>(a.n, [&](auto V, auto K) {
     parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
@@ -258,8 +258,8 @@ void run_norm_backward(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const Layout& layout = c.in[0].layout;
   const int last = layout.rank() - 1;
-  Gradient a{Rows(c.in[0], last), Rows(c.in[1], last), Rows(c.out[0], last), Rows(c.in[2], -1),
-             Rows(c.in[centred ? 3 : 2], -1)};
+  Gradient a{RowLayout(c.in[0], last), RowLayout(c.in[1], last), RowLayout(c.out[0], last),
+             RowLayout(c.in[2], -1), RowLayout(c.in[centred ? 3 : 2], -1)};
   if (attrs.weight) a.weight = NormVector(c.in[centred ? 4 : 3]);
   a.partial = s.workspace;
   a.n = layout.shape.back(), a.rows = c.in[2].layout.numel();
@@ -284,7 +284,7 @@ void run_norm_backward(const Stream& s, const Call& c) {
                       differentiate<S, centred, Row>, a);
         return;
       }
-      if (sums > 0)  // before z_x takes the place of x or z
+      if (sums > 0)  // before z_x overwrites x or z
         launch_kernel(s, {blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8)}, sum_columns<S, centred>, a,
                       parts);
       launch_kernel(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
@@ -307,7 +307,7 @@ std::size_t partials_of_weights(const Call& c) {
 
 }  // namespace
 
-const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights};
-const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights};
+extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights};
+extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights};
 
 }  // namespace tg::cuda

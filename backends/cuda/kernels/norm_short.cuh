@@ -1,6 +1,6 @@
-// layer_norm and rms_norm of short rows, each by one warp: no barrier between the threads of a row, and the
-// next row is on its way while one is worked on. weight and bias are read from shared memory, for registers
-// are what limits the warps of a multiprocessor.
+// layer_norm and rms_norm of short rows, each by one warp: there is no barrier between the threads of a row,
+// and the next row is loaded while one is processed. weight and bias are read from shared memory, because
+// registers limit the warps of a multiprocessor.
 #pragma once
 
 #include "backends/cuda/kernels/norm.cuh"
@@ -9,12 +9,12 @@ namespace tg::cuda {
 
 inline constexpr int short_threads = 256, short_warps = short_threads / 32;
 
-// A row, of those that are the same distance apart: finding others takes a call, and registers with it.
-inline bool evenly_spaced(const Rows& rows) {
+// A row of rows at equal distances: to find others takes a call, which costs registers.
+inline bool evenly_spaced(const RowLayout& rows) {
   return rows.outer.rank <= 1;
 }
 template <class S>
-__device__ __forceinline__ S* even_row(const Rows& rows, i64 r) {
+__device__ __forceinline__ S* even_row(const RowLayout& rows, i64 r) {
   return static_cast<S*>(rows.data) + (rows.outer.rank == 1 ? r * rows.outer.stride[0] : 0);
 }
 
@@ -50,8 +50,8 @@ struct ShortRow {
   }
 };
 
-// Calls f with integral constants V and K for rows of n elements of a type, and says true; false where they
-// are too long. A lane has all of a row's elements in registers, and as few idle places as may be.
+// Calls f with integral constants V and K for rows of n elements of a type, and returns true; returns false
+// if the rows are too long. A lane holds its share of a row in registers, with as few idle slots as possible.
 template <class S, class F>
 bool with_short(i64 n, F f) {
   const auto take = [&](auto V, auto K) {

@@ -1,13 +1,14 @@
-// The online normaliser (001 §3): maximum and sum of exponentials of a row in one pass over it, by every
-// thread for its elements and then for the team: π ← π·exp(c − c') + exp(x − c'), c' = max(c, x).
+// The online normaliser [Ye, Online Softmax §3]: maximum c and sum of exponentials π of a row in one pass
+// over it, by every thread for its elements and then for the team: π ← π·exp(c − c') + exp(x − c'), c' =
+// max(c, x).
 #pragma once
 
 #include "backends/cuda/kernels/rows.cuh"
 
 namespace tg::cuda {
 
-// eˣ of what lies below a maximum: 2^(x·log₂e), with a relative error of 2⁻²² + |x|·2⁻²³, which matters
-// little where eˣ is small; below 2⁻¹²⁶ it is 0.
+// eˣ for x ≤ 0: 2^(x·log₂e), with a relative error of 2⁻²² + |x|·2⁻²³, which matters little where eˣ is
+// small; below 2⁻¹²⁶ it is 0.
 __device__ __forceinline__ float exp_below(float x) {
   return ptx::ex2(x * 1.44269504f);
 }
@@ -40,7 +41,7 @@ struct Normalizer {
 #pragma unroll
     for (int e = 0; e < count; ++e) sum += exp_below(x[e] - low);
   }
-  // What to take from x before exp: all -∞ give 0 and not NaN.
+  // The number to subtract from x before exp: if all are -∞, 0, so that exp gives 0 and not NaN.
   __device__ __forceinline__ C shift() const {
     return max == static_cast<C>(-__builtin_huge_val()) ? C(0) : max;
   }

@@ -1,5 +1,5 @@
-// Random ops, from Philox words in the order that core/rng.h and core/random.h set down. Compiled without
-// contraction of products and sums: the same bits as on the CPU.
+// Random ops, from Philox words in the order that core/base/rng.h and core/base/random.h define. Compiled
+// without contraction of products and sums: the same bits as on the CPU.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/kernels/any.cuh"
@@ -29,7 +29,7 @@ __device__ __forceinline__ PhiloxBlock words_of(std::uint64_t block, std::uint64
   return philox(element_counter(block), key);
 }
 
-// Threads go on to further elements, for the key takes as long to make as four elements.
+// A thread processes several elements, because the key takes as long to compute as four elements.
 unsigned grid_for(const Stream& s, i64 threads) {
   const i64 most = 32ll * s.gpu.processors, blocks = (threads + threads_per_block - 1) / threads_per_block;
   return static_cast<unsigned>(blocks < most ? blocks : most);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void drop_pack(C (&x)[V], std::uint64_t i, std::uint6
   }
 }
 
-// Packs of V that lie one after another. The next one is on its way while the words for this one are made.
+// Consecutive packs of V. The next one is loaded while the words for this one are computed.
 template <class S, int V>
 __global__ void __launch_bounds__(threads_per_block)
     drop_dense(Words<S, V>* y, const Words<S, V>* x, i64 packs, Source source, std::uint32_t bound,
@@ -120,7 +120,7 @@ void launch_dropout(const Stream& s, const Call& c) {
   });
 }
 
-// What each op makes of a block of words: f(words, values), `each` words for a value.
+// What each op computes from a block of words: f(words, values), `each` words for a value.
 template <class S, int each, class F>
 __global__ void __launch_bounds__(threads_per_block)
     make(S* out, i64 numel, Source source, const __grid_constant__ F f) {
@@ -250,11 +250,11 @@ void launch_mask(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel dropout_kernel{&launch_dropout};
-const Kernel uniform_kernel{&launch_uniform};
-const Kernel normal_kernel{&launch_normal};
-const Kernel bernoulli_kernel{&launch_bernoulli};
-const Kernel randint_kernel{&launch_randint};
-const Kernel attention_keep_mask_kernel{&launch_mask};
+extern const Kernel dropout_kernel{&launch_dropout};
+extern const Kernel uniform_kernel{&launch_uniform};
+extern const Kernel normal_kernel{&launch_normal};
+extern const Kernel bernoulli_kernel{&launch_bernoulli};
+extern const Kernel randint_kernel{&launch_randint};
+extern const Kernel attention_keep_mask_kernel{&launch_mask};
 
 }  // namespace tg::cuda

@@ -1,6 +1,6 @@
-// Reductions over any axes. Two walks: along rows where the innermost axis in memory is reduced, down columns
-// where it is kept, neighbouring threads on neighbouring columns. Long reductions are cut into pieces by
-// several blocks, whose results a second launch combines. All orders are fixed by shapes and the GPU.
+// Reductions over any axes, in two ways: along rows if the innermost axis in memory is reduced, down columns
+// if it is kept, with neighbouring threads on neighbouring columns. Long reductions are split between several
+// blocks, whose results a second launch combines. Shapes and the GPU determine every order of operations.
 //
 // A reduction R has a State, init(), add(state, value, index), merge(a, b) and finish(state) → result.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace tg::cuda {
 
-// Where a walk finds its elements; strides count elements, or packs of them.
+// Where the elements of a reduction lie; strides are in elements, or in packs of them.
 struct Walk {
   Strides kept, kept_out, reduced;
   i64 outs, count, splits;  // results (packs of them for columns), elements of each, pieces of those
@@ -21,7 +21,7 @@ struct Walk {
   int group;                // rows: threads for one result
 };
 
-// Turns the order of numbers round: minima become maxima.
+// Reverses the order of numbers, so that minima become maxima.
 template <class C>
 __device__ __forceinline__ C flipped(C v) {
   if constexpr (std::is_same_v<C, i64>)
@@ -37,7 +37,7 @@ struct Results {
   void* data;
   DType type;
   double divisor = 1;
-  bool flip = false;  // results are turned round as the elements were
+  bool flip = false;  // the order of elements was reversed, so that of results is too
 
   __device__ void put(i64 at, const typename R::State& s) const {
     auto v = R::finish(s);
@@ -227,7 +227,7 @@ struct ReduceAxis {
   i64 size, in, out;
 };
 
-// How a reduction is walked over and cut; depends on shapes, strides and the GPU only.
+// How a reduction iterates and is split; depends on shapes, strides and the GPU only.
 struct ReducePlan {
   ReduceAxis kept[max_rank], reduced[max_rank];  // outermost first, merged
   int kept_rank = 0, reduced_rank = 0;

@@ -1,5 +1,5 @@
 // max, min, argmax and argmin over any axes. A NaN counts as the extreme; of equal elements argmax and argmin
-// name the first, counted row-major over the reduced axes.
+// give the first, counted row-major over the reduced axes.
 #include "backends/cuda/kernels/reduce_held.cuh"
 
 namespace tg::cuda {
@@ -22,9 +22,9 @@ __device__ __forceinline__ C least() {
     return static_cast<C>(-__builtin_huge_val());
 }
 
-// Numbers with their signs changed where they are turned round.
+// The numbers, negated if `flip`: that reverses their order.
 template <class S, int V>
-__device__ __forceinline__ Words<S, V> turned(Words<S, V> words, bool flip) {
+__device__ __forceinline__ Words<S, V> negated_if(Words<S, V> words, bool flip) {
   const unsigned signs = !flip ? 0 : sizeof(S) == 2 ? 0x80008000u : 0x80000000u;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(words) / 4); ++i)
@@ -65,7 +65,7 @@ struct Max {
   template <class Row>
   static __device__ __forceinline__ C of_thread(const Row& row, bool flip) {
     C top = init();
-    row.each_words([&](const auto& words, int) { top = merge(top, of_words(turned(words, flip))); });
+    row.each_words([&](const auto& words, int) { top = merge(top, of_words(negated_if(words, flip))); });
     return top;
   }
   template <class T, class Row>
@@ -75,7 +75,7 @@ struct Max {
 };
 
 template <class C>
-struct Place {
+struct ArgMax {
   struct State {
     C value;
     i64 index;
@@ -89,24 +89,25 @@ struct Place {
   static __device__ __forceinline__ i64 finish(const State& s) { return s.index; }
 
   static __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-  // First the extreme, then the place of the first that is the same, which few threads have to look for.
+  // First the extreme, then the index of the first element that equals it, which few threads have to look
+  // for.
   template <class T, class Row>
   static __device__ __forceinline__ State of_row(T& team, const Row& row, bool flip) {
     const C own = Max<C>::of_thread(row, flip), top = team.reduce(own, Max<C>::merge);
-    int place = INT_MAX;
+    int index = INT_MAX;
     if (same(own, top))
       row.each_words([&](const auto& words, int first) {
         C x[Row::V];
-        unpack(turned(words, flip), x);
+        unpack(negated_if(words, flip), x);
 #pragma unroll
         for (int e = 0; e < Row::V; ++e)
-          if (same(x[e], top)) place = min(place, first + e);
+          if (same(x[e], top)) index = min(index, first + e);
       });
-    return {top, team.reduce(place, [](int a, int b) { return a < b ? a : b; })};
+    return {top, team.reduce(index, [](int a, int b) { return a < b ? a : b; })};
   }
 };
 
-// Elements, turned round for minima.
+// Elements, in reversed order for minima.
 template <class Source>
 struct Flipped : Source {
   bool flip;
@@ -128,7 +129,7 @@ void run_extreme(const Stream& s, const Call& c, bool minimum) {
   const ReducePlan p = extreme_plan(c, !packs);
   if (p.outs == 0) return;
   const Arg &x = c.in[0], &y = c.out[0];
-  const bool flip = minimum && packs;  // places stay what they are
+  const bool flip = minimum && packs;  // the results of argmin are indices, which stay as they are
   if (!is_float(x.dtype))
     return reduce<R<i64>, 1>(s, p, Flipped<Integers>{{x.data, x.dtype}, minimum},
                              {nullptr, y.data, y.dtype, 1, flip});
@@ -145,19 +146,19 @@ void run_extreme(const Stream& s, const Call& c, bool minimum) {
 std::size_t value_workspace(const Call& c) {
   return partial_bytes<Max<i64>>(extreme_plan(c, false));
 }
-std::size_t place_workspace(const Call& c) {
-  return partial_bytes<Place<i64>>(extreme_plan(c, true));
+std::size_t index_workspace(const Call& c) {
+  return partial_bytes<ArgMax<i64>>(extreme_plan(c, true));
 }
 
 }  // namespace
 
-const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
-                        &value_workspace};
-const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
-                        &value_workspace};
-const Kernel argmax_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, false); },
-                           &place_workspace};
-const Kernel argmin_kernel{[](const Stream& s, const Call& c) { run_extreme<Place, false>(s, c, true); },
-                           &place_workspace};
+extern const Kernel max_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, false); },
+                               &value_workspace};
+extern const Kernel min_kernel{[](const Stream& s, const Call& c) { run_extreme<Max, true>(s, c, true); },
+                               &value_workspace};
+extern const Kernel argmax_kernel{
+    [](const Stream& s, const Call& c) { run_extreme<ArgMax, false>(s, c, false); }, &index_workspace};
+extern const Kernel argmin_kernel{
+    [](const Stream& s, const Call& c) { run_extreme<ArgMax, false>(s, c, true); }, &index_workspace};
 
 }  // namespace tg::cuda

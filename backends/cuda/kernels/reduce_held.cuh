@@ -1,6 +1,6 @@
-// Reductions of rows that lie well in memory and fit in registers: a team of threads holds a row, and has
-// asked for the next one before it works on it. Blocks go through the rows in turn, as many as the GPU holds
-// at once.
+// Reductions of rows that are aligned and fit in registers: a team of threads holds a row, and starts to load
+// the next one before it works on it. Blocks iterate over the rows; there are as many as the GPU holds at
+// once.
 //
 // A reduction R that can do so has of_row(team, row, flip) → State, the same for all threads of the team.
 #pragma once
@@ -15,9 +15,9 @@ template <class S>
 using ReducedRow = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;
 
 struct HeldReduction {
-  Rows x, y;  // y: a result for each row
+  RowLayout x, y;  // y: a result for each row
   i64 n, rows;
-  bool flip;  // numbers are turned round
+  bool flip;  // the order of numbers is reversed
 };
 
 template <class R, class S>

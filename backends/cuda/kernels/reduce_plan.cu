@@ -1,4 +1,4 @@
-// How reductions are walked over and cut into pieces.
+// How reductions iterate and are split into pieces.
 #include "backends/cuda/kernels/reduce_held.cuh"
 
 namespace tg::cuda {
@@ -14,7 +14,7 @@ struct List {
   void sort() {
     std::stable_sort(axis, axis + rank, [](const ReduceAxis& a, const ReduceAxis& b) { return a.in > b.in; });
   }
-  // Makes one axis of two neighbours where the outer one steps over the inner one whole.
+  // Merges two neighbouring axes where the outer stride is the inner stride times the inner size.
   void merge() {
     int n = 0;
     for (int i = 0; i < rank; ++i) {

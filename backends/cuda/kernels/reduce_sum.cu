@@ -76,13 +76,13 @@ void sum_parts(const Stream& s, const void* partial, bool wide, i64 n, i64 parts
        : sum_parts_of<float>(s, partial, n, parts, step, out);
 }
 
-const Kernel sum_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, false); },
-                        &sum_workspace};
-const Kernel mean_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, true); },
-                         &sum_workspace};
-const Kernel sum_squares_kernel{
+extern const Kernel sum_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, false); },
+                               &sum_workspace};
+extern const Kernel mean_kernel{[](const Stream& s, const Call& c) { run_sum<Sum, true>(s, c, true); },
+                                &sum_workspace};
+extern const Kernel sum_squares_kernel{
     [](const Stream& s, const Call& c) { run_sum<SumSquares, true>(s, c, false); }, &sum_workspace};
-const Kernel prod_kernel{[](const Stream& s, const Call& c) { run_sum<Prod, false>(s, c, false); },
-                         &sum_workspace};
+extern const Kernel prod_kernel{[](const Stream& s, const Call& c) { run_sum<Prod, false>(s, c, false); },
+                                &sum_workspace};
 
 }  // namespace tg::cuda

@@ -1,4 +1,5 @@
-// A region that several operands go through together, any strides each, and copies between such regions.
+// A region over which several operands are accessed together, each with any strides, and copies between such
+// regions.
 #pragma once
 
 #include <initializer_list>
@@ -7,8 +8,9 @@
 
 namespace tg::cuda {
 
-// Axes from outermost to innermost, neighbours merged where every operand steps over the inner one whole.
-// Strides are counted in elements, or in units of several once the region is grouped.
+// Axes from outermost to innermost. Neighbouring axes are merged where, in every operand, the outer stride is
+// the inner stride times the inner size. Strides are in elements, or in units of several once the region is
+// grouped.
 template <int N>
 struct Region {
   int rank = 0;
@@ -28,8 +30,8 @@ struct Region {
     for (int k = 0; k < N; ++k) stride[rank - 1][k] = step[k];
   }
 
-  // How many neighbours along the innermost axis, at most `most` (a power of two), all operands can take at
-  // once: they lie side by side from aligned addresses on. `step`: a further distance between addresses.
+  // How many neighbours along the innermost axis, at most `most` (a power of two), can be accessed at once in
+  // all operands: they are contiguous and aligned. `step`: a further distance between addresses.
   int vector(int most, const std::size_t (&bytes)[N], const void* const (&address)[N], i64 step = 0) const {
     for (int v = rank > 0 ? most : 1; v > 1; v /= 2) {
       bool fits = size[rank - 1] % v == 0 && step % v == 0;
@@ -51,8 +53,8 @@ struct Region {
       for (int k = 0; k < N; ++k) stride[a][k] /= v;
   }
 
-  // Where place i of the region lies in each operand. I: unsigned where it fits, which is several times as
-  // fast as unsigned long long.
+  // The offset of element i of the region in each operand. I: unsigned where it fits, which is several times
+  // faster than unsigned long long.
   template <class I>
   __device__ __forceinline__ void offsets(I i, i64 (&at)[N]) const {
     for (int k = 0; k < N; ++k) at[k] = 0;
@@ -81,7 +83,7 @@ inline Region<1> region_of(const Layout& l) {
   return r;
 }
 
-// Calls f with a null pointer of a type of so many bytes: elements, and units of them up to 16 bytes.
+// Calls f with a null pointer to a type of that many bytes: elements, and units of them up to 16 bytes.
 template <class F>
 void with_element(std::size_t bytes, F&& f) {
   switch (bytes) {
@@ -100,7 +102,7 @@ void with_unit(std::size_t bytes, F&& f) {
   if (bytes == 16) return f(static_cast<uint4*>(nullptr));
   with_element(bytes, f);
 }
-// Calls f with a null pointer of the type that counts to n, and past it by less than a block.
+// Calls f with a null pointer to the unsigned type that can count to n plus a block.
 template <class F>
 void with_count(i64 n, F&& f) {
   if (n < (i64{1} << 31)) return f(static_cast<unsigned*>(nullptr));

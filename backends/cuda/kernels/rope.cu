@@ -1,4 +1,4 @@
-// rope: first a table of cosines and sines, a row for each distinct position, then all rows of x turned by
+// rope: first a table of cosines and sines, a row for each distinct position, then all rows of x rotated by
 // it.
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
@@ -14,11 +14,11 @@ struct Frequencies {
 };
 
 // The rows of the table: the axes of positions along which they differ.
-struct Rows {
+struct TableRows {
   Region<1> positions;  // where the position of a row of the table is
-  i64 step[max_rank];   // for each axis of x but the last: rows of the table from one place to the next
+  i64 step[max_rank];   // for each axis of x except the last: rows of the table from one index to the next
 
-  explicit Rows(const Call& c) {
+  explicit TableRows(const Call& c) {
     const Layout& x = c.in[0].layout;
     const bool given = c.in.size() > 1;
     const int rows = x.rank() - 1;
@@ -33,8 +33,8 @@ struct Rows {
   }
 };
 
-// table [rows, 2, pairs]: cos and sin of position·ω_i for pairs first … first + n - 1. The angle is in f64:
-// a large position times ω has no digits to lose. Positions count from `start` where none are given.
+// table [rows, 2, pairs]: cos and sin of position·ω_i for pairs first … first + n - 1. The angle is in f64,
+// because a large position times ω has no digits to lose. Without positions, they count from `start`.
 template <class C, class I>
 __global__ void __launch_bounds__(threads_per_block)
     make_table(C* table, const __grid_constant__ Region<1> rows, Indices positions, i64 start, int first,
@@ -52,14 +52,14 @@ __global__ void __launch_bounds__(threads_per_block)
   table[row * 2 * pairs + pairs + first + k] = static_cast<C>(s);
 }
 
-// Rows of x that share a row of the table are turned by the same threads, so many at once.
+// Rows of x that share a row of the table are rotated by the same threads, this many at once.
 constexpr int rows_at_once = 4;
 
-struct Turning {
-  Region<3> rows;        // of x, out, and the table, but for the axis along which they share a row of it
-  i64 x_step, out_step;  // along a row
-  i64 sharing, x_next, out_next;  // the length of that axis, and the way from one row to the next
-  int pairs, rest;                // of a row: pairs that turn, elements behind them
+struct Rotation {
+  Region<3> rows;  // of x, out, and the table, without the axis along which rows of x share one of the table
+  i64 x_step, out_step;           // along a row
+  i64 sharing, x_next, out_next;  // the length of that axis, and the strides along it
+  int pairs, rest;                // of a row: pairs that are rotated, elements after them
   bool interleaved;
 };
 
@@ -96,14 +96,14 @@ __device__ __forceinline__ void join_pairs(C (&a)[V], C (&b)[V]) {
   for (int e = 0; e < V; ++e) a[e] = all[e], b[e] = all[V + e];
 }
 
-// (a, b) → (a·c - b·s, a·s + b·c), V pairs of some rows to a thread, or V elements of what does not turn. V >
-// 1: a row lies in memory element after element, from an aligned address on.
+// (a, b) → (a·c - b·s, a·s + b·c): a thread has V pairs of some rows, or V elements that are not rotated. V >
+// 1 requires contiguous rows that begin at an aligned address.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
-    turn(S* out, const S* x, const compute_t<S>* table, const __grid_constant__ Turning m) {
+    rotate(S* out, const S* x, const compute_t<S>* table, const __grid_constant__ Rotation m) {
   using C = compute_t<S>;
-  const unsigned turned = static_cast<unsigned>(m.pairs) / V,
-                 units = turned + static_cast<unsigned>(m.rest) / V,
+  const unsigned rotated = static_cast<unsigned>(m.pairs) / V,
+                 units = rotated + static_cast<unsigned>(m.rest) / V,
                  groups = static_cast<unsigned>((m.sharing + rows_at_once - 1) / rows_at_once);
   const I n = thread_number<I>();
   if (n >= static_cast<I>(m.rows.numel) * groups * units) return;
@@ -162,7 +162,7 @@ void launch_as(const Stream& s, const Call& c) {
   const auto& a = c.attrs->as<RopeAttrs>();
   const Arg &x = c.in[0], &out = c.out[0];
   const int last = x.layout.rank() - 1, pairs = static_cast<int>(a.frequencies.size());
-  const Rows rows(c);
+  const TableRows rows(c);
   C* table = reinterpret_cast<C*>(s.workspace);
   for (int first = 0; first < pairs; first += frequencies_at_once) {
     const int n = pairs - first < frequencies_at_once ? pairs - first : frequencies_at_once;
@@ -174,15 +174,15 @@ void launch_as(const Stream& s, const Call& c) {
                     Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start, first, n, pairs, a.inverse, f);
     });
   }
-  Turning m{{},
-            x.layout.strides[last],
-            out.layout.strides[last],
-            1,
-            0,
-            0,
-            pairs,
-            static_cast<int>(x.layout.shape[last]) - 2 * pairs,
-            a.interleaved};
+  Rotation m{{},
+             x.layout.strides[last],
+             out.layout.strides[last],
+             1,
+             0,
+             0,
+             pairs,
+             static_cast<int>(x.layout.shape[last]) - 2 * pairs,
+             a.interleaved};
   constexpr int V = 16 / sizeof(S);
   bool whole = m.x_step == 1 && m.out_step == 1 && pairs % V == 0 && m.rest % V == 0;
   for (const Arg* o : {&x, &out}) {
@@ -206,7 +206,7 @@ void launch_as(const Stream& s, const Call& c) {
       launch_kernel(s, {blocks_for(threads, threads_per_block), threads_per_block}, kernel,
                     reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(x.data), table, m);
     };
-    whole ? run(&turn<S, V, I>) : run(&turn<S, 1, I>);
+    whole ? run(&rotate<S, V, I>) : run(&rotate<S, 1, I>);
   });
 }
 
@@ -217,11 +217,12 @@ void launch_rope(const Stream& s, const Call& c) {
 
 std::size_t workspace(const Call& c) {
   const std::size_t pairs = c.attrs->as<RopeAttrs>().frequencies.size();
-  return static_cast<std::size_t>(Rows(c).positions.numel) * 2 * pairs * size_of(compute_type(c.in[0].dtype));
+  return static_cast<std::size_t>(TableRows(c).positions.numel) * 2 * pairs *
+         size_of(compute_type(c.in[0].dtype));
 }
 
 }  // namespace
 
-const Kernel rope_kernel{&launch_rope, &workspace};
+extern const Kernel rope_kernel{&launch_rope, &workspace};
 
 }  // namespace tg::cuda

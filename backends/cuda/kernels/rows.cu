@@ -2,7 +2,7 @@
 
 namespace tg::cuda {
 
-Rows::Rows(const Arg& a, int axis) : data(a.data), step(1) {
+RowLayout::RowLayout(const Arg& a, int axis) : data(a.data), step(1) {
   const Layout& l = a.layout;
   for (int i = 0; i < l.rank(); ++i) {
     if (i == axis) {
@@ -20,7 +20,7 @@ Rows::Rows(const Arg& a, int axis) : data(a.data), step(1) {
   if (axis >= 0 && l.shape[axis] == 1) step = 1;
 }
 
-bool takes_packs(const Rows& r, i64 n, int pack, int element_size) {
+bool takes_packs(const RowLayout& r, i64 n, int pack, int element_size) {
   bool fits = r.step == 1 && n % pack == 0 &&
               reinterpret_cast<std::uintptr_t>(r.data) % (static_cast<std::size_t>(pack) * element_size) == 0;
   for (int a = 0; a < r.outer.rank; ++a) fits = fits && r.outer.stride[a] % pack == 0;

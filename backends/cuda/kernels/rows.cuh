@@ -1,5 +1,5 @@
-// Rows along one axis, taken by teams of threads: in registers where they fit and lie well in memory, so that
-// memory is read once; else read again for each pass.
+// Rows along one axis, each processed by a team of threads: held in registers if they fit and are aligned, so
+// that memory is read once; otherwise read again in each pass.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,16 @@
 
 namespace tg::cuda {
 
-// The rows of an operand, numbered row-major over the other axes.
-struct Rows {
+// Where the rows of an operand lie, numbered row-major over the other axes.
+struct RowLayout {
   void* data;
   Strides outer;
   i64 step;  // between elements of a row
 
-  Rows() = default;
-  Rows(const Arg& a, int axis);  // axis -1: every element is a row
+  RowLayout() = default;
+  RowLayout(const Arg& a, int axis);  // axis -1: every element is a row
 
-  // quick: they are quick to find, which the launch has made sure of.
+  // quick: the launch has checked quick_to_find().
   template <class S, bool quick = false>
   __device__ __forceinline__ S* at(i64 row) const {
     return static_cast<S*>(data) + offset<quick>(row);
@@ -29,7 +29,7 @@ struct Rows {
     const auto inner = static_cast<unsigned>(outer.size[1]), first = static_cast<unsigned>(row) / inner;
     return first * outer.stride[0] + (static_cast<unsigned>(row) - first * inner) * outer.stride[1];
   }
-  // Whether a row is found without a call, around which a kernel could keep few registers.
+  // Whether the address of a row is computed inline. A call would force spills of registers.
   bool quick_to_find(i64 rows) const { return outer.rank <= 1 || (outer.rank == 2 && rows < (1ll << 31)); }
 
  private:
@@ -39,13 +39,13 @@ struct Rows {
 };
 
 // Whether rows of n elements can be read in packs.
-bool takes_packs(const Rows& r, i64 n, int pack, int element_size);
+bool takes_packs(const RowLayout& r, i64 n, int pack, int element_size);
 
 constexpr int most_threads = 512;
 
-// The shape of a launch over rows. A team is a row of threads, a warp or more, and blockDim.y of them share a
-// block, which has at least `least` threads; or, for rows that are neighbours in memory (`across`), a column
-// of 8 threads, and 32 share a block.
+// The shape of a launch over rows. A team is one or more warps, threads with the same threadIdx.y. A block
+// has blockDim.y teams and at least `least` threads. For rows whose elements interleave in memory (`across`),
+// a team is the 8 threads with the same threadIdx.x, and a block has 32 teams.
 struct Teams {
   dim3 block;
   i64 rows_per_block;
@@ -56,8 +56,8 @@ struct Teams {
   unsigned grid(i64 rows, i64 most) const;
 };
 
-// Launches a kernel whose blocks go through the rows in turn, as many as the GPU holds at once, so that what
-// a block does before its first row is done once, and all blocks have as many rows.
+// Launches a kernel whose blocks iterate over the rows. There are as many blocks as the GPU holds at once, so
+// that a block's work before its first row is done once, and all blocks have the same number of rows.
 template <class... P>
 void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P...),
                  const std::type_identity_t<P>&... args) {
@@ -71,7 +71,7 @@ void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P
                 args...);
 }
 
-// Two sums that are made together.
+// Two sums that are computed together.
 template <class C>
 struct Two {
   C a, b;
@@ -90,7 +90,7 @@ __device__ __forceinline__ Two<C> from_lane_xor(const Two<C>& v, int by) {
   return {from_lane_xor(v.a, by), from_lane_xor(v.b, by)};
 }
 
-// A thread's place in its team. All threads of a block take part in reduce().
+// A thread's rank in its team. All threads of a block must call reduce().
 template <bool any_shape>
 struct Team {
   int rank, size, index;  // index: of the team in its block
@@ -140,9 +140,9 @@ struct Team {
   int half_ = 0;
 };
 
-// N operands' elements of one row, held in registers as they are stored, K packs of each per thread at most.
-// Nothing waits for memory before the elements are used: a thread can ask for a row ahead of time.
-// What functions get beyond the end of a row is zero, and what they return there does not count.
+// The elements of one row of N operands, held in registers in the storage type, at most K packs of each per
+// thread. Nothing waits for memory before the elements are used, so a thread can load a row ahead of time.
+// Beyond the end of a row, functions get zeros and their results are ignored.
 template <class S, int N, int K>
 class HeldRow {
  public:
@@ -236,8 +236,8 @@ class HeldRow {
   __device__ __forceinline__ bool here(int k) const {
     return place(k) < packs_;
   }
-  // f(k) of all packs, also of those that no thread of the team has: a branch would cost rows that have all
-  // more than the others gain.
+  // f(k) for all packs, including those that no thread of the team has: a branch would cost full rows more
+  // than it would save in the others.
   template <class F>
   __device__ __forceinline__ void each_pack(F f) const {
 #pragma unroll
@@ -271,12 +271,12 @@ class HeldRow {
   Words<S, V> pack_[N][K];
 };
 
-// The row of N operands that a thread has registers for, with a second one on its way.
+// A row of N operands for which a thread has registers while it loads the next one.
 template <class S, int N = 1, int K = 4>
 using Held = HeldRow<S, N, K>;
 
-// The same for rows of any length and step, read from memory in each pass: in packs between the first and the
-// last elements, if all operands are at the same place of a pack.
+// The same for rows of any length and step, read from memory in each pass. If the rows of all operands begin
+// at the same offset from a pack, they are read in packs, except for the first and last elements.
 template <class S, int N>
 class ReadRow {
  public:
@@ -383,16 +383,16 @@ class ReadRow {
 
 // Whether rows of n elements can be held by Row.
 template <class S, class Row>
-bool fits(i64 n, i64 rows, std::initializer_list<const Rows*> operands) {
+bool fits(i64 n, i64 rows, std::initializer_list<const RowLayout*> operands) {
   bool all = n <= i64{Row::slots} * most_threads;
-  for (const Rows* r : operands)
+  for (const RowLayout* r : operands)
     all = all && takes_packs(*r, n, pack_of<S>, sizeof(S)) && r->quick_to_find(rows);
   return all;
 }
 
-// Row r of `count` rows of n elements, asked for; nothing of a row beyond the last.
+// Starts to load row r of `count` rows of n elements; loads nothing beyond the last row.
 template <class S, class Row, class T, class... More>
-__device__ __forceinline__ Row load_row(const T& team, i64 r, i64 count, i64 n, const Rows& x,
+__device__ __forceinline__ Row load_row(const T& team, i64 r, i64 count, i64 n, const RowLayout& x,
                                         const More&... more) {
   const bool none = r >= count;
   const S* const in[] = {none ? nullptr : x.at<S, Row::held>(r),

@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// Rows of row_bytes, `pitch` bytes apart, filled with the low `element` (1, 2 or 4) bytes of a value.
+// Fills rows of row_bytes, `pitch` bytes apart, with the low `element` (1, 2 or 4) bytes of a value.
 struct SetMemory {
   unsigned char* to;
   unsigned value, element;

@@ -1,5 +1,6 @@
 // softmax and log_softmax along one axis, and their gradients (formulas: ops/softmax.cpp). Rows that fit are
-// held in registers; of longer ones maximum and sum are found in one pass (001 §3), and a second one writes.
+// held in registers. For longer ones, one pass computes maximum and sum [Ye, Online Softmax §3], and a second
+// one writes.
 #include "ops/softmax.h"
 
 #include "backends/cuda/kernels/online.cuh"
@@ -9,7 +10,7 @@ namespace tg::cuda {
 namespace {
 
 struct Softmax {
-  Rows x, z, y;  // backward: x is P (log P), y is z_x
+  RowLayout x, z, y;  // backward: x is P (log P), y is z_x
   i64 n, rows;
   bool log_of, across;
 };
@@ -71,7 +72,7 @@ void run_softmax(const Stream& s, const Call& c) {
   const int axis = static_cast<int>(c.attrs->as<SoftmaxAttrs>().axis);
   const Layout& l = c.in[0].layout;
   const bool backward = c.in.size() == 2;
-  Softmax a{Rows(c.in[0], axis), Rows(c.in.back(), axis), Rows(c.out[0], axis), l.shape[axis]};
+  Softmax a{RowLayout(c.in[0], axis), RowLayout(c.in.back(), axis), RowLayout(c.out[0], axis), l.shape[axis]};
   if (l.numel() == 0) return;
   a.rows = l.numel() / a.n;
   a.log_of = log_of;
@@ -94,9 +95,9 @@ void run_softmax(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel softmax_kernel{&run_softmax<false>};
-const Kernel log_softmax_kernel{&run_softmax<true>};
-const Kernel softmax_backward_kernel{&run_softmax<false>};
-const Kernel log_softmax_backward_kernel{&run_softmax<true>};
+extern const Kernel softmax_kernel{&run_softmax<false>};
+extern const Kernel log_softmax_kernel{&run_softmax<true>};
+extern const Kernel softmax_backward_kernel{&run_softmax<false>};
+extern const Kernel log_softmax_backward_kernel{&run_softmax<true>};
 
 }  // namespace tg::cuda

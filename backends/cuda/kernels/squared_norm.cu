@@ -1,6 +1,6 @@
-// squared_norm: Σ x² over a list of tensors, in one launch. Each thread sums the elements it goes through,
-// each block its threads' sums in f64, and the block that is done last adds up the blocks' in their order:
-// the same bits in every run on the same GPU.
+// squared_norm: Σ x² over a list of tensors, in one launch. Each thread sums its elements, each block sums
+// its threads' sums in f64, and the last block to finish adds up the blocks' sums in their order: the same
+// bits in every run on the same GPU.
 #include "backends/cuda/kernels/tensor_list.cuh"
 
 namespace tg::cuda {
@@ -76,7 +76,7 @@ __device__ __forceinline__ double sum_of_block(double v) {
   return v;
 }
 
-// partial: a number for each block; done: how many of them are there, 0 between launches.
+// partial: a number for each block; done: how many blocks have written theirs, 0 between launches.
 template <class C>
 __global__ void __launch_bounds__(list_block)
     sum_squares(const Source* tensors, const Chunk* chunks, int count, double* partial, unsigned* done,
@@ -147,6 +147,6 @@ void launch_squared_norm(const Stream& s, const Call& c) {
 
 }  // namespace
 
-const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
+extern const Kernel squared_norm_kernel{&launch_squared_norm, &workspace, &plan_squared_norm};
 
 }  // namespace tg::cuda

@@ -1,5 +1,6 @@
-// Kernels on a list of tensors, in one launch. Each tensor is cut into chunks, which blocks go through in
-// turn; tables in device memory, made with the plan, say where the tensors are and which chunks there are.
+// Kernels on a list of tensors, in one launch. Each tensor is divided into chunks, which blocks process in
+// turn. Tables in device memory, created with the plan, hold the addresses of the tensors and the list of
+// chunks.
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
@@ -36,7 +37,7 @@ struct ListOperand {
   }
 };
 
-// Blocks for so many chunks: enough to fill the GPU, each with several.
+// The number of blocks for that many chunks: enough to fill the GPU, each with several chunks.
 inline unsigned list_grid(std::size_t chunks, const Gpu& gpu) {
   return static_cast<unsigned>(std::min<std::size_t>(chunks, 8ull * static_cast<unsigned>(gpu.processors)));
 }

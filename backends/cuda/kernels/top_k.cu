@@ -1,6 +1,6 @@
-// top_k: values and places of the k largest of each line, the larger first, of equal ones the first; NaN
-// counts as larger than any number. A block finds the k-th largest by its bits, eight at a time, collects
-// what is not below it, and sorts that.
+// top_k: values and indices of the k largest elements of each line in descending order, of equal ones the
+// first; NaN counts as larger than any number. A block finds the k-th largest by its bits, eight at a time,
+// collects the elements that are not below it, and sorts them.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/index.h"
 
@@ -32,7 +32,7 @@ struct Entry {
 };
 
 struct Choice {
-  Rows x, values, places;
+  RowLayout x, values, places;
   DType type;
   i64 n, count, k, room;  // room: k rounded up to a power of two
   Entry* lists;           // [blocks, room], if they don't fit shared memory
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(1024) choose(const __grid_constant__ Choice a)
       const K key = key_of(load_as<C>(a.x.data, a.type, x + i * a.x.step));
       if (key > t.key || (t.all && key == t.key)) list[atomicAdd(&taken, 1ull)] = {key, i};
     }
-    // Of more equal ones than are wanted, the first: chunk by chunk, in the order of their places.
+    // Of the elements equal to the k-th, take the first ones: chunk by chunk, in the order of their indices.
     i64 seen = 0;
     for (i64 first = 0; !t.all && seen < t.equal && first < a.n; first += blockDim.x) {
       const i64 i = first + threadIdx.x;
@@ -140,7 +140,8 @@ Choice choice_of(const Call& c) {
   const auto& attrs = c.attrs->as<TopKAttrs>();
   const int axis = static_cast<int>(attrs.axis);
   const Layout& l = c.in[0].layout;
-  Choice a{Rows(c.in[0], axis), Rows(c.out[0], axis), Rows(c.out[1], axis), c.in[0].dtype, l.shape[axis]};
+  Choice a{RowLayout(c.in[0], axis), RowLayout(c.out[0], axis), RowLayout(c.out[1], axis), c.in[0].dtype,
+           l.shape[axis]};
   a.k = attrs.k, a.count = a.k > 0 ? c.out[0].layout.numel() / a.k : 0;
   a.room = 1;
   while (a.room < a.k) a.room *= 2;
@@ -179,6 +180,6 @@ std::size_t top_k_workspace(const Call& c) {
 
 }  // namespace
 
-const Kernel top_k_kernel{&launch_top_k, &top_k_workspace};
+extern const Kernel top_k_kernel{&launch_top_k, &top_k_workspace};
 
 }  // namespace tg::cuda

@@ -1,7 +1,7 @@
 // The fused attention kernels of every instruction set, forward and backward, against the definition in f64:
 // every option, ragged shapes, every float type, one to three threads with the same bits.
 #define TG_ISA baseline
-#include "backends/cpu/kernels/attention.h"
+#include "backends/cpu/kernels/attention/attention.h"
 
 #include <gtest/gtest.h>
 
@@ -15,12 +15,12 @@
 namespace tg::cpu {
 
 #if defined(__x86_64__)
-#define TG_DECLARE(isa)                                          \
-  namespace isa {                                                \
-  ScratchSize attention_forward_scratch(const Attention&, int);  \
-  ScratchSize attention_backward_scratch(const Attention&, int); \
-  void attention_forward(const Attention&, Worker&);             \
-  void attention_backward(const Attention&, Worker&);            \
+#define TG_DECLARE(isa)                                              \
+  namespace isa {                                                    \
+  ScratchSize attention_forward_scratch(const AttentionCall&, int);  \
+  ScratchSize attention_backward_scratch(const AttentionCall&, int); \
+  void attention_forward(const AttentionCall&, Worker&);             \
+  void attention_backward(const AttentionCall&, Worker&);            \
   }
 TG_DECLARE(avx2)
 TG_DECLARE(avx512)
@@ -30,10 +30,10 @@ namespace {
 
 struct Isa {
   const char* name;
-  ScratchSize (*forward_scratch)(const Attention&, int);
-  ScratchSize (*backward_scratch)(const Attention&, int);
-  void (*forward)(const Attention&, Worker&);
-  void (*backward)(const Attention&, Worker&);
+  ScratchSize (*forward_scratch)(const AttentionCall&, int);
+  ScratchSize (*backward_scratch)(const AttentionCall&, int);
+  void (*forward)(const AttentionCall&, Worker&);
+  void (*backward)(const AttentionCall&, Worker&);
 };
 #define TG_ENTRY(isa)                                                                              \
   {                                                                                                \
@@ -61,15 +61,15 @@ struct Buffer {
         size(size),
         rows_first(rows_first),
         bytes(static_cast<std::size_t>(B * heads * rows * size) * size_of(t), std::byte{0xff}) {}
-  Attention::Operand operand() {
+  AttentionCall::Operand operand() {
     const std::int64_t all = heads * rows * size;
-    return rows_first ? Attention::Operand{bytes.data(), all, size, heads * size}
-                      : Attention::Operand{bytes.data(), all, rows * size, size};
+    return rows_first ? AttentionCall::Operand{bytes.data(), all, size, heads * size}
+                      : AttentionCall::Operand{bytes.data(), all, rows * size, size};
   }
   // The value at the position of a contiguous [B, heads, rows, size] index.
   template <class F>
   void visit(F&& f) {
-    const Attention::Operand a = operand();
+    const AttentionCall::Operand a = operand();
     std::size_t flat = 0;
     for (std::int64_t b = 0; b < B; ++b)
       for (std::int64_t h = 0; h < heads; ++h)
@@ -110,7 +110,7 @@ struct Buffer {
 };
 
 struct Trial {
-  Attention x;
+  AttentionCall x;
   bool rows_first = false, sink = false, z_lse = false;
   // Which axes of the bias are kept: bits 8 batch, 4 head, 2 row, 1 column; -1: no bias.
   int bias = -1;
@@ -139,7 +139,7 @@ void expect_near(const Values& got, const Values& want, double tolerance, const 
 }
 
 void check(Trial s) {
-  Attention& x = s.x;
+  AttentionCall& x = s.x;
   std::mt19937 rng(11);
   std::normal_distribution<double> normal;
   const auto random = [&](std::int64_t n) {
@@ -180,9 +180,9 @@ void check(Trial s) {
         for (std::int64_t i = 0; i < x.L; ++i)
           for (std::int64_t j = 0; j < x.T; ++j) in.bias.push_back(small[broadcast(b, h, i, j)]);
     const auto strided = [&](Buffer& t) {
-      return Attention::Bias{t.bytes.data(), s.bias & 8 ? kept[1] * kept[2] * kept[3] : 0,
-                             s.bias & 4 ? kept[2] * kept[3] : 0, s.bias & 2 ? kept[3] : 0,
-                             s.bias & 1 ? 1 : 0};
+      return AttentionCall::Bias{t.bytes.data(), s.bias & 8 ? kept[1] * kept[2] * kept[3] : 0,
+                                 s.bias & 4 ? kept[2] * kept[3] : 0, s.bias & 2 ? kept[3] : 0,
+                                 s.bias & 1 ? 1 : 0};
     };
     x.bias = strided(bias), x.z_bias = strided(z_bias);
   }
@@ -231,12 +231,16 @@ void check(Trial s) {
   }
 }
 
-Trial shape(std::int64_t B, std::int64_t H, std::int64_t Hk, std::int64_t L, std::int64_t T, std::int64_t d,
-            std::int64_t dv, DType type = DType::f32) {
+Trial shape(int B, int H, int Hk, int L, int T, int d, int dv, DType type = DType::f32) {
   Trial s;
   s.x.type = type, s.x.B = B, s.x.H = H, s.x.Hk = Hk, s.x.L = L, s.x.T = T, s.x.d = d, s.x.dv = dv;
   s.x.scale = 1 / std::sqrt(static_cast<double>(d));
   return s;
+}
+void drop(Trial& s, double p) {
+  static constexpr std::int64_t rng[] = {12345678901234567, 5};
+  s.x.dropout = p, s.x.dropout_bound = dropout_bound(p);
+  s.x.rng = rng, s.x.stream = 3;
 }
 template <class F>
 Trial with(Trial s, F&& f) {
@@ -328,21 +332,18 @@ TEST(AttentionKernel, ReadsOnlyTheValidKeysOfEachRow) {
   const std::int32_t narrow[] = {0, 1, 300, 77};
   const std::int64_t wide[] = {0, 1, 300, 77};
   for (const bool causal : {false, true}) {
-    check(with(shape(4, 2, 1, 20, 300, 16, 16),
-               [&](Trial& s) { s.x.kv_lengths = narrow, s.x.causal = causal; }));
-    check(with(shape(4, 2, 1, 1, 300, 16, 16), [&](Trial& s) {
-      s.x.kv_lengths = wide, s.x.kv_lengths_type = DType::i64, s.x.causal = causal;
-    }));
+    check(
+        with(shape(4, 2, 1, 20, 300, 16, 16), [&](Trial& s) { s.x.lengths = narrow, s.x.causal = causal; }));
+    check(with(shape(4, 2, 1, 1, 300, 16, 16),
+               [&](Trial& s) { s.x.lengths = wide, s.x.lengths_are_i64 = true, s.x.causal = causal; }));
   }
 }
 
 TEST(AttentionKernel, DropsTheSameElementsForwardAndBackward) {
   for (const DType t : {DType::f32, DType::f64})
-    check(with(shape(2, 4, 2, 70, 303, 16, 16, t),
-               [](Trial& s) { s.x.dropout = 0.3, s.x.dropout_key = 12345678901234567ull; }));
+    check(with(shape(2, 4, 2, 70, 303, 16, 16, t), [](Trial& s) { drop(s, 0.3); }));
   check(with(shape(1, 4, 2, 70, 70, 16, 16), [](Trial& s) {
-    s.x.dropout = 0.5, s.x.dropout_key = 5, s.x.causal = true, s.x.window_left = 33, s.bias = 7,
-    s.sink = true, s.z_lse = true;
+    drop(s, 0.5), s.x.causal = true, s.x.window_left = 33, s.bias = 7, s.sink = true, s.z_lse = true;
   }));
 }
 

@@ -116,7 +116,7 @@ struct Matrix {
       }
     });
   }
-  Gemm::Operand operand() { return {bytes.data(), row, col, {batch_stride}}; }
+  Gemm::Matrix operand() { return {bytes.data(), row, col, {batch_stride}}; }
 
   DType type;
   i64 row = 0, col = 0, batch_stride = 0;

@@ -1,0 +1,415 @@
+// FlashBackward (004 §2.3, §D) by key blocks: with u = (O ⊛ z_O).sum − z_ξ known first, each block of keys
+// runs over the query tiles that attend it, recomputes P = exp(A − ξ) and accumulates
+//   z_V += Pᵀ z_O,  z_A = P ⊛ (z_O Vᵀ − u),  z_K += z_Aᵀ Q,  z_Q += z_A K.
+// z_V and z_K belong to the block. A tile of z_Q takes its terms from the blocks in their order, kept by a
+// counter per tile: blocks are handed out in that order too, so the threads follow each other and none waits
+// for a later one.
+#include <atomic>
+#include <cstdio>
+
+#include "backends/cpu/kernels/attention/score_tile.h"
+#include "backends/cpu/pool.h"
+
+namespace tg::cpu::TG_ISA {
+namespace {
+
+constexpr i64 query_block = 96;  // Γ
+constexpr i64 key_block = 192;   // Λ
+
+i64 smaller(i64 a, i64 b) {
+  return a < b ? a : b;
+}
+i64 larger(i64 a, i64 b) {
+  return a > b ? a : b;
+}
+i64 blocks_of(i64 n, i64 block) {
+  return (n + block - 1) / block;
+}
+
+// In memory of all threads.
+template <class T>
+struct Shared {
+  Shared(Carver& c, const AttentionCall& x) {
+    tiles = blocks_of(x.L, query_block);
+    u = c.take<T>(query_heads(x) * x.L);
+    from = c.take<std::int32_t>(x.B * tiles), to = c.take<std::int32_t>(x.B * tiles);
+    done = c.take<std::atomic<std::uint32_t>>(query_heads(x) * tiles);
+  }
+  i64 tiles;
+  T* u;                              // [B, H, L]
+  std::int32_t *from, *to;           // [B, tiles]: keys each query tile attends
+  std::atomic<std::uint32_t>* done;  // [B, H, tiles]: key blocks that have added to z_Q
+};
+
+template <class T>
+struct Scratch {
+  Scratch(Carver& c, const AttentionCall& x) {
+    constexpr int W = Tile<T>::width;
+    const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(key_block, x.T);
+    padded_d = round_up(x.d, W), padded_dv = round_up(x.dv, W);
+    tile.carve(c, n);
+    lse = c.take<T>(n), u = c.take<T>(n);
+    q = c.take<T>(x.d * n), z = c.take<T>(x.dv * n);
+    p = c.take<T>(keys * n), za = c.take<T>(keys * n);
+    zk = c.take<T>(keys * padded_d), zv = c.take<T>(keys * padded_dv);
+    options.carve(c, x, keys, n, true);
+    const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
+                          bool right) {
+      const bool needed =
+          (left && needs_copy<T>(x, a, size, true)) || (right && needs_copy<T>(x, a, size, false));
+      return Copy{needed, needed ? c.take<T>(rows * padded) : nullptr};
+    };
+    k = copy(x.k, keys, padded_d, x.d, true, true), v = copy(x.v, keys, padded_dv, x.dv, true, false);
+    q_rows = copy(x.q, n, padded_d, x.d, false, true), z_rows = copy(x.z_o, n, padded_dv, x.dv, false, true);
+    zq = size_of(x.type) != sizeof(T) ? c.take<T>(n * padded_d) : nullptr;
+    zb = x.z_bias.data ? c.take<T>(keys * n) : nullptr;
+  }
+  struct Copy {
+    bool needed;
+    T* data;
+  };
+  QueryTile<T> tile;
+  i64 padded_d, padded_dv;
+  T *lse, *u;  // [width]: ξ in units of log 2 (+∞ where P is 0), u times the factor of z
+  T *q, *z;    // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
+  T *p, *za;   // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
+  T *zk, *zv;  // [keys × padded]
+  OptionTiles<T> options;
+  Copy k, v, q_rows, z_rows;
+  T* zq;  // [count × padded_d], for types that cannot accumulate in place
+  T* zb;  // [keys × width]: the bias gradient of a tile
+};
+
+// u = (O ⊛ z_O).sum − z_ξ of a tile's rows, the tile's keys, and zeros where it has none.
+template <class T>
+void prepare_tile(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
+  using V = vector_t<T>;
+  const i64 i0 = tile * query_block, i1 = smaller(x.L, i0 + query_block);
+  s.tile.set(x, b, h, h + 1, i0, i1);
+  if (h == 0) {
+    all.from[b * all.tiles + tile] = static_cast<std::int32_t>(s.tile.from);
+    all.to[b * all.tiles + tile] = static_cast<std::int32_t>(s.tile.to);
+  }
+  all.done[(b * x.H + h) * all.tiles + tile].store(0, std::memory_order_relaxed);
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    constexpr int W = lanes<V>;
+    for (i64 i = i0; i < i1; ++i) {
+      const S* o = static_cast<const S*>(x.o.data) + element_offset<T>(x.o, b, h, i);
+      const S* z = static_cast<const S*>(x.z_o.data) + element_offset<T>(x.z_o, b, h, i);
+      V sum = {};
+      i64 e = 0;
+      for (; e + W <= x.dv; e += W) sum = fma(load(o + e), load(z + e), sum);
+      if (e < x.dv) {
+        const int rest = static_cast<int>(x.dv - e);
+        sum = fma(load_partial(o + e, rest), load_partial(z + e, rest), sum);
+      }
+      const i64 row = (b * x.H + h) * x.L + i;
+      all.u[row] = reduce_add(sum) - (x.z_lse ? static_cast<const T*>(x.z_lse)[row] : T{0});
+    }
+    if (s.tile.from == s.tile.to) {
+      for (i64 i = i0; i < i1; ++i) {
+        S* zq = static_cast<S*>(x.z_q.data) + element_offset<T>(x.z_q, b, h, i);
+        for (i64 e = 0; e < x.d; ++e) zq[e] = S{};
+      }
+    }
+  });
+}
+
+// What a query tile brings to every key block: Qᵀ, factor·z_Oᵀ, ξ and factor·u.
+template <class T>
+void load_queries(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile,
+                  T factor) {
+  QueryTile<T>& t = s.tile;
+  t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
+  load_transposed(x, x.q, t, x.d, query_factor<T>(x), s.q);
+  load_transposed(x, x.z_o, t, x.dv, factor, s.z);
+  if (x.cu_q)  // queries of no sequence may hold anything
+    for (i64 c = 0; c < t.count; ++c)
+      for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
+  const i64 row = (b * x.H + h) * x.L + t.i0;
+  const T* lse = static_cast<const T*>(x.lse) + row;
+  const T infinite = static_cast<T>(__builtin_inf());
+  for (i64 c = 0; c < t.width; ++c) {
+    s.lse[c] = c < t.count && lse[c] != -infinite ? lse[c] * static_cast<T>(log2_e) : infinite;
+    s.u[c] = c < t.count ? all.u[row + c] * factor : T{0};
+  }
+}
+
+// p = 2^(A − ξ), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
+template <class T, bool Keep, bool Slope>
+void softmax_backward(i64 keys, const Scratch<T>& s) {
+  using V = vector_t<T>;
+  const i64 width = s.tile.width;
+  for (i64 c = 0; c < width; c += Tile<T>::width) {
+    const V lse = load(s.lse + c), u = load(s.u + c);
+    for (i64 j = 0; j < keys; ++j) {
+      const i64 e = j * width + c;
+      const V p = exp2_of_score(load(s.p + e) - lse);
+      V zp = load(s.za + e);
+      if constexpr (Keep) {
+        const V keep = load(s.options.keep + e);
+        zp *= keep;
+        store(s.p + e, p * keep);
+      } else {
+        store(s.p + e, p);
+      }
+      V za = p * (zp - u);
+      if constexpr (Slope) za *= load(s.options.slope + e);
+      store(s.za + e, za);
+    }
+  }
+}
+
+template <class T>
+Rows<T> rows_from(const Rows<T>& r, i64 row) {
+  return {r.data + row * r.row, r.row, r.form};
+}
+
+// Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys from key0.
+// `through_cap`: the gradient before the cap, else after it, where the bias is added.
+template <class T>
+void score_gradient(const AttentionCall& x, Scratch<T>& s, i64 key0, i64 keys, const Rows<T>& k,
+                    const Rows<T>& v, bool through_cap) {
+  const QueryTile<T>& t = s.tile;
+  scores(x, t, key0, keys, k, s.q, s.p, s.options);
+  multiply<T>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
+  if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
+  const bool slope = x.softcap != 0 && through_cap;
+  if (x.dropout > 0) {
+    slope ? softmax_backward<T, true, true>(keys, s) : softmax_backward<T, true, false>(keys, s);
+  } else {
+    slope ? softmax_backward<T, false, true>(keys, s) : softmax_backward<T, false, false>(keys, s);
+  }
+}
+
+void wait_for(const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
+  for (int spins = 0; counter.load(std::memory_order_acquire) != value; ++spins) relax(spins);
+}
+
+template <class T>
+void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b, i64 h, i64 row0, i64 rows,
+                i64 size, const T* from, i64 padded) {
+  constexpr int W = Tile<T>::width;
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    for (i64 r = 0; r < rows; ++r) {
+      S* out = static_cast<S*>(to.data) + element_offset<T>(to, b, h, row0 + r);
+      i64 e = 0;
+      for (; e + W <= size; e += W) store(out + e, load(from + r * padded + e));
+      if (e < size) store_partial(out + e, load(from + r * padded + e), static_cast<int>(size - e));
+    }
+  });
+}
+
+template <class T>
+T* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
+  return static_cast<T*>(a.data) + element_offset<T>(a, b, h, row);
+}
+
+// z_K and z_V of one block, and its terms of z_Q where that accumulates in place.
+template <class T>
+void key_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 key_head, i64 block) {
+  const i64 key0 = block * key_block, keys = smaller(key_block, x.T - key0), group = x.H / x.Hk;
+  const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+  const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+  bool first = true;
+  const auto clear = [&] {
+    for (i64 e = 0; e < keys * s.padded_d; ++e) s.zk[e] = 0;
+    for (i64 e = 0; e < keys * s.padded_dv; ++e) s.zv[e] = 0;
+  };
+  for (i64 h = key_head * group; h < (key_head + 1) * group; ++h)
+    for (i64 tile = 0; tile < all.tiles; ++tile) {
+      const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile];
+      if (from >= key0 + keys || to <= key0) continue;
+      load_queries(x, all, s, b, h, tile, static_cast<T>(x.scale));
+      const QueryTile<T>& t = s.tile;
+      // Only the keys that the tile attends: others may hold anything, and 0·NaN is NaN.
+      const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
+      score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), true);
+      // Likewise the queries of no sequence.
+      const i64 c0 = x.cu_q ? larger(0, x.cu_q[0] - t.i0) : 0,
+                c1 = x.cu_q ? smaller(t.count, x.cu_q[x.segments] - t.i0) : t.count;
+      const Rows<T> q = load_rows(x, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
+      const Rows<T> z = load_rows(x, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
+      const bool fresh = first && n == keys;
+      if (first && !fresh) clear();
+      first = false;
+      T *zv = s.zv + skip * s.padded_dv, *zk = s.zk + skip * s.padded_d;
+      multiply<T>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
+                  s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
+      multiply<T>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
+                  s.padded_d, fresh ? nullptr : zk, s.padded_d);
+      if (s.zq) continue;
+      std::atomic<std::uint32_t>& done = all.done[(b * x.H + h) * all.tiles + tile];
+      const std::uint32_t turn = static_cast<std::uint32_t>(block - from / key_block);
+      wait_for(done, turn);
+      T* zq = in_place<T>(x.z_q, b, h, t.i0);
+      const Rows<T> own = rows_from(k, skip);
+      multiply<T>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
+                  turn == 0 ? nullptr : zq, x.z_q.row);
+      done.store(turn + 1, std::memory_order_release);
+    }
+  if (first) clear();
+  write_rows(x, x.z_k, b, key_head, key0, keys, x.d, s.zk, s.padded_d);
+  write_rows(x, x.z_v, b, key_head, key0, keys, x.dv, s.zv, s.padded_dv);
+}
+
+// z_Q of one query tile by its own pass over the keys, for types in which it cannot accumulate.
+template <class T>
+void query_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
+  const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
+            key_head = h / (x.H / x.Hk);
+  if (from == to) return;
+  load_queries(x, all, s, b, h, tile, static_cast<T>(x.scale));
+  const QueryTile<T>& t = s.tile;
+  for (i64 key0 = from; key0 < to; key0 += key_block) {
+    const i64 keys = smaller(key_block, to - key0);
+    const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+    const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+    score_gradient(x, s, key0, keys, k, v, true);
+    multiply<T>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, s.zq, s.padded_d,
+                key0 == from ? nullptr : s.zq, s.padded_d);
+  }
+  write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
+}
+
+// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head.
+template <class T>
+void sink_item(const AttentionCall& x, const Shared<T>& all, i64 h) {
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    const T sink = static_cast<T>(static_cast<const S*>(x.sink)[h]);
+    double sum = 0;
+    for (i64 b = 0; b < x.B; ++b)
+      for (i64 i = 0; i < x.L; ++i) {
+        const i64 row = (b * x.H + h) * x.L + i;
+        const T lse = static_cast<const T*>(x.lse)[row];
+        if (lse != static_cast<T>(-__builtin_inf()))
+          sum -= ::exp(static_cast<double>(sink - lse)) * static_cast<double>(all.u[row]);
+      }
+    static_cast<S*>(x.z_sink)[h] = static_cast<S>(static_cast<T>(sum));
+  });
+}
+
+// How the bias gradient is cut into parts that one thread owns: one index per axis the bias keeps.
+struct BiasGrid {
+  BiasGrid(const AttentionCall& x) {
+    const AttentionCall::Bias& z = x.z_bias;
+    batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
+    tiles = z.row ? blocks_of(x.L, query_block) : 1, blocks = z.col ? blocks_of(x.T, key_block) : 1;
+  }
+  i64 parts() const { return batches * heads * tiles * blocks; }
+  i64 batches, heads, tiles, blocks;
+};
+
+// One part: z_A is recomputed and summed, tile over tile in a fixed order, over the axes the bias does not
+// keep; then the summed tile over its rows or columns where those are not kept.
+template <class T>
+void bias_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, const BiasGrid& grid, i64 part) {
+  constexpr int W = Tile<T>::width;
+  const AttentionCall::Bias& z = x.z_bias;
+  const i64 block = part % grid.blocks, tile = part / grid.blocks % grid.tiles;
+  const i64 head = part / (grid.blocks * grid.tiles) % grid.heads,
+            batch = part / (grid.blocks * grid.tiles * grid.heads);
+  const i64 b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H, t1 = z.row ? tile + 1 : all.tiles;
+  const i64 j1 = z.col ? block + 1 : blocks_of(x.T, key_block);
+  const i64 width = smaller(query_block, round_up(x.L, 16)), tall = smaller(key_block, x.T);
+  for (i64 e = 0; e < width * tall; ++e) s.zb[e] = 0;
+  for (i64 b = batch; b < b1; ++b)
+    for (i64 h = head; h < h1; ++h)
+      for (i64 t = tile; t < t1; ++t) {
+        const i64 from = all.from[b * all.tiles + t], to = all.to[b * all.tiles + t];
+        bool loaded = false;
+        for (i64 j = block; j < j1; ++j) {
+          const i64 key0 = j * key_block, keys = smaller(key_block, x.T - key0), key_head = h / (x.H / x.Hk);
+          if (from >= key0 + keys || to <= key0) continue;
+          if (!loaded) load_queries(x, all, s, b, h, t, T{1});
+          loaded = true;
+          const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+          const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+          const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
+          score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), false);
+          for (i64 r = 0; r < n; ++r) {
+            T* zb = s.zb + (skip + r) * width;
+            for (i64 c = 0; c < s.tile.width; c += W)
+              store(zb + c, load(zb + c) + load(s.za + r * s.tile.width + c));
+          }
+        }
+      }
+  const i64 rows = z.row ? smaller(query_block, x.L - tile * query_block) : 1;
+  const i64 columns = z.col ? smaller(key_block, x.T - block * key_block) : 1;
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    S* out = static_cast<S*>(z.data) + batch * z.batch + head * z.head + tile * query_block * z.row +
+             block * key_block * z.col;
+    for (i64 i = 0; i < rows; ++i)
+      for (i64 j = 0; j < columns; ++j) {
+        T sum = 0;
+        for (i64 r = j; r < (z.col ? j + 1 : tall); ++r)
+          for (i64 c = i; c < (z.row ? i + 1 : width); ++c) sum += s.zb[r * width + c];
+        out[i * z.row + j * z.col] = static_cast<S>(sum);
+      }
+  });
+}
+
+template <class T>
+void run(const AttentionCall& x, Worker& w) {
+  Carver common{w.shared}, own{w.scratch};
+  const Shared<T> all(common, x);
+  Scratch<T> s(own, x);
+  w.each(query_heads(x) * all.tiles, [&](i64 part) {
+    prepare_tile(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
+  });
+  w.barrier();
+  const i64 heads = key_heads(x), blocks = blocks_of(x.T, key_block);
+  const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
+    key_item(x, all, s, part % heads / x.Hk, part % x.Hk, part / heads);
+  };
+  if (blocks == 1) {
+    w.each(heads, keys);
+  } else {
+    w.each_in_order(heads * blocks, keys);
+  }
+  if (s.zq)
+    w.each(query_heads(x) * all.tiles, [&](i64 part) {
+      query_item(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H,
+                 all.tiles - 1 - part % all.tiles);
+    });
+  if (x.z_sink) w.each(x.H, [&](i64 h) { sink_item(x, all, h); });
+  if (x.z_bias.data) {
+    const BiasGrid grid(x);
+    w.each(grid.parts(), [&](i64 part) { bias_item(x, all, s, grid, part); });
+  }
+}
+
+template <class T>
+ScratchSize scratch(const AttentionCall& x) {
+  Carver common{nullptr}, own{nullptr};
+  Shared<T>(common, x);
+  Scratch<T>(own, x);
+  return {own.used, common.used};
+}
+
+}  // namespace
+
+ScratchSize attention_backward_scratch(const AttentionCall& x, int) {
+  return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
+}
+
+void attention_backward(const AttentionCall& x, Worker& worker) {
+  if (x.type == DType::f64) {
+    run<double>(x, worker);
+  } else {
+    run<float>(x, worker);
+  }
+}
+
+void attention_backward_choice(const AttentionCall& x, char* text, std::size_t size) {
+  std::snprintf(text, size, "tiles of %lld keys × %lld queries, %lld blocks of keys in order",
+                static_cast<long long>(smaller(key_block, x.T)),
+                static_cast<long long>(smaller(query_block, x.L)),
+                static_cast<long long>(blocks_of(x.T, key_block)));
+}
+
+}  // namespace tg::cpu::TG_ISA

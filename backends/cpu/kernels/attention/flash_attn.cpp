@@ -1,0 +1,88 @@
+// flash_attn and flash_attn_backward: checks of what comes from outside at every run, and the attention
+// kernels; and the dropout mask on its own.
+#include "backends/cpu/kernels/attention/attention.h"
+#include "backends/cpu/kernels/kernels.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+AttentionCall attention_of(const Call& c) {
+  return attention_call(c.in, c.out, c.attrs->as<AttentionAttrs>());
+}
+
+// Whether the boundaries rise from 0 on and stay within `rows`; notes the first that does not.
+bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, std::int64_t rows) {
+  std::int64_t before = 0;
+  for (std::int64_t s = 0; s <= segments; ++s) {
+    if (!w.check_index(cu[s], rows + 1, s) || !w.check_index(cu[s] - before, rows + 1, s)) return false;
+    before = cu[s];
+  }
+  return true;
+}
+
+// Sequences and lengths come from outside at every run: where they leave the tensors the run is refused, by
+// every thread alike.
+bool are_within(Worker& w, const AttentionCall& n) {
+  if (n.cu_q) return are_boundaries(w, n.cu_q, n.segments, n.L) && are_boundaries(w, n.cu_k, n.segments, n.T);
+  for (std::int64_t b = 0; n.lengths && b < n.B; ++b) {
+    const std::int64_t length = n.lengths_are_i64 ? static_cast<const std::int64_t*>(n.lengths)[b]
+                                                  : static_cast<const std::int32_t*>(n.lengths)[b];
+    if (!w.check_index(length, n.T + std::int64_t{1}, b)) return false;
+  }
+  return true;
+}
+
+void run_forward(Worker& w, const Call& c) {
+  const AttentionCall n = attention_of(c);
+  if (are_within(w, n)) attention_forward(n, w);
+}
+void run_backward(Worker& w, const Call& c) {
+  const AttentionCall n = attention_of(c);
+  if (are_within(w, n)) attention_backward(n, w);
+}
+
+Scratch scratch_forward(const Call& c, int threads) {
+  const ScratchSize s = attention_forward_scratch(attention_of(c), threads);
+  return {s.thread, s.shared};
+}
+Scratch scratch_backward(const Call& c, int threads) {
+  const ScratchSize s = attention_backward_scratch(attention_of(c), threads);
+  return {s.thread, s.shared};
+}
+
+void choice_forward(const Call& c, int, char* text, std::size_t size) {
+  attention_forward_choice(attention_of(c), text, size);
+}
+void choice_backward(const Call& c, int, char* text, std::size_t size) {
+  attention_backward_choice(attention_of(c), text, size);
+}
+
+// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) at or above the bound.
+void run_mask(Worker& w, const Call& c) {
+  const auto& a = c.attrs->as<KeepMaskAttrs>();
+  const std::int64_t L = a.shape[2], T = a.shape[3];
+  const auto* rng = reinterpret_cast<const std::int64_t*>(c.in[0].data);
+  const std::uint64_t key =
+      node_key(static_cast<std::uint64_t>(rng[0]), static_cast<std::uint64_t>(rng[c.in[0].layout.strides[0]]),
+               static_cast<std::uint32_t>(a.stream));
+  const std::uint32_t bound = dropout_bound(a.dropout);
+  auto* keep = reinterpret_cast<bool*>(c.out[0].data);
+  w.each(a.shape[0] * a.shape[1] * L, [&](std::int64_t row) {
+    const auto batch_head = static_cast<std::uint32_t>(row / L), query = static_cast<std::uint32_t>(row % L);
+    for (std::int64_t j = 0; j < T; j += 4) {
+      const PhiloxBlock block =
+          philox(attention_counter(batch_head, query, static_cast<std::uint32_t>(j)), key);
+      for (std::int64_t e = 0; e < 4 && j + e < T; ++e)
+        keep[row * T + j + e] = block[static_cast<std::size_t>(e)] >= bound;
+    }
+  });
+}
+
+}  // namespace
+
+extern const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward};
+extern const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward};
+extern const Kernel attention_keep_mask_kernel{&run_mask};
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,238 @@
+// FlashForward2 (004 §D) by query tiles: for each, one pass over the keys it attends, with the running
+// maximum c, the running sum π and G = Σ exp(A − c)·V; O = G ⊘ π and ξ = c + log π are written once at the
+// end.
+#include <cstdio>
+
+#include "backends/cpu/kernels/attention/score_tile.h"
+
+namespace tg::cpu::TG_ISA {
+namespace {
+
+constexpr i64 query_block = 64;  // Γ: at most that many columns
+constexpr i64 key_block = 128;   // Λ
+
+i64 smaller(i64 a, i64 b) {
+  return a < b ? a : b;
+}
+
+// How queries are cut into tiles: `heads` whole heads of one key head side by side when they are short.
+struct Grid {
+  explicit Grid(const AttentionCall& x) {
+    const i64 group = x.H / x.Hk;
+    heads = x.L >= query_block ? 1 : smaller(group, query_block / x.L);
+    groups = (group + heads - 1) / heads;
+    tiles = (x.L + query_block - 1) / query_block;
+    columns = smaller(query_block, round_up(smaller(x.L, query_block) * heads, 16));
+  }
+  i64 heads, groups, tiles, columns;
+};
+
+template <class T>
+struct Scratch {
+  Scratch(Carver& c, const AttentionCall& x, const Grid& grid) {
+    const i64 n = grid.columns, keys = smaller(key_block, x.T);
+    padded = round_up(x.dv, Tile<T>::width);
+    tile.carve(c, n);
+    q = c.take<T>(x.d * n);
+    a = c.take<T>(keys * n);
+    g = c.take<T>(n * padded);
+    maximum = c.take<T>(n), sum = c.take<T>(n), shrink = c.take<T>(n);
+    options.carve(c, x, keys, n, false);
+    k = needs_copy<T>(x, x.k, x.d, true) ? c.take<T>(keys * x.d) : nullptr;
+    copy_k = needs_copy<T>(x, x.k, x.d, true);
+    copy_v = needs_copy<T>(x, x.v, x.dv, false);
+    v = copy_v ? c.take<T>(keys * padded) : nullptr;
+  }
+  QueryTile<T> tile;
+  i64 padded;                 // row length of G
+  T* q;                       // [d × width]
+  T* a;                       // [keys × width]: scores, then exp(A − c)
+  T* g;                       // [count × padded]
+  T *maximum, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
+  OptionTiles<T> options;
+  T *k, *v;  // copies, or null
+  bool copy_k, copy_v;
+};
+
+// c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
+// Returns whether any c grew, so that G must shrink.
+template <class T>
+bool softmax_step(i64 keys, i64 width, T* a, T* maximum, T* sum, T* shrink) {
+  using V = vector_t<T>;
+  constexpr int W = Tile<T>::width;
+  const V none = splat<V>(static_cast<T>(-__builtin_inf())), zero = {}, one = splat<V>(T{1});
+  auto grew = zero != zero;
+  for (i64 c = 0; c < width; c += W) {
+    T* column = a + c;
+    const V before = load(maximum + c);
+    V m0 = before, m1 = before, m2 = before, m3 = before;
+    i64 j = 0;
+    for (; j + 4 <= keys; j += 4) {
+      m0 = max(m0, load(column + j * width)), m1 = max(m1, load(column + (j + 1) * width));
+      m2 = max(m2, load(column + (j + 2) * width)), m3 = max(m3, load(column + (j + 3) * width));
+    }
+    for (; j < keys; ++j) m0 = max(m0, load(column + j * width));
+    const V now = max(max(m0, m1), max(m2, m3));
+    const V base = select(now == none, zero, now);  // all −∞: exp(−∞ − 0) = 0, not NaN
+    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
+    for (j = 0; j + 4 <= keys; j += 4) {
+      T* p = column + j * width;
+      const V p0 = exp2_of_score(load(p) - base), p1 = exp2_of_score(load(p + width) - base);
+      const V p2 = exp2_of_score(load(p + 2 * width) - base), p3 = exp2_of_score(load(p + 3 * width) - base);
+      store(p, p0), store(p + width, p1), store(p + 2 * width, p2), store(p + 3 * width, p3);
+      s0 += p0, s1 += p1, s2 += p2, s3 += p3;
+    }
+    for (; j < keys; ++j) {
+      T* p = column + j * width;
+      const V p0 = exp2_of_score(load(p) - base);
+      store(p, p0);
+      s0 += p0;
+    }
+    const V factor = select(now == before, one, exp2_of_score(before - base));
+    store(maximum + c, now);
+    store(shrink + c, factor);
+    store(sum + c, fma(load(sum + c), factor, (s0 + s1) + (s2 + s3)));
+    grew |= factor != one;
+  }
+  bool any = false;
+  for (int l = 0; l < W; ++l) any |= grew[l] != 0;
+  return any;
+}
+
+template <class T>
+void start_columns(const AttentionCall& x, const Scratch<T>& s) {
+  const QueryTile<T>& t = s.tile;
+  for (i64 c = 0; c < t.width; ++c) s.maximum[c] = static_cast<T>(-__builtin_inf()), s.sum[c] = 0;
+  if (!x.sink) return;
+  with_storage<T>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
+    for (i64 c = 0; c < t.count; ++c) {
+      const i64 h = t.batch_head[c] - t.b * x.H;
+      s.maximum[c] = static_cast<T>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
+                     static_cast<T>(log2_e);
+      s.sum[c] = s.maximum[c] > static_cast<T>(-__builtin_inf()) ? 1 : 0;
+    }
+  });
+}
+
+// O = G ⊘ π, ξ = c + log π.
+template <class T>
+void finish_columns(const AttentionCall& x, const Scratch<T>& s, bool any_key) {
+  using V = vector_t<T>;
+  constexpr int W = Tile<T>::width;
+  const QueryTile<T>& t = s.tile;
+  T* lse = static_cast<T*>(x.lse);
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    for (i64 c = 0; c < t.count; ++c) {
+      const i64 h = t.batch_head[c] - t.b * x.H;
+      const T sum = s.sum[c];
+      lse[i64{t.batch_head[c]} * x.L + t.query[c]] =
+          sum > 0    ? s.maximum[c] * static_cast<T>(ln_2) + static_cast<T>(::log(static_cast<double>(sum)))
+          : sum == 0 ? static_cast<T>(-__builtin_inf())
+                     : sum /* NaN */;
+      const V factor = splat<V>(sum == 0 ? T{0} : 1 / sum);
+      S* o = static_cast<S*>(x.o.data) + element_offset<T>(x.o, t.b, h, t.query[c]);
+      const T* g = s.g + c * s.padded;
+      for (i64 e = 0; e < x.dv; e += W) {
+        const V value = any_key ? load(g + e) * factor : V{};
+        if (x.dv - e >= W) {
+          store(o + e, value);
+        } else {
+          store_partial(o + e, value, static_cast<int>(x.dv - e));
+        }
+      }
+    }
+  });
+}
+
+template <class T>
+void query_tile(const AttentionCall& x, Scratch<T>& s) {
+  using V = vector_t<T>;
+  constexpr int W = Tile<T>::width;
+  const QueryTile<T>& t = s.tile;
+  const i64 key_head = t.h0 / (x.H / x.Hk);
+  load_transposed(x, x.q, t, x.d, query_factor<T>(x), s.q);
+  start_columns(x, s);
+  bool first = true;
+  for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
+    const i64 keys = smaller(key_block, t.to - key0);
+    const Rows<T> k = load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
+    scores(x, t, key0, keys, k, s.q, s.a, s.options);
+    const bool grew = softmax_step(keys, t.width, s.a, s.maximum, s.sum, s.shrink);
+    if (x.dropout > 0) {
+      dropout_factors(x, t, key0, keys, s.options.keep);
+      for (i64 e = 0; e < keys * t.width; e += W) store(s.a + e, load(s.a + e) * load(s.options.keep + e));
+    }
+    if (grew && !first) {
+      for (i64 c = 0; c < t.count; ++c) {
+        const V factor = splat<V>(s.shrink[c]);
+        for (i64 e = 0; e < s.padded; e += W)
+          store(s.g + c * s.padded + e, load(s.g + c * s.padded + e) * factor);
+      }
+    }
+    const Rows<T> v = load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
+    multiply<T>(t.count, x.dv, keys, {s.a, 1, t.width}, {v.data, v.row, v.form}, s.g, s.padded,
+                first ? nullptr : s.g, s.padded);
+    first = false;
+  }
+  finish_columns(x, s, !first);
+}
+
+template <class T>
+void run(const AttentionCall& x, Worker& w) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return;
+  const Grid grid(x);
+  Carver carver{w.scratch};
+  Scratch<T> s(carver, x, grid);
+  const i64 group = x.H / x.Hk;
+  // Tiles of a head from its end: with a causal mask the longest come first, which balances the threads.
+  w.each(key_heads(x) * grid.groups * grid.tiles, [&](i64 part) {
+    const i64 tile = grid.tiles - 1 - part % grid.tiles;
+    const i64 head_group = part / grid.tiles % grid.groups,
+              key_head = part / (grid.tiles * grid.groups) % x.Hk;
+    const i64 h = key_head * group + head_group * grid.heads;
+    s.tile.set(x, part / (grid.tiles * grid.groups * x.Hk), h,
+               smaller(h + grid.heads, (key_head + 1) * group), tile * query_block,
+               smaller(x.L, (tile + 1) * query_block));
+    query_tile(x, s);
+  });
+}
+
+template <class T>
+ScratchSize scratch(const AttentionCall& x) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return {};
+  Carver carver{nullptr};
+  Scratch<T>(carver, x, Grid(x));
+  return {carver.used, 0};
+}
+
+template <class T>
+void describe(const AttentionCall& x, char* text, std::size_t size) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return;
+  const Grid grid(x);
+  std::snprintf(text, size, "tiles of %lld queries × %lld keys, keys %s, values %s, heads in a tile: %lld",
+                static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)),
+                needs_copy<T>(x, x.k, x.d, true) ? "copied" : "in place",
+                needs_copy<T>(x, x.v, x.dv, false) ? "copied" : "in place",
+                static_cast<long long>(grid.heads));
+}
+
+}  // namespace
+
+ScratchSize attention_forward_scratch(const AttentionCall& x, int) {
+  return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
+}
+
+void attention_forward(const AttentionCall& x, Worker& worker) {
+  if (x.type == DType::f64) {
+    run<double>(x, worker);
+  } else {
+    run<float>(x, worker);
+  }
+}
+
+void attention_forward_choice(const AttentionCall& x, char* text, std::size_t size) {
+  x.type == DType::f64 ? describe<double>(x, text, size) : describe<float>(x, text, size);
+}
+
+}  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,271 @@
+// What the forward and the backward of attention share: the query tile and the keys it attends, and the tile
+// of scores Aᵀ[keys × queries] in units of log 2, with every option applied. Keys are rows and queries are
+// lanes, so a softmax runs down the rows without horizontal sums, and K is the broadcast operand of the
+// micro-kernel, in place.
+#pragma once
+
+#include "backends/cpu/kernels/attention/attention.h"
+#include "backends/cpu/kernels/pack.h"
+#include "backends/cpu/kernels/philox.h"
+#include "backends/cpu/kernels/simd_math.h"
+
+namespace tg::cpu::TG_ISA {
+
+constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
+
+inline i64 round_up(i64 n, i64 unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+// 2^x for x that is not far above 0: two units in the last place, 2^-∞ = 0.
+TG_INLINE F32 exp2_of_score(F32 x) {
+#if TG_VECTOR_BYTES == 64
+  const F32 r = (F32)_mm512_reduce_ps((__m512)x, 9);  // x - floor(x); the polynomial is fitted to [0, 1)
+  const F32 p = horner(r, 0x1.ec3216p-10f, 0x1.269008p-7f, 0x1.c95448p-5f, 0x1.ebd5a8p-3f, 0x1.62e4f6p-1f,
+                       0x1.fffffep-1f);
+  return (F32)_mm512_scalef_ps((__m512)p, (__m512)x);  // p · 2^floor(x)
+#else
+  return exp2(x);
+#endif
+}
+TG_INLINE F64 exp2_of_score(F64 x) {
+  return exp2(x);
+}
+
+// Hands out pieces of a thread's scratch, each 64-byte aligned; with a null base it only counts.
+struct Carver {
+  std::byte* base;
+  std::size_t used = 0;
+  template <class E>
+  E* take(i64 count) {
+    std::byte* p = base ? base + used : nullptr;
+    used += (static_cast<std::size_t>(count) * sizeof(E) + 63) / 64 * 64;
+    return reinterpret_cast<E*>(p);
+  }
+};
+
+inline i64 query_heads(const AttentionCall& x) {
+  return i64{x.B} * x.H;
+}
+inline i64 key_heads(const AttentionCall& x) {
+  return i64{x.B} * x.Hk;
+}
+
+// Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile.
+template <class T>
+struct QueryTile {
+  i64 b, h0, h1, i0, i1;
+  i64 count = 0, width = 0;          // columns in use; rounded up to the vector, and the row length of tiles
+  i64 from = 0, to = 0;              // keys that some column attends
+  i64 all_from = 0, all_to = 0;      // keys that every column attends (empty: from > to)
+  std::int32_t *first, *last;        // [width]: keys of each column
+  std::int32_t *query, *batch_head;  // [width]: i, and b·H + h
+
+  void carve(Carver& c, i64 columns) {
+    first = c.take<std::int32_t>(columns), last = c.take<std::int32_t>(columns);
+    query = c.take<std::int32_t>(columns), batch_head = c.take<std::int32_t>(columns);
+  }
+
+  void set(const AttentionCall& x, i64 batch, i64 head0, i64 head1, i64 query0, i64 query1) {
+    b = batch, h0 = head0, h1 = head1, i0 = query0, i1 = query1;
+    count = (h1 - h0) * (i1 - i0);
+    width = round_up(count, Tile<T>::width);
+    from = x.T, to = 0, all_from = 0, all_to = x.T;
+    for (i64 i = i0, c = 0; i < i1; ++i, ++c) {
+      const KeyRange r = keys_of_query(x, static_cast<int>(b), static_cast<int>(i));
+      if (r.from < r.to) {
+        from = r.from < from ? r.from : from;
+        to = r.to > to ? r.to : to;
+      }
+      all_from = r.from > all_from ? r.from : all_from;
+      all_to = r.to < all_to ? r.to : all_to;
+      for (i64 h = h0; h < h1; ++h) {
+        const i64 column = (h - h0) * (i1 - i0) + c;
+        first[column] = r.from, last[column] = r.to;
+        query[column] = static_cast<std::int32_t>(i),
+        batch_head[column] = static_cast<std::int32_t>(b * x.H + h);
+      }
+    }
+    for (i64 c = count; c < width; ++c) first[c] = 0, last[c] = INT32_MAX, query[c] = 0, batch_head[c] = 0;
+    if (from >= to) from = to = 0;
+  }
+};
+
+// ---- reading operands: rows of an operand converted to T ----
+
+template <class T>
+i64 element_offset(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
+  return b * a.batch + h * a.head + row * a.row;
+}
+
+// The transposed query-side rows [size × width] times `factor`; columns beyond the tile are 0.
+template <class T>
+void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<T>& t, i64 size,
+                     T factor, T* to) {
+  constexpr int W = Tile<T>::width;
+  const i64 rows = t.i1 - t.i0;
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    const S* data = static_cast<const S*>(a.data);
+    if (t.h1 - t.h0 == 1) {
+      copy_transposed(rows, size, data + element_offset<T>(a, t.b, t.h0, t.i0), a.row, to, t.width);
+    } else {  // few queries of several heads side by side
+      for (i64 e = 0; e < size * t.width; ++e) to[e] = 0;
+      for (i64 c = 0; c < t.count; ++c) {
+        const S* from = data + element_offset<T>(a, t.b, t.h0 + c / rows, t.i0 + c % rows);
+        for (i64 e = 0; e < size; ++e) to[e * t.width + c] = static_cast<T>(from[e]);
+      }
+    }
+  });
+  const auto f = splat<vector_t<T>>(factor);
+  for (i64 e = 0; e < size * t.width; e += W) store(to + e, load(to + e) * f);
+}
+
+// Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel: in place, or converted into `copy`
+// with rows of `padded` elements.
+template <class T>
+struct Rows {
+  const T* data;
+  i64 row;
+  Form form;
+};
+template <class T>
+Rows<T> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b, i64 h, i64 row0, i64 rows,
+                  i64 size, T* copy, i64 padded) {
+  const i64 offset = element_offset<T>(a, b, h, row0);
+  if (!copy) return {static_cast<const T*>(a.data) + offset, a.row, Form::direct};
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    copy_rows(rows, size, padded, static_cast<const S*>(a.data) + offset, a.row, copy, padded);
+  });
+  return {copy, padded, Form::padded};
+}
+
+// Whether rows must be copied to be used: another type than T, a row length that makes vector loads partial
+// where that is slow, or (as the broadcast operand) rows that all fall into the same sets of the L1 cache.
+template <class T>
+bool needs_copy(const AttentionCall& x, const AttentionCall::Operand& a, i64 size, bool broadcast) {
+  if (size_of(x.type) != sizeof(T)) return true;
+  if (broadcast) return a.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
+  return TG_VECTOR_BYTES == 16 && size % Tile<T>::width != 0;
+}
+
+// ---- the score tile ----
+
+// Extra tiles [keys × width] that options need, null where they are off.
+template <class T>
+struct OptionTiles {
+  T* bias;   // the bias, transposed
+  T* slope;  // 1 - tanh², for the gradient through the cap
+  T* keep;   // dropout factors
+
+  void carve(Carver& c, const AttentionCall& x, i64 keys, i64 columns, bool backward) {
+    bias = x.bias.data ? c.take<T>(keys * columns) : nullptr;
+    slope = x.softcap != 0 && backward ? c.take<T>(keys * columns) : nullptr;
+    keep = x.dropout > 0 ? c.take<T>(keys * columns) : nullptr;
+  }
+};
+
+// What q is multiplied by so that q·k is the score in units of log 2, or the tangent's argument.
+template <class T>
+T query_factor(const AttentionCall& x) {
+  return static_cast<T>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e);
+}
+
+template <class T>
+void cap_scores(i64 elements, T cap, T* a, T* slope) {
+  using V = vector_t<T>;
+  const V one = splat<V>(T{1}), c = splat<V>(cap);
+  for (i64 e = 0; e < elements; e += Tile<T>::width) {
+    const V t = tanh(load(a + e));
+    store(a + e, t * c);
+    if (slope) store(slope + e, one - t * t);
+  }
+}
+
+// Adds log2(e)·bias[b, h, i, j] to a[j][column of i].
+template <class T>
+void add_bias(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, T* a, T* tile) {
+  using V = vector_t<T>;
+  constexpr int W = Tile<T>::width;
+  const V unit = splat<V>(static_cast<T>(log2_e));
+  const AttentionCall::Bias& bias = x.bias;
+  const i64 rows = t.i1 - t.i0;
+  with_storage<T>(x.type, [&](auto* tag) {
+    using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
+    const S* data = static_cast<const S*>(bias.data) + t.b * bias.batch + key0 * bias.col;
+    if (bias.col == 1 && bias.row != 0 && t.h1 - t.h0 == 1) {
+      copy_transposed(rows, keys, data + t.h0 * bias.head + t.i0 * bias.row, bias.row, tile, t.width);
+    } else {
+      for (i64 c = 0; c < t.width; ++c) {
+        const i64 h = t.h0 + c / rows, i = t.i0 + c % rows;
+        for (i64 j = 0; j < keys; ++j)
+          tile[j * t.width + c] =
+              c < t.count ? static_cast<T>(data[h * bias.head + i * bias.row + j * bias.col]) : T{0};
+      }
+    }
+  });
+  for (i64 e = 0; e < keys * t.width; e += W) store(a + e, fma(load(tile + e), unit, load(a + e)));
+}
+
+// a = −∞ outside each column's keys.
+template <class T>
+void mask_scores(const QueryTile<T>& t, i64 key0, i64 keys, T* a) {
+  using V = vector_t<T>;
+  constexpr int W = Tile<T>::width;
+  const V none = splat<V>(static_cast<T>(-__builtin_inf()));
+  for (i64 c = 0; c < t.width; c += W) {
+    T low[W], high[W];  // within the tile, so that they are exact in T
+    for (int l = 0; l < W; ++l) {
+      const i64 first = t.first[c + l] - key0, last = t.last[c + l] - key0;
+      low[l] = static_cast<T>(first < 0 ? 0 : first > keys ? keys : first);
+      high[l] = static_cast<T>(last < 0 ? 0 : last > keys ? keys : last);
+    }
+    const V from = load(low), to = load(high);
+    for (i64 j = 0; j < keys; ++j) {
+      const V key = splat<V>(static_cast<T>(j));
+      T* p = a + j * t.width + c;
+      store(p, select((key >= from) & (key < to), load(p), none));
+    }
+  }
+}
+
+// Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width].
+template <class T>
+void scores(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, const Rows<T>& k, const T* q,
+            T* a, const OptionTiles<T>& tiles) {
+  multiply<T>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
+  if (x.softcap != 0) cap_scores(keys * t.width, static_cast<T>(x.softcap * log2_e), a, tiles.slope);
+  if (x.bias.data) add_bias(x, t, key0, keys, a, tiles.bias);
+  if (key0 < t.all_from || key0 + keys > t.all_to) mask_scores(t, key0, keys, a);
+}
+
+// ---- dropout ----
+
+// keep[j][column] = 0 with probability p, else 1/(1 - p). Key key0 need not be a multiple of four.
+template <class T>
+void dropout_factors(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, T* keep) {
+  constexpr int W = lanes<U32>;
+  const std::uint32_t bound = x.dropout_bound;
+  const std::uint64_t key =
+      node_key(static_cast<std::uint64_t>(x.rng[0]), static_cast<std::uint64_t>(x.rng[x.rng_stride]),
+               static_cast<std::uint32_t>(x.stream));
+  const T kept = static_cast<T>(1 / (1 - x.dropout));
+  for (i64 c = 0; c < t.width; c += W) {
+    const i64 columns = t.width - c < W ? t.width - c : W;
+    std::int32_t query[W] = {}, head[W] = {};
+    for (i64 l = 0; l < columns; ++l) query[l] = t.query[c + l], head[l] = t.batch_head[c + l];
+    for (i64 four = key0 / 4; four * 4 < key0 + keys; ++four) {
+      U32 words[4] = {(U32)load(query), U32{} + static_cast<std::uint32_t>(four), (U32)load(head), U32{}};
+      philox_lanes(words, key);
+      for (int w = 0; w < 4; ++w) {
+        const i64 j = four * 4 + w - key0;
+        if (j < 0 || j >= keys) continue;
+        T* to = keep + j * t.width + c;
+        for (i64 l = 0; l < columns; ++l) to[l] = words[w][l] >= bound ? kept : T{0};
+      }
+    }
+  }
+}
+
+}  // namespace tg::cpu::TG_ISA

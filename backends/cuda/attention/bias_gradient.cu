@@ -1,0 +1,106 @@
+// The gradients of attention's bias and sink, recomputing the scores: rare enough to be kept out of the fast
+// kernels. Sums over what the bias was broadcast along are made by one block, in a fixed order.
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/plain.cuh"
+
+namespace tg::cuda::attention {
+
+using namespace plain;
+
+namespace {
+
+// How z_bias is cut into parts: one index per axis the bias keeps.
+struct BiasGrid {
+  int batches, heads, tiles, blocks;
+  explicit BiasGrid(const AttentionCall& x) {
+    const AttentionCall::Bias& z = x.z_bias;
+    batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
+    tiles = z.row ? (x.L + edge - 1) / edge : 1, blocks = z.col ? (x.T + edge - 1) / edge : 1;
+  }
+  i64 parts() const { return i64(batches) * heads * tiles * blocks; }
+};
+
+// One part: z_A (after the cap) summed over the axes the bias does not keep, tile over tile; then the summed
+// tile over its rows or columns where those are not kept.
+template <class S>
+__global__ void __launch_bounds__(threads, 1)
+    bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid, const compute_t<S>* u,
+                  const int2* ranges) {
+  using C = compute_t<S>;
+  Shared<C>& s = shared_memory<C>();
+  const AttentionCall::Bias& z = x.z_bias;
+  int part = blockIdx.x;
+  const int block = part % grid.blocks, t0 = (part /= grid.blocks) % grid.tiles,
+            head = (part /= grid.tiles) % grid.heads, batch = part / grid.heads;
+  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H,
+            t1 = z.row ? t0 + 1 : tiles, j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
+  const Dropout<C> dropout(x);
+  C sum[4][4] = {};
+  for (int b = batch; b < b1; ++b)
+    for (int h = head; h < h1; ++h)
+      for (int t = t0; t < t1; ++t) {
+        const int2 all = ranges[b * tiles + t];
+        const int key_head = h / (x.H / x.Hk);
+        const Rows<S> k{x.k.at<S>(b, key_head), x.k.row, all.x, all.y, x.d},
+            v{x.v.at<S>(b, key_head), x.v.row, all.x, all.y, x.dv};
+        const Queries<S> queries(x, u, b, h, t * edge);
+        for (int j = block; j < j1; ++j) {
+          if (all.x >= (j + 1) * edge || all.y <= j * edge) continue;
+          C p[4][4], za[4][4];
+          score_gradients(p, za, s, x, queries, k, v, j * edge, dropout, false);
+          for (int r = 0; r < 4; ++r)
+            for (int c = 0; c < 4; ++c) sum[r][c] += za[r][c];
+        }
+      }
+  put(s, sum, false);
+  __syncthreads();
+  S* out = static_cast<S*>(z.data) + batch * z.batch + head * z.head;
+  const int rows = z.row ? min(edge, x.L - t0 * edge) : 1,
+            columns = z.col ? min(edge, x.T - block * edge) : 1;
+  for (int n = threadIdx.x; n < rows * columns; n += threads) {
+    const int i = n / columns, j = n % columns;
+    C total = 0;
+    for (int r = i; r < (z.row ? i + 1 : edge); ++r)
+      for (int c = j; c < (z.col ? j + 1 : edge); ++c) total += s.p[r][c];
+    out[(t0 * edge + i) * z.row + (block * edge + j) * z.col] = narrow<S>(total);
+  }
+}
+
+// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head, by a block.
+template <class S>
+__global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
+    sink_gradient(const __grid_constant__ AttentionCall x, const compute_t<S>* u) {
+  using C = compute_t<S>;
+  __shared__ double sums[threads];
+  const int h = blockIdx.x;
+  const C sink = widen(static_cast<const S*>(x.sink)[h]);
+  double sum = 0;
+  for (i64 n = threadIdx.x; n < i64(x.B) * x.L; n += threads) {
+    const i64 at = (n / x.L * x.H + h) * x.L + n % x.L;
+    const C lse = static_cast<const C*>(x.lse)[at];
+    if (lse != C(-INFINITY)) sum -= static_cast<double>(exp(sink - lse)) * static_cast<double>(u[at]);
+  }
+  sums[threadIdx.x] = sum;
+  for (int step = threads / 2; step > 0; step /= 2) {
+    __syncthreads();
+    if (threadIdx.x < step) sums[threadIdx.x] += sums[threadIdx.x + step];
+  }
+  if (threadIdx.x == 0) static_cast<S*>(x.z_sink)[h] = narrow<S>(static_cast<C>(sums[0]));
+}
+
+}  // namespace
+
+void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  with_float(x.type, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    using C = compute_t<S>;
+    const C* u = static_cast<const C*>(work.u);
+    if (x.z_bias.data) {
+      const BiasGrid grid(x);
+      launch<C>(bias_gradient<S>, s, grid.parts(), x, grid, u, work.some);
+    }
+    if (x.z_sink && x.H > 0) launch_kernel(s, {static_cast<unsigned>(x.H), threads}, sink_gradient<S>, x, u);
+  });
+}
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,182 @@
+// A block's share of attention in plain multiply-adds: 256 threads hold a tile of 64 × 64 numbers, four by
+// four each, and sum products of tiles that pass through shared memory in slices.
+#pragma once
+
+#include "backends/cuda/attention/schedule.cuh"
+#include "backends/cuda/attention/score_gradient.cuh"
+
+namespace tg::cuda::attention::plain {
+
+constexpr int edge = 64;   // rows and columns of a tile
+constexpr int depth = 32;  // of a slice
+constexpr int row = 68;    // elements from row to row in shared memory
+constexpr int threads = 256;
+
+template <class C>
+struct Shared {
+  alignas(16) C left[depth][row], right[depth][row], p[edge][row];
+};
+
+template <class C>
+__device__ Shared<C>& shared_memory() {
+  TG_DYNAMIC_SHARED(bytes, 16);
+  return *reinterpret_cast<Shared<C>*>(bytes);
+}
+
+// Launches a kernel with the shared memory it needs.
+template <class C, class... A>
+void launch(void (*kernel)(A...), const Stream& s, i64 blocks, const std::type_identity_t<A>&... args) {
+  if (blocks == 0) return;
+  launch_kernel(s, {blocks_for(blocks, 1), threads, sizeof(Shared<C>)}, kernel, args...);
+}
+
+// Where a thread's 4 × 4 numbers lie in the tile.
+struct Own {
+  int i, j;
+  __device__ Own() : i(threadIdx.x / 16 * 4), j(threadIdx.x % 16 * 4) {}
+};
+
+// x[row][column] += Σ_k left[k][row]·right[k][column].
+template <class C>
+__device__ void multiply(C (&x)[4][4], const C (*left)[row], const C (*right)[row], int slices) {
+  struct alignas(16) Four {
+    C at[4];
+  };
+  const Own p;
+#pragma unroll 4
+  for (int k = 0; k < slices; ++k) {
+    const Four a = *reinterpret_cast<const Four*>(&left[k][p.i]),
+               b = *reinterpret_cast<const Four*>(&right[k][p.j]);
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[r][c] += a.at[r] * b.at[c];
+  }
+}
+
+// Rows [from, to) of an operand [rows, size]; others read as zeros, whatever memory holds there.
+template <class S>
+struct Rows {
+  const S* data;
+  i64 stride;
+  int from, to, size;
+  __device__ compute_t<S> at(int r, int e) const {
+    return r >= from && r < to && e < size ? widen(data[r * stride + e]) : compute_t<S>(0);
+  }
+};
+
+// to[e][r] = rows[r0 + r][e0 + e]
+template <class S, class C>
+__device__ void load_transposed(C (*to)[row], const Rows<S>& rows, int r0, int e0) {
+  for (int n = threadIdx.x; n < depth * edge; n += threads)
+    to[n % depth][n / depth] = rows.at(r0 + n / depth, e0 + n % depth);
+}
+// to[r][e] = rows[r0 + r][e0 + e]
+template <class S, class C>
+__device__ void load(C (*to)[row], const Rows<S>& rows, int r0, int e0) {
+  for (int n = threadIdx.x; n < depth * edge; n += threads)
+    to[n / edge][n % edge] = rows.at(r0 + n / edge, e0 + n % edge);
+}
+
+// x = left[i0 + i]·right[j0 + j], products of rows.
+template <class S, class C>
+__device__ void multiply_rows(C (&x)[4][4], Shared<C>& s, const Rows<S>& left, int i0, const Rows<S>& right,
+                              int j0) {
+  for (auto& r : x)
+    for (C& e : r) e = 0;
+  for (int e0 = 0; e0 < left.size; e0 += depth) {
+    __syncthreads();
+    load_transposed(s.left, left, i0, e0);
+    load_transposed(s.right, right, j0, e0);
+    __syncthreads();
+    multiply(x, s.left, s.right, depth);
+  }
+}
+
+// x[r][c] += Σ_k p[k][r]·rows[r0 + k][e0 + c], k < 64, with p in shared memory.
+template <class S, class C>
+__device__ void multiply_tile(C (&x)[4][4], Shared<C>& s, const Rows<S>& rows, int r0, int e0) {
+  for (int k = 0; k < edge; k += depth) {
+    __syncthreads();
+    load(s.right, rows, r0 + k, e0);
+    __syncthreads();
+    multiply(x, s.p + k, s.right, depth);
+  }
+}
+
+// s.p[r][c] = x, or its transpose.
+template <class C>
+__device__ void put(Shared<C>& s, const C (&x)[4][4], bool transposed) {
+  const Own p;
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) (transposed ? s.p[p.j + c][p.i + r] : s.p[p.i + r][p.j + c]) = x[r][c];
+}
+
+// rows[r0 + r][e0 + c] = x·factor
+template <class S, class C>
+__device__ void store(S* data, i64 stride, int r0, int rows, int e0, int columns, const C (&x)[4][4],
+                      C factor) {
+  const Own p;
+  for (int r = 0; r < 4 && r0 + p.i + r < rows; ++r)
+    for (int c = 0; c < 4 && e0 + p.j + c < columns; ++c)
+      data[(r0 + p.i + r) * stride + e0 + p.j + c] = narrow<S>(x[r][c] * factor);
+}
+
+// What a tile of 64 queries of one head brings to the backward.
+template <class S>
+struct Queries {
+  using C = compute_t<S>;
+  int b, h, i0;
+  KeyRange keys[4];  // of the thread's rows
+  C lse[4], u[4];    // ξ in units of log 2, +∞ where P is 0
+  Rows<S> q, z;
+
+  __device__ Queries(const AttentionCall& x, const C* all_u, int b, int h, int i0) : b(b), h(h), i0(i0) {
+    const Own p;
+    // Queries that attend nothing lie at the ends, or hold finite numbers.
+    const KeyRange any = queries_of_sequences(x);
+    q = {x.q.at<S>(b, h), x.q.row, any.from, any.to, x.d};
+    z = {x.z_o.at<S>(b, h), x.z_o.row, q.from, q.to, x.dv};
+    for (int r = 0; r < 4; ++r) {
+      const int i = i0 + p.i + r;
+      keys[r] = keys_of_query(x, b, i);
+      const i64 at = (i64(b) * x.H + h) * x.L + i;
+      const C xi = i < x.L ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
+      lse[r] = xi == C(-INFINITY) ? C(INFINITY) : xi * static_cast<C>(log2_e);
+      u[r] = i < x.L ? all_u[at] : C(0);
+    }
+  }
+};
+
+// P ⊛ D and z_A = P ⊛ (D ⊛ z_O·Vᵀ − u) of a tile of queries and the keys from j0, a multiple of 64;
+// `before_cap`: z_A times the slope of the cap, which makes it the gradient of scale·q·k.
+template <class S, class C>
+__device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const AttentionCall& x,
+                                const Queries<S>& n, const Rows<S>& k, const Rows<S>& v, int j0,
+                                const Dropout<C>& dropout, bool before_cap) {
+  const Own at;
+  const Score<S> score(x, n.b, n.h);
+  multiply_rows(p, s, n.q, n.i0, k, j0);
+  multiply_rows(za, s, n.z, n.i0, v, j0);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const int i = n.i0 + at.i + r;
+    Words words{};
+    if (x.dropout > 0) words = dropout.words(n.b * x.H + n.h, i, j0 + at.j);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int j = j0 + at.j + c;
+      C slope = 1;
+      const bool sees = j >= n.keys[r].from && j < n.keys[r].to;
+      const C e = sees ? exp2(score.of(p[r][c], i, j, true, &slope) - n.lse[r]) : C(0);
+      const C keep = x.dropout > 0 ? dropout.factor(words[c]) : C(1);
+      za[r][c] = sees ? score_gradient(e, za[r][c], keep, n.u[r], before_cap ? slope : C(1)) : C(0);
+      p[r][c] = e * keep;
+    }
+  }
+}
+
+}  // namespace tg::cuda::attention::plain

@@ -1,0 +1,95 @@
+// What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
+// cores want them, and the keys that tiles of queries see.
+#include "backends/cuda/attention/choose.h"
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/powers.cuh"
+#include "backends/cuda/attention/score.cuh"
+#include "backends/cuda/attention/visible_keys.cuh"
+
+namespace tg::cuda::attention {
+
+namespace {
+
+// This lane's part of (a ⊛ b).sum, rows of `size` shared by `lanes` lanes, V elements at a time.
+template <int V, class S>
+__device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, int lanes) {
+  struct alignas(V * sizeof(S)) Piece {
+    S e[V];
+  };
+  compute_t<S> sum = 0;
+  for (int n = lane * V; n < size; n += lanes * V) {
+    const Piece x = *reinterpret_cast<const Piece*>(a + n), y = *reinterpret_cast<const Piece*>(b + n);
+#pragma unroll
+    for (int e = 0; e < V; ++e) sum += widen(x.e[e]) * widen(y.e[e]);
+  }
+  return sum;
+}
+
+// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands want it, a row [dv] by some lanes, V elements
+// at a time; the first warp of head 0 also notes the keys of its tile, and sums for z_Q begin with zeros.
+template <class S, int V>
+__global__ void __launch_bounds__(256)
+    row_stats(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* powers) {
+  using C = compute_t<S>;
+  const int tiles = work.tiles(x), tile = blockIdx.x % tiles, h = blockIdx.x / tiles % x.H,
+            b = blockIdx.x / tiles / x.H;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
+  for (int w = 0; work.z_q && w < work.walkers; ++w) {
+    float4* sums =
+        reinterpret_cast<float4*>(work.z_q_part(x, i64(w * x.B + b) * x.H + h, tile * (range_tile / 16), 0));
+    for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  }
+  const S* o = x.o.at<S>(b, h);
+  const S* z = x.z_o.at<S>(b, h);
+  const int lanes = x.dv <= 8 * V ? 8 : x.dv <= 16 * V ? 16 : 32, rows = 32 / lanes;
+  for (int r = warp * rows; r < range_tile && i0 + r < x.L; r += 8 * rows) {
+    const int i = i0 + r + lane / lanes;
+    C sum = 0;
+    if (i < x.L) sum = partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes);
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    const i64 row = (i64(b) * x.H + h) * x.L + i;
+    if (i >= x.L || lane % lanes > 0) continue;
+    if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];
+    static_cast<C*>(work.u)[row] = sum;
+    if constexpr (sizeof(S) <= 4) {
+      const float lse = static_cast<const float*>(x.lse)[row];
+      float u = sum;
+      if (powers) {
+        const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
+        u *= static_cast<float>(1 - x.dropout) * power_of_two(p.z_o + p.v);
+      }
+      work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), u};
+    }
+  }
+  if (h == 0 && warp == 0) {
+    const bool second = i0 + 32 + lane < x.L;
+    const KeyRange one = keys_of_query(x, b, min(i0 + lane, x.L - 1)),
+                   two = second ? keys_of_query(x, b, i0 + 32 + lane) : one;
+    const auto low = [](const KeyRange& r) { return r.from < r.to ? r.from : INT_MAX; };
+    const int from = __reduce_min_sync(~0u, min(low(one), low(two))),
+              to = __reduce_max_sync(~0u, max(one.to, two.to)),
+              all_from = __reduce_max_sync(~0u, max(one.from, two.from)),
+              all_to = __reduce_min_sync(~0u, min(one.to, two.to));
+    if (lane == 0) {
+      work.some[b * tiles + tile] = from < to ? make_int2(from, to) : make_int2(0, 0);
+      work.every[b * tiles + tile] = {all_from, all_to};
+    }
+  }
+}
+
+}  // namespace
+
+void launch_row_stats(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
+  const i64 blocks = i64(x.B) * x.H * work.tiles(x);
+  if (blocks == 0) return;
+  with_float(x.type, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    constexpr int V = 16 / sizeof(S);
+    const LaunchShape shape{blocks_for(blocks, 1), 256};
+    const bool pieces = x.dv % V == 0 && in_pieces(x.o, V) && in_pieces(x.z_o, V);
+    pieces ? launch_kernel(s, shape, row_stats<S, V>, x, work, powers)
+           : launch_kernel(s, shape, row_stats<S, 1>, x, work, powers);
+  });
+}
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,39 @@
+// Which rows a block has, and in which order tiles pass by it.
+#pragma once
+
+#include "backends/cuda/attention/options.h"
+
+namespace tg::cuda::attention {
+
+// Some rows from row0 on of a head of [B, heads, length], the batch_head-th of all.
+struct Place {
+  int batch_head, b, head, row0;
+};
+// Where block n works: heads in order, their rows from the end where that lets the longest begin first, as
+// queries do under a causal mask.
+__device__ __forceinline__ Place place(unsigned n, int heads, int length, int rows, bool from_end) {
+  const int blocks = (length + rows - 1) / rows, nth = n % blocks, batch_head = n / blocks;
+  return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
+}
+__device__ __forceinline__ Place query_place(const AttentionCall& x, unsigned n, int rows) {
+  return place(n, x.H, x.L, rows, true);
+}
+__device__ __forceinline__ Place key_place(const AttentionCall& x, unsigned n, int rows) {
+  return place(n, x.Hk, x.T, rows, false);
+}
+
+// Tiles of `size` keys that have some of a range.
+struct Tiles {
+  int from, to;
+  __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
+};
+
+// Tiles first … last − 1 of a head, then those of the next.
+struct Cursor {
+  int tile, h;
+  __device__ __forceinline__ void advance(int first, int last) {
+    if (++tile == last) tile = first, ++h;
+  }
+};
+
+}  // namespace tg::cuda::attention

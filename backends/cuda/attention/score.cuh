@@ -1,0 +1,50 @@
+// From q·k to the score in units of log 2, of one head: scale, softcap, bias.
+#pragma once
+
+#include "backends/cuda/attention/options.h"
+#include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/tile/accumulator.cuh"
+
+namespace tg::cuda::attention {
+
+constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
+
+template <class S>
+struct Score {
+  using C = compute_t<S>;
+  C factor, cap;
+  const S* bias;
+  i64 bias_row, bias_col;
+
+  __device__ Score(const AttentionCall& x, int b, int h)
+      : factor(static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e)),
+        cap(static_cast<C>(x.softcap * log2_e)),
+        bias(x.bias.data ? static_cast<const S*>(x.bias.data) + b * x.bias.batch + h * x.bias.head : nullptr),
+        bias_row(x.bias.row),
+        bias_col(x.bias.col) {}
+
+  // Of query i and key j, which are `inside` if the bias has them; and the slope of the cap.
+  __device__ C of(C s, int i, int j, bool inside, C* slope) const {
+    s *= factor;
+    *slope = 1;
+    if (cap != 0) {
+      const C t = tanh(s);
+      s = cap * t;
+      *slope = 1 - t * t;
+    }
+    if (bias && inside) s += static_cast<C>(log2_e) * widen(bias[i * bias_row + j * bias_col]);
+    return s;
+  }
+  // Of queries from i0 and keys from j0 on, in place.
+  template <int Rows, int Columns>
+  __device__ __forceinline__ void apply(tile::Accumulator<Rows, Columns>& s, const AttentionCall& x, int i0,
+                                        int j0) const {
+    tile::for_each(s, [&](int r, int c, float& a) {
+      const int i = i0 + s.row(r) + tile::lane_row(), j = j0 + s.column(c) + tile::lane_column();
+      float slope;
+      a = of(a, i, j, i < x.L && j < x.T, &slope);
+    });
+  }
+};
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,193 @@
+// The middle of the backward, once for all kernels:
+//
+//   P = exp(A − ξ),  z_A = P ⊛ (D ⊛ z_P − u)·slope
+//
+// with A from q·k (score.cuh) and z_P = z_O·Vᵀ. Kernels have keys or queries as rows of their tiles.
+#pragma once
+
+#include "backends/cuda/attention/dropout.cuh"
+#include "backends/cuda/attention/visible_keys.cuh"
+
+namespace tg::cuda::attention {
+
+// Of one element. `slope` is that of the cap: with it the gradient is that of scale·q·k, with 1 the bias's.
+template <class C>
+__device__ __forceinline__ C score_gradient(C p, C z_p, C keep, C u, C slope) {
+  return p * (z_p * keep - u) * slope;
+}
+
+// {ξ, u} of queries i0 … i0 + Queries of a head, asked for as tiles are. Beyond L they are zeros: P = 1 and
+// z_A = 0 meet rows of zeros.
+template <int Queries>
+__device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, const Workspace& work, int b,
+                                            int h, int i0) {
+  if (threadIdx.x >= Queries) return;
+  const int i = i0 + threadIdx.x;
+  const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
+  ptx::cp_async_8(ptx::shared_address(to + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
+}
+// The same at once, and P = 0 beyond L.
+template <int Queries>
+__device__ __forceinline__ void load_stats(float2* to, const AttentionCall& x, const Workspace& work, int b,
+                                           int h, int i0) {
+  for (int n = threadIdx.x; n < Queries; n += blockDim.x)
+    to[n] = i0 + n < x.L ? work.stats[(i64(b) * x.H + h) * x.L + i0 + n] : float2{INFINITY, 0};
+}
+
+// What passes by the rows that a block of the backward keeps, in tiles first … last − 1: which rows of each
+// side meet, and, if queries are kept, the keys that every one of them sees.
+struct Walk {
+  int first, last;
+  KeyRange kept, passing, every;
+};
+template <int kept, int passing>
+__device__ __forceinline__ Walk queries_past_keys(const AttentionCall& x, const Workspace& work, int b,
+                                                  int j0) {
+  const int tiles = work.tiles(x);
+  const Meeting met = tiles_that_meet(work.some + b * tiles, tiles, j0, j0 + kept);
+  return {met.first * (range_tile / passing),
+          min(met.last * (range_tile / passing), (x.L + passing - 1) / passing),
+          met.keys,
+          queries_of_sequences(x),
+          {}};
+}
+template <int passing, int Queries>
+__device__ __forceinline__ Walk keys_past_queries(const AttentionCall& x, const Workspace& work, int b,
+                                                  int i0, SeenKeys<Queries>& seen, float2* stats, int h) {
+  Walk w{0, 0, {0, x.L}, {}, {}};
+  seen.set(x, b, i0);
+  load_stats<Queries>(stats, x, work, b, h, i0);
+  __syncthreads();
+  seen.unite(min(Queries, x.L - i0), w.passing, w.every);
+  w.first = w.passing.from / passing, w.last = (w.passing.to + passing - 1) / passing;
+  return w;
+}
+
+// The thread's elements of the part of 16 × 8 at (row, column) of scores: e = 0, 1 of the first row, 2, 3 of
+// the eighth after it.
+template <bool by_query>
+struct Part {
+  int row, column;
+  __device__ int query(int e) const { return by_query ? row + e / 2 * 8 : column + e % 2; }
+  __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
+};
+
+// What P and z_A are held times: nothing, or powers of two that suit f16.
+struct Unscaled {
+  static constexpr float p = 1, z_a = 1;
+};
+struct Scaled {
+  float p, z_a;
+};
+
+// For a tile of scores of queries from i0 and keys from j0 on of one head.
+template <class S, Options options, bool by_query, class Factors = Unscaled>
+struct ScoreGradient {
+  using At = Part<by_query>;
+  const AttentionCall& x;
+  const Score<S>& score;
+  const Dropout<float>& dropout;
+  const float2* stats;  // {ξ, u} of each query
+  int batch_head, i0, j0;
+  Factors factors = {};
+
+  // p: from q·k to P. Tiles begin at (row0, column0) here and below.
+  template <int Rows, int Columns>
+  __device__ __forceinline__ void probabilities(Accumulator<Rows, Columns>& p,
+                                                Accumulator<Rows, Columns>& slopes, int row0,
+                                                int column0) const {
+    tile::for_each_part(p, slopes, [&](int row, int column, float(&a)[4], float(&slope)[4]) {
+      probability({row0 + row, column0 + column}, a, slope);
+    });
+  }
+  // z: from z_P to z_A; p: from P to P ⊛ D.
+  template <int Rows, int Columns>
+  __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
+                                            Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
+#pragma unroll
+    for (int c = 0; c < p.parts; ++c)
+#pragma unroll
+      for (int m = 0; m < p.groups; ++m)
+        gradient({row0 + 16 * m + lane_row(), column0 + 8 * c + lane_column()}, p.x[m][c], z.x[m][c],
+                 slopes.x[m][c]);
+  }
+  // Both at once.
+  template <int Rows, int Columns>
+  __device__ __forceinline__ void operator()(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
+                                             int row0) const {
+    tile::for_each_part(p, z, [&](int row, int column, float(&a)[4], float(&b)[4]) {
+      float slope[4];
+      probability({row0 + row, column}, a, slope);
+      gradient({row0 + row, column}, a, b, slope);
+    });
+  }
+  // 0 where a query does not see the key.
+  template <int Rows, int Columns, int Queries>
+  __device__ __forceinline__ void hide(Accumulator<Rows, Columns>& p, int row0, int column0,
+                                       const SeenKeys<Queries>& seen) const {
+    tile::for_each_part(p, p, [&](int row, int column, float(&a)[4], float(&)[4]) {
+      const At at{row0 + row, column0 + column};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) a[e] = is_seen(at, e, seen) ? a[e] : 0;
+    });
+  }
+  template <int Rows, int Columns, int Queries>
+  __device__ __forceinline__ void hide(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z, int row0,
+                                       const SeenKeys<Queries>& seen) const {
+    tile::for_each_part(p, z, [&](int row, int column, float(&a)[4], float(&b)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!is_seen(At{row0 + row, column}, e, seen)) a[e] = b[e] = 0;
+    });
+  }
+
+ private:
+  template <int Queries>
+  __device__ __forceinline__ bool is_seen(At at, int e, const SeenKeys<Queries>& seen) const {
+    const int i = at.query(e), j = j0 + at.key(e);
+    return j >= seen.first[i] && j < seen.last[i];
+  }
+  __device__ __forceinline__ void probability(At at, float (&p)[4], float (&slope)[4]) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = i0 + at.query(e), j = j0 + at.key(e);
+      float a = p[e] * score.factor;
+      slope[e] = 1;
+      if constexpr (options == any) a = score.of(p[e], i, j, i < x.L && j < x.T, &slope[e]);
+      p[e] = tile::exp2_fast(a - stats[at.query(e)].x);
+    }
+  }
+  __device__ __forceinline__ void gradient(At at, float (&p)[4], float (&z)[4],
+                                           const float (&slope)[4]) const {
+    std::uint32_t words[4];
+    if (drops<options>(x)) {
+      if constexpr (by_query)
+        row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
+      else
+        column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if constexpr (options == none) {
+        z[e] *= p[e] * factors.z_a;
+        p[e] *= factors.p;
+      } else {
+        const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
+        z[e] = score_gradient(p[e] * factors.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
+        p[e] *= keep * factors.p;
+      }
+  }
+};
+
+// z_P is added up from −u on where nothing comes between the two.
+template <Options options, bool by_query, int Rows, int Columns>
+__device__ __forceinline__ void begin(Accumulator<Rows, Columns>& z, const float2* stats, int row0,
+                                      int column0) {
+  tile::for_each_part(z, [&](int row, int column, float(&b)[4]) {
+    const Part<by_query> at{row0 + row, column0 + column};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) b[e] = options == none ? -stats[at.query(e)].y : 0;
+  });
+}
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,115 @@
+// How kernels on tensor cores that take more shared memory than some GPUs have cut their work, and what they
+// keep there: numbers that the choice of a kernel needs as well.
+#pragma once
+
+#include "backends/cuda/attention/workspace.h"
+
+namespace tg::cuda::attention {
+
+constexpr int bytes_of_seen_keys(int queries) {
+  return queries * 8;
+}
+constexpr int aligned(int bytes, int to) {
+  return (bytes + to - 1) / to * to;
+}
+
+namespace forward_wide {
+
+// d ≤ D, dv ≤ DV; 16·groups queries and `columns` of O a warp.
+template <int D, int DV>
+struct Shape {
+  static constexpr int groups = DV <= 128 ? 2 : 1, splits = DV > 256 ? 2 : 1, columns = DV / splits,
+                       queries = 64 * groups, threads = 128 * splits, keys = 32;
+  static constexpr int q = 0, seen = q + queries * D * 2,
+                       stages = aligned(seen + bytes_of_seen_keys(queries), 1024), v = keys * D * 2,
+                       stage = v + keys * DV * 2;
+  static constexpr std::size_t bytes(int n) { return stages + n * stage; }
+  static int fitting_stages(int most_bytes) {
+    const auto most = static_cast<std::size_t>(most_bytes);
+    return bytes(2) <= most ? 2 : bytes(1) <= most ? 1 : 0;
+  }
+};
+
+}  // namespace forward_wide
+
+namespace one_pass {
+
+enum Side { by_key, by_query };  // what a block keeps
+
+// How a block's work is cut for its warps: tiles of `kept` and `passing` rows; P and z_A in pieces of
+// score_rows × score_columns; sums over what passes in parts of sum_rows × v_columns (z_V) or own_columns
+// (z_K or z_Q); a passing tile's z_Q in pieces of q_rows × q_columns.
+struct Cut {
+  int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
+};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool has_wide_sums = false;  // red_add_v4 is four instructions, and takes registers
+#else
+constexpr bool has_wide_sums = true;
+#endif
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+constexpr bool has_room_for_three = false;
+#else
+constexpr bool has_room_for_three = true;  // 227 KiB of shared memory
+#endif
+// d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
+// / 32 and some 60 for the rest.
+template <Side side, int D, int DV, Options options>
+constexpr Cut cut() {
+  constexpr bool plain = options == none;
+  if (side == by_query)
+    return D <= 192   ? Cut{8, 64, 64, 32, 16, 32, 0, D / 4, 0, 0}
+           : D <= 256 ? Cut{8, 64, 64, 32, 16, 32, 0, 64, 0, 0}
+                      : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
+  if (D <= 64) return {4, 128, 64, 32, plain && has_wide_sums ? 32 : 16, 64, 64, 64, 32, 32};
+  if (D <= 96) return {8, 128, 64, 32, plain ? 32 : 16, 64, 48, 48, 16, 48};
+  if (D <= 128) return {8, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
+  if (D <= 192) return {8, 64, 64, 32, 16, 32, DV / 2, D / 2, 32, 48};
+  if (D <= 256) return {8, 64, 64, 32, 16, 64, 64, 64, 32, 32};
+  return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
+}
+
+// Where a block works, in shared memory where 64-column sums leave no registers for it: the batch entry and
+// the head (by key that of the keys), its first row, the nth piece of all, and the walker whose sums of z_Q
+// it adds to; of the passing tiles, how many there are, the first and the one to begin with.
+struct Post {
+  int b, head, kept0, nth, walker;
+  int tiles, first, turn;
+};
+
+// A block's shared memory. Tiles that pass by have one to three stages, as there is room. With three, P and
+// z_A have two buffers, and the warps of a block wait for each other once a tile instead of twice: some add
+// to their sums while others are at the next tile's scores.
+template <Side side, int D, int DV, Options options>
+struct Shape {
+  static constexpr Cut c = cut<side, D, DV, options>();
+  static constexpr int queries = side == by_key ? c.passing : c.kept, threads = c.warps * 32;
+  static constexpr int kept_a = 0, kept_b = kept_a + c.kept * D * 2, p = kept_b + c.kept * DV * 2,
+                       za = p + (side == by_key ? c.kept * c.passing * 2 : 0),
+                       seen = za + c.kept * c.passing * 2, stats = seen + bytes_of_seen_keys(queries),
+                       post = stats + 3 * queries * int(sizeof(float2)),
+                       stages = aligned(post + int(sizeof(Post)), 1024), passing_b = c.passing * D * 2,
+                       stage = passing_b + c.passing * DV * 2;
+  static constexpr bool takes_three = side == by_key && D > 64 && D <= 128;
+  static constexpr int second = stages + 3 * stage - p;  // from the first buffers of P and z_A to the second
+  static constexpr std::size_t bytes(int n) { return stages + n * stage + (n == 3 ? seen - p : 0); }
+  static int fitting_stages(int most_bytes) {
+    for (int n = takes_three ? 3 : 2; n > 0; --n)
+      if (int(bytes(n)) <= most_bytes) return n;
+    return 0;
+  }
+};
+
+// Calls f with the head size and the options that one pass is compiled for.
+template <class F>
+auto with_shape(const AttentionCall& x, F&& f) {
+  const bool plain = x.softcap == 0 && !x.bias.data && x.scale > 0 && x.dropout == 0;
+  return with_size<64, 96, 128>(x, [&](auto size) {
+    return plain ? f(size, std::integral_constant<Options, none>())
+                 : f(size, std::integral_constant<Options, any>());
+  });
+}
+
+}  // namespace one_pass
+
+}  // namespace tg::cuda::attention

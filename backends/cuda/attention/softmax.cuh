@@ -1,0 +1,106 @@
+// The online softmax of a warp's queries: the maximum c, the sum π, and what is left of them at the end.
+#pragma once
+
+#include "backends/cuda/attention/score.cuh"
+
+namespace tg::cuda::attention {
+
+using tile::Accumulator, tile::RowVector;
+
+// c in units of log 2, and π, which is that of the thread's own columns until the end.
+template <int Rows>
+struct OnlineSoftmax {
+  static constexpr float unmoved = 8;  // c stays until a score is 2⁸ times above: any c near the top will do
+  RowVector<Rows> top, sum, shrink;
+
+  // The sink is a first key with value 0; −∞: none.
+  __device__ __forceinline__ explicit OnlineSoftmax(float sink) {
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      top[r] = sink * static_cast<float>(log2_e);
+      sum[r] = top[r] > -INFINITY && tile::lane_id() % 4 == 0 ? 1 : 0;
+    }
+  }
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A = s·factor becomes exp(A − c). Whether c
+  // moved: then O is to be rescaled before more is added to it.
+  template <int Columns>
+  __device__ __forceinline__ bool step(Accumulator<Rows, Columns>& s, float factor) {
+    const bool moved = raise(s, factor);
+    exponentiate(s, factor);
+    return moved;
+  }
+  // The same with O rescaled on the way, where it is at hand: no registers hold `shrink` until later.
+  template <int Columns, int Values>
+  __device__ __forceinline__ void step(Accumulator<Rows, Columns>& s, Accumulator<Rows, Values>& o,
+                                       float factor) {
+    if (raise(s, factor)) rescale(o);
+    exponentiate(s, factor);
+  }
+  // G ← exp(c_old − c)·G, after a step that moved c.
+  template <int Columns>
+  __device__ __forceinline__ void rescale(Accumulator<Rows, Columns>& o) const {
+    tile::scale_rows(o, shrink);
+  }
+  // O = G ⊘ π, ξ = c + log π, of queries from i0 on.
+  template <int Columns>
+  __device__ __forceinline__ void finish(Accumulator<Rows, Columns>& o, float* lse, int i0, int L) {
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      const int i = i0 + o.row(r) + tile::lane_row();
+      const float all = tile::row_sum(sum[r]), inverse = all == 0 ? 0.f : 1 / all;
+      if (tile::lane_id() % 4 == 0 && i < L)
+        lse[i] = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
+#pragma unroll
+      for (int c = 0; c < o.columns; ++c) o(r, c) *= inverse;
+    }
+  }
+
+ private:
+  // c ← max(c, A.max), π ← exp(c_old − c)·π, if a c of the warp moves.
+  template <int Columns>
+  __device__ __forceinline__ bool raise(Accumulator<Rows, Columns>& s, float factor) {
+    RowVector<Rows> most = tile::own_row_max(s);
+    bool moves = false;
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      most[r] *= factor;
+      moves |= most[r] > top[r] + unmoved;
+    }
+    if (!__any_sync(~0u, moves)) return false;
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      const float now = fmaxf(top[r], tile::row_max(most[r]));
+      shrink[r] = now == -INFINITY ? 1.f : tile::exp2_fast(top[r] - now);
+      top[r] = now;
+      sum[r] *= shrink[r];
+    }
+    return true;
+  }
+  // s = exp(A − c), π ← π + s.sum
+  template <int Columns>
+  __device__ __forceinline__ void exponentiate(Accumulator<Rows, Columns>& s, float factor) {
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      const float c = top[r] == -INFINITY ? 0.f : top[r];
+#pragma unroll
+      for (int k = 0; k < s.columns; ++k) {
+        s(r, k) = tile::exp2_fast(s(r, k) * factor - c);
+        sum[r] += s(r, k);
+      }
+    }
+  }
+};
+
+// Results of a query over two disjoint sets of keys become one: O = a·O₁ + b·O₂ with
+// ξ = log(exp ξ₁ + exp ξ₂). Of sets that attend nothing (ξ = −∞) nothing is left.
+struct Merge {
+  float lse, a, b;
+};
+__device__ __forceinline__ Merge merge(float lse_1, float lse_2) {
+  const float top = fmaxf(lse_1, lse_2);
+  if (top == -INFINITY) return {top, 0, 0};
+  const float a = expf(lse_1 - top), b = expf(lse_2 - top), sum = a + b;
+  return {top + logf(sum), a / sum, b / sum};
+}
+
+}  // namespace tg::cuda::attention

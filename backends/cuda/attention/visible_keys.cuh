@@ -1,0 +1,90 @@
+// Which keys a block's queries see (keys_of_query of ops/attention_call.h): each of them, some, every one;
+// which tiles of queries meet some keys; and the mask.
+#pragma once
+
+#include <climits>
+
+#include "backends/cuda/attention/workspace.h"
+#include "backends/cuda/tile/accumulator.cuh"
+
+namespace tg::cuda::attention {
+
+using tile::Accumulator, tile::lane_id, tile::lane_row, tile::lane_column;
+
+// The union of the intervals of a warp's lanes, each giving one; {0, 0} if all are empty.
+__device__ inline KeyRange warp_union(KeyRange r) {
+  const int from = __reduce_min_sync(~0u, r.from < r.to ? r.from : INT_MAX),
+            to = __reduce_max_sync(~0u, r.to);
+  return from < to ? KeyRange{from, to} : KeyRange{0, 0};
+}
+
+// Keys of each of the block's queries, in shared memory.
+template <int Queries>
+struct SeenKeys {
+  int first[Queries], last[Queries];
+
+  __device__ void set(const AttentionCall& x, int b, int i0) {
+    for (int n = threadIdx.x; n < Queries; n += blockDim.x) {
+      const KeyRange r = keys_of_query(x, b, i0 + n);
+      first[n] = r.from, last[n] = r.to;
+    }
+  }
+  // Keys that some query sees, and those that every query below L sees; by any warp, after a barrier.
+  __device__ void unite(int queries, KeyRange& some, KeyRange& every) const {
+    int low = INT_MAX, high = 0, most = 0, least = INT_MAX;
+    for (int n = lane_id(); n < queries; n += 32) {
+      if (first[n] < last[n]) low = min(low, first[n]);
+      high = max(high, last[n]);
+      most = max(most, first[n]), least = min(least, last[n]);
+    }
+    low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
+    some = low < high ? KeyRange{low, high} : KeyRange{0, 0};
+    every = {__reduce_max_sync(~0u, most), __reduce_min_sync(~0u, least)};
+  }
+};
+
+// Whether keys j0 … j0 + n are all among them.
+__device__ __forceinline__ bool covers(KeyRange keys, int j0, int n) {
+  return !(j0 < keys.from || j0 + n > keys.to);
+}
+
+// Queries of any sequence: others may hold anything.
+__device__ __forceinline__ KeyRange queries_of_sequences(const AttentionCall& x) {
+  return x.cu_q ? KeyRange{max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)} : KeyRange{0, x.L};
+}
+
+// Of a batch entry's tiles of range_tile queries, whose keys are given, those that see keys [from, to), from
+// the first to the last, and the keys that they see; by any warp.
+struct Meeting {
+  int first, last;
+  KeyRange keys;
+};
+__device__ __forceinline__ Meeting tiles_that_meet(const int2* keys_of_tiles, int tiles, int from, int to) {
+  int first = INT_MAX / range_tile, last = 0;
+  KeyRange keys{INT_MAX, 0};
+#pragma unroll 1
+  for (int n = lane_id(); n < tiles; n += 32) {
+    const int2 r = keys_of_tiles[n];
+    if (r.x < to && r.y > from)
+      first = min(first, n), last = n + 1, keys = {min(keys.from, r.x), max(keys.to, r.y)};
+  }
+  return {__reduce_min_sync(~0u, first),
+          __reduce_max_sync(~0u, last),
+          {__reduce_min_sync(~0u, keys.from), __reduce_max_sync(~0u, keys.to)}};
+}
+
+// s [queries, keys] = −∞ where the block's queries from row0 on do not see keys from j0 on.
+template <int Rows, int Columns, int Queries>
+__device__ __forceinline__ void mask(Accumulator<Rows, Columns>& s, const SeenKeys<Queries>& seen, int row0,
+                                     int j0) {
+#pragma unroll
+  for (int r = 0; r < s.rows; ++r) {
+    const int row = row0 + s.row(r) + lane_row(), first = seen.first[row] - j0 - lane_column(),
+              last = seen.last[row] - j0 - lane_column();
+#pragma unroll
+    for (int c = 0; c < s.columns; ++c)
+      s(r, c) = s.column(c) >= first && s.column(c) < last ? s(r, c) : -INFINITY;
+  }
+}
+
+}  // namespace tg::cuda::attention

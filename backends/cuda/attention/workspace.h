@@ -1,0 +1,99 @@
+// Memory that attention works in, beside its operands: of the backward O(B·H·L), more for one pass; and the
+// f16 terms of f32 operands.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "backends/cuda/attention/options.h"
+#include "backends/cuda/kernel.h"
+
+namespace tg::cuda::attention {
+
+// Hands out pieces of memory, each 256-byte aligned; with a null base it only counts.
+struct Pieces {
+  std::byte* base;
+  std::size_t bytes = 0;
+  template <class E>
+  E* take(std::size_t count) {
+    std::byte* p = base + bytes;
+    bytes += (count * sizeof(E) + 255) / 256 * 256;
+    return reinterpret_cast<E*>(p);
+  }
+};
+
+constexpr int range_tile = 64;  // queries
+
+struct Workspace {
+  void* u;        // [B, H, L] of the compute type
+  int2* some;     // [B, tiles]: keys {from, to} that some query of the tile sees
+  int2* every;    // [B, tiles]: keys that all of them see
+  float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
+  // In one pass also z_Q's sums, O(B·H·L·d): [walkers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order
+  // in which a warp's registers hold them.
+  float* z_q = nullptr;
+  // In order, the blocks of a key head: each walks over some of its keys and has sums of its own. In free
+  // order 1: all blocks add to the same.
+  int walkers = 1;
+  std::size_t bytes = 0;
+
+  Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base);
+
+  TG_HOST_DEVICE static int tiles(const AttentionCall& x) { return (x.L + range_tile - 1) / range_tile; }
+  TG_HOST_DEVICE static int groups_of_rows(const AttentionCall& x) { return tiles(x) * (range_tile / 16); }
+  // Keys that all queries of the tile of query i see.
+  TG_HOST_DEVICE KeyRange keys_of_all(const AttentionCall& x, int b, int i) const {
+    const int2 r = every[b * tiles(x) + i / range_tile];
+    return {r.x, r.y};
+  }
+  // Of query head `head` = (walker·B + b)·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
+  TG_HOST_DEVICE float* z_q_part(const AttentionCall& x, long long head, int rows, int column) const {
+    return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
+  }
+};
+
+// Exponents of a key head and its query heads: q holds q·2^q, and so on.
+struct Powers {
+  int q, k, v, z_o;
+  int z_a;  // z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) is multiplied, and P ⋅ 2^room_for_p
+  // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸, and z_A
+  // to 2⁶ times its bound for such a P.
+  static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
+};
+
+// The f32 operands of a call as f16 terms: x·2ᵉ rounded to f16, which has the 10 bits of fraction of TF32 and
+// is multiplied twice as fast, or x·2ᵉ = high + low, three products with the error of f32 (tile/terms.cuh). e
+// is one for each operand and key head, such that the longest of its rows is not longer than 2¹⁴. Numbers
+// down to 2⁻²⁸ of that keep all bits in one term, and in two terms what is lost of a number is below 2⁻²² of
+// it or 2⁻³⁸ of the longest row, whichever is more.
+struct SplitOperands {
+  struct Operand {
+    AttentionCall::Operand from;
+    __half* to = nullptr;      // [B, heads, rows, terms·width]
+    int2* greatest = nullptr;  // [B, heads, chunks]: k with 2ᵏ above the length of each row, and above |z_ξ|
+    int heads = 0, rows = 0, size = 0;
+    bool keys = false;
+    TG_HOST_DEVICE int chunks() const { return (rows + chunk - 1) / chunk; }
+    TG_HOST_DEVICE long long blocks(int batch) const {
+      return static_cast<long long>(batch) * heads * chunks();
+    }
+  };
+  static constexpr int chunk = 128;  // rows of a block
+  int terms, width;                  // 1 or 2; of heads, padded
+  int count = 3;
+  Operand operand[4];  // q, k, v, z_o
+  Powers* powers;      // [B, Hk]
+  std::size_t bytes = 0;
+
+  SplitOperands(const AttentionCall& x, bool backward, std::byte* base);
+  // The same call of operands that are here.
+  AttentionCall in_place_of(AttentionCall x) const;
+};
+
+// Calls f with the head size of the terms as a constant.
+template <class F>
+auto with_split_size(const AttentionCall& x, F&& f) {
+  return with_size<32, 64, 128>(x, f);
+}
+
+}  // namespace tg::cuda::attention

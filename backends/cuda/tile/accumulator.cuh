@@ -1,0 +1,116 @@
+// The one tile of numbers in registers: what a warp adds products up in, and all that is done to it row by
+// row. Lane 4·g + t of a warp holds of each 8 × 8 part the elements (g, 2t) and (g, 2t + 1), which is how
+// mma.sync (sm_80) leaves 16 × 8 sums and wgmma (sm_90) each warp's 16 × N: what is written for this tile
+// works on both.
+#pragma once
+
+#include "backends/cuda/tile/ptx_sm80.cuh"
+
+namespace tg::cuda::tile {
+
+__device__ __forceinline__ int lane_id() {
+  return threadIdx.x % 32;
+}
+// The first row and column of a tile that the lane has.
+__device__ __forceinline__ int lane_row() {
+  return lane_id() / 4;
+}
+__device__ __forceinline__ int lane_column() {
+  return lane_id() % 4 * 2;
+}
+
+template <int Rows, int Columns>
+struct Accumulator {
+  static constexpr int groups = Rows / 16, parts = Columns / 8;
+  static constexpr int rows = Rows / 8, columns = Columns / 4;  // of a thread
+  float x[groups][parts][4];  // rows g, g, g + 8, g + 8 of 16; columns 2t, 2t + 1 of 8
+
+  // The element in row r and column c of the thread's.
+  __device__ __forceinline__ float& operator()(int r, int c) { return x[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+  // Where they are in the tile, counted from lane_row() and lane_column().
+  __device__ static constexpr int row(int r) { return r / 2 * 16 + r % 2 * 8; }
+  __device__ static constexpr int column(int c) { return c / 2 * 8 + c % 2; }
+
+  __device__ __forceinline__ void fill(float value) {
+#pragma unroll
+    for (auto& group : x)
+#pragma unroll
+      for (auto& part : group)
+#pragma unroll
+        for (float& e : part) e = value;
+  }
+};
+
+// A number for each row.
+template <int Rows>
+struct RowVector {
+  static constexpr int rows = Rows / 8;  // of a thread
+  float x[rows];
+  __device__ __forceinline__ float& operator[](int r) { return x[r]; }
+};
+
+// f(r, c, element) for the thread's elements, row by row.
+template <int Rows, int Columns, class F>
+__device__ __forceinline__ void for_each(Accumulator<Rows, Columns>& a, F&& f) {
+#pragma unroll
+  for (int r = 0; r < a.rows; ++r)
+#pragma unroll
+    for (int c = 0; c < a.columns; ++c) f(r, c, a(r, c));
+}
+// f(row, column, elements) for the thread's 2 × 2 of each 16 × 8, the first of which is (row, column).
+template <int Rows, int Columns, class F>
+__device__ __forceinline__ void for_each_part(Accumulator<Rows, Columns>& a, F&& f) {
+#pragma unroll
+  for (int m = 0; m < a.groups; ++m)
+#pragma unroll
+    for (int p = 0; p < a.parts; ++p) f(16 * m + lane_row(), 8 * p + lane_column(), a.x[m][p]);
+}
+// The same of two tiles, column by column.
+template <int Rows, int Columns, class F>
+__device__ __forceinline__ void for_each_part(Accumulator<Rows, Columns>& a, Accumulator<Rows, Columns>& b,
+                                              F&& f) {
+#pragma unroll
+  for (int p = 0; p < a.parts; ++p)
+#pragma unroll
+    for (int m = 0; m < a.groups; ++m) f(16 * m + lane_row(), 8 * p + lane_column(), a.x[m][p], b.x[m][p]);
+}
+
+template <int Rows, int Columns>
+__device__ __forceinline__ void scale(Accumulator<Rows, Columns>& a, float factor) {
+  for_each(a, [&](int, int, float& e) { e *= factor; });
+}
+template <int Rows, int Columns>
+__device__ __forceinline__ void scale_rows(Accumulator<Rows, Columns>& a, RowVector<Rows> factor) {
+  for_each(a, [&](int r, int, float& e) { e *= factor[r]; });
+}
+
+// The largest of the thread's own columns, and of all.
+template <int Rows, int Columns>
+__device__ __forceinline__ RowVector<Rows> own_row_max(Accumulator<Rows, Columns>& a) {
+  RowVector<Rows> most;
+#pragma unroll
+  for (int r = 0; r < a.rows; ++r) {
+    most[r] = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < a.columns; c += 2) most[r] = fmaxf(most[r], fmaxf(a(r, c), a(r, c + 1)));
+  }
+  return most;
+}
+__device__ __forceinline__ float row_max(float own) {
+  own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
+  return fmaxf(own, __shfl_xor_sync(~0u, own, 2));
+}
+// The sum over the lanes that share a row.
+__device__ __forceinline__ float row_sum(float own) {
+  own += __shfl_xor_sync(~0u, own, 1);
+  return own + __shfl_xor_sync(~0u, own, 2);
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  return ptx::ex2(x);
+}
+__device__ __forceinline__ double exp2_fast(double x) {
+  return exp2(x);
+}
+
+}  // namespace tg::cuda::tile

@@ -1,0 +1,139 @@
+// Tiles of 16-bit numbers in shared memory, and the ways between them, global memory and registers.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backends/cuda/tile/accumulator.cuh"
+
+namespace tg::cuda::tile {
+
+using ptx::u32, ptx::shared_address;
+
+// [rows, columns], columns a multiple of 16. Pieces of 8 elements are permuted within a row so that 8 rows of
+// one column of pieces lie in different banks.
+template <int Columns>
+struct SharedTile {
+  static constexpr int columns = Columns, pieces = Columns / 8;
+  u32 base;  // shared address in bytes
+
+  __device__ static constexpr int permuted(int row, int piece) {
+    constexpr int mask = pieces % 8 == 0 ? 7 : pieces % 4 == 0 ? 3 : 1;
+    constexpr int shift = pieces % 8 == 0 ? 0 : pieces % 4 == 0 ? 1 : 2;
+    return piece ^ ((row >> shift) & mask);
+  }
+  __device__ u32 address(int row, int piece) const {
+    return base + (row * pieces + permuted(row, piece)) * 16;
+  }
+  // The same for row0 + row and pair·2 + piece with row0 a multiple of 8 and piece 0 or 1, so that a lane's
+  // part is made once for all row0 and pairs. Tiles begin at multiples of 1024 bytes (256 if they have at
+  // most 128 columns).
+  __device__ __forceinline__ u32 address(int row0, int row, int pair, int piece) const {
+    if constexpr ((pieces & (pieces - 1)) == 0) {
+      return ((base + (row * pieces + permuted(row, piece)) * 16) ^ (pair * 32)) + row0 * (pieces * 16);
+    } else {
+      return base + (row0 + row) * (pieces * 16) + (permuted(row, piece) ^ (2 * pair)) * 16;
+    }
+  }
+  static constexpr int bytes(int rows) { return rows * Columns * 2; }
+};
+
+// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously, by the whole block; rows
+// outside [from, to) and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, and size
+// is one of 16 bytes.
+template <int Rows, int Threads, int Columns, class S>
+__device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
+                                          int from, int to, int size) {
+  constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
+  const auto copy = [](u32 to_address, const S* source, bool there) {  // without it, nothing is read there
+    ptx::cp_async_16(to_address, source, there ? 16 : 0);
+  };
+  constexpr int step = Threads / pieces;
+  if constexpr (Threads % pieces == 0 && Rows % step == 0 &&
+                (step % 8 == 0 || (pieces % 8 == 0 && 8 % step == 0))) {
+    // A thread keeps to its piece, and to its row modulo 8 up to an XOR with a constant.
+    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    const S* source = data + (row0 + row) * stride + piece * elements;
+    const bool inside = piece * elements < size;
+    const u32 address = tile.address(row, piece);
+#pragma unroll
+    for (int n = 0; n < Rows / step; ++n, source += step * stride) {
+      const int at = row0 + row + n * step;
+      copy((address ^ n * step % 8 * 16) + n * step * pieces * 16, source, inside && at >= from && at < to);
+    }
+  } else {
+    constexpr int times = (all + Threads - 1) / Threads;
+#pragma unroll(times <= 4 ? times : times <= 8 ? 2 : 1)
+    for (int n = 0; n < times; ++n) {
+      const int at = n * Threads + threadIdx.x, row = at / pieces, piece = at % pieces;
+      if (all % Threads != 0 && at >= all) break;
+      copy(tile.address(row, piece), data + (row0 + row) * stride + piece * elements,
+           row0 + row >= from && row0 + row < to && piece * elements < size);
+    }
+  }
+}
+
+// Two numbers rounded to 16 bits, `low` in the lower half.
+__device__ __forceinline__ u32 pack(float low, float high, __nv_bfloat16) {
+  return ptx::cvt_bf16x2(low, high);
+}
+__device__ __forceinline__ u32 pack(float low, float high, __half) {
+  return ptx::cvt_f16x2(low, high);
+}
+
+// Writes 16 rows of sums, rounded, to tile[row0 …][column0 …].
+template <class S, int Parts, int C>
+__device__ __forceinline__ void put_rows(const float (&c)[Parts][4], SharedTile<C> tile, int row0,
+                                         int column0) {
+  const int g = lane_row(), t = lane_id() % 4;
+#pragma unroll
+  for (int p = 0; p < Parts; ++p) {
+    ptx::st_shared(tile.address(row0 + g, column0 / 8 + p) + 4 * t, pack(c[p][0], c[p][1], S()));
+    ptx::st_shared(tile.address(row0 + g + 8, column0 / 8 + p) + 4 * t, pack(c[p][2], c[p][3], S()));
+  }
+}
+
+// ---- back to global memory: 16 rows of sums to rows row0 … of a matrix [rows, size] ----
+
+// Rounded to 16 bits, with rows as load_rows wants them, passing through rows tile_row0 … of a tile that this
+// warp alone uses.
+template <class S, int Parts, int C>
+__device__ __forceinline__ void store_rows(const float (&c)[Parts][4], SharedTile<C> tile, int tile_row0,
+                                           S* data, long long stride, int row0, int rows, int size) {
+  const int l = lane_id();
+  __syncwarp();
+  put_rows<S>(c, tile, tile_row0, 0);
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < Parts / 2; ++n) {  // 16·Parts pieces by 32 lanes
+    const int at = n * 32 + l, row = at / Parts, piece = at % Parts;
+    const uint4 v = ptx::ld_shared_v4(tile.address(tile_row0 + row, piece));
+    if (row0 + row < rows && piece * 8 < size)
+      *reinterpret_cast<uint4*>(data + (row0 + row) * stride + piece * 8) = v;
+  }
+}
+// In f32, with rows that begin at multiples of 8 bytes.
+template <int Parts>
+__device__ __forceinline__ void store_rows(const float (&c)[Parts][4], float* data, long long stride,
+                                           int row0, int rows, int size) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = row0 + 8 * r + lane_row();
+#pragma unroll
+    for (int p = 0; p < Parts; ++p) {
+      const int column = 8 * p + lane_column();
+      if (row < rows && column < size)
+        *reinterpret_cast<float2*>(data + row * stride + column) = {c[p][2 * r], c[p][2 * r + 1]};
+    }
+  }
+}
+// Adds the first `parts` parts to numbers that lie in the order of the registers, 128 a part, while other
+// blocks do the same.
+template <int Parts>
+__device__ __forceinline__ void add_parts(const float (&c)[Parts][4], float* data, int parts) {
+#pragma unroll
+  for (int p = 0; p < Parts; ++p)
+    if (p < parts) ptx::red_add_v4(data + p * 128 + lane_id() * 4, c[p]);
+}
+
+}  // namespace tg::cuda::tile

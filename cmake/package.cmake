@@ -1,0 +1,17 @@
+# What is installed, and the package that find_package(tilegrad) finds: in the installation, and in the build tree.
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/tilegrad)
+configure_package_config_file(cmake/tilegradConfig.cmake.in tilegradConfig.cmake INSTALL_DESTINATION ${package})
+write_basic_package_version_file(tilegradConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+configure_file(cmake/tilegrad_add_plugin.cmake tilegrad_add_plugin.cmake COPYONLY)
+
+install(TARGETS tilegrad ${TILEGRAD_TOOL_NAMES} EXPORT tilegrad)
+foreach(header ${TILEGRAD_PUBLIC_HEADERS})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tilegrad/${folder})
+endforeach()
+foreach(file tilegradConfig tilegradConfigVersion tilegrad_add_plugin)
+  install(FILES ${PROJECT_BINARY_DIR}/${file}.cmake DESTINATION ${package})
+endforeach()
+install(EXPORT tilegrad NAMESPACE tilegrad:: FILE tilegradTargets.cmake DESTINATION ${package})
+export(EXPORT tilegrad NAMESPACE tilegrad:: FILE ${PROJECT_BINARY_DIR}/tilegradTargets.cmake)

@@ -1,0 +1,120 @@
+#include "core/compile/assignments.h"
+
+#include <algorithm>
+
+#include "core/compile/buffers.h"
+
+namespace tg {
+
+namespace {
+
+// The parameter that a value is, or is a view of; null if it is something else.
+const Parameter* parameter_of(const Graph& graph, ValueId v) {
+  const Node& maker = graph.node_of(graph.values()[v].root);
+  return maker.op == &parameter_op ? &maker.attrs.as<ParameterAttrs>().parameter : nullptr;
+}
+
+void check(const Graph& graph, const Assign& a) {
+  if (!graph.has(a.value))
+    throw Error("[compile] the value for " + a.target.name() + " is not a tensor of this graph");
+  if (a.value.shape() != a.target.shape())
+    throw ShapeError("[compile] " + a.target.name() + " has shape " + a.target.shape().text() +
+                     ", its new value " + a.value.shape().text());
+  if (a.value.dtype() != a.target.dtype())
+    throw DTypeError("[compile] " + a.target.name() + " is " + std::string(name_of(a.target.dtype())) +
+                     ", its new value " + std::string(name_of(a.value.dtype())));
+}
+
+// The last step that reads a parameter, and as which of its inputs.
+struct LastRead {
+  int step = -1;
+  std::vector<std::size_t> inputs;
+};
+
+}  // namespace
+
+std::vector<ValueId> Wanted::all() const {
+  std::vector<ValueId> values = fetched;
+  values.insert(values.end(), assigned.begin(), assigned.end());
+  return values;
+}
+
+Wanted wanted_values(Graph& graph, const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
+  const auto before_assignment = [&](const Tensor& t) {
+    const Parameter* p = parameter_of(graph, t.id());
+    const auto is_assigned = [&](const Assign& a) { return p && a.target.key() == p->key(); };
+    if (std::none_of(assign.begin(), assign.end(), is_assigned)) return t.id();
+    return graph.record(copy_op, std::span(&t, 1), {}, graph.node_of(t.id()).where)[0].id();
+  };
+  Wanted wanted;
+  for (const Tensor& t : fetch) {
+    if (!graph.has(t)) throw Error("[compile] a fetched tensor is not of this graph");
+    wanted.fetched.push_back(before_assignment(t));
+  }
+  for (const Assign& a : assign) {
+    check(graph, a);
+    wanted.assigned.push_back(before_assignment(a.value));
+  }
+  return wanted;
+}
+
+void require_updates(const Graph& graph, const Wanted& wanted, const std::vector<Assign>& assign) {
+  if (graph.updates().empty()) return;
+  const std::vector<bool> needed = needed_nodes(graph, wanted.all());
+  for (const Graph::Update& u : graph.updates()) {
+    const auto is_u = [&](const Assign& a) {
+      return a.target.key() == u.target.key() && a.value.id() == u.value;
+    };
+    if (!needed[graph.values()[u.value].node] || std::any_of(assign.begin(), assign.end(), is_u)) continue;
+    const Node& node = graph.node_of(u.value);
+    throw Error("[compile] " + graph.label_of(node) + " is the new value of " + u.target.name() +
+                ", which is not among the assignments " + at_line(node.where));
+  }
+}
+
+std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredStep> steps,
+                                   const Wanted& wanted, const std::vector<Assign>& assign) {
+  std::unordered_map<ValueId, int> producer;
+  std::unordered_map<const void*, LastRead> last_read;  // by Parameter::key
+  for (int s = 0; s < static_cast<int>(steps.size()) && !assign.empty(); ++s) {
+    for (ValueId v : steps[s].out) producer[v] = s;
+    for (std::size_t i = 0; i < steps[s].in.size(); ++i) {
+      const Parameter* p = parameter_of(graph, steps[s].in[i]);
+      if (!p) continue;
+      LastRead& r = last_read[p->key()];
+      if (r.step != s) r = {s, {}};
+      r.inputs.push_back(i);
+    }
+  }
+  std::unordered_map<ValueId, int> wanted_count;  // by root
+  for (ValueId v : wanted.all()) ++wanted_count[graph.values()[v].root];
+
+  std::vector<bool> directly;
+  for (std::size_t i = 0; i < assign.size(); ++i) {
+    const ValueId v = wanted.assigned[i];
+    const Value& value = graph.values()[v];
+    const auto made = producer.find(v);
+    const bool whole = made != producer.end() && value.root == v && value.layout.is_contiguous() &&
+                       value.layout.offset == 0 && wanted_count[v] == 1;
+    const auto read = last_read.find(assign[i].target.key());
+    const auto in_place = [&](std::size_t input) {
+      return can_overwrite(graph, steps[read->second.step], v, input);
+    };
+    directly.push_back(whole &&
+                       (read == last_read.end() || read->second.step < made->second ||
+                        (read->second.step == made->second &&
+                         std::all_of(read->second.inputs.begin(), read->second.inputs.end(), in_place))));
+  }
+  return directly;
+}
+
+void append_copies(const Graph& graph, std::vector<LoweredStep>& steps, const Wanted& wanted,
+                   const std::vector<Assign>& assign, const std::vector<bool>& directly) {
+  for (std::size_t i = 0; i < assign.size(); ++i) {
+    if (directly[i]) continue;
+    const ValueId v = wanted.assigned[i];
+    steps.push_back({&copy_op, {}, {v}, {}, graph.values()[v].node, assign[i].target});
+  }
+}
+
+}  // namespace tg

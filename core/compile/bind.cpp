@@ -1,0 +1,119 @@
+#include "core/compile/bind.h"
+
+#include "core/compile/poison.h"
+
+namespace tg {
+
+namespace {
+
+Layout layout_within_buffer(const Graph& graph, const Joined& joined, ValueId v) {
+  const auto found = joined.find(v);
+  return found == joined.end() ? graph.values()[v].layout : found->second.layout;
+}
+
+// A copy that the compiler added, in the form that pointwise kernels take.
+void make_fused(Step& step) {
+  const DType t = step.out[0].dtype;
+  step.op = &fused_op;
+  step.attrs = FusedAttrs{compute_type(t), {{&copy_op, t, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
+}
+
+void allocate(Program::State& state, const MemoryPlan& plan) {
+  const std::size_t arena = plan.report.arena, leaves = plan.leaf_bytes();
+  if (const std::size_t free = state.backend->available_bytes(); arena + leaves > free)
+    throw OutOfMemory("[compile] the program needs " + std::to_string(arena >> 20) +
+                      " MiB for intermediate results and " + std::to_string(leaves >> 20) +
+                      " MiB for inputs and constants; " + std::to_string(free >> 20) + " MiB are free");
+  state.block = state.backend->allocate(arena, "the program's intermediate results");
+  state.leaf_block = state.backend->allocate(leaves, "the program's inputs and constants");
+}
+
+std::byte* memory_of(const Program::State& state, const Bindings& passes, int buffer) {
+  const Buffer& b = passes.buffers.list[buffer];
+  if (b.kind == Buffer::parameter) return b.owner.memory();
+  return (b.kind == Buffer::arena ? state.block : state.leaf_block).get() + passes.plan.offset[buffer];
+}
+
+void bind_leaves(Program::State& state, const Bindings& passes) {
+  for (ValueId v = 0; v < passes.buffers.of.size(); ++v) {
+    const int buffer = passes.buffers.of[v];
+    const Node& maker = passes.graph.node_of(v);
+    if (buffer < 0 || !maker.op->leaf) continue;
+    std::byte* memory = memory_of(state, passes, buffer);
+    if (maker.op == &constant_op) {
+      const Array& value = maker.attrs.as<ConstantAttrs>().value;
+      state.backend->write(memory, value.raw(), passes.buffers.list[buffer].bytes);
+    } else if (maker.op == &input_op) {
+      const bool empty = numel(maker.attrs.as<InputAttrs>().shape) == 0;
+      state.inputs.push_back({v, bound_arg(state, passes, v), empty});
+      state.not_fed += !empty;
+    } else if (maker.op == &rng_op) {
+      state.rng = memory;
+    }
+  }
+}
+
+void bind_steps(Program::State& state, const Bindings& passes) {
+  for (std::size_t s = 0; s < passes.steps.size(); ++s) {
+    const LoweredStep& from = passes.steps[s];
+    Step& step = state.steps[s];
+    for (std::size_t i = 0; i < from.in.size(); ++i)
+      step.in[i].data = bound_arg(state, passes, from.in[i]).data;
+    for (std::size_t i = 0; i < from.out.size(); ++i)
+      step.out[i].data = bound_arg(state, passes, from.out[i]).data;
+  }
+}
+
+}  // namespace
+
+std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined) {
+  const auto arg = [&](ValueId v) {
+    return Arg{graph.values()[v].dtype, layout_within_buffer(graph, joined, v), nullptr};
+  };
+  std::vector<Step> all;
+  for (const LoweredStep& l : steps) {
+    const Node& node = graph.nodes()[l.node];
+    Step step{l.op, l.attrs, {}, {}, graph.name_of(node), node.where};
+    step.name += (step.name.empty() ? "" : "/") + (l.op == &fused_op ? node.op->name : l.op->name);
+    step.in.reserve(l.in.size());
+    step.out.reserve(l.target ? 1 : l.out.size());
+    for (ValueId v : l.in) step.in.push_back(arg(v));
+    for (ValueId v : l.out) step.out.push_back(arg(v));
+    if (l.target) {
+      step.out.push_back({l.target->dtype(), row_major(l.target->shape()), l.target->memory()});
+      make_fused(step);
+    }
+    all.push_back(std::move(step));
+  }
+  return all;
+}
+
+Layout Bindings::layout_of(ValueId v) const {
+  return layout_within_buffer(graph, joined, v);
+}
+
+Arg bound_arg(const Program::State& state, const Bindings& passes, ValueId v) {
+  const Value& value = passes.graph.values()[v];
+  Arg a{value.dtype, passes.layout_of(v)};
+  a.data = memory_of(state, passes, passes.buffers.of[value.root]) +
+           a.layout.offset * static_cast<std::int64_t>(size_of(a.dtype));
+  return a;
+}
+
+void bind(Program::State& state, const Bindings& passes, bool poison) {
+  allocate(state, passes.plan);
+  bind_leaves(state, passes);
+  bind_steps(state, passes);
+  ProgramMemory memory{nullptr, state.leaf_block.get() + passes.plan.results_offset,
+                       passes.plan.report.results};
+  if (poison)
+    state.steps = poisoned(std::move(state.steps), state.block.get(), memory.results,
+                           state.backend->status_bytes(), passes.buffers, passes.plan);
+  state.executable = state.backend->prepare(state.steps, state.prepared);
+  state.memory.workspace = state.executable->workspace_bytes();
+  state.workspace = state.backend->allocate(state.memory.workspace, "the kernels' workspace");
+  memory.workspace = state.workspace.get();
+  state.executable->bind(state.steps, memory);
+}
+
+}  // namespace tg

@@ -1,0 +1,137 @@
+#include "core/compile/buffers.h"
+
+#include <algorithm>
+
+namespace tg {
+
+namespace {
+
+// Fetched results up to this many bytes lie side by side, so that one copy brings them to the host.
+constexpr std::size_t small_result = 1024;
+
+// Makes buffers as values are met, step by step.
+class BufferList {
+ public:
+  BufferList(const Graph& graph, const Joined& joined) : graph_(graph), joined_(joined) {
+    made_.of.assign(graph.values().size(), -1);
+  }
+
+  void in_parameter(ValueId v, const Parameter& target) {
+    made_.of[v] = static_cast<int>(made_.list.size());
+    made_.list.push_back({.kind = Buffer::parameter, .owner = target});
+  }
+
+  void use(ValueId v, int step) {
+    const ValueId root = graph_.values()[v].root;
+    const auto found = joined_.find(root);
+    const ValueId owner = found == joined_.end() ? root : found->second.whole;
+    if (made_.of[owner] < 0) {
+      made_.of[owner] = static_cast<int>(made_.list.size());
+      made_.list.push_back(buffer_for(owner, step));
+    }
+    Buffer& b = made_.list[made_.of[owner]];
+    b.last = std::max(b.last, step);
+    made_.of[root] = made_.of[owner];
+  }
+
+  void fetch(ValueId v) {
+    Buffer& b = made_.list[made_.of[graph_.values()[v].root]];
+    if (b.kind == Buffer::arena && b.bytes <= small_result) b.kind = Buffer::result;
+  }
+
+  Buffers result() { return std::move(made_); }
+
+ private:
+  Buffer buffer_for(ValueId v, int step) const {
+    const Value& value = graph_.values()[v];
+    const Node& maker = graph_.node_of(v);
+    Buffer b{.bytes = static_cast<std::size_t>(value.layout.extent()) * size_of(value.dtype), .first = step};
+    if (maker.op == &parameter_op) {
+      b.kind = Buffer::parameter;
+      b.owner = maker.attrs.as<ParameterAttrs>().parameter;
+    } else if (maker.op->leaf) {
+      b.kind = maker.op == &constant_op ? Buffer::constant : Buffer::input;
+    }
+    return b;
+  }
+
+  const Graph& graph_;
+  const Joined& joined_;
+  Buffers made_;
+};
+
+}  // namespace
+
+Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
+                   const Wanted& wanted, const std::vector<Assign>& assign,
+                   const std::vector<bool>& directly) {
+  BufferList buffers(graph, joined);
+  for (std::size_t i = 0; i < assign.size(); ++i)
+    if (directly[i]) buffers.in_parameter(wanted.assigned[i], assign[i].target);
+  for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
+    for (ValueId v : steps[s].out) buffers.use(v, s);
+    for (ValueId v : steps[s].in) buffers.use(v, s);
+  }
+  for (ValueId v : wanted.all()) buffers.use(v, static_cast<int>(steps.size()));
+  for (ValueId v : wanted.fetched) buffers.fetch(v);
+  return buffers.result();
+}
+
+bool can_overwrite(const Graph& graph, const LoweredStep& step, ValueId v, std::size_t input) {
+  const Value &in = graph.values()[step.in[input]], &out = graph.values()[v];
+  if (in.dtype != out.dtype || !(in.layout == out.layout)) return false;
+  if (step.op->pointwise) return true;
+  // A node's outputs are numbered in sequence.
+  return step.op->may_share(static_cast<int>(v - step.out[0]), static_cast<int>(input));
+}
+
+void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
+                    Buffers& buffers) {
+  const auto root_of = [&](ValueId v) { return graph.values()[v].root; };
+  // Whether output v may be written over every input of the step that lies in this buffer.
+  const auto can_overwrite_all = [&](const LoweredStep& step, ValueId v, int buffer) {
+    for (std::size_t i = 0; i < step.in.size(); ++i)
+      if (buffers.of[root_of(step.in[i])] == buffer && !can_overwrite(graph, step, v, i)) return false;
+    return true;
+  };
+  for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
+    const LoweredStep& step = steps[s];
+    std::vector<int> reused;  // by this step's outputs so far
+    for (ValueId v : step.out) {
+      Buffer& own = buffers.list[buffers.of[v]];
+      if (joined.contains(v) || own.kind != Buffer::arena) continue;
+      for (ValueId input : step.in) {
+        const int from = buffers.of[root_of(input)];
+        Buffer& b = buffers.list[from];
+        if (from == buffers.of[v] || b.kind != Buffer::arena || b.last != s || b.first == s) continue;
+        if (b.bytes != own.bytes || !can_overwrite_all(step, v, from)) continue;
+        if (std::find(reused.begin(), reused.end(), from) != reused.end()) continue;
+        b.last = own.last;
+        own.bytes = 0;
+        own.last = own.first;
+        buffers.of[v] = from;
+        reused.push_back(from);
+        break;
+      }
+    }
+  }
+}
+
+std::vector<Parameter> parameters_of(const Buffers& buffers, std::span<const LoweredStep> steps,
+                                     Device device) {
+  std::vector<Parameter> all;
+  const auto add = [&](const Parameter& p) {
+    if (!(p.device() == device))
+      throw DeviceError("[compile] parameter " + p.name() + " lives on " + p.device().text() +
+                        ", the program runs on " + device.text());
+    const auto same = [&](const Parameter& known) { return known.key() == p.key(); };
+    if (std::none_of(all.begin(), all.end(), same)) all.push_back(p);
+  };
+  for (const Buffer& b : buffers.list)
+    if (b.kind == Buffer::parameter) add(b.owner);
+  for (const LoweredStep& s : steps)
+    if (s.target) add(*s.target);
+  return all;
+}
+
+}  // namespace tg

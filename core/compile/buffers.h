@@ -1,0 +1,48 @@
+// Buffers: which memory every value of a program uses, and through which steps; not yet where it lies.
+#pragma once
+
+#include "core/compile/assignments.h"
+#include "core/compile/join.h"
+
+namespace tg {
+
+struct Buffer {
+  enum Kind {
+    arena,   // an intermediate or large fetched result, alive from step `first` to step `last`
+    result,  // a small fetched result: these are copied to the host together; alive always, as all that
+             // follow
+    input,   // including the state of random numbers
+    constant,
+    parameter  // the memory of `owner`; `bytes` is 0 if the program only writes it
+  } kind = arena;
+  std::size_t bytes = 0;
+  int first = 0, last = -1;  // steps; last is the number of steps for what is fetched
+  Parameter owner = {};
+};
+
+struct Buffers {
+  std::vector<Buffer> list;
+  std::vector<int> of;  // of each value that is its own root: index in `list`, -1 for none
+};
+
+// A buffer for every value that a step reads or writes. Joined values lie in the buffer of the whole, views
+// in that of their root, and values written directly (see assignments.h) in the parameter's memory.
+Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
+                   const Wanted& wanted, const std::vector<Assign>& assign,
+                   const std::vector<bool>& directly);
+
+// Whether output v of the step may be written over its input: the op allows it, and both have the same dtype
+// and layout.
+bool can_overwrite(const Graph& graph, const LoweredStep& step, ValueId v, std::size_t input);
+
+// In place: an output takes over the buffer of an input that no later step reads, where the step can
+// overwrite it. The output's own buffer is left with 0 bytes.
+void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
+                    Buffers& buffers);
+
+// The parameters that the program reads or writes, each once. Throws DeviceError for one that lives elsewhere
+// than on `device`.
+std::vector<Parameter> parameters_of(const Buffers& buffers, std::span<const LoweredStep> steps,
+                                     Device device);
+
+}  // namespace tg

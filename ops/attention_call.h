@@ -1,0 +1,175 @@
+// A call of flash_attn or flash_attn_backward as kernels see it, and the keys that a query may see: the same
+// for all backends. The mathematics is
+//
+//   A = cap·tanh(scale·q·k / cap) + bias      (no cap: scale·q·k + bias), −∞ outside the mask
+//   P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,  keep the dropout factors 0 or
+//   1/(1 − p)
+//
+// A row that attends to nothing has O = 0, ξ = −∞ (ξ = sink with a sink) and zero gradients.
+//
+// All functions are inlined wherever they are called. CPU kernels are compiled once per instruction set; the
+// linker would keep only one copy of a function that several of them share.
+#pragma once
+
+#include <span>
+
+#include <tilegrad/core/base/rng.h>
+#include <tilegrad/core/run/step.h>
+#include <tilegrad/ops/flash_attn.h>
+
+#if defined(__CUDACC__)
+#define TG_HOST_DEVICE __host__ __device__
+#else
+#define TG_HOST_DEVICE
+#endif
+
+namespace tg {
+
+struct AttentionCall {
+  // [B, heads, rows, size] with a contiguous last axis; strides in elements.
+  struct Operand {
+    void* data = nullptr;
+    std::int64_t batch = 0, head = 0, row = 0;
+    template <class S>
+    [[gnu::always_inline]] TG_HOST_DEVICE S* at(std::int64_t b, std::int64_t h) const {
+      return static_cast<S*>(data) + b * batch + h * head;
+    }
+  };
+  // Broadcast to [B, H, L, T]: stride 0 where the axis is broadcast.
+  struct Bias {
+    void* data = nullptr;  // null: absent
+    std::int64_t batch = 0, head = 0, row = 0, col = 0;
+  };
+
+  DType type = DType::f32;  // of every operand but ξ and z_ξ, which are f64 for f64 and else f32
+  bool tf32 = false;        // f32 may be rounded to TF32 before products
+  int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;  // head h reads key head h / (H / Hk)
+  Operand q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
+  Operand z_o, z_q, z_k, z_v;
+  void* lse = nullptr;          // ξ [B, H, L], contiguous
+  const void* z_lse = nullptr;  // [B, H, L], or null
+  double scale = 1, softcap = 0 /* none */, dropout = 0;
+  bool causal = false, top_left = false;    // bottom-right alignment unless top_left
+  bool free_order = false;                  // terms of z_Q may be added in any order
+  int window_left = -1, window_right = -1;  // of the bottom-right position; -1: no end
+  Bias bias, z_bias;           // z_bias has stride 0 where the bias was broadcast: summed over that axis
+  const void* sink = nullptr;  // [H], or null
+  void* z_sink = nullptr;      // [H], or null
+  const std::int32_t *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1] with B = 1: segment s has queries
+  int segments = 0;                                     // cu_q[s] … cu_q[s + 1] − 1, likewise keys
+  const void* lengths = nullptr;                        // [B], valid keys of each batch entry, or null
+  bool lengths_are_i64 = false;                         // else i32
+  const std::int64_t* rng = nullptr;                    // {seed, step}, rng_stride apart
+  std::int64_t rng_stride = 1, stream = 0;
+  std::uint32_t dropout_bound = 0;
+};
+
+// Keys [from, to): what a query sees is one interval, whatever the options.
+struct KeyRange {
+  int from, to;
+};
+
+// Valid keys of a batch entry, within 0 … T.
+[[gnu::always_inline]] TG_HOST_DEVICE inline int kv_length(const AttentionCall& x, int b) {
+  const std::int64_t n = x.lengths_are_i64 ? static_cast<const std::int64_t*>(x.lengths)[b]
+                                           : std::int64_t{static_cast<const std::int32_t*>(x.lengths)[b]};
+  return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
+}
+
+// Keys that query i of batch entry b sees. Always within 0 … T, even if boundaries are not: that fault is
+// reported elsewhere.
+[[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_of_query(const AttentionCall& x, int b, int i) {
+  int first_query = 0, queries = x.L, first_key = 0, keys = x.T;
+  if (i >= x.L) return {0, 0};
+  if (x.cu_q) {
+    int low = 0, high = x.segments;  // the last segment that starts at or before i and is not empty
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (x.cu_q[middle] <= i ? low : high) = middle;
+    }
+    if (x.segments == 0 || i < x.cu_q[low] || i >= x.cu_q[low + 1]) return {0, 0};
+    first_query = x.cu_q[low], queries = x.cu_q[low + 1] - first_query;
+    first_key = x.cu_k[low], keys = x.cu_k[low + 1] - first_key;
+    if (first_key < 0 || keys < 0 || keys > x.T - first_key) return {0, 0};
+  } else if (x.lengths) {
+    keys = kv_length(x, b);
+  }
+  const std::int64_t row = i - first_query, position = row + keys - queries;
+  std::int64_t from = 0, to = keys;
+  const std::int64_t diagonal = (x.top_left ? row : position) + 1;
+  if (x.causal && diagonal < to) to = diagonal;
+  if (x.window_left >= 0 && position - x.window_left > from) from = position - x.window_left;
+  if (x.window_right >= 0 && position + x.window_right + 1 < to) to = position + x.window_right + 1;
+  if (from >= to) return {0, 0};
+  return {first_key + static_cast<int>(from), first_key + static_cast<int>(to)};
+}
+
+// Copies the attributes that determine which keys are seen; sequences and lengths are operands.
+[[gnu::always_inline]] inline void set_mask(AttentionCall& x, const AttentionAttrs& a) {
+  x.causal = a.causal, x.top_left = a.top_left;
+  x.window_left = a.window_left > INT32_MAX ? -1 : static_cast<int>(a.window_left);
+  x.window_right = a.window_right > INT32_MAX ? -1 : static_cast<int>(a.window_right);
+}
+
+namespace detail {
+
+// An operand without memory yet gets an address that must not be read, because null means absent.
+[[gnu::always_inline]] inline std::byte* address_of(const Arg* x) {
+  return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
+}
+[[gnu::always_inline]] inline AttentionCall::Operand operand_of(const Arg* x) {
+  const Strides& s = x->layout.strides;
+  return {address_of(x), s[0], s[1], s[2]};
+}
+[[gnu::always_inline]] inline std::int64_t broadcast_stride(const Layout& l, int axis) {
+  return l.shape[axis] == 1 ? 0 : l.strides[axis];
+}
+[[gnu::always_inline]] inline AttentionCall::Bias bias_of(const Arg* x) {
+  if (!x) return {};
+  const Layout& l = x->layout;
+  return {address_of(x), broadcast_stride(l, 0), broadcast_stride(l, 1), broadcast_stride(l, 2),
+          broadcast_stride(l, 3)};
+}
+
+}  // namespace detail
+
+// The call of a step, whose operands flash_attn has checked.
+[[gnu::always_inline]] inline AttentionCall attention_call(std::span<const Arg> in, std::span<const Arg> out,
+                                                           const AttentionAttrs& a) {
+  using namespace detail;
+  const AttentionOperands<Arg> x(in, a);
+  const Shape &q = x.q->layout.shape, &v = x.v->layout.shape;
+  AttentionCall n;
+  n.type = x.q->dtype;
+  n.B = static_cast<int>(q[0]), n.H = static_cast<int>(q[1]), n.L = static_cast<int>(q[2]);
+  n.d = static_cast<int>(q[3]);
+  n.Hk = static_cast<int>(v[1]), n.T = static_cast<int>(v[2]), n.dv = static_cast<int>(v[3]);
+  n.q = operand_of(x.q), n.k = operand_of(x.k), n.v = operand_of(x.v);
+  n.scale = a.scale, n.softcap = a.softcap, n.free_order = a.free_order;
+  set_mask(n, a);
+  n.bias = bias_of(x.bias);
+  n.sink = address_of(x.sink);
+  if (a.packed) {
+    n.cu_q = reinterpret_cast<const std::int32_t*>(address_of(x.cu_q));
+    n.cu_k = reinterpret_cast<const std::int32_t*>(address_of(x.cu_k));
+    n.segments = static_cast<int>(x.cu_q->layout.shape[0] - 1);
+  }
+  n.lengths = address_of(x.lengths);
+  n.lengths_are_i64 = x.lengths && x.lengths->dtype == DType::i64;
+  if (x.rng) {
+    n.dropout = a.dropout, n.stream = a.stream, n.dropout_bound = dropout_bound(a.dropout);
+    n.rng = reinterpret_cast<const std::int64_t*>(address_of(x.rng)), n.rng_stride = x.rng->layout.strides[0];
+  }
+  if (!a.backward) {
+    n.o = operand_of(&out[0]), n.lse = address_of(&out[1]);
+    return n;
+  }
+  n.o = operand_of(x.o), n.lse = address_of(x.lse);
+  n.z_o = operand_of(x.z_o), n.z_lse = address_of(x.z_lse);
+  n.z_q = operand_of(&out[0]), n.z_k = operand_of(&out[1]), n.z_v = operand_of(&out[2]);
+  if (a.wants_z_bias) n.z_bias = bias_of(&out[3]);
+  if (a.wants_z_sink) n.z_sink = address_of(&out[out.size() - 1]);
+  return n;
+}
+
+}  // namespace tg

@@ -1,0 +1,94 @@
+// Which assignments their producers write straight into the parameter, which are copied, and updates that
+// must be assigned (core/compile/assignments.h).
+#include "core/compile/assignments.h"
+
+#include <gtest/gtest.h>
+
+#include <tilegrad/tilegrad.h>
+#include "tests/support/op_testing.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::expect_error;
+
+struct Assignments : ::testing::Test {
+  Graph g;
+  Parameter w{"w", Array(Shape{2, 2}, f32)}, v{"v", Array(Shape{2, 2}, f32)};
+  Tensor x = g.input("x", {2, 2}), p = g.param(w);
+
+  // Of each assignment, whether it is written directly. Chains are not fused: each op is a step.
+  std::vector<bool> directly(const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
+    const Wanted wanted = wanted_values(g, fetch, assign);
+    std::vector<LoweredStep> steps = lower(g, wanted.all(), false);
+    const std::vector<bool> answer = written_directly(g, steps, wanted, assign);
+    const std::size_t before = steps.size();
+    append_copies(g, steps, wanted, assign, answer);
+    std::size_t copies = 0;
+    for (std::size_t i = 0; i < assign.size(); ++i) {
+      if (answer[i]) continue;
+      const LoweredStep& copy = steps.at(before + copies++);
+      EXPECT_EQ(copy.op, &copy_op);
+      EXPECT_EQ(copy.in, std::vector<ValueId>{wanted.assigned[i]});
+      EXPECT_TRUE(copy.out.empty());
+      EXPECT_EQ(copy.target.value().key(), assign[i].target.key());
+    }
+    EXPECT_EQ(steps.size(), before + copies);
+    return answer;
+  }
+  using Answer = std::vector<bool>;
+};
+
+TEST_F(Assignments, AResultThatNothingElseWantsIsWrittenDirectly) {
+  EXPECT_EQ(directly({}, {{w, x + 1}}), Answer{true});
+  EXPECT_EQ(directly({}, {{w, p * 2}}), Answer{true})
+      << "its producer reads the old value element by element";
+  EXPECT_EQ(directly({}, {{w, x + 1}, {v, p * 2}}), (Answer{false, true})) << "the old value is read later";
+}
+
+TEST_F(Assignments, WhatIsNoWholeResultOfItsOwnIsCopied) {
+  const Tensor y = x + 1;
+  EXPECT_EQ(directly({}, {{w, transpose(y, 0, 1)}}), Answer{false});
+  EXPECT_EQ(directly({}, {{w, slice(concat({y, y}, 0), 0, 1, 3)}}), Answer{false});
+  EXPECT_EQ(directly({}, {{w, x}}), Answer{false}) << "an input";
+  EXPECT_EQ(directly({y}, {{w, y}}), Answer{false}) << "fetched too";
+  EXPECT_EQ(directly({}, {{w, y}, {v, y}}), (Answer{false, false})) << "assigned twice";
+}
+
+TEST_F(Assignments, AnOldValueThatIsReadInAnotherOrderIsNotOverwritten) {
+  EXPECT_EQ(directly({}, {{w, transpose(p, 0, 1) + p}}), Answer{false});
+  EXPECT_EQ(directly({}, {{w, matmul(p, x)}}), Answer{false}) << "no kernel of matmul works in place";
+  const Tensor y = p * 3;
+  EXPECT_EQ(directly({}, {{w, x + 1}, {v, y}}), (Answer{true, true})) << "y is computed before w changes";
+}
+
+TEST_F(Assignments, WantedValuesAreCopiedBeforeTheirParameterChanges) {
+  const Wanted none = wanted_values(g, {p, x}, {});
+  EXPECT_EQ(none.fetched, (std::vector<ValueId>{p.id(), x.id()}));
+  const Wanted copied = wanted_values(g, {transpose(p, 0, 1), x}, {{w, x + 1}, {v, p}});
+  EXPECT_EQ(copied.all().size(), 4u);
+  EXPECT_EQ(g.node_of(copied.fetched[0]).op, &copy_op);
+  EXPECT_EQ(copied.fetched[1], x.id());
+  EXPECT_EQ(g.node_of(copied.assigned[1]).op, &copy_op);
+}
+
+TEST_F(Assignments, AnUpdateThatAProgramComputesMustBeAssigned) {
+  Tensor y;
+  {
+    const Scope scope("h.3.cache");
+    y = p + x;
+    g.must_assign(w, y);
+  }
+  const Tensor reads = y * 2, other = x * 2;
+  expect_error<Error>([&] { compile(g, {reads}); },
+                      {"[compile] h.3.cache/add is the new value of w, which is not among the assignments",
+                       "assignments_test.cpp"});
+  expect_error<Error>([&] { compile(g, {reads}, {.assign = {{w, other}}}); }, {"new value of w"});
+  compile(g, {reads}, {.assign = {{w, y}}});
+  compile(g, {reads}, {.allow_unassigned = true});
+  compile(g, {other});
+  Graph h;
+  expect_error<Error>([&] { h.must_assign(w, y); }, {"[must_assign]", "not a tensor of this graph"});
+}
+
+}  // namespace

@@ -1,0 +1,5 @@
+#pragma once
+
+struct File {
+  int lines = 0;
+};

@@ -1,0 +1,14 @@
+// A Model of the consumer's, beside tg::nn::Model.
+#pragma once
+
+#include <tilegrad/tilegrad.h>
+
+class Model {
+ public:
+  explicit Model(tg::nn::Params& params)
+      : inner_(params, {.vocabulary = 5, .context = 4, .layers = 1, .heads = 1, .width = 8}) {}
+  const tg::nn::Model& inner() const { return inner_; }
+
+ private:
+  tg::nn::Model inner_;
+};
