@@ -34,7 +34,7 @@ Layer Layer::of_function(std::string name, Function f) {
 }
 
 Tensor Layer::operator()(TensorArg x, const Call& call) const {
-  if (is_empty()) throw Error("[layer] an empty Layer was called " + at_line(x.where()));
+  if (is_empty()) throw Error(in_context("[layer] an empty Layer was called", x.where()));
   return (*module_)(x, call);
 }
 

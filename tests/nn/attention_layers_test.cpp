@@ -311,6 +311,24 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
   EXPECT_THROW(attention(other.input("x", {2, 3, 8}), {.cache = &three}), ShapeError);
 }
 
+TEST(KvCache, IsNeverLeftAsItWasByAForgottenAssignment) {
+  nn::Params params;
+  const nn::SelfAttention attention(nn::Path(params) / "attn", 8, 2);
+  nn::KvCache cache(1, 4);
+  Graph g;
+  nn::CacheCall call(g, cache, 2);
+  const Tensor x = g.input("x", {1, 2, 8}), y = attention(x, {.cache = &call});
+  try {
+    compile(g, {y});
+    FAIL() << "the program would not extend the cache";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("cache.attn.k"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("not among the assignments"), std::string::npos) << e.what();
+  }
+  EXPECT_NO_THROW(compile(g, {x + 1})) << "a program without the layer";
+  EXPECT_NO_THROW(compile(g, {y}, {.assign = call.assign()}));
+}
+
 std::vector<std::string> names_in(const nn::Params& params) {
   std::vector<std::string> names;
   for (const Parameter& p : params.all()) names.push_back(p.name() + " " + p.shape().text());
