@@ -7,7 +7,8 @@
 
 #include <tilegrad/io/training/sums.h>
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/training/training.h>
 

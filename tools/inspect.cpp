@@ -7,6 +7,7 @@
 #include <tilegrad/core/report/profile.h>
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
 #include "tools/inspect/attention_memory.h"

@@ -3,6 +3,7 @@
 
 #include <tilegrad/io/files/safetensors.h>
 #include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/model_config.h>
 
 namespace tg::io {
 

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
-#include <tilegrad/nn/models/deepseek.h>
-#include <tilegrad/nn/models/gpt.h>
-#include <tilegrad/nn/models/llama.h>
+#include <tilegrad/nn/models/architecture.h>
 
 namespace tg::nn {
 

@@ -1,5 +1,7 @@
 // A model's configuration in the metadata of its weights.
 #include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 
 #include <gtest/gtest.h>

@@ -4,8 +4,10 @@
 
 #include <cmath>
 
-#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/attention_maps.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"

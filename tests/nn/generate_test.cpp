@@ -1,6 +1,7 @@
 // Sampling, and text with the key-value cache against text without.
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
 
 #include <gtest/gtest.h>
 

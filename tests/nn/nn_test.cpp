@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"

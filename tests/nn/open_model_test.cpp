@@ -3,6 +3,7 @@
 
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>

@@ -7,7 +7,9 @@
 #include <set>
 
 #include <tilegrad/core/report/bad_node.h>
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>

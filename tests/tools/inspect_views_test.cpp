@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
 #include "tools/inspect/attention_memory.h"

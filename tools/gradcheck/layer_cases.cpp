@@ -1,6 +1,8 @@
 #include "tools/gradcheck/layer_cases.h"
 
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 
 namespace tg {

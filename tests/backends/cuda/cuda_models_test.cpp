@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include <tilegrad/nn/generation/generate.h>
-#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/training/training.h>
 #include "backends/cuda/cuda.h"
 
