@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/model_config.h>
 #include "tools/args.h"
 
 namespace tg {
