@@ -57,7 +57,9 @@ constexpr Cut cut() {
 
 template <Numbers numbers, Pass pass, int D, Options options>
 struct Shape {
-  static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits;
+  static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
+                        makes_a = pass != for_values,
+                        makes_v = pass == for_keys_and_values || pass == for_values;
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
                        queries = by_query ? kept : passing;
@@ -82,6 +84,27 @@ __device__ __forceinline__ void store_gradient(Accumulator<Rows, Columns>& sums,
     store<R, 16>(sums, tile, row, to.at<R>(b, head), to.row, row0, rows, size);
   }
 }
+// Those that a pass makes; of 16 bits through the tiles of what the block keeps.
+template <class At, class R, Options options, int D, int C>
+__device__ __forceinline__ void store_gradients(const AttentionCall& x, const Powers* powers,
+                                                Accumulator<At::rows, D>& sums_a,
+                                                Accumulator<At::rows, D>& sums_v, SharedTile<C> tile_a,
+                                                SharedTile<C> tile_b, int row, int b, int head, int row0) {
+  int e_a = 0, e_v = 0;
+  float kept = 1;
+  if constexpr (At::split) {
+    const Powers p = *powers;
+    e_a = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (At::by_query ? p.k : p.q));
+    e_v = -Powers::room_for_p - p.z_o;
+    if (options != none) kept = Dropout<float>(x).kept;
+  }
+  const int rows = At::by_query ? x.L : x.T;
+  if constexpr (At::makes_a)
+    store_gradient<At::split, R>(sums_a, static_cast<float>(x.scale) * kept, e_a, tile_a, row,
+                                 At::by_query ? x.z_q : x.z_k, b, head, row0, rows, x.d);
+  if constexpr (At::makes_v)
+    store_gradient<At::split, R>(sums_v, kept, e_v, tile_b, row, x.z_v, b, head, row0, rows, x.dv);
+}
 
 // A block for some keys of a key head, which takes the heads of its group one after the other; or for some
 // queries of a head. What it keeps and what passes by are a, K or Q, and b, V or z_O.
@@ -92,8 +115,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   TG_DYNAMIC_SHARED(memory, 1024);
   using At = Shape<numbers, pass, D, options>;
   using T = Terms<S, At::width / D>;
-  constexpr bool by_query = At::by_query, makes_v = pass == for_keys_and_values || pass == for_values,
-                 makes_a = pass != for_values;
+  constexpr bool by_query = At::by_query;
   constexpr int threads = At::threads, passing = At::passing, queries = At::queries;
   auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
   const u32 base = shared_address(memory);
@@ -123,11 +145,11 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
   sums_a.fill(0), sums_v.fill(0);
   Dropout<float> dropout(x);
-  const auto powers = [&] { return all_powers[b * x.Hk + (by_query ? head / group : head)]; };
+  const Powers* powers = At::split ? all_powers + b * x.Hk + (by_query ? head / group : head) : nullptr;
   float q_k = 1;  // q·k is to be multiplied by that
   std::conditional_t<At::split, Scaled, Unscaled> factors;
   if constexpr (At::split) {
-    const Powers p = powers();
+    const Powers p = *powers;
     q_k = power_of_two(-p.q - p.k);
     factors = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + p.z_a)};
     dropout.kept = 1;
@@ -155,34 +177,21 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     }
     Accumulator<At::rows, passing> p, za;
     p.fill(0), begin<options, by_query>(za, stats(n), row, 0);
-    mma_ABt<T>(p, kept_a, row, passing_a(n));                          // q·k
-    if constexpr (makes_a) mma_ABt<T>(za, kept_b, row, passing_b(n));  // z_P = z_O·Vᵀ
+    mma_ABt<T>(p, kept_a, row, passing_a(n));                              // q·k
+    if constexpr (At::makes_a) mma_ABt<T>(za, kept_b, row, passing_b(n));  // z_P = z_O·Vᵀ
     Score<R> score(x, b, at.h);
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query, decltype(factors)> stage{
         x, score, dropout, stats(n), b * x.H + at.h, i0, j0, factors};
     stage(p, za, row);  // P ⊛ D, z_A
     if (masked) stage.hide(p, za, row, seen);
-    if constexpr (makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ D)ᵀ·z_O
-    if constexpr (makes_a) mma_AB<T>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ D)ᵀ·z_O
+    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();
   if (!At::split) __syncthreads();  // results pass through the kept tiles
 
-  int e_a = 0, e_v = 0;
-  float kept = 1;
-  if constexpr (At::split) {
-    const Powers p = powers();
-    e_a = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q));
-    e_v = -Powers::room_for_p - p.z_o;
-    if (options != none) kept = Dropout<float>(x).kept;
-  }
-  const int rows = by_query ? x.L : x.T;
-  if constexpr (makes_a)
-    store_gradient<At::split, R>(sums_a, static_cast<float>(x.scale) * kept, e_a, kept_a, row,
-                                 by_query ? x.z_q : x.z_k, b, head, kept0 + row, rows, x.d);
-  if constexpr (makes_v)
-    store_gradient<At::split, R>(sums_v, kept, e_v, kept_b, row, x.z_v, b, head, kept0 + row, rows, x.dv);
+  store_gradients<At, R, options>(x, powers, sums_a, sums_v, kept_a, kept_b, row, b, head, kept0 + row);
 }
 
 template <class S, class R, Numbers numbers, int D, Options options>

@@ -12,7 +12,7 @@ struct BiasGrid {
   int batches, heads, tiles, blocks;
   explicit BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;
-    batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
+    batches = z.batch ? int(x.B) : 1, heads = z.head ? x.H : 1;
     tiles = z.row ? (x.L + edge - 1) / edge : 1, blocks = z.col ? (x.T + edge - 1) / edge : 1;
   }
   i64 parts() const { return i64(batches) * heads * tiles * blocks; }
@@ -30,8 +30,9 @@ __global__ void __launch_bounds__(threads, 1)
   int part = blockIdx.x;
   const int block = part % grid.blocks, t0 = (part /= grid.blocks) % grid.tiles,
             head = (part /= grid.tiles) % grid.heads, batch = part / grid.heads;
-  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H,
-            t1 = z.row ? t0 + 1 : tiles, j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
+  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : int(x.B),
+            h1 = z.head ? head + 1 : x.H, t1 = z.row ? t0 + 1 : tiles,
+            j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
   const Dropout<C> dropout(x);
   C sum[4][4] = {};
   for (int b = batch; b < b1; ++b)

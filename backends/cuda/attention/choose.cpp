@@ -48,6 +48,7 @@ bool in_pieces(const AttentionCall::Operand& a, int piece) {
 
 AttentionCall call_of(const Call& call) {
   AttentionCall x = attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>());
+  if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
   x.tf32 = call.tf32;
   x.free_order = x.free_order && !call.in_order;
   return x;
