@@ -48,6 +48,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/training/metrics.h
     io/training/progress.h
     io/training/sums.h
+    io/training/text_batches.h
     io/training/trainer.h
     nn/generation/generate.h
     nn/generation/sampling.h

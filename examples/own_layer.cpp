@@ -4,6 +4,7 @@
 // Exits with status 0 if it says its text by heart, and a run in two halves ends like one in one piece.
 #include <cstdio>
 
+#include <tilegrad/io/training/text_batches.h>
 #include <tilegrad/io/training/trainer.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/layers/mlp.h>

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <tilegrad/io/training/text_batches.h>
 #include <tilegrad/io/training/trainer.h>
 
 using namespace tg;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tilegrad/io/training/batches.h>
+#include <tilegrad/io/training/text_batches.h>
 #include "tools/args.h"
 
 namespace tg {
