@@ -24,7 +24,7 @@ int main() {
 
   tg::nn::Params params(/*seed=*/1);
   const Model model(params);
-  profile(model.inner().config().text());
+  profile(std::to_string(model.inner().context()) + " tokens");
   const File file{full(1)};
   const float value = step.fetch(loss).item<float>();  // 5 - 0.5·(1 + 1 + 4)
   std::printf("%s: %g, %d, %s, %s", TILEGRAD_VERSION, static_cast<double>(value), file.lines, backend(),
