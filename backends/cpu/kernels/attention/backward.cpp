@@ -177,9 +177,11 @@ void score_gradient(const AttentionCall& x, Scratch<T>& s, i64 key0, i64 keys, c
   if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
   const bool slope = x.softcap != 0 && through_cap;
   if (x.dropout > 0) {
-    slope ? probabilities_and_gradients<T, true, true>(keys, s) : probabilities_and_gradients<T, true, false>(keys, s);
+    slope ? probabilities_and_gradients<T, true, true>(keys, s)
+          : probabilities_and_gradients<T, true, false>(keys, s);
   } else {
-    slope ? probabilities_and_gradients<T, false, true>(keys, s) : probabilities_and_gradients<T, false, false>(keys, s);
+    slope ? probabilities_and_gradients<T, false, true>(keys, s)
+          : probabilities_and_gradients<T, false, false>(keys, s);
   }
 }
 

@@ -44,10 +44,10 @@ struct Scratch {
     v = copy_v ? c.take<T>(keys * padded) : nullptr;
   }
   QueryTile<T> tile;
-  i64 padded;                 // row length of G
-  T* q;                       // [d × width]
-  T* a;                       // [keys × width]: scores, then exp(A − c)
-  T* g;                       // [count × padded]
+  i64 padded;             // row length of G
+  T* q;                   // [d × width]
+  T* a;                   // [keys × width]: scores, then exp(A − c)
+  T* g;                   // [count × padded]
   T *top, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
   OptionTiles<T> options;
   T *k, *v;  // copies, or null
@@ -108,7 +108,7 @@ void start_columns(const AttentionCall& x, const Scratch<T>& s) {
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
       s.top[c] = static_cast<T>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
-                     static_cast<T>(log2_e);
+                 static_cast<T>(log2_e);
       s.sum[c] = s.top[c] > static_cast<T>(-__builtin_inf()) ? 1 : 0;
     }
   });
