@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     factors = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + p.z_a)};
     dropout.kept = 1;
   }
-  Cursor next{walk.first, by_query ? head : head * group};
   const int all = max(walk.last - walk.first, 0) * (by_query ? 1 : group);
+  Cursor next{walk.first, by_query ? head : head * group};
   Pipeline pipe(2, 0, all, [&](int n) {
     const int row0 = next.tile * passing;
     rows_of(by_query, by_query ? next.h / group : next.h, walk.passing)
@@ -190,7 +190,6 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   }
   wait();
   if (!At::split) __syncthreads();  // results pass through the kept tiles
-
   store_gradients<At, R, options>(x, powers, sums_a, sums_v, kept_a, kept_b, row, b, head, kept0 + row);
 }
 
