@@ -51,7 +51,7 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
   std::memcpy(&n, file.data() + 8, 8);
   if (n > max_token_header || n > file.size() - 16)
     refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(file.size()) +
-           ": cut off?");
+           ": is the file truncated?");
   TokenHeader header;
   header.begin = 16 + static_cast<std::size_t>(n);
   std::int64_t version = -1, bytes_each = -1, count = -1;

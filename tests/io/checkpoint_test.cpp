@@ -202,7 +202,7 @@ TEST(Manifest, ReadsWhatItWritesAndNothingElse) {
   EXPECT_NE(changed("tilegrad checkpoint", "archive").find("format is \"archive\""), std::string::npos);
   EXPECT_NE(changed("\"version\": 1", "\"version\": 2").find("version is 2, wanted 1"), std::string::npos);
   EXPECT_NE(changed("\"step\": 7", "\"step\": -7").find("not negative"), std::string::npos);
-  EXPECT_NE(changed("\"best_step\"", "\"worst_step\"").find("must be there"), std::string::npos);
+  EXPECT_NE(changed("\"best_step\"", "\"worst_step\"").find("must be present"), std::string::npos);
   EXPECT_NE(changed("12", "-12").find("negative size"), std::string::npos);
   EXPECT_NE(changed("aaaa", "aaa").find("32 hexadecimal digits"), std::string::npos);
   EXPECT_NE(changed("\"bytes\"", "\"bites\"").find("no size"), std::string::npos);

@@ -237,7 +237,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, k, v, {.kv_lengths = t({3}, i32)}), "kv_lengths is [3], wanted [2]");
   expect(message(q, k, v, {.kv_lengths = t({2})}), "needs indices of type i64 or i32");
   expect(message(q, k, v, {.cu_seqlens_q = cu, .kv_lengths = n}), "exclude each other");
-  expect(message(q, k, v, {.cu_seqlens_q = cu}), "want a batch of 1");
+  expect(message(q, k, v, {.cu_seqlens_q = cu}), "need a batch of 1");
   expect(message(t({1, 4, 5, 8}), t({1, 2, 6, 8}), t({1, 2, 6, 3}),
                  {.cu_seqlens_q = cu, .cu_seqlens_k = t({4}, i32)}),
          "cu_seqlens_k is [4], wanted [3]");

@@ -56,7 +56,7 @@ for i in $(seq 40); do cat "$text"; done >"$dir/long"  # 100 KB of tokens do not
 cmp -s "$dir"/{like,x}.tokens || fail "a refused call changes what is there"
 rm "$dir/x.tokens"
 mkfifo "$dir/pipe"
-refuses_command 1 'no regular file' "$tokens" --text "$text" --out "$dir/pipe"
+refuses_command 1 'not a regular file' "$tokens" --text "$text" --out "$dir/pipe"
 [ -p "$dir/pipe" ] || fail "a pipe is replaced"
 ln -s "$dir/like.tokens" "$dir/link"
 "$tokens" --text "$text" --like "$dir/chars.tokens" --out "$dir/link" >/dev/null || fail "tokens to where a link leads"
