@@ -3,7 +3,7 @@
 # in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
 # names come last, one by one.
 set(together
-  "attention/backward_f32_sm80 attention/backward_tf32_sm80 attention/forward_f32_sm80 attention/forward_tf32_sm80"
+  "attention/backward_f32_sm80 attention/forward_f32_sm80"
   "attention/backward_one_pass_sm80 attention/backward_wide_sm80"
   "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
   "kernels/norm kernels/norm_backward"

@@ -57,9 +57,21 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/layers/latent_attention.h
     nn/layers/layers.h
     nn/layers/mlp.h
+    nn/layers/module.h
     nn/layers/params.h
+    nn/layers/weight.h
+    nn/models/architecture.h
+    nn/models/architectures.h
     nn/models/attention_maps.h
+    nn/models/block.h
+    nn/models/deepseek.h
+    nn/models/gpt.h
+    nn/models/language_model.h
+    nn/models/llama.h
     nn/models/model.h
+    nn/models/model_config.h
+    nn/models/model_parts.h
+    nn/models/rotary_stack.h
     nn/optimizers/adamw.h
     nn/optimizers/muon.h
     nn/optimizers/optimizer.h

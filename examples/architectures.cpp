@@ -7,6 +7,7 @@
 
 #include <tilegrad/io/training/sums.h>
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/training/training.h>
 
@@ -23,8 +24,8 @@ int main() try {
                                .width = 64,
                                .std = 0.06};
   nn::ModelConfig grouped = of_all, latent = of_all;
-  grouped.architecture = nn::Architecture::llama, grouped.key_heads = 2;
-  latent.architecture = nn::Architecture::deepseek, latent.latent = 24, latent.rope_width = 8;
+  grouped.architecture = nn::Llama{.key_heads = 2};
+  latent.architecture = nn::DeepSeek{.latent = 24, .rope_width = 8};
 
   bool good = true;
   for (const nn::ModelConfig& config : {grouped, latent}) {

@@ -1,8 +1,6 @@
-// A training loop with nothing hidden: a small GPT learns to add numbers below 100, in about 20 seconds on
-// two cores.
+// A training loop with nothing hidden: a small GPT learns to add numbers below 100, in 20 s on two cores.
 //   build/examples/train_loop [DIR for a checkpoint]
-// Exits with status 0 if more than 99 % of unseen sums are answered correctly. examples/trainer.cpp is
-// shorter.
+// Exits with status 0 if more than 99 % of unseen sums are answered correctly. trainer.cpp is shorter.
 #include <cstdio>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>

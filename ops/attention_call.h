@@ -43,7 +43,8 @@ struct AttentionCall {
 
   DType type = DType::f32;  // of every operand but ξ and z_ξ, which are f64 for f64 and else f32
   bool tf32 = false;        // f32 may be rounded to TF32 before products
-  int B = 0, H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;  // head h reads key head h / (H / Hk)
+  std::int64_t B = 0;
+  int H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;  // head h reads key head h / (H / Hk)
   Operand q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
   Operand z_o, z_q, z_k, z_v;
   void* lse = nullptr;          // ξ [B, H, L], contiguous
@@ -141,7 +142,7 @@ namespace detail {
   const Shape &q = x.q->layout.shape, &v = x.v->layout.shape;
   AttentionCall n;
   n.type = x.q->dtype;
-  n.B = static_cast<int>(q[0]), n.H = static_cast<int>(q[1]), n.L = static_cast<int>(q[2]);
+  n.B = q[0], n.H = static_cast<int>(q[1]), n.L = static_cast<int>(q[2]);
   n.d = static_cast<int>(q[3]);
   n.Hk = static_cast<int>(v[1]), n.T = static_cast<int>(v[2]), n.dv = static_cast<int>(v[3]);
   n.q = operand_of(x.q), n.k = operand_of(x.k), n.v = operand_of(x.v);

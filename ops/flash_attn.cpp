@@ -62,8 +62,8 @@ void check(const Operands& x, const AttentionAttrs& a) {
   }
   const Shape &q = x.q->shape(), &k = x.k->shape(), &v = x.v->shape();
   for (const Shape& n : {q, v})
-    if (std::any_of(n.begin(), n.end(), [](std::int64_t e) { return e > INT32_MAX; }))
-      throw ShapeError("attention takes sizes below 2^31");
+    if (std::any_of(n.begin() + 1, n.end(), [](std::int64_t e) { return e > INT32_MAX; }))
+      throw ShapeError("takes heads, lengths and head sizes below 2^31");
   if (q[3] < 1) throw ShapeError("the head size d must be at least 1");
   if (k[3] != q[3]) throw ShapeError("q and k differ in head size");
   if (k[0] != q[0] || v[0] != q[0]) throw ShapeError("q, k and v differ in batch size");

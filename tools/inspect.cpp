@@ -216,7 +216,7 @@ void inspect(const Options& o) {
   nn::KvCache cache(o.batch, config.context, o.device);
   nn::CacheCall call(graph, cache, 1);
   const nn::Autocast autocast(graph, options.precision);
-  const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), nn::Mode::evaluate, &call);
+  const Tensor logits = model(graph.input("tokens", {o.batch, 1}, i32), {.cache = &call});
   show(o, name,
        compile(graph, {logits},
                {.assign = call.assign(),

@@ -1,7 +1,10 @@
-// The options that say which model a tool builds.
+// The options that say which model a tool builds. Those of a model's sizes are the settings of ModelConfig
+// and of every architecture.
 #pragma once
 
-#include <tilegrad/nn/models/model.h>
+#include <algorithm>
+
+#include <tilegrad/nn/models/architectures.h>
 #include "tools/args.h"
 
 namespace tg {
@@ -9,53 +12,90 @@ namespace tg {
 struct ModelOptions {
   nn::ModelConfig model;  // vocabulary: not an option; architecture and initializer: by take_model
   std::string architecture = "gpt", initializer = "gpt2";
+  std::vector<nn::Architecture> architectures = nn::architectures();  // with their own settings
 };
 
+// An option and the architectures that have it; none: all models have it.
+struct ModelOption {
+  nn::Setting setting;
+  std::vector<std::string> of = {};
+
+  std::string name() const {  // key_heads → key-heads
+    std::string s = setting.name;
+    std::replace(s.begin(), s.end(), '_', '-');
+    return s;
+  }
+  bool belongs_to(const std::string& architecture) const {
+    return of.empty() || std::find(of.begin(), of.end(), architecture) != of.end();
+  }
+};
+
+// In the order of --help. A setting that several architectures have is one option, which sets the first
+// one's.
+inline std::vector<ModelOption> model_options(ModelOptions& o) {
+  std::vector<ModelOption> all;
+  const auto named = [&](const std::string& name) {
+    return std::find_if(all.begin(), all.end(), [&](const ModelOption& m) { return m.setting.name == name; });
+  };
+  for (const nn::Setting& s : settings_of(o.model))
+    if (s.help) all.push_back({s});
+  for (nn::Architecture& a : o.architectures)
+    for (const nn::Setting& s : a.settings()) {
+      if (const auto known = named(s.name); known != all.end()) {
+        known->of.push_back(a.name());
+        continue;
+      }
+      auto at = named(s.after);
+      if (at != all.end()) ++at;
+      while (at != all.end() && at->setting.after == s.after) ++at;
+      all.insert(at, {s, {a.name()}});
+    }
+  return all;
+}
+
 inline void declare_model_options(Args& args, ModelOptions& o) {
-  nn::ModelConfig& m = o.model;
-  args.option("model", "NAME", "architecture", o.architecture, {.choices = {"gpt", "llama", "deepseek"}});
-  args.option("layers", "N", "blocks", m.layers, {.min = 1, .max = 256});
-  args.option("heads", "N", "attention heads; must divide the width", m.heads, {.min = 1, .max = 4096});
-  args.option("key-heads", "N", "llama: heads of keys and values, each shared by a group of heads",
-              m.key_heads, {.min = 0, .max = 4096, .shown = "0: --heads"});
-  args.option("latent", "N",
-              "deepseek: size of the latent from which all heads' keys and values are computed", m.latent,
-              {.min = 1, .max = 16384});
-  args.option("query-latent", "N", "deepseek: the same for queries; 0: queries are not compressed",
-              m.query_latent, {.min = 0, .max = 16384});
-  args.option("rope-width", "N", "deepseek: rotary part of a query, and of the key that all heads share",
-              m.rope_width, {.min = 2, .max = 16384});
-  args.option("width", "N", "channels", m.width, {.min = 1, .max = 16384});
-  args.option("mlp-width", "N", "llama, deepseek: channels inside the MLP", m.mlp_width,
-              {.min = 0, .max = 65536, .shown = "0: 8/3 of --width"});
-  args.option("theta", "X", "llama, deepseek: base of the rotary frequencies", m.theta,
-              {.min = 1, .max = 1e12});
-  args.option("context", "N", "tokens the model sees; train --task add: the length of a sum", m.context,
-              {.min = 1, .max = 65536});
+  std::vector<std::string> names;
+  for (const nn::Architecture& a : o.architectures) names.push_back(a.name());
+  args.option("model", "NAME", "architecture", o.architecture, {.choices = names});
+  for (const ModelOption& option : model_options(o)) {
+    std::string help = option.setting.help;
+    for (std::size_t i = option.of.size(); i-- > 0;)
+      help = option.of[i] + (i + 1 == option.of.size() ? ": " : ", ") + help;
+    const ArgLimits limits{
+        .min = option.setting.min, .max = option.setting.max, .shown = option.setting.shown};
+    if (std::int64_t* const* n = std::get_if<std::int64_t*>(&option.setting.value))
+      args.option(option.name(), "N", help, **n, limits);
+    else if (double* const* x = std::get_if<double*>(&option.setting.value))
+      args.option(option.name(), "X", help, **x, limits);
+    else
+      args.flag(option.name(), help, *std::get<bool*>(option.setting.value));
+  }
   args.option("init", "NAME", "initial weights: GPT-2's N(0, init-std²), or those of PyTorch's layers",
               o.initializer, {.choices = {"gpt2", "pytorch"}});
-  args.option("init-std", "X", "standard deviation of initial weights; GPT-2 has 0.02 at width 768", m.std,
-              {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
-  args.option("dropout", "P", "of embeddings, attention weights and block outputs", m.dropout,
+  args.option("init-std", "X", "standard deviation of initial weights; GPT-2 has 0.02 at width 768",
+              o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
+  args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
               {.min = 0, .max = 0.99});
 }
 
-// Completes o.model from the other two. Returns what is wrong with its options (one that the architecture
-// does not have, sizes that do not fit), or nothing.
+// Completes o.model from the other options. Returns what is wrong with them (one that the architecture does
+// not have, sizes that do not fit), or nothing.
 inline std::string take_model(const Args& args, ModelOptions& o) {
-  constexpr std::pair<const char*, const char*> only[] = {{"key-heads", "llama"},
-                                                          {"latent", "deepseek"},
-                                                          {"query-latent", "deepseek"},
-                                                          {"rope-width", "deepseek"}};
-  for (const auto& [option, model] : only)
-    if (args.given(option) && o.architecture != model)
-      return std::string("--") + option + " is one of --model " + model + ", not of " + o.architecture;
-  for (const char* option : {"mlp-width", "theta"})
-    if (args.given(option) && o.architecture == "gpt")
-      return std::string("--") + option + " is not one of --model gpt";
+  const std::vector<ModelOption> options = model_options(o);
+  for (const ModelOption& option : options)
+    if (args.given(option.name()) && !option.belongs_to(o.architecture))
+      return "--" + option.name() +
+             (option.of.size() == 1 ? " is one of --model " + option.of[0] + ", not of " + o.architecture
+                                    : " is not one of --model " + o.architecture);
   if (args.given("init-std") && o.initializer != "gpt2") return "--init-std is one of --init gpt2";
   nn::ModelConfig& m = o.model;
-  m.architecture = nn::architecture_named(o.architecture);
+  const auto chosen = std::find_if(o.architectures.begin(), o.architectures.end(),
+                                   [&](const nn::Architecture& a) { return a.name() == o.architecture; });
+  for (nn::Setting& s : chosen->settings())
+    for (const ModelOption& option : options)
+      if (option.setting.name == s.name)
+        std::visit([&](auto* to) { *to = *std::get<decltype(to)>(option.setting.value); }, s.value);
+  m.architecture = *chosen;
   m.initializer = o.initializer == "gpt2" ? nn::Initializer::gpt2 : nn::Initializer::pytorch;
   if (m.width % m.heads != 0)
     return "--width " + std::to_string(m.width) + " does not divide by --heads " + std::to_string(m.heads);

@@ -28,45 +28,34 @@ bool parse(const std::string& text, auto& x) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Calls field(key, member) for all that a model of the configuration's architecture depends on.
-void each_field(auto&& config, auto&& field) {
-  field("vocabulary", config.vocabulary), field("context", config.context), field("layers", config.layers);
-  field("heads", config.heads), field("width", config.width), field("bias", config.bias);
-  field("tied_head", config.tied_head);
-  if (config.architecture == nn::Architecture::gpt) return;
-  field("mlp_width", config.mlp_width), field("theta", config.theta);
-  if (config.architecture == nn::Architecture::llama) {
-    field("key_heads", config.key_heads);
-  } else {
-    field("latent", config.latent), field("query_latent", config.query_latent);
-    field("rope_width", config.rope_width);
-  }
+nn::Architecture named(const std::string& name, const std::vector<nn::Architecture>& known) {
+  for (const nn::Architecture& a : known)
+    if (a.name() == name) return a;
+  return nn::architecture_named(name);  // throws
 }
 
 }  // namespace
 
-Metadata to_metadata(const nn::ModelConfig& config) {
-  nn::ModelConfig c = config;  // with sizes for zeros that stand for one
-  c.mlp_width = config.inner_width();
-  if (c.key_heads == 0) c.key_heads = c.heads;
-  Metadata m{{"model", std::string(name_of(c.architecture))}};
-  each_field(c, [&](const char* key, const auto& value) { m[key] = text_of(value); });
+Metadata to_metadata(nn::ModelConfig c) {
+  c.architecture.complete(c);
+  Metadata m{{"model", c.architecture.name()}};
+  for (const nn::Setting& s : c.settings())
+    m[s.name] = std::visit([](const auto* value) { return text_of(*value); }, s.value);
   return m;
 }
 
-nn::ModelConfig model_config(const Metadata& metadata, const std::string& where) {
+nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
+                             const std::vector<nn::Architecture>& known) {
   const auto value = [&](const std::string& key) -> const std::string& {
     const auto found = metadata.find(key);
     if (found == metadata.end()) throw FormatError(where + ": metadata has no " + key);
     return found->second;
   };
   try {
-    nn::ModelConfig c;
-    c.architecture = nn::architecture_named(value("model"));
-    each_field(c, [&](const char* key, auto& member) {
-      if (!parse(value(key), member))
-        throw FormatError(where + ": metadata has " + key + " '" + value(key) + "'");
-    });
+    nn::ModelConfig c{.architecture = named(value("model"), known)};
+    for (const nn::Setting& s : c.settings())
+      if (!std::visit([&](auto* to) { return parse(value(s.name), *to); }, s.value))
+        throw FormatError(where + ": metadata has " + s.name + " '" + value(s.name) + "'");
     c.check();
     return c;
   } catch (const FormatError&) {
@@ -76,8 +65,9 @@ nn::ModelConfig model_config(const Metadata& metadata, const std::string& where)
   }
 }
 
-nn::ModelConfig model_config(const SafeTensors& file, const std::string& where) {
-  const nn::ModelConfig c = model_config(file.metadata, where);
+nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
+                             const std::vector<nn::Architecture>& known) {
+  const nn::ModelConfig c = model_config(file.metadata, where, known);
   if (c.layers > std::ssize(file.tensors))
     throw FormatError(where + ": metadata has layers '" + std::to_string(c.layers) + "', the file only " +
                       std::to_string(file.tensors.size()) + " tensors");

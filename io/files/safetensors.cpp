@@ -189,7 +189,7 @@ SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
     }
     if (e.end > available) {
       refuse(who + "ends at " + std::to_string(e.end) + " of " + std::to_string(available) +
-             " data bytes: cut off?");
+             " data bytes: is the file truncated?");
     }
     previous = e.end;
   }

@@ -20,7 +20,7 @@ double seconds_now() {
 
 }  // namespace
 
-Trainer::Trainer(const nn::Model& model, const optim::Optimizer& optimizer, const Batches& batches,
+Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
                  Options options, Hooks hooks, io::CheckpointStore* store)
     : optimizer_(optimizer),
       batches_(batches),
@@ -29,7 +29,7 @@ Trainer::Trainer(const nn::Model& model, const optim::Optimizer& optimizer, cons
       store_(store),
       training_(model, optimizer, o_.program, o_.seed),
       evaluation_(model, o_.program),
-      x_(static_cast<std::size_t>(o_.program.batch * model.config().context)),
+      x_(static_cast<std::size_t>(o_.program.batch * model.context)),
       y_(x_.size()) {
   step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);
 }

@@ -40,8 +40,8 @@ class Trainer {
 
   // With a store, checkpoints go there; its directory has metrics.jsonl. All that is named here must outlive
   // it, except options and hooks. Plans and takes the memory of both programs.
-  Trainer(const nn::Model& model, const optim::Optimizer& optimizer, const Batches& batches, Options options,
-          Hooks hooks, io::CheckpointStore* store = nullptr);
+  Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
+          Options options, Hooks hooks, io::CheckpointStore* store = nullptr);
 
   // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
   // them). The state is that of its manifest and of metrics.jsonl unless given.

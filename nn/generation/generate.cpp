@@ -14,35 +14,46 @@ namespace {
 // the time that several have agreed on who reads which.
 constexpr std::int64_t weights_worth_threads = std::int64_t{1} << 22;
 
+// Attention after a cache reads its rows, of which kv_lengths says how many there are.
+void want_cached_attention(const Graph& graph) {
+  for (const Node& n : graph.nodes())
+    if (n.op == &flash_attn_op && !n.attrs.as<AttentionAttrs>().has_lengths)
+      throw Error(
+          "[generate] " + graph.name_of(n) +
+          " reads no key-value cache: its layer wants Call::cache, or the Generator {.cache = false} " +
+          at_line(n.where));
+}
+
 constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
 
 }  // namespace
 
 // Logits of the last of `length` tokens, which follow those in the cache; without one, of token `last` of a
 // window.
-struct Generator::Call {
+struct Generator::Run {
   Graph graph;
   Tensor tokens, last, logits;       // i32 [1, length], i32 [1], f32 [1, 1, vocabulary]
   std::unique_ptr<CacheCall> cache;  // null without one
   Program program;
 
-  Call(const Model& model, std::int64_t length, KvCache* into, const Options& o)
+  Run(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o)
       : tokens(graph.input("tokens", {1, length}, i32)), program(build(model, length, into, o)) {}
 
-  Program build(const Model& model, std::int64_t length, KvCache* into, const Options& o) {
+  Program build(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o) {
     if (into) cache = std::make_unique<CacheCall>(graph, *into, length);
     {
       const Autocast autocast(graph, o.precision);
-      Tensor x = model.features(tokens, Mode::evaluate, cache.get());
+      Tensor x = model.features(tokens, {.cache = cache.get()});
       if (cache) {
         x = slice(x, 1, length - 1, length);
       } else {
         last = graph.input("last", {1}, i32);
         x = slice_at(x, 1, last, 1);
       }
-      logits = cast(model.head(x), f32);
+      logits = cast(model.head_of(x), f32);
     }
-    const bool is_small = length == 1 && model.config().parameters() < weights_worth_threads;
+    if (cache) want_cached_attention(graph);
+    const bool is_small = length == 1 && model.count() < weights_worth_threads;
     CompileOptions options{.threads = o.threads == 0 && is_small ? 1 : o.threads,
                            .tf32 = o.precision == Precision::tf32};
     if (cache) options.assign = cache->assign();
@@ -50,36 +61,36 @@ struct Generator::Call {
   }
 };
 
-Generator::Generator(const Model& model, const Options& options)
-    : model_(model), options_(options), cache_(1, model.config().context, model.device()) {
+Generator::Generator(LanguageModel model, const Options& options)
+    : model_(std::move(model)), options_(options), cache_(1, model_.context, model_.device()) {
   if (options.cache)
-    calls_[1] = std::make_shared<Call>(model, 1, &cache_, options);  // makes the cache's tensors
+    runs_[1] = std::make_shared<Run>(model_, 1, &cache_, options);  // makes the cache's tensors
 }
 
 void Generator::read(std::span<const std::int32_t> tokens) {
   while (!tokens.empty()) {
     // Pieces of 1, 2, 4, … tokens: few programs serve every length.
     const std::size_t length = std::bit_floor(tokens.size());
-    std::shared_ptr<Call>& call = calls_[static_cast<std::int64_t>(length)];
-    if (!call) call = std::make_shared<Call>(model_, static_cast<std::int64_t>(length), &cache_, options_);
+    std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
+    if (!run) run = std::make_shared<Run>(model_, static_cast<std::int64_t>(length), &cache_, options_);
     const auto piece = tokens.first(length);
-    call->program.run({{call->tokens, piece}, {call->cache->cached(), cached_.size()}});
+    run->program.run({{run->tokens, piece}, {run->cache->cached(), cached_.size()}});
     cached_.insert(cached_.end(), piece.begin(), piece.end());
     tokens = tokens.subspan(length);
-    if (tokens.empty()) logits_ = call->program.fetch(call->logits);
+    if (tokens.empty()) logits_ = run->program.fetch(run->logits);
   }
 }
 
 void Generator::read_window(std::span<const std::int32_t> text) {
-  const std::int64_t context = model_.config().context;
-  std::shared_ptr<Call>& call = calls_[0];
-  if (!call) call = std::make_shared<Call>(model_, context, nullptr, options_);
+  const std::int64_t context = model_.context;
+  std::shared_ptr<Run>& run = runs_[0];
+  if (!run) run = std::make_shared<Run>(model_, context, nullptr, options_);
   // Positions after the last token are padding: the mask keeps them from what comes before.
   std::vector<std::int32_t> window(static_cast<std::size_t>(context));
   const std::size_t used = std::min(window.size(), text.size());
   std::copy(text.end() - static_cast<std::ptrdiff_t>(used), text.end(), window.begin());
-  call->program.run({{call->tokens, window}, {call->last, used - 1}});
-  logits_ = call->program.fetch(call->logits);
+  run->program.run({{run->tokens, window}, {run->last, used - 1}});
+  logits_ = run->program.fetch(run->logits);
 }
 
 std::span<const float> Generator::next(std::span<const std::int32_t> text) {

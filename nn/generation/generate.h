@@ -8,7 +8,8 @@
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/layers/autocast.h>
-#include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/layers/kv_cache.h>
+#include <tilegrad/nn/models/language_model.h>
 
 namespace tg::nn {
 
@@ -23,9 +24,10 @@ class Generator {
     Precision precision = Precision::full;
     bool cache = true;  // false: every token is a run over all tokens before it; the same text, later
   };
-  // The model must outlive it.
-  Generator(const Model& model, const Options& options);
-  explicit Generator(const Model& model) : Generator(model, Options{}) {}
+  // Of a Model or any other LanguageModel. Its parameters are read at every run. With a cache, a layer whose
+  // rows depend on earlier ones must take them from the call's cache; Error for a flash_attn that does not.
+  Generator(LanguageModel model, const Options& options);
+  explicit Generator(LanguageModel model) : Generator(std::move(model), Options{}) {}
 
   // Logits [vocabulary] of the token after a text of at least one token; good until the next call. What the
   // text has in common with the one before is not read again: after a change of weights, forget() that.
@@ -40,17 +42,17 @@ class Generator {
   const KvCache& cache() const { return cache_; }
 
  private:
-  struct Call;  // a program for some number of tokens
+  struct Run;  // a program for some number of tokens
 
   void read(std::span<const std::int32_t> tokens);  // into the cache, after what is there
   void read_window(std::span<const std::int32_t> text);
 
-  const Model& model_;
+  LanguageModel model_;
   Options options_;
   KvCache cache_;
-  std::vector<std::int32_t> cached_;                     // the tokens it holds
-  std::map<std::int64_t, std::shared_ptr<Call>> calls_;  // by number of tokens; 0: a whole window, no cache
-  Array logits_;                                         // f32 [1, 1, vocabulary]
+  std::vector<std::int32_t> cached_;                   // the tokens it holds
+  std::map<std::int64_t, std::shared_ptr<Run>> runs_;  // by number of tokens; 0: a whole window, no cache
+  Array logits_;                                       // f32 [1, 1, vocabulary]
 };
 
 }  // namespace tg::nn

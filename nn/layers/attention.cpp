@@ -26,14 +26,14 @@ namespace {
 using detail::by_head, detail::merged;
 
 // Causal attention on [B, H, L, d] and [B, Hk, L, d], heads merged.
-Tensor attend(const Tensor& q, Tensor k, Tensor v, double dropout, Mode mode, CacheCall* cache,
+Tensor attend(const Tensor& q, Tensor k, Tensor v, double dropout, const Call& call,
               const std::string& path) {
   AttentionOptions options{.causal = true};
-  if (mode == Mode::train) options.dropout = dropout;
-  if (cache) {
-    k = cache->append(path + ".k", k);
-    v = cache->append(path + ".v", v);
-    options.kv_lengths = cache->lengths();
+  if (call.mode == Mode::train) options.dropout = dropout;
+  if (call.cache) {
+    k = call.cache->append(path + ".k", k);
+    v = call.cache->append(path + ".v", v);
+    options.kv_lengths = call.cache->lengths();
   }
   return merged(flash_attn(q, k, v, options).o);
 }
@@ -56,27 +56,24 @@ GroupedAttention::Options checked(GroupedAttention::Options o, std::int64_t widt
 }  // namespace
 
 SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
-    : name_(at.name()),
-      path_(at.text()),
+    : Module(at),
       heads_(dividing(width, heads)),
       dropout_(o.dropout),
       c_attn_(at / "c_attn", width, 3 * width, {.bias = o.bias, .init = o.init}),
       c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {}
 
-Tensor SelfAttention::operator()(TensorArg x, Mode mode, TensorArg residual, CacheCall* cache) const {
-  const Scope scope(name_, x.where());
+Tensor SelfAttention::record(TensorArg x, const Call& call) const {
   const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
   const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_), dropout_,
-                          mode, cache, path_);
-  return c_proj_(o, residual);
+                          call, path());
+  return c_proj_(o, {.residual = call.residual});
 }
 
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
     : GroupedAttention(at, width, checked(std::move(o), width, heads), heads) {}
 
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Options& o, std::int64_t heads)
-    : name_(at.name()),
-      path_(at.text()),
+    : Module(at),
       heads_(heads),
       key_heads_(o.key_heads),
       dropout_(o.dropout),
@@ -87,16 +84,15 @@ GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Opt
       v_proj_(at / "v_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
       o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {}
 
-Tensor GroupedAttention::operator()(TensorArg x, Mode mode, TensorArg residual, CacheCall* cache) const {
-  const Scope scope(name_, x.where());
+Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);
   if (rotate_) {
-    const Tensor positions = cache ? cache->positions() : Tensor();
+    const Tensor positions = call.cache ? call.cache->positions() : Tensor();
     q = rope(q, positions, rope_);
     k = rope(k, positions, rope_);
   }
   const Tensor v = by_head(v_proj_(x), key_heads_);
-  return o_proj_(attend(q, k, v, dropout_, mode, cache, path_), residual);
+  return o_proj_(attend(q, k, v, dropout_, call, path()), {.residual = call.residual});
 }
 
 }  // namespace tg::nn

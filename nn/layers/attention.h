@@ -11,7 +11,7 @@ namespace tg::nn {
 // Multi-head attention [Stratos, FlashAttention §3, eq. 7]: one projection to queries, keys and values
 // ("c_attn"), and one back
 // ("c_proj").
-class SelfAttention {
+class SelfAttention : public Module {
  public:
   struct Options {
     bool bias = true;
@@ -23,13 +23,10 @@ class SelfAttention {
   SelfAttention(const Path& at, std::int64_t width, std::int64_t heads)
       : SelfAttention(at, width, heads, Options{}) {}
 
-  // x [B, L, width] → [B, L, width], added to a residual when one is given; after the tokens in a cache when
-  // that is given.
-  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
-                    CacheCall* cache = nullptr) const;
-
  private:
-  std::string name_, path_;
+  Tensor record(TensorArg x, const Call& call) const override;
+  bool adds_residual() const override { return true; }
+
   std::int64_t heads_;
   double dropout_;
   Linear c_attn_, c_proj_;
@@ -38,7 +35,7 @@ class SelfAttention {
 // Grouped-query attention [Stratos, FlashAttention §3.1] with rotary positions, in Llama's layout: "q_proj"
 // [heads·d, width], "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h /
 // (heads / key_heads); one key head is multi-query attention, as many as heads is multi-head attention.
-class GroupedAttention {
+class GroupedAttention : public Module {
  public:
   struct Options {
     std::int64_t key_heads = 0;   // 0: heads
@@ -54,14 +51,11 @@ class GroupedAttention {
   GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads)
       : GroupedAttention(at, width, heads, Options{}) {}
 
-  // As SelfAttention's.
-  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
-                    CacheCall* cache = nullptr) const;
-
  private:
+  Tensor record(TensorArg x, const Call& call) const override;
+  bool adds_residual() const override { return true; }
   GroupedAttention(const Path& at, std::int64_t width, const Options& checked, std::int64_t heads);
 
-  std::string name_, path_;
   std::int64_t heads_, key_heads_;
   double dropout_;
   bool rotate_;

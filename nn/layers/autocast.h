@@ -31,12 +31,13 @@ class Autocast {
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
-  // For layers: a weight, and what is multiplied by it, in the dtype to compute in. Outside any Autocast the
-  // parameter and x themselves.
-  static Tensor weight(const Parameter& p, Graph& graph, std::source_location where);
+  // For layers: what is multiplied by a weight (Weight::tensor), in the dtype to compute in. Outside any
+  // Autocast x itself.
   static Tensor input(TensorArg x);
 
  private:
+  friend class Weight;
+  static Tensor weight(const Parameter& p, Graph& graph, std::source_location where);
   static Autocast* of(const Graph& graph);
 
   Graph& graph_;

@@ -49,6 +49,7 @@ Tensor CacheCall::append(const std::string& name, TensorArg in) {
                                 in.where()));
   const Tensor extended = slice_assign(rows.graph().param(held), rows, 2, cached_);
   assign_.push_back({held, extended});
+  rows.graph().must_assign(held, extended);
   return extended;
 }
 

@@ -43,7 +43,8 @@ class CacheCall {
   // rows [batch, heads, length, n] put behind what the cache has under this name →
   // [batch, heads, capacity, n], of which lengths() tokens mean something.
   Tensor append(const std::string& name, TensorArg rows);
-  // For CompileOptions: without these the cache stays as it is.
+  // For CompileOptions: compile() throws Error for a program that computes an append() and leaves it out
+  // here.
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:

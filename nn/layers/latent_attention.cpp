@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
 
@@ -49,8 +49,7 @@ std::vector<double> query_turns(const LatentAttention::Options& o) {
 }  // namespace
 
 LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options)
-    : name_(at.name()),
-      path_(at.text()),
+    : Module(at),
       heads_(heads),
       o_(checked(options, width, heads)),
       turns_(query_turns(o_)),
@@ -67,14 +66,14 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
   return rope(by_head(q, heads_), positions, {.interleaved = true, .frequencies = turns_});
 }
 
-Tensor LatentAttention::operator()(TensorArg x, Mode mode, TensorArg residual, CacheCall* cache) const {
-  const Scope scope(name_, x.where());
-  const Tensor positions = cache ? cache->positions() : Tensor();
+Tensor LatentAttention::record(TensorArg x, const Call& call) const {
+  const Tensor positions = call.cache ? call.cache->positions() : Tensor();
   const Tensor q = queries(x, positions);
   const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
   const Tensor c = kv_norm_(a[0]);  // [B, L, m]
   const Tensor k_rope = rope(unsqueeze(a[1], 1), positions, {.theta = o_.theta, .interleaved = true});
-  return o_proj_(cache ? absorbed(q, c, k_rope, *cache) : expanded(q, c, k_rope, mode), residual);
+  return o_proj_(call.cache ? absorbed(q, c, k_rope, *call.cache) : expanded(q, c, k_rope, call.mode),
+                 {.residual = call.residual});
 }
 
 Tensor LatentAttention::expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const {
@@ -91,11 +90,11 @@ Tensor LatentAttention::expanded(const Tensor& q, const Tensor& c, const Tensor&
 
 Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope,
                                  CacheCall& cache) const {
-  const Tensor kv_b = Autocast::weight(kv_b_.weight(), q.graph(), std::source_location::current());
+  const Tensor kv_b = kv_b_.weight().tensor(q);
   const auto u = split(kv_b.view({heads_, o_.head_width + o_.value_width, o_.latent}),
                        {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
-  const Tensor k = cache.append(path_ + ".latent", concat({unsqueeze(c, 1), k_rope}, -1));
+  const Tensor k = cache.append(path() + ".latent", concat({unsqueeze(c, 1), k_rope}, -1));
   const double scale = 1 / std::sqrt(static_cast<double>(o_.head_width + o_.rope_width));
   const Tensor o = flash_attn(concat({matmul(parts[0], u[0]), parts[1]}, -1), k, slice(k, -1, 0, o_.latent),
                               {.scale = scale, .causal = true, .kv_lengths = cache.lengths()})

@@ -17,7 +17,7 @@ namespace tg::nn {
 // With a cache, kv_b_proj is absorbed: with kv_b_proj's U_k and U_v of head h, scores are
 // (Q_h U_kᵀ)·cᵀ + R(Q_rope,h)·R(K_rope)ᵀ and o_h = (P·c)·U_v, so that attention reads one key head [c
 // R(K_rope)], of which c is the value too, and the cache holds m + p numbers a token.
-class LatentAttention {
+class LatentAttention : public Module {
  public:
   struct Options {
     std::int64_t latent = 32;       // m
@@ -36,17 +36,14 @@ class LatentAttention {
   LatentAttention(const Path& at, std::int64_t width, std::int64_t heads)
       : LatentAttention(at, width, heads, Options{}) {}
 
-  // As SelfAttention's.
-  Tensor operator()(TensorArg x, Mode mode = Mode::evaluate, TensorArg residual = {},
-                    CacheCall* cache = nullptr) const;
-
  private:
+  Tensor record(TensorArg x, const Call& call) const override;
+  bool adds_residual() const override { return true; }
   Tensor queries(TensorArg x, const Tensor& positions) const;  // [B, H, L, d + p], the last p rotated
   // From c [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
   Tensor expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const;
   Tensor absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope, CacheCall& cache) const;
 
-  std::string name_, path_;
   std::int64_t heads_;
   Options o_;
   std::vector<double> turns_;  // of a query's pairs: none for its first d elements

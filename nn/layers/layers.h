@@ -3,17 +3,14 @@
 // 0.02²) for weights, 0 for biases, 1 for gains.
 #pragma once
 
-#include <tilegrad/core/graph/graph.h>
-#include <tilegrad/nn/layers/params.h>
+#include <tilegrad/nn/layers/module.h>
 
 namespace tg::nn {
 
-// Dropout and whatever else differs between the two is on only in training.
-enum class Mode { evaluate, train };
 Tensor dropped(TensorArg x, double p, Mode mode);  // dropout in training, else x
 
 // y = x·Wᵀ + b: x [..., in], W [out, in] ("weight"), b [out] ("bias").
-class Linear {
+class Linear : public Module {
  public:
   struct Options {
     bool bias = true;
@@ -22,53 +19,57 @@ class Linear {
   Linear(const Path& at, std::int64_t in, std::int64_t out, Options options);
   Linear(const Path& at, std::int64_t in, std::int64_t out) : Linear(at, in, out, Options{}) {}
 
-  // [..., out]; added to a residual [..., out] in the same pass when one is given.
-  Tensor operator()(TensorArg x, TensorArg residual = {}) const;
-  const Parameter& weight() const { return weight_; }
+  const Weight& weight() const { return weight_; }
 
  private:
-  std::string name_;
-  Parameter weight_, bias_;
-  bool has_bias_;
+  Tensor record(TensorArg x, const Call& call) const override;
+  bool adds_residual() const override { return true; }  // in the matmul's pass
+  Weight weight_, bias_;
 };
 
-// Rows of a table [count, width] ("weight") by number.
-class Embedding {
+// Rows of a table [count, width] ("weight") by number: ids i32 or i64 [...] → [..., width].
+class Embedding : public Module {
  public:
   Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init = Init::gpt2());
 
-  Tensor operator()(TensorArg ids) const;  // ids i32 or i64 [...] → [..., width]
-  Tensor attend(TensorArg x) const;        // x·Eᵀ: [..., width] → [..., count], the head of a tied model
-  Tensor first(Graph& graph, std::int64_t rows) const;  // [rows, width]: positions 0, 1, …
-  const Parameter& weight() const { return weight_; }
+  Layer head() const;  // x·Eᵀ: [..., width] → [..., count], the head of a model that ties it to the table
+  const Weight& weight() const { return weight_; }
 
  private:
-  std::string name_;
-  Parameter weight_;
+  Tensor record(TensorArg ids, const Call& call) const override;
+  Weight weight_;
+};
+
+// Learned positions, a table [context, width] ("weight"): tokens [B, L] → the rows of their places, [L,
+// width]. Places are 0 to L - 1, or those after the tokens in the call's cache.
+class PositionEmbedding : public Module {
+ public:
+  PositionEmbedding(const Path& at, std::int64_t context, std::int64_t width, Init init = Init::gpt2());
+
+ private:
+  Tensor record(TensorArg tokens, const Call& call) const override;
+  Weight weight_;
 };
 
 // Over the last axis: (x − mean)/√(var + eps) · gain + bias, "weight" and "bias" [width].
-class LayerNorm {
+class LayerNorm : public Module {
  public:
   LayerNorm(const Path& at, std::int64_t width, bool bias = true, double eps = 1e-5);
-  Tensor operator()(TensorArg x) const;
 
  private:
-  std::string name_;
-  Parameter weight_, bias_;
-  bool has_bias_;
+  Tensor record(TensorArg x, const Call& call) const override;
+  Weight weight_, bias_;
   double eps_;
 };
 
 // Over the last axis: x/√(mean(x²) + eps) · gain, "weight" [width].
-class RmsNorm {
+class RmsNorm : public Module {
  public:
   RmsNorm(const Path& at, std::int64_t width, double eps = 1e-6);
-  Tensor operator()(TensorArg x) const;
 
  private:
-  std::string name_;
-  Parameter weight_;
+  Tensor record(TensorArg x, const Call& call) const override;
+  Weight weight_;
   double eps_;
 };
 

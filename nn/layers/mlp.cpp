@@ -5,24 +5,22 @@
 namespace tg::nn {
 
 Mlp::Mlp(const Path& at, std::int64_t width, Options o)
-    : name_(at.name()),
+    : Module(at),
       c_fc_(at / "c_fc", width, 4 * width, {.bias = o.bias, .init = o.init}),
       c_proj_(at / "c_proj", 4 * width, width, {.bias = o.bias, .init = o.output_init}) {}
 
-Tensor Mlp::operator()(TensorArg x, TensorArg residual) const {
-  const Scope scope(name_, x.where());
-  return c_proj_(gelu(c_fc_(x)), residual);
+Tensor Mlp::record(TensorArg x, const Call& call) const {
+  return c_proj_(gelu(c_fc_(x)), {.residual = call.residual});
 }
 
 GatedMlp::GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Options o)
-    : name_(at.name()),
+    : Module(at),
       gate_proj_(at / "gate_proj", width, inner, {.bias = o.bias, .init = o.init}),
       up_proj_(at / "up_proj", width, inner, {.bias = o.bias, .init = o.init}),
       down_proj_(at / "down_proj", inner, width, {.bias = o.bias, .init = o.output_init}) {}
 
-Tensor GatedMlp::operator()(TensorArg x, TensorArg residual) const {
-  const Scope scope(name_, x.where());
-  return down_proj_(swiglu(gate_proj_(x), up_proj_(x)), residual);
+Tensor GatedMlp::record(TensorArg x, const Call& call) const {
+  return down_proj_(swiglu(gate_proj_(x), up_proj_(x)), {.residual = call.residual});
 }
 
 }  // namespace tg::nn

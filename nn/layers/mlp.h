@@ -5,8 +5,8 @@
 
 namespace tg::nn {
 
-// c_proj(gelu(c_fc(x))), four times as wide inside; gelu by erf.
-class Mlp {
+// x [..., width] → c_proj(gelu(c_fc(x))) [..., width], four times as wide inside; gelu by erf.
+class Mlp : public Module {
  public:
   struct Options {
     bool bias = true;
@@ -15,16 +15,14 @@ class Mlp {
   Mlp(const Path& at, std::int64_t width, Options options);
   Mlp(const Path& at, std::int64_t width) : Mlp(at, width, Options{}) {}
 
-  Tensor operator()(TensorArg x,
-                    TensorArg residual = {}) const;  // [..., width], added to a residual when one is given
-
  private:
-  std::string name_;
+  Tensor record(TensorArg x, const Call& call) const override;
+  bool adds_residual() const override { return true; }
   Linear c_fc_, c_proj_;
 };
 
 // down_proj(silu(gate_proj(x)) ⊛ up_proj(x)), `inner` wide inside (Shazeer, 2020).
-class GatedMlp {
+class GatedMlp : public Module {
  public:
   struct Options {
     bool bias = false;
@@ -33,10 +31,9 @@ class GatedMlp {
   GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Options options);
   GatedMlp(const Path& at, std::int64_t width, std::int64_t inner) : GatedMlp(at, width, inner, Options{}) {}
 
-  Tensor operator()(TensorArg x, TensorArg residual = {}) const;  // as Mlp's
-
  private:
-  std::string name_;
+  Tensor record(TensorArg x, const Call& call) const override;
+  bool adds_residual() const override { return true; }
   Linear gate_proj_, up_proj_, down_proj_;
 };
 

@@ -31,30 +31,24 @@ Init Init::of_bias(std::int64_t inputs) const {
   return by_fan_in ? of_weight(inputs) : zeros();
 }
 
+Params Params::counting(DType dtype) {
+  return Params(Counting{}, dtype);
+}
+
 Parameter Params::create(const std::string& path, const Shape& shape, Init init) {
   for (std::int64_t d : shape)
     if (d <= 0) throw ShapeError("[params] " + path + " would have shape " + shape.text());
   if (!place_.emplace(path, all_.size()).second)
     throw Error("[params] there is a parameter " + path + " already");
+  count_ += numel(shape);
+  if (only_counts_) return {};
   all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
   return all_.back();
 }
 
 const Parameter* Params::find(const std::string& path) const {
   const auto it = place_.find(path);
-  return it == place_.end() ? nullptr : &all_[it->second];
-}
-
-std::int64_t Params::count() const {
-  std::int64_t n = 0;
-  for (const Parameter& p : all_) n += numel(p.shape());
-  return n;
-}
-
-std::size_t Params::bytes() const {
-  std::size_t n = 0;
-  for (const Parameter& p : all_) n += p.bytes();
-  return n;
+  return it == place_.end() || only_counts_ ? nullptr : &all_[it->second];
 }
 
 Path Path::operator/(const std::string& name) const {
@@ -65,8 +59,16 @@ Path Path::operator/(const std::string& name) const {
   return below;
 }
 
-Parameter Path::create(const std::string& name, const Shape& shape, Init init) const {
-  return params_->create((*this / name).text(), shape, init);
+Weight Path::create(const std::string& name, const Shape& shape, Init init) const {
+  return Weight(params_->create((*this / name).text(), shape, init));
+}
+
+std::vector<Parameter> Path::parameters() const {
+  if (text_.empty()) return params_->all();
+  std::vector<Parameter> below;
+  for (const Parameter& p : params_->all())
+    if (p.name().starts_with(text_ + ".")) below.push_back(p);
+  return below;
 }
 
 }  // namespace tg::nn

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tilegrad/core/graph/parameter.h>
+#include <tilegrad/nn/layers/weight.h>
 
 namespace tg::nn {
 
@@ -32,21 +33,29 @@ class Params {
       : seed_(seed), dtype_(dtype), device_(device) {}
   Params(const Params&) = delete;  // layers hold places in it
   Params& operator=(const Params&) = delete;
+  // Makes no parameters and takes no memory for them, only counts them: count() and bytes() say how large
+  // what is made on it would be; all() stays empty.
+  static Params counting(DType dtype = f32);
 
   // Throws Error when the path is taken, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init);
 
   const std::vector<Parameter>& all() const { return all_; }
   const Parameter* find(const std::string& path) const;  // null if there is none
-  std::int64_t count() const;                            // numbers in all parameters
-  std::size_t bytes() const;
+  std::int64_t count() const { return count_; }          // numbers in all parameters
+  std::size_t bytes() const { return static_cast<std::size_t>(count_) * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
 
  private:
+  struct Counting {};
+  Params(Counting, DType dtype) : Params(0, dtype) { only_counts_ = true; }
+
   std::uint64_t seed_;
   DType dtype_;
   Device device_;
+  bool only_counts_ = false;
+  std::int64_t count_ = 0;
   std::vector<Parameter> all_;
   std::unordered_map<std::string, std::size_t> place_;
 };
@@ -58,7 +67,8 @@ class Path {
 
   Path operator/(const std::string& name) const;
   Path operator/(int index) const { return *this / std::to_string(index); }
-  Parameter create(const std::string& name, const Shape& shape, Init init) const;
+  Weight create(const std::string& name, const Shape& shape, Init init) const;
+  std::vector<Parameter> parameters() const;  // all below this place, in the order they were made
 
   Params& params() const { return *params_; }
   const std::string& text() const { return text_; }  // "transformer.h.0"

@@ -1,14 +1,15 @@
 #include <tilegrad/nn/models/attention_maps.h>
 
 #include <tilegrad/core/compile/compile.h>
+#include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
 
-std::vector<AttentionMap> attention_maps(const Model& model, const std::vector<std::int32_t>& tokens,
+std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::vector<std::int32_t>& tokens,
                                          int threads) {
   Graph graph;
   const Tensor x = graph.input("tokens", {1, std::ssize(tokens)}, i32);
-  model.features(x);
+  model.features(x, {});
   std::vector<AttentionMap> maps;
   std::vector<Tensor> weights;
   for (NodeId n = 0, recorded = static_cast<NodeId>(graph.nodes().size()); n < recorded; ++n) {

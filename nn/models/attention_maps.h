@@ -1,7 +1,7 @@
 // The attention weights of each layer of a model on a text.
 #pragma once
 
-#include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/models/language_model.h>
 
 namespace tg::nn {
 
@@ -12,7 +12,7 @@ struct AttentionMap {
 
 // Of every flash_attn in the model's forward pass on L tokens (at most the context), in f32 and without
 // dropout, first layer first. Needs the memory that flash_attn avoids: layers·heads·L² floats and more.
-std::vector<AttentionMap> attention_maps(const Model& model, const std::vector<std::int32_t>& tokens,
+std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::vector<std::int32_t>& tokens,
                                          int threads = 0);
 
 }  // namespace tg::nn

@@ -7,14 +7,15 @@ namespace tg::train {
 
 namespace {
 
-Tensor token_input(Graph& graph, const char* name, const nn::Model& model, const ProgramOptions& options) {
-  return graph.input(name, {options.batch, model.config().context}, i32);
+Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& model,
+                   const ProgramOptions& options) {
+  return graph.input(name, {options.batch, model.context}, i32);
 }
 
-Tensor model_logits(const nn::Model& model, const Tensor& tokens, nn::Mode mode, nn::Precision precision,
-                    bool recompute) {
+Tensor model_logits(const nn::LanguageModel& model, const Tensor& tokens, nn::Mode mode,
+                    nn::Precision precision, bool recompute) {
   const nn::Autocast autocast(tokens.graph(), precision);
-  return model.head(model.features(tokens, mode, nullptr, recompute));
+  return model.logits(tokens, {.mode = mode, .recompute = recompute});
 }
 
 CompileOptions compile_options(const ProgramOptions& o) {
@@ -39,7 +40,7 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::ve
 
 }  // namespace
 
-TrainingProgram::TrainingProgram(const nn::Model& model, const optim::Optimizer& optimizer,
+TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                                  const ProgramOptions& options, std::uint64_t seed)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
@@ -156,7 +157,7 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
   return result;
 }
 
-EvaluationProgram::EvaluationProgram(const nn::Model& model, const ProgramOptions& options)
+EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options)
     : tokens_(token_input(graph_, "tokens", model, options)),
       targets_(token_input(graph_, "targets", model, options)),
       logits_(model_logits(model, tokens_, nn::Mode::evaluate, options.precision, false)),
@@ -171,7 +172,7 @@ Pending EvaluationProgram::start(const std::vector<std::int32_t>& tokens,
   return program_.fetch_later(results_);
 }
 
-TrainingMemory plan_memory(const nn::Model& model, const optim::Optimizer& optimizer,
+TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                            ProgramOptions options) {
   options.plan_only = true;
   return {TrainingProgram(model, optimizer, options).memory(),

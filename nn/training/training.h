@@ -1,4 +1,4 @@
-// A model's training step and its evaluation, each one Program over the same parameters.
+// A language model's training step and its evaluation, each one Program over the same parameters.
 #pragma once
 
 #include <tilegrad/nn/layers/autocast.h>
@@ -26,8 +26,8 @@ struct ProgramOptions {
 // with different numbers of ignored targets.
 class TrainingProgram {
  public:
-  TrainingProgram(const nn::Model& model, const optim::Optimizer& optimizer, const ProgramOptions& options,
-                  std::uint64_t seed = 0 /* of dropout */);
+  TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                  const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */);
 
   struct Result {
     float loss, grad_norm;
@@ -78,7 +78,7 @@ class TrainingProgram {
 // The mean loss of a batch, without dropout.
 class EvaluationProgram {
  public:
-  EvaluationProgram(const nn::Model& model, const ProgramOptions& options);
+  EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options);
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }
@@ -103,6 +103,7 @@ struct TrainingMemory {
     return training.peak() - training.parameters + evaluation.peak() - evaluation.parameters;
   }
 };
-TrainingMemory plan_memory(const nn::Model& model, const optim::Optimizer& optimizer, ProgramOptions options);
+TrainingMemory plan_memory(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
+                           ProgramOptions options);
 
 }  // namespace tg::train

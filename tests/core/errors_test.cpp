@@ -44,7 +44,7 @@ TEST_F(Errors, NameTheLayerBesideTheOp) {
   Graph other;
   expect_error<Error>([&] { a + other.input("x", {8}); },
                       {"[h.3.attn/add] the tensors belong to different graphs", line(scope_line)});
-  expect_error<Error>([&] { concat({}, 0); }, {"[h.3.attn/concat] no tensors", line(scope_line)});
+  expect_error<Error>([&] { concat({}, 0); }, {"[h.3.attn/concat] got no tensors", line(scope_line)});
 }
 
 TEST_F(Errors, CarryOnlyTheAttributesThatAreNotAtTheirDefaults) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer
+# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer PATH/TO/own_layer
 set -u
-loop=$1 trainer=$2
+loop=$1 trainer=$2 own_layer=$3
 source=$(dirname "$0")/../../examples
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -23,6 +23,12 @@ cmp -s "$dir"/{whole,halves}/last/model.safetensors || fail "two halves are not 
 [ "$(wc -l <"$dir/halves/metrics.jsonl")" = 200 ] || fail "not a row for each step"
 "$trainer" "$dir/none" "$dir/x" >/dev/null 2>"$dir/err" && fail "trainer takes a text that is not there"
 [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error: $(cat "$dir/err")"
+
+"$own_layer" "$dir/own" >"$dir/out" || fail "own_layer: $(cat "$dir/out")"
+for run in whole halves; do
+  [ -s "$dir/own/$run/last/model.safetensors" ] || fail "own_layer leaves no checkpoint of the run $run"
+done
+cmp -s "$dir"/own/{whole,halves}/last/model.safetensors || fail "own_layer: two halves are not the whole"
 
 [ $failed = 0 ] && echo "examples: all as they must be"
 exit $failed

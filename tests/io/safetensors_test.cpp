@@ -152,8 +152,8 @@ TEST(SafeTensors, RefusesABadHeader) {
   EXPECT_SAYS(error_of(file_of(" {}")), "does not start with '{'");
   EXPECT_SAYS(error_of(file_of("[]")), "does not start with '{'");
   EXPECT_SAYS(error_of(file_of("{\"\xff\":1}")), "not UTF-8 at byte 2");
-  EXPECT_SAYS(error_of(file_of("{} x")), "text after the end");
-  EXPECT_SAYS(error_of(file_of(std::string("{}\0", 3))), "text after the end");
+  EXPECT_SAYS(error_of(file_of("{} x")), "text after the end of the JSON value");
+  EXPECT_SAYS(error_of(file_of(std::string("{}\0", 3))), "text after the end of the JSON value");
   EXPECT_SAYS(error_of(file_of(R"({"a":1})")), "wanted an object");
   EXPECT_SAYS(error_of(file_of(R"({"__metadata__":{"a":1}})")), "wanted a string");
   EXPECT_SAYS(error_of(file_of(R"({"__metadata__":null})")), "wanted an object");

@@ -21,7 +21,7 @@ using Call = std::function<Tensor(const Tensor& x, const Tensor& residual, nn::C
 template <class Layer>
 Call call_of(Layer layer) {
   return [layer](const Tensor& x, const Tensor& residual, nn::CacheCall* cache) {
-    return layer(x, nn::Mode::evaluate, residual, cache);
+    return layer(x, {.cache = cache, .residual = residual});
   };
 }
 
@@ -285,7 +285,7 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   nn::KvCache cache(1, 32);
   Graph g;
   nn::CacheCall call(g, cache, 1);
-  attention(g.input("x", {1, 1, 16}), nn::Mode::evaluate, {}, &call);
+  attention(g.input("x", {1, 1, 16}), {.cache = &call});
   ASSERT_EQ(cache.tensors().size(), 1u);
   EXPECT_EQ(cache.tensors().begin()->second.shape(), (Shape{1, 1, 32, 6 + 2}));
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
@@ -300,15 +300,33 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
   Graph g;
   nn::CacheCall call(g, cache, 2);
   const Tensor x = g.input("x", {1, 2, 8});
-  const Tensor y = attention(x, nn::Mode::evaluate, {}, &call);
+  const Tensor y = attention(x, {.cache = &call});
   Program program = compile(g, {y}, {.assign = call.assign()});
   const std::vector<float> values(16);
   EXPECT_NO_THROW(program.run({{x, values}, {call.cached(), std::vector<std::int32_t>{2}}}));
   EXPECT_THROW(program.run({{x, values}, {call.cached(), std::vector<std::int32_t>{3}}}), Error);
   Graph other;
   nn::CacheCall three(other, cache, 3);
-  EXPECT_THROW(attention(other.input("x", {1, 2, 8}), nn::Mode::evaluate, {}, &three), ShapeError);
-  EXPECT_THROW(attention(other.input("x", {2, 3, 8}), nn::Mode::evaluate, {}, &three), ShapeError);
+  EXPECT_THROW(attention(other.input("x", {1, 2, 8}), {.cache = &three}), ShapeError);
+  EXPECT_THROW(attention(other.input("x", {2, 3, 8}), {.cache = &three}), ShapeError);
+}
+
+TEST(KvCache, IsNeverLeftAsItWasByAForgottenAssignment) {
+  nn::Params params;
+  const nn::SelfAttention attention(nn::Path(params) / "attn", 8, 2);
+  nn::KvCache cache(1, 4);
+  Graph g;
+  nn::CacheCall call(g, cache, 2);
+  const Tensor x = g.input("x", {1, 2, 8}), y = attention(x, {.cache = &call});
+  try {
+    compile(g, {y});
+    FAIL() << "the program would not extend the cache";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("cache.attn.k"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("not among the assignments"), std::string::npos) << e.what();
+  }
+  EXPECT_NO_THROW(compile(g, {x + 1})) << "a program without the layer";
+  EXPECT_NO_THROW(compile(g, {y}, {.assign = call.assign()}));
 }
 
 std::vector<std::string> names_in(const nn::Params& params) {

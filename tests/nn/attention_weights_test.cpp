@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/attention_maps.h>
+#include <tilegrad/nn/models/model.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"
 #include "tests/support/files.h"
@@ -92,8 +94,8 @@ TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
 
 // Rows of every head add up to 1, a token reads none that follow it, and heads differ.
 TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
-  for (const nn::Architecture a :
-       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+  for (const nn::Architecture& a : {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{.key_heads = 2}),
+                                    nn::Architecture(nn::DeepSeek{})}) {
     const std::int64_t L = 11, H = 4;
     nn::Params params(3);
     const nn::Model model(params, {.architecture = a,
@@ -103,14 +105,12 @@ TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
                                    .heads = H,
                                    .width = 32,
                                    .dropout = 0.5,
-                                   .std = 0.3,
-                                   .key_heads = a == nn::Architecture::llama ? 2 : 0});
+                                   .std = 0.3});
     std::vector<std::int32_t> tokens;
     for (std::int32_t i = 0; i < L; ++i) tokens.push_back(i * i % 13);
     const auto maps = nn::attention_maps(model, tokens);
     ASSERT_EQ(maps.size(), 3u);
-    EXPECT_EQ(maps[2].layer,
-              a == nn::Architecture::gpt ? "transformer.h.2.attn" : "model.layers.2.self_attn");
+    EXPECT_EQ(maps[2].layer, a.name() == "gpt" ? "transformer.h.2.attn" : "model.layers.2.self_attn");
     for (const nn::AttentionMap& m : maps) {
       ASSERT_EQ(m.weights.shape(), (Shape{H, L, L}));
       const auto p = m.weights.values<float>();

@@ -1,5 +1,6 @@
 // Sampling, and text with the key-value cache against text without.
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/architectures.h>
 
 #include <gtest/gtest.h>
 
@@ -23,10 +24,11 @@ std::vector<Kind> kinds() {
       .vocabulary = 29, .context = 24, .layers = 2, .heads = 4, .width = 32, .tied_head = false, .std = 0.2};
   std::vector<Kind> list = {{"MHA", base}, {"MHA, rotary", base}, {"GQA", base},
                             {"MQA", base}, {"MLA", base},         {"MLA, compressed queries", base}};
-  for (std::size_t i = 1; i < 4; ++i) list[i].config.architecture = nn::Architecture::llama;
-  list[2].config.key_heads = 2, list[3].config.key_heads = 1;
-  for (std::size_t i = 4; i < 6; ++i) list[i].config.architecture = nn::Architecture::deepseek;
-  list[5].config.query_latent = 12;
+  list[1].config.architecture = nn::Llama{};
+  list[2].config.architecture = nn::Llama{.key_heads = 2};
+  list[3].config.architecture = nn::Llama{.key_heads = 1};
+  list[4].config.architecture = nn::DeepSeek{};
+  list[5].config.architecture = nn::DeepSeek{.query_latent = 12};
   list[5].config.tied_head = true;
   return list;
 }

@@ -30,9 +30,10 @@ TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
   Graph g;
   const Tensor ids = g.input("ids", {3}, i32), x = g.input("x", {3, 8});
   const nn::Autocast autocast(g, nn::Precision::bf16);
-  const Tensor y = table.attend(layer(layer(table(ids)) + layer(x)));
+  const Tensor y = table.head()(layer(layer(table(ids)) + layer(x)));
   EXPECT_EQ(y.dtype(), bf16);
-  const Program program = compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight())})[0]});
+  const Program program =
+      compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight().parameter())})[0]});
   EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // the table, the layer's weight and bias, x
 }
 
@@ -53,7 +54,7 @@ TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
     EXPECT_EQ(layer(elsewhere).dtype(), bf16);
     EXPECT_EQ(norm(x).dtype(), f32);  // takes what it gets, with gains in f32
     EXPECT_EQ(norm(layer(x)).dtype(), f16);
-    EXPECT_EQ(layer(x, x).dtype(), f16);  // the residual too
+    EXPECT_EQ(layer(x, {.residual = x}).dtype(), f16);  // the residual too
   }
   EXPECT_EQ(layer(x).dtype(), f32);
   EXPECT_EQ(nn::precision_named("bf16"), nn::Precision::bf16);
@@ -103,7 +104,7 @@ TEST(MixedPrecision, TF32IsExactF32OnTheCpu) {
 TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 1, 8);
-  Parameter(table.weight()).write(Array::of<float>({1, 8}, std::vector<float>(8, 1)));
+  Parameter(table.weight().parameter()).write(Array::of<float>({1, 8}, std::vector<float>(8, 1)));
   const optim::AdamW optimizer(params.all(), {.weight_decay = 0});
   Graph g;
   const Tensor id = g.input("id", {1}, i32);
@@ -119,7 +120,7 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
     EXPECT_EQ(program.item<float>(y), 8);  // 1 - 1e-3 is still 1 in bf16
   }
-  for (const float w : table.weight().read().values<float>()) EXPECT_NEAR(w, 1 - 1e-3, 1e-6);
+  for (const float w : table.weight().parameter().read().values<float>()) EXPECT_NEAR(w, 1 - 1e-3, 1e-6);
   for (int step = 0; step < 30; ++step)
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
   EXPECT_LT(program.item<float>(y), 8);  // and then it is not

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"
@@ -113,7 +114,7 @@ TEST(Linear, IsTheProductWithItsTransposedWeight) {
   const Array y = eval(layer(x), {{x, ones}});
   EXPECT_EQ(y.shape(), (Shape{2, 1, 2}));
   EXPECT_EQ(y.values<double>(), (std::vector<double>{16, 35, 11, 24}));
-  const Array added = eval(layer(x, r), {{x, ones}, {r, std::vector<double>{1, 2, 3, 4}}});
+  const Array added = eval(layer(x, {.residual = r}), {{x, ones}, {r, std::vector<double>{1, 2, 3, 4}}});
   EXPECT_EQ(added.shape(), (Shape{2, 1, 2}));
   EXPECT_EQ(added.values<double>(), (std::vector<double>{17, 37, 14, 28}));
 }
@@ -155,13 +156,10 @@ TEST(Model, HasTheParametersOfNanoGpt) {
                        "transformer.h.0.mlp.c_proj.weight [128, 512]", "transformer.ln_f.weight [128]"}));
   for (const nn::ModelConfig& c :
        {tiny(), nn::ModelConfig{.vocabulary = 7, .tied_head = false}, nn::ModelConfig{.vocabulary = 3},
-        nn::ModelConfig{
-            .architecture = nn::Architecture::llama, .vocabulary = 3, .bias = true, .key_heads = 2},
-        nn::ModelConfig{
-            .architecture = nn::Architecture::llama, .vocabulary = 3, .tied_head = false, .mlp_width = 20},
-        nn::ModelConfig{.architecture = nn::Architecture::deepseek, .vocabulary = 3},
-        nn::ModelConfig{
-            .architecture = nn::Architecture::deepseek, .vocabulary = 3, .bias = true, .query_latent = 9}}) {
+        nn::ModelConfig{.architecture = nn::Llama{.key_heads = 2}, .vocabulary = 3, .bias = true},
+        nn::ModelConfig{.architecture = nn::Llama{.mlp_width = 20}, .vocabulary = 3, .tied_head = false},
+        nn::ModelConfig{.architecture = nn::DeepSeek{}, .vocabulary = 3},
+        nn::ModelConfig{.architecture = nn::DeepSeek{.query_latent = 9}, .vocabulary = 3, .bias = true}}) {
     nn::Params counted;
     const nn::Model other(counted, c);
     EXPECT_EQ(counted.count(), c.parameters());
@@ -177,19 +175,16 @@ TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
     return list;
   };
   const std::string layer = "model.layers.0.", mlp = layer + "mlp.", attention = layer + "self_attn.";
-  EXPECT_EQ(names({.architecture = nn::Architecture::llama,
-                   .vocabulary = 65,
-                   .layers = 1,
-                   .tied_head = false,
-                   .key_heads = 2}),
-            (std::vector<std::string>{
-                "model.embed_tokens.weight [65, 128]", layer + "input_layernorm.weight [128]",
-                attention + "q_proj.weight [128, 128]", attention + "k_proj.weight [64, 128]",
-                attention + "v_proj.weight [64, 128]", attention + "o_proj.weight [128, 128]",
-                layer + "post_attention_layernorm.weight [128]", mlp + "gate_proj.weight [344, 128]",
-                mlp + "up_proj.weight [344, 128]", mlp + "down_proj.weight [128, 344]",
-                "model.norm.weight [128]", "lm_head.weight [65, 128]"}));
-  const auto deepseek = names({.architecture = nn::Architecture::deepseek, .vocabulary = 65, .layers = 1});
+  EXPECT_EQ(
+      names({.architecture = nn::Llama{.key_heads = 2}, .vocabulary = 65, .layers = 1, .tied_head = false}),
+      (std::vector<std::string>{"model.embed_tokens.weight [65, 128]", layer + "input_layernorm.weight [128]",
+                                attention + "q_proj.weight [128, 128]", attention + "k_proj.weight [64, 128]",
+                                attention + "v_proj.weight [64, 128]", attention + "o_proj.weight [128, 128]",
+                                layer + "post_attention_layernorm.weight [128]",
+                                mlp + "gate_proj.weight [344, 128]", mlp + "up_proj.weight [344, 128]",
+                                mlp + "down_proj.weight [128, 344]", "model.norm.weight [128]",
+                                "lm_head.weight [65, 128]"}));
+  const auto deepseek = names({.architecture = nn::DeepSeek{}, .vocabulary = 65, .layers = 1});
   EXPECT_EQ(deepseek.size(), 12u);
   EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of 32 + 8
 }
@@ -201,7 +196,7 @@ TEST(Model, StartsAsItsInitializerSays) {
     for (const double x : values) square += x * x;
     return std::sqrt(square / static_cast<double>(values.size()));
   };
-  nn::ModelConfig config{.architecture = nn::Architecture::llama, .vocabulary = 65, .layers = 2, .std = 0.05};
+  nn::ModelConfig config{.architecture = nn::Llama{}, .vocabulary = 65, .layers = 2, .std = 0.05};
   const std::string layer = "model.layers.1.";
   nn::Params gpt2;
   const nn::Model a(gpt2, config);
@@ -218,14 +213,15 @@ TEST(Model, StartsAsItsInitializerSays) {
 
 TEST(Model, RefusesSizesThatDoNotFit) {
   nn::Params params;
-  using enum nn::Architecture;
-  EXPECT_THROW(nn::Model(params, {.architecture = llama, .vocabulary = 65, .key_heads = 3}), ShapeError);
-  EXPECT_THROW(nn::Model(params, {.architecture = llama, .vocabulary = 65, .width = 12}), ShapeError);
-  EXPECT_THROW(nn::Model(params, {.architecture = llama, .vocabulary = 65, .theta = 0}), Error);
-  EXPECT_THROW(nn::Model(params, {.architecture = deepseek, .vocabulary = 65, .latent = 0}), ShapeError);
-  EXPECT_THROW(nn::Model(params, {.architecture = deepseek, .vocabulary = 65, .query_latent = -1}),
-               ShapeError);
-  EXPECT_THROW(nn::Model(params, {.architecture = deepseek, .vocabulary = 65, .rope_width = 5}), ShapeError);
+  const auto refused = [&](nn::Architecture a) {
+    EXPECT_THROW(nn::Model(params, {.architecture = a, .vocabulary = 65}), ShapeError);
+  };
+  refused(nn::Llama{.key_heads = 3});
+  refused(nn::DeepSeek{.latent = 0});
+  refused(nn::DeepSeek{.query_latent = -1});
+  refused(nn::DeepSeek{.rope_width = 5});
+  EXPECT_THROW(nn::Model(params, {.architecture = nn::Llama{}, .vocabulary = 65, .width = 12}), ShapeError);
+  EXPECT_THROW(nn::Model(params, {.architecture = nn::Llama{.theta = 0}, .vocabulary = 65}), Error);
   EXPECT_THROW(nn::Model(params, {.vocabulary = 65, .heads = 3}), ShapeError);
   EXPECT_THROW(nn::Model(params, {.vocabulary = 0}), ShapeError);
   EXPECT_THROW(nn::Model(params, {.vocabulary = 65, .dropout = 1}), Error);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include <tilegrad/core/report/bad_node.h>
+#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/optimizers/muon.h>
 #include <tilegrad/nn/optimizers/schedule.h>
 #include <tilegrad/nn/optimizers/sgd.h>
@@ -147,11 +148,12 @@ TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
 }
 
 TEST(Muon, TakesHiddenMatricesOfEveryModel) {
-  for (const nn::Architecture architecture :
-       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+  for (const nn::Architecture& architecture :
+       {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{}),
+        nn::Architecture(nn::DeepSeek{.latent = 16, .rope_width = 8})}) {
     nn::ModelConfig config = small_gpt();
     config.architecture = architecture;
-    config.latent = 16, config.rope_width = 8, config.tied_head = false;
+    config.tied_head = false;
     nn::Params params;
     const nn::Model model(params, config);
     for (const Parameter& p : params.all()) {

@@ -168,7 +168,7 @@ TEST(TrainingProgram, OverfitsOneBatch) {
   const optim::AdamW optimizer(params.all());
   train::TrainingProgram training(model, optimizer, {.batch = 4});
   train::EvaluationProgram evaluation(model, {.batch = 4});
-  const Batch b(model.config(), 4);
+  const Batch b(small(), 4);
   const float before = evaluation.run(b.x, b.y);
   EXPECT_NEAR(before, std::log(13.0), 0.1);
   train::TrainingProgram::Result result{};
@@ -184,7 +184,7 @@ TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
   const optim::AdamW optimizer(params.all());
   train::TrainingProgram training(model, optimizer, {.batch = 4});
   train::EvaluationProgram evaluation(model, {.batch = 4});
-  const Batch b(model.config(), 4);
+  const Batch b(small(), 4);
   const float before = evaluation.run(b.x, b.y);
   EXPECT_FLOAT_EQ(training.run(b.x, b.y, 1e-2).loss, before);
   EXPECT_LT(evaluation.run(b.x, b.y), before);
@@ -195,7 +195,7 @@ TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
   const nn::Model model(params, small(0.3));
   const optim::AdamW optimizer(params.all());
   train::TrainingProgram training(model, optimizer, {.batch = 4, .verify = true}, 5);
-  const Batch b(model.config(), 4);
+  const Batch b(small(), 4);
   for (int t = 0; t < 3; ++t) EXPECT_NO_THROW(training.run(b.x, b.y, 1e-2));
   const MemoryReport memory = training.program().memory();
   EXPECT_LT(memory.arena, 2 * memory.alive);
@@ -207,7 +207,7 @@ TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
     const nn::Model model(params, small(0.2));
     const optim::AdamW optimizer(params.all());
     train::TrainingProgram training(model, optimizer, {.batch = 4, .threads = threads}, 9);
-    const Batch b(model.config(), 4);
+    const Batch b(small(), 4);
     std::vector<float> losses;
     for (int t = 0; t < 3; ++t) losses.push_back(training.run(b.x, b.y, 1e-2).loss);
     return std::pair(losses, params.find("transformer.h.1.attn.c_attn.weight")->read().values<float>());
@@ -223,7 +223,7 @@ TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
   const optim::AdamW optimizer(params.all());
   train::TrainingProgram training(model, optimizer, {.batch = 4}, 9),
       again(model, optimizer, {.batch = 4}, 9), other(model, optimizer, {.batch = 4}, 10);
-  const Batch b(model.config(), 4);
+  const Batch b(small(), 4);
   const float first = training.run(b.x, b.y, 0).loss;  // rate 0: nothing but the masks changes
   EXPECT_NE(training.run(b.x, b.y, 0).loss, first);
   EXPECT_EQ(again.run(b.x, b.y, 0).loss, first);
@@ -251,7 +251,7 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   const std::size_t much = train::plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
   EXPECT_GT(much, std::size_t{1} << 44);
   train::TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
-  const Batch b(model.config(), 4);
+  const Batch b(small(), 4);
   EXPECT_THROW(planned.run(b.x, b.y, 1e-2), Error);
   EXPECT_THROW(planned.program().run(), Error);
   EXPECT_FALSE(planned.program().text().empty());

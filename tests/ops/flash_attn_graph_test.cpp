@@ -254,6 +254,8 @@ TEST(FlashAttnGraph, RefusesARunWhoseLengthsLeaveTheTensors) {
   for (const int threads : {1, 3}) {
     Program by_length = compile(g, {o}, {.threads = threads}),
             by_sequence = compile(g, {packed}, {.threads = threads});
+    for (Program* p : {&by_length, &by_sequence})
+      for (const Tensor& x : {q, k}) p->feed({x, Array(x.shape(), f32)});
     using Ints = std::vector<std::int32_t>;
     by_length.run({{n, Ints{0, 8}}});
     EXPECT_THROW(by_length.run({{n, Ints{0, 9}}}), Error);

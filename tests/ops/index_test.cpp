@@ -316,7 +316,7 @@ TEST(ScatterAdd, IntoNothingIsOutOfRange) {
   const Tensor x = g.input("x", {0}), i = g.input("i", {2}, i64), s = g.input("s", {2});
   expect_error<Error>(
       [&] {
-        eval(scatter_add(x, 0, i, s), {{i, std::vector<std::int64_t>{0, 0}}});
+        eval(scatter_add(x, 0, i, s), {{i, std::vector<std::int64_t>{0, 0}}, {s, std::vector<float>(2)}});
       },
       {"[scatter_add] index 0 at position 0"});
 }

@@ -257,7 +257,7 @@ TEST(Concat, RefusesWhatDoesNotFit) {
   Graph g;
   const Tensor a = g.input("a", {2, 3}), b = g.input("b", {3, 2});
   expect_error<ShapeError>([&] { concat({a, b}, 0); }, {"[concat]", "f32 [2, 3], f32 [3, 2]", "axis 0 only"});
-  expect_error<Error>([&] { concat({}, 0); }, {"[concat] no tensors", "shape_ops_test.cpp"});
+  expect_error<Error>([&] { concat({}, 0); }, {"[concat] got no tensors", "shape_ops_test.cpp"});
   expect_error<ShapeError>([&] { concat({a}, 2); }, {"[concat] axis 2", "shape_ops_test.cpp"});
 }
 

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <string>
 
-#include <tilegrad/core/run/log.h>
-#include <tilegrad/io/files/file.h>
-#include <tilegrad/nn/models/model.h>
+#include "core/log.h"
+#include "io/file.h"
+#include "nn/model.h"
 
 #if __has_include("core/graph/graph.h") || __has_include("ops/ops.h") || __has_include("tilegrad.h")
 #error "headers of tilegrad lie on the include path without <tilegrad/…>"

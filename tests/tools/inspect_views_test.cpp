@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include <tilegrad/nn/models/architectures.h>
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
 #include "tools/inspect/attention_memory.h"
@@ -22,8 +23,7 @@ using testing::SmallGpt;
 using testing::TemporaryDirectory;
 
 TEST(SizesByLayer, AddUpToTheModel) {
-  for (const nn::Architecture a :
-       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+  for (const nn::Architecture& a : nn::architectures()) {
     nn::ModelConfig config = small_gpt();
     config.architecture = a;
     nn::Params params;
@@ -35,7 +35,7 @@ TEST(SizesByLayer, AddUpToTheModel) {
     for (const LayerSize& s : sizes) count += s.count, bytes += s.bytes, layers.push_back(s.layer);
     EXPECT_EQ(count, config.parameters());
     EXPECT_EQ(bytes, params.bytes());
-    const std::string block = a == nn::Architecture::gpt ? "transformer.h." : "model.layers.";
+    const std::string block = a.name() == "gpt" ? "transformer.h." : "model.layers.";
     EXPECT_EQ(std::count(layers.begin(), layers.end(), block + "0"), 1);
     EXPECT_EQ(std::count(layers.begin(), layers.end(), block + "1"), 1);
     std::sort(layers.begin(), layers.end());
@@ -52,8 +52,7 @@ TEST(SizesByLayer, AreATableWithSharesAndASum) {
 }
 
 TEST(PartOf, KnowsEveryParameterOfAModel) {
-  for (const nn::Architecture a :
-       {nn::Architecture::gpt, nn::Architecture::llama, nn::Architecture::deepseek}) {
+  for (const nn::Architecture& a : nn::architectures()) {
     nn::ModelConfig config = small_gpt();
     config.architecture = a, config.tied_head = false;
     nn::Params params;
@@ -107,16 +106,17 @@ TEST(AttentionMemory, IsThePlansAndGrowsWithTheLengthOrItsSquare) {
 }
 
 TEST(AttentionMemory, TakesTheCallFromAProgram) {
-  for (const nn::Architecture a : {nn::Architecture::llama, nn::Architecture::deepseek}) {
+  for (const nn::Architecture& a :
+       {nn::Architecture(nn::Llama{.key_heads = 2}), nn::Architecture(nn::DeepSeek{})}) {
     nn::ModelConfig config = small_gpt();
-    config.architecture = a, config.heads = 4, config.key_heads = a == nn::Architecture::llama ? 2 : 0;
+    config.architecture = a, config.heads = 4;
     nn::Params params;
     const nn::Model model(params, config);
     train::EvaluationProgram evaluation(model,
                                         {.batch = 3, .plan_only = true, .precision = nn::Precision::bf16});
     const AttentionCall call = attention_of(evaluation.program());
-    EXPECT_EQ(call.text(), a == nn::Architecture::llama ? "batch 3, 4 heads of 8, 2 key heads, bf16"
-                                                        : "batch 3, 4 heads of 16 and 8, bf16");
+    EXPECT_EQ(call.text(), a.name() == "llama" ? "batch 3, 4 heads of 8, 2 key heads, bf16"
+                                               : "batch 3, 4 heads of 16 and 8, bf16");
     EXPECT_TRUE(call.causal);
   }
   Graph g;

@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/model.h>
 #include "tools/bench/modes.h"
 
 namespace tg::bench {
@@ -11,7 +13,6 @@ namespace {
 struct Kind {
   const char* name;
   nn::Architecture architecture;
-  std::int64_t key_heads;
 };
 
 void measure(const Kind& kind, std::int64_t context, const Settings& settings, Report& report) {
@@ -20,8 +21,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
                                .context = context,
                                .layers = 4,
                                .heads = 4,
-                               .width = 128,
-                               .key_heads = kind.key_heads};
+                               .width = 128};
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
   const nn::Precision precision = nn::precision_named(settings.dtype_name());
@@ -64,8 +64,8 @@ void run_generate(const Settings& settings, const Machine&, Report& report) {
   const std::vector<std::int64_t> contexts =
       settings.shapes.empty() ? std::vector<std::int64_t>{64, 1024} : settings.shapes[0];
   for (const std::int64_t context : contexts)
-    for (const Kind& kind : {Kind{"MHA", nn::Architecture::gpt, 0}, Kind{"GQA", nn::Architecture::llama, 2},
-                             Kind{"MLA", nn::Architecture::deepseek, 0}})
+    for (const Kind& kind :
+         {Kind{"MHA", nn::Gpt{}}, Kind{"GQA", nn::Llama{.key_heads = 2}}, Kind{"MLA", nn::DeepSeek{}}})
       measure(kind, context, settings, report);
 }
 

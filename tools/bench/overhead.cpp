@@ -94,7 +94,7 @@ void training_step(const Settings& settings, Report& report) {
     const double start = now();
     const Tensor x = g.input("tokens", {1, config.context}, i32),
                  y = g.input("targets", {1, config.context}, i32);
-    const Tensor loss = cross_entropy(model(x, nn::Mode::train), y);
+    const Tensor loss = cross_entropy(model(x, {.mode = nn::Mode::train}), y);
     const double recorded = now();
     const optim::AdamW::Update update = optimizer.minimize(loss);
     const double differentiated = now();

@@ -1,5 +1,6 @@
 #include "tools/gradcheck/layer_cases.h"
 
+#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/model.h>
 
 namespace tg {
@@ -39,19 +40,24 @@ nn::ModelConfig small(bool bias, bool tied, double dropout) {
           .tied_head = tied};
 }
 
-// The same with another architecture; deepseek's queries are compressed.
-nn::ModelConfig small(nn::Architecture architecture) {
+nn::ModelConfig small(const nn::Architecture& architecture) {
   nn::ModelConfig c = small(false, true, 0);
   c.architecture = architecture;
-  c.key_heads = 1;
-  c.latent = 3, c.query_latent = 3, c.rope_width = 2;
-  c.mlp_width = 5;
-  c.theta = 30;
   return c;
 }
 
 LayerFunction model(const nn::Path& at, const nn::ModelConfig& config, nn::Mode mode = nn::Mode::evaluate) {
-  return [model = nn::Model(at, config), mode](std::span<const Tensor> x) { return model(x[0], mode); };
+  return [model = nn::Model(at, config), mode](std::span<const Tensor> x) {
+    return model(x[0], {.mode = mode});
+  };
+}
+
+nn::Block block(const nn::Path& at) {
+  const nn::Init last = small(true, true, 0).residual_init();
+  const nn::Branch attention{nn::LayerNorm(at / "ln_1", 4),
+                             nn::SelfAttention(at / "attn", 4, 2, {.output_init = last})};
+  const nn::Branch mlp{nn::LayerNorm(at / "ln_2", 4), nn::Mlp(at / "mlp", 4, {.output_init = last})};
+  return nn::Block(at, {attention, mlp});
 }
 
 }  // namespace
@@ -64,16 +70,14 @@ std::vector<Case> layer_cases() {
             [](const nn::Path& at) { return of_one(nn::Linear(at, 4, 3, {.bias = false})); }),
       layer("Linear", "residual", {rows, {{2, 3, 5}}},
             [](const nn::Path& at) -> LayerFunction {
-              return
-                  [linear = nn::Linear(at, 4, 5)](std::span<const Tensor> x) { return linear(x[0], x[1]); };
+              return [linear = nn::Linear(at, 4, 5)](std::span<const Tensor> x) {
+                return linear(x[0], {.residual = x[1]});
+              };
             }),
       layer("Embedding", "rows", {tokens},
             [](const nn::Path& at) { return of_one(nn::Embedding(at, 5, 4)); }),
       layer("Embedding", "as a head", {rows},
-            [](const nn::Path& at) -> LayerFunction {
-              return
-                  [table = nn::Embedding(at, 5, 4)](std::span<const Tensor> x) { return table.attend(x[0]); };
-            }),
+            [](const nn::Path& at) { return of_one(nn::Embedding(at, 5, 4).head()); }),
       layer("LayerNorm", "with bias", {rows},
             [](const nn::Path& at) { return of_one(nn::LayerNorm(at, 4)); }),
       layer("LayerNorm", "without bias", {rows},
@@ -84,7 +88,7 @@ std::vector<Case> layer_cases() {
       layer("SelfAttention", "dropout and residual", {rows, rows},
             [](const nn::Path& at) -> LayerFunction {
               return [attention = nn::SelfAttention(at, 4, 2, {.dropout = 0.3})](std::span<const Tensor> x) {
-                return attention(x[0], nn::Mode::train, x[1]);
+                return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
               };
             }),
       layer("GroupedAttention", "two heads to a key head", {wide},
@@ -98,7 +102,9 @@ std::vector<Case> layer_cases() {
             [](const nn::Path& at) -> LayerFunction {
               return [attention =
                           nn::GroupedAttention(at, 4, 2, {.head_width = 3, .dropout = 0.3, .rotate = false})](
-                         std::span<const Tensor> x) { return attention(x[0], nn::Mode::train, x[1]); };
+                         std::span<const Tensor> x) {
+                return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
+              };
             }),
       layer("LatentAttention", "plain queries", {rows},
             [](const nn::Path& at) {
@@ -119,26 +125,33 @@ std::vector<Case> layer_cases() {
             [](const nn::Path& at) -> LayerFunction {
               return
                   [attention = nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2, .dropout = 0.3})](
-                      std::span<const Tensor> x) { return attention(x[0], nn::Mode::train, x[1]); };
+                      std::span<const Tensor> x) {
+                    return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
+                  };
             }),
       layer("Mlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::Mlp(at, 4)); }),
       layer("GatedMlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::GatedMlp(at, 4, 5)); }),
       layer("GatedMlp", "bias and residual", {rows, rows},
             [](const nn::Path& at) -> LayerFunction {
               return [mlp = nn::GatedMlp(at, 4, 3, {.bias = true})](std::span<const Tensor> x) {
-                return mlp(x[0], x[1]);
+                return mlp(x[0], {.residual = x[1]});
               };
             }),
-      layer("Block", "with bias", {rows},
-            [](const nn::Path& at) { return of_one(nn::Block(at, small(true, true, 0))); }),
+      layer("Block", "with bias", {rows}, [](const nn::Path& at) { return of_one(block(at)); }),
       layer("Model", "tied head", {tokens},
             [](const nn::Path& at) { return model(at, small(false, true, 0)); }),
       layer("Model", "head, bias and dropout", {tokens},
             [](const nn::Path& at) { return model(at, small(true, false, 0.2), nn::Mode::train); }),
       layer("Model", "llama", {tokens},
-            [](const nn::Path& at) { return model(at, small(nn::Architecture::llama)); }),
+            [](const nn::Path& at) {
+              return model(at, small(nn::Llama{.key_heads = 1, .mlp_width = 5, .theta = 30}));
+            }),
       layer("Model", "deepseek", {tokens},
-            [](const nn::Path& at) { return model(at, small(nn::Architecture::deepseek)); }),
+            [](const nn::Path& at) {
+              return model(
+                  at, small(nn::DeepSeek{
+                          .latent = 3, .query_latent = 3, .rope_width = 2, .mlp_width = 5, .theta = 30}));
+            }),
   };
 }
 

@@ -38,7 +38,7 @@ std::string settle_optimizer(const Args& args, OptimizerOptions& o) {
   if (!args.given("momentum") && muon) o.momentum = 0.95;
   if (o.min_lr > o.lr) return "--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr);
   if (o.optimizer == "adam" && o.weight_decay != 0)
-    return "--optimizer adam has no weight decay: use --optimizer adamw";
+    return "--weight-decay needs --optimizer adamw: adam has none";
   if (args.given("momentum") && !sgd && !muon) return "--momentum is for --optimizer sgd and muon";
   if (o.nesterov && !sgd) return "--nesterov is for --optimizer sgd";
   if (o.nesterov && o.momentum == 0) return "--nesterov needs a --momentum above 0";

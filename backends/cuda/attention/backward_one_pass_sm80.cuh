@@ -157,7 +157,7 @@ struct Block {
   __device__ __forceinline__ void add_query_gradients(int n, int h, int i0) const {
     constexpr int row_pieces = queries / cut.q_rows, pieces = row_pieces * (D / cut.q_columns);
     static_assert(pieces % cut.warps == 0);
-    const i64 sums_of = i64(post.walker * x.B + post.b) * x.H + h;
+    const i64 sums_of = i64(post.walker * int(x.B) + post.b) * x.H + h;
 #pragma unroll 1
     for (int piece = warp; work.z_q && piece < pieces; piece += cut.warps) {
       const int r0 = piece % row_pieces * cut.q_rows, c0 = piece / row_pieces * cut.q_columns;

@@ -5,10 +5,11 @@ namespace tg::cuda::attention {
 
 void launch_backward(const Stream& s, const AttentionCall& x, const Workspace& work) {
   const auto run = [&](auto zero) {
+    using S = decltype(zero);
     // 96 has no kernels of its own: they take long to compile, and only few or short sequences come here.
     with_size<32, 64, 128>(x, [&](auto size) {
       with_options(x, [&](auto options) {
-        two_passes::launch_passes<two_passes::As16Bits<decltype(zero)>, size, options>(s, x, work, nullptr);
+        two_passes::launch_passes<S, S, of_16_bits, size, options>(s, x, work, nullptr);
       });
     });
   };

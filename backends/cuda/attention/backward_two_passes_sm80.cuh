@@ -15,6 +15,7 @@
 #include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/score_gradient.cuh"
+#include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
@@ -25,18 +26,6 @@ using namespace tile;
 // What a block makes: z_K, z_V or both of the keys it keeps, or z_Q of the queries it keeps.
 enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
-// The numbers of operands and results: f32 as so many f16 terms, or a type of 16 bits as it is.
-template <int count>
-struct SplitF32 : Terms<__half, count> {
-  using result = float;
-  static constexpr bool is_split = true;
-};
-template <class S>
-struct As16Bits : Terms<S, 1> {
-  using result = S;
-  static constexpr bool is_split = false;
-};
-
 // How a block of four warps cuts its work: groups of 16 kept rows a warp, and passing rows of a tile. A warp
 // reads less of shared memory per product the more of both it has; a thread's registers hold, for each group,
 // D / 2 numbers of each sum and `passing` of P and z_A together, three times as many of what is split, and
@@ -45,12 +34,12 @@ struct Cut {
   int groups, passing;
   int blocks;  // that share a multiprocessor, or 0: given a number, ptxas may spill registers to reach it
 };
-template <class N, Pass pass, int D, Options options>
+template <Numbers numbers, Pass pass, int D, Options options>
 constexpr Cut cut() {
   constexpr bool by_query = pass == for_queries, plain = options == none,
                  drops_only = options == only_dropout;
-  if (N::is_split) {
-    constexpr bool one = N::count == 1, simple = plain && one;
+  if (numbers != of_16_bits) {
+    constexpr bool one = numbers == one_term, simple = plain && one;
     return {D <= 64 && one && (plain || (by_query && drops_only)) ? 2 : 1,
             D > 64               ? 16
             : by_query && simple ? 64
@@ -66,13 +55,16 @@ constexpr Cut cut() {
           0};
 }
 
-template <class N, Pass pass, int D, Options options>
+template <Numbers numbers, Pass pass, int D, Options options>
 struct Shape {
-  static constexpr bool by_query = pass == for_queries;
-  static constexpr Cut c = cut<N, pass, D, options>();
+  static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
+                        makes_a = pass != for_values,
+                        makes_v = pass == for_keys_and_values || pass == for_values;
+  static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
                        queries = by_query ? kept : passing;
-  static constexpr int width = N::count * D, kept_bytes = kept * width * 2, tile_bytes = passing * width * 2;
+  static constexpr int width = (numbers == two_terms ? 2 : 1) * D, kept_bytes = kept * width * 2,
+                       tile_bytes = passing * width * 2;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
                        passing_b = passing_a + 2 * tile_bytes, stats = passing_b + 2 * tile_bytes,
                        seen = stats + (by_query ? 1 : 2) * queries * int(sizeof(float2)),
@@ -80,12 +72,11 @@ struct Shape {
 };
 
 // Rows row0 … of a gradient from its sums, which are to be multiplied by factor·2ᵉ (e = 0 of 16 bits).
-template <class N, int Rows, int Columns, int C>
+template <bool split, class R, int Rows, int Columns, int C>
 __device__ __forceinline__ void store_gradient(Accumulator<Rows, Columns>& sums, float factor, int e,
                                                SharedTile<C> tile, int row, const AttentionCall::Operand& to,
                                                int b, int head, int row0, int rows, int size) {
-  using R = typename N::result;
-  if constexpr (N::is_split) {
+  if constexpr (split) {
     attention::scale(sums, factor, e);
     store(sums, to.at<R>(b, head), to.row, row0, rows, size);
   } else {
@@ -93,17 +84,38 @@ __device__ __forceinline__ void store_gradient(Accumulator<Rows, Columns>& sums,
     store<R, 16>(sums, tile, row, to.at<R>(b, head), to.row, row0, rows, size);
   }
 }
+// Those that a pass makes; of 16 bits through the tiles of what the block keeps.
+template <class At, class R, Options options, int D, int C>
+__device__ __forceinline__ void store_gradients(const AttentionCall& x, const Powers* powers,
+                                                Accumulator<At::rows, D>& sums_a,
+                                                Accumulator<At::rows, D>& sums_v, SharedTile<C> tile_a,
+                                                SharedTile<C> tile_b, int row, int b, int head, int row0) {
+  int e_a = 0, e_v = 0;
+  float kept = 1;
+  if constexpr (At::split) {
+    const Powers p = *powers;
+    e_a = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (At::by_query ? p.k : p.q));
+    e_v = -Powers::room_for_p - p.z_o;
+    if (options != none) kept = Dropout<float>(x).kept;
+  }
+  const int rows = At::by_query ? x.L : x.T;
+  if constexpr (At::makes_a)
+    store_gradient<At::split, R>(sums_a, static_cast<float>(x.scale) * kept, e_a, tile_a, row,
+                                 At::by_query ? x.z_q : x.z_k, b, head, row0, rows, x.d);
+  if constexpr (At::makes_v)
+    store_gradient<At::split, R>(sums_v, kept, e_v, tile_b, row, x.z_v, b, head, row0, rows, x.dv);
+}
 
 // A block for some keys of a key head, which takes the heads of its group one after the other; or for some
 // queries of a head. What it keeps and what passes by are a, K or Q, and b, V or z_O.
-template <class N, Pass pass, int D, Options options>
-__global__ void __launch_bounds__(Shape<N, pass, D, options>::threads, Shape<N, pass, D, options>::c.blocks)
+template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
+__global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
+                                  Shape<numbers, pass, D, options>::c.blocks)
     gradients(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* all_powers) {
   TG_DYNAMIC_SHARED(memory, 1024);
-  using At = Shape<N, pass, D, options>;
-  using S = typename N::type;
-  constexpr bool by_query = At::by_query, makes_v = pass == for_keys_and_values || pass == for_values,
-                 makes_a = pass != for_values;
+  using At = Shape<numbers, pass, D, options>;
+  using T = Terms<S, At::width / D>;
+  constexpr bool by_query = At::by_query;
   constexpr int threads = At::threads, passing = At::passing, queries = At::queries;
   auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
   const u32 base = shared_address(memory);
@@ -117,7 +129,7 @@ __global__ void __launch_bounds__(Shape<N, pass, D, options>::threads, Shape<N, 
   const auto [batch_head, b, head, kept0] =
       by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
   const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk;
-  const int d = N::is_split ? At::width : x.d, dv = N::is_split ? At::width : x.dv;
+  const int d = At::split ? At::width : x.d, dv = At::split ? At::width : x.dv;
 
   Walk walk;
   if constexpr (by_query)
@@ -133,11 +145,11 @@ __global__ void __launch_bounds__(Shape<N, pass, D, options>::threads, Shape<N, 
   Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
   sums_a.fill(0), sums_v.fill(0);
   Dropout<float> dropout(x);
-  const auto powers = [&] { return all_powers[b * x.Hk + (by_query ? head / group : head)]; };
+  const Powers* powers = At::split ? all_powers + b * x.Hk + (by_query ? head / group : head) : nullptr;
   float q_k = 1;  // q·k is to be multiplied by that
-  std::conditional_t<N::is_split, Scaled, Unscaled> factors;
-  if constexpr (N::is_split) {
-    const Powers p = powers();
+  std::conditional_t<At::split, Scaled, Unscaled> factors;
+  if constexpr (At::split) {
+    const Powers p = *powers;
     q_k = power_of_two(-p.q - p.k);
     factors = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + p.z_a)};
     dropout.kept = 1;
@@ -165,59 +177,39 @@ __global__ void __launch_bounds__(Shape<N, pass, D, options>::threads, Shape<N, 
     }
     Accumulator<At::rows, passing> p, za;
     p.fill(0), begin<options, by_query>(za, stats(n), row, 0);
-    mma_ABt<N>(p, kept_a, row, passing_a(n));                          // q·k
-    if constexpr (makes_a) mma_ABt<N>(za, kept_b, row, passing_b(n));  // z_P = z_O·Vᵀ
-    Score<typename N::result> score(x, b, at.h);
+    mma_ABt<T>(p, kept_a, row, passing_a(n));                              // q·k
+    if constexpr (At::makes_a) mma_ABt<T>(za, kept_b, row, passing_b(n));  // z_P = z_O·Vᵀ
+    Score<R> score(x, b, at.h);
     score.factor *= q_k;
-    const ScoreGradient<typename N::result, options, by_query, decltype(factors)> stage{
+    const ScoreGradient<R, options, by_query, decltype(factors)> stage{
         x, score, dropout, stats(n), b * x.H + at.h, i0, j0, factors};
     stage(p, za, row);  // P ⊛ D, z_A
     if (masked) stage.hide(p, za, row, seen);
-    if constexpr (makes_v) mma_AB<N>(sums_v, p, passing_b(n));   // z_V += (P ⊛ D)ᵀ·z_O
-    if constexpr (makes_a) mma_AB<N>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ D)ᵀ·z_O
+    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();
-  if (!N::is_split) __syncthreads();  // results pass through the kept tiles
+  if (!At::split) __syncthreads();  // results pass through the kept tiles
 
-  int e_a = 0, e_v = 0;
-  float kept = 1;
-  if constexpr (N::is_split) {
-    const Powers p = powers();
-    e_a = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q));
-    e_v = -Powers::room_for_p - p.z_o;
-    if (options != none) kept = Dropout<float>(x).kept;
-  }
-  const int rows = by_query ? x.L : x.T;
-  if constexpr (makes_a)
-    store_gradient<N>(sums_a, static_cast<float>(x.scale) * kept, e_a, kept_a, row, by_query ? x.z_q : x.z_k,
-                      b, head, kept0 + row, rows, x.d);
-  if constexpr (makes_v)
-    store_gradient<N>(sums_v, kept, e_v, kept_b, row, x.z_v, b, head, kept0 + row, rows, x.dv);
+  store_gradients<At, R, options>(x, powers, sums_a, sums_v, kept_a, kept_b, row, b, head, kept0 + row);
 }
 
-template <class N, int D, Options options>
+template <class S, class R, Numbers numbers, int D, Options options>
 void launch_passes(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
   const auto run = [&](auto pass, i64 heads, i64 rows) {
-    using At = Shape<N, pass, D, options>;
+    using At = Shape<numbers, pass, D, options>;
     const i64 blocks = x.B * heads * ((rows + At::kept - 1) / At::kept);
     if (blocks > 0)
-      launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes}, gradients<N, pass, D, options>, x,
-                    work, powers);
+      launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes},
+                    gradients<S, R, numbers, pass, D, options>, x, work, powers);
   };
-  if constexpr (N::count == 2 && D > 64) {  // both sums at once are more than registers hold
+  if constexpr (numbers == two_terms && D > 64) {  // both sums at once are more than registers hold
     run(std::integral_constant<Pass, for_keys>(), x.Hk, x.T);
     run(std::integral_constant<Pass, for_values>(), x.Hk, x.T);
   } else {
     run(std::integral_constant<Pass, for_keys_and_values>(), x.Hk, x.T);
   }
   run(std::integral_constant<Pass, for_queries>(), x.H, x.L);
-}
-
-template <int terms>
-void launch_split(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
-  with_split_size(x, [&](auto size) {
-    with_options(x, [&](auto options) { launch_passes<SplitF32<terms>, size, options>(s, x, work, powers); });
-  });
 }
 
 }  // namespace tg::cuda::attention::two_passes

@@ -5,16 +5,14 @@
 
 namespace tg::cuda::attention {
 
-using namespace plain;
-
-namespace {
+namespace plain {
 
 // How z_bias is cut into parts: one index per axis the bias keeps.
 struct BiasGrid {
   int batches, heads, tiles, blocks;
   explicit BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;
-    batches = z.batch ? x.B : 1, heads = z.head ? x.H : 1;
+    batches = z.batch ? int(x.B) : 1, heads = z.head ? x.H : 1;
     tiles = z.row ? (x.L + edge - 1) / edge : 1, blocks = z.col ? (x.T + edge - 1) / edge : 1;
   }
   i64 parts() const { return i64(batches) * heads * tiles * blocks; }
@@ -32,8 +30,9 @@ __global__ void __launch_bounds__(threads, 1)
   int part = blockIdx.x;
   const int block = part % grid.blocks, t0 = (part /= grid.blocks) % grid.tiles,
             head = (part /= grid.tiles) % grid.heads, batch = part / grid.heads;
-  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : x.B, h1 = z.head ? head + 1 : x.H,
-            t1 = z.row ? t0 + 1 : tiles, j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
+  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : int(x.B),
+            h1 = z.head ? head + 1 : x.H, t1 = z.row ? t0 + 1 : tiles,
+            j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
   const Dropout<C> dropout(x);
   C sum[4][4] = {};
   for (int b = batch; b < b1; ++b)
@@ -88,9 +87,10 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
   if (threadIdx.x == 0) static_cast<S*>(x.z_sink)[h] = narrow<S>(static_cast<C>(sums[0]));
 }
 
-}  // namespace
+}  // namespace plain
 
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  using namespace plain;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using C = compute_t<S>;

@@ -21,7 +21,7 @@ bool fits_tensor_cores(const AttentionCall& x) {
 // Whether a block has the shared memory.
 bool fits_wide_forward(const AttentionCall& x, const Gpu& gpu) {
   return with_wide_sizes(x, [&](auto d, auto dv) {
-    return forward_wide::Shape<d, dv>::fitting_stages(gpu.shared_per_block) > 0;
+    return forward::Shape<of_16_bits, d, dv, any>::fitting_stages(gpu.shared_per_block) > 0;
   });
 }
 bool fits_wide_backward(const AttentionCall& x, const Gpu& gpu) {
@@ -48,6 +48,7 @@ bool in_pieces(const AttentionCall::Operand& a, int piece) {
 
 AttentionCall call_of(const Call& call) {
   AttentionCall x = attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>());
+  if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
   x.tf32 = call.tf32;
   x.free_order = x.free_order && !call.in_order;
   return x;

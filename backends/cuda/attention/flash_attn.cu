@@ -39,8 +39,7 @@ void run_forward(const Stream& s, const Call& call) {
     case Path::f32: {
       const SplitOperands split(x, false, s.workspace);
       launch_split(s, x, split);
-      const AttentionCall y = split.in_place_of(x);
-      return x.tf32 ? launch_tf32_forward(s, y, split.powers) : launch_f32_forward(s, y, split.powers);
+      return launch_f32_forward(s, split.in_place_of(x), split.powers);
     }
     case Path::narrow:
       return launch_forward(s, x);
@@ -60,8 +59,7 @@ void run_backward(const Stream& s, const Call& call) {
     const SplitOperands split(x, true, s.workspace + work.bytes);
     launch_split(s, x, split);
     launch_row_stats(s, x, work, split.powers);
-    const AttentionCall y = split.in_place_of(x);
-    x.tf32 ? launch_tf32_backward(s, y, work, split.powers) : launch_f32_backward(s, y, work, split.powers);
+    launch_f32_backward(s, split.in_place_of(x), work, split.powers);
   } else {
     launch_row_stats(s, x, work, nullptr);
     if (path == Path::plain)

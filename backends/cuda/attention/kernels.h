@@ -27,10 +27,7 @@ void launch_wide_key_gradients(const Stream& s, const AttentionCall& x, const Wo
 void launch_wide_query_gradients(const Stream& s, const AttentionCall& x, const Workspace& work);
 // Both, in backward_one_pass_sm80.cu.
 void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work);
-// f32 whose operands are f16 of one term (TF32) or two, in forward_f32_sm80.cuh and backward_f32_sm80.cuh.
-void launch_tf32_forward(const Stream& s, const AttentionCall& x, const Powers* powers);
-void launch_tf32_backward(const Stream& s, const AttentionCall& x, const Workspace& work,
-                          const Powers* powers);
+// f32 whose operands are f16 of one term (TF32) or two, in forward_f32_sm80.cu and backward_f32_sm80.cu.
 void launch_f32_forward(const Stream& s, const AttentionCall& x, const Powers* powers);
 void launch_f32_backward(const Stream& s, const AttentionCall& x, const Workspace& work,
                          const Powers* powers);

@@ -7,9 +7,7 @@
 
 namespace tg::cuda::attention {
 
-using namespace plain;
-
-namespace {
+namespace plain {
 
 constexpr int chunks_of(int size) {
   return size > edge ? (size + edge - 1) / edge : 1;
@@ -151,9 +149,10 @@ __global__ void __launch_bounds__(threads, 1)
   store(x.z_q.at<S>(b, h), x.z_q.row, queries.i0, x.L, e0, x.d, zq, static_cast<C>(x.scale));
 }
 
-}  // namespace
+}  // namespace plain
 
 void launch_plain_forward(const Stream& s, const AttentionCall& x) {
+  using namespace plain;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     launch<compute_t<S>>(forward<S>, s, i64(x.B) * x.H * ((x.L + edge - 1) / edge) * chunks_of(x.dv), x);
@@ -161,6 +160,7 @@ void launch_plain_forward(const Stream& s, const AttentionCall& x) {
 }
 
 void launch_plain_backward(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  using namespace plain;
   static_assert(edge == range_tile);
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;

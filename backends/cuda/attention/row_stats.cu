@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(256)
             b = blockIdx.x / tiles / x.H;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
   for (int w = 0; work.z_q && w < work.walkers; ++w) {
-    float4* sums =
-        reinterpret_cast<float4*>(work.z_q_part(x, i64(w * x.B + b) * x.H + h, tile * (range_tile / 16), 0));
+    float4* sums = reinterpret_cast<float4*>(
+        work.z_q_part(x, i64(w * int(x.B) + b) * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   }
   const S* o = x.o.at<S>(b, h);

@@ -13,24 +13,35 @@ constexpr int aligned(int bytes, int to) {
   return (bytes + to - 1) / to * to;
 }
 
-namespace forward_wide {
+// What operands are on tensor cores: bf16 or f16 as they are, or f32 as one or two f16 terms.
+enum Numbers { of_16_bits, one_term, two_terms };
 
-// d ≤ D, dv ≤ DV; 16·groups queries and `columns` of O a warp.
-template <int D, int DV>
+namespace forward {
+
+// d ≤ D, dv ≤ DV; `rows` queries and `columns` of O a warp, as many as registers hold; warps that split the
+// widest values make the same scores.
+template <Numbers numbers, int D, int DV, Options options>
 struct Shape {
-  static constexpr int groups = DV <= 128 ? 2 : 1, splits = DV > 256 ? 2 : 1, columns = DV / splits,
-                       queries = 64 * groups, threads = 128 * splits, keys = 32;
-  static constexpr int q = 0, seen = q + queries * D * 2,
-                       stages = aligned(seen + bytes_of_seen_keys(queries), 1024), v = keys * D * 2,
-                       stage = v + keys * DV * 2;
+  static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
+  static constexpr int terms = numbers == two_terms ? 2 : 1;
+  static constexpr int rows = (split ? D <= 64 : DV <= 128) ? 32 : 16, queries = 4 * rows,
+                       splits = DV > 256 ? 2 : 1, columns = DV / splits, threads = 128 * splits;
+  static constexpr int keys = !split       ? (wide || D == 96 || (D >= 64 && !plain) ? 32 : 64)
+                              : D == 32    ? 32
+                              : terms == 1 ? (D <= 64 && plain ? 64 : 32)
+                                           : (D <= 64 && plain ? 32 : 16);  // of a tile
+  static constexpr int blocks = split ? 2 : 0;  // that share a multiprocessor; 0: as it comes
+  static constexpr int q = 0, seen = q + queries * D * terms * 2,
+                       stages = aligned(seen + bytes_of_seen_keys(queries), 1024), v = keys * D * terms * 2,
+                       stage = v + keys * DV * terms * 2;
   static constexpr std::size_t bytes(int n) { return stages + n * stage; }
   static int fitting_stages(int most_bytes) {
     const auto most = static_cast<std::size_t>(most_bytes);
-    return bytes(2) <= most ? 2 : bytes(1) <= most ? 1 : 0;
+    return !wide || bytes(2) <= most ? 2 : bytes(1) <= most ? 1 : 0;
   }
 };
 
-}  // namespace forward_wide
+}  // namespace forward
 
 namespace one_pass {
 

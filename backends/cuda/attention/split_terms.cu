@@ -9,7 +9,7 @@
 
 namespace tg::cuda::attention {
 
-namespace {
+namespace split_terms {
 
 constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(block_threads)
   __shared__ float tops_z[block_threads];
   constexpr int lanes = W / 4, rows = block_threads / lanes;
   const SplitOperands::Operand& a = operands.operand[blockIdx.y];
-  if (blockIdx.x >= a.blocks(x.B)) return;
+  if (blockIdx.x >= a.blocks(int(x.B))) return;
   const Chunk at(a, blockIdx.x);
   const KeyRange valid = rows_of(x, a, at.b);
   float top = 0, top_z = 0;  // of four columns, of z_ξ
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(block_threads)
   constexpr int lanes = W / 4, rows = block_threads / lanes;
   const int operand = operands.count - 1 - blockIdx.y;
   const SplitOperands::Operand& a = operands.operand[operand];
-  if (blockIdx.x >= a.blocks(x.B)) return;
-  const Chunk at(a, a.blocks(x.B) - 1 - blockIdx.x);
+  if (blockIdx.x >= a.blocks(int(x.B))) return;
+  const Chunk at(a, a.blocks(int(x.B)) - 1 - blockIdx.x);
   const Powers& p = operands.powers[at.b * x.Hk + at.h / (a.heads / x.Hk)];
   const int e = operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
   const float unit = power_of_two(e);
@@ -216,11 +216,12 @@ bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gp
          i64(x.B) * x.Hk * operands.count >= 2 * gpu.processors;
 }
 
-}  // namespace
+}  // namespace split_terms
 
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& operands) {
+  using namespace split_terms;
   i64 most = 0;
-  for (const SplitOperands::Operand& a : operands.operand) most = std::max(most, a.blocks(x.B));
+  for (const SplitOperands::Operand& a : operands.operand) most = std::max(most, a.blocks(int(x.B)));
   if (most == 0 || x.Hk == 0) return;
   const unsigned count = static_cast<unsigned>(operands.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
   const dim3 grid(blocks_for(most, 1), count);

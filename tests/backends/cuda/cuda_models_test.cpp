@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/training/training.h>
 #include "backends/cuda/cuda.h"
 
@@ -20,24 +21,21 @@ class CudaModels : public ::testing::TestWithParam<nn::ModelConfig> {
 };
 
 nn::ModelConfig config(nn::Architecture architecture) {
-  return {.architecture = architecture,
+  return {.architecture = std::move(architecture),
           .vocabulary = 13,
           .context = 16,
           .layers = 2,
           .heads = 4,
           .width = 32,
           .tied_head = false,
-          .std = 0.2,
-          .key_heads = 2,
-          .latent = 12,
-          .query_latent = architecture == nn::Architecture::deepseek ? 10 : 0,
-          .rope_width = 4};
+          .std = 0.2};
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CudaModels,
-                         ::testing::Values(config(nn::Architecture::gpt), config(nn::Architecture::llama),
-                                           config(nn::Architecture::deepseek)),
-                         [](const auto& of) { return std::string(name_of(of.param.architecture)); });
+                         ::testing::Values(config(nn::Gpt{}), config(nn::Llama{.key_heads = 2}),
+                                           config(nn::DeepSeek{
+                                               .latent = 12, .query_latent = 10, .rope_width = 4})),
+                         [](const auto& of) { return of.param.architecture.name(); });
 
 TEST_P(CudaModels, LoseWhatTheCpuLoses) {
   const auto losses = [](Device device) {

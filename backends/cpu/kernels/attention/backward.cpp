@@ -82,7 +82,7 @@ struct Scratch {
 
 // u = (O ⊛ z_O).sum − z_ξ of a tile's rows, the tile's keys, and zeros where it has none.
 template <class T>
-void prepare_tile(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
+void row_stats(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
   using V = vector_t<T>;
   const i64 i0 = tile * query_block, i1 = smaller(x.L, i0 + query_block);
   s.tile.set(x, b, h, h + 1, i0, i1);
@@ -138,7 +138,7 @@ void load_queries(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i
 
 // p = 2^(A − ξ), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
 template <class T, bool Keep, bool Slope>
-void softmax_backward(i64 keys, const Scratch<T>& s) {
+void probabilities_and_gradients(i64 keys, const Scratch<T>& s) {
   using V = vector_t<T>;
   const i64 width = s.tile.width;
   for (i64 c = 0; c < width; c += Tile<T>::width) {
@@ -177,9 +177,11 @@ void score_gradient(const AttentionCall& x, Scratch<T>& s, i64 key0, i64 keys, c
   if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
   const bool slope = x.softcap != 0 && through_cap;
   if (x.dropout > 0) {
-    slope ? softmax_backward<T, true, true>(keys, s) : softmax_backward<T, true, false>(keys, s);
+    slope ? probabilities_and_gradients<T, true, true>(keys, s)
+          : probabilities_and_gradients<T, true, false>(keys, s);
   } else {
-    slope ? softmax_backward<T, false, true>(keys, s) : softmax_backward<T, false, false>(keys, s);
+    slope ? probabilities_and_gradients<T, false, true>(keys, s)
+          : probabilities_and_gradients<T, false, false>(keys, s);
   }
 }
 
@@ -359,7 +361,7 @@ void run(const AttentionCall& x, Worker& w) {
   const Shared<T> all(common, x);
   Scratch<T> s(own, x);
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
-    prepare_tile(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
+    row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
   w.barrier();
   const i64 heads = key_heads(x), blocks = blocks_of(x.T, key_block);

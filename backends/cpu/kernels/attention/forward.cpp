@@ -36,7 +36,7 @@ struct Scratch {
     q = c.take<T>(x.d * n);
     a = c.take<T>(keys * n);
     g = c.take<T>(n * padded);
-    maximum = c.take<T>(n), sum = c.take<T>(n), shrink = c.take<T>(n);
+    top = c.take<T>(n), sum = c.take<T>(n), shrink = c.take<T>(n);
     options.carve(c, x, keys, n, false);
     k = needs_copy<T>(x, x.k, x.d, true) ? c.take<T>(keys * x.d) : nullptr;
     copy_k = needs_copy<T>(x, x.k, x.d, true);
@@ -44,11 +44,11 @@ struct Scratch {
     v = copy_v ? c.take<T>(keys * padded) : nullptr;
   }
   QueryTile<T> tile;
-  i64 padded;                 // row length of G
-  T* q;                       // [d × width]
-  T* a;                       // [keys × width]: scores, then exp(A − c)
-  T* g;                       // [count × padded]
-  T *maximum, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
+  i64 padded;             // row length of G
+  T* q;                   // [d × width]
+  T* a;                   // [keys × width]: scores, then exp(A − c)
+  T* g;                   // [count × padded]
+  T *top, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
   OptionTiles<T> options;
   T *k, *v;  // copies, or null
   bool copy_k, copy_v;
@@ -57,14 +57,14 @@ struct Scratch {
 // c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
 // Returns whether any c grew, so that G must shrink.
 template <class T>
-bool softmax_step(i64 keys, i64 width, T* a, T* maximum, T* sum, T* shrink) {
+bool softmax_step(i64 keys, i64 width, T* a, T* top, T* sum, T* shrink) {
   using V = vector_t<T>;
   constexpr int W = Tile<T>::width;
   const V none = splat<V>(static_cast<T>(-__builtin_inf())), zero = {}, one = splat<V>(T{1});
   auto grew = zero != zero;
   for (i64 c = 0; c < width; c += W) {
     T* column = a + c;
-    const V before = load(maximum + c);
+    const V before = load(top + c);
     V m0 = before, m1 = before, m2 = before, m3 = before;
     i64 j = 0;
     for (; j + 4 <= keys; j += 4) {
@@ -89,7 +89,7 @@ bool softmax_step(i64 keys, i64 width, T* a, T* maximum, T* sum, T* shrink) {
       s0 += p0;
     }
     const V factor = select(now == before, one, exp2_of_score(before - base));
-    store(maximum + c, now);
+    store(top + c, now);
     store(shrink + c, factor);
     store(sum + c, fma(load(sum + c), factor, (s0 + s1) + (s2 + s3)));
     grew |= factor != one;
@@ -102,14 +102,14 @@ bool softmax_step(i64 keys, i64 width, T* a, T* maximum, T* sum, T* shrink) {
 template <class T>
 void start_columns(const AttentionCall& x, const Scratch<T>& s) {
   const QueryTile<T>& t = s.tile;
-  for (i64 c = 0; c < t.width; ++c) s.maximum[c] = static_cast<T>(-__builtin_inf()), s.sum[c] = 0;
+  for (i64 c = 0; c < t.width; ++c) s.top[c] = static_cast<T>(-__builtin_inf()), s.sum[c] = 0;
   if (!x.sink) return;
   with_storage<T>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
-      s.maximum[c] = static_cast<T>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
-                     static_cast<T>(log2_e);
-      s.sum[c] = s.maximum[c] > static_cast<T>(-__builtin_inf()) ? 1 : 0;
+      s.top[c] = static_cast<T>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
+                 static_cast<T>(log2_e);
+      s.sum[c] = s.top[c] > static_cast<T>(-__builtin_inf()) ? 1 : 0;
     }
   });
 }
@@ -127,7 +127,7 @@ void finish_columns(const AttentionCall& x, const Scratch<T>& s, bool any_key) {
       const i64 h = t.batch_head[c] - t.b * x.H;
       const T sum = s.sum[c];
       lse[i64{t.batch_head[c]} * x.L + t.query[c]] =
-          sum > 0    ? s.maximum[c] * static_cast<T>(ln_2) + static_cast<T>(::log(static_cast<double>(sum)))
+          sum > 0    ? s.top[c] * static_cast<T>(ln_2) + static_cast<T>(::log(static_cast<double>(sum)))
           : sum == 0 ? static_cast<T>(-__builtin_inf())
                      : sum /* NaN */;
       const V factor = splat<V>(sum == 0 ? T{0} : 1 / sum);
@@ -158,7 +158,7 @@ void query_tile(const AttentionCall& x, Scratch<T>& s) {
     const i64 keys = smaller(key_block, t.to - key0);
     const Rows<T> k = load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
     scores(x, t, key0, keys, k, s.q, s.a, s.options);
-    const bool grew = softmax_step(keys, t.width, s.a, s.maximum, s.sum, s.shrink);
+    const bool grew = softmax_step(keys, t.width, s.a, s.top, s.sum, s.shrink);
     if (x.dropout > 0) {
       dropout_factors(x, t, key0, keys, s.options.keep);
       for (i64 e = 0; e < keys * t.width; e += W) store(s.a + e, load(s.a + e) * load(s.options.keep + e));

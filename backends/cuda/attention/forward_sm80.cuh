@@ -1,0 +1,133 @@
+// The forward on tensor cores (FlashAttention-2, 004 §D): a block for some queries of a head, keys in tiles
+// that arrive while the tile before is worked on.
+//
+//   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
+//   O = G ⊘ π, ξ = c + log π
+//
+// P is at most 2⁸ and needs no power of two of its own where operands are split.
+#pragma once
+
+#include "backends/cuda/attention/dropout.cuh"
+#include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/key_source.cuh"
+#include "backends/cuda/attention/powers.cuh"
+#include "backends/cuda/attention/schedule.cuh"
+#include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/attention/softmax.cuh"
+#include "backends/cuda/attention/visible_keys.cuh"
+#include "backends/cuda/tile/pipeline_sm80.cuh"
+#include "backends/cuda/tile/terms.cuh"
+
+namespace tg::cuda::attention::forward {
+
+using namespace tile;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool has_uniform_addresses = false;  // what is the same for a block takes registers of each thread
+#else
+constexpr bool has_uniform_addresses = true;
+#endif
+
+// S = Q·Kᵀ, asking for operands as far ahead as registers allow.
+template <class S, class At, int Rows, int Keys, int C>
+__device__ __forceinline__ void scores(Accumulator<Rows, Keys>& s, SharedTile<C> q, int row,
+                                       SharedTile<C> k) {
+  s.fill(0);
+  if constexpr (At::split)
+    mma_ABt<Terms<S, At::terms>>(s, q, row, k);
+  else if constexpr (At::wide)
+    mma_ABt<S>(s, q, row, k, 0);
+  else
+    mma_ABt_lean<S, (has_uniform_addresses || C < 128 ? C * Keys / 256 : 4)>(s, q, row, k);
+}
+
+// Operands are numbers of type S, results of type R. `stages` is 1 or 2.
+template <class S, class R, Numbers numbers, int D, int DV, Options options>
+__global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
+                                  Shape<numbers, D, DV, options>::blocks)
+    attend(const __grid_constant__ AttentionCall x, const Powers* all_powers, int stages) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  using At = Shape<numbers, D, DV, options>;
+  constexpr bool split = At::split;
+  constexpr int keys = At::keys, queries = At::queries, rows = At::rows, threads = At::threads,
+                width = At::terms * D, v_width = At::terms * DV;
+  if (!At::wide) stages = 2;
+  auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
+  const u32 base = shared_address(memory);
+  const SharedTile<width> tile_q{base};
+  const auto stage = [&](int n) { return base + At::stages + (stages == 2 ? n % 2 : 0) * At::stage; };
+  const auto tile_k = [&](int n) { return SharedTile<width>{stage(n)}; };
+  const auto tile_v = [&](int n) { return SharedTile<v_width>{stage(n) + At::v}; };
+  const auto [bh, b, h, block_i0] = query_place(x, blockIdx.x, queries);
+  const int warp = threadIdx.x / 32, row = warp / At::splits * rows, i0 = block_i0 + row,
+            column = warp % At::splits * At::columns;
+  const int key_head = h / (x.H / x.Hk), d = split ? width : x.d, dv = split ? v_width : x.dv;
+
+  load_rows<queries, threads>(tile_q, x.q.at<S>(b, h), x.q.row, block_i0, 0, x.L, d);
+  commit();  // for blocks that fetch no keys
+  seen.set(x, b, block_i0);
+  __syncthreads();
+  KeyRange some, every;
+  seen.unite(min(queries, x.L - block_i0), some, every);
+
+  Accumulator<rows, At::columns> o;
+  o.fill(0);
+  OnlineSoftmax<rows> softmax(x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY);
+  Score<R> score(x, b, h);
+  Dropout<float> dropout(x);
+  const float kept = dropout.kept;
+  int e = 0;
+  if constexpr (split) {
+    const Powers powers = all_powers[b * x.Hk + key_head];
+    score.factor *= power_of_two(-powers.q - powers.k);
+    e = -powers.v;
+    dropout.kept = 1;  // what is kept grows at the end
+  }
+  const float factor = options == any ? 1 : score.factor;
+  const auto source = keys_of_head<S>(x, b, key_head, some, d, dv);
+  const Tiles tiles(some, keys);
+  Pipeline pipe(stages, tiles.from, tiles.to, [&](int n) {
+    source.template load<keys, threads>(tile_k(n), tile_v(n), n * keys);
+    commit();
+  });
+  for (int n = tiles.from; n < tiles.to; ++n) {
+    pipe.wait(n);
+    const int j0 = n * keys;
+    Accumulator<rows, keys> s;
+    scores<S, At>(s, tile_q, row, tile_k(n));
+    if constexpr (options == any) score.apply(s, x, i0, j0);
+    if (!covers(every, j0, keys)) mask(s, seen, row, j0);
+    softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
+    if (drops<options>(x)) drop(s, dropout, bh, i0, j0);
+    if constexpr (split)
+      mma_AB<Terms<S, At::terms>>(o, s, tile_v(n));  // G += P·V
+    else
+      mma_AB<S>(o, s, tile_v(n), column);
+    pipe.release(n);
+  }
+  wait();
+
+  // Warps with the same rows have the same ξ: one of them writes it.
+  softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0, column == 0 ? x.L : 0);
+  R* out = x.o.at<R>(b, h) + column;
+  if constexpr (split) {
+    scale(o, kept, e);
+    store(o, out, x.o.row, i0, x.L, x.dv);
+  } else {
+    __syncthreads();  // results pass through the queries' tile
+    store<S, 0>(o, SharedTile<At::columns>{base + warp * (16 * At::columns * 2)}, 0, out, x.o.row, i0, x.L,
+                x.dv - column);
+  }
+}
+
+template <class S, class R, Numbers numbers, int D, int DV, Options options>
+void launch(const Stream& s, const AttentionCall& x, const Powers* powers) {
+  using At = Shape<numbers, D, DV, options>;
+  const int stages = At::fitting_stages(s.gpu.shared_per_block);
+  const i64 blocks = i64(x.B) * x.H * ((x.L + At::queries - 1) / At::queries);
+  launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes(stages)},
+                attend<S, R, numbers, D, DV, options>, x, powers, stages);
+}
+
+}  // namespace tg::cuda::attention::forward

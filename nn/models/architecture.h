@@ -1,0 +1,103 @@
+// Architecture: one kind of model by value, whatever struct describes it. nn/models/llama.h is an example of
+// such a struct: its settings, what it checks, and how it makes a model's parts.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tilegrad/nn/models/model_parts.h>
+
+namespace tg::nn {
+
+struct ModelConfig;
+
+// A setting as metadata of checkpoints and command lines name it.
+struct Setting {
+  std::string name = {};  // "key_heads", whose option is --key-heads
+  std::variant<std::int64_t*, double*, bool*> value = {};
+  const char* help = nullptr;  // null: tools have no option for it
+  double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
+  std::string shown = {};  // the default as --help shows it, where the value says too little
+  std::string after = {};  // the setting that precedes it in --help
+};
+
+// Every setting of a struct with `void fields(auto&& field)`, which calls field(name, member) or field(name,
+// member, Setting{.help = …}) for each. They point into the struct.
+template <class T>
+std::vector<Setting> settings_of(T& of) {
+  std::vector<Setting> all;
+  of.fields([&all](const char* name, auto& member, Setting setting = {}) {
+    setting.name = name, setting.value = &member;
+    all.push_back(std::move(setting));
+  });
+  return all;
+}
+
+// Made from any copyable struct with
+//   static constexpr const char *name, *title;       "llama", in metadata and options; "Llama", in texts
+//   void fields(auto&& field);                       the settings that only it has: see settings_of
+//   ModelParts make(const Path&, const ModelConfig&) const;
+// and, where it has something to add,
+//   void check(const ModelConfig&) const;            throws ShapeError or Error for what does not fit
+//   void complete(const ModelConfig&);               gives settings whose 0 stands for a size that size
+//   std::string text(const ModelConfig&) const;      ", 2 key heads", for ModelConfig::text()
+class Architecture {
+ public:
+  Architecture();  // Gpt
+  template <class Kind>
+  requires requires { Kind::name, Kind::title; }
+  Architecture(Kind kind) : kind_(std::make_unique<Of<Kind>>(std::move(kind))) {}
+  Architecture(const Architecture& other) : kind_(other.kind_->clone()) {}
+  Architecture(Architecture&&) noexcept = default;
+  Architecture& operator=(Architecture other) noexcept {
+    kind_ = std::move(other.kind_);
+    return *this;
+  }
+
+  std::string name() const { return kind_->name(); }
+  std::string title() const { return kind_->title(); }
+  std::vector<Setting> settings() { return kind_->settings(); }
+  ModelParts make(const Path& at, const ModelConfig& c) const { return kind_->make(at, c); }
+  void check(const ModelConfig& c) const { kind_->check(c); }
+  void complete(const ModelConfig& c) { kind_->complete(c); }
+  std::string text(const ModelConfig& c) const { return kind_->text(c); }
+
+ private:
+  struct Any {
+    virtual ~Any() = default;
+    virtual std::unique_ptr<Any> clone() const = 0;
+    virtual const char* name() const = 0;
+    virtual const char* title() const = 0;
+    virtual std::vector<Setting> settings() = 0;
+    virtual ModelParts make(const Path&, const ModelConfig&) const = 0;
+    virtual void check(const ModelConfig&) const = 0;
+    virtual void complete(const ModelConfig&) = 0;
+    virtual std::string text(const ModelConfig&) const = 0;
+  };
+  template <class Kind>
+  struct Of final : Any {
+    explicit Of(Kind k) : kind(std::move(k)) {}
+    std::unique_ptr<Any> clone() const override { return std::make_unique<Of>(kind); }
+    const char* name() const override { return Kind::name; }
+    const char* title() const override { return Kind::title; }
+    std::vector<Setting> settings() override { return settings_of(kind); }
+    ModelParts make(const Path& at, const ModelConfig& c) const override { return kind.make(at, c); }
+    void check(const ModelConfig& c) const override {
+      if constexpr (requires { kind.check(c); }) kind.check(c);
+    }
+    void complete(const ModelConfig& c) override {
+      if constexpr (requires { kind.complete(c); }) kind.complete(c);
+    }
+    std::string text(const ModelConfig& c) const override {
+      if constexpr (requires { kind.text(c); }) return kind.text(c);
+      return {};
+    }
+    Kind kind;
+  };
+  std::unique_ptr<Any> kind_;
+};
+
+}  // namespace tg::nn

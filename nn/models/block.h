@@ -1,0 +1,25 @@
+// Block: layers around a residual stream.
+#pragma once
+
+#include <tilegrad/nn/layers/module.h>
+
+namespace tg::nn {
+
+// x + layer(norm(x)). Without dropout the layer adds x itself, if it is one that does.
+struct Branch {
+  Layer norm, layer;
+};
+
+// x [B, L, width] → [B, L, width]: one branch after the other, such as attention and then an MLP, with
+// dropout on what each adds. Blocks of another form are Modules of their own.
+class Block : public Module {
+ public:
+  Block(const Path& at, std::vector<Branch> branches, double dropout = 0);
+
+ private:
+  Tensor record(TensorArg x, const Call& call) const override;
+  std::vector<Branch> branches_;
+  double dropout_;
+};
+
+}  // namespace tg::nn

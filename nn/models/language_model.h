@@ -1,0 +1,32 @@
+// LanguageModel: what training and generation want of a model. A Model converts to it; anything else that
+// maps tokens to logits is one when its functions are filled in here.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <tilegrad/nn/layers/module.h>
+
+namespace tg::nn {
+
+struct LanguageModel {
+  // tokens i32 [B, L], L up to `context`, → features [B, L, …]. Row t may depend on tokens 0 to t only. With
+  // a call's cache the tokens follow those in it.
+  std::function<Tensor(TensorArg tokens, const Call& call)> features = {};
+  // Features of any rows [B, n, …] → logits [B, n, vocabulary], so that generation computes those of one row
+  // only. Left out: the features are the logits.
+  std::function<Tensor(TensorArg features)> head = {};
+  std::int64_t context = 0;                // tokens in a row of a training batch; the most there may be
+  std::vector<Parameter> parameters = {};  // params.all(); they lie on one device
+
+  Tensor logits(TensorArg tokens, const Call& call = {}) const { return head_of(features(tokens, call)); }
+  Tensor head_of(TensorArg x) const { return head ? head(x) : x.tensor(); }
+  Device device() const { return parameters.empty() ? Device::cpu() : parameters[0].device(); }
+  std::int64_t count() const {  // numbers in all parameters
+    std::int64_t n = 0;
+    for (const Parameter& p : parameters) n += numel(p.shape());
+    return n;
+  }
+};
+
+}  // namespace tg::nn

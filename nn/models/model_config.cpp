@@ -1,0 +1,72 @@
+#include <tilegrad/nn/models/model_config.h>
+
+#include <cmath>
+
+#include <tilegrad/nn/layers/attention.h>
+#include <tilegrad/nn/models/gpt.h>
+
+namespace tg::nn {
+
+Architecture::Architecture() : Architecture(Gpt{}) {}
+
+void want_size(std::int64_t n, const char* what) {
+  if (n <= 0)
+    throw ShapeError("[model] wants a positive " + std::string(what) + ", got " + std::to_string(n));
+  if (n > std::numeric_limits<std::int32_t>::max())
+    throw ShapeError("[model] wants a " + std::string(what) + " below 2^31, got " + std::to_string(n));
+}
+
+void ModelConfig::check() const {
+  want_size(vocabulary, "vocabulary");
+  want_size(context, "context");
+  want_size(layers, "number of layers");
+  want_size(heads, "number of heads");
+  want_size(width, "width");
+  detail::head_width(width, heads);  // throws unless it is whole
+  architecture.check(*this);
+  if (!(dropout >= 0 && dropout < 1))
+    throw Error("[model] dropout must lie in [0, 1), got " + std::to_string(dropout));
+}
+
+std::string ModelConfig::text() const {
+  const auto number = [](std::int64_t n, const char* what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  };
+  return architecture.title() + ": " + number(layers, "layer") + ", " + number(heads, "head") +
+         architecture.text(*this) + ", width " + std::to_string(width) + ", context " +
+         std::to_string(context);
+}
+
+std::int64_t ModelConfig::parameters() const {
+  Params counted = Params::counting();
+  architecture.make(counted, *this);
+  return counted.count();
+}
+
+std::vector<Setting> ModelConfig::settings() {
+  std::vector<Setting> all = settings_of(*this);
+  for (Setting& s : architecture.settings()) all.push_back(std::move(s));
+  return all;
+}
+
+Init ModelConfig::linear_init() const {
+  return initializer == Initializer::pytorch ? Init::pytorch() : Init::normal(std);
+}
+
+// Layers add into the residual stream, 2 each block; its variance stays that of one when each adds
+// 1/(2·layers).
+Init ModelConfig::residual_init() const {
+  if (initializer == Initializer::pytorch) return Init::pytorch();
+  return Init::normal(std / std::sqrt(2.0 * static_cast<double>(layers)));
+}
+
+Init ModelConfig::embedding_init() const {
+  return Init::normal(initializer == Initializer::pytorch ? 1 : std);
+}
+
+Layer ModelConfig::head(const Path& at, const Embedding& tokens) const {
+  if (tied_head) return tokens.head();
+  return Linear(at, width, vocabulary, {.bias = false, .init = linear_init()});
+}
+
+}  // namespace tg::nn

@@ -1,0 +1,189 @@
+// Attention's stages one by one, without a GPU: which kernel runs a call in how much workspace, and softmax
+// over parts of the keys whose results are merged.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "backends/cuda/attention/choose.h"
+#include "backends/cuda/attention/softmax.cuh"
+#include "backends/cuda/attention/visible_keys.cuh"
+
+namespace tg::cuda::attention {
+namespace {
+
+constexpr Gpu hopper{0, 132, 90, 227 << 10}, small{0, 46, 86, 99 << 10};
+
+// Of one batch entry, contiguous.
+AttentionCall call(DType type, int heads, int key_heads, int length, int d, int dv) {
+  AttentionCall x;
+  x.type = type;
+  x.B = 1, x.H = heads, x.Hk = key_heads, x.L = x.T = length, x.d = d, x.dv = dv;
+  x.scale = 0.125;
+  void* const somewhere = reinterpret_cast<void*>(std::uintptr_t{4096});
+  const auto rows = [&](int n, int size) {
+    const std::int64_t head = std::int64_t{length} * size;
+    return AttentionCall::Operand{somewhere, n * head, head, size};
+  };
+  x.q = x.z_q = rows(heads, d), x.k = x.z_k = rows(key_heads, d), x.v = x.z_v = rows(key_heads, dv);
+  x.o = x.z_o = rows(heads, dv);
+  return x;
+}
+
+TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
+  EXPECT_EQ(forward_path(call(DType::bf16, 8, 8, 512, 64, 64), hopper), Path::narrow);
+  EXPECT_EQ(forward_path(call(DType::f16, 8, 2, 512, 128, 40), hopper), Path::narrow);
+  EXPECT_EQ(forward_path(call(DType::f32, 8, 8, 512, 64, 64), hopper), Path::f32);
+  EXPECT_EQ(forward_path(call(DType::f64, 8, 8, 512, 64, 64), hopper), Path::plain);
+  EXPECT_EQ(forward_path(call(DType::bf16, 8, 8, 512, 65, 64), hopper), Path::plain);
+  AttentionCall x = call(DType::bf16, 8, 8, 512, 64, 64);
+  x.k.data = static_cast<std::byte*>(x.k.data) + 2;
+  EXPECT_EQ(forward_path(x, hopper), Path::plain);
+  EXPECT_EQ(backward_path(x, hopper), Path::plain);
+}
+
+TEST(AttentionChoice, WideHeadsWantSharedMemory) {
+  const AttentionCall x = call(DType::bf16, 8, 1, 512, 576, 512);
+  EXPECT_EQ(forward_path(x, hopper), Path::wide);
+  EXPECT_EQ(backward_path(x, hopper), Path::wide);
+  EXPECT_EQ(forward_path(x, small), Path::plain);
+  EXPECT_EQ(backward_path(x, small), Path::plain);
+  EXPECT_EQ(forward_path(call(DType::f32, 8, 1, 512, 256, 256), hopper), Path::plain);
+  EXPECT_EQ(forward_path(call(DType::bf16, 8, 1, 512, 584, 512), hopper), Path::plain);
+}
+
+TEST(AttentionChoice, OnePassIsForLongSequencesOrFreeOrder) {
+  EXPECT_EQ(backward_path(call(DType::bf16, 16, 16, 512, 64, 64), hopper), Path::narrow);
+  // 66 heads of 32 blocks of keys: four walkers a head are the 264 blocks that the GPU holds at a time.
+  AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
+  EXPECT_EQ(backward_path(x, hopper), Path::one_pass);
+  EXPECT_EQ(one_pass_walkers(x, hopper), 4);
+  x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to keep it busy
+  EXPECT_EQ(backward_path(x, hopper), Path::narrow);
+  x = call(DType::bf16, 16, 16, 512, 64, 64);
+  x.free_order = true;
+  EXPECT_EQ(backward_path(x, hopper), Path::one_pass);
+  EXPECT_EQ(one_pass_walkers(x, hopper), 1);
+  x = call(DType::f32, 16, 16, 4096, 64, 64);
+  EXPECT_EQ(backward_path(x, hopper), Path::f32);
+}
+
+TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
+  const auto bytes = [](DType type, int length) {
+    return backward_bytes(call(type, 4, 4, length, 64, 64), small);
+  };
+  EXPECT_EQ(forward_bytes(call(DType::bf16, 4, 4, 512, 64, 64), small), 0u);
+  // u in f32, ξ and u for tensor cores, and two ranges for each 64 queries
+  EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * 4 + 4 * 512 * 8 + 2 * 256);
+  EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * 8 + 2 * 256);
+  // q, k and v as two f16 each, a pair of exponents for each 128 rows of a head, the powers
+  AttentionCall x = call(DType::f32, 4, 4, 512, 64, 64);
+  const std::size_t two = forward_bytes(x, small);
+  x.tf32 = true;
+  const std::size_t one = forward_bytes(x, small);
+  EXPECT_EQ(one, 3u * (4 * 512 * 64 * 2 + 256) + 256);
+  EXPECT_EQ(two - one, 3u * 4 * 512 * 64 * 2);
+}
+
+TEST(AttentionChoice, IsToldInWords) {
+  AttentionCall x = call(DType::bf16, 16, 16, 4096, 64, 64);
+  EXPECT_EQ(in_words(Path::one_pass, x), "tensor cores, one pass in order");
+  x.free_order = true;
+  EXPECT_EQ(in_words(Path::one_pass, x), "tensor cores, one pass in free order");
+  EXPECT_EQ(in_words(Path::plain, x), "plain multiply-adds");
+}
+
+// ---- stages in registers, by one warp ----
+
+constexpr int rows = 16, columns = 64, half = 32;
+
+// A [16, 64] in units of log 2 → P = exp(A − ξ), ξ: by steps over its halves, or each half alone and merged.
+__global__ void soften(const float* a, float* p, float* lse, bool merged) {
+  using tile::lane_column, tile::lane_row;
+  Accumulator<rows, half> s[2];
+  for (int n = 0; n < 2; ++n)
+    for_each(s[n], [&](int r, int c, float& e) {
+      e = a[(s[n].row(r) + lane_row()) * columns + n * half + s[n].column(c) + lane_column()];
+    });
+  OnlineSoftmax<rows> own[2] = {OnlineSoftmax<rows>(-INFINITY), OnlineSoftmax<rows>(-INFINITY)};
+  __shared__ float parts[2][rows];
+  if (merged) {
+    for (int n = 0; n < 2; ++n) own[n].step(s[n], 1), own[n].finish(s[n], parts[n], 0, rows);
+  } else {
+    own[0].step(s[0], 1);
+    if (own[0].step(s[1], 1)) own[0].rescale(s[0]);
+    own[1] = own[0];
+    own[0].finish(s[0], parts[0], 0, rows), own[1].finish(s[1], parts[1], 0, rows);
+  }
+  __syncwarp();
+  for (int n = 0; n < 2; ++n)
+    for_each(s[n], [&](int r, int c, float& e) {
+      const int i = s[n].row(r) + lane_row();
+      const Merge m = merge(parts[0][i], parts[1][i]);
+      p[i * columns + n * half + s[n].column(c) + lane_column()] = !merged ? e : e * (n == 0 ? m.a : m.b);
+      lse[i] = merged ? m.lse : parts[0][i];
+    });
+}
+
+TEST(AttentionStages, ResultsOverPartsOfTheKeysMergeIntoOne) {
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal(0, 20);  // so that c moves
+  std::vector<float> a(rows * columns);
+  for (float& e : a) e = normal(rng);
+  for (int j = 0; j < columns; ++j) {
+    if (j < half) a[3 * columns + j] = -INFINITY;   // sees nothing in the first half
+    if (j >= half) a[5 * columns + j] = -INFINITY;  // in the second
+    a[7 * columns + j] = -INFINITY;                 // at all
+  }
+  std::vector<float> p(a.size()), q(a.size()), lse(rows), xi(rows);
+  emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { soften(a.data(), p.data(), lse.data(), false); });
+  emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { soften(a.data(), q.data(), xi.data(), true); });
+  for (int i = 0; i < rows; ++i) {
+    double sum = 0;
+    for (int j = 0; j < columns; ++j) {
+      // Rounding |ξ| < 64 to f32 costs P up to 4e-6 of itself.
+      const double score = a[i * columns + j] * 0.6931471805599453;
+      EXPECT_NEAR(p[i * columns + j], i == 7 ? 0 : std::exp(score - lse[i]), 1e-5) << i << ", " << j;
+      EXPECT_NEAR(q[i * columns + j], p[i * columns + j], 5e-6) << i << ", " << j;
+      sum += p[i * columns + j];
+    }
+    EXPECT_NEAR(sum, i == 7 ? 0 : 1, 1e-5);
+    if (i == 7)
+      EXPECT_EQ(xi[i], -INFINITY);
+    else
+      EXPECT_NEAR(xi[i], lse[i], 1e-5);
+  }
+}
+
+// Queries 0 … 63 under a causal mask of 64 keys in tiles of 32.
+__global__ void hide(const AttentionCall x, float* out, int* range) {
+  __shared__ SeenKeys<64> seen;
+  seen.set(x, 0, 0);
+  __syncwarp();
+  KeyRange some, every;
+  seen.unite(64, some, every);
+  range[0] = some.from, range[1] = some.to, range[2] = every.from, range[3] = every.to;
+  Accumulator<64, 32> s;
+  s.fill(1);
+  mask(s, seen, 0, 16);
+  for_each(s, [&](int r, int c, float& e) {
+    out[(s.row(r) + tile::lane_row()) * 32 + s.column(c) + tile::lane_column()] = e;
+  });
+}
+
+TEST(AttentionStages, TheMaskHidesWhatKeysOfQuerySaysIsNotSeen) {
+  AttentionCall x = call(DType::bf16, 1, 1, 64, 64, 64);
+  x.causal = true, x.window_left = 20;
+  std::vector<float> s(64 * 32);
+  int range[4];
+  emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { hide(x, s.data(), range); });
+  EXPECT_EQ(std::vector<int>(range, range + 4), (std::vector<int>{0, 64, 43, 1}));
+  for (int i = 0; i < 64; ++i)
+    for (int j = 16; j < 48; ++j) {
+      const KeyRange keys = keys_of_query(x, 0, i);
+      EXPECT_EQ(s[i * 32 + j - 16], j >= keys.from && j < keys.to ? 1 : -INFINITY) << i << ", " << j;
+    }
+}
+
+}  // namespace
+}  // namespace tg::cuda::attention
