@@ -1,5 +1,6 @@
-// Layout: where a tensor's elements lie in its buffer (004 §B.2-B.3). A plain value: every function returns
-// another layout over the same buffer, copies no elements, and throws ShapeError if there is no such layout.
+// Layout: where a tensor's elements lie in its buffer [Stratos, FlashAttention §B.2-B.3]. A plain value:
+// every function returns another layout over the same buffer, copies no elements, and throws ShapeError if
+// there is no such layout.
 #pragma once
 
 #include <tilegrad/core/base/dims.h>
@@ -32,7 +33,8 @@ Layout dense_like(const Shape& shape, const Layout& like);
 int normalize_axis(std::int64_t axis, int rank, const char* what);
 // The axes, normalised, sorted and distinct; an empty list means all of them.
 Axes normalize_axes(const Axes& axes, int rank, const char* what);
-// NumPy's broadcasting rule: shapes are aligned at the last axis, and sizes of 1 are stretched (000 §A).
+// NumPy's broadcasting rule: shapes are aligned at the last axis, and sizes of 1 are stretched [Stratos,
+// Efficient Attention §A].
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* what);
 
 Layout permute(const Layout&, const Axes& order);  // axis i of the result is axis order[i]

@@ -32,8 +32,8 @@ class Tensor {
   std::string text() const;  // "f32 [2, 3]"
   friend bool operator==(const Tensor&, const Tensor&) = default;
 
-  // Views: nothing is copied (004 §B.3). Negative axes count from the end. Throw ShapeError as in
-  // core/base/layout.h.
+  // Views: nothing is copied [Stratos, FlashAttention §B.3]. Negative axes count from the end. Throw
+  // ShapeError as in core/base/layout.h.
   Tensor transpose(std::int64_t a, std::int64_t b,
                    std::source_location = std::source_location::current()) const;
   Tensor permute(const Axes& order, std::source_location = std::source_location::current()) const;

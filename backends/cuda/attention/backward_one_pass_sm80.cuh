@@ -1,6 +1,6 @@
-// The backward on tensor cores (FlashAttention-2, 004 §D) with P and z_A passed on through shared memory,
-// where each warp finds the rows and columns that it multiplies. A block keeps some keys while queries pass
-// by,
+// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] with P and z_A passed on
+// through shared memory, where each warp finds the rows and columns that it multiplies. A block keeps some
+// keys while queries pass by,
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += (P ⊛ D)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,

@@ -1,6 +1,6 @@
-// The backward on tensor cores (FlashAttention-2, 004 §D) without atomics: a pass over keys for z_K and z_V
-// and one over queries for z_Q. A block keeps some rows of one side while the tiles of the other pass by;
-// both passes make
+// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: a pass over
+// keys for z_K and z_V and one over queries for z_Q. A block keeps some rows of one side while the tiles of
+// the other pass by; both passes make
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (D ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //

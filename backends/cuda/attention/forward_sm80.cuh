@@ -1,5 +1,5 @@
-// The forward on tensor cores (FlashAttention-2, 004 §D): a block for some queries of a head, keys in tiles
-// that arrive while the tile before is worked on.
+// The forward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D]: a block for some queries of a
+// head, keys in tiles that arrive while the tile before is worked on.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π

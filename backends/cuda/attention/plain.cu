@@ -1,6 +1,7 @@
-// Attention for any dtype and any head sizes, in plain multiply-adds: forward (FlashAttention-2, 004 §D), and
-// backward in a pass over keys for z_K and z_V and one over queries for z_Q, so that every sum has one owner
-// and one order. Outputs wider than 64 are made by several blocks that each compute the scores.
+// Attention for any dtype and any head sizes, in plain multiply-adds: forward (FlashAttention-2) [Stratos,
+// FlashAttention §D], and backward in a pass over keys for z_K and z_V and one over queries for z_Q, so that
+// every sum has one owner and one order. Outputs wider than 64 are made by several blocks that each compute
+// the scores.
 #include "backends/cuda/attention/plain.cuh"
 
 #include "backends/cuda/attention/kernels.h"

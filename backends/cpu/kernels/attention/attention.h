@@ -1,5 +1,5 @@
-// Fused attention on raw pointers and strides, forward and backward (FlashAttention-2, 004 §D), of the call
-// and by the mathematics of ops/attention_call.h.
+// Fused attention on raw pointers and strides, forward and backward (FlashAttention-2) [Stratos,
+// FlashAttention §D], of the call and by the mathematics of ops/attention_call.h.
 #pragma once
 
 #include "backends/cpu/kernels/gemm.h"

@@ -1,5 +1,5 @@
-// FlashBackward (004 §2.3, §D) by key blocks: with u = (O ⊛ z_O).sum − z_ξ known first, each block of keys
-// runs over the query tiles that attend it, recomputes P = exp(A − ξ) and accumulates
+// FlashBackward [Stratos, FlashAttention §2.3, §D] by key blocks: with u = (O ⊛ z_O).sum − z_ξ known first,
+// each block of keys runs over the query tiles that attend it, recomputes P = exp(A − ξ) and accumulates
 //   z_V += Pᵀ z_O,  z_A = P ⊛ (z_O Vᵀ − u),  z_K += z_Aᵀ Q,  z_Q += z_A K.
 // z_V and z_K belong to the block. A tile of z_Q takes its terms from the blocks in their order, kept by a
 // counter per tile: blocks are handed out in that order too, so the threads follow each other and none waits

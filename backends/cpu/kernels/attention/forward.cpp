@@ -1,6 +1,6 @@
-// FlashForward2 (004 §D) by query tiles: for each, one pass over the keys it attends, with the running
-// maximum c, the running sum π and G = Σ exp(A − c)·V; O = G ⊘ π and ξ = c + log π are written once at the
-// end.
+// FlashForward2 [Stratos, FlashAttention §D] by query tiles: for each, one pass over the keys it attends,
+// with the running maximum c, the running sum π and G = Σ exp(A − c)·V; O = G ⊘ π and ξ = c + log π are
+// written once at the end.
 #include <cstdio>
 
 #include "backends/cpu/kernels/attention/score_tile.h"
