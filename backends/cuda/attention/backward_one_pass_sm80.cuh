@@ -3,7 +3,7 @@
 // keys while queries pass by,
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
-//   z_V += (P ⊛ D)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,
+//   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,
 //
 // or some queries while keys pass by, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys].
 //
@@ -112,7 +112,7 @@ struct Block {
     commit();
   }
 
-  // P ⊛ D and z_A of a tile, by pieces, into shared memory.
+  // P ⊛ keep and z_A of a tile, by pieces, into shared memory.
   __device__ __forceinline__ void make_scores(const Dropout<float>& dropout, int n, int stage, int h, int i0,
                                               int j0, bool masked) const {
     constexpr int row_pieces = cut.kept / cut.score_rows,
@@ -140,7 +140,7 @@ struct Block {
     }
   }
 
-  // z_V += (P ⊛ D)·z_O or z_K += z_A·Q or z_Q += z_A·K, as the warp's part is.
+  // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, as the warp's part is.
   __device__ __forceinline__ void add_to_sums(Sums& sums, bool sums_v, int row0, int column0, int n,
                                               int stage) const {
     if constexpr (side == by_query || D == DV) {

@@ -2,7 +2,7 @@
 // keys for z_K and z_V and one over queries for z_Q. A block keeps some rows of one side while the tiles of
 // the other pass by; both passes make
 //
-//   P = exp(A − ξ),  z_A = P ⊛ (D ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
+//   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //
 // again, in registers, with kept rows and passing columns: the left operand of the next product as it is. For
 // bf16 and f16, and for f32 as f16 terms, which are held times powers of two, the factor of what dropout
@@ -183,9 +183,9 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query, decltype(factors)> stage{
         x, score, dropout, stats(n), b * x.H + at.h, i0, j0, factors};
-    stage(p, za, row);  // P ⊛ D, z_A
+    stage(p, za, row);  // P ⊛ keep, z_A
     if (masked) stage.hide(p, za, row, seen);
-    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ D)ᵀ·z_O
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ keep)ᵀ·z_O
     if constexpr (At::makes_a) mma_AB<T>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();

@@ -80,7 +80,7 @@ __device__ inline void column_words(const Dropout<float>& d, int batch_head, int
   }
 }
 
-// P ⊛ D of queries from i0 and keys from j0 on.
+// P ⊛ keep of queries from i0 and keys from j0 on.
 template <int Rows, int Columns>
 __device__ __forceinline__ void drop(tile::Accumulator<Rows, Columns>& p, const Dropout<float>& dropout,
                                      int batch_head, int i0, int j0) {

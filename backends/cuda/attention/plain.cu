@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   store(x.o.at<S>(b, h), x.o.row, i0, x.L, e0, x.dv, g, C(1));
 }
 
-// z_V = Σ (P ⊛ D)ᵀ·z_O, z_K = Σ z_Aᵀ·q·scale over the queries of the group's heads, in order. A block for 64
-// keys and 64 columns of each.
+// z_V = Σ (P ⊛ keep)ᵀ·z_O, z_K = Σ z_Aᵀ·q·scale over the queries of the group's heads, in order. A block for
+// 64 keys and 64 columns of each.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     key_gradients(const __grid_constant__ AttentionCall x, const compute_t<S>* u, const int2* ranges) {

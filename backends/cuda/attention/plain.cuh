@@ -151,7 +151,7 @@ struct Queries {
   }
 };
 
-// P ⊛ D and z_A = P ⊛ (D ⊛ z_O·Vᵀ − u) of a tile of queries and the keys from j0, a multiple of 64;
+// P ⊛ keep and z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u) of a tile of queries and the keys from j0, a multiple of 64;
 // `before_cap`: z_A times the slope of the cap, which makes it the gradient of scale·q·k.
 template <class S, class C>
 __device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const AttentionCall& x,

@@ -1,6 +1,6 @@
 // The middle of the backward, once for all kernels:
 //
-//   P = exp(A − ξ),  z_A = P ⊛ (D ⊛ z_P − u)·slope
+//   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u)·slope
 //
 // with A from q·k (score.cuh) and z_P = z_O·Vᵀ. Kernels have keys or queries as rows of their tiles.
 #pragma once
@@ -100,7 +100,7 @@ struct ScoreGradient {
       probability({row0 + row, column0 + column}, a, slope);
     });
   }
-  // z: from z_P to z_A; p: from P to P ⊛ D.
+  // z: from z_P to z_A; p: from P to P ⊛ keep.
   template <int Rows, int Columns>
   __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                             Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
