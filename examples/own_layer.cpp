@@ -5,10 +5,8 @@
 #include <cstdio>
 
 #include <tilegrad/io/training/text_batches.h>
-#include <tilegrad/io/training/trainer.h>
-#include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/layers/mlp.h>
-#include <tilegrad/ops/ops.h>
+#include <tilegrad/tilegrad.h>
 
 using namespace tg;
 constexpr std::int64_t batch = 8, context = 24, width = 32, heads = 4, window = 8;
