@@ -116,6 +116,7 @@ namespace detail {
 
 // An operand without memory yet gets an address that must not be read, because null means absent.
 [[gnu::always_inline]] inline std::byte* address_of(const Arg* x) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a variable for it would be shared between instruction sets
   return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
 }
 [[gnu::always_inline]] inline AttentionCall::Operand operand_of(const Arg* x) {

@@ -31,9 +31,8 @@ double product_rate(const CompileOptions& options, DType dtype) {
   return rate;
 }
 
-double copy_rate(const CompileOptions& options) {
-  const std::size_t bytes =
-      std::min(std::size_t{256} << 20, backend(*options.device).available_bytes() / 4) / 4 * 4;
+double copy_rate(Device device, const CompileOptions& options) {
+  const std::size_t bytes = std::min(std::size_t{256} << 20, backend(device).available_bytes() / 4) / 4 * 4;
   Graph g;
   const Tensor x = g.input("x", {static_cast<std::int64_t>(bytes / 4)});
   Program program = compile(g, {x + 1}, options);
@@ -58,7 +57,7 @@ Ceilings measure_ceilings(const Program& program, const std::vector<DType>& dtyp
   options.threads = program.options().threads;
   options.tf32 = program.options().tf32;
   Ceilings c;
-  c.copy = copy_rate(options);
+  c.copy = copy_rate(program.device(), options);
   for (DType t : dtypes) c.product.emplace_back(t, product_rate(options, t));
   return c;
 }

@@ -26,7 +26,7 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
 std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>& fetch,
                                          const CompileOptions& options, bool reuse, bool poison,
                                          ProgramLog* log) {
-  const auto state = std::make_shared<Program::State>();
+  auto state = std::make_shared<Program::State>();
   state->graph = graph.share();
   state->device = device_of(graph, options);
   state->backend = &backend(state->device);

@@ -11,13 +11,17 @@ std::string bad_element(const Array& value) {
   const double* x = wide.data<double>();
   for (std::int64_t i = 0; i < wide.numel(); ++i) {
     if (std::isfinite(x[i])) continue;
-    std::string place;
-    std::int64_t rest = i;
-    for (std::size_t axis = value.shape().size(); axis-- > 0; rest /= value.shape()[axis])
-      place = std::to_string(rest % value.shape()[axis]) + (place.empty() ? "" : ", ") + place;
-    const std::string number = std::isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinity" : "-infinity";
-    return number + (place.empty() ? "" : " at [" + place + "]") + " of " +
-           std::string(name_of(value.dtype())) + " " + value.shape().text();
+    std::string text = std::isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinity" : "-infinity";
+    std::int64_t stride = value.numel(), rest = i;
+    for (int axis = 0; axis < value.shape().size(); ++axis) {
+      stride /= value.shape()[axis];
+      text += axis == 0 ? " at [" : ", ";
+      text += std::to_string(rest / stride);
+      rest %= stride;
+    }
+    if (!value.shape().empty()) text += "]";
+    text.append(" of ").append(name_of(value.dtype()));
+    return text.append(" ").append(value.shape().text());
   }
   return {};
 }
@@ -55,9 +59,11 @@ std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::ui
     bool from_finite = true;
     for (const ValueId v : node.in) from_finite = from_finite && !bad[graph.values()[v].root];
     if (!from_finite) continue;
-    const std::string& path = graph.name_of(node);
-    return node.op->name + (path.empty() ? "" : " (" + path + ")") + " made " + what +
-           " from finite numbers " + at_line(node.where);
+    std::string text = node.op->name;
+    if (const std::string& path = graph.name_of(node); !path.empty())
+      text.append(" (").append(path).append(")");
+    text.append(" made ").append(what);
+    return text.append(" from finite numbers ").append(at_line(node.where));
   }
   return {};
 }
