@@ -1,28 +1,12 @@
 // Feed: what it owns, which numbers it takes, and what a program says about inputs that were never fed.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <new>
 
 #include <tilegrad/tilegrad.h>
+#include "tests/support/count_allocations.h"
 #include "tests/support/op_testing.h"
-
-// Counts what this binary allocates.
-static std::atomic<long> allocations{0};
-[[gnu::noinline]] void* operator new(std::size_t n) {
-  ++allocations;
-  if (void* p = std::malloc(n)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept {
-  std::free(p);
-}
 
 namespace {
 
