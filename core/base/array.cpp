@@ -5,11 +5,12 @@
 #include <new>
 
 #include <tilegrad/core/base/host_view.h>
+#include "core/base/alignment.h"
 
 namespace tg {
 
 Array::Array(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {
-  const std::size_t n = (bytes() + 63) / 64 * 64;
+  const std::size_t n = aligned_bytes(bytes());
   auto* p = static_cast<std::byte*>(
       ::operator new[](std::max<std::size_t>(n, 64), std::align_val_t(64), std::nothrow));
   if (!p) throw OutOfMemory("[array] no memory for " + std::to_string(n) + " bytes of " + text());

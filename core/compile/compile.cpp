@@ -2,6 +2,7 @@
 // data in a file of its own.
 #include <tilegrad/core/compile/compile.h>
 
+#include "core/base/alignment.h"
 #include "core/compile/assignments.h"
 #include "core/compile/bind.h"
 #include "core/compile/buffers.h"
@@ -49,7 +50,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->memory = plan.report;
   state->buffers = arena_buffers(buffers, plan);
   state->parameters = parameters_of(buffers, steps, state->device);
-  for (const Parameter& p : state->parameters) state->memory.parameters += (p.bytes() + 63) / 64 * 64;
+  for (const Parameter& p : state->parameters) state->memory.parameters += aligned_bytes(p.bytes());
 
   // Kernels and memory.
   state->steps = steps_of(graph, steps, joined);

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "core/base/alignment.h"
 #include "core/compile/planner.h"
 
 namespace tg {
 
 namespace {
-
-std::size_t padded(std::size_t bytes) {
-  return (bytes + plan_alignment - 1) / plan_alignment * plan_alignment;
-}
 
 // A leaf's name or the op that makes it, dtype and shape.
 std::string value_label(const Graph& graph, ValueId v) {
@@ -38,7 +35,7 @@ void plan_arena(const Buffers& buffers, bool reuse, MemoryPlan& plan) {
 void plan_leaves(const Graph& graph, const Buffers& buffers, std::size_t status_bytes, MemoryPlan& plan) {
   std::size_t end = 0;
   const auto append = [&](int buffer, std::size_t& total) {
-    const std::size_t bytes = padded(buffers.list[buffer].bytes);
+    const std::size_t bytes = aligned_bytes(buffers.list[buffer].bytes);
     plan.offset[buffer] = end;
     end += bytes;
     total += bytes;
@@ -72,7 +69,7 @@ std::vector<ArenaBuffer> arena_buffers(const Buffers& buffers, const MemoryPlan&
   std::vector<ArenaBuffer> all;
   for (int i : plan.arena_order) {
     const Buffer& b = buffers.list[i];
-    all.push_back({plan.offset[i], padded(b.bytes), b.first, b.last});
+    all.push_back({plan.offset[i], aligned_bytes(b.bytes), b.first, b.last});
   }
   return all;
 }

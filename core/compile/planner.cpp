@@ -6,13 +6,11 @@
 #include <queue>
 #include <set>
 
+#include "core/base/alignment.h"
+
 namespace tg {
 
 namespace {
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + plan_alignment - 1) / plan_alignment * plan_alignment;
-}
 
 // The unused ranges of the arena below its end, indexed by offset and by size.
 class FreeList {
@@ -79,9 +77,9 @@ Placement plan_memory(std::span<const Lifetime> buffers, bool reuse) {
   FreeList free;
   std::size_t alive = 0;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const std::size_t bytes = aligned(buffers[i].bytes);
+    const std::size_t bytes = aligned_bytes(buffers[i].bytes);
     while (!ends.empty() && ends.top().first < buffers[i].first) {
-      const std::size_t dead = ends.top().second, size = aligned(buffers[dead].bytes);
+      const std::size_t dead = ends.top().second, size = aligned_bytes(buffers[dead].bytes);
       if (reuse && size > 0) free.release(p.offset[dead], size);
       alive -= size;
       ends.pop();
@@ -108,7 +106,7 @@ bool plan_is_sound(std::span<const Lifetime> buffers, const Placement& placement
       if (buffers[ends[e]].bytes > 0) alive.erase(placement.offset[ends[e]]);
     if (buffers[s].bytes == 0) continue;
     const std::size_t from = placement.offset[s], to = from + buffers[s].bytes;
-    if (from % plan_alignment != 0 || to > placement.peak) return false;
+    if (from % buffer_alignment != 0 || to > placement.peak) return false;
     const auto next = alive.lower_bound(from);
     if (next != alive.end() && next->first < to) return false;
     if (next != alive.begin() && std::prev(next)->second > from) return false;

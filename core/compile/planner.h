@@ -20,8 +20,6 @@ struct Placement {
   std::size_t alive = 0;            // most bytes alive at one step: no plan can need less
 };
 
-inline constexpr std::size_t plan_alignment = 64;
-
 // Lifetimes must be ordered by `first`. reuse: false gives every buffer memory of its own, as a reference for
 // checking. O(n log n).
 Placement plan_memory(std::span<const Lifetime> buffers, bool reuse = true);
