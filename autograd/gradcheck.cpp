@@ -115,10 +115,10 @@ class Checker {
       Result f64_result = guarded(view, f64, [&](Result& r) { check_f64(view, wide, r); });
       const bool comparable = wide && wide->differentiable() && f64_result.status != Status::refused;
       if (wide && !wide->view_changes_something()) continue;
-      if (wanted(f64) || !comparable) results_.push_back(std::move(f64_result));
+      if (requested(f64) || !comparable) results_.push_back(std::move(f64_result));
       if (!comparable) break;  // alike in every view
       for (DType t : {f32, bf16, f16})
-        if (wanted(t))
+        if (requested(t))
           results_.push_back(
               guarded(view, t, [&](Result& r) { check_dtype(case_, view, t, *wide, options_, r); }));
     }
@@ -126,7 +126,7 @@ class Checker {
   }
 
  private:
-  bool wanted(DType dtype) const {
+  bool requested(DType dtype) const {
     return std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) != options_.dtypes.end();
   }
 
@@ -178,7 +178,7 @@ class Checker {
                                                                  : "no floating input, or no floating output";
       return;
     }
-    if (!wanted(f64)) return;
+    if (!requested(f64)) return;
     if (!(options_.device == Device::cpu())) return check_dtype(case_, view, f64, *wide, options_, r);
     if (options_.fast) {
       check_projections(*wide, options_, r);

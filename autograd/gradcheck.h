@@ -11,10 +11,10 @@
 
 namespace tg::gradcheck {
 
-// |got − want| ≤ atol + rtol·|want|. Named fields, so that nobody swaps two doubles by accident.
+// |got − expected| ≤ atol + rtol·|expected|. Named fields, so that nobody swaps two doubles by accident.
 struct Tol {
   double rtol, atol;
-  double allowed(double want) const { return atol + rtol * (want < 0 ? -want : want); }
+  double allowed(double expected) const { return atol + rtol * (expected < 0 ? -expected : expected); }
 };
 
 // How the floating and index inputs lie in memory when the op sees them.

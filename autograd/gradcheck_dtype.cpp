@@ -75,9 +75,9 @@ class DTypeCheck {
         x_(narrow_.draw(options.seed)),
         r_(narrow_.draw_cotangents(options.seed)),
         got_(read(narrow_, x_, r_)),
-        want_(read(wide_, x_, r_)),
-        outputs_(want_.outputs),
-        gradients_(want_.gradients) {
+        expected_(read(wide_, x_, r_)),
+        outputs_(expected_.outputs),
+        gradients_(expected_.gradients) {
     for (const Leaf& leaf : narrow_.leaves()) {
       floating_.push_back(leaf.floating);
       dtypes_.push_back(leaf.dtype);
@@ -112,7 +112,7 @@ class DTypeCheck {
   }
 
   bool beyond_range() const {
-    for (const Point* p : {&want_.outputs, &want_.gradients})
+    for (const Point* p : {&expected_.outputs, &expected_.gradients})
       for (const Values& v : *p)
         if (largest(v) > 0.25 * largest_finite(dtype_)) return true;
     return false;
@@ -163,19 +163,19 @@ class DTypeCheck {
       gradients_.saw_plain(p.gradients, exact.gradients);
     }
     Tally tally(result);
-    compare(got_.outputs, want_.outputs, outputs_, narrow_.forward_steps(), "output", narrow_.output_shapes(),
-            tally);
-    compare(got_.gradients, want_.gradients, gradients_, narrow_.backward_steps(),
+    compare(got_.outputs, expected_.outputs, outputs_, narrow_.forward_steps(), "output",
+            narrow_.output_shapes(), tally);
+    compare(got_.gradients, expected_.gradients, gradients_, narrow_.backward_steps(),
             "gradient of floating input", input_shapes_, tally);
   }
 
-  void compare(const Point& got, const Point& want, const Bounds& bounds, std::size_t steps, const char* what,
-               const std::vector<Shape>& shapes, Tally& tally) const {
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      const double allowed = bounds.of(i, dtype_, steps), scale = largest(want[i]);
-      for (std::size_t k = 0; k < want[i].size(); ++k) {
-        if (got[i][k] == want[i][k] && std::isinf(want[i][k])) continue;
-        tally.add({got[i][k], want[i][k], allowed, scale, 0}, [&] {
+  void compare(const Point& got, const Point& expected, const Bounds& bounds, std::size_t steps,
+               const char* what, const std::vector<Shape>& shapes, Tally& tally) const {
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double allowed = bounds.of(i, dtype_, steps), scale = largest(expected[i]);
+      for (std::size_t k = 0; k < expected[i].size(); ++k) {
+        if (got[i][k] == expected[i][k] && std::isinf(expected[i][k])) continue;
+        tally.add({got[i][k], expected[i][k], allowed, scale, 0}, [&] {
           return std::string(what) + " " + std::to_string(i) + " " +
                  index_text(shapes[i], static_cast<std::int64_t>(k));
         });
@@ -189,7 +189,7 @@ class DTypeCheck {
   std::optional<Harness> plain_;  // every op decomposed and nothing fused
   std::optional<Harness> apart_;  // in f64, where each element that the op sees is a separate number
   const Point x_, r_;
-  const Read got_, want_;
+  const Read got_, expected_;
   Bounds outputs_, gradients_;
   std::vector<bool> floating_;
   std::vector<DType> dtypes_;

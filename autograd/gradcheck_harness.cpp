@@ -344,11 +344,11 @@ void Harness::set_cotangents(const Point& r) {
 }
 
 namespace {
-Point run(Program& program, const std::vector<Tensor>& wanted) {
+Point run(Program& program, const std::vector<Tensor>& outputs) {
   program.set_step(0);  // the same random numbers in every run
   program.run();
   Point values;
-  for (const Tensor& t : wanted) {
+  for (const Tensor& t : outputs) {
     const Array a = program.fetch(t);
     Values v(static_cast<std::size_t>(a.numel()));
     for (std::size_t k = 0; k < v.size(); ++k) v[k] = a.at(static_cast<std::int64_t>(k));

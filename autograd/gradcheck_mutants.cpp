@@ -41,7 +41,7 @@ Vjp forgets_last_element(std::size_t o) {
       for (std::int64_t i = 0; i + 1 < mask.numel(); ++i) mask.set(i, 1);
       z[o] = z[o] * z[o].graph().constant(mask);
     }
-    return op.vjp(Backprop{g.in, g.out, z, g.attrs, g.wanted});
+    return op.vjp(Backprop{g.in, g.out, z, g.attrs, g.needed});
   };
 }
 
@@ -57,7 +57,7 @@ Vjp stale(bool inputs) {
   return [inputs](const Op& op, const Backprop& g) {
     const Tensors in = inputs ? moved(g.in) : Tensors(g.in.begin(), g.in.end());
     const Tensors out = inputs ? Tensors(g.out.begin(), g.out.end()) : moved(g.out);
-    return op.vjp(Backprop{in, out, g.z, g.attrs, g.wanted});
+    return op.vjp(Backprop{in, out, g.z, g.attrs, g.needed});
   };
 }
 
@@ -176,9 +176,9 @@ class Mutation {
     }
     Harness truth(case_, View::contiguous, dtype_, {});
     if (!truth.differentiable()) return {};
-    const Point want = gradients(truth);
+    const Point expected = gradients(truth);
     std::vector<Mutant> mutants;
-    for (const Fault& fault : faults(*anatomy)) mutants.push_back(judge(fault, want));
+    for (const Fault& fault : faults(*anatomy)) mutants.push_back(judge(fault, expected));
     return mutants;
   }
 
@@ -195,7 +195,7 @@ class Mutation {
     return h.gradients();
   }
 
-  Mutant judge(const Fault& fault, const Point& want) const {
+  Mutant judge(const Fault& fault, const Point& expected) const {
     Mutant m{Mutant::survived, case_.owner, case_.name, fault.name, {}};
     m.result.owner = case_.owner;
     m.result.name = case_.name;
@@ -203,7 +203,7 @@ class Mutation {
     Planted planted(*case_.op, fault.vjp);
     try {
       Harness wrong(case_, View::contiguous, dtype_, {.substitute = planted.substitute()});
-      if (same_but_for_roundoff(gradients(wrong), want))
+      if (same_but_for_roundoff(gradients(wrong), expected))
         m.fate = Mutant::equivalent;
       else if (!passes(wrong, planted, m.result))
         m.fate = Mutant::caught;

@@ -39,33 +39,33 @@ void check_zero_and_repeat(Harness& harness, const Options& options, Result& res
 void check_structure(const Case& c, Harness& harness, const Options& options, Result& result) {
   Tally tally(result);
   const Point x = harness.draw(options.seed), r = harness.draw_cotangents(options.seed);
-  const Read want = read(harness, x, r);
+  const Read expected = read(harness, x, r);
   const auto with = [&](HarnessOptions how, const Point& cotangents) {
     how.device = options.device;
     Harness other(c, View::contiguous, f64, how);
     return read(other, x, cotangents);
   };
   try {
-    if (!same(with({.verify = true}, r).gradients, want.gradients))
+    if (!same(with({.verify = true}, r).gradients, expected.gradients))
       tally.fail("in verify mode the gradient differs");
   } catch (const Error& e) {
     tally.fail(e.what());
   }
-  if (!same(with({.threads = 2}, r).gradients, want.gradients))
+  if (!same(with({.threads = 2}, r).gradients, expected.gradients))
     tally.fail("two threads give different bits from one");
   // Exact for one use of each input; where a call uses an input more than once, the order of sums differs.
-  Point four = want.gradients;
+  Point four = expected.gradients;
   for (Values& v : four)
     for (double& z : v) z *= 4;
   if (!close_to(with({.twice = true}, r).gradients, four, 1e-13))
     tally.fail("used twice by two calls, the gradient is not four times that of one use");
 
-  const std::size_t inputs = want.gradients.size(), outputs = want.outputs.size();
+  const std::size_t inputs = expected.gradients.size(), outputs = expected.outputs.size();
   for (std::size_t i = 0; inputs > 1 && i < inputs; ++i) {
     HarnessOptions alone;
     alone.differentiate.assign(inputs, false);
     alone.differentiate[i] = true;
-    if (!same(with(alone, r).gradients, {want.gradients[i]}))
+    if (!same(with(alone, r).gradients, {expected.gradients[i]}))
       tally.fail("the gradient of floating input " + std::to_string(i) +
                  " differs if only that gradient is computed");
   }
@@ -83,9 +83,9 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
   harness.set_cotangents(r);
   if (c.op && c.op->decompose) {
     const Read plain = with({.substitute = decomposed(*c.op)}, r);
-    if (!close_to(plain.outputs, want.outputs, 1e-11))
+    if (!close_to(plain.outputs, expected.outputs, 1e-11))
       tally.fail("its decomposition gives different outputs");
-    if (!close_to(plain.gradients, want.gradients, 1e-10))
+    if (!close_to(plain.gradients, expected.gradients, 1e-10))
       tally.fail("its decomposition has a different gradient");
   }
 }

@@ -60,10 +60,10 @@ class ReverseWalk {
   void step(NodeId n) {
     if (!has_slot(graph_.nodes()[n])) return;
     const Node node = graph_.nodes()[n];  // a copy: recording moves the list
-    std::vector<bool> wanted;
+    std::vector<bool> needed;
     bool any = false;
     for (ValueId v : node.in) {
-      wanted.push_back(active(v));
+      needed.push_back(active(v));
       any = any || active(v);
     }
     if (!any) return;
@@ -81,15 +81,15 @@ class ReverseWalk {
     const Scope scope("grad." + graph_.name_of(node), node.where);
     const SegmentScope outside(-1);
     accumulate_all(graph_.label_of(node), node.where, node.in,
-                   by_decomposition ? differentiate_decomposition(node, in, z, wanted)
-                                    : node.op->vjp(Backprop{in, out, z, node.attrs, wanted}));
+                   by_decomposition ? differentiate_decomposition(node, in, z, needed)
+                                    : node.op->vjp(Backprop{in, out, z, node.attrs, needed}));
   }
 
   // The gradient of an op without a vjp: its decomposition is recorded from the node's inputs and walked
   // backwards. This gives fused backward ops their second derivatives.
   std::vector<Tensor> differentiate_decomposition(const Node& node, const std::vector<Tensor>& in,
                                                   const std::vector<Tensor>& z,
-                                                  const std::vector<bool>& wanted) {
+                                                  const std::vector<bool>& needed) {
     const auto first = static_cast<NodeId>(graph_.nodes().size());
     std::vector<Tensor> own;  // a separate value for each operand, even if two are the same tensor
     for (const Tensor& x : in) own.push_back(view(x, x.shape()));
@@ -101,7 +101,7 @@ class ReverseWalk {
     ReverseWalk inner(graph_, first, static_cast<NodeId>(graph_.nodes().size() - 1));
     std::vector<Tensor> sources;
     for (std::size_t i = 0; i < own.size(); ++i)
-      if (wanted[i]) sources.push_back(own[i]);
+      if (needed[i]) sources.push_back(own[i]);
     inner.mark(sources);
     for (std::size_t i = 0; i < out.size(); ++i) inner.accumulate(out[i].id(), z[i]);
     inner.run();
@@ -183,10 +183,10 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
   const std::string name = graph.label_of(maker);
   if (!is_float(loss.dtype()))
     throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
-                        ", wanted a floating tensor " + at_line(where));
+                        ", expected a floating tensor " + at_line(where));
   if (!cotangent.defined() && loss.numel() != 1)
     throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
-                        ", wanted one element, or a cotangent " + at_line(where));
+                        ", expected one element, or a cotangent " + at_line(where));
   if (cotangent.defined() && (cotangent.shape() != loss.shape() || cotangent.dtype() != loss.dtype()))
     throw GradientError("[gradients] the cotangent is " + cotangent.text() + ", the loss " + name + " is " +
                         loss.text() + " " + at_line(where));
@@ -195,7 +195,7 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
     if (graph.has(w) && is_float(w.dtype())) continue;
     const std::string kind = !w.defined() ? "undefined" : !graph.has(w) ? "of another graph" : w.text();
     throw GradientError("[gradients] tensor " + std::to_string(i) + " to differentiate by is " + kind +
-                        ", wanted a floating tensor of the loss's graph " + at_line(where));
+                        ", expected a floating tensor of the loss's graph " + at_line(where));
   }
 
   ReverseWalk walk(graph, 0, graph.values()[loss.id()].node);

@@ -36,8 +36,8 @@ struct Both {
     fused = {o, gradients(sum(o * o), {qkv})[0]};
     plain = {same, gradients(sum(same * same), {qkv})[0]};
   }
-  static double mib(Graph& g, const std::vector<Tensor>& wanted) {
-    const MemoryReport m = compile(g, wanted, {.device = Device::cpu(), .plan_only = true}).memory();
+  static double mib(Graph& g, const std::vector<Tensor>& outputs) {
+    const MemoryReport m = compile(g, outputs, {.device = Device::cpu(), .plan_only = true}).memory();
     return static_cast<double>(m.arena + m.workspace) / (1 << 20);
   }
 };

@@ -27,27 +27,27 @@ int main() try {
 
   const std::vector<double> xs{0.1, -0.2, 0.3, 1.5, 0.5, -1.0};
   double worst = 0;
-  const auto compare = [&](double got, double want) {
-    const double apart = std::fabs(got - want);
+  const auto compare = [&](double got, double expected) {
+    const double apart = std::fabs(got - expected);
     worst = std::isnan(apart) ? INFINITY : std::fmax(worst, apart);
   };
   for (const double scale : {1.0, -2.0, 0.5}) {  // the same program on other numbers
     const std::vector<double> ws{0.4 * scale, 0.9 * scale, -0.7 * scale};
     program.run({{x, xs}, {w, ws}});
     const Array first = program.fetch(z_w), second = program.fetch(z_ww), middle = program.fetch(column);
-    double want_w[3] = {}, want_ww[3] = {};
+    double expected_w[3] = {}, expected_ww[3] = {};
     for (int r = 0; r < 2; ++r) {
       const double* row = &xs[static_cast<std::size_t>(3 * r)];
       const double s = 1 / (1 + std::exp(-(row[0] * ws[0] + row[1] * ws[1] + row[2] * ws[2])));
       for (int i = 0; i < 3; ++i) {
-        want_w[i] += s * (1 - s) * row[i];
-        want_ww[i] += s * (1 - s) * (1 - 2 * s) * row[0] * row[i];
+        expected_w[i] += s * (1 - s) * row[i];
+        expected_ww[i] += s * (1 - s) * (1 - 2 * s) * row[0] * row[i];
       }
       compare(middle.at(r), row[1]);
     }
     for (int i = 0; i < 3; ++i) {
-      compare(first.at(i), want_w[i]);
-      compare(second.at(i), want_ww[i]);
+      compare(first.at(i), expected_w[i]);
+      compare(second.at(i), expected_ww[i]);
     }
     std::printf("dloss/dw = %.6f %.6f %.6f\n", first.at(0), first.at(1), first.at(2));
   }

@@ -104,7 +104,7 @@ extern const Op adamw_op{
 std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate,
                                          TensorArg step, TensorArg scale, const AdamWOptions& o) {
   const std::source_location where = learning_rate.where();
-  if (all.empty()) throw Error(in_context("[adamw] got no parameters, wanted at least one", where));
+  if (all.empty()) throw Error(in_context("[adamw] got no parameters, expected at least one", where));
   Graph& graph = all[0].p.graph();
   AdamWAttrs attrs{o.beta1, o.beta2, o.eps, {}};
   Tensors in;

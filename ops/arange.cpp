@@ -39,7 +39,7 @@ Tensor arange(Graph& graph, double start, double stop, double step, DType dtype,
 
 namespace {
 
-// x where column - row is on the wanted side of `diagonal`, else 0. Rows and columns are counted in x's
+// x where column - row is on the kept side of `diagonal`, else 0. Rows and columns are counted in x's
 // compute type, so that the whole is one fused step, as long as that type holds the numbers exactly.
 Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
   const Scope scope(x);

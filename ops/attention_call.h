@@ -169,8 +169,8 @@ namespace detail {
   n.o = operand_of(x.o), n.lse = address_of(x.lse);
   n.z_o = operand_of(x.z_o), n.z_lse = address_of(x.z_lse);
   n.z_q = operand_of(&out[0]), n.z_k = operand_of(&out[1]), n.z_v = operand_of(&out[2]);
-  if (a.wants_z_bias) n.z_bias = bias_of(&out[3]);
-  if (a.wants_z_sink) n.z_sink = address_of(&out[out.size() - 1]);
+  if (a.needs_z_bias) n.z_bias = bias_of(&out[3]);
+  if (a.needs_z_sink) n.z_sink = address_of(&out[out.size() - 1]);
   return n;
 }
 

@@ -71,7 +71,7 @@ void require_index(DType t) {
   if (t != i64 && t != i32) throw DTypeError("needs indices of type i64 or i32");
 }
 
-void want_rank_at_least(const Operand& x, int rank) {
+void check_rank_at_least(const Operand& x, int rank) {
   if (x.layout.rank() < rank) throw ShapeError("needs at least " + std::to_string(rank) + " dimensions");
 }
 

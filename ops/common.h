@@ -28,7 +28,7 @@ Tensor zeros_view(const Tensor& x);
 
 void require_float(DType t);  // throws DTypeError
 void require_index(DType t);  // i64 or i32, else throws DTypeError
-void want_rank_at_least(const Operand& x, int rank);
+void check_rank_at_least(const Operand& x, int rank);
 
 // One output of a pointwise op: laid out like the first dense operand, else row-major.
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);

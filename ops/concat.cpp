@@ -52,7 +52,7 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
 
 Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& where) {
   if (parts.empty())
-    throw Error(in_context(std::string("[") + what + "] got no tensors, wanted at least one", where));
+    throw Error(in_context(std::string("[") + what + "] got no tensors, expected at least one", where));
   return parts[0];
 }
 
@@ -128,7 +128,7 @@ std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   const std::int64_t a = detail::axis_of(x, axis, "chunk");
   if (n < 1)
     throw ShapeError(
-        in_context("[chunk] got " + std::to_string(n) + " chunks, wanted at least 1", x.where()));
+        in_context("[chunk] got " + std::to_string(n) + " chunks, expected at least 1", x.where()));
   const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
   Sizes sizes;
   for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));

@@ -16,7 +16,7 @@ namespace {
 
 void check(const Operand& x, const Operand& targets) {
   detail::require_float(x.dtype);
-  detail::want_rank_at_least(x, 1);
+  detail::check_rank_at_least(x, 1);
   detail::require_index(targets.dtype);
   Shape rows = x.shape();
   rows.erase(rows.size() - 1);
@@ -50,9 +50,9 @@ Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor x = cast(in[0], compute_type(in[0].dtype()));
   const Tensor counts = not_equal(cast(in[1], i64), static_cast<double>(a.ignore_index));
   const Tensor p = exp(x - unsqueeze(log_sum(x), -1));
-  const Tensor wanted = cast(chosen(x, in[1]), x.dtype()) * (1 - a.smoothing);
+  const Tensor target = cast(chosen(x, in[1]), x.dtype()) * (1 - a.smoothing);
   const Tensor z = unsqueeze(where(counts, in[3], 0), -1);
-  return {cast(z * (p - wanted - a.smoothing / static_cast<double>(x.size(-1))), in[0].dtype())};
+  return {cast(z * (p - target - a.smoothing / static_cast<double>(x.size(-1))), in[0].dtype())};
 }
 
 Cost cross_entropy_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
@@ -118,7 +118,7 @@ Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOpti
   const Scope scope(logits);
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     throw Error(in_context(
-        "[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) + ", wanted 0 to 1",
+        "[cross_entropy] label_smoothing is " + std::to_string(o.label_smoothing) + ", expected 0 to 1",
         logits.where()));
   const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   if (o.reduction == Reduction::none) return loss;

@@ -21,9 +21,9 @@ Tensor last_axis_contiguous(const Tensor& x) {
   return x.rank() == 0 || is_last_axis_contiguous(x.layout()) ? x : contiguous(x);
 }
 
-void want_shape(const char* name, const Operand& x, const Shape& shape) {
+void check_shape(const char* name, const Operand& x, const Shape& shape) {
   if (x.shape() != shape)
-    throw ShapeError(std::string(name) + " is " + x.shape().text() + ", wanted " + shape.text());
+    throw ShapeError(std::string(name) + " is " + x.shape().text() + ", expected " + shape.text());
 }
 
 void check_numbers(const AttentionAttrs& a) {
@@ -42,12 +42,12 @@ void check_sequences(const Operands& x, const AttentionAttrs& a) {
     if (x.q->shape()[0] != 1) throw ShapeError("packed sequences (cu_seqlens) need a batch of 1");
     const Shape& n = x.cu_q->shape();
     if (n.size() != 1 || n[0] < 1)
-      throw ShapeError("cu_seqlens_q is " + n.text() + ", wanted [sequences + 1]");
-    want_shape("cu_seqlens_k", *x.cu_k, n);
+      throw ShapeError("cu_seqlens_q is " + n.text() + ", expected [sequences + 1]");
+    check_shape("cu_seqlens_k", *x.cu_k, n);
   }
   if (a.has_lengths) {
     detail::require_index(x.lengths->dtype);
-    want_shape("kv_lengths", *x.lengths, {x.q->shape()[0]});
+    check_shape("kv_lengths", *x.lengths, {x.q->shape()[0]});
   }
 }
 
@@ -81,7 +81,7 @@ void check(const Operands& x, const AttentionAttrs& a) {
   }
   if (x.sink) {
     if (x.sink->dtype != dtype) throw DTypeError("sink differs from q in dtype");
-    want_shape("sink", *x.sink, {q[1]});
+    check_shape("sink", *x.sink, {q[1]});
   }
   check_sequences(x, a);
 }
@@ -107,16 +107,16 @@ std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& at
   const Operands x(in, a);
   check(x, a);
   const Shape &q = x.q->shape(), out{q[0], q[1], q[2], x.v->shape()[3]}, rows{q[0], q[1], q[2]};
-  want_shape("o", *x.o, out);
-  want_shape("z_o", *x.z_o, out);
-  want_shape("lse", *x.lse, rows);
-  if (x.z_lse) want_shape("z_lse", *x.z_lse, rows);
+  check_shape("o", *x.o, out);
+  check_shape("z_o", *x.z_o, out);
+  check_shape("lse", *x.lse, rows);
+  if (x.z_lse) check_shape("z_lse", *x.z_lse, rows);
   if (x.o->dtype != x.q->dtype || x.z_o->dtype != x.q->dtype)
     throw DTypeError("q, o and z_o differ in dtype");
   std::vector<OutSpec> outs;
   for (const Operand* t : {x.q, x.k, x.v}) outs.push_back({t->dtype, gradient_layout(t->layout)});
-  if (a.wants_z_bias) outs.push_back({x.bias->dtype, row_major(x.bias->shape())});
-  if (a.wants_z_sink) outs.push_back({x.sink->dtype, row_major(x.sink->shape())});
+  if (a.needs_z_bias) outs.push_back({x.bias->dtype, row_major(x.bias->shape())});
+  if (a.needs_z_sink) outs.push_back({x.sink->dtype, row_major(x.sink->shape())});
   return outs;
 }
 
@@ -136,13 +136,13 @@ Tensors attention_gradient(const Backprop& g) {
   in.insert(in.end(), g.in.begin() + 3, g.in.end());
   a.backward = true;
   a.has_z_lse = g.z[1].defined();
-  a.wants_z_bias = x.bias && g.wanted[index_of(x.bias, g.in)];
-  a.wants_z_sink = x.sink && g.wanted[index_of(x.sink, g.in)];
+  a.needs_z_bias = x.bias && g.needed[index_of(x.bias, g.in)];
+  a.needs_z_sink = x.sink && g.needed[index_of(x.sink, g.in)];
   const Tensors z = graph.record(flash_attn_backward_op, in, a, std::source_location::current());
   Tensors out(g.in.size());
   std::copy_n(z.begin(), 3, out.begin());
-  if (a.wants_z_bias) out[index_of(x.bias, g.in)] = z[3];
-  if (a.wants_z_sink) out[index_of(x.sink, g.in)] = z.back();
+  if (a.needs_z_bias) out[index_of(x.bias, g.in)] = z[3];
+  if (a.needs_z_sink) out[index_of(x.sink, g.in)] = z.back();
   return out;
 }
 
@@ -372,8 +372,8 @@ std::vector<Sample> backward_samples() {
     out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
                      Prepared p = prepared(flash_attn_backward_op, x[0], x[1], x[2], c.options(x.subspan(7)));
                      p.attrs.backward = p.attrs.has_z_lse = true;
-                     p.attrs.wants_z_bias = p.attrs.has_bias;
-                     p.attrs.wants_z_sink = p.attrs.has_sink;
+                     p.attrs.needs_z_bias = p.attrs.has_bias;
+                     p.attrs.needs_z_sink = p.attrs.has_sink;
                      const DType compute = compute_type(x[0].dtype());
                      const Tensor own[] = {last_axis_contiguous(x[3]), contiguous(cast(x[4], compute)),
                                            last_axis_contiguous(x[5]), contiguous(cast(x[6], compute))};

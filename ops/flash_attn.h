@@ -59,7 +59,7 @@ struct AttentionAttrs {
   std::int64_t stream = 0;  // the random node's number
   bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
   bool free_order = false;
-  bool backward = false, has_z_lse = false, wants_z_bias = false, wants_z_sink = false;
+  bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
     field("window_left", window_left, -1), field("window_right", window_right, -1);
@@ -67,7 +67,7 @@ struct AttentionAttrs {
     field("bias", has_bias, false), field("sink", has_sink, false), field("packed", packed, false);
     field("lengths", has_lengths, false), field("free_order", free_order, false);
     field("backward", backward, false), field("z_lse", has_z_lse, false);
-    field("z_bias", wants_z_bias, false), field("z_sink", wants_z_sink, false);
+    field("z_bias", needs_z_bias, false), field("z_sink", needs_z_sink, false);
   }
 };
 

@@ -9,7 +9,7 @@ namespace tg {
 namespace {
 
 // Indices have x's rank, and are no larger than x on the axes from which they do not select.
-void want_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
+void check_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
   detail::require_index(indices.dtype);
   if (indices.layout.rank() != x.layout.rank())
     throw ShapeError("the indices must have as many dimensions as the tensor");
@@ -19,13 +19,13 @@ void want_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
 }
 
 std::vector<OutSpec> infer_gather(std::span<const Operand> in, const Attrs& attrs) {
-  want_within(in[0], in[1], attrs);
+  check_within(in[0], in[1], attrs);
   return detail::row_major_output(in[0].dtype, in[1].shape());
 }
 
 std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& attrs) {
   const Operand &x = in[0], &indices = in[1], &src = in[2];
-  want_within(x, indices, attrs);
+  check_within(x, indices, attrs);
   if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
   if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
   if (src.shape() != indices.shape()) throw ShapeError("what is added must have the shape of the indices");
@@ -56,7 +56,7 @@ extern const Op scatter_add_op{
     .infer = infer_scatter,
     .vjp = [](const Backprop& g) -> Tensors {
       Tensor zs;
-      if (g.wanted[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+      if (g.needed[2]) zs = gather(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
       return {g.z[0], Tensor(), zs};
     },
     .samples = []() -> std::vector<Sample> {
@@ -95,7 +95,7 @@ Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype) {
   const Tensor place = unsqueeze(indices, -1);
   if (n < 0)
     throw ShapeError(
-        in_context("[one_hot] got " + std::to_string(n) + " classes, wanted at least 0", indices.where()));
+        in_context("[one_hot] got " + std::to_string(n) + " classes, expected at least 0", indices.where()));
   Shape shape = place.shape();
   const Tensor one = expand(full(place.graph(), {}, 1, dtype), shape);
   shape[shape.size() - 1] = n;

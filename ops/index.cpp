@@ -32,8 +32,8 @@ std::vector<OutSpec> infer_add(std::span<const Operand> in, const Attrs& attrs) 
   detail::require_index(indices.dtype);
   if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
   if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
-  const Shape want = selected(x.shape(), static_cast<int>(attrs.as<AxisAttrs>().axis), indices.shape());
-  if (src.shape() != want) throw ShapeError("what is added must have shape " + want.text());
+  const Shape expected = selected(x.shape(), static_cast<int>(attrs.as<AxisAttrs>().axis), indices.shape());
+  if (src.shape() != expected) throw ShapeError("what is added must have shape " + expected.text());
   return detail::row_major_output(x.dtype, x.shape());
 }
 
@@ -81,7 +81,7 @@ extern const Op index_add_op{
     .infer = infer_add,
     .vjp = [](const Backprop& g) -> Tensors {
       Tensor zs;
-      if (g.wanted[2]) zs = index_select(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
+      if (g.needed[2]) zs = index_select(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1]);
       return {g.z[0], Tensor(), zs};
     },
     .samples = []() -> std::vector<Sample> {

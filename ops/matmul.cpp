@@ -26,12 +26,12 @@ std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
     detail::require_float(x.dtype);
     if (x.dtype != a.dtype) throw DTypeError("operands differ in dtype");
   }
-  detail::want_rank_at_least(a, 1);
-  detail::want_rank_at_least(b, 1);
+  detail::check_rank_at_least(a, 1);
+  detail::check_rank_at_least(b, 1);
   if (a.shape().back() != inner_of_b(b.shape()))
     throw ShapeError("inner sizes differ: a " + a.shape().text() + " · b " + b.shape().text());
-  detail::want_rank_at_least(a, 2);
-  detail::want_rank_at_least(b, 2);
+  detail::check_rank_at_least(a, 2);
+  detail::check_rank_at_least(b, 2);
   Shape out = broadcast_shapes(leading(a.shape()), leading(b.shape()), "matmul");
   out.push_back(a.shape()[a.shape().size() - 2]);
   out.push_back(b.shape().back());
@@ -65,12 +65,12 @@ Tensor rows_of(const Tensor& x) {
 Tensors matmul_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1], &z = g.z[0];
   Tensors out(g.in.size());
-  if (g.wanted[0]) out[0] = sum_to(product_like(a, z, flipped(b)), a.shape());
-  if (g.wanted[1]) {
+  if (g.needed[0]) out[0] = sum_to(product_like(a, z, flipped(b)), a.shape());
+  if (g.needed[1]) {
     out[1] = b.rank() == 2 ? product_like(b, flipped(rows_of(a)), rows_of(z))
                            : sum_to(product_like(b, flipped(a), z), b.shape());
   }
-  if (g.in.size() == 3 && g.wanted[2]) out[2] = sum_to(z, g.in[2].shape());
+  if (g.in.size() == 3 && g.needed[2]) out[2] = sum_to(z, g.in[2].shape());
   return out;
 }
 

@@ -20,7 +20,7 @@ Shape outer_shape(const Shape& shape) {
 
 void check(const Operand& x, std::span<const Operand> weights) {
   detail::require_float(x.dtype);
-  detail::want_rank_at_least(x, 1);
+  detail::check_rank_at_least(x, 1);
   for (const Operand& w : weights) {
     detail::require_float(w.dtype);
     if (w.shape() != Shape{x.shape().back()})
@@ -88,8 +88,8 @@ Tensors gradient(const Op& backward, const Backprop& g) {
   for (std::size_t i = 1; i < g.z.size(); ++i)
     if (g.z[i].defined()) throw GradientError("the statistics of a normalisation have no gradient");
   NormAttrs attrs = n;
-  attrs.weight_gradient = n.weight && g.wanted[1];
-  attrs.bias = n.bias && g.wanted[2];
+  attrs.weight_gradient = n.weight && g.needed[1];
+  attrs.bias = n.bias && g.needed[2];
   Tensors in{g.in[0], g.z[0]};
   in.insert(in.end(), g.out.begin() + 1, g.out.end());
   if (n.weight) in.push_back(g.in[1]);

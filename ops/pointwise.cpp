@@ -10,25 +10,25 @@ namespace {
 
 using detail::broadcast_pair;
 
-void want_one_dtype(std::span<const Operand> in) {
+void check_one_dtype(std::span<const Operand> in) {
   for (const Operand& x : in)
     if (x.dtype != in[0].dtype) throw DTypeError("operands differ in dtype");
 }
 
 std::vector<OutSpec> same_float(std::span<const Operand> in, const Attrs&) {
   detail::require_float(in[0].dtype);
-  want_one_dtype(in);
+  check_one_dtype(in);
   return detail::pointwise_output(in, in[0].dtype);
 }
 
 std::vector<OutSpec> same_number(std::span<const Operand> in, const Attrs&) {
   if (in[0].dtype == boolean) throw DTypeError("needs numbers, not booleans");
-  want_one_dtype(in);
+  check_one_dtype(in);
   return detail::pointwise_output(in, in[0].dtype);
 }
 
 std::vector<OutSpec> truth(std::span<const Operand> in, const Attrs&) {
-  want_one_dtype(in);
+  check_one_dtype(in);
   return detail::pointwise_output(in, boolean);
 }
 
@@ -60,15 +60,15 @@ Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
 // z_b = -z·a/b² reuses z_a = z / b.
 Tensors div_gradient(const Backprop& g) {
   const Tensor za = g.z[0] / g.in[1];
-  return {za, g.wanted[1] ? -(za * g.out[0]) : Tensor()};
+  return {za, g.needed[1] ? -(za * g.out[0]) : Tensor()};
 }
 
 // ∂(a^b)/∂a = b·a^(b-1) and ∂(a^b)/∂b = a^b·log a, which is 0 at a = 0.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
-  if (g.wanted[0]) za = g.z[0] * where(equal(b, 0), 0, b * pow(a, b - 1));
-  if (g.wanted[1]) {
+  if (g.needed[0]) za = g.z[0] * where(equal(b, 0), 0, b * pow(a, b - 1));
+  if (g.needed[1]) {
     const Tensor at_zero = equal(a, 0);
     zb = g.z[0] * where(at_zero, 0, g.out[0] * log(where(at_zero, 1, a)));
   }
@@ -145,9 +145,9 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   }
 
 TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
-TG_BINARY(sub, "a − b", same_number, normal, normal, {z, g.wanted[1] ? -z : Tensor()})
+TG_BINARY(sub, "a − b", same_number, normal, normal, {z, g.needed[1] ? -z : Tensor()})
 TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
-          {g.wanted[0] ? z * b : Tensor(), g.wanted[1] ? z* a : Tensor()})
+          {g.needed[0] ? z * b : Tensor(), g.needed[1] ? z* a : Tensor()})
 TG_BINARY(div, "a / b", same_float, normal, off_zero, div_gradient(g))
 TG_BINARY(pow, "aᵇ", same_float, uniform, normal, pow_gradient(g))
 TG_BINARY(maximum, "the larger of a and b; NaN if one is", same_number, normal, normal,
@@ -200,7 +200,7 @@ extern const Op where_op{.name = "where",
                          .infer =
                              [](std::span<const Operand> in, const Attrs&) {
                                if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
-                               want_one_dtype(in.subspan(1));
+                               check_one_dtype(in.subspan(1));
                                if (in[0].shape() != in[1].shape())
                                  throw ShapeError("operands differ in shape");
                                return detail::pointwise_output(in.subspan(1), in[1].dtype);

@@ -10,7 +10,7 @@ extern const Op bernoulli_op;
 
 namespace {
 
-void want_state(const Operand& rng) {
+void check_state(const Operand& rng) {
   if (rng.dtype != i64 || rng.shape() != Shape{2}) throw ShapeError("needs the graph's rng() {seed, step}");
 }
 
@@ -25,7 +25,7 @@ Source source(Graph& graph, const std::source_location& where) {
 }
 
 std::vector<OutSpec> infer_fill(std::span<const Operand> in, const Attrs& a) {
-  want_state(in[0]);
+  check_state(in[0]);
   const auto& r = a.as<RandomAttrs>();
   return detail::row_major_output(r.dtype, r.shape);
 }
@@ -65,7 +65,7 @@ extern const Op dropout_op{
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
           detail::require_float(in[0].dtype);
-          want_state(in[1]);
+          check_state(in[1]);
           return detail::row_major_output(in[0].dtype, in[0].shape());
         },
     .vjp = [](const Backprop& g) -> Tensors {
@@ -113,7 +113,7 @@ extern const Op randint_op{.name = "randint",
 Tensor dropout(TensorArg x, double p, bool training) {
   if (!(p >= 0 && p <= 1))
     throw Error(
-        in_context("[dropout] the probability is " + std::to_string(p) + ", wanted 0 to 1", x.where()));
+        in_context("[dropout] the probability is " + std::to_string(p) + ", expected 0 to 1", x.where()));
   if (!training || p == 0) return x.tensor();
   if (p == 1) return zeros_like(x);
   const Source s = source(x.tensor().graph(), x.where());
@@ -132,7 +132,8 @@ Tensor normal(Graph& graph, const Shape& shape, double mean, double std, DType d
 }
 Tensor bernoulli(Graph& graph, const Shape& shape, double p, std::source_location where) {
   if (!(p >= 0 && p <= 1))
-    throw Error(in_context("[bernoulli] the probability is " + std::to_string(p) + ", wanted 0 to 1", where));
+    throw Error(
+        in_context("[bernoulli] the probability is " + std::to_string(p) + ", expected 0 to 1", where));
   return fill(bernoulli_op, graph, shape, p, 0, boolean, where);
 }
 Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t high, DType dtype,

@@ -37,18 +37,18 @@ std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
   return reduce_to(in[0].dtype, in[0], a);
 }
 
-void want_elements(const Operand& x, const Attrs& a) {
+void check_elements(const Operand& x, const Attrs& a) {
   for (std::int64_t axis : a.as<ReduceAttrs>().axes)
     if (x.shape()[static_cast<int>(axis)] == 0) throw ShapeError("no elements to choose from");
 }
 
 std::vector<OutSpec> infer_extreme(std::span<const Operand> in, const Attrs& a) {
-  want_elements(in[0], a);
+  check_elements(in[0], a);
   return reduce_to(in[0].dtype, in[0], a);
 }
 
 std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a) {
-  want_elements(in[0], a);
+  check_elements(in[0], a);
   return reduce_to(i64, in[0], a);
 }
 

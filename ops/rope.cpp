@@ -53,7 +53,7 @@ extern const Op rope_op{
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
           detail::require_float(in[0].dtype);
-          detail::want_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
+          detail::check_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
           if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
             throw ShapeError("more dimensions to rotate than a row has");
           if (in.size() > 1) {

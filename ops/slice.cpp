@@ -27,7 +27,7 @@ Tensors slice_gradient(const Backprop& g) {
   return {slice_assign(zeros_like(g.in[0]), g.z[0], s.axis, first, s.step)};
 }
 
-void want_one_index(const Operand& start) {
+void check_one_index(const Operand& start) {
   detail::require_index(start.dtype);
   if (start.layout.numel() != 1)
     throw ShapeError("the start must be one number, got shape " + start.shape().text());
@@ -43,13 +43,13 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   if (src.shape() != region)
     throw ShapeError("what is assigned may differ from the tensor in size along axis " +
                      std::to_string(axis) + " only");
-  if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", wanted 1 or more");
+  if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", expected 1 or more");
   const std::int64_t n = region[axis], size = x.shape()[axis];
   const std::int64_t stop = n == 0 ? a.start : a.start + (n - 1) * a.step + 1;
   if (a.start < 0 || stop > size)
     throw ShapeError("positions " + std::to_string(a.start) + " to " + std::to_string(stop - 1) +
                      " do not lie in an axis of size " + std::to_string(size));
-  if (in.size() == 3) want_one_index(in[2]);
+  if (in.size() == 3) check_one_index(in[2]);
   return {{x.dtype, x.layout.is_dense() ? dense_like(x.shape(), x.layout) : row_major(x.shape())}};
 }
 
@@ -59,11 +59,11 @@ Tensors assign_gradient(const Backprop& g) {
   const bool given = g.in.size() == 3;
   const std::int64_t n = src.size(a.axis);
   Tensor zx, zs;
-  if (g.wanted[0]) {
+  if (g.needed[0]) {
     const Tensor none = detail::zeros_view(src);
     zx = given ? slice_assign(z, none, a.axis, g.in[2]) : slice_assign(z, none, a.axis, a.start, a.step);
   }
-  if (g.wanted[1])
+  if (g.needed[1])
     zs = given ? slice_at(z, a.axis, g.in[2], n)
                : slice(z, a.axis, a.start, n == 0 ? a.start : a.start + (n - 1) * a.step + 1, a.step);
   return given ? Tensors{zx, zs, Tensor()} : Tensors{zx, zs};
@@ -113,11 +113,11 @@ extern const Op slice_at_op{
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
           const auto& a = attrs.as<SliceAtAttrs>();
-          want_one_index(in[1]);
+          check_one_index(in[1]);
           Shape shape = in[0].shape();
           const int axis = static_cast<int>(a.axis);
           if (a.length < 0 || a.length > shape[axis])
-            throw ShapeError("length is " + std::to_string(a.length) + ", wanted 0 to " +
+            throw ShapeError("length is " + std::to_string(a.length) + ", expected 0 to " +
                              std::to_string(shape[axis]));
           shape[axis] = a.length;
           return detail::row_major_output(in[0].dtype, shape);

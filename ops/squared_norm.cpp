@@ -25,7 +25,7 @@ extern const Op squared_norm_op{
     .vjp = [](const Backprop& g) -> Tensors {
       Tensors z(g.in.size());
       for (std::size_t i = 0; i < z.size(); ++i)
-        if (g.wanted[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
+        if (g.needed[i]) z[i] = cast(2 * g.z[0] * g.in[i], g.in[i].dtype());
       return z;
     },
     .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
@@ -51,7 +51,7 @@ extern const Op squared_norm_op{
     }};
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {
-  if (xs.empty()) throw Error(in_context("[squared_norm] got no tensors, wanted at least one", where));
+  if (xs.empty()) throw Error(in_context("[squared_norm] got no tensors, expected at least one", where));
   return xs[0].graph().record(squared_norm_op, xs, {}, where)[0];
 }
 

@@ -167,8 +167,8 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   const Tensor z_s = n.for_product((n.slope.defined() ? z_a * n.slope : z_a) * a.scale);
   Tensors z{n.by_head(matmul(z_s, n.k)), n.summed_over_group(matmul(transpose(z_s, -2, -1), n.q)),
             n.summed_over_group(matmul(transpose(n.for_product(n.dropped(p, a)), -2, -1), z_o))};
-  if (a.wants_z_bias) z.push_back(cast(sum_to(z_a, x.bias->shape()), n.dtype));
-  if (a.wants_z_sink) z.push_back(cast(-sum(where(empty, 0, exp(n.sink - xi) * u), {0, 2, 3}), n.dtype));
+  if (a.needs_z_bias) z.push_back(cast(sum_to(z_a, x.bias->shape()), n.dtype));
+  if (a.needs_z_sink) z.push_back(cast(-sum(where(empty, 0, exp(n.sink - xi) * u), {0, 2, 3}), n.dtype));
   return z;
 }
 

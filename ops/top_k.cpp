@@ -15,7 +15,8 @@ extern const Op top_k_op{
           Shape shape = in[0].shape();
           const int axis = static_cast<int>(a.axis);
           if (a.k < 0 || a.k > shape[axis])
-            throw ShapeError("k is " + std::to_string(a.k) + ", wanted 0 to " + std::to_string(shape[axis]));
+            throw ShapeError("k is " + std::to_string(a.k) + ", expected 0 to " +
+                             std::to_string(shape[axis]));
           shape[axis] = a.k;
           return std::vector<OutSpec>{{in[0].dtype, row_major(shape)}, {i64, row_major(shape)}};
         },

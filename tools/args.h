@@ -234,7 +234,7 @@ class Args {
     T x{};
     const char* end = value.data() + value.size();
     const auto [stop, error] = std::from_chars(value.data(), end, x);
-    const std::string got = title_only(o) + " got '" + std::string(value) + "', wanted ";
+    const std::string got = title_only(o) + " got '" + std::string(value) + "', expected ";
     if (error == std::errc::result_out_of_range) return got + kind + std::string(" in range");
     if (error != std::errc() || stop != end || std::isnan(static_cast<double>(x))) return got + kind;
     const auto [min, max] = std::pair(o.limits.min, o.limits.max);
@@ -259,7 +259,7 @@ class Args {
     } else {
       const auto& choices = o.limits.choices;
       if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
-        return title_only(o) + " got '" + std::string(value) + "', wanted one of " + joined(choices);
+        return title_only(o) + " got '" + std::string(value) + "', expected one of " + joined(choices);
       }
       if (auto* const* text = std::get_if<std::string*>(&o.to)) {
         **text = value;

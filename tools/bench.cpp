@@ -75,7 +75,7 @@ int run(int argc, char** argv) {
   for (const std::string& s : shapes) {
     settings.shapes.push_back(parse_shape(s));
     if (settings.shapes.back().size() != m.sizes)
-      return args.fail("--shape got '" + s + "', wanted " + std::to_string(m.sizes) + " sizes joined by x");
+      return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
   }
   if (quick) {
     settings.seconds = 0;

@@ -56,7 +56,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 // Throws Error unless prompt and text fit. The last token is written but not read.
-void want_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
+void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
   if (prompt - 1 + tokens <= context) return;
   const std::string head = "[generate] a prompt of " + std::to_string(prompt) + " tokens";
   const std::string tail = " the model's context of " + std::to_string(context) + ": ";
@@ -74,7 +74,7 @@ void generate(const Options& o) {
   const auto prompt = std::ssize(text);
   const std::int64_t tokens =
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
-  if (!o.slide) want_room(prompt, tokens, config.context);
+  if (!o.slide) check_room(prompt, tokens, config.context);
 
   nn::Params params(0, f32, o.device);
   const nn::Model model(params, config);

@@ -47,7 +47,7 @@ std::vector<DType> parse_dtypes(const std::string& list, std::string& mistake) {
     const std::size_t before = dtypes.size();
     for (DType t : {f64, f32, bf16, f16})
       if (tg::name_of(t) == word) dtypes.push_back(t);
-    if (dtypes.size() == before) mistake = "--dtype got '" + word + "', wanted some of f64,f32,bf16,f16";
+    if (dtypes.size() == before) mistake = "--dtype got '" + word + "', expected some of f64,f32,bf16,f16";
   }
   return dtypes;
 }

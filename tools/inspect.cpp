@@ -228,7 +228,7 @@ void inspect(const Options& o) {
 
 // What is wrong with a combination of options, or nothing.
 std::string mistake_in(const Args& args, const Options& o) {
-  const auto wants = [&](const char* option, const char* other) {
+  const auto missing_partner = [&](const char* option, const char* other) {
     return args.given(option) && !args.given(other) ? "--" + std::string(option) + " needs --" + other : "";
   };
   for (const auto& [option, other] : {std::pair("attention", "checkpoint"),
@@ -238,7 +238,7 @@ std::string mistake_in(const Args& args, const Options& o) {
                                       {"run", "curves"},
                                       {"length", "reads"},
                                       {"fast-memory", "reads"}})
-    if (const std::string mistake = wants(option, other); !mistake.empty()) return mistake;
+    if (const std::string mistake = missing_partner(option, other); !mistake.empty()) return mistake;
   if (args.given("text") && o.text.empty()) return "--text is empty";
   return "";
 }

@@ -59,14 +59,14 @@ class Run {
         throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
     o_.model.vocabulary = data_->tokenizer().size();
-    if (resumed_) want_same_model();
+    if (resumed_) check_same_model();
     state_.data_sum = data_->identity();
   }
 
   int go() {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
     const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
-    want_memory(o_.device, 3 * bytes, "the model with its optimizer");
+    check_memory(o_.device, 3 * bytes, "the model with its optimizer");
     nn::Params params(seed, f32, o_.device);
     const nn::Model model(params, o_.model);
     const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
@@ -80,7 +80,7 @@ class Run {
                                          .recompute = o_.recompute};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, memory);
-    want_room(memory, model, optimizer, programs);
+    check_room(memory, model, optimizer, programs);
     std::optional<train::Progress> progress;
     const train::Trainer::Hooks hooks{
         .stop = [] { return stop_asked != 0; },
@@ -104,8 +104,8 @@ class Run {
     if (o_.profile > 0) return print_profile(trainer.training());
     if (resumed_) {
       trainer.resume(*resumed_, train::Trainer::State{state_.step, state_.best_step, state_.best_loss});
-      io::want_finite(params.all(), resumed_->directory() + "/" + model_file);
-      io::want_finite(optimizer.state(), resumed_->directory() + "/optimizer.safetensors");
+      io::check_finite(params.all(), resumed_->directory() + "/" + model_file);
+      io::check_finite(optimizer.state(), resumed_->directory() + "/optimizer.safetensors");
     }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
@@ -138,7 +138,7 @@ class Run {
   }
 
   // The model in the metadata of the weights' file must be the one with which the run was started.
-  void want_same_model() const {
+  void check_same_model() const {
     const std::string where = resumed_->directory() + "/" + model_file;
     for (const auto& [key, value] : io::to_metadata(o_.model)) {
       const auto found = saved_model_.find(key);
@@ -181,8 +181,8 @@ class Run {
   }
 
   // Parameters and optimizer are in memory already. Throws OutOfMemory if the rest does not fit.
-  void want_room(const train::TrainingMemory& memory, const nn::Model& model,
-                 const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
+  void check_room(const train::TrainingMemory& memory, const nn::Model& model,
+                  const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
     const auto prepared = [&](std::int64_t b) {  // batches prepared ahead, if they share the device's memory
       const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.model.context);
       return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
@@ -272,7 +272,7 @@ int main(int argc, char** argv) {
     std::unique_ptr<io::CheckpointStore> store;
     if (o.resume) {
       if (o.overwrite)
-        return args.fail("--resume continues a run, --overwrite replaces it: wanted one of them");
+        return args.fail("--resume continues a run, --overwrite replaces it: give only one of them");
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
       store = std::make_unique<io::CheckpointStore>(o.out);
       take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);

@@ -41,7 +41,7 @@ inline std::string size_text(double bytes) {
 }
 
 // Throws OutOfMemory if `bytes` more do not fit on the device.
-inline void want_memory(Device device, double bytes, const std::string& what) {
+inline void check_memory(Device device, double bytes, const std::string& what) {
   const auto free = static_cast<double>(backend(device).available_bytes());
   if (bytes > free)
     throw OutOfMemory("[memory] " + what + " needs " + size_text(bytes) + ", " + size_text(free) +

@@ -41,7 +41,7 @@ struct CheckpointModel {
   // Gives a model's parameters their values. Throws FormatError also for a NaN or an infinity among them.
   void restore(const nn::Params& params) const {
     checkpoint.restore(std::vector<io::CheckpointFile>{{model_file, params.all()}});
-    io::want_finite(params.all(), where);
+    io::check_finite(params.all(), where);
   }
 };
 

@@ -168,7 +168,7 @@ class CpuExecutable final : public Executable {
   [[noreturn]] void refuse(const Step& s) const {
     const IndexFault::Found& f = fault_.found();
     throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
-                std::to_string(f.position) + " is out of range: wanted 0 to " + std::to_string(f.size - 1) +
+                std::to_string(f.position) + " is out of range: expected 0 to " + std::to_string(f.size - 1) +
                 " " + at_line(s.where));
   }
 
@@ -269,7 +269,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
     const int threads = options.threads;
     if (threads < 0)
-      throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: wanted 0 or more");
+      throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: expected 0 or more");
     return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads());
   }
 };

@@ -49,15 +49,15 @@ const KernelSet& kernel_set() {
       throw DeviceError(
           "[cpu] this machine runs none of the instruction sets that tilegrad was built for "
           "(TILEGRAD_CPU_ISAS)");
-    const char* wanted = std::getenv("TG_ISA");
-    if (!wanted) return *runnable_sets().back();
+    const char* requested = std::getenv("TG_ISA");
+    if (!requested) return *runnable_sets().back();
     std::string known;
     for (const KernelSet* s : runnable_sets()) {
-      if (s->isa == wanted) return *s;
+      if (s->isa == requested) return *s;
       known += (known.empty() ? "" : ", ") + std::string(s->isa);
     }
-    throw DeviceError("[cpu] TG_ISA is '" + std::string(wanted) + "': wanted one that this machine runs, " +
-                      known);
+    throw DeviceError("[cpu] TG_ISA is '" + std::string(requested) +
+                      "': expected one that this machine runs, " + known);
   }();
   return chosen;
 }

@@ -23,11 +23,11 @@ std::optional<std::size_t> number_in(const std::string& path) {
 }
 
 // The number after a key: "MemAvailable:   123 kB", "inactive_file 456".
-std::optional<std::size_t> number_after(const std::string& path, const std::string& wanted) {
+std::optional<std::size_t> number_after(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   std::string key;
   for (std::size_t n; file >> key >> n; file.ignore(256, '\n'))
-    if (key == wanted) return n;
+    if (key == name) return n;
   return std::nullopt;
 }
 

@@ -78,7 +78,7 @@ int default_threads() {
     char* end = nullptr;
     const long n = std::strtol(s, &end, 10);
     if (*s == 0 || *end != 0 || n < 1 || n > 4096)
-      throw DeviceError("[cpu] TG_THREADS is '" + std::string(s) + "': wanted a number from 1 to 4096");
+      throw DeviceError("[cpu] TG_THREADS is '" + std::string(s) + "': expected a number from 1 to 4096");
     return static_cast<int>(n);
   }
 #if defined(__linux__)

@@ -29,7 +29,7 @@ class CudaBackend final : public Backend {
     if (gpu_.capability < 80)
       throw DeviceError("[cuda] GPU " + std::to_string(ordinal) + " (" + p.name +
                         ") has compute capability " + std::to_string(p.major) + "." +
-                        std::to_string(p.minor) + ", wanted 8.0 or later");
+                        std::to_string(p.minor) + ", expected 8.0 or later");
     check(cudaSetDevice(ordinal), "a GPU");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     staging_.emplace(stream_);

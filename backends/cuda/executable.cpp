@@ -152,7 +152,7 @@ void CudaExecutable::report(const Fault& f, int epoch) {
   if (f.position == Fault::thrown && reported_) std::rethrow_exception(reported_);
   const Step& s = steps_[static_cast<std::size_t>(f.step)];
   throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
-              std::to_string(f.position) + " is out of range: wanted 0 to " + std::to_string(f.size - 1) +
+              std::to_string(f.position) + " is out of range: expected 0 to " + std::to_string(f.size - 1) +
               " " + at_line(s.where));
 }
 

@@ -52,9 +52,9 @@ struct View {
 View view_of(const Arg& x, const Shape& out, std::int64_t rows, std::int64_t columns) {
   const Layout& l = x.layout;
   const int extra = out.size() - l.rank();
-  const auto stride = [&](int axis, std::int64_t wanted) {  // of the product's axis
+  const auto stride = [&](int axis, std::int64_t size) {  // of the product's axis
     const int own = axis - extra;
-    return own < 0 || (l.shape[own] == 1 && wanted != 1) ? std::int64_t{0} : l.strides[own];
+    return own < 0 || (l.shape[own] == 1 && size != 1) ? std::int64_t{0} : l.strides[own];
   };
   View v{{rows, columns, stride(out.size() - 2, rows), stride(out.size() - 1, columns)}};
   for (int a = 0; a + 2 < out.size(); ++a) v.batch[static_cast<std::size_t>(a)] = stride(a, out[a]);

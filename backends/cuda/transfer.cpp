@@ -16,10 +16,10 @@ CudaTransfer::~CudaTransfer() {
   cudaFreeHost(memory_);
 }
 
-void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> wanted, const ProgramMemory& memory,
+void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> from, const ProgramMemory& memory,
                          cudaStream_t stream, int epoch) {
   program_ = &program, epoch_ = epoch, arrived_ = false;
-  pieces.assign(wanted.begin(), wanted.end());
+  pieces.assign(from.begin(), from.end());
   const auto among_results = [&](const Piece& p) {
     return p.from >= memory.results && p.from + p.bytes <= memory.results + memory.results_bytes;
   };

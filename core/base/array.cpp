@@ -18,10 +18,10 @@ Array::Array(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {
   data_ = std::shared_ptr<std::byte[]>(p, [](std::byte* q) { ::operator delete[](q, std::align_val_t(64)); });
 }
 
-void Array::check_type(DType wanted) const {
-  if (wanted != dtype_)
+void Array::check_type(DType expected) const {
+  if (expected != dtype_)
     throw DTypeError("[array] holds " + std::string(name_of(dtype_)) + ", read as " +
-                     std::string(name_of(wanted)));
+                     std::string(name_of(expected)));
 }
 
 void Array::check_count(std::size_t count) const {

@@ -64,7 +64,7 @@ class Array {
   std::string text() const;  // "f32 [2] {1, 2}"; without values if there are more than 16
 
  private:
-  void check_type(DType wanted) const;
+  void check_type(DType expected) const;
   void check_count(std::size_t count) const;
   Shape shape_{0};
   DType dtype_ = f32;

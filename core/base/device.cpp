@@ -20,7 +20,7 @@ Device Device::parse(const std::string& text) {
     const auto [end, error] = std::from_chars(first, last, ordinal);
     if (error == std::errc() && end == last && ordinal >= 0) return cuda(ordinal);
   }
-  throw DeviceError("[device] wanted cpu, cuda or cuda:N, got '" + text + "'");
+  throw DeviceError("[device] expected cpu, cuda or cuda:N, got '" + text + "'");
 }
 
 }  // namespace tg

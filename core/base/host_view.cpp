@@ -30,10 +30,10 @@ void store_element(DType dtype, std::byte* data, std::int64_t i, double value) {
   });
 }
 
-void HostView::check_type(DType wanted) const {
-  if (wanted != dtype)
+void HostView::check_type(DType expected) const {
+  if (expected != dtype)
     throw DTypeError("[host view] holds " + std::string(name_of(dtype)) + ", read as " +
-                     std::string(name_of(wanted)));
+                     std::string(name_of(expected)));
 }
 
 }  // namespace tg

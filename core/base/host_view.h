@@ -31,7 +31,7 @@ struct HostView {
   void set(std::int64_t i, double value) const { store_element(dtype, data, i, value); }
 
  private:
-  void check_type(DType wanted) const;
+  void check_type(DType expected) const;
 };
 
 // An op's kernel as a C++ function: it reads `in` and writes every element of `out`.

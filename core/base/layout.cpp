@@ -207,8 +207,8 @@ bool can_view(const Layout& l, const Shape& shape) {
   return view_strides(l, infer_shape(shape, l.numel(), "view"), s);
 }
 
-Layout view(const Layout& l, const Shape& wanted) {
-  Layout out{infer_shape(wanted, l.numel(), "view"), {}, l.offset};
+Layout view(const Layout& l, const Shape& shape) {
+  Layout out{infer_shape(shape, l.numel(), "view"), {}, l.offset};
   if (!view_strides(l, out.shape, out.strides))
     throw ShapeError("[view] shape " + l.shape.text() + " with strides " + l.strides.text() +
                      " cannot be seen as " + out.shape.text() +
@@ -216,20 +216,20 @@ Layout view(const Layout& l, const Shape& wanted) {
   return out;
 }
 
-Layout expand(const Layout& l, const Shape& wanted) {
-  Layout out{wanted, Dims::filled(wanted.size(), 0), l.offset};
-  const int extra = wanted.size() - l.rank();
+Layout expand(const Layout& l, const Shape& shape) {
+  Layout out{shape, Dims::filled(shape.size(), 0), l.offset};
+  const int extra = shape.size() - l.rank();
   const auto refuse = [&] {
-    return ShapeError("[expand] shape " + l.shape.text() + " cannot be expanded to " + wanted.text());
+    return ShapeError("[expand] shape " + l.shape.text() + " cannot be expanded to " + shape.text());
   };
   if (extra < 0) throw refuse();
-  for (int i = 0; i < wanted.size(); ++i) {
+  for (int i = 0; i < shape.size(); ++i) {
     if (i < extra) {
-      if (wanted[i] < 0) throw refuse();
+      if (shape[i] < 0) throw refuse();
       continue;
     }
     const std::int64_t d = l.shape[i - extra];
-    if (wanted[i] == -1) out.shape[i] = d;
+    if (shape[i] == -1) out.shape[i] = d;
     if (out.shape[i] < 0 || (d != 1 && out.shape[i] != d)) throw refuse();
     if (d != 1 || out.shape[i] == 1) out.strides[i] = l.strides[i - extra];
   }
@@ -239,7 +239,7 @@ Layout expand(const Layout& l, const Shape& wanted) {
 Layout slice(const Layout& l, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
   const int a = normalize_axis(axis, l.rank(), "slice");
   const std::int64_t d = l.shape[a];
-  if (step < 1) throw ShapeError("[slice] step is " + std::to_string(step) + ", wanted 1 or more");
+  if (step < 1) throw ShapeError("[slice] step is " + std::to_string(step) + ", expected 1 or more");
   const auto clip = [d](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + d : i, 0, d); };
   Layout out = l;
   const std::int64_t first = clip(start), last = std::max(clip(stop), first);

@@ -33,34 +33,34 @@ struct LastRead {
 
 }  // namespace
 
-std::vector<ValueId> Wanted::all() const {
+std::vector<ValueId> Outputs::all() const {
   std::vector<ValueId> values = fetched;
   values.insert(values.end(), assigned.begin(), assigned.end());
   return values;
 }
 
-Wanted wanted_values(Graph& graph, const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
+Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
   const auto before_assignment = [&](const Tensor& t) {
     const Parameter* p = parameter_of(graph, t.id());
     const auto is_assigned = [&](const Assign& a) { return p && a.target.key() == p->key(); };
     if (std::none_of(assign.begin(), assign.end(), is_assigned)) return t.id();
     return graph.record(copy_op, std::span(&t, 1), {}, graph.node_of(t.id()).where)[0].id();
   };
-  Wanted wanted;
+  Outputs outputs;
   for (const Tensor& t : fetch) {
     if (!graph.has(t)) throw Error("[compile] a fetched tensor is not of this graph");
-    wanted.fetched.push_back(before_assignment(t));
+    outputs.fetched.push_back(before_assignment(t));
   }
   for (const Assign& a : assign) {
     check(graph, a);
-    wanted.assigned.push_back(before_assignment(a.value));
+    outputs.assigned.push_back(before_assignment(a.value));
   }
-  return wanted;
+  return outputs;
 }
 
-void require_updates(const Graph& graph, const Wanted& wanted, const std::vector<Assign>& assign) {
+void require_updates(const Graph& graph, const Outputs& outputs, const std::vector<Assign>& assign) {
   if (graph.updates().empty()) return;
-  const std::vector<bool> needed = needed_nodes(graph, wanted.all());
+  const std::vector<bool> needed = needed_nodes(graph, outputs.all());
   for (const Graph::Update& u : graph.updates()) {
     const auto is_u = [&](const Assign& a) {
       return a.target.key() == u.target.key() && a.value.id() == u.value;
@@ -73,7 +73,7 @@ void require_updates(const Graph& graph, const Wanted& wanted, const std::vector
 }
 
 std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredStep> steps,
-                                   const Wanted& wanted, const std::vector<Assign>& assign) {
+                                   const Outputs& outputs, const std::vector<Assign>& assign) {
   std::unordered_map<ValueId, int> producer;
   std::unordered_map<const void*, LastRead> last_read;  // by Parameter::key
   for (int s = 0; s < static_cast<int>(steps.size()) && !assign.empty(); ++s) {
@@ -86,16 +86,16 @@ std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredSt
       r.inputs.push_back(i);
     }
   }
-  std::unordered_map<ValueId, int> wanted_count;  // by root
-  for (ValueId v : wanted.all()) ++wanted_count[graph.values()[v].root];
+  std::unordered_map<ValueId, int> output_count;  // by root
+  for (ValueId v : outputs.all()) ++output_count[graph.values()[v].root];
 
   std::vector<bool> directly;
   for (std::size_t i = 0; i < assign.size(); ++i) {
-    const ValueId v = wanted.assigned[i];
+    const ValueId v = outputs.assigned[i];
     const Value& value = graph.values()[v];
     const auto made = producer.find(v);
     const bool whole = made != producer.end() && value.root == v && value.layout.is_contiguous() &&
-                       value.layout.offset == 0 && wanted_count[v] == 1;
+                       value.layout.offset == 0 && output_count[v] == 1;
     const auto read = last_read.find(assign[i].target.key());
     const auto in_place = [&](std::size_t input) {
       return can_overwrite(graph, steps[read->second.step], v, input);
@@ -108,11 +108,11 @@ std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredSt
   return directly;
 }
 
-void append_copies(const Graph& graph, std::vector<LoweredStep>& steps, const Wanted& wanted,
+void append_copies(const Graph& graph, std::vector<LoweredStep>& steps, const Outputs& outputs,
                    const std::vector<Assign>& assign, const std::vector<bool>& directly) {
   for (std::size_t i = 0; i < assign.size(); ++i) {
     if (directly[i]) continue;
-    const ValueId v = wanted.assigned[i];
+    const ValueId v = outputs.assigned[i];
     steps.push_back({&copy_op, {}, {v}, {}, graph.values()[v].node, assign[i].target});
   }
 }

@@ -63,17 +63,17 @@ class BufferList {
 }  // namespace
 
 Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
-                   const Wanted& wanted, const std::vector<Assign>& assign,
+                   const Outputs& outputs, const std::vector<Assign>& assign,
                    const std::vector<bool>& directly) {
   BufferList buffers(graph, joined);
   for (std::size_t i = 0; i < assign.size(); ++i)
-    if (directly[i]) buffers.in_parameter(wanted.assigned[i], assign[i].target);
+    if (directly[i]) buffers.in_parameter(outputs.assigned[i], assign[i].target);
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
     for (ValueId v : steps[s].out) buffers.use(v, s);
     for (ValueId v : steps[s].in) buffers.use(v, s);
   }
-  for (ValueId v : wanted.all()) buffers.use(v, static_cast<int>(steps.size()));
-  for (ValueId v : wanted.fetched) buffers.fetch(v);
+  for (ValueId v : outputs.all()) buffers.use(v, static_cast<int>(steps.size()));
+  for (ValueId v : outputs.fetched) buffers.fetch(v);
   return buffers.result();
 }
 

@@ -28,7 +28,7 @@ struct Buffers {
 // A buffer for every value that a step reads or writes. Joined values lie in the buffer of the whole, views
 // in that of their root, and values written directly (see assignments.h) in the parameter's memory.
 Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
-                   const Wanted& wanted, const std::vector<Assign>& assign,
+                   const Outputs& outputs, const std::vector<Assign>& assign,
                    const std::vector<bool>& directly);
 
 // Whether output v of the step may be written over its input: the op allows it, and both have the same dtype

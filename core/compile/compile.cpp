@@ -33,18 +33,18 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->backend = &backend(state->device);
   state->prepared = {options.threads, options.tf32, options.verify};
 
-  // What is wanted → steps.
-  const Wanted wanted = wanted_values(graph, fetch, options.assign);
-  if (!options.allow_unassigned) require_updates(graph, wanted, options.assign);
-  state->outputs = wanted.all();
+  // Outputs → steps.
+  const Outputs outputs = outputs_of(graph, fetch, options.assign);
+  if (!options.allow_unassigned) require_updates(graph, outputs, options.assign);
+  state->outputs = outputs.all();
   std::vector<LoweredStep> steps = lower(graph, state->outputs, options.fuse);
   const Joined joined = join_in_place(graph, steps, state->outputs);
   if (options.fuse) merge_fused(graph, steps, state->outputs);
-  const std::vector<bool> directly = written_directly(graph, steps, wanted, options.assign);
-  append_copies(graph, steps, wanted, options.assign, directly);
+  const std::vector<bool> directly = written_directly(graph, steps, outputs, options.assign);
+  append_copies(graph, steps, outputs, options.assign, directly);
 
   // Steps → buffers → places.
-  Buffers buffers = buffers_of(graph, steps, joined, wanted, options.assign, directly);
+  Buffers buffers = buffers_of(graph, steps, joined, outputs, options.assign, directly);
   if (reuse) share_in_place(graph, steps, joined, buffers);
   const MemoryPlan plan = plan_buffers(graph, buffers, state->backend->status_bytes(), reuse);
   state->memory = plan.report;
@@ -60,7 +60,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
     const Bindings passes{graph, steps, joined, buffers, plan};
     bind(*state, passes, poison);
     for (std::size_t i = 0; i < fetch.size(); ++i)
-      state->fetched.emplace_back(fetch[i].id(), bound_arg(*state, passes, wanted.fetched[i]));
+      state->fetched.emplace_back(fetch[i].id(), bound_arg(*state, passes, outputs.fetched[i]));
     for (const Assign& a : options.assign) state->assigned.push_back(a.target);
   }
   if (log)

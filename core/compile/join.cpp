@@ -41,7 +41,7 @@ std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
 
 }  // namespace
 
-Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted) {
+Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs) {
   const auto value = [&](ValueId v) -> const Value& { return graph.values()[v]; };
   std::unordered_map<ValueId, int> readers;      // of each root
   std::unordered_map<ValueId, const Op*> maker;  // of each root that a step makes
@@ -49,7 +49,7 @@ Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::s
     for (ValueId v : s.in) ++readers[value(v).root];
     for (ValueId v : s.out) maker[v] = s.op;
   }
-  for (ValueId v : wanted) ++readers[value(v).root];
+  for (ValueId v : outputs) ++readers[value(v).root];
 
   Joined joined;
   std::erase_if(steps, [&](const LoweredStep& s) {

@@ -18,7 +18,7 @@ struct Inside {
 using Joined = std::unordered_map<ValueId, Inside>;
 
 // Removes such concats from the steps and returns where their inputs go. Producers must be able to write
-// results of any strides (Op::strided_results); `wanted` values keep memory of their own.
-Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted);
+// results of any strides (Op::strided_results); `outputs` keep memory of their own.
+Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
 }  // namespace tg

@@ -46,8 +46,8 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const Graph& graph, std::span<const ValueId> wanted, bool fuse) : graph_(graph), fuse_(fuse) {
-    mark(wanted);
+  Lowering(const Graph& graph, std::span<const ValueId> outputs, bool fuse) : graph_(graph), fuse_(fuse) {
+    mark(outputs);
     for (NodeId n = 0; n < graph_.nodes().size(); ++n)
       if (needed_[n]) add(n);
   }
@@ -68,14 +68,14 @@ class Lowering {
   }
 
  private:
-  // Which nodes the wanted values depend on, and how often each buffer is read.
-  void mark(std::span<const ValueId> wanted) {
-    needed_ = needed_nodes(graph_, wanted);
+  // Which nodes the outputs depend on, and how often each buffer is read.
+  void mark(std::span<const ValueId> outputs) {
+    needed_ = needed_nodes(graph_, outputs);
     uses_.assign(graph_.values().size(), 0);
     kept_.assign(graph_.values().size(), false);
     producer_.assign(graph_.values().size(), -1);
     folded_.assign(graph_.values().size(), 0);
-    for (ValueId v : wanted) kept_[graph_.values()[v].root] = true;
+    for (ValueId v : outputs) kept_[graph_.values()[v].root] = true;
     for (NodeId n = 0; n < graph_.nodes().size(); ++n) {
       const Node& node = graph_.nodes()[n];
       if (!needed_[n] || node.op->view) continue;
@@ -206,17 +206,17 @@ bool stays_in_chain(DType t, DType compute) {
   return !is_int(t) || (t == i64 && compute == i64);
 }
 
-std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted) {
+std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs) {
   std::vector<bool> needed(graph.nodes().size(), false);
-  for (ValueId v : wanted) needed[graph.values()[v].node] = true;
+  for (ValueId v : outputs) needed[graph.values()[v].node] = true;
   for (NodeId n = static_cast<NodeId>(graph.nodes().size()); n-- > 0;)
     if (needed[n])
       for (ValueId v : graph.nodes()[n].in) needed[graph.values()[v].node] = true;
   return needed;
 }
 
-std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse) {
-  return Lowering(graph, wanted, fuse).result();
+std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse) {
+  return Lowering(graph, outputs, fuse).result();
 }
 
 }  // namespace tg

@@ -50,11 +50,11 @@ struct LoweredStep {
 // or 1.
 bool stays_in_chain(DType dtype, DType compute);
 
-// By node: whether a wanted value depends on it.
-std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> wanted);
+// By node: whether an output depends on it.
+std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs);
 
-// Steps in an order in which every value is computed before it is read. `wanted` values are stored in memory,
+// Steps in an order in which every value is computed before it is read. `outputs` are stored in memory,
 // each by a step that computes all of it.
-std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> wanted, bool fuse);
+std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse);
 
 }  // namespace tg

@@ -14,11 +14,11 @@ constexpr std::size_t window = 32;
 
 class Merging {
  public:
-  Merging(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted)
+  Merging(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs)
       : graph_(graph), steps_(steps), readers_(graph.values().size(), 0) {
     for (const LoweredStep& s : steps_)
       for (ValueId v : s.in) ++readers_[value(v).root];
-    for (ValueId v : wanted) ++readers_[value(v).root];
+    for (ValueId v : outputs) ++readers_[value(v).root];
   }
 
   void run() {
@@ -189,13 +189,13 @@ class Merging {
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
-  std::vector<int> readers_;  // of each root: inputs of steps, and wanted values
+  std::vector<int> readers_;  // of each root: inputs of steps, and outputs of the program
 };
 
 }  // namespace
 
-void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted) {
-  Merging(graph, steps, wanted).run();
+void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs) {
+  Merging(graph, steps, outputs).run();
 }
 
 }  // namespace tg

@@ -7,6 +7,6 @@
 
 namespace tg {
 
-void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> wanted);
+void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
 }  // namespace tg

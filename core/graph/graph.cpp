@@ -76,7 +76,7 @@ Graph& Tensor::graph() const {
 }
 
 void TensorArg::refuse_number() const {
-  throw Error("[tensor] a number where a tensor is wanted " + at_line(where_));
+  throw Error("[tensor] a number where a tensor is expected " + at_line(where_));
 }
 
 const Layout& Tensor::layout() const {

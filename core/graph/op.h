@@ -36,7 +36,7 @@ struct OutSpec {
 struct Backprop {
   std::span<const Tensor> in, out, z;
   const Attrs& attrs;
-  const std::vector<bool>& wanted;  // by input: whether its gradient is needed; otherwise it may be undefined
+  const std::vector<bool>& needed;  // by input: whether its gradient is needed; otherwise it may be undefined
 };
 
 struct Cost {

@@ -59,7 +59,7 @@ int log_level() {
   const char* s = std::getenv("TG_LOG");
   if (!s || *s == '\0') return 0;
   if (s[0] >= '0' && s[0] <= '4' && s[1] == '\0') return s[0] - '0';
-  throw Error("[log] TG_LOG is '" + std::string(s) + "', wanted 0 to 4");
+  throw Error("[log] TG_LOG is '" + std::string(s) + "', expected 0 to 4");
 }
 
 std::unique_ptr<ProgramLog> ProgramLog::begin() {

@@ -43,12 +43,12 @@ Feed::Feed(const Tensor& input, long double number, bool may_round)
   }
 }
 
-void Program::State::want_memory(const char* who) const {
+void Program::State::check_memory(const char* who) const {
   if (!executable)
     throw Error("[" + std::string(who) + "] this program was compiled with plan_only and has no memory");
 }
 
-void Program::State::want_inputs_fed(const char* who) const {
+void Program::State::check_inputs_fed(const char* who) const {
   if (not_fed == 0) return;
   for (const Input& i : inputs) {
     if (i.fed) continue;
@@ -110,8 +110,8 @@ void Program::State::run_logged() {
 }
 
 void Program::run() {
-  state_->want_memory("run");
-  state_->want_inputs_fed("run");
+  state_->check_memory("run");
+  state_->check_inputs_fed("run");
   if (state_->log)
     state_->run_logged();
   else if (state_->twin)
@@ -122,8 +122,8 @@ void Program::run() {
 }
 
 std::vector<double> Program::profile() {
-  state_->want_memory("profile");
-  state_->want_inputs_fed("profile");
+  state_->check_memory("profile");
+  state_->check_inputs_fed("profile");
   std::vector<double> seconds = state_->run_timed();
   ++state_->rng_state[1];
   return seconds;
@@ -139,7 +139,7 @@ void Program::run(std::span<const Feed> feeds) {
 }
 
 void Program::feed(const Feed& f) {
-  state_->want_memory("feed");
+  state_->check_memory("feed");
   const Tensor& x = f.input();
   if (!state_->graph->has(x)) throw Error("[feed] not a tensor of the program's graph");
   const Node& node = state_->graph->node_of(x.id());
@@ -194,7 +194,7 @@ Array in_row_major_order(const Arg& a, const std::byte* raw) {
 }  // namespace
 
 const Arg& Program::State::fetched_arg(const Tensor& t) const {
-  want_memory("fetch");
+  check_memory("fetch");
   for (const auto& [v, arg] : fetched)
     if (v == t.id() && graph->has(t)) return arg;
   std::string what = "this tensor";
@@ -223,13 +223,13 @@ Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
 }
 
 Pending Program::fetch_later(std::span<const Tensor> ts) {
-  state_->want_memory("fetch");
-  state_->wanted.clear();
+  state_->check_memory("fetch");
+  state_->pieces.clear();
   for (const Tensor& t : ts) {
     const Arg& arg = state_->fetched_arg(t);
-    state_->wanted.push_back({arg.data, reach(arg)});
+    state_->pieces.push_back({arg.data, reach(arg)});
   }
-  return Pending(state_, state_->executable->transfer(state_->wanted));
+  return Pending(state_, state_->executable->transfer(state_->pieces));
 }
 
 bool Pending::ready() const {

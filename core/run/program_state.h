@@ -29,12 +29,12 @@ struct Program::State {
   std::int64_t rng_state[2] = {0, 0};
   Device device;
   PrepareOptions prepared;
-  std::vector<Piece> wanted;        // scratch of fetch_later, kept so that it allocates nothing
+  std::vector<Piece> pieces;        // scratch of fetch_later, kept so that it allocates nothing
   std::unique_ptr<ProgramLog> log;  // null unless TG_LOG asks for one
   std::shared_ptr<State> twin;      // verify: the same program with a buffer per tensor
 
-  void want_memory(const char* who) const;      // throws Error if the program was only planned
-  void want_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed
+  void check_memory(const char* who) const;      // throws Error if the program was only planned
+  void check_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed
   void write_rng();
   void run_once();
   void run_verified();

@@ -42,7 +42,7 @@ std::vector<Array> matched(SafeTensors& file, const std::string& path,
     if (!same || t.dtype != p.dtype()) {
       std::string shape;
       for (const std::int64_t d : t.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(d);
-      refuse(path, p.name() + " is " + std::string(name_of(t.dtype)) + " [" + shape + "], wanted " +
+      refuse(path, p.name() + " is " + std::string(name_of(t.dtype)) + " [" + shape + "], expected " +
                        std::string(name_of(p.dtype())) + " " + p.shape().text());
     }
     values.emplace_back(p.shape(), p.dtype());
@@ -98,12 +98,12 @@ SafeTensors Checkpoint::load(const std::string& name) const {
   std::string content = read_file(path, "checkpoint");
   const std::string by = " by " + std::string(manifest_name);
   if (content.size() != listed->second.bytes)
-    refuse(path, "has " + std::to_string(content.size()) + " bytes, wanted " +
+    refuse(path, "has " + std::to_string(content.size()) + " bytes, expected " +
                      std::to_string(listed->second.bytes) + by);
   const std::string_view piece = content;
   const std::string sum = xxh3_128({&piece, 1});
   if (sum != listed->second.xxh3_128)
-    refuse(path, "has XXH3-128 " + sum + ", wanted " + listed->second.xxh3_128 + by);
+    refuse(path, "has XXH3-128 " + sum + ", expected " + listed->second.xxh3_128 + by);
   return parse_safetensors(std::move(content), "[checkpoint] " + path);
 }
 
@@ -116,7 +116,7 @@ void Checkpoint::restore(std::span<const CheckpointFile> files) const {
   for (std::size_t i = 0; i < files.size(); ++i) assign_all(files[i].parameters, values[i]);
 }
 
-void want_finite(const std::vector<Parameter>& parameters, const std::string& where) {
+void check_finite(const std::vector<Parameter>& parameters, const std::string& where) {
   for (const Parameter& p : parameters) {
     if (!is_float(p.dtype())) continue;
     const Array values = p.read();

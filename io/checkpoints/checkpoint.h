@@ -49,7 +49,7 @@ class Checkpoint {
 
 // Throws FormatError, beginning with `where`, with the name of the first parameter that has a NaN or an
 // infinity.
-void want_finite(const std::vector<Parameter>& parameters, const std::string& where);
+void check_finite(const std::vector<Parameter>& parameters, const std::string& where);
 
 // Parameters as one safetensors file by itself. Replaces the file as a whole or leaves it untouched.
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,

@@ -132,9 +132,9 @@ void CheckpointStore::repair() const {
   }
   try {
     const Checkpoint now(path(last_link));  // `last` is linked before `best`, and knows which one that is
-    const std::string wanted = step_name(now.best_step());
-    if (now.best_step() > 0 && linked(best_link) != wanted && fs::is_directory(path(wanted)))
-      link(best_link, wanted);
+    const std::string best = step_name(now.best_step());
+    if (now.best_step() > 0 && linked(best_link) != best && fs::is_directory(path(best)))
+      link(best_link, best);
   } catch (const FormatError&) {
     return;  // damaged: loading reports it, and nothing else is removed
   }

@@ -82,9 +82,9 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   }
   json.end();
   if (format != format_name)
-    json.fail("format is " + json_string(format) + ", wanted " + json_string(format_name));
+    json.fail("format is " + json_string(format) + ", expected " + json_string(format_name));
   if (version != format_version)
-    json.fail("version is " + std::to_string(version) + ", wanted " + std::to_string(format_version));
+    json.fail("version is " + std::to_string(version) + ", expected " + std::to_string(format_version));
   if (m.step < 0 || m.best_step < 0) json.fail("step and best_step must be present and not negative");
   if (m.files.empty()) json.fail("no files");
   return m;

@@ -26,7 +26,7 @@ void JsonReader::space() {
 
 JsonReader::Kind JsonReader::peek() {
   space();
-  if (at_ == text_.size()) fail("JSON ends, wanted a value");
+  if (at_ == text_.size()) fail("JSON ends, expected a value");
   switch (text_[at_]) {
     case '{':
       return Kind::object;
@@ -47,7 +47,8 @@ JsonReader::Kind JsonReader::peek() {
 }
 
 void JsonReader::open(bool object) {
-  if (peek() != (object ? Kind::object : Kind::array)) fail(object ? "wanted an object" : "wanted an array");
+  if (peek() != (object ? Kind::object : Kind::array))
+    fail(object ? "expected an object" : "expected an array");
   if (levels_.size() == max_depth) fail("nested more than " + std::to_string(max_depth) + " levels deep");
   levels_.push_back({object});
   ++at_;
@@ -72,7 +73,7 @@ bool JsonReader::next(bool object) {
     return false;
   }
   if (first) return true;
-  if (text_[at_] != ',') fail(object ? "wanted ',' or '}'" : "wanted ',' or ']'");
+  if (text_[at_] != ',') fail(object ? "expected ',' or '}'" : "expected ',' or ']'");
   ++at_;
   return true;
 }
@@ -83,11 +84,11 @@ bool JsonReader::next_item() {
 
 std::optional<std::string> JsonReader::next_key() {
   if (!next(true)) return std::nullopt;
-  if (peek() != Kind::string) fail("wanted a key in quotes");
+  if (peek() != Kind::string) fail("expected a key in quotes");
   std::string key = string();
   if (!levels_.back().keys.insert(key).second) fail("duplicate key " + json_string(key));
   space();
-  if (at_ == text_.size() || text_[at_] != ':') fail("wanted ':' after a key");
+  if (at_ == text_.size() || text_[at_] != ':') fail("expected ':' after a key");
   ++at_;
   return key;
 }
@@ -96,14 +97,14 @@ unsigned JsonReader::hex4() {
   unsigned value = 0;
   const char* from = text_.data() + at_;
   if (text_.size() - at_ < 4 || std::from_chars(from, from + 4, value, 16).ptr != from + 4) {
-    fail("wanted four hexadecimal digits after \\u");
+    fail("expected four hexadecimal digits after \\u");
   }
   at_ += 4;
   return value;
 }
 
 std::string JsonReader::string() {
-  if (peek() != Kind::string) fail("wanted a string");
+  if (peek() != Kind::string) fail("expected a string");
   ++at_;
   std::string out;
   for (;;) {
@@ -144,7 +145,7 @@ std::string JsonReader::string() {
 
 // number = [-] (0 | 1-9 digits) [. digits] [(e|E) [+|-] digits]
 std::string_view JsonReader::number_token() {
-  if (peek() != Kind::number) fail("wanted a number");
+  if (peek() != Kind::number) fail("expected a number");
   std::size_t i = at_;
   const auto digits = [&] {
     const std::size_t from = i;
@@ -181,7 +182,7 @@ std::int64_t JsonReader::integer() {
   const std::string_view token = number_token();
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), value);
-  if (end != token.data() + token.size() || error != std::errc()) fail("wanted a 64-bit integer");
+  if (end != token.data() + token.size() || error != std::errc()) fail("expected a 64-bit integer");
   at_ += token.size();
   return value;
 }
@@ -192,14 +193,14 @@ void JsonReader::literal(std::string_view word) {
 }
 
 bool JsonReader::boolean() {
-  if (peek() != Kind::logical) fail("wanted true or false");
+  if (peek() != Kind::logical) fail("expected true or false");
   const bool value = text_[at_] == 't';
   literal(value ? "true" : "false");
   return value;
 }
 
 void JsonReader::null() {
-  if (peek() != Kind::null) fail("wanted null");
+  if (peek() != Kind::null) fail("expected null");
   literal("null");
 }
 

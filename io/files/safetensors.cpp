@@ -74,7 +74,7 @@ Entry read_entry(JsonReader& json, std::string name) {
       const std::string dtype = json.string();
       const auto known = dtype_from(dtype);
       if (!known)
-        json.fail(who + "has dtype " + json_string(dtype) + ", wanted F64 F32 BF16 F16 I64 I32 U8 or BOOL");
+        json.fail(who + "has dtype " + json_string(dtype) + ", expected F64 F32 BF16 F16 I64 I32 U8 or BOOL");
       e.dtype = *known;
       has_dtype = true;
     } else if (*key == "shape") {
@@ -158,9 +158,9 @@ SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
   out.storage = std::move(file);
   const std::uint64_t size = out.storage.size();
   std::uint64_t n = 0;
-  if (size < 8) refuse("file of " + std::to_string(size) + " bytes, wanted at least 8");
+  if (size < 8) refuse("file of " + std::to_string(size) + " bytes, expected at least 8");
   std::memcpy(&n, out.storage.data(), 8);
-  if (n > max_header) refuse("header of " + std::to_string(n) + " bytes, wanted at most 100000000");
+  if (n > max_header) refuse("header of " + std::to_string(n) + " bytes, expected at most 100000000");
   if (n > size - 8) {
     refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size) +
            ": is the file truncated?");
@@ -178,13 +178,13 @@ SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
     const std::string who = "tensor " + json_string(e.name) + " ";
     if (e.begin != previous) {
       refuse(who + "begins at " + std::to_string(e.begin) +
-             (e.begin < previous ? ", an overlap" : ", a hole") + ": wanted " + std::to_string(previous));
+             (e.begin < previous ? ", an overlap" : ", a hole") + ": expected " + std::to_string(previous));
     }
     if (e.end < e.begin) refuse(who + "ends at " + std::to_string(e.end) + " before it begins");
     const auto bytes = byte_size(e.shape, e.dtype);
     if (!bytes) refuse(who + "has a shape " + text_of(e.shape) + " beyond 64 bits");
     if (*bytes != e.end - e.begin) {
-      refuse(who + "has " + std::to_string(e.end - e.begin) + " bytes, wanted " + std::to_string(*bytes) +
+      refuse(who + "has " + std::to_string(e.end - e.begin) + " bytes, expected " + std::to_string(*bytes) +
              " for " + std::string(file_name_of(e.dtype)) + " " + text_of(e.shape));
     }
     if (e.end > available) {

@@ -25,12 +25,12 @@ struct HeatLayout {
   explicit HeatLayout(const HeatMaps& h) {
     const std::int64_t most = std::max(h.rows, h.columns);
     constexpr std::int64_t named_cell = 14, widest_named = 3600;  // cells grow for names up to that width
-    std::int64_t wanted = std::clamp<std::int64_t>(1800 / h.across, 150, 760);
+    std::int64_t natural = std::clamp<std::int64_t>(1800 / h.across, 150, 760);
     if (!h.column_names.empty() && h.across * (most * named_cell + 80) <= widest_named)
-      wanted = std::max(wanted, most * named_cell);
-    const std::int64_t cell = std::min<std::int64_t>(wanted / most, 40);  // 0: several cells to a pixel
-    cells_wide = static_cast<int>(cell > 0 ? cell * h.columns : std::min(wanted, h.columns));
-    cells_high = static_cast<int>(cell > 0 ? cell * h.rows : std::min(wanted, h.rows));
+      natural = std::max(natural, most * named_cell);
+    const std::int64_t cell = std::min<std::int64_t>(natural / most, 40);  // 0: several cells to a pixel
+    cells_wide = static_cast<int>(cell > 0 ? cell * h.columns : std::min(natural, h.columns));
+    cells_high = static_cast<int>(cell > 0 ? cell * h.rows : std::min(natural, h.rows));
     if (cell >= 11) name = std::min(20.0f, static_cast<float>(cell) * 1.1f);
     const auto widest = [&](const std::vector<std::string>& names) {
       float w = 0;
@@ -134,11 +134,11 @@ Color heat_color(float value) {
 Image draw_heat_maps(const HeatMaps& h) {
   if (h.rows < 1 || h.columns < 1 || h.across < 1)
     throw ShapeError("[heat map] got maps of " + std::to_string(h.rows) + " x " + std::to_string(h.columns) +
-                     " cells, " + std::to_string(h.across) + " across, wanted at least 1 of each");
+                     " cells, " + std::to_string(h.across) + " across, expected at least 1 of each");
   for (const HeatMap& m : h.maps)
     if (std::ssize(m.values) != h.rows * h.columns)
       throw ShapeError("[heat map] \"" + m.title + "\" has " + std::to_string(m.values.size()) +
-                       " values, wanted " + std::to_string(h.rows) + " x " + std::to_string(h.columns));
+                       " values, expected " + std::to_string(h.rows) + " x " + std::to_string(h.columns));
   const HeatLayout l(h);
   Image image(l.width, l.height, {255, 255, 255});
   for (std::size_t i = 0; i < h.maps.size(); ++i) {
@@ -151,9 +151,9 @@ Image draw_heat_maps(const HeatMaps& h) {
                h.maps[i].title, {.size = heat_label, .color = heat_ink, .align = TextStyle::Align::center});
   }
   const auto width = static_cast<float>(l.width), height = static_cast<float>(l.height);
-  const float wanted = stroke_text(h.title, heat_title).width;
+  const float natural = stroke_text(h.title, heat_title).width;
   image.text({width / 2, 30 + 0.7f * heat_title}, h.title,
-             {.size = heat_title * std::min(1.0f, (width - 40) / std::max(wanted, 1.0f)),
+             {.size = heat_title * std::min(1.0f, (width - 40) / std::max(natural, 1.0f)),
               .color = heat_ink,
               .align = TextStyle::Align::center,
               .weight = 1.35f});

@@ -121,10 +121,10 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
   image.text({20 + 0.7f * label_size, (f.top + f.bottom) / 2}, plot.y_label,
              {.size = label_size, .color = ink, .align = TextStyle::Align::center, .upwards = true});
   // A title that is too long for the picture is set smaller rather than cut.
-  const float wanted = stroke_text(plot.title, title_size).width;
-  const float size = title_size * std::min(1.0f, (width - 40) / std::max(wanted, 1.0f));
-  const float centre = std::clamp(middle, std::min(wanted, width - 40) / 2 + 20,
-                                  width - std::min(wanted, width - 40) / 2 - 20);
+  const float natural = stroke_text(plot.title, title_size).width;
+  const float size = title_size * std::min(1.0f, (width - 40) / std::max(natural, 1.0f));
+  const float centre = std::clamp(middle, std::min(natural, width - 40) / 2 + 20,
+                                  width - std::min(natural, width - 40) / 2 - 20);
   image.text({centre, 30 + 0.7f * title_size}, plot.title,
              {.size = size, .color = ink, .align = TextStyle::Align::center, .weight = 1.35f});
 }
@@ -242,12 +242,12 @@ Image draw_plot(const Plot& plot) {
   for (const Series& s : plot.series) {
     if (s.x.size() != s.y.size()) {
       throw ShapeError("[plot] series \"" + s.label + "\" has " + std::to_string(s.x.size()) + " x and " +
-                       std::to_string(s.y.size()) + " y, wanted as many");
+                       std::to_string(s.y.size()) + " y, expected the same number of both");
     }
   }
   if (plot.width < 320 || plot.height < 240) {
     throw Error("[plot] got " + std::to_string(plot.width) + " x " + std::to_string(plot.height) +
-                " pixels, wanted at least 320 x 240");
+                " pixels, expected at least 320 x 240");
   }
   Image image(plot.width, plot.height, paper);
   const auto [x_lo, x_hi] = range(plot, true);

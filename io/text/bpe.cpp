@@ -77,7 +77,7 @@ class WordCache {
 
 Bpe::Bpe(std::vector<Merge> merges) : merges_(std::move(merges)) {
   if (size() > max_vocabulary)
-    throw FormatError("[bpe] " + std::to_string(size()) + " tokens, wanted at most " +
+    throw FormatError("[bpe] " + std::to_string(size()) + " tokens, expected at most " +
                       std::to_string(max_vocabulary));
   const std::size_t count = std::bit_ceil(2 * merges_.size() + 2);
   slots_.resize(count);
@@ -90,11 +90,11 @@ Bpe::Bpe(std::vector<Merge> merges) : merges_(std::move(merges)) {
     const std::string who =
         "[bpe] merge " + std::to_string(k) + " (" + std::to_string(left) + " " + std::to_string(right) + ") ";
     if (left < 0 || right < 0 || left >= token || right >= token)
-      throw FormatError(who + "names a token that does not exist before it, wanted 0 to " +
+      throw FormatError(who + "names a token that does not exist before it, expected 0 to " +
                         std::to_string(token - 1));
     const std::size_t length = bytes(left).size() + bytes(right).size();
     if (length > max_word_bytes)
-      throw FormatError(who + "makes a token of " + std::to_string(length) + " bytes, wanted at most " +
+      throw FormatError(who + "makes a token of " + std::to_string(length) + " bytes, expected at most " +
                         std::to_string(max_word_bytes));
     Slot& slot = slots_[slot_of(pair_key(left, right))];
     if (slot.pair != Slot::empty) throw FormatError(who + "occurs twice");
@@ -115,7 +115,7 @@ std::int32_t Bpe::merged(std::int32_t left, std::int32_t right) const {
 }
 
 std::string_view Bpe::bytes(std::int32_t id) const {
-  detail::want_id(id, static_cast<std::int64_t>(from_.size()) - 1);
+  detail::check_id(id, static_cast<std::int64_t>(from_.size()) - 1);
   const auto i = static_cast<std::size_t>(id);
   return std::string_view(bytes_).substr(from_[i], from_[i + 1] - from_[i]);
 }
@@ -190,7 +190,7 @@ std::vector<Bpe::Merge> parse_merges(std::string_view text, const std::string& w
       const auto [stop, error] = std::from_chars(at, end, *id);
       const char mark = id == &merge.first ? ' ' : '\n';
       if (error != std::errc() || stop == end || *stop != mark)
-        refuse("wanted two token ids and a line break");
+        refuse("expected two token ids and a line break");
       at = stop + 1;
     }
     merges.push_back(merge);

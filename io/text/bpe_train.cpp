@@ -118,7 +118,7 @@ class PairCounts {
 
 Bpe Bpe::train(std::string_view text, std::int64_t vocabulary) {
   if (vocabulary < 257 || vocabulary > max_vocabulary)
-    throw Error("[bpe] got a vocabulary of " + std::to_string(vocabulary) + ", wanted 257 to " +
+    throw Error("[bpe] got a vocabulary of " + std::to_string(vocabulary) + ", expected 257 to " +
                 std::to_string(max_vocabulary));
   PairCounts counts(text);
   std::vector<Merge> merges;

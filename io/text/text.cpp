@@ -76,7 +76,7 @@ std::vector<std::int32_t> CharVocab::encode(std::string_view text) const {
 std::string CharVocab::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (const std::int32_t id : ids) {
-    detail::want_id(id, size());
+    detail::check_id(id, size());
     io::utf8_append(text, characters_[static_cast<std::size_t>(id)]);
   }
   return text;
@@ -98,20 +98,20 @@ BatchSampler::BatchSampler(const TokenView& tokens, std::int64_t batch, std::int
     : tokens_(tokens), batch_(batch), context_(context) {
   if (batch < 1 || context < 1) {
     throw ShapeError("[BatchSampler] got batch " + std::to_string(batch) + " and context " +
-                     std::to_string(context) + ", wanted at least 1");
+                     std::to_string(context) + ", expected at least 1");
   }
   if (static_cast<std::int64_t>(tokens.size()) <= context) {
     throw Error("[BatchSampler] " + std::string(what) + " has " + std::to_string(tokens.size()) +
-                " tokens, wanted at least context + 1 = " + std::to_string(context + 1));
+                " tokens, expected at least context + 1 = " + std::to_string(context + 1));
   }
 }
 
 void BatchSampler::check(std::span<const std::int32_t> x, std::span<const std::int32_t> y) const {
-  const auto wanted = static_cast<std::size_t>(batch_ * context_);
-  if (x.size() != wanted || y.size() != wanted) {
+  const auto expected = static_cast<std::size_t>(batch_ * context_);
+  if (x.size() != expected || y.size() != expected) {
     throw ShapeError("[BatchSampler] got room for " + std::to_string(x.size()) + " and " +
                      std::to_string(y.size()) +
-                     " tokens, wanted batch · context = " + std::to_string(wanted));
+                     " tokens, expected batch · context = " + std::to_string(expected));
   }
 }
 

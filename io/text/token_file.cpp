@@ -72,15 +72,15 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where) 
     }
   }
   json.end();
-  if (version != 1) refuse("version is " + std::to_string(version) + ", wanted 1");
+  if (version != 1) refuse("version is " + std::to_string(version) + ", expected 1");
   if (bytes_each != 2 && bytes_each != 4)
-    refuse("bytes_each is " + std::to_string(bytes_each) + ", wanted 2 or 4");
+    refuse("bytes_each is " + std::to_string(bytes_each) + ", expected 2 or 4");
   if (count < 0) refuse("count must be present and not negative");
   header.bytes_each = static_cast<int>(bytes_each);
   header.count = static_cast<std::uint64_t>(count);
   const std::uint64_t available = file.size() - header.begin;
   if (available % header.bytes_each != 0 || available / header.bytes_each != header.count)
-    refuse(std::to_string(available) + " bytes of ids, wanted " + std::to_string(count) + " of " +
+    refuse(std::to_string(available) + " bytes of ids, expected " + std::to_string(count) + " of " +
            std::to_string(bytes_each) + " bytes each");
   return header;
 }
@@ -95,10 +95,10 @@ TokenFile::TokenFile(const std::string& path, int bytes_each, std::int64_t vocab
     : path_(path), file_(path, "tokens"), tokenizer_(std::make_unique<NumberTokenizer>(vocabulary)) {
   const std::string_view bytes = file_.bytes();
   if (bytes.starts_with(token_magic))
-    throw FormatError("[tokens] " + path + " has a header, wanted a file of ids without one");
+    throw FormatError("[tokens] " + path + " has a header, expected a file of ids without one");
   if (bytes.size() % static_cast<std::size_t>(bytes_each) != 0)
     throw FormatError("[tokens] " + path + " has " + std::to_string(bytes.size()) +
-                      " bytes, wanted a multiple of " + std::to_string(bytes_each));
+                      " bytes, expected a multiple of " + std::to_string(bytes_each));
   header_.bytes_each = bytes_each;
   header_.count = bytes.size() / static_cast<std::size_t>(bytes_each);
 }

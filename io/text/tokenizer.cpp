@@ -12,9 +12,9 @@ namespace tg::text {
 
 namespace detail {
 
-void want_id(std::int32_t id, std::int64_t size) {
+void check_id(std::int32_t id, std::int64_t size) {
   if (id < 0 || id >= size)
-    throw Error("[decode] id " + std::to_string(id) + ", wanted 0 to " + std::to_string(size - 1));
+    throw Error("[decode] id " + std::to_string(id) + ", expected 0 to " + std::to_string(size - 1));
 }
 
 }  // namespace detail
@@ -30,7 +30,7 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   text.reserve(ids.size());
   for (const std::int32_t id : ids) {
-    detail::want_id(id, size());
+    detail::check_id(id, size());
     text += static_cast<char>(id);
   }
   return text;
@@ -38,7 +38,7 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
 
 NumberTokenizer::NumberTokenizer(std::int64_t size) : size_(size) {
   if (size < 1 || size > std::numeric_limits<std::int32_t>::max())
-    throw Error("[tokenizer] got a vocabulary of " + std::to_string(size) + ", wanted 1 to 2147483647");
+    throw Error("[tokenizer] got a vocabulary of " + std::to_string(size) + ", expected 1 to 2147483647");
 }
 
 std::vector<std::int32_t> NumberTokenizer::encode(std::string_view text) const {
@@ -51,7 +51,7 @@ std::vector<std::int32_t> NumberTokenizer::encode(std::string_view text) const {
     std::int32_t id = -1;
     const auto [stop, error] = std::from_chars(at, end, id);
     if (error != std::errc() || id < 0 || id >= size_ || (stop != end && *stop != ' ' && *stop != '\n'))
-      throw Error("[encode] wanted numbers from 0 to " + std::to_string(size_ - 1) + ", at byte " +
+      throw Error("[encode] expected numbers from 0 to " + std::to_string(size_ - 1) + ", at byte " +
                   std::to_string(at - text.data()));
     ids.push_back(id);
     at = stop;
@@ -62,7 +62,7 @@ std::vector<std::int32_t> NumberTokenizer::encode(std::string_view text) const {
 std::string NumberTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (const std::int32_t id : ids) {
-    detail::want_id(id, size_);
+    detail::check_id(id, size_);
     text += std::to_string(id) + " ";
   }
   return text;
@@ -97,11 +97,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const st
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
     if (error != std::errc() || end != text.data() + text.size() || size < 1 ||
         size > std::numeric_limits<std::int32_t>::max())
-      throw FormatError(where + ": vocabulary is '" + text + "', wanted 1 to 2147483647");
+      throw FormatError(where + ": vocabulary is '" + text + "', expected 1 to 2147483647");
     return std::make_unique<NumberTokenizer>(size);
   }
   if (kind != "chars")
-    throw FormatError(where + ": tokenizer is '" + kind + "', wanted chars, bytes, bpe or numbers");
+    throw FormatError(where + ": tokenizer is '" + kind + "', expected chars, bytes, bpe or numbers");
   const std::string& text = value("characters");
   if (text.empty() || io::utf8_valid_bytes(text) != text.size())
     throw FormatError(where + ": characters are not UTF-8 text of one character or more");

@@ -64,7 +64,7 @@ class NumberTokenizer final : public Tokenizer {
 
 namespace detail {
 // Throws the Error of decode() unless 0 ≤ id < size.
-void want_id(std::int32_t id, std::int64_t size);
+void check_id(std::int32_t id, std::int64_t size);
 }  // namespace detail
 
 }  // namespace tg::text

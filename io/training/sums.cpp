@@ -37,7 +37,7 @@ Sums::Sums(std::int64_t digits, std::int64_t batch, std::int64_t context)
       context_(context),
       vocab_("0123456789+=\n") {
   if (digits < 1 || digits > 9)
-    throw Error("[sums] got numbers of " + std::to_string(digits) + " digits, wanted 1 to 9");
+    throw Error("[sums] got numbers of " + std::to_string(digits) + " digits, expected 1 to 9");
   if (context < tokens(digits))
     throw Error("[sums] a sum of numbers of " + std::to_string(digits) + " digits takes " +
                 std::to_string(tokens(digits)) + " tokens, but the context has " + std::to_string(context));
@@ -60,24 +60,24 @@ bool Sums::held_out(std::int64_t a, std::int64_t b) {
   return below(10, block[0]) == 0;
 }
 
-std::pair<std::int64_t, std::int64_t> Sums::draw(std::uint64_t key, std::uint64_t number, bool wanted) const {
+std::pair<std::int64_t, std::int64_t> Sums::draw(std::uint64_t key, std::uint64_t number, bool held) const {
   for (std::uint32_t attempt = 0;; ++attempt) {
     const PhiloxBlock block = philox(
         {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32), attempt, 0}, key);
     const std::int64_t a = below(below_, block[0]), b = below(below_, block[1]);
-    if (held_out(a, b) == wanted) return {a, b};
+    if (held_out(a, b) == held) return {a, b};
   }
 }
 
-void Sums::fill(std::uint64_t key, std::uint64_t first_row, bool wanted, std::span<std::int32_t> x,
+void Sums::fill(std::uint64_t key, std::uint64_t first_row, bool held, std::span<std::int32_t> x,
                 std::span<std::int32_t> y) const {
   const auto size = static_cast<std::size_t>(batch_ * context_);
   if (x.size() != size || y.size() != size)
     throw ShapeError("[sums] got room for " + std::to_string(x.size()) + " and " + std::to_string(y.size()) +
-                     " tokens, wanted batch · context = " + std::to_string(size));
+                     " tokens, expected batch · context = " + std::to_string(size));
   const std::int64_t question_tokens = 2 * digits_ + 2;
   for (std::int64_t row = 0; row < batch_; ++row) {
-    const auto [a, b] = draw(key, first_row + static_cast<std::uint64_t>(row), wanted);
+    const auto [a, b] = draw(key, first_row + static_cast<std::uint64_t>(row), held);
     std::string line = text(a, b);
     line.resize(static_cast<std::size_t>(context_) + 1, '\n');
     const std::vector<std::int32_t> ids = vocab_.encode(line);

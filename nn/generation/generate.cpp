@@ -15,12 +15,12 @@ namespace {
 constexpr std::int64_t weights_worth_threads = std::int64_t{1} << 22;
 
 // Attention after a cache reads its rows, of which kv_lengths says how many there are.
-void want_cached_attention(const Graph& graph) {
+void check_cached_attention(const Graph& graph) {
   for (const Node& n : graph.nodes())
     if (n.op == &flash_attn_op && !n.attrs.as<AttentionAttrs>().has_lengths)
       throw Error(
           "[generate] " + graph.name_of(n) +
-          " reads no key-value cache: its layer wants Call::cache, or the Generator {.cache = false} " +
+          " reads no key-value cache: its layer has to use Call::cache, or the Generator {.cache = false} " +
           at_line(n.where));
 }
 
@@ -52,7 +52,7 @@ struct Generator::Run {
       }
       logits = cast(model.head_of(x), f32);
     }
-    if (cache) want_cached_attention(graph);
+    if (cache) check_cached_attention(graph);
     const bool is_small = length == 1 && model.count() < weights_worth_threads;
     CompileOptions options{.threads = o.threads == 0 && is_small ? 1 : o.threads,
                            .tf32 = o.precision == Precision::tf32};
@@ -99,7 +99,7 @@ std::span<const float> Generator::next(std::span<const std::int32_t> text) {
     read_window(text);
   } else {
     const auto common = std::mismatch(cached_.begin(), cached_.end(), text.begin(), text.end()).first;
-    // The last token is read again if all are there: its logits are wanted.
+    // The last token is read again if all are there: its logits are needed.
     const auto kept = std::min<std::ptrdiff_t>(common - cached_.begin(), std::ssize(text) - 1);
     cached_.resize(static_cast<std::size_t>(kept));
     read(text.subspan(static_cast<std::size_t>(kept)));

@@ -15,7 +15,7 @@ enum class Precision {
   full,  // everything in the weights' own dtype, which is f32 unless Params says otherwise
   tf32,  // the same; on CUDA, f32 products round their operands to 10 bits of fraction
   bf16,  // products and activations in bf16
-  f16,   // products and activations in f16; wants AdamW::Options::loss_scale
+  f16,   // products and activations in f16; needs AdamW::Options::loss_scale
 };
 #pragma GCC diagnostic pop
 // "f32" (full), "tf32", "bf16", "f16". Throws Error for other names.

@@ -9,7 +9,7 @@ namespace tg::nn {
 KvCache::KvCache(std::int64_t batch, std::int64_t capacity, Device device)
     : batch_(batch), capacity_(capacity), device_(device) {
   if (batch < 1 || capacity < 1)
-    throw ShapeError("[kv_cache] wants a positive batch and capacity, got " + std::to_string(batch) +
+    throw ShapeError("[kv_cache] expected a positive batch and capacity, got " + std::to_string(batch) +
                      " and " + std::to_string(capacity));
 }
 
@@ -32,7 +32,7 @@ Tensor CacheCall::append(const std::string& name, TensorArg in) {
   const Scope scope("cache", in.where());
   const Tensor& rows = in.tensor();
   if (rows.rank() != 4 || rows.size(0) != cache_.batch() || rows.size(2) != positions_.size(0))
-    throw ShapeError(in_context("[kv_cache] wants rows [" + std::to_string(cache_.batch()) + ", heads, " +
+    throw ShapeError(in_context("[kv_cache] expected rows [" + std::to_string(cache_.batch()) + ", heads, " +
                                     std::to_string(positions_.size(0)) + ", n] of " + name + ", got " +
                                     rows.text(),
                                 in.where()));

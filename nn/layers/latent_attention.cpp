@@ -16,10 +16,10 @@ LatentAttention::Options checked(LatentAttention::Options o, std::int64_t width,
   const auto refuse = [](const std::string& what, std::int64_t got) {
     throw ShapeError("[attention] " + what + ", got " + std::to_string(got));
   };
-  if (heads < 1) refuse("wants a positive number of heads", heads);
-  if (o.latent < 1) refuse("wants a positive width of the latent", o.latent);
+  if (heads < 1) refuse("expected a positive number of heads", heads);
+  if (o.latent < 1) refuse("expected a positive width of the latent", o.latent);
   if (o.query_latent < 0) refuse("the width of the queries' latent must not be negative", o.query_latent);
-  if (o.value_width < 1) refuse("wants a positive width of values", o.value_width);
+  if (o.value_width < 1) refuse("expected a positive width of values", o.value_width);
   if (o.rope_width < 2 || o.rope_width % 2 != 0) refuse("the rotary width must be even", o.rope_width);
   if (o.head_width < 1 || o.head_width % 2 != 0) refuse("a head's width must be even", o.head_width);
   return o;

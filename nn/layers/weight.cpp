@@ -4,20 +4,20 @@
 
 namespace tg::nn {
 
-void Weight::want_value() const {
+void Weight::check_value() const {
   if (!parameter_.key())
     throw Error("[weight] a layer made on Params::counting() has no values to compute with");
 }
 
 Tensor Weight::tensor(Graph& graph, std::source_location where) const {
   if (is_absent_) return {};
-  want_value();
+  check_value();
   return Autocast::weight(parameter_, graph, where);
 }
 
 Tensor Weight::stored(const TensorArg& x) const {
   if (is_absent_) return {};
-  want_value();
+  check_value();
   return x.tensor().graph().param(parameter_, x.where());
 }
 

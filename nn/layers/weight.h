@@ -22,7 +22,7 @@ class Weight {
   const Parameter& parameter() const { return parameter_; }  // for reading, writing and optimizers
 
  private:
-  void want_value() const;
+  void check_value() const;
   Parameter parameter_;
   bool is_absent_ = true;
 };

@@ -36,9 +36,9 @@ struct DeepSeek {
   }
   void check(const ModelConfig& c) const {
     check_rotary_stack(c, mlp_width, theta);
-    want_size(latent, "width of the latent");
-    if (query_latent != 0) want_size(query_latent, "width of the queries' latent");
-    want_size(rope_width, "rotary width");
+    check_size(latent, "width of the latent");
+    if (query_latent != 0) check_size(query_latent, "width of the queries' latent");
+    check_size(rope_width, "rotary width");
     if (rope_width % 2 != 0)
       throw ShapeError("[model] the rotary width must be even and positive, got " +
                        std::to_string(rope_width));

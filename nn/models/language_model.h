@@ -1,4 +1,4 @@
-// LanguageModel: what training and generation want of a model. A Model converts to it; anything else that
+// LanguageModel: what training and generation require of a model. A Model converts to it; anything else that
 // maps tokens to logits is one when its functions are filled in here.
 #pragma once
 

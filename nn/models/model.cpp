@@ -17,11 +17,11 @@ ModelParts made(const Path& at, const ModelConfig& config) {
 
 Model::Model(const Path& at, ModelParts parts) : parts_(std::move(parts)), parameters_(at.parameters()) {
   if (parts_.tokens.is_empty() || parts_.head.is_empty())
-    throw Error("[model] a model wants a part for its tokens and a head");
+    throw Error("[model] a model needs a part for its tokens and a head");
   for (const Layer& block : parts_.blocks)
     if (block.is_empty()) throw Error("[model] one of the blocks is empty");
   if (parts_.context < 1)
-    throw ShapeError("[model] wants a positive context, got " + std::to_string(parts_.context));
+    throw ShapeError("[model] expected a positive context, got " + std::to_string(parts_.context));
 }
 
 Model::Model(const Path& at, const ModelConfig& config) : Model(at, made(at, config)) {}
@@ -31,7 +31,7 @@ Tensor Model::features(TensorArg tokens, const Call& call) const {
   const Call inside{.mode = call.mode, .cache = call.cache, .recompute = call.recompute};
   const Shape& shape = tokens.tensor().shape();
   if (shape.size() != 2 || shape[1] > parts_.context)
-    throw ShapeError(in_context("[model] wants tokens [batch, length up to " +
+    throw ShapeError(in_context("[model] expected tokens [batch, length up to " +
                                     std::to_string(parts_.context) + "], got " + shape.text(),
                                 tokens.where()));
   Tensor x = parts_.tokens(tokens, inside);

@@ -9,19 +9,19 @@ namespace tg::nn {
 
 Architecture::Architecture() : Architecture(Gpt{}) {}
 
-void want_size(std::int64_t n, const char* what) {
+void check_size(std::int64_t n, const char* what) {
   if (n <= 0)
-    throw ShapeError("[model] wants a positive " + std::string(what) + ", got " + std::to_string(n));
+    throw ShapeError("[model] expected a positive " + std::string(what) + ", got " + std::to_string(n));
   if (n > std::numeric_limits<std::int32_t>::max())
-    throw ShapeError("[model] wants a " + std::string(what) + " below 2^31, got " + std::to_string(n));
+    throw ShapeError("[model] expected a " + std::string(what) + " below 2^31, got " + std::to_string(n));
 }
 
 void ModelConfig::check() const {
-  want_size(vocabulary, "vocabulary");
-  want_size(context, "context");
-  want_size(layers, "number of layers");
-  want_size(heads, "number of heads");
-  want_size(width, "width");
+  check_size(vocabulary, "vocabulary");
+  check_size(context, "context");
+  check_size(layers, "number of layers");
+  check_size(heads, "number of heads");
+  check_size(width, "width");
   detail::head_width(width, heads);  // throws unless it is whole
   architecture.check(*this);
   if (!(dropout >= 0 && dropout < 1))

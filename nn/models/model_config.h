@@ -49,6 +49,6 @@ struct ModelConfig {
 };
 
 // Throws ShapeError naming `what` unless 0 < n < 2^31, so that numbers of parameters do not overflow.
-void want_size(std::int64_t n, const char* what);
+void check_size(std::int64_t n, const char* what);
 
 }  // namespace tg::nn

@@ -34,7 +34,7 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
     const Parameter& p = params[i];
     if (o.takes ? o.takes(p) : hidden_matrix(p)) {
       if (p.shape().size() != 2)
-        throw ShapeError("[Muon] " + p.name() + " is " + p.shape().text() + ", wanted two dimensions");
+        throw ShapeError("[Muon] " + p.name() + " is " + p.shape().text() + ", expected two dimensions");
       matrices_.push_back({i, zero_beside(p, "momentum"), decay(p)});
     } else {
       rest_.push_back(adamw_state(i, p, decay));

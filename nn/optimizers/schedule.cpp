@@ -14,7 +14,7 @@ Schedule::Kind Schedule::named(std::string_view name) {
   if (name == "linear") return Kind::linear;
   if (name == "constant") return Kind::constant;
   if (name == "wsd") return Kind::warmup_stable_decay;
-  throw Error("[schedule] got '" + std::string(name) + "', wanted cosine, linear, constant or wsd");
+  throw Error("[schedule] got '" + std::string(name) + "', expected cosine, linear, constant or wsd");
 }
 
 double Schedule::operator()(std::int64_t t) const {

@@ -6,7 +6,7 @@ namespace tg::optim {
 
 Sgd::Sgd(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale), momentum_(o.momentum), nesterov_(o.nesterov) {
-  if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov wants a momentum, got 0");
+  if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov needs a momentum, got 0");
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
   for (const Parameter& p : params) {
     decays_.push_back(decay(p));

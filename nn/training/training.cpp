@@ -50,7 +50,7 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
       threads_(options.threads),
       accumulate_(options.accumulate) {
   if (accumulate_ < 1)
-    throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", wanted at least 1");
+    throw Error("[training] accumulate is " + std::to_string(accumulate_) + ", expected at least 1");
   if (accumulate_ == 1) {
     update_ = optimizer.minimize(loss_);
     results_ = results_of(loss_, update_);
@@ -98,12 +98,12 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     return program_->fetch_later(results_);
   }
   const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
-  const std::size_t wanted = size * static_cast<std::size_t>(accumulate_);
-  if (tokens.size() != wanted || targets.size() != wanted)
+  const std::size_t expected = size * static_cast<std::size_t>(accumulate_);
+  if (tokens.size() != expected || targets.size() != expected)
     throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
-                     std::to_string(targets.size()) + " targets, wanted " + std::to_string(accumulate_) +
+                     std::to_string(targets.size()) + " targets, expected " + std::to_string(accumulate_) +
                      " times " + tokens_.shape().text());
-  for (std::size_t i = 0; i < wanted; i += size) {
+  for (std::size_t i = 0; i < expected; i += size) {
     program_->run({{tokens_, std::span(tokens).subspan(i, size)},
                    {targets_, std::span(targets).subspan(i, size)},
                    {parts_->first, i == 0}});

@@ -41,10 +41,10 @@ TEST(CustomOp, LayerWithASharedWeightMatchesTheSeed) {
   const Tensor loss = sum(layer(layer(x)));
   const auto z = gradients(loss, {g.param(layer.w()), x});
   const auto values = eval({loss, z[0], z[1]}, {{x, u}});
-  const auto want = reference::shared_layer_gradients(w, u);
+  const auto expected = reference::shared_layer_gradients(w, u);
   EXPECT_NEAR(values[0].item<double>(), reference::shared_layer_loss(w, u), 1e-12);
-  EXPECT_TRUE(close(values[1].values<double>(), want.z_w));
-  EXPECT_TRUE(close(values[2].values<double>(), want.z_u));
+  EXPECT_TRUE(close(values[1].values<double>(), expected.z_w));
+  EXPECT_TRUE(close(values[2].values<double>(), expected.z_u));
 }
 
 TEST(CustomOp, AsCppFunctionsTakesStridedAndHalfOperands) {
@@ -55,8 +55,8 @@ TEST(CustomOp, AsCppFunctionsTakesStridedAndHalfOperands) {
   for (int i = 0; i < 6; ++i) a.set(i, i), b.set(i, i % 2 ? -1 : 1);
   const Array out = eval(t, {{x, a}, {y, b}});
   EXPECT_EQ(out.dtype(), bf16);
-  const double want[] = {0, 0, 1, 0, 2, 0};  // xᵀ = 0 3, 1 4, 2 5
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(out.at(i), want[i]);
+  const double expected[] = {0, 0, 1, 0, 2, 0};  // xᵀ = 0 3, 1 4, 2 5
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(out.at(i), expected[i]);
 }
 
 TEST(CustomOp, GraphCodeUsesItsOwnGradientNotThatOfItsNodes) {

@@ -19,17 +19,17 @@ struct Assignments : ::testing::Test {
 
   // Of each assignment, whether it is written directly. Chains are not fused: each op is a step.
   std::vector<bool> directly(const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
-    const Wanted wanted = wanted_values(g, fetch, assign);
-    std::vector<LoweredStep> steps = lower(g, wanted.all(), false);
-    const std::vector<bool> answer = written_directly(g, steps, wanted, assign);
+    const Outputs outputs = outputs_of(g, fetch, assign);
+    std::vector<LoweredStep> steps = lower(g, outputs.all(), false);
+    const std::vector<bool> answer = written_directly(g, steps, outputs, assign);
     const std::size_t before = steps.size();
-    append_copies(g, steps, wanted, assign, answer);
+    append_copies(g, steps, outputs, assign, answer);
     std::size_t copies = 0;
     for (std::size_t i = 0; i < assign.size(); ++i) {
       if (answer[i]) continue;
       const LoweredStep& copy = steps.at(before + copies++);
       EXPECT_EQ(copy.op, &copy_op);
-      EXPECT_EQ(copy.in, std::vector<ValueId>{wanted.assigned[i]});
+      EXPECT_EQ(copy.in, std::vector<ValueId>{outputs.assigned[i]});
       EXPECT_TRUE(copy.out.empty());
       EXPECT_EQ(copy.target.value().key(), assign[i].target.key());
     }
@@ -39,7 +39,7 @@ struct Assignments : ::testing::Test {
   using Answer = std::vector<bool>;
 };
 
-TEST_F(Assignments, AResultThatNothingElseWantsIsWrittenDirectly) {
+TEST_F(Assignments, AResultThatNothingElseUsesIsWrittenDirectly) {
   EXPECT_EQ(directly({}, {{w, x + 1}}), Answer{true});
   EXPECT_EQ(directly({}, {{w, p * 2}}), Answer{true})
       << "its producer reads the old value element by element";
@@ -62,10 +62,10 @@ TEST_F(Assignments, AnOldValueThatIsReadInAnotherOrderIsNotOverwritten) {
   EXPECT_EQ(directly({}, {{w, x + 1}, {v, y}}), (Answer{true, true})) << "y is computed before w changes";
 }
 
-TEST_F(Assignments, WantedValuesAreCopiedBeforeTheirParameterChanges) {
-  const Wanted none = wanted_values(g, {p, x}, {});
+TEST_F(Assignments, OutputsAreCopiedBeforeTheirParameterChanges) {
+  const Outputs none = outputs_of(g, {p, x}, {});
   EXPECT_EQ(none.fetched, (std::vector<ValueId>{p.id(), x.id()}));
-  const Wanted copied = wanted_values(g, {transpose(p, 0, 1), x}, {{w, x + 1}, {v, p}});
+  const Outputs copied = outputs_of(g, {transpose(p, 0, 1), x}, {{w, x + 1}, {v, p}});
   EXPECT_EQ(copied.all().size(), 4u);
   EXPECT_EQ(g.node_of(copied.fetched[0]).op, &copy_op);
   EXPECT_EQ(copied.fetched[1], x.id());

@@ -15,7 +15,7 @@ using tg::testing::expect_error;
 // The passes up to the buffers, of a graph whose chains are not fused: each op is a step.
 struct Passes {
   std::vector<Assign> assign;
-  Wanted wanted;
+  Outputs outputs;
   std::vector<LoweredStep> steps;
   Joined joined;
   std::vector<bool> directly;
@@ -23,12 +23,12 @@ struct Passes {
 
   Passes(Graph& g, const std::vector<Tensor>& fetch, std::vector<Assign> assignments = {})
       : assign(std::move(assignments)),
-        wanted(wanted_values(g, fetch, assign)),
-        steps(lower(g, wanted.all(), false)),
-        joined(join_in_place(g, steps, wanted.all())),
-        directly(written_directly(g, steps, wanted, assign)) {
-    append_copies(g, steps, wanted, assign, directly);
-    buffers = buffers_of(g, steps, joined, wanted, assign, directly);
+        outputs(outputs_of(g, fetch, assign)),
+        steps(lower(g, outputs.all(), false)),
+        joined(join_in_place(g, steps, outputs.all())),
+        directly(written_directly(g, steps, outputs, assign)) {
+    append_copies(g, steps, outputs, assign, directly);
+    buffers = buffers_of(g, steps, joined, outputs, assign, directly);
   }
   Buffer& of(const Tensor& t) { return buffers.list.at(static_cast<std::size_t>(buffers.of[t.id()])); }
   bool same(const Tensor& a, const Tensor& b) const { return buffers.of[a.id()] == buffers.of[b.id()]; }

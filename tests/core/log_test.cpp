@@ -147,7 +147,7 @@ TEST_F(Log, AnythingButALevelIsRefused) {
       log_level();
       ADD_FAILURE() << bad << " was accepted";
     } catch (const Error& e) {
-      EXPECT_EQ(e.what(), "[log] TG_LOG is '" + std::string(bad) + "', wanted 0 to 4");
+      EXPECT_EQ(e.what(), "[log] TG_LOG is '" + std::string(bad) + "', expected 0 to 4");
     }
     Graph g;
     EXPECT_THROW(compile(g, {g.input("x", {2}) + 1}), Error) << bad;

@@ -34,8 +34,8 @@ struct Merging : ::testing::Test {
   }
   // What fusing leaves is what single steps compute, on memory that is planned, on any number of threads.
   void expect_same(const std::vector<Tensor>& ts) {
-    const std::vector<Array> got = run_checked(ts, feeds()), want = eval(ts, feeds(), unfused);
-    for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+    const std::vector<Array> got = run_checked(ts, feeds()), expected = eval(ts, feeds(), unfused);
+    for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << i;
   }
 };
 
@@ -68,11 +68,11 @@ TEST_F(Merging, AMaskAndWhatItPicksAreOneStep) {
   }
 }
 
-TEST_F(Merging, AValueThatIsWantedOrReadLaterIsAResult) {
+TEST_F(Merging, AnOutputOrAValueReadLaterIsAResult) {
   const Tensor s = sigmoid(a), y = s * (1 - s);
-  const Program wanted = compile(g, {y, s});
-  ASSERT_EQ(wanted.steps().size(), 1u);
-  EXPECT_EQ(chain(wanted.steps()[0]).text(), "sigmoid(in0) → sub(1, %0) → mul(%0, %1); results %0, %2");
+  const Program fetched = compile(g, {y, s});
+  ASSERT_EQ(fetched.steps().size(), 1u);
+  EXPECT_EQ(chain(fetched.steps()[0]).text(), "sigmoid(in0) → sub(1, %0) → mul(%0, %1); results %0, %2");
   expect_same({y, s});
   const Tensor later = softmax(s, -1) + softmax(y, -1);
   const Program read = compile(g, {later});
@@ -177,7 +177,7 @@ TEST(RandomChains, FusedGiveWhatSingleStepsGive) {
   for (unsigned seed = 0; seed < 160; ++seed) {
     RandomChains r(seed);
     EXPECT_EQ(r.difference({.threads = 1, .verify = true}, unfused), "") << "seed " << seed;
-    const Program p = compile(r.g, r.wanted);
+    const Program p = compile(r.g, r.outputs);
     for (const Step& s : p.steps()) several += s.out.size() > 1;
   }
   EXPECT_GT(several, 160u);

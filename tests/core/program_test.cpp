@@ -274,7 +274,7 @@ TEST(Program, FusionTakesInAValueThatOneChainReadsTwice) {
   const Tensor s = sigmoid(x);
   const Tensor y = s * (1 - s);
   EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
-  const Program both = compile(g, {y, s});  // the value is a result too if it is wanted itself
+  const Program both = compile(g, {y, s});  // the value is a result too if it is fetched itself
   ASSERT_EQ(both.steps().size(), 1u);
   EXPECT_EQ(both.steps()[0].out.size(), 2u);
 }

@@ -133,7 +133,7 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
   EXPECT_NO_THROW(io::Checkpoint(dir / "c").restore(files));
 }
 
-TEST(Checkpoint, SaysWhatWasWanted) {
+TEST(Checkpoint, SaysWhatWasExpected) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2, 3}, f32)), wide("w", Array({2, 4}, f32)), half("w", Array({2, 3}, bf16)),
       other("v", Array({2, 3}, f32));
@@ -145,8 +145,8 @@ TEST(Checkpoint, SaysWhatWasWanted) {
   const auto restoring = [&](const std::vector<Parameter>& p) {
     return message_of([&] { io::Checkpoint(dir / "c").restore(with(p)); });
   };
-  EXPECT_EQ(restoring({wide}), file + "w is f32 [2, 3], wanted f32 [2, 4]");
-  EXPECT_EQ(restoring({half}), file + "w is f32 [2, 3], wanted bf16 [2, 3]");
+  EXPECT_EQ(restoring({wide}), file + "w is f32 [2, 3], expected f32 [2, 4]");
+  EXPECT_EQ(restoring({half}), file + "w is f32 [2, 3], expected bf16 [2, 3]");
   EXPECT_EQ(restoring({other}), file + "has no tensor v");
   EXPECT_EQ(restoring({}), file + "has a tensor w that the model does not have");
   EXPECT_EQ(message_of([&] { io::Checkpoint(dir / "c").load("run.safetensors"); }),
@@ -178,10 +178,10 @@ TEST(Checkpoint, ASumThatFitsDoesNotMakeALyingFileGood) {
 
 TEST(Checkpoint, AParameterThatIsNotFiniteIsNamed) {
   Parameter ids("ids", Array::of<std::int64_t>({2}, {1, 2})), w("w", Array::of<float>({2, 2}, {1, 2, 3, 4}));
-  EXPECT_NO_THROW(io::want_finite({ids, w}, "here"));
+  EXPECT_NO_THROW(io::check_finite({ids, w}, "here"));
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     w.write(Array::of<float>({2, 2}, {1, 2, bad, 4}));
-    const std::string m = message_of([&] { io::want_finite({ids, w}, "here"); });
+    const std::string m = message_of([&] { io::check_finite({ids, w}, "here"); });
     EXPECT_EQ(m.find("here: w has "), 0u) << m;
     EXPECT_NE(m.find(" at element 2"), std::string::npos) << m;
   }
@@ -200,7 +200,7 @@ TEST(Manifest, ReadsWhatItWritesAndNothingElse) {
     return message_of([&] { io::parse_manifest(s, "m"); });
   };
   EXPECT_NE(changed("tilegrad checkpoint", "archive").find("format is \"archive\""), std::string::npos);
-  EXPECT_NE(changed("\"version\": 1", "\"version\": 2").find("version is 2, wanted 1"), std::string::npos);
+  EXPECT_NE(changed("\"version\": 1", "\"version\": 2").find("version is 2, expected 1"), std::string::npos);
   EXPECT_NE(changed("\"step\": 7", "\"step\": -7").find("not negative"), std::string::npos);
   EXPECT_NE(changed("\"best_step\"", "\"worst_step\"").find("must be present"), std::string::npos);
   EXPECT_NE(changed("12", "-12").find("negative size"), std::string::npos);

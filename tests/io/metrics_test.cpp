@@ -164,15 +164,15 @@ TEST(Progress, RewritesOneLineOnATerminalAndCutsItToTheWidth) {
     p.note("a remark");
   }
   const std::string line = "\rstep 100/100 [##########] 100% | loss 2\x1b[K";  // 39 columns: 40 would wrap
-  const std::string wanted = line + "\r\x1b[Ka remark\r\n" + line + "\r\n";
+  const std::string expected = line + "\r\x1b[Ka remark\r\n" + line + "\r\n";
   std::string got;
   char buffer[4096];
-  for (pollfd ready{terminal, POLLIN, 0}; got.size() < wanted.size() && poll(&ready, 1, 5000) == 1;) {
+  for (pollfd ready{terminal, POLLIN, 0}; got.size() < expected.size() && poll(&ready, 1, 5000) == 1;) {
     const ssize_t n = read(terminal, buffer, sizeof buffer);
     if (n <= 0) break;
     got.append(buffer, static_cast<std::size_t>(n));
   }
-  EXPECT_EQ(got, wanted);
+  EXPECT_EQ(got, expected);
   std::fclose(f);
   close(terminal);
 }

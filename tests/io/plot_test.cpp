@@ -81,8 +81,8 @@ TEST(Image, AStrokeCoversItsLengthTimesItsWidthAtEveryAngle) {
     image.line({100 - dx / 2, 100 - dy / 2}, {100 + dx / 2, 100 + dy / 2}, 4, black);
     // 80 × 4 and two half discs of radius 2. Coverage by distance is exact across a line and bends a little
     // over the diagonal of a pixel and at the ends: within 2 %.
-    const double wanted = 80 * 4 + 3.14159265 * 4;
-    EXPECT_NEAR(ink_of(image), wanted, 0.02 * wanted) << degrees;
+    const double expected = 80 * 4 + 3.14159265 * 4;
+    EXPECT_NEAR(ink_of(image), expected, 0.02 * expected) << degrees;
   }
 }
 
@@ -373,7 +373,7 @@ TEST(Plot, XAndYMustMatch) {
     plot::draw_plot(one_series({1, 2, 3}, {1, 2}));
     FAIL() << "accepted";
   } catch (const ShapeError& e) {
-    EXPECT_STREQ(e.what(), "[plot] series \"\" has 3 x and 2 y, wanted as many");
+    EXPECT_STREQ(e.what(), "[plot] series \"\" has 3 x and 2 y, expected the same number of both");
   }
 }
 

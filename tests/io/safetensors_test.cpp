@@ -131,7 +131,7 @@ TEST(SafeTensors, NonzeroBytesOfABoolAreMadeOne) {
 }
 
 TEST(SafeTensors, RefusesABadLength) {
-  EXPECT_SAYS(error_of(""), "file of 0 bytes, wanted at least 8");
+  EXPECT_SAYS(error_of(""), "file of 0 bytes, expected at least 8");
   EXPECT_SAYS(error_of("1234567"), "file of 7 bytes");
   const auto with_length = [](std::uint64_t n) {
     std::string f = file_of("{}");
@@ -139,11 +139,11 @@ TEST(SafeTensors, RefusesABadLength) {
     return error_of(f);
   };
   EXPECT_SAYS(with_length(3), "header of 3 bytes in a file of 10: is the file truncated?");
-  EXPECT_SAYS(with_length(100'000'001), "wanted at most 100000000");
+  EXPECT_SAYS(with_length(100'000'001), "expected at most 100000000");
   EXPECT_SAYS(with_length(100'000'000), "is the file truncated?");
-  EXPECT_SAYS(with_length(std::numeric_limits<std::uint64_t>::max()), "wanted at most");
+  EXPECT_SAYS(with_length(std::numeric_limits<std::uint64_t>::max()), "expected at most");
   EXPECT_SAYS(with_length(std::numeric_limits<std::uint64_t>::max() - 7),
-              "wanted at most");  // 8 + N would wrap to 0
+              "expected at most");  // 8 + N would wrap to 0
   EXPECT_SAYS(with_length(1), "object is not closed");
   EXPECT_SAYS(with_length(0), "does not start with '{'");
 }
@@ -154,9 +154,9 @@ TEST(SafeTensors, RefusesABadHeader) {
   EXPECT_SAYS(error_of(file_of("{\"\xff\":1}")), "not UTF-8 at byte 2");
   EXPECT_SAYS(error_of(file_of("{} x")), "text after the end of the JSON value");
   EXPECT_SAYS(error_of(file_of(std::string("{}\0", 3))), "text after the end of the JSON value");
-  EXPECT_SAYS(error_of(file_of(R"({"a":1})")), "wanted an object");
-  EXPECT_SAYS(error_of(file_of(R"({"__metadata__":{"a":1}})")), "wanted a string");
-  EXPECT_SAYS(error_of(file_of(R"({"__metadata__":null})")), "wanted an object");
+  EXPECT_SAYS(error_of(file_of(R"({"a":1})")), "expected an object");
+  EXPECT_SAYS(error_of(file_of(R"({"__metadata__":{"a":1}})")), "expected a string");
+  EXPECT_SAYS(error_of(file_of(R"({"__metadata__":null})")), "expected an object");
   EXPECT_SAYS(error_of(file_of(R"({"__metadata__":{"a":"1","a":"2"}})")), "duplicate key \"a\"");
   EXPECT_SAYS(error_of(file_of(R"({"__metadata__":{},"__metadata__":{}})")), "duplicate key");
   EXPECT_SAYS(error_of(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
@@ -171,11 +171,11 @@ TEST(SafeTensors, RefusesABadEntry) {
   EXPECT_SAYS(one(R"("dtype":"F64","data_offsets":[0,8])"), "has no shape");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1])"), "has no data_offsets");
   EXPECT_SAYS(one(R"("dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8])"),
-              "has dtype \"F8_E4M3\", wanted F64");
+              "has dtype \"F8_E4M3\", expected F64");
   EXPECT_SAYS(one(R"("dtype":"f64","shape":[1],"data_offsets":[0,8])"), "has dtype \"f64\"");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[-1],"data_offsets":[0,8])"), "negative dimension");
-  EXPECT_SAYS(one(R"("dtype":"F64","shape":[1.0],"data_offsets":[0,8])"), "wanted a 64-bit integer");
-  EXPECT_SAYS(one(R"("dtype":"F64","shape":1,"data_offsets":[0,8])"), "wanted an array");
+  EXPECT_SAYS(one(R"("dtype":"F64","shape":[1.0],"data_offsets":[0,8])"), "expected a 64-bit integer");
+  EXPECT_SAYS(one(R"("dtype":"F64","shape":1,"data_offsets":[0,8])"), "expected an array");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0])"), "not two numbers");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[])"), "not two numbers");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0,8,8])"), "not two numbers");
@@ -184,8 +184,9 @@ TEST(SafeTensors, RefusesABadEntry) {
 }
 
 TEST(SafeTensors, RefusesSizesThatLie) {
-  EXPECT_SAYS(one(R"("dtype":"F64","shape":[2],"data_offsets":[0,8])"), "has 8 bytes, wanted 16 for F64 [2]");
-  EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0,16])"), "has 16 bytes, wanted 8");
+  EXPECT_SAYS(one(R"("dtype":"F64","shape":[2],"data_offsets":[0,8])"),
+              "has 8 bytes, expected 16 for F64 [2]");
+  EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0,16])"), "has 16 bytes, expected 8");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[2],"data_offsets":[0,16])"), "ends at 16 of 8 data bytes");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0,8])", 9), "cover 8 of 9 data bytes");
   EXPECT_SAYS(error_of(file_of("{}", "x")), "cover 0 of 1 data bytes");
@@ -205,10 +206,10 @@ TEST(SafeTensors, RefusesHolesAndOverlaps) {
     return error_of(file_of("{" + entry("a", a) + "," + entry("b", b) + "}", "wxyz"));
   };
   EXPECT_EQ(two("[0,2]", "[2,4]"), "accepted");
-  EXPECT_SAYS(two("[0,2]", "[1,3]"), "tensor \"b\" begins at 1, an overlap: wanted 2");
+  EXPECT_SAYS(two("[0,2]", "[1,3]"), "tensor \"b\" begins at 1, an overlap: expected 2");
   EXPECT_SAYS(two("[0,2]", "[0,2]"), "an overlap");
-  EXPECT_SAYS(two("[0,2]", "[3,5]"), "begins at 3, a hole: wanted 2");
-  EXPECT_SAYS(two("[1,3]", "[3,5]"), "begins at 1, a hole: wanted 0");
+  EXPECT_SAYS(two("[0,2]", "[3,5]"), "begins at 3, a hole: expected 2");
+  EXPECT_SAYS(two("[1,3]", "[3,5]"), "begins at 1, a hole: expected 0");
 }
 
 TEST(SafeTensors, EveryCutOfAFileIsRefused) {
@@ -232,7 +233,7 @@ TEST(SafeTensors, LoadErrorsAreOneLineWithThePath) {
   EXPECT_EQ(message(dir.path), "[load_safetensors] cannot read " + dir.path.string() + ": Is a directory");
   std::ofstream(dir / "short") << "x";
   EXPECT_EQ(message(dir / "short"),
-            "[load_safetensors] " + (dir / "short") + ": file of 1 bytes, wanted at least 8");
+            "[load_safetensors] " + (dir / "short") + ": file of 1 bytes, expected at least 8");
 }
 
 TEST(SafeTensors, WriterRefusesWhatItCouldNotReadBack) {
@@ -343,16 +344,16 @@ safetensors.numpy.save_file({'w': numpy.arange(6, dtype=numpy.float32).reshape(2
   ASSERT_EQ(std::system(("python3 " + (dir / "check.py") + " " + dir.path.string()).c_str()), 0);
 
   constexpr const char* names[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL"};
-  std::ostringstream wanted;
+  std::ostringstream expected;
   for (const auto& [name, t] : tensors) {
-    wanted << name << '|' << names[static_cast<int>(t.dtype)] << "|[";
-    for (std::size_t i = 0; i < t.shape.size(); ++i) wanted << (i ? ", " : "") << t.shape[i];
-    wanted << "]|";
+    expected << name << '|' << names[static_cast<int>(t.dtype)] << "|[";
+    for (std::size_t i = 0; i < t.shape.size(); ++i) expected << (i ? ", " : "") << t.shape[i];
+    expected << "]|";
     for (const std::byte x : t.bytes)
-      wanted << "0123456789abcdef"[int(x) >> 4] << "0123456789abcdef"[int(x) & 15];
-    wanted << '\n';
+      expected << "0123456789abcdef"[int(x) >> 4] << "0123456789abcdef"[int(x) & 15];
+    expected << '\n';
   }
-  EXPECT_EQ(io::read_file(dir / "seen", "test"), wanted.str());
+  EXPECT_EQ(io::read_file(dir / "seen", "test"), expected.str());
 
   const io::SafeTensors theirs = io::load_safetensors(dir / "theirs");
   EXPECT_EQ(theirs.metadata, (io::Metadata{{"from", "python é"}}));

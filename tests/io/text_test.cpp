@@ -85,8 +85,8 @@ TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
             "[encode] character 'é' (U+00E9) at byte 2 is not in the vocabulary of 3 characters");
   EXPECT_EQ(error_of([&] { v.encode("\n"); }),
             "[encode] character U+000A at byte 0 is not in the vocabulary of 3 characters");
-  EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{1, 3}); }), "[decode] id 3, wanted 0 to 2");
-  EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{-1}); }), "[decode] id -1, wanted 0 to 2");
+  EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{1, 3}); }), "[decode] id 3, expected 0 to 2");
+  EXPECT_EQ(error_of([&] { v.decode(std::vector<std::int32_t>{-1}); }), "[decode] id -1, expected 0 to 2");
   EXPECT_EQ(error_of([&] {
               text::CharVocab(std::vector<char32_t>{U'a', U'b', U'a'});
             }),
@@ -214,7 +214,7 @@ TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
   const auto tokens = count_to(9);
   EXPECT_NO_THROW(text::BatchSampler(tokens, 1, 8, "text"));
   EXPECT_EQ(error_of([&] { text::BatchSampler(tokens, 1, 9, "validation text"); }),
-            "[BatchSampler] validation text has 9 tokens, wanted at least context + 1 = 10");
+            "[BatchSampler] validation text has 9 tokens, expected at least context + 1 = 10");
   EXPECT_THROW(text::BatchSampler(tokens, 0, 4, "text"), ShapeError);
   const text::BatchSampler s(tokens, 2, 4, "text");
   std::vector<std::int32_t> x(8), y(7);

@@ -76,7 +76,7 @@ TEST(TokenFile, PlainIdsAreReadAsTheyLie) {
   put(dir / "q", std::string_view("\x01\x00\x01\x00\x02\x00\x00\x00", 8));
   EXPECT_EQ(all_of(text::TokenFile(dir / "q", 4, 70000).tokens()), (std::vector<std::int32_t>{65537, 2}));
   EXPECT_EQ(error_of([&] { text::TokenFile(dir / "p", 4, 300); }),
-            "[tokens] " + dir / "p" + " has 6 bytes, wanted a multiple of 4");
+            "[tokens] " + dir / "p" + " has 6 bytes, expected a multiple of 4");
 }
 
 TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
@@ -86,7 +86,7 @@ TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
   std::vector<std::int32_t> two(2);
   file.tokens().copy(0, two);
   const std::string message =
-      "[tokens] " + dir / "p" + ": token 2 is 300, wanted below the vocabulary of 300";
+      "[tokens] " + dir / "p" + ": token 2 is 300, expected below the vocabulary of 300";
   EXPECT_EQ(error_of([&] { file.tokens().copy(1, two); }), message);
   EXPECT_EQ(error_of([&] { file.tokens().part(1, 3).copy(0, two); }), message);
   EXPECT_THROW(file.tokens().copy(3, two), ShapeError);  // past the end
@@ -114,19 +114,19 @@ TEST(TokenFile, EveryBrokenRuleIsRefused) {
     return error_of([&] { text::parse_token_header(file + std::string(bytes, '\0'), "t"); });
   };
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":2,"count":2,"metadata":{},"future":[1]} )"), "no error");
-  EXPECT_EQ(refused(R"({"bytes_each":2,"count":2})"), "t: version is -1, wanted 1");
-  EXPECT_EQ(refused(R"({"version":2,"bytes_each":2,"count":2})"), "t: version is 2, wanted 1");
-  EXPECT_EQ(refused(R"({"version":1,"bytes_each":3,"count":2})"), "t: bytes_each is 3, wanted 2 or 4");
+  EXPECT_EQ(refused(R"({"bytes_each":2,"count":2})"), "t: version is -1, expected 1");
+  EXPECT_EQ(refused(R"({"version":2,"bytes_each":2,"count":2})"), "t: version is 2, expected 1");
+  EXPECT_EQ(refused(R"({"version":1,"bytes_each":3,"count":2})"), "t: bytes_each is 3, expected 2 or 4");
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":2})"), "t: count must be present and not negative");
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":2,"count":-1})"),
             "t: count must be present and not negative");
   const std::string two = R"({"version":1,"bytes_each":2,"count":2})";
-  EXPECT_EQ(refused(two, 3), "t: 3 bytes of ids, wanted 2 of 2 bytes each");
-  EXPECT_EQ(refused(two, 6), "t: 6 bytes of ids, wanted 2 of 2 bytes each");
+  EXPECT_EQ(refused(two, 3), "t: 3 bytes of ids, expected 2 of 2 bytes each");
+  EXPECT_EQ(refused(two, 6), "t: 6 bytes of ids, expected 2 of 2 bytes each");
   // 2^63 tokens of 2 bytes are 0 bytes in 64 bits.
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":4,"count":4611686018427387904})", 0),
-            "t: 0 bytes of ids, wanted 4611686018427387904 of 4 bytes each");
-  EXPECT_NE(refused("[]").find("wanted an object"), std::string::npos);
+            "t: 0 bytes of ids, expected 4611686018427387904 of 4 bytes each");
+  EXPECT_NE(refused("[]").find("expected an object"), std::string::npos);
   EXPECT_EQ(error_of([] { text::parse_token_header("TGTOKENS\1\0", "t"); }),
             "t: the file ends in the header");
   EXPECT_EQ(

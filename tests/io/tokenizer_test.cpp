@@ -173,7 +173,7 @@ TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
 
 TEST(Bpe, AVocabularyItCannotHaveIsAnError) {
   EXPECT_EQ(error_of([] { text::Bpe::train("text", 256); }),
-            "[bpe] got a vocabulary of 256, wanted 257 to 1048576");
+            "[bpe] got a vocabulary of 256, expected 257 to 1048576");
   EXPECT_EQ(text::Bpe::train("abc", 1000).size(), 256);  // no pair occurs twice
 }
 
@@ -189,13 +189,13 @@ TEST(Numbers, AreTheirTokens) {
   EXPECT_EQ(numbers.encode(" 17  4\n299"), (std::vector<std::int32_t>{17, 4, 299}));
   EXPECT_EQ(numbers.decode(numbers.encode("17 4 299")), "17 4 299 ");
   EXPECT_EQ(text::load_tokenizer(numbers.metadata(), "m")->size(), 300);
-  EXPECT_EQ(error_of([&] { numbers.encode("1 300"); }), "[encode] wanted numbers from 0 to 299, at byte 2");
+  EXPECT_EQ(error_of([&] { numbers.encode("1 300"); }), "[encode] expected numbers from 0 to 299, at byte 2");
   for (const char* bad : {"-1", "x", "1x", "99999999999"}) EXPECT_THROW(numbers.encode(bad), Error) << bad;
   for (const char* bad : {"", "0", "x", "2147483648", "5 "})
     EXPECT_EQ(error_of([&] {
                 text::load_tokenizer({{"tokenizer", "numbers"}, {"vocabulary", bad}}, "m");
               }),
-              "m: vocabulary is '" + std::string(bad) + "', wanted 1 to 2147483647");
+              "m: vocabulary is '" + std::string(bad) + "', expected 1 to 2147483647");
   EXPECT_THROW(text::NumberTokenizer(0), Error);
 }
 
@@ -221,8 +221,11 @@ TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
 TEST(Tokenizers, AnIdThatIsNotThereIsAnError) {
   const std::int32_t above = 256, below = -1;
   const text::Bpe bpe = text::Bpe::train("", 300);
-  EXPECT_EQ(error_of([&] { bpe.decode({&above, 1}); }), "[decode] id 256, wanted 0 to 255");
-  EXPECT_EQ(error_of([&] { text::ByteTokenizer().decode({&below, 1}); }), "[decode] id -1, wanted 0 to 255");
+  EXPECT_EQ(error_of([&] { bpe.decode({&above, 1}); }), "[decode] id 256, expected 0 to 255");
+  EXPECT_EQ(error_of([&] {
+              text::ByteTokenizer().decode({&below, 1});
+            }),
+            "[decode] id -1, expected 0 to 255");
 }
 
 TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
@@ -232,7 +235,7 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
   };
   EXPECT_EQ(refused({}), "m: metadata has no tokenizer");
   EXPECT_EQ(refused({{"tokenizer", "words"}}),
-            "m: tokenizer is 'words', wanted chars, bytes, bpe or numbers");
+            "m: tokenizer is 'words', expected chars, bytes, bpe or numbers");
   EXPECT_EQ(refused({{"tokenizer", "bpe"}}), "m: metadata has no merges");
   EXPECT_EQ(refused({{"tokenizer", "chars"}}), "m: metadata has no characters");
   const std::string not_text = "m: characters are not UTF-8 text of one character or more";
@@ -240,19 +243,19 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
   EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", "a\xff"}}), not_text);
   EXPECT_EQ(refused({{"tokenizer", "chars"}, {"characters", "aba"}}),
             "m: [CharVocab] 'a' (U+0061) is in the vocabulary twice");
-  const std::string line = ": wanted two token ids and a line break";
+  const std::string line = ": expected two token ids and a line break";
   for (const char* bad :
        {"1", "1 2", "1 2 ", "1 2 3\n", "1\n", "a b\n", "1  2\n", " 1 2\n", "1 99999999999\n", "\n"})
     EXPECT_EQ(merges(bad), "m: merges, line 1" + line) << bad;
   EXPECT_EQ(merges("1 2\n3 4\r\n"), "m: merges, line 2" + line);
   EXPECT_EQ(merges("1 2\n256 257\n"),
-            "m: [bpe] merge 1 (256 257) names a token that does not exist before it, wanted 0 to 256");
+            "m: [bpe] merge 1 (256 257) names a token that does not exist before it, expected 0 to 256");
   EXPECT_EQ(merges("-1 2\n"),
-            "m: [bpe] merge 0 (-1 2) names a token that does not exist before it, wanted 0 to 255");
+            "m: [bpe] merge 0 (-1 2) names a token that does not exist before it, expected 0 to 255");
   EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) occurs twice");
   std::string doubled = "0 0\n";  // each twice as long as the one before
   for (int i = 256; i < 280; ++i) doubled += std::to_string(i) + " " + std::to_string(i) + "\n";
-  EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, wanted at most 128");
+  EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, expected at most 128");
 }
 
 }  // namespace

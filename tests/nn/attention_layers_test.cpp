@@ -79,9 +79,9 @@ TEST(AttentionLayers, CopyNothingForwardOrBackward) {
     Graph g;
     const Tensor x = g.input("x", {2, 6, 16});
     const Tensor y = attention(x, x, nullptr);
-    std::vector<Tensor> wanted = {x};
-    for (const Parameter& p : params.all()) wanted.push_back(g.param(p));
-    const Program forward = compile(g, {y}), both = compile(g, gradients(sum(y * y), wanted));
+    std::vector<Tensor> inputs = {x};
+    for (const Parameter& p : params.all()) inputs.push_back(g.param(p));
+    const Program forward = compile(g, {y}), both = compile(g, gradients(sum(y * y), inputs));
     EXPECT_EQ(copies(forward), "") << kind.name;
     EXPECT_EQ(copies(both), "") << kind.name;
     EXPECT_EQ(steps_of(forward, flash_attn_op), 1) << kind.name;
@@ -254,9 +254,9 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
     const std::vector<double> x = reference::random_vector(2 * 12 * 16, 1);
     Graph whole;
     const Tensor input = whole.input("x", {2, 12, 16}, f64);
-    const std::vector<double> want = eval(attention(input, {}, nullptr), {{input, x}}).values<double>();
+    const std::vector<double> expected = eval(attention(input, {}, nullptr), {{input, x}}).values<double>();
     nn::KvCache cache(2, 13);
-    std::vector<double> got(want.size());
+    std::vector<double> got(expected.size());
     std::int32_t held = 0;
     for (const std::int64_t piece : {5, 1, 4, 1, 1}) {
       Graph g;
@@ -275,7 +275,7 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
         std::copy_n(y_values.begin() + row * piece * 16, piece * 16, got.begin() + (row * 12 + held) * 16);
       held += static_cast<std::int32_t>(piece);
     }
-    EXPECT_TRUE(reference::close(got, want)) << kind.name;
+    EXPECT_TRUE(reference::close(got, expected)) << kind.name;
   }
 }
 

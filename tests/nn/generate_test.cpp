@@ -70,11 +70,11 @@ TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
           plain(model, {.precision = precision, .cache = false});
       for (std::size_t n = 1; n <= prompt.size(); ++n) {
         const auto part = std::span(prompt).first(n);
-        const std::span<const float> got = cached.next(part), want = plain.next(part);
+        const std::span<const float> got = cached.next(part), expected = plain.next(part);
         double size = 0, apart = 0;
-        for (std::size_t i = 0; i < want.size(); ++i) {
-          size = std::max(size, std::abs(double{want[i]}));
-          apart = std::max(apart, std::abs(double{got[i]} - want[i]));
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          size = std::max(size, std::abs(double{expected[i]}));
+          apart = std::max(apart, std::abs(double{got[i]} - expected[i]));
         }
         // A few roundings of f32; of bf16, whose products are rounded in other places.
         EXPECT_LE(apart, (precision == nn::Precision::full ? 1e-5 : 0.05) * size) << kind.name;
@@ -161,9 +161,9 @@ std::vector<double> shares(const nn::Sampling& sampling, const std::vector<float
   return count;
 }
 
-void expect_shares(const nn::Sampling& sampling, const std::vector<double>& want) {
+void expect_shares(const nn::Sampling& sampling, const std::vector<double>& expected) {
   const auto got = shares(sampling);
-  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3) << i;
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-3) << i;
 }
 
 TEST(SampleToken, KeepsTheKLikeliest) {

@@ -274,9 +274,9 @@ TEST(Model, GradientIsThatOfFourPointDifferences) {
     Graph g;
     const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
     const Tensor loss = cross_entropy(model(x), y);
-    std::vector<Tensor> wanted;
-    for (const Parameter& p : params.all()) wanted.push_back(g.param(p));
-    const auto z = gradients(loss, wanted);
+    std::vector<Tensor> leaves;
+    for (const Parameter& p : params.all()) leaves.push_back(g.param(p));
+    const auto z = gradients(loss, leaves);
     const auto got = eval(z, {{x, tiny_tokens}, {y, tiny_targets}}, {.threads = 1});
 
     Program forward = compile(g, {loss}, {.threads = 1});
@@ -284,13 +284,13 @@ TEST(Model, GradientIsThatOfFourPointDifferences) {
     for (std::size_t i = 0; i < params.all().size(); ++i) {
       Parameter p = params.all()[i];
       std::vector<double> values = p.read().values<double>();
-      const auto want = reference::four_point_gradient(values, [&] {
+      const auto expected = reference::four_point_gradient(values, [&] {
         p.write(Array::of(p.shape(), values));
         forward.run();
         return forward.item<double>(loss);
       });
       p.write(Array::of(p.shape(), values));
-      EXPECT_TRUE(reference::close(got[i].values<double>(), want, reference::kDifferenceTolerance))
+      EXPECT_TRUE(reference::close(got[i].values<double>(), expected, reference::kDifferenceTolerance))
           << p.name();
     }
   }
@@ -307,9 +307,9 @@ TEST(Model, TiedWeightsGetTheGradientsOfBothUses) {
     Graph g;
     const Tensor x = g.input("x", {2, 4}, i32), y = g.input("y", {2, 4}, i32);
     const Tensor loss = cross_entropy(model(x), y);
-    std::vector<Tensor> wanted = {g.param(*params.find("transformer.wte.weight"))};
-    if (with_head) wanted.push_back(g.param(*params.find("lm_head.weight")));
-    return eval(gradients(loss, wanted), {{x, tiny_tokens}, {y, tiny_targets}});
+    std::vector<Tensor> leaves = {g.param(*params.find("transformer.wte.weight"))};
+    if (with_head) leaves.push_back(g.param(*params.find("lm_head.weight")));
+    return eval(gradients(loss, leaves), {{x, tiny_tokens}, {y, tiny_targets}});
   };
   const auto together = numbers(embedding_gradients(a, tied, false)[0]);
   const auto apart = embedding_gradients(b, untied, true);

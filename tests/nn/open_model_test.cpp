@@ -82,7 +82,7 @@ TEST(Params, CountWithoutMakingAnything) {
   EXPECT_NE(error_of([&] { scale(g.input("x", {3})); }).find("counting"), std::string::npos);
 }
 
-TEST(Model, WantsItsPartsAndTakesAnyone) {
+TEST(Model, ChecksItsPartsAndAcceptsAnyOthers) {
   nn::Params params;
   const nn::Embedding tokens(nn::Path(params) / "tokens", 7, 4);
   nn::ModelParts parts{.name = "ours", .context = 8, .tokens = tokens};
@@ -155,7 +155,7 @@ struct Table {
   std::int64_t rank = 2;
   double scale = 1;
   void fields(auto&& field) { field("rank", rank), field("scale", scale); }
-  void check(const nn::ModelConfig&) const { nn::want_size(rank, "rank"); }
+  void check(const nn::ModelConfig&) const { nn::check_size(rank, "rank"); }
   std::string text(const nn::ModelConfig&) const { return ", rank " + std::to_string(rank); }
   nn::ModelParts make(const nn::Path& at, const nn::ModelConfig& c) const {
     return {.name = name,

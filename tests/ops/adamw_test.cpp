@@ -138,18 +138,19 @@ TEST(AdamW, NamesTheParameterThatDoesNotFit) {
 TEST(SquaredNorm, IsTheSumOfAllSquares) {
   ParameterList list;
   std::vector<Tensor> xs;
-  double want = 0;
+  double expected = 0;
   for (std::size_t i = 1; i < list.feeds.size(); i += 4) xs.push_back(list.all[i / 4].g);
   const Tensor together = squared_norm(xs);
   EXPECT_EQ(together.dtype(), f64);
   std::vector<Tensor> fetch{together};
   for (const Tensor& x : xs) fetch.push_back(sum_squares(cast(x, f64)));
   const auto r = run_checked(fetch, list.feeds);
-  for (std::size_t i = 1; i < r.size(); ++i) want += r[i].at(0);
-  EXPECT_NEAR(r[0].at(0), want, 1e-13 * want);
+  for (std::size_t i = 1; i < r.size(); ++i) expected += r[i].at(0);
+  EXPECT_NEAR(r[0].at(0), expected, 1e-13 * expected);
   xs.pop_back();  // the only one in f64
   EXPECT_EQ(squared_norm(xs).dtype(), f32);
-  EXPECT_NEAR(run_checked({squared_norm(xs)}, list.feeds)[0].at(0), want - r.back().at(0), 1e-6 * want);
+  EXPECT_NEAR(run_checked({squared_norm(xs)}, list.feeds)[0].at(0), expected - r.back().at(0),
+              1e-6 * expected);
 }
 
 TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {

@@ -59,13 +59,13 @@ TEST(TopK, OfLongLinesAgreesWithSorting) {
   Graph g;
   const Given x = given(g, {2, 5000}, f32);
   const auto best = top_k(x.tensor, 700);
-  Vector want;
+  Vector expected;
   for (int l = 0; l < 2; ++l) {
     Vector line(x.values.begin() + l * 5000, x.values.begin() + (l + 1) * 5000);
     std::sort(line.begin(), line.end(), std::greater<>());
-    want.insert(want.end(), line.begin(), line.begin() + 700);
+    expected.insert(expected.end(), line.begin(), line.begin() + 700);
   }
-  expect_values(best[0], {x}, want);
+  expect_values(best[0], {x}, expected);
 }
 
 TEST(TopK, TakesNaNForTheLargest) {
@@ -90,7 +90,7 @@ TEST(TopK, GradientGoesToTheElementsTaken) {
 TEST(TopK, RefusesMoreThanThereAre) {
   Graph g;
   const Tensor x = g.input("x", {2, 3});
-  expect_error<ShapeError>([&] { top_k(x, 4); }, {"[top_k]", "k is 4, wanted 0 to 3", "axis_ops_test.cpp"});
+  expect_error<ShapeError>([&] { top_k(x, 4); }, {"[top_k]", "k is 4, expected 0 to 3", "axis_ops_test.cpp"});
   EXPECT_EQ(eval(top_k(x, 0)[0], {{x, std::vector<float>(6)}}).numel(), 0);
 }
 
@@ -103,19 +103,20 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
           if (kind != View::contiguous && axis == 2 && t != f64) continue;
           Graph g;
           const Given x = given(g, shape, t, kind, 1, is_float(t) ? 0 : -8, is_float(t) ? 1 : 8);
-          Vector want(x.values.size());
+          Vector expected(x.values.size());
           double length = 0;
           for (const auto& line : lines(shape, axis)) {
             double sum = 0;
             length = static_cast<double>(line.size());
             for (std::size_t i = 0; i < line.size(); ++i) {
               const std::size_t at = line[reverse ? line.size() - 1 - i : i];
-              want[at] = sum += x.values[at];
+              expected[at] = sum += x.values[at];
             }
           }
           // n additions of partial sums no larger than the last one.
           const double tolerance = is_float(t) ? rounding(t) + length * 2 * rounding(compute_type(t)) : 0;
-          expect_values(cumsum(x.tensor, axis, reverse), {x}, want, tolerance * (is_float(t) ? length : 1));
+          expect_values(cumsum(x.tensor, axis, reverse), {x}, expected,
+                        tolerance * (is_float(t) ? length : 1));
         }
 }
 

@@ -48,11 +48,11 @@ TEST(CrossEntropy, AgreesWithPlainLoopsOnEveryViewAndType) {
             EXPECT_EQ(losses.back().dtype(), compute_type(dtype));
           }
           const auto v = run_checked(losses, {x.feed(), {targets, t}});
-          const Vector want = plain_rows(x.values, n, t, t[1], smoothing);
+          const Vector expected = plain_rows(x.values, n, t, t[1], smoothing);
           double total = 0, counted = 0;
-          for (std::size_t r = 0; r < t.size(); ++r) total += want[r], counted += t[r] != t[1];
+          for (std::size_t r = 0; r < t.size(); ++r) total += expected[r], counted += t[r] != t[1];
           const double tolerance = dtype == f64 ? 1e-13 : 1e-6;
-          EXPECT_TRUE(close(doubles(v[0]), want, tolerance));
+          EXPECT_TRUE(close(doubles(v[0]), expected, tolerance));
           EXPECT_NEAR(v[1].at(0), total, tolerance * 40 * 16);
           EXPECT_NEAR(v[2].at(0), total / std::max(counted, 1.), tolerance * 16);
         }
@@ -66,7 +66,7 @@ TEST(CrossEntropy, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
       const Tensor targets = g.input("t", {6}, i32);
       const std::vector<std::int32_t> t{3, 0, 20, 5, 3, 7};
       const CrossEntropyOptions o{.ignore_index = 5, .label_smoothing = smoothing};
-      std::vector<double> distribution;  // what is wanted of each class, in rows that count
+      std::vector<double> distribution;  // the target probability of each class, in rows that count
       for (std::int32_t ti : t)
         for (int i = 0; i < 21; ++i)
           distribution.push_back(ti == 5 ? 0 : (i == ti ? 1 - smoothing : 0) + smoothing / 21);
@@ -74,10 +74,11 @@ TEST(CrossEntropy, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
       const Tensor shift = stop_gradient(max(x.tensor, {-1}, true));
       const Tensor log_p = x.tensor - shift - log(sum(exp(x.tensor - shift), {-1}, true));
       const Tensor fused = cross_entropy(x.tensor, targets, o), plain = sum(q * log_p) * (-1. / 5);
-      const Tensor z = gradients(fused, {x.tensor})[0], want = gradients(plain, {x.tensor})[0];
+      const Tensor z = gradients(fused, {x.tensor})[0], expected = gradients(plain, {x.tensor})[0];
       const Tensor zz = gradients(z, {x.tensor}, c.tensor)[0],
-                   want2 = gradients(want, {x.tensor}, c.tensor)[0];
-      const auto v = run_checked({fused, plain, z, want, zz, want2}, {x.feed(), c.feed(), {targets, t}});
+                   expected2 = gradients(expected, {x.tensor}, c.tensor)[0];
+      const auto v =
+          run_checked({fused, plain, z, expected, zz, expected2}, {x.feed(), c.feed(), {targets, t}});
       for (std::size_t i = 0; i < 6; i += 2) EXPECT_TRUE(close(doubles(v[i]), doubles(v[i + 1])));
     }
 }

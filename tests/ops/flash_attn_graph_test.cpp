@@ -232,15 +232,15 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, k, v, {.window_left = -2}), "window bound");
   expect(message(q, k, v, {.bias = t({5, 7})}), "the bias [1, 1, 5, 7] does not broadcast to [2, 4, 5, 6]");
   expect(message(q, k, v, {.softcap = -1}), "softcap");
-  expect(message(q, k, v, {.sink = t({2})}), "sink is [2], wanted [4]");
+  expect(message(q, k, v, {.sink = t({2})}), "sink is [2], expected [4]");
   expect(message(q, k, v, {.dropout = 1}), "dropout must be in [0, 1)");
-  expect(message(q, k, v, {.kv_lengths = t({3}, i32)}), "kv_lengths is [3], wanted [2]");
+  expect(message(q, k, v, {.kv_lengths = t({3}, i32)}), "kv_lengths is [3], expected [2]");
   expect(message(q, k, v, {.kv_lengths = t({2})}), "needs indices of type i64 or i32");
   expect(message(q, k, v, {.cu_seqlens_q = cu, .kv_lengths = n}), "exclude each other");
   expect(message(q, k, v, {.cu_seqlens_q = cu}), "need a batch of 1");
   expect(message(t({1, 4, 5, 8}), t({1, 2, 6, 8}), t({1, 2, 6, 3}),
                  {.cu_seqlens_q = cu, .cu_seqlens_k = t({4}, i32)}),
-         "cu_seqlens_k is [4], wanted [3]");
+         "cu_seqlens_k is [4], expected [3]");
   expect(message(q, k, v, {.cu_seqlens_k = cu}), "without cu_seqlens_q");
 }
 

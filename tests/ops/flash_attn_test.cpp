@@ -114,15 +114,15 @@ struct Build {
       loss = loss +
              sum(where(equal(y.lse.to(f64), -std::numeric_limits<double>::infinity()), 0, y.lse.to(f64)) * z);
     }
-    wanted = gradients(loss, wrt);
-    wanted.insert(wanted.begin(), {y.o, y.lse});
+    outputs = gradients(loss, wrt);
+    outputs.insert(outputs.begin(), {y.o, y.lse});
     for (const Node& node : g.nodes())
       if (node.op->name == (fused ? "flash_attn" : "standard_attn"))
         key = node_key(0, 0, static_cast<std::uint32_t>(node.attrs.as<AttentionAttrs>().stream));
   }
 
   Result run(const CompileOptions& options = {}) {
-    std::vector<Array> got = eval(wanted, feeds, options);
+    std::vector<Array> got = eval(outputs, feeds, options);
     Result r{doubles(got[0]), doubles(got[1]), doubles(got[2]), doubles(got[3]), doubles(got[4]), {}, {}};
     if (bias.defined()) r.z_bias = doubles(got[5]);
     if (sink.defined()) r.z_sink = doubles(got.back());
@@ -166,19 +166,19 @@ struct Build {
   Tensor q, k, v, bias, sink;
   std::deque<Array> arrays;
   std::vector<Feed> feeds;
-  std::vector<Tensor> wanted;
+  std::vector<Tensor> outputs;
   std::uint64_t key = 0;
 };
 
-testing::AssertionResult agree(const Result& got, const Result& want, double tolerance = 1e-12) {
+testing::AssertionResult agree(const Result& got, const Result& expected, double tolerance = 1e-12) {
   const std::tuple<const char*, const Vector*, const Vector*> pairs[] = {
-      {"o", &got.o, &want.o},
-      {"lse", &got.lse, &want.lse},
-      {"z_q", &got.z_q, &want.z_q},
-      {"z_k", &got.z_k, &want.z_k},
-      {"z_v", &got.z_v, &want.z_v},
-      {"z_bias", &got.z_bias, &want.z_bias},
-      {"z_sink", &got.z_sink, &want.z_sink}};
+      {"o", &got.o, &expected.o},
+      {"lse", &got.lse, &expected.lse},
+      {"z_q", &got.z_q, &expected.z_q},
+      {"z_k", &got.z_k, &expected.z_k},
+      {"z_v", &got.z_v, &expected.z_v},
+      {"z_bias", &got.z_bias, &expected.z_bias},
+      {"z_sink", &got.z_sink, &expected.z_sink}};
   for (const auto& [name, g, w] : pairs)
     if (const auto c = close(*g, *w, tolerance); !c)
       return testing::AssertionFailure() << name << " " << c.message();
@@ -311,22 +311,22 @@ TEST(FlashAttn, GivesTheGradientWithoutOneOfLse) {
 }
 
 // Distance in the dtype's own terms: what adding and taking away 0.3 does to the numbers.
-double slack(const Vector& want, DType t) {
+double slack(const Vector& expected, DType t) {
   double most = 0;
   Graph g;
-  const Array array = Array::of(want).to(t);
+  const Array array = Array::of(expected).to(t);
   const Tensor x = g.input("x", array.shape(), t);
   const Vector moved = doubles(eval(cast(cast(x + 0.3, t) - 0.3, t), {{x, array}}, {.fuse = false})),
                base = doubles(array);
-  for (std::size_t i = 0; i < want.size(); ++i)
+  for (std::size_t i = 0; i < expected.size(); ++i)
     if (std::isfinite(base[i])) most = std::max(most, std::abs(moved[i] - base[i]));
   return 2 * most;
 }
 
-double farthest(const Vector& got, const Vector& want) {
+double farthest(const Vector& got, const Vector& expected) {
   double most = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const double apart = got[i] == want[i] ? 0 : std::abs(got[i] - want[i]);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double apart = got[i] == expected[i] ? 0 : std::abs(got[i] - expected[i]);
     most = std::isnan(apart) ? INFINITY : std::max(most, apart);
   }
   return most;
@@ -347,20 +347,20 @@ TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
       SCOPED_TRACE(option.name + std::string(" in ") + std::string(name_of(t)));
       const Numbers x({n, option.o, Order::rows_first, t});
       Build fused(x, true), plain(x, false);
-      const Result fused_got = fused.run(), fused_want = x.oracle(fused.key), plain_got = plain.run(),
-                   plain_want = x.oracle(plain.key);  // the two draw masks of their own
+      const Result fused_got = fused.run(), fused_expected = x.oracle(fused.key), plain_got = plain.run(),
+                   plain_expected = x.oracle(plain.key);  // the two draw masks of their own
       if (t == f32) {
-        EXPECT_TRUE(agree(fused_got, fused_want, chain));
-        EXPECT_TRUE(agree(plain_got, plain_want, chain));
+        EXPECT_TRUE(agree(fused_got, fused_expected, chain));
+        EXPECT_TRUE(agree(plain_got, plain_expected, chain));
         continue;
       }
-      EXPECT_TRUE(agree(plain_got, plain_want, 8 * (t == bf16 ? 0x1p-8 : 0x1p-11)));
+      EXPECT_TRUE(agree(plain_got, plain_expected, 8 * (t == bf16 ? 0x1p-8 : 0x1p-11)));
       const double factor = option.o.softcap > 0 ? 3 : 2, more = option.o.softcap > 0 ? 3e-4 : 0;
       for (const auto& [name, part] : parts) {
-        if ((fused_want.*part).empty()) continue;
-        EXPECT_LE(farthest(fused_got.*part, fused_want.*part),
-                  factor * farthest(plain_got.*part, plain_want.*part) +
-                      slack(fused_want.*part, &Result::lse == part ? f32 : t) + more)
+        if ((fused_expected.*part).empty()) continue;
+        EXPECT_LE(farthest(fused_got.*part, fused_expected.*part),
+                  factor * farthest(plain_got.*part, plain_expected.*part) +
+                      slack(fused_expected.*part, &Result::lse == part ? f32 : t) + more)
             << name;
       }
     }

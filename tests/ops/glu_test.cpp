@@ -11,11 +11,11 @@ TEST(Swiglu, IsSiluOfTheGateTimesTheValue) {
   const Given a = given(g, {4, 7}), b = given(g, {4, 7}, f64, View::contiguous, 2);
   const Tensor packed = concat({a.tensor, b.tensor}, -1);
   const auto y = run_checked({swiglu(a.tensor, b.tensor), swiglu(packed)}, {a.feed(), b.feed()});
-  Vector want;
+  Vector expected;
   for (std::size_t i = 0; i < a.values.size(); ++i)
-    want.push_back(a.values[i] / (1 + std::exp(-a.values[i])) * b.values[i]);
-  EXPECT_TRUE(close(doubles(y[0]), want));
-  EXPECT_TRUE(close(doubles(y[1]), want));
+    expected.push_back(a.values[i] / (1 + std::exp(-a.values[i])) * b.values[i]);
+  EXPECT_TRUE(close(doubles(y[0]), expected));
+  EXPECT_TRUE(close(doubles(y[1]), expected));
   EXPECT_THROW(swiglu(a.tensor), ShapeError);
 }
 

@@ -17,13 +17,13 @@ TEST(Embedding, PicksRowsOnEveryView) {
         Graph g;
         const Given w = given(g, {5, 3}, t, kw, 2, 0, 100);
         const Given i = indices(g, {2, 4}, t == f32 ? i32 : i64, ki, 5, 2);
-        Vector want;
+        Vector expected;
         const Vector rows = w.values;
         for (double index : i.values)
-          for (int c = 0; c < 3; ++c) want.push_back(rows[static_cast<std::size_t>(index) * 3 + c]);
+          for (int c = 0; c < 3; ++c) expected.push_back(rows[static_cast<std::size_t>(index) * 3 + c]);
         const Tensor y = embedding(w.tensor, i.tensor);
         EXPECT_EQ(y.shape(), (Shape{2, 4, 3}));
-        expect_values(y, {w, i}, want);
+        expect_values(y, {w, i}, expected);
       }
 }
 
@@ -51,11 +51,11 @@ TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
   const Array one = eval(z, feeds, {.threads = 1});
   for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(z, feeds, {.threads = threads}).same_bits(one)) << threads;
   // In order, in f32: the plain loop's bits.
-  std::vector<float> want(37 * 300);
+  std::vector<float> expected(37 * 300);
   for (std::int64_t k = 0; k < 2000; ++k)
     for (int c = 0; c < 300; ++c)
-      want[static_cast<std::size_t>(index.at(k)) * 300 + c] += cotangent.data<float>()[k * 300 + c];
-  EXPECT_EQ(one.values<float>(), want);
+      expected[static_cast<std::size_t>(index.at(k)) * 300 + c] += cotangent.data<float>()[k * 300 + c];
+  EXPECT_EQ(one.values<float>(), expected);
 }
 
 TEST(Embedding, GradientInHalfPrecisionIsSummedWider) {
@@ -86,7 +86,7 @@ TEST(Embedding, ReportsAnIndexOutOfRangeWithPositionAndLine) {
           [&] {
             program.run({{i, index}});
           },
-          {"[embedding] index ", "at position 70", "wanted 0 to 5", "index_test.cpp"});
+          {"[embedding] index ", "at position 70", "expected 0 to 5", "index_test.cpp"});
     }
     for (double v : table.read().values<float>()) ASSERT_EQ(v, 0);  // no step after it has run
     program.run({{i, Array({3, 50}, i64)}});
@@ -197,7 +197,7 @@ TEST(IndexAdd, RefusesWrongShapes) {
         eval(index_add(x, 0, i, slice(s, 0, 0, 2)),
              {{x, Array({3, 4}, f32)}, {s, Array({3, 4}, f32)}, {i, std::vector<std::int64_t>{0, 3}}});
       },
-      {"[index_add] index 3 at position 1", "wanted 0 to 2"});
+      {"[index_add] index 3 at position 1", "expected 0 to 2"});
 }
 
 // f(a, b, c) for every element of [A, B, C].
@@ -226,13 +226,13 @@ TEST(Gather, PicksElementsAlongAnyAxis) {
           Shape s = reach;
           s[axis] = 6;
           const Given x = given(g, shape, t, kx, 1, 0, 100), i = indices(g, s, i64, ki, shape[axis], 2);
-          Vector want;
+          Vector expected;
           std::size_t n = 0;
           for_each(s, [&](auto a, auto b, auto c) {
-            want.push_back(x.values[target(shape, axis, i.values[n++], a, b, c)]);
+            expected.push_back(x.values[target(shape, axis, i.values[n++], a, b, c)]);
           });
           const Tensor y = gather(x.tensor, axis, i.tensor);
-          expect_values(y, {x, i}, want);
+          expect_values(y, {x, i}, expected);
           if (t == f64 && kx != View::contiguous) expect_gradients(weighted_sum(y * y), {x, i});
         }
 }
@@ -248,7 +248,7 @@ TEST(Gather, ReportsAnIndexOutOfRange) {
       [&] {
         eval(gather(x.tensor, 1, i), {x.feed(), {i, index}}, {.threads = 3});
       },
-      {"[gather] index -1 at position 50000", "wanted 0 to 39", "index_test.cpp"});
+      {"[gather] index -1 at position 50000", "expected 0 to 39", "index_test.cpp"});
   expect_error<ShapeError>([&] { gather(x.tensor, 0, i); }, {"[gather]", "beyond the tensor along axis 1"});
   expect_error<ShapeError>([&] { gather(x.tensor, 0, slice(i, 0, 0, 1).reshape({200})); },
                            {"[gather]", "as many dimensions"});
@@ -266,15 +266,15 @@ TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
           const double low = is_float(t) ? -1 : 0, high = is_float(t) ? 1 : 16;
           const Given x = given(g, shape, t, kx, 1, low, high), s = given(g, more, t, ks, 2, low, high);
           const Given i = indices(g, reach, i32, View::transposed, shape[axis], 3);
-          Vector want = x.values;
+          Vector expected = x.values;
           std::size_t n = 0;
           for_each(reach, [&](auto a, auto b, auto c) {
-            want[target(shape, axis, i.values[n++], a, b, c)] +=
+            expected[target(shape, axis, i.values[n++], a, b, c)] +=
                 s.values[static_cast<std::size_t>((a * more[1] + b) * more[2] + c)];
           });
           // Up to seven additions in the compute type, of partial sums below 8, and one rounding.
           const double tolerance = is_float(t) ? rounding(t) + 56 * rounding(compute_type(t)) : 0;
-          expect_values(scatter_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s}, want, tolerance);
+          expect_values(scatter_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s}, expected, tolerance);
         }
 }
 
@@ -282,9 +282,9 @@ TEST(ScatterAdd, TakesMoreIndicesThanElements) {
   Graph g;
   const Given x = given(g, {7}, f64), s = given(g, {1000}, f64, View::sliced, 2);
   const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
-  Vector want = x.values;
-  for (std::size_t n = 0; n < 1000; ++n) want[static_cast<std::size_t>(i.values[n])] += s.values[n];
-  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s}, want);  // the same order of sums
+  Vector expected = x.values;
+  for (std::size_t n = 0; n < 1000; ++n) expected[static_cast<std::size_t>(i.values[n])] += s.values[n];
+  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s}, expected);  // the same order of sums
 }
 
 TEST(ScatterAdd, HasGradientsOfBothOperands) {
@@ -308,7 +308,7 @@ TEST(ScatterAdd, ReportsAnIndexOutOfRange) {
       [&] {
         eval(scatter_add(x.tensor, 0, i, s.tensor), {x.feed(), s.feed(), {i, index}});
       },
-      {"[scatter_add] index 3 at position 53", "wanted 0 to 2"});
+      {"[scatter_add] index 3 at position 53", "expected 0 to 2"});
 }
 
 TEST(ScatterAdd, IntoNothingIsOutOfRange) {
@@ -328,9 +328,9 @@ TEST(OneHot, MarksTheIndexedClass) {
     const Tensor y = one_hot(i.tensor, 4, t);
     EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
     EXPECT_EQ(y.dtype(), t);
-    Vector want(24, 0);
-    for (std::size_t n = 0; n < 6; ++n) want[n * 4 + static_cast<std::size_t>(i.values[n])] = 1;
-    expect_values(y, {i}, want);
+    Vector expected(24, 0);
+    for (std::size_t n = 0; n < 6; ++n) expected[n * 4 + static_cast<std::size_t>(i.values[n])] = 1;
+    expect_values(y, {i}, expected);
   }
 }
 
@@ -341,7 +341,7 @@ TEST(OneHot, ReportsAClassOutOfRange) {
       [&] {
         eval(one_hot(i, 3), {{i, std::vector<std::int64_t>{1, 3}}});
       },
-      {"[one_hot/scatter_add] index 3 at position 1", "wanted 0 to 2"});
+      {"[one_hot/scatter_add] index 3 at position 1", "expected 0 to 2"});
 }
 
 }  // namespace

@@ -130,13 +130,13 @@ TEST(MaskedAttention, KeysBeyondTheLengthAreNotRead) {
   std::fill(x.v.begin() + 4 * 2, x.v.end(), std::nan(""));
   const AttentionOptions o{.causal = true, .kv_lengths = {4}};
   EXPECT_TRUE(close(run(x, o).o, run(cut, {.causal = true}).o));
-  AttentionGradients want = differentiate(cut, {.causal = true});
-  want.z_k.resize(x.k.size(), 0.0);
-  want.z_v.resize(x.v.size(), 0.0);
+  AttentionGradients expected = differentiate(cut, {.causal = true});
+  expected.z_k.resize(x.k.size(), 0.0);
+  expected.z_v.resize(x.v.size(), 0.0);
   const AttentionGradients z = differentiate(x, o);
-  EXPECT_TRUE(close(z.z_q, want.z_q));
-  EXPECT_TRUE(close(z.z_k, want.z_k));
-  EXPECT_TRUE(close(z.z_v, want.z_v));
+  EXPECT_TRUE(close(z.z_q, expected.z_q));
+  EXPECT_TRUE(close(z.z_k, expected.z_k));
+  EXPECT_TRUE(close(z.z_v, expected.z_v));
 }
 
 TEST(MaskedAttention, PackedSequencesAreSeparateProblems) {
@@ -151,10 +151,10 @@ TEST(MaskedAttention, PackedSequencesAreSeparateProblems) {
     p.k = Vector(x.k.begin() + o.cu_k[s] * 3, x.k.begin() + o.cu_k[s + 1] * 3);
     p.v = Vector(x.v.begin() + o.cu_k[s] * 2, x.v.begin() + o.cu_k[s + 1] * 2);
   }
-  Vector want;
+  Vector expected;
   for (const Inputs& p : parts)
-    for (double o_i : run(p, {.causal = true, .window_left = 1}).o) want.push_back(o_i);
-  EXPECT_TRUE(close(run(x, o).o, want));
+    for (double o_i : run(p, {.causal = true, .window_left = 1}).o) expected.push_back(o_i);
+  EXPECT_TRUE(close(run(x, o).o, expected));
 }
 
 // The sink is a key whose logit is given and whose value is zero.

@@ -52,15 +52,15 @@ Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::in
 
 // matmul of two views of fed inputs, against the loop over explicitly broadcast copies; checked also with
 // poisoned memory and three threads.
-void check(const Given& a, const Given& b, const Tensor& x, const Tensor& y, const Shape& want) {
+void check(const Given& a, const Given& b, const Tensor& x, const Tensor& y, const Shape& shape) {
   const Tensor c = matmul(x, y);
-  ASSERT_EQ(c.shape(), want);
+  ASSERT_EQ(c.shape(), shape);
   EXPECT_TRUE(c.layout().is_contiguous());
   const bool row = x.rank() == 1, column = y.rank() == 1;
   const Layout lx = row ? unsqueeze(x.layout(), 0) : x.layout(),
                ly = column ? unsqueeze(y.layout(), 1) : y.layout();
   const std::int64_t m = lx.shape[lx.rank() - 2], k = lx.shape.back(), n = ly.shape.back();
-  Shape batch = want;
+  Shape batch = shape;
   if (!row) batch.erase(batch.size() - 1);
   if (!column) batch.erase(batch.size() - 1);
   Shape sx = batch, sy = batch;
@@ -73,10 +73,10 @@ void check(const Given& a, const Given& b, const Tensor& x, const Tensor& y, con
 }
 
 TEST(Matmul, AgreesWithTheTripleLoopOnEveryRank) {
-  const auto run = [](const Shape& a, const Shape& b, const Shape& want) {
+  const auto run = [](const Shape& a, const Shape& b, const Shape& shape) {
     Graph g;
     const Given x(g, a, 1), y(g, b, 2);
-    check(x, y, x.tensor, y.tensor, want);
+    check(x, y, x.tensor, y.tensor, shape);
   };
   run({5, 7}, {7, 3}, {5, 3});
   run({2, 5, 7}, {7, 3}, {2, 5, 3});
@@ -112,14 +112,15 @@ TEST(Matmul, RoundsHalfTypesOnce) {
   for (const DType t : {f32, bf16, f16}) {
     Graph g;
     const Given a(g, {37, 50}, 1, t), b(g, {50, 21}, 2, t);
-    const Vector want =
+    const Vector expected =
         triple_loop(a.array.to(f64).values<double>(), b.array.to(f64).values<double>(), 1, 37, 50, 21);
     const Array c = eval(matmul(a.tensor, b.tensor), {a.feed(), b.feed()});
     EXPECT_EQ(c.dtype(), t);
     // a chain of 50 multiply-adds in f32 on terms below 1, and one rounding of a sum below 50
     const double unit = t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
-    for (std::size_t i = 0; i < want.size(); ++i)
-      EXPECT_NEAR(c.at(static_cast<std::int64_t>(i)), want[i], unit * std::abs(want[i]) + 52 * 50 * 0x1p-24);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(c.at(static_cast<std::int64_t>(i)), expected[i],
+                  unit * std::abs(expected[i]) + 52 * 50 * 0x1p-24);
   }
 }
 
@@ -196,8 +197,8 @@ TEST(Linear, AddsTheBiasInsideTheProduct) {
                 .values<double>()));
   EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
   const Tensor z = gradients(sum(y * y), {bias.tensor})[0];
-  const Tensor want = sum(2 * y, {0, 1});
-  const auto got = eval({z, want}, {x.feed(), w.feed(), bias.feed()});
+  const Tensor expected = sum(2 * y, {0, 1});
+  const auto got = eval({z, expected}, {x.feed(), w.feed(), bias.feed()});
   EXPECT_TRUE(close(got[0].values<double>(), got[1].values<double>()));
 }
 

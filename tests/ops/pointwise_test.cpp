@@ -85,13 +85,13 @@ TEST_P(UnaryOps, AgreeWithTheCLibraryInEveryFloatingTypeAndView) {
       xs.set(i, c.low + (c.high - c.low) * static_cast<double>(i) / (rows * cols));
     const auto got = eval({whole, transposed, part, row}, {{x, xs}});
     const auto check = [&](double value, std::int64_t i) {
-      const double argument = xs.at(i), want = c.expected(argument);
+      const double argument = xs.at(i), expected = c.expected(argument);
       // Rounding of the result and of the computation in f32 or f64, whose terms are at most |x| and 1 in
       // size.
       const double compute = dtype == f64 ? 4 * 0x1p-53 : 8 * 0x1p-24;
-      const double bound = 1.01 * epsilon(dtype) * std::fabs(want) +
-                           compute * std::max({std::fabs(want), std::fabs(argument), 1.0});
-      ASSERT_NEAR(value, want, bound) << c.name << " " << name_of(dtype) << " at " << argument;
+      const double bound = 1.01 * epsilon(dtype) * std::fabs(expected) +
+                           compute * std::max({std::fabs(expected), std::fabs(argument), 1.0});
+      ASSERT_NEAR(value, expected, bound) << c.name << " " << name_of(dtype) << " at " << argument;
     };
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < cols; ++j) {

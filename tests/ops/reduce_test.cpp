@@ -68,14 +68,14 @@ TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
           const Given x = given(g, p.shape, dtype, view, 1, 0.9, 1.1);
           // What normalize_axes makes of an empty list: all axes.
           Axes axes = p.axes;
-          Vector want = fold(x.values, p.shape, axes, k.start, k.f);
-          const double n = static_cast<double>(numel(p.shape)) / static_cast<double>(want.size());
+          Vector expected = fold(x.values, p.shape, axes, k.start, k.f);
+          const double n = static_cast<double>(numel(p.shape)) / static_cast<double>(expected.size());
           if (k.op == static_cast<Tensor (*)(TensorArg, const Axes&, bool)>(mean))
-            for (double& w : want) w /= n;
+            for (double& w : expected) w /= n;
           const Tensor y = k.op(x.tensor, axes, false);
           // Sums: a few additions in sequence per block of elements. Products: one rounding per factor.
           const double steps = k.start == 1 ? n : 4 + n / 256;
-          EXPECT_TRUE(close(doubles(run_checked({y}, {x.feed()})[0]), want, 4 * steps * rounding(dtype)));
+          EXPECT_TRUE(close(doubles(run_checked({y}, {x.feed()})[0]), expected, 4 * steps * rounding(dtype)));
         }
 }
 
@@ -101,9 +101,9 @@ TEST(Reduce, SumsOfManyF32KeepTheirDigits) {
   const Tensor x = g.input("x", {n}), columns = x.view({n / 2, 2});
   std::vector<float> xs(n, 0.1f);
   const auto y = run_checked({sum(x), sum(columns, {0})}, {{x, xs}});
-  const double want = 0.1f * double(n);
-  EXPECT_NEAR(y[0].item<float>(), want, want * 1e-6);
-  EXPECT_NEAR(y[1].at(0), want / 2, want / 2 * 2e-6);
+  const double expected = 0.1f * double(n);
+  EXPECT_NEAR(y[0].item<float>(), expected, expected * 1e-6);
+  EXPECT_NEAR(y[1].at(0), expected / 2, expected / 2 * 2e-6);
 }
 
 TEST(Reduce, IntegersAndBooleansSumToI64) {

@@ -37,12 +37,12 @@ TEST(SliceAssign, OverwritesTheRegionOnEveryView) {
       for (View ks : all_views) {
         Graph g;
         const Given x = given(g, {3, 7, 2}, t, kx, 2, 0, 100), s = given(g, {3, 3, 2}, t, ks, 3, 0, 100);
-        Vector want = x.values;
+        Vector expected = x.values;
         const Vector part = s.values;
         for (int i = 0; i < 3; ++i)
           for (int j = 0; j < 3; ++j)
-            for (int k = 0; k < 2; ++k) want[(i * 7 + 1 + 2 * j) * 2 + k] = part[(i * 3 + j) * 2 + k];
-        expect_values(slice_assign(x.tensor, s.tensor, 1, 1, 2), {x, s}, want);
+            for (int k = 0; k < 2; ++k) expected[(i * 7 + 1 + 2 * j) * 2 + k] = part[(i * 3 + j) * 2 + k];
+        expect_values(slice_assign(x.tensor, s.tensor, 1, 1, 2), {x, s}, expected);
       }
 }
 
@@ -62,13 +62,13 @@ TEST(SliceAssign, TakesItsStartFromATensor) {
     const Given x = given(g, {2, 5, 3}, f64, View::transposed, 6);
     const Given s = given(g, {2, 2, 3}, f64, View::sliced, 7);
     const Given at = given(g, {}, index, View::contiguous, 8, 3, 4);
-    Vector want = x.values;
+    Vector expected = x.values;
     const Vector part = s.values;
     for (int i = 0; i < 2; ++i)
       for (int j = 0; j < 2; ++j)
-        for (int k = 0; k < 3; ++k) want[(i * 5 + 3 + j) * 3 + k] = part[(i * 2 + j) * 3 + k];
+        for (int k = 0; k < 3; ++k) expected[(i * 5 + 3 + j) * 3 + k] = part[(i * 2 + j) * 3 + k];
     const Tensor y = slice_assign(x.tensor, s.tensor, 1, at.tensor);
-    expect_values(y, {x, s, at}, want);
+    expect_values(y, {x, s, at}, expected);
     expect_gradients(weighted_sum(y * y), {x, s, at});
   }
 }
@@ -100,7 +100,7 @@ TEST(SliceAssign, RefusesAStartOutOfRangeAndKeepsTheParameter) {
           [&] {
             program.run({{row, std::vector<float>{9, 9}}, {at, std::vector<std::int32_t>{bad}}});
           },
-          {"[slice_assign] index", std::to_string(bad), "wanted 0 to 2", "shape_ops_test.cpp"});
+          {"[slice_assign] index", std::to_string(bad), "expected 0 to 2", "shape_ops_test.cpp"});
     EXPECT_EQ(cache.read().values<float>(), (std::vector<float>{1, 2, 3, 4}));
     program.run({{row, std::vector<float>{8, 9}}, {at, std::vector<std::int32_t>{2}}});
     EXPECT_EQ(cache.read().values<float>(), (std::vector<float>{1, 2, 8, 9}));
@@ -123,13 +123,13 @@ TEST(SliceAt, ReadsFromAGivenStartOnEveryView) {
     Graph g;
     const Given x = given(g, {3, 5, 2}, f64, kind, 9);
     const Given at = given(g, {1}, i64, View::contiguous, 10, 2, 3);
-    Vector want;
+    Vector expected;
     const Vector all = x.values;
     for (int i = 0; i < 3; ++i)
       for (int j = 2; j < 5; ++j)
-        for (int k = 0; k < 2; ++k) want.push_back(all[(i * 5 + j) * 2 + k]);
+        for (int k = 0; k < 2; ++k) expected.push_back(all[(i * 5 + j) * 2 + k]);
     const Tensor y = slice_at(x.tensor, 1, at.tensor, 3);
-    expect_values(y, {x, at}, want);
+    expect_values(y, {x, at}, expected);
     expect_gradients(weighted_sum(y), {x, at});
   }
 }
@@ -142,8 +142,8 @@ TEST(SliceAt, RefusesAStartOutOfRange) {
       [&] {
         eval(y, {{x, std::vector<float>(5)}, {at, std::vector<std::int64_t>{3}}});
       },
-      {"[slice_at] index 3", "wanted 0 to 2"});
-  expect_error<ShapeError>([&] { slice_at(x, 0, at, 6); }, {"length is 6", "wanted 0 to 5"});
+      {"[slice_at] index 3", "expected 0 to 2"});
+  expect_error<ShapeError>([&] { slice_at(x, 0, at, 6); }, {"length is 6", "expected 0 to 5"});
 }
 
 TEST(Split, GivesViewsOfThePieces) {
@@ -154,10 +154,10 @@ TEST(Split, GivesViewsOfThePieces) {
     const Vector all = x.values;
     std::int64_t start = 0;
     for (const Tensor& part : parts) {
-      Vector want;
+      Vector expected;
       for (int i = 0; i < 4; ++i)
-        for (std::int64_t j = start; j < start + part.size(1); ++j) want.push_back(all[i * 6 + j]);
-      expect_values(part, {x}, want);
+        for (std::int64_t j = start; j < start + part.size(1); ++j) expected.push_back(all[i * 6 + j]);
+      expect_values(part, {x}, expected);
       start += part.size(1);
     }
     EXPECT_TRUE(g.node_of(parts[0].id()).op->view);
@@ -214,14 +214,14 @@ TEST(Concat, JoinsAnyViewsAlongAnyAxis) {
       shape[axis] = 6;
       std::int64_t inner = 1, outer = 1;
       for (int a = 0; a < 3; ++a) (a < axis ? outer : inner) *= a == axis ? 1 : shape[a];
-      Vector want;
+      Vector expected;
       for (std::int64_t o = 0; o < outer; ++o)
         for (int i = 0; i < 4; ++i) {
           const Vector all = parts[i].values;
           const std::int64_t n = lengths[i] * inner;
-          want.insert(want.end(), all.begin() + o * n, all.begin() + (o + 1) * n);
+          expected.insert(expected.end(), all.begin() + o * n, all.begin() + (o + 1) * n);
         }
-      expect_values(concat(tensors, axis), parts, want);
+      expect_values(concat(tensors, axis), parts, expected);
     }
 }
 
@@ -230,12 +230,12 @@ TEST(Concat, OfLargeTensorsIsSharedBetweenThreads) {
   const Given a = given(g, {300, 130}, f32, View::contiguous, 15);
   const Given b = given(g, {300, 250}, f32, View::transposed, 16);
   const Vector va = a.values, vb = b.values;
-  Vector want;
+  Vector expected;
   for (int i = 0; i < 300; ++i) {
-    want.insert(want.end(), va.begin() + i * 130, va.begin() + (i + 1) * 130);
-    want.insert(want.end(), vb.begin() + i * 250, vb.begin() + (i + 1) * 250);
+    expected.insert(expected.end(), va.begin() + i * 130, va.begin() + (i + 1) * 130);
+    expected.insert(expected.end(), vb.begin() + i * 250, vb.begin() + (i + 1) * 250);
   }
-  expect_values(concat({a.tensor, b.tensor}, 1), {a, b}, want);
+  expect_values(concat({a.tensor, b.tensor}, 1), {a, b}, expected);
 }
 
 TEST(Concat, HasSlicesAsGradients) {
@@ -281,11 +281,11 @@ TEST(Pad, PutsTheValueAroundEveryAxis) {
     Graph g;
     const Given x = given(g, {2, 3}, f64, kind, 21);
     const Vector all = x.values;
-    Vector want(4 * 6, 0.5);
+    Vector expected(4 * 6, 0.5);
     for (int i = 0; i < 2; ++i)
-      for (int j = 0; j < 3; ++j) want[(i + 1) * 6 + j + 2] = all[i * 3 + j];
+      for (int j = 0; j < 3; ++j) expected[(i + 1) * 6 + j + 2] = all[i * 3 + j];
     const Tensor y = pad(x.tensor, {1, 2}, {1, 1}, 0.5);
-    expect_values(y, {x}, want);
+    expect_values(y, {x}, expected);
     expect_gradients(weighted_sum(y * y), {x});
   }
 }

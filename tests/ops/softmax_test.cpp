@@ -51,13 +51,13 @@ TEST(Softmax, AgreesWithThreePassesOnEveryViewAxisAndType) {
             return line;
           };
           EXPECT_TRUE(close(doubles(y[1]), along(x.values, shape, axis, minus_log_sum), tolerance));
-          Vector want;
+          Vector expected;
           const Vector sums = along(x.values, shape, axis,
                                     [](const Vector& line) { return Vector(line.size(), log_sum(line)); });
           const std::int64_t n = shape[axis], step = row_major_strides(shape)[axis];
           for (std::int64_t i = 0; i < numel(shape); ++i)
-            if (i / step % n == 0) want.push_back(sums[i]);
-          EXPECT_TRUE(close(doubles(y[2]), want, tolerance));
+            if (i / step % n == 0) expected.push_back(sums[i]);
+          EXPECT_TRUE(close(doubles(y[2]), expected, tolerance));
         }
 }
 
@@ -102,9 +102,9 @@ TEST(Softmax, GradientIsTheSeeds) {
   Graph g;
   const Given x = given(g, {31}), z = given(g, {31}, f64, View::contiguous, 2);
   const auto v = run_checked({gradients(softmax(x.tensor), {x.tensor}, z.tensor)[0]}, {x.feed(), z.feed()});
-  Vector want(31, 0.0);
-  reference::softmax_backward(reference::three_pass_softmax(x.values), z.values, want);
-  EXPECT_TRUE(close(doubles(v[0]), want));
+  Vector expected(31, 0.0);
+  reference::softmax_backward(reference::three_pass_softmax(x.values), z.values, expected);
+  EXPECT_TRUE(close(doubles(v[0]), expected));
 }
 
 // Each op compared with the same in plain ops.

@@ -25,33 +25,34 @@ inline Matrix random_matrix(Index rows, Index cols, std::uint64_t seed) {
   return {rows, cols, random_vector(rows * cols, seed)};
 }
 
-// |got − want| ≤ tolerance · max(1, max |want|) everywhere; equal infinities agree, a NaN never does.
-inline ::testing::AssertionResult close(const Vector& got, const Vector& want, double tolerance = 1e-12) {
-  if (got.size() != want.size())
-    return ::testing::AssertionFailure() << "sizes differ: " << got.size() << " and " << want.size();
+// |got − expected| ≤ tolerance · max(1, max |expected|) everywhere; equal infinities agree, a NaN never does.
+inline ::testing::AssertionResult close(const Vector& got, const Vector& expected, double tolerance = 1e-12) {
+  if (got.size() != expected.size())
+    return ::testing::AssertionFailure() << "sizes differ: " << got.size() << " and " << expected.size();
   double size = 1;
-  for (double w : want)
+  for (double w : expected)
     if (std::isfinite(w)) size = std::max(size, std::abs(w));
-  for (std::size_t i = 0; i < want.size(); ++i)
-    if (got[i] != want[i] && !(std::abs(got[i] - want[i]) <= tolerance * size))
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    if (got[i] != expected[i] && !(std::abs(got[i] - expected[i]) <= tolerance * size))
       return ::testing::AssertionFailure()
-             << "at " << i << ": got " << got[i] << ", want " << want[i] << ", apart "
-             << std::abs(got[i] - want[i]) << " > " << tolerance * size;
+             << "at " << i << ": got " << got[i] << ", expected " << expected[i] << ", apart "
+             << std::abs(got[i] - expected[i]) << " > " << tolerance * size;
   return ::testing::AssertionSuccess();
 }
 
-inline ::testing::AssertionResult close(const Matrix& got, const Matrix& want, double tolerance = 1e-12) {
-  if (got.rows != want.rows || got.cols != want.cols) return ::testing::AssertionFailure() << "shapes differ";
-  return close(got.data, want.data, tolerance);
+inline ::testing::AssertionResult close(const Matrix& got, const Matrix& expected, double tolerance = 1e-12) {
+  if (got.rows != expected.rows || got.cols != expected.cols)
+    return ::testing::AssertionFailure() << "shapes differ";
+  return close(got.data, expected.data, tolerance);
 }
 
-inline ::testing::AssertionResult close(const Gradients& got, const Gradients& want,
+inline ::testing::AssertionResult close(const Gradients& got, const Gradients& expected,
                                         double tolerance = 1e-12) {
-  const auto q = close(got.z_Q, want.z_Q, tolerance);
+  const auto q = close(got.z_Q, expected.z_Q, tolerance);
   if (!q) return ::testing::AssertionFailure() << "z_Q " << q.message();
-  const auto k = close(got.z_K, want.z_K, tolerance);
+  const auto k = close(got.z_K, expected.z_K, tolerance);
   if (!k) return ::testing::AssertionFailure() << "z_K " << k.message();
-  const auto v = close(got.z_V, want.z_V, tolerance);
+  const auto v = close(got.z_V, expected.z_V, tolerance);
   if (!v) return ::testing::AssertionFailure() << "z_V " << v.message();
   return ::testing::AssertionSuccess();
 }

@@ -63,25 +63,25 @@ TEST(Checks, PlantedFaultsInABackwardAreSeen) {
   Matrix Q = random_matrix(4, 3, 1), K = random_matrix(5, 3, 2), V = random_matrix(5, 2, 3);
   const Matrix z_O = random_matrix(4, 2, 4);
   const auto loss = [&] { return weighted_sum(flash2_forward(Q, K, V, 2, 2).O.data, z_O.data); };
-  const Gradients want{{4, 3, four_point_gradient(Q.data, loss)},
-                       {5, 3, four_point_gradient(K.data, loss)},
-                       {5, 2, four_point_gradient(V.data, loss)}};
+  const Gradients expected{{4, 3, four_point_gradient(Q.data, loss)},
+                           {5, 3, four_point_gradient(K.data, loss)},
+                           {5, 2, four_point_gradient(V.data, loss)}};
   const auto gradients = [&](const Flash2Forward& f, const Matrix& z) {
     Gradients g = zero_gradients(Q, K, V);
     flash2_backward(Q, K, V, f, z, 2, 2, g);
     return g;
   };
   const Flash2Forward f = flash2_forward(Q, K, V, 2, 2);
-  ASSERT_TRUE(close(gradients(f, z_O), want, kDifferenceTolerance));
+  ASSERT_TRUE(close(gradients(f, z_O), expected, kDifferenceTolerance));
 
-  EXPECT_FALSE(close(gradients(f, scaled(z_O, -1)), want, kDifferenceTolerance)) << "sign";
-  EXPECT_FALSE(close(gradients(f, scaled(z_O, 1 + 1e-6)), want, kDifferenceTolerance)) << "scale";
-  EXPECT_FALSE(close(gradients(f, Matrix(4, 2)), want, kDifferenceTolerance)) << "zero";
-  EXPECT_FALSE(close(gradients({Matrix(4, 2), f.xi}, z_O), want, kDifferenceTolerance)) << "u dropped";
-  EXPECT_FALSE(close(gradients({f.O, Vector(4, 0.0)}, z_O), want, kDifferenceTolerance)) << "xi dropped";
+  EXPECT_FALSE(close(gradients(f, scaled(z_O, -1)), expected, kDifferenceTolerance)) << "sign";
+  EXPECT_FALSE(close(gradients(f, scaled(z_O, 1 + 1e-6)), expected, kDifferenceTolerance)) << "scale";
+  EXPECT_FALSE(close(gradients(f, Matrix(4, 2)), expected, kDifferenceTolerance)) << "zero";
+  EXPECT_FALSE(close(gradients({Matrix(4, 2), f.xi}, z_O), expected, kDifferenceTolerance)) << "u dropped";
+  EXPECT_FALSE(close(gradients({f.O, Vector(4, 0.0)}, z_O), expected, kDifferenceTolerance)) << "xi dropped";
   Matrix swapped = z_O;
   std::swap(swapped.data[0], swapped.data[3]);
-  EXPECT_FALSE(close(gradients(f, swapped), want, kDifferenceTolerance)) << "transposed";
+  EXPECT_FALSE(close(gradients(f, swapped), expected, kDifferenceTolerance)) << "transposed";
 }
 
 }  // namespace

@@ -65,31 +65,33 @@ constexpr Shape kShapes[] = {{1, 1, 1, 1}, {1, 7, 3, 2},  {5, 1, 2, 4},  {4, 4, 
 constexpr Index kTiles[][2] = {{1, 1}, {1, 4}, {2, 2}, {3, 2}, {2, 3}, {5, 7}, {16, 1}, {64, 64}};  // Γ, Λ
 
 void expect_stable_forwards_agree(const Problem& p) {
-  const StandardForward want = standard_forward(p.Q, p.K, p.V);
-  ASSERT_TRUE(all_finite(want.O.data));
-  EXPECT_TRUE(close(multi_pass_attention(p.scaled_Q(), p.K, p.V), want.O));
-  EXPECT_TRUE(close(one_pass_attention(p.scaled_Q(), p.K, p.V), want.O));
+  const StandardForward expected = standard_forward(p.Q, p.K, p.V);
+  ASSERT_TRUE(all_finite(expected.O.data));
+  EXPECT_TRUE(close(multi_pass_attention(p.scaled_Q(), p.K, p.V), expected.O));
+  EXPECT_TRUE(close(one_pass_attention(p.scaled_Q(), p.K, p.V), expected.O));
   for (const auto& [batch, chunk] : kTiles) {
     SCOPED_TRACE(testing::Message() << "tile " << batch << " x " << chunk);
-    EXPECT_TRUE(close(tiled_one_pass_attention(p.scaled_Q(), p.K, p.V, chunk), want.O));
-    EXPECT_TRUE(close(tiling_forward(p.scaled_Q(), p.K, p.V, chunk).O, want.O));
+    EXPECT_TRUE(close(tiled_one_pass_attention(p.scaled_Q(), p.K, p.V, chunk), expected.O));
+    EXPECT_TRUE(close(tiling_forward(p.scaled_Q(), p.K, p.V, chunk).O, expected.O));
     const Flash1Forward one = flash1_forward(p.Q, p.K, p.V, batch, chunk);
-    EXPECT_TRUE(close(one.O, want.O));
-    EXPECT_EQ(one.c, want.c);
-    EXPECT_TRUE(close(one.pi, want.pi));
+    EXPECT_TRUE(close(one.O, expected.O));
+    EXPECT_EQ(one.c, expected.c);
+    EXPECT_TRUE(close(one.pi, expected.pi));
     const Flash2Forward two = flash2_forward(p.Q, p.K, p.V, batch, chunk);
-    EXPECT_TRUE(close(two.O, want.O));
-    for (Index i = 0; i < p.Q.rows; ++i) EXPECT_NEAR(two.xi[i], want.c[i] + std::log(want.pi[i]), 1e-12);
+    EXPECT_TRUE(close(two.O, expected.O));
+    for (Index i = 0; i < p.Q.rows; ++i)
+      EXPECT_NEAR(two.xi[i], expected.c[i] + std::log(expected.pi[i]), 1e-12);
   }
   const AttentionShape n{1, 1, 1, p.Q.rows, p.K.rows, p.Q.cols, p.V.cols};
-  EXPECT_TRUE(close(standard_attention_reference(n, p.Q.data, p.K.data, p.V.data).o, want.O.data));
+  EXPECT_TRUE(close(standard_attention_reference(n, p.Q.data, p.K.data, p.V.data).o, expected.O.data));
 }
 
 void expect_unshifted_forwards_agree(const Problem& p) {
-  const Matrix want = standard_forward(p.Q, p.K, p.V).O;
-  EXPECT_TRUE(close(memory_efficient_forward(p.scaled_Q(), p.K, p.V).O, want));
+  const Matrix expected = standard_forward(p.Q, p.K, p.V).O;
+  EXPECT_TRUE(close(memory_efficient_forward(p.scaled_Q(), p.K, p.V).O, expected));
   for (const auto& tile : kTiles)
-    EXPECT_TRUE(close(incremental_attention(p.scaled_Q(), p.K, p.V, tile[1]), want)) << "chunk " << tile[1];
+    EXPECT_TRUE(close(incremental_attention(p.scaled_Q(), p.K, p.V, tile[1]), expected))
+        << "chunk " << tile[1];
 }
 
 Gradients standard_gradients(const Problem& p) {
@@ -124,22 +126,23 @@ Gradients tiling_gradients(const Problem& p, Index block) {
 }
 
 void expect_backwards_agree(const Problem& p, bool unshifted_too) {
-  const Gradients want = standard_gradients(p);
-  ASSERT_TRUE(all_finite(want.z_Q.data) && all_finite(want.z_K.data) && all_finite(want.z_V.data));
+  const Gradients expected = standard_gradients(p);
+  ASSERT_TRUE(all_finite(expected.z_Q.data) && all_finite(expected.z_K.data) &&
+              all_finite(expected.z_V.data));
   if (unshifted_too) {
-    EXPECT_TRUE(close(memory_efficient_gradients(p), want));
+    EXPECT_TRUE(close(memory_efficient_gradients(p), expected));
   }
   for (const auto& [batch, chunk] : kTiles) {
     SCOPED_TRACE(testing::Message() << "tile " << batch << " x " << chunk);
-    EXPECT_TRUE(close(flash1_gradients(p, batch, chunk), want));
-    EXPECT_TRUE(close(flash2_gradients(p, batch, chunk), want));
-    EXPECT_TRUE(close(tiling_gradients(p, chunk), want));
+    EXPECT_TRUE(close(flash1_gradients(p, batch, chunk), expected));
+    EXPECT_TRUE(close(flash2_gradients(p, batch, chunk), expected));
+    EXPECT_TRUE(close(tiling_gradients(p, chunk), expected));
   }
   const AttentionShape n{1, 1, 1, p.Q.rows, p.K.rows, p.Q.cols, p.V.cols};
   const auto z = standard_attention_reference_backward(n, p.Q.data, p.K.data, p.V.data, p.z_O.data, {});
-  EXPECT_TRUE(close(z.z_q, want.z_Q.data));
-  EXPECT_TRUE(close(z.z_k, want.z_K.data));
-  EXPECT_TRUE(close(z.z_v, want.z_V.data));
+  EXPECT_TRUE(close(z.z_q, expected.z_Q.data));
+  EXPECT_TRUE(close(z.z_k, expected.z_K.data));
+  EXPECT_TRUE(close(z.z_v, expected.z_V.data));
 }
 
 TEST(Softmax, OnlineEqualsThreePass) {
@@ -232,10 +235,10 @@ TEST(Attention, EveryBackwardIsTheDerivativeOfItsForward) {
 TEST(Attention, BackwardAddsToTheGradientSlots) {
   const Problem p = random_problem(5, 7, 3, 4, 6);
   const Gradients before{random_matrix(5, 3, 1), random_matrix(7, 3, 2), random_matrix(7, 4, 3)};
-  Gradients want = before;
+  Gradients expected = before;
   const Gradients z = standard_gradients(p);
   for (int uses = 0; uses < 2; ++uses)
-    add_to(want.z_Q, z.z_Q), add_to(want.z_K, z.z_K), add_to(want.z_V, z.z_V);
+    add_to(expected.z_Q, z.z_Q), add_to(expected.z_K, z.z_K), add_to(expected.z_V, z.z_V);
   const StandardForward standard = standard_forward(p.Q, p.K, p.V);
   const Flash1Forward one = flash1_forward(p.Q, p.K, p.V, 2, 3);
   const Flash2Forward two = flash2_forward(p.Q, p.K, p.V, 2, 3);
@@ -245,9 +248,9 @@ TEST(Attention, BackwardAddsToTheGradientSlots) {
     flash1_backward(p.Q, p.K, p.V, one, p.z_O, 2, 3, by_one);
     flash2_backward(p.Q, p.K, p.V, two, p.z_O, 2, 3, by_two);
   }
-  EXPECT_TRUE(close(by_standard, want));
-  EXPECT_TRUE(close(by_one, want));
-  EXPECT_TRUE(close(by_two, want));
+  EXPECT_TRUE(close(by_standard, expected));
+  EXPECT_TRUE(close(by_one, expected));
+  EXPECT_TRUE(close(by_two, expected));
 }
 
 // [Stratos, FlashAttention Lemma 2.1]: u = (P ⊛ z_P).sum(2) = (O ⊛ z_O).sum(2).

@@ -102,14 +102,15 @@ inline std::vector<Feed> feeds_of(const std::vector<Given>& given) {
   return feeds;
 }
 
-// y, as run_checked gives it, is `want`; the tolerance is relative to max(1, |want|), element by element.
-inline void expect_values(const Tensor& y, const std::vector<Given>& given, const Vector& want,
+// y, as run_checked gives it, is `expected`; the tolerance is relative to max(1, |expected|), element by
+// element.
+inline void expect_values(const Tensor& y, const std::vector<Given>& given, const Vector& expected,
                           double tolerance = 0) {
   const Vector got = doubles(run_checked({y}, feeds_of(given))[0]);
-  ASSERT_EQ(got.size(), want.size());
+  ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i)
-    ASSERT_LE(std::abs(got[i] - want[i]), tolerance * std::max(1.0, std::abs(want[i])))
-        << "element " << i << ": got " << got[i] << ", want " << want[i];
+    ASSERT_LE(std::abs(got[i] - expected[i]), tolerance * std::max(1.0, std::abs(expected[i])))
+        << "element " << i << ": got " << got[i] << ", expected " << expected[i];
 }
 
 // ∂loss/∂input of every floating (f64) input against four-point differences of the loss.
@@ -124,13 +125,13 @@ inline void expect_gradients(const Tensor& loss, std::vector<Given> given) {
   for (Given& x : given) {
     if (!is_float(x.input.dtype())) continue;
     Vector at = x.array.values<double>();
-    const Vector want = reference::four_point_gradient(at, [&] {
+    const Vector expected = reference::four_point_gradient(at, [&] {
       std::copy(at.begin(), at.end(), x.array.data<double>());
       program.run(feeds_of(given));
       return program.item<double>(loss);
     });
     std::copy(at.begin(), at.end(), x.array.data<double>());
-    EXPECT_TRUE(close(doubles(results[++which]), want, reference::kDifferenceTolerance))
+    EXPECT_TRUE(close(doubles(results[++which]), expected, reference::kDifferenceTolerance))
         << "gradient of operand " << which - 1;
   }
 }

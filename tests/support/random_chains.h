@@ -10,11 +10,11 @@
 namespace tg::testing {
 
 // Values are whole numbers, small enough that f32 and f64 hold them exactly, so that a backend may contract
-// a·b + c. Every value of a half type is wanted: those that are not stored keep more bits in a chain.
+// a·b + c. Every value of a half type is an output: those that are not stored keep more bits in a chain.
 class RandomChains {
  public:
   Graph g;
-  std::vector<Tensor> wanted;
+  std::vector<Tensor> outputs;
   std::vector<Feed> feeds;
 
   explicit RandomChains(unsigned seed) : random_(seed), size_(pick(2) ? 40 : 37) {
@@ -26,13 +26,13 @@ class RandomChains {
     for (int i = 0; i < 24; ++i) {
       const Tensor y = next();
       values_.push_back(y);
-      if (y.dtype() == bf16 || y.dtype() == f16 || pick(3) == 0 || i == 23) wanted.push_back(y);
+      if (y.dtype() == bf16 || y.dtype() == f16 || pick(3) == 0 || i == 23) outputs.push_back(y);
     }
   }
 
-  // The elements of the wanted values that differ between two ways to compile.
+  // The elements of the outputs that differ between two ways to compile.
   std::string difference(const CompileOptions& one, const CompileOptions& other) const {
-    const std::vector<Array> a = eval(wanted, feeds, one), b = eval(wanted, feeds, other);
+    const std::vector<Array> a = eval(outputs, feeds, one), b = eval(outputs, feeds, other);
     std::string text;
     for (std::size_t i = 0; i < a.size(); ++i) {
       if (a[i].same_bits(b[i])) continue;

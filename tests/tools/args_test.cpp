@@ -69,19 +69,19 @@ TEST(Args, EveryMistakeIsOneLineAndExitCodeTwo) {
       {{"--text"}, "--text needs a value: --text FILE"},
       {{"--text", "--quiet"}, "--text needs a value: --text FILE"},
       {{}, "missing --text FILE"},
-      {{"--text", "a", "--steps", "ten"}, "--steps got 'ten', wanted a whole number"},
-      {{"--text", "a", "--steps", "1.5"}, "--steps got '1.5', wanted a whole number"},
-      {{"--text", "a", "--steps", ""}, "--steps got '', wanted a whole number"},
-      {{"--text", "a", "--steps", "12x"}, "--steps got '12x', wanted a whole number"},
-      {{"--text", "a", "--steps", "0"}, "--steps got '0', wanted a whole number from 1 to 1000000000"},
+      {{"--text", "a", "--steps", "ten"}, "--steps got 'ten', expected a whole number"},
+      {{"--text", "a", "--steps", "1.5"}, "--steps got '1.5', expected a whole number"},
+      {{"--text", "a", "--steps", ""}, "--steps got '', expected a whole number"},
+      {{"--text", "a", "--steps", "12x"}, "--steps got '12x', expected a whole number"},
+      {{"--text", "a", "--steps", "0"}, "--steps got '0', expected a whole number from 1 to 1000000000"},
       {{"--text", "a", "--steps", "99999999999999999999"},
-       "--steps got '99999999999999999999', wanted a whole number in range"},
-      {{"--text", "a", "--lr", "-1"}, "--lr got '-1', wanted a number of at least 0"},
-      {{"--text", "a", "--lr", "nan"}, "--lr got 'nan', wanted a number"},
-      {{"--text", "a", "--lr", "1e-3x"}, "--lr got '1e-3x', wanted a number"},
+       "--steps got '99999999999999999999', expected a whole number in range"},
+      {{"--text", "a", "--lr", "-1"}, "--lr got '-1', expected a number of at least 0"},
+      {{"--text", "a", "--lr", "nan"}, "--lr got 'nan', expected a number"},
+      {{"--text", "a", "--lr", "1e-3x"}, "--lr got '1e-3x', expected a number"},
       {{"--text", "a", "--quiet=yes"}, "--quiet takes no value"},
       {{"--text", "a", "--text", "b"}, "--text is given twice"},
-      {{"--text", "a", "dance"}, "MODE got 'dance', wanted one of train, check"},
+      {{"--text", "a", "dance"}, "MODE got 'dance', expected one of train, check"},
       {{"--text", "a", "check", "more"}, "unexpected argument 'more'"},
   };
   for (const auto& [words, message] : cases) {
@@ -145,7 +145,7 @@ TEST(Args, ValuesGoOutAsTextAndComeBackExactly) {
   EXPECT_EQ(word, "a b");
   EXPECT_TRUE(flag);
   EXPECT_FALSE(args.given("n"));
-  EXPECT_EQ(args.set("n", "-11"), "--n got '-11', wanted a whole number of at least -10");
+  EXPECT_EQ(args.set("n", "-11"), "--n got '-11', expected a whole number of at least -10");
   EXPECT_EQ(args.set("m", "1"), "unknown option --m");
 }
 

@@ -29,13 +29,13 @@ with safetensors.safe_open(f"{where}/run.safetensors", "np") as f:
 
 characters = "".join(sorted(set(open(text, encoding="utf-8").read())))
 V, C, T, L = len(characters), 16, 8, 2
-wanted = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C), "transformer.ln_f.weight": (C,)}
+expected = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C), "transformer.ln_f.weight": (C,)}
 for i in range(L):
     block = f"transformer.h.{i}."
-    wanted |= {block + "ln_1.weight": (C,), block + "attn.c_attn.weight": (3 * C, C),
+    expected |= {block + "ln_1.weight": (C,), block + "attn.c_attn.weight": (3 * C, C),
                block + "attn.c_proj.weight": (C, C), block + "ln_2.weight": (C,),
                block + "mlp.c_fc.weight": (4 * C, C), block + "mlp.c_proj.weight": (C, 4 * C)}
-assert {name: a.shape for name, a in model.items()} == wanted, model.keys()
+assert {name: a.shape for name, a in model.items()} == expected, model.keys()
 assert all(a.dtype == numpy.float32 and numpy.isfinite(a).all() for a in model.values())
 assert about["characters"] == characters and about["step"] == run["step"] == "3"
 for name, a in model.items():

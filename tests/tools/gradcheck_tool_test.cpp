@@ -33,10 +33,10 @@ int lines(const std::string& text) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
-#define EXPECT_ENDS(arguments, wanted, says)                                        \
+#define EXPECT_ENDS(arguments, expected, says)                                      \
   do {                                                                              \
     const Ended e = run(arguments);                                                 \
-    EXPECT_EQ(e.code, wanted) << arguments << "\n" << e.text;                       \
+    EXPECT_EQ(e.code, expected) << arguments << "\n" << e.text;                     \
     EXPECT_NE(e.text.find(says), std::string::npos) << arguments << "\n" << e.text; \
   } while (false)
 

@@ -29,9 +29,9 @@ TG_LOG=1 "$gradcheck" --op exp --fast --dtype f32 --views contiguous 2>&1 >/dev/
 # An invalid level is refused up front.
 for bad in 5 -1 all; do
   export TG_LOG=$bad
-  refuses_command 1 "TG_LOG is '$bad', wanted 0 to 4" "${run[@]}" --out "$dir/bad"
-  refuses_command 1 "TG_LOG is '$bad', wanted 0 to 4" "${say[@]}"
-  refuses_command 2 "TG_LOG is '$bad', wanted 0 to 4" "$gradcheck" --op exp
+  refuses_command 1 "TG_LOG is '$bad', expected 0 to 4" "${run[@]}" --out "$dir/bad"
+  refuses_command 1 "TG_LOG is '$bad', expected 0 to 4" "${say[@]}"
+  refuses_command 2 "TG_LOG is '$bad', expected 0 to 4" "$gradcheck" --op exp
 done
 [ -e "$dir/bad" ] && fail "a refused run leaves its folder"
 [ $failed = 0 ] && echo "log: all as it must be"

@@ -67,7 +67,7 @@ refuses_command 2 --tokenizer "$train" --tokens "$dir/like.tokens" --tokenizer b
 refuses_command 2 --plain "$train" --text "$text" --plain u16
 refuses_command 2 --vocabulary "$train" --tokens "$dir/plain.bin" --plain u16
 refuses_command 1 'not a token file' "$train" --tokens "$text" --out "$dir/y"
-refuses_command 1 'wanted below the vocabulary of 100' "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 100 "${small[@]}" --out "$dir/y"
+refuses_command 1 'expected below the vocabulary of 100' "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 100 "${small[@]}" --out "$dir/y"
 refuses_command 1 'is not the data of this run' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
 head -c 300 "$dir/moved.tokens" >"$dir/cut.tokens"
 refuses_command 1 'truncated\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"

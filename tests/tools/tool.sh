@@ -11,7 +11,7 @@ refuses_command() {  # CODE WORD COMMAND...
   shift 2
   "$@" >"$dir/out" 2>"$dir/err" </dev/null
   got=$?
-  [ $got = "$code" ] || fail "exit code $got, wanted $code: $*"
+  [ $got = "$code" ] || fail "exit code $got, expected $code: $*"
   [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for $*: $(cat "$dir/err")"
   grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
 }
@@ -21,7 +21,7 @@ refuses_command() {  # CODE WORD COMMAND...
 reseal() {
   local checkpoint=$1 sums
   shift
-  sums=$("$@" 2>&1 </dev/null | sed -n 's/.* has XXH3-128 \([0-9a-f]*\), wanted \([0-9a-f]*\) .*/s\/\2\/\1\//p')
+  sums=$("$@" 2>&1 </dev/null | sed -n 's/.* has XXH3-128 \([0-9a-f]*\), expected \([0-9a-f]*\) .*/s\/\2\/\1\//p')
   [ -n "$sums" ] || fail "no sums from $*"
   sed -i "$sums" "$checkpoint/manifest.json"
 }

@@ -186,7 +186,7 @@ flip() { printf '\377' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 damage model.safetensors 'XXH3-128' flip model.safetensors 1000
 damage optimizer.safetensors 'XXH3-128' flip optimizer.safetensors 2000
 damage run.safetensors 'XXH3-128' flip run.safetensors 40
-damage model.safetensors 'bytes, wanted' truncate -s -1 model.safetensors
+damage model.safetensors 'bytes, expected' truncate -s -1 model.safetensors
 damage optimizer.safetensors 'missing' rm optimizer.safetensors
 damage manifest.json 'byte' truncate -s -5 manifest.json
 damage manifest.json 'version is 9' sed -i 's/"version": 1/"version": 9/' manifest.json

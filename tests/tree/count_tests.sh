@@ -7,7 +7,7 @@ trap 'rm -rf "$dir"' EXIT
 counts() {  # counts EXPECTED BROKEN: of the reports in $dir
   local got
   got=$(awk -v dir="$dir" -v broken="$2" -f "$root/tools/count_tests.awk" "$dir/ctest.xml") && code=0 || code=$?
-  [ "$got" = "$1" ] || { echo "got '$got', wanted '$1'"; exit 1; }
+  [ "$got" = "$1" ] || { echo "got '$got', expected '$1'"; exit 1; }
   case "$1:$code" in *", 0 failed"*:0 | *", "[1-9]*" failed"*:1) ;; *) echo "exit $code with '$got'"; exit 1 ;; esac
 }
 ctest() {  # ctest NAME STATUS [REASON]

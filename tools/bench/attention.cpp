@@ -66,9 +66,9 @@ Timing backward(const AttentionCase& c, int threads, const Settings& settings, c
   const std::vector<Tensor> in{r.q, r.k, r.v}, out{o.permute(heads_inside), lse},
       cotangents{z.permute(heads_inside), {}};
   const Node& node = r.g.node_of(r.out.o.id());
-  const std::vector<bool> wanted(3, true);
+  const std::vector<bool> needed(3, true);
   Program program =
-      compile(r.g, node.op->vjp({in, out, cotangents, node.attrs, wanted}), options_of(settings, threads));
+      compile(r.g, node.op->vjp({in, out, cotangents, node.attrs, needed}), options_of(settings, threads));
   r.feed(program);
   program.feed({o, before.fetch(o_in_memory)});
   program.feed({lse, before.fetch(r.out.lse)});
@@ -79,14 +79,14 @@ Timing backward(const AttentionCase& c, int threads, const Settings& settings, c
 // Bytes besides inputs and results, by the plan.
 void memory(const AttentionCase& c, bool with_backward, const Settings& settings, Report& report) {
   Recorded r(c, settings.dtype);
-  std::vector<Tensor> wanted{r.out.o, r.out.lse};
+  std::vector<Tensor> outputs{r.out.o, r.out.lse};
   if (with_backward) {
     const Tensor z = r.g.input("z", r.out.o.shape(), settings.dtype);
-    for (const Tensor& t : gradients(r.out.o, {r.q, r.k, r.v}, z)) wanted.push_back(t);
+    for (const Tensor& t : gradients(r.out.o, {r.q, r.k, r.v}, z)) outputs.push_back(t);
   }
-  const MemoryReport m = compile(r.g, wanted, options_of(settings, settings.threads)).memory();
+  const MemoryReport m = compile(r.g, outputs, options_of(settings, settings.threads)).memory();
   double extra = static_cast<double>(m.peak() - m.inputs);
-  for (const Tensor& t : wanted)
+  for (const Tensor& t : outputs)
     extra -= static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
   report.add({.name = c.name() + " extra memory",
               .shape = c.shape(),
@@ -135,7 +135,7 @@ void run_attention(const Settings& settings, const Machine& machine, Report& rep
     const bool is_forward = pass == std::string("forward");
     double full = 0;  // seconds of the row before
     for (const AttentionCase& c : attention_cases(settings, is_forward)) {
-      if (!report.wants(c.name())) continue;
+      if (!report.selects(c.name())) continue;
       const double gflop = c.gflop() * (is_forward ? 1 : 2.5);
       const auto run = [&](int threads) {
         return is_forward ? forward(c, threads, settings, machine) : backward(c, threads, settings, machine);
@@ -158,7 +158,7 @@ void run_attention(const Settings& settings, const Machine& machine, Report& rep
   }
   if (!settings.shapes.empty()) return;
   for (bool with_backward : {false, true})
-    if (report.wants("flash_attn extra memory"))
+    if (report.selects("flash_attn extra memory"))
       memory({1, 1, 1, 32768, 64, false}, with_backward, settings, report);
 }
 

@@ -93,7 +93,7 @@ double sgemm(const Settings& settings, int threads, const Machine& machine, Repo
 void run_gemm(const Settings& settings, const Machine& machine, Report& report) {
   Rates rates;
   for (const Product& p : products(settings)) {
-    if (!report.wants(p.name())) continue;
+    if (!report.selects(p.name())) continue;
     const Timing all = measure(p, settings.threads, settings, machine, report, rates);
     if (settings.threads == 1 || p.form != "NN") continue;
     const double gain = measure(p, 1, settings, machine, report, rates).seconds / all.seconds;

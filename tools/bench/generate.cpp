@@ -50,9 +50,9 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
     nn::Generator plain(model, {.threads = threads, .precision = precision, .cache = false}),
         cached(model, {.threads = threads, .precision = precision});
     const double whole = seconds(plain, context);
-    if (report.wants("whole text")) add("whole text", context, whole, Row::none);
+    if (report.selects("whole text")) add("whole text", context, whole, Row::none);
     for (const std::int64_t length : {std::int64_t{1}, (context + 1) / 2, context}) {
-      if (!report.wants("cached")) break;
+      if (!report.selects("cached")) break;
       const double s = seconds(cached, length);
       add("cached", length, s, s / whole);
     }

@@ -66,7 +66,7 @@ class Report {
  public:
   Report(const Machine& machine, const Settings& settings);
 
-  bool wants(const std::string& name) const { return name.find(settings_.filter) != std::string::npos; }
+  bool selects(const std::string& name) const { return name.find(settings_.filter) != std::string::npos; }
   void add(Row row);
   bool empty() const { return rows_.empty(); }
   // {"machine": {…}, "rows": [{…}, …]}; numbers that do not apply are null.

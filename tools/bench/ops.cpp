@@ -119,10 +119,10 @@ void run_case(const Case& c, const std::string& shape, const Settings& settings,
   const Node node = g.node_of(out[0].id());
   if (node.op->name != c.op || !node.op->vjp || !is_float(out[0].dtype())) return;
   std::vector<Tensor> in, results, z;
-  std::vector<bool> wanted;
+  std::vector<bool> needed;
   for (ValueId v : node.in) {
     in.push_back(g.tensor(v));
-    wanted.push_back(is_float(in.back().dtype()));
+    needed.push_back(is_float(in.back().dtype()));
   }
   for (std::uint32_t i = 0; i < node.outs; ++i) {  // outputs saved for the gradient get no cotangent
     const Tensor y = g.tensor(node.first_out + i);
@@ -136,7 +136,7 @@ void run_case(const Case& c, const std::string& shape, const Settings& settings,
     }
   }
   std::vector<Tensor> gradients;
-  for (const Tensor& t : node.op->vjp({in, results, z, node.attrs, wanted}))
+  for (const Tensor& t : node.op->vjp({in, results, z, node.attrs, needed}))
     if (t.defined()) gradients.push_back(t);
   if (!gradients.empty()) measure(c, "backward", g, gradients, values, shape, settings, machine, report);
 }
@@ -151,7 +151,7 @@ void run_ops(const Settings& settings, const Machine& machine, Report& report) {
                                               ? std::vector<std::int64_t>{4096, 4096}
                                               : std::vector<std::int64_t>{rows, 4096};
   for (const Case& c : cases(sizes[0], sizes[1]))
-    if (report.wants(c.name)) run_case(c, joined(sizes), settings, machine, report);
+    if (report.selects(c.name)) run_case(c, joined(sizes), settings, machine, report);
 }
 
 }  // namespace tg::bench

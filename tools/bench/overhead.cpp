@@ -26,7 +26,7 @@ void chain(std::int64_t nodes, const Settings& settings, Report& report) {
     for (std::int64_t i = 0; i < nodes; ++i) y = y + x;
     return y;
   };
-  if (report.wants("record chain"))
+  if (report.selects("record chain"))
     report.add(per_node("record chain", shape, 1,
                         best_seconds(settings.seconds,
                                      [&] {
@@ -38,7 +38,7 @@ void chain(std::int64_t nodes, const Settings& settings, Report& report) {
   Graph g;
   Tensor x;
   const Tensor y = record_chain(g, x);
-  if (report.wants("differentiate chain"))
+  if (report.selects("differentiate chain"))
     report.add(per_node("differentiate chain", shape, 1,
                         best_seconds(settings.seconds,
                                      [&] {
@@ -53,11 +53,11 @@ void chain(std::int64_t nodes, const Settings& settings, Report& report) {
   };
   for (bool fuse : {false, true}) {
     const std::string name = std::string("compile chain") + (fuse ? ", fused" : "");
-    if (report.wants(name))
+    if (report.selects(name))
       report.add(
           per_node(name, shape, 1, best_seconds(settings.seconds, [&] { compile_chain(fuse, 1); }), n));
   }
-  if (!report.wants("dispatch")) return;
+  if (!report.selects("dispatch")) return;
   for (int threads = 1; threads <= settings.threads; threads *= 2) {
     Program program = compile_chain(false, threads);
     program.feed({x, random_array({32}, f32)});
@@ -68,7 +68,7 @@ void chain(std::int64_t nodes, const Settings& settings, Report& report) {
 // Buffers with lifetimes like those of a training step: some short, some from the forward to the backward
 // pass.
 void planner(std::int64_t buffers, const Settings& settings, Report& report) {
-  if (!report.wants("plan memory")) return;
+  if (!report.selects("plan memory")) return;
   std::vector<Lifetime> lives;
   const int last = static_cast<int>(buffers);
   for (int i = 0; i < last; ++i)
@@ -82,7 +82,7 @@ void planner(std::int64_t buffers, const Settings& settings, Report& report) {
 // The work before the first step of a training run: recording the model, its gradients and AdamW, and
 // compiling them. The number of nodes is GPT-2's; the parameters are small and already exist.
 void training_step(const Settings& settings, Report& report) {
-  if (!report.wants("GPT")) return;
+  if (!report.selects("GPT")) return;
   const nn::ModelConfig config{.vocabulary = 65, .context = 64, .layers = 12, .heads = 12, .width = 192};
   nn::Params params;
   const nn::Model model(params, config);

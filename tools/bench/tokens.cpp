@@ -38,7 +38,7 @@ void run_tokens(const Settings& settings, const Machine&, Report& report) {
   const std::int64_t vocabulary = settings.shapes.empty() ? 1256 : settings.shapes[0][0];
   const std::string shape = std::to_string(text.size()) + " bytes";
   const auto add = [&](const std::string& name, auto&& work) {
-    if (!report.wants(name)) return;
+    if (!report.selects(name)) return;
     const double seconds = best_seconds(settings.seconds, work);
     report.add(
         {name, shape, "", "", 1, seconds * 1e3, static_cast<double>(text.size()) / seconds * 1e-6, "MB/s"});

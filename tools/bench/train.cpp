@@ -94,10 +94,10 @@ void run_train(const Settings& settings, const Machine& machine, Report& report)
            {std::pair{"GPT step, host", r.host}, std::pair{"GPT step, host, median", r.host_median}}) {
         Row host = row(name, "both", seconds);
         host.rate = seconds * 1e6, host.unit = "µs";
-        if (report.wants(host.name)) report.add(host);
+        if (report.selects(host.name)) report.add(host);
       }
     }
-    if (report.wants("GPT step")) {
+    if (report.selects("GPT step")) {
       Row step = row("GPT step", "both", t.seconds);
       step.rate = static_cast<double>(tokens) / t.seconds, step.unit = "tokens/s";
       step.share = flops(program) * 1e-9 / t.seconds / t.peak, step.of = machine.peak_name;
@@ -109,7 +109,7 @@ void run_train(const Settings& settings, const Machine& machine, Report& report)
     for (const auto& [kind, seconds] : kinds) sorted.emplace_back(seconds, kind), sum += seconds;
     std::sort(sorted.rbegin(), sorted.rend());
     for (const auto& [seconds, kind] : sorted) {
-      if (!report.wants(kind)) continue;
+      if (!report.selects(kind)) continue;
       Row part = row(kind, "", seconds);
       part.share = seconds / sum, part.of = "step";
       report.add(part);

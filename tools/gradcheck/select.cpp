@@ -78,8 +78,8 @@ std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vect
 std::vector<std::string> untested(const std::vector<std::string>& names) {
   std::vector<std::string> ops;
   for (const Op* op : all_ops()) {
-    const bool wanted = names.empty() || std::find(names.begin(), names.end(), op->name) != names.end();
-    if (wanted && has_gradient(*op) && (!op->samples || op->samples().empty())) ops.push_back(op->name);
+    const bool selected = names.empty() || std::find(names.begin(), names.end(), op->name) != names.end();
+    if (selected && has_gradient(*op) && (!op->samples || op->samples().empty())) ops.push_back(op->name);
   }
   return ops;
 }

@@ -15,9 +15,9 @@ std::string sum_of(std::string_view bytes) {
   return xxh3_128({&bytes, 1});
 }
 
-void want_same(const std::string& what, const std::string& identity, const std::optional<SavedData>& saved) {
+void check_same(const std::string& what, const std::string& identity, const std::optional<SavedData>& saved) {
   if (saved && saved->identity != identity)
-    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", wanted " +
+    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", expected " +
                 saved->identity);
 }
 
@@ -87,7 +87,7 @@ std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<S
       o.tokenizer == "chars" ? text::load_text(o.text) : io::read_file(o.text, "load_text");
   if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
   const std::string identity = sum_of(text);
-  want_same(o.text, identity, saved);
+  check_same(o.text, identity, saved);
   std::shared_ptr<const text::Tokenizer> tokenizer =
       saved ? text::load_tokenizer(saved->model, saved->where) : learn_tokenizer(o, text);
   const auto tokens = std::make_shared<const std::vector<std::int32_t>>(tokenizer->encode(text));
@@ -98,7 +98,7 @@ std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional
   const auto file = o.plain == "none" ? std::make_shared<const text::TokenFile>(o.tokens)
                                       : std::make_shared<const text::TokenFile>(
                                             o.tokens, o.plain == "u16" ? 2 : 4, o.vocabulary);
-  want_same(o.tokens, file->identity(), saved);
+  check_same(o.tokens, file->identity(), saved);
   return std::make_unique<CorpusData>(o, o.tokens, file->identity(),
                                       std::shared_ptr<const text::Tokenizer>(file, &file->tokenizer()),
                                       file->tokens(), file);
@@ -178,7 +178,7 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   const bool task = o.task != "none", file = !o.tokens.empty(), plain = o.plain != "none";
   const int kinds = (o.text.empty() ? 0 : 1) + file + task;
   if (kinds == 0) return "missing --text FILE (or --tokens FILE, or --task add)";
-  if (kinds > 1) return "--text, --tokens and --task: wanted one of them";
+  if (kinds > 1) return "--text, --tokens and --task: give only one of them";
   if (args.given("resume")) return {};  // the rest is as when the run was started
   if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
   if (!task && args.given("digits")) return "--digits is for --task add";
@@ -187,7 +187,8 @@ std::string contradiction(const Args& args, const DataOptions& o) {
     return "--vocabulary is for --tokenizer bpe and for --plain";
   if (plain && !args.given("vocabulary")) return "missing --vocabulary N with --plain";
   if (o.tokenizer == "bpe" && o.vocabulary < 257)
-    return "--vocabulary got '" + std::to_string(o.vocabulary) + "', wanted 257 or more with --tokenizer bpe";
+    return "--vocabulary got '" + std::to_string(o.vocabulary) +
+           "', expected 257 or more with --tokenizer bpe";
   return {};
 }
 
@@ -195,7 +196,7 @@ std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<S
   if (!o.tokens.empty()) return open_tokens(o, saved);
   if (o.task == "none") return open_text(o, saved);
   auto sums = std::make_unique<SumsData>(o);
-  want_same("--task " + o.task, sums->identity(), saved);
+  check_same("--task " + o.task, sums->identity(), saved);
   return sums;
 }
 

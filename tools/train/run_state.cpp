@@ -35,7 +35,7 @@ T number(const io::Metadata& saved, const std::string& key, const std::string& w
   T x{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
   if (error != std::errc() || end != text.data() + text.size())
-    throw FormatError(where + ": metadata has " + key + " '" + text + "', wanted a number");
+    throw FormatError(where + ": metadata has " + key + " '" + text + "', expected a number");
   return x;
 }
 

@@ -90,8 +90,8 @@ inline ScratchSize tiles_scratch(const Gemm& g, int threads) {
           static_cast<std::size_t>(p.shared_b ? p.b_floats() : 0) * sizeof(float)};
 }
 
-// to = from + A·B for a block of C [32][32], of which R×C tiles are wanted; `from` null: 0. `ahead` bytes of
-// each step from `next` on are brought to L2.
+// to = from + A·B for a block of C [32][32], of which R×C tiles are computed; `from` null: 0. `ahead` bytes
+// of each step from `next` on are brought to L2.
 template <class Unit, int R, int C>
 void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, const char* next,
                     i64 ahead) {

@@ -41,17 +41,17 @@ __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i6
   return -1;
 }
 
-// A row and its class, loaded while the row before is processed; the class only if the thread `wants` it.
+// A row and its class, loaded while the row before is processed; the class only if `with_class`.
 template <class S, class Row>
 struct Ahead {
   Row row;
   Given given;
 
   template <class T>
-  __device__ __forceinline__ static Ahead load(const CrossEntropy& a, const T& team, i64 r, bool wants) {
-    return {
-        load_row<S, Row>(team, r, a.rows, a.n, a.x),
-        wants && r < a.rows ? Given::load(a.targets.data, a.wide, a.targets.offset<Row::held>(r)) : Given{}};
+  __device__ __forceinline__ static Ahead load(const CrossEntropy& a, const T& team, i64 r, bool with_class) {
+    return {load_row<S, Row>(team, r, a.rows, a.n, a.x),
+            with_class && r < a.rows ? Given::load(a.targets.data, a.wide, a.targets.offset<Row::held>(r))
+                                     : Given{}};
   }
 };
 

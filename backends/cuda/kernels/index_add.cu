@@ -168,7 +168,7 @@ std::size_t workspace_places(const Call& c) {
 
 std::shared_ptr<const void> plan(const Call& c) {
   if (count_of(c) > INT_MAX)
-    throw DeviceError(std::to_string(count_of(c)) + " indices: wanted at most 2^31 - 1");
+    throw DeviceError(std::to_string(count_of(c)) + " indices: expected at most 2^31 - 1");
   return nullptr;
 }
 

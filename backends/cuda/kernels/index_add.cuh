@@ -24,8 +24,8 @@ struct Sums {
     step /= v;
     for (int a = 0; a < number.rank; ++a) number.stride[a][0] /= v;
     constexpr i64 threads = 1 << 18, shortest = 16;
-    const i64 wanted = columns.numel < threads && columns.numel > 0 ? threads / columns.numel : 1;
-    chunk = (count + wanted - 1) / wanted;
+    const i64 groups = columns.numel < threads && columns.numel > 0 ? threads / columns.numel : 1;
+    chunk = (count + groups - 1) / groups;
     if (chunk < shortest) chunk = shortest;
     chunks = (count + chunk - 1) / chunk;
   }

@@ -53,9 +53,9 @@ void multiply_strided(const Stream& s, const Call& call) {
   Operands o{};
   const auto put = [&](int which, const Arg& x, i64 rows, i64 columns) {
     const Layout& l = x.layout;
-    const auto stride = [&](int axis, i64 wanted) -> i64 {
+    const auto stride = [&](int axis, i64 size) -> i64 {
       const int own = axis - (r - l.rank());
-      return own < 0 || (l.shape[own] == 1 && wanted != 1) ? 0 : l.strides[own];
+      return own < 0 || (l.shape[own] == 1 && size != 1) ? 0 : l.strides[own];
     };
     o.batch[which].rank = r - 2;
     for (int a = 0; a + 2 < r; ++a)

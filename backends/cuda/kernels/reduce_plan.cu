@@ -54,10 +54,10 @@ ReducePlan::ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool 
   columns = kept_rank > 0 && (reduced_rank == 0 || kept[kept_rank - 1].in < step);
   if (outs == 0) return;
   // Eight blocks for each multiprocessor, unless that makes pieces too short to be worth a second launch.
-  const i64 wanted = 8ll * gpu.processors;
+  const i64 enough = 8ll * gpu.processors;
   const i64 blocks = columns ? (outs + column_width - 1) / column_width : outs,
             shortest = columns ? 64 : 4096;
-  splits = std::min({(wanted + blocks - 1) / blocks, (count + shortest - 1) / shortest, most_splits});
+  splits = std::min({(enough + blocks - 1) / blocks, (count + shortest - 1) / shortest, most_splits});
   splits = std::max<i64>(splits, 1);
 }
 

@@ -52,9 +52,9 @@ template <class C, class K>
 __device__ void find_threshold(const Choice& a, i64 x, Threshold<K>& t) {
   __shared__ unsigned long long counts[256];
   __shared__ K prefix;
-  __shared__ i64 wanted;
+  __shared__ i64 remaining;
   K mask = 0;
-  if (threadIdx.x == 0) prefix = 0, wanted = a.k;
+  if (threadIdx.x == 0) prefix = 0, remaining = a.k;
   for (int shift = static_cast<int>(sizeof(K)) * 8 - 8; shift >= 0; shift -= 8) {
     for (int b = threadIdx.x; b < 256; b += blockDim.x) counts[b] = 0;
     __syncthreads();
@@ -67,9 +67,9 @@ __device__ void find_threshold(const Choice& a, i64 x, Threshold<K>& t) {
     __syncthreads();
     if (threadIdx.x == 0) {
       int b = 255;
-      for (; b > 0 && static_cast<i64>(counts[b]) < wanted; --b) wanted -= static_cast<i64>(counts[b]);
+      for (; b > 0 && static_cast<i64>(counts[b]) < remaining; --b) remaining -= static_cast<i64>(counts[b]);
       prefix = so_far | K(b) << shift;
-      t = {prefix, wanted, static_cast<i64>(counts[b]) == wanted};
+      t = {prefix, remaining, static_cast<i64>(counts[b]) == remaining};
     }
     mask |= K(255) << shift;
     __syncthreads();

@@ -124,16 +124,16 @@ double tolerance(DType t) {  // relative to the size of the result; P, dS are ro
 
 // Within `tolerance` of the largest value, or of `size`, that of the terms: operands are unit normals, so
 // terms are about 1 even where their sum vanishes.
-void expect_near(const Values& got, const Values& want, double tolerance, const std::string& what,
+void expect_near(const Values& got, const Values& expected, double tolerance, const std::string& what,
                  double size = 1) {
-  ASSERT_EQ(got.size(), want.size());
-  for (const double w : want)
+  ASSERT_EQ(got.size(), expected.size());
+  for (const double w : expected)
     if (std::isfinite(w)) size = std::max(size, std::fabs(w));
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    if (std::isinf(want[i])) {
-      ASSERT_EQ(got[i], want[i]) << what << " at " << i;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (std::isinf(expected[i])) {
+      ASSERT_EQ(got[i], expected[i]) << what << " at " << i;
     } else {
-      ASSERT_NEAR(got[i], want[i], tolerance * size) << what << " at " << i;
+      ASSERT_NEAR(got[i], expected[i], tolerance * size) << what << " at " << i;
     }
   }
 }
@@ -186,17 +186,18 @@ void check(Trial s) {
     };
     x.bias = strided(bias), x.z_bias = strided(z_bias);
   }
-  AttentionResult want = attention_oracle(x, in);
+  AttentionResult expected = attention_oracle(x, in);
   // rows summed into one element of z_bias; their rounding errors are independent
   const double bias_terms = std::sqrt(
       static_cast<double>(x.B * x.H * x.L / std::max<std::int64_t>(1, kept[0] * kept[1] * kept[2])));
-  Values want_z_bias(static_cast<std::size_t>(kept[0] * kept[1] * kept[2] * kept[3]), 0);
+  Values expected_z_bias(static_cast<std::size_t>(kept[0] * kept[1] * kept[2] * kept[3]), 0);
   if (s.bias >= 0) {
     std::size_t at = 0;
     for (std::int64_t b = 0; b < x.B; ++b)
       for (std::int64_t h = 0; h < x.H; ++h)
         for (std::int64_t i = 0; i < x.L; ++i)
-          for (std::int64_t j = 0; j < x.T; ++j) want_z_bias[broadcast(b, h, i, j)] += want.z_bias[at++];
+          for (std::int64_t j = 0; j < x.T; ++j)
+            expected_z_bias[broadcast(b, h, i, j)] += expected.z_bias[at++];
   }
 
   for (const Isa& isa : isas()) {
@@ -212,15 +213,15 @@ void check(Trial s) {
       run_team(threads, isa.forward_scratch(x, threads), [&](Worker& w) { isa.forward(x, w); });
       const std::string who = std::string(isa.name) + ", threads " + std::to_string(threads) + ": ";
       const double tol = tolerance(x.type);
-      expect_near(o.read(), want.o, tol, who + "o");
-      expect_near(lse.read(), want.lse, x.type == DType::f64 ? 1e-12 : 1e-5, who + "lse");
+      expect_near(o.read(), expected.o, tol, who + "o");
+      expect_near(lse.read(), expected.lse, x.type == DType::f64 ? 1e-12 : 1e-5, who + "lse");
       if (testing::Test::HasFatalFailure()) return;
       run_team(threads, isa.backward_scratch(x, threads), [&](Worker& w) { isa.backward(x, w); });
-      expect_near(z_q.read(), want.z_q, tol, who + "z_q");
-      expect_near(z_k.read(), want.z_k, tol, who + "z_k");
-      expect_near(z_v.read(), want.z_v, tol, who + "z_v");
-      if (s.bias >= 0) expect_near(z_bias.read(), want_z_bias, tol, who + "z_bias", bias_terms);
-      if (s.sink) expect_near(z_sink.read(), want.z_sink, tol, who + "z_sink");
+      expect_near(z_q.read(), expected.z_q, tol, who + "z_q");
+      expect_near(z_k.read(), expected.z_k, tol, who + "z_k");
+      expect_near(z_v.read(), expected.z_v, tol, who + "z_v");
+      if (s.bias >= 0) expect_near(z_bias.read(), expected_z_bias, tol, who + "z_bias", bias_terms);
+      if (s.sink) expect_near(z_sink.read(), expected.z_sink, tol, who + "z_sink");
       if (testing::Test::HasFatalFailure()) return;
       const std::vector<std::vector<std::byte>> all = {o.bytes,   lse.bytes,    z_q.bytes,   z_k.bytes,
                                                        z_v.bytes, z_bias.bytes, z_sink.bytes};

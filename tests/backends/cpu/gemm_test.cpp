@@ -143,7 +143,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
   const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
   Matrix d(x.out, x.d == "bias" ? 1 : x.batch, x.d == "bias" ? 1 : x.m, x.n, "row", rng);
   // the product in f64 and how far a chain of k multiply-adds and the final rounding may be from it
-  std::vector<double> want, bound;
+  std::vector<double> expected, bound;
   const double unit = roundoff(compute_type(x.type)), rounded = roundoff(x.out);
   for (i64 e = 0; e < x.batch; ++e)
     for (i64 i = 0; i < x.m; ++i)
@@ -158,7 +158,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
           sum += term;
           size += std::fabs(term);
         }
-        want.push_back(sum);
+        expected.push_back(sum);
         bound.push_back(1.01 * (static_cast<double>(x.k + 2) * unit * size + rounded * std::fabs(sum)) +
                         1e-30);
       }
@@ -180,7 +180,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
       for (i64 e = 0; e < x.batch; ++e)
         for (i64 i = 0; i < x.m; ++i)
           for (i64 j = 0; j < x.n; ++j, ++at)
-            ASSERT_NEAR(c.at(e, i, j), want[at], bound[at])
+            ASSERT_NEAR(c.at(e, i, j), expected[at], bound[at])
                 << isa.name << " threads " << threads << " " << x.batch << "x" << x.m << "x" << x.n << "x"
                 << x.k << " " << x.a << "/" << x.b << "/" << x.c << "/" << x.d << " " << name_of(x.type)
                 << " at " << e << "," << i << "," << j;

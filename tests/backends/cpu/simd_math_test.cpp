@@ -26,15 +26,15 @@ double worst_ulp(F f, G exact, float limit) {
     store(out, f(load(in)));
     for (int i = 0; i < W; ++i) {
       if (std::isfinite(in[i]) && std::fabs(in[i]) > limit) continue;
-      const double want = exact(static_cast<double>(in[i]));
-      const auto rounded = static_cast<float>(want);
+      const double expected = exact(static_cast<double>(in[i]));
+      const auto rounded = static_cast<float>(expected);
       if (!std::isfinite(rounded) || !std::isfinite(out[i])) {
         const bool same = std::isnan(rounded) ? std::isnan(out[i]) : rounded == out[i];
         if (!same) return INFINITY;
         continue;
       }
-      const int exponent = want == 0 ? -126 : std::max(std::ilogb(want), -126);
-      worst = std::max(worst, std::fabs(out[i] - want) / std::ldexp(1.0, exponent - 23));
+      const int exponent = expected == 0 ? -126 : std::max(std::ilogb(expected), -126);
+      worst = std::max(worst, std::fabs(out[i] - expected) / std::ldexp(1.0, exponent - 23));
     }
   }
   return worst;
@@ -64,10 +64,10 @@ TEST(SimdMath, NormalDistribution) {
     for (int k = 0; k < W; ++k) in[k] = static_cast<float>(i + k) * 1e-4f;
     store(out, normal_cdf(load(in)));
     for (int k = 0; k < W; ++k) {
-      const double want = 0.5 * std::erfc(-static_cast<double>(in[k]) / std::sqrt(2.0));
+      const double expected = 0.5 * std::erfc(-static_cast<double>(in[k]) / std::sqrt(2.0));
       // 1.3·2⁻²⁴ of the fit; the exponential, the sum and the quotient round by 2⁻²⁴ at the most each.
-      ASSERT_NEAR(out[k], want, 4.3 * 0x1p-24) << in[k];
-      ASSERT_NEAR(out[k], want, in[k] > -6 ? 3e-3 * want : 1e-9) << in[k];  // Φ(-6) is 1e-9
+      ASSERT_NEAR(out[k], expected, 4.3 * 0x1p-24) << in[k];
+      ASSERT_NEAR(out[k], expected, in[k] > -6 ? 3e-3 * expected : 1e-9) << in[k];  // Φ(-6) is 1e-9
     }
   }
 }

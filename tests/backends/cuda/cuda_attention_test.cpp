@@ -126,23 +126,23 @@ struct Problem {
     if (o.cu_seqlens_q.defined()) in.push_back(o.cu_seqlens_q), in.push_back(o.cu_seqlens_k);
     if (o.kv_lengths.defined()) in.push_back(o.kv_lengths);
     if (o.dropout > 0) in.push_back(g.rng());
-    a.wants_z_bias = a.has_bias;
-    a.wants_z_sink = a.has_sink;
+    a.needs_z_bias = a.has_bias;
+    a.needs_z_sink = a.has_sink;
     const std::vector<Tensor> z =
         fused ? g.record(flash_attn_backward_op, in, a, std::source_location::current())
               : detail::decompose_attention_backward(in, a);
     Run r{{"o", "lse", "z_q", "z_k", "z_v"}, {}};
-    if (a.wants_z_bias) r.names.push_back("z_bias");
-    if (a.wants_z_sink) r.names.push_back("z_sink");
-    std::vector<Tensor> wanted{y.o, y.lse};
-    wanted.insert(wanted.end(), z.begin(), z.end());
-    Program p = compile(g, wanted, how);
+    if (a.needs_z_bias) r.names.push_back("z_bias");
+    if (a.needs_z_sink) r.names.push_back("z_sink");
+    std::vector<Tensor> outputs{y.o, y.lse};
+    outputs.insert(outputs.end(), z.begin(), z.end());
+    Program p = compile(g, outputs, how);
     for (const Feed& f : feeds) p.feed(f);
     for (int t = 0; t < times; ++t) {
       p.set_step(0);
       p.run();
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const Array got = p.fetch(wanted[i]);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const Array got = p.fetch(outputs[i]);
         if (t == 0)
           r.values.push_back(got);
         else
@@ -161,9 +161,9 @@ double bound(DType t) {
   return t == f64 ? 1e-11 : t == f32 ? 2e-5 : t == f16 ? 2e-3 : 1.6e-2;
 }
 
-void expect_close(const Run& got, const Run& want, DType dtype) {
-  for (std::size_t k = 0; k < want.values.size(); ++k) {
-    const Vector g = doubles(got.values[k]), w = doubles(want.values[k]);
+void expect_close(const Run& got, const Run& expected, DType dtype) {
+  for (std::size_t k = 0; k < expected.values.size(); ++k) {
+    const Vector g = doubles(got.values[k]), w = doubles(expected.values[k]);
     double size = dtype == f64 || dtype == f32 ? 1 : 0.25, apart = 0;
     for (double e : w)
       if (std::isfinite(e)) size = std::max(size, std::abs(e));
@@ -173,7 +173,7 @@ void expect_close(const Run& got, const Run& want, DType dtype) {
       if (!(e <= apart)) apart = std::isnan(e) ? INFINITY : e, where = i;
     }
     EXPECT_LE(apart, bound(dtype) * size) << got.names[k] << " at " << where << ": got " << g[where]
-                                          << ", want " << w[where] << " (" << name_of(dtype) << ")";
+                                          << ", expected " << w[where] << " (" << name_of(dtype) << ")";
   }
 }
 
@@ -321,13 +321,15 @@ TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
 }
 
-// FlashAttention's rule: max|x − want| ≤ 2·max|unfused − want| + 2·max|(want + 0.3 − 0.3) − want|.
+// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + 2·max|(expected + 0.3 − 0.3) −
+// expected|.
 void expect_as_close_as_unfused(const Problem& p, const std::string& what, bool tf32) {
   SCOPED_TRACE(what + (tf32 ? " TF32" : " f32"));
   const CompileOptions how{.device = Device::cuda(), .tf32 = tf32};
-  const Run want = p.run(f32, f64, {}), got = p.run(f32, f32, how), plain = p.run(f32, f32, how, 1, false);
-  for (std::size_t k = 0; k < want.values.size(); ++k) {
-    const Vector w = doubles(want.values[k]), g = doubles(got.values[k]), u = doubles(plain.values[k]);
+  const Run expected = p.run(f32, f64, {}), got = p.run(f32, f32, how),
+            plain = p.run(f32, f32, how, 1, false);
+  for (std::size_t k = 0; k < expected.values.size(); ++k) {
+    const Vector w = doubles(expected.values[k]), g = doubles(got.values[k]), u = doubles(plain.values[k]);
     double apart = 0, allowed = 0, rounding = 0;
     for (std::size_t i = 0; i < w.size(); ++i) {
       if (w[i] == -INFINITY) {
@@ -378,10 +380,10 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
       SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : ""));
       const Problem p{n, {.dropout = 0.2}, more};
       const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
-      const auto want = p.run(rounded, f64, {}),
+      const auto expected = p.run(rounded, f64, {}),
                  got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
-      for (std::size_t i = 0; i < want.values.size(); ++i) {
-        const Vector w = doubles(want.values[i]), g = doubles(got.values[i]);
+      for (std::size_t i = 0; i < expected.values.size(); ++i) {
+        const Vector w = doubles(expected.values[i]), g = doubles(got.values[i]);
         double size = 0, apart = 0;
         for (std::size_t e = 0; e < w.size(); ++e) {
           if (g[e] == w[e]) continue;
@@ -389,7 +391,7 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
           const double d = std::abs(g[e] - w[e]);
           if (!(d <= apart)) apart = std::isnan(d) ? INFINITY : d;
         }
-        EXPECT_LE(apart, (tf32 ? 2e-3 : 2e-6) * size) << want.names[i];
+        EXPECT_LE(apart, (tf32 ? 2e-3 : 2e-6) * size) << expected.names[i];
       }
     }
 }

@@ -45,14 +45,14 @@ TEST(CudaChain, TurnsWhatLiesAcross) {
                                    where(equal(y, permute(permute(x, {0, 2, 1}), {0, 1, 2})), transposed, y),
                                    cast(mixed, f32) + transposed};
       const std::vector<Feed> feeds{{x, xs}, {y, ys}, {row, rows}};
-      const auto want = eval(ts, feeds, {.device = Device::cpu()});
+      const auto expected = eval(ts, feeds, {.device = Device::cpu()});
       for (const bool together : {true, false})
         for (std::size_t i = 0; i < ts.size(); ++i) {
           const std::vector<Tensor> asked = together ? ts : std::vector{ts[i]};
           if (together && i > 0) break;
           const auto got = eval(asked, feeds, {.device = Device::cuda(), .verify = true});
           for (std::size_t k = 0; k < got.size(); ++k)
-            EXPECT_TRUE(got[k].same_bits(want[together ? k : i]))
+            EXPECT_TRUE(got[k].same_bits(expected[together ? k : i]))
                 << name_of(t) << shape.text() << " " << i + k;
         }
     }
@@ -70,9 +70,9 @@ TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
   const Tensor four = a + transpose(x + 1, 0, 1) * transpose(abs(y), 0, 1);  // in smaller tiles
   const std::vector<Feed> feeds{{x, xs}, {y, ys}, {z, zs}};
   for (const std::vector<Tensor>& ts : {std::vector{a, b}, {four, x + 1, abs(y)}}) {
-    const auto want = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
+    const auto expected = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
     const auto got = eval(ts, feeds, {.device = Device::cuda(), .verify = true});
-    for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+    for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << i;
   }
 }
 
@@ -100,14 +100,14 @@ TEST(CudaChain, PowersOf16Bits) {
     const double beyond = std::ldexp(1, most + 1);  // where a longer exponent would go on
     int wrong = 0;
     for (std::int64_t i = 0; i < got.numel(); ++i) {
-      const double x = as.at(i / n), y = bs.at(i % n), want = std::pow(x, y), is = got.at(i);
-      if (std::isnan(want) && std::isnan(is)) continue;
-      const double last = std::ldexp(1, std::clamp(std::ilogb(want), least, most) - digits + 1);
+      const double x = as.at(i / n), y = bs.at(i % n), expected = std::pow(x, y), is = got.at(i);
+      if (std::isnan(expected) && std::isnan(is)) continue;
+      const double last = std::ldexp(1, std::clamp(std::ilogb(expected), least, most) - digits + 1);
       const double apart =
-          std::abs(std::clamp(is, -beyond, beyond) - std::clamp(want, -beyond, beyond)) / last;
-      if (apart <= 0.6 && std::signbit(is) == std::signbit(want)) continue;
+          std::abs(std::clamp(is, -beyond, beyond) - std::clamp(expected, -beyond, beyond)) / last;
+      if (apart <= 0.6 && std::signbit(is) == std::signbit(expected)) continue;
       if (++wrong <= 10)
-        ADD_FAILURE() << name_of(t) << ": " << x << " ^ " << y << " is " << want << ", not " << is;
+        ADD_FAILURE() << name_of(t) << ": " << x << " ^ " << y << " is " << expected << ", not " << is;
     }
     EXPECT_EQ(wrong, 0);
   }

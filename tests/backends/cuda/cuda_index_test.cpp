@@ -36,16 +36,16 @@ struct Picked {
 // The GPU's results equal the CPU's, and are the same in a second program. Copied elements have the same
 // bits; sums in another order differ by at most `additions` roundings of terms up to 1.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double additions = 0) {
-  const std::vector<Array> want = eval(ts, feeds, {.device = Device::cpu()}),
+  const std::vector<Array> expected = eval(ts, feeds, {.device = Device::cpu()}),
                            got = eval(ts, feeds, {.device = Device::cuda()}),
                            again = eval(ts, feeds, {.device = Device::cuda(), .reuse = false});
   for (std::size_t i = 0; i < ts.size(); ++i) {
     EXPECT_TRUE(got[i].same_bits(again[i])) << "result " << i << " differs from run to run";
     if (additions == 0 || !is_float(ts[i].dtype())) {
-      EXPECT_TRUE(got[i].same_bits(want[i])) << "result " << i;
+      EXPECT_TRUE(got[i].same_bits(expected[i])) << "result " << i;
       continue;
     }
-    const Vector a = doubles(want[i]), b = doubles(got[i]);
+    const Vector a = doubles(expected[i]), b = doubles(got[i]);
     // Either sum is off by n roundings of partial sums no larger than n, in the compute type; then one of
     // the dtype.
     const double wide = additions * additions * rounding(compute_type(ts[i].dtype()));
@@ -133,14 +133,14 @@ TEST_F(CudaIndex, TellsIndicesOutOfRange) {
   for (const Tensor& y : {embedding(x.tensor, at), index_select(x.tensor, 0, at), gather(x.tensor, 0, row),
                           index_add(x.tensor, 0, at, embedding(x.tensor, at * 0)),
                           scatter_add(x.tensor, 0, row, embedding(x.tensor, at * 0))})
-    expect_error<Error>([&] { eval(y, {x.feed(), bad}, gpu); }, {"index 7", "wanted 0 to 4"});
+    expect_error<Error>([&] { eval(y, {x.feed(), bad}, gpu); }, {"index 7", "expected 0 to 4"});
   for (const Tensor& y :
        {slice_at(x.tensor, 0, start, 3), slice_assign(x.tensor, slice(x.tensor, 0, 0, 3), 0, start)})
     expect_error<Error>(
         [&] {
           eval(y, {x.feed(), {start, three}}, gpu);
         },
-        {"index 3 at position 0", "wanted 0 to 2"});
+        {"index 3 at position 0", "expected 0 to 2"});
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ struct Layer {
 
   void expect_same(const std::vector<Tensor>& ts, double roundings) {
     const std::vector<Feed> feeds = feeds_of({x, w, bias, next});
-    const auto want = eval(ts, feeds, {.device = Device::cpu()}),
+    const auto expected = eval(ts, feeds, {.device = Device::cpu()}),
                got = eval(ts, feeds, {.device = Device::cuda()});
     for (std::size_t i = 0; i < ts.size(); ++i)
-      EXPECT_TRUE(close(doubles(got[i]), doubles(want[i]), roundings * rounding(ts[i].dtype())))
+      EXPECT_TRUE(close(doubles(got[i]), doubles(expected[i]), roundings * rounding(ts[i].dtype())))
           << "result " << i << " " << ts[i].text();
   }
 };

@@ -37,12 +37,12 @@ void expect_near(const std::vector<Shape>& shapes, DType dtype, double roundings
   }
   for (const Given& t : in) feeds.push_back(t.feed());
   const std::vector<Tensor> y = f(x), y_wide = f(x_wide);
-  const std::vector<Array> want = eval(y_wide, feeds_wide, {.device = Device::cpu()}),
+  const std::vector<Array> expected = eval(y_wide, feeds_wide, {.device = Device::cpu()}),
                            got = eval(y, feeds, {.device = Device::cuda()}),
                            again = eval(y, feeds, {.device = Device::cuda(), .reuse = false});
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_TRUE(got[i].same_bits(again[i])) << "result " << i << " differs from run to run";
-    const Vector a = doubles(want[i]), b = doubles(got[i]);
+    const Vector a = doubles(expected[i]), b = doubles(got[i]);
     double largest = 0, off = 0;
     for (double v : a) largest = std::max(largest, std::abs(v));
     for (std::size_t e = 0; e < a.size(); ++e) off = std::max(off, std::abs(a[e] - b[e]));
@@ -92,9 +92,10 @@ TEST_F(CudaReduce, FindsTheFirstExtremeAndNaN) {
     Graph g;
     const Tensor x = cast(g.constant(Array::of({rows, n}, values)), t);
     const std::vector<Tensor> y{argmax(x, {1}), argmin(x, {1}), max(x, {1}), min(x, {1})};
-    const auto want = eval(y, {}, {.device = Device::cpu()}), got = eval(y, {}, {.device = Device::cuda()});
+    const auto expected = eval(y, {}, {.device = Device::cpu()}),
+               got = eval(y, {}, {.device = Device::cuda()});
     for (std::size_t i = 0; i < y.size(); ++i) {
-      const Vector a = doubles(want[i]), b = doubles(got[i]);
+      const Vector a = doubles(expected[i]), b = doubles(got[i]);
       for (std::size_t e = 0; e < a.size(); ++e)
         EXPECT_TRUE(a[e] == b[e] || (a[e] != a[e] && b[e] != b[e]))
             << "result " << i << " of row " << e << " in " << name_of(t) << ": " << b[e] << ", not " << a[e];
@@ -169,10 +170,10 @@ TEST_F(CudaReduce, UpdatesListsOfMixedTypes) {
     std::vector<Tensor> fetch;
     for (const auto& updated : adamw(list.all, 0.01, 3, scale))
       fetch.insert(fetch.end(), updated.begin(), updated.end());
-    const auto want = eval(fetch, list.feeds, {.device = Device::cpu()}),
+    const auto expected = eval(fetch, list.feeds, {.device = Device::cpu()}),
                got = eval(fetch, list.feeds, {.device = Device::cuda()});
     for (std::size_t i = 0; i < fetch.size(); ++i)
-      EXPECT_TRUE(close(doubles(got[i]), doubles(want[i]), 4 * rounding(fetch[i].dtype())))
+      EXPECT_TRUE(close(doubles(got[i]), doubles(expected[i]), 4 * rounding(fetch[i].dtype())))
           << "result " << i % 3 << " of parameter " << i / 3;
   }
 }
@@ -183,12 +184,12 @@ TEST_F(CudaReduce, NormsListsInEveryRun) {
   for (const AdamWTensors& x : list.all)
     if (x.g.dtype() != f64) xs.push_back(x.g);
   const Tensor y = squared_norm(xs), wide = squared_norm({xs[0], list.all[9].g});
-  const auto want = eval({y, wide}, list.feeds, {.device = Device::cpu()});
+  const auto expected = eval({y, wide}, list.feeds, {.device = Device::cpu()});
   Program program = compile(list.g, {y, wide}, {.device = Device::cuda()});
   for (int run = 0; run < 3; ++run) {  // the count of blocks that are done begins anew
     program.run(list.feeds);
-    EXPECT_NEAR(program.fetch(y).at(0), want[0].at(0), 1e-6 * want[0].at(0));
-    EXPECT_NEAR(program.fetch(wide).at(0), want[1].at(0), 1e-13 * want[1].at(0));
+    EXPECT_NEAR(program.fetch(y).at(0), expected[0].at(0), 1e-6 * expected[0].at(0));
+    EXPECT_NEAR(program.fetch(wide).at(0), expected[1].at(0), 1e-13 * expected[1].at(0));
   }
 }
 
