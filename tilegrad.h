@@ -1,7 +1,6 @@
-// tilegrad: everything a program needs that builds, differentiates, trains and saves models. What is not here
-// has a header of its own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h),
-// plots (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h,
-// nn/models/deepseek.h).
+// tilegrad: everything for a program that builds, differentiates, trains and saves models. These have headers
+// of their own: gradcheck (autograd/gradcheck.h), text (io/text/, io/training/text_batches.h), plots
+// (io/plots/), profiles (core/report/), the architectures by name (nn/models/llama.h, nn/models/deepseek.h).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>

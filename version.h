@@ -1,5 +1,5 @@
-// The version of these headers; CMakeLists.txt reads it from here. CHANGELOG.md says what a change of it may
-// break.
+// The version of these headers; CMakeLists.txt reads it from here. docs/versions.md says what may break
+// between versions.
 #pragma once
 
 #define TILEGRAD_VERSION_MAJOR 0

@@ -39,8 +39,8 @@ void check_region(const Graph& graph, const std::string& name, const CustomGradi
                               std::find(region.in.begin(), region.in.end(), v) == region.in.end());
     if (captured)
       throw Error(in_context("[" + name +
-                                 "] its forward reads a tensor that is not among its inputs, to which no " +
-                                 "gradient would come: make it an input",
+                                 "] its forward reads a tensor that is not among its inputs and would get " +
+                                 "no gradient: make it an input",
                              where));
   }
 }
@@ -53,7 +53,7 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
     const auto first = static_cast<NodeId>(graph.nodes().size());
     const auto first_value = static_cast<ValueId>(graph.values().size());
     std::vector<Tensor> out = functions.forward(in);
-    if (out.empty()) throw Error(in_context("[" + name + "] its forward gave no output", where));
+    if (out.empty()) throw Error(in_context("[" + name + "] its forward returned no output", where));
     // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
     // only one region ends at a node.
     for (Tensor& t : out)
@@ -152,7 +152,7 @@ CustomOp register_host_op(HostOp host) {
   if (host.backward)
     op.vjp = [&backward = keep_backward(host)](const Backprop& g) { return record_backward(backward, g); };
   else
-    op.not_differentiable = "it was given without a backward";
+    op.not_differentiable = "it was registered without a backward";
   *self = &register_op(std::move(op));
   return callable;
 }

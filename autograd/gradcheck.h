@@ -11,7 +11,7 @@
 
 namespace tg::gradcheck {
 
-// |got − expected| ≤ atol + rtol·|expected|. Named fields, so that nobody swaps two doubles by accident.
+// |got − expected| ≤ atol + rtol·|expected|. Named fields, so that two doubles cannot be swapped by accident.
 struct Tol {
   double rtol, atol;
   double allowed(double expected) const { return atol + rtol * (expected < 0 ? -expected : expected); }

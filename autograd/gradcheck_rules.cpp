@@ -52,7 +52,7 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
     tally.fail(e.what());
   }
   if (!same(with({.threads = 2}, r).gradients, expected.gradients))
-    tally.fail("two threads give different bits from one");
+    tally.fail("two threads give different bits than one");
   // Exact for one use of each input; where a call uses an input more than once, the order of sums differs.
   Point four = expected.gradients;
   for (Values& v : four)

@@ -95,7 +95,7 @@ class ReverseWalk {
     for (const Tensor& x : in) own.push_back(view(x, x.shape()));
     const std::vector<Tensor> out = node.op->decompose(own, node.attrs);
     if (out.size() != node.outs)
-      throw GradientError("[" + graph_.label_of(node) + "] its decomposition gave " +
+      throw GradientError("[" + graph_.label_of(node) + "] its decomposition returned " +
                           std::to_string(out.size()) + " tensors for " + std::to_string(node.outs) +
                           " outputs " + at_line(node.where));
     ReverseWalk inner(graph_, first, static_cast<NodeId>(graph_.nodes().size() - 1));
@@ -133,8 +133,8 @@ class ReverseWalk {
   void accumulate_all(const std::string& label, const std::source_location& where,
                       const std::vector<ValueId>& in, const std::vector<Tensor>& z) {
     if (z.size() != in.size())
-      throw GradientError("[" + label + "] its gradient gave " + std::to_string(z.size()) + " tensors for " +
-                          std::to_string(in.size()) + " inputs " + at_line(where));
+      throw GradientError("[" + label + "] its gradient returned " + std::to_string(z.size()) +
+                          " tensors for " + std::to_string(in.size()) + " inputs " + at_line(where));
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!z[i].defined()) continue;
       const Tensor x = graph_.tensor(in[i]);

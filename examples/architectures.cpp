@@ -51,7 +51,7 @@ int main() try {
       same += text == again;
       right += sums.tokenizer().decode(text) + "\n" == sums.text(a, b);
     }
-    std::printf("%-80s %lld of %lld right, cache of %zu bytes\n", config.text().c_str(),
+    std::printf("%-80s %lld of %lld correct, cache of %zu bytes\n", config.text().c_str(),
                 static_cast<long long>(right), static_cast<long long>(asked), cached.cache().bytes());
     good = good && right > asked * 9 / 10 && same == asked;
   }

@@ -1,7 +1,7 @@
-// Generation: a small GPT learns a tongue twister by heart, in a few seconds, and says it: token by token as
-// they come, likeliest or drawn, with a key-value cache and without, within its context and beyond.
+// Generation: a small GPT memorises a tongue twister in a few seconds and generates it token by token,
+// greedily or sampled, with and without a key-value cache, within its context and beyond.
 //   build/examples/generation
-// Exits with status 0 if it generates the rhyme correctly, the same in each way that must not matter.
+// Exits with status 0 if the rhyme is correct and the same in every way of generating it that must agree.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -37,31 +37,35 @@ int main() try {
 
   // extend() reports each token as it is chosen; what it appends is the same text.
   nn::Generator cached(model), whole(model, {.cache = false});
-  const auto say = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
-                       std::uint64_t seed) {
-    std::vector<std::int32_t> said = vocab.encode("peter ");
-    std::string heard = "peter ";
-    by.extend(said, count, sampling, seed,
-              [&](std::int32_t token) { heard += vocab.decode(std::span(&token, 1)); });
-    return heard == vocab.decode(said) ? heard : "what is heard is not what is said";
+  const auto generate = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
+                            std::uint64_t seed) {
+    std::vector<std::int32_t> ids = vocab.encode("peter ");
+    std::string streamed = "peter ";
+    by.extend(ids, count, sampling, seed,
+              [&](std::int32_t token) { streamed += vocab.decode(std::span(&token, 1)); });
+    return streamed == vocab.decode(ids) ? streamed : "the streamed text differs from the tokens";
   };
 
   const nn::Sampling likeliest{.temperature = 0}, hot{.temperature = 3}, one{.temperature = 3, .top_k = 1};
-  const std::int64_t inside = context - 6, beyond = 150;  // past the context old tokens drop out
-  const std::string greedy = say(cached, inside, likeliest, 0), longer = say(cached, beyond, likeliest, 0);
-  std::printf("likeliest: %s\ndrawn hot: %s\n", longer.c_str(), say(cached, inside, hot, 7).c_str());
+  const std::int64_t inside = context - 6, beyond = 150;  // beyond the context, old tokens are dropped
+  const std::string greedy = generate(cached, inside, likeliest, 0),
+                    longer = generate(cached, beyond, likeliest, 0);
+  std::printf("likeliest: %s\nat temperature 3: %s\n", longer.c_str(),
+              generate(cached, inside, hot, 7).c_str());
 
   bool good = loss < 0.2;
   const auto expect = [&](bool holds, const char* what) {
-    if (!holds) std::printf("not so: %s\n", what);
+    if (!holds) std::printf("failed: %s\n", what);
     good = good && holds;
   };
-  expect(text.starts_with(greedy), "it says the rhyme by heart");
+  expect(text.starts_with(greedy), "the greedy text is the rhyme");
   expect(longer.starts_with(greedy), "a longer text begins like a shorter one");
-  expect(say(whole, inside, likeliest, 0) == greedy, "without the cache it is the same text");
-  expect(say(cached, inside, one, 3) == greedy, "of the one likeliest token, heat draws that one");
-  expect(say(cached, inside, hot, 7) == say(cached, inside, hot, 7), "a seed gives one text");
-  expect(say(cached, inside, hot, 7) != say(cached, inside, hot, 8), "another seed gives another");
+  expect(generate(whole, inside, likeliest, 0) == greedy, "the text is the same without the cache");
+  expect(generate(cached, inside, one, 3) == greedy, "with top_k = 1 the temperature has no effect");
+  expect(generate(cached, inside, hot, 7) == generate(cached, inside, hot, 7),
+         "the same seed gives the same text");
+  expect(generate(cached, inside, hot, 7) != generate(cached, inside, hot, 8),
+         "another seed gives another text");
   return good ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

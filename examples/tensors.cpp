@@ -51,7 +51,7 @@ int main() try {
     }
     std::printf("dloss/dw = %.6f %.6f %.6f\n", first.at(0), first.at(1), first.at(2));
   }
-  std::printf("farthest from the formulas: %.1e\n", worst);
+  std::printf("largest difference from the formulas: %.1e\n", worst);
   return worst < 1e-12 ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

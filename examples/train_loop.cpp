@@ -44,7 +44,7 @@ int main(int argc, char** argv) try {
     right += sums.right_answers(y, {likeliest.data<std::int64_t>(), x.size()});
   }
   const double share = static_cast<double>(right) / static_cast<double>(asked);
-  std::printf("%.2f %% of %lld unseen sums are right\n", 100 * share, static_cast<long long>(asked));
+  std::printf("%.2f %% of %lld unseen sums are correct\n", 100 * share, static_cast<long long>(asked));
 
   if (argc > 1) {
     io::CheckpointStore store(argv[1]);

@@ -30,7 +30,7 @@ extern const Op arange_op{
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);
   if (!std::isfinite(count) || count < 0)
-    throw ShapeError(in_context("[arange] no steps of " + std::to_string(step) + " lead from " +
+    throw ShapeError(in_context("[arange] steps of " + std::to_string(step) + " do not lead from " +
                                     std::to_string(start) + " to " + std::to_string(stop),
                                 where));
   return graph.record(arange_op, {}, ArangeAttrs{start, step, static_cast<std::int64_t>(count), dtype},

@@ -63,7 +63,7 @@ void check(const Operands& x, const AttentionAttrs& a) {
   const Shape &q = x.q->shape(), &k = x.k->shape(), &v = x.v->shape();
   for (const Shape& n : {q, v})
     if (std::any_of(n.begin() + 1, n.end(), [](std::int64_t e) { return e > INT32_MAX; }))
-      throw ShapeError("takes heads, lengths and head sizes below 2^31");
+      throw ShapeError("heads, lengths and head sizes must be below 2^31");
   if (q[3] < 1) throw ShapeError("the head size d must be at least 1");
   if (k[3] != q[3]) throw ShapeError("q and k differ in head size");
   if (k[0] != q[0] || v[0] != q[0]) throw ShapeError("q, k and v differ in batch size");
@@ -228,7 +228,7 @@ extern const Op flash_attn_op{
     .name = "flash_attn",
     .doc =
         "q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], bias?, sink?, … → o [B, H, L, dv], ξ [B, H, L]: "
-        "s = softcap(scale·q·kᵀ) + bias, P = exp(s − ξ), ξ = log(Σ exp s + exp sink), o = dropout(P)·v",
+        "A = softcap(scale·q·kᵀ) + bias, P = exp(A − ξ), ξ = log(Σ exp A + exp sink), o = dropout(P)·v",
     .infer = infer_forward,
     .vjp = attention_gradient,
     .decompose = detail::decompose_attention,

@@ -10,8 +10,8 @@
 
 namespace tg {
 
-// s = softcap(scale·q·kᵀ) + bias for the keys a query may see, P = exp(s − ξ), o = dropout(P)·v, with
-// ξ = log(Σ exp s + exp sink). A query that sees no key gets o = 0, ξ = −∞ (the sink's value if there is
+// A = softcap(scale·q·kᵀ) + bias for the keys a query may see, P = exp(A − ξ), o = dropout(P)·v, with
+// ξ = log(Σ exp A + exp sink). A query that sees no key gets o = 0, ξ = −∞ (the sink's value if there is
 // one) and no gradient.
 struct AttentionOptions {
   enum Alignment { bottom_right, top_left };
@@ -26,8 +26,8 @@ struct AttentionOptions {
   Tensor cu_seqlens_q = {},
          cu_seqlens_k = {};  // i32 [n + 1], B = 1: sequence s is queries
                              // cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, likewise keys (the
-                             // same as queries if left out); its own L and T count above
-  Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; takes the place of T above
+                             // same as queries if left out); each with its own L and T above
+  Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; replaces T above
   double dropout = 0;        // of P, in [0, 1); ξ is computed without dropout
   // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
   // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
@@ -45,7 +45,7 @@ AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const Attentio
 // The same numbers by [Stratos, FlashAttention eq. 4-5]: [B, H, L, T] matrices in memory, in plain ops.
 AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
-// P = exp(s − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is the argument. It is computed
+// P = exp(A − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is the argument. It is computed
 // in plain ops, in memory, before dropout and in the dtype of ξ. Rows add up to 1, minus the weight of a
 // sink, and are 0 for a query that sees no key. Throws Error for a tensor that is not a result of flash_attn.
 Tensor attention_weights(TensorArg result);

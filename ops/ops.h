@@ -124,7 +124,7 @@ Tensor arange(Graph& graph, double start, double stop, double step = 1, DType dt
               std::source_location where = std::source_location::current());
 Tensor tril(TensorArg x, std::int64_t diagonal = 0);  // x with zeros above the diagonal of its last two axes
 Tensor triu(TensorArg x, std::int64_t diagonal = 0);  // … below it
-Tensor flip(TensorArg x, std::int64_t axis);          // the axis backwards
+Tensor flip(TensorArg x, std::int64_t axis);          // the axis reversed
 
 // full.cpp (full itself: core/graph/graph.h)
 Tensor zeros_like(TensorArg x);
@@ -144,9 +144,9 @@ Tensor var(TensorArg x, const Axes& axes = {}, bool keepdim = false, double corr
 // Row-major number within the reduced axes of the first largest (smallest) element, i64; NaN counts as it.
 Tensor argmax(TensorArg x, const Axes& axes = {}, bool keepdim = false);
 Tensor argmin(TensorArg x, const Axes& axes = {}, bool keepdim = false);
-Tensor any(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // boolean: is one not 0?
-Tensor all(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // are all?
-// x summed over whatever broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
+Tensor any(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // boolean: is any not 0?
+Tensor all(TensorArg x, const Axes& axes = {}, bool keepdim = false);  // are all not 0?
+// x summed over the axes that broadcasting stretched: the gradient of expand. `shape` must broadcast to x's.
 Tensor sum_to(TensorArg x, const Shape& shape);
 
 // softmax.cpp: by the online normaliser, in f32 for half types. A row of which every element is -∞ gives NaN
@@ -222,9 +222,9 @@ std::vector<std::array<Tensor, 3>> adamw(const std::vector<AdamWTensors>& all, T
 Tensor squared_norm(const std::vector<Tensor>& xs,
                     std::source_location where = std::source_location::current());
 
-// matmul.cpp: over the last two axes; leading axes broadcast, and any strides go in without a copy. A vector
-// a is a row, a vector b a column, and that axis is dropped from the result (as in PyTorch). Row-major
-// result.
+// matmul.cpp: over the last two axes; leading axes broadcast, and operands of any strides are read without a
+// copy. A vector a is treated as a row, a vector b as a column, and that axis is dropped from the result (as
+// in PyTorch). Row-major result.
 Tensor matmul(TensorArg a, TensorArg b);
 Tensor linear(TensorArg x, TensorArg w,
               TensorArg bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
@@ -234,8 +234,7 @@ Tensor linear(TensorArg x, TensorArg w,
 // graph.rng().
 Tensor attention_keep_mask(TensorArg rng, const Shape& shape, double dropout, std::int64_t stream);
 
-// The definitions that other files name: to find them in a graph, to record them with attributes of their
-// own.
+// Definitions that other files use by name, to find them in a graph or to record them with other attributes.
 extern const Op add_op, sub_op, contiguous_op, slice_assign_op, concat_op, matmul_op, dropout_op, rope_op,
     adamw_op, flash_attn_op, flash_attn_backward_op;
 

@@ -88,13 +88,13 @@ extern const Op dropout_op{
 extern const Op uniform_op{.name = "uniform",
                            .doc = "rng → y: a ≤ y < b, all alike",
                            .infer = infer_fill,
-                           .not_differentiable = "it has no inputs that can change by little",
+                           .not_differentiable = "it has no differentiable inputs",
                            .samples = fill_samples<uniform_op, f32>,
                            .cost = draw_cost};
 extern const Op normal_op{.name = "normal",
                           .doc = "rng → y: normal numbers of mean a and standard deviation b",
                           .infer = infer_fill,
-                          .not_differentiable = "it has no inputs that can change by little",
+                          .not_differentiable = "it has no differentiable inputs",
                           .samples = fill_samples<normal_op, f32>,
                           .cost = draw_cost};
 extern const Op bernoulli_op{.name = "bernoulli",

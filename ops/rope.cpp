@@ -48,8 +48,8 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
 extern const Op rope_op{
     .name = "rope",
     .doc =
-        "x [..., L, d], positions? → y: pair i of the row at position p turns by p·ωᵢ: (a, b) → (a·cos − "
-        "b·sin, a·sin + b·cos)",
+        "x [..., L, d], positions? → y: pair i of the row at position p is rotated by p·ωᵢ: "
+        "(a, b) → (a·cos − b·sin, a·sin + b·cos)",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
           detail::require_float(in[0].dtype);
@@ -100,8 +100,8 @@ Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
   RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
               o.start};
   if (o.frequencies.empty() && (dims % 2 != 0 || dims > x.tensor().size(-1)))
-    refuse(x,
-           "the number of dimensions to turn must be even and at most a row's, not " + std::to_string(dims));
+    refuse(x, "the number of dimensions to rotate must be even and at most a row's, got " +
+                  std::to_string(dims));
   if (!positions.defined()) return record(rope_op, {x}, a);
   Shape rows = x.tensor().shape();
   rows.erase(rows.size() - 1);

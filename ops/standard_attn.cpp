@@ -88,16 +88,16 @@ struct Scores {
     q = grouped(alive_rows(*x.q, cu_q, none));
     k = unsqueeze(alive_rows(*x.k, cu_k, lengths), 2);
     v = unsqueeze(alive_rows(*x.v, cu_k, lengths), 2);
-    s = cast(by_head(matmul(q, transpose(k, -2, -1))), compute) * a.scale;
+    scores = cast(by_head(matmul(q, transpose(k, -2, -1))), compute) * a.scale;
     if (a.softcap > 0) {
-      const Tensor y = tanh(s / a.softcap);
-      s = a.softcap * y;
+      const Tensor y = tanh(scores / a.softcap);
+      scores = a.softcap * y;
       slope = 1 - y * y;
     }
-    if (x.bias) s = s + cast(*x.bias, compute);
-    if (const Tensor seen = visible(x, a); seen.defined()) s = where(seen, s, -infinity);
+    if (x.bias) scores = scores + cast(*x.bias, compute);
+    if (const Tensor seen = visible(x, a); seen.defined()) scores = where(seen, scores, -infinity);
     if (x.sink) sink = view(cast(*x.sink, compute), {1, H, 1, 1});
-    if (a.dropout > 0) keep = attention_keep_mask(*x.rng, s.shape(), a.dropout, a.stream);
+    if (a.dropout > 0) keep = attention_keep_mask(*x.rng, scores.shape(), a.dropout, a.stream);
   }
 
   Tensor grouped(const Tensor& t) const {  // [B, H, m, n] → [B, Hk, R, m, n]
@@ -117,13 +117,13 @@ struct Scores {
   std::int64_t H, Hk, R;
   DType dtype, compute;
   Tensor q, k, v;  // [B, Hk, R, L, d], [B, Hk, 1, T, d], [B, Hk, 1, T, dv]
-  Tensor s;        // [B, H, L, T], −∞ where not seen
+  Tensor scores;   // A [B, H, L, T], −∞ where not seen
   Tensor slope;    // of softcap, undefined without
   Tensor sink;     // [1, H, 1, 1], undefined without
   Tensor keep;     // [B, H, L, T], undefined without dropout
 };
 
-// ξ as [B, H, L, 1], and where it is −∞: there 0, so that exp(s − ξ) is 0 and not NaN.
+// ξ as [B, H, L, 1], and where it is −∞: there 0, so that exp(A − ξ) is 0 and not NaN.
 struct RowStatistic {
   explicit RowStatistic(const Tensor& lse)
       : empty(equal(unsqueeze(lse, -1), -infinity)), xi(where(empty, 0, unsqueeze(lse, -1))) {}
@@ -137,12 +137,13 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
   const Scores n(x, a);
-  const Shape rows{n.s.size(0), n.s.size(1), n.s.size(2), 1};
-  Tensor c = n.s.size(3) == 0 ? full(n.s.graph(), rows, -infinity, n.compute) : max(n.s, {-1}, true);
+  const Shape rows{n.scores.size(0), n.scores.size(1), n.scores.size(2), 1};
+  Tensor c =
+      n.scores.size(3) == 0 ? full(n.scores.graph(), rows, -infinity, n.compute) : max(n.scores, {-1}, true);
   if (n.sink.defined()) c = maximum(c, n.sink);
   const Tensor empty = equal(c, -infinity);
   c = stop_gradient(where(empty, 0, c));
-  const Tensor e = exp(n.s - c);
+  const Tensor e = exp(n.scores - c);
   Tensor pi = sum(e, {-1}, true);
   if (n.sink.defined()) pi = pi + exp(n.sink - c);
   pi = where(empty, 1, pi);
@@ -158,7 +159,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   const Inputs x(in, a);
   const Scores n(x, a);
   const auto [empty, xi] = RowStatistic(*x.lse);
-  const Tensor p = exp(n.s - xi);
+  const Tensor p = exp(n.scores - xi);
   Tensor u = sum(cast(*x.o, n.compute) * cast(*x.z_o, n.compute), {-1}, true);
   if (x.z_lse) u = u - unsqueeze(*x.z_lse, -1);
   const Tensor z_o = n.grouped(*x.z_o);
@@ -182,13 +183,14 @@ Tensor attention_weights(TensorArg result) {
   const auto& a = node.attrs.as<AttentionAttrs>();
   Tensors in;
   for (ValueId v : node.in) in.push_back(graph.tensor(v));
-  return exp(Scores(Inputs(in, a), a).s - RowStatistic(graph.tensor(node.first_out + 1)).xi);
+  return exp(Scores(Inputs(in, a), a).scores - RowStatistic(graph.tensor(node.first_out + 1)).xi);
 }
 
 extern const Op attention_keep_mask_op{
     .name = "attention_keep_mask",
     .doc =
-        "rng → keep [B, H, L, T]: which elements of P attention dropout keeps, each with probability 1 − p",
+        "rng → keep [B, H, L, T]: the elements of P that attention dropout keeps, "
+        "each with probability 1 − p",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
           const auto& a = attrs.as<KeepMaskAttrs>();

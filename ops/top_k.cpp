@@ -7,7 +7,7 @@ namespace tg {
 extern const Op top_k_op{
     .name = "top_k",
     .doc =
-        "x → values, indices: the k largest along an axis in descending order, and where they stood (i64); "
+        "x → values, indices: the k largest along an axis in descending order, and their positions (i64); "
         "NaN is largest",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {

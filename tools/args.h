@@ -87,7 +87,7 @@ class Args {
     return fail(mistake, err);
   }
 
-  // For mistakes that only the tool can detect ("--width 130 does not divide by --heads 4"): the same line
+  // For mistakes that only the tool can detect ("--width 130 is not divisible by --heads 4"): the same line
   // and exit code.
   int fail(const std::string& mistake, std::FILE* err = stderr) const {
     std::fprintf(err, "%s: %s (see %s --help)\n", tool_.c_str(), mistake.c_str(), tool_.c_str());

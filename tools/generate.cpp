@@ -42,7 +42,7 @@ void declare_options(Args& args, Options& o) {
       "slide",
       "continue beyond the context: the oldest tokens are dropped, and each token is a run over all others",
       o.slide);
-  args.flag("no-cache", "process the whole text again for every token: slow, gives the same text, for checks",
+  args.flag("no-cache", "process the whole text again for every token: the same text, slower; for checks",
             o.no_cache);
   args.example("generate --checkpoint out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
   args.example("generate --checkpoint out/train/best --temperature 0 --tokens 20",

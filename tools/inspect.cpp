@@ -54,7 +54,8 @@ void declare_options(Args& args, Options& o) {
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
   args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
   args.flag("parameters", "how large each layer is", o.parameters);
-  args.option("attention", "PNG", "what each head of the checkpoint looks at in --text", o.attention, none);
+  args.option("attention", "PNG", "the attention weights of each head of the checkpoint, on --text",
+              o.attention, none);
   args.option("text", "TEXT", "text for --attention, at most the model's context", o.text, none);
   args.option("attention-memory", "PNG",
               "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
@@ -113,9 +114,8 @@ void print_summary(const Options& o, const Program& program) {
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   std::printf("steps        %d: %s\n", steps, text.c_str());
   std::printf("copies       %d, of %zu bytes\n", copies, copied);
-  std::printf(
-      "memory       %.2f MiB: parameters and what lasts %.2f, results in between %.2f, workspace %.2f\n",
-      mib(m.peak()), mib(m.parameters), mib(m.arena), mib(m.workspace));
+  std::printf("memory       %.2f MiB: parameters and state %.2f, intermediate results %.2f, workspace %.2f\n",
+              mib(m.peak()), mib(m.parameters), mib(m.arena), mib(m.workspace));
 }
 
 void print_steps(const Options& o, const Program& program) {

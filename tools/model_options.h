@@ -75,7 +75,7 @@ inline void declare_model_options(Args& args, ModelOptions& o) {
               o.initializer, {.choices = {"gpt2", "pytorch"}});
   args.option("init-std", "X", "standard deviation of initial weights; GPT-2 has 0.02 at width 768",
               o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
-  args.option("dropout", "P", "of embeddings, attention weights and block outputs", o.model.dropout,
+  args.option("dropout", "P", "dropout of embeddings, attention weights and block outputs", o.model.dropout,
               {.min = 0, .max = 0.99});
 }
 
@@ -99,7 +99,7 @@ inline std::string take_model(const Args& args, ModelOptions& o) {
   m.architecture = *chosen;
   m.initializer = o.initializer == "gpt2" ? nn::Initializer::gpt2 : nn::Initializer::pytorch;
   if (m.width % m.heads != 0)
-    return "--width " + std::to_string(m.width) + " does not divide by --heads " + std::to_string(m.heads);
+    return "--width " + std::to_string(m.width) + " is not divisible by --heads " + std::to_string(m.heads);
   nn::ModelConfig c = m;
   c.vocabulary = 1;  // not known yet
   try {

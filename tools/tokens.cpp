@@ -39,7 +39,7 @@ void run(const std::string& text_path, const std::string& out, const std::string
   constexpr std::size_t chunk = std::size_t{16} << 20;
   for (const std::string& in : {text_path, like})
     if (std::error_code error; !in.empty() && std::filesystem::equivalent(in, out, error))
-      throw Error("[tokens] --out " + out + " would replace a file that is read: choose another name");
+      throw Error("[tokens] --out " + out + " would replace an input file: choose another name");
   const io::MappedFile file(text_path, "tokens");
   std::string_view rest = file.bytes();
   const auto tokenizer = like.empty() ? learn_from(rest, kind, vocabulary) : tokenizer_like(like);
@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   args.example("tokens --text corpus.txt --out corpus.tokens", "4096 tokens, learned from the text");
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
                "another text in the same tokens");
-  args.example("train --tokens corpus.tokens", "learn it");
+  args.example("train --tokens corpus.tokens", "train on it");
   if (const auto code = args.parse(argc, argv)) return *code;
   if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
     return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");

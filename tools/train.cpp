@@ -265,7 +265,8 @@ class Run {
 
 int main(int argc, char** argv) {
   TrainOptions o;
-  Args args("train", "Trains a language model on a text or on a generated task, and shows what it learned.");
+  Args args("train",
+            "Trains a language model on a text or on a generated task, and prints a sample of its output.");
   declare_options(args, o);
   if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("train", [&]() -> int {

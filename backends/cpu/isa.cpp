@@ -47,7 +47,7 @@ const KernelSet& kernel_set() {
   static const KernelSet& chosen = []() -> const KernelSet& {
     if (runnable_sets().empty())
       throw DeviceError(
-          "[cpu] this machine runs none of the instruction sets that tilegrad was built for "
+          "[cpu] this machine supports none of the instruction sets that tilegrad was built for "
           "(TILEGRAD_CPU_ISAS)");
     const char* requested = std::getenv("TG_ISA");
     if (!requested) return *runnable_sets().back();
@@ -57,7 +57,7 @@ const KernelSet& kernel_set() {
       known += (known.empty() ? "" : ", ") + std::string(s->isa);
     }
     throw DeviceError("[cpu] TG_ISA is '" + std::string(requested) +
-                      "': expected one that this machine runs, " + known);
+                      "': expected one that this machine supports, " + known);
   }();
   return chosen;
 }

@@ -158,7 +158,7 @@ void CudaExecutable::report(const Fault& f, int epoch) {
 
 std::string CudaExecutable::choice(std::size_t step) const {
   const Task& t = tasks_[step];
-  if (!t.kernel) return "done by the step before";
+  if (!t.kernel) return "done by the previous step";
   if (t.kernel == &host_kernel) return "the op's own C++ function, on the host";
   std::string s = "sm_" + std::to_string(gpu_.capability);
   if (t.kernel->choice) s += ", " + t.kernel->choice(t.call);

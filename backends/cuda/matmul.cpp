@@ -359,7 +359,7 @@ std::string choice(const Call& call) {
   add("splits of k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
   if (call.out[0].dtype == f32) s += call.tf32 ? ", in TF32" : ", in f32";
   if (p.bias) s += ", with the bias";
-  if (p.gelu) s += p.keeps ? ", with gelu_tanh beside the product" : ", with gelu_tanh";
+  if (p.gelu) s += p.keeps ? ", with the product and gelu_tanh" : ", with gelu_tanh";
   return s;
 }
 

@@ -101,7 +101,7 @@ Axes normalize_axes(const Axes& axes, int rank, const char* what) {
   for (std::int64_t a : axes) {
     const int n = normalize_axis(a, rank, what);
     if (out.contains(n))
-      throw ShapeError(std::string("[") + what + "] axis " + std::to_string(a) + " is named twice");
+      throw ShapeError(std::string("[") + what + "] axis " + std::to_string(a) + " is given twice");
     out.push_back(n);
   }
   std::sort(out.begin(), out.end());
@@ -126,13 +126,13 @@ Layout permute(const Layout& l, const Axes& order) {
   Axes seen;
   for (std::int64_t o : order) {
     const int a = normalize_axis(o, l.rank(), "permute");
-    if (seen.contains(a)) throw ShapeError("[permute] axis " + std::to_string(o) + " is named twice");
+    if (seen.contains(a)) throw ShapeError("[permute] axis " + std::to_string(o) + " is given twice");
     seen.push_back(a);
     out.shape.push_back(l.shape[a]);
     out.strides.push_back(l.strides[a]);
   }
   if (order.size() != l.rank())
-    throw ShapeError("[permute] order " + order.text() + " does not name every axis of " + l.shape.text());
+    throw ShapeError("[permute] order " + order.text() + " does not list every axis of " + l.shape.text());
   return out;
 }
 
@@ -211,8 +211,7 @@ Layout view(const Layout& l, const Shape& shape) {
   Layout out{infer_shape(shape, l.numel(), "view"), {}, l.offset};
   if (!view_strides(l, out.shape, out.strides))
     throw ShapeError("[view] shape " + l.shape.text() + " with strides " + l.strides.text() +
-                     " cannot be seen as " + out.shape.text() +
-                     " without moving elements; reshape() makes the copy");
+                     " cannot be viewed as " + out.shape.text() + " without a copy; reshape() makes one");
   return out;
 }
 

@@ -148,7 +148,7 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
   operands.reserve(in.size());
   ids.reserve(in.size());
   for (const Tensor& t : in) {
-    if (!t.defined()) throw Error(in_context("[" + op.name + "] an undefined tensor was given", where));
+    if (!t.defined()) throw Error(in_context("[" + op.name + "] got an undefined tensor", where));
     if (!has(t)) throw Error(in_context("[" + op.name + "] the tensors belong to different graphs", where));
     operands.push_back({t.dtype(), t.layout()});
     ids.push_back(t.id());

@@ -32,7 +32,7 @@ struct Value {
   DType dtype;
   Layout layout;  // within the buffer of `root`
   NodeId node;
-  ValueId root;  // the value whose memory this one looks into; itself when it is not a view
+  ValueId root;  // the value whose memory this one is a view of; itself when it is not a view
 };
 
 // A range of nodes with a gradient of its own (user-defined ops given as graph code).

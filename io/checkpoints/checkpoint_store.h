@@ -4,8 +4,8 @@
 //   RUN/last, RUN/best      symbolic links to them
 //
 // A checkpoint is written under a temporary name, synced, renamed, and only then linked, by another rename.
-// If the process is killed at any moment, or the disk is full, `last` is still whole: the new checkpoint or
-// the one before.
+// If the process is killed at any moment, or the disk is full, `last` is still intact: the new checkpoint or
+// the previous one.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ namespace tg::io {
 
 class CheckpointStore {
  public:
-  // Creates the directory if needed, and removes what a killed run left unfinished. Throws Error if it cannot
-  // be created or another process is training in it.
+  // Creates the directory if needed, and removes the unfinished files of a killed run. Throws Error if it
+  // cannot be created or another process is training in it.
   explicit CheckpointStore(const std::string& directory);
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;

@@ -1,4 +1,4 @@
-// What a file of weights says in its metadata about the model they belong to.
+// The metadata of a file of weights that describes the model they belong to.
 #pragma once
 
 #include <tilegrad/io/files/safetensors.h>
@@ -15,8 +15,8 @@ Metadata to_metadata(nn::ModelConfig config);
 // not fit together.
 nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
-// The same of a file's metadata, and FormatError for more layers than its tensors can be of: before a model
-// is made, which takes time and memory for each.
+// The same for the metadata of a file; throws FormatError for more layers than its tensors can belong to,
+// before a model is created, which costs time and memory per layer.
 nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
 

@@ -45,10 +45,10 @@ SafeTensors load_safetensors(const std::string& path);
 // The same for a file's bytes already in memory; `where` begins the messages.
 SafeTensors parse_safetensors(std::string file, std::string_view where);
 
-// The content of a file: its length and header, then the bytes of the tensors, which are not copied and must
-// outlive it. Tensors come widest dtype first, then by name, from an offset that is a multiple of 8: each is
-// aligned to its elements. ShapeError when bytes and shape disagree; FormatError for a name or metadata text
-// that is not UTF-8, or a header over 100 MB; messages begin with `where`.
+// The content of a file: the length of its header, the header, then the bytes of the tensors, which are not
+// copied and must outlive it. Tensors come widest dtype first, then by name, from an offset that is a
+// multiple of 8: each is aligned to its elements. ShapeError when bytes and shape disagree; FormatError for a
+// name or metadata text that is not UTF-8, or a header over 100 MB; messages begin with `where`.
 struct SafeTensorsContent {
   std::string header;
   std::vector<std::string_view> tensors;

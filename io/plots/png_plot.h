@@ -11,7 +11,7 @@
 namespace tg::plot {
 
 struct Series {
-  std::string label;  // in the legend; "" for none. A series without points names the colour of boxes
+  std::string label;  // in the legend; "" leaves it out. A series without points labels the colour of boxes
   // Equally long. A point that is not finite (or beyond 1e300), or not positive on a log axis, is a gap.
   std::vector<double> x = {}, y = {};
   bool markers = false;             // a disc on every point

@@ -64,7 +64,7 @@ class BatchSampler {
   void evaluation(std::int64_t k, std::int64_t count, std::span<std::int32_t> x,
                   std::span<std::int32_t> y) const;
 
-  // The least count for which evaluation() covers every token of the text.
+  // The smallest count for which evaluation() covers every token of the text.
   std::int64_t evaluation_count() const;
 
  private:

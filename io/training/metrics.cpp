@@ -107,7 +107,7 @@ std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step) 
   }
   std::error_code error;
   std::filesystem::resize_file(path, kept, error);
-  if (error) throw Error("[metrics] cannot shorten " + path + ": " + error.message());
+  if (error) throw Error("[metrics] cannot truncate " + path + ": " + error.message());
   return rows;
 }
 

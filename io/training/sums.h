@@ -1,6 +1,6 @@
 // A generated task, for a machine without data: sums as text. "012+345=7530\n" means 12 + 345 = 357: both
 // numbers with all their digits, and the digits of the sum in reverse, the order in which they are computed,
-// so that each depends only on what precedes it.
+// so that each digit depends only on what precedes it.
 #pragma once
 
 #include <tilegrad/io/text/text.h>

@@ -156,7 +156,7 @@ void Trainer::trap(std::int64_t step) {
   batches_.training(o_.seed, step - 1, x, y);
   const std::string bad = training_.first_bad_node(x, y, step - 1);
   throw Error("[trap-nan] step " + std::to_string(step) + ": " +
-              (bad.empty() ? "every number is finite, but not the sum of their squares" : bad));
+              (bad.empty() ? "every element is finite, but the sum of their squares is not" : bad));
 }
 
 }  // namespace tg::train

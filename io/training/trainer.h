@@ -20,8 +20,8 @@ class Trainer {
     optim::Schedule schedule = {};
     std::uint64_t seed = 1;  // of batches and dropout
     ProgramOptions program = {};
-    std::int64_t validate_every = 250, validation_batches = 20;  // the last one takes all, up to 400
-    std::int64_t save_every = 250;  // a better validation loss makes a checkpoint too, and so does the end
+    std::int64_t validate_every = 250, validation_batches = 20;  // the last validation: all, up to 400
+    std::int64_t save_every = 250;  // also after a better validation loss, and at the end
     bool trap_nan = false;  // end with an Error that names the node of the first gradient that is not finite
   };
   struct State {
@@ -29,17 +29,17 @@ class Trainer {
     std::int64_t best_step = 0;  // 0: nothing validated yet
     double best_loss = std::numeric_limits<double>::infinity();
   };
-  // Called while it runs; each may be left out.
+  // Called during the run; each is optional.
   struct Hooks {
-    std::function<bool()> stop = {};                        // asked before every step
+    std::function<bool()> stop = {};                        // called before every step
     std::function<void(MetricsRow&)> step = {};             // after every step; may change the row
     std::function<void(const MetricsRow&)> validated = {};  // after every validation
     std::function<std::vector<io::CheckpointFile>(const State&)> files =
         {};  // of a checkpoint; the optimizer's is added
   };
 
-  // With a store, checkpoints go there; its directory has metrics.jsonl. All that is named here must outlive
-  // it, except options and hooks. Plans and takes the memory of both programs.
+  // With a store, checkpoints go there; its directory has metrics.jsonl. The arguments must outlive the
+  // Trainer, except options and hooks. Plans both programs and allocates their memory.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
           Options options, Hooks hooks, io::CheckpointStore* store = nullptr);
 
@@ -52,7 +52,7 @@ class Trainer {
   const State& run();
 
   const State& state() const { return state_; }
-  const std::vector<MetricsRow>& rows() const { return rows_; }  // those of a resumed run too
+  const std::vector<MetricsRow>& rows() const { return rows_; }  // including those of a resumed run
   const TrainingProgram::Result& last() const { return last_; }
   std::int64_t validation_batches(bool whole) const;
   double seconds() const { return seconds_; }  // spent on steps, without validation and checkpoints

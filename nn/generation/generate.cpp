@@ -94,7 +94,7 @@ void Generator::read_window(std::span<const std::int32_t> text) {
 }
 
 std::span<const float> Generator::next(std::span<const std::int32_t> text) {
-  if (text.empty()) throw Error("[generate] the text to go on from is empty");
+  if (text.empty()) throw Error("[generate] the text to continue is empty");
   if (!options_.cache || static_cast<std::int64_t>(text.size()) > cache_.capacity()) {
     read_window(text);
   } else {

@@ -13,29 +13,31 @@
 
 namespace tg::nn {
 
-// While a text fits in the model's context, keys and values of what was read stay in a KvCache: the prompt is
-// read in a few runs and each further token is a run over one. A text that has grown longer is cut to its
-// last `context` tokens, and as that moves every token to another position, each further token is a run over
-// all.
+// While a text fits in the model's context, a KvCache keeps the keys and values of the tokens read so far:
+// the prompt is read in a few runs, and each further token is a run over one token. A longer text is cut to
+// its last `context` tokens. As that moves every token to another position, each further token is then a run
+// over all of them.
 class Generator {
  public:
   struct Options {
-    int threads = 0;  // 0 takes what the machine has, one for single tokens of a small model
+    int threads = 0;  // 0: all of the machine's; one for single tokens of a small model
     Precision precision = Precision::full;
-    bool cache = true;  // false: every token is a run over all tokens before it; the same text, later
+    bool cache = true;  // false: every token is a run over all tokens before it; the same text, slower
   };
-  // Of a Model or any other LanguageModel. Its parameters are read at every run. With a cache, a layer whose
-  // rows depend on earlier ones must take them from the call's cache; Error for a flash_attn that does not.
+  // For a Model or any other LanguageModel. Its parameters are read at every run. With a cache, a layer whose
+  // rows depend on earlier ones must read them from the call's cache; throws Error for a flash_attn that does
+  // not.
   Generator(LanguageModel model, const Options& options);
   explicit Generator(LanguageModel model) : Generator(std::move(model), Options{}) {}
 
-  // Logits [vocabulary] of the token after a text of at least one token; good until the next call. What the
-  // text has in common with the one before is not read again: after a change of weights, forget() that.
+  // Logits [vocabulary] of the token after a text of at least one token; valid until the next call. The
+  // beginning that the text shares with the previous one is not read again; call forget() after the weights
+  // change.
   std::span<const float> next(std::span<const std::int32_t> text);
   void forget() { cached_.clear(); }
 
-  // Appends `count` tokens, each reported as it comes, having forgotten what was read before; equal seeds
-  // give equal texts.
+  // Forgets earlier texts, appends `count` tokens and reports each as it is chosen; equal seeds give equal
+  // texts.
   void extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
               std::uint64_t seed, const std::function<void(std::int32_t)>& report = {});
 
@@ -44,7 +46,7 @@ class Generator {
  private:
   struct Run;  // a program for some number of tokens
 
-  void read(std::span<const std::int32_t> tokens);  // into the cache, after what is there
+  void read(std::span<const std::int32_t> tokens);  // appends them to the cache
   void read_window(std::span<const std::int32_t> text);
 
   LanguageModel model_;

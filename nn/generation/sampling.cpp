@@ -32,7 +32,7 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling& s, doub
   std::int32_t best = -1;
   for (std::size_t i = 0; i < logits.size(); ++i)
     if (!std::isnan(logits[i]) && (best < 0 || logits[i] > logits[best])) best = static_cast<std::int32_t>(i);
-  if (best < 0) throw Error("[sample] no logit is a number");
+  if (best < 0) throw Error("[sample] every logit is NaN");
   if (s.temperature <= 0 || std::isinf(logits[best])) return best;
   std::vector<double> weights;
   for (const float logit : logits)

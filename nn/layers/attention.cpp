@@ -6,7 +6,7 @@ namespace detail {
 
 std::int64_t head_width(std::int64_t width, std::int64_t heads) {
   if (heads <= 0 || width % heads != 0)
-    throw ShapeError("[attention] width " + std::to_string(width) + " does not divide by " +
+    throw ShapeError("[attention] width " + std::to_string(width) + " is not divisible by " +
                      std::to_string(heads) + " heads");
   return width / heads;
 }
@@ -47,7 +47,7 @@ GroupedAttention::Options checked(GroupedAttention::Options o, std::int64_t widt
   if (o.head_width == 0) o.head_width = detail::head_width(width, heads);
   if (o.key_heads == 0) o.key_heads = heads;
   if (o.key_heads < 1 || o.head_width < 1 || heads % o.key_heads != 0)
-    throw ShapeError("[attention] " + std::to_string(heads) + " query heads are no multiple of " +
+    throw ShapeError("[attention] " + std::to_string(heads) + " query heads are not a multiple of " +
                      std::to_string(o.key_heads) + " key heads, or their width " +
                      std::to_string(o.head_width) + " is not positive");
   return o;

@@ -9,8 +9,7 @@
 namespace tg::nn {
 
 // Multi-head attention [Stratos, FlashAttention §3, eq. 7]: one projection to queries, keys and values
-// ("c_attn"), and one back
-// ("c_proj").
+// ("c_attn"), and one of the output ("c_proj").
 class SelfAttention : public Module {
  public:
   struct Options {
@@ -18,7 +17,7 @@ class SelfAttention : public Module {
     double dropout = 0;                                    // of attention weights
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of c_attn and c_proj
   };
-  // Throws ShapeError when heads does not divide width.
+  // Throws ShapeError if width is not a multiple of heads.
   SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
   SelfAttention(const Path& at, std::int64_t width, std::int64_t heads)
       : SelfAttention(at, width, heads, Options{}) {}
@@ -34,7 +33,7 @@ class SelfAttention : public Module {
 
 // Grouped-query attention [Stratos, FlashAttention §3.1] with rotary positions, in Llama's layout: "q_proj"
 // [heads·d, width], "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h /
-// (heads / key_heads); one key head is multi-query attention, as many as heads is multi-head attention.
+// (heads / key_heads); key_heads = 1 is multi-query attention, key_heads = heads is multi-head attention.
 class GroupedAttention : public Module {
  public:
   struct Options {
@@ -46,7 +45,7 @@ class GroupedAttention : public Module {
     RopeOptions rope = {};  // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of the first three, and of o_proj
   };
-  // Throws ShapeError for heads that do not divide.
+  // Throws ShapeError unless heads is a multiple of key_heads and, without head_width, width one of heads.
   GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
   GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads)
       : GroupedAttention(at, width, heads, Options{}) {}
@@ -65,7 +64,7 @@ class GroupedAttention : public Module {
 
 namespace detail {
 
-std::int64_t head_width(std::int64_t width, std::int64_t heads);  // throws ShapeError when it is not whole
+std::int64_t head_width(std::int64_t width, std::int64_t heads);  // throws ShapeError if it is not whole
 Tensor by_head(const Tensor& x, std::int64_t heads);  // [B, L, heads·d] → [B, heads, L, d], a view
 Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, d] → [B, L, H·d], a view
 

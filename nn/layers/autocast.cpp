@@ -23,7 +23,7 @@ Precision precision_named(std::string_view name) {
   if (name == "tf32") return Precision::tf32;
   if (name == "bf16") return Precision::bf16;
   if (name == "f16") return Precision::f16;
-  throw Error("[precision] '" + std::string(name) + "' is none of f32, tf32, bf16, f16");
+  throw Error("[precision] got '" + std::string(name) + "', expected f32, tf32, bf16 or f16");
 }
 
 Autocast::Autocast(Graph& graph, Precision precision)

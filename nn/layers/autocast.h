@@ -10,7 +10,7 @@
 namespace tg::nn {
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wshadow"  // the dtypes bf16 and f16, which GCC takes an enum class to hide
+#pragma GCC diagnostic ignored "-Wshadow"  // GCC warns that the enumerators bf16 and f16 shadow the dtypes
 enum class Precision {
   full,  // everything in the weights' own dtype, which is f32 unless Params says otherwise
   tf32,  // the same; on CUDA, f32 products round their operands to 10 bits of fraction
@@ -23,7 +23,7 @@ Precision precision_named(std::string_view name);
 
 // While alive, layers called on this thread for this graph compute in the precision's half type, if it has
 // one: each weight is cast once, however often it is used, and inputs are cast where they are wider. Norms
-// keep their gains as they are, for their kernels take them in any dtype. Like torch.autocast.
+// keep their gains as they are, because their kernels accept gains of any dtype. Like torch.autocast.
 class Autocast {
  public:
   Autocast(Graph& graph, Precision precision);
@@ -31,8 +31,8 @@ class Autocast {
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
-  // For layers: what is multiplied by a weight (Weight::tensor), in the dtype to compute in. Outside any
-  // Autocast x itself.
+  // For layers: x, which is multiplied by a weight (Weight::tensor), in the dtype to compute in. Outside any
+  // Autocast it is x itself.
   static Tensor input(TensorArg x);
 
  private:

@@ -44,9 +44,9 @@ Tensor CacheCall::append(const std::string& name, TensorArg in) {
             .first;
   const Parameter& held = place->second;
   if (held.shape() != shape || held.dtype() != rows.dtype())
-    throw ShapeError(in_context("[kv_cache] " + name + " holds " + held.shape().text() +
-                                    ", rows of another kind came: " + rows.text(),
-                                in.where()));
+    throw ShapeError(in_context(
+        "[kv_cache] " + name + " holds " + held.shape().text() + ", which does not fit rows " + rows.text(),
+        in.where()));
   const Tensor extended = slice_assign(rows.graph().param(held), rows, 2, cached_);
   assign_.push_back({held, extended});
   rows.graph().must_assign(held, extended);

@@ -1,5 +1,5 @@
-// KvCache: keys and values of the tokens a model has seen, so that each further token costs one row of
-// everything but attention's reads. Its tensors are parameters that programs extend at the end of a run.
+// KvCache: keys and values of the tokens that a model has read, so that each further token costs one row of
+// everything except attention's reads. Its tensors are parameters that programs extend at the end of a run.
 #pragma once
 
 #include <map>
@@ -10,8 +10,8 @@ namespace tg::nn {
 
 class KvCache {
  public:
-  // Room for `capacity` tokens in each of `batch` rows. Tensors are made, once, when the first graph extends
-  // them. Throws ShapeError for sizes that are not positive.
+  // Room for `capacity` tokens in each of `batch` rows. A tensor is allocated when the first graph extends
+  // it. Throws ShapeError for sizes that are not positive.
   KvCache(std::int64_t batch, std::int64_t capacity, Device device = Device::cpu());
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
@@ -29,7 +29,8 @@ class KvCache {
 };
 
 // One call of a model on the tokens that follow those in a cache: attention layers append to the cache and
-// read all of it. How many tokens are there already is an input, so one program serves every place in a text.
+// read all of it. The number of tokens already cached is an input, so one program serves every position in a
+// text.
 class CacheCall {
  public:
   // `length` new tokens in each row. The graph gets the input "cached" (i32 [1]); a run in which cached +
@@ -40,11 +41,11 @@ class CacheCall {
   const Tensor& positions() const { return positions_; }  // i32 [length]: of the new tokens
   const Tensor& lengths() const { return lengths_; }  // i32 [batch]: cached + length, flash_attn's kv_lengths
 
-  // rows [batch, heads, length, n] put behind what the cache has under this name →
-  // [batch, heads, capacity, n], of which lengths() tokens mean something.
+  // Appends rows [batch, heads, length, n] to the cache's tensor of this name and returns all of it, [batch,
+  // heads, capacity, n], of which the first lengths() tokens are valid.
   Tensor append(const std::string& name, TensorArg rows);
-  // For CompileOptions: compile() throws Error for a program that computes an append() and leaves it out
-  // here.
+  // For CompileOptions::assign: compile() throws Error for a program that computes an append() but does not
+  // assign it.
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:

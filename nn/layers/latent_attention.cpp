@@ -40,10 +40,10 @@ std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& 
   return {RmsNorm(at / "q_a_layernorm", o.query_latent, o.eps)};
 }
 
-std::vector<double> query_turns(const LatentAttention::Options& o) {
-  std::vector<double> turns(static_cast<std::size_t>(o.head_width / 2), 0.0);
-  for (const double f : rope_frequencies(o.rope_width, o.theta)) turns.push_back(f);
-  return turns;
+std::vector<double> query_frequencies(const LatentAttention::Options& o) {
+  std::vector<double> frequencies(static_cast<std::size_t>(o.head_width / 2), 0.0);
+  for (const double f : rope_frequencies(o.rope_width, o.theta)) frequencies.push_back(f);
+  return frequencies;
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
     : Module(at),
       heads_(heads),
       o_(checked(options, width, heads)),
-      turns_(query_turns(o_)),
+      frequencies_(query_frequencies(o_)),
       q_(query_layers(at, width, heads, o_)),
       q_norm_(query_norm(at, o_)),
       kv_a_(at / "kv_a_proj_with_mqa", width, o_.latent + o_.rope_width, {.bias = o_.bias, .init = o_.init}),
@@ -63,23 +63,25 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
 
 Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
   const Tensor q = q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x)));
-  return rope(by_head(q, heads_), positions, {.interleaved = true, .frequencies = turns_});
+  return rope(by_head(q, heads_), positions, {.interleaved = true, .frequencies = frequencies_});
 }
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
   const Tensor positions = call.cache ? call.cache->positions() : Tensor();
   const Tensor q = queries(x, positions);
   const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
-  const Tensor c = kv_norm_(a[0]);  // [B, L, m]
+  const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
   const Tensor k_rope = rope(unsqueeze(a[1], 1), positions, {.theta = o_.theta, .interleaved = true});
-  return o_proj_(call.cache ? absorbed(q, c, k_rope, *call.cache) : expanded(q, c, k_rope, call.mode),
-                 {.residual = call.residual});
+  return o_proj_(
+      call.cache ? absorbed(q, latent, k_rope, *call.cache) : expanded(q, latent, k_rope, call.mode),
+      {.residual = call.residual});
 }
 
-Tensor LatentAttention::expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const {
-  const std::int64_t batch = c.size(0), length = c.size(1);
+Tensor LatentAttention::expanded(const Tensor& q, const Tensor& latent, const Tensor& k_rope,
+                                 Mode mode) const {
+  const std::int64_t batch = latent.size(0), length = latent.size(1);
   // In [B, L, H, …] order, in which gradients flow back as views.
-  const auto kv = split(kv_b_(c).view({batch, length, heads_, o_.head_width + o_.value_width}),
+  const auto kv = split(kv_b_(latent).view({batch, length, heads_, o_.head_width + o_.value_width}),
                         {o_.head_width, o_.value_width}, -1);
   const Tensor shared = expand(transpose(k_rope, 1, 2), {batch, length, heads_, o_.rope_width});
   const Tensor k = concat({kv[0], shared}, -1);
@@ -88,13 +90,13 @@ Tensor LatentAttention::expanded(const Tensor& q, const Tensor& c, const Tensor&
   return merged(flash_attn(q, transpose(k, 1, 2), transpose(kv[1], 1, 2), options).o);
 }
 
-Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope,
+Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Tensor& k_rope,
                                  CacheCall& cache) const {
   const Tensor kv_b = kv_b_.weight().tensor(q);
   const auto u = split(kv_b.view({heads_, o_.head_width + o_.value_width, o_.latent}),
                        {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
-  const Tensor k = cache.append(path() + ".latent", concat({unsqueeze(c, 1), k_rope}, -1));
+  const Tensor k = cache.append(path() + ".latent", concat({unsqueeze(latent, 1), k_rope}, -1));
   const double scale = 1 / std::sqrt(static_cast<double>(o_.head_width + o_.rope_width));
   const Tensor o = flash_attn(concat({matmul(parts[0], u[0]), parts[1]}, -1), k, slice(k, -1, 0, o_.latent),
                               {.scale = scale, .causal = true, .kv_lengths = cache.lengths()})

@@ -6,17 +6,17 @@
 
 namespace tg::nn {
 
-// Keys and values come from a latent Z [T, m] that all heads share, and beside it one rotary key [T, p]:
-//   c        = kv_a_layernorm(Z),  [Z R(K_rope)] = kv_a_proj_with_mqa(x)         m + p
-//   [K_h V_h] = kv_b_proj(c)                                                     heads·(d + dv)
-//   [Q_h R(Q_rope,h)] = q_proj(x), or q_b_proj(q_a_layernorm(q_a_proj(x)))       heads·(d + p)
-//   o_h      = softmax([Q_h R(Q_rope,h)]·[K_h R(K_rope)]ᵀ / √(d + p))·V_h,  then o_proj
-// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, queries are rotated in one pass; keys
-// are assembled once, because K_rope is shared and flash_attn reads whole rows of keys.
+// All heads share a latent Z [T, m], from which keys and values are computed, and one rotary key [T, p]:
+//   [Z₀ K_rope] = kv_a_proj_with_mqa(x),  Z = kv_a_layernorm(Z₀)                 m + p
+//   [K_h V_h]   = kv_b_proj(Z)                                                   heads·(d + dv)
+//   [Q_h Q_rope,h] = q_proj(x), or q_b_proj(q_a_layernorm(q_a_proj(x)))          heads·(d + p)
+//   o_h         = softmax([Q_h R(Q_rope,h)]·[K_h R(K_rope)]ᵀ / √(d + p))·V_h,  then o_proj
+// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, and queries are rotated in one pass.
+// Keys are assembled once, because K_rope is shared and flash_attn reads whole rows of keys.
 //
 // With a cache, kv_b_proj is absorbed: with kv_b_proj's U_k and U_v of head h, scores are
-// (Q_h U_kᵀ)·cᵀ + R(Q_rope,h)·R(K_rope)ᵀ and o_h = (P·c)·U_v, so that attention reads one key head [c
-// R(K_rope)], of which c is the value too, and the cache holds m + p numbers a token.
+// (Q_h U_kᵀ)·Zᵀ + R(Q_rope,h)·R(K_rope)ᵀ and o_h = (P·Z)·U_v. Attention then reads one key head [Z
+// R(K_rope)], whose Z is also the value, and the cache holds m + p numbers per token.
 class LatentAttention : public Module {
  public:
   struct Options {
@@ -40,14 +40,14 @@ class LatentAttention : public Module {
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }
   Tensor queries(TensorArg x, const Tensor& positions) const;  // [B, H, L, d + p], the last p rotated
-  // From c [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
-  Tensor expanded(const Tensor& q, const Tensor& c, const Tensor& k_rope, Mode mode) const;
-  Tensor absorbed(const Tensor& q, const Tensor& c, const Tensor& k_rope, CacheCall& cache) const;
+  // From the latent Z [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
+  Tensor expanded(const Tensor& q, const Tensor& latent, const Tensor& k_rope, Mode mode) const;
+  Tensor absorbed(const Tensor& q, const Tensor& latent, const Tensor& k_rope, CacheCall& cache) const;
 
   std::int64_t heads_;
   Options o_;
-  std::vector<double> turns_;  // of a query's pairs: none for its first d elements
-  std::vector<Linear> q_;      // q_proj, or q_a_proj and q_b_proj
+  std::vector<double> frequencies_;  // of a query's rotary pairs; 0 for its first d elements
+  std::vector<Linear> q_;            // q_proj, or q_a_proj and q_b_proj
   std::vector<RmsNorm> q_norm_;
   Linear kv_a_;
   RmsNorm kv_norm_;

@@ -1,6 +1,6 @@
-// Layers: parameters made on a Path, and a call that appends graph nodes under the layer's name. Sizes that
-// do not fit are ShapeErrors at the line of the user's call. Initial values are GPT-2's unless given: N(0,
-// 0.02²) for weights, 0 for biases, 1 for gains.
+// Layers: each creates its parameters on a Path and, when called, appends graph nodes under its name. Sizes
+// that do not fit throw ShapeError with the line of the user's call. Initial values are GPT-2's unless given:
+// N(0, 0.02²) for weights, 0 for biases, 1 for gains.
 #pragma once
 
 #include <tilegrad/nn/layers/module.h>
@@ -40,8 +40,8 @@ class Embedding : public Module {
   Weight weight_;
 };
 
-// Learned positions, a table [context, width] ("weight"): tokens [B, L] → the rows of their places, [L,
-// width]. Places are 0 to L - 1, or those after the tokens in the call's cache.
+// Learned positions, a table [context, width] ("weight"): tokens [B, L] → the rows of their positions, [L,
+// width]. Positions are 0 to L - 1, or those after the tokens in the call's cache.
 class PositionEmbedding : public Module {
  public:
   PositionEmbedding(const Path& at, std::int64_t context, std::int64_t width, Init init = Init::gpt2());

@@ -1,4 +1,4 @@
-// What a block does at each position by itself: GPT-2's GELU MLP and Llama's SwiGLU.
+// The layers that act on each position separately: GPT-2's GELU MLP and Llama's SwiGLU.
 #pragma once
 
 #include <tilegrad/nn/layers/layers.h>

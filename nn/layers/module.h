@@ -1,5 +1,5 @@
-// Module, the base of every layer, and Layer, a value that holds any of them: what blocks and models are made
-// of. Both record graph nodes under the layer's name when called.
+// Module, the base of every layer, and Layer, a value that holds any Module; blocks and models consist of
+// Layers. Both record graph nodes under the layer's name when called.
 #pragma once
 
 #include <concepts>
@@ -14,10 +14,10 @@ namespace tg::nn {
 
 class CacheCall;
 
-// Dropout and whatever else differs between the two is on only in training.
+// Dropout, and anything else that differs between the two, is on only in training.
 enum class Mode { evaluate, train };
 
-// What a layer is told at a call.
+// The arguments of a layer's call, apart from x.
 struct Call {
   Mode mode = Mode::evaluate;
   CacheCall* cache = nullptr;  // the tokens follow those in a cache, if any: attention appends and reads all
@@ -51,8 +51,8 @@ class Module {
   std::string name_, path_;
 };
 
-// Any Module by value, or a function under a name. Copies share the layer. Default-constructed it is empty:
-// a part that is left out.
+// Any Module by value, or a function with a name. Copies share the layer. A default-constructed Layer is
+// empty: it stands for a part that is left out.
 class Layer {
  public:
   Layer() = default;

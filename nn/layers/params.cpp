@@ -38,8 +38,7 @@ Params Params::counting(DType dtype) {
 Parameter Params::create(const std::string& path, const Shape& shape, Init init) {
   for (std::int64_t d : shape)
     if (d <= 0) throw ShapeError("[params] " + path + " would have shape " + shape.text());
-  if (!place_.emplace(path, all_.size()).second)
-    throw Error("[params] there is a parameter " + path + " already");
+  if (!place_.emplace(path, all_.size()).second) throw Error("[params] there is already a parameter " + path);
   count_ += numel(shape);
   if (only_counts_) return {};
   all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);

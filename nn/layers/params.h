@@ -1,6 +1,6 @@
-// Params: the parameters of a model, in the order they were made, under paths like PyTorch's
-// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on (seed, path): the same on every
-// backend, whatever else the model contains.
+// Params: the parameters of a model, in order of creation, under paths like PyTorch's
+// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on (seed, path): they are the same on
+// every backend, and do not depend on the rest of the model.
 #pragma once
 
 #include <string>
@@ -31,13 +31,13 @@ class Params {
  public:
   explicit Params(std::uint64_t seed = 0, DType dtype = f32, Device device = Device::cpu())
       : seed_(seed), dtype_(dtype), device_(device) {}
-  Params(const Params&) = delete;  // layers hold places in it
+  Params(const Params&) = delete;  // Paths point to it
   Params& operator=(const Params&) = delete;
-  // Makes no parameters and takes no memory for them, only counts them: count() and bytes() say how large
-  // what is made on it would be; all() stays empty.
+  // Counts parameters without creating them or allocating memory: count() and bytes() are those of the layers
+  // made on it; all() stays empty.
   static Params counting(DType dtype = f32);
 
-  // Throws Error when the path is taken, ShapeError for a size that is not positive.
+  // Throws Error if there is a parameter of that path, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init);
 
   const std::vector<Parameter>& all() const { return all_; }
@@ -60,7 +60,7 @@ class Params {
   std::unordered_map<std::string, std::size_t> place_;
 };
 
-// A place in the tree of parameters, on which a layer is built: Linear(root / "h" / "0" / "c_fc", …).
+// A node of the tree of parameters, on which a layer is created: Linear(root / "h" / "0" / "c_fc", …).
 class Path {
  public:
   Path(Params& params) : params_(&params) {}  // the root
@@ -68,11 +68,11 @@ class Path {
   Path operator/(const std::string& name) const;
   Path operator/(int index) const { return *this / std::to_string(index); }
   Weight create(const std::string& name, const Shape& shape, Init init) const;
-  std::vector<Parameter> parameters() const;  // all below this place, in the order they were made
+  std::vector<Parameter> parameters() const;  // all below this path, in order of creation
 
   Params& params() const { return *params_; }
   const std::string& text() const { return text_; }  // "transformer.h.0"
-  // The last element, under which a layer's nodes appear; an index takes its list along: "h.0".
+  // The last element, under which a layer's nodes appear; for an index, with the list's name: "h.0".
   const std::string& name() const { return name_; }
 
  private:

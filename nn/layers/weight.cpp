@@ -5,8 +5,7 @@
 namespace tg::nn {
 
 void Weight::check_value() const {
-  if (!parameter_.key())
-    throw Error("[weight] a layer made on Params::counting() has no values to compute with");
+  if (!parameter_.key()) throw Error("[weight] a layer created on Params::counting() has no values");
 }
 
 Tensor Weight::tensor(Graph& graph, std::source_location where) const {

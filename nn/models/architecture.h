@@ -1,5 +1,5 @@
-// Architecture: one kind of model by value, whatever struct describes it. nn/models/llama.h is an example of
-// such a struct: its settings, what it checks, and how it makes a model's parts.
+// Architecture: one kind of model, held by value; any struct of the form below can describe it.
+// nn/models/llama.h is an example, with its settings, its checks and the parts that it makes.
 #pragma once
 
 #include <limits>
@@ -20,7 +20,7 @@ struct Setting {
   std::variant<std::int64_t*, double*, bool*> value = {};
   const char* help = nullptr;  // null: tools have no option for it
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
-  std::string shown = {};  // the default as --help shows it, where the value says too little
+  std::string shown = {};  // the default as --help shows it, if not the value
   std::string after = {};  // the setting that precedes it in --help
 };
 
@@ -42,7 +42,7 @@ std::vector<Setting> settings_of(T& of) {
 //   ModelParts make(const Path&, const ModelConfig&) const;
 // and, where it has something to add,
 //   void check(const ModelConfig&) const;            throws ShapeError or Error for what does not fit
-//   void complete(const ModelConfig&);               gives settings whose 0 stands for a size that size
+//   void complete(const ModelConfig&);               replaces settings that are 0 by the sizes they stand for
 //   std::string text(const ModelConfig&) const;      ", 2 key heads", for ModelConfig::text()
 class Architecture {
  public:

@@ -20,7 +20,7 @@ Architecture architecture_named(std::string_view name) {
     if (a.name() == name) return a;
     known += (known.empty() ? "" : ", ") + a.name();
   }
-  throw Error("[model] '" + std::string(name) + "' is none of " + known);
+  throw Error("[model] got '" + std::string(name) + "', expected one of " + known);
 }
 
 }  // namespace tg::nn

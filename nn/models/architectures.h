@@ -1,5 +1,5 @@
-// The architectures that checkpoints and tools know by name. One more is a file like nn/models/llama.h and a
-// line in nn/models/architectures.cpp.
+// The architectures that checkpoints and tools know by name. Adding one takes a file like nn/models/llama.h
+// and a line in nn/models/architectures.cpp.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace tg::nn {
 
 // "gpt", "llama", "deepseek", each with its default settings.
 const std::vector<Architecture>& architectures();
-// Throws Error for a name that none of them has.
+// Throws Error for any other name.
 Architecture architecture_named(std::string_view name);
 
 }  // namespace tg::nn

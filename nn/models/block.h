@@ -5,7 +5,7 @@
 
 namespace tg::nn {
 
-// x + layer(norm(x)). Without dropout the layer adds x itself, if it is one that does.
+// x + layer(norm(x)). Without dropout the layer itself adds x if it can (Module::adds_residual).
 struct Branch {
   Layer norm, layer;
 };

@@ -1,5 +1,5 @@
 // LanguageModel: what training and generation require of a model. A Model converts to it; anything else that
-// maps tokens to logits is one when its functions are filled in here.
+// maps tokens to logits becomes one by filling in these functions.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ struct LanguageModel {
   // a call's cache the tokens follow those in it.
   std::function<Tensor(TensorArg tokens, const Call& call)> features = {};
   // Features of any rows [B, n, …] → logits [B, n, vocabulary], so that generation computes those of one row
-  // only. Left out: the features are the logits.
+  // only. If left out, the features are the logits.
   std::function<Tensor(TensorArg features)> head = {};
   std::int64_t context = 0;                // tokens in a row of a training batch; the most there may be
   std::vector<Parameter> parameters = {};  // params.all(); they lie on one device

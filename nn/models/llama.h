@@ -29,7 +29,7 @@ struct Llama {
   void check(const ModelConfig& c) const {
     check_rotary_stack(c, mlp_width, theta);
     if (key_heads < 0 || (key_heads > 0 && c.heads % key_heads != 0))
-      throw ShapeError("[model] " + std::to_string(c.heads) + " heads do not divide by " +
+      throw ShapeError("[model] " + std::to_string(c.heads) + " heads are not divisible by " +
                        std::to_string(key_heads) + " key heads");
   }
   std::string text(const ModelConfig& c) const {

@@ -1,5 +1,5 @@
-// Model: a language model made of parts, which are layers of anyone's. nn::Model(params, ModelConfig) makes
-// GPT-2's, Llama's or DeepSeek's (nn/models/architectures.h).
+// Model: a language model that consists of parts, which can be any layers. nn::Model(params, ModelConfig)
+// makes GPT-2's, Llama's or DeepSeek's (nn/models/architectures.h).
 #pragma once
 
 #include <tilegrad/nn/models/block.h>
@@ -26,9 +26,9 @@ class Model {
   Tensor features(TensorArg tokens, const Call& call = {}) const;
   Tensor head(TensorArg x) const;
 
-  const std::vector<Parameter>& parameters() const { return parameters_; }  // in the order they were made
+  const std::vector<Parameter>& parameters() const { return parameters_; }  // in order of creation
   std::int64_t context() const { return parts_.context; }
-  // Shares the layers: good without this object, as long as the parameters are there.
+  // Shares the layers: remains valid without this object, as long as the parameters exist.
   operator LanguageModel() const;
 
  private:

@@ -1,4 +1,4 @@
-// ModelConfig: which model to make. What every architecture has is here, the rest in the architecture.
+// ModelConfig: which model to make. Settings of every architecture are here, the others in the architecture.
 #pragma once
 
 #include <tilegrad/nn/layers/layers.h>
@@ -7,7 +7,7 @@
 namespace tg::nn {
 
 enum class Initializer {
-  gpt2,     // N(0, std), what adds into the residual stream N(0, std/√(2·layers))
+  gpt2,     // N(0, std); layers that add to the residual stream N(0, std/√(2·layers))
   pytorch,  // torch.nn's: Linear uniform in ±1/√inputs, Embedding N(0, 1)
 };
 
@@ -23,12 +23,12 @@ struct ModelConfig {
 
   void check() const;               // throws ShapeError or Error naming what does not fit
   std::string text() const;         // "GPT: 4 layers, 4 heads, width 128, context 64"
-  std::int64_t parameters() const;  // numbers in all parameters, counted without making any
+  std::int64_t parameters() const;  // numbers in all parameters, counted without creating any
   // Settings on which parameters and results depend: those here, then the architecture's.
   std::vector<Setting> settings();
 
   // For architectures. Initial values of linear layers, of those whose result is added to the residual
-  // stream, and of embeddings; and the head, which is the table's if it is tied.
+  // stream, and of embeddings; and the head, which shares the embedding table if tied_head.
   Init linear_init() const;
   Init residual_init() const;
   Init embedding_init() const;

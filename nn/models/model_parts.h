@@ -1,4 +1,4 @@
-// ModelParts: what a language model is made of.
+// ModelParts: the layers that make up a language model.
 #pragma once
 
 #include <string>

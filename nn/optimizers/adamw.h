@@ -6,7 +6,7 @@
 
 namespace tg::optim {
 
-// AdamW's moments of one parameter, the one at `place` in a step's lists.
+// AdamW's moments of one parameter, the one at index `place` of a step's lists.
 struct AdamWState {
   std::size_t place;
   Parameter parameter, m, v;
@@ -24,9 +24,9 @@ class AdamW final : public Optimizer {
     double weight_decay = 0.1;  // of parameters with two dimensions or more; gains and biases never decay
     double clip = 1.0;          // largest norm of all gradients together; 0 for none
     std::optional<LossScale> loss_scale = {};  // for Precision::f16
-    Decay decay = {};                          // each parameter's own, in the place of weight_decay
+    Decay decay = {};                          // of each parameter, instead of weight_decay
   };
-  // Makes the moments, zero, beside each parameter.
+  // Allocates the moments of each parameter, initially zero, on its device.
   AdamW(const std::vector<Parameter>& params, Options options);
   explicit AdamW(const std::vector<Parameter>& params) : AdamW(params, Options{}) {}
 

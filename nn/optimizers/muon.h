@@ -18,13 +18,14 @@ class Muon final : public Optimizer {
     double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // of AdamW
     int iterations = 5;
     std::optional<LossScale> loss_scale = {};
-    std::function<bool(const Parameter&)> takes = {};  // which ones are Muon's, instead of hidden_matrix
-    Decay decay = {};                                  // each parameter's own, in the place of weight_decay
+    std::function<bool(const Parameter&)> takes = {};  // Muon's parameters, instead of hidden_matrix
+    Decay decay = {};                                  // of each parameter, instead of weight_decay
   };
   Muon(const std::vector<Parameter>& params, Options options);
   explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
 
-  // Two dimensions, and by its name ("wte", "wpe", "embed_tokens", "lm_head") neither embedding nor head.
+  // Has two dimensions and is, by its name ("wte", "wpe", "embed_tokens", "lm_head"), neither embedding nor
+  // head.
   static bool hidden_matrix(const Parameter& p);
 
  private:

@@ -10,26 +10,26 @@
 
 namespace tg::optim {
 
-// A factor on the loss that keeps gradients in the range of f16, found while training as
-// torch.amp.GradScaler does: a step whose gradient overflows is skipped and lowers the factor, and a run of
-// steps without one raises it. All of it is part of the step's program.
+// A factor on the loss that keeps gradients in the range of f16, found during training as in
+// torch.amp.GradScaler: a step whose gradient overflows is skipped and lowers the factor, and a run of steps
+// without one raises it. All of it is part of the step's program.
 struct LossScale {
   double initial = 65536;
   double growth = 2, backoff = 0.5;
-  std::int64_t interval = 2000;  // good steps, one after the other, before it grows
+  std::int64_t interval = 2000;  // consecutive good steps before it grows
 };
 
 class Optimizer {
  public:
-  // What each parameter decays by. As a number: parameters with two dimensions or more, so that gains and
-  // biases never decay.
+  // The weight decay of each parameter. A number applies to parameters with two dimensions or more, so that
+  // gains and biases never decay.
   using Decay = std::function<double(const Parameter&)>;
   static Decay decay_of_matrices(double decay);
 
   struct Update {
     Tensor learning_rate;  // [] f32, an input
     Tensor grad_norm;      // [] f32, before clipping, of the loss itself
-    Tensor skipped;        // [] f32: steps skipped so far, this one included, without those overflowed
+    Tensor skipped;        // [] f32: steps skipped so far, including this one, except those in overflowed
     Tensor overflowed;     // [] f32: steps skipped so far that a smaller loss scale would have saved
     Tensor loss_scale;     // [] f32, for the next step; this and overflowed only with loss scaling
     std::vector<Assign> assign;
@@ -59,7 +59,7 @@ class Optimizer {
     std::vector<Tensor> weights, gradients;  // of parameters(), in their order
     Tensor learning_rate;                    // []
     Tensor number;                           // [] f32, from 1; skipped steps do not count
-    Tensor scale;  // [] to multiply gradients by; 0: the step is skipped and everything stays as it is
+    Tensor scale;  // [] to multiply gradients by; 0: the step is skipped and nothing changes
   };
   // "optimizer.<what>.<path>": zeros, of the parameter's shape and dtype.
   static Parameter zero_beside(const Parameter& p, const std::string& what);

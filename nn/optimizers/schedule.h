@@ -17,7 +17,7 @@ struct Schedule {
   static Kind named(std::string_view name);
 
   double peak = 1e-3, floor = 1e-4;
-  std::int64_t warmup = 100, steps = 2000;  // what falls reaches floor at step `steps`
+  std::int64_t warmup = 100, steps = 2000;  // a falling rate reaches floor at step `steps`
   Kind kind = Kind::cosine;
   double decay = 0.2;  // the share of all steps in which warmup_stable_decay falls
 

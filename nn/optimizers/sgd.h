@@ -14,10 +14,10 @@ class Sgd final : public Optimizer {
     double weight_decay = 0;  // of parameters with two dimensions or more
     double clip = 1.0;        // largest norm of all gradients together; 0 for none
     std::optional<LossScale> loss_scale = {};
-    Decay decay = {};  // each parameter's own, in the place of weight_decay
+    Decay decay = {};  // of each parameter, instead of weight_decay
   };
-  // Makes a buffer, zero, beside each parameter, but without momentum none. Error when nesterov has no
-  // momentum.
+  // With momentum, allocates a buffer for each parameter, initially zero, on its device. Throws Error for
+  // nesterov without momentum.
   Sgd(const std::vector<Parameter>& params, Options options);
 
  private:

@@ -10,20 +10,20 @@ namespace tg::train {
 
 struct ProgramOptions {
   std::int64_t batch = 12;  // rows of `context` tokens
-  int threads = 0;          // 0 takes what the machine has
-  bool verify = false;      // this and the next as in CompileOptions
+  int threads = 0;          // 0: all of the machine's
+  bool verify = false;      // this and the next: see CompileOptions
   bool plan_only = false;
   nn::Precision precision = nn::Precision::full;
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
   std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged
-  bool recompute = false;  // of blocks only the inputs are kept for the backward pass, which runs them again
+  bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
 };
 
-// Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`,
-// one for a batch's forward and backward, run that many times a step, and one for clipping and update: so the
-// graph, its plan and its memory stay those of one batch, for 4 bytes more a parameter. Losses are batch
-// means, so the step equals that of an `accumulate`-times larger batch, up to rounding, dropout, and batches
-// with different numbers of ignored targets.
+// Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`
+// there are two: one for the forward and backward of a batch, run that many times per step, and one for
+// clipping and update. So the graph, its plan and its memory stay those of one batch, plus 4 bytes per
+// parameter. Losses are batch means, so the step equals that of an `accumulate`-times larger batch, up to
+// rounding, dropout, and batches with different numbers of ignored targets.
 class TrainingProgram {
  public:
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
@@ -41,17 +41,17 @@ class TrainingProgram {
     return result(start(tokens, targets, learning_rate));
   }
   // The same in two parts: on a GPU start() does not wait, and the next step may be started before the result
-  // of this one is asked for.
+  // of this one is read.
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                 double learning_rate);
   Result result(const Pending& step) const;
-  void set_step(std::int64_t step);  // the number of steps taken before, from which dropout continues
-  MemoryReport memory() const;       // of all of it
-  // What first made a NaN or an infinity in a step that was skipped, the one after `step` others
-  // (nn/bad_node.h); empty if nothing does.
+  void set_step(std::int64_t step);  // the number of steps run before, from which dropout continues
+  MemoryReport memory() const;       // of the step; with `accumulate`, of both programs
+  // The node that first produced a NaN or an infinity in a step that was skipped, the one after `step` others
+  // (core/report/bad_node.h); empty if there is none.
   std::string first_bad_node(const std::vector<std::int32_t>& tokens,
                              const std::vector<std::int32_t>& targets, std::int64_t step);
-  Program& program() { return *program_; }  // of a step, or of a batch of several
+  Program& program() { return *program_; }  // of a step, or with `accumulate` of one batch
 
  private:
   // With accumulation: sums of gradients, and the program that takes them.
@@ -85,7 +85,7 @@ class EvaluationProgram {
   // As TrainingProgram's.
   Pending start(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets);
   float result(const Pending& batch) const { return static_cast<float>(batch.number(loss_)); }
-  // The likeliest token after each place, i64 [batch, context]; only with ProgramOptions::predictions.
+  // The likeliest token after each position, i64 [batch, context]; only with ProgramOptions::predictions.
   Array predictions(const Pending& batch) const { return batch.fetch(predictions_); }
   Program& program() { return program_; }
 

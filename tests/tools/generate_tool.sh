@@ -71,10 +71,10 @@ lies() {  # WORD COMMAND...: that changes the file given as its last argument
   reseal "$dir/lying" "$generate" --checkpoint "$dir/lying"
   refuses 1 "lying/model.safetensors: .*$word" --checkpoint "$dir/lying"
 }
-lies 'does not divide by 3 heads' sed -i 's/"heads":"2"/"heads":"3"/'
+lies 'is not divisible by 3 heads' sed -i 's/"heads":"2"/"heads":"3"/'
 lies 'has no tensor transformer.h.2' sed -i 's/"layers":"2"/"layers":"3"/'
 lies 'wpe.weight is f32 .24, 16., expected f32 .25' sed -i 's/"context":"24"/"context":"25"/'
-lies "'gbt' is none of" sed -i 's/"model":"gpt"/"model":"gbt"/'
+lies "got 'gbt', expected one of" sed -i 's/"model":"gpt"/"model":"gbt"/'
 lies "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tokenizer":"chart"/'
 lies 'the tokenizer has .* tokens, the model 9' sed -i 's/"vocabulary":"[0-9]\([0-9]\)"/"vocabulary":"9\1"/'
 lies 'has nan at element' plant_nan

@@ -178,22 +178,25 @@ std::string reference() {
 
   std::string s =
       "# Ops\n\n"
-      "Every op by the file that defines it. This page is made from the definitions by\n"
+      "All ops, grouped by the file that defines them. This page is generated from the definitions by\n"
       "`build/tools/gradcheck --reference`, and a test compares the two. `ops/ops.h` has the functions that "
       "record\n"
-      "ops; those that are not here (`clamp`, `swiglu`, `var`, `stack`, …) are made of these.\n\n"
-      "- **operands**: inputs → outputs; `?` marks what may be left out, z_x is the gradient that belongs to "
+      "ops; functions that are not listed here (`clamp`, `swiglu`, `var`, `stack`, …) record several of "
+      "these ops.\n\n"
+      "- **operands**: inputs → outputs; `?` marks optional operands, z_x is the gradient with respect to "
       "x.\n"
-      "- **dtypes**: with which the op's samples can be called, of operands that are not indices or masks.\n"
-      "- **gradient**: *yes* is differentiable any number of times, *first order* once; *by decomposition* "
-      "by way of\n"
-      "  plainer ops; *no* says why, and a gradient that would pass through is refused with that reason.\n"
+      "- **dtypes**: those that the op's samples can be called with, for operands that are not indices or "
+      "masks.\n"
+      "- **gradient**: *yes*: differentiable any number of times; *first order*: once; *by decomposition*: "
+      "through\n"
+      "  simpler ops; *no*: with the reason that the error gives for a gradient that would pass through the "
+      "op.\n"
       "- **kind**: a *pointwise* op is fused with its neighbours into one pass over memory; a *view* costs "
       "nothing;\n"
-      "  what *decomposes* can be written in plainer ops, with which `gradcheck` compares it.\n\n"
-      "Below each table is how the samples call the ops, `gradcheck --op NAME` checks each of them: shapes "
-      "(f32\n"
-      "where no dtype stands) and the attributes in which the calls differ.\n";
+      "  an op that *decomposes* can be written in simpler ops, and `gradcheck` compares the two.\n\n"
+      "Below each table are the op's samples, which `gradcheck --op NAME` checks: shapes (f32 unless a dtype "
+      "is given)\n"
+      "and the attributes in which the calls differ.\n";
   for (const std::string& file : files) {
     s += "\n## " + file +
          "\n\n| op | operands | computes | attributes | dtypes | gradient | kind |\n"

@@ -25,8 +25,8 @@ std::string visible_token(const std::string& token) {
 plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
                                  const std::vector<std::string>& tokens, const std::string& title) {
   plot::HeatMaps h{.title = title,
-                   .x_label = "to the right: tokens that are read",
-                   .y_label = "downwards: tokens that read",
+                   .x_label = "to the right: tokens that are attended to",
+                   .y_label = "downwards: tokens that attend",
                    .scale = "attention weight",
                    .rows = std::ssize(tokens),
                    .columns = std::ssize(tokens)};

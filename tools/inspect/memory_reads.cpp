@@ -8,13 +8,13 @@ namespace tg {
 
 std::string ReadModel::mistake() const {
   const std::string of = " for " + std::to_string(T) + " tokens and heads of " + std::to_string(d) + ": ";
-  if (T <= d) return of + "the model needs more tokens than the head's width";
+  if (T <= d) return of + "there must be more tokens than the head's width";
   if (M < 4 * d)
     return of + "fast memory of " + std::to_string(M) +
            " numbers does not hold one query, key, value and result";
   if (M >= T * d)
     return of + "fast memory of " + std::to_string(M) +
-           " numbers holds all of a head's keys, the model needs less";
+           " numbers holds all of a head's keys; it must be smaller";
   return "";
 }
 

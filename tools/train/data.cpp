@@ -163,11 +163,11 @@ void declare_data_options(Args& args, DataOptions& o) {
               {.shown = "required without --resume, --tokens or --task"});
   args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
-  args.option("plain", "KIND", "--tokens is ids of 16 or 32 bits without a header, below --vocabulary",
+  args.option("plain", "KIND", "--tokens has ids of 16 or 32 bits, below --vocabulary, and no header",
               o.plain, {.choices = {"none", "u16", "u32"}});
-  args.option("task", "NAME", "instead of a text: add, generated sums of integers, a tenth of them held out",
+  args.option("task", "NAME", "instead of a text: add generates sums of integers, a tenth of them held out",
               o.task, {.choices = {"none", "add"}});
-  args.option("digits", "N", "of the numbers of --task add", o.digits, {.min = 1, .max = 9});
+  args.option("digits", "N", "digits of each number in --task add", o.digits, {.min = 1, .max = 9});
   args.option("tokenizer", "KIND", "tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
               o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
   args.option("vocabulary", "N", "number of tokens for --tokenizer bpe or --plain", o.vocabulary,

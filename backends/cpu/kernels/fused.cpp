@@ -221,7 +221,7 @@ void choice(const Call& call, int, char* text, std::size_t size) {
     std::snprintf(text, size, "square tiles of %d×%d%s", Plan::tile, Plan::tile,
                   streams(p) ? ", past the caches" : "");
   else
-    std::snprintf(text, size, "stretches of %d%s", Plan::block, streams(p) ? ", past the caches" : "");
+    std::snprintf(text, size, "blocks of %d%s", Plan::block, streams(p) ? ", past the caches" : "");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST(CudaLog, TellsStepsKernelsAndTimesAndChangesNothing) {
     EXPECT_EQ(lines_with(text, {"flash_attn_backward: sm_", ", tensor cores"}), 1) << text;
     EXPECT_EQ(lines_with(text, {"matmul: sm_", ", cuBLASLt algorithm ", " tile ", ", with gelu_tanh"}), 1)
         << text;
-    EXPECT_EQ(lines_with(text, {"gelu_tanh: done by the step before"}), 1) << text;
+    EXPECT_EQ(lines_with(text, {"gelu_tanh: done by the previous step"}), 1) << text;
     EXPECT_EQ(lines_with(text, {"compiled by NVRTC, ", "→ exp("}), 1) << text;
     EXPECT_EQ(lines_with(text, {"] step ", ": sm_"}), steps - 1) << text;
   }

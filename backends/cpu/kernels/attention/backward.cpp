@@ -27,63 +27,63 @@ i64 blocks_of(i64 n, i64 block) {
 }
 
 // In memory of all threads.
-template <class T>
+template <class C>
 struct Shared {
-  Shared(Carver& c, const AttentionCall& x) {
+  Shared(Carver& carver, const AttentionCall& x) {
     tiles = blocks_of(x.L, query_block);
-    u = c.take<T>(query_heads(x) * x.L);
-    from = c.take<std::int32_t>(x.B * tiles), to = c.take<std::int32_t>(x.B * tiles);
-    done = c.take<std::atomic<std::uint32_t>>(query_heads(x) * tiles);
+    u = carver.take<C>(query_heads(x) * x.L);
+    from = carver.take<std::int32_t>(x.B * tiles), to = carver.take<std::int32_t>(x.B * tiles);
+    done = carver.take<std::atomic<std::uint32_t>>(query_heads(x) * tiles);
   }
   i64 tiles;
-  T* u;                              // [B, H, L]
+  C* u;                              // [B, H, L]
   std::int32_t *from, *to;           // [B, tiles]: keys each query tile attends
   std::atomic<std::uint32_t>* done;  // [B, H, tiles]: key blocks that have added to z_Q
 };
 
-template <class T>
+template <class C>
 struct Scratch {
-  Scratch(Carver& c, const AttentionCall& x) {
-    constexpr int W = Tile<T>::width;
+  Scratch(Carver& carver, const AttentionCall& x) {
+    constexpr int W = Tile<C>::width;
     const i64 n = smaller(query_block, round_up(x.L, 16)), keys = smaller(key_block, x.T);
     padded_d = round_up(x.d, W), padded_dv = round_up(x.dv, W);
-    tile.carve(c, n);
-    lse = c.take<T>(n), u = c.take<T>(n);
-    q = c.take<T>(x.d * n), z = c.take<T>(x.dv * n);
-    p = c.take<T>(keys * n), za = c.take<T>(keys * n);
-    zk = c.take<T>(keys * padded_d), zv = c.take<T>(keys * padded_dv);
-    options.carve(c, x, keys, n, true);
+    tile.carve(carver, n);
+    lse = carver.take<C>(n), u = carver.take<C>(n);
+    q = carver.take<C>(x.d * n), z = carver.take<C>(x.dv * n);
+    p = carver.take<C>(keys * n), za = carver.take<C>(keys * n);
+    zk = carver.take<C>(keys * padded_d), zv = carver.take<C>(keys * padded_dv);
+    options.carve(carver, x, keys, n, true);
     const auto copy = [&](const AttentionCall::Operand& a, i64 rows, i64 padded, i64 size, bool left,
                           bool right) {
       const bool needed =
-          (left && needs_copy<T>(x, a, size, true)) || (right && needs_copy<T>(x, a, size, false));
-      return Copy{needed, needed ? c.take<T>(rows * padded) : nullptr};
+          (left && needs_copy<C>(x, a, size, true)) || (right && needs_copy<C>(x, a, size, false));
+      return Copy{needed, needed ? carver.take<C>(rows * padded) : nullptr};
     };
     k = copy(x.k, keys, padded_d, x.d, true, true), v = copy(x.v, keys, padded_dv, x.dv, true, false);
     q_rows = copy(x.q, n, padded_d, x.d, false, true), z_rows = copy(x.z_o, n, padded_dv, x.dv, false, true);
-    zq = size_of(x.type) != sizeof(T) ? c.take<T>(n * padded_d) : nullptr;
-    zb = x.z_bias.data ? c.take<T>(keys * n) : nullptr;
+    zq = size_of(x.type) != sizeof(C) ? carver.take<C>(n * padded_d) : nullptr;
+    zb = x.z_bias.data ? carver.take<C>(keys * n) : nullptr;
   }
   struct Copy {
     bool needed;
-    T* data;
+    C* data;
   };
-  QueryTile<T> tile;
+  QueryTile<C> tile;
   i64 padded_d, padded_dv;
-  T *lse, *u;  // [width]: ξ in units of log 2 (+∞ where P is 0), u times the factor of z
-  T *q, *z;    // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
-  T *p, *za;   // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
-  T *zk, *zv;  // [keys × padded]
-  OptionTiles<T> options;
+  C *lse, *u;  // [width]: ξ in units of log 2 (+∞ where P is 0), u times the factor of z
+  C *q, *z;    // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
+  C *p, *za;   // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
+  C *zk, *zv;  // [keys × padded]
+  OptionTiles<C> options;
   Copy k, v, q_rows, z_rows;
-  T* zq;  // [count × padded_d], for types that cannot accumulate in place
-  T* zb;  // [keys × width]: the bias gradient of a tile
+  C* zq;  // [count × padded_d], for types that cannot accumulate in place
+  C* zb;  // [keys × width]: the bias gradient of a tile
 };
 
 // u = (O ⊛ z_O).sum − z_ξ of a tile's rows, the tile's keys, and zeros where it has none.
-template <class T>
-void row_stats(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
-  using V = vector_t<T>;
+template <class C>
+void row_stats(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile) {
+  using V = vector_t<C>;
   const i64 i0 = tile * query_block, i1 = smaller(x.L, i0 + query_block);
   s.tile.set(x, b, h, h + 1, i0, i1);
   if (h == 0) {
@@ -91,12 +91,12 @@ void row_stats(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 
     all.to[b * all.tiles + tile] = static_cast<std::int32_t>(s.tile.to);
   }
   all.done[(b * x.H + h) * all.tiles + tile].store(0, std::memory_order_relaxed);
-  with_storage<T>(x.type, [&](auto* tag) {
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     constexpr int W = lanes<V>;
     for (i64 i = i0; i < i1; ++i) {
-      const S* o = static_cast<const S*>(x.o.data) + element_offset<T>(x.o, b, h, i);
-      const S* z = static_cast<const S*>(x.z_o.data) + element_offset<T>(x.z_o, b, h, i);
+      const S* o = static_cast<const S*>(x.o.data) + element_offset<C>(x.o, b, h, i);
+      const S* z = static_cast<const S*>(x.z_o.data) + element_offset<C>(x.z_o, b, h, i);
       V sum = {};
       i64 e = 0;
       for (; e + W <= x.dv; e += W) sum = fma(load(o + e), load(z + e), sum);
@@ -105,11 +105,11 @@ void row_stats(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 
         sum = fma(load_partial(o + e, rest), load_partial(z + e, rest), sum);
       }
       const i64 row = (b * x.H + h) * x.L + i;
-      all.u[row] = reduce_add(sum) - (x.z_lse ? static_cast<const T*>(x.z_lse)[row] : T{0});
+      all.u[row] = reduce_add(sum) - (x.z_lse ? static_cast<const C*>(x.z_lse)[row] : C{0});
     }
     if (s.tile.from == s.tile.to) {
       for (i64 i = i0; i < i1; ++i) {
-        S* zq = static_cast<S*>(x.z_q.data) + element_offset<T>(x.z_q, b, h, i);
+        S* zq = static_cast<S*>(x.z_q.data) + element_offset<C>(x.z_q, b, h, i);
         for (i64 e = 0; e < x.d; ++e) zq[e] = S{};
       }
     }
@@ -117,31 +117,31 @@ void row_stats(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 
 }
 
 // What a query tile brings to every key block: Qᵀ, factor·z_Oᵀ, ξ and factor·u.
-template <class T>
-void load_queries(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile,
-                  T factor) {
-  QueryTile<T>& t = s.tile;
+template <class C>
+void load_queries(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile,
+                  C factor) {
+  QueryTile<C>& t = s.tile;
   t.set(x, b, h, h + 1, tile * query_block, smaller(x.L, (tile + 1) * query_block));
-  load_transposed(x, x.q, t, x.d, query_factor<T>(x), s.q);
+  load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
   load_transposed(x, x.z_o, t, x.dv, factor, s.z);
   if (x.cu_q)  // queries of no sequence may hold anything
     for (i64 c = 0; c < t.count; ++c)
       for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
   const i64 row = (b * x.H + h) * x.L + t.i0;
-  const T* lse = static_cast<const T*>(x.lse) + row;
-  const T infinite = static_cast<T>(__builtin_inf());
+  const C* lse = static_cast<const C*>(x.lse) + row;
+  const C infinite = static_cast<C>(__builtin_inf());
   for (i64 c = 0; c < t.width; ++c) {
-    s.lse[c] = c < t.count && lse[c] != -infinite ? lse[c] * static_cast<T>(log2_e) : infinite;
-    s.u[c] = c < t.count ? all.u[row + c] * factor : T{0};
+    s.lse[c] = c < t.count && lse[c] != -infinite ? lse[c] * static_cast<C>(log2_e) : infinite;
+    s.u[c] = c < t.count ? all.u[row + c] * factor : C{0};
   }
 }
 
 // p = 2^(A − ξ), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
-template <class T, bool Keep, bool Slope>
-void probabilities_and_gradients(i64 keys, const Scratch<T>& s) {
-  using V = vector_t<T>;
+template <class C, bool Keep, bool Slope>
+void probabilities_and_gradients(i64 keys, const Scratch<C>& s) {
+  using V = vector_t<C>;
   const i64 width = s.tile.width;
-  for (i64 c = 0; c < width; c += Tile<T>::width) {
+  for (i64 c = 0; c < width; c += Tile<C>::width) {
     const V lse = load(s.lse + c), u = load(s.u + c);
     for (i64 j = 0; j < keys; ++j) {
       const i64 e = j * width + c;
@@ -161,27 +161,27 @@ void probabilities_and_gradients(i64 keys, const Scratch<T>& s) {
   }
 }
 
-template <class T>
-Rows<T> rows_from(const Rows<T>& r, i64 row) {
+template <class C>
+Rows<C> rows_from(const Rows<C>& r, i64 row) {
   return {r.data + row * r.row, r.row, r.form};
 }
 
 // Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys from key0.
 // `through_cap`: the gradient before the cap, else after it, where the bias is added.
-template <class T>
-void score_gradient(const AttentionCall& x, Scratch<T>& s, i64 key0, i64 keys, const Rows<T>& k,
-                    const Rows<T>& v, bool through_cap) {
-  const QueryTile<T>& t = s.tile;
+template <class C>
+void score_gradient(const AttentionCall& x, Scratch<C>& s, i64 key0, i64 keys, const Rows<C>& k,
+                    const Rows<C>& v, bool through_cap) {
+  const QueryTile<C>& t = s.tile;
   scores(x, t, key0, keys, k, s.q, s.p, s.options);
-  multiply<T>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
+  multiply<C>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
   if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
   const bool slope = x.softcap != 0 && through_cap;
   if (x.dropout > 0) {
-    slope ? probabilities_and_gradients<T, true, true>(keys, s)
-          : probabilities_and_gradients<T, true, false>(keys, s);
+    slope ? probabilities_and_gradients<C, true, true>(keys, s)
+          : probabilities_and_gradients<C, true, false>(keys, s);
   } else {
-    slope ? probabilities_and_gradients<T, false, true>(keys, s)
-          : probabilities_and_gradients<T, false, false>(keys, s);
+    slope ? probabilities_and_gradients<C, false, true>(keys, s)
+          : probabilities_and_gradients<C, false, false>(keys, s);
   }
 }
 
@@ -189,14 +189,14 @@ void wait_for(const std::atomic<std::uint32_t>& counter, std::uint32_t value) {
   for (int spins = 0; counter.load(std::memory_order_acquire) != value; ++spins) relax(spins);
 }
 
-template <class T>
+template <class C>
 void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b, i64 h, i64 row0, i64 rows,
-                i64 size, const T* from, i64 padded) {
-  constexpr int W = Tile<T>::width;
-  with_storage<T>(x.type, [&](auto* tag) {
+                i64 size, const C* from, i64 padded) {
+  constexpr int W = Tile<C>::width;
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     for (i64 r = 0; r < rows; ++r) {
-      S* out = static_cast<S*>(to.data) + element_offset<T>(to, b, h, row0 + r);
+      S* out = static_cast<S*>(to.data) + element_offset<C>(to, b, h, row0 + r);
       i64 e = 0;
       for (; e + W <= size; e += W) store(out + e, load(from + r * padded + e));
       if (e < size) store_partial(out + e, load(from + r * padded + e), static_cast<int>(size - e));
@@ -204,17 +204,17 @@ void write_rows(const AttentionCall& x, const AttentionCall::Operand& to, i64 b,
   });
 }
 
-template <class T>
-T* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
-  return static_cast<T*>(a.data) + element_offset<T>(a, b, h, row);
+template <class C>
+C* in_place(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
+  return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
 // z_K and z_V of one block, and its terms of z_Q where that accumulates in place.
-template <class T>
-void key_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 key_head, i64 block) {
+template <class C>
+void key_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 key_head, i64 block) {
   const i64 key0 = block * key_block, keys = smaller(key_block, x.T - key0), group = x.H / x.Hk;
-  const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
-  const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+  const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+  const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
   bool first = true;
   const auto clear = [&] {
     for (i64 e = 0; e < keys * s.padded_d; ++e) s.zk[e] = 0;
@@ -224,31 +224,31 @@ void key_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b
     for (i64 tile = 0; tile < all.tiles; ++tile) {
       const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile];
       if (from >= key0 + keys || to <= key0) continue;
-      load_queries(x, all, s, b, h, tile, static_cast<T>(x.scale));
-      const QueryTile<T>& t = s.tile;
+      load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
+      const QueryTile<C>& t = s.tile;
       // Only the keys that the tile attends: others may hold anything, and 0·NaN is NaN.
       const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
       score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), true);
       // Likewise the queries of no sequence.
       const i64 c0 = x.cu_q ? larger(0, x.cu_q[0] - t.i0) : 0,
                 c1 = x.cu_q ? smaller(t.count, x.cu_q[x.segments] - t.i0) : t.count;
-      const Rows<T> q = load_rows(x, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
-      const Rows<T> z = load_rows(x, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
+      const Rows<C> q = load_rows(x, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
+      const Rows<C> z = load_rows(x, x.z_o, b, h, t.i0, t.count, x.dv, s.z_rows.data, s.padded_dv);
       const bool fresh = first && n == keys;
       if (first && !fresh) clear();
       first = false;
-      T *zv = s.zv + skip * s.padded_dv, *zk = s.zk + skip * s.padded_d;
-      multiply<T>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
+      C *zv = s.zv + skip * s.padded_dv, *zk = s.zk + skip * s.padded_d;
+      multiply<C>(n, x.dv, c1 - c0, {s.p + c0, t.width, 1}, {z.data + c0 * z.row, z.row, z.form}, zv,
                   s.padded_dv, fresh ? nullptr : zv, s.padded_dv);
-      multiply<T>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
+      multiply<C>(n, x.d, c1 - c0, {s.za + c0, t.width, 1}, {q.data + c0 * q.row, q.row, q.form}, zk,
                   s.padded_d, fresh ? nullptr : zk, s.padded_d);
       if (s.zq) continue;
       std::atomic<std::uint32_t>& done = all.done[(b * x.H + h) * all.tiles + tile];
       const std::uint32_t turn = static_cast<std::uint32_t>(block - from / key_block);
       wait_for(done, turn);
-      T* zq = in_place<T>(x.z_q, b, h, t.i0);
-      const Rows<T> own = rows_from(k, skip);
-      multiply<T>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
+      C* zq = in_place<C>(x.z_q, b, h, t.i0);
+      const Rows<C> own = rows_from(k, skip);
+      multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
                   turn == 0 ? nullptr : zq, x.z_q.row);
       done.store(turn + 1, std::memory_order_release);
     }
@@ -258,39 +258,39 @@ void key_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b
 }
 
 // z_Q of one query tile by its own pass over the keys, for types in which it cannot accumulate.
-template <class T>
-void query_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, i64 b, i64 h, i64 tile) {
+template <class C>
+void query_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, i64 b, i64 h, i64 tile) {
   const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
             key_head = h / (x.H / x.Hk);
   if (from == to) return;
-  load_queries(x, all, s, b, h, tile, static_cast<T>(x.scale));
-  const QueryTile<T>& t = s.tile;
+  load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
+  const QueryTile<C>& t = s.tile;
   for (i64 key0 = from; key0 < to; key0 += key_block) {
     const i64 keys = smaller(key_block, to - key0);
-    const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
-    const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+    const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+    const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
     score_gradient(x, s, key0, keys, k, v, true);
-    multiply<T>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, s.zq, s.padded_d,
+    multiply<C>(t.count, x.d, keys, {s.za, 1, t.width}, {k.data, k.row, k.form}, s.zq, s.padded_d,
                 key0 == from ? nullptr : s.zq, s.padded_d);
   }
   write_rows(x, x.z_q, b, h, t.i0, t.count, x.d, s.zq, s.padded_d);
 }
 
 // z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head.
-template <class T>
-void sink_item(const AttentionCall& x, const Shared<T>& all, i64 h) {
-  with_storage<T>(x.type, [&](auto* tag) {
+template <class C>
+void sink_item(const AttentionCall& x, const Shared<C>& all, i64 h) {
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-    const T sink = static_cast<T>(static_cast<const S*>(x.sink)[h]);
+    const C sink = static_cast<C>(static_cast<const S*>(x.sink)[h]);
     double sum = 0;
     for (i64 b = 0; b < x.B; ++b)
       for (i64 i = 0; i < x.L; ++i) {
         const i64 row = (b * x.H + h) * x.L + i;
-        const T lse = static_cast<const T*>(x.lse)[row];
-        if (lse != static_cast<T>(-__builtin_inf()))
+        const C lse = static_cast<const C*>(x.lse)[row];
+        if (lse != static_cast<C>(-__builtin_inf()))
           sum -= ::exp(static_cast<double>(sink - lse)) * static_cast<double>(all.u[row]);
       }
-    static_cast<S*>(x.z_sink)[h] = static_cast<S>(static_cast<T>(sum));
+    static_cast<S*>(x.z_sink)[h] = static_cast<S>(static_cast<C>(sum));
   });
 }
 
@@ -307,9 +307,9 @@ struct BiasGrid {
 
 // One part: z_A is recomputed and summed, tile over tile in a fixed order, over the axes the bias does not
 // keep; then the summed tile over its rows or columns where those are not kept.
-template <class T>
-void bias_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, const BiasGrid& grid, i64 part) {
-  constexpr int W = Tile<T>::width;
+template <class C>
+void bias_item(const AttentionCall& x, const Shared<C>& all, Scratch<C>& s, const BiasGrid& grid, i64 part) {
+  constexpr int W = Tile<C>::width;
   const AttentionCall::Bias& z = x.z_bias;
   const i64 block = part % grid.blocks, tile = part / grid.blocks % grid.tiles;
   const i64 head = part / (grid.blocks * grid.tiles) % grid.heads,
@@ -326,14 +326,14 @@ void bias_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, cons
         for (i64 j = block; j < j1; ++j) {
           const i64 key0 = j * key_block, keys = smaller(key_block, x.T - key0), key_head = h / (x.H / x.Hk);
           if (from >= key0 + keys || to <= key0) continue;
-          if (!loaded) load_queries(x, all, s, b, h, t, T{1});
+          if (!loaded) load_queries(x, all, s, b, h, t, C{1});
           loaded = true;
-          const Rows<T> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
-          const Rows<T> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+          const Rows<C> k = load_rows(x, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
+          const Rows<C> v = load_rows(x, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
           const i64 start = larger(key0, from), n = smaller(key0 + keys, to) - start, skip = start - key0;
           score_gradient(x, s, start, n, rows_from(k, skip), rows_from(v, skip), false);
           for (i64 r = 0; r < n; ++r) {
-            T* zb = s.zb + (skip + r) * width;
+            C* zb = s.zb + (skip + r) * width;
             for (i64 c = 0; c < s.tile.width; c += W)
               store(zb + c, load(zb + c) + load(s.za + r * s.tile.width + c));
           }
@@ -341,13 +341,13 @@ void bias_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, cons
       }
   const i64 rows = z.row ? smaller(query_block, x.L - tile * query_block) : 1;
   const i64 columns = z.col ? smaller(key_block, x.T - block * key_block) : 1;
-  with_storage<T>(x.type, [&](auto* tag) {
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     S* out = static_cast<S*>(z.data) + batch * z.batch + head * z.head + tile * query_block * z.row +
              block * key_block * z.col;
     for (i64 i = 0; i < rows; ++i)
       for (i64 j = 0; j < columns; ++j) {
-        T sum = 0;
+        C sum = 0;
         for (i64 r = j; r < (z.col ? j + 1 : tall); ++r)
           for (i64 c = i; c < (z.row ? i + 1 : width); ++c) sum += s.zb[r * width + c];
         out[i * z.row + j * z.col] = static_cast<S>(sum);
@@ -355,11 +355,11 @@ void bias_item(const AttentionCall& x, const Shared<T>& all, Scratch<T>& s, cons
   });
 }
 
-template <class T>
+template <class C>
 void run(const AttentionCall& x, Worker& w) {
   Carver common{w.shared}, own{w.scratch};
-  const Shared<T> all(common, x);
-  Scratch<T> s(own, x);
+  const Shared<C> all(common, x);
+  Scratch<C> s(own, x);
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
     row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
@@ -385,11 +385,11 @@ void run(const AttentionCall& x, Worker& w) {
   }
 }
 
-template <class T>
+template <class C>
 ScratchSize scratch(const AttentionCall& x) {
   Carver common{nullptr}, own{nullptr};
-  Shared<T>(common, x);
-  Scratch<T>(own, x);
+  Shared<C>(common, x);
+  Scratch<C>(own, x);
   return {own.used, common.used};
 }
 

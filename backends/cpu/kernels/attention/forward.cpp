@@ -27,43 +27,43 @@ struct Grid {
   i64 heads, groups, tiles, columns;
 };
 
-template <class T>
+template <class C>
 struct Scratch {
-  Scratch(Carver& c, const AttentionCall& x, const Grid& grid) {
+  Scratch(Carver& carver, const AttentionCall& x, const Grid& grid) {
     const i64 n = grid.columns, keys = smaller(key_block, x.T);
-    padded = round_up(x.dv, Tile<T>::width);
-    tile.carve(c, n);
-    q = c.take<T>(x.d * n);
-    a = c.take<T>(keys * n);
-    g = c.take<T>(n * padded);
-    top = c.take<T>(n), sum = c.take<T>(n), shrink = c.take<T>(n);
-    options.carve(c, x, keys, n, false);
-    k = needs_copy<T>(x, x.k, x.d, true) ? c.take<T>(keys * x.d) : nullptr;
-    copy_k = needs_copy<T>(x, x.k, x.d, true);
-    copy_v = needs_copy<T>(x, x.v, x.dv, false);
-    v = copy_v ? c.take<T>(keys * padded) : nullptr;
+    padded = round_up(x.dv, Tile<C>::width);
+    tile.carve(carver, n);
+    q = carver.take<C>(x.d * n);
+    a = carver.take<C>(keys * n);
+    g = carver.take<C>(n * padded);
+    top = carver.take<C>(n), sum = carver.take<C>(n), shrink = carver.take<C>(n);
+    options.carve(carver, x, keys, n, false);
+    k = needs_copy<C>(x, x.k, x.d, true) ? carver.take<C>(keys * x.d) : nullptr;
+    copy_k = needs_copy<C>(x, x.k, x.d, true);
+    copy_v = needs_copy<C>(x, x.v, x.dv, false);
+    v = copy_v ? carver.take<C>(keys * padded) : nullptr;
   }
-  QueryTile<T> tile;
+  QueryTile<C> tile;
   i64 padded;             // row length of G
-  T* q;                   // [d × width]
-  T* a;                   // [keys × width]: scores, then exp(A − c)
-  T* g;                   // [count × padded]
-  T *top, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
-  OptionTiles<T> options;
-  T *k, *v;  // copies, or null
+  C* q;                   // [d × width]
+  C* a;                   // [keys × width]: scores, then exp(A − c)
+  C* g;                   // [count × padded]
+  C *top, *sum, *shrink;  // c, π, exp(c − c_new): [width], c in units of log 2
+  OptionTiles<C> options;
+  C *k, *v;  // copies, or null
   bool copy_k, copy_v;
 };
 
 // c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
 // Returns whether any c grew, so that G must shrink.
-template <class T>
-bool softmax_step(i64 keys, i64 width, T* a, T* top, T* sum, T* shrink) {
-  using V = vector_t<T>;
-  constexpr int W = Tile<T>::width;
-  const V none = splat<V>(static_cast<T>(-__builtin_inf())), zero = {}, one = splat<V>(T{1});
+template <class C>
+bool softmax_step(i64 keys, i64 width, C* a, C* top, C* sum, C* shrink) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width;
+  const V none = splat<V>(static_cast<C>(-__builtin_inf())), zero = {}, one = splat<V>(C{1});
   auto grew = zero != zero;
   for (i64 c = 0; c < width; c += W) {
-    T* column = a + c;
+    C* column = a + c;
     const V before = load(top + c);
     V m0 = before, m1 = before, m2 = before, m3 = before;
     i64 j = 0;
@@ -76,14 +76,14 @@ bool softmax_step(i64 keys, i64 width, T* a, T* top, T* sum, T* shrink) {
     const V base = select(now == none, zero, now);  // all −∞: exp(−∞ − 0) = 0, not NaN
     V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
     for (j = 0; j + 4 <= keys; j += 4) {
-      T* p = column + j * width;
+      C* p = column + j * width;
       const V p0 = exp2_of_score(load(p) - base), p1 = exp2_of_score(load(p + width) - base);
       const V p2 = exp2_of_score(load(p + 2 * width) - base), p3 = exp2_of_score(load(p + 3 * width) - base);
       store(p, p0), store(p + width, p1), store(p + 2 * width, p2), store(p + 3 * width, p3);
       s0 += p0, s1 += p1, s2 += p2, s3 += p3;
     }
     for (; j < keys; ++j) {
-      T* p = column + j * width;
+      C* p = column + j * width;
       const V p0 = exp2_of_score(load(p) - base);
       store(p, p0);
       s0 += p0;
@@ -99,40 +99,40 @@ bool softmax_step(i64 keys, i64 width, T* a, T* top, T* sum, T* shrink) {
   return any;
 }
 
-template <class T>
-void start_columns(const AttentionCall& x, const Scratch<T>& s) {
-  const QueryTile<T>& t = s.tile;
-  for (i64 c = 0; c < t.width; ++c) s.top[c] = static_cast<T>(-__builtin_inf()), s.sum[c] = 0;
+template <class C>
+void start_columns(const AttentionCall& x, const Scratch<C>& s) {
+  const QueryTile<C>& t = s.tile;
+  for (i64 c = 0; c < t.width; ++c) s.top[c] = static_cast<C>(-__builtin_inf()), s.sum[c] = 0;
   if (!x.sink) return;
-  with_storage<T>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
+  with_storage<C>(x.type, [&](auto* tag) {  // the sink is a first key with value 0
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
-      s.top[c] = static_cast<T>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
-                 static_cast<T>(log2_e);
-      s.sum[c] = s.top[c] > static_cast<T>(-__builtin_inf()) ? 1 : 0;
+      s.top[c] = static_cast<C>(static_cast<const std::remove_reference_t<decltype(*tag)>*>(x.sink)[h]) *
+                 static_cast<C>(log2_e);
+      s.sum[c] = s.top[c] > static_cast<C>(-__builtin_inf()) ? 1 : 0;
     }
   });
 }
 
 // O = G ⊘ π, ξ = c + log π.
-template <class T>
-void finish_columns(const AttentionCall& x, const Scratch<T>& s, bool any_key) {
-  using V = vector_t<T>;
-  constexpr int W = Tile<T>::width;
-  const QueryTile<T>& t = s.tile;
-  T* lse = static_cast<T*>(x.lse);
-  with_storage<T>(x.type, [&](auto* tag) {
+template <class C>
+void finish_columns(const AttentionCall& x, const Scratch<C>& s, bool any_key) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width;
+  const QueryTile<C>& t = s.tile;
+  C* lse = static_cast<C*>(x.lse);
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     for (i64 c = 0; c < t.count; ++c) {
       const i64 h = t.batch_head[c] - t.b * x.H;
-      const T sum = s.sum[c];
+      const C sum = s.sum[c];
       lse[i64{t.batch_head[c]} * x.L + t.query[c]] =
-          sum > 0    ? s.top[c] * static_cast<T>(ln_2) + static_cast<T>(::log(static_cast<double>(sum)))
-          : sum == 0 ? static_cast<T>(-__builtin_inf())
+          sum > 0    ? s.top[c] * static_cast<C>(ln_2) + static_cast<C>(::log(static_cast<double>(sum)))
+          : sum == 0 ? static_cast<C>(-__builtin_inf())
                      : sum /* NaN */;
-      const V factor = splat<V>(sum == 0 ? T{0} : 1 / sum);
-      S* o = static_cast<S*>(x.o.data) + element_offset<T>(x.o, t.b, h, t.query[c]);
-      const T* g = s.g + c * s.padded;
+      const V factor = splat<V>(sum == 0 ? C{0} : 1 / sum);
+      S* o = static_cast<S*>(x.o.data) + element_offset<C>(x.o, t.b, h, t.query[c]);
+      const C* g = s.g + c * s.padded;
       for (i64 e = 0; e < x.dv; e += W) {
         const V value = any_key ? load(g + e) * factor : V{};
         if (x.dv - e >= W) {
@@ -145,18 +145,18 @@ void finish_columns(const AttentionCall& x, const Scratch<T>& s, bool any_key) {
   });
 }
 
-template <class T>
-void query_tile(const AttentionCall& x, Scratch<T>& s) {
-  using V = vector_t<T>;
-  constexpr int W = Tile<T>::width;
-  const QueryTile<T>& t = s.tile;
+template <class C>
+void query_tile(const AttentionCall& x, Scratch<C>& s) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width;
+  const QueryTile<C>& t = s.tile;
   const i64 key_head = t.h0 / (x.H / x.Hk);
-  load_transposed(x, x.q, t, x.d, query_factor<T>(x), s.q);
+  load_transposed(x, x.q, t, x.d, query_factor<C>(x), s.q);
   start_columns(x, s);
   bool first = true;
   for (i64 key0 = t.from; key0 < t.to; key0 += key_block) {
     const i64 keys = smaller(key_block, t.to - key0);
-    const Rows<T> k = load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
+    const Rows<C> k = load_rows(x, x.k, t.b, key_head, key0, keys, x.d, s.k, x.d);
     scores(x, t, key0, keys, k, s.q, s.a, s.options);
     const bool grew = softmax_step(keys, t.width, s.a, s.top, s.sum, s.shrink);
     if (x.dropout > 0) {
@@ -170,20 +170,20 @@ void query_tile(const AttentionCall& x, Scratch<T>& s) {
           store(s.g + c * s.padded + e, load(s.g + c * s.padded + e) * factor);
       }
     }
-    const Rows<T> v = load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
-    multiply<T>(t.count, x.dv, keys, {s.a, 1, t.width}, {v.data, v.row, v.form}, s.g, s.padded,
+    const Rows<C> v = load_rows(x, x.v, t.b, key_head, key0, keys, x.dv, s.v, s.padded);
+    multiply<C>(t.count, x.dv, keys, {s.a, 1, t.width}, {v.data, v.row, v.form}, s.g, s.padded,
                 first ? nullptr : s.g, s.padded);
     first = false;
   }
   finish_columns(x, s, !first);
 }
 
-template <class T>
+template <class C>
 void run(const AttentionCall& x, Worker& w) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
   Carver carver{w.scratch};
-  Scratch<T> s(carver, x, grid);
+  Scratch<C> s(carver, x, grid);
   const i64 group = x.H / x.Hk;
   // Tiles of a head from its end: with a causal mask the longest come first, which balances the threads.
   w.each(key_heads(x) * grid.groups * grid.tiles, [&](i64 part) {
@@ -198,22 +198,22 @@ void run(const AttentionCall& x, Worker& w) {
   });
 }
 
-template <class T>
+template <class C>
 ScratchSize scratch(const AttentionCall& x) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return {};
   Carver carver{nullptr};
-  Scratch<T>(carver, x, Grid(x));
+  Scratch<C>(carver, x, Grid(x));
   return {carver.used, 0};
 }
 
-template <class T>
+template <class C>
 void describe(const AttentionCall& x, char* text, std::size_t size) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Grid grid(x);
   std::snprintf(text, size, "tiles of %lld queries × %lld keys, keys %s, values %s, heads in a tile: %lld",
                 static_cast<long long>(grid.columns), static_cast<long long>(smaller(key_block, x.T)),
-                needs_copy<T>(x, x.k, x.d, true) ? "copied" : "in place",
-                needs_copy<T>(x, x.v, x.dv, false) ? "copied" : "in place",
+                needs_copy<C>(x, x.k, x.d, true) ? "copied" : "in place",
+                needs_copy<C>(x, x.v, x.dv, false) ? "copied" : "in place",
                 static_cast<long long>(grid.heads));
 }
 

@@ -51,8 +51,9 @@ inline i64 key_heads(const AttentionCall& x) {
   return i64{x.B} * x.Hk;
 }
 
-// Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile.
-template <class T>
+// Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile. C is the type
+// that is computed in, here and below; S is the type that is stored.
+template <class C>
 struct QueryTile {
   i64 b, h0, h1, i0, i1;
   i64 count = 0, width = 0;          // columns in use; rounded up to the vector, and the row length of tiles
@@ -61,15 +62,15 @@ struct QueryTile {
   std::int32_t *first, *last;        // [width]: keys of each column
   std::int32_t *query, *batch_head;  // [width]: i, and b·H + h
 
-  void carve(Carver& c, i64 columns) {
-    first = c.take<std::int32_t>(columns), last = c.take<std::int32_t>(columns);
-    query = c.take<std::int32_t>(columns), batch_head = c.take<std::int32_t>(columns);
+  void carve(Carver& carver, i64 columns) {
+    first = carver.take<std::int32_t>(columns), last = carver.take<std::int32_t>(columns);
+    query = carver.take<std::int32_t>(columns), batch_head = carver.take<std::int32_t>(columns);
   }
 
   void set(const AttentionCall& x, i64 batch, i64 head0, i64 head1, i64 query0, i64 query1) {
     b = batch, h0 = head0, h1 = head1, i0 = query0, i1 = query1;
     count = (h1 - h0) * (i1 - i0);
-    width = round_up(count, Tile<T>::width);
+    width = round_up(count, Tile<C>::width);
     from = x.T, to = 0, all_from = 0, all_to = x.T;
     for (i64 i = i0, c = 0; i < i1; ++i, ++c) {
       const KeyRange r = keys_of_query(x, static_cast<int>(b), static_cast<int>(i));
@@ -91,92 +92,92 @@ struct QueryTile {
   }
 };
 
-// ---- reading operands: rows of an operand converted to T ----
+// ---- reading operands: rows of an operand converted to C ----
 
-template <class T>
+template <class C>
 i64 element_offset(const AttentionCall::Operand& a, i64 b, i64 h, i64 row) {
   return b * a.batch + h * a.head + row * a.row;
 }
 
 // The transposed query-side rows [size × width] times `factor`; columns beyond the tile are 0.
-template <class T>
-void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<T>& t, i64 size,
-                     T factor, T* to) {
-  constexpr int W = Tile<T>::width;
+template <class C>
+void load_transposed(const AttentionCall& x, const AttentionCall::Operand& a, const QueryTile<C>& t, i64 size,
+                     C factor, C* to) {
+  constexpr int W = Tile<C>::width;
   const i64 rows = t.i1 - t.i0;
-  with_storage<T>(x.type, [&](auto* tag) {
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     const S* data = static_cast<const S*>(a.data);
     if (t.h1 - t.h0 == 1) {
-      copy_transposed(rows, size, data + element_offset<T>(a, t.b, t.h0, t.i0), a.row, to, t.width);
+      copy_transposed(rows, size, data + element_offset<C>(a, t.b, t.h0, t.i0), a.row, to, t.width);
     } else {  // few queries of several heads side by side
       for (i64 e = 0; e < size * t.width; ++e) to[e] = 0;
       for (i64 c = 0; c < t.count; ++c) {
-        const S* from = data + element_offset<T>(a, t.b, t.h0 + c / rows, t.i0 + c % rows);
-        for (i64 e = 0; e < size; ++e) to[e * t.width + c] = static_cast<T>(from[e]);
+        const S* from = data + element_offset<C>(a, t.b, t.h0 + c / rows, t.i0 + c % rows);
+        for (i64 e = 0; e < size; ++e) to[e * t.width + c] = static_cast<C>(from[e]);
       }
     }
   });
-  const auto f = splat<vector_t<T>>(factor);
+  const auto f = splat<vector_t<C>>(factor);
   for (i64 e = 0; e < size * t.width; e += W) store(to + e, load(to + e) * f);
 }
 
 // Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel: in place, or converted into `copy`
 // with rows of `padded` elements.
-template <class T>
+template <class C>
 struct Rows {
-  const T* data;
+  const C* data;
   i64 row;
   Form form;
 };
-template <class T>
-Rows<T> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b, i64 h, i64 row0, i64 rows,
-                  i64 size, T* copy, i64 padded) {
-  const i64 offset = element_offset<T>(a, b, h, row0);
-  if (!copy) return {static_cast<const T*>(a.data) + offset, a.row, Form::direct};
-  with_storage<T>(x.type, [&](auto* tag) {
+template <class C>
+Rows<C> load_rows(const AttentionCall& x, const AttentionCall::Operand& a, i64 b, i64 h, i64 row0, i64 rows,
+                  i64 size, C* copy, i64 padded) {
+  const i64 offset = element_offset<C>(a, b, h, row0);
+  if (!copy) return {static_cast<const C*>(a.data) + offset, a.row, Form::direct};
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     copy_rows(rows, size, padded, static_cast<const S*>(a.data) + offset, a.row, copy, padded);
   });
   return {copy, padded, Form::padded};
 }
 
-// Whether rows must be copied to be used: another type than T, a row length that makes vector loads partial
+// Whether rows must be copied to be used: another type than C, a row length that makes vector loads partial
 // where that is slow, or (as the broadcast operand) rows that all fall into the same sets of the L1 cache.
-template <class T>
+template <class C>
 bool needs_copy(const AttentionCall& x, const AttentionCall::Operand& a, i64 size, bool broadcast) {
-  if (size_of(x.type) != sizeof(T)) return true;
-  if (broadcast) return a.row * static_cast<i64>(sizeof(T)) % 4096 == 0;
-  return TG_VECTOR_BYTES == 16 && size % Tile<T>::width != 0;
+  if (size_of(x.type) != sizeof(C)) return true;
+  if (broadcast) return a.row * static_cast<i64>(sizeof(C)) % 4096 == 0;
+  return TG_VECTOR_BYTES == 16 && size % Tile<C>::width != 0;
 }
 
 // ---- the score tile ----
 
 // Extra tiles [keys × width] that options need, null where they are off.
-template <class T>
+template <class C>
 struct OptionTiles {
-  T* bias;   // the bias, transposed
-  T* slope;  // 1 - tanh², for the gradient through the cap
-  T* keep;   // dropout factors
+  C* bias;   // the bias, transposed
+  C* slope;  // 1 - tanh², for the gradient through the cap
+  C* keep;   // dropout factors
 
-  void carve(Carver& c, const AttentionCall& x, i64 keys, i64 columns, bool backward) {
-    bias = x.bias.data ? c.take<T>(keys * columns) : nullptr;
-    slope = x.softcap != 0 && backward ? c.take<T>(keys * columns) : nullptr;
-    keep = x.dropout > 0 ? c.take<T>(keys * columns) : nullptr;
+  void carve(Carver& carver, const AttentionCall& x, i64 keys, i64 columns, bool backward) {
+    bias = x.bias.data ? carver.take<C>(keys * columns) : nullptr;
+    slope = x.softcap != 0 && backward ? carver.take<C>(keys * columns) : nullptr;
+    keep = x.dropout > 0 ? carver.take<C>(keys * columns) : nullptr;
   }
 };
 
 // What q is multiplied by so that q·k is the score in units of log 2, or the tangent's argument.
-template <class T>
-T query_factor(const AttentionCall& x) {
-  return static_cast<T>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e);
+template <class C>
+C query_factor(const AttentionCall& x) {
+  return static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e);
 }
 
-template <class T>
-void cap_scores(i64 elements, T cap, T* a, T* slope) {
-  using V = vector_t<T>;
-  const V one = splat<V>(T{1}), c = splat<V>(cap);
-  for (i64 e = 0; e < elements; e += Tile<T>::width) {
+template <class C>
+void cap_scores(i64 elements, C cap, C* a, C* slope) {
+  using V = vector_t<C>;
+  const V one = splat<V>(C{1}), c = splat<V>(cap);
+  for (i64 e = 0; e < elements; e += Tile<C>::width) {
     const V t = tanh(load(a + e));
     store(a + e, t * c);
     if (slope) store(slope + e, one - t * t);
@@ -184,14 +185,14 @@ void cap_scores(i64 elements, T cap, T* a, T* slope) {
 }
 
 // Adds log2(e)·bias[b, h, i, j] to a[j][column of i].
-template <class T>
-void add_bias(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, T* a, T* tile) {
-  using V = vector_t<T>;
-  constexpr int W = Tile<T>::width;
-  const V unit = splat<V>(static_cast<T>(log2_e));
+template <class C>
+void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, C* a, C* tile) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width;
+  const V unit = splat<V>(static_cast<C>(log2_e));
   const AttentionCall::Bias& bias = x.bias;
   const i64 rows = t.i1 - t.i0;
-  with_storage<T>(x.type, [&](auto* tag) {
+  with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
     const S* data = static_cast<const S*>(bias.data) + t.b * bias.batch + key0 * bias.col;
     if (bias.col == 1 && bias.row != 0 && t.h1 - t.h0 == 1) {
@@ -201,7 +202,7 @@ void add_bias(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys,
         const i64 h = t.h0 + c / rows, i = t.i0 + c % rows;
         for (i64 j = 0; j < keys; ++j)
           tile[j * t.width + c] =
-              c < t.count ? static_cast<T>(data[h * bias.head + i * bias.row + j * bias.col]) : T{0};
+              c < t.count ? static_cast<C>(data[h * bias.head + i * bias.row + j * bias.col]) : C{0};
       }
     }
   });
@@ -209,33 +210,33 @@ void add_bias(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys,
 }
 
 // a = −∞ outside each column's keys.
-template <class T>
-void mask_scores(const QueryTile<T>& t, i64 key0, i64 keys, T* a) {
-  using V = vector_t<T>;
-  constexpr int W = Tile<T>::width;
-  const V none = splat<V>(static_cast<T>(-__builtin_inf()));
+template <class C>
+void mask_scores(const QueryTile<C>& t, i64 key0, i64 keys, C* a) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width;
+  const V none = splat<V>(static_cast<C>(-__builtin_inf()));
   for (i64 c = 0; c < t.width; c += W) {
-    T low[W], high[W];  // within the tile, so that they are exact in T
+    C low[W], high[W];  // within the tile, so that they are exact in C
     for (int l = 0; l < W; ++l) {
       const i64 first = t.first[c + l] - key0, last = t.last[c + l] - key0;
-      low[l] = static_cast<T>(first < 0 ? 0 : first > keys ? keys : first);
-      high[l] = static_cast<T>(last < 0 ? 0 : last > keys ? keys : last);
+      low[l] = static_cast<C>(first < 0 ? 0 : first > keys ? keys : first);
+      high[l] = static_cast<C>(last < 0 ? 0 : last > keys ? keys : last);
     }
     const V from = load(low), to = load(high);
     for (i64 j = 0; j < keys; ++j) {
-      const V key = splat<V>(static_cast<T>(j));
-      T* p = a + j * t.width + c;
+      const V key = splat<V>(static_cast<C>(j));
+      C* p = a + j * t.width + c;
       store(p, select((key >= from) & (key < to), load(p), none));
     }
   }
 }
 
 // Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width].
-template <class T>
-void scores(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, const Rows<T>& k, const T* q,
-            T* a, const OptionTiles<T>& tiles) {
-  multiply<T>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
-  if (x.softcap != 0) cap_scores(keys * t.width, static_cast<T>(x.softcap * log2_e), a, tiles.slope);
+template <class C>
+void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, const Rows<C>& k, const C* q,
+            C* a, const OptionTiles<C>& tiles) {
+  multiply<C>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
+  if (x.softcap != 0) cap_scores(keys * t.width, static_cast<C>(x.softcap * log2_e), a, tiles.slope);
   if (x.bias.data) add_bias(x, t, key0, keys, a, tiles.bias);
   if (key0 < t.all_from || key0 + keys > t.all_to) mask_scores(t, key0, keys, a);
 }
@@ -243,14 +244,14 @@ void scores(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, c
 // ---- dropout ----
 
 // keep[j][column] = 0 with probability p, else 1/(1 - p). Key key0 need not be a multiple of four.
-template <class T>
-void dropout_factors(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i64 keys, T* keep) {
+template <class C>
+void dropout_factors(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, C* keep) {
   constexpr int W = lanes<U32>;
   const std::uint32_t bound = x.dropout_bound;
   const std::uint64_t key =
       node_key(static_cast<std::uint64_t>(x.rng[0]), static_cast<std::uint64_t>(x.rng[x.rng_stride]),
                static_cast<std::uint32_t>(x.stream));
-  const T kept = static_cast<T>(1 / (1 - x.dropout));
+  const C kept = static_cast<C>(1 / (1 - x.dropout));
   for (i64 c = 0; c < t.width; c += W) {
     const i64 columns = t.width - c < W ? t.width - c : W;
     std::int32_t query[W] = {}, head[W] = {};
@@ -261,8 +262,8 @@ void dropout_factors(const AttentionCall& x, const QueryTile<T>& t, i64 key0, i6
       for (int w = 0; w < 4; ++w) {
         const i64 j = four * 4 + w - key0;
         if (j < 0 || j >= keys) continue;
-        T* to = keep + j * t.width + c;
-        for (i64 l = 0; l < columns; ++l) to[l] = words[w][l] >= bound ? kept : T{0};
+        C* to = keep + j * t.width + c;
+        for (i64 l = 0; l < columns; ++l) to[l] = words[w][l] >= bound ? kept : C{0};
       }
     }
   }
