@@ -20,7 +20,7 @@ Tensor by_definition(const Tensor& q, const Tensor& k, const Tensor& v) {
   return matmul(softmax(where(greater(later, 0), -INFINITY, scores)), v);
 }
 
-// Queries, keys and values of one projection, as a model has them, and the gradient of both ways.
+// Queries, keys and values of one projection, as in a model, and the gradients of both versions.
 struct Both {
   Graph g;
   Tensor qkv;

@@ -1,8 +1,8 @@
 // An op of your own and its gradcheck: ReLU(x ⊛ y) of relu_product.h, once as C++ functions and once as graph
-// code, and a gradient with a mistake, to see it caught.
+// code, and a gradient with a mistake, which gradcheck catches.
 //   build/examples/custom_op
-// Exits with status 0 if the two are right in every dtype and view and the mistake is found. As a plugin of
-// the command line: relu_product_plugin.cpp.
+// Exits with status 0 if both are correct in every dtype and view and the mistake is found. For the same as a
+// plugin of tools/gradcheck, see relu_product_plugin.cpp.
 #include <cstdio>
 
 #include <tilegrad/autograd/gradcheck.h>

@@ -1,7 +1,7 @@
-// A layer of our own, attention that sees only the last tokens, in a model of our own, which is trained,
-// saved, resumed and asked for text by the same classes as the stock models.
+// A layer of our own, attention that sees only the last tokens, in a model of our own. The model trains,
+// saves, resumes and generates text with the same classes as the stock models.
 //   build/examples/own_layer DIR
-// Exits with status 0 if it says its text by heart, and a run in two halves ends like one in one piece.
+// Exits with status 0 if it reproduces its text, and a run in two halves gives the same result as one run.
 #include <cstdio>
 
 #include <tilegrad/io/training/text_batches.h>

@@ -10,7 +10,7 @@ namespace example {
 
 using namespace tg;
 
-// As C++ functions: what you have when the op is not made of others. Runs on the CPU, by one thread.
+// As C++ functions: for an op that cannot be composed of others. Runs on the host, by one thread.
 inline const CustomOp& relu_product_op() {
   static const CustomOp op = register_host_op(
       {.name = "relu_product",

@@ -14,7 +14,7 @@ int main(int argc, char** argv) try {
   constexpr std::int64_t digits = 2, batch = 64, context = train::Sums::tokens(digits), steps = 800;
   const train::Sums sums(digits, batch, context);
 
-  // Parameters live outside the graph; starting values are a function of (seed, name).
+  // Parameters live outside the graph; initial values are a function of (seed, name).
   nn::Params params(/*seed=*/1);
   const nn::Model model(
       params,

@@ -59,7 +59,7 @@ Tensor first_of(const std::vector<Tensor>& parts, const char* what, const At& wh
 }  // namespace
 
 extern const Op split_op{.name = "split",
-                         .doc = "x → y₁, y₂, …: an axis taken apart into pieces of the given sizes",
+                         .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
                          .infer = infer_split,
                          .vjp = [](const Backprop& g) -> Tensors {
                            Tensors z;
@@ -85,7 +85,7 @@ extern const Op split_op{.name = "split",
 
 extern const Op concat_op{
     .name = "concat",
-    .doc = "x₁, x₂, … → y: the tensors side by side along an axis",
+    .doc = "x₁, x₂, … → y: the tensors joined along an axis",
     .infer = infer_concat,
     .vjp = [](const Backprop& g) -> Tensors {
       const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;

@@ -12,7 +12,7 @@ struct CastAttrs {
 
 extern const Op cast_op{
     .name = "cast",
-    .doc = "x → y: x in another dtype: to nearest even, to integers towards zero, to bool by x ≠ 0",
+    .doc = "x → y: x in another dtype: rounded to nearest even; to integers towards zero; to bool by x ≠ 0",
     .infer = [](std::span<const Operand> in,
                 const Attrs& a) { return detail::pointwise_output(in, a.as<CastAttrs>().dtype); },
     .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },

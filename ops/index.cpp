@@ -60,7 +60,7 @@ extern const Op embedding_op{
 
 extern const Op index_select_op{
     .name = "index_select",
-    .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes take the place of the axis",
+    .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
     .infer = infer_select,
     .vjp = select_gradient,
     .samples = []() -> std::vector<Sample> {

@@ -1,6 +1,7 @@
 // Every operation, as functions on tensors. Each group names the file that defines it; ops/list.h lists the
-// definitions. Arguments are tensors or numbers; shapes broadcast by numpy's rule; mixed floating dtypes take
-// the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's line.
+// definitions. Arguments are tensors or numbers; shapes broadcast by NumPy's rule; mixed floating dtypes are
+// promoted to the wider one. Errors are ShapeError and DTypeError with the op, the operands and the caller's
+// line.
 #pragma once
 
 #include <tilegrad/core/graph/graph.h>

@@ -86,13 +86,13 @@ extern const Op dropout_op{
     .inplace = {{0, 0}}};
 
 extern const Op uniform_op{.name = "uniform",
-                           .doc = "rng → y: a ≤ y < b, all alike",
+                           .doc = "rng → y: uniform in [a, b)",
                            .infer = infer_fill,
                            .not_differentiable = "it has no differentiable inputs",
                            .samples = fill_samples<uniform_op, f32>,
                            .cost = draw_cost};
 extern const Op normal_op{.name = "normal",
-                          .doc = "rng → y: normal numbers of mean a and standard deviation b",
+                          .doc = "rng → y: normally distributed with mean a and standard deviation b",
                           .infer = infer_fill,
                           .not_differentiable = "it has no differentiable inputs",
                           .samples = fill_samples<normal_op, f32>,
@@ -104,7 +104,7 @@ extern const Op bernoulli_op{.name = "bernoulli",
                              .samples = fill_samples<bernoulli_op, boolean>,
                              .cost = draw_cost};
 extern const Op randint_op{.name = "randint",
-                           .doc = "rng → y: whole numbers a ≤ y < b, all alike",
+                           .doc = "rng → y: integers, uniform in [a, b)",
                            .infer = infer_fill,
                            .not_differentiable = "its result is an integer",
                            .samples = fill_samples<randint_op, i64>,

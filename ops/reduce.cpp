@@ -148,13 +148,13 @@ extern const Op min_op{
 
 extern const Op argmax_op{
     .name = "argmax",
-    .doc = "x → y: row-major number, within the axes, of the first largest element (i64); NaN counts as it",
+    .doc = "x → y: row-major index within the axes of the first largest element (i64); NaN is largest",
     .infer = infer_position,
     .not_differentiable = "its result is an index",
     .samples = samples<argmax, Fill::distinct>};
 extern const Op argmin_op{
     .name = "argmin",
-    .doc = "x → y: row-major number, within the axes, of the first smallest element (i64); NaN counts as it",
+    .doc = "x → y: row-major index within the axes of the first smallest element (i64); NaN is smallest",
     .infer = infer_position,
     .not_differentiable = "its result is an index",
     .samples = samples<argmin, Fill::distinct>};

@@ -109,7 +109,7 @@ extern const Op slice_assign_op{
 
 extern const Op slice_at_op{
     .name = "slice_at",
-    .doc = "x, start → y: `length` elements of an axis from a start that a tensor gives",
+    .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
           const auto& a = attrs.as<SliceAtAttrs>();

@@ -109,7 +109,7 @@ extern const Op log_softmax_backward_op{
 
 extern const Op logsumexp_op{
     .name = "logsumexp",
-    .doc = "x → ξ: ξ = log Σ exp x along an axis, which stays with size 1",
+    .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
           detail::require_float(in[0].dtype);

@@ -46,7 +46,9 @@ extern const Op permute_op{
 
 extern const Op view_op{
     .name = "view",
-    .doc = "x → y: x in another shape of as many elements, if its strides allow that without a copy",
+    .doc =
+        "x → y: x in another shape with the same number of elements, if its strides allow that without a "
+        "copy",
     .infer = [](std::span<const Operand> in,
                 const Attrs& a) { return looks_into(in[0], view(in[0].layout, a.as<ShapeAttrs>().shape)); },
     .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },

@@ -55,14 +55,14 @@ int run(int argc, char** argv) {
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = 4096, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
-  args.option("filter", "TEXT", "only rows whose name contains it", settings.filter);
+  args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option(
       "shape", "AxBx…",
       "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, attention BxHxLxd, "
       "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
       "generate CONTEXT",
       shapes, {.shown = "each mode's default sizes"});
-  args.option("text", "FILE", "text for the mode tokens", settings.text,
+  args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
   args.flag("quick", "a quick run of each row, not a measurement", quick);

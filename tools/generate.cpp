@@ -38,10 +38,10 @@ void declare_options(Args& args, Options& o) {
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
-  args.flag(
-      "slide",
-      "continue beyond the context: the oldest tokens are dropped, and each token is a run over all others",
-      o.slide);
+  args.flag("slide",
+            "continue beyond the context: the oldest tokens are dropped, and each token needs a run over the "
+            "whole window",
+            o.slide);
   args.flag("no-cache", "process the whole text again for every token: the same text, slower; for checks",
             o.no_cache);
   args.example("generate --checkpoint out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");

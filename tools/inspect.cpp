@@ -53,16 +53,17 @@ void declare_options(Args& args, Options& o) {
   const ArgLimits none{.shown = "none"};
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
   args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
-  args.flag("parameters", "how large each layer is", o.parameters);
+  args.flag("parameters", "numbers and bytes of each layer's parameters", o.parameters);
   args.option("attention", "PNG", "the attention weights of each head of the checkpoint, on --text",
               o.attention, none);
   args.option("text", "TEXT", "text for --attention, at most the model's context", o.text, none);
   args.option("attention-memory", "PNG",
               "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
               o.attention_memory, none);
-  args.option("reads", "PNG",
-              "what attention reads from memory, by the size of its tiles: FlashAttention's own model",
-              o.reads, none);
+  args.option(
+      "reads", "PNG",
+      "numbers that attention reads from memory, by tile size, in the model of FlashAttention's paper",
+      o.reads, none);
   args.option("length", "N", "tokens for --reads", o.length, {.min = 1, .max = 1 << 30});
   args.option("fast-memory", "KIB",
               "for --reads: size of the memory that holds a tile, such as a GPU's shared memory",
@@ -76,7 +77,7 @@ void declare_options(Args& args, Options& o) {
   args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
                "the forward pass as text and as a picture");
   args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
-  args.example("inspect --checkpoint out/train --parameters", "what is large in a model");
+  args.example("inspect --checkpoint out/train --parameters", "the size of each layer of a model");
   args.example("inspect --checkpoint out/train --text 'To be, or not to be' --attention attention.png",
                "a heat map for each head of each layer");
   args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",

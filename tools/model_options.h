@@ -73,7 +73,7 @@ inline void declare_model_options(Args& args, ModelOptions& o) {
   }
   args.option("init", "NAME", "initial weights: GPT-2's N(0, init-std²), or those of PyTorch's layers",
               o.initializer, {.choices = {"gpt2", "pytorch"}});
-  args.option("init-std", "X", "standard deviation of initial weights; GPT-2 has 0.02 at width 768",
+  args.option("init-std", "X", "standard deviation of initial weights; GPT-2 uses 0.02 at width 768",
               o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
   args.option("dropout", "P", "dropout of embeddings, attention weights and block outputs", o.model.dropout,
               {.min = 0, .max = 0.99});

@@ -37,7 +37,7 @@ class Params {
   // made on it; all() stays empty.
   static Params counting(DType dtype = f32);
 
-  // Throws Error if there is a parameter of that path, ShapeError for a size that is not positive.
+  // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init);
 
   const std::vector<Parameter>& all() const { return all_; }

@@ -19,12 +19,12 @@ struct DeepSeek {
                   .max = 16384,
                   .after = "heads"});
     field("query_latent", query_latent,
-          Setting{.help = "the same for queries; 0: queries are not compressed",
+          Setting{.help = "size of the queries' latent; 0: queries are not compressed",
                   .min = 0,
                   .max = 16384,
                   .after = "heads"});
     field("rope_width", rope_width,
-          Setting{.help = "rotary part of a query, and of the key that all heads share",
+          Setting{.help = "width of the rotary part of queries, and of the rotary key that all heads share",
                   .min = 2,
                   .max = 16384,
                   .after = "heads"});

@@ -39,10 +39,10 @@ struct ModelConfig {
     field("layers", layers, Setting{.help = "blocks", .min = 1, .max = 256});
     field("heads", heads, Setting{.help = "attention heads; must divide the width", .min = 1, .max = 4096});
     field("width", width, Setting{.help = "channels", .min = 1, .max = 16384});
-    field(
-        "context", context,
-        Setting{
-            .help = "tokens the model sees; train --task add: the length of a sum", .min = 1, .max = 65536});
+    field("context", context,
+          Setting{.help = "tokens in the context; with train --task add by default the length of a sum",
+                  .min = 1,
+                  .max = 65536});
     field("bias", bias);
     field("tied_head", tied_head);
   }

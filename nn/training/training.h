@@ -54,7 +54,7 @@ class TrainingProgram {
   Program& program() { return *program_; }  // of a step, or with `accumulate` of one batch
 
  private:
-  // With accumulation: sums of gradients, and the program that takes them.
+  // With accumulation: sums of gradients, and the program that updates by them.
   struct Parts {
     std::vector<Parameter> sums;
     Parameter loss_sum;
