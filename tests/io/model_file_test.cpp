@@ -74,7 +74,7 @@ TEST(ModelFile, RefusesWhatDescribesNoModel) {
     }
     io::Metadata m = whole;
     m["heads"] = "5";
-    EXPECT_NE(message(m).find("does not divide"), std::string::npos) << message(m);
+    EXPECT_NE(message(m).find("is not divisible"), std::string::npos) << message(m);
     m = whole;
     m["width"] = "-128";
     EXPECT_NE(message(m).find("width"), std::string::npos) << message(m);
