@@ -42,7 +42,7 @@ TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
   EXPECT_EQ(backward_path(x, hopper), Path::plain);
 }
 
-TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
+TEST(AttentionChoice, WideHeadsWantSharedMemory) {
   const AttentionCall x = call(DType::bf16, 8, 1, 512, 576, 512);
   EXPECT_EQ(forward_path(x, hopper), Path::wide);
   EXPECT_EQ(backward_path(x, hopper), Path::wide);
