@@ -1,6 +1,5 @@
-// z_K, z_V and z_Q on tensor cores in one pass, for heads to 128 and, in free order, beyond: blocks for some
-// keys add their parts of z_Q to sums in global memory. In free order all add to the same sums; in order
-// there are only as many blocks as the GPU holds at a time, and each has sums of its own.
+// The backward of bf16 and f16 on tensor cores in one pass over keys, whose blocks add their parts of z_Q to
+// sums in global memory; for wide heads without such sums, in a second pass over queries.
 #include "backends/cuda/attention/backward_one_pass_sm80.cuh"
 
 namespace tg::cuda::attention {
@@ -22,10 +21,11 @@ __global__ void __launch_bounds__(range_tile * 2)
       const float4 own = reinterpret_cast<const float4*>(sums)[lane];
       c = {c.x + own.x, c.y + own.y, c.z + own.z, c.w + own.w};
     }
-    u32 *first = reinterpret_cast<u32*>(out + i * x.z_q.row + part * 8),
-        *second = reinterpret_cast<u32*>(out + (i + 8) * x.z_q.row + part * 8);
-    if (i < x.L) *first = pack(c.x * scale, c.y * scale, S());
-    if (i + 8 < x.L) *second = pack(c.z * scale, c.w * scale, S());
+    const auto put = [&](int row, float low, float high) {
+      u32* to = reinterpret_cast<u32*>(out + row * x.z_q.row + part * 8);
+      if (row < x.L) *to = pack(low * scale, high * scale, S());
+    };
+    put(i, c.x, c.y), put(i + 8, c.z, c.w);
   }
 }
 
@@ -33,15 +33,16 @@ __global__ void __launch_bounds__(range_tile * 2)
 
 void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using namespace one_pass;
-  if (is_wide(x))
-    launch_wide_key_gradients(s, x, work);
-  else
-    with_shape(x, [&](auto size, auto options) { launch<by_key, size, size, options>(s, x, work); });
+  with_shape(x, [&](auto d, auto dv, auto options) {
+    launch<by_key, d, dv, options>(s, x, work);
+    if constexpr (d > 128)
+      if (!work.z_q) launch<by_query, d, dv, options>(s, x, work);
+  });
   const i64 tiles = i64(x.B) * x.H * work.tiles(x);
-  if (tiles == 0) return;
-  const LaunchShape shape{blocks_for(tiles, 1), range_tile * 2};
-  x.type == DType::bf16 ? launch_kernel(s, shape, round_query_gradients<__nv_bfloat16>, x, work)
-                        : launch_kernel(s, shape, round_query_gradients<__half>, x, work);
+  if (!work.z_q || tiles == 0) return;
+  with_16_bits(x.type, [&](auto zero) {
+    launch_kernel(s, {blocks_for(tiles, 1), range_tile * 2}, round_query_gradients<decltype(zero)>, x, work);
+  });
 }
 
 }  // namespace tg::cuda::attention

@@ -3,17 +3,15 @@
 
 namespace tg::cuda::attention {
 
-void launch_backward(const Stream& s, const AttentionCall& x, const Workspace& work) {
-  const auto run = [&](auto zero) {
+void launch_two_passes(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
-    // 96 has no kernels of its own: they take long to compile, and only few or short sequences come here.
-    with_size<32, 64, 128>(x, [&](auto size) {
+    with_size(x, [&](auto size) {
       with_options(x, [&](auto options) {
         two_passes::launch_passes<S, S, of_16_bits, size, options>(s, x, work, nullptr);
       });
     });
-  };
-  x.type == DType::bf16 ? run(__nv_bfloat16()) : run(__half());
+  });
 }
 
 }  // namespace tg::cuda::attention

@@ -1,6 +1,7 @@
-// Which kernels run a call, in how much workspace, and that in words: decided on the host, without a GPU.
+// How a call is computed and in how much workspace: decided on the host, without a GPU.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "backends/cuda/attention/workspace.h"
@@ -11,19 +12,18 @@ namespace tg::cuda::attention {
 // beyond, and a backward in one pass instead of two.
 enum class Path { plain, f32, narrow, wide, one_pass };
 
-AttentionCall call_of(const Call& call);
+struct Choice {
+  AttentionCall x;
+  Path path;
+  Workspace work;                      // of a backward
+  std::optional<SplitOperands> split;  // for Path::f32
 
-Path forward_path(const AttentionCall& x, const Gpu& gpu);
-Path backward_path(const AttentionCall& x, const Gpu& gpu);
-
-// Workspace::walkers of one pass; 0 where it does not fit, or two passes are faster.
-int one_pass_walkers(const AttentionCall& x, const Gpu& gpu);
-Workspace workspace_of(const AttentionCall& x, const Gpu& gpu, std::byte* base);
-
-std::size_t forward_bytes(const AttentionCall& x, const Gpu& gpu);
-std::size_t backward_bytes(const AttentionCall& x, const Gpu& gpu);
-
-std::string in_words(Path path, const AttentionCall& x);
+  // In workspace from `base` on, which is null where only its size is asked for.
+  explicit Choice(const Call& call, std::byte* base = nullptr);
+  Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr);
+  std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
+  std::string in_words() const;
+};
 
 // Whether rows begin at multiples of 16 bytes, `piece` elements.
 bool in_pieces(const AttentionCall::Operand& a, int piece);

@@ -32,70 +32,54 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
 }
 
 void run_forward(const Stream& s, const Call& call) {
-  const AttentionCall x = call_of(call);
+  const Choice choice(call, s.workspace);
+  const AttentionCall& x = choice.x;
   launch_checks(s, x);
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
-  switch (forward_path(x, s.gpu)) {
-    case Path::f32: {
-      const SplitOperands split(x, false, s.workspace);
-      launch_split(s, x, split);
-      return launch_f32_forward(s, split.in_place_of(x), split.powers);
-    }
-    case Path::narrow:
-      return launch_forward(s, x);
-    case Path::wide:
-      return launch_wide_forward(s, x);
-    default:
-      return launch_plain_forward(s, x);
-  }
+  if (choice.path == Path::plain) return launch_plain_forward(s, x);
+  if (!choice.split) return launch_forward(s, x);
+  launch_split(s, x, *choice.split);
+  launch_f32_forward(s, choice.split->in_place_of(x), choice.split->powers);
 }
 
 void run_backward(const Stream& s, const Call& call) {
-  const AttentionCall x = call_of(call);
-  const Workspace work = workspace_of(x, s.gpu, s.workspace);
-  const Path path = backward_path(x, s.gpu);
+  const Choice choice(call, s.workspace);
+  const AttentionCall& x = choice.x;
+  const Workspace& work = choice.work;
+  const Powers* const powers = choice.split ? choice.split->powers : nullptr;
   launch_checks(s, x);
-  if (path == Path::f32) {
-    const SplitOperands split(x, true, s.workspace + work.bytes);
-    launch_split(s, x, split);
-    launch_row_stats(s, x, work, split.powers);
-    launch_f32_backward(s, split.in_place_of(x), work, split.powers);
-  } else {
-    launch_row_stats(s, x, work, nullptr);
-    if (path == Path::plain)
+  if (choice.split) launch_split(s, x, *choice.split);
+  launch_row_stats(s, x, work, powers);
+  switch (choice.path) {
+    case Path::plain:
       launch_plain_backward(s, x, work);
-    else if (path == Path::one_pass)
+      break;
+    case Path::f32:
+      launch_f32_backward(s, choice.split->in_place_of(x), work, powers);
+      break;
+    case Path::narrow:
+      launch_two_passes(s, x, work);
+      break;
+    default:
       launch_one_pass(s, x, work);
-    else if (path == Path::wide)
-      launch_wide_key_gradients(s, x, work), launch_wide_query_gradients(s, x, work);
-    else
-      launch_backward(s, x, work);
   }
   launch_bias_and_sink(s, x, work);
 }
 
-std::size_t forward_workspace(const Call& call) {
-  return forward_bytes(call_of(call), call.gpu);
+std::size_t workspace_of(const Call& call) {
+  return Choice(call).bytes();
 }
-std::size_t backward_workspace(const Call& call) {
-  return backward_bytes(call_of(call), call.gpu);
-}
-std::string forward_choice(const Call& call) {
-  const AttentionCall x = call_of(call);
-  return in_words(forward_path(x, call.gpu), x);
-}
-std::string backward_choice(const Call& call) {
-  const AttentionCall x = call_of(call);
-  return in_words(backward_path(x, call.gpu), x);
+std::string choice_of(const Call& call) {
+  return Choice(call).in_words();
 }
 
 }  // namespace
 
 }  // namespace attention
 
-extern const Kernel flash_attn_kernel{&attention::run_forward, &attention::forward_workspace, nullptr,
-                                      &attention::forward_choice};
-extern const Kernel flash_attn_backward_kernel{&attention::run_backward, &attention::backward_workspace,
-                                               nullptr, &attention::backward_choice};
+extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, nullptr,
+                                      attention::choice_of};
+extern const Kernel flash_attn_backward_kernel{attention::run_backward, attention::workspace_of, nullptr,
+                                               attention::choice_of};
 
 }  // namespace tg::cuda

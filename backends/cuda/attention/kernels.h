@@ -18,16 +18,12 @@ void launch_plain_backward(const Stream& s, const AttentionCall& x, const Worksp
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// bf16 and f16 with heads to 128, in forward_sm80.cu and backward_sm80.cu.
+// bf16 and f16 on tensor cores, in forward_sm80.cu, backward_sm80.cu (heads to 128), and
+// backward_one_pass_sm80.cu (and wide heads).
 void launch_forward(const Stream& s, const AttentionCall& x);
-void launch_backward(const Stream& s, const AttentionCall& x, const Workspace& work);
-// Heads beyond, in forward_wide_sm80.cu and backward_wide_sm80.cu.
-void launch_wide_forward(const Stream& s, const AttentionCall& x);
-void launch_wide_key_gradients(const Stream& s, const AttentionCall& x, const Workspace& work);
-void launch_wide_query_gradients(const Stream& s, const AttentionCall& x, const Workspace& work);
-// Both, in backward_one_pass_sm80.cu.
+void launch_two_passes(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work);
-// f32 whose operands are f16 of one term (TF32) or two, in forward_f32_sm80.cu and backward_f32_sm80.cu.
+// f32 on tensor cores, whose operands are f16 terms, in f32_sm80.cu.
 void launch_f32_forward(const Stream& s, const AttentionCall& x, const Powers* powers);
 void launch_f32_backward(const Stream& s, const AttentionCall& x, const Workspace& work,
                          const Powers* powers);

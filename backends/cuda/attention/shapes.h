@@ -53,16 +53,13 @@ enum Side { by_key, by_query };  // what a block keeps
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr bool has_wide_sums = false;  // red_add_v4 is four instructions, and takes registers
+#if defined(__CUDA_ARCH__)
+constexpr int arch = __CUDA_ARCH__;
 #else
-constexpr bool has_wide_sums = true;
+constexpr int arch = 900;  // the host asks for what takes most
 #endif
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr bool has_room_for_three = false;
-#else
-constexpr bool has_room_for_three = true;  // 227 KiB of shared memory
-#endif
+constexpr bool has_wide_sums = arch >= 900;  // before, red_add_v4 is four instructions, and takes registers
+constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
 // d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
 // / 32 and some 60 for the rest.
 template <Side side, int D, int DV, Options options>
@@ -111,13 +108,12 @@ struct Shape {
   }
 };
 
-// Calls f with the head size and the options that one pass is compiled for.
+// Calls f with the head sizes and the options that one pass is compiled for, as constants.
 template <class F>
 auto with_shape(const AttentionCall& x, F&& f) {
-  const bool plain = x.softcap == 0 && !x.bias.data && x.scale > 0 && x.dropout == 0;
-  return with_size<64, 96, 128>(x, [&](auto size) {
-    return plain ? f(size, std::integral_constant<Options, none>())
-                 : f(size, std::integral_constant<Options, any>());
+  return with_sizes<64, 96, 128>(x, [&](auto d, auto dv) {
+    return with_options(
+        x, [&](auto options) { return f(d, dv, constant < d <= 128 && options == none ? none : any > ()); });
   });
 }
 
