@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "backends/cuda/attention/choose.h"
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/softmax.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
 

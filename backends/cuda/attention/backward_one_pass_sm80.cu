@@ -21,19 +21,18 @@ __global__ void __launch_bounds__(range_tile * 2)
       const float4 own = reinterpret_cast<const float4*>(sums)[lane];
       c = {c.x + own.x, c.y + own.y, c.z + own.z, c.w + own.w};
     }
-    const auto put = [&](int row, float low, float high) {
-      u32* to = reinterpret_cast<u32*>(out + row * x.z_q.row + part * 8);
-      if (row < x.L) *to = pack(low * scale, high * scale, S());
-    };
-    put(i, c.x, c.y), put(i + 8, c.z, c.w);
+    u32 *first = reinterpret_cast<u32*>(out + i * x.z_q.row + part * 8),
+        *second = reinterpret_cast<u32*>(out + (i + 8) * x.z_q.row + part * 8);
+    if (i < x.L) *first = pack(c.x * scale, c.y * scale, S());
+    if (i + 8 < x.L) *second = pack(c.z * scale, c.w * scale, S());
   }
 }
 
 }  // namespace one_pass
 
-void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   using namespace one_pass;
-  with_shape(x, [&](auto d, auto dv, auto options) {
+  one_pass::with_shape(x, [&](auto d, auto dv, auto options) {
     launch<by_key, d, dv, options>(s, x, work);
     if constexpr (d > 128)
       if (!work.z_q) launch<by_query, d, dv, options>(s, x, work);

@@ -1,5 +1,4 @@
-#include "backends/cuda/attention/choose.h"
-
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 
 namespace tg::cuda::attention {
@@ -20,20 +19,20 @@ bool fits_tensor_cores(const AttentionCall& x) {
 
 // Whether a block has the shared memory.
 bool fits_forward(const AttentionCall& x, const Gpu& gpu) {
-  return with_sizes<128>(x, [&](auto d, auto dv) {
-    return forward::Shape<of_16_bits, d, dv, any>::fitting_stages(gpu.shared_per_block) > 0;
+  return with_shape<128, 192, 256, 576>(x, [&](auto d, auto dv, auto) {
+    return fitting_stages<forward::Shape<of_16_bits, d, dv, any>>(gpu) > 0;
   });
 }
 bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
   using namespace one_pass;
-  return with_shape(x, [&](auto d, auto dv, auto options) {
-    return Shape<by_key, d, dv, options>::fitting_stages(gpu.shared_per_block) > 0 &&
-           Shape<by_query, d, dv, options>::fitting_stages(gpu.shared_per_block) > 0;
+  return one_pass::with_shape(x, [&](auto d, auto dv, auto options) {
+    return fitting_stages<Shape<by_key, d, dv, options>>(gpu) > 0 &&
+           fitting_stages<Shape<by_query, d, dv, options>>(gpu) > 0;
   });
 }
 
 // The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
-// clearing and reducing z_Q's sums costs more than one pass saves: 0, as where two passes are faster.
+// clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
 int one_pass_walkers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
   using i64 = std::int64_t;
@@ -41,29 +40,15 @@ int one_pass_walkers(const AttentionCall& x, const Gpu& gpu) {
   if (is_wide(x) || x.T < least_keys) return 0;
   const one_pass::Cut c = one_pass::with_shape(
       x, [](auto d, auto dv, auto options) { return one_pass::cut<one_pass::by_key, d, dv, options>(); });
+  // Each processor has room for 8 warps with all the registers that a thread can have.
   const i64 heads = i64{x.B} * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
-            places =
-                i64{gpu.processors} * 8 / c.warps;  // warps with all the registers that a thread can have
+            places = i64{gpu.processors} * 8 / c.warps;
   for (const double wanted : {0.95, 0.9, 0.85})
     for (int walkers = 1; walkers <= most; ++walkers) {
       const i64 times = (heads * walkers + places - 1) / places * ((pieces + walkers - 1) / walkers);
       if (double(heads * pieces) >= wanted * double(times * places)) return walkers;
     }
   return 0;
-}
-
-Path forward_path(const AttentionCall& x, const Gpu& gpu) {
-  if (!fits_tensor_cores(x) || !fits_forward(x, gpu)) return Path::plain;
-  return x.type == DType::f32 ? Path::f32 : is_wide(x) ? Path::wide : Path::narrow;
-}
-// And the walkers of one pass.
-Path backward_path(const AttentionCall& x, const Gpu& gpu, int& walkers) {
-  if (!fits_tensor_cores(x)) return Path::plain;
-  if (x.type == DType::f32) return Path::f32;
-  const bool fits = fits_one_pass(x, gpu);
-  if (fits) walkers = one_pass_walkers(x, gpu);
-  if (walkers > 0) return Path::one_pass;
-  return !is_wide(x) ? Path::narrow : fits ? Path::wide : Path::plain;
 }
 
 AttentionCall call_of(const Call& call) {
@@ -80,15 +65,31 @@ Choice::Choice(const Call& call, std::byte* base)
     : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base) {}
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
+  const bool fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int walkers = 0;
-  path = backward ? backward_path(x, gpu, walkers) : forward_path(x, gpu);
+  if (fits_tensor_cores(x) && x.type == DType::f32) {
+    path = Path::f32;
+  } else if (fits_tensor_cores(x) && (fits || !is_wide(x))) {
+    if (backward && fits) walkers = one_pass_walkers(x, gpu);
+    path = walkers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
+  }
   if (backward) work = {x, walkers, base};
   if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }
 
+AttentionCall Choice::operands() const {
+  AttentionCall to = x;
+  AttentionCall::Operand* const operands[] = {&to.q, &to.k, &to.v, &to.z_o};
+  for (int n = 0; split && n < split->count; ++n) {
+    const SplitOperands::Operand& a = split->operand[n];
+    const std::int64_t row = split->terms * split->width, head = row * a.rows;
+    *operands[n] = {a.to, head * a.heads, head, row};
+  }
+  return to;
+}
+
 std::string Choice::in_words() const {
   const char* const words[] = {
-      // in the order of Path
       "plain multiply-adds",
       x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms",
       "tensor cores", "tensor cores, wide heads",
@@ -114,7 +115,7 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 
 SplitOperands::SplitOperands(const AttentionCall& x, bool backward, std::byte* base)
     : terms(x.tf32 ? 1 : 2),
-      width(with_size(x, [](auto size) { return int{size}; })),
+      width(with_constant<32, 64, 128>(std::max(x.d, x.dv), [](auto size) { return int{size}; })),
       count(backward ? 4 : 3),
       operand{{.from = x.q, .heads = x.H, .rows = x.L, .size = x.d},
               {.from = x.k, .heads = x.Hk, .rows = x.T, .size = x.d, .keys = true},
@@ -128,15 +129,6 @@ SplitOperands::SplitOperands(const AttentionCall& x, bool backward, std::byte* b
   }
   powers = memory.take<Powers>(std::size_t(x.B) * x.Hk);
   bytes = memory.bytes;
-}
-
-AttentionCall SplitOperands::in_place_of(AttentionCall x) const {
-  AttentionCall::Operand* const to[] = {&x.q, &x.k, &x.v, &x.z_o};
-  for (int n = 0; n < count; ++n) {
-    const std::int64_t row = terms * width, head = row * operand[n].rows;
-    *to[n] = {operand[n].to, head * operand[n].heads, head, row};
-  }
-  return x;
 }
 
 }  // namespace tg::cuda::attention

@@ -5,30 +5,19 @@
 
 namespace tg::cuda::attention {
 
-namespace {
-
-// Calls f with the kind of numbers, the head size and the options as constants.
-template <class F>
-void with_split(const AttentionCall& x, F&& f) {
-  with_size(x, [&](auto size) {
-    with_options(x, [&](auto options) {
-      x.tf32 ? f(constant<one_term>(), size, options) : f(constant<two_terms>(), size, options);
-    });
-  });
-}
-
-}  // namespace
-
-void launch_f32_forward(const Stream& s, const AttentionCall& x, const Powers* powers) {
-  with_split(x, [&](auto numbers, auto size, auto options) {
-    forward::launch<__half, float, numbers, size, size, options>(s, x, powers);
+void launch_f32_forward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers* powers) {
+  with_shape<32, 64, 128>(x, [&](auto size, auto, auto options) {
+    x.tf32 ? forward::launch<__half, float, one_term, size, size, options>(s, x, powers)
+           : forward::launch<__half, float, two_terms, size, size, options>(s, x, powers);
   });
 }
 
 void launch_f32_backward(const Stream& s, const AttentionCall& x, const Workspace& work,
                          const Powers* powers) {
-  with_split(x, [&](auto numbers, auto size, auto options) {
-    two_passes::launch_passes<__half, float, numbers, size, options>(s, x, work, powers);
+  using namespace two_passes;
+  with_shape<32, 64, 128>(x, [&](auto size, auto, auto options) {
+    x.tf32 ? launch_passes<__half, float, one_term, size, options>(s, x, work, powers)
+           : launch_passes<__half, float, two_terms, size, options>(s, x, work, powers);
   });
 }
 

@@ -1,5 +1,4 @@
 // flash_attn and flash_attn_backward: checks of sequences and lengths, and the kernels that choose.cpp chose.
-#include "backends/cuda/attention/choose.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/kernels/elements.cuh"
 
@@ -31,39 +30,26 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_sequences, x, s.faults);
 }
 
+// In the order of Path.
+constexpr Launch *forwards[] = {launch_plain_forward, launch_f32_forward, launch_forward, launch_forward},
+                 *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
+                                 launch_one_pass, launch_one_pass};
+
 void run_forward(const Stream& s, const Call& call) {
-  const Choice choice(call, s.workspace);
-  const AttentionCall& x = choice.x;
-  launch_checks(s, x);
-  if (x.B == 0 || x.H == 0 || x.L == 0) return;
-  if (choice.path == Path::plain) return launch_plain_forward(s, x);
-  if (!choice.split) return launch_forward(s, x);
-  launch_split(s, x, *choice.split);
-  launch_f32_forward(s, choice.split->in_place_of(x), choice.split->powers);
+  const Choice c(call, s.workspace);
+  launch_checks(s, c.x);
+  if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
+  if (c.split) launch_split(s, c.x, *c.split);
+  forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
 }
 
 void run_backward(const Stream& s, const Call& call) {
-  const Choice choice(call, s.workspace);
-  const AttentionCall& x = choice.x;
-  const Workspace& work = choice.work;
-  const Powers* const powers = choice.split ? choice.split->powers : nullptr;
-  launch_checks(s, x);
-  if (choice.split) launch_split(s, x, *choice.split);
-  launch_row_stats(s, x, work, powers);
-  switch (choice.path) {
-    case Path::plain:
-      launch_plain_backward(s, x, work);
-      break;
-    case Path::f32:
-      launch_f32_backward(s, choice.split->in_place_of(x), work, powers);
-      break;
-    case Path::narrow:
-      launch_two_passes(s, x, work);
-      break;
-    default:
-      launch_one_pass(s, x, work);
-  }
-  launch_bias_and_sink(s, x, work);
+  const Choice c(call, s.workspace);
+  launch_checks(s, c.x);
+  if (c.split) launch_split(s, c.x, *c.split);
+  launch_row_stats(s, c.x, c.work, c.powers());
+  backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+  launch_bias_and_sink(s, c.x, c.work);
 }
 
 std::size_t workspace_of(const Call& call) {

@@ -35,25 +35,22 @@ auto with_constant(V value, F&& f) {
     if (value > first) return with_constant<more...>(value, f);
   return f(constant<first>());
 }
-template <class F>
-auto with_options(const AttentionCall& x, F&& f) {
-  const bool other = x.softcap != 0 || x.bias.data || x.scale <= 0;
-  return with_constant<none, only_dropout, any>(other ? any : x.dropout > 0 ? only_dropout : none, f);
+// The size of v that a kernel has beside a size of q and k.
+constexpr int values_beside(int size) {
+  return size == 192 ? 128 : size == 576 ? 512 : size;
 }
-// The size that d and dv up to 128 are padded to. 96 is left out where it would only take long to compile: of
-// the backward in two passes, which few or short sequences take, and of f32.
-template <class F>
-auto with_size(const AttentionCall& x, F&& f) {
-  return with_constant<32, 64, 128>(std::max(x.d, x.dv), f);
-}
-// The sizes that any d and dv are padded to, for both one of `narrow` unless the head is wide.
-template <int... narrow, class F>
-auto with_sizes(const AttentionCall& x, F&& f) {
-  if (!is_wide(x))
-    return with_constant<narrow...>(std::max(x.d, x.dv), [&](auto size) { return f(size, size); });
-  if (x.d <= 192 && x.dv <= 128) return f(constant<192>(), constant<128>());
-  if (x.d <= 256 && x.dv <= 256) return f(constant<256>(), constant<256>());
-  return f(constant<576>(), constant<512>());
+// The sizes that d and dv are padded to, of which `sizes` are those of d, and the options: wide heads have
+// all in one kernel.
+template <int... sizes, class F>
+auto with_shape(const AttentionCall& x, F&& f) {
+  const int size = std::max(x.d, x.dv), least = size <= 192 && x.dv > 128 ? 256 : size;
+  const bool simple = x.softcap == 0 && !x.bias.data && x.scale > 0;
+  const Options needed = !simple ? any : x.dropout > 0 ? only_dropout : none;
+  return with_constant<sizes...>(least, [&](auto d) {
+    return with_constant<none, only_dropout, any>(needed, [&](auto options) {
+      return f(d, constant<values_beside(d)>(), constant<(d <= 128 ? options : any)>());
+    });
+  });
 }
 // A zero of the type, bf16 or f16.
 template <class F>

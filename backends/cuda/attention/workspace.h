@@ -87,8 +87,6 @@ struct SplitOperands {
   std::size_t bytes = 0;
 
   SplitOperands(const AttentionCall& x, bool backward, std::byte* base);
-  // The same call of operands that are here.
-  AttentionCall in_place_of(AttentionCall x) const;
 };
 
 }  // namespace tg::cuda::attention
