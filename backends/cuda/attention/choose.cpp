@@ -65,11 +65,12 @@ Choice::Choice(const Call& call, std::byte* base)
     : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base) {}
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
-  const bool fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
+  const bool tensor_cores = fits_tensor_cores(x),
+             fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int walkers = 0;
-  if (fits_tensor_cores(x) && x.type == DType::f32) {
+  if (tensor_cores && x.type == DType::f32) {
     path = Path::f32;
-  } else if (fits_tensor_cores(x) && (fits || !is_wide(x))) {
+  } else if (tensor_cores && (fits || !is_wide(x))) {
     if (backward && fits) walkers = one_pass_walkers(x, gpu);
     path = walkers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
@@ -89,6 +90,7 @@ AttentionCall Choice::operands() const {
 }
 
 std::string Choice::in_words() const {
+  // In the order of Path.
   const char* const words[] = {
       "plain multiply-adds",
       x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms",

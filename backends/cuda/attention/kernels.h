@@ -37,7 +37,7 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The others. A forward has no workspace; `powers` of split operands, or null.
+// All others. A forward does not read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 // What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
 Launch launch_row_stats;
