@@ -79,8 +79,8 @@ struct Block {
     return {tile, at.h + (tile == post.turn)};
   }
   __device__ __forceinline__ RowSource<S> rows(bool keys, int h, KeyRange valid) const {
-    return keys ? row_source<S>(x.k, x.v, post.b, h, valid, x.d, x.dv)
-                : row_source<S>(x.q, x.z_o, post.b, h, valid, x.d, x.dv);
+    return keys ? keys_of_head<S>(x, post.b, h, valid, x.d, x.dv)
+                : queries_of_head<S>(x, post.b, h, valid, x.d, x.dv);
   }
   // The first tile of a head that passes, and all; the kept rows begin to arrive.
   __device__ __forceinline__ int begin(int blocks) {

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   else
     walk = queries_past_keys<At::kept, passing>(x, work, b, kept0);
   const auto rows_of = [&](bool keys, int h, KeyRange valid) {
-    return keys ? row_source<S>(x.k, x.v, b, h, valid, d, dv) : row_source<S>(x.q, x.z_o, b, h, valid, d, dv);
+    return keys ? keys_of_head<S>(x, b, h, valid, d, dv) : queries_of_head<S>(x, b, h, valid, d, dv);
   };
   rows_of(!by_query, head, walk.kept).template load<At::kept, threads>(kept_a, kept_b, kept0);
   commit();  // for blocks that nothing meets
