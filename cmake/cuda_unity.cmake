@@ -3,8 +3,8 @@
 # in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
 # names come last, one by one.
 set(together
-  "attention/backward_f32_sm80 attention/forward_f32_sm80"
-  "attention/backward_one_pass_sm80 attention/backward_wide_sm80"
+  "attention/f32_sm80"
+  "attention/backward_one_pass_sm80"
   "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
   "kernels/norm kernels/norm_backward"
   "attention/backward_sm80"
@@ -13,7 +13,6 @@ set(together
    kernels/set_memory kernels/note_thrown"
   "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm"
   "attention/plain attention/bias_gradient attention/flash_attn attention/row_stats attention/split_terms"
-  "attention/forward_wide_sm80"
   "kernels/random")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})

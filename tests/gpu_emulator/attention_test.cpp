@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "backends/cuda/attention/choose.h"
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/softmax.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
 
@@ -30,67 +30,80 @@ AttentionCall call(DType type, int heads, int key_heads, int length, int d, int 
   return x;
 }
 
-TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
-  EXPECT_EQ(forward_path(call(DType::bf16, 8, 8, 512, 64, 64), hopper), Path::narrow);
-  EXPECT_EQ(forward_path(call(DType::f16, 8, 2, 512, 128, 40), hopper), Path::narrow);
-  EXPECT_EQ(forward_path(call(DType::f32, 8, 8, 512, 64, 64), hopper), Path::f32);
-  EXPECT_EQ(forward_path(call(DType::f64, 8, 8, 512, 64, 64), hopper), Path::plain);
-  EXPECT_EQ(forward_path(call(DType::bf16, 8, 8, 512, 65, 64), hopper), Path::plain);
-  AttentionCall x = call(DType::bf16, 8, 8, 512, 64, 64);
-  x.k.data = static_cast<std::byte*>(x.k.data) + 2;
-  EXPECT_EQ(forward_path(x, hopper), Path::plain);
-  EXPECT_EQ(backward_path(x, hopper), Path::plain);
+Choice forward(const AttentionCall& x, const Gpu& gpu) {
+  return {x, false, gpu};
+}
+Choice backward(const AttentionCall& x, const Gpu& gpu) {
+  return {x, true, gpu};
 }
 
-TEST(AttentionChoice, WideHeadsWantSharedMemory) {
+TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 64, 64), hopper).path, Path::narrow);
+  EXPECT_EQ(forward(call(DType::f16, 8, 2, 512, 128, 40), hopper).path, Path::narrow);
+  EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), hopper).path, Path::f32);
+  EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).path, Path::plain);
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), hopper).path, Path::plain);
+  AttentionCall x = call(DType::bf16, 8, 8, 512, 64, 64);
+  x.k.data = static_cast<std::byte*>(x.k.data) + 2;
+  EXPECT_EQ(forward(x, hopper).path, Path::plain);
+  EXPECT_EQ(backward(x, hopper).path, Path::plain);
+}
+
+TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
   const AttentionCall x = call(DType::bf16, 8, 1, 512, 576, 512);
-  EXPECT_EQ(forward_path(x, hopper), Path::wide);
-  EXPECT_EQ(backward_path(x, hopper), Path::wide);
-  EXPECT_EQ(forward_path(x, small), Path::plain);
-  EXPECT_EQ(backward_path(x, small), Path::plain);
-  EXPECT_EQ(forward_path(call(DType::f32, 8, 1, 512, 256, 256), hopper), Path::plain);
-  EXPECT_EQ(forward_path(call(DType::bf16, 8, 1, 512, 584, 512), hopper), Path::plain);
+  EXPECT_EQ(forward(x, hopper).path, Path::wide);
+  EXPECT_EQ(backward(x, hopper).path, Path::wide);
+  EXPECT_EQ(forward(x, small).path, Path::plain);
+  EXPECT_EQ(backward(x, small).path, Path::plain);
+  EXPECT_EQ(forward(call(DType::f32, 8, 1, 512, 256, 256), hopper).path, Path::plain);
+  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 584, 512), hopper).path, Path::plain);
 }
 
 TEST(AttentionChoice, OnePassIsForLongSequencesOrFreeOrder) {
-  EXPECT_EQ(backward_path(call(DType::bf16, 16, 16, 512, 64, 64), hopper), Path::narrow);
+  EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).path, Path::narrow);
   // 66 heads of 32 blocks of keys: four walkers a head are the 264 blocks that the GPU holds at a time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
-  EXPECT_EQ(backward_path(x, hopper), Path::one_pass);
-  EXPECT_EQ(one_pass_walkers(x, hopper), 4);
+  EXPECT_EQ(backward(x, hopper).path, Path::one_pass);
+  EXPECT_EQ(backward(x, hopper).work.walkers, 4);
   x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to keep it busy
-  EXPECT_EQ(backward_path(x, hopper), Path::narrow);
+  EXPECT_EQ(backward(x, hopper).path, Path::narrow);
   x = call(DType::bf16, 16, 16, 512, 64, 64);
   x.free_order = true;
-  EXPECT_EQ(backward_path(x, hopper), Path::one_pass);
-  EXPECT_EQ(one_pass_walkers(x, hopper), 1);
+  EXPECT_EQ(backward(x, hopper).path, Path::one_pass);
+  EXPECT_EQ(backward(x, hopper).work.walkers, 1);
   x = call(DType::f32, 16, 16, 4096, 64, 64);
-  EXPECT_EQ(backward_path(x, hopper), Path::f32);
+  EXPECT_EQ(backward(x, hopper).path, Path::f32);
 }
 
 TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
   const auto bytes = [](DType type, int length) {
-    return backward_bytes(call(type, 4, 4, length, 64, 64), small);
+    return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
-  EXPECT_EQ(forward_bytes(call(DType::bf16, 4, 4, 512, 64, 64), small), 0u);
+  EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
   // u in f32, ξ and u for tensor cores, and two ranges for each 64 queries
   EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * 4 + 4 * 512 * 8 + 2 * 256);
   EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * 8 + 2 * 256);
   // q, k and v as two f16 each, a pair of exponents for each 128 rows of a head, the powers
   AttentionCall x = call(DType::f32, 4, 4, 512, 64, 64);
-  const std::size_t two = forward_bytes(x, small);
+  const std::size_t two = forward(x, small).bytes();
   x.tf32 = true;
-  const std::size_t one = forward_bytes(x, small);
+  const std::size_t one = forward(x, small).bytes();
   EXPECT_EQ(one, 3u * (4 * 512 * 64 * 2 + 256) + 256);
   EXPECT_EQ(two - one, 3u * 4 * 512 * 64 * 2);
 }
 
 TEST(AttentionChoice, IsToldInWords) {
-  AttentionCall x = call(DType::bf16, 16, 16, 4096, 64, 64);
-  EXPECT_EQ(in_words(Path::one_pass, x), "tensor cores, one pass in order");
+  AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
+  EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores");
+  EXPECT_EQ(backward(x, hopper).in_words(), "tensor cores, one pass in order");
   x.free_order = true;
-  EXPECT_EQ(in_words(Path::one_pass, x), "tensor cores, one pass in free order");
-  EXPECT_EQ(in_words(Path::plain, x), "plain multiply-adds");
+  EXPECT_EQ(backward(x, hopper).in_words(), "tensor cores, one pass in free order");
+  EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).in_words(), "plain multiply-adds");
+  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), hopper).in_words(), "tensor cores, wide heads");
+  x = call(DType::f32, 8, 8, 512, 64, 64);
+  EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores, f32 as halves of two terms");
+  x.tf32 = true;
+  EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores, f32 as halves of one term");
 }
 
 // ---- stages in registers, by one warp ----

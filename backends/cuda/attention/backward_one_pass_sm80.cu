@@ -1,6 +1,5 @@
-// z_K, z_V and z_Q on tensor cores in one pass, for heads to 128 and, in free order, beyond: blocks for some
-// keys add their parts of z_Q to sums in global memory. In free order all add to the same sums; in order
-// there are only as many blocks as the GPU holds at a time, and each has sums of its own.
+// The backward of bf16 and f16 on tensor cores in one pass over keys, whose blocks add their parts of z_Q to
+// sums in global memory; for wide heads without such sums, in a second pass over queries.
 #include "backends/cuda/attention/backward_one_pass_sm80.cuh"
 
 namespace tg::cuda::attention {
@@ -31,17 +30,18 @@ __global__ void __launch_bounds__(range_tile * 2)
 
 }  // namespace one_pass
 
-void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   using namespace one_pass;
-  if (is_wide(x))
-    launch_wide_key_gradients(s, x, work);
-  else
-    with_shape(x, [&](auto size, auto options) { launch<by_key, size, size, options>(s, x, work); });
+  one_pass::with_shape(x, [&](auto d, auto dv, auto options) {
+    launch<by_key, d, dv, options>(s, x, work);
+    if constexpr (d > 128)
+      if (!work.z_q) launch<by_query, d, dv, options>(s, x, work);
+  });
   const i64 tiles = i64(x.B) * x.H * work.tiles(x);
-  if (tiles == 0) return;
-  const LaunchShape shape{blocks_for(tiles, 1), range_tile * 2};
-  x.type == DType::bf16 ? launch_kernel(s, shape, round_query_gradients<__nv_bfloat16>, x, work)
-                        : launch_kernel(s, shape, round_query_gradients<__half>, x, work);
+  if (!work.z_q || tiles == 0) return;
+  with_16_bits(x.type, [&](auto zero) {
+    launch_kernel(s, {blocks_for(tiles, 1), range_tile * 2}, round_query_gradients<decltype(zero)>, x, work);
+  });
 }
 
 }  // namespace tg::cuda::attention

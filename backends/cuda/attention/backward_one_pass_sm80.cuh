@@ -34,7 +34,7 @@ struct Block {
   using At = Shape<side, D, DV, options>;
   static constexpr Cut cut = At::c;
   static constexpr int threads = At::threads, queries = At::queries;
-  static constexpr bool three = At::takes_three && has_room_for_three;
+  static constexpr bool three = At::most_stages == 3 && has_room_for_three;
   static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
 
   // The part of a warp of the sums: of z_V by P and z_O, or of z_K or z_Q by z_A and what passes.
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
 template <Side side, int D, int DV, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using At = Shape<side, D, DV, options>;
-  const int stages = At::fitting_stages(s.gpu.shared_per_block);
+  const int stages = fitting_stages<At>(s.gpu);
   const int rows = side == by_key ? x.T : x.L, blocks = (rows + At::c.kept - 1) / At::c.kept,
             walkers = side == by_query || !work.z_q || x.free_order ? blocks : work.walkers;
   const i64 grid = i64(x.B) * (side == by_key ? x.Hk : x.H) * walkers;

@@ -1,5 +1,4 @@
-#include "backends/cuda/attention/choose.h"
-
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 
 namespace tg::cuda::attention {
@@ -19,31 +18,37 @@ bool fits_tensor_cores(const AttentionCall& x) {
 }
 
 // Whether a block has the shared memory.
-bool fits_wide_forward(const AttentionCall& x, const Gpu& gpu) {
-  return with_wide_sizes(x, [&](auto d, auto dv) {
-    return forward::Shape<of_16_bits, d, dv, any>::fitting_stages(gpu.shared_per_block) > 0;
-  });
-}
-bool fits_wide_backward(const AttentionCall& x, const Gpu& gpu) {
-  using namespace one_pass;
-  return with_wide_sizes(x, [&](auto d, auto dv) {
-    return Shape<by_key, d, dv, any>::fitting_stages(gpu.shared_per_block) > 0 &&
-           Shape<by_query, d, dv, any>::fitting_stages(gpu.shared_per_block) > 0;
+bool fits_forward(const AttentionCall& x, const Gpu& gpu) {
+  return with_shape<128, 192, 256, 576>(x, [&](auto d, auto dv, auto) {
+    return fitting_stages<forward::Shape<of_16_bits, d, dv, any>>(gpu) > 0;
   });
 }
 bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
   using namespace one_pass;
-  if (is_wide(x)) return fits_wide_backward(x, gpu);
-  return with_shape(x, [&](auto size, auto options) {
-    return Shape<by_key, size, size, options>::fitting_stages(gpu.shared_per_block) > 0;
+  return one_pass::with_shape(x, [&](auto d, auto dv, auto options) {
+    return fitting_stages<Shape<by_key, d, dv, options>>(gpu) > 0 &&
+           fitting_stages<Shape<by_query, d, dv, options>>(gpu) > 0;
   });
 }
 
-}  // namespace
-
-bool in_pieces(const AttentionCall::Operand& a, int piece) {
-  return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0 && a.batch % piece == 0 && a.head % piece == 0 &&
-         a.row % piece == 0;
+// The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
+// clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
+int one_pass_walkers(const AttentionCall& x, const Gpu& gpu) {
+  constexpr int most = 8, least_keys = 1024;
+  using i64 = std::int64_t;
+  if (x.free_order) return 1;
+  if (is_wide(x) || x.T < least_keys) return 0;
+  const one_pass::Cut c = one_pass::with_shape(
+      x, [](auto d, auto dv, auto options) { return one_pass::cut<one_pass::by_key, d, dv, options>(); });
+  // Each processor has room for 8 warps with all the registers that a thread can have.
+  const i64 heads = i64{x.B} * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
+            places = i64{gpu.processors} * 8 / c.warps;
+  for (const double wanted : {0.95, 0.9, 0.85})
+    for (int walkers = 1; walkers <= most; ++walkers) {
+      const i64 times = (heads * walkers + places - 1) / places * ((pieces + walkers - 1) / walkers);
+      if (double(heads * pieces) >= wanted * double(times * places)) return walkers;
+    }
+  return 0;
 }
 
 AttentionCall call_of(const Call& call) {
@@ -54,107 +59,78 @@ AttentionCall call_of(const Call& call) {
   return x;
 }
 
-Path forward_path(const AttentionCall& x, const Gpu& gpu) {
-  if (!fits_tensor_cores(x)) return Path::plain;
-  if (x.type == DType::f32) return Path::f32;
-  if (!is_wide(x)) return Path::narrow;
-  return fits_wide_forward(x, gpu) ? Path::wide : Path::plain;
+}  // namespace
+
+Choice::Choice(const Call& call, std::byte* base)
+    : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base) {}
+
+Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
+  const bool tensor_cores = fits_tensor_cores(x),
+             fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
+  int walkers = 0;
+  if (tensor_cores && x.type == DType::f32) {
+    path = Path::f32;
+  } else if (tensor_cores && (fits || !is_wide(x))) {
+    if (backward && fits) walkers = one_pass_walkers(x, gpu);
+    path = walkers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
+  }
+  if (backward) work = {x, walkers, base};
+  if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }
 
-Path backward_path(const AttentionCall& x, const Gpu& gpu) {
-  if (!fits_tensor_cores(x) || (is_wide(x) && !fits_wide_backward(x, gpu))) return Path::plain;
-  if (x.type == DType::f32) return Path::f32;
-  if (one_pass_walkers(x, gpu) > 0) return Path::one_pass;
-  return is_wide(x) ? Path::wide : Path::narrow;
+AttentionCall Choice::operands() const {
+  AttentionCall to = x;
+  AttentionCall::Operand* const operands[] = {&to.q, &to.k, &to.v, &to.z_o};
+  for (int n = 0; split && n < split->count; ++n) {
+    const SplitOperands::Operand& a = split->operand[n];
+    const std::int64_t row = split->terms * split->width, head = row * a.rows;
+    *operands[n] = {a.to, head * a.heads, head, row};
+  }
+  return to;
 }
 
-// The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
-// clearing and reducing z_Q's sums costs more than one pass saves.
-int one_pass_walkers(const AttentionCall& x, const Gpu& gpu) {
-  constexpr int most = 8, least_keys = 1024;
-  using i64 = std::int64_t;
-  if (!fits_one_pass(x, gpu)) return 0;
-  if (x.free_order) return 1;
-  if (is_wide(x) || x.T < least_keys) return 0;
-  const one_pass::Cut c = one_pass::with_shape(
-      x, [](auto size, auto options) { return one_pass::cut<one_pass::by_key, size, size, options>(); });
-  const i64 heads = i64{x.B} * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
-            places =
-                i64{gpu.processors} * 8 / c.warps;  // warps with all the registers that a thread can have
-  for (const double wanted : {0.95, 0.9, 0.85})
-    for (int walkers = 1; walkers <= most; ++walkers) {
-      const i64 times = (heads * walkers + places - 1) / places * ((pieces + walkers - 1) / walkers);
-      if (double(heads * pieces) >= wanted * double(times * places)) return walkers;
-    }
-  return 0;
+std::string Choice::in_words() const {
+  // In the order of Path.
+  const char* const words[] = {
+      "plain multiply-adds",
+      x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms",
+      "tensor cores", "tensor cores, wide heads",
+      x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order"};
+  return words[static_cast<int>(path)];
+}
+
+bool in_pieces(const AttentionCall::Operand& a, int piece) {
+  return reinterpret_cast<std::uintptr_t>(a.data) % 16 == 0 && a.batch % piece == 0 && a.head % piece == 0 &&
+         a.row % piece == 0;
 }
 
 Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) : walkers(sums_of_z_q) {
-  Pieces p{base};
-  const std::size_t rows = std::size_t(x.B) * x.H * x.L, all_tiles = std::size_t(x.B) * tiles(x);
-  u = p.take<std::byte>(rows * size_of(compute_type(x.type)));
-  some = p.take<int2>(all_tiles), every = p.take<int2>(all_tiles);
-  stats = p.take<float2>(size_of(x.type) <= 4 ? rows : 0);
-  const std::size_t groups = std::size_t(walkers) * x.B * x.H * groups_of_rows(x);
-  if (groups > 0) z_q = p.take<float>(groups * (x.d / 8) * 128);
-  bytes = p.bytes;
+  Arena memory{base};
+  const std::size_t rows = std::size_t(x.B) * x.H * x.L, all_tiles = std::size_t(x.B) * tiles(x),
+                    groups = std::size_t(walkers) * x.B * x.H * groups_of_rows(x);
+  u = memory.take<std::byte>(rows * size_of(compute_type(x.type)));
+  some = memory.take<int2>(all_tiles), every = memory.take<int2>(all_tiles);
+  stats = memory.take<float2>(size_of(x.type) <= 4 ? rows : 0);
+  if (groups > 0) z_q = memory.take<float>(groups * (x.d / 8) * 128);
+  bytes = memory.bytes;
 }
 
 SplitOperands::SplitOperands(const AttentionCall& x, bool backward, std::byte* base)
-    : terms(x.tf32 ? 1 : 2), width(with_split_size(x, [](auto size) { return int{size}; })) {
-  Pieces p{base};
-  const auto add = [&](Operand& to, const AttentionCall::Operand& from, int heads, int rows, int size,
-                       bool keys) {
-    to.from = from, to.heads = heads, to.rows = rows, to.size = size, to.keys = keys;
-    const std::size_t all = std::size_t(x.B) * heads;
-    to.to = p.take<__half>(all * rows * terms * width);
-    to.greatest = p.take<int2>(all * to.chunks());
-  };
-  add(operand[0], x.q, x.H, x.L, x.d, false);
-  add(operand[1], x.k, x.Hk, x.T, x.d, true);
-  add(operand[2], x.v, x.Hk, x.T, x.dv, true);
-  if (backward) count = 4, add(operand[3], x.z_o, x.H, x.L, x.dv, false);
-  powers = p.take<Powers>(std::size_t(x.B) * x.Hk);
-  bytes = p.bytes;
-}
-
-AttentionCall SplitOperands::in_place_of(AttentionCall x) const {
-  AttentionCall::Operand* const to[4] = {&x.q, &x.k, &x.v, &x.z_o};
+    : terms(x.tf32 ? 1 : 2),
+      width(with_constant<32, 64, 128>(std::max(x.d, x.dv), [](auto size) { return int{size}; })),
+      count(backward ? 4 : 3),
+      operand{{.from = x.q, .heads = x.H, .rows = x.L, .size = x.d},
+              {.from = x.k, .heads = x.Hk, .rows = x.T, .size = x.d, .keys = true},
+              {.from = x.v, .heads = x.Hk, .rows = x.T, .size = x.dv, .keys = true},
+              {.from = x.z_o, .heads = x.H, .rows = x.L, .size = x.dv}} {
+  Arena memory{base};
   for (int n = 0; n < count; ++n) {
-    const Operand& a = operand[n];
-    const std::int64_t row = terms * width, head = row * a.rows;
-    *to[n] = {a.to, head * a.heads, head, row};
+    Operand& a = operand[n];
+    a.to = memory.take<__half>(std::size_t(x.B) * a.heads * a.rows * terms * width);
+    a.greatest = memory.take<int2>(std::size_t(x.B) * a.heads * a.chunks());
   }
-  return x;
-}
-
-Workspace workspace_of(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
-  const bool one_pass = backward_path(x, gpu) == Path::one_pass;
-  return {x, one_pass ? one_pass_walkers(x, gpu) : 0, base};
-}
-
-std::size_t forward_bytes(const AttentionCall& x, const Gpu& gpu) {
-  return forward_path(x, gpu) == Path::f32 ? SplitOperands(x, false, nullptr).bytes : 0;
-}
-
-std::size_t backward_bytes(const AttentionCall& x, const Gpu& gpu) {
-  const bool split = backward_path(x, gpu) == Path::f32;
-  return workspace_of(x, gpu, nullptr).bytes + (split ? SplitOperands(x, true, nullptr).bytes : 0);
-}
-
-std::string in_words(Path path, const AttentionCall& x) {
-  switch (path) {
-    case Path::f32:
-      return x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms";
-    case Path::narrow:
-      return "tensor cores";
-    case Path::wide:
-      return "tensor cores, wide heads";
-    case Path::one_pass:
-      return x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order";
-    default:
-      return "plain multiply-adds";
-  }
+  powers = memory.take<Powers>(std::size_t(x.B) * x.Hk);
+  bytes = memory.bytes;
 }
 
 }  // namespace tg::cuda::attention

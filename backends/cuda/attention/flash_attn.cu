@@ -1,5 +1,4 @@
 // flash_attn and flash_attn_backward: checks of sequences and lengths, and the kernels that choose.cpp chose.
-#include "backends/cuda/attention/choose.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/kernels/elements.cuh"
 
@@ -31,71 +30,42 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_sequences, x, s.faults);
 }
 
+// In the order of Path.
+constexpr Launch *forwards[] = {launch_plain_forward, launch_f32_forward, launch_forward, launch_forward},
+                 *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
+                                 launch_one_pass, launch_one_pass};
+
 void run_forward(const Stream& s, const Call& call) {
-  const AttentionCall x = call_of(call);
-  launch_checks(s, x);
-  if (x.B == 0 || x.H == 0 || x.L == 0) return;
-  switch (forward_path(x, s.gpu)) {
-    case Path::f32: {
-      const SplitOperands split(x, false, s.workspace);
-      launch_split(s, x, split);
-      return launch_f32_forward(s, split.in_place_of(x), split.powers);
-    }
-    case Path::narrow:
-      return launch_forward(s, x);
-    case Path::wide:
-      return launch_wide_forward(s, x);
-    default:
-      return launch_plain_forward(s, x);
-  }
+  const Choice c(call, s.workspace);
+  launch_checks(s, c.x);
+  if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
+  if (c.split) launch_split(s, c.x, *c.split);
+  forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
 }
 
 void run_backward(const Stream& s, const Call& call) {
-  const AttentionCall x = call_of(call);
-  const Workspace work = workspace_of(x, s.gpu, s.workspace);
-  const Path path = backward_path(x, s.gpu);
-  launch_checks(s, x);
-  if (path == Path::f32) {
-    const SplitOperands split(x, true, s.workspace + work.bytes);
-    launch_split(s, x, split);
-    launch_row_stats(s, x, work, split.powers);
-    launch_f32_backward(s, split.in_place_of(x), work, split.powers);
-  } else {
-    launch_row_stats(s, x, work, nullptr);
-    if (path == Path::plain)
-      launch_plain_backward(s, x, work);
-    else if (path == Path::one_pass)
-      launch_one_pass(s, x, work);
-    else if (path == Path::wide)
-      launch_wide_key_gradients(s, x, work), launch_wide_query_gradients(s, x, work);
-    else
-      launch_backward(s, x, work);
-  }
-  launch_bias_and_sink(s, x, work);
+  const Choice c(call, s.workspace);
+  launch_checks(s, c.x);
+  if (c.split) launch_split(s, c.x, *c.split);
+  launch_row_stats(s, c.x, c.work, c.powers());
+  backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+  launch_bias_and_sink(s, c.x, c.work);
 }
 
-std::size_t forward_workspace(const Call& call) {
-  return forward_bytes(call_of(call), call.gpu);
+std::size_t workspace_of(const Call& call) {
+  return Choice(call).bytes();
 }
-std::size_t backward_workspace(const Call& call) {
-  return backward_bytes(call_of(call), call.gpu);
-}
-std::string forward_choice(const Call& call) {
-  const AttentionCall x = call_of(call);
-  return in_words(forward_path(x, call.gpu), x);
-}
-std::string backward_choice(const Call& call) {
-  const AttentionCall x = call_of(call);
-  return in_words(backward_path(x, call.gpu), x);
+std::string choice_of(const Call& call) {
+  return Choice(call).in_words();
 }
 
 }  // namespace
 
 }  // namespace attention
 
-extern const Kernel flash_attn_kernel{&attention::run_forward, &attention::forward_workspace, nullptr,
-                                      &attention::forward_choice};
-extern const Kernel flash_attn_backward_kernel{&attention::run_backward, &attention::backward_workspace,
-                                               nullptr, &attention::backward_choice};
+extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, nullptr,
+                                      attention::choice_of};
+extern const Kernel flash_attn_backward_kernel{attention::run_backward, attention::workspace_of, nullptr,
+                                               attention::choice_of};
 
 }  // namespace tg::cuda

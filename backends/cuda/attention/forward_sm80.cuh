@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Powers* powers) {
   using At = Shape<numbers, D, DV, options>;
-  const int stages = At::fitting_stages(s.gpu.shared_per_block);
+  const int stages = fitting_stages<At>(s.gpu);
   const i64 blocks = i64(x.B) * x.H * ((x.L + At::queries - 1) / At::queries);
   launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes(stages)},
                 attend<S, R, numbers, D, DV, options>, x, powers, stages);

@@ -1,35 +1,50 @@
-// The launches that flash_attn.cu chooses among.
+// How a call is computed, in how much workspace, and what is launched for it: chosen on the host, without a
+// GPU, in choose.cpp.
 #pragma once
+
+#include <optional>
+#include <string>
 
 #include "backends/cuda/attention/workspace.h"
 
 namespace tg::cuda::attention {
 
-// What the backward starts from: u, ξ and the keys of each tile of queries. `powers` of split operands, or
-// null. In row_stats.cu.
-void launch_row_stats(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
+// By plain multiply-adds for anything; the others on tensor cores: f32 as f16 terms, heads to 128, heads
+// beyond, and a backward in one pass instead of two.
+enum class Path { plain, f32, narrow, wide, one_pass };
+
+struct Choice {
+  AttentionCall x;
+  Path path = Path::plain;
+  Workspace work;                      // of a backward
+  std::optional<SplitOperands> split;  // of Path::f32
+
+  // With workspace from `base` on, or null to learn how much there must be.
+  explicit Choice(const Call& call, std::byte* base = nullptr);
+  Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr);
+  std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
+  // The call of the operands that kernels multiply, and the powers of two that these are held times.
+  AttentionCall operands() const;
+  const Powers* powers() const { return split ? split->powers : nullptr; }
+  std::string in_words() const;
+};
+
+// Whether rows begin at multiples of 16 bytes, `piece` elements.
+bool in_pieces(const AttentionCall::Operand& a, int piece);
 
 // f32 operands as f16 terms, in split_terms.cu.
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& split);
-
-// Any dtype and head size, in plain.cu.
-void launch_plain_forward(const Stream& s, const AttentionCall& x);
-void launch_plain_backward(const Stream& s, const AttentionCall& x, const Workspace& work);
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// bf16 and f16 with heads to 128, in forward_sm80.cu and backward_sm80.cu.
-void launch_forward(const Stream& s, const AttentionCall& x);
-void launch_backward(const Stream& s, const AttentionCall& x, const Workspace& work);
-// Heads beyond, in forward_wide_sm80.cu and backward_wide_sm80.cu.
-void launch_wide_forward(const Stream& s, const AttentionCall& x);
-void launch_wide_key_gradients(const Stream& s, const AttentionCall& x, const Workspace& work);
-void launch_wide_query_gradients(const Stream& s, const AttentionCall& x, const Workspace& work);
-// Both, in backward_one_pass_sm80.cu.
-void launch_one_pass(const Stream& s, const AttentionCall& x, const Workspace& work);
-// f32 whose operands are f16 of one term (TF32) or two, in forward_f32_sm80.cu and backward_f32_sm80.cu.
-void launch_f32_forward(const Stream& s, const AttentionCall& x, const Powers* powers);
-void launch_f32_backward(const Stream& s, const AttentionCall& x, const Workspace& work,
-                         const Powers* powers);
+// All others. A forward does not read `work`; `powers` is null unless operands are split.
+using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
+// What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
+Launch launch_row_stats;
+Launch launch_plain_forward, launch_plain_backward;  // plain.cu
+Launch launch_f32_forward, launch_f32_backward;      // f32_sm80.cu
+Launch launch_forward;                               // forward_sm80.cu
+Launch launch_two_passes;                            // backward_sm80.cu
+Launch launch_one_pass;  // backward_one_pass_sm80.cu, wide heads in two passes too
 
 }  // namespace tg::cuda::attention

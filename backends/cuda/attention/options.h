@@ -1,14 +1,18 @@
-// What a kernel on tensor cores does to scores beyond a mask and a positive factor, as a constant, and the
-// head sizes that kernels are compiled for.
+// What kernels on tensor cores are compiled for: element types, head sizes, and what they do to scores beyond
+// a mask and a positive factor. The functions here call f with what a call needs of it, as constants.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
 #include <type_traits>
 
 #include "ops/attention_call.h"
 
 namespace tg::cuda::attention {
 
-enum Options { none, only_dropout, any };
+enum Options { none, only_dropout, any };  // each does what those before it do
 
 // Whether P is dropped from.
 template <Options options>
@@ -21,29 +25,37 @@ inline bool is_wide(const AttentionCall& x) {
   return x.d > 128 || x.dv > 128;
 }
 
-template <int n>
-using constant = std::integral_constant<int, n>;
+template <auto value>
+using constant = std::integral_constant<decltype(value), value>;
 
-// Calls f with the options as a constant.
-template <class F>
-auto with_options(const AttentionCall& x, F&& f) {
-  if (x.softcap != 0 || x.bias.data || x.scale <= 0) return f(std::integral_constant<Options, any>());
-  return x.dropout > 0 ? f(std::integral_constant<Options, only_dropout>())
-                       : f(std::integral_constant<Options, none>());
-}
-// Calls f with the least of `sizes` that d and dv are padded to.
-template <int size, int... more, class F>
-auto with_size(const AttentionCall& x, F&& f) {
+// The first of rising constants that is not below `value`, or the last.
+template <auto first, auto... more, class V, class F>
+auto with_constant(V value, F&& f) {
   if constexpr (sizeof...(more) > 0)
-    if (x.d > size || x.dv > size) return with_size<more...>(x, f);
-  return f(constant<size>());
+    if (value > first) return with_constant<more...>(value, f);
+  return f(constant<first>());
 }
-// Calls f with the sizes that wide d and dv are padded to.
+// The size of v that a kernel has beside a size of q and k.
+constexpr int values_beside(int size) {
+  return size == 192 ? 128 : size == 576 ? 512 : size;
+}
+// The sizes that d and dv are padded to, of which `sizes` are those of d, and the options: wide heads have
+// all in one kernel.
+template <int... sizes, class F>
+auto with_shape(const AttentionCall& x, F&& f) {
+  const int size = std::max(x.d, x.dv), least = size <= 192 && x.dv > 128 ? 256 : size;
+  const bool simple = x.softcap == 0 && !x.bias.data && x.scale > 0;
+  const Options needed = !simple ? any : x.dropout > 0 ? only_dropout : none;
+  return with_constant<sizes...>(least, [&](auto d) {
+    return with_constant<none, only_dropout, any>(needed, [&](auto options) {
+      return f(d, constant<values_beside(d)>(), constant<(d <= 128 ? options : any)>());
+    });
+  });
+}
+// A zero of the type, bf16 or f16.
 template <class F>
-auto with_wide_sizes(const AttentionCall& x, F&& f) {
-  if (x.d <= 192 && x.dv <= 128) return f(constant<192>(), constant<128>());
-  if (x.d <= 256 && x.dv <= 256) return f(constant<256>(), constant<256>());
-  return f(constant<576>(), constant<512>());
+auto with_16_bits(DType type, F&& f) {
+  return type == DType::bf16 ? f(__nv_bfloat16()) : f(__half());
 }
 
 }  // namespace tg::cuda::attention

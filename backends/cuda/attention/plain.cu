@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(threads, 1)
 
 }  // namespace plain
 
-void launch_plain_forward(const Stream& s, const AttentionCall& x) {
+void launch_plain_forward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers*) {
   using namespace plain;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
@@ -160,7 +160,7 @@ void launch_plain_forward(const Stream& s, const AttentionCall& x) {
   });
 }
 
-void launch_plain_backward(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_plain_backward(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   using namespace plain;
   static_assert(edge == range_tile);
   with_float(x.type, [&](auto* type) {

@@ -1,6 +1,5 @@
 // What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
 // cores want them, and the keys that tiles of queries see.
-#include "backends/cuda/attention/choose.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/score.cuh"

@@ -1,4 +1,4 @@
-// Which rows a block has, and in which order tiles pass by it.
+// Which rows a block has, and in which order it traverses tiles.
 #pragma once
 
 #include "backends/cuda/attention/options.h"

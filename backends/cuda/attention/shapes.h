@@ -6,11 +6,26 @@
 
 namespace tg::cuda::attention {
 
+#if defined(__CUDA_ARCH__)
+constexpr int arch = __CUDA_ARCH__;
+#else
+constexpr int arch = 900;  // the host asks for the shared memory of what takes most
+#endif
+
 constexpr int bytes_of_seen_keys(int queries) {
   return queries * 8;
 }
 constexpr int aligned(int bytes, int to) {
   return (bytes + to - 1) / to * to;
+}
+
+// Of a kernel's Shape, the most stages of tiles for which a block has the shared memory; 0 if not even for
+// one.
+template <class Shape>
+int fitting_stages(const Gpu& gpu) {
+  int n = Shape::most_stages;
+  while (n > 0 && Shape::bytes(n) > std::size_t(gpu.shared_per_block)) --n;
+  return n;
 }
 
 // What operands are on tensor cores: bf16 or f16 as they are, or f32 as one or two f16 terms.
@@ -31,14 +46,10 @@ struct Shape {
                               : terms == 1 ? (D <= 64 && plain ? 64 : 32)
                                            : (D <= 64 && plain ? 32 : 16);  // of a tile
   static constexpr int blocks = split ? 2 : 0;  // that share a multiprocessor; 0: as it comes
-  static constexpr int q = 0, seen = q + queries * D * terms * 2,
+  static constexpr int most_stages = 2, seen = queries * D * terms * 2,
                        stages = aligned(seen + bytes_of_seen_keys(queries), 1024), v = keys * D * terms * 2,
                        stage = v + keys * DV * terms * 2;
   static constexpr std::size_t bytes(int n) { return stages + n * stage; }
-  static int fitting_stages(int most_bytes) {
-    const auto most = static_cast<std::size_t>(most_bytes);
-    return !wide || bytes(2) <= most ? 2 : bytes(1) <= most ? 1 : 0;
-  }
 };
 
 }  // namespace forward
@@ -53,25 +64,15 @@ enum Side { by_key, by_query };  // what a block keeps
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr bool has_wide_sums = false;  // red_add_v4 is four instructions, and takes registers
-#else
-constexpr bool has_wide_sums = true;
-#endif
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr bool has_room_for_three = false;
-#else
-constexpr bool has_room_for_three = true;  // 227 KiB of shared memory
-#endif
+constexpr bool has_wide_sums = arch >= 900;  // before, red_add_v4 is four instructions, and takes registers
+constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
 // d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
 // / 32 and some 60 for the rest.
 template <Side side, int D, int DV, Options options>
 constexpr Cut cut() {
   constexpr bool plain = options == none;
   if (side == by_query)
-    return D <= 192   ? Cut{8, 64, 64, 32, 16, 32, 0, D / 4, 0, 0}
-           : D <= 256 ? Cut{8, 64, 64, 32, 16, 32, 0, 64, 0, 0}
-                      : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
+    return D <= 256 ? Cut{8, 64, 64, 32, 16, 32, 0, D / 4, 0, 0} : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
   if (D <= 64) return {4, 128, 64, 32, plain && has_wide_sums ? 32 : 16, 64, 64, 64, 32, 32};
   if (D <= 96) return {8, 128, 64, 32, plain ? 32 : 16, 64, 48, 48, 16, 48};
   if (D <= 128) return {8, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
@@ -101,24 +102,16 @@ struct Shape {
                        post = stats + 3 * queries * int(sizeof(float2)),
                        stages = aligned(post + int(sizeof(Post)), 1024), passing_b = c.passing * D * 2,
                        stage = passing_b + c.passing * DV * 2;
-  static constexpr bool takes_three = side == by_key && D > 64 && D <= 128;
+  static constexpr int most_stages = side == by_key && D > 64 && D <= 128 ? 3 : 2;
   static constexpr int second = stages + 3 * stage - p;  // from the first buffers of P and z_A to the second
   static constexpr std::size_t bytes(int n) { return stages + n * stage + (n == 3 ? seen - p : 0); }
-  static int fitting_stages(int most_bytes) {
-    for (int n = takes_three ? 3 : 2; n > 0; --n)
-      if (int(bytes(n)) <= most_bytes) return n;
-    return 0;
-  }
 };
 
-// Calls f with the head size and the options that one pass is compiled for.
+// The shapes that one pass is compiled for.
 template <class F>
 auto with_shape(const AttentionCall& x, F&& f) {
-  const bool plain = x.softcap == 0 && !x.bias.data && x.scale > 0 && x.dropout == 0;
-  return with_size<64, 96, 128>(x, [&](auto size) {
-    return plain ? f(size, std::integral_constant<Options, none>())
-                 : f(size, std::integral_constant<Options, any>());
-  });
+  return attention::with_shape<64, 96, 128, 192, 256, 576>(
+      x, [&](auto d, auto dv, auto options) { return f(d, dv, constant<(options == none ? none : any)>()); });
 }
 
 }  // namespace one_pass

@@ -225,7 +225,7 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
   if (most == 0 || x.Hk == 0) return;
   const unsigned count = static_cast<unsigned>(operands.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
   const dim3 grid(blocks_for(most, 1), count);
-  with_split_size(x, [&](auto width) {
+  with_constant<32, 64, 128>(operands.width, [&](auto width) {
     if (takes_heads(x, operands, s.gpu))
       return launch_kernel(s, {dim3(key_heads, count), head_threads}, split_heads<width>, x, operands);
     launch_kernel(s, {grid, block_threads}, measure<width>, x, operands);

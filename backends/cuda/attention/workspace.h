@@ -10,8 +10,8 @@
 
 namespace tg::cuda::attention {
 
-// Hands out pieces of memory, each 256-byte aligned; with a null base it only counts.
-struct Pieces {
+// Hands out memory, each piece 256-byte aligned; with a null base it only counts.
+struct Arena {
   std::byte* base;
   std::size_t bytes = 0;
   template <class E>
@@ -25,18 +25,19 @@ struct Pieces {
 constexpr int range_tile = 64;  // queries
 
 struct Workspace {
-  void* u;        // [B, H, L] of the compute type
-  int2* some;     // [B, tiles]: keys {from, to} that some query of the tile sees
-  int2* every;    // [B, tiles]: keys that all of them see
-  float2* stats;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
-  // In one pass also z_Q's sums, O(B·H·L·d): [walkers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order
-  // in which a warp's registers hold them.
+  void* u = nullptr;        // [B, H, L] of the compute type
+  int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
+  int2* every = nullptr;    // [B, tiles]: keys that all of them see
+  float2* stats = nullptr;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
+  // In one pass also z_Q's sums: [walkers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which a
+  // warp's registers hold them.
   float* z_q = nullptr;
-  // In order, the blocks of a key head: each walks over some of its keys and has sums of its own. In free
-  // order 1: all blocks add to the same.
-  int walkers = 1;
+  // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
+  // all blocks add to the same.
+  int walkers = 0;
   std::size_t bytes = 0;
 
+  Workspace() = default;
   Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base);
 
   TG_HOST_DEVICE static int tiles(const AttentionCall& x) { return (x.L + range_tile - 1) / range_tile; }
@@ -80,20 +81,12 @@ struct SplitOperands {
   };
   static constexpr int chunk = 128;  // rows of a block
   int terms, width;                  // 1 or 2; of heads, padded
-  int count = 3;
-  Operand operand[4];  // q, k, v, z_o
+  int count;
+  Operand operand[4];  // q, k, v, and z_o of a backward
   Powers* powers;      // [B, Hk]
   std::size_t bytes = 0;
 
   SplitOperands(const AttentionCall& x, bool backward, std::byte* base);
-  // The same call of operands that are here.
-  AttentionCall in_place_of(AttentionCall x) const;
 };
-
-// Calls f with the head size of the terms as a constant.
-template <class F>
-auto with_split_size(const AttentionCall& x, F&& f) {
-  return with_size<32, 64, 128>(x, f);
-}
 
 }  // namespace tg::cuda::attention
