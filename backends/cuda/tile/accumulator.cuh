@@ -79,6 +79,12 @@ template <int Rows, int Columns>
 __device__ __forceinline__ void scale(Accumulator<Rows, Columns>& a, float factor) {
   for_each(a, [&](int, int, float& e) { e *= factor; });
 }
+// The thread's row r alone, and each row by its own factor.
+template <int Rows, int Columns>
+__device__ __forceinline__ void scale_row(Accumulator<Rows, Columns>& a, int r, float factor) {
+#pragma unroll
+  for (int c = 0; c < a.columns; ++c) a(r, c) *= factor;
+}
 template <int Rows, int Columns>
 __device__ __forceinline__ void scale_rows(Accumulator<Rows, Columns>& a, RowVector<Rows> factor) {
   for_each(a, [&](int r, int, float& e) { e *= factor[r]; });
