@@ -128,7 +128,7 @@ struct Block {
       p.fill(0);
       mma_ABt<S>(p, kept_a(), r0, passing_a(stage), c0);  // q·k
       stage_of.probabilities(p, slopes, r0, c0);
-      if (masked) stage_of.hide(p, r0, c0, seen());
+      if (masked) mask<side == by_query>(p, seen(), r0, c0, j0, 0);
       attention::begin<options, side == by_query>(za, stats(stage), r0, c0);
       mma_ABt<S>(za, kept_b(), r0, passing_b(stage), c0);  // z_P
       stage_of.gradients(p, za, slopes, r0, c0);

@@ -183,8 +183,11 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query, decltype(factors)> stage{
         x, score, dropout, stats(n), b * x.H + at.h, i0, j0, factors};
+    // A = −∞ where a query does not see a key; but the cap and the bias come first, in one go with the rest.
+    if (masked && options != any) mask<by_query>(p, seen, row, 0, j0);
     stage(p, za, row);  // P ⊛ keep, z_A
-    if (masked) stage.hide(p, za, row, seen);
+    if (masked && options == any)
+      mask<by_query>(p, seen, row, 0, j0, 0), mask<by_query>(za, seen, row, 0, j0, 0);
     if constexpr (At::makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ keep)ᵀ·z_O
     if constexpr (At::makes_a) mma_AB<T>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     Accumulator<rows, keys> s;
     scores<S, At>(s, tile_q, row, tile_k(n));
     if constexpr (options == any) score.apply(s, x, i0 + row, j0);
-    if (!covers(every, j0, keys)) mask(s, seen, row, j0);
+    if (!covers(every, j0, keys)) mask(s, seen, row, 0, j0);
     softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
     if (drops<options>(x)) drop(s, dropout, bh, i0 + row, j0);
     if constexpr (split)

@@ -121,32 +121,8 @@ struct ScoreGradient {
       gradient({row0 + row, column}, a, b, slope);
     });
   }
-  // 0 where a query does not see the key.
-  template <int Rows, int Columns, int Queries>
-  __device__ __forceinline__ void hide(Accumulator<Rows, Columns>& p, int row0, int column0,
-                                       const SeenKeys<Queries>& seen) const {
-    tile::for_each_part(p, p, [&](int row, int column, float(&a)[4], float(&)[4]) {
-      const At at{row0 + row, column0 + column};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) a[e] = is_seen(at, e, seen) ? a[e] : 0;
-    });
-  }
-  template <int Rows, int Columns, int Queries>
-  __device__ __forceinline__ void hide(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z, int row0,
-                                       const SeenKeys<Queries>& seen) const {
-    tile::for_each_part(p, z, [&](int row, int column, float(&a)[4], float(&b)[4]) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (!is_seen(At{row0 + row, column}, e, seen)) a[e] = b[e] = 0;
-    });
-  }
 
  private:
-  template <int Queries>
-  __device__ __forceinline__ bool is_seen(At at, int e, const SeenKeys<Queries>& seen) const {
-    const int i = at.query(e), j = j0 + at.key(e);
-    return j >= seen.first[i] && j < seen.last[i];
-  }
   __device__ __forceinline__ void probability(At at, float (&p)[4], float (&slope)[4]) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
