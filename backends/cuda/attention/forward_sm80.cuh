@@ -99,10 +99,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     if (!covers(every, j0, keys)) mask(s, seen, row, 0, j0);
     softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
     if (drops<options>(x)) drop(s, dropout, bh, i0 + row, j0);
-    if constexpr (split)
-      mma_AB<Terms<S, At::terms>>(o, s, tile_v(n));  // G += P·V
-    else
-      mma_AB<S>(o, s, tile_v(n), column);
+    mma_AB<Terms<S, At::terms>>(o, s, tile_v(n), column);  // G += P·V
     pipe.release(n);
   }
   wait();

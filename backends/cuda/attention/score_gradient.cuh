@@ -96,30 +96,30 @@ struct ScoreGradient {
   __device__ __forceinline__ void probabilities(Accumulator<Rows, Columns>& p,
                                                 Accumulator<Rows, Columns>& slopes, int row0,
                                                 int column0) const {
-    tile::for_each_part(p, slopes, [&](int row, int column, float(&a)[4], float(&slope)[4]) {
+    const auto of_part = [&](int row, int column, float(&a)[4], float(&slope)[4]) {
       probability({row0 + row, column0 + column}, a, slope);
-    });
+    };
+    tile::for_each_part(of_part, p, slopes);
   }
   // z: from z_P to z_A; p: from P to P ⊛ keep.
   template <int Rows, int Columns>
   __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                             Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
-#pragma unroll
-    for (int c = 0; c < p.parts; ++c)
-#pragma unroll
-      for (int m = 0; m < p.groups; ++m)
-        gradient({row0 + 16 * m + lane_row(), column0 + 8 * c + lane_column()}, p.x[m][c], z.x[m][c],
-                 slopes.x[m][c]);
+    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
+      gradient({row0 + row, column0 + column}, a, b, slope);
+    };
+    tile::for_each_part(of_part, p, z, slopes);
   }
   // Both at once.
   template <int Rows, int Columns>
   __device__ __forceinline__ void operator()(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                              int row0) const {
-    tile::for_each_part(p, z, [&](int row, int column, float(&a)[4], float(&b)[4]) {
+    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4]) {
       float slope[4];
       probability({row0 + row, column}, a, slope);
       gradient({row0 + row, column}, a, b, slope);
-    });
+    };
+    tile::for_each_part(of_part, p, z);
   }
 
  private:
@@ -159,11 +159,12 @@ struct ScoreGradient {
 template <Options options, bool by_query, int Rows, int Columns>
 __device__ __forceinline__ void begin(Accumulator<Rows, Columns>& z, const float2* stats, int row0,
                                       int column0) {
-  tile::for_each_part(z, [&](int row, int column, float(&b)[4]) {
+  const auto begin_part = [&](int row, int column, float(&b)[4]) {
     const Part<by_query> at{row0 + row, column0 + column};
 #pragma unroll
     for (int e = 0; e < 4; ++e) b[e] = options == none ? -stats[at.query(e)].y : 0;
-  });
+  };
+  tile::for_each_part(begin_part, z);
 }
 
 }  // namespace tg::cuda::attention
