@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     dropout.kept = 1;  // what is kept grows at the end
   }
   const float factor = options == any ? 1 : score.factor;
-  const auto source = keys_of_head<S>(x, b, key_head, some, d, dv);
+  const auto source = rows_of_head<S>(x, true, b, key_head, some, d, dv);
   const Tiles tiles(some, keys);
   Pipeline pipe(stages, tiles.from, tiles.to, [&](int n) {
     source.template load<keys, threads>(tile_k(n), tile_v(n), n * keys);

@@ -63,6 +63,18 @@ __device__ __forceinline__ Walk keys_past_queries(const AttentionCall& x, const 
   return w;
 }
 
+// Whether some of a block's queries, from i0 on, do not see some of `keys` keys from j0 on; and then which
+// they see, for mask(). `every`, the keys that all of them see, is known if queries are kept.
+template <bool by_query, int keys, int Queries>
+__device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const AttentionCall& x,
+                                           const Workspace& work, int b, int i0, int j0, KeyRange every) {
+  if constexpr (by_query) return !covers(every, j0, keys);
+  if (covers(work.keys_of_all(x, b, i0), j0, keys)) return false;
+  seen.set(x, b, i0);
+  __syncthreads();
+  return true;
+}
+
 // The thread's elements of the part of 16 × 8 at (row, column) of scores: e = 0, 1 of the first row, 2, 3 of
 // the eighth after it.
 template <bool by_query>
@@ -72,16 +84,13 @@ struct Part {
   __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
 };
 
-// What P and z_A are held times: nothing, or powers of two that suit f16.
-struct Unscaled {
-  static constexpr float p = 1, z_a = 1;
-};
-struct Scaled {
-  float p, z_a;
+// What P and z_A are held times: powers of two that suit f16.
+struct HeldTimes {
+  float p = 1, z_a = 1;
 };
 
 // For a tile of scores of queries from i0 and keys from j0 on of one head.
-template <class S, Options options, bool by_query, class Factors = Unscaled>
+template <class S, Options options, bool by_query>
 struct ScoreGradient {
   using At = Part<by_query>;
   const AttentionCall& x;
@@ -89,7 +98,7 @@ struct ScoreGradient {
   const Dropout<float>& dropout;
   const float2* stats;  // {ξ, u} of each query
   int batch_head, i0, j0;
-  Factors factors = {};
+  HeldTimes held = {};
 
   // p: from q·k to P. Tiles begin at (row0, column0) here and below.
   template <int Rows, int Columns>
@@ -145,12 +154,12 @@ struct ScoreGradient {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if constexpr (options == none) {
-        z[e] *= p[e] * factors.z_a;
-        p[e] *= factors.p;
+        z[e] *= p[e] * held.z_a;
+        p[e] *= held.p;
       } else {
         const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
-        z[e] = score_gradient(p[e] * factors.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
-        p[e] *= keep * factors.p;
+        z[e] = score_gradient(p[e] * held.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
+        p[e] *= keep * held.p;
       }
   }
 };
