@@ -60,6 +60,7 @@ struct Shape {
   static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
                         makes_a = pass != for_values,
                         makes_v = pass == for_keys_and_values || pass == for_values;
+  static constexpr bool divides = D == 64;  // for the key head at each tile: there is no register for it
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
                        queries = by_query ? kept : passing, keys = by_query ? passing : kept;
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   const Memory<At> shared{memory};
   const auto [batch_head, b, head, kept0] =
       by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
-  const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk;
+  const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk, key_head = by_query ? head / group : head;
   const int d = At::split ? At::width : x.d, dv = At::split ? At::width : x.dv;
 
   Walk walk;
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
   sums_a.fill(0), sums_v.fill(0);
   Dropout<float> dropout(x);
-  const Powers* powers = At::split ? all_powers + b * x.Hk + (by_query ? head / group : head) : nullptr;
+  const Powers* powers = At::split ? all_powers + b * x.Hk + key_head : nullptr;
   float q_k = 1;  // q·k is to be multiplied by that
   HeldTimes held;
   if constexpr (At::split) {
@@ -145,8 +146,8 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   const int all = max(walk.last - walk.first, 0) * (by_query ? 1 : group);
   Cursor next{walk.first, by_query ? head : head * group};
   Pipeline pipe(2, 0, all, [&](int n) {
-    const int row0 = next.tile * passing;
-    rows_of_head<S>(x, by_query, b, by_query ? next.h / group : next.h, walk.passing, d, dv)
+    const int row0 = next.tile * passing, h = !by_query ? next.h : At::divides ? next.h / group : key_head;
+    rows_of_head<S>(x, by_query, b, h, walk.passing, d, dv)
         .template load<passing, threads>(shared.passing_a(n), shared.passing_b(n), row0);
     if (!by_query) fetch_stats<At::queries>(shared.stats(n), x, work, b, next.h, row0);
     commit();
