@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   using At = Shape<numbers, pass, D, options>;
   using T = Terms<S, At::width / D>;
   constexpr bool by_query = At::by_query;
-  constexpr int threads = At::threads, passing = At::passing;
+  constexpr int threads = At::threads, passing = At::passing, steps = At::split || by_query ? 4 : 8;
   const Memory<At> shared{memory};
   const auto [batch_head, b, head, kept0] =
       by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
@@ -161,8 +161,9 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, walk.every);
     Accumulator<At::rows, passing> p, za;
     p.fill(0), begin<options, by_query>(za, shared.stats(n), row, 0);
-    mma_ABt<T>(p, shared.kept_a(), row, shared.passing_a(n));                              // q·k
-    if constexpr (At::makes_a) mma_ABt<T>(za, shared.kept_b(), row, shared.passing_b(n));  // z_P = z_O·Vᵀ
+    mma_ABt<T, steps>(p, shared.kept_a(), row, shared.passing_a(n));  // q·k
+    if constexpr (At::makes_a)
+      mma_ABt<T, steps>(za, shared.kept_b(), row, shared.passing_b(n));  // z_P = z_O·Vᵀ
     Score<R> score(x, b, at.h);
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query> stage{x,  score, dropout, shared.stats(n), b * x.H + at.h,

@@ -71,11 +71,11 @@ __device__ __forceinline__ void add(Accumulator<Rows, Columns>& c, int part,
 // when thousands of terms are summed. So with two terms products of at most 64 numbers start from zero and
 // join the sum in an addition that rounds to the nearest.
 
-// c += (rows row0 … of a)·(rows of b)ᵀ
-template <class T, int Rows, int Columns, int C>
+// c += (rows row0 … of a)·(rows of b)ᵀ, `most` steps of 16 numbers written out
+template <class T, int most = 4, int Rows, int Columns, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<C> a, int row0,
                                         SharedTile<C> b) {
-  constexpr int steps = C / T::count / 16, together = steps < 4 ? steps : 4;  // of 16 numbers
+  constexpr int steps = C / T::count / 16, together = steps < most ? steps : most;
   const auto add_steps = [&](Accumulator<Rows, Columns>& sum, int k0) {
 #pragma unroll(T::count == 1 ? together : C > 128 ? 1 : 2)
     for (int k = 0; k < together; ++k) {
