@@ -78,10 +78,6 @@ struct Block {
     const int tile = at.tile + 1 < post.tiles ? at.tile + 1 : 0;
     return {tile, at.h + (tile == post.turn)};
   }
-  __device__ __forceinline__ RowSource<S> rows(bool keys, int h, KeyRange valid) const {
-    return keys ? keys_of_head<S>(x, post.b, h, valid, x.d, x.dv)
-                : queries_of_head<S>(x, post.b, h, valid, x.d, x.dv);
-  }
   // The first tile of a head that passes, and all; the kept rows begin to arrive.
   __device__ __forceinline__ int begin(int blocks) {
     Walk walk;
@@ -96,7 +92,7 @@ struct Block {
       post.turn = work.z_q ? static_cast<int>(i64(post.nth) * post.tiles / blocks) : 0;
     }
     __syncthreads();
-    rows(side == by_key, post.head, walk.kept)
+    rows_of_head<S>(x, side == by_key, post.b, post.head, walk.kept, x.d, x.dv)
         .template load<cut.kept, threads>(kept_a(), kept_b(), post.kept0);
     commit();  // for blocks that no tile meets
     return max(walk.last - walk.first, 0) * (side == by_key ? x.H / x.Hk : 1);
@@ -106,7 +102,7 @@ struct Block {
   __device__ __forceinline__ void fetch(int stage, Cursor at) const {
     const int row0 = (post.first + at.tile) * cut.passing;
     const int h = side == by_key ? at.h : post.head / (x.H / x.Hk);
-    rows(side == by_query, h, passing)
+    rows_of_head<S>(x, side == by_query, post.b, h, passing, x.d, x.dv)
         .template load<cut.passing, threads>(passing_a(stage), passing_b(stage), row0);
     if (side == by_key) fetch_stats<queries>(stats(stage), x, work, post.b, at.h, row0);
     commit();
@@ -128,7 +124,7 @@ struct Block {
       p.fill(0);
       mma_ABt<S>(p, kept_a(), r0, passing_a(stage), c0);  // q·k
       stage_of.probabilities(p, slopes, r0, c0);
-      if (masked) stage_of.hide(p, r0, c0, seen());
+      if (masked) mask<side == by_query>(p, seen(), r0, c0, j0, 0);
       attention::begin<options, side == by_query>(za, stats(stage), r0, c0);
       mma_ABt<S>(za, kept_b(), r0, passing_b(stage), c0);  // z_P
       stage_of.gradients(p, za, slopes, r0, c0);
@@ -195,12 +191,8 @@ struct Block {
       const int passing0 = (post.first + at.tile) * cut.passing;
       const int i0 = side == by_key ? passing0 : post.kept0, j0 = side == by_key ? post.kept0 : passing0;
       if (stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
-      if constexpr (side == by_key) every = work.keys_of_all(x, post.b, i0);
-      const bool masked = !covers(every, j0, side == by_key ? cut.kept : cut.passing);
-      if (side == by_key && masked) {
-        seen().set(x, post.b, i0);
-        __syncthreads();
-      }
+      const bool masked = needs_mask < side == by_query,
+                 side == by_key ? cut.kept : cut.passing > (seen(), x, work, post.b, i0, j0, every);
       make_scores(dropout, n, stage, at.h, i0, j0, masked);
       if constexpr (three) wait();
       __syncthreads();

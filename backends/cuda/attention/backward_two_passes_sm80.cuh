@@ -60,9 +60,10 @@ struct Shape {
   static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
                         makes_a = pass != for_values,
                         makes_v = pass == for_keys_and_values || pass == for_values;
+  static constexpr bool divides = D == 64;  // for the key head at each tile: there is no register for it
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
-                       queries = by_query ? kept : passing;
+                       queries = by_query ? kept : passing, keys = by_query ? passing : kept;
   static constexpr int width = (numbers == two_terms ? 2 : 1) * D, kept_bytes = kept * width * 2,
                        tile_bytes = passing * width * 2;
   static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
@@ -71,39 +72,38 @@ struct Shape {
                        bytes = seen + int(sizeof(SeenKeys<queries>));
 };
 
-// Rows row0 … of a gradient from its sums, which are to be multiplied by factor·2ᵉ (e = 0 of 16 bits).
+// A block's shared memory: a is K or Q, b is V or z_O; tiles that pass by have two stages.
+template <class At>
+struct Memory {
+  using Tile = SharedTile<At::width>;
+  unsigned char* start;
+  u32 base = shared_address(start);
+
+  __device__ Tile kept_a() const { return {base + At::kept_a}; }
+  __device__ Tile kept_b() const { return {base + At::kept_b}; }
+  __device__ Tile passing_a(int n) const { return {base + At::passing_a + n % 2 * At::tile_bytes}; }
+  __device__ Tile passing_b(int n) const { return {base + At::passing_b + n % 2 * At::tile_bytes}; }
+  __device__ float2* stats(int n) const {  // {ξ, u} of each query
+    return reinterpret_cast<float2*>(start + At::stats) + (At::by_query ? 0 : n % 2 * At::queries);
+  }
+  __device__ SeenKeys<At::queries>& seen() const {
+    return *reinterpret_cast<SeenKeys<At::queries>*>(start + At::seen);
+  }
+};
+
+// Rows row0 … of a gradient [rows, size] of a head = sums·factor·2ᵉ. Of 16 bits (e = 0) through the warp's
+// rows of a tile that the block kept.
 template <bool split, class R, int Rows, int Columns, int C>
 __device__ __forceinline__ void store_gradient(Accumulator<Rows, Columns>& sums, float factor, int e,
-                                               SharedTile<C> tile, int row, const AttentionCall::Operand& to,
-                                               int b, int head, int row0, int rows, int size) {
+                                               SharedTile<C> tile, int row, R* to, i64 stride, int row0,
+                                               int rows, int size) {
   if constexpr (split) {
     attention::scale(sums, factor, e);
-    store(sums, to.at<R>(b, head), to.row, row0, rows, size);
+    store(sums, to, stride, row0, rows, size);
   } else {
     tile::scale(sums, factor);
-    store<R, 16>(sums, tile, row, to.at<R>(b, head), to.row, row0, rows, size);
+    store<R, 16>(sums, tile, row, to, stride, row0, rows, size);
   }
-}
-// Those that a pass makes; of 16 bits through the tiles of what the block keeps.
-template <class At, class R, Options options, int D, int C>
-__device__ __forceinline__ void store_gradients(const AttentionCall& x, const Powers* powers,
-                                                Accumulator<At::rows, D>& sums_a,
-                                                Accumulator<At::rows, D>& sums_v, SharedTile<C> tile_a,
-                                                SharedTile<C> tile_b, int row, int b, int head, int row0) {
-  int e_a = 0, e_v = 0;
-  float kept = 1;
-  if constexpr (At::split) {
-    const Powers p = *powers;
-    e_a = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (At::by_query ? p.k : p.q));
-    e_v = -Powers::room_for_p - p.z_o;
-    if (options != none) kept = Dropout<float>(x).kept;
-  }
-  const int rows = At::by_query ? x.L : x.T;
-  if constexpr (At::makes_a)
-    store_gradient<At::split, R>(sums_a, static_cast<float>(x.scale) * kept, e_a, tile_a, row,
-                                 At::by_query ? x.z_q : x.z_k, b, head, row0, rows, x.d);
-  if constexpr (At::makes_v)
-    store_gradient<At::split, R>(sums_v, kept, e_v, tile_b, row, x.z_v, b, head, row0, rows, x.dv);
 }
 
 // A block for some keys of a key head, which takes the heads of its group one after the other; or for some
@@ -116,51 +116,40 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   using At = Shape<numbers, pass, D, options>;
   using T = Terms<S, At::width / D>;
   constexpr bool by_query = At::by_query;
-  constexpr int threads = At::threads, passing = At::passing, queries = At::queries;
-  auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
-  const u32 base = shared_address(memory);
-  using Tile = SharedTile<At::width>;
-  const Tile kept_a{base + At::kept_a}, kept_b{base + At::kept_b};
-  const auto passing_a = [&](int n) { return Tile{base + At::passing_a + n % 2 * At::tile_bytes}; };
-  const auto passing_b = [&](int n) { return Tile{base + At::passing_b + n % 2 * At::tile_bytes}; };
-  const auto stats = [&](int n) {  // {ξ, u} of each query
-    return reinterpret_cast<float2*>(memory + At::stats) + (by_query ? 0 : n % 2 * queries);
-  };
+  constexpr int threads = At::threads, passing = At::passing, steps = At::split || by_query ? 4 : 8;
+  const Memory<At> shared{memory};
   const auto [batch_head, b, head, kept0] =
       by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
-  const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk;
+  const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk, key_head = by_query ? head / group : head;
   const int d = At::split ? At::width : x.d, dv = At::split ? At::width : x.dv;
 
   Walk walk;
   if constexpr (by_query)
-    walk = keys_past_queries<passing>(x, work, b, kept0, seen, stats(0), head);
+    walk = keys_past_queries<passing>(x, work, b, kept0, shared.seen(), shared.stats(0), head);
   else
     walk = queries_past_keys<At::kept, passing>(x, work, b, kept0);
-  const auto rows_of = [&](bool keys, int h, KeyRange valid) {
-    return keys ? keys_of_head<S>(x, b, h, valid, d, dv) : queries_of_head<S>(x, b, h, valid, d, dv);
-  };
-  rows_of(!by_query, head, walk.kept).template load<At::kept, threads>(kept_a, kept_b, kept0);
+  rows_of_head<S>(x, !by_query, b, head, walk.kept, d, dv)
+      .template load<At::kept, threads>(shared.kept_a(), shared.kept_b(), kept0);
   commit();  // for blocks that nothing meets
 
   Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
   sums_a.fill(0), sums_v.fill(0);
   Dropout<float> dropout(x);
-  const Powers* powers = At::split ? all_powers + b * x.Hk + (by_query ? head / group : head) : nullptr;
+  const Powers* powers = At::split ? all_powers + b * x.Hk + key_head : nullptr;
   float q_k = 1;  // q·k is to be multiplied by that
-  std::conditional_t<At::split, Scaled, Unscaled> factors;
+  HeldTimes held;
   if constexpr (At::split) {
-    const Powers p = *powers;
-    q_k = power_of_two(-p.q - p.k);
-    factors = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + p.z_a)};
+    q_k = power_of_two(-powers->q - powers->k);
+    held = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + powers->z_a)};
     dropout.kept = 1;
   }
   const int all = max(walk.last - walk.first, 0) * (by_query ? 1 : group);
   Cursor next{walk.first, by_query ? head : head * group};
   Pipeline pipe(2, 0, all, [&](int n) {
-    const int row0 = next.tile * passing;
-    rows_of(by_query, by_query ? next.h / group : next.h, walk.passing)
-        .template load<passing, threads>(passing_a(n), passing_b(n), row0);
-    if (!by_query) fetch_stats<queries>(stats(n), x, work, b, next.h, row0);
+    const int row0 = next.tile * passing, h = !by_query ? next.h : At::divides ? next.h / group : key_head;
+    rows_of_head<S>(x, by_query, b, h, walk.passing, d, dv)
+        .template load<passing, threads>(shared.passing_a(n), shared.passing_b(n), row0);
+    if (!by_query) fetch_stats<At::queries>(shared.stats(n), x, work, b, next.h, row0);
     commit();
   });
   for (int n = 0; n < all; ++n) {
@@ -169,28 +158,37 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     pipe.wait(n);
     const int passing0 = at.tile * passing, i0 = by_query ? kept0 : passing0,
               j0 = by_query ? passing0 : kept0;
-    if constexpr (!by_query) walk.every = work.keys_of_all(x, b, i0);
-    const bool masked = !covers(walk.every, j0, by_query ? passing : At::kept);
-    if (!by_query && masked) {
-      seen.set(x, b, i0);
-      __syncthreads();
-    }
+    const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, walk.every);
     Accumulator<At::rows, passing> p, za;
-    p.fill(0), begin<options, by_query>(za, stats(n), row, 0);
-    mma_ABt<T>(p, kept_a, row, passing_a(n));                              // q·k
-    if constexpr (At::makes_a) mma_ABt<T>(za, kept_b, row, passing_b(n));  // z_P = z_O·Vᵀ
+    p.fill(0), begin<options, by_query>(za, shared.stats(n), row, 0);
+    mma_ABt<T, steps>(p, shared.kept_a(), row, shared.passing_a(n));  // q·k
+    if constexpr (At::makes_a)
+      mma_ABt<T, steps>(za, shared.kept_b(), row, shared.passing_b(n));  // z_P = z_O·Vᵀ
     Score<R> score(x, b, at.h);
     score.factor *= q_k;
-    const ScoreGradient<R, options, by_query, decltype(factors)> stage{
-        x, score, dropout, stats(n), b * x.H + at.h, i0, j0, factors};
+    const ScoreGradient<R, options, by_query> stage{x,  score, dropout, shared.stats(n), b * x.H + at.h,
+                                                    i0, j0,    held};
+    // A = −∞ where a query does not see a key; but the cap and the bias come first, in one go with the rest.
+    if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
     stage(p, za, row);  // P ⊛ keep, z_A
-    if (masked) stage.hide(p, za, row, seen);
-    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, passing_b(n));   // z_V += (P ⊛ keep)ᵀ·z_O
-    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
+    if (masked && options == any)
+      mask<by_query>(p, shared.seen(), row, 0, j0, 0), mask<by_query>(za, shared.seen(), row, 0, j0, 0);
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(n));   // z_V += (P ⊛ keep)ᵀ·z_O
+    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();
   if (!At::split) __syncthreads();  // results pass through the kept tiles
-  store_gradients<At, R, options>(x, powers, sums_a, sums_v, kept_a, kept_b, row, b, head, kept0 + row);
+  const Powers p = At::split ? *powers : Powers{};
+  const float kept = At::split && options != none ? Dropout<float>(x).kept : 1;
+  const int row0 = kept0 + row, rows = by_query ? x.L : x.T;
+  const AttentionCall::Operand& a = by_query ? x.z_q : x.z_k;
+  if constexpr (At::makes_a)
+    store_gradient<At::split>(sums_a, static_cast<float>(x.scale) * kept,
+                              -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q)),
+                              shared.kept_a(), row, a.at<R>(b, head), a.row, row0, rows, x.d);
+  if constexpr (At::makes_v)
+    store_gradient<At::split>(sums_v, kept, -Powers::room_for_p - p.z_o, shared.kept_b(), row,
+                              x.z_v.at<R>(b, head), x.z_v.row, row0, rows, x.dv);
 }
 
 template <class S, class R, Numbers numbers, int D, Options options>

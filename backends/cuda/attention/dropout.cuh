@@ -84,12 +84,13 @@ __device__ inline void column_words(const Dropout<float>& d, int batch_head, int
 template <int Rows, int Columns>
 __device__ __forceinline__ void drop(tile::Accumulator<Rows, Columns>& p, const Dropout<float>& dropout,
                                      int batch_head, int i0, int j0) {
-  tile::for_each_part(p, [&](int row, int column, float(&e)[4]) {
+  const auto drop_part = [&](int row, int column, float(&e)[4]) {
     std::uint32_t w[4];
     row_words(dropout, batch_head, i0 + row, j0 + column - tile::lane_column(), w);
 #pragma unroll
     for (int n = 0; n < 4; ++n) e[n] *= dropout.factor(w[n]);
-  });
+  };
+  tile::for_each_part(drop_part, p);
 }
 
 }  // namespace tg::cuda::attention

@@ -59,17 +59,16 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   const auto stage = [&](int n) { return base + At::stages + (stages == 2 ? n % 2 : 0) * At::stage; };
   const auto tile_k = [&](int n) { return SharedTile<width>{stage(n)}; };
   const auto tile_v = [&](int n) { return SharedTile<v_width>{stage(n) + At::v}; };
-  const auto [bh, b, h, block_i0] = query_place(x, blockIdx.x, queries);
-  const int warp = threadIdx.x / 32, row = warp / At::splits * rows, i0 = block_i0 + row,
-            column = warp % At::splits * At::columns;
+  const auto [bh, b, h, i0] = query_place(x, blockIdx.x, queries);
+  const int warp = threadIdx.x / 32, row = warp / At::splits * rows, column = warp % At::splits * At::columns;
   const int key_head = h / (x.H / x.Hk), d = split ? width : x.d, dv = split ? v_width : x.dv;
 
-  load_rows<queries, threads>(tile_q, x.q.at<S>(b, h), x.q.row, block_i0, 0, x.L, d);
+  load_rows<queries, threads>(tile_q, x.q.at<S>(b, h), x.q.row, i0, 0, x.L, d);
   commit();  // for blocks that fetch no keys
-  seen.set(x, b, block_i0);
+  seen.set(x, b, i0);
   __syncthreads();
   KeyRange some, every;
-  seen.unite(min(queries, x.L - block_i0), some, every);
+  seen.unite(min(queries, x.L - i0), some, every);
 
   Accumulator<rows, At::columns> o;
   o.fill(0);
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     dropout.kept = 1;  // what is kept grows at the end
   }
   const float factor = options == any ? 1 : score.factor;
-  const auto source = keys_of_head<S>(x, b, key_head, some, d, dv);
+  const auto source = rows_of_head<S>(x, true, b, key_head, some, d, dv);
   const Tiles tiles(some, keys);
   Pipeline pipe(stages, tiles.from, tiles.to, [&](int n) {
     source.template load<keys, threads>(tile_k(n), tile_v(n), n * keys);
@@ -96,28 +95,25 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     const int j0 = n * keys;
     Accumulator<rows, keys> s;
     scores<S, At>(s, tile_q, row, tile_k(n));
-    if constexpr (options == any) score.apply(s, x, i0, j0);
-    if (!covers(every, j0, keys)) mask(s, seen, row, j0);
+    if constexpr (options == any) score.apply(s, x, i0 + row, j0);
+    if (!covers(every, j0, keys)) mask(s, seen, row, 0, j0);
     softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
-    if (drops<options>(x)) drop(s, dropout, bh, i0, j0);
-    if constexpr (split)
-      mma_AB<Terms<S, At::terms>>(o, s, tile_v(n));  // G += P·V
-    else
-      mma_AB<S>(o, s, tile_v(n), column);
+    if (drops<options>(x)) drop(s, dropout, bh, i0 + row, j0);
+    mma_AB<Terms<S, At::terms>>(o, s, tile_v(n), column);  // G += P·V
     pipe.release(n);
   }
   wait();
 
   // Warps with the same rows have the same ξ: one of them writes it.
-  softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0, column == 0 ? x.L : 0);
+  softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0 + row, column == 0 ? x.L : 0);
   R* out = x.o.at<R>(b, h) + column;
   if constexpr (split) {
     scale(o, kept, e);
-    store(o, out, x.o.row, i0, x.L, x.dv);
+    store(o, out, x.o.row, i0 + row, x.L, x.dv);
   } else {
     __syncthreads();  // results pass through the queries' tile
-    store<S, 0>(o, SharedTile<At::columns>{base + warp * (16 * At::columns * 2)}, 0, out, x.o.row, i0, x.L,
-                x.dv - column);
+    store<S, 0>(o, SharedTile<At::columns>{base + warp * (16 * At::columns * 2)}, 0, out, x.o.row, i0 + row,
+                x.L, x.dv - column);
   }
 }
 

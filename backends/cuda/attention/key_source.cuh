@@ -22,16 +22,12 @@ struct RowSource {
   }
 };
 
-// K and V of a key head, of the sizes in which they are held; and Q and z_O of a head.
+// Of head h, K and V (then h is a key head) or Q and z_O, of the sizes in which they are held.
 template <class S>
-__device__ __forceinline__ RowSource<S> keys_of_head(const AttentionCall& x, int b, int key_head,
+__device__ __forceinline__ RowSource<S> rows_of_head(const AttentionCall& x, bool keys, int b, int h,
                                                      KeyRange valid, int d, int dv) {
-  return {x.k.at<S>(b, key_head), x.v.at<S>(b, key_head), x.k.row, x.v.row, d, dv, valid};
-}
-template <class S>
-__device__ __forceinline__ RowSource<S> queries_of_head(const AttentionCall& x, int b, int h, KeyRange valid,
-                                                        int d, int dv) {
-  return {x.q.at<S>(b, h), x.z_o.at<S>(b, h), x.q.row, x.z_o.row, d, dv, valid};
+  const AttentionCall::Operand &a = keys ? x.k : x.q, &c = keys ? x.v : x.z_o;
+  return {a.at<S>(b, h), c.at<S>(b, h), a.row, c.row, d, dv, valid};
 }
 
 }  // namespace tg::cuda::attention

@@ -63,6 +63,18 @@ __device__ __forceinline__ Walk keys_past_queries(const AttentionCall& x, const 
   return w;
 }
 
+// Whether some of a block's queries, from i0 on, do not see some of `keys` keys from j0 on; and then which
+// they see, for mask(). `every`, the keys that all of them see, is known if queries are kept.
+template <bool by_query, int keys, int Queries>
+__device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const AttentionCall& x,
+                                           const Workspace& work, int b, int i0, int j0, KeyRange every) {
+  if constexpr (by_query) return !covers(every, j0, keys);
+  if (covers(work.keys_of_all(x, b, i0), j0, keys)) return false;
+  seen.set(x, b, i0);
+  __syncthreads();
+  return true;
+}
+
 // The thread's elements of the part of 16 × 8 at (row, column) of scores: e = 0, 1 of the first row, 2, 3 of
 // the eighth after it.
 template <bool by_query>
@@ -72,16 +84,13 @@ struct Part {
   __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
 };
 
-// What P and z_A are held times: nothing, or powers of two that suit f16.
-struct Unscaled {
-  static constexpr float p = 1, z_a = 1;
-};
-struct Scaled {
-  float p, z_a;
+// What P and z_A are held times: powers of two that suit f16.
+struct HeldTimes {
+  float p = 1, z_a = 1;
 };
 
 // For a tile of scores of queries from i0 and keys from j0 on of one head.
-template <class S, Options options, bool by_query, class Factors = Unscaled>
+template <class S, Options options, bool by_query>
 struct ScoreGradient {
   using At = Part<by_query>;
   const AttentionCall& x;
@@ -89,64 +98,40 @@ struct ScoreGradient {
   const Dropout<float>& dropout;
   const float2* stats;  // {ξ, u} of each query
   int batch_head, i0, j0;
-  Factors factors = {};
+  HeldTimes held = {};
 
   // p: from q·k to P. Tiles begin at (row0, column0) here and below.
   template <int Rows, int Columns>
   __device__ __forceinline__ void probabilities(Accumulator<Rows, Columns>& p,
                                                 Accumulator<Rows, Columns>& slopes, int row0,
                                                 int column0) const {
-    tile::for_each_part(p, slopes, [&](int row, int column, float(&a)[4], float(&slope)[4]) {
+    const auto of_part = [&](int row, int column, float(&a)[4], float(&slope)[4]) {
       probability({row0 + row, column0 + column}, a, slope);
-    });
+    };
+    tile::for_each_part(of_part, p, slopes);
   }
   // z: from z_P to z_A; p: from P to P ⊛ keep.
   template <int Rows, int Columns>
   __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                             Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
-#pragma unroll
-    for (int c = 0; c < p.parts; ++c)
-#pragma unroll
-      for (int m = 0; m < p.groups; ++m)
-        gradient({row0 + 16 * m + lane_row(), column0 + 8 * c + lane_column()}, p.x[m][c], z.x[m][c],
-                 slopes.x[m][c]);
+    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
+      gradient({row0 + row, column0 + column}, a, b, slope);
+    };
+    tile::for_each_part(of_part, p, z, slopes);
   }
   // Both at once.
   template <int Rows, int Columns>
   __device__ __forceinline__ void operator()(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                              int row0) const {
-    tile::for_each_part(p, z, [&](int row, int column, float(&a)[4], float(&b)[4]) {
+    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4]) {
       float slope[4];
       probability({row0 + row, column}, a, slope);
       gradient({row0 + row, column}, a, b, slope);
-    });
-  }
-  // 0 where a query does not see the key.
-  template <int Rows, int Columns, int Queries>
-  __device__ __forceinline__ void hide(Accumulator<Rows, Columns>& p, int row0, int column0,
-                                       const SeenKeys<Queries>& seen) const {
-    tile::for_each_part(p, p, [&](int row, int column, float(&a)[4], float(&)[4]) {
-      const At at{row0 + row, column0 + column};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) a[e] = is_seen(at, e, seen) ? a[e] : 0;
-    });
-  }
-  template <int Rows, int Columns, int Queries>
-  __device__ __forceinline__ void hide(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z, int row0,
-                                       const SeenKeys<Queries>& seen) const {
-    tile::for_each_part(p, z, [&](int row, int column, float(&a)[4], float(&b)[4]) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (!is_seen(At{row0 + row, column}, e, seen)) a[e] = b[e] = 0;
-    });
+    };
+    tile::for_each_part(of_part, p, z);
   }
 
  private:
-  template <int Queries>
-  __device__ __forceinline__ bool is_seen(At at, int e, const SeenKeys<Queries>& seen) const {
-    const int i = at.query(e), j = j0 + at.key(e);
-    return j >= seen.first[i] && j < seen.last[i];
-  }
   __device__ __forceinline__ void probability(At at, float (&p)[4], float (&slope)[4]) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -169,12 +154,12 @@ struct ScoreGradient {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if constexpr (options == none) {
-        z[e] *= p[e] * factors.z_a;
-        p[e] *= factors.p;
+        z[e] *= p[e] * held.z_a;
+        p[e] *= held.p;
       } else {
         const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
-        z[e] = score_gradient(p[e] * factors.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
-        p[e] *= keep * factors.p;
+        z[e] = score_gradient(p[e] * held.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
+        p[e] *= keep * held.p;
       }
   }
 };
@@ -183,11 +168,12 @@ struct ScoreGradient {
 template <Options options, bool by_query, int Rows, int Columns>
 __device__ __forceinline__ void begin(Accumulator<Rows, Columns>& z, const float2* stats, int row0,
                                       int column0) {
-  tile::for_each_part(z, [&](int row, int column, float(&b)[4]) {
+  const auto begin_part = [&](int row, int column, float(&b)[4]) {
     const Part<by_query> at{row0 + row, column0 + column};
 #pragma unroll
     for (int e = 0; e < 4; ++e) b[e] = options == none ? -stats[at.query(e)].y : 0;
-  });
+  };
+  tile::for_each_part(begin_part, z);
 }
 
 }  // namespace tg::cuda::attention

@@ -25,7 +25,8 @@ struct OnlineSoftmax {
   // moved: then O is to be rescaled before more is added to it.
   template <int Columns>
   __device__ __forceinline__ bool step(Accumulator<Rows, Columns>& s, float factor) {
-    const bool moved = raise(s, factor);
+    bool moved = false;
+    raise(s, factor, [&](int r, float by) { shrink[r] = by, moved = true; });
     exponentiate(s, factor);
     return moved;
   }
@@ -33,7 +34,7 @@ struct OnlineSoftmax {
   template <int Columns, int Values>
   __device__ __forceinline__ void step(Accumulator<Rows, Columns>& s, Accumulator<Rows, Values>& o,
                                        float factor) {
-    if (raise(s, factor)) rescale(o);
+    raise(s, factor, [&](int r, float by) { tile::scale_row(o, r, by); });
     exponentiate(s, factor);
   }
   // G ← exp(c_old − c)·G, after a step that moved c.
@@ -50,15 +51,15 @@ struct OnlineSoftmax {
       const float all = tile::row_sum(sum[r]), inverse = all == 0 ? 0.f : 1 / all;
       if (tile::lane_id() % 4 == 0 && i < L)
         lse[i] = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
-#pragma unroll
-      for (int c = 0; c < o.columns; ++c) o(r, c) *= inverse;
+      tile::scale_row(o, r, inverse);
     }
   }
 
  private:
-  // c ← max(c, A.max), π ← exp(c_old − c)·π, if a c of the warp moves.
-  template <int Columns>
-  __device__ __forceinline__ bool raise(Accumulator<Rows, Columns>& s, float factor) {
+  // If a c of the warp moves: c ← max(c, A.max), π ← exp(c_old − c)·π, and moved(r, exp(c_old − c)) for each
+  // row: with the work in here the compiler has one branch, and registers to spare.
+  template <int Columns, class Moved>
+  __device__ __forceinline__ void raise(Accumulator<Rows, Columns>& s, float factor, Moved&& moved) {
     RowVector<Rows> most = tile::own_row_max(s);
     bool moves = false;
 #pragma unroll
@@ -66,15 +67,15 @@ struct OnlineSoftmax {
       most[r] *= factor;
       moves |= most[r] > top[r] + unmoved;
     }
-    if (!__any_sync(~0u, moves)) return false;
+    if (!__any_sync(~0u, moves)) return;
 #pragma unroll
     for (int r = 0; r < top.rows; ++r) {
       const float now = fmaxf(top[r], tile::row_max(most[r]));
-      shrink[r] = now == -INFINITY ? 1.f : tile::exp2_fast(top[r] - now);
+      const float by = now == -INFINITY ? 1.f : tile::exp2_fast(top[r] - now);
       top[r] = now;
-      sum[r] *= shrink[r];
+      sum[r] *= by;
+      moved(r, by);
     }
-    return true;
   }
   // s = exp(A − c), π ← π + s.sum
   template <int Columns>

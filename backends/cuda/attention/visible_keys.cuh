@@ -73,17 +73,22 @@ __device__ __forceinline__ Meeting tiles_that_meet(const int2* keys_of_tiles, in
           {__reduce_min_sync(~0u, keys.from), __reduce_max_sync(~0u, keys.to)}};
 }
 
-// s [queries, keys] = −∞ where the block's queries from row0 on do not see keys from j0 on.
-template <int Rows, int Columns, int Queries>
-__device__ __forceinline__ void mask(Accumulator<Rows, Columns>& s, const SeenKeys<Queries>& seen, int row0,
-                                     int j0) {
+// x [queries, keys], or [keys, queries] if not by_query, = `value` where a query does not see the key. x
+// begins at (row0, column0) of a tile whose first key is j0.
+template <bool by_query = true, int Rows, int Columns, int Queries>
+__device__ __forceinline__ void mask(Accumulator<Rows, Columns>& x, const SeenKeys<Queries>& seen, int row0,
+                                     int column0, int j0, float value = -INFINITY) {
+  const int row = row0 + lane_row(), column = column0 + lane_column(), key0 = j0 + (by_query ? column : row);
 #pragma unroll
-  for (int r = 0; r < s.rows; ++r) {
-    const int row = row0 + s.row(r) + lane_row(), first = seen.first[row] - j0 - lane_column(),
-              last = seen.last[row] - j0 - lane_column();
+  for (int q = 0; q < (by_query ? x.rows : x.columns); ++q) {
+    const int query = by_query ? row + x.row(q) : column + x.column(q);
+    const int first = seen.first[query] - key0, last = seen.last[query] - key0;
 #pragma unroll
-    for (int c = 0; c < s.columns; ++c)
-      s(r, c) = s.column(c) >= first && s.column(c) < last ? s(r, c) : -INFINITY;
+    for (int k = 0; k < (by_query ? x.columns : x.rows); ++k) {
+      const int key = by_query ? x.column(k) : x.row(k);
+      float& e = by_query ? x(q, k) : x(k, q);
+      e = key >= first && key < last ? e : value;
+    }
   }
 }
 

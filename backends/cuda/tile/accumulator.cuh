@@ -57,27 +57,26 @@ __device__ __forceinline__ void for_each(Accumulator<Rows, Columns>& a, F&& f) {
 #pragma unroll
     for (int c = 0; c < a.columns; ++c) f(r, c, a(r, c));
 }
-// f(row, column, elements) for the thread's 2 × 2 of each 16 × 8, the first of which is (row, column).
-template <int Rows, int Columns, class F>
-__device__ __forceinline__ void for_each_part(Accumulator<Rows, Columns>& a, F&& f) {
+// f(row, column, elements…) for the thread's 2 × 2 of each 16 × 8 of tiles of one size; the
+// first of the four is (row, column).
+template <class F, int Rows, int Columns, class... More>
+__device__ __forceinline__ void for_each_part(F&& f, Accumulator<Rows, Columns>& a, More&... more) {
 #pragma unroll
   for (int m = 0; m < a.groups; ++m)
 #pragma unroll
-    for (int p = 0; p < a.parts; ++p) f(16 * m + lane_row(), 8 * p + lane_column(), a.x[m][p]);
-}
-// The same of two tiles, column by column.
-template <int Rows, int Columns, class F>
-__device__ __forceinline__ void for_each_part(Accumulator<Rows, Columns>& a, Accumulator<Rows, Columns>& b,
-                                              F&& f) {
-#pragma unroll
-  for (int p = 0; p < a.parts; ++p)
-#pragma unroll
-    for (int m = 0; m < a.groups; ++m) f(16 * m + lane_row(), 8 * p + lane_column(), a.x[m][p], b.x[m][p]);
+    for (int p = 0; p < a.parts; ++p)
+      f(16 * m + lane_row(), 8 * p + lane_column(), a.x[m][p], more.x[m][p]...);
 }
 
 template <int Rows, int Columns>
 __device__ __forceinline__ void scale(Accumulator<Rows, Columns>& a, float factor) {
   for_each(a, [&](int, int, float& e) { e *= factor; });
+}
+// The thread's row r alone, and each row by its own factor.
+template <int Rows, int Columns>
+__device__ __forceinline__ void scale_row(Accumulator<Rows, Columns>& a, int r, float factor) {
+#pragma unroll
+  for (int c = 0; c < a.columns; ++c) a(r, c) *= factor;
 }
 template <int Rows, int Columns>
 __device__ __forceinline__ void scale_rows(Accumulator<Rows, Columns>& a, RowVector<Rows> factor) {

@@ -114,24 +114,6 @@ __device__ __forceinline__ void mma_ABt_lean(Accumulator<Rows, Columns>& c, Shar
     for (int m = 0; m < groups; ++m) mma<S>(c.x[m], i % columns, left[m], right[i % 2]);
   }
 }
-// c += a·(columns c0 … of b), a rounded to S
-template <class S, int Rows, int Inner, int Columns, int C>
-__device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, Accumulator<Rows, Inner>& a,
-                                       SharedTile<C> b, int c0) {
-  constexpr int groups = Rows / 16;
-#pragma unroll
-  for (int k = 0; k < Inner / 16; ++k) {
-    FragmentA left[groups];
-#pragma unroll
-    for (int m = 0; m < groups; ++m) left[m] = fragment_a<S>(a.x[m], k);
-#pragma unroll
-    for (int n = 0; n < Columns / 16; ++n) {
-      const FragmentB right = fragment_b(b, k, c0 / 16 + n);
-#pragma unroll
-      for (int m = 0; m < groups; ++m) mma<S>(c.x[m], n, left[m], right);
-    }
-  }
-}
 // c += (rows r0 … of a, or of its transpose)·(columns c0 … c0 + N of b), over K
 template <class S, int K, int N, bool transposed, int Rows, int Columns, int A, int B>
 __device__ __forceinline__ void mma_columns(Accumulator<Rows, Columns>& c, SharedTile<A> a, int r0,

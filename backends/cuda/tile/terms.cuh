@@ -71,11 +71,11 @@ __device__ __forceinline__ void add(Accumulator<Rows, Columns>& c, int part,
 // when thousands of terms are summed. So with two terms products of at most 64 numbers start from zero and
 // join the sum in an addition that rounds to the nearest.
 
-// c += (rows row0 … of a)·(rows of b)ᵀ
-template <class T, int Rows, int Columns, int C>
+// c += (rows row0 … of a)·(rows of b)ᵀ, `most` steps of 16 numbers written out
+template <class T, int most = 4, int Rows, int Columns, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<C> a, int row0,
                                         SharedTile<C> b) {
-  constexpr int steps = C / T::count / 16, together = steps < 4 ? steps : 4;  // of 16 numbers
+  constexpr int steps = C / T::count / 16, together = steps < most ? steps : most;
   const auto add_steps = [&](Accumulator<Rows, Columns>& sum, int k0) {
 #pragma unroll(T::count == 1 ? together : C > 128 ? 1 : 2)
     for (int k = 0; k < together; ++k) {
@@ -104,30 +104,36 @@ __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTil
     }
   }
 }
-// c += a·b
+// c += a·(columns column0 … of b)
 template <class T, int Rows, int Inner, int Columns, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, Accumulator<Rows, Inner>& a,
-                                       SharedTile<C> b) {
+                                       SharedTile<C> b, int column0 = 0) {
   constexpr int steps = Inner / 16, groups = Rows / 16;
-  static_assert(steps <= 4 && Columns * T::count == C);
+  static_assert(steps <= 4);
   const auto add_step = [&](auto& sum, int to, const auto& left, int k, int column) {
     typename T::B right;
 #pragma unroll
-    for (int n = 0; n < T::count; ++n) right.term[n] = fragment_b(b, k, n * (Columns / 16) + column);
+    for (int n = 0; n < T::count; ++n)
+      right.term[n] = fragment_b(b, k, (n * (C / T::count) + column0) / 16 + column);
     multiply<T>(sum, to, left, right);
   };
-  typename T::A left[steps][groups];
+  const auto operands = [&](int k, typename T::A(&left)[groups]) {
 #pragma unroll
-  for (int k = 0; k < steps; ++k)
-#pragma unroll
-    for (int m = 0; m < groups; ++m) left[k][m] = terms_a<T>(a.x[m], k);
+    for (int m = 0; m < groups; ++m) left[m] = terms_a<T>(a.x[m], k);
+  };
   if constexpr (T::count == 1) {
 #pragma unroll
-    for (int k = 0; k < steps; ++k)
+    for (int k = 0; k < steps; ++k) {
+      typename T::A left[groups];
+      operands(k, left);
 #pragma unroll
-      for (int column = 0; column < Columns / 16; ++column) add_step(c, column, left[k], k, column);
+      for (int column = 0; column < Columns / 16; ++column) add_step(c, column, left, k, column);
+    }
   } else {
     constexpr int together = 2;  // pieces of 16 columns whose sums are under way at a time
+    typename T::A left[steps][groups];
+#pragma unroll
+    for (int k = 0; k < steps; ++k) operands(k, left[k]);
 #pragma unroll
     for (int column = 0; column < Columns / 16; column += together) {
       Accumulator<Rows, 16 * together> sum = {};
