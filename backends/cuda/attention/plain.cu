@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
       sum[r] = sum[r] * shrink + added;
       for (int c = 0; c < 4; ++c) g[r][c] *= shrink;
       if (x.dropout > 0) {
-        const Words words = dropout.words(bh, i0 + at.i + r, j0 + at.j);
+        const PhiloxBlock words = dropout.words(bh, i0 + at.i + r, j0 + at.j);
         for (int c = 0; c < 4; ++c) a[r][c] *= dropout.factor(words[c]);
       }
     }

@@ -164,7 +164,7 @@ __device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const int i = n.i0 + at.i + r;
-    Words words{};
+    PhiloxBlock words{};
     if (x.dropout > 0) words = dropout.words(n.b * x.H + n.h, i, j0 + at.j);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
