@@ -7,11 +7,6 @@ namespace tg::cuda::attention {
 
 namespace plain {
 
-// Some of an axis, in indices or tiles.
-struct Span {
-  int from, to;
-};
-
 // By a block for each part: z_A (after the cap) summed over the axes the bias does not keep, tile over tile;
 // then the summed tile over its rows or columns where those are not kept.
 template <class S>
@@ -21,32 +16,24 @@ __global__ void __launch_bounds__(threads, 1)
   Shared<C>& s = shared_memory<C>();
   const AttentionCall::Bias& z = x.z_bias;
   int part = blockIdx.x;
-  const auto span = [&](i64 stride, int n) {  // of an axis: one of n if the bias keeps it, else all
-    const int at = stride ? part % n : 0;
-    if (stride) part /= n;
-    return Span{at, stride ? at + 1 : n};
+  const auto span = [&](i64 stride, int n, int size) {  // of an axis: a part if the bias keeps it, else all
+    if (stride == 0) return Span{0, n};
+    const int parts = (n + size - 1) / size, from = part % parts * size;
+    part /= parts;
+    return Span{from, min(from + size, n)};
   };
-  const Span keys = span(z.col, tiles_of(x.T)), queries = span(z.row, tiles_of(x.L)),
-             heads = span(z.head, x.H), batch = span(z.batch, x.B);
-  const Dropout<C> dropout(x);
+  const Span keys = span(z.col, x.T, edge), queries = span(z.row, x.L, edge), heads = span(z.head, x.H, 1),
+             batch = span(z.batch, x.B, 1);
   Tile<C> sum{};
-  for (int b = batch.from; b < batch.to; ++b)
-    for (int h = heads.from; h < heads.to; ++h)
-      for (int t = queries.from; t < queries.to; ++t) {
-        const Queries<S> tile{x, work, dropout, s, b, h, t * edge};
-        tile.load_stats();
-        for (int j0 = keys.from * edge; j0 < keys.to * edge; j0 += edge) {
-          if (!tile.meet(j0)) continue;
-          Tile<C> p, za;
-          tile.gradients(p, za, j0, false);
-          sum.for_each([&](int r, int c, C& e) { e += za.x[r][c]; });
-        }
-      }
+  for_each_gradient<S>(x, work, false, batch, heads, queries, keys,
+                       [&](Tile<C>&, Tile<C>& za, const Head<S>&, int, int) {
+                         sum.for_each([&](int r, int c, C& e) { e += za.x[r][c]; });
+                       });
   put<false>(s, sum);
   __syncthreads();
-  const int i0 = queries.from * edge, j0 = keys.from * edge, rows = z.row ? min(edge, x.L - i0) : 1,
-            columns = z.col ? min(edge, x.T - j0) : 1;
-  S* out = static_cast<S*>(z.data) + batch.from * z.batch + heads.from * z.head + i0 * z.row + j0 * z.col;
+  S* out = static_cast<S*>(z.data) + batch.from * z.batch + heads.from * z.head + queries.from * z.row +
+           keys.from * z.col;
+  const int rows = z.row ? queries.to - queries.from : 1, columns = z.col ? keys.to - keys.from : 1;
   for (int n = threadIdx.x; n < rows * columns; n += threads) {
     const int i = n / columns, j = n % columns;
     C total = 0;

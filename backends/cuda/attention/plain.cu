@@ -67,22 +67,20 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   Shared<C>& s = shared_memory<C>();
   const int chunks = chunks_of(x.dv), e0 = blockIdx.x % chunks * edge;
   const auto [bh, b, h, i0] = query_place(x, blockIdx.x / chunks, edge);
-  const int key_head = h / (x.H / x.Hk);
   s.seen.set(x, b, i0);
   __syncthreads();
   KeyRange keys, every;
   s.seen.unite(edge, keys, every);
-  const Rows<S> q{x.q, b, h, {0, x.L}, x.d}, k{x.k, b, key_head, keys, x.d}, v{x.v, b, key_head, keys, x.dv};
-  const Score<S> score(x, b, h);
+  const Head<S> head(x, b, h, keys);
   const Dropout<C> dropout(x);
   Softmax<C> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : C(-INFINITY));
   Tile<C> g{};
   for (int j0 = keys.from / edge * edge; j0 < keys.to; j0 += edge) {
-    Tile<C> a = product_ABt(s, q, i0, k, j0);
+    Tile<C> a = product_ABt(s, head.q, i0, head.k, j0);
     a.for_each([&](int r, int c, C& e) {
       const int i = a.row(r), j = j0 + a.column(c);
       C slope;
-      e = s.sees(i, j) ? score.of(e, i0 + i, j, true, &slope) : C(-INFINITY);
+      e = s.sees(i, j) ? head.score.of(e, i0 + i, j, true, &slope) : C(-INFINITY);
     });
     softmax.step(a, g);
     PhiloxBlock words;
@@ -91,7 +89,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
         if (c == 0) words = dropout.words(bh, i0 + a.row(r), j0 + a.column(c));
         e *= dropout.factor(words[c]);
       });
-    add_product<false>(g, s, a, v, j0, e0);
+    add_product<false>(g, s, a, head.v, j0, e0);
   }
   softmax.finish(g, static_cast<C*>(x.lse) + i64(bh) * x.L, i0, e0 == 0 ? x.L : 0);
   store<S>(g, x.o, b, h, i0, x.L, e0, x.dv);
@@ -106,18 +104,12 @@ __global__ void __launch_bounds__(threads, 1)
   Shared<C>& s = shared_memory<C>();
   const int chunks = chunks_of(max(x.d, x.dv)), e0 = blockIdx.x % chunks * edge, group = x.H / x.Hk;
   const auto [bk, b, key_head, j0] = key_place(x, blockIdx.x / chunks, edge);
-  const Dropout<C> dropout(x);
   Tile<C> zk{}, zv{};
-  for (int h = key_head * group; h < (key_head + 1) * group; ++h)
-    for (int i0 = 0; i0 < x.L; i0 += edge) {
-      const Queries<S> queries{x, work, dropout, s, b, h, i0};
-      if (!queries.meet(j0)) continue;
-      queries.load_stats();
-      Tile<C> p, za;
-      queries.gradients(p, za, j0, true);
-      if (e0 < x.dv) add_product<true>(zv, s, p, queries.z, i0, e0);
-      if (e0 < x.d) add_product<true>(zk, s, za, queries.q, i0, e0);
-    }
+  for_each_gradient<S>(x, work, true, {b, b + 1}, {key_head * group, (key_head + 1) * group}, {0, x.L},
+                       {j0, j0 + edge}, [&](Tile<C>& p, Tile<C>& za, const Head<S>& head, int i0, int) {
+                         if (e0 < x.dv) add_product<true>(zv, s, p, head.z, i0, e0);
+                         if (e0 < x.d) add_product<true>(zk, s, za, head.q, i0, e0);
+                       });
   store<S>(zk, x.z_k, b, key_head, j0, x.T, e0, x.d, static_cast<C>(x.scale));
   store<S>(zv, x.z_v, b, key_head, j0, x.T, e0, x.dv);
 }
@@ -130,15 +122,11 @@ __global__ void __launch_bounds__(threads, 1)
   Shared<C>& s = shared_memory<C>();
   const int chunks = chunks_of(x.d), e0 = blockIdx.x % chunks * edge;
   const auto [bh, b, h, i0] = query_place(x, blockIdx.x / chunks, edge);
-  const Dropout<C> dropout(x);
-  const Queries<S> queries{x, work, dropout, s, b, h, i0};
-  queries.load_stats();
   Tile<C> zq{};
-  for (int j0 = queries.keys.from / edge * edge; j0 < queries.keys.to; j0 += edge) {
-    Tile<C> p, za;
-    queries.gradients(p, za, j0, true);
-    add_product<false>(zq, s, za, queries.k, j0, e0);
-  }
+  for_each_gradient<S>(x, work, true, {b, b + 1}, {h, h + 1}, {i0, i0 + edge}, {0, x.T},
+                       [&](Tile<C>&, Tile<C>& za, const Head<S>& head, int, int j0) {
+                         add_product<false>(zq, s, za, head.k, j0, e0);
+                       });
   store<S>(zq, x.z_q, b, h, i0, x.L, e0, x.d, static_cast<C>(x.scale));
 }
 

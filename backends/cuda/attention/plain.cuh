@@ -59,29 +59,42 @@ struct Tile {
   }
 };
 
-// Rows [valid.from, valid.to) of an operand [rows, size]; others read as zeros, whatever memory holds there.
+// Rows of an operand [rows, size]; those that are not valid read as zeros, whatever memory holds there.
 template <class S>
 struct Rows {
   const S* data;
   i64 stride;
   KeyRange valid;
   int size;
-  __device__ Rows(const AttentionCall::Operand& x, int b, int h, KeyRange valid, int size)
-      : data(x.at<S>(b, h)), stride(x.row), valid(valid), size(size) {}
-  __device__ compute_t<S> at(int r, int e) const {
-    return r >= valid.from && r < valid.to && e < size ? widen(data[r * stride + e]) : compute_t<S>(0);
+
+  // to[r][e] = row r0 + r, column e0 + e of a slice of 32 rows; or to[e][r], of 32 columns.
+  template <bool transposed, class C>
+  __device__ void load(Slice<C>& to, int r0, int e0) const {
+    constexpr int columns = transposed ? depth : edge;
+    for (int n = threadIdx.x; n < depth * edge; n += threads) {
+      const int r = n / columns, e = n % columns, i = r0 + r, j = e0 + e;
+      const bool is_valid = i >= valid.from && i < valid.to && j < size;
+      (transposed ? to[e][r] : to[r][e]) = is_valid ? widen(data[i * stride + j]) : C(0);
+    }
   }
 };
 
-// to[r][e] = rows[r0 + r][e0 + e], or to[e][r]: the slice's 64 columns are rows then.
-template <bool transposed, class S, class C>
-__device__ void load(Slice<C>& to, const Rows<S>& rows, int r0, int e0) {
-  constexpr int columns = transposed ? depth : edge;
-  for (int n = threadIdx.x; n < depth * edge; n += threads) {
-    const int r = n / columns, e = n % columns;
-    (transposed ? to[e][r] : to[r][e]) = rows.at(r0 + r, e0 + e);
+// Operands of a query head, with some keys.
+template <class S>
+struct Head {
+  Rows<S> q, z, k, v;
+  Score<S> score;
+
+  // Queries that attend nothing lie before and after all sequences, or hold finite numbers.
+  __device__ Head(const AttentionCall& x, int b, int h, KeyRange keys) : score(x, b, h) {
+    const KeyRange queries = queries_of_sequences(x);
+    const int key_head = h / (x.H / x.Hk);
+    q = {x.q.at<S>(b, h), x.q.row, queries, x.d};
+    z = {x.z_o.at<S>(b, h), x.z_o.row, queries, x.dv};
+    k = {x.k.at<S>(b, key_head), x.k.row, keys, x.d};
+    v = {x.v.at<S>(b, key_head), x.v.row, keys, x.dv};
   }
-}
+};
 
 // x += leftᵀ·right of two slices.
 template <class C>
@@ -103,8 +116,8 @@ __device__ Tile<C> product_ABt(Shared<C>& s, const Rows<S>& A, int i0, const Row
   Tile<C> x{};
   for (int e0 = 0; e0 < A.size; e0 += depth) {
     __syncthreads();
-    load<true>(s.left, A, i0, e0);
-    load<true>(s.right, B, j0, e0);
+    A.template load<true>(s.left, i0, e0);
+    B.template load<true>(s.right, j0, e0);
     __syncthreads();
     add_product(x, s.left, s.right);
   }
@@ -127,7 +140,7 @@ __device__ void add_product(Tile<C>& x, Shared<C>& s, Tile<C>& a, const Rows<S>&
   put<!transposed>(s, a);
   for (int k = 0; k < edge; k += depth) {
     __syncthreads();
-    load<false>(s.right, B, r0 + k, e0);
+    B.template load<false>(s.right, r0 + k, e0);
     __syncthreads();
     add_product(x, s.p + k, s.right);
   }
@@ -143,54 +156,58 @@ __device__ void store(Tile<C>& x, const AttentionCall::Operand& to, int b, int h
   });
 }
 
-// A tile of 64 queries of one head in the backward, and the keys that it sees.
-template <class S>
-struct Queries {
-  using C = compute_t<S>;
-  const AttentionCall& x;
-  const Workspace& work;
-  const Dropout<C>& dropout;
-  Shared<C>& s;
-  int b, h, i0;
-  int2 some = work.some[b * work.tiles(x) + i0 / edge];
-  KeyRange keys{some.x, some.y}, queries = queries_of_sequences(x);
-  Rows<S> q{x.q, b, h, queries, x.d}, z{x.z_o, b, h, queries, x.dv};
-  Rows<S> k{x.k, b, h / (x.H / x.Hk), keys, x.d}, v{x.v, b, h / (x.H / x.Hk), keys, x.dv};
-  Score<S> score{x, b, h};
+// What the backward knows of the 64 queries from i0 on, into shared memory.
+template <class C>
+__device__ void load_stats(Shared<C>& s, const AttentionCall& x, const Workspace& work, int b, int h,
+                           int i0) {
+  __syncthreads();  // those of the tile before have been read
+  s.seen.set(x, b, i0);
+  const int n = threadIdx.x, i = i0 + n;
+  if (n >= edge) return;
+  const i64 at = (i64(b) * x.H + h) * x.L + i;
+  const C lse = i < x.L ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
+  s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e);
+  s.u[n] = i < x.L ? static_cast<const C*>(work.u)[at] : C(0);
+}
 
-  // Whether they see some of the 64 keys from j0 on.
-  __device__ bool meet(int j0) const { return keys.from < j0 + edge && keys.to > j0; }
-
-  // Has to be called before gradients(), by all threads.
-  __device__ void load_stats() const {
-    __syncthreads();  // those of the tile before have been read
-    s.seen.set(x, b, i0);
-    const int n = threadIdx.x, i = i0 + n;
-    if (n >= edge) return;
-    const i64 at = (i64(b) * x.H + h) * x.L + i;
-    const C lse = i < x.L ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
-    s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e);
-    s.u[n] = i < x.L ? static_cast<const C*>(work.u)[at] : C(0);
-  }
-
-  // P ⊛ keep and z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u) with the keys from j0, a multiple of 64; `before_cap`: z_A
-  // times the slope of the cap, which makes it the gradient of scale·q·k.
-  __device__ void gradients(Tile<C>& p, Tile<C>& za, int j0, bool before_cap) const {
-    p = product_ABt(s, q, i0, k, j0);
-    za = product_ABt(s, z, i0, v, j0);
-    PhiloxBlock words{};
-    p.for_each([&](int r, int c, C& e) {
-      const int i = p.row(r), j = j0 + p.column(c);
-      if (c == 0 && x.dropout > 0) words = dropout.words(b * x.H + h, i0 + i, j);
-      const bool sees = s.sees(i, j);
-      C slope = 1;
-      e = sees ? exp2(score.of(e, i0 + i, j, true, &slope) - s.lse[i]) : C(0);
-      const C keep = x.dropout > 0 ? dropout.factor(words[c]) : C(1);
-      C& z_a = za.x[r][c];
-      z_a = sees ? score_gradient(e, z_a, keep, s.u[i], before_cap ? slope : C(1)) : C(0);
-      e *= keep;
-    });
-  }
+// Some of an axis.
+struct Span {
+  int from, to;
 };
+
+// f(p, za, head, i0, j0) for tiles of scores of queries from i0 and keys from j0 on, in order, with
+// p = P ⊛ keep and za = z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u). `before_cap`: z_A times the slope of the cap, which
+// makes it the gradient of scale·q·k. Spans of keys begin with a tile.
+template <class S, class F>
+__device__ void for_each_gradient(const AttentionCall& x, const Workspace& work, bool before_cap, Span batch,
+                                  Span heads, Span queries, Span keys, F&& f) {
+  using C = compute_t<S>;
+  Shared<C>& s = shared_memory<C>();
+  const Dropout<C> dropout(x);
+  for (int b = batch.from; b < batch.to; ++b)
+    for (int h = heads.from; h < heads.to; ++h)
+      for (int i0 = queries.from; i0 < queries.to; i0 += edge) {
+        const int2 seen = work.some[b * work.tiles(x) + i0 / edge];
+        const int first = max(keys.from, seen.x / edge * edge), last = min(keys.to, seen.y);
+        if (first >= last) continue;
+        const Head<S> head(x, b, h, {seen.x, seen.y});
+        load_stats(s, x, work, b, h, i0);
+        for (int j0 = first; j0 < last; j0 += edge) {
+          Tile<C> p = product_ABt(s, head.q, i0, head.k, j0), za = product_ABt(s, head.z, i0, head.v, j0);
+          PhiloxBlock words{};
+          p.for_each([&](int r, int c, C& e) {
+            const int i = p.row(r), j = j0 + p.column(c);
+            const bool sees = s.sees(i, j);
+            C slope = 1, &z = za.x[r][c];
+            e = sees ? exp2(head.score.of(e, i0 + i, j, true, &slope) - s.lse[i]) : C(0);
+            if (c == 0 && x.dropout > 0) words = dropout.words(b * x.H + h, i0 + i, j);
+            const C keep = x.dropout > 0 ? dropout.factor(words[c]) : C(1);
+            z = sees ? score_gradient(e, z, keep, s.u[i], before_cap ? slope : C(1)) : C(0);
+            e *= keep;
+          });
+          f(p, za, head, i0, j0);
+        }
+      }
+}
 
 }  // namespace tg::cuda::attention::plain
