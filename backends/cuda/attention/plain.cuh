@@ -145,6 +145,7 @@ __device__ void add_product(Tile<C>& x, Shared<C>& s, Tile<C>& a, const Rows<S>&
     add_product(x, s.p + k, s.right);
   }
 }
+
 // Rows from r0 and columns from e0 on of a head [rows, size] = x·factor.
 template <class S, class C>
 __device__ void store(Tile<C>& x, const AttentionCall::Operand& to, int b, int h, int r0, int rows, int e0,
@@ -163,11 +164,13 @@ __device__ void load_stats(Shared<C>& s, const AttentionCall& x, const Workspace
   __syncthreads();  // those of the tile before have been read
   s.seen.set(x, b, i0);
   const int n = threadIdx.x, i = i0 + n;
-  if (n >= edge) return;
   const i64 at = (i64(b) * x.H + h) * x.L + i;
-  const C lse = i < x.L ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
-  s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e);
-  s.u[n] = i < x.L ? static_cast<const C*>(work.u)[at] : C(0);
+  if (n < edge) {
+    const C lse = i < x.L ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
+    s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e);
+    s.u[n] = i < x.L ? static_cast<const C*>(work.u)[at] : C(0);
+  }
+  __syncthreads();
 }
 
 // Some of an axis.

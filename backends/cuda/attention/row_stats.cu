@@ -1,5 +1,5 @@
 // What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
-// cores want them, and the keys that tiles of queries see.
+// cores need them, and the keys that tiles of queries see.
 #include "backends/cuda/attention/choose.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/powers.cuh"
@@ -25,7 +25,7 @@ __device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, 
   return sum;
 }
 
-// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands want it, a row [dv] by some lanes, V elements
+// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands need it, a row [dv] by some lanes, V elements
 // at a time; blocks of head 0 also note the keys of their tile, and sums for z_Q begin with zeros.
 template <class S, int V>
 __global__ void __launch_bounds__(256)

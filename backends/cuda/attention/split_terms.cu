@@ -152,9 +152,10 @@ __global__ void __launch_bounds__(32)
   operands.powers[blockIdx.x] = p;
 }
 
-// A chunk's terms. From the last to the first: what was measured last may still be in the cache.
+// A chunk's terms, with as many blocks as a multiprocessor can hold. From the last to the first: what was
+// measured last may still be in the cache.
 template <int W>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 8)
     split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   const int operand = operands.count - 1 - blockIdx.y;
   const Operand& a = operands.operand[operand];
