@@ -5,10 +5,25 @@
 
 namespace tg::cuda::attention {
 
-// words[i] by selection: an index that is not a constant would put the array into local memory.
-__device__ inline std::uint32_t select(const PhiloxBlock& words, int i) {
-  return i < 2 ? i == 0 ? words[0] : words[1] : i == 2 ? words[2] : words[3];
+// Philox in registers: std::array has no place in device code.
+struct Words {
+  std::uint32_t x, y, z, w;
+  __device__ std::uint32_t operator[](int i) const { return i < 2 ? i == 0 ? x : y : i == 2 ? z : w; }
+};
+__device__ inline Words philox_words(Words c, std::uint64_t key) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+#pragma unroll
+  for (int round = 0; round < philox_rounds; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c.x, p1 = std::uint64_t{0xCD9E8D57u} * c.z;
+    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c.y ^ k0, static_cast<std::uint32_t>(p1),
+         static_cast<std::uint32_t>(p0 >> 32) ^ c.w ^ k1, static_cast<std::uint32_t>(p0)};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
 }
+static_assert(philox_multiplier[0] == 0xD2511F53u && philox_multiplier[1] == 0xCD9E8D57u &&
+              philox_increment[0] == 0x9E3779B9u && philox_increment[1] == 0xBB67AE85u);
 
 // Dropout factors 0 or 1/(1 − p) of the scores of one call.
 template <class C>
@@ -22,9 +37,11 @@ struct Dropout {
     key = node_key(x.rng[0], x.rng[x.rng_stride], static_cast<std::uint32_t>(x.stream));
     kept = static_cast<C>(1 / (1 - x.dropout));
   }
-  // Those of the four keys from `four`, a multiple of 4.
-  __device__ PhiloxBlock words(int batch_head, int query, int four) const {
-    return philox(attention_counter(batch_head, query, four), key);
+  // Those of the four keys from `four`, a multiple of 4: attention_counter.
+  __device__ Words words(int batch_head, int query, int four) const {
+    return philox_words({static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(four) / 4,
+                         static_cast<std::uint32_t>(batch_head), 0},
+                        key);
   }
   __device__ C factor(std::uint32_t word) const { return word >= bound ? kept : C(0); }
 };
@@ -36,24 +53,27 @@ __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i,
                                  std::uint32_t (&w)[4]) {
   const int t = threadIdx.x % 4;
   const bool odd = t % 2;
-  const PhiloxBlock own = d.words(batch_head, odd ? i + 8 : i, key0 + t / 2 * 4);
-  const std::uint32_t a = __shfl_xor_sync(~0u, odd ? own[0] : own[2], 1),
-                      b = __shfl_xor_sync(~0u, odd ? own[1] : own[3], 1);
-  w[0] = odd ? a : own[0], w[1] = odd ? b : own[1];
-  w[2] = odd ? own[2] : a, w[3] = odd ? own[3] : b;
+  const Words own = d.words(batch_head, odd ? i + 8 : i, key0 + t / 2 * 4);
+  const std::uint32_t a = __shfl_xor_sync(~0u, odd ? own.x : own.z, 1),
+                      b = __shfl_xor_sync(~0u, odd ? own.y : own.w, 1);
+  w[0] = odd ? a : own.x, w[1] = odd ? b : own.y;
+  w[2] = odd ? own.z : a, w[3] = odd ? own.w : b;
 }
 // The same of a part of 16 keys (rows) × 8 queries: elements 0, 1 of key j = key0 + g and 2, 3 of key j + 8,
 // queries i and i + 1. The four lanes of a block of four keys need four blocks: each makes one.
 __device__ inline void column_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                     std::uint32_t (&w)[4]) {
   const int g = threadIdx.x % 32 / 4, me = g % 4;
-  const PhiloxBlock own = d.words(batch_head, i + me % 2, key0 + g / 4 * 4 + me / 2 * 8);
-  PhiloxBlock got;
-  got[0] = select(own, me);
+  const Words own = d.words(batch_head, i + me % 2, key0 + g / 4 * 4 + me / 2 * 8);
+  std::uint32_t got[4];
+  got[0] = own[me];
 #pragma unroll
-  for (int r = 1; r < 4; ++r) got[r] = __shfl_xor_sync(~0u, select(own, me ^ r), 4 * r);
+  for (int r = 1; r < 4; ++r) got[r] = __shfl_xor_sync(~0u, own[me ^ r], 4 * r);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) w[e] = select(got, e ^ me);  // from the lane whose number is e
+  for (int e = 0; e < 4; ++e) {  // element e came from the lane whose number is e
+    const int r = e ^ me;
+    w[e] = r < 2 ? r == 0 ? got[0] : got[1] : r == 2 ? got[2] : got[3];
+  }
 }
 
 // P ⊛ keep of queries from i0 and keys from j0 on.

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
     PhiloxBlock words;
     if (x.dropout > 0)
       a.for_each([&](int r, int c, C& e) {
-        if (c == 0) words = dropout.words(bh, i0 + a.row(r), j0 + a.column(c));
+        if (c == 0) words = philox(attention_counter(bh, i0 + a.row(r), j0 + a.column(c)), dropout.key);
         e *= dropout.factor(words[c]);
       });
     add_product<false>(g, s, a, head.v, j0, e0);

@@ -203,7 +203,8 @@ __device__ void for_each_gradient(const AttentionCall& x, const Workspace& work,
             const bool sees = s.sees(i, j);
             C slope = 1, &z = za.x[r][c];
             e = sees ? exp2(head.score.of(e, i0 + i, j, true, &slope) - s.lse[i]) : C(0);
-            if (c == 0 && x.dropout > 0) words = dropout.words(b * x.H + h, i0 + i, j);
+            if (c == 0 && x.dropout > 0)
+              words = philox(attention_counter(b * x.H + h, i0 + i, j), dropout.key);
             const C keep = x.dropout > 0 ? dropout.factor(words[c]) : C(1);
             z = sees ? score_gradient(e, z, keep, s.u[i], before_cap ? slope : C(1)) : C(0);
             e *= keep;
