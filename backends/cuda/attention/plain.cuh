@@ -157,28 +157,25 @@ __device__ void store(Tile<C>& x, const AttentionCall::Operand& to, int b, int h
   });
 }
 
-// What the backward knows of the thread's one of 64 queries from i0 on: read while products are made, and
-// then put where all threads find it.
+// ξ and u of the thread's one of 64 queries from i0 on: read while products are made, and then put, with the
+// keys that the query sees, where all threads find them. f64 has no registers for that and reads them late.
 template <class C>
 struct Stats {
-  KeyRange keys{0, 0};
-  C lse = C(-INFINITY), u = 0;
+  static constexpr bool early = sizeof(C) == 4;
+  C lse, u;
 
-  __device__ Stats(const AttentionCall& x, const Workspace& work, int b, int h, int i0) {
+  __device__ void read(const AttentionCall& x, const Workspace& work, int b, int h, int i0) {
     const int i = i0 + threadIdx.x;
-    if (threadIdx.x >= edge || i >= x.L) return;
+    const bool is_valid = threadIdx.x < edge && i < x.L;
     const i64 at = (i64(b) * x.H + h) * x.L + i;
-    keys = keys_of_query(x, b, i);
-    u = static_cast<const C*>(work.u)[at];
-    lse = static_cast<const C*>(x.lse)[at];
+    lse = is_valid ? static_cast<const C*>(x.lse)[at] : C(-INFINITY);
+    u = is_valid ? static_cast<const C*>(work.u)[at] : C(0);
   }
-  __device__ void put(Shared<C>& s) const {
+  __device__ void put(Shared<C>& s, const AttentionCall& x, int b, int i0) const {
     const int n = threadIdx.x;
     __syncthreads();  // those of the tile before have been read
-    if (n < edge) {
-      s.seen.first[n] = keys.from, s.seen.last[n] = keys.to, s.u[n] = u;
-      s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e);
-    }
+    s.seen.set(x, b, i0);
+    if (n < edge) s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e), s.u[n] = u;
     __syncthreads();
   }
 };
@@ -204,10 +201,13 @@ __device__ void for_each_gradient(const AttentionCall& x, const Workspace& work,
         const int first = max(keys.from, seen.x / edge * edge), last = min(keys.to, seen.y);
         if (first >= last) continue;
         const Head<S> head(x, b, h, {seen.x, seen.y});
-        const Stats<C> stats(x, work, b, h, i0);
+        Stats<C> stats;
+        if (stats.early) stats.read(x, work, b, h, i0);
         for (int j0 = first; j0 < last; j0 += edge) {
-          Tile<C> p = product_ABt(s, head.q, i0, head.k, j0), za = product_ABt(s, head.z, i0, head.v, j0);
-          if (j0 == first) stats.put(s);
+          Tile<C> p = product_ABt(s, head.q, i0, head.k, j0);
+          if (!stats.early && j0 == first) stats.read(x, work, b, h, i0);
+          if (j0 == first) stats.put(s, x, b, i0);
+          Tile<C> za = product_ABt(s, head.z, i0, head.v, j0);
           PhiloxBlock words{};
           p.for_each([&](int r, int c, C& e) {
             const int i = p.row(r), j = j0 + p.column(c);
