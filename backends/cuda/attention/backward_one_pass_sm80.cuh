@@ -128,11 +128,8 @@ struct Block {
       attention::begin<options, side == by_query>(za, stats(stage), r0, c0);
       mma_ABt<S>(za, kept_b(), r0, passing_b(stage), c0);  // z_P
       stage_of.gradients(p, za, slopes, r0, c0);
-#pragma unroll
-      for (int m = 0; m < p.groups; ++m) {
-        if (side == by_key) put_rows<S>(p.x[m], tile_p(n), r0 + 16 * m, c0);
-        put_rows<S>(za.x[m], tile_za(n), r0 + 16 * m, c0);
-      }
+      if (side == by_key) put<S>(p, tile_p(n), r0, c0);
+      put<S>(za, tile_za(n), r0, c0);
     }
   }
 
@@ -161,8 +158,12 @@ struct Block {
       zq.fill(0);
       mma_AtB<S, cut.kept, cut.q_columns>(zq, tile_za(n), r0, kept_a(), c0);
 #pragma unroll
-      for (int m = 0; m < zq.groups; ++m)
-        add_parts(zq.x[m], work.z_q_part(x, sums_of, (i0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
+      for (int m = 0; m < zq.groups; ++m) {
+        float* const to = work.z_q_part(x, sums_of, (i0 + r0) / 16 + m, c0 / 8) + lane_id() * 4;
+#pragma unroll
+        for (int p = 0; p < zq.parts; ++p)
+          if (p < (x.d - c0) / 8) ptx::red_add_v4(to + p * 128, zq.x[m][p]);
+      }
     }
   }
 
@@ -207,12 +208,12 @@ struct Block {
     wait();
     __syncthreads();
 
-    const SharedTile<columns> own{base + warp * (16 * columns * 2)};
+    const SharedTile<columns> own{base + warp * (cut.sum_rows * columns * 2)};
     const AttentionCall::Operand& out = sums_v ? x.z_v : side == by_key ? x.z_k : x.z_q;
     const int width = sums_v ? min(x.dv - column0, cut.v_columns) : min(x.d - column0, cut.own_columns);
     if (!sums_v) tile::scale(sums, static_cast<float>(x.scale));
-    store<S, 0>(sums, own, 0, out.at<S>(post.b, post.head) + column0, out.row, post.kept0 + row0,
-                side == by_key ? x.T : x.L, width);
+    store(sums, own, 0, out.at<S>(post.b, post.head) + column0, out.row, post.kept0 + row0,
+          side == by_key ? x.T : x.L, width);
   }
 };
 

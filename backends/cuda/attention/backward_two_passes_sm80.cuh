@@ -91,21 +91,6 @@ struct Memory {
   }
 };
 
-// Rows row0 … of a gradient [rows, size] of a head = sums·factor·2ᵉ. Of 16 bits (e = 0) through the warp's
-// rows of a tile that the block kept.
-template <bool split, class R, int Rows, int Columns, int C>
-__device__ __forceinline__ void store_gradient(Accumulator<Rows, Columns>& sums, float factor, int e,
-                                               SharedTile<C> tile, int row, R* to, i64 stride, int row0,
-                                               int rows, int size) {
-  if constexpr (split) {
-    attention::scale(sums, factor, e);
-    store(sums, to, stride, row0, rows, size);
-  } else {
-    tile::scale(sums, factor);
-    store<R, 16>(sums, tile, row, to, stride, row0, rows, size);
-  }
-}
-
 // A block for some keys of a key head, which takes the heads of its group one after the other; or for some
 // queries of a head. What it keeps and what passes by are a, K or Q, and b, V or z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
@@ -181,14 +166,16 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   const Powers p = At::split ? *powers : Powers{};
   const float kept = At::split && options != none ? Dropout<float>(x).kept : 1;
   const int row0 = kept0 + row, rows = by_query ? x.L : x.T;
-  const AttentionCall::Operand& a = by_query ? x.z_q : x.z_k;
-  if constexpr (At::makes_a)
-    store_gradient<At::split>(sums_a, static_cast<float>(x.scale) * kept,
-                              -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q)),
-                              shared.kept_a(), row, a.at<R>(b, head), a.row, row0, rows, x.d);
-  if constexpr (At::makes_v)
-    store_gradient<At::split>(sums_v, kept, -Powers::room_for_p - p.z_o, shared.kept_b(), row,
-                              x.z_v.at<R>(b, head), x.z_v.row, row0, rows, x.dv);
+  if constexpr (At::makes_a) {
+    const AttentionCall::Operand& out = by_query ? x.z_q : x.z_k;
+    const int e = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q));
+    scale(sums_a, static_cast<float>(x.scale) * kept, At::split ? e : 0);
+    store(sums_a, shared.kept_a(), row, out.at<R>(b, head), out.row, row0, rows, x.d);
+  }
+  if constexpr (At::makes_v) {
+    scale(sums_v, kept, At::split ? -Powers::room_for_p - p.z_o : 0);
+    store(sums_v, shared.kept_b(), row, x.z_v.at<R>(b, head), x.z_v.row, row0, rows, x.dv);
+  }
 }
 
 template <class S, class R, Numbers numbers, int D, Options options>

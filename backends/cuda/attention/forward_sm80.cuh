@@ -107,14 +107,12 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   // Warps with the same rows have the same ξ: one of them writes it.
   softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0 + row, column == 0 ? x.L : 0);
   R* out = x.o.at<R>(b, h) + column;
-  if constexpr (split) {
+  if constexpr (split)
     scale(o, kept, e);
-    store(o, out, x.o.row, i0 + row, x.L, x.dv);
-  } else {
+  else
     __syncthreads();  // results pass through the queries' tile
-    store<S, 0>(o, SharedTile<At::columns>{base + warp * (16 * At::columns * 2)}, 0, out, x.o.row, i0 + row,
-                x.L, x.dv - column);
-  }
+  store(o, SharedTile<At::columns>{base + warp * (rows * At::columns * 2)}, 0, out, x.o.row, i0 + row, x.L,
+        x.dv - column);
 }
 
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
