@@ -32,7 +32,10 @@ using namespace tile;
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
   using At = Shape<side, D, DV, options>;
+  using T = Terms<S, 1>;
   static constexpr Cut cut = At::c;
+  static constexpr Ahead ahead = D <= 128 ? step : nothing;
+  static constexpr int unrolled = D <= 128 ? D / 16 : 2;
   static constexpr int threads = At::threads, queries = At::queries;
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
   static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
@@ -122,11 +125,11 @@ struct Block {
       const int r0 = piece % row_pieces * cut.score_rows, c0 = piece / row_pieces * cut.score_columns;
       Accumulator<cut.score_rows, cut.score_columns> p, za, slopes;
       p.fill(0);
-      mma_ABt<S>(p, kept_a(), r0, passing_a(stage), c0);  // q·k
+      mma_ABt<T, ahead, unrolled>(p, kept_a(), r0, passing_a(stage), c0);  // q·k
       stage_of.probabilities(p, slopes, r0, c0);
       if (masked) mask<side == by_query>(p, seen(), r0, c0, j0, 0);
       attention::begin<options, side == by_query>(za, stats(stage), r0, c0);
-      mma_ABt<S>(za, kept_b(), r0, passing_b(stage), c0);  // z_P
+      mma_ABt<T, ahead, unrolled>(za, kept_b(), r0, passing_b(stage), c0);  // z_P
       stage_of.gradients(p, za, slopes, r0, c0);
       if (side == by_key) put<S>(p, tile_p(n), r0, c0);
       put<S>(za, tile_za(n), r0, c0);
@@ -138,11 +141,11 @@ struct Block {
                                               int stage) const {
     if constexpr (side == by_query || D == DV) {
       const SharedTile<D> right{sums_v ? passing_b(stage).base : passing_a(stage).base};
-      mma_AB<S, cut.passing, columns>(sums, sums_v ? tile_p(n) : tile_za(n), row0, right, column0);
+      mma_AB<T, cut.passing, columns>(sums, sums_v ? tile_p(n) : tile_za(n), row0, right, column0);
     } else if (sums_v) {
-      mma_AB<S, cut.passing, cut.v_columns>(sums, tile_p(n), row0, passing_b(stage), column0);
+      mma_AB<T, cut.passing, cut.v_columns>(sums, tile_p(n), row0, passing_b(stage), column0);
     } else {
-      mma_AB<S, cut.passing, cut.own_columns>(sums, tile_za(n), row0, passing_a(stage), column0);
+      mma_AB<T, cut.passing, cut.own_columns>(sums, tile_za(n), row0, passing_a(stage), column0);
     }
   }
 
@@ -156,7 +159,7 @@ struct Block {
       const int r0 = piece % row_pieces * cut.q_rows, c0 = piece / row_pieces * cut.q_columns;
       Accumulator<cut.q_rows, cut.q_columns> zq;
       zq.fill(0);
-      mma_AtB<S, cut.kept, cut.q_columns>(zq, tile_za(n), r0, kept_a(), c0);
+      mma_AtB<T, cut.kept, cut.q_columns>(zq, tile_za(n), r0, kept_a(), c0);
 #pragma unroll
       for (int m = 0; m < zq.groups; ++m) {
         float* const to = work.z_q_part(x, sums_of, (i0 + r0) / 16 + m, c0 / 8) + lane_id() * 4;

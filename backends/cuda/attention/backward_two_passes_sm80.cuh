@@ -16,8 +16,8 @@
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/tile/mma_sm80.cuh"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
-#include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda::attention::two_passes {
 
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, walk.every);
     Accumulator<At::rows, passing> p, za;
     p.fill(0), begin<options, by_query>(za, shared.stats(n), row, 0);
-    mma_ABt<T, steps>(p, shared.kept_a(), row, shared.passing_a(n));  // q·k
+    mma_ABt<T, nothing, steps>(p, shared.kept_a(), row, shared.passing_a(n));  // q·k
     if constexpr (At::makes_a)
-      mma_ABt<T, steps>(za, shared.kept_b(), row, shared.passing_b(n));  // z_P = z_O·Vᵀ
+      mma_ABt<T, nothing, steps>(za, shared.kept_b(), row, shared.passing_b(n));  // z_P = z_O·Vᵀ
     Score<R> score(x, b, at.h);
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query> stage{x,  score, dropout, shared.stats(n), b * x.H + at.h,
