@@ -153,11 +153,12 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     score.factor *= q_k;
     const ScoreGradient<R, options, by_query> stage{x,  score, dropout, shared.stats(n), b * x.H + at.h,
                                                     i0, j0,    held};
-    // A = −∞ where a query does not see a key; but the cap and the bias come first, in one go with the rest.
+    Accumulator<At::rows, passing> slopes;
+    // A = −∞ where a query does not see a key; but the cap and the bias come first, and then it is P = 0.
     if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
-    stage(p, za, row);  // P ⊛ keep, z_A
-    if (masked && options == any)
-      mask<by_query>(p, shared.seen(), row, 0, j0, 0), mask<by_query>(za, shared.seen(), row, 0, j0, 0);
+    stage.probabilities(p, slopes, row, 0);
+    if (masked && options == any) mask<by_query>(p, shared.seen(), row, 0, j0, 0);
+    stage.gradients(p, za, slopes, row, 0);  // P ⊛ keep, z_A
     if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(n));   // z_V += (P ⊛ keep)ᵀ·z_O
     if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }

@@ -119,17 +119,6 @@ struct ScoreGradient {
     };
     tile::for_each_part(of_part, p, z, slopes);
   }
-  // Both at once.
-  template <int Rows, int Columns>
-  __device__ __forceinline__ void operator()(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
-                                             int row0) const {
-    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4]) {
-      float slope[4];
-      probability({row0 + row, column}, a, slope);
-      gradient({row0 + row, column}, a, b, slope);
-    };
-    tile::for_each_part(of_part, p, z);
-  }
 
  private:
   __device__ __forceinline__ void probability(At at, float (&p)[4], float (&slope)[4]) const {
