@@ -59,9 +59,6 @@ struct Block {
   }
 
   __device__ __forceinline__ int stage_after(int stage) const { return stage + 1 < stages ? stage + 1 : 0; }
-  __device__ __forceinline__ Cursor after(Cursor at) const {
-    return at.after(item.first, item.last, item.start);
-  }
 
   // P ⊛ keep and z_A of a tile, by pieces, into shared memory.
   __device__ __forceinline__ void make_scores(const Dropout<float>& dropout, int n, int stage, int h, int i0,
@@ -126,11 +123,9 @@ struct Block {
     const Traversal range = traversal<by_query, cut.kept, cut.passing>(x, work, item.b, item.head, item.kept0,
                                                                        shared.seen(), shared.stats(0));
     const int tiles = max(range.last - range.first, 0), all = tiles * (by_query ? 1 : x.H / x.Hk);
-    if (D > 64 || threadIdx.x == 0) {
-      item.first = range.first, item.last = range.last;
-      // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
-      item.start = range.first + (work.z_q ? static_cast<int>(i64(item.nth) * tiles / blocks) : 0);
-    }
+    // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
+    const int start = range.first + (work.z_q ? static_cast<int>(i64(item.nth) * tiles / blocks) : 0);
+    const auto after = [&](Cursor at) { return at.after(range.first, range.last, start); };
     __syncthreads();
     shared.load_kept(x, item.b, item.head, range.kept, item.kept0);
     const auto fetch = [&](int stage, Cursor at) {
@@ -144,7 +139,7 @@ struct Block {
     Sums sums;
     sums.fill(0);
     const Dropout<float> dropout(x);
-    Cursor at{item.start, by_query ? item.head : item.head * (x.H / x.Hk)};
+    Cursor at{start, by_query ? item.head : item.head * (x.H / x.Hk)};
     if (all > 0) fetch(0, at);
     if constexpr (three) {
       if (all > 1) fetch(1, after(at));

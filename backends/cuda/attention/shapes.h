@@ -86,7 +86,6 @@ constexpr Cut cut() {
 // it adds to; of the passing tiles, the first, past the last, and the one to begin with.
 struct WorkItem {
   int b, head, kept0, nth, walker;
-  int first, last, start;
 };
 
 // A block's shared memory. Tiles that pass by have one to three stages, as there is room. With three, P and
