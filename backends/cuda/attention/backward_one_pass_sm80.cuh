@@ -49,7 +49,7 @@ struct Block {
   BackwardMemory<S, At> shared;
   int stages;
   int warp;
-  std::conditional_t<(D > 64), WorkItem, WorkItem&> item;
+  WorkItem item;
 
   __device__ __forceinline__ SharedTile<cut.passing> tile_p(int n) const {
     return {shared.base + At::p + (three && n % 2 ? At::second : 0)};
