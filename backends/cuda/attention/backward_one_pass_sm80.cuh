@@ -39,7 +39,7 @@ struct Block {
   static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
 
   // The part of a warp of the sums: of z_V by P and z_O, or of z_K or z_Q by z_A and what passes.
-  static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = !by_query ? DV / cut.v_columns : 0;
+  static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = by_query ? 0 : DV / cut.v_columns;
   static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
   static constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
   using Sums = Accumulator<cut.sum_rows, columns>;
@@ -88,7 +88,7 @@ struct Block {
   // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, as the warp's part is.
   __device__ __forceinline__ void add_to_sums(Sums& sums, bool sums_v, int row0, int column0, int n,
                                               int stage) const {
-    if constexpr (by_query || D == DV) {
+    if constexpr (D == DV) {
       const SharedTile<D> right{sums_v ? shared.passing_b(stage).base : shared.passing_a(stage).base};
       mma_AB<T, cut.passing, columns>(sums, sums_v ? tile_p(n) : tile_za(n), row0, right, column0);
     } else if (sums_v) {
@@ -126,7 +126,6 @@ struct Block {
     // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
     const int start = range.first + (work.z_q ? static_cast<int>(i64(item.nth) * tiles / blocks) : 0);
     const auto after = [&](Cursor at) { return at.after(range.first, range.last, start); };
-    __syncthreads();
     shared.load_kept(x, item.b, item.head, range.kept, item.kept0);
     const auto fetch = [&](int stage, Cursor at) {
       shared.load_passing(x, work, item.b, by_query ? item.head / (x.H / x.Hk) : at.h, range.passing,
@@ -155,8 +154,7 @@ struct Block {
       const int passing0 = at.tile * cut.passing;
       const int i0 = by_query ? item.kept0 : passing0, j0 = by_query ? passing0 : item.kept0;
       if (stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
-      const bool masked = needs_mask < by_query,
-                 by_query ? cut.passing : cut.kept > (shared.seen(), x, work, item.b, i0, j0, range.every);
+      const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, item.b, i0, j0, range.every);
       make_scores(dropout, n, stage, at.h, i0, j0, masked);
       if constexpr (three) wait();
       __syncthreads();
@@ -172,11 +170,11 @@ struct Block {
     __syncthreads();
 
     const SharedTile<columns> own{shared.base + warp * (cut.sum_rows * columns * 2)};
-    const AttentionCall::Operand& out = sums_v ? x.z_v : !by_query ? x.z_k : x.z_q;
+    const AttentionCall::Operand& out = sums_v ? x.z_v : by_query ? x.z_q : x.z_k;
     const int width = sums_v ? min(x.dv - column0, cut.v_columns) : min(x.d - column0, cut.own_columns);
     if (!sums_v) tile::scale(sums, static_cast<float>(x.scale));
     store(sums, own, 0, out.at<S>(item.b, item.head) + column0, out.row, item.kept0 + row0,
-          !by_query ? x.T : x.L, width);
+          by_query ? x.L : x.T, width);
   }
 };
 

@@ -81,9 +81,8 @@ constexpr Cut cut() {
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 
-// Where a block works, in shared memory where 64-column sums leave no registers for it: the batch entry and
-// the head (by key that of the keys), its first row, the nth piece of all, and the walker whose sums of z_Q
-// it adds to; of the passing tiles, the first, past the last, and the one to begin with.
+// Where a block works: the batch entry and the head (by key that of the keys), its first row, the nth piece
+// of all, and the walker whose sums of z_Q it adds to.
 struct WorkItem {
   int b, head, kept0, nth, walker;
 };
@@ -96,7 +95,7 @@ struct Shape {
   static constexpr Cut c = cut<side, D, DV, options>();
   static constexpr bool by_query = side == Side::by_query, split = false;
   static constexpr int kept = c.kept, passing = c.passing, queries = by_query ? kept : passing,
-                       threads = c.warps * 32, a_width = D, b_width = DV;
+                       keys = by_query ? passing : kept, threads = c.warps * 32, a_width = D, b_width = DV;
   static constexpr int kept_a = 0, kept_b = kept * D * 2, p = kept_b + kept * DV * 2,
                        za = p + (by_query ? 0 : kept * passing * 2), seen = za + kept * passing * 2,
                        stats = seen + bytes_of_seen_keys(queries),
