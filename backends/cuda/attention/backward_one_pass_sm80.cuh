@@ -31,7 +31,7 @@ struct Block {
   using At = Shape<side, D, DV, options>;
   using T = Terms<S, 1>;
   static constexpr Cut cut = At::c;
-  static constexpr Ahead ahead = D <= 128 ? step : nothing;
+  static constexpr Ahead ahead = D <= 128 ? Ahead::step : Ahead::none;
   static constexpr int unrolled = D <= 128 ? D / 16 : 2;
   static constexpr bool by_query = At::by_query;
   static constexpr int queries = At::queries;

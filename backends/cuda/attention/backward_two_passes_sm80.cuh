@@ -109,26 +109,26 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     const Cursor at = next;
     next = at.after(range.first, range.last, range.first);
     pipe.wait(n);
-    const int passing0 = at.tile * passing, i0 = by_query ? kept0 : passing0,
+    const int passing0 = at.tile * passing, stage = n % 2, i0 = by_query ? kept0 : passing0,
               j0 = by_query ? passing0 : kept0;
     const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, range.every);
     Accumulator<At::rows, passing> p, za;
-    p.fill(0), begin<options, by_query>(za, shared.stats(n % 2), row, 0);
-    mma_ABt<T, nothing, steps>(p, shared.kept_a(), row, shared.passing_a(n % 2));  // q·k
+    p.fill(0), begin<options, by_query>(za, shared.stats(stage), row, 0);
+    mma_ABt<T, Ahead::none, steps>(p, shared.kept_a(), row, shared.passing_a(stage));  // q·k
     if constexpr (At::makes_a)
-      mma_ABt<T, nothing, steps>(za, shared.kept_b(), row, shared.passing_b(n % 2));  // z_P = z_O·Vᵀ
+      mma_ABt<T, Ahead::none, steps>(za, shared.kept_b(), row, shared.passing_b(stage));  // z_P = z_O·Vᵀ
     Score<R> score(x, b, at.h);
     score.factor *= q_k;
-    const ScoreGradient<R, options, by_query> stage{x,  score, dropout, shared.stats(n % 2), b * x.H + at.h,
-                                                    i0, j0,    held};
+    const ScoreGradient<R, options, by_query> score_gradient{
+        x, score, dropout, shared.stats(stage), b * x.H + at.h, i0, j0, held};
     Accumulator<At::rows, passing> slopes;
     // A = −∞ where a query does not see a key; but the cap and the bias come first, and then it is P = 0.
     if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
-    stage.probabilities(p, slopes, row, 0);
+    score_gradient.probabilities(p, slopes, row, 0);
     if (masked && options == any) mask<by_query>(p, shared.seen(), row, 0, j0, 0);
-    stage.gradients(p, za, slopes, row, 0);                                    // P ⊛ keep, z_A
-    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(n % 2));  // z_V += (P ⊛ keep)ᵀ·z_O
-    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(n % 2));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
+    score_gradient.gradients(p, za, slopes, row, 0);                           // P ⊛ keep, z_A
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(stage));  // z_V += (P ⊛ keep)ᵀ·z_O
+    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(stage));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();
   if (!At::split) __syncthreads();  // results pass through the kept tiles

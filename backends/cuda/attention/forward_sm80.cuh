@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   constexpr int keys = At::keys, queries = At::queries, rows = At::rows, threads = At::threads,
                 width = At::terms * D, v_width = At::terms * DV;
   // Operands of Q·Kᵀ are asked for as far ahead as registers allow.
-  constexpr Ahead ahead = split || At::wide ? nothing : rows_of_b;
+  constexpr Ahead ahead = split || At::wide ? Ahead::none : Ahead::rows_of_b;
   constexpr int unrolled = split ? 4 : At::wide ? 2 : has_uniform_addresses || D < 128 ? D / 16 : 64 / keys;
   using T = Terms<S, At::terms>;
   if (!At::wide) stages = 2;

@@ -12,7 +12,7 @@ namespace tg::cuda::tile {
 
 // How far ahead of a product its operands are asked for, as registers allow: not at all, 16 rows of b by one
 // product, or both operands by a step of 16 numbers.
-enum Ahead { nothing, rows_of_b, step };
+enum class Ahead { none, rows_of_b, step };
 
 // c += (rows a0 … of a)·(rows b0 … of b)ᵀ over `count` steps of 16 numbers from k0 on, `unrolled` of them
 // written out
@@ -20,9 +20,9 @@ template <class T, Ahead ahead, int count, int unrolled, int Rows, int Columns, 
 __device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedTile<C> a, int a0,
                                           SharedTile<C> b, int b0, int k0) {
   // `together` products ask for their right operands at a time, `distance` products ahead.
-  constexpr int columns = Columns / 16, products = count * columns, together = ahead == step ? columns : 1,
-                distance = ahead == nothing ? 0 : together, lefts = ahead == step ? 2 : 1,
-                rights = together + distance;
+  constexpr int columns = Columns / 16, products = count * columns,
+                together = ahead == Ahead::step ? columns : 1, distance = ahead == Ahead::none ? 0 : together,
+                lefts = ahead == Ahead::step ? 2 : 1, rights = together + distance;
   Operand<T> left[lefts][Rows / 16], right[rights];
   const auto ask_left = [&](int k) {
 #pragma unroll
@@ -33,11 +33,11 @@ __device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedT
     for (int i = first; i < end; ++i)
       if (i < products) right[i % rights] = operand_bt<T>(b, b0 + i % columns * 16, k0 + i / columns);
   };
-  if (ahead == step) ask_left(0);
+  if (ahead == Ahead::step) ask_left(0);
   ask_right(0, distance);
 #pragma unroll(unrolled)
   for (int k = 0; k < count; ++k) {
-    const int next = ahead == step ? k + 1 : k;
+    const int next = ahead == Ahead::step ? k + 1 : k;
     if (next < count) ask_left(next);
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedT
   }
 }
 // c += (rows a0 … of a)·(rows b0 … of b)ᵀ
-template <class T, Ahead ahead = nothing, int unrolled = 4, int Rows, int Columns, int C>
+template <class T, Ahead ahead = Ahead::none, int unrolled = 4, int Rows, int Columns, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<C> a, int a0,
                                         SharedTile<C> b, int b0 = 0) {
   constexpr int steps = C / T::count / 16, together = steps < 4 ? steps : 4;
