@@ -25,7 +25,7 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, tile:
   } else {
     tile::put<R>(c, tile, tile_row, 0);
     __syncwarp();
-#pragma unroll
+#pragma unroll 4
     for (int n = tile::lane_id(); n < Rows * c.parts; n += 32) {
       const int row = row0 + n / c.parts, piece = n % c.parts;
       const uint4 v = ptx::ld_shared_v4(tile.address(tile_row + n / c.parts, piece));
