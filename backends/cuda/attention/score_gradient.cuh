@@ -103,7 +103,15 @@ struct ScoreGradient {
                                                 Accumulator<Rows, Columns>& slopes, int row0,
                                                 int column0) const {
     const auto of_part = [&](int row, int column, float(&a)[4], float(&slope)[4]) {
-      probability({row0 + row, column0 + column}, a, slope);
+      const At at{row0 + row, column0 + column};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = i0 + at.query(e), j = j0 + at.key(e);
+        float s = a[e] * score.factor;
+        slope[e] = 1;
+        if constexpr (options == any) s = score.of(a[e], i, j, i < x.L && j < x.T, &slope[e]);
+        a[e] = tile::exp2_fast(s - stats[at.query(e)].x);
+      }
     };
     tile::for_each_part(of_part, p, slopes);
   }
@@ -112,41 +120,26 @@ struct ScoreGradient {
   __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                             Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
     const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
-      gradient({row0 + row, column0 + column}, a, b, slope);
+      const At at{row0 + row, column0 + column};
+      std::uint32_t words[4];
+      if (drops<options>(x)) {
+        if constexpr (by_query)
+          row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
+        else
+          column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if constexpr (options == none) {
+          b[e] *= a[e] * held.z_a;
+          a[e] *= held.p;
+        } else {
+          const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
+          b[e] = score_gradient(a[e] * held.z_a, b[e], keep, stats[at.query(e)].y, slope[e]);
+          a[e] *= keep * held.p;
+        }
     };
     tile::for_each_part(of_part, p, z, slopes);
-  }
-
- private:
-  __device__ __forceinline__ void probability(At at, float (&p)[4], float (&slope)[4]) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int i = i0 + at.query(e), j = j0 + at.key(e);
-      float a = p[e] * score.factor;
-      slope[e] = 1;
-      if constexpr (options == any) a = score.of(p[e], i, j, i < x.L && j < x.T, &slope[e]);
-      p[e] = tile::exp2_fast(a - stats[at.query(e)].x);
-    }
-  }
-  __device__ __forceinline__ void gradient(At at, float (&p)[4], float (&z)[4],
-                                           const float (&slope)[4]) const {
-    std::uint32_t words[4];
-    if (drops<options>(x)) {
-      if constexpr (by_query)
-        row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
-      else
-        column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
-    }
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if constexpr (options == none) {
-        z[e] *= p[e] * held.z_a;
-        p[e] *= held.p;
-      } else {
-        const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
-        z[e] = score_gradient(p[e] * held.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
-        p[e] *= keep * held.p;
-      }
   }
 };
 
