@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   using At = Shape<numbers, pass, D, options>;
   using T = Terms<S, At::terms>;
   constexpr bool by_query = At::by_query;
-  constexpr int passing = At::passing, steps = At::split || by_query ? 4 : 8;
+  constexpr int passing = At::passing, steps = At::split || by_query || arch < 900 ? 4 : 8;
   const BackwardMemory<S, At> shared{memory};
   const auto [batch_head, b, head, kept0] =
       by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);

@@ -34,11 +34,7 @@ struct Dropout {
 
   __device__ explicit Dropout(const AttentionCall& x) : bound(x.dropout_bound) {
     if (x.dropout <= 0) return;
-    const i64 step = x.rng[x.rng_stride];
-    const Words k = philox_words({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32),
-                                  static_cast<std::uint32_t>(x.stream), 0},
-                                 static_cast<std::uint64_t>(x.rng[0]));  // node_key
-    key = k.x | std::uint64_t{k.y} << 32;
+    key = node_key(x.rng[0], x.rng[x.rng_stride], static_cast<std::uint32_t>(x.stream));
     kept = static_cast<C>(1 / (1 - x.dropout));
   }
   // Those of the four keys from `four`, a multiple of 4: attention_counter.

@@ -1,5 +1,5 @@
 // What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
-// cores want them, and the keys that tiles of queries see.
+// cores need them, and the keys that tiles of queries see.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/score.cuh"
@@ -24,8 +24,8 @@ __device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, 
   return sum;
 }
 
-// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands want it, a row [dv] by some lanes, V elements
-// at a time; the first warp of head 0 also notes the keys of its tile, and sums for z_Q begin with zeros.
+// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands need it, a row [dv] by some lanes, V elements
+// at a time; blocks of head 0 also note the keys of their tile, and sums for z_Q begin with zeros.
 template <class S, int V>
 __global__ void __launch_bounds__(256)
     row_stats(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* powers) {
@@ -60,20 +60,15 @@ __global__ void __launch_bounds__(256)
       work.stats[row] = {lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e), u};
     }
   }
-  if (h == 0 && warp == 0) {
-    const bool second = i0 + 32 + lane < x.L;
-    const KeyRange one = keys_of_query(x, b, min(i0 + lane, x.L - 1)),
-                   two = second ? keys_of_query(x, b, i0 + 32 + lane) : one;
-    const auto low = [](const KeyRange& r) { return r.from < r.to ? r.from : INT_MAX; };
-    const int from = __reduce_min_sync(~0u, min(low(one), low(two))),
-              to = __reduce_max_sync(~0u, max(one.to, two.to)),
-              all_from = __reduce_max_sync(~0u, max(one.from, two.from)),
-              all_to = __reduce_min_sync(~0u, min(one.to, two.to));
-    if (lane == 0) {
-      work.some[b * tiles + tile] = from < to ? make_int2(from, to) : make_int2(0, 0);
-      work.every[b * tiles + tile] = {all_from, all_to};
-    }
-  }
+  if (h > 0) return;
+  __shared__ SeenKeys<range_tile> seen;
+  seen.set(x, b, i0);
+  __syncthreads();
+  KeyRange some, every;
+  seen.unite(min(range_tile, x.L - i0), some, every);
+  if (threadIdx.x > 0) return;
+  work.some[b * tiles + tile] = {some.from, some.to};
+  work.every[b * tiles + tile] = {every.from, every.to};
 }
 
 }  // namespace

@@ -66,10 +66,12 @@ template <bool by_query, int keys, int Queries>
 __device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const AttentionCall& x,
                                            const Workspace& work, int b, int i0, int j0, KeyRange every) {
   if constexpr (by_query) return !covers(every, j0, keys);
-  if (covers(work.keys_of_all(x, b, i0), j0, keys)) return false;
-  seen.set(x, b, i0);
-  __syncthreads();
-  return true;
+  const bool masked = !covers(work.keys_of_all(x, b, i0), j0, keys);
+  if (masked) {
+    seen.set(x, b, i0);
+    __syncthreads();
+  }
+  return masked;
 }
 
 // The thread's elements of the part of 16 × 8 at (row, column) of scores: e = 0, 1 of the first row, 2, 3 of
