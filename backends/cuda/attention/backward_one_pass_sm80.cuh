@@ -43,6 +43,7 @@ struct Block {
   static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
   static constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
   using Sums = Accumulator<cut.sum_rows, columns>;
+  static_assert(At::threads / 32 * cut.sum_rows * columns * 2 <= At::bytes(1));  // results pass through it
 
   const AttentionCall& x;
   const Workspace& work;
