@@ -14,99 +14,52 @@
 // + 4096/r bytes for each of its mma, of which a multiprocessor can do 0.6 in the time of 128 bytes.
 #pragma once
 
+#include "backends/cuda/attention/backward_memory_sm80.cuh"
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/kernels.h"
-#include "backends/cuda/attention/key_source.cuh"
-#include "backends/cuda/attention/schedule.cuh"
-#include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/tile/mma_sm80.cuh"
-#include "backends/cuda/tile/pipeline_sm80.cuh"
 
 namespace tg::cuda::attention::one_pass {
 
 using namespace tile;
 
-// What a block does at one post: for some keys of a key head, whose group's heads it takes one after the
-// other, or for some queries of a head.
+// What a block does at one item of work: for some keys of a key head, whose group's heads it takes one after
+// the other, or for some queries of a head.
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
   using At = Shape<side, D, DV, options>;
+  using T = Terms<S, 1>;
   static constexpr Cut cut = At::c;
-  static constexpr int threads = At::threads, queries = At::queries;
+  static constexpr Ahead ahead = D <= 128 ? Ahead::step : Ahead::none;
+  static constexpr int unrolled = D <= 128 ? D / 16 : 2;
+  static constexpr bool by_query = At::by_query;
+  static constexpr int queries = At::queries;
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
   static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
 
   // The part of a warp of the sums: of z_V by P and z_O, or of z_K or z_Q by z_A and what passes.
-  static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = side == by_key ? DV / cut.v_columns : 0;
+  static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = by_query ? 0 : DV / cut.v_columns;
   static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
   static constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
   using Sums = Accumulator<cut.sum_rows, columns>;
+  static_assert(At::threads / 32 * cut.sum_rows * columns * 2 <= At::bytes(1));  // results pass through it
 
   const AttentionCall& x;
   const Workspace& work;
-  unsigned char* memory;
-  u32 base;
+  BackwardMemory<S, At> shared;
   int stages;
   int warp;
-  std::conditional_t<(D > 64), Post, Post&> post;
-  KeyRange passing;  // rows to be read of the side that passes
+  WorkItem item;
 
-  __device__ __forceinline__ SeenKeys<queries>& seen() const {
-    return *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
-  }
-  __device__ __forceinline__ float2* stats(int stage) const {  // {ξ, u} of each query
-    return reinterpret_cast<float2*>(memory + At::stats) + (side == by_key ? stage * queries : 0);
-  }
-  __device__ __forceinline__ SharedTile<D> kept_a() const { return {base + At::kept_a}; }   // K or Q
-  __device__ __forceinline__ SharedTile<DV> kept_b() const { return {base + At::kept_b}; }  // V or z_O
-  __device__ __forceinline__ SharedTile<D> passing_a(int stage) const {
-    return {base + At::stages + stage * At::stage};
-  }
-  __device__ __forceinline__ SharedTile<DV> passing_b(int stage) const {
-    return {base + At::stages + At::passing_b + stage * At::stage};
-  }
   __device__ __forceinline__ SharedTile<cut.passing> tile_p(int n) const {
-    return {base + At::p + (three && n % 2 ? At::second : 0)};
+    return {shared.base + At::p + (three && n % 2 ? At::second : 0)};
   }
   __device__ __forceinline__ SharedTile<cut.passing> tile_za(int n) const {
-    return {base + At::za + (three && n % 2 ? At::second : 0)};
+    return {shared.base + At::za + (three && n % 2 ? At::second : 0)};
   }
 
   __device__ __forceinline__ int stage_after(int stage) const { return stage + 1 < stages ? stage + 1 : 0; }
-  __device__ __forceinline__ Cursor after(Cursor at) const {
-    const int tile = at.tile + 1 < post.tiles ? at.tile + 1 : 0;
-    return {tile, at.h + (tile == post.turn)};
-  }
-  // The first tile of a head that passes, and all; the kept rows begin to arrive.
-  __device__ __forceinline__ int begin(int blocks) {
-    Walk walk;
-    if constexpr (side == by_key)
-      walk = queries_past_keys<cut.kept, cut.passing>(x, work, post.b, post.kept0);
-    else
-      walk = keys_past_queries<cut.passing>(x, work, post.b, post.kept0, seen(), stats(0), post.head);
-    passing = walk.passing, every = walk.every;
-    if (D > 64 || threadIdx.x == 0) {
-      post.first = walk.first, post.tiles = max(walk.last - walk.first, 0);
-      // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
-      post.turn = work.z_q ? static_cast<int>(i64(post.nth) * post.tiles / blocks) : 0;
-    }
-    __syncthreads();
-    rows_of_head<S>(x, side == by_key, post.b, post.head, walk.kept, x.d, x.dv)
-        .template load<cut.kept, threads>(kept_a(), kept_b(), post.kept0);
-    commit();  // for blocks that no tile meets
-    return max(walk.last - walk.first, 0) * (side == by_key ? x.H / x.Hk : 1);
-  }
-  KeyRange every;  // keys that all queries of the tile see
-
-  __device__ __forceinline__ void fetch(int stage, Cursor at) const {
-    const int row0 = (post.first + at.tile) * cut.passing;
-    const int h = side == by_key ? at.h : post.head / (x.H / x.Hk);
-    rows_of_head<S>(x, side == by_query, post.b, h, passing, x.d, x.dv)
-        .template load<cut.passing, threads>(passing_a(stage), passing_b(stage), row0);
-    if (side == by_key) fetch_stats<queries>(stats(stage), x, work, post.b, at.h, row0);
-    commit();
-  }
 
   // P ⊛ keep and z_A of a tile, by pieces, into shared memory.
   __device__ __forceinline__ void make_scores(const Dropout<float>& dropout, int n, int stage, int h, int i0,
@@ -114,38 +67,35 @@ struct Block {
     constexpr int row_pieces = cut.kept / cut.score_rows,
                   pieces = row_pieces * (cut.passing / cut.score_columns);
     static_assert(pieces % cut.warps == 0);
-    const Score<S> score(x, post.b, h);
-    const ScoreGradient<S, options, side == by_query> stage_of{
-        x, score, dropout, stats(stage), post.b * x.H + h, i0, j0};
+    const Score<S> score(x, item.b, h);
+    const ScoreGradient<S, options, by_query> stage_of{
+        x, score, dropout, shared.stats(stage), item.b * x.H + h, i0, j0};
 #pragma unroll 1
     for (int piece = warp; piece < pieces; piece += cut.warps) {
       const int r0 = piece % row_pieces * cut.score_rows, c0 = piece / row_pieces * cut.score_columns;
       Accumulator<cut.score_rows, cut.score_columns> p, za, slopes;
       p.fill(0);
-      mma_ABt<S>(p, kept_a(), r0, passing_a(stage), c0);  // q·k
+      mma_ABt<T, ahead, unrolled>(p, shared.kept_a(), r0, shared.passing_a(stage), c0);  // q·k
       stage_of.probabilities(p, slopes, r0, c0);
-      if (masked) mask<side == by_query>(p, seen(), r0, c0, j0, 0);
-      attention::begin<options, side == by_query>(za, stats(stage), r0, c0);
-      mma_ABt<S>(za, kept_b(), r0, passing_b(stage), c0);  // z_P
+      if (masked) mask<by_query>(p, shared.seen(), r0, c0, j0, 0);
+      attention::begin<options, by_query>(za, shared.stats(stage), r0, c0);
+      mma_ABt<T, ahead, unrolled>(za, shared.kept_b(), r0, shared.passing_b(stage), c0);  // z_P
       stage_of.gradients(p, za, slopes, r0, c0);
-#pragma unroll
-      for (int m = 0; m < p.groups; ++m) {
-        if (side == by_key) put_rows<S>(p.x[m], tile_p(n), r0 + 16 * m, c0);
-        put_rows<S>(za.x[m], tile_za(n), r0 + 16 * m, c0);
-      }
+      if (!by_query) put<S>(p, tile_p(n), r0, c0);
+      put<S>(za, tile_za(n), r0, c0);
     }
   }
 
   // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, as the warp's part is.
   __device__ __forceinline__ void add_to_sums(Sums& sums, bool sums_v, int row0, int column0, int n,
                                               int stage) const {
-    if constexpr (side == by_query || D == DV) {
-      const SharedTile<D> right{sums_v ? passing_b(stage).base : passing_a(stage).base};
-      mma_AB<S, cut.passing, columns>(sums, sums_v ? tile_p(n) : tile_za(n), row0, right, column0);
+    if constexpr (D == DV) {
+      const SharedTile<D> right{sums_v ? shared.passing_b(stage).base : shared.passing_a(stage).base};
+      mma_AB<T, cut.passing, columns>(sums, sums_v ? tile_p(n) : tile_za(n), row0, right, column0);
     } else if (sums_v) {
-      mma_AB<S, cut.passing, cut.v_columns>(sums, tile_p(n), row0, passing_b(stage), column0);
+      mma_AB<T, cut.passing, cut.v_columns>(sums, tile_p(n), row0, shared.passing_b(stage), column0);
     } else {
-      mma_AB<S, cut.passing, cut.own_columns>(sums, tile_za(n), row0, passing_a(stage), column0);
+      mma_AB<T, cut.passing, cut.own_columns>(sums, tile_za(n), row0, shared.passing_a(stage), column0);
     }
   }
 
@@ -153,21 +103,35 @@ struct Block {
   __device__ __forceinline__ void add_query_gradients(int n, int h, int i0) const {
     constexpr int row_pieces = queries / cut.q_rows, pieces = row_pieces * (D / cut.q_columns);
     static_assert(pieces % cut.warps == 0);
-    const i64 sums_of = i64(post.walker * int(x.B) + post.b) * x.H + h;
+    const i64 sums_of = i64(item.walker * int(x.B) + item.b) * x.H + h;
 #pragma unroll 1
     for (int piece = warp; work.z_q && piece < pieces; piece += cut.warps) {
       const int r0 = piece % row_pieces * cut.q_rows, c0 = piece / row_pieces * cut.q_columns;
       Accumulator<cut.q_rows, cut.q_columns> zq;
       zq.fill(0);
-      mma_AtB<S, cut.kept, cut.q_columns>(zq, tile_za(n), r0, kept_a(), c0);
+      mma_AtB<T, cut.kept, cut.q_columns>(zq, tile_za(n), r0, shared.kept_a(), c0);
 #pragma unroll
-      for (int m = 0; m < zq.groups; ++m)
-        add_parts(zq.x[m], work.z_q_part(x, sums_of, (i0 + r0) / 16 + m, c0 / 8), (x.d - c0) / 8);
+      for (int m = 0; m < zq.groups; ++m) {
+        float* const to = work.z_q_part(x, sums_of, (i0 + r0) / 16 + m, c0 / 8) + lane_id() * 4;
+#pragma unroll
+        for (int p = 0; p < zq.parts; ++p)
+          if (p < (x.d - c0) / 8) ptx::red_add_v4(to + p * 128, zq.x[m][p]);
+      }
     }
   }
 
   __device__ __forceinline__ void run(int blocks) {
-    const int all = begin(blocks);
+    const Traversal range = traversal<by_query, cut.kept, cut.passing>(x, work, item.b, item.head, item.kept0,
+                                                                       shared.seen(), shared.stats(0));
+    const int tiles = max(range.last - range.first, 0), all = tiles * (by_query ? 1 : x.H / x.Hk);
+    // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
+    const int start = range.first + (work.z_q ? static_cast<int>(i64(item.nth) * tiles / blocks) : 0);
+    const auto after = [&](Cursor at) { return at.after(range.first, range.last, start); };
+    shared.load_kept(x, item.b, item.head, range.kept, item.kept0);
+    const auto fetch = [&](int stage, Cursor at) {
+      shared.load_passing(x, work, item.b, by_query ? item.head / (x.H / x.Hk) : at.h, range.passing,
+                          at.tile * cut.passing, stage);
+    };
     const int row0 = warp % row_parts * cut.sum_rows;
     const bool sums_v = warp / row_parts < v_parts;
     const int column0 =
@@ -175,7 +139,7 @@ struct Block {
     Sums sums;
     sums.fill(0);
     const Dropout<float> dropout(x);
-    Cursor at{post.turn, post.head * (side == by_key ? x.H / x.Hk : 1)};
+    Cursor at{start, by_query ? item.head : item.head * (x.H / x.Hk)};
     if (all > 0) fetch(0, at);
     if constexpr (three) {
       if (all > 1) fetch(1, after(at));
@@ -188,17 +152,16 @@ struct Block {
         wait();
         __syncthreads();
       }
-      const int passing0 = (post.first + at.tile) * cut.passing;
-      const int i0 = side == by_key ? passing0 : post.kept0, j0 = side == by_key ? post.kept0 : passing0;
+      const int passing0 = at.tile * cut.passing;
+      const int i0 = by_query ? item.kept0 : passing0, j0 = by_query ? passing0 : item.kept0;
       if (stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
-      const bool masked = needs_mask < side == by_query,
-                 side == by_key ? cut.kept : cut.passing > (seen(), x, work, post.b, i0, j0, every);
+      const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, item.b, i0, j0, range.every);
       make_scores(dropout, n, stage, at.h, i0, j0, masked);
       if constexpr (three) wait();
       __syncthreads();
       if (three && n + 2 < all) fetch(stage_after(stage_after(stage)), after(after(at)));
       add_to_sums(sums, sums_v, row0, column0, n, stage);
-      if constexpr (side == by_key) add_query_gradients(n, at.h, passing0);
+      if constexpr (!by_query) add_query_gradients(n, at.h, passing0);
       if (stages == 1 && n + 1 < all) {
         __syncthreads();
         fetch(0, after(at));
@@ -207,12 +170,12 @@ struct Block {
     wait();
     __syncthreads();
 
-    const SharedTile<columns> own{base + warp * (16 * columns * 2)};
-    const AttentionCall::Operand& out = sums_v ? x.z_v : side == by_key ? x.z_k : x.z_q;
+    const SharedTile<columns> own{shared.base + warp * (cut.sum_rows * columns * 2)};
+    const AttentionCall::Operand& out = sums_v ? x.z_v : by_query ? x.z_q : x.z_k;
     const int width = sums_v ? min(x.dv - column0, cut.v_columns) : min(x.d - column0, cut.own_columns);
     if (!sums_v) tile::scale(sums, static_cast<float>(x.scale));
-    store<S, 0>(sums, own, 0, out.at<S>(post.b, post.head) + column0, out.row, post.kept0 + row0,
-                side == by_key ? x.T : x.L, width);
+    store(sums, own, 0, out.at<S>(item.b, item.head) + column0, out.row, item.kept0 + row0,
+          by_query ? x.L : x.T, width);
   }
 };
 
@@ -223,21 +186,20 @@ __global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
   TG_DYNAMIC_SHARED(memory, 1024);
   using At = Shape<side, D, DV, options>;
   using Work = Block<S, side, D, DV, options>;
-  Post& post = *reinterpret_cast<Post*>(memory + At::post);
+  auto& item = *reinterpret_cast<WorkItem*>(memory + At::item);
   // The longest pieces first; to and fro, so that with a causal mask all walkers have as much to do.
 #pragma unroll 1
   for (int from = 0; from < blocks; from += walkers) {
     if (threadIdx.x == 0) {
-      const int heads = side == by_key ? x.Hk : x.H, own = blockIdx.x % walkers, bh = blockIdx.x / walkers,
+      const int heads = At::by_query ? x.H : x.Hk, own = blockIdx.x % walkers, bh = blockIdx.x / walkers,
                 nth = from + (from / walkers % 2 ? walkers - 1 - own : own);
-      post = {bh / heads, bh % heads, (side == by_key ? nth : blocks - 1 - nth) * At::c.kept, nth,
+      item = {bh / heads, bh % heads, (At::by_query ? blocks - 1 - nth : nth) * At::kept, nth,
               work.walkers > 1 ? own : 0};
     }
     __syncthreads();
-    if (post.nth < blocks) {
+    if (item.nth < blocks) {
       const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // the compiler sees that lanes agree
-      Work{x, work, memory, shared_address(memory), Work::three ? 3 : min(stages, 2), warp, post, {}, {}}.run(
-          blocks);
+      Work{x, work, {memory}, Work::three ? 3 : min(stages, 2), warp, item}.run(blocks);
     }
     __syncthreads();
   }
@@ -247,15 +209,14 @@ template <Side side, int D, int DV, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using At = Shape<side, D, DV, options>;
   const int stages = fitting_stages<At>(s.gpu);
-  const int rows = side == by_key ? x.T : x.L, blocks = (rows + At::c.kept - 1) / At::c.kept,
-            walkers = side == by_query || !work.z_q || x.free_order ? blocks : work.walkers;
-  const i64 grid = i64(x.B) * (side == by_key ? x.Hk : x.H) * walkers;
+  const int rows = At::by_query ? x.L : x.T, blocks = (rows + At::kept - 1) / At::kept,
+            walkers = At::by_query || !work.z_q || x.free_order ? blocks : work.walkers;
+  const i64 grid = i64(x.B) * (At::by_query ? x.H : x.Hk) * walkers;
   if (grid == 0) return;
-  const LaunchShape shape{blocks_for(grid, 1), At::threads, At::bytes(stages)};
-  x.type == DType::bf16
-      ? launch_kernel(s, shape, gradients<__nv_bfloat16, side, D, DV, options>, x, work, stages, blocks,
-                      walkers)
-      : launch_kernel(s, shape, gradients<__half, side, D, DV, options>, x, work, stages, blocks, walkers);
+  with_16_bits(x.type, [&](auto zero) {
+    launch_kernel(s, {blocks_for(grid, 1), At::threads, At::bytes(stages)},
+                  gradients<decltype(zero), side, D, DV, options>, x, work, stages, blocks, walkers);
+  });
 }
 
 }  // namespace tg::cuda::attention::one_pass

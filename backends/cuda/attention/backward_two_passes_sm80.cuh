@@ -9,15 +9,12 @@
 // keeps being left to the end.
 #pragma once
 
+#include "backends/cuda/attention/backward_memory_sm80.cuh"
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/kernels.h"
-#include "backends/cuda/attention/key_source.cuh"
 #include "backends/cuda/attention/powers.cuh"
-#include "backends/cuda/attention/schedule.cuh"
-#include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/attention/shapes.h"
-#include "backends/cuda/tile/pipeline_sm80.cuh"
-#include "backends/cuda/tile/terms.cuh"
+#include "backends/cuda/tile/mma_sm80.cuh"
 
 namespace tg::cuda::attention::two_passes {
 
@@ -64,47 +61,12 @@ struct Shape {
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
                        queries = by_query ? kept : passing, keys = by_query ? passing : kept;
-  static constexpr int width = (numbers == two_terms ? 2 : 1) * D, kept_bytes = kept * width * 2,
-                       tile_bytes = passing * width * 2;
-  static constexpr int kept_a = 0, kept_b = kept_a + kept_bytes, passing_a = kept_b + kept_bytes,
-                       passing_b = passing_a + 2 * tile_bytes, stats = passing_b + 2 * tile_bytes,
+  static constexpr int terms = numbers == two_terms ? 2 : 1, a_width = terms * D, b_width = a_width;
+  static constexpr int kept_a = 0, kept_b = kept * a_width * 2, stages = 2 * kept_b,
+                       passing_b = passing * a_width * 2, stage = 2 * passing_b, stats = stages + 2 * stage,
                        seen = stats + (by_query ? 1 : 2) * queries * int(sizeof(float2)),
                        bytes = seen + int(sizeof(SeenKeys<queries>));
 };
-
-// A block's shared memory: a is K or Q, b is V or z_O; tiles that pass by have two stages.
-template <class At>
-struct Memory {
-  using Tile = SharedTile<At::width>;
-  unsigned char* start;
-  u32 base = shared_address(start);
-
-  __device__ Tile kept_a() const { return {base + At::kept_a}; }
-  __device__ Tile kept_b() const { return {base + At::kept_b}; }
-  __device__ Tile passing_a(int n) const { return {base + At::passing_a + n % 2 * At::tile_bytes}; }
-  __device__ Tile passing_b(int n) const { return {base + At::passing_b + n % 2 * At::tile_bytes}; }
-  __device__ float2* stats(int n) const {  // {ξ, u} of each query
-    return reinterpret_cast<float2*>(start + At::stats) + (At::by_query ? 0 : n % 2 * At::queries);
-  }
-  __device__ SeenKeys<At::queries>& seen() const {
-    return *reinterpret_cast<SeenKeys<At::queries>*>(start + At::seen);
-  }
-};
-
-// Rows row0 … of a gradient [rows, size] of a head = sums·factor·2ᵉ. Of 16 bits (e = 0) through the warp's
-// rows of a tile that the block kept.
-template <bool split, class R, int Rows, int Columns, int C>
-__device__ __forceinline__ void store_gradient(Accumulator<Rows, Columns>& sums, float factor, int e,
-                                               SharedTile<C> tile, int row, R* to, i64 stride, int row0,
-                                               int rows, int size) {
-  if constexpr (split) {
-    attention::scale(sums, factor, e);
-    store(sums, to, stride, row0, rows, size);
-  } else {
-    tile::scale(sums, factor);
-    store<R, 16>(sums, tile, row, to, stride, row0, rows, size);
-  }
-}
 
 // A block for some keys of a key head, which takes the heads of its group one after the other; or for some
 // queries of a head. What it keeps and what passes by are a, K or Q, and b, V or z_O.
@@ -114,23 +76,17 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     gradients(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* all_powers) {
   TG_DYNAMIC_SHARED(memory, 1024);
   using At = Shape<numbers, pass, D, options>;
-  using T = Terms<S, At::width / D>;
+  using T = Terms<S, At::terms>;
   constexpr bool by_query = At::by_query;
-  constexpr int threads = At::threads, passing = At::passing, steps = At::split || by_query || arch < 900 ? 4 : 8;
-  const Memory<At> shared{memory};
+  constexpr int passing = At::passing, steps = At::split || by_query || arch < 900 ? 4 : 8;
+  const BackwardMemory<S, At> shared{memory};
   const auto [batch_head, b, head, kept0] =
       by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
   const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk, key_head = by_query ? head / group : head;
-  const int d = At::split ? At::width : x.d, dv = At::split ? At::width : x.dv;
 
-  Walk walk;
-  if constexpr (by_query)
-    walk = keys_past_queries<passing>(x, work, b, kept0, shared.seen(), shared.stats(0), head);
-  else
-    walk = queries_past_keys<At::kept, passing>(x, work, b, kept0);
-  rows_of_head<S>(x, !by_query, b, head, walk.kept, d, dv)
-      .template load<At::kept, threads>(shared.kept_a(), shared.kept_b(), kept0);
-  commit();  // for blocks that nothing meets
+  const Traversal range =
+      traversal<by_query, At::kept, passing>(x, work, b, head, kept0, shared.seen(), shared.stats(0));
+  shared.load_kept(x, b, head, range.kept, kept0);
 
   Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
   sums_a.fill(0), sums_v.fill(0);
@@ -143,52 +99,52 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     held = {power_of_two(Powers::room_for_p), power_of_two(Powers::room_for_z_a + powers->z_a)};
     dropout.kept = 1;
   }
-  const int all = max(walk.last - walk.first, 0) * (by_query ? 1 : group);
-  Cursor next{walk.first, by_query ? head : head * group};
+  const int all = max(range.last - range.first, 0) * (by_query ? 1 : group);
+  Cursor next{range.first, by_query ? head : head * group};
   Pipeline pipe(2, 0, all, [&](int n) {
-    const int row0 = next.tile * passing, h = !by_query ? next.h : At::divides ? next.h / group : key_head;
-    rows_of_head<S>(x, by_query, b, h, walk.passing, d, dv)
-        .template load<passing, threads>(shared.passing_a(n), shared.passing_b(n), row0);
-    if (!by_query) fetch_stats<At::queries>(shared.stats(n), x, work, b, next.h, row0);
-    commit();
+    const int h = !by_query ? next.h : At::divides ? next.h / group : key_head;
+    shared.load_passing(x, work, b, h, range.passing, next.tile * passing, n % 2);
   });
   for (int n = 0; n < all; ++n) {
     const Cursor at = next;
-    next.advance(walk.first, walk.last);
+    next = at.after(range.first, range.last, range.first);
     pipe.wait(n);
-    const int passing0 = at.tile * passing, i0 = by_query ? kept0 : passing0,
+    const int passing0 = at.tile * passing, stage = n % 2, i0 = by_query ? kept0 : passing0,
               j0 = by_query ? passing0 : kept0;
-    const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, walk.every);
+    const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, b, i0, j0, range.every);
     Accumulator<At::rows, passing> p, za;
-    p.fill(0), begin<options, by_query>(za, shared.stats(n), row, 0);
-    mma_ABt<T, steps>(p, shared.kept_a(), row, shared.passing_a(n));  // q·k
+    p.fill(0), begin<options, by_query>(za, shared.stats(stage), row, 0);
+    mma_ABt<T, Ahead::none, steps>(p, shared.kept_a(), row, shared.passing_a(stage));  // q·k
     if constexpr (At::makes_a)
-      mma_ABt<T, steps>(za, shared.kept_b(), row, shared.passing_b(n));  // z_P = z_O·Vᵀ
+      mma_ABt<T, Ahead::none, steps>(za, shared.kept_b(), row, shared.passing_b(stage));  // z_P = z_O·Vᵀ
     Score<R> score(x, b, at.h);
     score.factor *= q_k;
-    const ScoreGradient<R, options, by_query> stage{x,  score, dropout, shared.stats(n), b * x.H + at.h,
-                                                    i0, j0,    held};
-    // A = −∞ where a query does not see a key; but the cap and the bias come first, in one go with the rest.
+    const ScoreGradient<R, options, by_query> score_gradient{
+        x, score, dropout, shared.stats(stage), b * x.H + at.h, i0, j0, held};
+    Accumulator<At::rows, passing> slopes;
+    // A = −∞ where a query does not see a key; but the cap and the bias come first, and then it is P = 0.
     if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
-    stage(p, za, row);  // P ⊛ keep, z_A
-    if (masked && options == any)
-      mask<by_query>(p, shared.seen(), row, 0, j0, 0), mask<by_query>(za, shared.seen(), row, 0, j0, 0);
-    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(n));   // z_V += (P ⊛ keep)ᵀ·z_O
-    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(n));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
+    score_gradient.probabilities(p, slopes, row, 0);
+    if (masked && options == any) mask<by_query>(p, shared.seen(), row, 0, j0, 0);
+    score_gradient.gradients(p, za, slopes, row, 0);                           // P ⊛ keep, z_A
+    if constexpr (At::makes_v) mma_AB<T>(sums_v, p, shared.passing_b(stage));  // z_V += (P ⊛ keep)ᵀ·z_O
+    if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(stage));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();
   if (!At::split) __syncthreads();  // results pass through the kept tiles
   const Powers p = At::split ? *powers : Powers{};
   const float kept = At::split && options != none ? Dropout<float>(x).kept : 1;
   const int row0 = kept0 + row, rows = by_query ? x.L : x.T;
-  const AttentionCall::Operand& a = by_query ? x.z_q : x.z_k;
-  if constexpr (At::makes_a)
-    store_gradient<At::split>(sums_a, static_cast<float>(x.scale) * kept,
-                              -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q)),
-                              shared.kept_a(), row, a.at<R>(b, head), a.row, row0, rows, x.d);
-  if constexpr (At::makes_v)
-    store_gradient<At::split>(sums_v, kept, -Powers::room_for_p - p.z_o, shared.kept_b(), row,
-                              x.z_v.at<R>(b, head), x.z_v.row, row0, rows, x.dv);
+  if constexpr (At::makes_a) {
+    const AttentionCall::Operand& out = by_query ? x.z_q : x.z_k;
+    const int e = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q));
+    scale(sums_a, static_cast<float>(x.scale) * kept, At::split ? e : 0);
+    store(sums_a, shared.kept_a(), row, out.at<R>(b, head), out.row, row0, rows, x.d);
+  }
+  if constexpr (At::makes_v) {
+    scale(sums_v, kept, At::split ? -Powers::room_for_p - p.z_o : 0);
+    store(sums_v, shared.kept_b(), row, x.z_v.at<R>(b, head), x.z_v.row, row0, rows, x.dv);
+  }
 }
 
 template <class S, class R, Numbers numbers, int D, Options options>

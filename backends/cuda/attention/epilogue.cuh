@@ -1,25 +1,37 @@
 // Sums in registers become rows of a result.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/tile/shared_sm80.cuh"
 
 namespace tg::cuda::attention {
 
-// Rows row0 … of data [rows, size] = c, rounded to 16 bits, through rows of a shared tile that only this warp
-// uses: from tile_row on, `tile_step` further for each group of 16.
-template <class S, int tile_step, int Rows, int Columns, int C>
-__device__ __forceinline__ void store(const tile::Accumulator<Rows, Columns>& c, tile::SharedTile<C> tile,
-                                      int tile_row, S* data, long long stride, int row0, int rows, int size) {
+// Rows row0 … of data [rows, size] = c. In f32 from the registers, with rows that begin at multiples of 8
+// bytes; rounded to 16 bits, with rows as load_rows wants them, through rows tile_row … of a shared tile that
+// only this warp uses.
+template <class R, int Rows, int Columns, int C>
+__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, tile::SharedTile<C> tile,
+                                      int tile_row, R* data, long long stride, int row0, int rows, int size) {
+  if constexpr (std::is_same_v<R, float>) {
 #pragma unroll
-  for (int m = 0; m < c.groups; ++m)
-    tile::store_rows<S>(c.x[m], tile, tile_row + m * tile_step, data, stride, row0 + 16 * m, rows, size);
-}
-// The same in f32, from the registers.
-template <int Rows, int Columns>
-__device__ __forceinline__ void store(const tile::Accumulator<Rows, Columns>& c, float* data,
-                                      long long stride, int row0, int rows, int size) {
+    for (int r = 0; r < c.rows; ++r)
 #pragma unroll
-  for (int m = 0; m < c.groups; ++m) tile::store_rows(c.x[m], data, stride, row0 + 16 * m, rows, size);
+      for (int k = 0; k < c.columns; k += 2) {
+        const int row = row0 + c.row(r) + tile::lane_row(), column = c.column(k) + tile::lane_column();
+        if (row < rows && column < size)
+          *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
+      }
+  } else {
+    tile::put<R>(c, tile, tile_row, 0);
+    __syncwarp();
+#pragma unroll 4
+    for (int n = tile::lane_id(); n < Rows * c.parts; n += 32) {
+      const int row = row0 + n / c.parts, piece = n % c.parts;
+      const uint4 v = ptx::ld_shared_v4(tile.address(tile_row + n / c.parts, piece));
+      if (row < rows && piece * 8 < size) *reinterpret_cast<uint4*>(data + row * stride + piece * 8) = v;
+    }
+  }
 }
 
 }  // namespace tg::cuda::attention

@@ -16,31 +16,15 @@
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/softmax.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
+#include "backends/cuda/tile/mma_sm80.cuh"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
-#include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda::attention::forward {
 
 using namespace tile;
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr bool has_uniform_addresses = false;  // what is the same for a block takes registers of each thread
-#else
-constexpr bool has_uniform_addresses = true;
-#endif
-
-// S = Q·Kᵀ, asking for operands as far ahead as registers allow.
-template <class S, class At, int Rows, int Keys, int C>
-__device__ __forceinline__ void scores(Accumulator<Rows, Keys>& s, SharedTile<C> q, int row,
-                                       SharedTile<C> k) {
-  s.fill(0);
-  if constexpr (At::split)
-    mma_ABt<Terms<S, At::terms>>(s, q, row, k);
-  else if constexpr (At::wide)
-    mma_ABt<S>(s, q, row, k, 0);
-  else
-    mma_ABt_lean<S, (has_uniform_addresses || C < 128 ? C * Keys / 256 : 4)>(s, q, row, k);
-}
+// What is the same for a block takes registers of each thread, unless addresses may be in uniform ones.
+constexpr bool has_uniform_addresses = arch >= 900;
 
 // Operands are numbers of type S, results of type R. `stages` is 1 or 2.
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
@@ -52,6 +36,10 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   constexpr bool split = At::split;
   constexpr int keys = At::keys, queries = At::queries, rows = At::rows, threads = At::threads,
                 width = At::terms * D, v_width = At::terms * DV;
+  // Operands of Q·Kᵀ are asked for as far ahead as registers allow.
+  constexpr Ahead ahead = split || At::wide ? Ahead::none : Ahead::rows_of_b;
+  constexpr int unrolled = split ? 4 : At::wide ? 2 : has_uniform_addresses || D < 128 ? D / 16 : 64 / keys;
+  using T = Terms<S, At::terms>;
   if (!At::wide) stages = 2;
   auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
   const u32 base = shared_address(memory);
@@ -94,12 +82,13 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     pipe.wait(n);
     const int j0 = n * keys;
     Accumulator<rows, keys> s;
-    scores<S, At>(s, tile_q, row, tile_k(n));
+    s.fill(0);
+    mma_ABt<T, ahead, unrolled>(s, tile_q, row, tile_k(n));  // S = Q·Kᵀ
     if constexpr (options == any) score.apply(s, x, i0 + row, j0);
     if (!covers(every, j0, keys)) mask(s, seen, row, 0, j0);
     softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
     if (drops<options>(x)) drop(s, dropout, bh, i0 + row, j0);
-    mma_AB<Terms<S, At::terms>>(o, s, tile_v(n), column);  // G += P·V
+    mma_AB<T>(o, s, tile_v(n), column);  // G += P·V
     pipe.release(n);
   }
   wait();
@@ -107,14 +96,12 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   // Warps with the same rows have the same ξ: one of them writes it.
   softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0 + row, column == 0 ? x.L : 0);
   R* out = x.o.at<R>(b, h) + column;
-  if constexpr (split) {
+  if constexpr (split)
     scale(o, kept, e);
-    store(o, out, x.o.row, i0 + row, x.L, x.dv);
-  } else {
+  else
     __syncthreads();  // results pass through the queries' tile
-    store<S, 0>(o, SharedTile<At::columns>{base + warp * (16 * At::columns * 2)}, 0, out, x.o.row, i0 + row,
-                x.L, x.dv - column);
-  }
+  store(o, SharedTile<At::columns>{base + warp * (rows * At::columns * 2)}, 0, out, x.o.row, i0 + row, x.L,
+        x.dv - column);
 }
 
 template <class S, class R, Numbers numbers, int D, int DV, Options options>

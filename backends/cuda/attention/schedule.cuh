@@ -28,11 +28,12 @@ struct Tiles {
   __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
 };
 
-// Tiles first … last − 1 of a head, then those of the next.
+// The tiles first … last − 1 of a head, from `start` on and around, then those of the next head.
 struct Cursor {
   int tile, h;
-  __device__ __forceinline__ void advance(int first, int last) {
-    if (++tile == last) tile = first, ++h;
+  __device__ __forceinline__ Cursor after(int first, int last, int start) const {
+    const int next = tile + 1 < last ? tile + 1 : first;
+    return {next, h + (next == start)};
   }
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backends/cuda/attention/dropout.cuh"
+#include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
 
 namespace tg::cuda::attention {
@@ -26,41 +27,37 @@ __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, 
   const float2* source = work.stats + (i64(b) * x.H + h) * x.L;
   ptx::cp_async_8(ptx::shared_address(to + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
 }
-// The same at once, and P = 0 beyond L.
-template <int Queries>
-__device__ __forceinline__ void load_stats(float2* to, const AttentionCall& x, const Workspace& work, int b,
-                                           int h, int i0) {
-  for (int n = threadIdx.x; n < Queries; n += blockDim.x)
-    to[n] = i0 + n < x.L ? work.stats[(i64(b) * x.H + h) * x.L + i0 + n] : float2{INFINITY, 0};
-}
 
 // What passes by the rows that a block of the backward keeps, in tiles first … last − 1: which rows of each
 // side meet, and, if queries are kept, the keys that every one of them sees.
-struct Walk {
+struct Traversal {
   int first, last;
   KeyRange kept, passing, every;
 };
-template <int kept, int passing>
-__device__ __forceinline__ Walk queries_past_keys(const AttentionCall& x, const Workspace& work, int b,
-                                                  int j0) {
-  const int tiles = work.tiles(x);
-  const Meeting met = tiles_that_meet(work.some + b * tiles, tiles, j0, j0 + kept);
-  return {met.first * (range_tile / passing),
-          min(met.last * (range_tile / passing), (x.L + passing - 1) / passing),
-          met.keys,
-          queries_of_sequences(x),
-          {}};
-}
-template <int passing, int Queries>
-__device__ __forceinline__ Walk keys_past_queries(const AttentionCall& x, const Workspace& work, int b,
-                                                  int i0, SeenKeys<Queries>& seen, float2* stats, int h) {
-  Walk w{0, 0, {0, x.L}, {}, {}};
-  seen.set(x, b, i0);
-  load_stats<Queries>(stats, x, work, b, h, i0);
-  __syncthreads();
-  seen.unite(min(Queries, x.L - i0), w.passing, w.every);
-  w.first = w.passing.from / passing, w.last = (w.passing.to + passing - 1) / passing;
-  return w;
+// Of `kept` rows from kept0 on of a head. If they are queries, `seen` and `stats` are filled, with P = 0
+// beyond L.
+template <bool by_query, int kept, int passing, int Queries>
+__device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Workspace& work, int b, int h,
+                                               int kept0, SeenKeys<Queries>& seen, float2* stats) {
+  if constexpr (by_query) {
+    seen.set(x, b, kept0);
+    for (int n = threadIdx.x, i = kept0 + n; n < kept; n += blockDim.x, i += blockDim.x)
+      stats[n] = i < x.L ? work.stats[(i64(b) * x.H + h) * x.L + i] : float2{INFINITY, 0};
+    __syncthreads();
+    KeyRange some, every;
+    seen.unite(min(kept, x.L - kept0), some, every);
+    const Tiles tiles(some, passing);
+    return {tiles.from, tiles.to, {0, x.L}, some, every};
+  } else {
+    constexpr int times = range_tile / passing;
+    const int tiles = work.tiles(x);
+    const Meeting met = tiles_that_meet(work.some + b * tiles, tiles, kept0, kept0 + kept);
+    return {met.first * times,
+            min(met.last * times, (x.L + passing - 1) / passing),
+            met.keys,
+            queries_of_sequences(x),
+            {}};
+  }
 }
 
 // Whether some of a block's queries, from i0 on, do not see some of `keys` keys from j0 on; and then which
@@ -108,7 +105,15 @@ struct ScoreGradient {
                                                 Accumulator<Rows, Columns>& slopes, int row0,
                                                 int column0) const {
     const auto of_part = [&](int row, int column, float(&a)[4], float(&slope)[4]) {
-      probability({row0 + row, column0 + column}, a, slope);
+      const At at{row0 + row, column0 + column};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = i0 + at.query(e), j = j0 + at.key(e);
+        float s = a[e] * score.factor;
+        slope[e] = 1;
+        if constexpr (options == any) s = score.of(a[e], i, j, i < x.L && j < x.T, &slope[e]);
+        a[e] = tile::exp2_fast(s - stats[at.query(e)].x);
+      }
     };
     tile::for_each_part(of_part, p, slopes);
   }
@@ -117,52 +122,26 @@ struct ScoreGradient {
   __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                             Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
     const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
-      gradient({row0 + row, column0 + column}, a, b, slope);
+      const At at{row0 + row, column0 + column};
+      std::uint32_t words[4];
+      if (drops<options>(x)) {
+        if constexpr (by_query)
+          row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
+        else
+          column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if constexpr (options == none) {
+          b[e] *= a[e] * held.z_a;
+          a[e] *= held.p;
+        } else {
+          const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
+          b[e] = score_gradient(a[e] * held.z_a, b[e], keep, stats[at.query(e)].y, slope[e]);
+          a[e] *= keep * held.p;
+        }
     };
     tile::for_each_part(of_part, p, z, slopes);
-  }
-  // Both at once.
-  template <int Rows, int Columns>
-  __device__ __forceinline__ void operator()(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
-                                             int row0) const {
-    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4]) {
-      float slope[4];
-      probability({row0 + row, column}, a, slope);
-      gradient({row0 + row, column}, a, b, slope);
-    };
-    tile::for_each_part(of_part, p, z);
-  }
-
- private:
-  __device__ __forceinline__ void probability(At at, float (&p)[4], float (&slope)[4]) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int i = i0 + at.query(e), j = j0 + at.key(e);
-      float a = p[e] * score.factor;
-      slope[e] = 1;
-      if constexpr (options == any) a = score.of(p[e], i, j, i < x.L && j < x.T, &slope[e]);
-      p[e] = tile::exp2_fast(a - stats[at.query(e)].x);
-    }
-  }
-  __device__ __forceinline__ void gradient(At at, float (&p)[4], float (&z)[4],
-                                           const float (&slope)[4]) const {
-    std::uint32_t words[4];
-    if (drops<options>(x)) {
-      if constexpr (by_query)
-        row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
-      else
-        column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
-    }
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if constexpr (options == none) {
-        z[e] *= p[e] * held.z_a;
-        p[e] *= held.p;
-      } else {
-        const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
-        z[e] = score_gradient(p[e] * held.z_a, z[e], keep, stats[at.query(e)].y, slope[e]);
-        p[e] *= keep * held.p;
-      }
   }
 };
 

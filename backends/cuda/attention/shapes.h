@@ -81,12 +81,10 @@ constexpr Cut cut() {
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 
-// Where a block works, in shared memory where 64-column sums leave no registers for it: the batch entry and
-// the head (by key that of the keys), its first row, the nth piece of all, and the walker whose sums of z_Q
-// it adds to; of the passing tiles, how many there are, the first and the one to begin with.
-struct Post {
+// Where a block works: the batch entry and the head (by key that of the keys), its first row, the nth piece
+// of all, and the walker whose sums of z_Q it adds to.
+struct WorkItem {
   int b, head, kept0, nth, walker;
-  int tiles, first, turn;
 };
 
 // A block's shared memory. Tiles that pass by have one to three stages, as there is room. With three, P and
@@ -95,14 +93,16 @@ struct Post {
 template <Side side, int D, int DV, Options options>
 struct Shape {
   static constexpr Cut c = cut<side, D, DV, options>();
-  static constexpr int queries = side == by_key ? c.passing : c.kept, threads = c.warps * 32;
-  static constexpr int kept_a = 0, kept_b = kept_a + c.kept * D * 2, p = kept_b + c.kept * DV * 2,
-                       za = p + (side == by_key ? c.kept * c.passing * 2 : 0),
-                       seen = za + c.kept * c.passing * 2, stats = seen + bytes_of_seen_keys(queries),
-                       post = stats + 3 * queries * int(sizeof(float2)),
-                       stages = aligned(post + int(sizeof(Post)), 1024), passing_b = c.passing * D * 2,
-                       stage = passing_b + c.passing * DV * 2;
-  static constexpr int most_stages = side == by_key && D > 64 && D <= 128 ? 3 : 2;
+  static constexpr bool by_query = side == Side::by_query, split = false;
+  static constexpr int kept = c.kept, passing = c.passing, queries = by_query ? kept : passing,
+                       keys = by_query ? passing : kept, threads = c.warps * 32, a_width = D, b_width = DV;
+  static constexpr int kept_a = 0, kept_b = kept * D * 2, p = kept_b + kept * DV * 2,
+                       za = p + (by_query ? 0 : kept * passing * 2), seen = za + kept * passing * 2,
+                       stats = seen + bytes_of_seen_keys(queries),
+                       item = stats + 3 * queries * int(sizeof(float2)),
+                       stages = aligned(item + int(sizeof(WorkItem)), 1024), passing_b = passing * D * 2,
+                       stage = passing_b + passing * DV * 2;
+  static constexpr int most_stages = !by_query && D > 64 && D <= 128 ? 3 : 2;
   static constexpr int second = stages + 3 * stage - p;  // from the first buffers of P and z_A to the second
   static constexpr std::size_t bytes(int n) { return stages + n * stage + (n == 3 ? seen - p : 0); }
 };

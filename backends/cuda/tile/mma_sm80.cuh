@@ -1,148 +1,121 @@
 // Products on tensor cores by mma.sync (sm_80 and later) of tiles in shared memory and in registers, added to
-// an Accumulator; everything is done by a whole warp.
+// an Accumulator; everything is done by a whole warp. T is Terms<S, 1> for 16-bit numbers as they are.
 #pragma once
 
-#include "backends/cuda/tile/shared_sm80.cuh"
+#include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda::tile {
 
-// ---- operands of one step ----
+// A tensor core cuts what it adds to a sum down to the sum's 24 bits, always towards zero, which shows in f32
+// when thousands of terms are summed. So with two terms products of at most 64 numbers start from zero and
+// join the sum in an addition that rounds to the nearest.
 
-struct FragmentA {  // 16 rows × 16
-  u32 x[4];
-};
-struct FragmentB {  // 16 × 16 columns
-  u32 x[4];
-};
+// How far ahead of a product its operands are asked for, as registers allow: not at all, 16 rows of b by one
+// product, or both operands by a step of 16 numbers.
+enum class Ahead { none, rows_of_b, step };
 
-// tile[row0 … +16][16·k … +16]
-template <int C>
-__device__ __forceinline__ FragmentA fragment_a(SharedTile<C> tile, int row0, int k) {
-  const int l = lane_id();
-  FragmentA a;
-  ptx::ldmatrix(a.x, tile.address(row0, l % 16, k, l / 16));
-  return a;
-}
-// The transpose of tile[16·k … +16][16·row … +16].
-template <int C>
-__device__ __forceinline__ FragmentA fragment_at(SharedTile<C> tile, int k, int row) {
-  const int l = lane_id();
-  FragmentA a;
-  ptx::ldmatrix_trans(a.x, tile.address(k * 16, l / 16 * 8 + l % 8, row, l / 8 % 2));
-  return a;
-}
-// Columns 16·k … +16 of 16 rows of sums, rounded: the layouts are the same.
-template <class S, int Parts>
-__device__ __forceinline__ FragmentA fragment_a(const float (&c)[Parts][4], int k) {
-  const auto& a = c[2 * k];
-  const auto& b = c[2 * k + 1];
-  return {{pack(a[0], a[1], S()), pack(a[2], a[3], S()), pack(b[0], b[1], S()), pack(b[2], b[3], S())}};
-}
-// tile[16·k … +16][16·column … +16]
-template <int C>
-__device__ __forceinline__ FragmentB fragment_b(SharedTile<C> tile, int k, int column) {
-  const int l = lane_id();
-  FragmentB b;
-  ptx::ldmatrix_trans(b.x, tile.address(k * 16, l % 16, column, l / 16));
-  return b;
-}
-// The transpose of tile[column0 … +16][16·k … +16].
-template <int C>
-__device__ __forceinline__ FragmentB fragment_bt(SharedTile<C> tile, int column0, int k) {
-  const int l = lane_id();
-  FragmentB b;
-  ptx::ldmatrix(b.x, tile.address(column0, l / 16 * 8 + l % 8, k, l / 8 % 2));
-  return b;
-}
-
-__device__ __forceinline__ void mma_part(float (&c)[4], const FragmentA& a, u32 b0, u32 b1, __nv_bfloat16) {
-  ptx::mma_m16n8k16_bf16(c, a.x, b0, b1);
-}
-__device__ __forceinline__ void mma_part(float (&c)[4], const FragmentA& a, u32 b0, u32 b1, __half) {
-  ptx::mma_m16n8k16_f16(c, a.x, b0, b1);
-}
-// Columns 16·column … +16 of 16 rows of sums += a·b, numbers of type S.
-template <class S, int Parts>
-__device__ __forceinline__ void mma(float (&c)[Parts][4], int column, const FragmentA& a,
-                                    const FragmentB& b) {
-  mma_part(c[2 * column], a, b.x[0], b.x[1], S());
-  mma_part(c[2 * column + 1], a, b.x[2], b.x[3], S());
-}
-
-// ---- products of tiles ----
-
-// c += (rows r0 … of a)·(rows c0 … of b)ᵀ
-template <class S, int Rows, int Columns, int C>
-__device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<C> a, int r0,
-                                        SharedTile<C> b, int c0) {
-  // Operands are asked for a step ahead, where registers allow it.
-  constexpr int steps = C / 16, ahead = C <= 128 ? 1 : 0, held = ahead + 1, groups = Rows / 16;
-  FragmentA left[held][groups];
-  FragmentB right[held][Columns / 16];
-  const auto ask = [&](int k) {
+// c += (rows a0 … of a)·(rows b0 … of b)ᵀ over `count` steps of 16 numbers from k0 on, `unrolled` of them
+// written out
+template <class T, Ahead ahead, int count, int unrolled, int Rows, int Columns, int C>
+__device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedTile<C> a, int a0,
+                                          SharedTile<C> b, int b0, int k0) {
+  // `together` products ask for their right operands at a time, `distance` products ahead.
+  constexpr int columns = Columns / 16, products = count * columns,
+                together = ahead == Ahead::step ? columns : 1, distance = ahead == Ahead::none ? 0 : together,
+                lefts = ahead == Ahead::step ? 2 : 1, rights = together + distance;
+  Operand<T> left[lefts][Rows / 16], right[rights];
+  const auto ask_left = [&](int k) {
 #pragma unroll
-    for (int m = 0; m < groups; ++m) left[k % held][m] = fragment_a(a, r0 + 16 * m, k);
-#pragma unroll
-    for (int n = 0; n < Columns / 16; ++n) right[k % held][n] = fragment_bt(b, c0 + 16 * n, k);
+    for (int m = 0; m < Rows / 16; ++m) left[k % lefts][m] = operand_a<T>(a, a0 + 16 * m, k0 + k);
   };
-  if (ahead) ask(0);
-#pragma unroll(ahead ? steps : 2)
-  for (int k = 0; k < steps; ++k) {
-    if (k + ahead < steps) ask(k + ahead);
+  const auto ask_right = [&](int first, int end) {  // of these products
 #pragma unroll
-    for (int n = 0; n < Columns / 16; ++n)
-#pragma unroll
-      for (int m = 0; m < groups; ++m) mma<S>(c.x[m], n, left[k % held][m], right[k % held][n]);
-  }
-}
-// The same of all rows of b, where registers are few: 16 rows of b alone are asked for ahead, by one product.
-// `unrolled` products are written out.
-template <class S, int unrolled, int Rows, int Columns, int C>
-__device__ __forceinline__ void mma_ABt_lean(Accumulator<Rows, Columns>& c, SharedTile<C> a, int r0,
-                                             SharedTile<C> b) {
-  constexpr int columns = Columns / 16, products = C / 16 * columns, groups = Rows / 16;
-  const auto rows_of_b = [&](int i) { return fragment_bt(b, i % columns * 16, i / columns); };
-  FragmentA left[groups];
-  FragmentB right[2] = {rows_of_b(0)};
+    for (int i = first; i < end; ++i)
+      if (i < products) right[i % rights] = operand_bt<T>(b, b0 + i % columns * 16, k0 + i / columns);
+  };
+  if (ahead == Ahead::step) ask_left(0);
+  ask_right(0, distance);
 #pragma unroll(unrolled)
-  for (int i = 0; i < products; ++i) {
-    if (i + 1 < products) right[(i + 1) % 2] = rows_of_b(i + 1);
-    if (i % columns == 0)
+  for (int k = 0; k < count; ++k) {
+    const int next = ahead == Ahead::step ? k + 1 : k;
+    if (next < count) ask_left(next);
 #pragma unroll
-      for (int m = 0; m < groups; ++m) left[m] = fragment_a(a, r0 + 16 * m, i / columns);
-#pragma unroll
-    for (int m = 0; m < groups; ++m) mma<S>(c.x[m], i % columns, left[m], right[i % 2]);
-  }
-}
-// c += (rows r0 … of a, or of its transpose)·(columns c0 … c0 + N of b), over K
-template <class S, int K, int N, bool transposed, int Rows, int Columns, int A, int B>
-__device__ __forceinline__ void mma_columns(Accumulator<Rows, Columns>& c, SharedTile<A> a, int r0,
-                                            SharedTile<B> b, int c0) {
-  static_assert(K % 16 == 0 && N % 16 == 0 && N <= Columns);
-  constexpr int groups = Rows / 16;
-#pragma unroll(Columns > 128 ? 1 : K / 16)
-  for (int k = 0; k < K / 16; ++k) {
-    FragmentA left[groups];
-#pragma unroll
-    for (int m = 0; m < groups; ++m)
-      left[m] = transposed ? fragment_at(a, k, r0 / 16 + m) : fragment_a(a, r0 + 16 * m, k);
-#pragma unroll
-    for (int n = 0; n < N / 16; ++n) {
-      const FragmentB right = fragment_b(b, k, c0 / 16 + n);
-#pragma unroll
-      for (int m = 0; m < groups; ++m) mma<S>(c.x[m], n, left[m], right);
+    for (int n = 0; n < columns; ++n) {
+      const int i = k * columns + n;
+      if (n % together == 0) ask_right(i + distance, i + distance + together);
+      multiply<T>(c, n, left[k % lefts], right[i % rights]);
     }
   }
 }
-template <class S, int K, int N, int Rows, int Columns, int A, int B>
-__device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, SharedTile<A> a, int r0,
-                                       SharedTile<B> b, int c0) {
-  mma_columns<S, K, N, false>(c, a, r0, b, c0);
+// c += (rows a0 … of a)·(rows b0 … of b)ᵀ
+template <class T, Ahead ahead = Ahead::none, int unrolled = 4, int Rows, int Columns, int C>
+__device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<C> a, int a0,
+                                        SharedTile<C> b, int b0 = 0) {
+  constexpr int steps = C / T::count / 16, together = steps < 4 ? steps : 4;
+  if constexpr (T::count == 1) {
+    add_steps<T, ahead, steps, unrolled>(c, a, a0, b, b0, 0);
+  } else {
+#pragma unroll 1
+    for (int k0 = 0; k0 < steps; k0 += together) {
+      Accumulator<Rows, Columns> sum = {};
+      add_steps<T, ahead, together, C <= 128 ? 2 : 1>(sum, a, a0, b, b0, k0);
+      add(c, 0, sum);
+    }
+  }
 }
-template <class S, int K, int N, int Rows, int Columns, int A, int B>
-__device__ __forceinline__ void mma_AtB(Accumulator<Rows, Columns>& c, SharedTile<A> a, int r0,
-                                        SharedTile<B> b, int c0) {
-  mma_columns<S, K, N, true>(c, a, r0, b, c0);
+
+// c += left·(columns b0 … b0 + N of b), over K, where left(k, m) is rows 16·m … of step k
+template <class T, int K, int N, bool unrolled, class Left, int Rows, int Columns, int C>
+__device__ __forceinline__ void add_columns(Accumulator<Rows, Columns>& c, Left&& left, SharedTile<C> b,
+                                            int b0) {
+  static_assert(K % 16 == 0 && N % 16 == 0 && N <= Columns);
+#pragma unroll(unrolled ? K / 16 : 1)
+  for (int k = 0; k < K / 16; ++k) {
+    Operand<T> rows[Rows / 16];
+#pragma unroll
+    for (int m = 0; m < Rows / 16; ++m) rows[m] = left(k, m);
+#pragma unroll
+    for (int n = 0; n < N / 16; ++n) multiply<T>(c, n, rows, operand_b<T>(b, k, b0 / 16 + n));
+  }
+}
+// c += (rows a0 … of a)·(columns b0 … b0 + N of b), over K
+template <class T, int K, int N, int Rows, int Columns, int A, int B>
+__device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, SharedTile<A> a, int a0,
+                                       SharedTile<B> b, int b0) {
+  add_columns<T, K, N, Columns <= 128>(
+      c, [&](int k, int m) { return operand_a<T>(a, a0 + 16 * m, k); }, b, b0);
+}
+// c += (columns a0 … of a)ᵀ·(columns b0 … b0 + N of b), over K
+template <class T, int K, int N, int Rows, int Columns, int A, int B>
+__device__ __forceinline__ void mma_AtB(Accumulator<Rows, Columns>& c, SharedTile<A> a, int a0,
+                                        SharedTile<B> b, int b0) {
+  add_columns<T, K, N, Columns <= 128>(
+      c, [&](int k, int m) { return operand_at<T>(a, k, a0 / 16 + m); }, b, b0);
+}
+// c += a·(columns b0 … of b)
+template <class T, int Rows, int Inner, int Columns, int C>
+__device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, Accumulator<Rows, Inner>& a,
+                                       SharedTile<C> b, int b0 = 0) {
+  constexpr int steps = Inner / 16;
+  if constexpr (T::count == 1) {
+    add_columns<T, Inner, Columns, true>(
+        c, [&](int k, int m) { return operand_a<T>(a.x[m], k); }, b, b0);
+  } else {
+    static_assert(steps <= 4);
+    constexpr int together = 2;  // pieces of 16 columns whose sums are under way at a time
+    Operand<T> left[steps][Rows / 16];
+#pragma unroll
+    for (int k = 0; k < steps; ++k)
+#pragma unroll
+      for (int m = 0; m < Rows / 16; ++m) left[k][m] = operand_a<T>(a.x[m], k);
+#pragma unroll
+    for (int n = 0; n < Columns / 16; n += together) {
+      Accumulator<Rows, 16 * together> sum = {};
+      add_columns<T, Inner, 16 * together, true>(
+          sum, [&](int k, int m) -> const Operand<T>& { return left[k][m]; }, b, b0 + 16 * n);
+      add(c, 2 * n, sum);
+    }
+  }
 }
 
 }  // namespace tg::cuda::tile

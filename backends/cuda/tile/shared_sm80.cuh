@@ -81,59 +81,16 @@ __device__ __forceinline__ u32 pack(float low, float high, __half) {
   return ptx::cvt_f16x2(low, high);
 }
 
-// Writes 16 rows of sums, rounded, to tile[row0 …][column0 …].
-template <class S, int Parts, int C>
-__device__ __forceinline__ void put_rows(const float (&c)[Parts][4], SharedTile<C> tile, int row0,
-                                         int column0) {
-  const int g = lane_row(), t = lane_id() % 4;
+// Writes sums, rounded, to tile[row0 …][column0 …].
+template <class S, int Rows, int Columns, int C>
+__device__ __forceinline__ void put(Accumulator<Rows, Columns>& c, SharedTile<C> tile, int row0,
+                                    int column0) {
 #pragma unroll
-  for (int p = 0; p < Parts; ++p) {
-    ptx::st_shared(tile.address(row0 + g, column0 / 8 + p) + 4 * t, pack(c[p][0], c[p][1], S()));
-    ptx::st_shared(tile.address(row0 + g + 8, column0 / 8 + p) + 4 * t, pack(c[p][2], c[p][3], S()));
-  }
-}
-
-// ---- back to global memory: 16 rows of sums to rows row0 … of a matrix [rows, size] ----
-
-// Rounded to 16 bits, with rows as load_rows wants them, passing through rows tile_row0 … of a tile that this
-// warp alone uses.
-template <class S, int Parts, int C>
-__device__ __forceinline__ void store_rows(const float (&c)[Parts][4], SharedTile<C> tile, int tile_row0,
-                                           S* data, long long stride, int row0, int rows, int size) {
-  const int l = lane_id();
-  __syncwarp();
-  put_rows<S>(c, tile, tile_row0, 0);
-  __syncwarp();
+  for (int p = 0; p < c.parts; ++p)
 #pragma unroll
-  for (int n = 0; n < Parts / 2; ++n) {  // 16·Parts pieces by 32 lanes
-    const int at = n * 32 + l, row = at / Parts, piece = at % Parts;
-    const uint4 v = ptx::ld_shared_v4(tile.address(tile_row0 + row, piece));
-    if (row0 + row < rows && piece * 8 < size)
-      *reinterpret_cast<uint4*>(data + (row0 + row) * stride + piece * 8) = v;
-  }
-}
-// In f32, with rows that begin at multiples of 8 bytes.
-template <int Parts>
-__device__ __forceinline__ void store_rows(const float (&c)[Parts][4], float* data, long long stride,
-                                           int row0, int rows, int size) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = row0 + 8 * r + lane_row();
-#pragma unroll
-    for (int p = 0; p < Parts; ++p) {
-      const int column = 8 * p + lane_column();
-      if (row < rows && column < size)
-        *reinterpret_cast<float2*>(data + row * stride + column) = {c[p][2 * r], c[p][2 * r + 1]};
-    }
-  }
-}
-// Adds the first `parts` parts to numbers that lie in the order of the registers, 128 a part, while other
-// blocks do the same.
-template <int Parts>
-__device__ __forceinline__ void add_parts(const float (&c)[Parts][4], float* data, int parts) {
-#pragma unroll
-  for (int p = 0; p < Parts; ++p)
-    if (p < parts) ptx::red_add_v4(data + p * 128 + lane_id() * 4, c[p]);
+    for (int r = 0; r < c.rows; ++r)
+      ptx::st_shared(tile.address(row0 + c.row(r) + lane_row(), column0 / 8 + p) + lane_id() % 4 * 4,
+                     pack(c(r, 2 * p), c(r, 2 * p + 1), S()));
 }
 
 }  // namespace tg::cuda::tile
