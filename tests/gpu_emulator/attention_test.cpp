@@ -168,8 +168,8 @@ TEST(AttentionStages, ResultsOverPartsOfTheKeysMergeIntoOne) {
   }
 }
 
-// Queries 0 … 63 under a causal mask of 64 keys in tiles of 32.
-__global__ void hide(const AttentionCall x, float* out, int* range) {
+// Queries 0 … 63 and keys 16 … 47 of 64 under a causal mask: [queries, keys], and [keys, queries].
+__global__ void hide(const AttentionCall x, float* by_query, float* by_key, int* range) {
   __shared__ SeenKeys<64> seen;
   seen.set(x, 0, 0);
   __syncwarp();
@@ -178,24 +178,36 @@ __global__ void hide(const AttentionCall x, float* out, int* range) {
   range[0] = some.from, range[1] = some.to, range[2] = every.from, range[3] = every.to;
   Accumulator<64, 32> s;
   s.fill(1);
-  mask(s, seen, 0, 16);
+  mask(s, seen, 0, 0, 16);
   for_each(s, [&](int r, int c, float& e) {
-    out[(s.row(r) + tile::lane_row()) * 32 + s.column(c) + tile::lane_column()] = e;
+    by_query[(s.row(r) + tile::lane_row()) * 32 + s.column(c) + tile::lane_column()] = e;
   });
+  Accumulator<16, 32> p;  // in four pieces
+  for (int row0 = 0; row0 < 32; row0 += 16)
+    for (int column0 = 0; column0 < 64; column0 += 32) {
+      p.fill(1);
+      mask<false>(p, seen, row0, column0, 16, 0);
+      for_each(p, [&](int r, int c, float& e) {
+        by_key[(row0 + p.row(r) + tile::lane_row()) * 64 + column0 + p.column(c) + tile::lane_column()] = e;
+      });
+    }
 }
 
 TEST(AttentionStages, TheMaskHidesWhatKeysOfQuerySaysIsNotSeen) {
   AttentionCall x = call(DType::bf16, 1, 1, 64, 64, 64);
   x.causal = true, x.window_left = 20;
-  std::vector<float> s(64 * 32);
+  std::vector<float> s(64 * 32), p(32 * 64);
   int range[4];
-  emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { hide(x, s.data(), range); });
+  emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { hide(x, s.data(), p.data(), range); });
   EXPECT_EQ(std::vector<int>(range, range + 4), (std::vector<int>{0, 64, 43, 1}));
   for (int i = 0; i < 64; ++i)
     for (int j = 16; j < 48; ++j) {
       const KeyRange keys = keys_of_query(x, 0, i);
-      EXPECT_EQ(s[i * 32 + j - 16], j >= keys.from && j < keys.to ? 1 : -INFINITY) << i << ", " << j;
+      const bool sees = j >= keys.from && j < keys.to;
+      EXPECT_EQ(s[i * 32 + j - 16], sees ? 1 : -INFINITY) << i << ", " << j;
+      EXPECT_EQ(p[(j - 16) * 64 + i], sees ? 1 : 0) << i << ", " << j;
     }
+}
 }
 
 }  // namespace
