@@ -1,5 +1,5 @@
-// What a block of the backward has in shared memory, whatever else it has there: the rows that it keeps and
-// those that pass by, in stages. Of keys, a is K and b is V; of queries, a is Q and b is z_O.
+// The part of shared memory that both backward kernels have: the rows that a block keeps, and tiles of the
+// other side in stages. For keys, a is K and b is V; for queries, a is Q and b is z_O.
 #pragma once
 
 #include "backends/cuda/attention/key_source.cuh"
@@ -8,7 +8,7 @@
 
 namespace tg::cuda::attention {
 
-// Where each of them lies is said by the kernel's Shape.
+// The kernel's Shape has the offsets.
 template <class S, class Shape>
 struct BackwardMemory {
   using A = tile::SharedTile<Shape::a_width>;
@@ -27,7 +27,7 @@ struct BackwardMemory {
     return *reinterpret_cast<SeenKeys<Shape::queries>*>(start + Shape::seen);
   }
 
-  // Rows from row0 on of a head, or of a key head where they are keys, are asked for.
+  // Start copying rows from row0 on of a head (a key head for keys).
   __device__ __forceinline__ void load_kept(const AttentionCall& x, int b, int head, KeyRange valid,
                                             int row0) const {
     rows<!Shape::by_query>(x, b, head, valid)

@@ -1,12 +1,12 @@
-// The backward of bf16 and f16 on tensor cores in one pass over keys, whose blocks add their parts of z_Q to
-// sums in global memory; for wide heads without such sums, in a second pass over queries.
+// The backward of bf16 and f16 on tensor cores in one pass over keys: blocks add their parts of z_Q to sums
+// in global memory. Wide heads without such sums get z_Q from a second pass, over queries.
 #include "backends/cuda/attention/backward_one_pass_sm80.cuh"
 
 namespace tg::cuda::attention {
 
 namespace one_pass {
 
-// z_Q = Σ sums·scale, a warp for 16 rows.
+// z_Q = Σ sums·scale, summed over the walkers. Each warp computes 16 rows.
 template <class S>
 __global__ void __launch_bounds__(range_tile * 2)
     round_query_gradients(const __grid_constant__ AttentionCall x, const Workspace work) {

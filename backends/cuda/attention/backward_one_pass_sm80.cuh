@@ -1,17 +1,16 @@
-// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] with P and z_A passed on
-// through shared memory, where each warp finds the rows and columns that it multiplies. A block keeps some
-// keys while queries pass by,
+// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] with P and z_A in shared
+// memory, where all warps can read them. A block keeps some keys and loops over tiles of queries,
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,
 //
-// or some queries while keys pass by, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys].
+// or keeps some queries and loops over tiles of keys, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys].
 //
-// In free order all blocks add to the same sums of z_Q. In order each key head has `walkers` blocks, which
-// share its pieces of keys and have sums of their own.
+// In free order all blocks add to the same sums of z_Q. In order, each key head has `walkers` blocks, which
+// share its keys; each has sums of its own.
 //
-// How often shared memory is read decides the speed: a product of r rows by c columns of a warp reads 4096/c
-// + 4096/r bytes for each of its mma, of which a multiprocessor can do 0.6 in the time of 128 bytes.
+// Reads of shared memory limit the speed: a warp's product of r rows by c columns reads 4096/c + 4096/r bytes
+// per mma, and a multiprocessor does 0.6 mma in the time it reads 128 bytes.
 #pragma once
 
 #include "backends/cuda/attention/backward_memory_sm80.cuh"
@@ -24,8 +23,8 @@ namespace tg::cuda::attention::one_pass {
 
 using namespace tile;
 
-// What a block does at one item of work: for some keys of a key head, whose group's heads it takes one after
-// the other, or for some queries of a head.
+// What a block does for one work item: for some keys of a key head, the query heads of its group one after
+// the other; or for some queries of a head.
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
   using At = Shape<side, D, DV, options>;
@@ -38,7 +37,7 @@ struct Block {
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
   static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
 
-  // The part of a warp of the sums: of z_V by P and z_O, or of z_K or z_Q by z_A and what passes.
+  // A warp's part of the sums: of z_V, or of z_K or z_Q.
   static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = by_query ? 0 : DV / cut.v_columns;
   static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
   static constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
@@ -61,7 +60,7 @@ struct Block {
 
   __device__ __forceinline__ int stage_after(int stage) const { return stage + 1 < stages ? stage + 1 : 0; }
 
-  // P ⊛ keep and z_A of a tile, by pieces, into shared memory.
+  // Computes P ⊛ keep and z_A of a tile, piece by piece, into shared memory.
   __device__ __forceinline__ void make_scores(const Dropout<float>& dropout, int n, int stage, int h, int i0,
                                               int j0, bool masked) const {
     constexpr int row_pieces = cut.kept / cut.score_rows,
@@ -86,7 +85,7 @@ struct Block {
     }
   }
 
-  // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, as the warp's part is.
+  // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, depending on the warp's part.
   __device__ __forceinline__ void add_to_sums(Sums& sums, bool sums_v, int row0, int column0, int n,
                                               int stage) const {
     if constexpr (D == DV) {
@@ -99,7 +98,7 @@ struct Block {
     }
   }
 
-  // z_Q += z_Aᵀ·K in global memory, by pieces.
+  // z_Q += z_Aᵀ·K in global memory, piece by piece.
   __device__ __forceinline__ void add_query_gradients(int n, int h, int i0) const {
     constexpr int row_pieces = queries / cut.q_rows, pieces = row_pieces * (D / cut.q_columns);
     static_assert(pieces % cut.warps == 0);
@@ -124,7 +123,7 @@ struct Block {
     const Traversal range = traversal<by_query, cut.kept, cut.passing>(x, work, item.b, item.head, item.kept0,
                                                                        shared.seen(), shared.stats(0));
     const int tiles = max(range.last - range.first, 0), all = tiles * (by_query ? 1 : x.H / x.Hk);
-    // Blocks that add to the same z_Q begin at different rows of it, or all would add to the same at once.
+    // Blocks that add to the same z_Q begin at different rows, to avoid contention.
     const int start = range.first + (work.z_q ? static_cast<int>(i64(item.nth) * tiles / blocks) : 0);
     const auto after = [&](Cursor at) { return at.after(range.first, range.last, start); };
     shared.load_kept(x, item.b, item.head, range.kept, item.kept0);
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
   using At = Shape<side, D, DV, options>;
   using Work = Block<S, side, D, DV, options>;
   auto& item = *reinterpret_cast<WorkItem*>(memory + At::item);
-  // The longest pieces first; to and fro, so that with a causal mask all walkers have as much to do.
+  // The longest pieces first, in alternating directions: with a causal mask all walkers get equal work.
 #pragma unroll 1
   for (int from = 0; from < blocks; from += walkers) {
     if (threadIdx.x == 0) {
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
     }
     __syncthreads();
     if (item.nth < blocks) {
-      const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // the compiler sees that lanes agree
+      const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // tells the compiler that it is uniform
       Work{x, work, {memory}, Work::three ? 3 : min(stages, 2), warp, item}.run(blocks);
     }
     __syncthreads();

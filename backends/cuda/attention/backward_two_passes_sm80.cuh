@@ -1,12 +1,12 @@
 // The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: a pass over
-// keys for z_K and z_V and one over queries for z_Q. A block keeps some rows of one side while the tiles of
-// the other pass by; both passes make
+// keys for z_K and z_V and one over queries for z_Q. A block keeps some rows of one side and loops over
+// tiles of the other. Both passes recompute
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //
-// again, in registers, with kept rows and passing columns: the left operand of the next product as it is. For
-// bf16 and f16, and for f32 as f16 terms, which are held times powers of two, the factor of what dropout
-// keeps being left to the end.
+// in registers, with kept rows as rows and the tile's as columns, which is the layout of the next product's
+// left operand. For bf16, f16, and f32 as f16 terms; the latter are scaled by powers of two, and dropout's
+// factor 1/(1 − p) is applied at the end.
 #pragma once
 
 #include "backends/cuda/attention/backward_memory_sm80.cuh"
@@ -20,16 +20,16 @@ namespace tg::cuda::attention::two_passes {
 
 using namespace tile;
 
-// What a block makes: z_K, z_V or both of the keys it keeps, or z_Q of the queries it keeps.
+// What a block computes: z_K, z_V or both of the keys it keeps, or z_Q of the queries it keeps.
 enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
-// How a block of four warps cuts its work: groups of 16 kept rows a warp, and passing rows of a tile. A warp
-// reads less of shared memory per product the more of both it has; a thread's registers hold, for each group,
-// D / 2 numbers of each sum and `passing` of P and z_A together, three times as many of what is split, and
-// some 80 more.
+// How a block of four warps divides its work: groups of 16 kept rows per warp, and rows of a passing tile.
+// The larger both are, the less shared memory is read per product. A thread holds in registers, for each
+// group, D / 2 numbers of each sum and `passing` of P and z_A together (three times as many for split
+// operands), and some 80 others.
 struct Cut {
   int groups, passing;
-  int blocks;  // that share a multiprocessor, or 0: given a number, ptxas may spill registers to reach it
+  int blocks;  // per multiprocessor, or 0 for any: ptxas may spill registers to reach a given number
 };
 template <Numbers numbers, Pass pass, int D, Options options>
 constexpr Cut cut() {
@@ -57,7 +57,8 @@ struct Shape {
   static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
                         makes_a = pass != for_values,
                         makes_v = pass == for_keys_and_values || pass == for_values;
-  static constexpr bool divides = D == 64;  // for the key head at each tile: there is no register for it
+  // Computes the key head again for each tile: no register is free to hold it.
+  static constexpr bool divides = D == 64;
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
                        queries = by_query ? kept : passing, keys = by_query ? passing : kept;
@@ -68,8 +69,8 @@ struct Shape {
                        bytes = seen + int(sizeof(SeenKeys<queries>));
 };
 
-// A block for some keys of a key head, which takes the heads of its group one after the other; or for some
-// queries of a head. What it keeps and what passes by are a, K or Q, and b, V or z_O.
+// One block for some keys of a key head, with the query heads of its group one after the other; or for some
+// queries of a head. On either side, a is K or Q and b is V or z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
 __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
                                   Shape<numbers, pass, D, options>::c.blocks)
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   sums_a.fill(0), sums_v.fill(0);
   Dropout<float> dropout(x);
   const Powers* powers = At::split ? all_powers + b * x.Hk + key_head : nullptr;
-  float q_k = 1;  // q·k is to be multiplied by that
+  float q_k = 1;  // the factor of q·k
   HeldTimes held;
   if constexpr (At::split) {
     q_k = power_of_two(-powers->q - powers->k);
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
     const ScoreGradient<R, options, by_query> score_gradient{
         x, score, dropout, shared.stats(stage), b * x.H + at.h, i0, j0, held};
     Accumulator<At::rows, passing> slopes;
-    // A = −∞ where a query does not see a key; but the cap and the bias come first, and then it is P = 0.
+    // A = −∞ where a query does not see a key. With a cap or a bias, P = 0 afterwards instead.
     if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
     score_gradient.probabilities(p, slopes, row, 0);
     if (masked && options == any) mask<by_query>(p, shared.seen(), row, 0, j0, 0);
@@ -156,7 +157,7 @@ void launch_passes(const Stream& s, const AttentionCall& x, const Workspace& wor
       launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes},
                     gradients<S, R, numbers, pass, D, options>, x, work, powers);
   };
-  if constexpr (numbers == two_terms && D > 64) {  // both sums at once are more than registers hold
+  if constexpr (numbers == two_terms && D > 64) {  // registers do not hold both sums at once
     run(std::integral_constant<Pass, for_keys>(), x.Hk, x.T);
     run(std::integral_constant<Pass, for_values>(), x.Hk, x.T);
   } else {

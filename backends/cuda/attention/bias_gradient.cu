@@ -1,5 +1,5 @@
-// The gradients of attention's bias and sink, recomputing the scores: rare enough to be kept out of the fast
-// kernels. Sums over what the bias was broadcast along are made by one block, in a fixed order.
+// The gradients of attention's bias and sink. Scores are recomputed here because these gradients are too rare
+// to slow the fast kernels down. One block sums over the axes the bias was broadcast along, in a fixed order.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/plain.cuh"
 
@@ -7,8 +7,8 @@ namespace tg::cuda::attention {
 
 namespace plain {
 
-// By a block for each part: z_A (after the cap) summed over the axes the bias does not keep, tile over tile;
-// then the summed tile over its rows or columns where those are not kept.
+// One block per part of z_bias: z_A (after the cap) is summed tile by tile over the axes the bias does not
+// have, then the tile is summed over its rows or columns if the bias does not have those.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     bias_gradient(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(threads, 1)
   Shared<C>& s = shared_memory<C>();
   const AttentionCall::Bias& z = x.z_bias;
   int part = blockIdx.x;
-  const auto span = [&](i64 stride, int n, int size) {  // of an axis: a part if the bias keeps it, else all
+  const auto span = [&](i64 stride, int n, int size) {  // of an axis: a part if the bias has it, else all
     if (stride == 0) return Span{0, n};
     const int parts = (n + size - 1) / size, from = part % parts * size;
     part /= parts;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(threads, 1)
   }
 }
 
-// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head, by a block.
+// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head. One block per head.
 template <class S>
 __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
     sink_gradient(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {

@@ -1,11 +1,11 @@
-// The dropout mask D of P: words of Philox (core/rng.h) by query and key, the same on every backend.
+// The dropout factors of P: Philox words (core/base/rng.h) by query and key, the same on every backend.
 #pragma once
 
 #include "backends/cuda/attention/score.cuh"
 
 namespace tg::cuda::attention {
 
-// Philox in registers: std::array has no place in device code.
+// Philox in registers: core's std::array of words made kernels spill.
 struct Words {
   std::uint32_t x, y, z, w;
   __device__ std::uint32_t operator[](int i) const { return i < 2 ? i == 0 ? x : y : i == 2 ? z : w; }

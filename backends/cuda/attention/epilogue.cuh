@@ -8,7 +8,7 @@
 namespace tg::cuda::attention {
 
 // Rows row0 … of data [rows, size] = c. In f32 from the registers, with rows that begin at multiples of 8
-// bytes; rounded to 16 bits, with rows as load_rows wants them, through rows tile_row … of a shared tile that
+// bytes; rounded to 16 bits, with rows as load_rows needs them, through rows tile_row … of a shared tile that
 // only this warp uses.
 template <class R, int Rows, int Columns, int C>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, tile::SharedTile<C> tile,

@@ -1,5 +1,5 @@
-// Forward and backward of f32 on tensor cores, from operands that are f16 terms (split_terms.cu): of two with
-// the error of f32, of one rounded to TF32's 10 bits of fraction.
+// Forward and backward of f32 on tensor cores. Operands are f16 terms (split_terms.cu): two terms have the
+// accuracy of f32, one term has TF32's 10 bits of fraction.
 #include "backends/cuda/attention/backward_two_passes_sm80.cuh"
 #include "backends/cuda/attention/forward_sm80.cuh"
 

@@ -8,7 +8,7 @@ namespace attention {
 
 namespace {
 
-// Sequences and lengths come from outside at every run: where they leave the tensors the run is refused.
+// Sequence boundaries and lengths are inputs of every run: a run is rejected if they exceed the tensors.
 __global__ void check_sequences(const __grid_constant__ AttentionCall x, Faults faults) {
   const int at = blockIdx.x * blockDim.x + threadIdx.x;
   if (x.cu_q && at <= x.segments) {

@@ -1,5 +1,4 @@
-// How a call is computed, in how much workspace, and what is launched for it: chosen on the host, without a
-// GPU, in choose.cpp.
+// Which kernels compute a call, and in how much workspace: chosen on the host, without a GPU, in choose.cpp.
 #pragma once
 
 #include <optional>
@@ -9,8 +8,8 @@
 
 namespace tg::cuda::attention {
 
-// By plain multiply-adds for anything; the others on tensor cores: f32 as f16 terms, heads to 128, heads
-// beyond, and a backward in one pass instead of two.
+// plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
+// heads; a backward in one pass instead of two.
 enum class Path { plain, f32, narrow, wide, one_pass };
 
 struct Choice {
@@ -19,11 +18,11 @@ struct Choice {
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of Path::f32
 
-  // With workspace from `base` on, or null to learn how much there must be.
+  // With workspace at `base`; null to compute its size only.
   explicit Choice(const Call& call, std::byte* base = nullptr);
   Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr);
   std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
-  // The call of the operands that kernels multiply, and the powers of two that these are held times.
+  // The call with the operands that kernels multiply, and the powers of two that scale them.
   AttentionCall operands() const;
   const Powers* powers() const { return split ? split->powers : nullptr; }
   std::string in_words() const;

@@ -1,4 +1,4 @@
-// Where tiles come from: rows of two operands of a head that are wanted together, keys with values or queries
+// Where tiles come from: rows of two operands of a head that are read together, keys with values or queries
 // with z_O, which lie in memory `row` elements apart. (Pages of a cache would be another such type.)
 #pragma once
 

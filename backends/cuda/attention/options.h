@@ -1,5 +1,6 @@
 // What kernels on tensor cores are compiled for: element types, head sizes, and what they do to scores beyond
-// a mask and a positive factor. The functions here call f with what a call needs of it, as constants.
+// a mask and a positive factor. The functions here call f with a call's values as
+// constants.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,7 +1,7 @@
 // Attention for any dtype and any head sizes, in plain multiply-adds: forward (FlashAttention-2) [Stratos,
 // FlashAttention §D], and backward in a pass over keys for z_K and z_V and one over queries for z_Q, so that
-// every sum has one owner and one order. Outputs wider than 64 are made by several blocks that each compute
-// the scores.
+// every sum has one owner and one order. Outputs wider than 64 are computed by several blocks, each of which
+// computes the scores again.
 #include "backends/cuda/attention/plain.cuh"
 
 #include "backends/cuda/attention/kernels.h"
@@ -14,7 +14,7 @@ constexpr int chunks_of(int size) {
   return size > 0 ? tiles_of(size) : 1;
 }
 
-// f over the numbers of the 16 threads that share a row.
+// Reduces x by f over the 16 threads that share a row.
 template <class C, class F>
 __device__ C reduce_row(C x, F&& f) {
   for (int step = 8; step > 0; step /= 2) x = f(x, __shfl_xor_sync(~0u, x, step));

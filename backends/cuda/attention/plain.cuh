@@ -1,5 +1,5 @@
-// A block's share of attention in plain multiply-adds: 256 threads hold a tile of 64 × 64 numbers, 4 × 4
-// each, and add up products of tiles that pass through shared memory in slices.
+// Tiles of attention in plain multiply-adds: the 256 threads of a block hold a tile of 64 × 64 numbers, 4 × 4
+// each, and accumulate products of tiles, which are copied to shared memory in slices.
 #pragma once
 
 #include "backends/cuda/attention/schedule.cuh"
@@ -59,7 +59,7 @@ struct Tile {
   }
 };
 
-// Rows of an operand [rows, size]; those that are not valid read as zeros, whatever memory holds there.
+// Rows of an operand [rows, size]. Invalid rows read as zeros; their memory may hold anything.
 template <class S>
 struct Rows {
   const S* data;
@@ -157,8 +157,9 @@ __device__ void store(Tile<C>& x, const AttentionCall::Operand& to, int b, int h
   });
 }
 
-// ξ and u of the thread's one of 64 queries from i0 on: read while products are made, and then put, with the
-// keys that the query sees, where all threads find them. f64 has no registers for that and reads them late.
+// ξ and u of the thread's one of 64 queries from i0 on: read while the first product is computed, then stored
+// for all threads, with the keys that the query sees. f64 has no registers to spare and reads them
+// afterwards.
 template <class C>
 struct Stats {
   static constexpr bool early = sizeof(C) == 4;
@@ -173,14 +174,14 @@ struct Stats {
   }
   __device__ void put(Shared<C>& s, const AttentionCall& x, int b, int i0) const {
     const int n = threadIdx.x;
-    __syncthreads();  // those of the tile before have been read
+    __syncthreads();  // the previous tile's have been read
     s.seen.set(x, b, i0);
     if (n < edge) s.lse[n] = lse == C(-INFINITY) ? C(INFINITY) : lse * static_cast<C>(log2_e), s.u[n] = u;
     __syncthreads();
   }
 };
 
-// Some of an axis.
+// Part of an axis.
 struct Span {
   int from, to;
 };

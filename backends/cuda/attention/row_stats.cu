@@ -25,7 +25,7 @@ __device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, 
 }
 
 // u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands need it, a row [dv] by some lanes, V elements
-// at a time; blocks of head 0 also note the keys of their tile, and sums for z_Q begin with zeros.
+// at a time. Blocks of head 0 also store the keys of their tile; all clear the sums of z_Q.
 template <class S, int V>
 __global__ void __launch_bounds__(256)
     row_stats(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* powers) {

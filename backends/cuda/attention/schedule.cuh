@@ -9,8 +9,8 @@ namespace tg::cuda::attention {
 struct Place {
   int batch_head, b, head, row0;
 };
-// Where block n works: heads in order, their rows from the end where that lets the longest begin first, as
-// queries do under a causal mask.
+// The place of block n: heads in order; rows from the end if that starts the longest first, as for queries
+// under a causal mask.
 __device__ __forceinline__ Place place(unsigned n, int heads, int length, int rows, bool from_end) {
   const int blocks = (length + rows - 1) / rows, nth = n % blocks, batch_head = n / blocks;
   return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
@@ -22,13 +22,14 @@ __device__ __forceinline__ Place key_place(const AttentionCall& x, unsigned n, i
   return place(n, x.Hk, x.T, rows, false);
 }
 
-// Tiles of `size` keys that have some of a range.
+// The tiles of `size` keys that overlap a range.
 struct Tiles {
   int from, to;
   __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
 };
 
-// The tiles first … last − 1 of a head, from `start` on and around, then those of the next head.
+// Iterates over tiles first … last − 1 of a head, beginning at `start` and wrapping around; then the next
+// head.
 struct Cursor {
   int tile, h;
   __device__ __forceinline__ Cursor after(int first, int last, int start) const {

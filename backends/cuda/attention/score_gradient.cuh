@@ -1,4 +1,4 @@
-// The middle of the backward, once for all kernels:
+// The central step of the backward, shared by all kernels:
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u)·slope
 //
@@ -11,14 +11,14 @@
 
 namespace tg::cuda::attention {
 
-// Of one element. `slope` is that of the cap: with it the gradient is that of scale·q·k, with 1 the bias's.
+// Of one element. With the slope of the cap it is the gradient of scale·q·k; with slope 1, that of the bias.
 template <class C>
 __device__ __forceinline__ C score_gradient(C p, C z_p, C keep, C u, C slope) {
   return p * (z_p * keep - u) * slope;
 }
 
-// {ξ, u} of queries i0 … i0 + Queries of a head, asked for as tiles are. Beyond L they are zeros: P = 1 and
-// z_A = 0 meet rows of zeros.
+// Starts copying {ξ, u} of queries i0 … i0 + Queries − 1 of a head. Beyond L they are zeros, so
+// that P = 1 and z_A = 0 multiply rows of zeros.
 template <int Queries>
 __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, const Workspace& work, int b,
                                             int h, int i0) {
@@ -28,8 +28,8 @@ __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, 
   ptx::cp_async_8(ptx::shared_address(to + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
 }
 
-// What passes by the rows that a block of the backward keeps, in tiles first … last − 1: which rows of each
-// side meet, and, if queries are kept, the keys that every one of them sees.
+// What a block of the backward loops over: tiles first … last − 1 of the other side, the rows of each side
+// that are read and, if queries are kept, the keys that all of them see.
 struct Traversal {
   int first, last;
   KeyRange kept, passing, every;
@@ -60,8 +60,8 @@ __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Wor
   }
 }
 
-// Whether some of a block's queries, from i0 on, do not see some of `keys` keys from j0 on; and then which
-// they see, for mask(). `every`, the keys that all of them see, is known if queries are kept.
+// Whether some query of the block, from i0 on, does not see all of the `keys` keys from j0 on. Then `seen` is
+// filled for mask(). `every`, the keys that all queries see, is known if queries are kept.
 template <bool by_query, int keys, int Queries>
 __device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const AttentionCall& x,
                                            const Workspace& work, int b, int i0, int j0, KeyRange every) {
@@ -83,7 +83,7 @@ struct Part {
   __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
 };
 
-// What P and z_A are held times: powers of two that suit f16.
+// The factors that P and z_A are held with: powers of two that suit f16.
 struct HeldTimes {
   float p = 1, z_a = 1;
 };
@@ -145,7 +145,7 @@ struct ScoreGradient {
   }
 };
 
-// z_P is added up from −u on where nothing comes between the two.
+// The initial value of z_P's accumulator: −u if nothing is applied between z_P and z_P − u.
 template <Options options, bool by_query, int Rows, int Columns>
 __device__ __forceinline__ void begin(Accumulator<Rows, Columns>& z, const float2* stats, int row0,
                                       int column0) {

@@ -1,5 +1,5 @@
-// How kernels on tensor cores that take more shared memory than some GPUs have cut their work, and what they
-// keep there: numbers that the choice of a kernel needs as well.
+// How kernels on tensor cores divide their work, and their layout of shared memory, which may exceed what a
+// GPU has: the host needs these numbers to choose a kernel.
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
@@ -9,7 +9,7 @@ namespace tg::cuda::attention {
 #if defined(__CUDA_ARCH__)
 constexpr int arch = __CUDA_ARCH__;
 #else
-constexpr int arch = 900;  // the host asks for the shared memory of what takes most
+constexpr int arch = 900;  // on the host: the layout that needs the most shared memory
 #endif
 
 constexpr int bytes_of_seen_keys(int queries) {
@@ -33,8 +33,8 @@ enum Numbers { of_16_bits, one_term, two_terms };
 
 namespace forward {
 
-// d ≤ D, dv ≤ DV; `rows` queries and `columns` of O a warp, as many as registers hold; warps that split the
-// widest values make the same scores.
+// d ≤ D, dv ≤ DV; `rows` queries and `columns` of O per warp, as many as registers hold; warps that share
+// the widest values compute the same scores.
 template <Numbers numbers, int D, int DV, Options options>
 struct Shape {
   static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
@@ -45,7 +45,7 @@ struct Shape {
                               : D == 32    ? 32
                               : terms == 1 ? (D <= 64 && plain ? 64 : 32)
                                            : (D <= 64 && plain ? 32 : 16);  // of a tile
-  static constexpr int blocks = split ? 2 : 0;  // that share a multiprocessor; 0: as it comes
+  static constexpr int blocks = split ? 2 : 0;                              // per multiprocessor; 0: any
   static constexpr int most_stages = 2, seen = queries * D * terms * 2,
                        stages = aligned(seen + bytes_of_seen_keys(queries), 1024), v = keys * D * terms * 2,
                        stage = v + keys * DV * terms * 2;
@@ -58,15 +58,15 @@ namespace one_pass {
 
 enum Side { by_key, by_query };  // what a block keeps
 
-// How a block's work is cut for its warps: tiles of `kept` and `passing` rows; P and z_A in pieces of
-// score_rows × score_columns; sums over what passes in parts of sum_rows × v_columns (z_V) or own_columns
+// How a block's work is divided among its warps: tiles of `kept` and `passing` rows; P and z_A in pieces of
+// score_rows × score_columns; sums in parts of sum_rows × v_columns (z_V) or own_columns
 // (z_K or z_Q); a passing tile's z_Q in pieces of q_rows × q_columns.
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
 constexpr bool has_wide_sums = arch >= 900;  // before, red_add_v4 is four instructions, and takes registers
 constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
-// d ≤ D and dv ≤ DV. Of each, as many registers as there are: (sum_rows·columns + 2·score_rows·score_columns)
+// d ≤ D and dv ≤ DV. As large as registers allow: (sum_rows·columns + 2·score_rows·score_columns)
 // / 32 and some 60 for the rest.
 template <Side side, int D, int DV, Options options>
 constexpr Cut cut() {
@@ -87,9 +87,9 @@ struct WorkItem {
   int b, head, kept0, nth, walker;
 };
 
-// A block's shared memory. Tiles that pass by have one to three stages, as there is room. With three, P and
-// z_A have two buffers, and the warps of a block wait for each other once a tile instead of twice: some add
-// to their sums while others are at the next tile's scores.
+// A block's shared memory. Passing tiles have one to three stages, as there is room. With three, P and z_A
+// have two buffers, and warps synchronise once per tile instead of twice: some add to their sums while others
+// compute the next tile's scores.
 template <Side side, int D, int DV, Options options>
 struct Shape {
   static constexpr Cut c = cut<side, D, DV, options>();

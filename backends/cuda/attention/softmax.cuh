@@ -1,4 +1,4 @@
-// The online softmax of a warp's queries: the maximum c, the sum π, and what is left of them at the end.
+// The online softmax of a warp's queries: running maximum c and sum π, and ξ at the end.
 #pragma once
 
 #include "backends/cuda/attention/score.cuh"
@@ -10,7 +10,7 @@ using tile::Accumulator, tile::RowVector;
 // c in units of log 2, and π, which is that of the thread's own columns until the end.
 template <int Rows>
 struct OnlineSoftmax {
-  static constexpr float unmoved = 8;  // c stays until a score is 2⁸ times above: any c near the top will do
+  static constexpr float unmoved = 8;  // lazy rescaling: c stays until a score exceeds it by 8 (log2)
   RowVector<Rows> top, sum, shrink;
 
   // The sink is a first key with value 0; −∞: none.
@@ -21,8 +21,8 @@ struct OnlineSoftmax {
       sum[r] = top[r] > -INFINITY && tile::lane_id() % 4 == 0 ? 1 : 0;
     }
   }
-  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A = s·factor becomes exp(A − c). Whether c
-  // moved: then O is to be rescaled before more is added to it.
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A = s·factor becomes exp(A − c). Returns
+  // whether c moved: then rescale O before adding to it.
   template <int Columns>
   __device__ __forceinline__ bool step(Accumulator<Rows, Columns>& s, float factor) {
     bool moved = false;
@@ -30,7 +30,7 @@ struct OnlineSoftmax {
     exponentiate(s, factor);
     return moved;
   }
-  // The same with O rescaled on the way, where it is at hand: no registers hold `shrink` until later.
+  // The same, rescaling O at once: then no registers hold `shrink`.
   template <int Columns, int Values>
   __device__ __forceinline__ void step(Accumulator<Rows, Columns>& s, Accumulator<Rows, Values>& o,
                                        float factor) {
@@ -57,7 +57,7 @@ struct OnlineSoftmax {
 
  private:
   // If a c of the warp moves: c ← max(c, A.max), π ← exp(c_old − c)·π, and moved(r, exp(c_old − c)) for each
-  // row: with the work in here the compiler has one branch, and registers to spare.
+  // row. One branch with all the work in it takes fewer registers than two.
   template <int Columns, class Moved>
   __device__ __forceinline__ void raise(Accumulator<Rows, Columns>& s, float factor, Moved&& moved) {
     RowVector<Rows> most = tile::own_row_max(s);
@@ -93,7 +93,7 @@ struct OnlineSoftmax {
 };
 
 // Results of a query over two disjoint sets of keys become one: O = a·O₁ + b·O₂ with
-// ξ = log(exp ξ₁ + exp ξ₂). Of sets that attend nothing (ξ = −∞) nothing is left.
+// ξ = log(exp ξ₁ + exp ξ₂). A set without visible keys (ξ = −∞) contributes nothing.
 struct Merge {
   float lse, a, b;
 };

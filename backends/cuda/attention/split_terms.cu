@@ -1,5 +1,5 @@
-// f32 operands of attention as f16 terms: how long rows are, the powers of two, the numbers. In three
-// launches, or in one where there are enough short heads to keep a block busy with each.
+// Converts f32 operands of attention to f16 terms: measures row lengths, chooses powers of two, writes the
+// terms. In three launches, or in one if there are enough short heads to give each a block.
 #include <algorithm>
 #include <cfloat>
 
@@ -14,7 +14,7 @@ namespace split_terms {
 using Operand = SplitOperands::Operand;
 constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
-// What a block takes of an operand: rows of some heads.
+// A block's share of an operand: rows of some heads.
 struct Part {
   int b, head, heads;
   KeyRange rows;
@@ -23,7 +23,7 @@ __device__ Part chunk_of(const Operand& a, int n) {
   const int head = n / a.chunks(), row0 = n % a.chunks() * SplitOperands::chunk;
   return {head / a.heads, head % a.heads, 1, {row0, min(row0 + SplitOperands::chunk, a.rows)}};
 }
-// Of them those that any key or query of the call may meet: others may hold anything.
+// The rows of it that the call reads: memory of others may hold anything.
 __device__ Part valid(const AttentionCall& x, const Operand& a, Part part) {
   if (const int* cu = a.keys ? x.cu_k : x.cu_q)
     part.rows = {max(cu[0], part.rows.from), min(cu[x.segments], part.rows.to)};
@@ -32,7 +32,7 @@ __device__ Part valid(const AttentionCall& x, const Operand& a, Part part) {
   return part;
 }
 
-// f(h, row, column, numbers) for the thread's four columns of each row, zeros beyond the operand's.
+// f(h, row, column, numbers) for the thread's four columns of each row; zeros past the operand's last column.
 template <int W, int Threads, class F>
 __device__ __forceinline__ void for_each_piece(const Operand& a, const Part& part, F&& f) {
   constexpr int lanes = W / 4;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void for_each_piece(const Operand& a, const Part& par
   }
 }
 
-// The larger of `top` and |x|, but not ∞ and NaN, which no power of two helps.
+// The larger of `top` and |x|; ∞ and NaN are ignored, since no power of two helps them.
 __device__ __forceinline__ float larger(float top, float x) {
   return fabsf(x) <= FLT_MAX ? fmaxf(top, fabsf(x)) : top;
 }
@@ -88,7 +88,7 @@ __device__ __forceinline__ int power_for(int k) {
 __device__ __forceinline__ int& power_of(Powers& p, int operand) {
   return operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
 }
-// Of a bound for z_A, that of the longest rows of V and z_O.
+// The exponent of a bound of z_A, from the longest rows of V and z_O.
 constexpr int bound_of_z_a = 2 * Powers::longest + 1;
 
 // The part times 2ᵉ in one or two terms.
@@ -107,7 +107,7 @@ __device__ __forceinline__ void write_terms(const Operand& a, const Part& part, 
   });
 }
 
-// Bounds for the length of a chunk's rows, and for |z_ξ| beside rows of z_O.
+// Bounds for the length of a chunk's rows and, for z_O, of |z_ξ|.
 template <int W>
 __global__ void __launch_bounds__(block_threads)
     measure(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) a.greatest[blockIdx.x] = {k, exponent_above(double{top} * top)};
 }
 
-// A warp for the powers of a key head.
+// One warp chooses the powers of a key head.
 //
 // z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
 __global__ void __launch_bounds__(32)
@@ -145,15 +145,15 @@ __global__ void __launch_bounds__(32)
   largest = __reduce_max_sync(~0u, largest);
   if (lane > 0) return;
   Powers p{power_for(longest[0]), power_for(longest[1]), power_for(longest[2]), power_for(longest[3]), 0};
-  if (largest != empty) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) is far from f32's end
+  if (largest != empty) p.v = min(p.v, 90 - largest - p.z_o);  // z_ξ·2^(z_o + v) must not overflow f32
   int top = longest[2] == empty || longest[3] == empty ? empty : bound_of_z_a;
   if (largest != empty) top = max(top, largest + p.z_o + p.v);
   p.z_a = top == empty ? 0 : -top;
   operands.powers[blockIdx.x] = p;
 }
 
-// A chunk's terms, with as many blocks as a multiprocessor can hold. From the last to the first: what was
-// measured last may still be in the cache.
+// Writes a chunk's terms, with as many blocks as a multiprocessor can hold. Chunks are processed last to
+// first: those measured last may still be in the cache.
 template <int W>
 __global__ void __launch_bounds__(block_threads, 8)
     split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(block_threads, 8)
   write_terms<W, block_threads>(a, part, power_of(p, operand), operands.terms);
 }
 
-// All three by a block for the rows of a key head of one operand, which are few: memory is read once, the
-// second time is the cache. z_ξ is not looked at.
+// All three steps in one block for one operand of a key head with few rows: the second read hits the cache.
+// z_ξ is not read.
 template <int W>
 __global__ void __launch_bounds__(head_threads, 2)
     split_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(head_threads, 2)
   write_terms<W, head_threads>(a, part, power, operands.terms);
 }
 
-// Whether blocks for whole heads are enough to fill the GPU and short enough to end together.
+// Whether one block per key head fills the GPU and finishes quickly enough.
 bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gpu& gpu) {
   constexpr i64 most_rows = 512;
   return !x.z_lse && x.T <= most_rows && i64(x.L) * (x.H / x.Hk) <= most_rows &&

@@ -1,5 +1,5 @@
-// Which keys a block's queries see (keys_of_query of ops/attention_call.h): each of them, some, every one;
-// which tiles of queries meet some keys; and the mask.
+// Which keys a block's queries see (keys_of_query of ops/attention_call.h): each query, any query, all
+// queries; which tiles of queries see given keys; and the mask.
 #pragma once
 
 #include <climits>
@@ -48,7 +48,7 @@ __device__ __forceinline__ bool covers(KeyRange keys, int j0, int n) {
   return !(j0 < keys.from || j0 + n > keys.to);
 }
 
-// Queries of any sequence: others may hold anything.
+// The queries that belong to a sequence: memory of others may hold anything.
 __device__ __forceinline__ KeyRange queries_of_sequences(const AttentionCall& x) {
   return x.cu_q ? KeyRange{max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)} : KeyRange{0, x.L};
 }

@@ -1,5 +1,5 @@
-// Memory that attention works in, beside its operands: of the backward O(B·H·L), more for one pass; and the
-// f16 terms of f32 operands.
+// Memory that attention needs in addition to its operands: of the backward O(B·H·L), more for one pass; and
+// the f16 terms of f32 operands.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -18,7 +18,7 @@ struct Terms {
   static constexpr int count = Count;
 };
 
-// 16 × 16 numbers of a left or a right operand as mma.sync wants them.
+// 16 × 16 numbers of a left or a right operand as mma.sync expects them.
 struct Fragment {
   u32 x[4];
 };
