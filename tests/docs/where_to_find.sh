@@ -60,12 +60,12 @@ check() {  # check ROOT: prints what leads nowhere; fails if anything does
       [ -z "$target" ] || file=$(realpath -m --relative-to=. "$(dirname "$page")/$target")
       if [ ! -e "$file" ]; then wrong "the link $what leads to no file"; continue; fi
       linked+=("$file")
-      [ -z "$anchor" ] || anchors "$file" | grep -Fxq -- "$anchor" || wrong "$file has no heading #$anchor"
+      [ -z "$anchor" ] || anchors "$file" | grep -Fx -- "$anchor" >/dev/null || wrong "$file has no heading #$anchor"
     fi
   done < <(named "${all[@]}")
   line=1
   for page in "${all[@]}"; do
-    [[ $page != docs/* ]] || printf '%s\n' "${linked[@]}" | grep -Fxq "$page" || wrong "no page links to it"
+    [[ $page != docs/* ]] || printf '%s\n' "${linked[@]}" | grep -Fx -- "$page" >/dev/null || wrong "no page links to it"
   done
   page=docs/where-to-find.md
   [ "$in_table" -gt 0 ] || wrong "names no file"

@@ -19,7 +19,7 @@ done
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
 "$train" --text "$dir/text" --model deepseek --layers 1 --heads 2 --width 16 --latent 6 --context 16 --batch 2 --steps 1 \
   --sample 0 --out "$dir/run" >/dev/null || fail "training"
-"$inspect" --checkpoint "$dir/run" | grep -q '^model  *DeepSeek: 1 layer, 2 heads, latent 6 + 8, width 16, context 16$' ||
+"$inspect" --checkpoint "$dir/run" | grep '^model  *DeepSeek: 1 layer, 2 heads, latent 6 + 8, width 16, context 16$' >/dev/null ||
   fail "another model than the checkpoint's"
 "$inspect" --dtype f16 --batch 3 >/dev/null || fail "f16"
 
@@ -34,7 +34,7 @@ shows() {  # PATTERN ARGUMENTS...: a line of the output, on the first go, withou
 }
 for program in train evaluate token; do
   shows ' = flash_attn(%' --program $program --graph --graphviz "$dir/$program.dot"
-  head -1 "$dir/$program.dot" | grep -qx 'digraph {' || fail "$program.dot does not begin as one"
+  head -1 "$dir/$program.dot" | grep -x 'digraph {' >/dev/null || fail "$program.dot does not begin as one"
   if command -v dot >/dev/null; then dot -Tsvg "$dir/$program.dot" >"$dir/svg" || fail "dot refuses $program.dot"; fi
   shows '^steps' --program $program --plan "$dir/$program.png"
   is_png "$dir/$program.png"

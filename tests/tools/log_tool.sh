@@ -24,7 +24,7 @@ for level in 1 2 3 4; do
   grep -v '^\[program [0-9]*\] ' "$dir/err" >"$dir/other" && fail "a line of no program: $(head -n 1 "$dir/other")"
   TG_LOG=$level "${say[@]}" 2>/dev/null | cmp -s - "$dir/text0" || fail "level $level says another text"
 done
-TG_LOG=1 "$gradcheck" --op exp --fast --dtype f32 --views contiguous 2>&1 >/dev/null | grep -q 'compiled in' || fail "gradcheck is silent"
+TG_LOG=1 "$gradcheck" --op exp --fast --dtype f32 --views contiguous 2>&1 >/dev/null | grep 'compiled in' >/dev/null || fail "gradcheck is silent"
 
 # An invalid level is refused up front.
 for bad in 5 -1 all; do

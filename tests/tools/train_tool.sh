@@ -36,8 +36,8 @@ cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail
 for dtype in f32 tf32 bf16 f16; do
   "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
   grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not say $dtype"
-  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aq 'F32' || fail "no f32 weights with $dtype"
-  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aqE '"(BF16|F16)"' && fail "half weights with $dtype"
+  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -a 'F32' >/dev/null || fail "no f32 weights with $dtype"
+  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aE '"(BF16|F16)"' >/dev/null && fail "half weights with $dtype"
 done
 cmp -s "$dir/f32/last/model.safetensors" "$dir/tf32/last/model.safetensors" || fail "tf32 is not f32 on the CPU"
 cmp -s "$dir/f32/last/model.safetensors" "$dir/bf16/last/model.safetensors" && fail "bf16 gives the weights of f32"
@@ -50,7 +50,7 @@ for tokenizer in chars bytes bpe; do
   run=("${tiny[@]}" --tokenizer $tokenizer --eval-every 10 --warmup 5 --sample 30 --out "$dir/tok-$tokenizer")
   [ $tokenizer = bpe ] && run+=(--vocabulary 300)
   "$train" "${run[@]}" --steps 10 >"$dir/tok.txt" || fail "tokenizer $tokenizer"
-  head -c 2000 "$dir/tok-$tokenizer/last/model.safetensors" | grep -aq "\"tokenizer\":\"$tokenizer\"" ||
+  head -c 2000 "$dir/tok-$tokenizer/last/model.safetensors" | grep -a "\"tokenizer\":\"$tokenizer\"" >/dev/null ||
     fail "no tokenizer $tokenizer in the checkpoint"
   "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
 done
@@ -91,7 +91,7 @@ cmp -s "$dir/pytorch/best/model.safetensors" "$dir/f32/best/model.safetensors" &
 # Every schedule trains; the rate of the last step says which one it was.
 for schedule in 'cosine 0.00010' 'linear 0.00016' 'constant 0.001' 'wsd 0.00032'; do
   "$train" "${small[@]}" --schedule ${schedule% *} --out "$dir/${schedule% *}" >"$dir/out" || fail "schedule $schedule"
-  tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep -q "\"lr\":${schedule#* }" || fail "the last rate of $schedule"
+  tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep "\"lr\":${schedule#* }" >/dev/null || fail "the last rate of $schedule"
 done
 
 # --trap-nan names the node; without it the run continues, and reports how many steps it skipped.
@@ -202,6 +202,6 @@ refuses 1 'no CUDA backend\|no GPU' "${small[@]}" --backend cuda --out "$dir/x"
 unset CUDA_VISIBLE_DEVICES
 [ -e "$dir/x/metrics.jsonl" ] && fail "a run without its device leaves metrics"
 
-"$train" --help | grep -q '^examples:' || fail "--help has no examples"
+"$train" --help | grep '^examples:' >/dev/null || fail "--help has no examples"
 [ $failed = 0 ] && echo "train: all as it must be"
 exit $failed

@@ -5,6 +5,7 @@
 #include "backends/cuda/attention/key_source.cuh"
 #include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
 
 namespace tg::cuda::attention {
 

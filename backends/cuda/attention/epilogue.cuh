@@ -3,16 +3,16 @@
 
 #include <type_traits>
 
-#include "backends/cuda/tile/shared_sm80.cuh"
+#include "backends/cuda/tile/accumulator.cuh"
 
 namespace tg::cuda::attention {
 
 // Rows row0 … of data [rows, size] = c. In f32 from the registers, with rows that begin at multiples of 8
-// bytes; rounded to 16 bits, with rows as load_rows needs them, through rows tile_row … of a shared tile that
-// only this warp uses.
-template <class R, int Rows, int Columns, int C>
-__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, tile::SharedTile<C> tile,
-                                      int tile_row, R* data, long long stride, int row0, int rows, int size) {
+// bytes; rounded to 16 bits, with rows as load_rows needs them, through rows tile_row … of a shared tile, of
+// any architecture, that only this warp uses.
+template <class R, int Rows, int Columns, class SharedTile>
+__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
+                                      R* data, long long stride, int row0, int rows, int size) {
   if constexpr (std::is_same_v<R, float>) {
 #pragma unroll
     for (int r = 0; r < c.rows; ++r)
@@ -23,7 +23,7 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, tile:
           *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
       }
   } else {
-    tile::put<R>(c, tile, tile_row, 0);
+    put<R>(c, tile, tile_row, 0);
     __syncwarp();
 #pragma unroll 4
     for (int n = tile::lane_id(); n < Rows * c.parts; n += 32) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "backends/cuda/attention/options.h"
-#include "backends/cuda/tile/shared_sm80.cuh"
 
 namespace tg::cuda::attention {
 
@@ -14,11 +13,12 @@ struct RowSource {
   int a_size, b_size;
   KeyRange valid;  // others read as zeros, whatever memory holds there
 
-  // `count` rows from row0 on into both tiles, asynchronously, by the block's threads.
-  template <int count, int threads, int A, int B>
-  __device__ __forceinline__ void load(tile::SharedTile<A> to_a, tile::SharedTile<B> to_b, int row0) const {
-    tile::load_rows<count, threads>(to_a, a, a_row, row0, valid.from, valid.to, a_size);
-    tile::load_rows<count, threads>(to_b, b, b_row, row0, valid.from, valid.to, b_size);
+  // `count` rows from row0 on into both shared tiles, of any architecture, asynchronously, by the block's
+  // threads.
+  template <int count, int threads, class A, class B>
+  __device__ __forceinline__ void load(A to_a, B to_b, int row0) const {
+    load_rows<count, threads>(to_a, a, a_row, row0, valid.from, valid.to, a_size);
+    load_rows<count, threads>(to_b, b, b_row, row0, valid.from, valid.to, b_size);
   }
 };
 
