@@ -61,16 +61,16 @@ TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
 
 TEST(AttentionChoice, OnePassIsForLongSequencesOrFreeOrder) {
   EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).path, Path::narrow);
-  // 66 heads of 32 blocks of keys: four walkers a head are the 264 blocks that the GPU holds at a time.
+  // 66 heads of 32 blocks of keys: four workers a head are the 264 blocks that the GPU holds at a time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(backward(x, hopper).path, Path::one_pass);
-  EXPECT_EQ(backward(x, hopper).work.walkers, 4);
+  EXPECT_EQ(backward(x, hopper).work.workers, 4);
   x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to keep it busy
   EXPECT_EQ(backward(x, hopper).path, Path::narrow);
   x = call(DType::bf16, 16, 16, 512, 64, 64);
   x.free_order = true;
   EXPECT_EQ(backward(x, hopper).path, Path::one_pass);
-  EXPECT_EQ(backward(x, hopper).work.walkers, 1);
+  EXPECT_EQ(backward(x, hopper).work.workers, 1);
   x = call(DType::f32, 16, 16, 4096, 64, 64);
   EXPECT_EQ(backward(x, hopper).path, Path::f32);
 }

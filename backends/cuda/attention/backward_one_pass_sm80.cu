@@ -6,7 +6,7 @@ namespace tg::cuda::attention {
 
 namespace one_pass {
 
-// z_Q = Σ sums·scale, summed over the walkers. Each warp computes 16 rows.
+// z_Q = Σ sums·scale, summed over the workers. Each warp computes 16 rows.
 template <class S>
 __global__ void __launch_bounds__(range_tile * 2)
     round_query_gradients(const __grid_constant__ AttentionCall x, const Workspace work) {
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(range_tile * 2)
   S* out = x.z_q.at<S>(bh / x.H, bh % x.H) + lane % 4 * 2;
   for (int part = 0; part < x.d / 8; ++part) {
     float4 c{0, 0, 0, 0};
-    for (int w = 0; w < work.walkers; ++w) {
+    for (int w = 0; w < work.workers; ++w) {
       const float* sums = work.z_q_part(x, i64(w) * x.B * x.H + bh, rows, part);
       const float4 own = reinterpret_cast<const float4*>(sums)[lane];
       c = {c.x + own.x, c.y + own.y, c.z + own.z, c.w + own.w};

@@ -6,7 +6,7 @@
 //
 // or keeps some queries and loops over tiles of keys, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys].
 //
-// In free order all blocks add to the same sums of z_Q. In order, each key head has `walkers` blocks, which
+// In free order all blocks add to the same sums of z_Q. In order, each key head has `workers` blocks, which
 // share its keys; each has sums of its own.
 //
 // Reads of shared memory limit the speed: a warp's product of r rows by c columns reads 4096/c + 4096/r bytes
@@ -102,7 +102,7 @@ struct Block {
   __device__ __forceinline__ void add_query_gradients(int n, int h, int i0) const {
     constexpr int row_pieces = queries / cut.q_rows, pieces = row_pieces * (D / cut.q_columns);
     static_assert(pieces % cut.warps == 0);
-    const i64 sums_of = i64(item.walker * int(x.B) + item.b) * x.H + h;
+    const i64 sums_of = i64(item.worker * int(x.B) + item.b) * x.H + h;
 #pragma unroll 1
     for (int piece = warp; work.z_q && piece < pieces; piece += cut.warps) {
       const int r0 = piece % row_pieces * cut.q_rows, c0 = piece / row_pieces * cut.q_columns;
@@ -181,19 +181,19 @@ struct Block {
 template <class S, Side side, int D, int DV, Options options>
 __global__ void __launch_bounds__(Shape<side, D, DV, options>::threads)
     gradients(const __grid_constant__ AttentionCall x, const Workspace work, int stages, int blocks,
-              int walkers) {
+              int workers) {
   TG_DYNAMIC_SHARED(memory, 1024);
   using At = Shape<side, D, DV, options>;
   using Work = Block<S, side, D, DV, options>;
   auto& item = *reinterpret_cast<WorkItem*>(memory + At::item);
-  // The longest pieces first, in alternating directions: with a causal mask all walkers get equal work.
+  // The longest pieces first, in alternating directions: with a causal mask all workers get equal work.
 #pragma unroll 1
-  for (int from = 0; from < blocks; from += walkers) {
+  for (int from = 0; from < blocks; from += workers) {
     if (threadIdx.x == 0) {
-      const int heads = At::by_query ? x.H : x.Hk, own = blockIdx.x % walkers, bh = blockIdx.x / walkers,
-                nth = from + (from / walkers % 2 ? walkers - 1 - own : own);
+      const int heads = At::by_query ? x.H : x.Hk, own = blockIdx.x % workers, bh = blockIdx.x / workers,
+                nth = from + (from / workers % 2 ? workers - 1 - own : own);
       item = {bh / heads, bh % heads, (At::by_query ? blocks - 1 - nth : nth) * At::kept, nth,
-              work.walkers > 1 ? own : 0};
+              work.workers > 1 ? own : 0};
     }
     __syncthreads();
     if (item.nth < blocks) {
@@ -209,12 +209,12 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using At = Shape<side, D, DV, options>;
   const int stages = fitting_stages<At>(s.gpu);
   const int rows = At::by_query ? x.L : x.T, blocks = (rows + At::kept - 1) / At::kept,
-            walkers = At::by_query || !work.z_q || x.free_order ? blocks : work.walkers;
-  const i64 grid = i64(x.B) * (At::by_query ? x.H : x.Hk) * walkers;
+            workers = At::by_query || !work.z_q || x.free_order ? blocks : work.workers;
+  const i64 grid = i64(x.B) * (At::by_query ? x.H : x.Hk) * workers;
   if (grid == 0) return;
   with_16_bits(x.type, [&](auto zero) {
     launch_kernel(s, {blocks_for(grid, 1), At::threads, At::bytes(stages)},
-                  gradients<decltype(zero), side, D, DV, options>, x, work, stages, blocks, walkers);
+                  gradients<decltype(zero), side, D, DV, options>, x, work, stages, blocks, workers);
   });
 }
 

@@ -33,7 +33,7 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
 // clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
-int one_pass_walkers(const AttentionCall& x, const Gpu& gpu) {
+int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
   using i64 = std::int64_t;
   if (x.free_order) return 1;
@@ -43,10 +43,10 @@ int one_pass_walkers(const AttentionCall& x, const Gpu& gpu) {
   // Each processor has room for 8 warps with all the registers that a thread can have.
   const i64 heads = i64{x.B} * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
             places = i64{gpu.processors} * 8 / c.warps;
-  for (const double wanted : {0.95, 0.9, 0.85})
-    for (int walkers = 1; walkers <= most; ++walkers) {
-      const i64 times = (heads * walkers + places - 1) / places * ((pieces + walkers - 1) / walkers);
-      if (double(heads * pieces) >= wanted * double(times * places)) return walkers;
+  for (const double needed : {0.95, 0.9, 0.85})
+    for (int workers = 1; workers <= most; ++workers) {
+      const i64 times = (heads * workers + places - 1) / places * ((pieces + workers - 1) / workers);
+      if (double(heads * pieces) >= needed * double(times * places)) return workers;
     }
   return 0;
 }
@@ -67,14 +67,14 @@ Choice::Choice(const Call& call, std::byte* base)
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
   const bool tensor_cores = fits_tensor_cores(x),
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
-  int walkers = 0;
+  int workers = 0;
   if (tensor_cores && x.type == DType::f32) {
     path = Path::f32;
   } else if (tensor_cores && (fits || !is_wide(x))) {
-    if (backward && fits) walkers = one_pass_walkers(x, gpu);
-    path = walkers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
+    if (backward && fits) workers = one_pass_workers(x, gpu);
+    path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
-  if (backward) work = {x, walkers, base};
+  if (backward) work = {x, workers, base};
   if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }
 
@@ -104,10 +104,10 @@ bool in_pieces(const AttentionCall::Operand& a, int piece) {
          a.row % piece == 0;
 }
 
-Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) : walkers(sums_of_z_q) {
+Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) : workers(sums_of_z_q) {
   Arena memory{base};
   const std::size_t rows = std::size_t(x.B) * x.H * x.L, all_tiles = std::size_t(x.B) * tiles(x),
-                    groups = std::size_t(walkers) * x.B * x.H * groups_of_rows(x);
+                    groups = std::size_t(workers) * x.B * x.H * groups_of_rows(x);
   u = memory.take<std::byte>(rows * size_of(compute_type(x.type)));
   some = memory.take<int2>(all_tiles), every = memory.take<int2>(all_tiles);
   stats = memory.take<float2>(size_of(x.type) <= 4 ? rows : 0);

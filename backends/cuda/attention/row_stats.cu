@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(256)
   const int tiles = work.tiles(x), tile = blockIdx.x % tiles, h = blockIdx.x / tiles % x.H,
             b = blockIdx.x / tiles / x.H;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i0 = tile * range_tile;
-  for (int w = 0; work.z_q && w < work.walkers; ++w) {
+  for (int w = 0; work.z_q && w < work.workers; ++w) {
     float4* sums = reinterpret_cast<float4*>(
         work.z_q_part(x, i64(w * int(x.B) + b) * x.H + h, tile * (range_tile / 16), 0));
     for (int n = threadIdx.x; n < range_tile * x.d / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};

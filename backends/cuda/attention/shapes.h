@@ -82,9 +82,9 @@ constexpr Cut cut() {
 }
 
 // Where a block works: the batch entry and the head (by key that of the keys), its first row, the nth piece
-// of all, and the walker whose sums of z_Q it adds to.
+// of all, and the worker whose sums of z_Q it adds to.
 struct WorkItem {
-  int b, head, kept0, nth, walker;
+  int b, head, kept0, nth, worker;
 };
 
 // A block's shared memory. Passing tiles have one to three stages, as there is room. With three, P and z_A

@@ -29,12 +29,12 @@ struct Workspace {
   int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
   int2* every = nullptr;    // [B, tiles]: keys that all of them see
   float2* stats = nullptr;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0) and u, for tensor cores
-  // In one pass also z_Q's sums: [walkers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which a
+  // In one pass also z_Q's sums: [workers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which a
   // warp's registers hold them.
   float* z_q = nullptr;
   // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
   // all blocks add to the same.
-  int walkers = 0;
+  int workers = 0;
   std::size_t bytes = 0;
 
   Workspace() = default;
@@ -47,7 +47,7 @@ struct Workspace {
     const int2 r = every[b * tiles(x) + i / range_tile];
     return {r.x, r.y};
   }
-  // Of query head `head` = (walker·B + b)·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
+  // Of query head `head` = (worker·B + b)·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
   TG_HOST_DEVICE float* z_q_part(const AttentionCall& x, long long head, int rows, int column) const {
     return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
   }
