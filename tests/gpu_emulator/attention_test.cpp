@@ -208,7 +208,6 @@ TEST(AttentionStages, TheMaskHidesWhatKeysOfQuerySaysIsNotSeen) {
       EXPECT_EQ(p[(j - 16) * 64 + i], sees ? 1 : 0) << i << ", " << j;
     }
 }
-}
 
 }  // namespace
 }  // namespace tg::cuda::attention
