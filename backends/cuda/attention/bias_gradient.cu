@@ -1,5 +1,5 @@
-// The gradients of attention's bias and sink. Scores are recomputed here because these gradients are too rare
-// to slow the fast kernels down. One block sums over the axes the bias was broadcast along, in a fixed order.
+// The gradients of attention's bias and sink, recomputing the scores: rare enough to be kept out of the fast
+// kernels. Sums over what the bias was broadcast along are made by one block, in a fixed order.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/plain.cuh"
 
@@ -7,46 +7,68 @@ namespace tg::cuda::attention {
 
 namespace plain {
 
-// One block per part of z_bias: z_A (after the cap) is summed tile by tile over the axes the bias does not
-// have, then the tile is summed over its rows or columns if the bias does not have those.
+// How z_bias is cut into parts: one index per axis the bias keeps.
+struct BiasGrid {
+  int batches, heads, tiles, blocks;
+  explicit BiasGrid(const AttentionCall& x) {
+    const AttentionCall::Bias& z = x.z_bias;
+    batches = z.batch ? int(x.B) : 1, heads = z.head ? x.H : 1;
+    tiles = z.row ? (x.L + edge - 1) / edge : 1, blocks = z.col ? (x.T + edge - 1) / edge : 1;
+  }
+  i64 parts() const { return i64(batches) * heads * tiles * blocks; }
+};
+
+// One part: z_A (after the cap) summed over the axes the bias does not keep, tile over tile; then the summed
+// tile over its rows or columns where those are not kept.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
-    bias_gradient(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+    bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid, const compute_t<S>* u,
+                  const int2* ranges) {
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
   const AttentionCall::Bias& z = x.z_bias;
   int part = blockIdx.x;
-  const auto span = [&](i64 stride, int n, int size) {  // of an axis: a part if the bias has it, else all
-    if (stride == 0) return Span{0, n};
-    const int parts = (n + size - 1) / size, from = part % parts * size;
-    part /= parts;
-    return Span{from, min(from + size, n)};
-  };
-  const Span keys = span(z.col, x.T, edge), queries = span(z.row, x.L, edge), heads = span(z.head, x.H, 1),
-             batch = span(z.batch, x.B, 1);
-  Tile<C> sum{};
-  for_each_gradient<S>(x, work, false, batch, heads, queries, keys,
-                       [&](Tile<C>&, Tile<C>& za, const Head<S>&, int, int) {
-                         sum.for_each([&](int r, int c, C& e) { e += za.x[r][c]; });
-                       });
-  put<false>(s, sum);
+  const int block = part % grid.blocks, t0 = (part /= grid.blocks) % grid.tiles,
+            head = (part /= grid.tiles) % grid.heads, batch = part / grid.heads;
+  const int tiles = (x.L + edge - 1) / edge, b1 = z.batch ? batch + 1 : int(x.B),
+            h1 = z.head ? head + 1 : x.H, t1 = z.row ? t0 + 1 : tiles,
+            j1 = z.col ? block + 1 : (x.T + edge - 1) / edge;
+  const Dropout<C> dropout(x);
+  C sum[4][4] = {};
+  for (int b = batch; b < b1; ++b)
+    for (int h = head; h < h1; ++h)
+      for (int t = t0; t < t1; ++t) {
+        const int2 all = ranges[b * tiles + t];
+        const int key_head = h / (x.H / x.Hk);
+        const Rows<S> k{x.k.at<S>(b, key_head), x.k.row, all.x, all.y, x.d},
+            v{x.v.at<S>(b, key_head), x.v.row, all.x, all.y, x.dv};
+        const Queries<S> queries(x, u, b, h, t * edge);
+        for (int j = block; j < j1; ++j) {
+          if (all.x >= (j + 1) * edge || all.y <= j * edge) continue;
+          C p[4][4], za[4][4];
+          score_gradients(p, za, s, x, queries, k, v, j * edge, dropout, false);
+          for (int r = 0; r < 4; ++r)
+            for (int c = 0; c < 4; ++c) sum[r][c] += za[r][c];
+        }
+      }
+  put(s, sum, false);
   __syncthreads();
-  S* out = static_cast<S*>(z.data) + batch.from * z.batch + heads.from * z.head + queries.from * z.row +
-           keys.from * z.col;
-  const int rows = z.row ? queries.to - queries.from : 1, columns = z.col ? keys.to - keys.from : 1;
+  S* out = static_cast<S*>(z.data) + batch * z.batch + head * z.head;
+  const int rows = z.row ? min(edge, x.L - t0 * edge) : 1,
+            columns = z.col ? min(edge, x.T - block * edge) : 1;
   for (int n = threadIdx.x; n < rows * columns; n += threads) {
     const int i = n / columns, j = n % columns;
     C total = 0;
     for (int r = i; r < (z.row ? i + 1 : edge); ++r)
       for (int c = j; c < (z.col ? j + 1 : edge); ++c) total += s.p[r][c];
-    out[i * z.row + j * z.col] = narrow<S>(total);
+    out[(t0 * edge + i) * z.row + (block * edge + j) * z.col] = narrow<S>(total);
   }
 }
 
-// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head. One block per head.
+// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head, by a block.
 template <class S>
 __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
-    sink_gradient(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+    sink_gradient(const __grid_constant__ AttentionCall x, const compute_t<S>* u) {
   using C = compute_t<S>;
   __shared__ double sums[threads];
   const int h = blockIdx.x;
@@ -55,8 +77,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
   for (i64 n = threadIdx.x; n < i64(x.B) * x.L; n += threads) {
     const i64 at = (n / x.L * x.H + h) * x.L + n % x.L;
     const C lse = static_cast<const C*>(x.lse)[at];
-    if (lse != C(-INFINITY))
-      sum -= static_cast<double>(exp(sink - lse)) * static_cast<double>(static_cast<const C*>(work.u)[at]);
+    if (lse != C(-INFINITY)) sum -= static_cast<double>(exp(sink - lse)) * static_cast<double>(u[at]);
   }
   sums[threadIdx.x] = sum;
   for (int step = threads / 2; step > 0; step /= 2) {
@@ -72,12 +93,13 @@ void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspa
   using namespace plain;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    const AttentionCall::Bias& z = x.z_bias;
-    const i64 parts =
-        (z.batch ? x.B : 1) * (z.head ? x.H : 1) * (z.row ? tiles_of(x.L) : 1) * (z.col ? tiles_of(x.T) : 1);
-    if (z.data) launch<compute_t<S>>(bias_gradient<S>, s, parts, x, work);
-    if (x.z_sink && x.H > 0)
-      launch_kernel(s, {static_cast<unsigned>(x.H), threads}, sink_gradient<S>, x, work);
+    using C = compute_t<S>;
+    const C* u = static_cast<const C*>(work.u);
+    if (x.z_bias.data) {
+      const BiasGrid grid(x);
+      launch<C>(bias_gradient<S>, s, grid.parts(), x, grid, u, work.some);
+    }
+    if (x.z_sink && x.H > 0) launch_kernel(s, {static_cast<unsigned>(x.H), threads}, sink_gradient<S>, x, u);
   });
 }
 

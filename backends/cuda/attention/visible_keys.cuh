@@ -11,6 +11,13 @@ namespace tg::cuda::attention {
 
 using tile::Accumulator, tile::lane_id, tile::lane_row, tile::lane_column;
 
+// The union of the intervals of a warp's lanes, each of which has one; {0, 0} if all are empty.
+__device__ inline KeyRange warp_union(KeyRange r) {
+  const int from = __reduce_min_sync(~0u, r.from < r.to ? r.from : INT_MAX),
+            to = __reduce_max_sync(~0u, r.to);
+  return from < to ? KeyRange{from, to} : KeyRange{0, 0};
+}
+
 // Keys of each of the block's queries, in shared memory.
 template <int Queries>
 struct SeenKeys {
