@@ -334,6 +334,24 @@ TEST(Cast, HalfwayCasesRoundToEven) {
   }
 }
 
+// A number and half the distance to the next: sums that only the store of the result rounds.
+template <class Half>
+void expect_sums_to_round_to_even(DType dtype) {
+  Values a, b, expected;
+  for (const auto& [low, high] : neighbours<Half>()) {
+    const float half = high / 2 - low / 2;
+    if (static_cast<float>(Half(half)) != half || half == 0) continue;
+    a.push_back(low), b.push_back(half), expected.push_back(static_cast<float>(Half(low + half)));
+  }
+  EXPECT_GT(a.size(), 30000u);
+  EXPECT_EQ(on(add, a, b, dtype), expected) << name_of(dtype);
+}
+
+TEST(Arithmetic, SumsHalfwayBetweenTwoNumbersRoundToEven) {
+  expect_sums_to_round_to_even<bfloat16>(bf16);
+  expect_sums_to_round_to_even<float16>(f16);
+}
+
 TEST(Cast, KeepsLargeIntegersExact) {
   Graph g;
   const Tensor x = g.input("x", {2}, i64);

@@ -1,34 +1,47 @@
-// Numbers of f32 that rounding to bf16 and to f16 must tell apart: halfway between two neighbours, whose
-// lower one is even or odd, and one unit in the last place of f32 below and above.
+// Where rounding to bf16 and to f16 must look closely: numbers halfway between two neighbours, whose lower
+// one is even or odd.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <tilegrad/core/base/dtype.h>
 
 namespace tg {
 
+// Neighbours of the type, below the largest: each number and the next one away from 0. Half: bfloat16 or
+// float16.
+template <class Half>
+std::vector<std::pair<float, float>> neighbours() {
+  std::vector<std::pair<float, float>> pairs;
+  const auto number = [](std::uint32_t bits) {
+    Half x;
+    x.bits = static_cast<std::uint16_t>(bits);
+    return static_cast<float>(x);
+  };
+  for (std::uint32_t bits = 0; bits < 0xffff; ++bits)
+    if (bits != 0x7fff && std::isfinite(number(bits)) && std::isfinite(number(bits + 1)))
+      pairs.emplace_back(number(bits), number(bits + 1));
+  return pairs;
+}
+
+// Numbers of f32: halfway between two neighbours, and one unit in the last place of f32 below and above.
 inline std::vector<float> halfway_cases() {
   std::vector<float> cases;
-  const auto add = [&](std::uint32_t middle) {
-    for (const std::uint32_t bits : {middle - 1, middle, middle + 1}) {
-      const auto x = std::bit_cast<float>(bits);
-      if (std::isfinite(x)) cases.push_back(x);
+  const auto add = [&](const std::vector<std::pair<float, float>>& pairs) {
+    for (const auto& [low, high] : pairs) {
+      const auto middle = std::bit_cast<std::uint32_t>(low / 2 + high / 2);
+      for (const std::uint32_t bits : {middle - 1, middle, middle + 1}) {
+        const auto x = std::bit_cast<float>(bits);
+        if (std::isfinite(x)) cases.push_back(x);
+      }
     }
   };
-  for (std::uint32_t upper = 0; upper < 0x10000; ++upper) add(upper << 16 | 0x8000);  // of bf16
-  for (std::uint32_t sign : {0u, 0x8000u})
-    for (std::uint32_t h = 0; h < 0x7bff; ++h) {  // of f16, subnormals included
-      const auto number = [&](std::uint32_t bits) {
-        float16 x;
-        x.bits = static_cast<std::uint16_t>(sign | bits);
-        return static_cast<float>(x);
-      };
-      add(std::bit_cast<std::uint32_t>((number(h) + number(h + 1)) / 2));
-    }
+  add(neighbours<bfloat16>());
+  add(neighbours<float16>());
   return cases;
 }
 
