@@ -62,18 +62,18 @@ kill -HUP $!
 wait $! || fail "a run that ignores hangups is stopped by one"
 
 # The environment is read by every tool, used or not.
-for bad in abc '' 0 -1 1e3 1025 100000 ' 2'; do
+for bad in abc '' 0 -1 1e3 4097 100000 ' 2'; do
   export TG_THREADS=$bad
   for tool in train generate inspect tokens bench; do
-    refuses_command 1 "TG_THREADS is '$bad': expected a number from 1 to 1024" "$tools/$tool" --help
+    refuses_command 1 "TG_THREADS is '$bad': expected a number from 1 to 4096" "$tools/$tool" --help
   done
   refuses_command 2 "TG_THREADS is '$bad'" "$tools/gradcheck" --help
 done
-export TG_THREADS=1024
-"$generate" --checkpoint "$dir/run" --threads 1 >/dev/null 2>"$dir/err" || fail "TG_THREADS=1024: $(cat "$dir/err")"
+export TG_THREADS=4096
+"$generate" --checkpoint "$dir/run" --threads 1 >/dev/null 2>"$dir/err" || fail "TG_THREADS=4096: $(cat "$dir/err")"
 unset TG_THREADS
 for tool in 'train --text x' 'generate --checkpoint x' inspect 'bench gemm'; do
-  refuses_command 2 'to 1024' "$tools/"$tool --threads 1025
+  refuses_command 2 'to 4096' "$tools/"$tool --threads 4097
 done
 
 # generate reads no standard input, and says so to who gives it some.
