@@ -39,6 +39,7 @@ for program in train evaluate token; do
   shows '^steps' --program $program --plan "$dir/$program.png"
   is_png "$dir/$program.png"
 done
+shows 'eps=1e-05' --program evaluate --graph
 shows '^all .* 100.00 %$' --model llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
 shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"
