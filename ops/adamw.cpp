@@ -79,7 +79,12 @@ std::vector<Sample> samples() {
       out.insert(out.end(), updated.begin(), updated.end());
     return out;
   };
-  return {{"2d", single, step(0.5)}, {"skipped", single, step(0)}, {"list", list, step_all}};
+  std::vector<SampleInput> first = single;
+  first.back().values = {1};
+  return {{"2d", single, step(0.5)},
+          {"first step", first, step(0.5)},
+          {"skipped", single, step(0)},
+          {"list", list, step_all}};
 }
 
 }  // namespace

@@ -65,6 +65,26 @@ Tensors rows_of(const Tensor& x, const Tensor& targets, const CrossEntropyAttrs&
 
 constexpr Fill classes{Fill::index, 0, 7};
 
+// One large logit at every position of a row; the class of the first row is its own, of the others the one
+// before. exp of the logit overflows unless the row's maximum is found.
+Sample one_large_logit() {
+  constexpr std::size_t n = 100;
+  constexpr double logit = 1e4;
+  std::vector<double> x(n * n, 0.0), z(n * n, 0.0), targets(n), loss(n, logit);
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i * n + i] = logit;
+    z[i * n + i] = 1;
+    targets[i] = i == 0 ? 0 : static_cast<double>(i - 1);
+    z[i * n + static_cast<std::size_t>(targets[i])] -= 1;
+  }
+  loss[0] = 0;
+  return {"one large logit",
+          {{.shape = {n, n}, .values = x},
+           {.shape = {n}, .fill = {Fill::index}, .dtype = i64, .values = targets}},
+          [](auto t) { return Tensors{cross_entropy(t[0], t[1], {.reduction = Reduction::none})}; },
+          Sample::Expected{{loss}, {z}}};
+}
+
 }  // namespace
 
 extern const Op cross_entropy_op{
@@ -87,10 +107,13 @@ extern const Op cross_entropy_op{
       return {{"mean",
                {{{2, 3, 7}}, {{2, 3}, classes, i64}},
                [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; }},
-              {"ignore and smooth", {{{5, 7}}, {{5}, classes, i32}}, [](auto x) {
+              {"ignore and smooth",
+               {{{5, 7}}, {{5}, classes, i32}},
+               [](auto x) {
                  return Tensors{cross_entropy(
                      x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
-               }}};
+               }},
+              one_large_logit()};
     },
     .cost = cross_entropy_cost};
 

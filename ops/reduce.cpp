@@ -81,6 +81,21 @@ std::vector<Sample> samples() {
            }}};
 }
 
+// With rows in which equal elements share the gradient.
+template <Tensor (*f)(TensorArg, const Axes&, bool)>
+std::vector<Sample> extreme_samples(double sign) {
+  std::vector<Sample> all = samples<f, Fill::distinct>();
+  std::vector<double> x{1, 3, 3, 0, 2, 2, 2, 2, 0, -0., -1, -4};
+  for (double& v : x) v *= sign;
+  constexpr double quarter = 0.25;
+  all.push_back({"ties",
+                 {{.shape = {3, 4}, .values = x}},
+                 [](auto t) { return Tensors{f(t[0], {1}, false)}; },
+                 Sample::Expected{{{3 * sign, 2 * sign, 0}},
+                                  {{0, .5, .5, 0, quarter, quarter, quarter, quarter, .5, .5, 0, 0}}}});
+  return all;
+}
+
 Tensor reduce(const Op& op, const TensorArg& x, const Axes& axes, bool keepdim) {
   return record(op, {x}, ReduceAttrs{detail::axes_of(x, axes, op.name.c_str()), keepdim});
 }
@@ -131,20 +146,27 @@ extern const Op prod_op{.name = "prod",
                         .doc = "x → y: y = Π x over the axes; i64 for integers and booleans",
                         .infer = infer_total,
                         .vjp = prod_gradient,
-                        .samples = samples<prod, Fill::uniform>};
+                        .samples = [] {
+                          std::vector<Sample> all = samples<prod, Fill::uniform>();
+                          all.push_back({"zeros",
+                                         {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
+                                         [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
+                                         Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
+                          return all;
+                        }};
 extern const Op max_op{
     .name = "max",
     .doc = "x → y: the largest element over the axes; NaN if there is one; equal elements share the gradient",
     .infer = infer_extreme,
     .vjp = extreme_gradient,
-    .samples = samples<max, Fill::distinct>};
+    .samples = [] { return extreme_samples<max>(1); }};
 extern const Op min_op{
     .name = "min",
     .doc =
         "x → y: the smallest element over the axes; NaN if there is one; equal elements share the gradient",
     .infer = infer_extreme,
     .vjp = extreme_gradient,
-    .samples = samples<min, Fill::distinct>};
+    .samples = [] { return extreme_samples<min>(-1); }};
 
 extern const Op argmax_op{
     .name = "argmax",

@@ -101,8 +101,11 @@ extern const Op slice_assign_op{
               {"stepped",
                {{{7, 3}}, {{3, 3}}},
                [](auto x) { return Tensors{slice_assign(x[0], x[1], 0, 1, 2)}; }},
-              {"start given", {{{2, 5, 3}}, {{2, 2, 3}}, start}, [](auto x) {
-                 return Tensors{slice_assign(x[0], x[1], 1, x[2])};
+              {"start given",
+               {{{2, 5, 3}}, {{2, 2, 3}}, start},
+               [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, x[2])}; }},
+              {"start given in i32", {{{6, 3}}, {{2, 3}}, {{1}, {Fill::index, 0, 5}, i32}}, [](auto x) {
+                 return Tensors{slice_assign(x[0], x[1], 0, x[2])};
                }}};
     },
     .inplace = {{0, 0}}};
