@@ -224,12 +224,22 @@ std::vector<Call> programs() {
          if (is_small(w.graph))
            first_bad_node(w.graph, feeds, 0, Draw<std::int64_t>::of(w), Draw<int>::of(w));
        }},
+      {"profile",
+       [](World& w) {
+         Program p = Draw<Program>::of(w);
+         w.trace += "profile\n";
+         const Profile measured =
+             profile(p, {Draw<double>::of(w), {{f32, Draw<double>::of(w)}}}, Draw<int>::of(w) % 5);
+         by_op(p, measured);
+         profile_text(p, measured, w.below(3));
+       }},
       {"graph_text",
        [](World& w) {
          const Tensor t = Draw<Tensor>::of(w);
          const ValueId out[] = {t.id()};
          graph_text(t.graph(), out);
          graphviz(t.graph(), out, Draw<std::string>::of(w));
+         layer_of(Draw<std::string>::of(w));
        }},
   };
 }

@@ -3,10 +3,12 @@
 
 #include <unistd.h>
 
+#include <tilegrad/io/files/json.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>
 #include <tilegrad/io/text/text.h>
+#include <tilegrad/io/text/token_file.h>
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/io/training/sums.h>
 #include <tilegrad/io/training/text_batches.h>
@@ -114,7 +116,86 @@ std::vector<Call> file_calls() {
          file.close();
          train::read_metrics(path(w));
        }},
+      {"cut_metrics", [](World& w) { train::cut_metrics(path(w), Draw<I>::of(w)); }},
+      {"to_json", [](World& w) { train::to_json({.step = Draw<I>::of(w), .lr = Draw<float>::of(w)}); }},
+      {"json",
+       [](World& w) {
+         io::JsonReader json(io::json_string(Draw<std::string>::of(w)), "hostile");
+         json.string(), json.end();
+         io::json_number(Draw<double>::of(w)), io::json_number(Draw<float>::of(w));
+         io::JsonReader(Draw<std::string>::of(w), "hostile").skip();
+       }},
+      {"files",
+       [](World& w) {
+         const std::string content = Draw<std::string>::of(w);
+         const std::string_view pieces[] = {content, content};
+         switch (w.below(5)) {
+           case 0:
+             return io::write_new_file(path(w), pieces, "hostile");
+           case 1:
+             return io::overwrite_start(path(w), content, "hostile");
+           case 2:
+             return (void)io::read_file(path(w), "hostile");
+           case 3:
+             return io::sync_directory(path(w), "hostile");
+           default:
+             return io::replace_file(path(w), pieces, "hostile");
+         }
+       }},
+      {"parsers",
+       [](World& w) {
+         const std::string content = Draw<std::string>::of(w);
+         switch (w.below(4)) {
+           case 0:
+             return (void)io::parse_safetensors(content, "hostile");
+           case 1:
+             return (void)io::parse_manifest(content, "hostile");
+           case 2:
+             return (void)text::parse_merges(content, "hostile");
+           default:
+             return (void)text::parse_token_header(content, "hostile");
+         }
+       }},
+      {"model files",
+       [](World& w) {
+         io::Metadata m = io::to_metadata({});
+         m[w.one_of<std::string>(
+             {"width", "layers", "heads", "vocabulary", "context", "bias", "architecture"})] =
+             w.chance(0.5) ? Draw<std::string>::of(w) : std::to_string(Draw<I>::of(w));
+         io::model_config(m, "hostile");
+       }},
+      {"save_safetensors",
+       [](World& w) {
+         const Array a = Draw<Array>::of(w);
+         io::TensorView v{Draw<DType>::of(w), Draw<std::vector<I>>::of(w), {}};
+         if (a.raw()) v.bytes = {a.raw(), a.bytes()};
+         if (w.chance(0.5)) v.dtype = a.dtype(), v.shape.assign(a.shape().begin(), a.shape().end());
+         io::save_safetensors(path(w), {{Draw<std::string>::of(w), v}});
+         io::load_safetensors(path(w));
+       }},
+      {"check_finite", [](World& w) { io::check_finite(Draw<std::vector<Parameter>>::of(w), "hostile"); }},
+      {"texts",
+       [](World& w) {
+         text::load_text(path(w));
+         const std::vector<std::int32_t> tokens = ids(w);
+         text::split_text(tokens);
+       }},
+      {"token files",
+       [](World& w) {
+         const std::string file = path(w);
+         text::TokenFileWriter writer(file, text::ByteTokenizer());
+         writer.write(ids(w)), writer.close();
+         const text::TokenFile read(file);
+         std::vector<std::int32_t> out(w.below(5));
+         read.tokens().copy(static_cast<std::size_t>(Draw<I>::of(w)), out);
+       }},
       {"draw_plot", [](World& w) { (void)plot::draw_plot(drawn_plot(w)).png().size(); }},
+      {"save_plot", [](World& w) { plot::save_plot(path(w), drawn_plot(w)); }},
+      {"colours",
+       [](World& w) {
+         plot::heat_color(Draw<float>::of(w));
+         plot::palette(static_cast<std::size_t>(Draw<I>::of(w)));
+       }},
       {"heat maps",
        [](World& w) {
          plot::HeatMaps h;

@@ -5,6 +5,7 @@
 #include <tilegrad/nn/layers/latent_attention.h>
 #include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/training/largest_batch.h>
 #include "tests/hostile/world.h"
 
@@ -131,6 +132,7 @@ void train_model(World& w) {
   const I n = options.batch * options.accumulate * c.context;
   if (w.hostile()) step.set_step(Draw<I>::of(w));
   for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
+  train::plan_memory(model, *o, options);
   step.first_bad_node(ids(w, n), ids(w, n), 0);
   train::EvaluationProgram evaluation(model, options);
   const Pending batch =
@@ -143,8 +145,10 @@ void generate(World& w) {
   Params params(1);
   const ModelConfig c = config(w);
   w.trace += "generate " + c.text() + "\n";
-  Generator g(Model(params, c), {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
+  const Model model(params, c);
+  Generator g(model, {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
   g.next(ids(w, 1));
+  attention_maps(model, ids(w, 1), Draw<int>::of(w));
   std::vector<std::int32_t> text = ids(w, 1 + static_cast<I>(w.below(3)));
   const Sampling sampling{setting(w, 1), w.hostile() ? Draw<I>::of(w) : 0, setting(w, 1)};
   g.extend(text, w.hostile() ? -1 : 4, sampling, w.below(3));
@@ -218,6 +222,11 @@ std::vector<Call> model_calls() {
        }},
       {"training", train_model},
       {"generation", generate},
+      {"dropped",
+       [](World& w) {
+         w.keep(dropped(Draw<TensorArg>::of(w), Draw<double>::of(w),
+                        w.chance(0.5) ? Mode::train : Mode::evaluate));
+       }},
       {"sample_token",
        [](World& w) {
          std::vector<float> logits(w.below(5));
