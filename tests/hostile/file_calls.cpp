@@ -1,8 +1,4 @@
 // Text, checkpoints and plots (io/). Files that are damaged are the fuzz targets' (tests/fuzz).
-#include <filesystem>
-
-#include <unistd.h>
-
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
@@ -20,17 +16,11 @@ namespace {
 
 using I = std::int64_t;
 
-// A path in a directory of this process that may or may not hold something.
+// A path in the current directory, which is temporary (hostile.cpp), that may or may not hold something.
 std::string path(World& w) {
-  static const std::string directory = [] {
-    const std::string d = std::filesystem::temp_directory_path() / ("hostile_" + std::to_string(getpid()));
-    std::filesystem::create_directories(d);
-    return d;
-  }();
-  return w.hostile()
-             ? w.one_of<std::string>({"", "/", "/dev/full", "/dev/null", directory, directory + "/no/file",
-                                      directory + "/" + std::string(300, 'x')})
-             : directory + "/" + w.one_of<std::string>({"a", "b"});
+  return w.hostile() ? w.one_of<std::string>(
+                           {"", "/", ".", "/dev/full", "/dev/null", "no/file", std::string(300, 'x')})
+                     : w.one_of<std::string>({"a", "b"});
 }
 
 std::vector<std::int32_t> ids(World& w) {
@@ -62,7 +52,7 @@ std::vector<Call> file_calls() {
       {"load_safetensors", [](World& w) { io::load_safetensors(path(w)); }},
       {"checkpoints",
        [](World& w) {
-         const std::string directory = path(w) + ".checkpoints";
+         const std::string directory = w.chance(0.5) ? "run" : "./" + path(w) + ".run";
          io::CheckpointStore store(directory);
          const std::vector<io::CheckpointFile> files{
              {Draw<std::string>::of(w), Draw<std::vector<Parameter>>::of(w)}};

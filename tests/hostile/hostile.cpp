@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -66,6 +67,8 @@ int main(int argc, char** argv) {
   auto* shared = static_cast<Shared*>(
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   shared->program = first;
+  std::string directory = std::filesystem::temp_directory_path() / "hostile-XXXXXX";  // for files
+  if (!mkdtemp(directory.data()) || chdir(directory.c_str()) != 0) return std::perror("mkdtemp"), 2;
   long failed = 0;
   for (; shared->program < first + count; ++shared->program) {
     std::fflush(stdout);
@@ -82,6 +85,7 @@ int main(int argc, char** argv) {
       std::printf("exit %d\n", WEXITSTATUS(status));
     std::printf("%s\n\n", shared->trace);
   }
+  std::filesystem::remove_all(directory);
   std::printf("%ld programs, %ld failed\n", count, failed);
   return failed == 0 ? 0 : 1;
 }
