@@ -13,21 +13,21 @@ class Backend;
 
 class Parameter {
  public:
-  Parameter() = default;
+  Parameter() = default;  // empty: what follows throws Error, but for key(), which is null
   // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
 
-  const std::string& name() const { return state_->name; }
-  const Shape& shape() const { return state_->shape; }
-  DType dtype() const { return state_->dtype; }
-  Device device() const { return state_->device; }
+  const std::string& name() const { return state().name; }
+  const Shape& shape() const { return state().shape; }
+  DType dtype() const { return state().dtype; }
+  Device device() const { return state().device; }
   std::size_t bytes() const { return static_cast<std::size_t>(numel(shape())) * size_of(dtype()); }
 
   // A copy on the host. On a GPU it waits for the runs started before and throws their errors.
   Array read() const;
   // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
   void write(const Array& value);
-  std::byte* memory() const { return state_->memory.get(); }
+  std::byte* memory() const { return state().memory.get(); }
   const void* key() const { return state_.get(); }  // equal for handles on the same memory
 
  private:
@@ -38,6 +38,11 @@ class Parameter {
     Device device;
     std::shared_ptr<std::byte> memory;
   };
+  const State& state() const {
+    if (!state_) refuse();
+    return *state_;
+  }
+  [[noreturn]] static void refuse();
   std::shared_ptr<State> state_;
 };
 
