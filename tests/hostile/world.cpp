@@ -20,10 +20,10 @@ Array filled(World& w, const Shape& shape, DType dtype) {
   Array a(shape, dtype);
   const bool special = w.hostile();
   for (std::int64_t i = 0; i < a.numel(); ++i)
-    a.set(i, special                   ? Draw<double>::of(w)
-             : is_float(dtype)         ? std::normal_distribution<>()(w.random)
-             : dtype == DType::boolean ? static_cast<double>(w.below(2))
-                                       : static_cast<double>(w.below(4)));
+    a.set(i, special && is_float(dtype) ? Draw<double>::of(w)
+             : is_float(dtype)          ? std::normal_distribution<>()(w.random)
+             : dtype == DType::boolean  ? static_cast<double>(w.below(2))
+                                        : static_cast<double>(w.below(4)));
   return a;
 }
 
