@@ -196,23 +196,23 @@ Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
   r.any.assign(graph.values().size(), false);
   r.any[w.id()] = true;
   r.floating = r.any;
-  const auto pass_on = [&](const std::vector<ValueId>& in, ValueId out) {
-    const bool is_floating = is_float(graph.values()[out].dtype);
+  const auto is_floating = [&](ValueId v) { return is_float(graph.values()[v].dtype); };
+  // A derivative may be made with comparisons or indices (those of relu and top_k are), and is constant
+  // wherever they are: only floating values count there.
+  const auto pass_on = [&](const std::vector<ValueId>& in, ValueId out, bool is_derivative) {
     for (ValueId v : in) {
+      if (is_derivative && !(is_floating(v) && is_floating(out))) continue;
       r.any[out] = r.any[out] || r.any[v];
-      r.floating[out] = r.floating[out] || (is_floating && r.floating[v]);
+      r.floating[out] = r.floating[out] || (is_floating(out) && r.floating[v]);
     }
   };
   for (NodeId n = 0; n <= last; ++n) {
     const Node& node = graph.nodes()[n];
     if (node.op == &stop_gradient_op) continue;
-    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
-      // A derivative may be made with comparisons (relu's is). It is constant where they are.
-      if (node.is_derivative && !is_float(graph.values()[v].dtype)) continue;
-      pass_on(node.in, v);
-    }
+    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
+      pass_on(node.in, v, node.is_derivative);
     if (const CustomGradient* custom = graph.custom_gradient_ending_at(n))
-      for (ValueId v : custom->out) pass_on(custom->in, v);
+      for (ValueId v : custom->out) pass_on(custom->in, v, node.is_derivative);
   }
   return r;
 }

@@ -73,7 +73,7 @@ class Layer {
   static Layer of_function(std::string name, Function f);
   template <class F>
   static Function two_arguments(F f) {
-    if constexpr (std::is_constructible_v<bool, const F&>)  // a std::function or a pointer
+    if constexpr (std::is_pointer_v<F> || requires { f.operator bool(); })  // as std::function has it
       if (!static_cast<bool>(f)) return {};
     if constexpr (std::invocable<const F&, TensorArg, const Call&>)
       return f;

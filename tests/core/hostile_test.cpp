@@ -540,6 +540,8 @@ TEST_F(Hostile, AGradientThatOnlyIntegersLeadToIsRefused) {
   // The derivative of relu is made with a comparison, and constant beside 0.
   const Tensor slope = gradients(sum(relu(x)), {x})[0];
   EXPECT_EQ(eval(sum(gradients(sum(slope * slope), {x})[0]), {feed}).at(0), 0);
+  const Tensor place = gradients(sum(top_k(x, 2)[0]), {x})[0];  // and that of top_k with indices
+  EXPECT_EQ(eval(sum(gradients(sum(place * place), {x})[0]), {feed}).at(0), 0);
 }
 
 TEST_F(Hostile, AGradientOfOnesOwnPassesOverIntegers) {
