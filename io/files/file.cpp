@@ -47,6 +47,17 @@ std::string read_file(const std::string& path, std::string_view who) {
   return InputFile(path, who).read();
 }
 
+void require_replaceable(const std::string& path, std::string_view who) {
+  struct stat old;
+  const bool exists = ::stat(path.c_str(), &old) == 0;
+  if (exists && S_ISDIR(old.st_mode)) fail_file(who, "write", path, EISDIR);
+  const std::size_t slash = path.find_last_of('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const bool in_place = exists && !S_ISREG(old.st_mode);  // a device or pipe
+  if (::access(in_place ? path.c_str() : folder.c_str(), in_place ? W_OK : W_OK | X_OK) != 0)
+    fail_file(who, "write", path, errno);
+}
+
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who) {
   struct stat old;
   const bool exists = ::stat(path.c_str(), &old) == 0;

@@ -18,6 +18,10 @@ std::string read_file(const std::string& path, std::string_view who);
 // short write …).
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
+// Throws the Error of a later replace_file() where it can be foreseen: a missing or unwritable folder, a
+// directory in the file's place. Call it before work whose result goes there.
+void require_replaceable(const std::string& path, std::string_view who);
+
 // Creates a file of the pieces; the name must be free. The file is on the disk when it returns. Throws Error.
 void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 

@@ -357,7 +357,7 @@ TEST_F(Store, RemovesNoDirectoryThatAManifestDoesNotMark) {
 // What a kill leaves while a checkpoint is begun or removed is cleared by the next run.
 TEST_F(Store, ClearsWhatIsHalfBegunOrHalfRemoved) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
-  for (const std::string& name : {".checkpoint-tmp", ".checkpoint-tmp-removed"})
+  for (const std::string name : {".checkpoint-tmp", ".checkpoint-tmp-removed"})
     for (const std::string content : {"none", "", "{\"format\": \"tilegrad checkpoint\", \"st"}) {
       fs::create_directory(dir / ("run/" + name));
       if (content != "none") put(dir / ("run/" + name + "/manifest.json"), content);
