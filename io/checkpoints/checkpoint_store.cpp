@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *last_link = "last", *best_link = "best";
-constexpr const char *step_prefix = "step-",
+constexpr const char *removed = ".checkpoint-tmp-removed", *step_prefix = "step-",
                      *temporary = ".checkpoint-tmp";  // and .checkpoint-tmp-last, -best
 
 std::string step_name(std::int64_t step) {
@@ -121,7 +121,7 @@ void CheckpointStore::adopt_copy(const std::string& link) const {
 // Repairs what a killed process or a copy may have left: missing or outdated links, and directories without a
 // link.
 void CheckpointStore::repair() const {
-  remove_checkpoint(path(temporary));
+  for (const char* name : {temporary, removed}) remove_checkpoint(path(name));
   for (const char* name : {last_link, best_link}) remove_link(path(temporary + std::string("-") + name));
   adopt_copy(last_link);
   adopt_copy(best_link);
@@ -146,7 +146,14 @@ void CheckpointStore::repair() const {
 void CheckpointStore::remove_old_steps() const {
   const std::string keep[] = {linked(last_link), linked(best_link)};
   for (const std::string& name : steps_in(directory_))
-    if (name != keep[0] && name != keep[1]) remove_checkpoint(path(name));
+    if (name != keep[0] && name != keep[1]) remove_step(name);
+}
+
+// Under a name that the next run clears, so that a kill leaves nothing that looks like a checkpoint.
+void CheckpointStore::remove_step(const std::string& name) const {
+  std::error_code error;
+  fs::rename(path(name), path(removed), error);
+  remove_checkpoint(path(error ? name : removed));
 }
 
 void CheckpointStore::clear() {

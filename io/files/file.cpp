@@ -88,8 +88,8 @@ void OutputFile::write(std::string_view bytes) {
 
 void OutputFile::sync() {
   sync_checked(fd_, path_, who_);
-  struct stat open {
-  }, named{};
+  using Status = struct stat;
+  Status open{}, named{};
   if (::fstat(fd_, &open) != 0) fail_file(who_, "write", path_, errno);
   const bool found = ::stat(path_.c_str(), &named) == 0;
   if (!found || open.st_dev != named.st_dev || open.st_ino != named.st_ino)

@@ -357,14 +357,18 @@ TEST_F(Store, RemovesNoDirectoryThatAManifestDoesNotMark) {
 // What a kill leaves while a checkpoint is begun or removed is cleared by the next run.
 TEST_F(Store, ClearsWhatIsHalfBegunOrHalfRemoved) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
-  for (const bool marked : {false, true}) {
-    fs::create_directory(dir / "run/.checkpoint-tmp");
-    if (marked) put(dir / "run/.checkpoint-tmp/manifest.json", "");
-    fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
-    fs::remove(dir / "run/step-00000003/model.safetensors");
-    { io::CheckpointStore store(dir / "run"); }
-    EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"})) << marked;
-  }
+  for (const std::string name : {".checkpoint-tmp", ".checkpoint-tmp-removed"})
+    for (const std::string content : {"none", "", "{\"format\": \"tilegrad checkpoint\", \"st"}) {
+      fs::create_directory(dir / ("run/" + name));
+      if (content != "none") put(dir / ("run/" + name + "/manifest.json"), content);
+      if (content.size() > 4) put(dir / ("run/" + name + "/model.safetensors"), "cut");
+      { io::CheckpointStore store(dir / "run"); }
+      EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"})) << name << ", " << content;
+    }
+  // Removing begins with a new name: what still has its own is whole.
+  fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
+  { io::CheckpointStore store(dir / "run"); }
+  EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"}));
 }
 
 // A writer that replaces the checkpoint all the time, and a reader: what it reads is always one checkpoint.
