@@ -182,7 +182,8 @@ struct RopeOptions {
   std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (extended contexts)
 };
 Tensor rope(TensorArg x, TensorArg positions = {}, const RopeOptions& options = {});
-std::vector<double> rope_frequencies(std::int64_t dims, double theta);  // theta^(-2i/dims)
+// theta^(-2i/dims), i from 0; throws ShapeError unless dims is 0 to 2^20.
+std::vector<double> rope_frequencies(std::int64_t dims, double theta);
 
 // glu.cpp
 Tensor swiglu(TensorArg gate, TensorArg value);  // silu(gate) ⊛ value

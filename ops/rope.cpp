@@ -86,6 +86,10 @@ extern const Op rope_op{
     .inplace = {{0, 0}}};
 
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
+  constexpr std::int64_t most = 1 << 20;
+  if (dims < 0 || dims > most)
+    throw ShapeError("[rope_frequencies] got " + std::to_string(dims) + " dimensions, expected 0 to " +
+                     std::to_string(most));
   std::vector<double> f;
   for (std::int64_t i = 0; i < dims; i += 2)
     f.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(dims)));
@@ -97,11 +101,11 @@ Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
   const Tensor& positions = at.tensor();
   if (x.tensor().rank() < 1) refuse(x, "needs rows");
   const std::int64_t dims = o.dims > 0 ? o.dims : x.tensor().size(-1);
-  RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
-              o.start};
   if (o.frequencies.empty() && (dims % 2 != 0 || dims > x.tensor().size(-1)))
     refuse(x, "the number of dimensions to rotate must be even and at most a row's, got " +
                   std::to_string(dims));
+  const RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved,
+                    false, o.start};
   if (!positions.defined()) return record(rope_op, {x}, a);
   Shape rows = x.tensor().shape();
   rows.erase(rows.size() - 1);

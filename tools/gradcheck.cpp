@@ -4,13 +4,13 @@
 #include <chrono>
 
 #include <tilegrad/core/run/backend.h>
-#include <tilegrad/core/run/log.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include "tools/args.h"
 #include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"
+#include "tools/run_tool.h"
 
 namespace {
 
@@ -167,11 +167,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    log_level();  // reject an invalid TG_LOG up front
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "gradcheck: %s\n", e.what());
-    return 2;
-  }
+  return run_tool(
+      "gradcheck", [&] { return run(argc, argv); }, 2);
 }

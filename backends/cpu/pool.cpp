@@ -1,8 +1,10 @@
 #include "backends/cpu/pool.h"
 
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include <tilegrad/core/base/error.h>
 
@@ -75,11 +77,13 @@ Pool& pool(int threads) {
 
 int default_threads() {
   if (const char* s = std::getenv("TG_THREADS")) {
-    char* end = nullptr;
-    const long n = std::strtol(s, &end, 10);
-    if (*s == 0 || *end != 0 || n < 1 || n > 4096)
-      throw DeviceError("[cpu] TG_THREADS is '" + std::string(s) + "': expected a number from 1 to 4096");
-    return static_cast<int>(n);
+    const std::string_view text(s);
+    int n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > max_threads)
+      throw DeviceError("[cpu] TG_THREADS is '" + std::string(text) + "': expected a number from 1 to " +
+                        std::to_string(max_threads));
+    return n;
   }
 #if defined(__linux__)
   cpu_set_t mine;

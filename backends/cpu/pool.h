@@ -34,6 +34,8 @@ class Pool {
 
 // The process's pool of that size, created at first use.
 Pool& pool(int threads);
+// The most threads that TG_THREADS and the tools take.
+inline constexpr int max_threads = 4096;
 // TG_THREADS, or the number of processors that this process may use.
 int default_threads();
 // Pauses briefly inside a spin loop; yields the processor once the loop has spun many times.

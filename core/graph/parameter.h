@@ -2,7 +2,9 @@
 // Row-major. Copies of a Parameter are handles on the same memory.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include <tilegrad/core/base/array.h>
 #include <tilegrad/core/base/device.h>
@@ -27,6 +29,12 @@ class Parameter {
   Array read() const;
   // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
   void write(const Array& value);
+  // What results depend on and values do not show, such as "h.0.attn.heads": "6". Files of parameters hold
+  // it, and loading compares it (io/checkpoints/checkpoint.h).
+  using Settings = std::map<std::string, std::string>;
+  const Settings& settings() const { return state_->settings; }
+  void add_setting(const std::string& name, std::string value) { state_->settings[name] = std::move(value); }
+
   std::byte* memory() const { return state_->memory.get(); }
   const void* key() const { return state_.get(); }  // equal for handles on the same memory
 
@@ -37,6 +45,7 @@ class Parameter {
     DType dtype;
     Device device;
     std::shared_ptr<std::byte> memory;
+    Settings settings = {};
   };
   std::shared_ptr<State> state_;
 };

@@ -60,7 +60,9 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
       heads_(dividing(width, heads)),
       dropout_(o.dropout),
       c_attn_(at / "c_attn", width, 3 * width, {.bias = o.bias, .init = o.init}),
-      c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {}
+      c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {
+  at.setting(c_attn_.weight(), "heads", heads);
+}
 
 Tensor SelfAttention::record(TensorArg x, const Call& call) const {
   const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
@@ -82,7 +84,21 @@ GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Opt
       q_proj_(at / "q_proj", width, heads * o.head_width, {.bias = o.bias, .init = o.init}),
       k_proj_(at / "k_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
       v_proj_(at / "v_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
-      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {}
+      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {
+  const Weight& weight = q_proj_.weight();
+  at.setting(weight, "heads", heads);
+  at.setting(weight, "rotate", rotate_);
+  if (!rotate_) return;
+  at.setting(weight, "interleaved", rope_.interleaved);
+  at.setting(weight, "start", rope_.start);
+  const std::int64_t dims = rope_.dims == 0 ? o.head_width : rope_.dims;
+  if (!rope_.frequencies.empty()) {
+    at.setting(weight, "frequencies", rope_.frequencies);
+  } else {
+    at.setting(weight, "theta", rope_.theta);
+    at.setting(weight, "dims", dims);
+  }
+}
 
 Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);

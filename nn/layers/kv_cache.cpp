@@ -22,6 +22,9 @@ std::size_t KvCache::bytes() const {
 CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
     : cache_(cache), cached_(graph.input("cached", {1}, i32)) {
   const Scope scope("cache");
+  if (length < 1 || length > cache.capacity())
+    throw ShapeError("[kv_cache] got " + std::to_string(length) +
+                     " new tokens, expected 1 to the capacity, " + std::to_string(cache.capacity()));
   std::vector<std::int32_t> steps(static_cast<std::size_t>(length));
   std::iota(steps.begin(), steps.end(), 0);
   positions_ = cached_ + graph.constant(Array::of(steps));

@@ -52,14 +52,17 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
     : Module(at),
       heads_(heads),
       o_(checked(options, width, heads)),
-      frequencies_(query_frequencies(o_)),
       q_(query_layers(at, width, heads, o_)),
       q_norm_(query_norm(at, o_)),
       kv_a_(at / "kv_a_proj_with_mqa", width, o_.latent + o_.rope_width, {.bias = o_.bias, .init = o_.init}),
       kv_norm_(at / "kv_a_layernorm", o_.latent, o_.eps),
       kv_b_(at / "kv_b_proj", o_.latent, heads * (o_.head_width + o_.value_width),
             {.bias = false, .init = o_.init}),
-      o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}) {}
+      o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}),
+      frequencies_(query_frequencies(o_)) {
+  at.setting(kv_b_.weight(), "heads", heads);
+  at.setting(kv_b_.weight(), "theta", o_.theta);
+}
 
 Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
   const Tensor q = q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x)));

@@ -64,6 +64,7 @@ Tensor PositionEmbedding::record(TensorArg tokens, const Call& call) const {
 LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
     : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {
   if (bias) bias_ = at.create("bias", {width}, Init::zeros());
+  at.setting(weight_, "eps", eps);
 }
 
 Tensor LayerNorm::record(TensorArg x, const Call&) const {
@@ -71,7 +72,9 @@ Tensor LayerNorm::record(TensorArg x, const Call&) const {
 }
 
 RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
-    : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {}
+    : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {
+  at.setting(weight_, "eps", eps);
+}
 
 Tensor RmsNorm::record(TensorArg x, const Call&) const {
   return rms_norm(x, weight_.stored(x), eps_);

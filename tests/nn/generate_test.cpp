@@ -101,6 +101,12 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
   EXPECT_TRUE(close(generator.next(other), fresh(other)));
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
+  // Texts that the cache holds wholly, and more: the logits are those after the text's own last token.
+  for (const std::size_t n : {4, 3, 1}) {
+    const std::vector<std::int32_t> part(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(n));
+    EXPECT_TRUE(close(generator.next(part), fresh(part))) << n << " of the tokens in the cache";
+  }
+  EXPECT_TRUE(close(generator.next(one), fresh(one)));
   // New weights: what the cache holds is not theirs.
   Parameter table(*params.find("model.embed_tokens.weight"));
   Array a = table.read();

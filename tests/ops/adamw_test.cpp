@@ -162,6 +162,20 @@ TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
   EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
 }
 
+// One tensor next to whole numbers of chunks of 8192, alone and twice.
+TEST(SquaredNorm, OfOneLongTensorHasEveryChunk) {
+  for (const DType dtype : {f32, f64, bf16})
+    for (const std::int64_t n : {1, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 16385, 20000}) {
+      Graph g;
+      const Tensor x = g.input("x", {n}, dtype);
+      Array ones({n}, dtype);
+      for (std::int64_t i = 0; i < n; ++i) ones.set(i, 1);
+      const auto y = run_checked({squared_norm({x}), squared_norm({x, x})}, {{x, ones}});
+      EXPECT_EQ(y[0].at(0), static_cast<double>(n)) << name_of(dtype) << " " << n;
+      EXPECT_EQ(y[1].at(0), static_cast<double>(2 * n)) << name_of(dtype) << " " << n;
+    }
+}
+
 TEST(AdamW, HasNoGradientAndSaysSo) {
   Graph g;
   const Given p = given(g, {3});

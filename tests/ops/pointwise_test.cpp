@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <tilegrad/tilegrad.h>
+#include "tests/support/halfway_cases.h"
 
 namespace {
 
@@ -246,6 +247,48 @@ TEST(Clamp, KeepsTheGradientOnTheClosedInterval) {
   EXPECT_THROW(clamp(x, 2, 1), Error);
 }
 
+// The gradients of f by a and by b at the given points, for a cotangent of 1.
+template <class F>
+std::pair<Values, Values> gradients_on(F f, const Values& a, const Values& b, DType dtype = f64) {
+  Graph g;
+  const auto n = static_cast<std::int64_t>(a.size());
+  const Tensor x = g.input("a", {n}, dtype), y = g.input("b", {n}, dtype);
+  const auto z = gradients(sum(f(x, y)), {x, y});
+  const std::vector<Array> v =
+      eval({z[0].to(f64), z[1].to(f64)}, {{x, Array::of(a).to(dtype)}, {y, Array::of(b).to(dtype)}});
+  return {v[0].values<double>(), v[1].values<double>()};
+}
+
+TEST(Extremes, ATieHalvesTheGradient) {
+  for (const DType t : {f64, f32, bf16, f16}) {
+    const auto [most_a, most_b] = gradients_on(maximum, {2, 1, 1, 0, -0.0}, {1, 2, 1, 0, 0}, t);
+    EXPECT_EQ(most_a, (Values{1, 0, 0.5, 0.5, 0.5})) << name_of(t);
+    EXPECT_EQ(most_b, (Values{0, 1, 0.5, 0.5, 0.5})) << name_of(t);
+    const auto [least_a, least_b] = gradients_on(minimum, {2, 1, 1, 0, -0.0}, {1, 2, 1, 0, 0}, t);
+    EXPECT_EQ(least_a, (Values{0, 1, 0.5, 0.5, 0.5})) << name_of(t);
+    EXPECT_EQ(least_b, (Values{1, 0, 0.5, 0.5, 0.5})) << name_of(t);
+  }
+}
+
+TEST(Kinks, HaveTheDocumentedGradient) {
+  const auto at = [](Tensor (*f)(TensorArg), const Values& x) {
+    return gradients_on([f](const Tensor& a, const Tensor& b) { return f(a) + 0 * b; }, x, x).first;
+  };
+  EXPECT_EQ(at(relu, {-1, -0.0, 0, 1e-300}), (Values{0, 0, 0, 1}));
+  EXPECT_EQ(at(abs, {-2, 0, 3}), (Values{-1, 0, 1}));
+  EXPECT_EQ(at(sign, {-2, 0, 3}), (Values{0, 0, 0}));
+}
+
+// b·a^(b - 1) and a^b·log a, where these are 0·∞: 0⁰ = 1 does not change with a, and 0^b is 0 for all b > 0.
+TEST(Pow, HasFiniteGradientsAtABaseOfZero) {
+  const auto [za, zb] = gradients_on(tg::pow, {0, 0, 0, 2, 2}, {0, 1, 2, 0, 1});
+  EXPECT_EQ(za, (Values{0, 1, 0, 0, 1}));
+  EXPECT_EQ(Values(zb.begin(), zb.begin() + 3), (Values{0, 0, 0}));
+  EXPECT_NEAR(zb[3], std::log(2.0), 1e-15);
+  EXPECT_NEAR(zb[4], 2 * std::log(2.0), 1e-15);
+  EXPECT_EQ(on(tg::pow, {0, 0, 0}, {0, 1, 2}), (Values{1, 0, 0}));
+}
+
 TEST(Logic, WorksOnBooleansAndNumbers) {
   EXPECT_EQ(on(logical_and, {0, 1, 2}, {1, 0, 3}), (Values{0, 0, 1}));
   EXPECT_EQ(on(logical_or, {0, 1, 0}, {1, 0, 0}, i32), (Values{1, 1, 0}));
@@ -256,7 +299,7 @@ TEST(Logic, WorksOnBooleansAndNumbers) {
 TEST(Cast, RoundsToNearestEvenAndTruncatesToIntegers) {
   Graph g;
   const Tensor x = g.input("x", {4}, f32);
-  const auto v =
+  const std::vector<Array> v =
       eval({cast(x, bf16), cast(x, f16), cast(x, i32), cast(x, boolean), cast(cast(x, bf16), f32) * 1},
            {{x, std::vector<float>{1.00390625f, -2.75f, 0, 3.01171875f}}});
   const auto values = [](const Array& a) {
@@ -269,6 +312,44 @@ TEST(Cast, RoundsToNearestEvenAndTruncatesToIntegers) {
   EXPECT_EQ(values(v[2]), (Values{1, -2, 0, 3}));
   EXPECT_EQ(values(v[3]), (Values{1, 1, 0, 1}));
   EXPECT_EQ(values(v[4]), values(v[0]));  // a chain rounds where the cast says so
+}
+
+// In a cast, in a chain of ops that ends in a half type, and from what is not contiguous.
+TEST(Cast, HalfwayCasesRoundToEven) {
+  const std::vector<float> cases = halfway_cases();
+  const auto n = static_cast<std::int64_t>(cases.size());
+  Graph g;
+  const Tensor x = g.input("x", {n, 2}, f32), one = slice(x, 1, 0, 1);
+  Array xs({n, 2}, f32);
+  for (std::int64_t i = 0; i < n; ++i) xs.data<float>()[2 * i] = cases[static_cast<std::size_t>(i)];
+  const Tensor whole = contiguous(one);
+  const auto v = eval({cast(whole, bf16), cast(whole, f16), cast(one, bf16), cast(one, f16),
+                       cast(one * 1, bf16), cast(one * 1, f16), cast(cast(one, bf16), f32) * 1},
+                      {{x, xs}});
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float f = cases[static_cast<std::size_t>(i)];
+    const auto b = static_cast<float>(bfloat16(f)), h = static_cast<float>(float16(f));
+    for (const std::size_t k : {0, 2, 4, 6}) ASSERT_EQ(v[k].at(i), b) << "bf16 of " << f << ", result " << k;
+    for (const std::size_t k : {1, 3, 5}) ASSERT_EQ(v[k].at(i), h) << "f16 of " << f << ", result " << k;
+  }
+}
+
+// A number and half the distance to the next: sums that only the store of the result rounds.
+template <class Half>
+void expect_sums_to_round_to_even(DType dtype) {
+  Values a, b, expected;
+  for (const auto& [low, high] : neighbours<Half>()) {
+    const float half = high / 2 - low / 2;
+    if (static_cast<float>(Half(half)) != half || half == 0) continue;
+    a.push_back(low), b.push_back(half), expected.push_back(static_cast<float>(Half(low + half)));
+  }
+  EXPECT_GT(a.size(), 30000u);
+  EXPECT_EQ(on(add, a, b, dtype), expected) << name_of(dtype);
+}
+
+TEST(Arithmetic, SumsHalfwayBetweenTwoNumbersRoundToEven) {
+  expect_sums_to_round_to_even<bfloat16>(bf16);
+  expect_sums_to_round_to_even<float16>(f16);
 }
 
 TEST(Cast, KeepsLargeIntegersExact) {

@@ -82,6 +82,38 @@ TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of t
   EXPECT_TRUE(close(doubles(y[1]), {log_sum(rising), log_sum(falling)}, 1e-14));
 }
 
+// exp of a logit that far above the rest overflows unless the maximum is found, wherever it is; below the
+// rest it counts for nothing.
+TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
+  for (const DType dtype : {f32, f64})
+    for (const double large : {1e4, -1e4})
+      for (const std::int64_t n : {1, 7, 100, 1100})
+        for (const int axis : {0, 1}) {
+          if (axis == 0 && n > 100) continue;
+          SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(large) +
+                       ", n = " + std::to_string(n) + ", axis " + std::to_string(axis));
+          Graph g;
+          const Tensor x = g.input("x", {n, n}, dtype);
+          Array xs({n, n}, dtype);
+          for (std::int64_t i = 0; i < n; ++i) xs.set(i * n + i, large);
+          const auto y = run_checked({softmax(x, axis), log_softmax(x, axis), logsumexp(x, {axis}),
+                                      cross_entropy(axis == 0 ? transpose(x, 0, 1) : x, arange(g, 0, n),
+                                                    {.reduction = Reduction::none})},
+                                     {{x, xs}});
+          // Of a row: one element `large`, n - 1 that are 0.
+          const double sum = large > 0 || n == 1 ? large : std::log(static_cast<double>(n - 1));
+          Vector p, log_p;
+          for (std::int64_t i = 0; i < n; ++i)
+            for (std::int64_t j = 0; j < n; ++j)
+              log_p.push_back((i == j ? large : 0) - sum), p.push_back(std::exp(log_p.back()));
+          const double tolerance = dtype == f64 ? 1e-13 : 1e-6;
+          ASSERT_TRUE(close(doubles(y[0]), p, tolerance));
+          ASSERT_TRUE(close(doubles(y[1]), log_p, tolerance));
+          ASSERT_TRUE(close(doubles(y[2]), Vector(static_cast<std::size_t>(n), sum), tolerance));
+          ASSERT_TRUE(close(doubles(y[3]), Vector(static_cast<std::size_t>(n), sum - large), tolerance));
+        }
+}
+
 TEST(Softmax, StandsInfinitiesAndPassesNaNOn) {
   Graph g;
   const Tensor x = g.input("x", {4, 3});

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/support/halfway_cases.h"
+
 namespace tg::cpu::simd_test {
 namespace {
 
@@ -99,6 +101,29 @@ TEST(SimdLoads, HalfTypesRoundLikeTheirScalars) {
       EXPECT_EQ(h[i].bits, float16(in[i]).bits);
     }
   }
+}
+
+// Halfway between two numbers of the type, and next to that, for every number: ties go to the even one.
+TEST(SimdLoads, HalfwayCasesRoundToEven) {
+  constexpr int W = lanes<F32>;
+  const std::vector<float> cases = halfway_cases();
+  for (std::size_t at = 0; at + W <= cases.size(); at += W) {
+    bfloat16 b[W];
+    float16 h[W];
+    store(b, load(&cases[at]));
+    store(h, load(&cases[at]));
+    for (int i = 0; i < W; ++i) {
+      const float x = cases[at + static_cast<std::size_t>(i)];
+      ASSERT_EQ(b[i].bits, bfloat16(x).bits) << x;
+      ASSERT_EQ(h[i].bits, float16(x).bits) << x;
+    }
+  }
+  EXPECT_EQ(bfloat16(1 + 0x1p-8f).bits, bfloat16(1.f).bits);
+  EXPECT_EQ(bfloat16(1 + 0x3p-8f).bits, bfloat16(1 + 0x1p-6f).bits);
+  EXPECT_EQ(float16(1 + 0x1p-11f).bits, float16(1.f).bits);
+  EXPECT_EQ(float16(1 + 0x3p-11f).bits, float16(1 + 0x1p-9f).bits);
+  EXPECT_EQ(float16(0x1p-25f).bits, float16(0.f).bits);  // between 0 and the smallest subnormal
+  EXPECT_EQ(float16(0x3p-25f).bits, float16(0x1p-23f).bits);
 }
 
 TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {

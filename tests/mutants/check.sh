@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# check.sh ROOT        every fault of tests/mutants/faults has its place in the sources of ROOT
+# check.sh --self-test an entry that does not is named, with its file and line
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+command -v python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
+if [ "$1" != --self-test ]; then
+  exec python3 "$here/plant.py" --check "$1"
+fi
+trap 'rm -rf "$place"' EXIT
+place=$(mktemp -d)
+mkdir -p "$place/tests/mutants/faults"
+cp "$here/plant.py" "$place/tests/mutants"
+cd "$place"
+printf 'int twice(int x) {\n  return x + x;\n}\n' >twice.cpp
+entry() { printf '1 twice.cpp\nsome fault\n%s\n' "$1" >tests/mutants/faults/list.txt; }
+accepts() { entry "$1"; python3 tests/mutants/plant.py --check . >/dev/null || { echo "FAILED: $1 is refused"; exit 1; }; }
+refuses() {
+  entry "$1"
+  if out=$(python3 tests/mutants/plant.py --check . 2>&1); then echo "FAILED: $1 is taken"; exit 1; fi
+  case $out in *"list.txt:"*"fault 1"*) ;; *) echo "FAILED: $1 gives: $out"; exit 1 ;; esac
+}
+accepts '| return @{x + x => x}@;'
+accepts '|   @{return x + x; => return 0;}@'
+refuses '| return @{x * x => x}@;'    # is not there
+refuses '| int@{ => }@'               # no right text of its own
+refuses '| @{x => y}@'                # there more than once
+refuses '| return x + x;'             # without a mark

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Makes a copy of the tree in which every fault of tests/mutants/faults is present and switched off.
+
+usage: plant.py SOURCE_DIR TARGET_DIR
+       plant.py --check SOURCE_DIR        only sees that every place is there
+
+An entry of faults/*.txt is
+
+    17 backends/cpu/kernels/online.h; op softmax; tests softmax cross_entropy
+    the maximum of a chunk is taken from its first two vectors
+    | for (; i + 2 * W <= @{n => 2 * W}@; i += 2 * W)
+
+a number, the file, which op gradcheck is asked about first and which tests come next (both may be left out); what is
+wrong; and the place: lines of the source as they stand there, with the right text and the wrong one in @{ => }@. The
+spaces that begin a line do not matter. A further place begins with an empty line "|". The right text is an expression,
+or statements if it ends in ; (then the wrong text may be empty). What surrounds it says which place is meant, and
+must occur once.
+
+In the copy an expression becomes (tg::mutant(17) ? (wrong) : (right)), statements an if. The environment variable
+TG_MUTANT=17 switches the fault on, in the one build of the copy that has them all. A place that is not in its source
+any more is an error: the list has to follow the code.
+"""
+import pathlib
+import re
+import shutil
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+COPIED = ["autograd", "backends", "cmake", "core", "examples", "io", "nn", "ops", "tests", "tools", "CMakeLists.txt",
+          "tilegrad.h", "version.h"]
+MARK = re.compile(r"@\{(.*?) => ?(.*?)\}@", re.S)
+
+
+class Fault:
+    def __init__(self, number, file, options, where):
+        self.number, self.file, self.where = number, file, where
+        self.op, self.tests, self.text, self.places = "", [], "", []
+        for option in options:
+            name, _, value = option.strip().partition(" ")
+            if name == "op":
+                self.op = value
+            elif name == "tests":
+                self.tests = value.split()
+            else:
+                sys.exit(f"{where}: '{name}' is neither op nor tests")
+
+
+def read_faults(folder=HERE / "faults"):
+    """All entries, by number."""
+    faults = {}
+    for path in sorted(folder.glob("*.txt")):
+        fault = None
+        for at, line in enumerate(path.read_text().split("\n"), 1):
+            where = f"{path.name}:{at}"
+            if not line or line.startswith("#"):
+                continue
+            if line.startswith("|"):
+                line = line[1:].removeprefix(" ")
+                if not fault:
+                    sys.exit(f"{where}: a place before the first fault")
+                if not line:
+                    fault.places.append([])
+                else:
+                    fault.places = fault.places or [[]]
+                    fault.places[-1].append(line)
+            elif re.match(r"\d+ ", line):
+                head, *options = line.split(";")
+                number, file = head.split()
+                if int(number) in faults:
+                    sys.exit(f"{where}: fault {number} is already at {faults[int(number)].where}")
+                fault = faults[int(number)] = Fault(int(number), file, options, where)
+            elif fault and not fault.places:
+                fault.text += (" " if fault.text else "") + line.strip()
+            else:
+                sys.exit(f"{where}: not an entry: {line}")
+    for fault in faults.values():
+        if not fault.text or not fault.places:
+            sys.exit(f"{fault.where}: fault {fault.number} needs a description and a place")
+    return dict(sorted(faults.items()))
+
+
+def pattern_of(text):
+    """Lines as a regular expression that does not mind how they are indented."""
+    first, *more = text.split("\n")
+    return r"\s*\n\s*".join([re.escape(first)] + [re.escape(line.lstrip()) for line in more])
+
+
+def find(fault, lines, source):
+    """Where the right text of a place lies in the source, that text, and the wrong one."""
+    text = "\n".join(lines).lstrip()
+    marks = list(MARK.finditer(text))
+    if len(marks) != 1:
+        sys.exit(f"{fault.where}: a place of fault {fault.number} needs one @{{right => wrong}}@:\n{text}")
+    right, wrong = marks[0].groups()
+    if not right.strip():
+        sys.exit(f"{fault.where}: fault {fault.number} replaces nothing:\n{text}")
+    parts = text[:marks[0].start()], right, text[marks[0].end():]
+    found = list(re.finditer("({})({})({})".format(*map(pattern_of, parts)), source))
+    if len(found) != 1:
+        sys.exit(f"{fault.where}: fault {fault.number} is found {len(found)} times in {fault.file}, wanted once; "
+                 f"the list has to follow the code:\n{text}")
+    return found[0].start(2), found[0].end(2), found[0].group(2), wrong
+
+
+def planted(file, source, faults):
+    """The source of a file with its faults in it."""
+    spans = {}  # faults at one place are asked about one after the other
+    for fault in faults:
+        for lines in fault.places:
+            start, end, right, wrong = find(fault, lines, source)
+            spans.setdefault((start, end), (right, []))[1].append((fault.number, wrong))
+    begun = len(source)
+    for (start, end), (right, wrongs) in sorted(spans.items(), reverse=True):
+        if end > begun:
+            sys.exit(f"{file}: faults {', '.join(str(n) for n, _ in wrongs)} overlap with the next one's place")
+        begun = start
+        text = right
+        for number, wrong in wrongs:
+            if right.rstrip().endswith(";"):
+                text = f"if (::tg::mutant({number})) {{ {wrong} }} else {{ {text} }}"
+            else:
+                text = f"(::tg::mutant({number}) ? ({wrong}) : ({text}))"
+        source = source[:start] + text + source[end:]
+    return f'#include "{HERE}/mutant.h"\n#line 1\n{source}'
+
+
+def write(path, text):
+    """Leaves alone a file that has the text already, so that a build need not make it again."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def by_files(faults, source_dir):
+    files = {}
+    for fault in faults.values():
+        if not (source_dir / fault.file).is_file():
+            sys.exit(f"{fault.where}: fault {fault.number} is in {fault.file}, which does not exist")
+        files.setdefault(fault.file, []).append(fault)
+    return files
+
+
+def plant(source_dir, target_dir):
+    source_dir, target_dir = pathlib.Path(source_dir), pathlib.Path(target_dir)
+    faults, kept = read_faults(), set()
+    by_file = by_files(faults, source_dir)
+    for name in COPIED:
+        root = source_dir / name
+        for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
+            file = path.relative_to(source_dir)
+            if "__pycache__" in file.parts or file.parts[:2] == ("tests", "mutants"):
+                continue
+            kept.add(file)
+            to = target_dir / file
+            if str(file) in by_file:
+                write(to, planted(str(file), path.read_text(), by_file[str(file)]))
+            elif not to.exists() or to.read_bytes() != path.read_bytes():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, to)
+    mutant = pathlib.Path("core/base/mutant.cpp")
+    write(target_dir / mutant, (HERE / "mutant.cpp").read_text().replace('"mutant.h"', f'"{HERE}/mutant.h"'))
+    kept.add(mutant)
+    for path in target_dir.rglob("*"):
+        if path.is_file() and path.relative_to(target_dir) not in kept:
+            path.unlink()
+    return faults
+
+
+def check(source_dir):
+    faults, source_dir = read_faults(), pathlib.Path(source_dir)
+    for file, own in by_files(faults, source_dir).items():
+        planted(file, (source_dir / file).read_text(), own)
+    return faults
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    if sys.argv[1] == "--check":
+        print(f"the places of {len(check(sys.argv[2]))} faults are in the sources")
+        sys.exit()
+    print(f"{len(plant(sys.argv[1], sys.argv[2]))} faults planted in {sys.argv[2]}")

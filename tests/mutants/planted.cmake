@@ -1,0 +1,14 @@
+# The tree once more, in PROJECT_BINARY_DIR/planted, with every fault of faults/ in it; each is switched on at run time by
+# TG_MUTANT=number.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/plant.py ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/planted
+                RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "The faults could not be planted")
+endif()
+enable_testing()
+set(TILEGRAD_MUTANTS OFF)
+set(TILEGRAD_TESTS ON)
+set(TILEGRAD_TOOLS ON)
+set(TILEGRAD_INSTALL OFF)
+add_subdirectory(${PROJECT_BINARY_DIR}/planted ${PROJECT_BINARY_DIR}/mutants)

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Switches each fault of tests/mutants/faults on and asks gradcheck, then the tests, until one catches it.
+
+usage: run.py [--only 17,20-29] [--build DIR] [--jobs N] [--table]
+
+  --only NUMBERS   these faults instead of all
+  --build DIR      where everything is built (default: build-mutants)
+  --jobs N         processes side by side (default: one for each core)
+  --table          also write the table of docs/gradcheck.md; with --only, from the results of runs before as well
+
+Builds once, with -DTILEGRAD_MUTANTS=ON. First everything has to pass with no fault on. Then each fault is tried with
+TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --fast, all other tests, fastest
+first. One that takes far longer than without a fault counts as having caught it. Exits with status 1 if a fault survives.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import plant
+
+ROOT = plant.HERE.parent.parent
+# Checks of the tree, of documents, of the compiler and of what has a build of its own: no fault is theirs to catch.
+NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|"
+                       r"emulat|tour|example|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|plugin)")
+NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "nn/training/")  # nothing that gradcheck runs
+
+
+class Check:
+    def __init__(self, name, command):
+        self.name, self.command, self.seconds = name, command, 60.0
+
+    def run(self, fault):
+        """Why it fails with the fault on; None if it passes."""
+        environment = dict(os.environ, TG_MUTANT=str(fault))
+        environment.pop("GTEST_OUTPUT", None)
+        limit = 30 + 15 * self.seconds
+        with tempfile.TemporaryDirectory() as place, open(f"{place}/out", "w+", errors="replace") as out:
+            process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=place,
+                                       env=environment, start_new_session=True)
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return f"did not end in {limit:.0f} s"
+            out.seek(0)
+            text = out.read()
+        if code in (0, 77):  # 77: skipped, as something it needs is missing
+            return None
+        failed = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.M)
+        return failed.group(1) if failed else f"signal {-code}" if code < 0 else f"exit {code}"
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def build(folder, jobs):
+    """The tests of CTest that are asked, by name, and gradcheck."""
+    configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DTILEGRAD_MUTANTS=ON", "-DTILEGRAD_CUDA=OFF"]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    tools = ["train", "generate", "inspect", "tokens", "gradcheck"]
+    subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", "quick_tests", *tools], check=True)
+    listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], check=True, capture_output=True)
+    tests = {}
+    for test in json.loads(listed.stdout)["tests"]:
+        if not NOT_ASKED.search(test["name"]) and "command" in test:
+            command = test["command"]
+            if command[0].endswith("_test"):
+                command = command + ["--gtest_fail_fast", "--gtest_brief=1"]
+            tests[test["name"]] = Check(test["name"], command)
+    gradcheck = next(pathlib.Path(folder).resolve().glob("**/tools/gradcheck"))
+    return tests, str(gradcheck)
+
+
+def time_all(checks, folder, jobs):
+    """How long each takes with no fault on, when all of them have to pass. Kept for runs of the same build."""
+    store = pathlib.Path(folder) / "seconds.json"
+    library = next(pathlib.Path(folder).glob("**/libtilegrad.a"))
+    if store.exists() and store.stat().st_mtime > library.stat().st_mtime:
+        seconds = json.loads(store.read_text())
+        if all(check.name in seconds for check in checks):
+            for check in checks:
+                check.seconds = seconds[check.name]
+            return
+
+    def once(check):
+        start = time.monotonic()
+        why = check.run(0)
+        check.seconds = time.monotonic() - start
+        return check, why
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        broken = [f"{check.name} ({why})" for check, why in pool.map(once, checks) if why]
+    if broken:
+        sys.exit(f"these fail with no fault on: {', '.join(broken)}")
+    store.write_text(json.dumps({check.name: check.seconds for check in checks}, indent=1))
+
+
+def catch(fault, tests, gradcheck, all_ops):
+    """What catches a fault, in words; None if nothing does."""
+    asked = []
+    if fault.op:
+        asked.append(Check(f"gradcheck --op {fault.op}", [gradcheck, "--op", fault.op, "--fast"]))
+    asked += [tests[name] for name in fault.tests]
+    if not fault.file.startswith(NO_GRADIENTS):
+        asked.append(all_ops)
+    rest = sorted((t for n, t in tests.items() if n not in fault.tests), key=lambda t: t.seconds)
+    for check in asked + rest:
+        why = check.run(fault.number)
+        if why:
+            return check.name if "gradcheck --" in check.name else f"{check.name}: {why}"
+    return None
+
+
+def chosen(faults, text):
+    if not text:
+        return list(faults.values())
+    numbers = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return [fault for number, fault in faults.items() if number in numbers]
+
+
+def write_table(faults, results):
+    missing = [str(n) for n in faults if str(n) not in results]
+    if missing:
+        sys.exit(f"no result for faults {', '.join(missing)}: run them first")
+    rows = ["| | file | fault | caught by |", "|---|---|---|---|"]
+    for number, fault in faults.items():
+        cell = (results[str(number)] or "**nothing**").replace("|", "\\|")
+        rows.append(f"| {number} | `{fault.file}` | {fault.text} | {cell} |")
+    path = ROOT / "docs/gradcheck.md"
+    begin, end = "<!-- mutants: begin -->\n", "<!-- mutants: end -->"
+    before, _, rest = path.read_text().partition(begin)
+    path.write_text(before + begin + "\n".join(rows) + "\n" + end + rest.partition(end)[2])
+
+
+def main():
+    options = argparse.ArgumentParser(usage=__doc__)
+    options.add_argument("--only", default="")
+    options.add_argument("--build", default=str(ROOT / "build-mutants"))
+    options.add_argument("--jobs", type=int, default=os.cpu_count())
+    options.add_argument("--table", action="store_true")
+    given = options.parse_args()
+    faults = plant.read_faults()
+    tests, gradcheck = build(given.build, given.jobs)
+    for fault in faults.values():
+        for name in fault.tests:
+            if name not in tests:
+                sys.exit(f"{fault.where}: there is no test {name}")
+    all_ops = Check("gradcheck --all", [gradcheck, "--all", "--fast"])
+    time_all([*tests.values(), all_ops], given.build, given.jobs)
+    store = pathlib.Path(given.build) / "mutants.json"
+    results = json.loads(store.read_text()) if given.only and store.exists() else {}
+    survivors = []
+
+    def one(fault):
+        start = time.monotonic()
+        by = catch(fault, tests, gradcheck, all_ops)
+        return fault, by, time.monotonic() - start
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        for fault, by, seconds in pool.map(one, chosen(faults, given.only)):
+            results[str(fault.number)] = by
+            say(f"{'caught  ' if by else 'SURVIVED'} {fault.number:4}  {fault.text} [{by}] {seconds:.0f} s")
+            if not by:
+                survivors.append(fault.number)
+            store.write_text(json.dumps(results, indent=1))
+    if given.table:
+        write_table(faults, results)
+    done = len(chosen(faults, given.only))
+    say(f"{done - len(survivors)} of {done} faults caught" +
+        (f"; nothing catches {', '.join(map(str, survivors))}" if survivors else ""))
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+// Where rounding to bf16 and to f16 must look closely: numbers halfway between two neighbours, whose lower
+// one is even or odd.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <tilegrad/core/base/dtype.h>
+
+namespace tg {
+
+// Neighbours of the type, below the largest: each number and the next one away from 0. Half: bfloat16 or
+// float16.
+template <class Half>
+std::vector<std::pair<float, float>> neighbours() {
+  std::vector<std::pair<float, float>> pairs;
+  const auto number = [](std::uint32_t bits) {
+    Half x;
+    x.bits = static_cast<std::uint16_t>(bits);
+    return static_cast<float>(x);
+  };
+  for (std::uint32_t bits = 0; bits < 0xffff; ++bits)
+    if (bits != 0x7fff && std::isfinite(number(bits)) && std::isfinite(number(bits + 1)))
+      pairs.emplace_back(number(bits), number(bits + 1));
+  return pairs;
+}
+
+// Numbers of f32: halfway between two neighbours, and one unit in the last place of f32 below and above.
+inline std::vector<float> halfway_cases() {
+  std::vector<float> cases;
+  const auto add = [&](const std::vector<std::pair<float, float>>& pairs) {
+    for (const auto& [low, high] : pairs) {
+      const auto middle = std::bit_cast<std::uint32_t>(low / 2 + high / 2);
+      for (const std::uint32_t bits : {middle - 1, middle, middle + 1}) {
+        const auto x = std::bit_cast<float>(bits);
+        if (std::isfinite(x)) cases.push_back(x);
+      }
+    }
+  };
+  add(neighbours<bfloat16>());
+  add(neighbours<float16>());
+  return cases;
+}
+
+}  // namespace tg
