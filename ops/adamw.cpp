@@ -13,6 +13,7 @@ namespace {
 
 std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
   const std::size_t count = attrs.as<AdamWAttrs>().weight_decay.size(), scalars = adamw_ins * count;
+  detail::require_operands(in, scalars + 3);
   std::vector<OutSpec> out;
   out.reserve(adamw_outs * count);
   for (std::size_t first = 0; first < scalars; first += adamw_ins) {

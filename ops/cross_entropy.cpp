@@ -6,7 +6,6 @@
 
 #include <numbers>
 #include <numeric>
-
 #include "ops/common.h"
 
 namespace tg {
@@ -26,9 +25,7 @@ void check(const Operand& x, const Operand& targets) {
 
 // [· = t] as booleans of the logits' shape.
 Tensor chosen(const Tensor& x, const Tensor& targets) {
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(-1)));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return equal(unsqueeze(cast(targets, i64), -1), x.graph().constant(Array::of(numbers)));
+  return equal(unsqueeze(cast(targets, i64), -1), arange(x.graph(), 0, static_cast<double>(x.size(-1))));
 }
 
 Tensor log_sum(const Tensor& x) {
@@ -94,7 +91,9 @@ extern const Op cross_entropy_op{
         "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
         "smoothing ε; 0 where t is ignored",
     .infer =
-        [](std::span<const Operand> in, const Attrs&) {
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 2);
+          a.as<CrossEntropyAttrs>();
           check(in[0], in[1]);
           const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
           return std::vector<OutSpec>{row, row};
@@ -129,8 +128,14 @@ extern const Op cross_entropy_backward_op{
     .name = "cross_entropy_backward",
     .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
     .infer =
-        [](std::span<const Operand> in, const Attrs&) {
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 4);
+          a.as<CrossEntropyAttrs>();
           check(in[0], in[1]);
+          for (const Operand& x : in.subspan(2)) {  // ξ and z
+            if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
+            if (x.dtype != compute_type(in[0].dtype)) throw DTypeError("needs ξ and z in the compute type");
+          }
           return detail::row_major_output(in[0].dtype, in[0].shape());
         },
     .decompose = decompose_backward,
@@ -154,7 +159,9 @@ Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOpti
   const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   if (o.reduction == Reduction::none) return loss;
   if (o.reduction == Reduction::sum) return sum(loss);
-  const Tensor counted = sum(cast(not_equal(targets, static_cast<double>(o.ignore_index)), loss.dtype()));
+  const auto ignored = static_cast<double>(o.ignore_index);
+  const Tensor t = holds(targets.tensor().dtype(), ignored) ? targets.tensor() : cast(targets, i64);
+  const Tensor counted = sum(cast(not_equal(t, ignored), loss.dtype()));
   return sum(loss) / maximum(counted, 1);
 }
 

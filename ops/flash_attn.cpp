@@ -84,10 +84,23 @@ void check(const Operands& x, const AttentionAttrs& a) {
     check_shape("sink", *x.sink, {q[1]});
   }
   check_sequences(x, a);
+  for (const Operand* t : {x.lse, x.z_lse, x.sink, x.cu_q, x.cu_k, x.lengths})
+    if (t && !t->layout.is_contiguous()) throw ShapeError("needs contiguous statistics, sinks and lengths");
+  for (const Operand* t : {x.lse, x.z_lse})
+    if (t && t->dtype != compute_type(dtype)) throw DTypeError("needs ξ in the compute type");
+  if (x.rng && (x.rng->dtype != i64 || x.rng->shape() != Shape{2}))
+    throw ShapeError("needs the graph's rng() {seed, step}");
+}
+
+void check_count(std::span<const Operand> in, const AttentionAttrs& a) {
+  detail::require_operands(in, std::size_t{3} + (a.backward ? 3 : 0) + a.has_z_lse + a.has_bias + a.has_sink +
+                                   (a.packed ? 2 : 0) + a.has_lengths + (a.dropout > 0));
 }
 
 std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
+  check_count(in, a);
+  if (a.backward) throw Error("got attributes of its backward");
   const Operands x(in, a);
   check(x, a);
   const Shape& q = x.q->shape();
@@ -104,6 +117,9 @@ Layout gradient_layout(const Layout& l) {
 
 std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
+  check_count(in, a);
+  if (!a.backward || (a.needs_z_bias && !a.has_bias) || (a.needs_z_sink && !a.has_sink))
+    throw Error("got attributes that are not of a backward");
   const Operands x(in, a);
   check(x, a);
   const Shape &q = x.q->shape(), out{q[0], q[1], q[2], x.v->shape()[3]}, rows{q[0], q[1], q[2]};

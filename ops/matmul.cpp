@@ -21,6 +21,7 @@ bool fits(const Tensor& a, const Tensor& b) {
 }
 
 std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
+  detail::require_operands(in, 2, 3);
   const Operand &a = in[0], &b = in[1];
   for (const Operand& x : in) {
     detail::require_float(x.dtype);
@@ -147,7 +148,7 @@ Tensor matmul(TensorArg a, TensorArg b) {
 }
 
 Tensor linear(TensorArg x, TensorArg w, TensorArg bias) {
-  return matmul_with(x, w, bias.tensor());
+  return matmul_with(x, w, bias.optional());
 }
 
 }  // namespace tg

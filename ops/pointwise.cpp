@@ -34,6 +34,13 @@ std::vector<OutSpec> truth(std::span<const Operand> in, const Attrs&) {
   return detail::pointwise_output(in, boolean);
 }
 
+// A rule for so many operands.
+template <std::size_t count, auto rule>
+std::vector<OutSpec> operands(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, count);
+  return rule(in, a);
+}
+
 Fill filled(Fill::Kind kind) {
   return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
 }
@@ -153,7 +160,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   Tensor op(TensorArg a, TensorArg b);                                                                   \
   extern const Op op##_op{.name = #op,                                                                   \
                           .doc = "a, b → y: y = " formula,                                               \
-                          .infer = rule,                                                                 \
+                          .infer = operands<2, rule>,                                                    \
                           .vjp = [](const Backprop& g) -> Tensors {                                      \
                             [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1],       \
                                                           &y = g.out[0];                                 \
@@ -170,7 +177,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   Tensor op(TensorArg x);                                                                           \
   extern const Op op##_op{.name = #op,                                                              \
                           .doc = "x → y: y = " formula,                                             \
-                          .infer = rule,                                                            \
+                          .infer = operands<1, rule>,                                               \
                           .vjp = [](const Backprop& g) -> Tensors {                                 \
                             [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
                             return {gradient};                                                      \
@@ -185,7 +192,7 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   Tensor op(TensorArg a, TensorArg b);                                                                       \
   extern const Op op##_op{.name = #op,                                                                       \
                           .doc = "a, b → y: y = [" formula "]",                                              \
-                          .infer = truth,                                                                    \
+                          .infer = operands<2, truth>,                                                       \
                           .not_differentiable = "its result is boolean",                                     \
                           .samples = [] { return binary_samples<op, Fill::distinct, Fill::distinct>(#op); }, \
                           .pointwise = true};                                                                \
@@ -238,7 +245,7 @@ TG_COMPARISON(logical_or, "a or b")
 extern const Op logical_not_op{
     .name = "logical_not",
     .doc = "x → y: y = [not x]",
-    .infer = truth,
+    .infer = operands<1, truth>,
     .not_differentiable = "its result is boolean",
     .samples = [] { return unary_samples<logical_not, Fill::off_zero>("logical_not"); },
     .pointwise = true};
@@ -250,6 +257,7 @@ extern const Op where_op{.name = "where",
                          .doc = "condition, a, b → y: y = a where the condition holds, else b",
                          .infer =
                              [](std::span<const Operand> in, const Attrs&) {
+                               detail::require_operands(in, 3);
                                if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
                                check_one_dtype(in.subspan(1));
                                if (in[0].shape() != in[1].shape())
@@ -270,8 +278,11 @@ extern const Op where_op{.name = "where",
 
 Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);
+  if (a.is_number() && b.is_number())  // PyTorch's default type
+    return where(condition, {full(condition.tensor().graph(), {}, a.number(), f32), a.where()}, b);
   auto [x, y] = broadcast_pair(where_op, a, b);
-  const Shape shape = broadcast_shapes(condition.tensor().shape(), x.shape(), "where");
+  const Shape shape = detail::at_call(
+      condition, [&] { return broadcast_shapes(condition.tensor().shape(), x.shape(), "where"); });
   const auto fit = [&](const Tensor& t) { return t.shape() == shape ? t : expand(t, shape); };
   return record(where_op, {fit(condition.tensor()), fit(x), fit(y)});
 }
@@ -281,6 +292,11 @@ Tensor clamp(TensorArg x, double low, double high) {
   if (!(low <= high))
     throw Error(in_context("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high),
                            x.where()));
+  const DType t = x.tensor().dtype();
+  for (const double bound : {low, high})
+    if (!holds(is_float(t) ? compute_type(t) : t, bound))
+      throw DTypeError(in_context(
+          "[clamp] " + x.tensor().text() + " cannot hold the bound " + detail::attr_text(bound), x.where()));
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 

@@ -29,10 +29,12 @@ std::vector<OutSpec> reduce_to(DType dtype, const Operand& x, const Attrs& a) {
 
 // Sums and products of integers and booleans are i64, as in PyTorch.
 std::vector<OutSpec> infer_total(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   return reduce_to(is_float(in[0].dtype) ? in[0].dtype : i64, in[0], a);
 }
 
 std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   detail::require_float(in[0].dtype);
   return reduce_to(in[0].dtype, in[0], a);
 }
@@ -43,11 +45,13 @@ void check_elements(const Operand& x, const Attrs& a) {
 }
 
 std::vector<OutSpec> infer_extreme(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   check_elements(in[0], a);
   return reduce_to(in[0].dtype, in[0], a);
 }
 
 std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   check_elements(in[0], a);
   return reduce_to(i64, in[0], a);
 }
@@ -130,6 +134,7 @@ extern const Op sum_squares_op{.name = "sum_squares",
                                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
                                .infer =
                                    [](std::span<const Operand> in, const Attrs& a) {
+                                     detail::require_operands(in, 1);
                                      detail::require_float(in[0].dtype);
                                      return reduce_to(compute_type(in[0].dtype), in[0], a);
                                    },
@@ -230,6 +235,9 @@ Tensor sum_to(TensorArg x, const Shape& shape) {
   const Scope scope(x);
   const Shape from = x.tensor().shape();
   const int extra = from.size() - shape.size();
+  if (extra < 0 || detail::at_call(x, [&] { return broadcast_shapes(shape, from, "sum_to"); }) != from)
+    throw ShapeError(
+        in_context("[sum_to] " + shape.text() + " does not broadcast to " + x.tensor().text(), x.where()));
   Axes axes;
   for (int i = 0; i < from.size(); ++i)
     if (i < extra || (shape[i - extra] == 1 && from[i] != 1)) axes.push_back(i);

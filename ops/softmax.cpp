@@ -14,7 +14,10 @@ extern const Op softmax_backward_op, log_softmax_backward_op;
 
 namespace {
 
-std::vector<OutSpec> infer_like(std::span<const Operand> in, const Attrs&) {
+template <std::size_t count>
+std::vector<OutSpec> infer_like(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, count);
+  a.as<SoftmaxAttrs>();
   detail::require_float(in[0].dtype);
   for (const Operand& x : in)
     if (x.dtype != in[0].dtype) throw DTypeError("operands differ in dtype");
@@ -120,7 +123,7 @@ std::vector<Sample> backward_samples() {
 
 extern const Op softmax_op{.name = "softmax",
                            .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
-                           .infer = infer_like,
+                           .infer = infer_like<1>,
                            .vjp = [](const Backprop& g) -> Tensors {
                              return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
                            },
@@ -134,7 +137,7 @@ extern const Op softmax_op{.name = "softmax",
 
 extern const Op log_softmax_op{.name = "log_softmax",
                                .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
-                               .infer = infer_like,
+                               .infer = infer_like<1>,
                                .vjp = [](const Backprop& g) -> Tensors {
                                  return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
                                },
@@ -148,7 +151,7 @@ extern const Op log_softmax_op{.name = "log_softmax",
 
 extern const Op softmax_backward_op{.name = "softmax_backward",
                                     .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
-                                    .infer = infer_like,
+                                    .infer = infer_like<2>,
                                     .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
                                       const Tensor p = wide(in[0]), z = wide(in[1]);
                                       return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
@@ -159,7 +162,7 @@ extern const Op softmax_backward_op{.name = "softmax_backward",
 extern const Op log_softmax_backward_op{
     .name = "log_softmax_backward",
     .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
-    .infer = infer_like,
+    .infer = infer_like<2>,
     .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
       const Tensor z = wide(in[1]);
       const Tensor z_x = z - exp(wide(in[0])) * sum(z, {axis_of(a)}, true);
@@ -173,6 +176,7 @@ extern const Op logsumexp_op{.name = "logsumexp",
                              .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
                              .infer =
                                  [](std::span<const Operand> in, const Attrs& a) {
+                                   detail::require_operands(in, 1);
                                    detail::require_float(in[0].dtype);
                                    Shape shape = in[0].shape();
                                    shape[static_cast<int>(axis_of(a))] = 1;

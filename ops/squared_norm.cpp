@@ -19,6 +19,7 @@ extern const Op squared_norm_op{
     .name = "squared_norm",
     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+      detail::require_operands(in, 1, SIZE_MAX);
       for (const Operand& x : in) detail::require_float(x.dtype);
       return detail::row_major_output(result_type(in), {});
     },

@@ -11,6 +11,7 @@ extern const Op top_k_op{
         "NaN is largest",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
+          detail::require_operands(in, 1);
           const auto& a = attrs.as<TopKAttrs>();
           Shape shape = in[0].shape();
           const int axis = static_cast<int>(a.axis);

@@ -43,7 +43,7 @@ struct Generator::Run {
     if (into) cache = std::make_unique<CacheCall>(graph, *into, length);
     {
       const Autocast autocast(graph, o.precision);
-      Tensor x = model.features(tokens, {.cache = cache.get()});
+      Tensor x = model.features_of(tokens, {.cache = cache.get()});
       if (cache) {
         x = slice(x, 1, length - 1, length);
       } else {

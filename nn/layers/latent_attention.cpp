@@ -1,6 +1,7 @@
 #include <tilegrad/nn/layers/latent_attention.h>
 
 #include <cmath>
+#include <limits>
 
 #include <tilegrad/ops/ops.h>
 
@@ -22,13 +23,15 @@ LatentAttention::Options checked(LatentAttention::Options o, std::int64_t width,
   if (o.value_width < 1) refuse("expected a positive width of values", o.value_width);
   if (o.rope_width < 2 || o.rope_width % 2 != 0) refuse("the rotary width must be even", o.rope_width);
   if (o.head_width < 1 || o.head_width % 2 != 0) refuse("a head's width must be even", o.head_width);
+  for (const std::int64_t n : {heads, o.latent, o.query_latent, o.value_width, o.rope_width, o.head_width})
+    if (n > std::numeric_limits<std::int32_t>::max()) refuse("expected sizes below 2^31", n);
   return o;
 }
 
 // q_proj, or q_a_proj and q_b_proj.
 std::vector<Linear> query_layers(const Path& at, std::int64_t width, std::int64_t heads,
                                  const LatentAttention::Options& o) {
-  const std::int64_t queries = heads * (o.head_width + o.rope_width);
+  const std::int64_t queries = detail::product(heads, o.head_width + o.rope_width);
   const Linear::Options plain{.bias = false, .init = o.init};
   if (o.query_latent == 0) return {Linear(at / "q_proj", width, queries, plain)};
   return {Linear(at / "q_a_proj", width, o.query_latent, {.bias = o.bias, .init = o.init}),
@@ -70,6 +73,7 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
 }
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
+  if (call.cache) call.cache->check(x);
   const Tensor positions = call.cache ? call.cache->positions() : Tensor();
   const Tensor q = queries(x, positions);
   const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
