@@ -5,7 +5,7 @@
 #include "ops/cross_entropy.h"
 
 #include <numbers>
-#include <numeric>
+
 #include "ops/common.h"
 
 namespace tg {
