@@ -117,9 +117,17 @@ extern const Op concat_op{
                [](auto x) {
                  return Tensors{stack({x[0], x[1]}, 1)};
                }},
-              {"pad", {{{2, 3}}}, [](auto x) {
+              {"pad",
+               {{{2, 3}}},
+               [](auto x) {
                  return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-               }}};
+               }},
+              {"pad, where it lands",
+               {{.shape = {2, 2}, .values = {1, 2, 3, 4}}},
+               [](auto x) {
+                 return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+               },
+               Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
     },
     .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
 

@@ -4,6 +4,8 @@
 // which may share the logits' memory.
 #include "ops/cross_entropy.h"
 
+#include <numbers>
+
 #include "ops/common.h"
 
 namespace tg {
@@ -111,7 +113,14 @@ extern const Op cross_entropy_op{
                  return Tensors{cross_entropy(
                      x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
                }},
-              one_large_logit()};
+              one_large_logit(),
+              // log 4 for each of two rows; the third is not counted.
+              {"mean of what counts",
+               {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
+                {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
+               [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; },
+               Sample::Expected{{{2 * std::numbers::ln2}},
+                                {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
     },
     .cost = cross_entropy_cost};
 

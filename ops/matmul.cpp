@@ -127,6 +127,7 @@ extern const Op matmul_op{
               {"transposed",
                {{{3, 5}}, {{4, 3}}},
                [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
+              {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
               {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
               {"linear",
                {{{2, 5, 3}}, {{3, 4}}, {{4}}},

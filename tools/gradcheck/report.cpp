@@ -160,7 +160,7 @@ void Report::finish(double seconds) const {
   print_worst("worst first, against finite differences:", [](const Result& r) { return r.dtype == f64; });
   print_worst("worst first, other dtypes against f64:", [](const Result& r) { return r.dtype != f64; });
   if (!mutants_.empty()) {
-      const int caught = number_of(mutants_, Mutant::caught);
+    const int caught = number_of(mutants_, Mutant::caught);
     std::printf("\nnot planted:\n");
     for (const auto& [n, what] : reasons(mutants_)) std::printf("  %5d %s\n", n, what.c_str());
     std::printf("\n%d of %d planted faults caught, %d cases refused; ", caught,
