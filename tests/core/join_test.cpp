@@ -52,6 +52,15 @@ TEST_F(Joins, ProductsAreWrittenSideBySide) {
   expect_same(turned, {c, d});
 }
 
+TEST_F(Joins, ManyProductsAreWrittenSideBySide) {
+  const Tensor c = matmul(a, b), d = matmul(a, slice(b, 2, 0, 2)), e = matmul(a, slice(b, 2, 1, 4));
+  const Tensor joined = concat({d, c, e}, 2);
+  EXPECT_EQ(steps_beside_products(joined), 0);
+  const auto v = eval({joined, matmul(a, concat({slice(b, 2, 0, 2), b, slice(b, 2, 1, 4)}, 2))}, feeds,
+                      {.verify = true});
+  for (std::int64_t i = 0; i < joined.numel(); ++i) ASSERT_NEAR(v[0].at(i), v[1].at(i), 1e-5) << i;
+}
+
 TEST_F(Joins, WhatStridesCannotSayIsCopied) {
   const Tensor c = matmul(a, b);
   const Tensor copied[] = {

@@ -42,6 +42,15 @@ TEST(Program, FetchesViewsInRowMajorOrder) {
   EXPECT_EQ(v[1].values<double>(), (Values{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}));
 }
 
+// What only a view of it is fetched is computed on its own, even if a single chain reads it too.
+TEST(Program, FetchesViewsOfWhatAChainReads) {
+  Graph g;
+  const Tensor x = g.input("x", {2, 2}, f64), y = x * 3, t = transpose(y, 0, 1), z = y + 1;
+  const auto v = eval({t, z}, {{x, Values{1, 2, 3, 4}}}, {.verify = true});
+  EXPECT_EQ(v[0].values<double>(), (Values{3, 9, 6, 12}));
+  EXPECT_EQ(v[1].values<double>(), (Values{4, 7, 10, 13}));
+}
+
 TEST(Program, OnlyFetchedTensorsCanBeRead) {
   Graph g;
   const Tensor x = g.input("x", {2}), y = x + 1, z = y * 2;

@@ -138,6 +138,21 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
   EXPECT_NO_THROW(io::Checkpoint(dir / "c").restore(files));
 }
 
+// Parameters hold other numbers than the files: a good first file must not be taken when the second is
+// refused.
+TEST(Checkpoint, ARefusedFileLeavesTheParametersOfAllOthers) {
+  const TemporaryDirectory dir;
+  Parameter w("w", Array::of<float>({2}, {1, 2}));
+  const Parameter m("m", Array({3}, f32)), longer("m", Array({4}, f32));
+  io::write_checkpoint(dir / "c", 3, 3,
+                       std::vector<io::CheckpointFile>{{"a.safetensors", {w}}, {"b.safetensors", {m}}});
+  w.write(Array::of<float>({2}, {7, 8}));
+  EXPECT_THROW(io::Checkpoint(dir / "c").restore(
+                   std::vector<io::CheckpointFile>{{"a.safetensors", {w}}, {"b.safetensors", {longer}}}),
+               FormatError);
+  EXPECT_EQ(w.read().values<float>(), (std::vector<float>{7, 8}));
+}
+
 TEST(Checkpoint, SaysWhatWasExpected) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2, 3}, f32)), wide("w", Array({2, 4}, f32)), half("w", Array({2, 3}, bf16)),

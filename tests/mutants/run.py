@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Switches each fault of tests/mutants/faults on and asks gradcheck, then the tests, until one catches it.
 
-usage: run.py [--only 17,20-29] [--build DIR] [--jobs N] [--table]
+usage: run.py [--only 17,20-29] [--near] [--build DIR] [--jobs N] [--table]
 
   --only NUMBERS   these faults instead of all
+  --near           only gradcheck --op and the entry's tests: quick, for new entries
   --build DIR      where everything is built (default: build-mutants)
   --jobs N         processes side by side (default: one for each core)
   --table          also write the table of docs/gradcheck.md; with --only, from the results of runs before as well
@@ -104,13 +105,15 @@ def time_all(checks, folder, jobs):
     store.write_text(json.dumps({check.name: check.seconds for check in checks}, indent=1))
 
 
-def catch(fault, tests, gradcheck, all_ops):
+def catch(fault, tests, gradcheck, all_ops, near):
     """What catches a fault, in words; None if nothing does."""
     asked = []
     if fault.op:
         asked.append(Check(f"gradcheck --op {fault.op}", [gradcheck, "--op", fault.op, "--fast"]))
     asked += [tests[name] for name in fault.tests]
-    if not fault.file.startswith(NO_GRADIENTS):
+    if near:
+        tests = {name: tests[name] for name in fault.tests}
+    elif not fault.file.startswith(NO_GRADIENTS):
         asked.append(all_ops)
     rest = sorted((t for n, t in tests.items() if n not in fault.tests), key=lambda t: t.seconds)
     for check in asked + rest:
@@ -147,6 +150,7 @@ def write_table(faults, results):
 def main():
     options = argparse.ArgumentParser(usage=__doc__)
     options.add_argument("--only", default="")
+    options.add_argument("--near", action="store_true")
     options.add_argument("--build", default=str(ROOT / "build-mutants"))
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--table", action="store_true")
@@ -165,10 +169,11 @@ def main():
 
     def one(fault):
         start = time.monotonic()
-        by = catch(fault, tests, gradcheck, all_ops)
+        by = catch(fault, tests, gradcheck, all_ops, given.near)
         return fault, by, time.monotonic() - start
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        for fault, by, seconds in pool.map(one, chosen(faults, given.only)):
+        for future in concurrent.futures.as_completed([pool.submit(one, f) for f in chosen(faults, given.only)]):
+            fault, by, seconds = future.result()
             results[str(fault.number)] = by
             say(f"{'caught  ' if by else 'SURVIVED'} {fault.number:4}  {fault.text} [{by}] {seconds:.0f} s")
             if not by:
@@ -178,7 +183,7 @@ def main():
         write_table(faults, results)
     done = len(chosen(faults, given.only))
     say(f"{done - len(survivors)} of {done} faults caught" +
-        (f"; nothing catches {', '.join(map(str, survivors))}" if survivors else ""))
+        (f"; nothing catches {', '.join(map(str, sorted(survivors)))}" if survivors else ""))
     return 1 if survivors else 0
 
 

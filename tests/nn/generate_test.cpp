@@ -109,12 +109,23 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
   // New weights: what the cache holds is not theirs.
   Parameter table(*params.find("model.embed_tokens.weight"));
-  Array a = table.read();
+  const Array params_before = table.read();
+  Array a = params_before.copy();
   for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, -a.at(i) * (1 + 0.1 * static_cast<double>(i % 3)));
   table.write(a);
   EXPECT_FALSE(close(generator.next(one), fresh(one)));
   generator.forget();
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
+  // A text is written from its beginning, whatever weights the cache was filled with.
+  table.write(params_before);
+  std::vector<std::int32_t> text = one;
+  nn::Generator(model).extend(text, 6, {.temperature = 0}, 1);
+  table.write(a);
+  std::vector<std::int32_t> other_text = one;
+  generator.next(text);  // with the new weights, the text of the old ones
+  table.write(params_before);
+  generator.extend(other_text, 6, {.temperature = 0}, 1);
+  EXPECT_EQ(other_text, text);
 }
 
 TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
@@ -142,6 +153,17 @@ TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
   const nn::Sampling sampling{.temperature = 0.9, .top_k = 12, .top_p = 0.95};
   EXPECT_EQ(text(model, 12, sampling, {}), text(model, 12, sampling, {.cache = false}));
   EXPECT_EQ(text(model, 12, sampling, {.threads = 1}), text(model, 12, sampling, {.threads = 3}));
+}
+
+// All logits are 0, so that the drawn number alone says which token it is.
+TEST(Generator, DrawsEachTokenByANumberOfItsOwn) {
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[0].config);
+  Parameter head(*params.find("lm_head.weight"));
+  head.write(Array(head.shape(), head.dtype()));
+  const std::vector<std::int32_t> tokens = text(model, 17, {}, {});
+  const auto first = tokens.begin() + std::ssize(prompt);
+  EXPECT_LT(std::count(first, tokens.end(), *first), 6);
 }
 
 TEST(Generator, ReportsEachTokenAsItComes) {

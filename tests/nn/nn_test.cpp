@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
@@ -118,6 +120,74 @@ TEST(Linear, IsTheProductWithItsTransposedWeight) {
   const Array added = eval(layer(x, {.residual = r}), {{x, ones}, {r, std::vector<double>{1, 2, 3, 4}}});
   EXPECT_EQ(added.shape(), (Shape{2, 1, 2}));
   EXPECT_EQ(added.values<double>(), (std::vector<double>{17, 37, 14, 28}));
+}
+
+// Each layer as its definition in plain ops, on the same parameters.
+TEST(Layers, AreTheirDefinitions) {
+  nn::Params params(3, f64);
+  const nn::Mlp mlp(nn::Path(params) / "mlp", 4, {});
+  const nn::GatedMlp gated(nn::Path(params) / "gated", 4, 6, {});
+  const nn::RmsNorm norm(nn::Path(params) / "norm", 4, 0.5);
+  const nn::LayerNorm centred(nn::Path(params) / "centred", 4, true, 0.25);
+  for (Parameter p : params.all()) {
+    Array a = p.read();
+    for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, std::sin(static_cast<double>(3 * i + 1) + a.at(i)));
+    p.write(a);
+  }
+  Graph g;
+  const Tensor x = g.input("x", {2, 3, 4}, f64);
+  const auto of = [&](const std::string& name) { return g.param(*params.find(name)); };
+  const auto fc = [&](const Tensor& in, const std::string& name) {
+    const Tensor y = matmul(in, transpose(of(name + ".weight"), 0, 1));
+    return params.find(name + ".bias") ? y + of(name + ".bias") : y;
+  };
+  const auto gelu_of = [](const Tensor& t) { return 0.5 * t * (1 + erf(t * std::sqrt(0.5))); };
+  const auto silu_of = [](const Tensor& t) { return t / (1 + exp(-t)); };
+  const Tensor d = x - mean(x, {-1}, true);
+  const std::pair<Tensor, Tensor> pairs[] = {
+      {mlp(x), fc(gelu_of(fc(x, "mlp.c_fc")), "mlp.c_proj")},
+      {mlp(x, {.residual = x}), x + fc(gelu_of(fc(x, "mlp.c_fc")), "mlp.c_proj")},
+      {gated(x), fc(silu_of(fc(x, "gated.gate_proj")) * fc(x, "gated.up_proj"), "gated.down_proj")},
+      {norm(x), x / sqrt(mean(x * x, {-1}, true) + 0.5) * of("norm.weight")},
+      {centred(x), d / sqrt(mean(d * d, {-1}, true) + 0.25) * of("centred.weight") + of("centred.bias")}};
+  std::vector<Tensor> all;
+  for (const auto& [layer, plain] : pairs) all.insert(all.end(), {layer, plain});
+  const auto v = eval(all, {{x, reference::random_vector(24, 5)}});
+  for (std::size_t i = 0; i < v.size(); i += 2)
+    EXPECT_TRUE(reference::close(numbers(v[i]), numbers(v[i + 1]), 1e-14)) << "layer " << i / 2;
+}
+
+// x + f(norm x): the branch reads what was normalised, and adds to what was not.
+TEST(Block, AddsEachBranchToItsInput) {
+  const auto layer = [](const char* name, double factor) {
+    return nn::Layer(name, [factor](TensorArg x) { return x.tensor() * factor; });
+  };
+  nn::Params params;
+  const nn::Linear fc(nn::Path(params) / "fc", 1, 1, {.bias = false});
+  Parameter(params.all()[0]).write(Array::of<float>({1, 1}, {5}));
+  Graph g;
+  const Tensor x = g.input("x", {1, 1, 1});
+  const nn::Block plain(nn::Path(params) / "a",
+                        {{layer("norm", 3), layer("f", 2)}, {layer("norm", 10), layer("f", 1)}}, 0);
+  const nn::Block fused(nn::Path(params) / "b", {{layer("norm", 3), fc}}, 0);
+  const auto v = eval({plain(x), fused(x)}, {{x, 1}});
+  EXPECT_EQ(v[0].at(0), (1 + 6) + 70);
+  EXPECT_EQ(v[1].at(0), 1 + 15);
+}
+
+TEST(Dropped, OnlyInTraining) {
+  Graph g;
+  const Tensor x = g.input("x", {1000});
+  const auto v = eval({nn::dropped(x, 0.5, nn::Mode::train), nn::dropped(x, 0.5, nn::Mode::evaluate),
+                       nn::dropped(x, 0, nn::Mode::train)},
+                      {{x, std::vector<float>(1000, 1)}});
+  const auto zeros = [](const Array& a) {
+    const auto all = numbers(a);
+    return std::count(all.begin(), all.end(), 0.0);
+  };
+  EXPECT_GT(zeros(v[0]), 400);
+  EXPECT_EQ(zeros(v[1]), 0);
+  EXPECT_EQ(zeros(v[2]), 0);
 }
 
 TEST(Linear, ErrorsPointAtTheUsersLine) {

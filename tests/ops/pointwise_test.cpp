@@ -230,6 +230,21 @@ TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
   }
 }
 
+// Around 2^16, from where on vectors are computed by the C library, and far beyond; with small ones next to
+// them.
+TEST(Extremes, SinesOfLargeNumbersAreTheCLibrarys) {
+  Values x;
+  for (double size = 1000; size < 1e38; size *= 3.7)
+    for (const double sign : {1.0, -1.0}) x.push_back(static_cast<float>(sign * size));
+  for (int i = -40; i < 40; ++i) x.push_back(65536 + i);
+  const Values s = on([](const Tensor&a, const Tensor&) { return sin(a); }, x, x, f32),
+               c = on([](const Tensor&a, const Tensor&) { return cos(a); }, x, x, f32);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_NEAR(s[i], std::sin(x[i]), 2 * 0x1p-24) << x[i];
+    EXPECT_NEAR(c[i], std::cos(x[i]), 2 * 0x1p-24) << x[i];
+  }
+}
+
 TEST(Where, PicksAndNeverMixesInTheOtherSide) {
   Graph g;
   const Tensor x = g.input("x", {4}, f32);
@@ -350,6 +365,33 @@ void expect_sums_to_round_to_even(DType dtype) {
 TEST(Arithmetic, SumsHalfwayBetweenTwoNumbersRoundToEven) {
   expect_sums_to_round_to_even<bfloat16>(bf16);
   expect_sums_to_round_to_even<float16>(f16);
+}
+
+TEST(Cast, TruncatesTowardsZeroOnBothSides) {
+  const Values x = {2.75, 0.6, 0.5, -0.5, -0.6, -2.75, 3};
+  for (const DType from : {f64, f32, f16})
+    for (const DType to : {i64, i32}) {
+      Graph g;
+      const Tensor t = g.input("x", {7}, from);
+      const Feed feed{t, Array::of(x).to(from)};
+      const Array alone = eval(cast(t, to).to(f64), {feed}),
+                  inside = eval(cast(cast(t, to) * 1, f64) + 0, {feed});
+      for (std::int64_t i = 0; i < 7; ++i) {
+        EXPECT_EQ(alone.at(i), std::trunc(x[static_cast<std::size_t>(i)])) << name_of(from) << name_of(to);
+        EXPECT_EQ(inside.at(i), std::trunc(x[static_cast<std::size_t>(i)])) << name_of(from) << name_of(to);
+      }
+    }
+}
+
+// A chain computes integers in 64 bits: what a narrower type cannot hold must be cut where the cast is.
+TEST(Cast, NarrowIntegersWrapInsideAChainToo) {
+  Graph g;
+  const Tensor x = g.input("x", {3}, i64);
+  const std::int64_t big = (1LL << 32) + 5;
+  const auto v = eval({cast(cast(x, u8), i64) + 0, cast(cast(x, i32), i64) + 0},
+                      {{x, std::vector<std::int64_t>{300, big, 7}}});
+  EXPECT_EQ(v[0].values<std::int64_t>(), (std::vector<std::int64_t>{44, 5, 7}));
+  EXPECT_EQ(v[1].values<std::int64_t>(), (std::vector<std::int64_t>{300, 5, 7}));
 }
 
 TEST(Cast, KeepsLargeIntegersExact) {

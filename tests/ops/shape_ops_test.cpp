@@ -297,6 +297,16 @@ TEST(Pad, RefusesNegativeAndMissingNumbers) {
   expect_error<ShapeError>([&] { pad(x, {0, -1}, {0, 0}); }, {"[pad]", "slice()", "shape_ops_test.cpp"});
 }
 
+// Larger than the part that one thread fills.
+TEST(Full, HoldsItsNumberEverywhere) {
+  Graph g;
+  for (const DType dtype : {f64, f32, bf16, u8, boolean})
+    for (const std::int64_t n : {1, 65535, 65536, 65537, 140000}) {
+      const Array y = run_checked({full(g, {n}, 1, dtype)}, {})[0];
+      for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(y.at(i), 1) << name_of(dtype) << " " << i << " of " << n;
+    }
+}
+
 TEST(ShapeOps, TakeEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 3}, f32, View::contiguous, 22);

@@ -332,6 +332,7 @@ TEST(Gemm, SplitsLongInnerSizes) {
 TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
   check({1, 300, 270, 400, "row", "column"});
   check({2, 260, 90, 1300, "row", "row", "strided", "bias"});
+  check({1, 600, 1100, 40, "row", "row"});  // more columns than a block has
 }
 
 TEST(Gemm, OfNothingGivesZerosOrTheAddend) {

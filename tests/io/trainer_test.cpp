@@ -1,0 +1,88 @@
+// Trainer: what a validation is the mean of, which step is the best, and what a stopped run leaves.
+#include <tilegrad/io/training/trainer.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <tilegrad/nn/models/model.h>
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::TemporaryDirectory;
+
+constexpr std::int64_t context = 4, batch = 2, vocabulary = 7;
+
+// Batch k of the validation has class k as every target, so that no two batches have one loss. Training is on
+// class 0.
+struct ClassBatches : train::Batches {
+  void training(std::uint64_t, std::int64_t, Tokens x, Tokens y) const override { fill(0, x, y); }
+  std::int64_t validation_count() const override { return 3; }
+  void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override { fill(k, x, y); }
+  static void fill(std::int64_t target, Tokens x, Tokens y) {
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<std::int32_t>(i % vocabulary), y[i] = static_cast<std::int32_t>(target);
+  }
+};
+
+struct Training {
+  nn::Params params{1};
+  nn::Model model{
+      params,
+      {.vocabulary = vocabulary, .context = context, .layers = 1, .heads = 2, .width = 8, .std = 0.3}};
+  optim::AdamW optimizer{params.all()};
+  ClassBatches batches;
+  std::vector<io::CheckpointFile> files() const { return {{"model.safetensors", params.all(), {}}}; }
+};
+
+TEST(Trainer, AValidationIsTheMeanOfItsBatches) {
+  Training r;
+  train::EvaluationProgram evaluation(r.model, {.batch = batch});
+  double mean = 0;
+  for (std::int64_t k = 0; k < 3; ++k) {
+    std::vector<std::int32_t> x(batch * context), y(x.size());
+    ClassBatches::fill(k, x, y);
+    mean += evaluation.run(x, y) / 3;
+  }
+  train::Trainer trainer(
+      r.model, r.optimizer, r.batches,
+      {.steps = 1, .schedule = {.peak = 0, .floor = 0, .warmup = 0, .steps = 1}, .program = {.batch = batch}},
+      {});
+  trainer.run();
+  EXPECT_NEAR(trainer.rows().back().val_loss, mean, 1e-5);
+}
+
+// What is trained on is one class of three, so that the validation gets worse sooner or later.
+TEST(Trainer, TheBestStepIsThatOfTheLowestValidationLoss) {
+  Training r;
+  train::Trainer trainer(r.model, r.optimizer, r.batches,
+                         {.steps = 12,
+                          .schedule = {.peak = 0.05, .floor = 0.05, .warmup = 0, .steps = 12},
+                          .program = {.batch = batch},
+                          .validate_every = 1,
+                          .validation_batches = 3},
+                         {});
+  const train::Trainer::State state = trainer.run();
+  const auto least = std::ranges::min_element(trainer.rows(), {}, &train::MetricsRow::val_loss);
+  EXPECT_EQ(state.best_step, least->step);
+  EXPECT_EQ(static_cast<float>(state.best_loss), least->val_loss);
+  EXPECT_LT(state.best_step, 12);
+}
+
+TEST(Trainer, AStoppedRunIsSavedAtItsStep) {
+  const TemporaryDirectory dir;
+  Training r;
+  io::CheckpointStore store(dir / "run");
+  int asked = 0;
+  train::Trainer trainer(
+      r.model, r.optimizer, r.batches,
+      {.steps = 100, .schedule = {.peak = 0.01, .steps = 100}, .program = {.batch = batch}},
+      {.stop = [&] { return ++asked > 3; }, .files = [&](const auto&) { return r.files(); }}, &store);
+  EXPECT_EQ(trainer.run().step, 3);
+  ASSERT_TRUE(store.has_checkpoint());
+  EXPECT_EQ(io::Checkpoint(dir / "run").step(), 3);
+}
+
+}  // namespace
