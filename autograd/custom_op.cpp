@@ -10,15 +10,26 @@ std::vector<Tensor> CustomOp::all(std::initializer_list<TensorArg> in) const {
   const TensorArg* first = nullptr;
   for (const TensorArg& a : in)
     if (!first && !a.is_number()) first = &a;
-  if (!first) throw Error("[" + name_ + "] needs at least one tensor among its arguments");
+  if (!first) {
+    const std::string what = "[" + name_ + "] needs at least one tensor among its arguments";
+    throw Error(in.size() == 0 ? what : in_context(what, in.begin()->where()));
+  }
   std::vector<Tensor> tensors;
   for (const TensorArg& a : in)
-    tensors.push_back(a.is_number() ? full(first->tensor().graph(), {}, a.number(), first->tensor().dtype())
-                                    : a.tensor());
+    tensors.push_back(a.is_number()
+                          ? full(first->tensor().graph(), {}, a.number(), first->tensor().dtype(), a.where())
+                          : a.tensor());
   return all(tensors, first->where());
 }
 
 std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, std::source_location where) const {
+  if (!record_) throw Error(in_context("[custom_op] an empty CustomOp was called: it was moved from", where));
+  if (in.empty()) throw Error(in_context("[" + name_ + "] needs at least one tensor", where));
+  for (const Tensor& t : in) {
+    if (!t.defined()) throw Error(in_context("[" + name_ + "] got an undefined tensor", where));
+    if (!in[0].graph().has(t))
+      throw Error(in_context("[" + name_ + "] the tensors belong to different graphs", where));
+  }
   const Scope scope(name_, where);
   return (*record_)({in.begin(), in.end()}, where);
 }
@@ -48,12 +59,19 @@ void check_region(const Graph& graph, const std::string& name, const CustomGradi
 }  // namespace
 
 CustomOp custom_op(std::string name, GraphFunctions functions) {
+  if (!functions.forward || !functions.backward)
+    throw Error("[custom_op] " + name + " has no " + (functions.forward ? "backward" : "forward"));
   auto call = [name, functions](const std::vector<Tensor>& in, std::source_location where) {
     Graph& graph = in.at(0).graph();
     const auto first = static_cast<NodeId>(graph.nodes().size());
     const auto first_value = static_cast<ValueId>(graph.values().size());
     std::vector<Tensor> out = functions.forward(in);
     if (out.empty()) throw Error(in_context("[" + name + "] its forward returned no output", where));
+    for (const Tensor& t : out)
+      if (!graph.has(t))
+        throw Error(in_context("[" + name + "] its forward returned a tensor that is " +
+                                   (t.defined() ? "of another graph" : "undefined"),
+                               where));
     // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
     // only one region ends at a node.
     for (Tensor& t : out)
@@ -78,6 +96,7 @@ std::vector<OutSpec> row_major_all(std::vector<OutSpec> specs) {
 }
 
 std::vector<OutSpec> like_the_first(std::span<const Operand> in) {
+  if (in.empty()) throw Error("needs at least one tensor");
   return {{in[0].dtype, in[0].layout}};
 }
 
@@ -89,7 +108,7 @@ struct HostBackwardAttrs {
 // The backwards of host ops: ordinary ops, but in no list, since nobody calls them by name. They read in…,
 // out…, z… and write one z_in for each floating input.
 const Op& keep_backward(const HostOp& host) {
-  static std::deque<Op> kept;  // addresses stay
+  static auto& kept = *new std::deque<Op>;  // addresses stay, after static objects are gone too
   return kept.emplace_back(
       Op{.name = host.name + "_backward",
          .infer =
@@ -126,9 +145,8 @@ std::vector<Tensor> record_backward(const Op& op, const Backprop& g) {
 }  // namespace
 
 CustomOp register_host_op(HostOp host) {
-  if (find_op(host.name))
-    throw Error("[register_host_op] an op named '" + host.name +
-                "' is already registered: choose another name");
+  if (!host.forward)
+    throw Error("[register_host_op] " + host.name + " has no forward " + at_line(host.where));
   const auto self = std::make_shared<const Op*>(nullptr);
   CustomOp callable(host.name, [self](const std::vector<Tensor>& in, std::source_location where) {
     std::vector<Tensor> operands;

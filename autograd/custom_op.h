@@ -11,11 +11,13 @@ namespace tg {
 
 class CustomOp {
  public:
-  // Records the op on its arguments; errors carry the caller's line.
+  // Records the op on its arguments, at least one of them a tensor; errors carry the caller's line.
   std::vector<Tensor> all(std::initializer_list<TensorArg> in) const;
   std::vector<Tensor> all(std::span<const Tensor> in, std::source_location where) const;
   // The first output, for ops that have one.
-  Tensor operator()(std::initializer_list<TensorArg> in) const { return all(in)[0]; }
+  Tensor operator()(std::initializer_list<TensorArg> in) const {
+    return all(in)[0];
+  }  // there is at least one
   Tensor operator()(TensorArg a) const { return all({a})[0]; }
   Tensor operator()(TensorArg a, TensorArg b) const { return all({a, b})[0]; }
   Tensor operator()(TensorArg a, TensorArg b, TensorArg c) const { return all({a, b, c})[0]; }
@@ -41,6 +43,7 @@ struct GraphFunctions {
                                     const std::vector<Tensor>& z)>
       backward;
 };
+// Throws Error without a forward or a backward.
 CustomOp custom_op(std::string name, GraphFunctions functions);
 
 // As C++ functions on host memory, run by one thread. In a CUDA program operands are copied to the host and
@@ -54,6 +57,7 @@ struct HostOp {
   std::string doc = {};  // see Op
   // Dtype and shape of each output; layouts are row-major. Default: one output like the first input.
   std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
+  // May itself compile and run other programs. An exception ends the run with an Error (see Program::run).
   std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
   std::function<void(const HostGradient&)> backward =
       {};  // optional: without it the op is not differentiable
@@ -62,7 +66,7 @@ struct HostOp {
   std::source_location where = std::source_location::current();  // see Op
 };
 // Adds the op to all_ops(); its backward is an op too, which has no derivative. Throws Error if there is an
-// op of that name.
+// op of that name, or no name or no forward.
 CustomOp register_host_op(HostOp op);
 
 }  // namespace tg

@@ -39,9 +39,10 @@ struct Case {
   std::string owner;  // the op or layer: "softmax"
   std::string name;   // the sample: "rows"
   std::vector<SampleInput> inputs;
-  std::function<Callable(DType, Device)> make;  // with parameters, if any, of this dtype
-  const Op* op = nullptr;                       // null for layers
-  int order = 1;                                // 2: the function is the gradient of the one named
+  std::function<Callable(DType, Device)> make;    // with parameters, if any, of this dtype
+  const Op* op = nullptr;                         // null for layers
+  int order = 1;                                  // 2: the function is the gradient of the one named
+  std::optional<Sample::Expected> expected = {};  // at a special point, instead of difference quotients
 
   std::string text() const { return owner + "/" + name; }
 };
@@ -101,16 +102,23 @@ struct Result {
 // a missing device).
 std::vector<Result> check(const Case& c, const Options& options);
 
-// A fault planted into an op's vjp, and whether it was found.
+// A fault planted into a gradient, and whether it was found.
 struct Mutant {
-  enum Fate { caught, survived, equivalent } fate;
+  enum Fate {
+    caught,
+    survived,
+    equivalent,   // it leaves the gradient the same on the case's numbers, up to roundoff: `why`
+    unplantable,  // recording it throws: `why`
+    refused       // the check fails without a fault, so that it cannot tell: nothing was planted
+  } fate;
   std::string owner, name;
   std::string fault;  // "sign of input 0"
-  Result result;      // of the check that had to find it
+  Result result;      // of the check that had to find it, with its view and dtype
+  std::string why;
 };
-// All faults of one case's op: sign, scale, dropped term, transposed, stale, zero, for each input. A fault
-// that leaves the gradient the same on the case's numbers, up to the last bits, is equivalent: not
-// applicable.
+// In f64 and the contiguous view, all faults of one case: of the op's vjp, if it has one, and otherwise of
+// the whole gradient. In every other view, and in the contiguous view in every other dtype, one fault of the
+// gradient of one input, another for each seed.
 std::vector<Mutant> mutate(const Case& c, const Options& options);
 
 // Error of numeric against analytic gradients over steps h, for one case in its contiguous view.

@@ -58,6 +58,10 @@ Values filled(const Fill& fill, std::int64_t n, Stream& random) {
   if (fill.kind == Fill::distinct)
     for (std::size_t i = x.size(); i > 1; --i)
       std::swap(x[i - 1], x[static_cast<std::size_t>(random.next() * static_cast<double>(i))]);
+  // Lowest indices alone (a start of 0) would hide a kernel that does not read them.
+  const bool others = fill.kind == Fill::index && fill.high > fill.low + 1 && !x.empty();
+  if (others && std::all_of(x.begin(), x.end(), [&](double i) { return i == fill.low; }))
+    x[0] = std::floor(fill.low + 1 + (fill.high - fill.low - 1) * random.next());
   return x;
 }
 
@@ -142,7 +146,8 @@ Viewed expanded(Graph& g, const std::string& name, const Shape& shape, DType dty
   return {base, expand(base, shape)};
 }
 
-Viewed make_view(Graph& g, const std::string& name, const Shape& shape, DType dtype, View view) {
+Viewed make_view(Graph& g, const std::string& name, const SampleInput& input, DType dtype, View view) {
+  const Shape& shape = input.shape;
   switch (view) {
     case View::contiguous:
       break;
@@ -156,7 +161,8 @@ Viewed make_view(Graph& g, const std::string& name, const Shape& shape, DType dt
       return offset(g, name, shape, dtype);
     case View::expanded:
     case View::expanded_last:
-      if (is_float(dtype)) return expanded(g, name, shape, dtype, view == View::expanded_last);
+      if (is_float(dtype) && input.values.empty())  // given values differ from element to element
+        return expanded(g, name, shape, dtype, view == View::expanded_last);
       break;
   }
   return plain(g, name, shape, dtype);
@@ -174,11 +180,12 @@ void Harness::make_leaf(const SampleInput& spec, View view, DType dtype, std::si
                   : spec.fill.kind == Fill::index ? i64
                   : spec.fill.kind == Fill::bits  ? boolean
                                                   : dtype;
-  const Viewed v = make_view(graph_, "x" + std::to_string(index), spec.shape, t, view);
+  const Viewed v = make_view(graph_, "x" + std::to_string(index), spec, t, view);
   view_applies_ = view_applies_ || view == View::contiguous || v.base != v.x;
   // Slices are differentiated where the op sees them, so that a fault in slice's own gradient is not
   // reported under every other op's name; the other bases are what a user would differentiate by.
-  const bool by_base = view != View::sliced && view != View::offset;
+  // Given values are in the order in which the op sees them.
+  const bool by_base = view != View::sliced && view != View::offset && spec.values.empty();
   Leaf leaf{spec,
             {},
             t,
@@ -235,7 +242,8 @@ Harness::Harness(const Case& c, View view, DType dtype, const HarnessOptions& op
       for (const Tensor& t : out_) used.push_back(again(t));
   }
   if (options.shapes_only) return;
-  differentiate(used, options);
+  if (!options.forward_only) differentiate(used, options);
+  if (options.round_to) round_results(*options.round_to, options.round_chains, first);
   compile_both(options);
 }
 
@@ -249,6 +257,14 @@ void Harness::differentiate(const std::vector<Tensor>& used, const HarnessOption
     ++number;
   }
   if (used.empty() || wrt.empty()) return;
+  const auto first = static_cast<NodeId>(graph_.nodes().size());
+  record_gradients(used, wrt, options);
+  if (options.tamper && !z_.empty())
+    z_ = options.tamper(std::move(z_), first, static_cast<NodeId>(graph_.nodes().size()));
+}
+
+void Harness::record_gradients(const std::vector<Tensor>& used, const std::vector<Tensor>& wrt,
+                               const HarnessOptions& options) {
   if (used.size() == 1) {
     z_ = tg::gradients(used[0], wrt, r_[0]);
     return;
@@ -261,6 +277,31 @@ void Harness::differentiate(const std::vector<Tensor>& used, const HarnessOption
     loss = loss.defined() ? loss + same : same;
   }
   if (loss.defined()) z_ = tg::gradients(loss, wrt);
+}
+
+// Records everything from node `first` on once more, with floating results rounded.
+void Harness::round_results(DType dtype, bool chains, NodeId first) {
+  const auto last = static_cast<NodeId>(graph_.nodes().size());
+  const auto round = [dtype](Tensor& t) {
+    if (is_float(t.dtype())) t = cast(cast(t, dtype), t.dtype());
+  };
+  const auto rounded = [&](const Node& node,
+                           std::span<const Tensor> in) -> std::optional<std::vector<Tensor>> {
+    if (node.op->view || node.op->leaf) return std::nullopt;
+    std::vector<Tensor> operands(in.begin(), in.end());
+    if (!chains && !node.op->pointwise) std::for_each(operands.begin(), operands.end(), round);
+    std::vector<Tensor> out = graph_.record(*node.op, operands, node.attrs, node.where);
+    if (chains || !node.op->pointwise) std::for_each(out.begin(), out.end(), round);
+    return out;
+  };
+  Replay again(graph_, graph_, rounded);
+  for (const Tensor& r : r_) again.put(r, r);
+  again.run(first, last);
+  for (std::vector<Tensor>* tensors : {&out_, &z_})
+    for (Tensor& t : *tensors) {
+      t = again(t);
+      if (!chains) round(t);
+    }
 }
 
 void Harness::compile_both(const HarnessOptions& options) {
@@ -294,7 +335,8 @@ Point Harness::draw(std::uint64_t seed) const {
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
     const Leaf& leaf = leaves_[i];
     Stream random(seed, key_, static_cast<std::uint32_t>(i));
-    Values v = filled(leaf.parameter ? Fill{} : leaf.spec.fill, numel(leaf.shape), random);
+    Values v = leaf.spec.values;
+    if (v.empty()) v = filled(leaf.parameter ? Fill{} : leaf.spec.fill, numel(leaf.shape), random);
     // A parameter stays near its initial value: gains near 1.
     for (std::size_t k = 0; k < v.size(); ++k)
       v[k] = rounded(leaf.dtype, leaf.parameter ? leaf.start[k] + 0.3 * v[k] : v[k]);
@@ -314,14 +356,25 @@ Point Harness::draw_cotangents(std::uint64_t seed) const {
   return r;
 }
 
+Point Harness::draw_direction(std::uint64_t seed) const {
+  Point d;
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    Stream random(seed, key_, static_cast<std::uint32_t>(2000 + i));
+    Values v(static_cast<std::size_t>(numel(leaves_[i].shape)));
+    for (double& d_i : v) d_i = random.sign() * (0.5 + random.next());
+    d.push_back(std::move(v));
+  }
+  return d;
+}
+
 void Harness::write(const Leaf& leaf) {
   if (leaf.parameter) {
     Parameter p = *leaf.parameter;
     p.write(leaf.buffer);
     return;
   }
-  forward_->feed({leaf.fed, leaf.buffer});
-  if (backward_) backward_->feed({leaf.fed, leaf.buffer});
+  for (std::optional<Program>* program : {&forward_, &backward_})
+    if (*program && (*program)->reads(leaf.fed)) (*program)->feed({leaf.fed, leaf.buffer});
 }
 
 void Harness::set(const Point& x) {
@@ -339,7 +392,7 @@ void Harness::set(std::size_t leaf, std::size_t element, double value) {
 void Harness::set_cotangents(const Point& r) {
   for (std::size_t i = 0; i < r_.size(); ++i) {
     for (std::size_t k = 0; k < r[i].size(); ++k) r_values_[i].set(static_cast<std::int64_t>(k), r[i][k]);
-    if (backward_) backward_->feed({r_[i], r_values_[i]});
+    if (backward_ && backward_->reads(r_[i])) backward_->feed({r_[i], r_values_[i]});
   }
 }
 

@@ -14,9 +14,17 @@ using Point = std::vector<Values>;  // values of every leaf (or output), element
 struct HarnessOptions {
   Device device = Device::cpu();
   Replay::Substitute substitute = {};  // recorded instead of the call's own nodes
+  // Changes the gradients of the floating leaves after they were recorded, as nodes first … last-1.
+  std::function<std::vector<Tensor>(std::vector<Tensor> z, NodeId first, NodeId last)> tamper = {};
+  // Rounds results to this dtype: of every node, or, with `round_chains` off, those that are stored, which
+  // are all but the inner ones of chains of pointwise ops. On an f64 program: what the same program does in
+  // that dtype, without one kernel or gradient of that dtype.
+  std::optional<DType> round_to = {};
+  bool round_chains = true;
   bool fuse = true;
   bool verify = false;
-  bool shapes_only = false;  // do not differentiate or compile
+  bool shapes_only = false;   // do not differentiate or compile
+  bool forward_only = false;  // do not differentiate
   int threads = 1;
   bool twice = false;                    // make the call twice and use each output twice: 4 × the gradient
   std::vector<bool> use_output = {};     // which floating outputs the loss depends on; empty for all
@@ -59,6 +67,7 @@ class Harness {
   // Random values for every leaf, rounded to its dtype; the same for every dtype up to rounding.
   Point draw(std::uint64_t seed) const;
   Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
+  Point draw_direction(std::uint64_t seed) const;   // ±[0.5, 1.5) for every element of every leaf
   void set(const Point& x);
   void set(std::size_t leaf, std::size_t element, double value);
   void set_cotangents(const Point& r);
@@ -70,6 +79,9 @@ class Harness {
   void make_leaf(const SampleInput& spec, View view, DType dtype, std::size_t index);
   void add_parameters(const std::vector<Parameter>& parameters);
   void differentiate(const std::vector<Tensor>& used, const HarnessOptions& options);
+  void record_gradients(const std::vector<Tensor>& used, const std::vector<Tensor>& wrt,
+                        const HarnessOptions& options);
+  void round_results(DType dtype, bool chains, NodeId first);
   void compile_both(const HarnessOptions& options);
   void write(const Leaf& leaf);
 

@@ -1,5 +1,7 @@
 #include "autograd/gradcheck_rules.h"
 
+#include <utility>
+
 namespace tg::gradcheck {
 
 namespace {
@@ -81,13 +83,105 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
                  " the gradient is not that of a zero one");
   }
   harness.set_cotangents(r);
-  if (c.op && c.op->decompose) {
-    const Read plain = with({.substitute = decomposed(*c.op)}, r);
-    if (!close_to(plain.outputs, expected.outputs, 1e-11))
-      tally.fail("its decomposition gives different outputs");
-    if (!close_to(plain.gradients, expected.gradients, 1e-10))
-      tally.fail("its decomposition has a different gradient");
+  check_decomposition(c, harness, options, result);
+  check_used_twice(c, harness, options, result);
+}
+
+void check_decomposition(const Case& c, Harness& harness, const Options& options, Result& result) {
+  if (!c.op || !c.op->decompose) return;
+  Tally tally(result);
+  const Point x = harness.draw(options.seed), r = harness.draw_cotangents(options.seed);
+  HarnessOptions how{.device = options.device, .substitute = decomposed(*c.op)};
+  how.forward_only = !harness.differentiable();
+  Harness other(c, View::contiguous, f64, how);
+  const Read expected = read(harness, x, r), plain = read(other, x, r);
+  if (!close_to(plain.outputs, expected.outputs, 1e-11))
+    tally.fail("its decomposition gives different outputs");
+  if (!close_to(plain.gradients, expected.gradients, 1e-10))
+    tally.fail("its decomposition has a different gradient");
+}
+
+void check_expected(const Case& c, Harness& harness, const Options& options, Result& result) {
+  Tally tally(result);
+  Point ones = harness.draw_cotangents(options.seed);
+  for (Values& v : ones) v.assign(v.size(), 1.0);
+  const Read got = read(harness, harness.draw(options.seed), ones);
+  const auto compare = [&](const Point& numbers, const Point& expected, const char* what) {
+    if (numbers.size() != expected.size())
+      return tally.fail("the sample expects " + std::to_string(expected.size()) + " tensors as its " + what +
+                        "s, there are " + std::to_string(numbers.size()));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i].size() != expected[i].size())
+        return tally.fail("the sample expects another size of " + std::string(what) + " " +
+                          std::to_string(i));
+      for (std::size_t k = 0; k < numbers[i].size(); ++k) {
+        const double e = expected[i][k];
+        const bool same = numbers[i][k] == e && std::isinf(e);  // infinities have no distance
+        tally.add({same ? 0 : numbers[i][k], same ? 0 : e, 1e-13 * std::max(1.0, std::abs(e))}, [&] {
+          return std::string(what) + " " + std::to_string(i) + ", element " + std::to_string(k) +
+                 " at a special point";
+        });
+      }
+    }
+  };
+  compare(got.outputs, c.expected->outputs, "output");
+  compare(got.gradients, c.expected->gradients, "gradient");
+}
+
+namespace {
+
+bool drawn_alike(const SampleInput& a, const SampleInput& b) {
+  return differentiable(a) && differentiable(b) && a.shape == b.shape && a.fill.kind == b.fill.kind &&
+         a.fill.low == b.fill.low && a.fill.high == b.fill.high && a.values.empty() && b.values.empty();
+}
+
+}  // namespace
+
+std::optional<UsedTwice> used_twice(const Case& c) {
+  if (c.order > 1) return std::nullopt;  // the cotangent is an input: as x, it would be differentiated
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
+      if (!drawn_alike(c.inputs[i], c.inputs[j])) continue;
+      UsedTwice twice{c, i, j};
+      // The second input stays, unread, so that the graph up to the call is the same: random streams are
+      // numbered by it.
+      twice.c.make = [make = c.make, i, j](DType dtype, Device device) {
+        const Callable f = make(dtype, device);
+        return Callable{f.parameters, [f, i, j](std::span<const Tensor> x) {
+                          std::vector<Tensor> all(x.begin(), x.end());
+                          all[j] = x[i];
+                          return f.call(all);
+                        }};
+      };
+      return twice;
+    }
   }
+  return std::nullopt;
+}
+
+void check_used_twice(const Case& c, Harness& harness, const Options& options, Result& result) {
+  const auto twice = used_twice(c);
+  if (!twice) return;
+  Tally tally(result);
+  Harness shared(twice->c, View::contiguous, f64, {.device = options.device});
+  Point x = shared.draw(options.seed);
+  x[twice->second] = x[twice->first];
+  const Point r = shared.draw_cotangents(options.seed);
+  const Point together = read(shared, x, r).gradients;
+  Point apart = read(harness, x, r).gradients;
+  double size = 0;
+  for (const Values& v : apart) size = std::max(size, largest(v));
+  // Numbers of the two among the floating inputs.
+  std::size_t first = 0, second = 0;
+  for (std::size_t l = 0; l < twice->second; ++l) {
+    second += harness.leaves()[l].floating;
+    if (l < twice->first) first += harness.leaves()[l].floating;
+  }
+  for (std::size_t k = 0; k < apart[first].size(); ++k)
+    apart[first][k] += std::exchange(apart[second][k], 0.0);
+  if (!close_to(together, apart, 1e-12 * std::max(1.0, size)))
+    tally.fail("with one tensor as inputs " + std::to_string(twice->first) + " and " +
+               std::to_string(twice->second) + ", the gradient is not the sum of both");
 }
 
 }  // namespace tg::gradcheck

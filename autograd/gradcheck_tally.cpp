@@ -35,6 +35,18 @@ double farthest(const Values& a, const Values& b) {
   return m;
 }
 
+Point nudged(const Point& x, double u, const std::vector<bool>& which, std::uint64_t seed) {
+  Point y = x;
+  std::uint64_t bits = seed * 0x9E3779B97F4A7C15u + 0x7654321;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    for (double& v : y[i]) {
+      bits ^= bits << 13, bits ^= bits >> 7, bits ^= bits << 17;
+      if (which[i]) v *= (bits >> 40) & 1 ? 1 + u : 1 - u;
+    }
+  }
+  return y;
+}
+
 Read read(Harness& h, const Point& x, const Point& r) {
   h.set(x);
   h.set_cotangents(r);

@@ -23,6 +23,9 @@ double largest_finite(DType dtype);
 double largest(const Values& v);
 double farthest(const Values& a, const Values& b);
 
+// x·(1 ± u), each element of the chosen tensors with a random sign.
+Point nudged(const Point& x, double u, const std::vector<bool>& which, std::uint64_t seed);
+
 // Puts numbers into a harness and runs both programs.
 struct Read {
   Point outputs, gradients;

@@ -1,8 +1,12 @@
 #include <tilegrad/autograd/gradients.h>
 
+#include <algorithm>
+
 #include <tilegrad/ops/ops.h>
 
 namespace tg {
+
+extern const Op stop_gradient_op;
 
 namespace {
 
@@ -12,18 +16,20 @@ class ReverseWalk {
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
       : graph_(graph), first_(first), last_(last), base_(graph.nodes()[first].first_out) {}
 
-  // Which values a gradient must reach: those that depend on one of `wrt` through floating values.
+  // Which values a gradient must reach: those that depend on one of `wrt` through floating values. In a
+  // region with a gradient of its own outputs depend on inputs, whatever lies between.
   void mark(const std::vector<Tensor>& wrt) {
     active_.assign(graph_.values().size() - base_, false);
     for (const Tensor& w : wrt) active_[w.id() - base_] = true;
+    const auto is_active = [&](ValueId v) { return active(v); };
     for (NodeId n = first_; n <= last_; ++n) {
       const Node& node = graph_.nodes()[n];
       if (node.segment >= 0) segments_[node.segment].push_back(n);
-      bool any = false;
-      for (ValueId v : node.in) any = any || active(v);
-      if (!any) continue;
-      for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
-        if (is_float(graph_.values()[v].dtype)) active_[v - base_] = true;
+      if (std::any_of(node.in.begin(), node.in.end(), is_active))
+        for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) activate(v);
+      const CustomGradient* custom = graph_.custom_gradient_ending_at(n);
+      if (custom && std::any_of(custom->in.begin(), custom->in.end(), is_active))
+        for (ValueId v : custom->out) activate(v);
     }
     slots_.resize(active_.size());
   }
@@ -50,6 +56,9 @@ class ReverseWalk {
 
  private:
   bool active(ValueId v) const { return v >= base_ && active_[v - base_]; }
+  void activate(ValueId v) {
+    if (v >= base_ && is_float(graph_.values()[v].dtype)) active_[v - base_] = true;
+  }
 
   bool has_slot(const Node& node) const {
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
@@ -138,6 +147,9 @@ class ReverseWalk {
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!z[i].defined()) continue;
       const Tensor x = graph_.tensor(in[i]);
+      if (!graph_.has(z[i]))
+        throw GradientError("[" + label + "] gradient of input " + std::to_string(i) +
+                            " is a tensor of another graph " + at_line(where));
       if (active(in[i]) && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
         throw GradientError("[" + label + "] gradient of input " + std::to_string(i) + " is " + z[i].text() +
                             ", the input is " + x.text() + " " + at_line(where));
@@ -174,9 +186,82 @@ class ReverseWalk {
   std::unordered_map<ValueId, ValueId> again_;
 };
 
+// What depends on w, by value up to the node `last`.
+struct Reach {
+  std::vector<bool> any, floating;  // at all, and through floating values
+};
+
+Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
+  Reach r;
+  r.any.assign(graph.values().size(), false);
+  r.any[w.id()] = true;
+  r.floating = r.any;
+  const auto is_floating = [&](ValueId v) { return is_float(graph.values()[v].dtype); };
+  // A derivative may be made with comparisons or indices (those of relu and top_k are), and is constant
+  // wherever they are: only floating values count there.
+  const auto pass_on = [&](const std::vector<ValueId>& in, ValueId out, bool is_derivative) {
+    for (ValueId v : in) {
+      if (is_derivative && !(is_floating(v) && is_floating(out))) continue;
+      r.any[out] = r.any[out] || r.any[v];
+      r.floating[out] = r.floating[out] || (is_floating(out) && r.floating[v]);
+    }
+  };
+  for (NodeId n = 0; n <= last; ++n) {
+    const Node& node = graph.nodes()[n];
+    if (node.op == &stop_gradient_op) continue;
+    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v)
+      pass_on(node.in, v, node.is_derivative);
+    if (const CustomGradient* custom = graph.custom_gradient_ending_at(n))
+      for (ValueId v : custom->out) pass_on(custom->in, v, node.is_derivative);
+  }
+  return r;
+}
+
+std::string leaf_label(const Graph& graph, const Tensor& w) {
+  const Node& node = graph.node_of(w.id());
+  if (node.op == &parameter_op) return node.attrs.as<ParameterAttrs>().parameter.name();
+  if (node.op == &input_op) return node.attrs.as<InputAttrs>().name;
+  return graph.label_of(node);
+}
+
+// The first node between what a Reach starts from and the loss that makes integers or booleans of it.
+const Node& cut_of(const Graph& graph, const Tensor& loss, const Reach& r) {
+  std::vector<bool> leads(graph.values().size(), false);
+  leads[loss.id()] = true;
+  NodeId cut = graph.values()[loss.id()].node;
+  for (std::int64_t n = cut; n >= 0; --n) {
+    const Node& node = graph.nodes()[static_cast<std::size_t>(n)];
+    for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
+      if (!leads[v] || !r.any[v] || r.floating[v]) continue;
+      cut = static_cast<NodeId>(n);
+      for (ValueId in : node.in) leads[in] = true;
+    }
+  }
+  return graph.nodes()[cut];
+}
+
+// Throws if the loss depends on w, but through integers or booleans only.
+void refuse_cut(const Graph& graph, const Tensor& loss, const Tensor& w) {
+  const Node& maker = graph.node_of(loss.id());
+  const Reach r = reach_of(graph, w, graph.values()[loss.id()].node);
+  if (!r.any[loss.id()] || r.floating[loss.id()]) return;
+  const Node& cut = cut_of(graph, loss, r);
+  throw GradientError("[gradients] the loss " + graph.label_of(maker) + " " + at_line(maker.where) +
+                      " depends on " + leaf_label(graph, w) + " " + w.text() +
+                      " through integers or booleans only, which have no gradient: first those of " +
+                      graph.label_of(cut) + " " + at_line(cut.where) +
+                      "; stop_gradient() says that none is wanted");
+}
+
 }  // namespace
 
+bool depends_on(const Tensor& loss, const Tensor& w) {
+  const Graph& graph = loss.graph();
+  return graph.has(w) && reach_of(graph, w, graph.value(loss.id()).node).floating[loss.id()];
+}
+
 std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt, const Tensor& cotangent) {
+  if (!loss.defined()) throw GradientError("[gradients] the loss is an undefined tensor");
   Graph& graph = loss.graph();
   const Node& maker = graph.node_of(loss.id());
   const std::source_location where = maker.where;
@@ -187,6 +272,9 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
   if (!cotangent.defined() && loss.numel() != 1)
     throw GradientError("[gradients] the loss " + name + " is " + loss.text() +
                         ", expected one element, or a cotangent " + at_line(where));
+  if (cotangent.defined() && !graph.has(cotangent))
+    throw GradientError("[gradients] the cotangent is of another graph than the loss " + name + " " +
+                        at_line(where));
   if (cotangent.defined() && (cotangent.shape() != loss.shape() || cotangent.dtype() != loss.dtype()))
     throw GradientError("[gradients] the cotangent is " + cotangent.text() + ", the loss " + name + " is " +
                         loss.text() + " " + at_line(where));
@@ -198,6 +286,7 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
                         ", expected a floating tensor of the loss's graph " + at_line(where));
   }
 
+  const DerivativeScope derivative;
   ReverseWalk walk(graph, 0, graph.values()[loss.id()].node);
   walk.mark(wrt);
   walk.accumulate(loss.id(), cotangent.defined() ? cotangent : ones_like({loss, where}));
@@ -205,6 +294,7 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
   std::vector<Tensor> result;
   for (const Tensor& w : wrt) {
     const Tensor z = walk.slot(w.id());
+    if (!z.defined()) refuse_cut(graph, loss, w);
     result.push_back(z.defined() ? z : zeros_like({w, where}));
   }
   return result;
@@ -212,7 +302,7 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
 
 std::vector<Tensor> checkpoint(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& f,
                                const std::vector<Tensor>& inputs) {
-  if (inputs.empty()) throw Error("[checkpoint] needs at least one input");
+  if (inputs.empty() || !f) throw Error("[checkpoint] needs a function and at least one input");
   const SegmentScope segment(inputs[0].graph().new_segment());
   return f(inputs);
 }

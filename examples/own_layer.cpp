@@ -1,5 +1,4 @@
-// A layer of our own, attention that sees only the last tokens, in a model of our own. The model trains,
-// saves, resumes and generates text with the same classes as the stock models.
+// Attention that sees only the last tokens: a layer of our own, in a model that trains, resumes and writes.
 //   build/examples/own_layer DIR
 // Exits with status 0 if it reproduces its text, and a run in two halves gives the same result as one run.
 #include <cstdio>
@@ -15,7 +14,9 @@ constexpr std::int64_t batch = 8, context = 24, width = 32, heads = 4, window = 
 class WindowAttention : public nn::Module {
  public:
   explicit WindowAttention(const nn::Path& at)
-      : Module(at), qkv_(at / "qkv", width, 3 * width), out_(at / "out", width, width) {}
+      : Module(at), qkv_(at / "qkv", width, 3 * width), out_(at / "out", width, width) {
+    at.setting(qkv_.weight(), "window", window);  // saved with the weights, whose shapes do not show it
+  }
 
  private:
   Tensor record(TensorArg x, const nn::Call& call) const override {  // [B, L, width] → [B, L, width]

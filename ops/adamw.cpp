@@ -13,6 +13,7 @@ namespace {
 
 std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
   const std::size_t count = attrs.as<AdamWAttrs>().weight_decay.size(), scalars = adamw_ins * count;
+  detail::require_operands(in, scalars + 3);
   std::vector<OutSpec> out;
   out.reserve(adamw_outs * count);
   for (std::size_t first = 0; first < scalars; first += adamw_ins) {
@@ -79,7 +80,12 @@ std::vector<Sample> samples() {
       out.insert(out.end(), updated.begin(), updated.end());
     return out;
   };
-  return {{"2d", single, step(0.5)}, {"skipped", single, step(0)}, {"list", list, step_all}};
+  std::vector<SampleInput> first = single;
+  first.back().values = {1};
+  return {{"2d", single, step(0.5)},
+          {"first step", first, step(0.5)},
+          {"skipped", single, step(0)},
+          {"list", list, step_all}};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // arange: numbers in equal steps, and the ops that are built on it: triangles and reversed axes.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/common.h"
@@ -15,6 +16,10 @@ extern const Op arange_op{
           if (a.dtype == boolean) throw DTypeError("needs numbers, not booleans");
           if (!is_float(a.dtype) && (a.start != std::trunc(a.start) || a.step != std::trunc(a.step)))
             throw DTypeError("start and step must be whole numbers for integers");
+          const double last = a.start + a.step * static_cast<double>(a.count - 1);
+          if (a.count > 0 && (!holds(a.dtype, a.start) || !holds(a.dtype, last)))
+            throw DTypeError(std::string(name_of(a.dtype)) + " cannot hold numbers from " +
+                             detail::attr_text(a.start) + " to " + detail::attr_text(last));
           return detail::row_major_output(a.dtype, {a.count});
         },
     .not_differentiable = "it has no inputs",
@@ -29,9 +34,9 @@ extern const Op arange_op{
 
 Tensor arange(Graph& graph, double start, double stop, double step, DType dtype, std::source_location where) {
   const double count = std::ceil((stop - start) / step);
-  if (!std::isfinite(count) || count < 0)
-    throw ShapeError(in_context("[arange] steps of " + std::to_string(step) + " do not lead from " +
-                                    std::to_string(start) + " to " + std::to_string(stop),
+  if (!(count >= 0 && count <= static_cast<double>(max_elements)))
+    throw ShapeError(in_context("[arange] steps of " + detail::attr_text(step) + " do not lead from " +
+                                    detail::attr_text(start) + " to " + detail::attr_text(stop),
                                 where));
   return graph.record(arange_op, {}, ArangeAttrs{start, step, static_cast<std::int64_t>(count), dtype},
                       where)[0];
@@ -41,7 +46,7 @@ namespace {
 
 // x where column - row is on the kept side of `diagonal`, else 0. Rows and columns are counted in x's
 // compute type, so that the whole is one fused step, as long as that type holds the numbers exactly.
-Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
+Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
   if (t.rank() < 2)
@@ -49,6 +54,7 @@ Tensor triangle(const TensorArg& x, std::int64_t diagonal, bool lower) {
         std::string(lower ? "[tril]" : "[triu]") + " needs at least two dimensions, got " + t.text(),
         x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
+  const std::int64_t diagonal = std::clamp(given, -rows, columns);  // beyond these it makes no difference
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
   const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;
   const auto upto = [&](std::int64_t n, double first) {

@@ -1,7 +1,5 @@
 #include "ops/common.h"
 
-#include <cmath>
-
 namespace tg::detail {
 
 DType promote(DType a, DType b) {
@@ -15,17 +13,13 @@ DType promote(DType a, DType b) {
 Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
   if (a.is_number() && b.is_number())
     throw Error(in_context("[" + op.name + "] needs at least one tensor", a.where()));
+  for (const TensorArg* x : {&a, &b})
+    if (x->is_absent()) throw Error(in_context("[" + op.name + "] got an undefined tensor", x->where()));
   const TensorArg& like = a.is_number() ? b : a;
   const Scope scope(like);
   Graph& graph = like.tensor().graph();
   DType dtype = like.tensor().dtype();
   if (!a.is_number() && !b.is_number()) dtype = promote(a.tensor().dtype(), b.tensor().dtype());
-  const double n = a.is_number() ? a.number() : b.is_number() ? b.number() : 0;
-  if (!is_float(dtype) && n != std::trunc(n))
-    throw DTypeError(in_context("[" + op.name + "] a " + std::string(name_of(dtype)) +
-                                    " tensor with the number " + std::to_string(n) +
-                                    "; cast the tensor to a floating type first",
-                                like.where()));
   const Shape sa = a.is_number() ? Shape() : a.tensor().shape(),
               sb = b.is_number() ? Shape() : b.tensor().shape();
   Shape shape;
@@ -35,7 +29,7 @@ Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
     throw ShapeError(in_context(e.what(), like.where()));
   }
   const auto fit = [&](const TensorArg& x) {
-    Tensor t = x.is_number() ? full(graph, {}, x.number(), dtype) : x.tensor();
+    Tensor t = x.is_number() ? scalar_operand(op, graph, x, dtype) : x.tensor();
     if (t.dtype() != dtype) t = cast(t, dtype);
     return t.shape() == shape ? t : expand(t, shape);
   };
@@ -43,19 +37,11 @@ Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b) {
 }
 
 std::int64_t axis_of(const TensorArg& x, std::int64_t axis, const char* what) {
-  try {
-    return normalize_axis(axis, x.tensor().rank(), what);
-  } catch (const ShapeError& e) {
-    throw ShapeError(in_context(e.what(), x.where()));
-  }
+  return at_call(x, [&] { return normalize_axis(axis, x.tensor().rank(), what); });
 }
 
 Axes axes_of(const TensorArg& x, const Axes& axes, const char* what) {
-  try {
-    return normalize_axes(axes, x.tensor().rank(), what);
-  } catch (const ShapeError& e) {
-    throw ShapeError(in_context(std::string(e.what()) + "; got " + x.tensor().text(), x.where()));
-  }
+  return at_call(x, [&] { return normalize_axes(axes, x.tensor().rank(), what); });
 }
 
 Tensor zeros_view(const Tensor& x) {
@@ -73,6 +59,12 @@ void require_index(DType t) {
 
 void check_rank_at_least(const Operand& x, int rank) {
   if (x.layout.rank() < rank) throw ShapeError("needs at least " + std::to_string(rank) + " dimensions");
+}
+
+void require_operands(std::span<const Operand> in, std::size_t least, std::size_t most) {
+  if (in.size() >= least && in.size() <= most) return;
+  throw Error("takes " + std::to_string(least) + (least == most ? "" : " to " + std::to_string(most)) +
+              " operands, got " + std::to_string(in.size()));
 }
 
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out) {

@@ -19,6 +19,16 @@ struct Broadcast {
 };
 Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b);
 
+// Calls f, which may throw a ShapeError of a layout; what then arrives has the operand and the caller's line.
+template <class F>
+auto at_call(const TensorArg& x, F f) {
+  try {
+    return f();
+  } catch (const ShapeError& e) {
+    throw ShapeError(in_context(std::string(e.what()) + "; got " + x.tensor().text(), x.where()));
+  }
+}
+
 // The axis counted from the front; the error names the op and the caller's line.
 std::int64_t axis_of(const TensorArg& x, std::int64_t axis, const char* what);
 // The same for several axes, sorted; an empty list means all of them.
@@ -29,6 +39,11 @@ Tensor zeros_view(const Tensor& x);
 void require_float(DType t);  // throws DTypeError
 void require_index(DType t);  // i64 or i32, else throws DTypeError
 void check_rank_at_least(const Operand& x, int rank);
+// Throws Error for fewer operands than `least`, or more than `most`: ops can be recorded by name too.
+void require_operands(std::span<const Operand> in, std::size_t least, std::size_t most);
+inline void require_operands(std::span<const Operand> in, std::size_t count) {
+  require_operands(in, count, count);
+}
 
 // One output of a pointwise op: laid out like the first dense operand, else row-major.
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);

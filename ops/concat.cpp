@@ -20,14 +20,16 @@ struct SplitAttrs {
 };
 
 std::vector<OutSpec> infer_split(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 1);
   const auto& a = attrs.as<SplitAttrs>();
   const std::int64_t size = in[0].shape()[static_cast<int>(a.axis)];
   std::vector<OutSpec> out;
   std::int64_t start = 0;
   for (std::int64_t s : a.sizes) {
     if (s < 0) throw ShapeError("a size is negative: " + std::to_string(s));
-    out.push_back({in[0].dtype, slice(in[0].layout, a.axis, start, start + s), 0});
-    start += s;
+    const std::int64_t stop = add_sizes(start, s);
+    out.push_back({in[0].dtype, slice(in[0].layout, a.axis, start, stop), 0});
+    start = stop;
   }
   if (start != size)
     throw ShapeError("the sizes add up to " + std::to_string(start) + ", the axis has " +
@@ -36,6 +38,7 @@ std::vector<OutSpec> infer_split(std::span<const Operand> in, const Attrs& attrs
 }
 
 std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 1, SIZE_MAX);
   const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
   Shape shape = in[0].shape();
   shape[axis] = 0;
@@ -45,7 +48,7 @@ std::vector<OutSpec> infer_concat(std::span<const Operand> in, const Attrs& attr
     if (rest.size() == shape.size()) rest[axis] = shape[axis];
     if (rest != shape)
       throw ShapeError("the tensors may differ in size along axis " + std::to_string(axis) + " only");
-    shape[axis] += x.shape()[axis];
+    shape[axis] = add_sizes(shape[axis], x.shape()[axis]);
   }
   return detail::row_major_output(in[0].dtype, shape);
 }
@@ -114,11 +117,32 @@ extern const Op concat_op{
                [](auto x) {
                  return Tensors{stack({x[0], x[1]}, 1)};
                }},
-              {"pad", {{{2, 3}}}, [](auto x) {
+              {"pad",
+               {{{2, 3}}},
+               [](auto x) {
                  return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
-               }}};
+               }},
+              {"pad, where it lands",
+               {{.shape = {2, 2}, .values = {1, 2, 3, 4}}},
+               [](auto x) {
+                 return Tensors{pad(x[0], {1, 0}, {0, 2}, 0.5)};
+               },
+               Sample::Expected{{{.5, .5, .5, .5, 1, 2, .5, .5, 3, 4, .5, .5}}, {{1, 1, 1, 1}}}}};
     },
     .join_axis = [](const Attrs& a) { return static_cast<int>(a.as<AxisAttrs>().axis); }};
+
+namespace {
+
+// Each part is a value of the graph with some 200 bytes.
+void check_parts(const TensorArg& x, std::int64_t parts, const char* what) {
+  constexpr std::int64_t most = std::int64_t{1} << 20;
+  if (parts > most)
+    throw ShapeError(in_context("[" + std::string(what) + "] " + x.tensor().text() + " would give " +
+                                    std::to_string(parts) + " tensors, the most are " + std::to_string(most),
+                                x.where()));
+}
+
+}  // namespace
 
 std::vector<Tensor> split(TensorArg x, const Sizes& sizes, std::int64_t axis) {
   return record_all(split_op, {x}, SplitAttrs{detail::axis_of(x, axis, "split"), sizes});
@@ -129,7 +153,8 @@ std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
   if (n < 1)
     throw ShapeError(
         in_context("[chunk] got " + std::to_string(n) + " chunks, expected at least 1", x.where()));
-  const std::int64_t size = x.tensor().size(a), each = std::max<std::int64_t>((size + n - 1) / n, 1);
+  const std::int64_t size = x.tensor().size(a), each = size == 0 ? 1 : (size - 1) / n + 1;
+  check_parts(x, size == 0 ? n : (size - 1) / each + 1, "chunk");
   Sizes sizes;
   for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
   if (sizes.empty()) sizes.assign(static_cast<std::size_t>(n), 0);
@@ -139,6 +164,7 @@ std::vector<Tensor> chunk(TensorArg x, std::int64_t n, std::int64_t axis) {
 std::vector<Tensor> unbind(TensorArg x, std::int64_t axis) {
   const Scope scope(x);
   const std::int64_t a = detail::axis_of(x, axis, "unbind");
+  check_parts(x, x.tensor().size(a), "unbind");
   std::vector<Tensor> parts = split(x, Sizes(static_cast<std::size_t>(x.tensor().size(a)), 1), a);
   for (Tensor& t : parts) t = squeeze(t, a);
   return parts;
@@ -181,6 +207,7 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value) {
   const Tensor filling = full(t.graph(), {}, value, t.dtype());
   for (int a = 0; a < before.size(); ++a) {
     if (before[a] < 0 || after[a] < 0) throw refuse("cannot remove elements; slice() does");
+    if (before[a] > max_elements || after[a] > max_elements) throw refuse("more than 2^53 elements");
     std::vector<Tensor> parts;
     const auto fill = [&](std::int64_t n) {
       Shape shape = t.shape();

@@ -13,8 +13,11 @@ struct CastAttrs {
 extern const Op cast_op{
     .name = "cast",
     .doc = "x → y: x in another dtype: rounded to nearest even; to integers towards zero; to bool by x ≠ 0",
-    .infer = [](std::span<const Operand> in,
-                const Attrs& a) { return detail::pointwise_output(in, a.as<CastAttrs>().dtype); },
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
+          return detail::pointwise_output(in, a.as<CastAttrs>().dtype);
+        },
     .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
     .samples = []() -> std::vector<Sample> {
       return {{"to f64", {{{3, 4}}}, [](auto x) { return Tensors{cast(x[0], f64)}; }}};
@@ -23,8 +26,11 @@ extern const Op cast_op{
 
 extern const Op copy_op{.name = "copy",
                         .doc = "x → y: x, in memory of its own",
-                        .infer = [](std::span<const Operand> in,
-                                    const Attrs&) { return detail::pointwise_output(in, in[0].dtype); },
+                        .infer =
+                            [](std::span<const Operand> in, const Attrs&) {
+                              detail::require_operands(in, 1);
+                              return detail::pointwise_output(in, in[0].dtype);
+                            },
                         .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
                         .samples = []() -> std::vector<Sample> {
                           return {{"3d", {{{2, 3, 4}}}, [](auto x) { return Tensors{copy(x[0])}; }}};
@@ -34,8 +40,11 @@ extern const Op copy_op{.name = "copy",
 extern const Op contiguous_op{
     .name = "contiguous",
     .doc = "x → y: x in row-major order",
-    .infer = [](std::span<const Operand> in,
-                const Attrs&) { return detail::row_major_output(in[0].dtype, in[0].shape()); },
+    .infer =
+        [](std::span<const Operand> in, const Attrs&) {
+          detail::require_operands(in, 1);
+          return detail::row_major_output(in[0].dtype, in[0].shape());
+        },
     .vjp = [](const Backprop& g) -> Tensors { return {g.z[0]}; },
     .samples = []() -> std::vector<Sample> {
       return {{"transposed", {{{3, 4}}}, [](auto x) { return Tensors{contiguous(transpose(x[0], 0, 1))}; }}};
@@ -48,6 +57,7 @@ extern const Op stop_gradient_op{
     .doc = "x → y: x, through which no gradient passes",
     .infer =
         [](std::span<const Operand> in, const Attrs&) {
+          detail::require_operands(in, 1);
           return std::vector<OutSpec>{{in[0].dtype, in[0].layout, 0}};
         },
     .vjp = [](const Backprop&) -> Tensors { return {Tensor()}; },

@@ -4,7 +4,7 @@
 // which may share the logits' memory.
 #include "ops/cross_entropy.h"
 
-#include <numeric>
+#include <numbers>
 
 #include "ops/common.h"
 
@@ -25,9 +25,7 @@ void check(const Operand& x, const Operand& targets) {
 
 // [· = t] as booleans of the logits' shape.
 Tensor chosen(const Tensor& x, const Tensor& targets) {
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(-1)));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return equal(unsqueeze(cast(targets, i64), -1), x.graph().constant(Array::of(numbers)));
+  return equal(unsqueeze(cast(targets, i64), -1), arange(x.graph(), 0, static_cast<double>(x.size(-1))));
 }
 
 Tensor log_sum(const Tensor& x) {
@@ -65,6 +63,26 @@ Tensors rows_of(const Tensor& x, const Tensor& targets, const CrossEntropyAttrs&
 
 constexpr Fill classes{Fill::index, 0, 7};
 
+// One large logit at every position of a row; the class of the first row is its own, of the others the one
+// before. exp of the logit overflows unless the row's maximum is found.
+Sample one_large_logit() {
+  constexpr std::size_t n = 100;
+  constexpr double logit = 1e4;
+  std::vector<double> x(n * n, 0.0), z(n * n, 0.0), targets(n), loss(n, logit);
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i * n + i] = logit;
+    z[i * n + i] = 1;
+    targets[i] = i == 0 ? 0 : static_cast<double>(i - 1);
+    z[i * n + static_cast<std::size_t>(targets[i])] -= 1;
+  }
+  loss[0] = 0;
+  return {"one large logit",
+          {{.shape = {n, n}, .values = x},
+           {.shape = {n}, .fill = {Fill::index}, .dtype = i64, .values = targets}},
+          [](auto t) { return Tensors{cross_entropy(t[0], t[1], {.reduction = Reduction::none})}; },
+          Sample::Expected{{loss}, {z}}};
+}
+
 }  // namespace
 
 extern const Op cross_entropy_op{
@@ -73,7 +91,9 @@ extern const Op cross_entropy_op{
         "x [..., V], t [...] → loss, ξ: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x and "
         "smoothing ε; 0 where t is ignored",
     .infer =
-        [](std::span<const Operand> in, const Attrs&) {
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 2);
+          a.as<CrossEntropyAttrs>();
           check(in[0], in[1]);
           const OutSpec row{compute_type(in[0].dtype), row_major(in[1].shape())};
           return std::vector<OutSpec>{row, row};
@@ -87,10 +107,20 @@ extern const Op cross_entropy_op{
       return {{"mean",
                {{{2, 3, 7}}, {{2, 3}, classes, i64}},
                [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; }},
-              {"ignore and smooth", {{{5, 7}}, {{5}, classes, i32}}, [](auto x) {
+              {"ignore and smooth",
+               {{{5, 7}}, {{5}, classes, i32}},
+               [](auto x) {
                  return Tensors{cross_entropy(
                      x[0], x[1], {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1})};
-               }}};
+               }},
+              one_large_logit(),
+              // log 4 for each of two rows; the third is not counted.
+              {"mean of what counts",
+               {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
+                {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
+               [](auto x) { return Tensors{cross_entropy(x[0], x[1])}; },
+               Sample::Expected{{{2 * std::numbers::ln2}},
+                                {{.125, -.375, .125, .125, .125, .125, .125, -.375, 0, 0, 0, 0}}}}};
     },
     .cost = cross_entropy_cost};
 
@@ -98,8 +128,14 @@ extern const Op cross_entropy_backward_op{
     .name = "cross_entropy_backward",
     .doc = "x [..., V], t [...], ξ, z → z_x: z_x = z·(exp(x − ξ) − (1 − ε)·[· = t] − ε/V)",
     .infer =
-        [](std::span<const Operand> in, const Attrs&) {
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 4);
+          a.as<CrossEntropyAttrs>();
           check(in[0], in[1]);
+          for (const Operand& x : in.subspan(2)) {  // ξ and z
+            if (x.shape() != in[1].shape()) throw ShapeError("needs a number for each row");
+            if (x.dtype != compute_type(in[0].dtype)) throw DTypeError("needs ξ and z in the compute type");
+          }
           return detail::row_major_output(in[0].dtype, in[0].shape());
         },
     .decompose = decompose_backward,
@@ -123,7 +159,9 @@ Tensor cross_entropy(TensorArg logits, TensorArg targets, const CrossEntropyOpti
   const Tensor loss = rows_of(logits.tensor(), targets.tensor(), {o.ignore_index, o.label_smoothing})[0];
   if (o.reduction == Reduction::none) return loss;
   if (o.reduction == Reduction::sum) return sum(loss);
-  const Tensor counted = sum(cast(not_equal(targets, static_cast<double>(o.ignore_index)), loss.dtype()));
+  const auto ignored = static_cast<double>(o.ignore_index);
+  const Tensor t = holds(targets.tensor().dtype(), ignored) ? targets.tensor() : cast(targets, i64);
+  const Tensor counted = sum(cast(not_equal(t, ignored), loss.dtype()));
   return sum(loss) / maximum(counted, 1);
 }
 

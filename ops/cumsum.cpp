@@ -9,7 +9,9 @@ extern const Op cumsum_op{
     .name = "cumsum",
     .doc = "x → y: yᵢ = Σ xⱼ over j ≤ i along an axis (reverse: j ≥ i)",
     .infer =
-        [](std::span<const Operand> in, const Attrs&) {
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
+          a.as<CumsumAttrs>();
           if (in[0].dtype == boolean) throw DTypeError("needs numbers, not booleans");
           return detail::row_major_output(in[0].dtype, in[0].shape());
         },

@@ -84,10 +84,23 @@ void check(const Operands& x, const AttentionAttrs& a) {
     check_shape("sink", *x.sink, {q[1]});
   }
   check_sequences(x, a);
+  for (const Operand* t : {x.lse, x.z_lse, x.sink, x.cu_q, x.cu_k, x.lengths})
+    if (t && !t->layout.is_contiguous()) throw ShapeError("needs contiguous statistics, sinks and lengths");
+  for (const Operand* t : {x.lse, x.z_lse})
+    if (t && t->dtype != compute_type(dtype)) throw DTypeError("needs ξ in the compute type");
+  if (x.rng && (x.rng->dtype != i64 || x.rng->shape() != Shape{2}))
+    throw ShapeError("needs the graph's rng() {seed, step}");
+}
+
+void check_count(std::span<const Operand> in, const AttentionAttrs& a) {
+  detail::require_operands(in, std::size_t{3} + (a.backward ? 3 : 0) + a.has_z_lse + a.has_bias + a.has_sink +
+                                   (a.packed ? 2 : 0) + a.has_lengths + (a.dropout > 0));
 }
 
 std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
+  check_count(in, a);
+  if (a.backward) throw Error("got attributes of its backward");
   const Operands x(in, a);
   check(x, a);
   const Shape& q = x.q->shape();
@@ -104,6 +117,9 @@ Layout gradient_layout(const Layout& l) {
 
 std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
+  check_count(in, a);
+  if (!a.backward || (a.needs_z_bias && !a.has_bias) || (a.needs_z_sink && !a.has_sink))
+    throw Error("got attributes that are not of a backward");
   const Operands x(in, a);
   check(x, a);
   const Shape &q = x.q->shape(), out{q[0], q[1], q[2], x.v->shape()[3]}, rows{q[0], q[1], q[2]};
@@ -267,7 +283,7 @@ namespace {
 
 // A way to call it: sizes, options created from the further inputs, and whether ξ is finite for every query.
 struct Variant {
-  const char* name;
+  std::string name;
   std::int64_t B, H, Hk, L, T, d, dv;
   std::vector<SampleInput> more;
   std::function<AttentionOptions(std::span<const Tensor> more)> options;
@@ -344,13 +360,81 @@ std::vector<Variant> variants() {
   };
 }
 
+// Options together: every end of the visible keys with every kind of sequence, and any two of all options in
+// at least one row. A kernel that treats each option rightly alone may still confuse two.
+struct Together {
+  enum { none, right, bottom, top } end;
+  enum { full, lengths, packed } keys;
+  bool window_left, sink, bias, softcap, dropout;
+
+  std::string name() const {
+    static const char* const ends[] = {"", "window_right", "causal", "top_left"};
+    static const char* const kinds[] = {"", "lengths", "packed"};
+    std::string s;
+    for (const char* word : {ends[end], kinds[keys], window_left ? "window_left" : "", sink ? "sink" : "",
+                             bias ? "bias" : "", softcap ? "softcap" : "", dropout ? "dropout" : ""})
+      if (*word != '\0') s += (s.empty() ? "" : " + ") + std::string(word);
+    return s;
+  }
+
+  Variant variant() const {
+    const bool one = keys == packed;  // sequences of 3 and 4 queries with 4 and 5 keys
+    Variant v{name(), one ? 1 : 2, 2, 1, one ? 7 : 4, one ? 9 : 6, 3, 2, {}, {}};
+    if (bias) v.more.push_back({{v.H, v.L, v.T}});
+    if (sink) v.more.push_back({{v.H}});
+    if (keys == lengths) v.more.push_back({{v.B}, {Fill::index, 4, 7}, i32});
+    if (one && v.more.empty()) v.more.push_back({{1}});  // whose graph holds the boundaries
+    v.options = [row = *this](std::span<const Tensor> more) { return row.options(more); };
+    return v;
+  }
+
+  AttentionOptions options(std::span<const Tensor> more) const {
+    std::size_t next = 0;
+    AttentionOptions o{.causal = end == bottom || end == top};
+    if (end == top) o.alignment = AttentionOptions::top_left;
+    if (end == right) o.window_right = 1;
+    if (window_left) o.window_left = 2;
+    if (softcap) o.softcap = 1.5;
+    if (dropout) o.dropout = 0.3;
+    if (bias) o.bias = more[next++];
+    if (sink) o.sink = more[next++];
+    if (keys == lengths) o.kv_lengths = more[next++];
+    if (keys == packed) {
+      o.cu_seqlens_q = numbers(more[0], {0, 3, 7});
+      o.cu_seqlens_k = numbers(more[0], {0, 4, 9});
+    }
+    return o;
+  }
+};
+
+constexpr Together together[] = {
+    {Together::none, Together::full, false, true, true, false, false},
+    {Together::none, Together::lengths, false, true, false, true, true},
+    {Together::none, Together::packed, true, false, false, false, false},
+    {Together::right, Together::full, false, true, false, true, true},
+    {Together::right, Together::lengths, false, false, false, false, true},
+    {Together::right, Together::packed, true, true, true, false, false},
+    {Together::bottom, Together::full, true, true, true, false, true},
+    {Together::bottom, Together::lengths, true, true, false, true, false},
+    {Together::bottom, Together::packed, false, false, true, true, false},
+    {Together::top, Together::full, false, false, false, true, false},
+    {Together::top, Together::lengths, false, false, true, true, true},
+    {Together::top, Together::packed, true, true, false, false, true},
+};
+
+std::vector<Variant> all_variants() {
+  std::vector<Variant> all = variants();
+  for (const Together& row : together) all.push_back(row.variant());
+  return all;
+}
+
 std::vector<SampleInput> inputs_of(const Variant& c) {
   return {{{c.B, c.H, c.L, c.d}}, {{c.B, c.Hk, c.T, c.d}}, {{c.B, c.Hk, c.T, c.dv}}};
 }
 
 std::vector<Sample> forward_samples() {
   std::vector<Sample> out;
-  for (const Variant& c : variants()) {
+  for (const Variant& c : all_variants()) {
     std::vector<SampleInput> inputs = inputs_of(c);
     inputs.insert(inputs.end(), c.more.begin(), c.more.end());
     out.push_back({c.name, inputs, [c](std::span<const Tensor> x) {
@@ -364,7 +448,7 @@ std::vector<Sample> forward_samples() {
 // o and ξ are independent inputs, not results of the forward; but ξ is never far below a score, since P ≤ 1.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
-  for (const Variant& c : variants()) {
+  for (const Variant& c : all_variants()) {
     std::vector<SampleInput> inputs = inputs_of(c);
     const Shape o{c.B, c.H, c.L, c.dv}, lse{c.B, c.H, c.L};
     inputs.insert(inputs.end(), {{o}, {lse, {Fill::uniform, 6, 8}}, {o}, {lse}});

@@ -12,7 +12,7 @@ extern const Op full_op{.name = "full",
                             },
                         .not_differentiable = "it has no inputs",
                         .samples = []() -> std::vector<Sample> {
-                          return {{"like", {{{3, 4}}}, [](auto x) { return Tensors{full_like(x[0], 1.5)}; }}};
+                          return {{"like", {{{3, 4}}}, [](auto x) { return Tensors{full_like(x[0], 1)}; }}};
                         }};
 
 Tensor full_like(TensorArg x, double value) {

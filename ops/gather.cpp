@@ -19,11 +19,13 @@ void check_within(const Operand& x, const Operand& indices, const Attrs& attrs) 
 }
 
 std::vector<OutSpec> infer_gather(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 2);
   check_within(in[0], in[1], attrs);
   return detail::row_major_output(in[0].dtype, in[1].shape());
 }
 
 std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 3);
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   check_within(x, indices, attrs);
   if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");

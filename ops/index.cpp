@@ -17,17 +17,20 @@ Shape selected(const Shape& x, int axis, const Shape& indices) {
 }
 
 std::vector<OutSpec> infer_select(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 2);
   detail::require_index(in[1].dtype);
   const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
   return detail::row_major_output(in[0].dtype, selected(in[0].shape(), axis, in[1].shape()));
 }
 
 std::vector<OutSpec> infer_embedding(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 2);
   if (in[0].layout.rank() != 2) throw ShapeError("the weight must have two dimensions, [rows, columns]");
   return infer_select(in, attrs);
 }
 
 std::vector<OutSpec> infer_add(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 3);
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   detail::require_index(indices.dtype);
   if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");

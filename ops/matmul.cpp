@@ -21,6 +21,7 @@ bool fits(const Tensor& a, const Tensor& b) {
 }
 
 std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
+  detail::require_operands(in, 2, 3);
   const Operand &a = in[0], &b = in[1];
   for (const Operand& x : in) {
     detail::require_float(x.dtype);
@@ -126,6 +127,7 @@ extern const Op matmul_op{
               {"transposed",
                {{{3, 5}}, {{4, 3}}},
                [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
+              {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
               {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
               {"linear",
                {{{2, 5, 3}}, {{3, 4}}, {{4}}},
@@ -146,7 +148,7 @@ Tensor matmul(TensorArg a, TensorArg b) {
 }
 
 Tensor linear(TensorArg x, TensorArg w, TensorArg bias) {
-  return matmul_with(x, w, bias.tensor());
+  return matmul_with(x, w, bias.optional());
 }
 
 }  // namespace tg

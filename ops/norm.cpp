@@ -30,7 +30,9 @@ void check(const Operand& x, std::span<const Operand> weights) {
 }
 
 template <int statistics>
-std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs&) {
+std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& a) {
+  const auto& n = a.as<NormAttrs>();
+  detail::require_operands(in, std::size_t{1} + n.weight + n.bias);
   check(in[0], in.subspan(1));
   std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
   for (int i = 0; i < statistics; ++i)
@@ -41,7 +43,12 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs&) {
 template <int statistics>
 std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();
+  detail::require_operands(in, 2 + statistics + n.weight);
   check(in[0], in.subspan(2 + statistics));
+  if (in[1].shape() != in[0].shape() || in[1].dtype != in[0].dtype) throw ShapeError("x and z differ");
+  for (const Operand& s : in.subspan(2, statistics))
+    if (s.shape() != outer_shape(in[0].shape()) || s.dtype != compute_type(in[0].dtype))
+      throw ShapeError("needs the statistics of the forward");
   std::vector<OutSpec> out = detail::row_major_output(in[0].dtype, in[0].shape());
   const DType weights = n.weight ? in.back().dtype : in[0].dtype;
   for (int i = 0; i < n.weight_gradient + n.bias; ++i)
@@ -188,10 +195,10 @@ extern const Op rms_norm_backward_op{
     .inplace = {{0, 1}, {0, 0}}};
 
 Tensor layer_norm(TensorArg x, TensorArg weight, TensorArg bias, double eps) {
-  return forward(layer_norm_op, x, weight.tensor(), bias.tensor(), eps)[0];
+  return forward(layer_norm_op, x, weight.optional(), bias.optional(), eps)[0];
 }
 Tensor rms_norm(TensorArg x, TensorArg weight, double eps) {
-  return forward(rms_norm_op, x, weight.tensor(), {}, eps)[0];
+  return forward(rms_norm_op, x, weight.optional(), {}, eps)[0];
 }
 
 }  // namespace tg

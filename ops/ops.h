@@ -76,6 +76,8 @@ Tensor transpose(TensorArg x, std::int64_t a, std::int64_t b);
 Tensor view(TensorArg x, const Shape& shape);
 Tensor reshape(TensorArg x, const Shape& shape);
 Tensor expand(TensorArg x, const Shape& shape);
+// The gradient of a slice has the size of x: to go through an axis in a loop, take unbind() or split() of it,
+// whose gradients together are one tensor of that size.
 Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 Tensor squeeze(TensorArg x, std::int64_t axis);
 Tensor unsqueeze(TensorArg x, std::int64_t axis);
@@ -110,8 +112,9 @@ Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
 Tensor gather(TensorArg x, std::int64_t axis,
               TensorArg indices);  // [a, i[a, b], …] of x, in the indices' shape
 Tensor scatter_add(TensorArg x, std::int64_t axis, TensorArg indices,
-                   TensorArg src);                                     // x with src added there, in order
-Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype = i64);  // [...] → [..., n]
+                   TensorArg src);  // x with src added there, in order
+// [...] → [..., n], all in memory: to count indices, or to add up by index, take index_add().
+Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype = i64);
 
 // top_k.cpp: {values, i64 indices} of the k largest, in descending order; the first of equal ones; NaN is
 // largest
@@ -182,7 +185,8 @@ struct RopeOptions {
   std::vector<double> frequencies = {};  // one per pair, instead of theta and dims (extended contexts)
 };
 Tensor rope(TensorArg x, TensorArg positions = {}, const RopeOptions& options = {});
-std::vector<double> rope_frequencies(std::int64_t dims, double theta);  // theta^(-2i/dims)
+// theta^(-2i/dims), i from 0; throws ShapeError unless dims is 0 to 2^20.
+std::vector<double> rope_frequencies(std::int64_t dims, double theta);
 
 // glu.cpp
 Tensor swiglu(TensorArg gate, TensorArg value);  // silu(gate) ⊛ value

@@ -1,6 +1,8 @@
 // Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a [Stratos,
 // Efficient Attention §C.1]. Builders broadcast first, by expand, whose own gradient sums.
 #include <cmath>
+#include <limits>
+#include <string_view>
 
 #include "ops/common.h"
 
@@ -32,23 +34,78 @@ std::vector<OutSpec> truth(std::span<const Operand> in, const Attrs&) {
   return detail::pointwise_output(in, boolean);
 }
 
+// A rule for so many operands.
+template <std::size_t count, auto rule>
+std::vector<OutSpec> operands(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, count);
+  return rule(in, a);
+}
+
 Fill filled(Fill::Kind kind) {
   return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
 }
 
+// Points at which no difference quotient decides what docs and PyTorch promise: ties, kinks, 0⁰, infinities.
+// Operands, result, and the gradient by each operand.
+struct SpecialPoint {
+  const char *op, *name;
+  std::vector<std::vector<double>> operands;
+  std::vector<double> y;
+  std::vector<std::vector<double>> z;
+};
+
+const std::vector<SpecialPoint>& special_points() {
+  constexpr double infinity = std::numeric_limits<double>::infinity(), log2 = 0.69314718055994530942;
+  static const std::vector<SpecialPoint> points{
+      {"maximum", "ties", {{1, 2, 3, 0}, {1, 3, 2, -0.}}, {1, 3, 3, 0}, {{.5, 0, 1, .5}, {.5, 1, 0, .5}}},
+      {"minimum", "ties", {{1, 2, 3, 0}, {1, 3, 2, -0.}}, {1, 2, 2, 0}, {{.5, 1, 0, .5}, {.5, 0, 1, .5}}},
+      {"pow",
+       "zeros",
+       {{0, 0, 0, 2, 2}, {0, 1, 2, 0, 1}},
+       {1, 0, 0, 1, 2},
+       {{0, 1, 0, 0, 1}, {0, 0, 0, log2, 2 * log2}}},
+      {"relu", "kink", {{-1, 0, -0., 2}}, {0, 0, 0, 2}, {{0, 0, 0, 1}}},
+      {"abs", "kink", {{-1, 0, -0., 2}}, {1, 0, 0, 2}, {{-1, 0, 0, 1}}},
+      {"sign", "jump", {{-1, 0, -0., 2}}, {-1, 0, 0, 1}, {{0, 0, 0, 0}}},
+      {"exp", "infinity", {{-infinity, 0}}, {0, 1}, {{0, 1}}},
+      {"sigmoid", "far out", {{-1e4, 1e4, -infinity}}, {0, 1, 0}, {{0, 0, 0}}},
+      {"tanh", "far out", {{-1e4, 1e4, -infinity}}, {-1, 1, -1}, {{0, 0, 0}}},
+      {"erf", "far out", {{-100, 100}}, {-1, 1}, {{0, 0}}},
+      {"silu", "far out", {{-1e4, 1e4}}, {0, 1e4}, {{0, 1}}},
+      {"gelu", "far out", {{-100, 100}}, {0, 100}, {{0, 1}}},
+      {"gelu_tanh", "far out", {{-100, 100}}, {0, 100}, {{0, 1}}},
+  };
+  return points;
+}
+
+template <class Call>
+std::vector<Sample> with_special_points(const char* op, std::vector<Sample> samples, Call call) {
+  for (const SpecialPoint& p : special_points()) {
+    if (std::string_view(p.op) != op) continue;
+    Sample s{p.name, {}, call, Sample::Expected{{p.y}, p.z}};
+    for (const std::vector<double>& x : p.operands)
+      s.inputs.push_back({.shape = {static_cast<std::int64_t>(x.size())}, .values = x});
+    samples.push_back(std::move(s));
+  }
+  return samples;
+}
+
 template <Tensor (*f)(TensorArg), Fill::Kind kind>
-std::vector<Sample> unary_samples() {
+std::vector<Sample> unary_samples(const char* op) {
   const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0])}; };
-  return {{"3d", {{{2, 3, 5}, filled(kind)}}, call}, {"empty", {{{0, 3}, filled(kind)}}, call}};
+  return with_special_points(
+      op, {{"3d", {{{2, 3, 5}, filled(kind)}}, call}, {"empty", {{{0, 3}, filled(kind)}}, call}}, call);
 }
 
 template <Tensor (*f)(TensorArg, TensorArg), Fill::Kind ka, Fill::Kind kb>
-std::vector<Sample> binary_samples() {
+std::vector<Sample> binary_samples(const char* op) {
   const auto call = [](std::span<const Tensor> x) { return Tensors{f(x[0], x[1])}; };
   const Fill a = filled(ka), b = filled(kb);
-  return {{"same", {{{3, 4}, a}, {{3, 4}, b}}, call},
-          {"broadcast", {{{2, 3, 4}, a}, {{3, 1}, b}}, call},
-          {"scalar", {{{5}, a}, {{}, b}}, call}};
+  return with_special_points(op,
+                             {{"same", {{{3, 4}, a}, {{3, 4}, b}}, call},
+                              {"broadcast", {{{2, 3, 4}, a}, {{3, 1}, b}}, call},
+                              {"scalar", {{{5}, a}, {{}, b}}, call}},
+                             call);
 }
 
 // maximum and minimum: the winner gets the gradient, equal operands half each.
@@ -99,49 +156,49 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
 
 // Each line: op, definition of its result y, shape rule, the operands of samples, and the gradient in terms
 // of z, operands a and b (or x), and y.
-#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                          \
-  Tensor op(TensorArg a, TensorArg b);                                                             \
-  extern const Op op##_op{.name = #op,                                                             \
-                          .doc = "a, b → y: y = " formula,                                         \
-                          .infer = rule,                                                           \
-                          .vjp = [](const Backprop& g) -> Tensors {                                \
-                            [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1], \
-                                                          &y = g.out[0];                           \
-                            return __VA_ARGS__;                                                    \
-                          },                                                                       \
-                          .samples = binary_samples<op, Fill::fill_a, Fill::fill_b>,               \
-                          .pointwise = true};                                                      \
-  Tensor op(TensorArg a, TensorArg b) {                                                            \
-    const auto [x, y] = broadcast_pair(op##_op, a, b);                                             \
-    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                      \
+#define TG_BINARY(op, formula, rule, fill_a, fill_b, ...)                                                \
+  Tensor op(TensorArg a, TensorArg b);                                                                   \
+  extern const Op op##_op{.name = #op,                                                                   \
+                          .doc = "a, b → y: y = " formula,                                               \
+                          .infer = operands<2, rule>,                                                    \
+                          .vjp = [](const Backprop& g) -> Tensors {                                      \
+                            [[maybe_unused]] const Tensor &z = g.z[0], &a = g.in[0], &b = g.in[1],       \
+                                                          &y = g.out[0];                                 \
+                            return __VA_ARGS__;                                                          \
+                          },                                                                             \
+                          .samples = [] { return binary_samples<op, Fill::fill_a, Fill::fill_b>(#op); }, \
+                          .pointwise = true};                                                            \
+  Tensor op(TensorArg a, TensorArg b) {                                                                  \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                                   \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                            \
   }
 
 #define TG_UNARY(op, formula, rule, fill, gradient)                                                 \
   Tensor op(TensorArg x);                                                                           \
   extern const Op op##_op{.name = #op,                                                              \
                           .doc = "x → y: y = " formula,                                             \
-                          .infer = rule,                                                            \
+                          .infer = operands<1, rule>,                                               \
                           .vjp = [](const Backprop& g) -> Tensors {                                 \
                             [[maybe_unused]] const Tensor &z = g.z[0], &x = g.in[0], &y = g.out[0]; \
                             return {gradient};                                                      \
                           },                                                                        \
-                          .samples = unary_samples<op, Fill::fill>,                                 \
+                          .samples = [] { return unary_samples<op, Fill::fill>(#op); },             \
                           .pointwise = true};                                                       \
   Tensor op(TensorArg x) {                                                                          \
     return record(op##_op, {x});                                                                    \
   }
 
-#define TG_COMPARISON(op, formula)                                                       \
-  Tensor op(TensorArg a, TensorArg b);                                                   \
-  extern const Op op##_op{.name = #op,                                                   \
-                          .doc = "a, b → y: y = [" formula "]",                          \
-                          .infer = truth,                                                \
-                          .not_differentiable = "its result is boolean",                 \
-                          .samples = binary_samples<op, Fill::distinct, Fill::distinct>, \
-                          .pointwise = true};                                            \
-  Tensor op(TensorArg a, TensorArg b) {                                                  \
-    const auto [x, y] = broadcast_pair(op##_op, a, b);                                   \
-    return record(op##_op, {{x, a.where()}, {y, a.where()}});                            \
+#define TG_COMPARISON(op, formula)                                                                           \
+  Tensor op(TensorArg a, TensorArg b);                                                                       \
+  extern const Op op##_op{.name = #op,                                                                       \
+                          .doc = "a, b → y: y = [" formula "]",                                              \
+                          .infer = operands<2, truth>,                                                       \
+                          .not_differentiable = "its result is boolean",                                     \
+                          .samples = [] { return binary_samples<op, Fill::distinct, Fill::distinct>(#op); }, \
+                          .pointwise = true};                                                                \
+  Tensor op(TensorArg a, TensorArg b) {                                                                      \
+    const auto [x, y] = broadcast_pair(op##_op, a, b);                                                       \
+    return record(op##_op, {{x, a.where()}, {y, a.where()}});                                                \
   }
 
 TG_BINARY(add, "a + b", same_number, normal, normal, {z, z})
@@ -185,12 +242,13 @@ TG_COMPARISON(greater_equal, "a ≥ b")
 TG_COMPARISON(logical_and, "a and b")
 TG_COMPARISON(logical_or, "a or b")
 
-extern const Op logical_not_op{.name = "logical_not",
-                               .doc = "x → y: y = [not x]",
-                               .infer = truth,
-                               .not_differentiable = "its result is boolean",
-                               .samples = unary_samples<logical_not, Fill::off_zero>,
-                               .pointwise = true};
+extern const Op logical_not_op{
+    .name = "logical_not",
+    .doc = "x → y: y = [not x]",
+    .infer = operands<1, truth>,
+    .not_differentiable = "its result is boolean",
+    .samples = [] { return unary_samples<logical_not, Fill::off_zero>("logical_not"); },
+    .pointwise = true};
 Tensor logical_not(TensorArg x) {
   return record(logical_not_op, {x});
 }
@@ -199,6 +257,7 @@ extern const Op where_op{.name = "where",
                          .doc = "condition, a, b → y: y = a where the condition holds, else b",
                          .infer =
                              [](std::span<const Operand> in, const Attrs&) {
+                               detail::require_operands(in, 3);
                                if (in[0].dtype != boolean) throw DTypeError("the condition must be boolean");
                                check_one_dtype(in.subspan(1));
                                if (in[0].shape() != in[1].shape())
@@ -219,8 +278,11 @@ extern const Op where_op{.name = "where",
 
 Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);
+  if (a.is_number() && b.is_number())  // PyTorch's default type
+    return where(condition, {full(condition.tensor().graph(), {}, a.number(), f32), a.where()}, b);
   auto [x, y] = broadcast_pair(where_op, a, b);
-  const Shape shape = broadcast_shapes(condition.tensor().shape(), x.shape(), "where");
+  const Shape shape = detail::at_call(
+      condition, [&] { return broadcast_shapes(condition.tensor().shape(), x.shape(), "where"); });
   const auto fit = [&](const Tensor& t) { return t.shape() == shape ? t : expand(t, shape); };
   return record(where_op, {fit(condition.tensor()), fit(x), fit(y)});
 }
@@ -230,6 +292,11 @@ Tensor clamp(TensorArg x, double low, double high) {
   if (!(low <= high))
     throw Error(in_context("[clamp] low " + std::to_string(low) + " is above high " + std::to_string(high),
                            x.where()));
+  const DType t = x.tensor().dtype();
+  for (const double bound : {low, high})
+    if (!holds(is_float(t) ? compute_type(t) : t, bound))
+      throw DTypeError(in_context(
+          "[clamp] " + x.tensor().text() + " cannot hold the bound " + detail::attr_text(bound), x.where()));
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 

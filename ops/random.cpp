@@ -25,6 +25,7 @@ Source source(Graph& graph, const std::source_location& where) {
 }
 
 std::vector<OutSpec> infer_fill(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   check_state(in[0]);
   const auto& r = a.as<RandomAttrs>();
   return detail::row_major_output(r.dtype, r.shape);
@@ -32,6 +33,11 @@ std::vector<OutSpec> infer_fill(std::span<const Operand> in, const Attrs& a) {
 
 Tensor fill(const Op& op, Graph& graph, const Shape& shape, double a, double b, DType dtype,
             const std::source_location& where) {
+  for (const double x : {a, b})
+    if (is_float(dtype) && !holds(dtype, x))
+      throw DTypeError(in_context(
+          "[" + op.name + "] " + std::string(name_of(dtype)) + " cannot hold " + detail::attr_text(x),
+          where));
   const Source s = source(graph, where);
   return graph.record(op, std::span(&s.state, 1), RandomAttrs{shape, dtype, a, b, s.stream}, where)[0];
 }
@@ -63,7 +69,9 @@ extern const Op dropout_op{
     .name = "dropout",
     .doc = "x, rng → y: y = keep ⊛ x/(1 − p), where an element is kept with probability 1 − p",
     .infer =
-        [](std::span<const Operand> in, const Attrs&) {
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 2);
+          a.as<DropoutAttrs>();
           detail::require_float(in[0].dtype);
           check_state(in[1]);
           return detail::row_major_output(in[0].dtype, in[0].shape());
@@ -144,6 +152,10 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
                                std::string(name_of(dtype)) + ", " + std::to_string(low) + " and " +
                                std::to_string(high),
                            where));
+  for (const std::int64_t x : {low, high - 1})
+    if (!holds(dtype, static_cast<double>(x)))
+      throw DTypeError(in_context(
+          "[randint] " + std::string(name_of(dtype)) + " cannot hold " + std::to_string(x), where));
   return fill(randint_op, graph, shape, static_cast<double>(low), static_cast<double>(high), dtype, where);
 }
 

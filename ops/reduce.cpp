@@ -29,10 +29,12 @@ std::vector<OutSpec> reduce_to(DType dtype, const Operand& x, const Attrs& a) {
 
 // Sums and products of integers and booleans are i64, as in PyTorch.
 std::vector<OutSpec> infer_total(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   return reduce_to(is_float(in[0].dtype) ? in[0].dtype : i64, in[0], a);
 }
 
 std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   detail::require_float(in[0].dtype);
   return reduce_to(in[0].dtype, in[0], a);
 }
@@ -43,11 +45,13 @@ void check_elements(const Operand& x, const Attrs& a) {
 }
 
 std::vector<OutSpec> infer_extreme(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   check_elements(in[0], a);
   return reduce_to(in[0].dtype, in[0], a);
 }
 
 std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, 1);
   check_elements(in[0], a);
   return reduce_to(i64, in[0], a);
 }
@@ -79,6 +83,21 @@ std::vector<Sample> samples() {
           {"outer and inner", {{{2, 3, 4}, fill}}, [](auto x) {
              return Tensors{f(x[0], {0, 2}, false)};
            }}};
+}
+
+// With rows in which equal elements share the gradient.
+template <Tensor (*f)(TensorArg, const Axes&, bool)>
+std::vector<Sample> extreme_samples(double sign) {
+  std::vector<Sample> all = samples<f, Fill::distinct>();
+  std::vector<double> x{1, 3, 3, 0, 2, 2, 2, 2, 0, -0., -1, -4};
+  for (double& v : x) v *= sign;
+  constexpr double quarter = 0.25;
+  all.push_back({"ties",
+                 {{.shape = {3, 4}, .values = x}},
+                 [](auto t) { return Tensors{f(t[0], {1}, false)}; },
+                 Sample::Expected{{{3 * sign, 2 * sign, 0}},
+                                  {{0, .5, .5, 0, quarter, quarter, quarter, quarter, .5, .5, 0, 0}}}});
+  return all;
 }
 
 Tensor reduce(const Op& op, const TensorArg& x, const Axes& axes, bool keepdim) {
@@ -115,6 +134,7 @@ extern const Op sum_squares_op{.name = "sum_squares",
                                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
                                .infer =
                                    [](std::span<const Operand> in, const Attrs& a) {
+                                     detail::require_operands(in, 1);
                                      detail::require_float(in[0].dtype);
                                      return reduce_to(compute_type(in[0].dtype), in[0], a);
                                    },
@@ -131,20 +151,27 @@ extern const Op prod_op{.name = "prod",
                         .doc = "x → y: y = Π x over the axes; i64 for integers and booleans",
                         .infer = infer_total,
                         .vjp = prod_gradient,
-                        .samples = samples<prod, Fill::uniform>};
+                        .samples = [] {
+                          std::vector<Sample> all = samples<prod, Fill::uniform>();
+                          all.push_back({"zeros",
+                                         {{.shape = {3, 3}, .values = {2, 3, 4, 2, 0, 4, 0, 3, 0}}},
+                                         [](auto x) { return Tensors{prod(x[0], {1}, false)}; },
+                                         Sample::Expected{{{24, 0, 0}}, {{12, 8, 6, 0, 8, 0, 0, 0, 0}}}});
+                          return all;
+                        }};
 extern const Op max_op{
     .name = "max",
     .doc = "x → y: the largest element over the axes; NaN if there is one; equal elements share the gradient",
     .infer = infer_extreme,
     .vjp = extreme_gradient,
-    .samples = samples<max, Fill::distinct>};
+    .samples = [] { return extreme_samples<max>(1); }};
 extern const Op min_op{
     .name = "min",
     .doc =
         "x → y: the smallest element over the axes; NaN if there is one; equal elements share the gradient",
     .infer = infer_extreme,
     .vjp = extreme_gradient,
-    .samples = samples<min, Fill::distinct>};
+    .samples = [] { return extreme_samples<min>(-1); }};
 
 extern const Op argmax_op{
     .name = "argmax",
@@ -208,6 +235,9 @@ Tensor sum_to(TensorArg x, const Shape& shape) {
   const Scope scope(x);
   const Shape from = x.tensor().shape();
   const int extra = from.size() - shape.size();
+  if (extra < 0 || detail::at_call(x, [&] { return broadcast_shapes(shape, from, "sum_to"); }) != from)
+    throw ShapeError(
+        in_context("[sum_to] " + shape.text() + " does not broadcast to " + x.tensor().text(), x.where()));
   Axes axes;
   for (int i = 0; i < from.size(); ++i)
     if (i < extra || (shape[i - extra] == 1 && from[i] != 1)) axes.push_back(i);

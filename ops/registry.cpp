@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include <tilegrad/ops/ops.h>
+#include "core/compile/lower.h"
 #include "ops/list.h"
 
 namespace tg {
@@ -13,7 +14,7 @@ TG_OPS(TG_DECLARE)
 
 namespace {
 std::deque<Op>& user_ops() {
-  static std::deque<Op> ops;  // addresses stay
+  static auto& ops = *new std::deque<Op>;  // addresses stay, after static objects are gone too
   return ops;
 }
 }  // namespace
@@ -33,8 +34,13 @@ const Op* find_op(std::string_view name) {
 }
 
 const Op& register_op(Op op) {
-  if (find_op(op.name))
-    throw Error("[register_op] an op named '" + op.name + "' is already registered: choose another name");
+  const auto refuse = [&](const std::string& why) {
+    throw Error("[register_op] '" + op.name + "' " + why + " " + at_line(op.where));
+  };
+  if (op.name.empty()) refuse("is no name for an op");
+  if (!op.infer) refuse("has no shape rule (Op::infer)");
+  // The compiler makes ops too, and backends find kernels by name.
+  if (find_op(op.name) || op.name == fused_op.name) refuse("is the name of another op: choose a new one");
   return user_ops().emplace_back(std::move(op));
 }
 

@@ -4,7 +4,6 @@
 #include "ops/rope.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "ops/common.h"
 
@@ -22,9 +21,8 @@ Tensors decompose_rope(std::span<const Tensor> in, const Attrs& attrs) {
   if (in.size() > 1) {
     positions = in[1];
   } else {
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(-2)));
-    std::iota(numbers.begin(), numbers.end(), a.start);
-    positions = graph.constant(Array::of(numbers));
+    const auto first = static_cast<double>(a.start);
+    positions = arange(graph, first, first + static_cast<double>(x.size(-2)));
   }
   const Tensor angle = unsqueeze(cast(positions, f64), -1) * graph.constant(Array::of(a.frequencies));
   const Tensor c = cast(cos(angle), wide), s = cast(a.inverse ? -sin(angle) : sin(angle), wide);
@@ -52,6 +50,7 @@ extern const Op rope_op{
         "(a, b) → (a·cos − b·sin, a·sin + b·cos)",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1, 2);
           detail::require_float(in[0].dtype);
           detail::check_rank_at_least(in[0], in.size() > 1 ? 1 : 2);
           if (2 * static_cast<std::int64_t>(a.as<RopeAttrs>().frequencies.size()) > in[0].shape().back())
@@ -86,6 +85,10 @@ extern const Op rope_op{
     .inplace = {{0, 0}}};
 
 std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
+  constexpr std::int64_t most = 1 << 20;
+  if (dims < 0 || dims > most)
+    throw ShapeError("[rope_frequencies] got " + std::to_string(dims) + " dimensions, expected 0 to " +
+                     std::to_string(most));
   std::vector<double> f;
   for (std::int64_t i = 0; i < dims; i += 2)
     f.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(dims)));
@@ -94,14 +97,16 @@ std::vector<double> rope_frequencies(std::int64_t dims, double theta) {
 
 Tensor rope(TensorArg x, TensorArg at, const RopeOptions& o) {
   const Scope scope(x);
-  const Tensor& positions = at.tensor();
+  const Tensor& positions = at.optional();
   if (x.tensor().rank() < 1) refuse(x, "needs rows");
-  const std::int64_t dims = o.dims > 0 ? o.dims : x.tensor().size(-1);
-  RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
-              o.start};
-  if (o.frequencies.empty() && (dims % 2 != 0 || dims > x.tensor().size(-1)))
+  const std::int64_t dims = o.dims != 0 ? o.dims : x.tensor().size(-1);
+  if (o.frequencies.empty() && (dims < 0 || dims % 2 != 0 || dims > x.tensor().size(-1)))
     refuse(x, "the number of dimensions to rotate must be even and at most a row's, got " +
                   std::to_string(dims));
+  if (o.start < -max_elements || o.start > max_elements)
+    refuse(x, "the first position must lie within ±2^53, got " + std::to_string(o.start));
+  RopeAttrs a{o.frequencies.empty() ? rope_frequencies(dims, o.theta) : o.frequencies, o.interleaved, false,
+              o.start};
   if (!positions.defined()) return record(rope_op, {x}, a);
   Shape rows = x.tensor().shape();
   rows.erase(rows.size() - 1);

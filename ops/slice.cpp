@@ -34,6 +34,7 @@ void check_one_index(const Operand& start) {
 }
 
 std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attrs) {
+  detail::require_operands(in, 2, 3);
   const auto& a = attrs.as<SliceAssignAttrs>();
   const Operand &x = in[0], &src = in[1];
   const int axis = static_cast<int>(a.axis);
@@ -45,10 +46,12 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
                      std::to_string(axis) + " only");
   if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", expected 1 or more");
   const std::int64_t n = region[axis], size = x.shape()[axis];
-  const std::int64_t stop = n == 0 ? a.start : a.start + (n - 1) * a.step + 1;
-  if (a.start < 0 || stop > size)
-    throw ShapeError("positions " + std::to_string(a.start) + " to " + std::to_string(stop - 1) +
-                     " do not lie in an axis of size " + std::to_string(size));
+  // (size - 1 - start) / step is how many steps there are before the end: no sum, which could overflow.
+  const bool fits =
+      a.start >= 0 && (n == 0 ? a.start <= size : a.start < size && n - 1 <= (size - 1 - a.start) / a.step);
+  if (!fits)
+    throw ShapeError(std::to_string(n) + " positions from " + std::to_string(a.start) + " by " +
+                     std::to_string(a.step) + " do not lie in an axis of size " + std::to_string(size));
   if (in.size() == 3) check_one_index(in[2]);
   return {{x.dtype, x.layout.is_dense() ? dense_like(x.shape(), x.layout) : row_major(x.shape())}};
 }
@@ -76,6 +79,7 @@ extern const Op slice_op{
     .doc = "x → y: elements start, start + step, … before stop of an axis; negative ends count from its end",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
           const auto& s = a.as<SliceAttrs>();
           return std::vector<OutSpec>{{in[0].dtype, slice(in[0].layout, s.axis, s.start, s.stop, s.step), 0}};
         },
@@ -101,8 +105,11 @@ extern const Op slice_assign_op{
               {"stepped",
                {{{7, 3}}, {{3, 3}}},
                [](auto x) { return Tensors{slice_assign(x[0], x[1], 0, 1, 2)}; }},
-              {"start given", {{{2, 5, 3}}, {{2, 2, 3}}, start}, [](auto x) {
-                 return Tensors{slice_assign(x[0], x[1], 1, x[2])};
+              {"start given",
+               {{{2, 5, 3}}, {{2, 2, 3}}, start},
+               [](auto x) { return Tensors{slice_assign(x[0], x[1], 1, x[2])}; }},
+              {"start given in i32", {{{6, 3}}, {{2, 3}}, {{1}, {Fill::index, 0, 5}, i32}}, [](auto x) {
+                 return Tensors{slice_assign(x[0], x[1], 0, x[2])};
                }}};
     },
     .inplace = {{0, 0}}};
@@ -112,6 +119,7 @@ extern const Op slice_at_op{
     .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
+          detail::require_operands(in, 2);
           const auto& a = attrs.as<SliceAtAttrs>();
           check_one_index(in[1]);
           Shape shape = in[0].shape();

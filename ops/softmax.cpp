@@ -4,6 +4,7 @@
 #include "ops/softmax.h"
 
 #include <cmath>
+#include <limits>
 
 #include "ops/common.h"
 
@@ -13,7 +14,10 @@ extern const Op softmax_backward_op, log_softmax_backward_op;
 
 namespace {
 
-std::vector<OutSpec> infer_like(std::span<const Operand> in, const Attrs&) {
+template <std::size_t count>
+std::vector<OutSpec> infer_like(std::span<const Operand> in, const Attrs& a) {
+  detail::require_operands(in, count);
+  a.as<SoftmaxAttrs>();
   detail::require_float(in[0].dtype);
   for (const Operand& x : in)
     if (x.dtype != in[0].dtype) throw DTypeError("operands differ in dtype");
@@ -47,6 +51,67 @@ std::vector<Sample> samples() {
           {"middle", {{{2, 5, 3}}}, [](auto x) { return Tensors{f(x[0], 1)}; }}};
 }
 
+// n rows of n, with one number on the diagonal and another elsewhere.
+std::vector<double> diagonal(std::size_t n, double on, double off) {
+  std::vector<double> x(n * n, off);
+  for (std::size_t i = 0; i < n; ++i) x[i * n + i] = on;
+  return x;
+}
+
+// One large logit at every position of a row: results are known without a quotient, and a row's maximum that
+// misses it makes exp overflow. `y` and `z` are the result and the gradient, on the diagonal and elsewhere.
+constexpr std::size_t logits = 100;
+constexpr double other_logits = logits - 1;
+struct OnAndOff {
+  double on, off;
+};
+template <Tensor (*f)(TensorArg, std::int64_t)>
+Sample one_logit(const char* name, double logit, OnAndOff y, OnAndOff z) {
+  const auto n = static_cast<std::int64_t>(logits);
+  return {name,
+          {{.shape = {n, n}, .values = diagonal(logits, logit, 0)}},
+          [](auto x) { return Tensors{f(x[0], -1)}; },
+          Sample::Expected{{diagonal(logits, y.on, y.off)}, {diagonal(logits, z.on, z.off)}}};
+}
+
+std::vector<Sample> softmax_samples() {
+  std::vector<Sample> all = samples<softmax>();
+  all.push_back(one_logit<softmax>("one large logit", 1e4, {1, 0}, {0, 0}));
+  all.push_back(one_logit<softmax>("one logit far below", -1e4, {0, 1 / other_logits}, {0, 0}));
+  return all;
+}
+
+std::vector<Sample> log_softmax_samples() {
+  std::vector<Sample> all = samples<log_softmax>();
+  const double log_others = std::log(other_logits);
+  all.push_back(one_logit<log_softmax>("one large logit", 1e4, {0, -1e4}, {-other_logits, 1}));
+  all.push_back(one_logit<log_softmax>("one logit far below", -1e4, {-1e4 - log_others, -log_others},
+                                       {1, 1 - logits / other_logits}));
+  return all;
+}
+
+Tensor logsumexp_of_axis(TensorArg x, std::int64_t axis) {
+  return logsumexp(x, {axis});
+}
+
+std::vector<Sample> logsumexp_samples() {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  std::vector<Sample> all{{"rows", {{{3, 19}}}, [](auto x) { return Tensors{logsumexp(x[0], {1})}; }},
+                          {"all", {{{2, 5}}}, [](auto x) { return Tensors{logsumexp(x[0])}; }},
+                          {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
+                             return Tensors{logsumexp(x[0], {0, 2}, true)};
+                           }}};
+  all.push_back(one_logit<logsumexp_of_axis>("one large logit", 1e4, {}, {1, 0}));
+  all.back().expected->outputs = {std::vector<double>(logits, 1e4)};
+  all.push_back(one_logit<logsumexp_of_axis>("one logit far below", -1e4, {}, {0, 1 / other_logits}));
+  all.back().expected->outputs = {std::vector<double>(logits, std::log(other_logits))};
+  all.push_back({"nothing to sum",
+                 {{.shape = {2, 2}, .values = {-infinity, -infinity, -infinity, 3}}},
+                 [](auto x) { return Tensors{logsumexp(x[0], {1})}; },
+                 Sample::Expected{{{-infinity, 3}}, {{0, 0, 0, 1}}}});
+  return all;
+}
+
 template <const Op& op>
 std::vector<Sample> backward_samples() {
   return {{"rows", {{{3, 7}}, {{3, 7}}}, [](auto x) {
@@ -58,7 +123,7 @@ std::vector<Sample> backward_samples() {
 
 extern const Op softmax_op{.name = "softmax",
                            .doc = "x → P: P = exp(x − ξ) with ξ = log Σ exp x along an axis",
-                           .infer = infer_like,
+                           .infer = infer_like<1>,
                            .vjp = [](const Backprop& g) -> Tensors {
                              return {record(softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
                            },
@@ -66,13 +131,13 @@ extern const Op softmax_op{.name = "softmax",
                              const Tensor e = exp(lowered(in[0], axis_of(a)));
                              return {cast(e / sum(e, {axis_of(a)}, true), in[0].dtype())};
                            },
-                           .samples = samples<softmax>,
+                           .samples = softmax_samples,
                            .cost = softmax_cost,
                            .inplace = {{0, 0}}};
 
 extern const Op log_softmax_op{.name = "log_softmax",
                                .doc = "x → y: y = x − ξ with ξ = log Σ exp x along an axis",
-                               .infer = infer_like,
+                               .infer = infer_like<1>,
                                .vjp = [](const Backprop& g) -> Tensors {
                                  return {record(log_softmax_backward_op, {g.out[0], g.z[0]}, g.attrs)};
                                },
@@ -80,13 +145,13 @@ extern const Op log_softmax_op{.name = "log_softmax",
                                  const Tensor d = lowered(in[0], axis_of(a));
                                  return {cast(d - log(sum(exp(d), {axis_of(a)}, true)), in[0].dtype())};
                                },
-                               .samples = samples<log_softmax>,
+                               .samples = log_softmax_samples,
                                .cost = softmax_cost,
                                .inplace = {{0, 0}}};
 
 extern const Op softmax_backward_op{.name = "softmax_backward",
                                     .doc = "P, z → z_x: z_x = P ⊛ (z − Σ P ⊛ z)",
-                                    .infer = infer_like,
+                                    .infer = infer_like<2>,
                                     .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
                                       const Tensor p = wide(in[0]), z = wide(in[1]);
                                       return {cast(p * (z - sum(p * z, {axis_of(a)}, true)), in[0].dtype())};
@@ -97,7 +162,7 @@ extern const Op softmax_backward_op{.name = "softmax_backward",
 extern const Op log_softmax_backward_op{
     .name = "log_softmax_backward",
     .doc = "y, z → z_x: z_x = z − exp(y)·Σ z",
-    .infer = infer_like,
+    .infer = infer_like<2>,
     .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
       const Tensor z = wide(in[1]);
       const Tensor z_x = z - exp(wide(in[0])) * sum(z, {axis_of(a)}, true);
@@ -107,34 +172,30 @@ extern const Op log_softmax_backward_op{
     .cost = softmax_cost,
     .inplace = {{0, 0}, {0, 1}}};
 
-extern const Op logsumexp_op{
-    .name = "logsumexp",
-    .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
-    .infer =
-        [](std::span<const Operand> in, const Attrs& a) {
-          detail::require_float(in[0].dtype);
-          Shape shape = in[0].shape();
-          shape[static_cast<int>(axis_of(a))] = 1;
-          return detail::row_major_output(in[0].dtype, shape);
-        },
-    .vjp = [](const Backprop& g) -> Tensors {
-      // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
-      const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
-      return {g.z[0] * exp(g.in[0] - xi)};
-    },
-    .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-      const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
-      const Tensor shift = where(equal(top, -INFINITY), 0, top);
-      return {cast(log(sum(exp(x - shift), {axis_of(a)}, true)) + shift, in[0].dtype())};
-    },
-    .samples = []() -> std::vector<Sample> {
-      return {{"rows", {{{3, 19}}}, [](auto x) { return Tensors{logsumexp(x[0], {1})}; }},
-              {"all", {{{2, 5}}}, [](auto x) { return Tensors{logsumexp(x[0])}; }},
-              {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
-                 return Tensors{logsumexp(x[0], {0, 2}, true)};
-               }}};
-    },
-    .cost = softmax_cost};
+extern const Op logsumexp_op{.name = "logsumexp",
+                             .doc = "x → ξ: ξ = log Σ exp x along an axis, which is kept with size 1",
+                             .infer =
+                                 [](std::span<const Operand> in, const Attrs& a) {
+                                   detail::require_operands(in, 1);
+                                   detail::require_float(in[0].dtype);
+                                   Shape shape = in[0].shape();
+                                   shape[static_cast<int>(axis_of(a))] = 1;
+                                   return detail::row_major_output(in[0].dtype, shape);
+                                 },
+                             .vjp = [](const Backprop& g) -> Tensors {
+                               // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN).
+                               const Tensor xi = where(equal(g.out[0], -INFINITY), 0, g.out[0]);
+                               return {g.z[0] * exp(g.in[0] - xi)};
+                             },
+                             .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
+                               // Of a row of −∞ alone, ξ = −∞ and the gradient is 0, not that of log 0.
+                               const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
+                               const Tensor empty = equal(top, -INFINITY), shift = where(empty, 0, top);
+                               const Tensor total = where(empty, 1, sum(exp(x - shift), {axis_of(a)}, true));
+                               return {cast(where(empty, -INFINITY, log(total) + shift), in[0].dtype())};
+                             },
+                             .samples = logsumexp_samples,
+                             .cost = softmax_cost};
 
 Tensor softmax(TensorArg x, std::int64_t axis) {
   return record_along(softmax_op, x, axis);

@@ -19,6 +19,7 @@ extern const Op squared_norm_op{
     .name = "squared_norm",
     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
     .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
+      detail::require_operands(in, 1, SIZE_MAX);
       for (const Operand& x : in) detail::require_float(x.dtype);
       return detail::row_major_output(result_type(in), {});
     },
@@ -45,9 +46,16 @@ extern const Op squared_norm_op{
       };
       return {{"one", {{{3, 4}}}, call},
               {"list", {{{3, 4}}, {{}}, {{0, 5}}, {{7}}, {{2, 3, 5}}}, call},
-              {"the same twice", {{{3, 4}}}, [](std::span<const Tensor> x) {
+              {"the same twice",
+               {{{3, 4}}},
+               [](std::span<const Tensor> x) {
                  return Tensors{squared_norm({x[0], transpose(x[0], 0, 1)})};
-               }}};
+               }},
+              // More than one chunk of work in one tensor, whose sum is exact in every dtype.
+              {"one long",
+               {{.shape = {20000}, .values = std::vector<double>(20000, 0.5)}},
+               call,
+               Sample::Expected{{{5000}}, {std::vector<double>(20000, 1)}}}};
     }};
 
 Tensor squared_norm(const std::vector<Tensor>& xs, std::source_location where) {

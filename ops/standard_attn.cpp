@@ -16,9 +16,7 @@ using Inputs = detail::AttentionOperands<Tensor>;
 
 // 0, 1, …, n-1 along the rows of [n, 1]; positions are f64, exact beyond any length.
 Tensor positions(Graph& graph, std::int64_t n) {
-  std::vector<double> p(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < p.size(); ++i) p[i] = static_cast<double>(i);
-  return graph.constant(Array::of({n, 1}, p));
+  return unsqueeze(arange(graph, 0, static_cast<double>(n), 1, f64), 1);
 }
 
 // For rows i [L, 1]: where the packed sequence of each begins and ends, among queries and among keys. Rows of
@@ -193,6 +191,7 @@ extern const Op attention_keep_mask_op{
         "each with probability 1 − p",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
+          detail::require_operands(in, 1);
           const auto& a = attrs.as<KeepMaskAttrs>();
           if (in[0].dtype != i64 || in[0].shape() != Shape{2})
             throw ShapeError("needs the graph's rng, i64 [2]");

@@ -11,6 +11,7 @@ extern const Op top_k_op{
         "NaN is largest",
     .infer =
         [](std::span<const Operand> in, const Attrs& attrs) {
+          detail::require_operands(in, 1);
           const auto& a = attrs.as<TopKAttrs>();
           Shape shape = in[0].shape();
           const int axis = static_cast<int>(a.axis);
@@ -28,7 +29,12 @@ extern const Op top_k_op{
       const Fill distinct{Fill::distinct, -2, 2};
       return {{"last", {{{3, 7}, distinct}}, [](auto x) { return top_k(x[0], 3); }},
               {"rows", {{{5, 4}, distinct}}, [](auto x) { return top_k(x[0], 2, 0); }},
-              {"all", {{{2, 4}, distinct}}, [](auto x) { return top_k(x[0], 4); }}};
+              {"all", {{{2, 4}, distinct}}, [](auto x) { return top_k(x[0], 4); }},
+              // Of equal elements the first are taken.
+              {"ties",
+               {{.shape = {2, 4}, .values = {1, 3, 3, 2, 2, 2, 2, 2}}},
+               [](auto x) { return top_k(x[0], 2); },
+               Sample::Expected{{{3, 3, 2, 2}}, {{0, 1, 1, 0, 1, 1, 0, 0}}}}};
     },
     .cost =
         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {

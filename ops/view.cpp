@@ -26,6 +26,7 @@ extern const Op permute_op{
     .doc = "x → y: y[i₀, i₁, …] = x with its axes in the given order",
     .infer =
         [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
           return looks_into(in[0], permute(in[0].layout, a.as<PermuteAttrs>().order));
         },
     .vjp = [](const Backprop& g) -> Tensors {
@@ -49,8 +50,11 @@ extern const Op view_op{
     .doc =
         "x → y: x in another shape with the same number of elements, if its strides allow that without a "
         "copy",
-    .infer = [](std::span<const Operand> in,
-                const Attrs& a) { return looks_into(in[0], view(in[0].layout, a.as<ShapeAttrs>().shape)); },
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
+          return looks_into(in[0], view(in[0].layout, a.as<ShapeAttrs>().shape));
+        },
     .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },
     .samples = []() -> std::vector<Sample> {
       return {{"split",
@@ -65,8 +69,11 @@ extern const Op view_op{
 extern const Op expand_op{
     .name = "expand",
     .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
-    .infer = [](std::span<const Operand> in,
-                const Attrs& a) { return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape)); },
+    .infer =
+        [](std::span<const Operand> in, const Attrs& a) {
+          detail::require_operands(in, 1);
+          return looks_into(in[0], expand(in[0].layout, a.as<ShapeAttrs>().shape));
+        },
     .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
     .samples = []() -> std::vector<Sample> {
       return {{"stretch", {{{3, 1}}}, [](auto x) { return Tensors{expand(x[0], {2, 3, 4})}; }}};
@@ -78,10 +85,10 @@ Tensor permute(TensorArg x, const Axes& order) {
 }
 
 Tensor transpose(TensorArg x, std::int64_t a, std::int64_t b) {
-  const int rank = x.tensor().rank();
   Axes order;
-  for (int i = 0; i < rank; ++i) order.push_back(i);
-  std::swap(order[normalize_axis(a, rank, "transpose")], order[normalize_axis(b, rank, "transpose")]);
+  for (int i = 0; i < x.tensor().rank(); ++i) order.push_back(i);
+  std::swap(order[static_cast<int>(detail::axis_of(x, a, "transpose"))],
+            order[static_cast<int>(detail::axis_of(x, b, "transpose"))]);
   return permute(x, order);
 }
 
@@ -91,7 +98,7 @@ Tensor view(TensorArg x, const Shape& shape) {
 
 Tensor reshape(TensorArg x, const Shape& shape) {
   const Scope scope(x);
-  const Shape target = infer_shape(shape, x.tensor().numel(), "reshape");
+  const Shape target = detail::at_call(x, [&] { return infer_shape(shape, x.tensor().numel(), "reshape"); });
   return view(can_view(x.tensor().layout(), target) ? x.tensor() : contiguous(x), target);
 }
 
@@ -100,11 +107,11 @@ Tensor expand(TensorArg x, const Shape& shape) {
 }
 
 Tensor squeeze(TensorArg x, std::int64_t axis) {
-  return view(x, squeeze(x.tensor().layout(), axis).shape);
+  return view(x, detail::at_call(x, [&] { return squeeze(x.tensor().layout(), axis).shape; }));
 }
 
 Tensor unsqueeze(TensorArg x, std::int64_t axis) {
-  return view(x, unsqueeze(x.tensor().layout(), axis).shape);
+  return view(x, detail::at_call(x, [&] { return unsqueeze(x.tensor().layout(), axis).shape; }));
 }
 
 // The methods of Tensor pass on their caller's line.

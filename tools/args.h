@@ -23,6 +23,8 @@
 #include <variant>
 #include <vector>
 
+#include "tools/printable.h"
+
 namespace tg {
 
 struct ArgLimits {
@@ -90,7 +92,7 @@ class Args {
   // For mistakes that only the tool can detect ("--width 130 is not divisible by --heads 4"): the same line
   // and exit code.
   int fail(const std::string& mistake, std::FILE* err = stderr) const {
-    std::fprintf(err, "%s: %s (see %s --help)\n", tool_.c_str(), mistake.c_str(), tool_.c_str());
+    std::fprintf(err, "%s: %s (see %s --help)\n", tool_.c_str(), printable(mistake).c_str(), tool_.c_str());
     return 2;
   }
 

@@ -7,6 +7,7 @@
 #include "backends/cpu/pool.h"
 #include "tools/args.h"
 #include "tools/bench/modes.h"
+#include "tools/run_tool.h"
 
 namespace {
 
@@ -53,7 +54,7 @@ int run(int argc, char** argv) {
               "dtype of attention, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
               dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
-              {.min = 1, .max = 4096, .shown = "TG_THREADS, or all cores"});
+              {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option(
@@ -106,10 +107,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return run_tool("bench", [&] { return run(argc, argv); });
 }

@@ -1,4 +1,7 @@
 // generate writes text with a model from a checkpoint of tools/train.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <new>
@@ -37,7 +40,8 @@ void declare_options(Args& args, Options& o) {
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
+              {.min = 0, .max = cpu::max_threads});
   args.flag("slide",
             "continue beyond the context: the oldest tokens are dropped, and each token needs a run over the "
             "whole window",
@@ -49,6 +53,11 @@ void declare_options(Args& args, Options& o) {
                "the most likely text, from the best checkpoint");
   args.example("generate --checkpoint out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
                "more than the context holds, from likely tokens only");
+}
+
+int bytes_on_standard_input() {
+  int n = 0;
+  return ::ioctl(STDIN_FILENO, FIONREAD, &n) == 0 ? n : 0;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -79,6 +88,7 @@ void generate(const Options& o) {
   nn::Params params(0, f32, o.device);
   const nn::Model model(params, config);
   saved.restore(params);
+  if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype));
   nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
                                   .precision = nn::precision_named(o.dtype),
                                   .cache = !o.no_cache});
@@ -112,11 +122,13 @@ int main(int argc, char** argv) {
   Options o;
   Args args("generate", "Generates text with a model trained by train, and prints it as it is generated.");
   declare_options(args, o);
-  if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("generate", [&]() -> int {
+    if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
     generate(o);
+    if (!args.given("prompt") && bytes_on_standard_input() > 0)
+      std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");
     return 0;
   });
 }

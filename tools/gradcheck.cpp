@@ -4,13 +4,13 @@
 #include <chrono>
 
 #include <tilegrad/core/run/backend.h>
-#include <tilegrad/core/run/log.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include "tools/args.h"
 #include "tools/gradcheck/reference.h"
 #include "tools/gradcheck/report.h"
 #include "tools/gradcheck/select.h"
+#include "tools/run_tool.h"
 
 namespace {
 
@@ -29,13 +29,12 @@ std::vector<std::string> split(const std::string& list) {
   return words;
 }
 
-// "expanded" stands for the outermost and the innermost axis.
 std::vector<View> parse_views(const std::string& list, std::string& mistake) {
   std::vector<View> views;
   for (const std::string& word : split(list)) {
     const std::size_t before = views.size();
     for (View v : all_views)
-      if (name_of(v) == word || (word == "expanded" && v == View::expanded_last)) views.push_back(v);
+      if (name_of(v) == word) views.push_back(v);
     if (views.size() == before) mistake = "--views got '" + word + "'";
   }
   return views;
@@ -75,8 +74,9 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
 
 int run(int argc, char** argv) {
   std::vector<std::string> names, plugins;
-  std::string dtypes = "f64,f32,bf16,f16", views = "contiguous,transposed,sliced,offset,expanded",
-              backend = "cpu", json, curve;
+  std::string dtypes = "f64,f32,bf16,f16",
+              views = "contiguous,transposed,sliced,offset,expanded,expanded_last", backend = "cpu", json,
+              curve;
   std::int64_t order = 1, seed = 0;
   bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false;
 
@@ -87,7 +87,8 @@ int run(int argc, char** argv) {
   args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
   args.option("dtype", "LIST", "some of f64,f32,bf16,f16", dtypes);
   args.option("views", "LIST",
-              "how inputs lie in memory: some of contiguous,transposed,sliced,offset,expanded", views);
+              "how inputs lie in memory: some of contiguous,transposed,sliced,offset,expanded,expanded_last",
+              views);
   args.option("backend", "NAME", "where the checked programs run", backend, {.choices = {"cpu", "cuda"}});
   args.option("order", "N", "2 checks second derivatives", order, {.min = 1, .max = 2});
   args.flag("fast", "four random projections instead of every element", fast);
@@ -119,6 +120,8 @@ int run(int argc, char** argv) {
     return args.fail("nothing to do: give --all, --op NAME, --list or --reference");
   if (all && !names.empty()) return args.fail("--all and --op exclude each other");
   if (!curve.empty() && names.empty()) return args.fail("--vcurve needs an op: --op NAME");
+  for (const std::string& file : {json, curve})
+    if (!file.empty()) io::require_replaceable(file, "gradcheck");
   run.options.device = Device::parse(backend);
   try {
     tg::backend(run.options.device);
@@ -149,8 +152,8 @@ int run(int argc, char** argv) {
   for (const Case& c : cases) {
     if (!mutants)
       report.add(c, check(c, run.options));
-    else if (c.op && c.op->vjp)
-      report.add(c, mutate(c, run.options));
+    else if (std::vector<Mutant> planted = mutate(c, run.options); !planted.empty())
+      report.add(c, std::move(planted));
   }
   report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (!json.empty()) {
@@ -164,11 +167,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    log_level();  // reject an invalid TG_LOG up front
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "gradcheck: %s\n", e.what());
-    return 2;
-  }
+  return run_tool(
+      "gradcheck", [&] { return run(argc, argv); }, 2);
 }

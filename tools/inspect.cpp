@@ -45,7 +45,8 @@ void declare_options(Args& args, Options& o) {
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
+              {.min = 0, .max = cpu::max_threads});
   args.flag("list", "every step, with the shapes it reads and writes", o.list);
   args.option("steps", "TEXT", "count and list only steps whose name contains TEXT", o.steps,
               {.shown = "all"});
@@ -214,6 +215,7 @@ void inspect(const Options& o) {
     train::EvaluationProgram evaluation(model, options);
     return show(o, name, evaluation.program());
   }
+  check_cache_memory(model, o.batch, options.precision);
   Graph graph;
   nn::KvCache cache(o.batch, config.context, o.device);
   nn::CacheCall call(graph, cache, 1);
@@ -259,8 +261,8 @@ int main(int argc, char** argv) {
       "inspect",
       "Shows what a model compiles to, where its memory goes, what it attends to, and how its runs went.");
   declare_options(args, o);
-  if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("inspect", [&]() -> int {
+    if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);

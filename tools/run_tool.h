@@ -1,6 +1,9 @@
 // Shared by the tools' main functions.
 #pragma once
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -10,6 +13,8 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/run/backend.h>
 #include <tilegrad/core/run/log.h>
+#include "backends/cpu/pool.h"
+#include "tools/printable.h"
 
 namespace tg {
 
@@ -25,19 +30,38 @@ inline std::string take_device(const std::string& name, Device& device) {
   return "";
 }
 
-// The exit code that f returns; for an exception 1, with one line on stderr.
+// Where the caller closed standard input, output or error, a file that the tool opens would get its number,
+// and then what is printed. /dev/null takes it first.
+inline void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);
+}
+
+inline void report_failure(const char* tool, const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", tool, printable(what).c_str());
+}
+
+// The exit code that f returns; `failure`, with one line on stderr, for an exception, and for output that
+// could not be written. f also parses the command line.
 template <class F>
-int run_tool(const char* tool, F&& f) {
+int run_tool(const char* tool, F&& f, int failure = 1) {
+  open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
+  int code = failure;
   try {
-    log_level();  // reject an invalid TG_LOG up front
-    return f();
+    log_level(), cpu::default_threads();  // reject an invalid TG_LOG or TG_THREADS up front
+    code = f();
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "%s: out of memory\n", tool);
+    report_failure(tool, "out of memory");
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: %s\n", tool, e.what());
+    report_failure(tool, e.what());
   }
-  return 1;
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if ((!is_flushed || std::ferror(stdout)) && code == 0) {
+    report_failure(tool, "cannot write all of the output: is the disk full, or the pipe closed?");
+    code = failure;
+  }
+  return code;
 }
 
 }  // namespace tg

@@ -82,11 +82,11 @@ int main(int argc, char** argv) {
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
                "another text in the same tokens");
   args.example("train --tokens corpus.tokens", "train on it");
-  if (const auto code = args.parse(argc, argv)) return *code;
-  if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
-    return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
-  if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
   return run_tool("tokens", [&]() -> int {
+    if (const auto code = args.parse(argc, argv)) return *code;
+    if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
+      return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
+    if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
     run(text, out, like, kind, vocabulary);
     return 0;
   });

@@ -25,13 +25,19 @@ using namespace tg;
 
 volatile std::sig_atomic_t stop_asked = 0;
 
-// The first Ctrl-C requests a stop after the step; a second one ends the process at once.
+// The first Ctrl-C requests a stop after the step; a second one ends the process at once. So does a terminal
+// that is closed, unless the caller chose to ignore that (nohup). A reader of the output that ends does not
+// end the run.
 void catch_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
   struct sigaction action {};
   action.sa_handler = [](int) { stop_asked = 1; };
   action.sa_flags = SA_RESETHAND | SA_RESTART;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
 }
 
 constexpr const char* model_file = "model.safetensors";
@@ -104,8 +110,7 @@ class Run {
     if (o_.profile > 0) return print_profile(trainer.training());
     if (resumed_) {
       trainer.resume(*resumed_, train::Trainer::State{state_.step, state_.best_step, state_.best_loss});
-      io::check_finite(params.all(), resumed_->directory() + "/" + model_file);
-      io::check_finite(optimizer.state(), resumed_->directory() + "/optimizer.safetensors");
+      resumed_.reset();  // its files take room on the disk as long as they are open
     }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
@@ -132,21 +137,38 @@ class Run {
     if (state_.step > o_.steps)
       throw Error("[resume] the run in " + o_.out + " is at step " + std::to_string(state_.step) +
                   " already, past --steps " + std::to_string(o_.steps));
+    check_same_step();
     const std::string model = resumed_->directory() + "/" + model_file;
-    saved_model_ = resumed_->load(model_file).metadata;
-    data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_, model});
+    saved_model_ = resumed_->load(model_file);
+    if (const auto step = saved_model_.metadata.find("step");
+        step != saved_model_.metadata.end() && step->second != std::to_string(state_.step))
+      throw FormatError(model + ": metadata has step '" + step->second + "', but the run is at step " +
+                        std::to_string(state_.step));
+    data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
   }
 
-  // The model in the metadata of the weights' file must be the one with which the run was started.
-  void check_same_model() const {
+  // The files of a checkpoint belong to one step.
+  void check_same_step() const {
+    if (state_.step == resumed_->step() && state_.best_step == resumed_->best_step()) return;
+    throw FormatError(resumed_->directory() + "/" + run_file + ": metadata has step " +
+                      std::to_string(state_.step) + " and best_step " + std::to_string(state_.best_step) +
+                      ", but manifest.json has " + std::to_string(resumed_->step()) + " and " +
+                      std::to_string(resumed_->best_step()));
+  }
+
+  // The model in the metadata of the weights' file must be the one with which the run was started, and that
+  // of its tensors.
+  void check_same_model() {
     const std::string where = resumed_->directory() + "/" + model_file;
     for (const auto& [key, value] : io::to_metadata(o_.model)) {
-      const auto found = saved_model_.find(key);
-      if (found == saved_model_.end()) throw FormatError(where + ": metadata has no " + key);
+      const auto found = saved_model_.metadata.find(key);
+      if (found == saved_model_.metadata.end()) throw FormatError(where + ": metadata has no " + key);
       if (found->second != value)
         throw FormatError(where + ": metadata has " + key + " '" + found->second +
                           "', but the run was started with '" + value + "'");
     }
+    io::model_config(saved_model_, where);
+    saved_model_ = {};
   }
 
   // The files of a checkpoint.
@@ -256,7 +278,7 @@ class Run {
   const Args& args_;
   std::unique_ptr<io::CheckpointStore> store_;
   std::optional<io::Checkpoint> resumed_;
-  io::Metadata saved_model_;  // of the resumed weights
+  io::SafeTensors saved_model_;  // the resumed weights, until they are known to be this model's
   RunState state_;
   std::unique_ptr<TrainData> data_;
 };
@@ -268,8 +290,9 @@ int main(int argc, char** argv) {
   Args args("train",
             "Trains a language model on a text or on a generated task, and prints a sample of its output.");
   declare_options(args, o);
-  if (const auto code = args.parse(argc, argv)) return *code;
   return run_tool("train", [&]() -> int {
+    if (const auto code = args.parse(argc, argv)) return *code;
+    if (const std::string mistake = not_saveable(args); !mistake.empty()) return args.fail(mistake);
     std::unique_ptr<io::CheckpointStore> store;
     if (o.resume) {
       if (o.overwrite)

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "backends/cpu/pool.h"
 #include "core/base/alignment.h"
 #include "core/compile/lower.h"
+#include "core/run/host_views.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -64,11 +66,12 @@ class CpuExecutable final : public Executable {
   CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads) {
     tasks_.reserve(steps.size());
     for (const Step& s : steps) add(s);
+    workspace_bytes_ = shared_;
+    for (int t = 0; t < threads; ++t)
+      workspace_bytes_ = add_bytes(workspace_bytes_, per_thread_, "the kernels' workspace");
   }
 
-  std::size_t workspace_bytes() const override {
-    return per_thread_ * static_cast<std::size_t>(threads_) + shared_;
-  }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
 
   void bind(std::span<const Step> steps, const ProgramMemory& memory) override {
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -93,7 +96,11 @@ class CpuExecutable final : public Executable {
     Copies& copies = *made;
     std::size_t bytes = 0;
     for (const Piece& p : pieces) bytes += aligned_bytes(p.bytes);
-    copies.memory.resize(bytes);
+    try {
+      copies.memory.resize(bytes);
+    } catch (const std::bad_alloc&) {
+      throw OutOfMemory("[cpu] no memory for a copy of the results: " + mebibytes(bytes) + " needed");
+    }
     copies.pieces.assign(pieces.begin(), pieces.end());
     copies.data.clear();
     std::byte* to = copies.memory.data();
@@ -160,7 +167,7 @@ class CpuExecutable final : public Executable {
     Team team(threads_);
     team_ = &team;
     fault_.clear();
-    pool(threads_).run(enter, this);
+    run_on_pool(threads_, enter, this);
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     if (fault_.step() != IndexFault::none) refuse(steps_[static_cast<std::size_t>(fault_.step())]);
   }
@@ -179,19 +186,29 @@ class CpuExecutable final : public Executable {
       together.shared = solo.shared = e.workspace_ + e.per_thread_ * static_cast<std::size_t>(e.threads_);
       together.fault = solo.fault = &e.fault_;
     }
-    void run(const CpuExecutable& e, std::size_t i) {
+    void run(CpuExecutable& e, std::size_t i) {
       const Task& t = e.tasks_[i];
       // Nothing runs after a fault. All threads agree on it, since a barrier lies between the two steps.
       if (e.fault_.step() < static_cast<int>(i)) return;
       together.step = solo.step = static_cast<int>(i);
-      if (t.parallel)
-        t.kernel->run(together, t.call);
-      else if (together.thread == 0)
-        t.kernel->run(solo, t.call);
+      try {
+        if (t.parallel)
+          t.kernel->run(together, t.call);
+        else if (together.thread == 0)
+          t.kernel->run(solo, t.call);
+      } catch (...) {  // attributes of another op
+        e.keep_exception(static_cast<int>(i));
+      }
     }
     Team alone{1};
     Worker together, solo{alone, 0};
   };
+
+  void keep_exception(int step) {
+    const std::lock_guard lock(thrown_mutex_);
+    if (!thrown_) thrown_ = exception_of(HostStep(steps_[static_cast<std::size_t>(step)]));
+    fault_.report(step, {});  // later steps do not run
+  }
 
   // What each thread does in a run: the team shares parallel steps, thread 0 runs the others.
   void enter(int thread) {
@@ -223,7 +240,7 @@ class CpuExecutable final : public Executable {
 
   const int threads_;
   std::vector<Task> tasks_;
-  std::size_t per_thread_ = 0, shared_ = 0;
+  std::size_t per_thread_ = 0, shared_ = 0, workspace_bytes_ = 0;
   std::byte* workspace_ = nullptr;
   Team* team_ = nullptr;
   std::vector<std::chrono::steady_clock::time_point>
@@ -231,6 +248,7 @@ class CpuExecutable final : public Executable {
   std::span<const Step> steps_;
   IndexFault fault_;
   std::vector<std::shared_ptr<Copies>> transfers_;
+  std::mutex thrown_mutex_;
   std::exception_ptr thrown_;  // by a user's function; the other threads must reach their barriers first
 };
 
@@ -268,8 +286,9 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
     const int threads = options.threads;
-    if (threads < 0)
-      throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: expected 0 or more");
+    if (threads < 0 || threads > max_threads)
+      throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: expected 0 to " +
+                        std::to_string(max_threads));
     return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads());
   }
 };
@@ -277,7 +296,7 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 Backend& backend() {
-  static CpuBackend cpu;
+  static auto& cpu = *new CpuBackend;  // never destroyed: programs may run when static objects are gone
   return cpu;
 }
 

@@ -1,5 +1,6 @@
 #include "backends/cpu/host_kernel.h"
 
+#include "backends/cpu/pool.h"
 #include "core/run/host_views.h"
 
 namespace tg::cpu {
@@ -7,6 +8,7 @@ namespace tg::cpu {
 namespace {
 
 struct HostPlan {
+  HostStep step;
   const HostKernel* function;
   std::exception_ptr* thrown;
   mutable std::vector<HostView> in, out;  // one run at a time; held here so that runs allocate nothing
@@ -17,9 +19,10 @@ void run(Worker& w, const Call& c) {
   for (std::size_t i = 0; i < c.in.size(); ++i) plan.in[i].data = c.in[i].data;
   for (std::size_t i = 0; i < c.out.size(); ++i) plan.out[i].data = c.out[i].data;
   try {
+    const InUserFunction may_run_programs;
     (*plan.function)(plan.in, plan.out, *c.attrs);
   } catch (...) {
-    *plan.thrown = std::current_exception();
+    *plan.thrown = exception_of(plan.step);
     w.fault->report(w.step, {});  // later steps do not run: what they would read was not written
   }
 }
@@ -30,7 +33,7 @@ const Kernel host_kernel{&run};
 
 std::shared_ptr<const void> plan_host(const Step& step, std::exception_ptr& thrown) {
   return std::make_shared<HostPlan>(
-      HostPlan{&step.op->host, &thrown, host_views(step.in), host_views(step.out)});
+      HostPlan{HostStep(step), &step.op->host, &thrown, host_views(step.in), host_views(step.out)});
 }
 
 }  // namespace tg::cpu

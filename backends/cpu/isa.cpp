@@ -64,7 +64,7 @@ const KernelSet& kernel_set() {
 
 namespace {
 std::map<std::string, Kernel, std::less<>>& user_kernels() {
-  static std::map<std::string, Kernel, std::less<>> kernels;
+  static auto& kernels = *new std::map<std::string, Kernel, std::less<>>;
   return kernels;
 }
 }  // namespace

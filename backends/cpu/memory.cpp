@@ -44,21 +44,26 @@ std::size_t left_in_cgroup(const std::string& group, const char* limit_file, con
   return difference(*limit, difference(*used, cache));
 }
 
-// The least that the control groups around this process leave.
-std::size_t left_in_cgroups() {
-  std::size_t left =
-      left_in_cgroup("/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                     "total_inactive_file");  // version 1, as a container sees it
-  std::ifstream list("/proc/self/cgroup");
-  for (std::string line; std::getline(list, line);) {
-    if (!line.starts_with("0::")) continue;  // version 2: every group up to the root may have a limit
-    for (std::string group = line.substr(3);; group.resize(group.rfind('/'))) {
-      left = std::min(
-          left, left_in_cgroup("/sys/fs/cgroup" + group, "/memory.max", "/memory.current", "inactive_file"));
-      if (group.find('/') == std::string::npos) break;
-    }
+// A version of control groups: where they are, and their files.
+struct Version {
+  const char *folder, *limit, *usage, *reclaimable;
+};
+constexpr Version version_1{"/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                            "total_inactive_file"};
+constexpr Version version_2{"", "/memory.max", "/memory.current", "inactive_file"};
+
+// The least that a group and those around it leave, up to the root; each may have a limit. Inside a container
+// the root is what is mounted there, and the groups above it, which are listed too, are not.
+std::size_t left_up_to_root(const std::string& mount, std::string group, const Version& v) {
+  std::size_t left = SIZE_MAX;
+  for (;; group.resize(group.rfind('/'))) {
+    left = std::min(left, left_in_cgroup(mount + v.folder + group, v.limit, v.usage, v.reclaimable));
+    if (group.find('/') == std::string::npos) return left;
   }
-  return left;
+}
+
+bool has_word(const std::string& list, const std::string& word) {
+  return ("," + list + ",").find("," + word + ",") != std::string::npos;
 }
 
 std::size_t left_in_address_space() {
@@ -72,9 +77,27 @@ std::size_t left_in_address_space() {
 
 }  // namespace
 
+// Each line is "number:controllers:group"; version 2 has the number 0 and no controllers.
+std::size_t left_in_cgroups(const std::string& groups, const std::string& mount) {
+  std::size_t left = left_up_to_root(mount, "", version_1);
+  std::ifstream list(groups);
+  for (std::string line; std::getline(list, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1),
+                      group = line.substr(second + 1);
+    if (line.starts_with("0::"))
+      left = std::min(left, left_up_to_root(mount, group, version_2));
+    else if (has_word(controllers, "memory"))
+      left = std::min(left, left_up_to_root(mount, group, version_1));
+  }
+  return left;
+}
+
 std::size_t available_memory() {
   const auto kib = number_after("/proc/meminfo", "MemAvailable:");
-  return std::min({kib ? *kib * 1024 : SIZE_MAX, left_in_cgroups(), left_in_address_space()});
+  return std::min({kib ? *kib * 1024 : SIZE_MAX, left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"),
+                   left_in_address_space()});
 }
 
 }  // namespace tg::cpu

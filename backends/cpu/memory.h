@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace tg::cpu {
 
 // The least of the memory that the machine has available, that the control groups of the process leave
 // (containers), and that its address space limit leaves (ulimit -v). SIZE_MAX if none of them is known.
 std::size_t available_memory();
+
+// What the control groups leave to a process: `groups` lists its groups, as /proc/self/cgroup does, and
+// `mount` is /sys/fs/cgroup. SIZE_MAX without a limit.
+std::size_t left_in_cgroups(const std::string& groups, const std::string& mount);
 
 }  // namespace tg::cpu

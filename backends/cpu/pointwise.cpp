@@ -103,8 +103,9 @@ ConstantBlock filled(double x) {
 
 // A block of one number. Programs have few distinct ones, so plans share them.
 ConstantBlock constant_block(DType compute, double x) {
+  using Blocks = std::map<std::pair<DType, std::uint64_t>, std::weak_ptr<const std::vector<std::byte>>>;
   static std::mutex mutex;
-  static std::map<std::pair<DType, std::uint64_t>, std::weak_ptr<const std::vector<std::byte>>> blocks;
+  static auto& blocks = *new Blocks;
   const std::lock_guard lock(mutex);
   auto& known = blocks[{compute, std::bit_cast<std::uint64_t>(x)}];
   ConstantBlock block = known.lock();

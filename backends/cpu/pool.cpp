@@ -1,8 +1,15 @@
 #include "backends/cpu/pool.h"
 
+#include <pthread.h>
+
+#include <charconv>
+#include <condition_variable>
 #include <cstdlib>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 
 #include <tilegrad/core/base/error.h>
 
@@ -28,10 +35,22 @@ void relax(int spins) {
 }
 
 Pool::Pool(int threads) : threads_(threads) {
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  try {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  } catch (const std::exception& e) {
+    const std::size_t failed = workers_.size() + 2;  // the caller is the first thread
+    end();
+    throw DeviceError("[cpu] cannot start thread " + std::to_string(failed) + " of " +
+                      std::to_string(threads) + ": " + e.what() +
+                      "; ask for fewer threads, or set TG_THREADS");
+  }
 }
 
 Pool::~Pool() {
+  end();
+}
+
+void Pool::end() {
   stop_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
@@ -39,7 +58,6 @@ Pool::~Pool() {
 }
 
 void Pool::run(void (*f)(void*, int), void* data) {
-  const std::lock_guard lock(run_mutex_);
   if (threads_ == 1) return f(data, 0);
   function_ = f;
   data_ = data;
@@ -64,22 +82,90 @@ void Pool::work(int thread) {
   }
 }
 
-Pool& pool(int threads) {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<Pool>> pools;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Pool>& p = pools[threads];
-  if (!p) p = std::make_unique<Pool>(threads);
-  return *p;
+namespace {
+
+struct SharedPool {
+  explicit SharedPool(int threads) : pool(threads) {}
+  Pool pool;
+  bool is_busy = true, in_user_function = false;
+};
+
+// The pools of the process, by their size.
+class Pools {
+ public:
+  SharedPool& take(int threads) {
+    std::unique_lock lock(mutex_);
+    std::vector<std::unique_ptr<SharedPool>>& all = pools_[threads];
+    for (;;) {
+      // One in a user's function may be waiting for this very run.
+      bool worth_waiting = false;
+      for (const std::unique_ptr<SharedPool>& p : all) {
+        if (!p->is_busy) {
+          p->is_busy = true;
+          return *p;
+        }
+        worth_waiting = worth_waiting || !p->in_user_function;
+      }
+      if (!worth_waiting) return *all.emplace_back(std::make_unique<SharedPool>(threads));
+      changed_.wait(lock);
+    }
+  }
+  void set(bool SharedPool::*what, SharedPool& pool, bool value) {
+    const std::lock_guard lock(mutex_);
+    pool.*what = value;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int, std::vector<std::unique_ptr<SharedPool>>> pools_;
+};
+
+thread_local SharedPool* running = nullptr;  // the pool of the innermost run that this thread called
+
+// Never destroyed; see run_on_pool.
+Pools*& all_pools() {
+  static Pools* pools = [] {
+    // Of the parent's threads only the one that called fork() lives on in the child. Its locks may be held
+    // for ever, so that nothing of the old pools may be touched.
+    pthread_atfork(nullptr, nullptr, [] { all_pools() = new Pools; });
+    return new Pools;
+  }();
+  return pools;
+}
+
+}  // namespace
+
+void run_on_pool(int threads, void (*f)(void* data, int thread), void* data) {
+  const struct Outer {
+    SharedPool* pool = running;
+    ~Outer() { running = pool; }
+  } outer;
+  running = nullptr;
+  if (threads == 1) return f(data, 0);
+  Pools& pools = *all_pools();
+  running = &pools.take(threads);
+  running->pool.run(f, data);
+  pools.set(&SharedPool::is_busy, *running, false);
+}
+
+InUserFunction::InUserFunction() {
+  if (running) all_pools()->set(&SharedPool::in_user_function, *running, true);
+}
+InUserFunction::~InUserFunction() {
+  if (running) all_pools()->set(&SharedPool::in_user_function, *running, false);
 }
 
 int default_threads() {
   if (const char* s = std::getenv("TG_THREADS")) {
-    char* end = nullptr;
-    const long n = std::strtol(s, &end, 10);
-    if (*s == 0 || *end != 0 || n < 1 || n > 4096)
-      throw DeviceError("[cpu] TG_THREADS is '" + std::string(s) + "': expected a number from 1 to 4096");
-    return static_cast<int>(n);
+    const std::string_view text(s);
+    int n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > max_threads)
+      throw DeviceError("[cpu] TG_THREADS is '" + std::string(text) + "': expected a number from 1 to " +
+                        std::to_string(max_threads));
+    return n;
   }
 #if defined(__linux__)
   cpu_set_t mine;

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -11,7 +9,8 @@ namespace tg::cpu {
 
 class Pool {
  public:
-  explicit Pool(int threads);  // including the caller of run()
+  // `threads` includes the caller of run(). Throws DeviceError if the system does not give that many.
+  explicit Pool(int threads);
   ~Pool();
   Pool(const Pool&) = delete;
 
@@ -22,8 +21,8 @@ class Pool {
 
  private:
   void work(int thread);
+  void end();
   const int threads_;
-  std::mutex run_mutex_;
   void (*function_)(void*, int) = nullptr;
   void* data_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> generation_{0};
@@ -32,8 +31,23 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-// The process's pool of that size, created at first use.
-Pool& pool(int threads);
+// The most threads that TG_THREADS and the tools take.
+inline constexpr int max_threads = 4096;
+
+// Pool::run on a pool of the process that has that size; it is created at first use and never ends, since a
+// thread may still run when static objects are destroyed. Runs that need the same pool take turns. A process
+// made by fork() makes pools of its own.
+void run_on_pool(int threads, void (*f)(void* data, int thread), void* data);
+
+// While alive, this thread is in a user's function, called from a run, that may itself wait for a run. Such
+// runs do not wait for the pool: they get another.
+class InUserFunction {
+ public:
+  InUserFunction();
+  ~InUserFunction();
+  InUserFunction(const InUserFunction&) = delete;
+};
+
 // TG_THREADS, or the number of processors that this process may use.
 int default_threads();
 // Pauses briefly inside a spin loop; yields the processor once the loop has spun many times.

@@ -9,6 +9,8 @@ namespace tg::cuda {
 namespace {
 
 struct HostPlan {
+  explicit HostPlan(const Step& s) : step(s) {}
+  HostStep step;
   const HostKernel* function;
   Thrown* thrown;
   const Attrs* attrs;
@@ -30,7 +32,7 @@ void call_function(void* data) {
   try {
     (*plan.function)(plan.in, plan.out, *plan.attrs);
   } catch (...) {
-    plan.thrown->what = std::current_exception();
+    plan.thrown->what = exception_of(plan.step);
     plan.thrown->any.store(true);
     *plan.threw = 1;
   }
@@ -57,7 +59,7 @@ void run_on_host(const Stream& s, const Call& c) {
 const Kernel host_kernel{&run_on_host};
 
 std::shared_ptr<const void> plan_host(const Step& step, Thrown& thrown) {
-  auto plan = std::make_shared<HostPlan>();
+  auto plan = std::make_shared<HostPlan>(step);
   plan->function = &step.op->host;
   plan->thrown = &thrown;
   plan->attrs = &step.attrs;

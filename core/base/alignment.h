@@ -1,4 +1,4 @@
-// The alignment of buffers in a program's memory.
+// The alignment of buffers in a program's memory, and sums of their bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,5 +11,9 @@ inline constexpr std::size_t buffer_alignment = 64;  // bytes: a cache line, and
 constexpr std::size_t aligned_bytes(std::size_t bytes) {
   return (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
 }
+
+// a + b; throws OutOfMemory, with `what` the bytes are for, above 2^60. A single buffer has at
+// most 2^56 (max_elements in layout.h), so that no sum of a few such sums wraps either.
+std::size_t add_bytes(std::size_t a, std::size_t b, const char* what);
 
 }  // namespace tg

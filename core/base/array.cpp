@@ -3,19 +3,40 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <tilegrad/core/base/host_view.h>
+#include <tilegrad/core/run/backend.h>
 #include "core/base/alignment.h"
 
 namespace tg {
 
-Array::Array(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {
+namespace {
+
+// Whether the system can give so many bytes, rather than promise them and end the process when they are used.
+bool has_memory(std::size_t bytes) {
+  return bytes <= (64 << 20) || bytes <= backend(Device::cpu()).available_bytes();
+}
+
+}  // namespace
+
+Array::Array(const Shape& shape, DType dtype) : shape_(shape), numel_(tg::numel(shape)), dtype_(dtype) {
   const std::size_t n = aligned_bytes(bytes());
-  auto* p = static_cast<std::byte*>(
-      ::operator new[](std::max<std::size_t>(n, 64), std::align_val_t(64), std::nothrow));
+  std::byte* p = nullptr;
+  if (has_memory(n))
+    p = static_cast<std::byte*>(
+        ::operator new[](std::max<std::size_t>(n, 64), std::align_val_t(64), std::nothrow));
   if (!p) throw OutOfMemory("[array] no memory for " + std::to_string(n) + " bytes of " + text());
   std::memset(p, 0, n);
   data_ = std::shared_ptr<std::byte[]>(p, [](std::byte* q) { ::operator delete[](q, std::align_val_t(64)); });
+}
+
+Array& Array::operator=(Array&& other) noexcept {
+  shape_ = std::exchange(other.shape_, Shape{0});
+  numel_ = std::exchange(other.numel_, 0);
+  dtype_ = other.dtype_;
+  data_ = std::move(other.data_);
+  return *this;
 }
 
 void Array::check_type(DType expected) const {
@@ -24,17 +45,25 @@ void Array::check_type(DType expected) const {
                      std::string(name_of(expected)));
 }
 
-void Array::check_count(std::size_t count) const {
-  if (static_cast<std::int64_t>(count) != numel())
-    throw ShapeError("[array] shape " + shape_.text() + " holds " + std::to_string(numel()) +
+void Array::check_count(const Shape& shape, std::size_t count) {
+  if (static_cast<std::int64_t>(count) != tg::numel(shape))
+    throw ShapeError("[array] shape " + shape.text() + " holds " + std::to_string(tg::numel(shape)) +
                      " elements, not " + std::to_string(count));
 }
 
+void Array::check_index(std::int64_t i) const {
+  if (i < 0 || i >= numel_)
+    throw ShapeError("[array] element " + std::to_string(i) + " of " + std::string(name_of(dtype_)) + " " +
+                     shape_.text() + ", which has " + std::to_string(numel_));
+}
+
 double Array::at(std::int64_t i) const {
+  check_index(i);
   return load_element(dtype_, raw(), i);
 }
 
 void Array::set(std::int64_t i, double value) {
+  check_index(i);
   store_element(dtype_, raw(), i, value);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tilegrad/core/base/dtype.h>
@@ -15,12 +16,17 @@ namespace tg {
 class Array {
  public:
   Array() = default;
-  Array(const Shape& shape, DType dtype);  // zeros
+  // Zeros. Throws OutOfMemory with the bytes needed.
+  Array(const Shape& shape, DType dtype);
+  Array(const Array&) = default;
+  Array& operator=(const Array&) = default;
+  Array(Array&& other) noexcept { *this = std::move(other); }  // leaves an empty Array behind: shape [0]
+  Array& operator=(Array&& other) noexcept;
   // Copies values in row-major order; throws ShapeError if their number is not the shape's.
   template <class T>
   static Array of(const Shape& shape, const std::vector<T>& values) {
+    check_count(shape, values.size());
     Array a(shape, dtype_of<T>);
-    a.check_count(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) a.data<T>()[i] = values[i];
     return a;
   }
@@ -31,8 +37,8 @@ class Array {
 
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
-  std::int64_t numel() const { return tg::numel(shape_); }
-  std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  std::int64_t numel() const { return numel_; }
+  std::size_t bytes() const { return static_cast<std::size_t>(numel_) * size_of(dtype_); }
   std::byte* raw() { return data_.get(); }
   const std::byte* raw() const { return data_.get(); }
 
@@ -52,11 +58,13 @@ class Array {
   }
   template <class T>
   T item() const {  // the only element; throws ShapeError if there is not exactly one
-    check_count(1);
+    check_count(shape_, 1);
     return *data<T>();
   }
-  double at(std::int64_t i) const;         // element i in row-major order as a double
-  void set(std::int64_t i, double value);  // converted to the dtype
+  // Element i in row-major order, as a double or converted to the dtype as cast() does. Throws ShapeError if
+  // there is no such element, DTypeError for a number out of an integer type's range.
+  double at(std::int64_t i) const;
+  void set(std::int64_t i, double value);
   Array copy() const;
   Array to(DType dtype) const;                                 // every element converted
   bool same_bits(const Array& other) const;                    // equal in shape, dtype and bytes
@@ -65,8 +73,10 @@ class Array {
 
  private:
   void check_type(DType expected) const;
-  void check_count(std::size_t count) const;
+  void check_index(std::int64_t i) const;
+  static void check_count(const Shape& shape, std::size_t count);
   Shape shape_{0};
+  std::int64_t numel_ = 0;
   DType dtype_ = f32;
   std::shared_ptr<std::byte[]> data_;
 };

@@ -10,7 +10,7 @@
 // field's default, which error messages leave out; a field given as its own default never appears in them.
 #pragma once
 
-#include <cstdio>
+#include <charconv>
 #include <memory>
 #include <string>
 #include <typeinfo>
@@ -34,10 +34,9 @@ inline std::string attr_text(bool v) {
 inline std::string attr_text(const std::string& v) {
   return '"' + v + '"';
 }
-inline std::string attr_text(double v) {
+inline std::string attr_text(double v) {  // the fewest digits that give v back
   char s[32];
-  std::snprintf(s, sizeof s, "%.17g", v);
-  return s;
+  return {s, std::to_chars(s, s + sizeof s, v).ptr};
 }
 inline std::string attr_text(std::int64_t v) {
   return std::to_string(v);

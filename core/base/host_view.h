@@ -10,7 +10,12 @@
 
 namespace tg {
 
-// Reads element i of a gap-free buffer as a double; writes it, converted to the dtype.
+// Whether the dtype has this number: an integer type has whole numbers in its range, bool 0 and 1, a floating
+// type all but finite numbers that it would round to infinity.
+bool holds(DType dtype, double number);
+
+// Reads element i of a gap-free buffer as a double; writes it, converted to the dtype: fractions are cut for
+// integers, and DTypeError is thrown for what is then out of their range.
 double load_element(DType dtype, const std::byte* data, std::int64_t i);
 void store_element(DType dtype, std::byte* data, std::int64_t i, double value);
 
@@ -26,11 +31,18 @@ struct HostView {
     check_type(dtype_of<std::remove_const_t<T>>);
     return {reinterpret_cast<T*>(data), static_cast<std::size_t>(numel())};
   }
-  // The same for any dtype, one element at a time.
-  double at(std::int64_t i) const { return load_element(dtype, data, i); }
-  void set(std::int64_t i, double value) const { store_element(dtype, data, i, value); }
+  // The same for any dtype, one element at a time; throws ShapeError if there is no such element.
+  double at(std::int64_t i) const {
+    check_index(i);
+    return load_element(dtype, data, i);
+  }
+  void set(std::int64_t i, double value) const {
+    check_index(i);
+    store_element(dtype, data, i, value);
+  }
 
  private:
+  void check_index(std::int64_t i) const;
   void check_type(DType expected) const;
 };
 

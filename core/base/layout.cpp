@@ -1,17 +1,27 @@
 #include <tilegrad/core/base/layout.h>
 
+#include <limits>
 #include <numeric>
 
 namespace tg {
 
 std::int64_t numel(const Shape& shape) {
-  std::int64_t n = 1;
+  std::int64_t n = 1, span = 1;
   for (std::int64_t d : shape) {
     if (d < 0) throw ShapeError("[tensor] negative size in shape " + shape.text());
-    if (__builtin_mul_overflow(n, d, &n))
-      throw ShapeError("[tensor] shape " + shape.text() + " has too many elements");
+    if (__builtin_mul_overflow(span, std::max<std::int64_t>(d, 1), &span) || span > max_elements)
+      throw ShapeError("[tensor] shape " + shape.text() + " has too many elements: more than 2^53");
+    n *= d;
   }
   return n;
+}
+
+std::int64_t add_sizes(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum) || sum > max_elements)
+    throw ShapeError("sizes " + std::to_string(a) + " and " + std::to_string(b) +
+                     " add up to more than 2^53");
+  return sum;
 }
 
 std::int64_t Layout::numel() const {
@@ -19,13 +29,13 @@ std::int64_t Layout::numel() const {
 }
 
 Strides row_major_strides(const Shape& shape) {
+  numel(shape);  // refuses negative and overflowing sizes
   Strides s = Dims::filled(shape.size(), 1);
   for (int i = shape.size() - 2; i >= 0; --i) s[i] = s[i + 1] * std::max<std::int64_t>(shape[i + 1], 1);
   return s;
 }
 
 Layout row_major(const Shape& shape) {
-  numel(shape);  // refuses negative and overflowing sizes
   return {shape, row_major_strides(shape), 0};
 }
 
@@ -68,9 +78,35 @@ bool Layout::is_dense() const {
 std::int64_t Layout::extent() const {
   if (numel() == 0) return 0;
   std::int64_t last = offset;
-  for (int i = 0; i < rank(); ++i) last += (shape[i] - 1) * strides[i];
+  for (int i = 0; i < rank(); ++i) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) ||
+        __builtin_add_overflow(last, reach, &last) || last == std::numeric_limits<std::int64_t>::max())
+      throw ShapeError("[tensor] shape " + shape.text() + " with strides " + strides.text() +
+                       " reaches beyond any memory");
+  }
   return last + 1;
 }
+
+namespace {
+
+// The functions below multiply strides and sizes: none of the products of a layout that passes overflows.
+void check(const Layout& l) {
+  const auto refuse = [&] {
+    return ShapeError("[tensor] shape " + l.shape.text() + " with strides " + l.strides.text() + " from " +
+                      std::to_string(l.offset) + " is no layout of a buffer");
+  };
+  numel(l.shape);
+  if (l.strides.size() != l.rank() || l.offset < 0 || l.offset > max_elements) throw refuse();
+  for (int i = 0; i < l.rank(); ++i) {
+    std::int64_t reach = 0;
+    if (l.strides[i] < 0 || __builtin_mul_overflow(l.shape[i], l.strides[i], &reach) ||
+        reach > (std::int64_t{1} << 60))
+      throw refuse();
+  }
+}
+
+}  // namespace
 
 Layout dense_like(const Shape& shape, const Layout& like) {
   if (shape.size() != like.rank() || like.is_contiguous()) return row_major(shape);
@@ -122,6 +158,7 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* what) {
 }
 
 Layout permute(const Layout& l, const Axes& order) {
+  check(l);
   Layout out{{}, {}, l.offset};
   Axes seen;
   for (std::int64_t o : order) {
@@ -137,6 +174,7 @@ Layout permute(const Layout& l, const Axes& order) {
 }
 
 Layout transpose(const Layout& l, std::int64_t a, std::int64_t b) {
+  check(l);
   Layout out = l;
   const int i = normalize_axis(a, l.rank(), "transpose"), j = normalize_axis(b, l.rank(), "transpose");
   std::swap(out.shape[i], out.shape[j]);
@@ -146,18 +184,16 @@ Layout transpose(const Layout& l, std::int64_t a, std::int64_t b) {
 
 Shape infer_shape(const Shape& shape, std::int64_t n, const char* what) {
   Shape out = shape;
-  std::int64_t known = 1;
   int unknown = -1;
   for (int i = 0; i < shape.size(); ++i) {
-    if (shape[i] != -1) {
-      known *= shape[i];
-    } else if (unknown >= 0) {
+    if (shape[i] != -1) continue;
+    if (unknown >= 0)
       throw ShapeError(std::string("[") + what + "] more than one -1 in shape " + shape.text());
-    } else {
-      unknown = i;
-    }
+    unknown = i;
+    out[i] = 1;
   }
-  if (unknown >= 0 && known > 0 && n % known == 0) out[unknown] = n / known;
+  const std::int64_t known = numel(out);
+  if (unknown >= 0) out[unknown] = known > 0 && n % known == 0 ? n / known : -1;
   if ((unknown >= 0 && out[unknown] == -1) || numel(out) != n)
     throw ShapeError(std::string("[") + what + "] shape " + shape.text() + " does not hold " +
                      std::to_string(n) + " elements");
@@ -203,11 +239,13 @@ bool view_strides(const Layout& l, const Shape& shape, Strides& out) {
 }  // namespace
 
 bool can_view(const Layout& l, const Shape& shape) {
+  check(l);
   Strides s;
   return view_strides(l, infer_shape(shape, l.numel(), "view"), s);
 }
 
 Layout view(const Layout& l, const Shape& shape) {
+  check(l);
   Layout out{infer_shape(shape, l.numel(), "view"), {}, l.offset};
   if (!view_strides(l, out.shape, out.strides))
     throw ShapeError("[view] shape " + l.shape.text() + " with strides " + l.strides.text() +
@@ -216,6 +254,7 @@ Layout view(const Layout& l, const Shape& shape) {
 }
 
 Layout expand(const Layout& l, const Shape& shape) {
+  check(l);
   Layout out{shape, Dims::filled(shape.size(), 0), l.offset};
   const int extra = shape.size() - l.rank();
   const auto refuse = [&] {
@@ -232,23 +271,28 @@ Layout expand(const Layout& l, const Shape& shape) {
     if (out.shape[i] < 0 || (d != 1 && out.shape[i] != d)) throw refuse();
     if (d != 1 || out.shape[i] == 1) out.strides[i] = l.strides[i - extra];
   }
+  numel(out.shape);
   return out;
 }
 
 Layout slice(const Layout& l, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step) {
+  check(l);
   const int a = normalize_axis(axis, l.rank(), "slice");
   const std::int64_t d = l.shape[a];
   if (step < 1) throw ShapeError("[slice] step is " + std::to_string(step) + ", expected 1 or more");
   const auto clip = [d](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + d : i, 0, d); };
   Layout out = l;
   const std::int64_t first = clip(start), last = std::max(clip(stop), first);
-  out.shape[a] = (last - first + step - 1) / step;
+  out.shape[a] = last == first ? 0 : (last - first - 1) / step + 1;
   out.offset += first * l.strides[a];
-  out.strides[a] *= step;
+  // A stride is not used where there are less than two elements; there, the step may be any number.
+  if (__builtin_mul_overflow(l.strides[a], step, &out.strides[a]) || out.strides[a] > max_elements)
+    out.strides[a] = l.strides[a];
   return out;
 }
 
 Layout squeeze(const Layout& l, std::int64_t axis) {
+  check(l);
   const int a = normalize_axis(axis, l.rank(), "squeeze");
   if (l.shape[a] != 1)
     throw ShapeError("[squeeze] axis " + std::to_string(axis) + " of " + l.shape.text() +
@@ -260,6 +304,7 @@ Layout squeeze(const Layout& l, std::int64_t axis) {
 }
 
 Layout unsqueeze(const Layout& l, std::int64_t axis) {
+  check(l);
   const int a = normalize_axis(axis, l.rank() + 1, "unsqueeze");
   Layout out = l;
   out.strides.insert(a, a < l.rank() ? l.shape[a] * l.strides[a] : 1);

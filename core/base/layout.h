@@ -22,7 +22,15 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+// The most elements that a shape can have: far more than any memory, yet their number is exact as a double,
+// and their bytes, or those of a kernel's scratch of 100 bytes per element, are a 64-bit number. So nothing
+// that takes a Shape or a Layout needs to check a product of its sizes again.
+inline constexpr std::int64_t max_elements = std::int64_t{1} << 53;
+// Throws ShapeError for negative sizes and for more than max_elements, where an axis of size 0 counts as 1:
+// strides are products of the other sizes.
 std::int64_t numel(const Shape& shape);
+// The sum of two sizes; throws ShapeError if it is above max_elements.
+std::int64_t add_sizes(std::int64_t a, std::int64_t b);
 Strides row_major_strides(const Shape& shape);
 Layout row_major(const Shape& shape);
 // A gap-free layout of this shape whose axes lie in memory in the same order as in `like` (same rank).

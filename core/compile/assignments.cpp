@@ -1,6 +1,8 @@
 #include "core/compile/assignments.h"
 
 #include <algorithm>
+#include <set>
+#include <unordered_map>
 
 #include "core/compile/buffers.h"
 
@@ -15,6 +17,7 @@ const Parameter* parameter_of(const Graph& graph, ValueId v) {
 }
 
 void check(const Graph& graph, const Assign& a) {
+  if (!a.target.key()) throw Error("[compile] an assignment has an empty Parameter as its target");
   if (!graph.has(a.value))
     throw Error("[compile] the value for " + a.target.name() + " is not a tensor of this graph");
   if (a.value.shape() != a.target.shape())
@@ -23,6 +26,11 @@ void check(const Graph& graph, const Assign& a) {
   if (a.value.dtype() != a.target.dtype())
     throw DTypeError("[compile] " + a.target.name() + " is " + std::string(name_of(a.target.dtype())) +
                      ", its new value " + std::string(name_of(a.value.dtype())));
+}
+
+std::string described(const Graph& graph, const Tensor& t) {
+  const Node& node = graph.node_of(t.id());
+  return graph.label_of(node) + " " + at_line(node.where);
 }
 
 // The last step that reads a parameter, and as which of its inputs.
@@ -48,11 +56,18 @@ Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::ve
   };
   Outputs outputs;
   for (const Tensor& t : fetch) {
-    if (!graph.has(t)) throw Error("[compile] a fetched tensor is not of this graph");
+    if (!graph.has(t))
+      throw Error("[compile] tensor " + std::to_string(outputs.fetched.size()) + " to be fetched is " +
+                  (t.defined() ? "of another graph" : "undefined"));
     outputs.fetched.push_back(before_assignment(t));
   }
+  std::unordered_map<const void*, const Assign*> assigned;
   for (const Assign& a : assign) {
     check(graph, a);
+    const auto [earlier, fresh] = assigned.try_emplace(a.target.key(), &a);
+    if (!fresh)
+      throw Error("[compile] " + a.target.name() + " is assigned twice: " +
+                  described(graph, earlier->second->value) + " and " + described(graph, a.value));
     outputs.assigned.push_back(before_assignment(a.value));
   }
   return outputs;
@@ -61,11 +76,10 @@ Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::ve
 void require_updates(const Graph& graph, const Outputs& outputs, const std::vector<Assign>& assign) {
   if (graph.updates().empty()) return;
   const std::vector<bool> needed = needed_nodes(graph, outputs.all());
+  std::set<std::pair<const void*, ValueId>> assigned;
+  for (const Assign& a : assign) assigned.emplace(a.target.key(), a.value.id());
   for (const Graph::Update& u : graph.updates()) {
-    const auto is_u = [&](const Assign& a) {
-      return a.target.key() == u.target.key() && a.value.id() == u.value;
-    };
-    if (!needed[graph.values()[u.value].node] || std::any_of(assign.begin(), assign.end(), is_u)) continue;
+    if (!needed[graph.values()[u.value].node] || assigned.contains({u.target.key(), u.value})) continue;
     const Node& node = graph.node_of(u.value);
     throw Error("[compile] " + graph.label_of(node) + " is the new value of " + u.target.name() +
                 ", which is not among the assignments " + at_line(node.where));

@@ -17,7 +17,7 @@ namespace {
 
 Device device_of(const Graph& graph, const CompileOptions& options) {
   if (options.device) return *options.device;
-  if (!options.assign.empty()) return options.assign[0].target.device();
+  if (!options.assign.empty() && options.assign[0].target.key()) return options.assign[0].target.device();
   for (const Node& n : graph.nodes())
     if (n.op == &parameter_op) return n.attrs.as<ParameterAttrs>().parameter.device();
   return Device::cpu();
@@ -50,7 +50,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->memory = plan.report;
   state->buffers = arena_buffers(buffers, plan);
   state->parameters = parameters_of(buffers, steps, state->device);
-  for (const Parameter& p : state->parameters) state->memory.parameters += aligned_bytes(p.bytes());
+  for (const Parameter& p : state->parameters)
+    state->memory.parameters = add_bytes(state->memory.parameters, aligned_bytes(p.bytes()), "parameters");
 
   // Kernels and memory.
   state->steps = steps_of(graph, steps, joined);
@@ -83,8 +84,13 @@ Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOpt
 std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds,
                         const CompileOptions& options) {
   if (ts.empty()) return {};
-  Program program = compile(ts[0].graph(), ts, options);
-  program.run(feeds);
+  Graph& graph = ts[0].graph();
+  Program program = compile(graph, ts, options);
+  for (const Feed& f : feeds) {
+    const bool is_input = graph.has(f.input()) && graph.node_of(f.input().id()).op == &input_op;
+    if (!is_input || program.reads(f.input())) program.feed(f);  // what is no input is refused
+  }
+  program.run();
   std::vector<Array> out;
   for (const Tensor& t : ts) out.push_back(program.fetch(t));
   return out;

@@ -32,12 +32,14 @@ struct CompileOptions {
 };
 
 // A program that computes `fetch` and the assignments and nothing else. Only fetched tensors can be read
-// after a run. Throws Error for tensors of another graph, ShapeError and DTypeError for an assignment that
-// its parameter cannot hold, DeviceError with the step's source line if the device has no kernel for it,
-// OutOfMemory with the sizes. The graph may grow afterwards; the program keeps it alive.
+// after a run. Throws Error for tensors of another graph and for a parameter that is assigned twice,
+// ShapeError and DTypeError for an assignment that its parameter cannot hold, DeviceError with the step's
+// source line if the device has no kernel for it, OutOfMemory with the sizes. The graph may grow afterwards;
+// the program keeps it alive.
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options = {});
 
-// Compiles, runs once and fetches: for tests, examples and debugging.
+// Compiles, runs once and fetches: for tests, examples and debugging. Feeds of inputs that the tensors do not
+// depend on are ignored.
 Array eval(const Tensor& t, const std::vector<Feed>& feeds = {}, const CompileOptions& options = {});
 std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds = {},
                         const CompileOptions& options = {});

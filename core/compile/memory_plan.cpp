@@ -37,7 +37,7 @@ void plan_leaves(const Graph& graph, const Buffers& buffers, std::size_t status_
   const auto append = [&](int buffer, std::size_t& total) {
     const std::size_t bytes = aligned_bytes(buffers.list[buffer].bytes);
     plan.offset[buffer] = end;
-    end += bytes;
+    end = add_bytes(end, bytes, "inputs, results and constants");
     total += bytes;
   };
   for (const bool rng : {false, true})

@@ -31,7 +31,7 @@ class FreeList {
         erase(start, size);
       }
     }
-    end_ = offset + bytes;
+    end_ = add_bytes(offset, bytes, "the intermediate results");
     return offset;
   }
 
@@ -85,7 +85,7 @@ Placement plan_memory(std::span<const Lifetime> buffers, bool reuse) {
       ends.pop();
     }
     if (bytes > 0) p.offset[i] = free.allocate(bytes);
-    alive += bytes;
+    alive = add_bytes(alive, bytes, "the intermediate results");
     p.alive = std::max(p.alive, alive);
     ends.push({buffers[i].last, i});
   }

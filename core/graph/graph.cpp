@@ -1,6 +1,10 @@
 #include <tilegrad/core/graph/graph.h>
 
+#include <limits>
+#include <utility>
+
 #include "core/base/hash.h"
+#include "core/base/rethrow.h"
 
 namespace tg {
 
@@ -11,6 +15,7 @@ struct Recording {
   std::string path;
   std::optional<std::source_location> origin;
   int segment = -1;
+  bool is_derivative = false;
 };
 thread_local Recording recording;
 
@@ -71,19 +76,29 @@ std::string Graph::label_of(const Node& n) const {
 }
 
 Graph& Tensor::graph() const {
-  if (!graph_) throw Error("[tensor] an undefined tensor was used");
+  if (!graph_) {
+    const std::string what = "[tensor] an undefined tensor was used";
+    throw Error(recording.origin ? in_context(what, *recording.origin) : what);
+  }
   return *graph_;
 }
 
-void TensorArg::refuse_number() const {
-  throw Error("[tensor] a number where a tensor is expected " + at_line(where_));
+void TensorArg::refuse() const {
+  throw Error(in_context(
+      is_number_ ? "[tensor] a number where a tensor is expected" : "[tensor] an undefined tensor was used",
+      where_));
+}
+
+void Graph::refuse_value(ValueId v) const {
+  throw Error("[graph] value " + std::to_string(v) + " was used, of a graph that has " +
+              std::to_string(values().size()));
 }
 
 const Layout& Tensor::layout() const {
-  return graph().values()[id_].layout;
+  return graph().value(id_).layout;
 }
 DType Tensor::dtype() const {
-  return graph().values()[id_].dtype;
+  return graph().value(id_).dtype;
 }
 std::int64_t Tensor::size(std::int64_t axis) const {
   return shape()[normalize_axis(axis, rank(), "size")];
@@ -110,13 +125,19 @@ SegmentScope::~SegmentScope() {
   recording.segment = before_;
 }
 
+DerivativeScope::DerivativeScope(bool is_derivative)
+    : before_(std::exchange(recording.is_derivative, is_derivative)) {}
+DerivativeScope::~DerivativeScope() {
+  recording.is_derivative = before_;
+}
+
 namespace {
 
-// The error of a shape rule, with op, inputs, attributes and context; its type stays.
+// The error of a shape rule, with op, inputs, attributes and context.
 [[noreturn]] void rethrow_with_op(const Op& op, std::span<const Operand> in, const Attrs& attrs,
                                   const std::source_location& where) {
-  const auto message = [&](const Error& e) {
-    std::string s = e.what();
+  rethrow_with([&](std::string s) {
+    if (s.starts_with("[tensor] ")) s = s.substr(9);
     if (!s.starts_with("[")) s = "[" + op.name + "] " + s;  // layout functions name themselves: "[view] …"
     std::string inputs;
     for (const Operand& o : in)
@@ -125,15 +146,44 @@ namespace {
     if (!inputs.empty()) s += "; got " + inputs;
     if (!settings.empty()) s += (inputs.empty() ? "; got " : " with ") + settings;
     return in_context(s, where);
-  };
-  try {
-    throw;
-  } catch (const ShapeError& e) {
-    throw ShapeError(message(e));
-  } catch (const DTypeError& e) {
-    throw DTypeError(message(e));
-  } catch (const Error& e) {
-    throw Error(message(e));
+  });
+}
+
+// Whether every element lies at or after 0 and before `extent` in the buffer.
+bool lies_within(const Layout& l, std::int64_t extent) {
+  if (l.numel() == 0) return true;
+  std::int64_t last = l.offset;
+  for (int i = 0; i < l.rank(); ++i) {
+    std::int64_t reach = 0;
+    if (l.shape[i] == 1) continue;
+    if (l.strides[i] < 0 || __builtin_mul_overflow(l.shape[i] - 1, l.strides[i], &reach) ||
+        __builtin_add_overflow(last, reach, &last))
+      return false;
+  }
+  return l.offset >= 0 && last < extent;
+}
+
+// Checks what a shape rule returned, which may be a user's, so that nothing after it needs to.
+void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in,
+                   std::span<const OutSpec> outs) {
+  if (outs.empty() && !op.view) throw Error("its shape rule returned no outputs");
+  for (const OutSpec& o : outs) {
+    numel(o.layout.shape);
+    if (o.layout.strides.size() != o.layout.rank())
+      throw ShapeError("its shape rule returned " + std::to_string(o.layout.strides.size()) +
+                       " strides for shape " + o.layout.shape.text());
+    if (op.view != (o.view_of >= 0) || o.view_of >= static_cast<int>(in.size()))
+      throw Error("its shape rule returned a view of input " + std::to_string(o.view_of) +
+                  (op.view ? ", which it does not have" : ", but it is no view op"));
+    std::int64_t extent = max_elements;
+    if (op.view) {
+      const Value& viewed = graph.value(in[static_cast<std::size_t>(o.view_of)]);
+      extent = graph.value(viewed.root).layout.extent();
+      if (viewed.dtype != o.dtype) throw DTypeError("its shape rule returned a view of another dtype");
+    }
+    if (!lies_within(o.layout, extent))
+      throw ShapeError("its shape rule returned strides " + o.layout.strides.text() + " for shape " +
+                       o.layout.shape.text() + ", beyond its memory");
   }
 }
 
@@ -143,6 +193,7 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
                                   std::source_location where) {
   if (recording.origin) where = *recording.origin;
   State& g = *state_;
+  if (!op.infer) throw Error(in_context("[" + op.name + "] the op has no shape rule (Op::infer)", where));
   std::vector<Operand> operands;
   std::vector<ValueId> ids;
   operands.reserve(in.size());
@@ -156,9 +207,12 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
   std::vector<OutSpec> outs;
   try {
     outs = op.infer(operands, attrs);
-  } catch (const Error&) {
+    check_outputs(op, *this, ids, outs);
+  } catch (...) {
     rethrow_with_op(op, operands, attrs, where);
   }
+  if (outs.size() > std::numeric_limits<ValueId>::max() - g.values.size())
+    throw Error(in_context("[" + op.name + "] the graph would have more than 2^32 values", where));
   const auto node = static_cast<NodeId>(g.nodes.size());
   const auto [name, fresh] =
       g.name_index.try_emplace(recording.path, static_cast<std::uint32_t>(g.names.size()));
@@ -172,7 +226,7 @@ std::vector<Tensor> Graph::record(const Op& op, std::span<const Tensor> in, Attr
     result.push_back(tensor(v));
   }
   g.nodes.push_back({&op, std::move(attrs), std::move(ids), first, static_cast<std::uint32_t>(outs.size()),
-                     name->second, recording.segment, where});
+                     name->second, recording.segment, recording.is_derivative, where});
   return result;
 }
 
@@ -182,6 +236,7 @@ Tensor Graph::input(std::string name, const Shape& shape, DType dtype, std::sour
 }
 
 Tensor Graph::param(const Parameter& parameter, std::source_location where) {
+  if (!parameter.key()) throw Error(in_context("[param] an empty Parameter was used", where));
   const auto known = state_->params.find(parameter.key());
   if (known != state_->params.end()) return tensor(known->second);
   const SegmentScope outside(-1);
@@ -204,6 +259,7 @@ Tensor Graph::rng(std::source_location where) {
 void Graph::must_assign(const Parameter& target, const Tensor& value) {
   if (!has(value))
     throw Error("[must_assign] the value for " + target.name() + " is not a tensor of this graph");
+  if (!target.key()) throw Error("[must_assign] the Parameter to be assigned is empty");
   state_->updates.push_back({target, value.id()});
 }
 
@@ -240,10 +296,22 @@ std::array<std::uint64_t, 2> Graph::hash() const {
   return h.digest();
 }
 
+Tensor scalar_operand(const Op& op, Graph& graph, const TensorArg& number, DType dtype) {
+  const double n = number.number();
+  if (is_float(dtype) ? !holds(compute_type(dtype), n) : !number.is_exact() || !holds(dtype, n))
+    throw DTypeError(in_context("[" + op.name + "] a " + std::string(name_of(dtype)) +
+                                    " tensor with the number " + detail::attr_text(n) +
+                                    ", which that type cannot hold; cast the tensor first",
+                                number.where()));
+  return graph.record(full_op, {}, FullAttrs{{}, n, dtype}, number.where())[0];
+}
+
 std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
   const TensorArg* first = nullptr;
-  for (const TensorArg& a : in)
+  for (const TensorArg& a : in) {
+    if (a.is_absent()) throw Error(in_context("[" + op.name + "] got an undefined tensor", a.where()));
     if (!first && !a.is_number()) first = &a;
+  }
   if (!first) {
     const std::source_location where = in.size() > 0 ? in.begin()->where() : op.where;
     throw Error(in_context("[" + op.name + "] needs at least one tensor among its arguments", where));
@@ -251,16 +319,20 @@ std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in
   Graph& graph = first->tensor().graph();
   std::vector<Tensor> tensors;
   for (const TensorArg& a : in)
-    tensors.push_back(a.is_number() ? full(graph, {}, a.number(), first->tensor().dtype(), first->where())
-                                    : a.tensor());
+    tensors.push_back(a.is_number() ? scalar_operand(op, graph, a, first->tensor().dtype()) : a.tensor());
   return graph.record(op, tensors, std::move(attrs), first->where());
 }
 
 Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs) {
-  return record_all(op, in, std::move(attrs))[0];
+  const std::vector<Tensor> out = record_all(op, in, std::move(attrs));
+  if (out.empty()) throw Error("[" + op.name + "] it has no output");
+  return out[0];
 }
 
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype, std::source_location where) {
+  if (!holds(dtype, value))
+    throw DTypeError(in_context(
+        "[full] " + std::string(name_of(dtype)) + " cannot hold " + detail::attr_text(value), where));
   return graph.record(full_op, {}, FullAttrs{shape, value, dtype}, where)[0];
 }
 

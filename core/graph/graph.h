@@ -25,6 +25,7 @@ struct Node {
   std::uint32_t outs;
   std::uint32_t name;          // index into the graph's names
   std::int32_t segment;        // recompute segment, -1 for none
+  bool is_derivative;          // recorded by gradients()
   std::source_location where;  // the user's line
 };
 
@@ -72,13 +73,17 @@ class Graph {
   // grows.
   const std::deque<Node>& nodes() const;
   const std::deque<Value>& values() const;
-  const Node& node_of(ValueId v) const { return nodes()[values()[v].node]; }
+  const Value& value(ValueId v) const {  // throws Error if the graph has no such value
+    if (v >= values().size()) refuse_value(v);
+    return values()[v];
+  }
+  const Node& node_of(ValueId v) const { return nodes()[value(v).node]; }
   // The path of the Scopes in which a node was recorded: "h.3.attn"; empty outside any.
   const std::string& name_of(const Node& n) const;
   // The path and the op: "h.3.attn/matmul".
   std::string label_of(const Node& n) const;
   Tensor tensor(ValueId v) const;
-  bool has(const Tensor& t) const { return t.defined() && t.graph() == *this; }
+  bool has(const Tensor& t) const { return t.defined() && t.graph() == *this && t.id() < values().size(); }
 
   // For layers that keep a state, such as a cache: compile() throws Error for a program that computes `value`
   // and does not assign it to the parameter.
@@ -105,6 +110,7 @@ class Graph {
  private:
   struct State;
   explicit Graph(State* state) : state_(state) {}
+  [[noreturn]] void refuse_value(ValueId v) const;
   std::shared_ptr<State> owner_;  // null in the Graph that lies in the state itself
   State* state_;
 };
@@ -160,9 +166,25 @@ class SegmentScope {
   int before_;
 };
 
+// A number that an op takes beside tensors of this dtype, as a scalar. Throws DTypeError with the op and the
+// line for a number that is none of an integer type's, or too large for what a kernel computes a floating
+// type in.
+Tensor scalar_operand(const Op& op, Graph& graph, const TensorArg& number, DType dtype);
+
 // Appends a node whose arguments are tensors or numbers; numbers become scalars of the first tensor's dtype.
 std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
+
+// While alive, nodes this thread records belong to a derivative.
+class DerivativeScope {
+ public:
+  explicit DerivativeScope(bool is_derivative = true);
+  ~DerivativeScope();
+  DerivativeScope(const DerivativeScope&) = delete;
+
+ private:
+  bool before_;
+};
 
 // "(train.cpp:41)"
 std::string at_line(const std::source_location& where);
@@ -197,6 +219,7 @@ extern const Op input_op, parameter_op, constant_op, rng_op;
 extern const Op full_op;
 extern const Op copy_op;  // pointwise: its input, in memory of its own
 extern const Op cast_op;  // pointwise: its input in another dtype
+// Throws DTypeError for a value that the dtype does not have (holds(), core/base/host_view.h).
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype = f32,
             std::source_location where = std::source_location::current());
 

@@ -49,7 +49,7 @@ struct Fill {
     normal,    // standard normal
     uniform,   // [low, high)
     distinct,  // evenly spaced in [low, high], shuffled: no two elements are close (for max, sort, top_k)
-    index,     // integers in [low, high)
+    index,     // integers in [low, high); not all of them low, where there are others
     bits,      // booleans
     off_zero   // ±[low, high): away from a kink at 0
   } kind = normal;
@@ -60,6 +60,7 @@ struct SampleInput {
   Shape shape;
   Fill fill = {};
   std::optional<DType> dtype = {};  // of an index, mask or key; none: the floating dtype under test
+  std::vector<double> values = {};  // these numbers in row-major order, not drawn ones: a special point
 };
 
 // One way to call the op: its gradient is checked, its results are compared across dtypes, views and
@@ -68,6 +69,12 @@ struct Sample {
   std::string name;
   std::vector<SampleInput> inputs;
   std::function<std::vector<Tensor>(std::span<const Tensor>)> call = {};
+  // At a special point, where a difference quotient cannot decide (a tie, a kink, −∞): the floating outputs,
+  // and the gradient of the sum of their elements by each floating input.
+  struct Expected {
+    std::vector<std::vector<double>> outputs, gradients;
+  };
+  std::optional<Expected> expected = {};
 };
 
 struct Op {

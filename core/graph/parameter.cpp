@@ -10,6 +10,10 @@ Parameter::Parameter(std::string name, const Array& value, Device device)
   write(value);
 }
 
+void Parameter::refuse() {
+  throw Error("[parameter] an empty Parameter was used: it was default-constructed or moved from");
+}
+
 Array Parameter::read() const {
   Array a(shape(), dtype());
   backend(device()).read(a.raw(), memory(), a.bytes());

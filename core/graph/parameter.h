@@ -2,7 +2,9 @@
 // Row-major. Copies of a Parameter are handles on the same memory.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include <tilegrad/core/base/array.h>
 #include <tilegrad/core/base/device.h>
@@ -13,21 +15,30 @@ class Backend;
 
 class Parameter {
  public:
-  Parameter() = default;
+  Parameter() = default;  // empty: what follows throws Error, but for key(), which is null
   // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
 
-  const std::string& name() const { return state_->name; }
-  const Shape& shape() const { return state_->shape; }
-  DType dtype() const { return state_->dtype; }
-  Device device() const { return state_->device; }
+  const std::string& name() const { return state().name; }
+  const Shape& shape() const { return state().shape; }
+  DType dtype() const { return state().dtype; }
+  Device device() const { return state().device; }
   std::size_t bytes() const { return static_cast<std::size_t>(numel(shape())) * size_of(dtype()); }
 
   // A copy on the host. On a GPU it waits for the runs started before and throws their errors.
   Array read() const;
   // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
   void write(const Array& value);
-  std::byte* memory() const { return state_->memory.get(); }
+  // What results depend on and values do not show, such as "h.0.attn.heads": "6". Files of parameters hold
+  // it, and loading compares it (io/checkpoints/checkpoint.h).
+  using Settings = std::map<std::string, std::string>;
+  const Settings& settings() const { return state().settings; }
+  void add_setting(const std::string& name, std::string value) {
+    state();
+    state_->settings[name] = std::move(value);
+  }
+
+  std::byte* memory() const { return state().memory.get(); }
   const void* key() const { return state_.get(); }  // equal for handles on the same memory
 
  private:
@@ -37,7 +48,13 @@ class Parameter {
     DType dtype;
     Device device;
     std::shared_ptr<std::byte> memory;
+    Settings settings = {};
   };
+  const State& state() const {
+    if (!state_) refuse();
+    return *state_;
+  }
+  [[noreturn]] static void refuse();
   std::shared_ptr<State> state_;
 };
 

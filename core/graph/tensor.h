@@ -75,22 +75,31 @@ class TensorArg {
   template <class N>
   requires std::is_arithmetic_v<N> TensorArg(N number,
                                              std::source_location where = std::source_location::current())
-      : number_(static_cast<double>(number)), is_number_(true), where_(where) {}
+      : number_(static_cast<double>(number)),
+        is_number_(true),
+        is_exact_(static_cast<long double>(number) == static_cast<long double>(number_) || number != number),
+        where_(where) {}
 
   bool is_absent() const { return !is_number_ && !tensor_.defined(); }
   bool is_number() const { return is_number_; }
   double number() const { return number_; }
-  const Tensor& tensor() const {  // throws Error for a number
-    if (is_number_) refuse_number();
+  bool is_exact() const { return is_exact_; }  // false for an integer that a double has to round
+  const Tensor& tensor() const {               // throws Error for a number or when absent
+    if (is_number_ || !tensor_.defined()) refuse();
+    return tensor_;
+  }
+  // Of an operand that may be left out: undefined when absent; throws Error for a number.
+  const Tensor& optional() const {
+    if (is_number_) refuse();
     return tensor_;
   }
   const std::source_location& where() const { return where_; }
 
  private:
-  [[noreturn]] void refuse_number() const;
+  [[noreturn]] void refuse() const;
   Tensor tensor_;
   double number_ = 0;
-  bool is_number_ = false;
+  bool is_number_ = false, is_exact_ = true;
   std::source_location where_;
 };
 

@@ -48,7 +48,9 @@ std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::ui
       compile(graph, made, {.threads = threads, .fuse = false, .reuse = false, .allow_unassigned = true});
   program.seed(seed);
   program.set_step(step);
-  program.run(feeds);
+  for (const Feed& f : feeds)
+    if (program.reads(f.input())) program.feed(f);
+  program.run();
 
   std::vector<bool> bad(graph.values().size(), false);
   for (const Tensor& t : made) {

@@ -114,7 +114,14 @@ std::string profile_text(const Program& program, const Profile& profile, std::si
   const std::string head =
       formatted("%9s %7s %6s %9s %10s %8s  ", "ms", "share", "steps", "GB/s", "GFLOP/s", "ceiling");
   s += "\n\n" + head + "op\n";
-  for (const StepTime& t : by_op(program, profile)) s += row(t, all);
+  bool is_above = false;
+  for (const StepTime& t : by_op(program, profile)) {
+    s += row(t, all);
+    is_above = is_above || t.least > 1.2 * t.seconds;
+  }
+  if (is_above)
+    s += "A share above 1.2: the data lay in caches, or the machine was busy while its ceilings were "
+         "measured.\n";
   std::vector<StepTime> steps = profile.steps;
   std::stable_sort(steps.begin(), steps.end(),
                    [](const StepTime& a, const StepTime& b) { return a.seconds > b.seconds; });

@@ -1,8 +1,19 @@
 #include "core/run/host_views.h"
 
-#include <tilegrad/core/base/error.h>
+#include <tilegrad/core/graph/graph.h>
+#include "core/base/rethrow.h"
 
 namespace tg {
+
+std::exception_ptr exception_of(const HostStep& step) {
+  try {
+    rethrow_with([&](const std::string& what) {
+      return "[" + step.name + "] its C++ function threw: " + what + " " + at_line(step.where);
+    });
+  } catch (...) {
+    return std::current_exception();
+  }
+}
 
 std::vector<HostView> host_views(std::span<const Arg> args) {
   std::vector<HostView> v;

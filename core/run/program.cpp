@@ -1,6 +1,7 @@
 // Running a program: feeds, runs and fetches on the state that compile() made.
 #include <tilegrad/core/run/program.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -109,23 +110,55 @@ void Program::State::run_logged() {
   log->ran(*this, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), {});
 }
 
+void Program::refuse() {
+  throw Error("[program] an empty Program was used: it was moved from, or made without a state");
+}
+
+namespace {
+
+// A run under way. A program has one set of buffers, so it can run only once at a time.
+class Run {
+ public:
+  Run(Program::State& program, const char* who) : program_(program) {
+    program.check_memory(who);
+    program.check_inputs_fed(who);
+    if (program.running.exchange(true, std::memory_order_acquire))
+      throw Error("[" + std::string(who) +
+                  "] this program is already running, in another thread or in the run that called one of its "
+                  "host functions: compile another program for that");
+  }
+  ~Run() { program_.running.store(false, std::memory_order_release); }
+  Run(const Run&) = delete;
+
+  // The next run draws other random numbers.
+  void advance() {
+    std::int64_t& step = program_.rng_state[1];
+    step = static_cast<std::int64_t>(static_cast<std::uint64_t>(step) + 1);
+  }
+
+ private:
+  Program::State& program_;
+};
+
+}  // namespace
+
 void Program::run() {
-  state_->check_memory("run");
-  state_->check_inputs_fed("run");
-  if (state_->log)
-    state_->run_logged();
-  else if (state_->twin)
-    state_->run_verified();
+  State& s = state();
+  Run run(s, "run");
+  if (s.log)
+    s.run_logged();
+  else if (s.twin)
+    s.run_verified();
   else
-    state_->run_once();
-  ++state_->rng_state[1];
+    s.run_once();
+  run.advance();
 }
 
 std::vector<double> Program::profile() {
-  state_->check_memory("profile");
-  state_->check_inputs_fed("profile");
-  std::vector<double> seconds = state_->run_timed();
-  ++state_->rng_state[1];
+  State& s = state();
+  Run run(s, "profile");
+  std::vector<double> seconds = s.run_timed();
+  run.advance();
   return seconds;
 }
 
@@ -139,12 +172,15 @@ void Program::run(std::span<const Feed> feeds) {
 }
 
 void Program::feed(const Feed& f) {
-  state_->check_memory("feed");
+  State& s = state();
+  s.check_memory("feed");
   const Tensor& x = f.input();
-  if (!state_->graph->has(x)) throw Error("[feed] not a tensor of the program's graph");
-  const Node& node = state_->graph->node_of(x.id());
+  if (!s.graph->has(x))
+    throw Error("[feed] the tensor to be fed is " +
+                std::string(x.defined() ? "not of the program's graph" : "undefined"));
+  const Node& node = s.graph->node_of(x.id());
   if (node.op != &input_op)
-    throw Error("[feed] " + state_->graph->label_of(node) + " is not an input " + at_line(node.where));
+    throw Error("[feed] " + s.graph->label_of(node) + " is not an input " + at_line(node.where));
   const std::string& name = node.attrs.as<InputAttrs>().name;
   if (f.dtype() != x.dtype())
     throw DTypeError("[feed] input " + name + " is " + x.text() + ", got " + std::string(name_of(f.dtype())) +
@@ -152,13 +188,26 @@ void Program::feed(const Feed& f) {
   if (f.count() != x.numel())
     throw ShapeError("[feed] input " + name + " is " + x.text() + ", got " + std::to_string(f.count()) +
                      " elements " + at_line(node.where));
-  for (State::Input& i : state_->inputs) {
-    if (i.value != x.id()) continue;
-    state_->executable->feed(i.arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
-    state_->not_fed -= !i.fed;
-    i.fed = true;
-  }
-  if (state_->twin) Program(state_->twin).feed(f);
+  if (f.shape() && *f.shape() != x.shape())
+    throw ShapeError("[feed] input " + name + " is " + x.text() + ", got an Array of shape " +
+                     f.shape()->text() + " " + at_line(node.where));
+  const auto i = std::find_if(s.inputs.begin(), s.inputs.end(),
+                              [&](const State::Input& known) { return known.value == x.id(); });
+  if (i == s.inputs.end())
+    throw Error("[feed] the program does not read input " + name + " " + x.text() +
+                ": nothing that it fetches or assigns depends on it; is an assignment missing in "
+                "CompileOptions::assign? " +
+                at_line(node.where));
+  s.executable->feed(i->arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
+  s.not_fed -= !i->fed;
+  i->fed = true;
+  if (s.twin) Program(s.twin).feed(f);
+}
+
+bool Program::reads(const Tensor& x) const {
+  const State& s = state();
+  return s.graph->has(x) && std::any_of(s.inputs.begin(), s.inputs.end(),
+                                        [&](const State::Input& i) { return i.value == x.id(); });
 }
 
 namespace {
@@ -207,15 +256,16 @@ const Arg& Program::State::fetched_arg(const Tensor& t) const {
 }
 
 Array Program::fetch(const Tensor& t) const {
-  const Arg& arg = state_->fetched_arg(t);
+  const State& s = state();
+  const Arg& arg = s.fetched_arg(t);
   if (arg.layout.is_contiguous()) {
     Array out(arg.layout.shape, arg.dtype);
-    state_->backend->read(out.raw(), arg.data, reach(arg));
+    s.backend->read(out.raw(), arg.data, reach(arg));
     return out;
   }
-  std::vector<std::byte> raw(reach(arg));
-  state_->backend->read(raw.data(), arg.data, raw.size());
-  return in_row_major_order(arg, raw.data());
+  Array raw(Shape{static_cast<std::int64_t>(reach(arg))}, u8);
+  s.backend->read(raw.raw(), arg.data, raw.bytes());
+  return in_row_major_order(arg, raw.raw());
 }
 
 Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
@@ -223,23 +273,28 @@ Pending Program::fetch_later(std::initializer_list<Tensor> ts) {
 }
 
 Pending Program::fetch_later(std::span<const Tensor> ts) {
-  state_->check_memory("fetch");
-  state_->pieces.clear();
+  State& s = state();
+  s.check_memory("fetch");
+  s.pieces.clear();
   for (const Tensor& t : ts) {
-    const Arg& arg = state_->fetched_arg(t);
-    state_->pieces.push_back({arg.data, reach(arg)});
+    const Arg& arg = s.fetched_arg(t);
+    s.pieces.push_back({arg.data, reach(arg)});
   }
-  return Pending(state_, state_->executable->transfer(state_->pieces));
+  return Pending(state_, s.executable->transfer(s.pieces));
+}
+
+Transfer& Pending::transfer() const {
+  if (!transfer_ || !program_)
+    throw Error("[pending] an empty Pending was used: only fetch_later() makes one with values");
+  return *transfer_;
 }
 
 bool Pending::ready() const {
-  if (!transfer_) throw Error("[pending] this Pending is empty: only fetch_later() makes one with values");
-  return transfer_->done();
+  return transfer().done();
 }
 
 void Pending::wait() const {
-  if (!transfer_) throw Error("[pending] this Pending is empty: only fetch_later() makes one with values");
-  transfer_->wait();
+  transfer().wait();
 }
 
 const std::byte* Pending::bytes(const Tensor& t) const {
@@ -267,37 +322,37 @@ void Pending::refuse(const Tensor& t, DType dtype) {
 }
 
 void Program::seed(std::uint64_t seed) {
-  state_->rng_state[0] = static_cast<std::int64_t>(seed);
+  state().rng_state[0] = static_cast<std::int64_t>(seed);
 }
 void Program::set_step(std::int64_t step) {
-  state_->rng_state[1] = step;
+  state().rng_state[1] = step;
 }
 MemoryReport Program::memory() const {
-  return state_->memory;
+  return state().memory;
 }
 Device Program::device() const {
-  return state_->device;
+  return state().device;
 }
 const PrepareOptions& Program::options() const {
-  return state_->prepared;
+  return state().prepared;
 }
 std::span<const Step> Program::steps() const {
-  return state_->steps;
+  return state().steps;
 }
 
 std::span<const ArenaBuffer> Program::buffers() const {
-  return state_->buffers;
+  return state().buffers;
 }
 const Graph& Program::graph() const {
-  return *state_->graph;
+  return *state().graph;
 }
 std::span<const ValueId> Program::outputs() const {
-  return state_->outputs;
+  return state().outputs;
 }
 
 std::string Program::text() const {
   std::string s;
-  for (const Step& step : state_->steps) {
+  for (const Step& step : state().steps) {
     s += step.name + ":";
     for (const Arg& a : step.in) s += " " + std::string(name_of(a.dtype)) + a.layout.shape.text();
     s += " →";

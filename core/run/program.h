@@ -3,21 +3,25 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include <tilegrad/core/graph/graph.h>
 #include <tilegrad/core/run/backend.h>
 
 namespace tg {
 
-// A value for an input, of the input's dtype and with as many elements; the shape is the input's. Feeding an
-// input with another dtype throws DTypeError, with another number of elements ShapeError.
+// A value for an input, of the input's dtype. An Array has the input's shape; a vector or span, which has no
+// shape, as many elements. Feeding another dtype throws DTypeError, another shape or number of elements
+// ShapeError.
 //
 // Arrays are shared, and vectors given as temporaries are moved in. Vectors with a name and spans are not
 // copied: they must stay as they are until they are fed. Nothing is allocated but for a temporary vector.
 class Feed {
  public:
   Feed(const Tensor& input, const Array& value)
-      : Feed(input, value.raw(), value.numel(), value.dtype(), value.share()) {}
+      : Feed(input, value.raw(), value.numel(), value.dtype(), value.share()) {
+    shape_ = value.shape();
+  }
   template <class T>
   Feed(const Tensor& input, const std::vector<T>& values) : Feed(input, std::span<const T>(values)) {}
   template <class T>
@@ -38,6 +42,7 @@ class Feed {
   const std::byte* data() const { return data_ ? data_ : number_; }
   std::int64_t count() const { return count_; }  // elements
   DType dtype() const { return dtype_; }
+  const std::optional<Shape>& shape() const { return shape_; }  // of an Array
 
  private:
   Feed(const Tensor& input, const std::byte* data, std::int64_t count, DType dtype,
@@ -54,6 +59,7 @@ class Feed {
   const std::byte* data_;  // null: the value is number_
   std::int64_t count_;
   DType dtype_;
+  std::optional<Shape> shape_ = {};
   alignas(8) std::byte number_[8] = {};
   std::shared_ptr<const void> owner_;
 };
@@ -92,20 +98,23 @@ class Program {
   struct State;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // Feeds, then runs every step once; allocates nothing. Throws Error if an input was never fed. An index out
-  // of range (embedding, gather, …) throws Error with step and source line, and an exception of a
-  // user-defined op is passed on: on the CPU by run(), on a GPU by the first fetch, Pending or
-  // Parameter::read that waits for this run. Then the run's results are void, and the parameters that it, and
-  // runs started before the error was thrown, would have assigned keep their values.
+  // Feeds, then runs every step once; allocates nothing. Throws Error if an input was never fed, or if the
+  // program is running already: one set of buffers serves one run at a time. An index out of range
+  // (embedding, gather, …) throws Error with step and source line, and so does an exception of a user-defined
+  // op, with the exception itself nested (std::rethrow_if_nested): on the CPU by run(), on a GPU by the first
+  // fetch, Pending or Parameter::read that waits for this run. Then the run's results are void, and the
+  // parameters that it, and runs started before the error was thrown, would have assigned keep their values.
   void run();
   void run(std::initializer_list<Feed> feeds);
   void run(std::span<const Feed> feeds);
   // Runs once, waiting after every step, and returns the seconds that each of steps() took.
   std::vector<double> profile();
   // Writes an input, which keeps the value for all later runs. The source of the values may change once this
-  // returns. Throws Error for a tensor that is not an input of the program's graph; see Feed for DTypeError
-  // and ShapeError. Inputs fed in the order in which they were recorded are copied to a GPU in one piece.
+  // returns. Throws Error for a tensor that is not an input, or that nothing in this program depends on, as
+  // when an update was not assigned; see Feed for DTypeError and ShapeError. Inputs fed in the order in which
+  // they were recorded are copied to a GPU in one piece.
   void feed(const Feed& feed);
+  bool reads(const Tensor& input) const;  // whether the program has this input, so that feed() takes it
 
   // The value of a fetched tensor after the last run. Throws Error for a tensor that was not among
   // compile()'s `fetch`: its memory may have been reused.
@@ -137,6 +146,11 @@ class Program {
   std::span<const ValueId> outputs() const;  // of the graph: fetched values, then assigned ones
 
  private:
+  State& state() const {
+    if (!state_) refuse();
+    return *state_;
+  }
+  [[noreturn]] static void refuse();
   std::shared_ptr<State> state_;
 };
 
@@ -164,6 +178,7 @@ class Pending {
   double number(const Tensor& t) const { return load_element(t.dtype(), element(t), 0); }
 
  private:
+  Transfer& transfer() const;
   const std::byte* bytes(const Tensor& t) const;
   const std::byte* element(const Tensor& t) const;
   [[noreturn]] static void refuse(const Tensor& t, DType dtype);

@@ -1,6 +1,8 @@
 // The state of a compiled program: core/compile/ fills it, program.cpp runs it.
 #pragma once
 
+#include <atomic>
+
 #include <tilegrad/core/run/log.h>
 
 namespace tg {
@@ -32,6 +34,7 @@ struct Program::State {
   std::vector<Piece> pieces;        // scratch of fetch_later, kept so that it allocates nothing
   std::unique_ptr<ProgramLog> log;  // null unless TG_LOG asks for one
   std::shared_ptr<State> twin;      // verify: the same program with a buffer per tensor
+  std::atomic<bool> running = false;
 
   void check_memory(const char* who) const;      // throws Error if the program was only planned
   void check_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed

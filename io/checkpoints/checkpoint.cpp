@@ -1,12 +1,19 @@
 #include <tilegrad/io/checkpoints/checkpoint.h>
 
-#include <cmath>
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include "core/base/file_write.h"
 #include "core/base/hash.h"
+#include "io/checkpoints/finite.h"
+#include "io/checkpoints/tensor_check.h"
+#include "io/files/input_file.h"
 
 namespace tg::io {
 namespace {
@@ -17,45 +24,55 @@ namespace fs = std::filesystem;
   throw FormatError("[checkpoint] " + path + ": " + what);
 }
 
-// Values on the host, and the file's view of them.
+// Values on the host, and the file's view of them. Whatever saves parameters passes through here.
 struct HostCopy {
   std::vector<Array> values;
   TensorMap tensors;
-  explicit HostCopy(const std::vector<Parameter>& parameters) {
-    for (const Parameter& p : parameters) {
-      values.push_back(p.read());
-      const Array& a = values.back();
-      tensors[p.name()] = {p.dtype(), {p.shape().begin(), p.shape().end()}, {a.raw(), a.bytes()}};
+  Metadata metadata;
+  HostCopy(const std::vector<Parameter>& parameters, Metadata about, const std::string& where)
+      : metadata(std::move(about)) {
+    check_names(parameters, where);
+    for (const Parameter& p : parameters) values.push_back(p.read());
+    check_finite(parameters, values, where + " is not saved");
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& p = parameters[i];
+      tensors[p.name()] = {
+          p.dtype(), {p.shape().begin(), p.shape().end()}, {values[i].raw(), values[i].bytes()}};
     }
+    add_settings(parameters, metadata);
   }
 };
 
 // The file's values in the order of the parameters.
-std::vector<Array> matched(SafeTensors& file, const std::string& path,
+std::vector<Array> matched(const SafeTensors& file, const std::string& where,
                            const std::vector<Parameter>& parameters) {
+  check_names(parameters, where);
+  for (const Parameter& p : parameters) tensor_like(file.tensors, p.name(), p.shape(), p.dtype(), where);
+  if (file.tensors.size() > parameters.size()) {
+    TensorMap others = file.tensors;
+    for (const Parameter& p : parameters) others.erase(p.name());
+    throw FormatError(where + ": has a tensor " + others.begin()->first + " that the model does not have");
+  }
+  check_settings(parameters, file.metadata, where);
   std::vector<Array> values;
   for (const Parameter& p : parameters) {
-    const auto found = file.tensors.find(p.name());
-    if (found == file.tensors.end()) refuse(path, "has no tensor " + p.name());
-    const TensorView& t = found->second;
-    const bool same = std::equal(t.shape.begin(), t.shape.end(), p.shape().begin(), p.shape().end());
-    if (!same || t.dtype != p.dtype()) {
-      std::string shape;
-      for (const std::int64_t d : t.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(d);
-      refuse(path, p.name() + " is " + std::string(name_of(t.dtype)) + " [" + shape + "], expected " +
-                       std::string(name_of(p.dtype())) + " " + p.shape().text());
-    }
+    const std::span<const std::byte> bytes = file.tensors.at(p.name()).bytes;
     values.emplace_back(p.shape(), p.dtype());
-    if (!t.bytes.empty()) std::memcpy(values.back().raw(), t.bytes.data(), t.bytes.size());
-    file.tensors.erase(found);
+    if (!bytes.empty()) std::memcpy(values.back().raw(), bytes.data(), bytes.size());
   }
-  if (!file.tensors.empty())
-    refuse(path, "has a tensor " + file.tensors.begin()->first + " that the model does not have");
   return values;
 }
 
 void assign_all(const std::vector<Parameter>& parameters, const std::vector<Array>& values) {
   for (std::size_t i = 0; i < parameters.size(); ++i) Parameter(parameters[i]).write(values[i]);
+}
+
+// Whether the path leads to another directory by now than the one that is open.
+bool leads_elsewhere(const std::string& path, int directory) {
+  using Status = struct stat;
+  Status named{}, open{};
+  if (::fstat(directory, &open) != 0) return true;
+  return ::stat(path.c_str(), &named) != 0 || named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
 }  // namespace
@@ -65,41 +82,76 @@ void write_checkpoint(const std::string& directory, std::int64_t step, std::int6
   std::error_code error;
   if (!fs::create_directory(directory, error))
     throw Error("[checkpoint] cannot create " + directory + ": " +
-                (error ? error.message() : std::string("it exists")));
+                (error ? error.message() : std::string("it exists; move it away")));
   Manifest manifest{.step = step, .best_step = best_step};
+  const auto text = [&] { return to_json(manifest); };
+  const std::string marked = text(), manifest_path = directory + "/" + manifest_name;
+  const std::string_view mark = marked;
+  write_new_file(manifest_path, {&mark, 1}, "checkpoint");
   for (const CheckpointFile& file : files) {
-    const HostCopy copy(file.parameters);
     const std::string path = directory + "/" + file.name;
-    const auto content = safetensors_content(copy.tensors, file.metadata, "[checkpoint] " + path);
+    const HostCopy copy(file.parameters, file.metadata,
+                        "[checkpoint] " + file.name + " of step " + std::to_string(step));
+    const auto content = safetensors_content(copy.tensors, copy.metadata, "[checkpoint] " + path);
     const auto pieces = content.pieces();
     std::uint64_t bytes = 0;
     for (const std::string_view p : pieces) bytes += p.size();
     manifest.files[file.name] = {bytes, xxh3_128(pieces)};
     write_new_file(path, pieces, "checkpoint");
   }
-  const std::string text = to_json(manifest);
-  const std::string_view piece = text;
-  write_new_file(directory + "/" + manifest_name, {&piece, 1}, "checkpoint");
-  sync_directory(directory, "checkpoint");
+  const std::string complete = text();
+  const std::string_view piece = complete;
+  replace_file(manifest_path, {&piece, 1}, "checkpoint");
 }
 
-Checkpoint::Checkpoint(const std::string& path) : directory_(path) {
-  if (!fs::exists(path + "/" + manifest_name)) directory_ = path + "/last";
-  const std::string file = directory_ + "/" + manifest_name;
-  if (!fs::exists(file)) throw Error("[checkpoint] there is no checkpoint in " + path);
-  manifest_ = parse_manifest(read_file(file, "checkpoint"), "[checkpoint] " + file);
+struct Checkpoint::Files {
+  std::map<std::string, InputFile> open;  // those of the manifest that are there
+};
+
+Checkpoint::Checkpoint(const std::string& path) {
+  if (!open(path) && !open(path + "/last")) throw Error("[checkpoint] there is no checkpoint in " + path);
+}
+
+// False if the directory has no manifest. A run that saves moves its links to the new checkpoint before it
+// removes the old one: where something is missing, the link may already lead elsewhere.
+bool Checkpoint::open(const std::string& directory) {
+  for (;;) {
+    const FileDescriptor at(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (at.fd < 0) return false;
+    const std::string path = directory + "/" + manifest_name;
+    const auto file = InputFile::in(at.fd, manifest_name, path, "checkpoint");
+    if (!file && leads_elsewhere(directory, at.fd)) continue;
+    if (!file) return false;
+    if (file->size() > max_manifest_bytes)
+      refuse(path, "has " + std::to_string(file->size()) + " bytes, too many for a manifest");
+    Manifest manifest = parse_manifest(file->read(), "[checkpoint] " + path);
+    auto files = std::make_shared<Files>();
+    for (const auto& [name, listed] : manifest.files)
+      if (auto one = InputFile::in(at.fd, name, directory + "/" + name, "checkpoint"))
+        files->open.emplace(name, std::move(*one));
+    if (files->open.size() < manifest.files.size() && leads_elsewhere(directory, at.fd)) continue;
+    directory_ = directory;
+    manifest_ = std::move(manifest);
+    files_ = std::move(files);
+    return true;
+  }
 }
 
 SafeTensors Checkpoint::load(const std::string& name) const {
   const std::string path = directory_ + "/" + name;
   const auto listed = manifest_.files.find(name);
   if (listed == manifest_.files.end()) refuse(path, "is not in " + std::string(manifest_name));
-  if (!fs::exists(path)) refuse(path, "is missing, though it is in " + std::string(manifest_name));
-  std::string content = read_file(path, "checkpoint");
+  const auto file = files_->open.find(name);
+  if (file == files_->open.end()) refuse(path, "is missing, though it is in " + std::string(manifest_name));
   const std::string by = " by " + std::string(manifest_name);
-  if (content.size() != listed->second.bytes)
-    refuse(path, "has " + std::to_string(content.size()) + " bytes, expected " +
-                     std::to_string(listed->second.bytes) + by);
+  const auto check_size = [&](std::uint64_t size) {
+    if (size != listed->second.bytes)
+      refuse(path,
+             "has " + std::to_string(size) + " bytes, expected " + std::to_string(listed->second.bytes) + by);
+  };
+  check_size(file->second.size());
+  std::string content = file->second.read();
+  check_size(content.size());
   const std::string_view piece = content;
   const std::string sum = xxh3_128({&piece, 1});
   if (sum != listed->second.xxh3_128)
@@ -107,35 +159,43 @@ SafeTensors Checkpoint::load(const std::string& name) const {
   return parse_safetensors(std::move(content), "[checkpoint] " + path);
 }
 
-void Checkpoint::restore(std::span<const CheckpointFile> files) const {
+std::vector<std::vector<Array>> Checkpoint::values(std::span<const CheckpointFile> files) const {
   std::vector<std::vector<Array>> values;
-  for (const CheckpointFile& file : files) {
-    SafeTensors loaded = load(file.name);
-    values.push_back(matched(loaded, directory_ + "/" + file.name, file.parameters));
-  }
-  for (std::size_t i = 0; i < files.size(); ++i) assign_all(files[i].parameters, values[i]);
+  for (const CheckpointFile& file : files)
+    values.push_back(
+        matched(load(file.name), "[checkpoint] " + directory_ + "/" + file.name, file.parameters));
+  return values;
+}
+
+void Checkpoint::restore(std::span<const CheckpointFile> files) const {
+  const std::vector<std::vector<Array>> all = values(files);
+  for (std::size_t i = 0; i < files.size(); ++i) assign_all(files[i].parameters, all[i]);
+}
+
+void check_finite(const std::vector<Parameter>& parameters, std::span<const Array> values,
+                  const std::string& where) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (const auto bad = first_not_finite(values[i]))
+      throw FormatError(where + ": " + parameters[i].name() + " has " + std::to_string(values[i].at(*bad)) +
+                        " at element " + std::to_string(*bad));
 }
 
 void check_finite(const std::vector<Parameter>& parameters, const std::string& where) {
   for (const Parameter& p : parameters) {
-    if (!is_float(p.dtype())) continue;
     const Array values = p.read();
-    for (std::int64_t i = 0; i < values.numel(); ++i)
-      if (!std::isfinite(values.at(i)))
-        throw FormatError(where + ": " + p.name() + " has " + std::to_string(values.at(i)) + " at element " +
-                          std::to_string(i));
+    check_finite({p}, {&values, 1}, where);
   }
 }
 
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                      const Metadata& metadata) {
-  const HostCopy copy(parameters);
-  save_safetensors(path, copy.tensors, metadata);
+  const HostCopy copy(parameters, metadata, "[checkpoint] " + path);
+  save_safetensors(path, copy.tensors, copy.metadata);
 }
 
 Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters) {
   SafeTensors file = load_safetensors(path);
-  const auto values = matched(file, path, parameters);
+  const auto values = matched(file, "[checkpoint] " + path, parameters);
   assign_all(parameters, values);
   return std::move(file.metadata);
 }

@@ -2,6 +2,7 @@
 // Nothing in it depends on the device.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,14 +21,17 @@ struct CheckpointFile {
 };
 
 // Creates the directory, which must not exist, and writes every file and the manifest. All of it is on the
-// disk when this returns. Throws Error; then the caller removes what was written.
+// disk when this returns. Throws Error, also for two parameters of one name in a file and for a parameter
+// that is not finite; then the caller removes what was written. A manifest without files marks the directory
+// until it is complete.
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
                       std::span<const CheckpointFile> files);
 
 class Checkpoint {
  public:
   // A directory with a manifest, or a run's directory (io/checkpoints/checkpoint_store.h), whose last
-  // checkpoint it opens. Throws Error if there is none, FormatError for an invalid manifest.
+  // checkpoint it opens. Throws Error if there is none, FormatError for an invalid manifest. Its files stay
+  // open as long as it exists: what it reads is one checkpoint, even if the run replaces it meanwhile.
   explicit Checkpoint(const std::string& path);
 
   const std::string& directory() const { return directory_; }
@@ -39,24 +43,36 @@ class Checkpoint {
   SafeTensors load(const std::string& name) const;
 
   // Writes the files' values into the parameters. Every name, shape and dtype must be the same on both sides,
-  // else FormatError, and no parameter of any file has changed.
+  // and every setting of the parameters that a file has (Parameter::settings), else FormatError, and no
+  // parameter of any file has changed.
   void restore(std::span<const CheckpointFile> files) const;
+  // What restore() would write: for each file the values of its parameters, in their order.
+  std::vector<std::vector<Array>> values(std::span<const CheckpointFile> files) const;
 
  private:
+  struct Files;
+  bool open(const std::string& directory);
+
   std::string directory_;
   Manifest manifest_;
+  std::shared_ptr<const Files> files_;
 };
 
 // Throws FormatError, beginning with `where`, with the name of the first parameter that has a NaN or an
-// infinity.
+// infinity; the same for `values` of parameters.
 void check_finite(const std::vector<Parameter>& parameters, const std::string& where);
+void check_finite(const std::vector<Parameter>& parameters, std::span<const Array> values,
+                  const std::string& where);
 
-// Parameters as one safetensors file by itself. Replaces the file as a whole or leaves it untouched.
+// Parameters as one safetensors file by itself. Replaces the file as a whole or leaves it untouched. Throws
+// Error for two parameters of one name, and for one that is not finite. The metadata gets the parameters'
+// settings, as "setting.<name>".
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                      const Metadata& metadata = {});
 
-// Writes the file's values into the parameters and returns its metadata. Names, shapes and dtypes must be the
-// same on both sides, else FormatError, and no parameter has changed.
+// Writes the file's values into the parameters and returns its metadata. Names, shapes, dtypes and settings
+// must be the same on both sides, else FormatError, and no parameter has changed. A file without settings has
+// none to compare.
 Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters);
 
 }  // namespace tg::io

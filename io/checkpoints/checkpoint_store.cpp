@@ -4,12 +4,14 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include "io/checkpoints/directory.h"
 
 namespace tg::io {
 namespace {
@@ -17,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *last_link = "last", *best_link = "best";
-constexpr const char *step_prefix = "step-", *temporary = ".checkpoint-tmp";
+constexpr const char *removed = ".checkpoint-tmp-removed", *step_prefix = "step-",
+                     *temporary = ".checkpoint-tmp";  // and .checkpoint-tmp-last, -best
 
 std::string step_name(std::int64_t step) {
   char name[32];
@@ -41,20 +44,21 @@ bool is_step(std::string_view name) {
          name.find_first_not_of("0123456789", digits) == name.npos;
 }
 
-bool is_temporary(std::string_view name) {
-  return name.starts_with(temporary);
-}
-
-// Names in the directory that only this class creates and removes.
-std::vector<std::string> names_in(const std::string& directory, bool (*ours)(std::string_view)) {
+// The checkpoints in the directory: those of its step-… that a manifest marks.
+std::vector<std::string> steps_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (ours(name)) names.push_back(std::move(name));
+    if (is_step(name) && is_checkpoint(it->path().string())) names.push_back(std::move(name));
   }
   check(error, "list", directory);
   return names;
+}
+
+void remove_link(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_symlink(fs::symlink_status(path, ignored))) fs::remove(path, ignored);
 }
 
 }  // namespace
@@ -94,8 +98,8 @@ bool CheckpointStore::has_checkpoint() const {
 
 void CheckpointStore::link(const std::string& link, const std::string& to) const {
   const std::string fresh = path(temporary + std::string("-") + link);
+  remove_link(fresh);
   std::error_code error;
-  fs::remove(fresh, error);
   fs::create_symlink(to, fresh, error);
   check(error, "link", fresh);
   rename_to(fresh, path(link));
@@ -106,10 +110,8 @@ void CheckpointStore::link(const std::string& link, const std::string& to) const
 void CheckpointStore::adopt_copy(const std::string& link) const {
   if (fs::is_symlink(path(link)) || !fs::is_directory(path(link))) return;
   const std::string name = step_name(Checkpoint(path(link)).step());
-  if (fs::exists(path(name))) {
-    std::error_code error;
-    fs::remove_all(path(link), error);
-    check(error, "remove", path(link));
+  if (is_checkpoint(path(name))) {
+    remove_checkpoint(path(link));
   } else {
     rename_to(path(link), path(name));
   }
@@ -119,14 +121,13 @@ void CheckpointStore::adopt_copy(const std::string& link) const {
 // Repairs what a killed process or a copy may have left: missing or outdated links, and directories without a
 // link.
 void CheckpointStore::repair() const {
-  std::error_code ignored;
-  for (const std::string& name : names_in(directory_, is_temporary)) fs::remove_all(path(name), ignored);
+  for (const char* name : {temporary, removed}) remove_checkpoint(path(name));
+  for (const char* name : {last_link, best_link}) remove_link(path(temporary + std::string("-") + name));
   adopt_copy(last_link);
   adopt_copy(best_link);
   if (!has_checkpoint()) {  // killed between the first rename and its link
     std::string newest;
-    for (const std::string& name : names_in(directory_, is_step))
-      if (fs::exists(path(name) + "/" + manifest_name) && name > newest) newest = name;
+    for (const std::string& name : steps_in(directory_)) newest = std::max(newest, name);
     if (newest.empty()) return;
     link(last_link, newest);
   }
@@ -144,18 +145,20 @@ void CheckpointStore::repair() const {
 // Removes checkpoints without a link. If one cannot be removed now, it does no harm.
 void CheckpointStore::remove_old_steps() const {
   const std::string keep[] = {linked(last_link), linked(best_link)};
-  std::error_code ignored;
-  for (const std::string& name : names_in(directory_, is_step))
-    if (name != keep[0] && name != keep[1]) fs::remove_all(path(name), ignored);
+  for (const std::string& name : steps_in(directory_))
+    if (name != keep[0] && name != keep[1]) remove_step(name);
+}
+
+// Under a name that the next run clears, so that a kill leaves nothing that looks like a checkpoint.
+void CheckpointStore::remove_step(const std::string& name) const {
+  std::error_code error;
+  fs::rename(path(name), path(removed), error);
+  remove_checkpoint(path(error ? name : removed));
 }
 
 void CheckpointStore::clear() {
   if (!has_checkpoint()) return;  // whatever is there is not ours
-  for (const char* name : {best_link, last_link}) {
-    std::error_code error;
-    fs::remove(path(name), error);
-    check(error, "remove", path(name));
-  }
+  for (const char* name : {best_link, last_link}) remove_link(path(name));
   remove_old_steps();
 }
 
@@ -163,13 +166,15 @@ void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<
   const std::string fresh = path(temporary), name = step_name(step);
   try {
     write_checkpoint(fresh, step, best_step, files);
+    if (fs::exists(path(name)) && !is_checkpoint(path(name)))
+      throw Error("[checkpoint] " + path(name) +
+                  " is in the way, and no manifest marks it as a checkpoint: move it away");
     rename_to(fresh, path(name));
     sync_directory(directory_, "checkpoint");
     link(last_link, name);
     if (best_step == step) link(best_link, name);
   } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(fresh, ignored);
+    remove_checkpoint(fresh);
     throw;
   }
   remove_old_steps();

@@ -38,6 +38,7 @@ class CheckpointStore {
   void adopt_copy(const std::string& link) const;
   void repair() const;
   void remove_old_steps() const;
+  void remove_step(const std::string& name) const;
 
   std::string directory_;
   int lock_ = -1;

@@ -54,6 +54,10 @@ std::string to_json(const Manifest& manifest) {
   return s + "\n  }\n}\n";
 }
 
+bool is_manifest(std::string_view text) {
+  return text.find(json_string(format_name)) != text.npos;
+}
+
 Manifest parse_manifest(std::string_view text, const std::string& where) {
   JsonReader json(text, where);
   Manifest m;
@@ -86,7 +90,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (version != format_version)
     json.fail("version is " + std::to_string(version) + ", expected " + std::to_string(format_version));
   if (m.step < 0 || m.best_step < 0) json.fail("step and best_step must be present and not negative");
-  if (m.files.empty()) json.fail("no files");
+  if (m.files.empty()) json.fail("no files: its writer was stopped");
   return m;
 }
 

@@ -19,8 +19,12 @@ struct Manifest {
 };
 
 inline constexpr const char* manifest_name = "manifest.json";
+inline constexpr std::uint64_t max_manifest_bytes = 1 << 20;  // a longer file is none, and is not read
 
 std::string to_json(const Manifest& manifest);
+
+// Whether a text names our format: a manifest of whatever version, complete, damaged or not.
+bool is_manifest(std::string_view text);
 
 // Throws FormatError, beginning with `where`, for an invalid manifest: missing keys, another version, file
 // names that lead out of the directory, checksums that are not 32 digits.

@@ -1,8 +1,10 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 
 #include <charconv>
+#include <set>
 
 #include <tilegrad/core/base/error.h>
+#include "io/checkpoints/tensor_check.h"
 
 namespace tg::io {
 
@@ -68,9 +70,24 @@ nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
 nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
                              const std::vector<nn::Architecture>& known) {
   const nn::ModelConfig c = model_config(file.metadata, where, known);
-  if (c.layers > std::ssize(file.tensors))
-    throw FormatError(where + ": metadata has layers '" + std::to_string(c.layers) + "', the file only " +
-                      std::to_string(file.tensors.size()) + " tensors");
+  std::set<std::string> seen;
+  std::optional<DType> dtype;  // of the first; all others have the same
+  try {
+    c.each_parameter([&](const std::string& name, const Shape& shape) {
+      dtype = tensor_like(file.tensors, name, shape, dtype, where).dtype;
+      seen.insert(name);
+    });
+  } catch (const FormatError&) {
+    throw;
+  } catch (const Error& e) {  // sizes whose product overflows
+    throw FormatError(where + ": " + e.what());
+  }
+  for (const auto& [name, tensor] : file.tensors)
+    if (!seen.contains(name))
+      throw FormatError(where + ": has a tensor " + name + " that the model does not have");
+  if (dtype && !is_float(*dtype))
+    throw FormatError(where + ": its weights are " + std::string(name_of(*dtype)) +
+                      ", expected a floating type");
   return c;
 }
 

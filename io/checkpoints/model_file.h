@@ -15,8 +15,8 @@ Metadata to_metadata(nn::ModelConfig config);
 // not fit together.
 nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
-// The same for the metadata of a file; throws FormatError for more layers than its tensors can belong to,
-// before a model is created, which costs time and memory per layer.
+// The same for the metadata of a file, whose tensors must be those of the model: every name, every shape, one
+// floating type; else FormatError. Nothing is created, so that a file that lies about a size costs no memory.
 nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
 

@@ -6,12 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <new>
-#include <stdexcept>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
 #include "core/base/file_write.h"
+#include "io/files/input_file.h"
 
 namespace tg::io {
 namespace {
@@ -45,32 +44,18 @@ void overwrite_start(const std::string& path, std::string_view bytes, std::strin
 }
 
 std::string read_file(const std::string& path, std::string_view who) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.fd < 0) fail_file(who, "read", path, errno);
-  struct stat info;
-  if (::fstat(file.fd, &info) != 0) fail_file(who, "read", path, errno);
-  if (S_ISDIR(info.st_mode)) fail_file(who, "read", path, EISDIR);
-  std::string content;
-  try {
-    std::size_t used = 0;
-    content.resize(static_cast<std::size_t>(info.st_size) +
-                   1);  // one more, so that the first read finds the end
-    for (;;) {
-      if (used == content.size()) content.resize(2 * used + (1 << 16));  // a pipe, or a file that grows
-      const ssize_t n = ::read(file.fd, content.data() + used, content.size() - used);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail_file(who, "read", path, errno);
-      if (n == 0) break;
-      used += static_cast<std::size_t>(n);
-    }
-    content.resize(used);
-  } catch (const std::bad_alloc&) {
-    throw OutOfMemory("[" + std::string(who) + "] " + path + " does not fit in memory: got " +
-                      std::to_string(info.st_size) + " bytes");
-  } catch (const std::length_error&) {
-    throw OutOfMemory("[" + std::string(who) + "] " + path + " does not fit in memory");
-  }
-  return content;
+  return InputFile(path, who).read();
+}
+
+void require_replaceable(const std::string& path, std::string_view who) {
+  struct stat old;
+  const bool exists = ::stat(path.c_str(), &old) == 0;
+  if (exists && S_ISDIR(old.st_mode)) fail_file(who, "write", path, EISDIR);
+  const std::size_t slash = path.find_last_of('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const bool in_place = exists && !S_ISREG(old.st_mode);  // a device or pipe
+  if (::access(in_place ? path.c_str() : folder.c_str(), in_place ? W_OK : W_OK | X_OK) != 0)
+    fail_file(who, "write", path, errno);
 }
 
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who) {
@@ -103,6 +88,13 @@ void OutputFile::write(std::string_view bytes) {
 
 void OutputFile::sync() {
   sync_checked(fd_, path_, who_);
+  using Status = struct stat;
+  Status open{}, named{};
+  if (::fstat(fd_, &open) != 0) fail_file(who_, "write", path_, errno);
+  const bool found = ::stat(path_.c_str(), &named) == 0;
+  if (!found || open.st_dev != named.st_dev || open.st_ino != named.st_ino)
+    throw Error("[" + who_ + "] " + path_ + (found ? " was replaced" : " was removed") +
+                " while it was being written: what is written now is lost");
 }
 
 void OutputFile::close() {

@@ -8,8 +8,8 @@
 
 namespace tg::io {
 
-// The whole content of a file. Throws Error if it is missing, a directory or unreadable, OutOfMemory if it
-// does not fit in memory.
+// The whole content of a regular file. Throws Error if it is missing, unreadable or not a regular file,
+// OutOfMemory if it does not fit in memory.
 std::string read_file(const std::string& path, std::string_view who);
 
 // Replaces the file by the pieces one after another, or leaves it as it was: temporary file in the same
@@ -17,6 +17,10 @@ std::string read_file(const std::string& path, std::string_view who);
 // symbolic link; writes a device or pipe in place. Throws Error (unwritable directory, full disk,
 // short write …).
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
+
+// Throws the Error of a later replace_file() where it can be foreseen: a missing or unwritable folder, a
+// directory in the file's place. Call it before work whose result goes there.
+void require_replaceable(const std::string& path, std::string_view who);
 
 // Creates a file of the pieces; the name must be free. The file is on the disk when it returns. Throws Error.
 void write_new_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
@@ -39,7 +43,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(std::string_view bytes);  // all of them reach the operating system before it returns
-  void sync();                         // all of them reach the disk before it returns
+  // All of them reach the disk before it returns. Throws Error also if the path names another file by now.
+  void sync();
   void close();
   const std::string& path() const { return path_; }
 

@@ -1,41 +1,24 @@
 #include <tilegrad/io/files/mapped_file.h>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
+#include "core/base/file_write.h"
+#include "io/files/input_file.h"
 
 namespace tg::io {
 
 MappedFile::MappedFile(const std::string& path, std::string_view who) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error("[" + std::string(who) + "] cannot read " + path + ": " + why);
-  };
-  const auto reason = [] { return std::generic_category().message(errno); };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse(reason());
-  struct stat info {};
-  std::string fault;
-  if (::fstat(fd, &info) != 0) {
-    fault = reason();
-  } else if (!S_ISREG(info.st_mode)) {
-    fault = "not a regular file";
-  } else if (info.st_size == 0) {
-    fault = "it is empty";
-  } else {
-    size_ = static_cast<std::size_t>(info.st_size);
-    void* at = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (at == MAP_FAILED) fault = reason();
-    data_ = static_cast<const char*>(at);
-  }
-  ::close(fd);
-  if (!fault.empty()) refuse(fault);
+  const InputFile file(path, who);
+  if (file.size() == 0) throw Error("[" + std::string(who) + "] cannot read " + path + ": it is empty");
+  void* at =
+      ::mmap(nullptr, static_cast<std::size_t>(file.size()), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  if (at == MAP_FAILED) fail_file(who, "read", path, errno);
+  data_ = static_cast<const char*>(at);
+  size_ = static_cast<std::size_t>(file.size());
 }
 
 MappedFile::~MappedFile() {

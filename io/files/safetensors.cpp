@@ -160,6 +160,8 @@ SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
   std::uint64_t n = 0;
   if (size < 8) refuse("file of " + std::to_string(size) + " bytes, expected at least 8");
   std::memcpy(&n, out.storage.data(), 8);
+  if (n > max_header && out.storage.front() == '{')
+    refuse("begins with '{', as JSON does, and is no safetensors file");
   if (n > max_header) refuse("header of " + std::to_string(n) + " bytes, expected at most 100000000");
   if (n > size - 8) {
     refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size) +

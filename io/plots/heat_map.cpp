@@ -122,7 +122,7 @@ void draw_scale(Image& image, const HeatMaps& h, const HeatLayout& l) {
 Color heat_color(float value) {
   constexpr Color stops[] = {{255, 255, 255}, {190, 216, 238}, {92, 158, 208}, {22, 88, 160}, {6, 26, 72}};
   constexpr int pieces = static_cast<int>(std::size(stops)) - 1;
-  const float at = std::sqrt(std::clamp(value, 0.0f, 1.0f)) * pieces;
+  const float at = std::sqrt(value > 0 ? std::min(value, 1.0f) : 0.0f) * pieces;  // NaN is 0
   const int i = std::min(static_cast<int>(at), pieces - 1);
   const float part = at - static_cast<float>(i);
   const auto mix = [&](std::uint8_t a, std::uint8_t b) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
@@ -96,9 +97,9 @@ TextSplit split_text(const TokenView& tokens) {
 BatchSampler::BatchSampler(const TokenView& tokens, std::int64_t batch, std::int64_t context,
                            std::string_view what)
     : tokens_(tokens), batch_(batch), context_(context) {
-  if (batch < 1 || context < 1) {
+  if (batch < 1 || context < 1 || batch > std::numeric_limits<std::int64_t>::max() / context) {
     throw ShapeError("[BatchSampler] got batch " + std::to_string(batch) + " and context " +
-                     std::to_string(context) + ", expected at least 1");
+                     std::to_string(context) + ", expected at least 1, and a product of 64 bits");
   }
   if (static_cast<std::int64_t>(tokens.size()) <= context) {
     throw Error("[BatchSampler] " + std::string(what) + " has " + std::to_string(tokens.size()) +
@@ -142,9 +143,10 @@ void BatchSampler::evaluation(std::int64_t k, std::int64_t count, std::span<std:
   if (k < 0 || k >= count) {
     throw Error("[BatchSampler] got evaluation batch " + std::to_string(k) + " of " + std::to_string(count));
   }
-  const std::int64_t last = static_cast<std::int64_t>(tokens_.size()) - context_ - 1, crops = count * batch_;
+  const std::int64_t last = static_cast<std::int64_t>(tokens_.size()) - context_ - 1;
+  const __int128 crops = static_cast<__int128>(count) * batch_;
   for (std::int64_t b = 0; b < batch_; ++b) {
-    const __int128 place = static_cast<__int128>(last) * (k * batch_ + b);
+    const __int128 place = static_cast<__int128>(last) * (static_cast<__int128>(k) * batch_ + b);
     crop(b, crops == 1 ? 0 : static_cast<std::int64_t>(place / (crops - 1)), x, y);
   }
 }
@@ -152,7 +154,7 @@ void BatchSampler::evaluation(std::int64_t k, std::int64_t count, std::span<std:
 std::int64_t BatchSampler::evaluation_count() const {
   const std::int64_t predicted = static_cast<std::int64_t>(tokens_.size()) - 1;
   const std::int64_t crops = (predicted + context_ - 1) / context_;
-  return (crops + batch_ - 1) / batch_;
+  return (crops - 1) / batch_ + 1;
 }
 
 }  // namespace tg::text

@@ -97,7 +97,11 @@ std::vector<MetricsRow> read_metrics(const std::string& path) {
 }
 
 std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step) {
-  if (!std::filesystem::exists(path)) return {};
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed)) {
+    if (failed) throw Error("[metrics] " + path + ": " + failed.message());
+    return {};
+  }
   std::vector<MetricsRow> rows;
   std::size_t kept = 0;
   for (const auto& [row, end] : rows_of(io::read_file(path, "metrics"), path)) {

@@ -72,6 +72,7 @@ Progress::Progress(std::FILE* out, std::int64_t first_step, std::int64_t steps, 
 }
 
 Progress::~Progress() {
+  if (pending_) draw();
   if (drawn_ && terminal_) std::fputc('\n', out_);
   std::fflush(out_);
 }
@@ -89,18 +90,22 @@ void Progress::update(std::int64_t step, double loss, double lr) {
   }
   const double left = double(state_.steps - step) * double(tokens_per_step_);
   state_.seconds_left = state_.tokens_per_s > 0 ? left / state_.tokens_per_s : -1;
-  if (seconds(now - shown_) < period_ && step != state_.steps) return;
+  const bool is_last = step == state_.steps;
+  pending_ = is_last && !terminal_;  // a terminal's line is drawn again
+  if (pending_ || (!is_last && seconds(now - shown_) < period_)) return;
   shown_ = now;
   draw();
 }
 
 void Progress::validation(double loss) {
   state_.val_loss = loss;
+  if (state_.step == state_.steps) draw();
   mark_ = Clock::now();
   mark_step_ = state_.step;
 }
 
 void Progress::draw() {
+  pending_ = false;
   std::string line = progress_line(state_);
   if (!terminal_) {
     std::fprintf(out_, "%s\n", line.c_str());
@@ -116,6 +121,7 @@ void Progress::draw() {
 }
 
 void Progress::note(const std::string& line) {
+  if (pending_) draw();
   std::fprintf(out_, "%s%s\n", drawn_ ? "\r\x1b[K" : "", line.c_str());
   if (drawn_) draw();
   std::fflush(out_);

@@ -35,6 +35,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // After step number `step` (counted from 1) is done. Cheap: draws at most ten times a second on a terminal.
+  // The line of the last step waits for its validation, if there is one.
   void update(std::int64_t step, double loss, double lr);
   // After a validation; the time since the last update does not count towards the rate.
   void validation(double loss);
@@ -49,7 +50,7 @@ class Progress {
   void draw();
 
   std::FILE* out_;
-  bool terminal_, drawn_ = false, measured_ = false;
+  bool terminal_, drawn_ = false, measured_ = false, pending_ = false;
   double period_;  // seconds between lines
   std::int64_t tokens_per_step_;
   ProgressState state_;

@@ -1,6 +1,7 @@
 #include <tilegrad/io/training/sums.h>
 
 #include <algorithm>
+#include <limits>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/rng.h>
@@ -18,6 +19,11 @@ std::int64_t power_of_ten(std::int64_t n) {
   return p;
 }
 
+std::int64_t checked_digits(std::int64_t n) {
+  if (n < 1 || n > 9) throw Error("[sums] got numbers of " + std::to_string(n) + " digits, expected 1 to 9");
+  return n;
+}
+
 // A number below n from 32 random bits.
 std::int64_t below(std::int64_t n, std::uint32_t bits) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * bits >> 32);
@@ -31,26 +37,29 @@ std::string padded(std::int64_t x, std::int64_t digits) {
 }  // namespace
 
 Sums::Sums(std::int64_t digits, std::int64_t batch, std::int64_t context)
-    : digits_(digits),
+    : digits_(checked_digits(digits)),
       below_(power_of_ten(digits)),
       batch_(batch),
       context_(context),
       vocab_("0123456789+=\n") {
-  if (digits < 1 || digits > 9)
-    throw Error("[sums] got numbers of " + std::to_string(digits) + " digits, expected 1 to 9");
   if (context < tokens(digits))
     throw Error("[sums] a sum of numbers of " + std::to_string(digits) + " digits takes " +
                 std::to_string(tokens(digits)) + " tokens, but the context has " + std::to_string(context));
 }
 
 std::string Sums::question(std::int64_t a, std::int64_t b) const {
+  for (const std::int64_t x : {a, b})
+    if (x < 0 || x >= below_)
+      throw Error("[sums] got the number " + std::to_string(x) + ", expected 0 to " +
+                  std::to_string(below_ - 1));
   return padded(a, digits_) + "+" + padded(b, digits_) + "=";
 }
 
 std::string Sums::text(std::int64_t a, std::int64_t b) const {
+  const std::string asked = question(a, b);
   std::string answer = padded(a + b, digits_ + 1);
   std::reverse(answer.begin(), answer.end());
-  return question(a, b) + answer + "\n";
+  return asked + answer + "\n";
 }
 
 bool Sums::held_out(std::int64_t a, std::int64_t b) {
@@ -95,7 +104,7 @@ void Sums::random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row
 }
 
 void Sums::evaluation(std::int64_t k, std::span<std::int32_t> x, std::span<std::int32_t> y) const {
-  fill(held_out_key, static_cast<std::uint64_t>(k * batch_), true, x, y);
+  fill(held_out_key, static_cast<std::uint64_t>(k) * static_cast<std::uint64_t>(batch_), true, x, y);
 }
 
 std::pair<std::int64_t, std::int64_t> Sums::held_out_sum(std::int64_t i) const {
@@ -104,6 +113,10 @@ std::pair<std::int64_t, std::int64_t> Sums::held_out_sum(std::int64_t i) const {
 
 std::int64_t Sums::right_answers(std::span<const std::int32_t> y,
                                  std::span<const std::int64_t> predicted) const {
+  if (y.size() != predicted.size() || y.size() % static_cast<std::size_t>(context_) != 0)
+    throw ShapeError("[sums] got " + std::to_string(y.size()) + " targets and " +
+                     std::to_string(predicted.size()) + " predictions, expected rows of " +
+                     std::to_string(context_));
   std::int64_t right = 0;
   for (auto row = static_cast<std::size_t>(0); row < y.size(); row += static_cast<std::size_t>(context_)) {
     bool all = true;

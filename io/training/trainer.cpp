@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
+#include "io/training/optimizer_state.h"
 #include "io/training/prefetch.h"
 
 namespace tg::train {
@@ -44,12 +45,32 @@ std::vector<io::CheckpointFile> Trainer::files() const {
 void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State>& state) {
   state_.step = checkpoint.step(), state_.best_step = checkpoint.best_step();
   if (state) state_ = *state;
-  checkpoint.restore(files());
+  if (state_.step != checkpoint.step() || state_.best_step != checkpoint.best_step())
+    throw FormatError(
+        "[resume] " + checkpoint.directory() + ": the run is at step " + std::to_string(state_.step) +
+        " and its best one is " + std::to_string(state_.best_step) + ", but the checkpoint is of step " +
+        std::to_string(checkpoint.step()) + " and names " + std::to_string(checkpoint.best_step()));
+  restore(checkpoint);
   training_.set_step(state_.step);
   if (store_) rows_ = cut_metrics(store_->directory() + "/metrics.jsonl", state_.step);
   if (state) return;
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
+}
+
+// Everything is checked before any parameter changes.
+void Trainer::restore(const io::Checkpoint& checkpoint) {
+  const std::vector<io::CheckpointFile> all = files();
+  const std::vector<std::vector<Array>> values = checkpoint.values(all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string where = "[resume] " + checkpoint.directory() + "/" + all[i].name;
+    if (all[i].name == optimizer_file)
+      check_optimizer_state(all[i].parameters, values[i], state_.step, where);
+    else
+      io::check_finite(all[i].parameters, values[i], where);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t k = 0; k < values[i].size(); ++k) Parameter(all[i].parameters[k]).write(values[i][k]);
 }
 
 const Trainer::State& Trainer::run() {
@@ -146,7 +167,12 @@ std::int64_t Trainer::validation_batches(bool whole) const {
 void Trainer::save() {
   saved_ = state_.step;
   if (!store_) return;
-  metrics_->sync();  // a checkpoint never outruns its rows
+  try {
+    metrics_->sync();  // a checkpoint never outruns its rows
+  } catch (const Error&) {
+    store_->save(state_.step, state_.best_step, files());  // the steps are not lost with the rows
+    throw;
+  }
   store_->save(state_.step, state_.best_step, files());
 }
 

@@ -44,7 +44,9 @@ class Trainer {
           Options options, Hooks hooks, io::CheckpointStore* store = nullptr);
 
   // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
-  // them). The state is that of its manifest and of metrics.jsonl unless given.
+  // them). The state is that of its manifest and of metrics.jsonl unless given. Throws FormatError, and no
+  // parameter has changed, for values that no run saves: not finite, negative second moments, counts of steps
+  // that are not the manifest's.
   void resume(const io::Checkpoint& checkpoint, const std::optional<State>& state = {});
 
   // Runs the remaining steps, or until stop() returns true, and saves. Every step is started before the
@@ -64,6 +66,7 @@ class Trainer {
     double rate;
     Pending pending;
   };
+  void restore(const io::Checkpoint& checkpoint);
   void finish(const Running& running);
   void validate(bool whole, MetricsRow& row);
   void save();

@@ -43,7 +43,7 @@ struct Generator::Run {
     if (into) cache = std::make_unique<CacheCall>(graph, *into, length);
     {
       const Autocast autocast(graph, o.precision);
-      Tensor x = model.features(tokens, {.cache = cache.get()});
+      Tensor x = model.features_of(tokens, {.cache = cache.get()});
       if (cache) {
         x = slice(x, 1, length - 1, length);
       } else {
@@ -74,7 +74,10 @@ void Generator::read(std::span<const std::int32_t> tokens) {
     std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
     if (!run) run = std::make_shared<Run>(model_, static_cast<std::int64_t>(length), &cache_, options_);
     const auto piece = tokens.first(length);
-    run->program.run({{run->tokens, piece}, {run->cache->cached(), cached_.size()}});
+    const Tensor& cached = run->cache->cached();
+    if (run->program.reads(cached))
+      run->program.feed({cached, cached_.size()});  // not by a model without state
+    run->program.run({{run->tokens, piece}});
     cached_.insert(cached_.end(), piece.begin(), piece.end());
     tokens = tokens.subspan(length);
     if (tokens.empty()) logits_ = run->program.fetch(run->logits);

@@ -23,7 +23,7 @@ Tensor merged(const Tensor& o) {
 
 namespace {
 
-using detail::by_head, detail::merged;
+using detail::by_head, detail::merged, detail::product;
 
 // Causal attention on [B, H, L, d] and [B, Hk, L, d], heads merged.
 Tensor attend(const Tensor& q, Tensor k, Tensor v, double dropout, const Call& call,
@@ -59,10 +59,13 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
     : Module(at),
       heads_(dividing(width, heads)),
       dropout_(o.dropout),
-      c_attn_(at / "c_attn", width, 3 * width, {.bias = o.bias, .init = o.init}),
-      c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {}
+      c_attn_(at / "c_attn", width, product(3, width), {.bias = o.bias, .init = o.init}),
+      c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {
+  at.setting(c_attn_.weight(), "heads", heads);
+}
 
 Tensor SelfAttention::record(TensorArg x, const Call& call) const {
+  if (call.cache) call.cache->check(x);
   const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
   const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_), dropout_,
                           call, path());
@@ -79,12 +82,27 @@ GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Opt
       dropout_(o.dropout),
       rotate_(o.rotate),
       rope_(o.rope),
-      q_proj_(at / "q_proj", width, heads * o.head_width, {.bias = o.bias, .init = o.init}),
+      q_proj_(at / "q_proj", width, product(heads, o.head_width), {.bias = o.bias, .init = o.init}),
       k_proj_(at / "k_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
       v_proj_(at / "v_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
-      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {}
+      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {
+  const Weight& weight = q_proj_.weight();
+  at.setting(weight, "heads", heads);
+  at.setting(weight, "rotate", rotate_);
+  if (!rotate_) return;
+  at.setting(weight, "interleaved", rope_.interleaved);
+  at.setting(weight, "start", rope_.start);
+  const std::int64_t dims = rope_.dims == 0 ? o.head_width : rope_.dims;
+  if (!rope_.frequencies.empty()) {
+    at.setting(weight, "frequencies", rope_.frequencies);
+  } else {
+    at.setting(weight, "theta", rope_.theta);
+    at.setting(weight, "dims", dims);
+  }
+}
 
 Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
+  if (call.cache) call.cache->check(x);
   Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);
   if (rotate_) {
     const Tensor positions = call.cache ? call.cache->positions() : Tensor();

@@ -1,5 +1,6 @@
 #include <tilegrad/nn/layers/kv_cache.h>
 
+#include <limits>
 #include <numeric>
 
 #include <tilegrad/ops/ops.h>
@@ -8,9 +9,9 @@ namespace tg::nn {
 
 KvCache::KvCache(std::int64_t batch, std::int64_t capacity, Device device)
     : batch_(batch), capacity_(capacity), device_(device) {
-  if (batch < 1 || capacity < 1)
-    throw ShapeError("[kv_cache] expected a positive batch and capacity, got " + std::to_string(batch) +
-                     " and " + std::to_string(capacity));
+  if (batch < 1 || capacity < 1 || capacity > std::numeric_limits<std::int32_t>::max())
+    throw ShapeError("[kv_cache] expected a positive batch and a capacity of 1 to 2^31 - 1, got " +
+                     std::to_string(batch) + " and " + std::to_string(capacity));
 }
 
 std::size_t KvCache::bytes() const {
@@ -21,11 +22,27 @@ std::size_t KvCache::bytes() const {
 
 CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
     : cache_(cache), cached_(graph.input("cached", {1}, i32)) {
+  if (length < 1 || length > cache.capacity())
+    throw ShapeError("[kv_cache] a call of " + std::to_string(length) +
+                     " tokens, expected 1 to the capacity " + std::to_string(cache.capacity()));
   const Scope scope("cache");
+  if (length < 1 || length > cache.capacity())
+    throw ShapeError("[kv_cache] got " + std::to_string(length) +
+                     " new tokens, expected 1 to the capacity, " + std::to_string(cache.capacity()));
   std::vector<std::int32_t> steps(static_cast<std::size_t>(length));
   std::iota(steps.begin(), steps.end(), 0);
   positions_ = cached_ + graph.constant(Array::of(steps));
   lengths_ = expand(cached_, {cache.batch()}) + length;
+}
+
+void CacheCall::check(TensorArg x) const {
+  const Shape& shape = x.tensor().shape();
+  const std::int64_t length = positions_.size(0);
+  if (shape.size() < 2 || shape[0] != cache_.batch() || shape[1] != length)
+    throw ShapeError(in_context("[kv_cache] the call is for " + std::to_string(length) +
+                                    " tokens in each of " + std::to_string(cache_.batch()) + " rows, got " +
+                                    x.tensor().text(),
+                                x.where()));
 }
 
 Tensor CacheCall::append(const std::string& name, TensorArg in) {

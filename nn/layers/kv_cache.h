@@ -34,13 +34,15 @@ class KvCache {
 class CacheCall {
  public:
   // `length` new tokens in each row. The graph gets the input "cached" (i32 [1]); a run in which cached +
-  // length exceeds the capacity fails with an Error.
+  // length exceeds the capacity fails with an Error. Throws ShapeError for a length outside 1 … capacity.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
 
   const Tensor& cached() const { return cached_; }        // i32 [1], to be fed: tokens in the cache so far
   const Tensor& positions() const { return positions_; }  // i32 [length]: of the new tokens
   const Tensor& lengths() const { return lengths_; }  // i32 [batch]: cached + length, flash_attn's kv_lengths
 
+  // Throws ShapeError for x [batch, length, …] of another batch or length than the call's.
+  void check(TensorArg x) const;
   // Appends rows [batch, heads, length, n] to the cache's tensor of this name and returns all of it, [batch,
   // heads, capacity, n], of which the first lengths() tokens are valid.
   Tensor append(const std::string& name, TensorArg rows);

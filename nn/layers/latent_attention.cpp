@@ -1,6 +1,7 @@
 #include <tilegrad/nn/layers/latent_attention.h>
 
 #include <cmath>
+#include <limits>
 
 #include <tilegrad/ops/ops.h>
 
@@ -22,13 +23,15 @@ LatentAttention::Options checked(LatentAttention::Options o, std::int64_t width,
   if (o.value_width < 1) refuse("expected a positive width of values", o.value_width);
   if (o.rope_width < 2 || o.rope_width % 2 != 0) refuse("the rotary width must be even", o.rope_width);
   if (o.head_width < 1 || o.head_width % 2 != 0) refuse("a head's width must be even", o.head_width);
+  for (const std::int64_t n : {heads, o.latent, o.query_latent, o.value_width, o.rope_width, o.head_width})
+    if (n > std::numeric_limits<std::int32_t>::max()) refuse("expected sizes below 2^31", n);
   return o;
 }
 
 // q_proj, or q_a_proj and q_b_proj.
 std::vector<Linear> query_layers(const Path& at, std::int64_t width, std::int64_t heads,
                                  const LatentAttention::Options& o) {
-  const std::int64_t queries = heads * (o.head_width + o.rope_width);
+  const std::int64_t queries = detail::product(heads, o.head_width + o.rope_width);
   const Linear::Options plain{.bias = false, .init = o.init};
   if (o.query_latent == 0) return {Linear(at / "q_proj", width, queries, plain)};
   return {Linear(at / "q_a_proj", width, o.query_latent, {.bias = o.bias, .init = o.init}),
@@ -52,14 +55,17 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
     : Module(at),
       heads_(heads),
       o_(checked(options, width, heads)),
-      frequencies_(query_frequencies(o_)),
       q_(query_layers(at, width, heads, o_)),
       q_norm_(query_norm(at, o_)),
       kv_a_(at / "kv_a_proj_with_mqa", width, o_.latent + o_.rope_width, {.bias = o_.bias, .init = o_.init}),
       kv_norm_(at / "kv_a_layernorm", o_.latent, o_.eps),
       kv_b_(at / "kv_b_proj", o_.latent, heads * (o_.head_width + o_.value_width),
             {.bias = false, .init = o_.init}),
-      o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}) {}
+      o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}),
+      frequencies_(query_frequencies(o_)) {
+  at.setting(kv_b_.weight(), "heads", heads);
+  at.setting(kv_b_.weight(), "theta", o_.theta);
+}
 
 Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
   const Tensor q = q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x)));
@@ -67,6 +73,7 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
 }
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
+  if (call.cache) call.cache->check(x);
   const Tensor positions = call.cache ? call.cache->positions() : Tensor();
   const Tensor q = queries(x, positions);
   const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);

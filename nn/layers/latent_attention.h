@@ -46,12 +46,12 @@ class LatentAttention : public Module {
 
   std::int64_t heads_;
   Options o_;
-  std::vector<double> frequencies_;  // of a query's rotary pairs; 0 for its first d elements
-  std::vector<Linear> q_;            // q_proj, or q_a_proj and q_b_proj
+  std::vector<Linear> q_;  // q_proj, or q_a_proj and q_b_proj
   std::vector<RmsNorm> q_norm_;
   Linear kv_a_;
   RmsNorm kv_norm_;
   Linear kv_b_, o_proj_;
+  std::vector<double> frequencies_;  // of a query's rotary pairs; 0 for its first d elements
 };
 
 }  // namespace tg::nn

@@ -1,5 +1,7 @@
 #include <tilegrad/nn/layers/layers.h>
 
+#include <limits>
+
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/ops/ops.h>
@@ -20,6 +22,14 @@ class TiedHead : public Module {
 };
 
 }  // namespace
+
+std::int64_t detail::product(std::int64_t a, std::int64_t b) {
+  std::int64_t n = 0;
+  if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &n) || n > std::numeric_limits<std::int32_t>::max())
+    throw ShapeError("[layer] sizes " + std::to_string(a) + " and " + std::to_string(b) +
+                     ": expected a product below 2^31");
+  return n;
+}
 
 Tensor dropped(TensorArg x, double p, Mode mode) {
   return mode == Mode::train && p > 0 ? dropout(x, p) : x.tensor();
@@ -64,6 +74,7 @@ Tensor PositionEmbedding::record(TensorArg tokens, const Call& call) const {
 LayerNorm::LayerNorm(const Path& at, std::int64_t width, bool bias, double eps)
     : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {
   if (bias) bias_ = at.create("bias", {width}, Init::zeros());
+  at.setting(weight_, "eps", eps);
 }
 
 Tensor LayerNorm::record(TensorArg x, const Call&) const {
@@ -71,7 +82,9 @@ Tensor LayerNorm::record(TensorArg x, const Call&) const {
 }
 
 RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
-    : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {}
+    : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {
+  at.setting(weight_, "eps", eps);
+}
 
 Tensor RmsNorm::record(TensorArg x, const Call&) const {
   return rms_norm(x, weight_.stored(x), eps_);

@@ -9,6 +9,11 @@ namespace tg::nn {
 
 Tensor dropped(TensorArg x, double p, Mode mode);  // dropout in training, else x
 
+namespace detail {
+// a·b, of the sizes of a layer; throws ShapeError for one that is negative and for a product of 2^31 or more.
+std::int64_t product(std::int64_t a, std::int64_t b);
+}  // namespace detail
+
 // y = x·Wᵀ + b: x [..., in], W [out, in] ("weight"), b [out] ("bias").
 class Linear : public Module {
  public:

@@ -6,7 +6,7 @@ namespace tg::nn {
 
 Mlp::Mlp(const Path& at, std::int64_t width, Options o)
     : Module(at),
-      c_fc_(at / "c_fc", width, 4 * width, {.bias = o.bias, .init = o.init}),
+      c_fc_(at / "c_fc", width, detail::product(4, width), {.bias = o.bias, .init = o.init}),
       c_proj_(at / "c_proj", 4 * width, width, {.bias = o.bias, .init = o.output_init}) {}
 
 Tensor Mlp::record(TensorArg x, const Call& call) const {

@@ -30,6 +30,7 @@ Tensor Module::operator()(TensorArg x, const Call& call) const {
 }
 
 Layer Layer::of_function(std::string name, Function f) {
+  if (!f) throw Error("[layer] " + name + " is made of an empty function");
   return Named(std::move(name), std::move(f));
 }
 

@@ -58,7 +58,8 @@ class Layer {
   Layer() = default;
   template <std::derived_from<Module> M>
   Layer(M module) : module_(std::make_shared<const M>(std::move(module))) {}
-  // f: (TensorArg x) or (TensorArg x, const Call&) → Tensor. Its nodes appear under the name.
+  // f: (TensorArg x) or (TensorArg x, const Call&) → Tensor. Its nodes appear under the name. Throws Error
+  // for an empty std::function or a null pointer.
   template <class F>
   requires std::invocable<const F&, TensorArg, const Call&> || std::invocable<const F&, TensorArg> Layer(
       std::string name, F f)
@@ -72,6 +73,8 @@ class Layer {
   static Layer of_function(std::string name, Function f);
   template <class F>
   static Function two_arguments(F f) {
+    if constexpr (std::is_pointer_v<F> || requires { f.operator bool(); })  // as std::function has it
+      if (!static_cast<bool>(f)) return {};
     if constexpr (std::invocable<const F&, TensorArg, const Call&>)
       return f;
     else

@@ -1,5 +1,6 @@
 #include <tilegrad/nn/layers/params.h>
 
+#include <charconv>
 #include <cmath>
 
 #include <tilegrad/core/base/random.h>
@@ -13,6 +14,22 @@ std::uint64_t key_of(std::uint64_t seed, const std::string& path) {
   Hasher hash;
   hash.add(path);
   return node_key(seed, hash.digest()[0], 0);
+}
+
+std::string text_of(bool x) {
+  return x ? "true" : "false";
+}
+std::string text_of(std::int64_t x) {
+  return std::to_string(x);
+}
+std::string text_of(double x) {  // the fewest digits that give x back
+  char digits[40];
+  return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
+}
+std::string text_of(const std::vector<double>& list) {
+  std::string s;
+  for (const double x : list) s += (s.empty() ? "" : " ") + text_of(x);
+  return s;
 }
 
 Array values_of(const Init& init, const Shape& shape, DType dtype, std::uint64_t key) {
@@ -31,14 +48,15 @@ Init Init::of_bias(std::int64_t inputs) const {
   return by_fan_in ? of_weight(inputs) : zeros();
 }
 
-Params Params::counting(DType dtype) {
-  return Params(Counting{}, dtype);
+Params Params::counting(DType dtype, Each each) {
+  return Params(Counting{}, dtype, std::move(each));
 }
 
 Parameter Params::create(const std::string& path, const Shape& shape, Init init) {
   for (std::int64_t d : shape)
     if (d <= 0) throw ShapeError("[params] " + path + " would have shape " + shape.text());
   if (!place_.emplace(path, all_.size()).second) throw Error("[params] there is already a parameter " + path);
+  if (each_) each_(path, shape);
   count_ += numel(shape);
   if (only_counts_) return {};
   all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
@@ -60,6 +78,13 @@ Path Path::operator/(const std::string& name) const {
 
 Weight Path::create(const std::string& name, const Shape& shape, Init init) const {
   return Weight(params_->create((*this / name).text(), shape, init));
+}
+
+void Path::setting(const Weight& weight, const std::string& name,
+                   const std::variant<bool, std::int64_t, double, std::vector<double>>& value) const {
+  if (weight.is_absent() || !weight.parameter().key()) return;  // only counted
+  Parameter carrier = weight.parameter();
+  carrier.add_setting((*this / name).text(), std::visit([](const auto& v) { return text_of(v); }, value));
 }
 
 std::vector<Parameter> Path::parameters() const {

@@ -3,8 +3,10 @@
 // every backend, and do not depend on the rest of the model.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include <tilegrad/core/graph/parameter.h>
@@ -34,8 +36,9 @@ class Params {
   Params(const Params&) = delete;  // Paths point to it
   Params& operator=(const Params&) = delete;
   // Counts parameters without creating them or allocating memory: count() and bytes() are those of the layers
-  // made on it; all() stays empty.
-  static Params counting(DType dtype = f32);
+  // made on it; all() stays empty. `each`, if given, is called for each of them first, and may throw.
+  using Each = std::function<void(const std::string& path, const Shape& shape)>;
+  static Params counting(DType dtype = f32, Each each = {});
 
   // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init);
@@ -49,12 +52,16 @@ class Params {
 
  private:
   struct Counting {};
-  Params(Counting, DType dtype) : Params(0, dtype) { only_counts_ = true; }
+  Params(Counting, DType dtype, Each each) : Params(0, dtype) {
+    only_counts_ = true;
+    each_ = std::move(each);
+  }
 
   std::uint64_t seed_;
   DType dtype_;
   Device device_;
   bool only_counts_ = false;
+  Each each_;
   std::int64_t count_ = 0;
   std::vector<Parameter> all_;
   std::unordered_map<std::string, std::size_t> place_;
@@ -69,6 +76,10 @@ class Path {
   Path operator/(int index) const { return *this / std::to_string(index); }
   Weight create(const std::string& name, const Shape& shape, Init init) const;
   std::vector<Parameter> parameters() const;  // all below this path, in order of creation
+  // A setting of the layer at this path on which results depend, and which its weights do not show: it
+  // travels with `weight` (Parameter::settings), as "<path>.<name>".
+  void setting(const Weight& weight, const std::string& name,
+               const std::variant<bool, std::int64_t, double, std::vector<double>>& value) const;
 
   Params& params() const { return *params_; }
   const std::string& text() const { return text_; }  // "transformer.h.0"

@@ -19,7 +19,13 @@ struct LanguageModel {
   std::int64_t context = 0;                // tokens in a row of a training batch; the most there may be
   std::vector<Parameter> parameters = {};  // params.all(); they lie on one device
 
-  Tensor logits(TensorArg tokens, const Call& call = {}) const { return head_of(features(tokens, call)); }
+  Tensor logits(TensorArg tokens, const Call& call = {}) const {
+    return head_of({features_of(tokens, call), tokens.where()});
+  }
+  Tensor features_of(TensorArg tokens, const Call& call = {}) const {  // throws Error without `features`
+    if (!features) throw Error(in_context("[language model] it has no `features`", tokens.where()));
+    return features(tokens, call);
+  }
   Tensor head_of(TensorArg x) const { return head ? head(x) : x.tensor(); }
   Device device() const { return parameters.empty() ? Device::cpu() : parameters[0].device(); }
   std::int64_t count() const {  // numbers in all parameters

@@ -1,6 +1,7 @@
 #include <tilegrad/nn/models/model.h>
 
 #include <tilegrad/autograd/gradients.h>
+#include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/ops/ops.h>
 
@@ -34,6 +35,7 @@ Tensor Model::features(TensorArg tokens, const Call& call) const {
     throw ShapeError(in_context("[model] expected tokens [batch, length up to " +
                                     std::to_string(parts_.context) + "], got " + shape.text(),
                                 tokens.where()));
+  if (call.cache) call.cache->check(tokens);
   Tensor x = parts_.tokens(tokens, inside);
   if (!parts_.positions.is_empty()) x = x + parts_.positions(tokens, inside);
   x = dropped(x, parts_.dropout, call.mode);

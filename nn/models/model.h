@@ -21,7 +21,9 @@ class Model {
 
   // tokens i32 or i64 [B, L] → logits [B, L, vocabulary]. Throws ShapeError for more tokens than the context.
   // A call's cache has at most the context as its capacity.
-  Tensor operator()(TensorArg tokens, const Call& call = {}) const { return head(features(tokens, call)); }
+  Tensor operator()(TensorArg tokens, const Call& call = {}) const {
+    return head({features(tokens, call), tokens.where()});
+  }
   // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width].
   Tensor features(TensorArg tokens, const Call& call = {}) const;
   Tensor head(TensorArg x) const;

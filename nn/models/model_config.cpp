@@ -43,6 +43,11 @@ std::int64_t ModelConfig::parameters() const {
   return counted.count();
 }
 
+void ModelConfig::each_parameter(const Params::Each& each) const {
+  Params described = Params::counting(f32, each);
+  architecture.make(described, *this);
+}
+
 std::vector<Setting> ModelConfig::settings() {
   std::vector<Setting> all = settings_of(*this);
   for (Setting& s : architecture.settings()) all.push_back(std::move(s));

@@ -24,6 +24,8 @@ struct ModelConfig {
   void check() const;               // throws ShapeError or Error naming what does not fit
   std::string text() const;         // "GPT: 4 layers, 4 heads, width 128, context 64"
   std::int64_t parameters() const;  // numbers in all parameters, counted without creating any
+  // Calls `each` for every parameter that the model would have, in order of creation, without creating any.
+  void each_parameter(const Params::Each& each) const;
   // Settings on which parameters and results depend: those here, then the architecture's.
   std::vector<Setting> settings();
 

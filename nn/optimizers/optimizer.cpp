@@ -1,6 +1,8 @@
 #include <tilegrad/nn/optimizers/optimizer.h>
 
+#include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
@@ -36,6 +38,16 @@ Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
                      const std::optional<LossScale>& loss_scale)
     : parameters_(parameters), clip_(clip), loss_scale_(loss_scale) {
   if (parameters.empty()) throw Error("[optimizer] there are no parameters");
+  std::unordered_set<const void*> seen;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = parameters[i];
+    if (!p.key()) throw Error("[optimizer] parameter " + std::to_string(i) + " is empty");
+    if (!seen.insert(p.key()).second)
+      throw Error("[optimizer] parameter " + p.name() + " is given twice: it would be updated twice");
+    if (!is_float(p.dtype()))
+      throw DTypeError("[optimizer] parameter " + p.name() + " is " + std::string(name_of(p.dtype())) +
+                       ", expected a floating type");
+  }
   const Device device = parameters[0].device();
   step_ = zero_parameter("step", {}, f32, device);
   skipped_ = zero_parameter("skipped", {}, f32, device);
@@ -59,11 +71,23 @@ std::vector<Tensor> Optimizer::differentiate(const Tensor& loss) const {
   Tensor start;
   if (loss_scale_) start = reshape(cast(graph.param(scale_), loss.dtype()), loss.shape());
   std::vector<Tensor> z = gradients(loss, weights, start);
+  if (std::none_of(weights.begin(), weights.end(), [&](const Tensor& w) { return depends_on(loss, w); }))
+    throw GradientError("[optimizer] the loss " + graph.label_of(graph.node_of(loss.id())) + " " +
+                        loss.text() + " depends on none of the parameters, the first of which is " +
+                        parameters_[0].name() + " " + at_line(graph.node_of(loss.id()).where));
   for (Tensor& z_w : z) z_w = before_cast(z_w);
   return z;
 }
 
 Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor>& z) const {
+  if (z.size() != parameters_.size())
+    throw Error("[optimizer] got " + std::to_string(z.size()) + " gradients for " +
+                std::to_string(parameters_.size()) + " parameters");
+  for (std::size_t i = 0; i < z.size(); ++i)
+    if (!z[i].defined() || z[i].shape() != parameters_[i].shape())
+      throw ShapeError("[optimizer] the gradient of " + parameters_[i].name() + " is " +
+                       (z[i].defined() ? z[i].text() : "undefined") + ", the parameter has shape " +
+                       parameters_[i].shape().text());
   const Scope scope("optimizer");
   Graph& graph = loss.graph();
   const Tensor loss_scale = loss_scale_ ? graph.param(scale_) : Tensor();
@@ -91,6 +115,15 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   update.assign.push_back({step_, step.number});
   update.assign.push_back({skipped_, update.skipped});
   append(step, update.assign);
+  std::unordered_set<const void*> updated;
+  for (const Assign& a : update.assign) {
+    graph.must_assign(a.target, a.value);
+    updated.insert(a.target.key());
+  }
+  for (const Parameter& p : parameters_)
+    if (!updated.contains(p.key()))
+      throw Error("[optimizer] " + p.name() +
+                  " gets no update: the optimizer was moved from, or its append() left it out");
   return update;
 }
 

@@ -18,15 +18,14 @@ Schedule::Kind Schedule::named(std::string_view name) {
 }
 
 double Schedule::operator()(std::int64_t t) const {
-  if (t < warmup) return peak * static_cast<double>(t + 1) / static_cast<double>(warmup + 1);
+  if (t < warmup) return peak * (static_cast<double>(t) + 1) / (static_cast<double>(warmup) + 1);
   if (kind == Kind::constant) return peak;
   if (t >= steps) return floor;
-  std::int64_t begin = warmup;  // where it begins to fall
-  if (kind == Kind::warmup_stable_decay)
-    begin =
-        std::max(begin, steps - static_cast<std::int64_t>(std::llround(decay * static_cast<double>(steps))));
-  if (t < begin) return peak;
-  const double part = static_cast<double>(t - begin) / static_cast<double>(steps - begin);
+  const auto now = static_cast<double>(t), end = static_cast<double>(steps);
+  auto begin = static_cast<double>(warmup);  // where it begins to fall
+  if (kind == Kind::warmup_stable_decay) begin = std::max(begin, end - std::round(decay * end));
+  if (now < begin) return peak;
+  const double part = (now - begin) / (end - begin);
   const double left = kind == Kind::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * part)) : 1 - part;
   return floor + (peak - floor) * left;
 }

@@ -9,6 +9,9 @@ namespace {
 
 Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& model,
                    const ProgramOptions& options) {
+  if (options.batch < 1 || model.context < 1)
+    throw ShapeError("[training] batch is " + std::to_string(options.batch) + " and the model's context " +
+                     std::to_string(model.context) + ", expected at least 1");
   return graph.input(name, {options.batch, model.context}, i32);
 }
 
@@ -131,7 +134,10 @@ std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tok
 }
 
 void TrainingProgram::set_step(std::int64_t step) {
-  program_->set_step(step * accumulate_);
+  std::int64_t runs = 0;
+  if (step < 0 || __builtin_mul_overflow(step, accumulate_, &runs))
+    throw Error("[training] step " + std::to_string(step) + " is not the number of steps run before");
+  program_->set_step(runs);
 }
 
 MemoryReport TrainingProgram::memory() const {

@@ -137,8 +137,12 @@ TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {
     try {
       eval(op(x) + 1, {{x, std::vector<double>{1, 2}}}, {.threads = threads});
       FAIL() << "nothing was thrown";
-    } catch (const std::runtime_error& e) {
-      EXPECT_STREQ(e.what(), "the user's own message");
+    } catch (const Error& e) {  // with the step and its line; the exception itself is nested
+      EXPECT_NE(
+          std::string(e.what()).find("throws] its C++ function threw: the user's own message (custom_op"),
+          std::string::npos)
+          << e.what();
+      EXPECT_THROW(std::rethrow_if_nested(e), std::runtime_error);
     }
   }
 }

@@ -3,9 +3,12 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <tilegrad/autograd/gradcheck.h>
+#include <tilegrad/ops/flash_attn.h>
 #include <tilegrad/tilegrad.h>
+#include "autograd/gradcheck_harness.h"
 #include "backends/cpu/kernel.h"
 
 namespace {
@@ -358,6 +361,211 @@ TEST(Gradcheck, TheSameSeedGivesTheSameNumbers) {
   EXPECT_NE(a.worst.analytic, other.worst.analytic);
 }
 
+Case named(const std::string& text) {
+  for (const Case& c : op_cases())
+    if (c.text() == text) return c;
+  throw std::runtime_error("no sample " + text);
+}
+
+// Rounding errors are magnified: by 1/σ ≈ 316 where all elements of a row are equal, and by x·w′² in 1 − σ.
+TEST(Gradcheck, RaisesNoFalseAlarmWhereRoundingIsMagnified) {
+  Options o;
+  o.fast = true;
+  for (o.seed = 0; o.seed < 100; ++o.seed) {
+    o.views = {View::expanded_last};
+    o.dtypes = {f64};
+    for (const Result& r : check(named("layer_norm/weight"), o))
+      EXPECT_EQ(r.status, Status::ok) << "seed " << o.seed << ": " << r.ratio << " of the bound";
+    o.views = {View::contiguous};
+    o.dtypes = {f32};
+    for (const Result& r : check(named("gelu_tanh_slope/3d"), o))
+      EXPECT_EQ(r.status, Status::ok) << "seed " << o.seed << ": " << r.ratio << " of the bound";
+  }
+}
+
+// y = layer_norm(x) + x whose gradient in bf16 forgets one of the two, as an overwritten sum does. A bound
+// that runs the decomposition in bf16 would contain the same fault.
+TEST(Gradcheck, AHalfTypesGradientThatOverwritesFailsByFar) {
+  const auto residual = [](bool forgets) {
+    return Case{"residual", "rows", {{{4, 6}}}, [forgets](DType, Device) {
+                  return Callable{{}, [forgets](std::span<const Tensor> x) {
+                                    const Tensor y = layer_norm(x[0]);
+                                    const bool cut = forgets && x[0].dtype() == bf16;
+                                    return Tensors{y + (cut ? stop_gradient(x[0]) : x[0])};
+                                  }};
+                }};
+  };
+  Options o;
+  o.views = {View::contiguous};
+  o.dtypes = {bf16};
+  for (o.seed = 0; o.seed < 20; ++o.seed) {
+    EXPECT_EQ(check(residual(false), o).at(0).status, Status::ok);
+    const Result r = check(residual(true), o).at(0);
+    EXPECT_EQ(r.status, Status::mismatch);
+    EXPECT_GT(r.ratio, 3) << "seed " << o.seed;
+  }
+}
+
+TEST(Gradcheck, CatchesAnOpThatIsWrongWhenBothOperandsAreOneTensor) {
+  static const Op op{.name = "relu_of_two",
+                     .infer =
+                         [](std::span<const Operand> in, const Attrs&) {
+                           return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
+                         },
+                     .vjp = [](const Backprop& g) -> Tensors {
+                       const bool one = g.in[0].id() == g.in[1].id();
+                       return {g.z[0] * g.in[1], one ? Tensor() : g.z[0] * g.in[0]};
+                     },
+                     .host =
+                         [](std::span<const HostView> in, std::span<const HostView> out, const Attrs&) {
+                           for (int i = 0; i < 6; ++i) out[0].set(i, in[0].at(i) * in[1].at(i));
+                         }};
+  const Case both{
+      "relu_of_two", "matrices", {{{2, 3}}, {{2, 3}}}, [](DType, Device) {
+        return Callable{{}, [](std::span<const Tensor> x) { return Tensors{record(op, {x[0], x[1]})}; }};
+      }};
+  const Result r = one(both);
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_NE(r.note.find("one tensor as inputs 0 and 1"), std::string::npos) << r.note;
+}
+
+// The number of times that f is computed.
+TEST(Gradcheck, AWrongGradientTakesNoLongerThanARightOne) {
+  static int runs = 0;
+  static double factor = 1;
+  const CustomOp op = register_host_op({.name = "counts_runs",
+                                        .forward =
+                                            [](auto in, auto out) {
+                                              ++runs;
+                                              for (int i = 0; i < 60; ++i)
+                                                out[0].set(i, in[0].at(i) * in[0].at(i));
+                                            },
+                                        .backward =
+                                            [](const HostGradient& g) {
+                                              for (int i = 0; i < 60; ++i)
+                                                g.z_in[0].set(i, factor * 2 * g.in[0].at(i) * g.z[0].at(i));
+                                            }});
+  const Case c{"counts_runs", "vector", {{{60}}}, [op](DType, Device) {
+                 return Callable{{}, [op](std::span<const Tensor> x) { return Tensors{op(x[0])}; }};
+               }};
+  EXPECT_EQ(one(c).status, Status::ok);
+  const int right = std::exchange(runs, 0);
+  factor = 1.5;
+  EXPECT_EQ(one(c).status, Status::mismatch);
+  EXPECT_LT(runs, 2 * right);
+}
+
+TEST(Gradcheck, DrawnIndicesAreNotTheLowestAlone) {
+  const Case c = named("slice_assign/start given");
+  gradcheck::Harness h(c, View::contiguous, f64, {});
+  bool highest = false;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const double start = h.draw(seed)[2][0];
+    EXPECT_GT(start, 0) << seed;
+    EXPECT_LT(start, 4) << seed;
+    highest = highest || start == 3;
+  }
+  EXPECT_TRUE(highest);
+}
+
+// A tie, where quotients give half to each operand whatever the gradient promises.
+TEST(Gradcheck, ASpecialPointIsComparedWithWhatItsSampleExpects) {
+  const auto at_a_tie = [](double first, double second) {
+    Case c = custom_case(
+        {{.shape = {2}, .values = {1, 2}}, {.shape = {2}, .values = {1, 1}}},
+        [](const Tensors& in) { return Tensors{maximum(in[0], in[1])}; },
+        [=](auto& in, auto&, auto& z) {
+          const Tensor tie = equal(in[0], in[1]), wins = greater(in[0], in[1]);
+          return Tensors{where(tie, z[0] * first, where(wins, z[0], 0)),
+                         where(tie, z[0] * second, where(wins, 0, z[0]))};
+        });
+    c.expected = Sample::Expected{{{1, 2}}, {{.5, 1}, {.5, 0}}};
+    return c;
+  };
+  expect(at_a_tie(.5, .5), Status::ok);
+  expect(at_a_tie(0, 1), Status::mismatch);
+  EXPECT_NE(one(at_a_tie(0, 1)).worst.where.find("gradient 0, element 0"), std::string::npos);
+}
+
+// The operands of the docs' promises are among the samples.
+TEST(Gradcheck, SpecialPointsAreSamples) {
+  for (const char* text :
+       {"maximum/ties", "minimum/ties", "max/ties", "min/ties", "pow/zeros", "relu/kink", "abs/kink",
+        "prod/zeros", "softmax/one large logit", "log_softmax/one logit far below",
+        "logsumexp/nothing to sum", "cross_entropy/one large logit", "squared_norm/one long"}) {
+    const Case c = named(text);
+    EXPECT_TRUE(c.expected) << text;
+    for (const Result& r : check(c, {}))
+      EXPECT_EQ(r.status, Status::ok) << text << ": " << r.note << r.worst.where;
+  }
+}
+
+TEST(Gradcheck, ComparesTheDecompositionOfAnOpWithoutAGradient) {
+  Op op = *find_op("adamw");
+  Case c = named("adamw/2d");
+  EXPECT_EQ(one(c).status, Status::refused);
+  op.decompose = [](std::span<const Tensor> in, const Attrs&) { return Tensors{in[0], in[2], in[3]}; };
+  c.op = &op;
+  c.make = [make = c.make, &op](DType dtype, Device device) {
+    const Callable f = make(dtype, device);
+    return Callable{{}, [f, &op](std::span<const Tensor> x) {
+                      const Node node = x[0].graph().node_of(f.call(x)[0].id());
+                      Tensors in;
+                      for (ValueId v : node.in) in.push_back(x[0].graph().tensor(v));
+                      return x[0].graph().record(op, in, node.attrs, node.where);
+                    }};
+  };
+  const Result r = one(c);
+  EXPECT_EQ(r.status, Status::mismatch);
+  EXPECT_NE(r.note.find("decomposition"), std::string::npos) << r.note;
+}
+
+// The attributes with which a case calls its op.
+AttentionAttrs attention_attrs(const Case& c) {
+  Graph g;
+  Tensors in;
+  for (const SampleInput& i : c.inputs) in.push_back(g.input("x", i.shape, i.dtype.value_or(f64)));
+  c.make(f64, Device::cpu()).call(in);
+  for (const Node& n : g.nodes())
+    if (n.op == c.op) return n.attrs.as<AttentionAttrs>();
+  throw std::runtime_error(c.text() + " does not call its op");
+}
+
+// Any two options of attention meet in a sample.
+TEST(Gradcheck, AttentionsOptionsMeetInPairs) {
+  for (const char* name : {"flash_attn", "flash_attn_backward"}) {
+    std::set<std::pair<std::string, std::string>> pairs;
+    for (const Case& c : op_cases()) {
+      if (c.owner != name) continue;
+      const AttentionAttrs a = attention_attrs(c);
+      std::vector<std::string> on;
+      if (a.window_left >= 0) on.push_back("window_left");
+      if (a.window_right >= 0 && !a.causal) on.push_back("window_right");
+      if (a.causal) on.push_back(a.top_left ? "top_left" : "causal");
+      if (a.has_lengths) on.push_back("lengths");
+      if (a.packed) on.push_back("packed");
+      if (a.has_sink) on.push_back("sink");
+      if (a.has_bias) on.push_back("bias");
+      if (a.softcap > 0) on.push_back("softcap");
+      if (a.dropout > 0) on.push_back("dropout");
+      for (const std::string& x : on)
+        for (const std::string& y : on) pairs.emplace(x, y);
+    }
+    const std::vector<std::string> options{"window_left", "window_right", "causal",  "top_left", "lengths",
+                                           "packed",      "sink",         "softcap", "bias",     "dropout"};
+    const auto exclude = [](const std::string& x, const std::string& y) {
+      const auto end = [](const std::string& o) {
+        return o == "window_right" || o == "causal" || o == "top_left";
+      };
+      const auto keys = [](const std::string& o) { return o == "lengths" || o == "packed"; };
+      return x != y && ((end(x) && end(y)) || (keys(x) && keys(y)));
+    };
+    for (const std::string& x : options)
+      for (const std::string& y : options)
+        EXPECT_TRUE(exclude(x, y) || pairs.contains({x, y})) << name << ": " << x << " with " << y;
+  }
+}
+
 // Every kind of fault is planted, caught where it changes the gradient, and otherwise counted apart.
 TEST(Mutants, OfAProductAreAllCaught) {
   for (const Case& c : op_cases()) {
@@ -383,6 +591,72 @@ TEST(Mutants, OfASumKnowWhatDoesNotApply) {
       const bool changes_nothing = m.fault.find("transposed") == 0 || m.fault.find("stale") == 0;
       EXPECT_EQ(m.fate, changes_nothing ? Mutant::equivalent : Mutant::caught) << m.fault;
     }
+  }
+}
+
+// Four random directions must not miss one element, nor call a sum in another order a fault.
+TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
+  for (const char* text : {"sub/same", "add/broadcast", "scatter_add/last", "where/broadcast"}) {
+    Options o = f64_contiguous(true);
+    const Case c = named(text);
+    for (o.seed = 0; o.seed < 100; ++o.seed)
+      for (const Mutant& m : mutate(c, o))
+        EXPECT_NE(m.fate, Mutant::survived) << text << ", seed " << o.seed << ": " << m.fault;
+  }
+}
+
+TEST(Mutants, AreNotPlantedIntoAGradientThatIsWrong) {
+  const Case wrong = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; });
+  for (bool fast : {false, true}) {
+    const std::vector<Mutant> mutants = mutate(wrong, f64_contiguous(fast));
+    ASSERT_EQ(mutants.size(), 1u);
+    EXPECT_EQ(mutants[0].fate, Mutant::refused);
+    EXPECT_EQ(mutants[0].result.status, Status::mismatch);
+  }
+}
+
+TEST(Mutants, ThatCannotBeRecordedSaySo) {
+  Op op = *find_op("exp");
+  op.vjp = [](const Backprop& g) -> Tensors {
+    if (g.out[0].graph().node_of(g.out[0].id()).op->name != "exp")
+      throw ShapeError("moved outputs do not fit");
+    return {g.z[0] * g.out[0]};
+  };
+  Case c{"exp", "matrix", matrix, [&op](DType, Device) {
+           return Callable{{}, [&op](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
+         }};
+  c.op = &op;
+  int unplantable = 0;
+  for (const Mutant& m : mutate(c, f64_contiguous(true))) {
+    if (m.fate != Mutant::unplantable) continue;
+    ++unplantable;
+    EXPECT_EQ(m.fault, "stale outputs");
+    EXPECT_NE(m.why.find("moved outputs do not fit"), std::string::npos) << m.why;
+  }
+  EXPECT_EQ(unplantable, 1);
+}
+
+// Layers and ops by decomposition have no vjp of their own: the gradient is changed as a whole, in every view
+// and dtype.
+TEST(Mutants, OfEveryViewAndDTypeAreCaught) {
+  const Case c{"residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
+                 return Callable{{}, [](std::span<const Tensor> x) {
+                                   return Tensors{rms_norm(x[0], x[1]) + tanh(x[0])};
+                                 }};
+               }};
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    Options o;
+    o.seed = seed;
+    std::set<std::string> settings;
+    bool dropped = false;
+    for (const Mutant& m : mutate(c, o)) {
+      EXPECT_NE(m.fate, Mutant::survived) << m.fault << " " << name_of(m.result.view) << " seed " << seed;
+      if (m.fate != Mutant::caught) continue;
+      settings.insert(name_of(m.result.view) + std::string(tg::name_of(m.result.dtype)));
+      dropped = dropped || m.fault.starts_with("dropped term");
+    }
+    EXPECT_EQ(settings.size(), 6u + 3) << "seed " << seed;
+    EXPECT_TRUE(dropped);
   }
 }
 

@@ -69,6 +69,14 @@ TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
   const std::string text = profile_text(program, p, 1);
   for (const char* part : {"a run takes", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+
+  // Ceilings far below what the steps reach are not believed.
+  Profile busy = p;
+  for (StepTime& t : busy.steps) t.least = 1.3 * t.seconds;
+  const char* hint = "A share above 1.2:";
+  EXPECT_NE(profile_text(program, busy, 1).find(hint), std::string::npos);
+  for (StepTime& t : busy.steps) t.least = t.seconds;
+  EXPECT_EQ(profile_text(program, busy, 1).find(hint), std::string::npos);
 }
 
 }  // namespace

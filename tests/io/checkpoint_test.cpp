@@ -3,14 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/training/metrics.h>
+#include <tilegrad/nn/layers/latent_attention.h>
 #include <tilegrad/nn/training/training.h>
 #include "core/base/hash.h"
 #include "tests/support/files.h"
@@ -19,6 +23,7 @@ namespace {
 
 using namespace tg;
 namespace fs = std::filesystem;
+using tg::testing::error_of;
 using tg::testing::TemporaryDirectory;
 
 nn::ModelConfig small(double dropout = 0) {
@@ -202,6 +207,58 @@ TEST(Checkpoint, AParameterThatIsNotFiniteIsNamed) {
   }
 }
 
+// Without the check the second one would be saved alone.
+TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhereverTheyAreSavedOrLoaded) {
+  const TemporaryDirectory dir;
+  const Parameter w("w", Array({2}, f32)), twin("w", Array({2}, f32));
+  const std::string two =
+      ": two parameters are named w: a file holds one of that name, so give them other names or "
+      "files of their own";
+  const std::string path = dir / "one.safetensors";
+  EXPECT_EQ(error_of([&] { io::save_parameters(path, {w, twin}); }), "[checkpoint] " + path + two);
+  EXPECT_FALSE(fs::exists(path));
+  const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w, twin}}};
+  io::CheckpointStore store(dir / "run");
+  EXPECT_EQ(error_of([&] { store.save(3, 0, files); }), "[checkpoint] model.safetensors of step 3" + two);
+  EXPECT_FALSE(store.has_checkpoint());
+  io::save_parameters(path, {w});
+  EXPECT_EQ(error_of([&] { io::load_parameters(path, {w, twin}); }), "[checkpoint] " + path + two);
+  // Two optimizers count their steps under one name.
+  Training a(1), b(2);
+  std::vector<Parameter> states = a.optimizer.state();
+  for (const Parameter& p : b.optimizer.state()) states.push_back(p);
+  EXPECT_NE(error_of([&] { io::save_parameters(path, states); }).find("two parameters are named optimizer."),
+            std::string::npos);
+}
+
+TEST(Checkpoint, WhatIsNotFiniteIsNotSavedAndTheLastOneStays) {
+  const TemporaryDirectory dir;
+  Parameter w("w", Array::of<float>({3}, {1, 2, 3}));
+  const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w}}};
+  io::CheckpointStore store(dir / "run");
+  store.save(1, 1, files);
+  io::save_parameters(dir / "alone", {w});
+  const std::string before = io::read_file(dir / "alone", "test");
+  for (const DType dtype : {f32, f64, bf16, f16})
+    for (const double bad :
+         {static_cast<double>(NAN), static_cast<double>(INFINITY), -static_cast<double>(INFINITY)}) {
+      Array values({3}, dtype);
+      values.set(2, bad);
+      const Parameter lost("w", values);
+      const std::vector<io::CheckpointFile> others = {{"model.safetensors", {lost}}};
+      EXPECT_NE(error_of([&] {
+                  store.save(2, 2, others);
+                }).find("model.safetensors of step 2 is not saved: w has "),
+                std::string::npos);
+      EXPECT_NE(error_of([&] { io::save_parameters(dir / "alone", {lost}); }).find("at element 2"),
+                std::string::npos);
+    }
+  EXPECT_EQ(io::Checkpoint(dir / "run").step(), 1);
+  EXPECT_NO_THROW(io::Checkpoint(dir / "run").restore(files));
+  EXPECT_EQ(io::read_file(dir / "alone", "test"), before);
+  EXPECT_EQ(w.read().at(2), 3);
+}
+
 TEST(Manifest, ReadsWhatItWritesAndNothingElse) {
   const io::Manifest m{7, 5, {{"a.safetensors", {12, std::string(32, 'a')}}}};
   const std::string good = io::to_json(m);
@@ -268,12 +325,100 @@ TEST_F(Store, KeepsTheLastAndTheBest) {
 TEST_F(Store, ClearsWhatAKilledRunLeftAndNothingElse) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   fs::create_directory(dir / "run/.checkpoint-tmp");
+  put(dir / "run/.checkpoint-tmp/manifest.json", io::to_json(io::Manifest{6, 5}));
   put(dir / "run/.checkpoint-tmp/model.safetensors", "cut");
   fs::create_symlink("step-00000006", dir / "run/.checkpoint-tmp-last");
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   put(dir / "run/step-by-step.txt", "mine");
   io::CheckpointStore store(dir / "run");
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005", "step-by-step.txt"}));
+}
+
+TEST_F(Store, RemovesNoDirectoryThatAManifestDoesNotMark) {
+  fs::create_directories(dir / "run/step-00000001");
+  fs::create_directories(dir / "run/.checkpoint-tmp-mine");
+  fs::create_directories(dir / "elsewhere");
+  put(dir / "run/step-00000001/precious", "mine");
+  put(dir / "run/.checkpoint-tmp-mine/precious", "mine");
+  put(dir / "elsewhere/manifest.json", io::to_json(io::Manifest{2, 0}));
+  fs::create_symlink("../elsewhere", dir / "run/step-00000002");
+  fs::create_directory(dir / "run/step-00000003");
+  put(dir / "run/step-00000003/manifest.json", "{\"manifest_version\": 3}");  // of something else
+  put(dir / "run/step-00000004", "a file");
+  const auto before = names("run");
+  {
+    io::CheckpointStore store(dir / "run");
+    store.save(5, 5, files);
+    store.save(6, 5, files);
+    store.save(7, 7, files);
+    EXPECT_EQ(names("run").size(), before.size() + 3);
+    EXPECT_EQ(error_of([&] { store.save(1, 1, files); }),
+              "[checkpoint] " + (dir / "run/step-00000001") +
+                  " is in the way, and no manifest marks it as a checkpoint: move it away");
+    EXPECT_EQ(io::Checkpoint(dir / "run").step(), 7);
+    store.clear();
+  }
+  EXPECT_EQ(names("run"), before);
+  EXPECT_EQ(io::read_file(dir / "run/step-00000001/precious", "test"), "mine");
+  // Nor is a directory overwritten that has the name of an unfinished checkpoint.
+  fs::create_directory(dir / "run/.checkpoint-tmp");
+  put(dir / "run/.checkpoint-tmp/precious", "mine");
+  io::CheckpointStore store(dir / "run");
+  EXPECT_EQ(error_of([&] { store.save(8, 8, files); }),
+            "[checkpoint] cannot create " + (dir / "run/.checkpoint-tmp") + ": it exists; move it away");
+  EXPECT_EQ(io::read_file(dir / "run/.checkpoint-tmp/precious", "test"), "mine");
+}
+
+// What a kill leaves while a checkpoint is begun or removed is cleared by the next run.
+TEST_F(Store, ClearsWhatIsHalfBegunOrHalfRemoved) {
+  io::CheckpointStore(dir / "run").save(5, 5, files);
+  for (const std::string name : {".checkpoint-tmp", ".checkpoint-tmp-removed"})
+    for (const std::string content : {"none", "", "{\"format\": \"tilegrad checkpoint\", \"st"}) {
+      fs::create_directory(dir / ("run/" + name));
+      if (content != "none") put(dir / ("run/" + name + "/manifest.json"), content);
+      if (content.size() > 4) put(dir / ("run/" + name + "/model.safetensors"), "cut");
+      { io::CheckpointStore store(dir / "run"); }
+      EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"})) << name << ", " << content;
+    }
+  // Removing begins with a new name: what still has its own is whole.
+  fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
+  { io::CheckpointStore store(dir / "run"); }
+  EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"}));
+}
+
+// A writer that replaces the checkpoint all the time, and a reader: what it reads is always one checkpoint.
+TEST_F(Store, AReaderBesideAWriterSeesWholeCheckpoints) {
+  Parameter a("a", Array({64}, f32)), b("b", Array({64}, f32));
+  const std::vector<io::CheckpointFile> two = {{"a.safetensors", {a}}, {"b.safetensors", {b}}};
+  const auto save = [&](io::CheckpointStore& store, std::int64_t step) {
+    for (Parameter* p : {&a, &b}) p->write(Array::of(std::vector<float>(64, static_cast<float>(step))));
+    store.save(step, 0, two);
+  };
+  io::CheckpointStore store(dir / "run");
+  save(store, 1);
+  std::atomic<bool> stop{false};
+  std::int64_t saved = 1;
+  std::thread writer([&] {
+    while (!stop) save(store, ++saved);
+  });
+  int other = 0;  // checkpoints that were no longer the last when they were read
+  for (int i = 0; i < 300; ++i) {
+    try {
+      Parameter x("a", Array({64}, f32)), y("b", Array({64}, f32));
+      const io::Checkpoint checkpoint(dir / "run");
+      if (i % 10 == 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // until it has been removed
+      checkpoint.restore(std::vector<io::CheckpointFile>{{"a.safetensors", {x}}, {"b.safetensors", {y}}});
+      EXPECT_EQ(x.read().at(63), static_cast<double>(checkpoint.step()));
+      EXPECT_EQ(y.read().at(0), static_cast<double>(checkpoint.step()));
+      other += checkpoint.step() != io::Checkpoint(dir / "run").step();
+    } catch (const Error& e) {
+      ADD_FAILURE() << "read " << i << ": " << e.what();
+    }
+  }
+  stop = true;
+  writer.join();
+  EXPECT_GT(other, 0) << "of " << saved;
 }
 
 TEST_F(Store, CompletesWhatAKillLeftBetweenRenameAndLink) {
@@ -325,6 +470,80 @@ TEST(Metrics, RowsAfterACheckpointAreCutOff) {
   EXPECT_EQ(rows[2].step, 3);
   put(path, "{\"step\":1}\nnonsense\n");
   EXPECT_THROW(train::cut_metrics(path, 1), FormatError);
+}
+
+// Two models whose weights have the same names and shapes, and which compute something else.
+void expect_refused(const std::function<void(nn::Params&)>& saved,
+                    const std::function<void(nn::Params&)>& loaded, const std::string& what) {
+  const TemporaryDirectory dir;
+  const std::string path = dir / "model.safetensors";
+  nn::Params params(1), same(2), other(3);
+  saved(params), saved(same), loaded(other);
+  io::save_parameters(path, params.all());
+  EXPECT_NO_THROW(io::load_parameters(path, same.all()));
+  const Array before = other.all()[0].read();
+  EXPECT_EQ(error_of([&] { io::load_parameters(path, other.all()); }),
+            "[checkpoint] " + path + ": its weights belong to a model with " + what);
+  EXPECT_TRUE(other.all()[0].read().same_bits(before));
+}
+
+TEST(Settings, ThatWeightsDoNotShowTravelWithThemAndAreCompared) {
+  const auto self = [](std::int64_t heads) {
+    return [=](nn::Params& p) { nn::SelfAttention(nn::Path(p) / "h" / 0, 24, heads); };
+  };
+  expect_refused(self(6), self(3), "h.0.heads = 6, this one has 3");
+  const auto grouped = [](nn::GroupedAttention::Options o, std::int64_t heads = 4) {
+    return [=](nn::Params& p) { nn::GroupedAttention(p, 32, heads, o); };
+  };
+  expect_refused(grouped({}), grouped({.rope = {.theta = 5e5}}), "theta = 10000, this one has 5e+05");
+  expect_refused(grouped({.rotate = false}), grouped({}), "rotate = false, this one has true");
+  expect_refused(grouped({.rope = {.interleaved = true}}), grouped({}),
+                 "interleaved = true, this one has false");
+  expect_refused(grouped({.rope = {.dims = 4}}), grouped({}), "dims = 4, this one has 8");
+  expect_refused(grouped({.rope = {.frequencies = {1, 0.5, 0.25, 0.1}}}), grouped({}),
+                 "frequencies = 1 0.5 0.25 0.1, this one has no such setting");
+  expect_refused(grouped({.rotate = false}), grouped({.head_width = 16, .rotate = false}, 2),
+                 "heads = 4, this one has 2");
+  const auto latent = [](double theta) {
+    return
+        [=](nn::Params& p) { nn::LatentAttention(p, 32, 2, {.latent = 6, .rope_width = 4, .theta = theta}); };
+  };
+  expect_refused(latent(1e4), latent(2e4), "theta = 10000, this one has 20000");
+  const auto norm = [](double eps) {
+    return [=](nn::Params& p) { nn::RmsNorm(nn::Path(p) / "ln", 8, eps); };
+  };
+  expect_refused(norm(1e-6), norm(1e-5), "ln.eps = 1e-06, this one has 1e-05");
+  const auto layer_norm = [](double eps) {
+    return [=](nn::Params& p) { nn::LayerNorm(nn::Path(p) / "ln", 8, true, eps); };
+  };
+  expect_refused(layer_norm(1e-5), layer_norm(1e-6), "ln.eps = 1e-05, this one has 1e-06");
+}
+
+TEST(Settings, AreComparedInCheckpointsToo) {
+  const TemporaryDirectory dir;
+  nn::Params six(1), three(2);
+  nn::SelfAttention(nn::Path(six) / "attn", 24, 6), nn::SelfAttention(nn::Path(three) / "attn", 24, 3);
+  const auto files = [](const nn::Params& p) {
+    return std::vector<io::CheckpointFile>{{"model.safetensors", p.all()}};
+  };
+  io::write_checkpoint(dir / "c", 1, 0, files(six));
+  EXPECT_EQ(message_of([&] { io::Checkpoint(dir / "c").restore(files(three)); }),
+            "[checkpoint] " + (dir / "c/model.safetensors") +
+                ": its weights belong to a model with attn.heads = 6, this one has 3");
+}
+
+// Files of other programs say nothing of it, and bare parameters have none.
+TEST(Settings, OfAFileOrAModelWithoutAnyAreNotCompared) {
+  const TemporaryDirectory dir;
+  const std::string path = dir / "model.safetensors";
+  nn::Params params;
+  nn::RmsNorm(nn::Path(params) / "ln", 8, 1e-3);
+  const Parameter bare("ln.weight", Array({8}, f32));
+  io::save_parameters(path, {bare});
+  EXPECT_NO_THROW(io::load_parameters(path, params.all()));
+  io::save_parameters(path, params.all());
+  EXPECT_NO_THROW(io::load_parameters(path, {bare}));
+  EXPECT_EQ(io::load_parameters(path, params.all()).at("setting.ln.eps"), "0.001");
 }
 
 TEST(Parameters, ComeBackFromOneFileBitForBit) {

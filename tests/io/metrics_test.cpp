@@ -149,6 +149,20 @@ TEST(Progress, PlainLinesComeAtTheirPeriod) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10) << text;
 }
 
+TEST(Progress, TheLastLineShowsTheLastValidation) {
+  std::FILE* f = std::tmpfile();
+  {
+    train::Progress p(f, 0, 20, 64, 1e9);
+    for (int step = 1; step <= 20; ++step) {
+      p.update(step, 2.0, 1e-3);
+      if (step % 10 == 0) p.validation(step);
+    }
+  }
+  const std::string text = content(f);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_NE(text.find("| val 20.0000 |"), std::string::npos) << text;
+}
+
 TEST(Progress, RewritesOneLineOnATerminalAndCutsItToTheWidth) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);

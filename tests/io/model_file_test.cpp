@@ -5,6 +5,11 @@
 #include <tilegrad/nn/models/model.h>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <functional>
+
+#include "tests/support/files.h"
 
 namespace {
 
@@ -81,14 +86,74 @@ TEST(ModelFile, RefusesWhatDescribesNoModel) {
   }
 }
 
-TEST(ModelFile, RefusesMoreLayersThanThereAreTensors) {
+// A file with the model's tensors, of which only names, types and shapes are looked at.
+io::SafeTensors file_of(const nn::ModelConfig& config, DType dtype = f32) {
   io::SafeTensors file;
-  file.metadata = io::to_metadata({.vocabulary = 7, .layers = 3});
-  for (const char* name : {"a", "b", "c"}) file.tensors[name] = {};
-  EXPECT_EQ(io::model_config(file, "weights").layers, 3);
-  for (const char* layers : {"4", "2000000000", "9000000000000000000"}) {
-    file.metadata["layers"] = layers;
-    EXPECT_THROW(io::model_config(file, "weights"), FormatError) << layers;
+  file.metadata = io::to_metadata(config);
+  config.each_parameter([&](const std::string& name, const Shape& shape) {
+    file.tensors[name] = {dtype, {shape.begin(), shape.end()}, {}};
+  });
+  return file;
+}
+
+TEST(ModelFile, AcceptsTheTensorsOfItsModelAndNoOthers) {
+  for (const nn::ModelConfig& config : configs()) {
+    const auto message = [&](const std::function<void(io::SafeTensors&)>& change) {
+      io::SafeTensors file = file_of(config);
+      change(file);
+      return tg::testing::error_of([&] { io::model_config(file, "weights"); });
+    };
+    EXPECT_EQ(message([](io::SafeTensors&) {}), "no error");
+    EXPECT_EQ(io::model_config(file_of(config, bf16), "weights").text(), config.text());
+    nn::Params params;
+    const nn::Model model(params, config);
+    for (const Parameter& p : params.all()) {
+      const std::string& name = p.name();
+      EXPECT_EQ(message([&](io::SafeTensors& f) { f.tensors.erase(name); }),
+                "weights: has no tensor " + name);
+      const std::string is = "weights: " + name + " is ";
+      EXPECT_EQ(message([&](io::SafeTensors& f) { f.tensors[name].shape[0] += 1; }).find(is), 0u);
+      EXPECT_EQ(message([&](io::SafeTensors& f) { f.tensors[name].shape.push_back(1); }).find(is), 0u);
+      EXPECT_NE(message([&](io::SafeTensors& f) { f.tensors[name].dtype = f16; }), "no error");
+    }
+    EXPECT_EQ(message([](io::SafeTensors& f) { f.tensors["more"] = {}; }),
+              "weights: has a tensor more that the model does not have");
+    EXPECT_EQ(tg::testing::error_of([&] { io::model_config(file_of(config, i32), "weights"); }),
+              "weights: its weights are i32, expected a floating type");
+  }
+}
+
+// Each of these models has terabytes of parameters, and some a table of that size in a layer.
+TEST(ModelFile, ALieAboutASizeIsFoundBeforeAnythingIsMade) {
+  rusage before{};
+  getrusage(RUSAGE_SELF, &before);
+  for (const nn::ModelConfig& config : configs())
+    for (nn::Setting& s : nn::ModelConfig(config).settings()) {
+      if (!std::holds_alternative<std::int64_t*>(s.value) || s.name == "heads" || s.name == "key_heads")
+        continue;
+      for (const char* lie : {"96000000", "2000000000", "9000000000000000000"}) {
+        io::SafeTensors file = file_of(config);
+        file.metadata[s.name] = lie;
+        if (s.name == "context" && !file.tensors.contains("transformer.wpe.weight"))
+          continue;  // any context fits
+        EXPECT_THROW(io::model_config(file, "weights"), FormatError)
+            << config.text() << ", " << s.name << " " << lie;
+      }
+    }
+  rusage after{};
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
+}
+
+TEST(ModelFile, NegativeSizesAreRefusedAndNotTakenForDefaults) {
+  for (const nn::ModelConfig& config : configs()) {
+    const io::Metadata whole = io::to_metadata(config);
+    for (nn::Setting& s : nn::ModelConfig(config).settings()) {
+      if (!std::holds_alternative<std::int64_t*>(s.value)) continue;
+      io::Metadata m = whole;
+      m[s.name] = "-1";
+      EXPECT_THROW(io::model_config(m, "weights"), FormatError) << config.text() << ", " << s.name;
+    }
   }
 }
 

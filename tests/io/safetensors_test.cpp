@@ -148,6 +148,11 @@ TEST(SafeTensors, RefusesABadLength) {
   EXPECT_SAYS(with_length(0), "does not start with '{'");
 }
 
+TEST(SafeTensors, SaysThatAFileIsJson) {
+  EXPECT_SAYS(error_of("{\"model_type\": \"llama\"}"),
+              "begins with '{', as JSON does, and is no safetensors file");
+}
+
 TEST(SafeTensors, RefusesABadHeader) {
   EXPECT_SAYS(error_of(file_of(" {}")), "does not start with '{'");
   EXPECT_SAYS(error_of(file_of("[]")), "does not start with '{'");

@@ -102,7 +102,7 @@ TEST(TokenFile, WhatCannotBeReadIsOneClearLine) {
   EXPECT_EQ(error_of([&] { text::TokenFile(dir / "empty"); }),
             "[tokens] cannot read " + dir / "empty" + ": it is empty");
   EXPECT_EQ(error_of([&] { text::TokenFile(dir.path.string()); }),
-            "[tokens] cannot read " + dir.path.string() + ": not a regular file");
+            "[tokens] cannot read " + dir.path.string() + ": Is a directory");
   EXPECT_EQ(error_of([&] { text::TokenFile(dir / "other"); }),
             "[tokens] " + dir / "other" + ": does not start with TGTOKENS: not a token file");
 }

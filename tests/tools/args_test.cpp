@@ -149,5 +149,21 @@ TEST(Args, ValuesGoOutAsTextAndComeBackExactly) {
   EXPECT_EQ(args.set("m", "1"), "unknown option --m");
 }
 
+TEST(Args, AMistakeIsOneLineAndCannotCommandTheTerminal) {
+  EXPECT_EQ(printable("gpt\n\x1b[2J\x7f\xc2\x9b für жук"), "gpt\\n\\x1b[2J\\x7f\xc2\\x9b für жук");
+  std::string word;
+  Args args("tool", "about");
+  args.option("model", "NAME", "", word, {.choices = {"gpt"}});
+  const char* argv[] = {"tool", "--model", "gpt\n"};
+  std::FILE* err = std::tmpfile();
+  EXPECT_EQ(args.parse(3, argv, stdout, err), 2);
+  std::rewind(err);
+  char line[200] = {};
+  ASSERT_NE(std::fgets(line, sizeof line, err), nullptr);
+  EXPECT_STREQ(line, "tool: --model got 'gpt\\n', expected one of gpt (see tool --help)\n");
+  EXPECT_EQ(std::fgetc(err), EOF);
+  std::fclose(err);
+}
+
 }  // namespace
 }  // namespace tg

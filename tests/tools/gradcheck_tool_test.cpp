@@ -108,11 +108,48 @@ TEST(GradcheckTool, ListsOpsAndHelps) {
   EXPECT_ENDS("--list", 0, "flash_attn");
   EXPECT_ENDS("--list --op less", 0, "no: its result is boolean");
   EXPECT_ENDS("--help", 0, "examples:");
+  for (const char* view : {"contiguous", "transposed", "sliced", "offset", "expanded", "expanded_last"})
+    EXPECT_ENDS("--help", 0, std::string(view));
+  EXPECT_ENDS("--help", 0, "expanded,expanded_last");
+  EXPECT_ENDS("--op exp/3d --views expanded_last -v", 0, "expanded_last");
 }
 
 TEST(GradcheckTool, MutantsOfARightOpAreCaughtAndCounted) {
   EXPECT_ENDS("--op mul --mutate", 0, " planted faults caught");
   EXPECT_ENDS("--op less --mutate", 3, "0 cases");
+}
+
+TEST(GradcheckTool, RefusesToPlantFaultsIntoAWrongGradient) {
+  EXPECT_ENDS(faulty + "--op square_wrong --mutate", 1, "fails without a fault");
+  EXPECT_ENDS(faulty + "--op square_nan --mutate", 4, "fails without a fault");
+  EXPECT_ENDS(faulty + "--op square_right --mutate", 0, "0 cases refused");
+}
+
+TEST(GradcheckTool, SaysWhatItDidNotPlantAndWhy) {
+  const Ended e = run("--op mul/same --mutate --fast");
+  EXPECT_NE(e.text.find("not planted:"), std::string::npos) << e.text;
+  EXPECT_NE(e.text.find("1 stale outputs: the gradient stays the same"), std::string::npos) << e.text;
+}
+
+TEST(GradcheckTool, MutatesLayersAndOpsByDecomposition) {
+  for (const char* name : {"Linear", "layer_norm_backward"}) {
+    const Ended e = run(std::string("--op ") + name + " --mutate --fast -v");
+    EXPECT_EQ(e.code, 0) << e.text;
+    for (const char* word : {"caught", "bf16 contiguous", "f64 transposed", "f64 expanded_last"})
+      EXPECT_NE(e.text.find(word), std::string::npos) << name << ": " << word << "\n" << e.text;
+  }
+}
+
+// Before the checks run, whose results would be lost.
+TEST(GradcheckTool, RefusesAnUnwritableFileAtOnce) {
+  for (const char* option : {"--json", "--vcurve"}) {
+    for (const char* path : {"/no/such/folder/x.png", "/tmp"}) {
+      const Ended e = run(std::string("--op exp ") + option + " " + path);
+      EXPECT_EQ(e.code, 2) << e.text;
+      EXPECT_EQ(lines(e.text), 1) << e.text;
+      EXPECT_NE(e.text.find(path), std::string::npos) << e.text;
+    }
+  }
 }
 
 TEST(GradcheckTool, WritesItsResultsAsJson) {

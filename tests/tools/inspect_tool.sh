@@ -39,6 +39,7 @@ for program in train evaluate token; do
   shows '^steps' --program $program --plan "$dir/$program.png"
   is_png "$dir/$program.png"
 done
+shows 'eps=1e-05' --program evaluate --graph
 shows '^all .* 100.00 %$' --model llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
 shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"
@@ -48,7 +49,7 @@ is_png "$dir/reads.png"
 shows '^model' --checkpoint "$dir/run" --text 'Line 7 of a text' --attention "$dir/attention.png"
 is_png "$dir/attention.png"
 cp -r "$dir/run" "$dir/other run"
-shows ': 1 steps, train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
+shows ': 1 steps, smoothed train loss .*, best validation loss .* at step 1$' --curves "$dir/curves.png" --run "$dir/run" \
   --run "$dir/other run/"
 is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
@@ -63,6 +64,37 @@ refuses 2 --program --program sleep
 refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu
 refuses 1 nowhere --checkpoint "$dir/nowhere"
+
+# A checkpoint whose checksums match but whose tensors are not those of the model it describes. A size that lies is found before
+# anything of that size is made: in 400 MB, where the address space can be limited.
+limited() {
+  if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$inspect" --help >/dev/null 2>&1); then ulimit -v 400000; fi
+  "$inspect" "$@"
+}
+lies() {  # WORD COMMAND...: that changes the file given as its last argument
+  local word=$1
+  shift
+  rm -rf "$dir/lying"
+  cp -rL "$dir/run/last" "$dir/lying"
+  "$@" "$dir/lying/model.safetensors"
+  reseal "$dir/lying" "$inspect" --checkpoint "$dir/lying"
+  refuses_command 1 "lying/model.safetensors: .*$word" limited --checkpoint "$dir/lying"
+}
+lies 'has no tensor model.layers.1' sed -i 's/"layers":"1"/"layers":"2"/'
+lies 'has no tensor model.norm.weight' sed -i 's/"model.norm.weight"/"model.nurm.weight"/'
+lies 'embed_tokens.weight is f32 .*, expected f32 .*100000000' metadata width 100000000
+lies 'embed_tokens.weight is' metadata vocabulary 100000000
+lies 'mlp.gate_proj.weight is f32 .*, expected f32 .7, ' metadata mlp_width 7
+lies 'width of the MLP' metadata mlp_width -1
+lies 'kv_a_proj_with_mqa.weight is' metadata latent 7
+lies 'q_proj.weight is' metadata rope_width 1000000000
+lies 'weights are i32\|is i32' sed -i 's/"F32"/"I32"/g'
+lies 'i32' sed -i 's/"F32"/"I32"/'
+# No tensor shows the context of rotary positions: what it needs is compared with what there is.
+cp -rL "$dir/run/last" "$dir/long"
+metadata context 2000000000 "$dir/long/model.safetensors"
+reseal "$dir/long" "$inspect" --checkpoint "$dir/long"
+refuses_command 1 'cache for .* 2,000,000,000 tokens needs .* are free' limited --checkpoint "$dir/long" --program token
 
 # What cannot be drawn leaves the file that was there as it was.
 echo before >"$dir/file"

@@ -1,5 +1,6 @@
 # What tests of the command-line tools share; they source it.
 set -u
+export LC_ALL=C  # files are bytes
 dir=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 failed=0
@@ -24,6 +25,16 @@ reseal() {
   sums=$("$@" 2>&1 </dev/null | sed -n 's/.* has XXH3-128 \([0-9a-f]*\), expected \([0-9a-f]*\) .*/s\/\2\/\1\//p')
   [ -n "$sums" ] || fail "no sums from $*"
   sed -i "$sums" "$checkpoint/manifest.json"
+}
+# Gives a metadata key of a safetensors file another value, in as many bytes: spaces follow a shorter one, and the setting of a
+# norm, if there is one, makes room for a longer one. metadata KEY VALUE FILE
+metadata() {
+  local old new=\"$1\":\"$2\" spare room
+  old=$(grep -aoE "\"$1\":\"[^\"]*\"" "$3" | sed -n 1p)
+  spare=$(grep -aoE '"setting\.[^"]*\.eps":"1e-0[56]",' "$3" | sed -n 1p)
+  room=$((${#old} + ${#spare} - ${#new}))
+  [ -n "$old" ] && [ $room -ge 0 ] || fail "no $1 in $3, or no room"
+  sed -i "s/$old/$new$(printf '%*s' $room '')/${spare:+;s/$spare//}" "$3"
 }
 # The last number of a file of f32 weights becomes NaN.
 plant_nan() { printf '\0\0\300\177' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 4)) conv=notrunc status=none; }

@@ -180,7 +180,7 @@ lies() {  # FILE WORD COMMAND...: that changes the file given as its last argume
   shift 2
   rm -rf "$dir/lying" "$dir/kept"
   cp -a "$dir/f32" "$dir/lying"
-  LC_ALL=C "$@" "$dir/lying/last/$file"
+  "$@" "$dir/lying/last/$file"
   reseal "$dir/lying/last" "$train" --resume --steps 30 --out "$dir/lying"
   cp -a "$dir/lying" "$dir/kept"
   refuses 1 "lying/last/$file: .*$word" --resume --steps 30 --out "$dir/lying"
@@ -191,6 +191,56 @@ lies model.safetensors "context '17', but the run was started with '16'" sed -i 
 lies model.safetensors "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tokenizer":"chart"/'
 lies model.safetensors 'has nan at element' plant_nan
 lies optimizer.safetensors 'has nan at element' plant_nan
+
+# State that no run has.
+lies run.safetensors "best_loss 'nan'" metadata best_loss nan
+lies run.safetensors "best_loss '-1'" metadata best_loss -1
+lies run.safetensors "step 19" sed -i 's/"step":"20"/"step":"19"/'
+lies run.safetensors "step 21 and best_step .*, but manifest.json has 20" sed -i 's/"step":"20"/"step":"21"/'
+lies model.safetensors "step '19', but the run is at step 20" sed -i 's/"step":"20"/"step":"19"/'
+lies model.safetensors 'with transformer.ln_f.eps = 2e-05, this one has 1e-05' sed -i 's/ln_f.eps":"1e-05"/ln_f.eps":"2e-05"/'
+place() {  # FILE TENSOR: the offset of its first byte
+  local header=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+  local begin=$(head -c $((8 + header)) "$1" | tail -c "$header" | sed 's/.*"'"$2"'":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+  echo $((8 + header + begin))
+}
+plant() {  # TENSOR BYTES FILE: as its first number
+  printf "$2" | dd of="$3" bs=1 seek="$(place "$3" "$1")" conv=notrunc status=none
+}
+minus_one='\0\0\200\277' minus_five='\0\0\240\300' nineteen='\0\0\230\101' infinity='\0\0\200\177'
+lies optimizer.safetensors 'optimizer.v.*wte.weight has -1.*never negative' plant optimizer.v.transformer.wte.weight "$minus_one"
+lies optimizer.safetensors 'optimizer.step has -5.*never negative' plant optimizer.step "$minus_five"
+lies optimizer.safetensors 'are 19, but the run is at step 20' plant optimizer.step "$nineteen"
+lies optimizer.safetensors 'optimizer.skipped has inf' plant optimizer.skipped "$infinity"
+
+# A directory of the user is never removed, whatever its name.
+mkdir -p "$dir/kept-out/step-00000007" "$dir/kept-out/.checkpoint-tmp-old"
+echo mine | tee "$dir/kept-out/step-00000007/precious" >"$dir/kept-out/.checkpoint-tmp-old/precious"
+"$train" "${tiny[@]}" --steps 3 --out "$dir/kept-out" >/dev/null || fail "a run beside a directory of the user"
+"$train" --resume --steps 5 --save-every 1 --out "$dir/kept-out" >/dev/null || fail "resumed beside a directory of the user"
+"$train" "${tiny[@]}" --steps 3 --overwrite --out "$dir/kept-out" >/dev/null || fail "--overwrite beside a directory of the user"
+[ "$(cat "$dir/kept-out/step-00000007/precious" "$dir/kept-out/.checkpoint-tmp-old/precious")" = $'mine\nmine' ] ||
+  fail "a directory of the user is gone"
+
+# What a checkpoint could not hold is refused before training, not at the first save.
+cp "$text" "$dir/t"$'\xff'
+refuses 2 'is not UTF-8' "${tiny[@]:2}" --text "$dir/t"$'\xff' --out "$dir/x"
+refuses 2 "'gpt.n'" --text "$text" --model $'gpt\n'
+refuses 1 'no.nsuch' --text $'no\nsuch'
+
+# Rows that go nowhere are told, and the steps are saved.
+"$train" "${tiny[@]}" --steps 1000000 --save-every 200 --eval-every 1000000 --out "$dir/rowless" >/dev/null 2>"$dir/err" </dev/null &
+for _ in $(seq 1000); do [ -s "$dir/rowless/metrics.jsonl" ] && break; sleep 0.01; done
+mv "$dir/rowless/metrics.jsonl" "$dir/taken" && mkdir "$dir/rowless/metrics.jsonl"
+wait $!
+[ $? = 1 ] || fail "rows are lost without a word"
+[ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'metrics.jsonl was re' "$dir/err" || fail "lost rows are told as: $(cat "$dir/err")"
+[ "$(readlink "$dir/rowless/last")" = "$(printf step-%08d "$(wc -l <"$dir/taken")")" ] || fail "steps are lost with their rows"
+
+# The last line of the progress shows the last validation.
+"$train" "${tiny[@]}" --steps 20 --eval-every 10 --sample 0 --out "$dir/shown" >"$dir/out" || fail "a run to look at"
+shown=$(sed -n 's/^step 20\/20 .*| val \([0-9.]*\) .*/\1/p' "$dir/out")
+[ -n "$shown" ] && grep -q "validation loss $shown\$" "$dir/out" || fail "the last line shows another loss: $(grep -E '^(step|done)' "$dir/out")"
 
 # A device that is not there or not one: one line, on any build and any machine.
 for name in gpu cuda: cuda:x cuda:-1 cuda:1e1 cuda:99999999999 CUDA ''; do

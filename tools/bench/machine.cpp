@@ -106,7 +106,8 @@ Loops loops_for_this_machine() {
 // Calls f(thread) on every thread at once.
 template <class F>
 void on_all(int threads, F f) {
-  cpu::pool(threads).run([](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
+  cpu::run_on_pool(
+      threads, [](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
 }
 
 // GFLOP/s of `rounds` rounds on every thread.

@@ -66,6 +66,8 @@ std::string joined(std::span<const std::int64_t> sizes) {
 
 namespace {
 
+constexpr int name_width = 30;  // of the longest, "GPT 12 layers: differentiate", and a space between columns
+
 // Pads to a width in characters, not bytes.
 std::string column(const std::string& s, int width) {
   int characters = 0;
@@ -90,13 +92,13 @@ Report::Report(const Machine& machine, const Settings& settings) : machine_(mach
   std::printf("  %s %.1f GFLOP/s %s, %.1f f64, %.1f bf16", machine.peak_name.c_str(), machine.peak_f32,
               settings.tf32 ? "tf32" : "f32", machine.peak_f64, machine.peak_bf16);
   std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
-  std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", 28).c_str(), column("shape", 24).c_str(),
-              column("dtype", 6).c_str(), column("pass", 10).c_str(), "threads", "ms", "rate", "unit",
-              "share");
+  std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", name_width).c_str(),
+              column("shape", 24).c_str(), column("dtype", 6).c_str(), column("pass", 10).c_str(), "threads",
+              "ms", "rate", "unit", "share");
 }
 
 void Report::add(Row row) {
-  std::printf("%s%s%s%s%8d %11s %10s %-10s %6s%s%s\n", column(row.name, 28).c_str(),
+  std::printf("%s%s%s%s%8d %11s %10s %-10s %6s%s%s\n", column(row.name, name_width).c_str(),
               column(row.shape, 24).c_str(), column(row.dtype, 6).c_str(), column(row.pass, 10).c_str(),
               row.threads, number(row.ms, row.ms < 0.1 ? "%.5f" : "%.3f").c_str(),
               number(row.rate, "%.4g").c_str(), row.unit.c_str(), number(row.share, "%.3f").c_str(),

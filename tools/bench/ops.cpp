@@ -96,7 +96,8 @@ void measure(const Case& c, const std::string& pass, Graph& g, const std::vector
              const Settings& settings, const Machine& machine, Report& report) {
   Program program = compile(g, out, options_of(settings, settings.threads));
   if (program.steps().empty()) return;
-  for (const auto& [input, value] : values) program.feed({input, value});
+  for (const auto& [input, value] : values)
+    if (program.reads(input)) program.feed({input, value});
   const double bytes = static_cast<double>(program.memory().inputs) + bytes_of(out);
   const double s = time_of_run(program, settings), rate = bytes / s * 1e-9;
   report.add({c.name, shape, settings.dtype_name(), pass, settings.threads, s * 1e3, rate, "GB/s",

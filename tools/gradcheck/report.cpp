@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include <tilegrad/io/files/json.h>
 
@@ -33,7 +34,31 @@ std::string quoted(const std::string& s) {
 constexpr int shown_failures = 3;  // of one case
 
 const char* name_of_fate(Mutant::Fate fate) {
-  return fate == Mutant::caught ? "caught" : fate == Mutant::survived ? "survived" : "not applicable";
+  static const char* const names[] = {"caught", "survived", "no fault", "not planted", "refused"};
+  return names[fate];
+}
+
+int number_of(const std::vector<Mutant>& mutants, Mutant::Fate fate) {
+  return static_cast<int>(
+      std::count_if(mutants.begin(), mutants.end(), [&](const Mutant& m) { return m.fate == fate; }));
+}
+
+// "sign of input 1" is of the kind "sign".
+std::string kind_of(const std::string& fault) {
+  const std::size_t end = std::min(fault.find(" of "), fault.find(": "));
+  return fault.substr(0, end);
+}
+
+// What was not planted and why: "247 stale inputs: the gradient stays the same", most frequent first.
+std::vector<std::pair<int, std::string>> reasons(const std::vector<Mutant>& mutants) {
+  std::map<std::string, int> counted;
+  for (const Mutant& m : mutants)
+    if (m.fate == Mutant::equivalent || m.fate == Mutant::unplantable)
+      ++counted[kind_of(m.fault) + (m.fate == Mutant::unplantable ? ": recording it throws" : ": " + m.why)];
+  std::vector<std::pair<int, std::string>> list;
+  for (const auto& [what, n] : counted) list.emplace_back(n, what);
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  return list;
 }
 
 }  // namespace
@@ -87,16 +112,22 @@ void Report::details(const Result& r) const {
 
 void Report::add(const Case& c, std::vector<Mutant> mutants) {
   ++cases_;
-  int fate[3] = {0, 0, 0};
-  for (const Mutant& m : mutants) ++fate[m.fate];
-  std::printf("%-11s %-32s %d of %d faults caught, %d not applicable\n",
-              fate[Mutant::survived] ? "SURVIVED" : "ok", c.text().c_str(), fate[Mutant::caught],
-              fate[Mutant::caught] + fate[Mutant::survived], fate[Mutant::equivalent]);
+  const int caught = number_of(mutants, Mutant::caught), survived = number_of(mutants, Mutant::survived);
+  const bool refused = number_of(mutants, Mutant::refused) > 0;
+  std::printf("%-11s %-32s %d of %d faults caught, %d change nothing, %d cannot be recorded\n",
+              refused    ? "REFUSED"
+              : survived ? "SURVIVED"
+                         : "ok",
+              c.text().c_str(), caught, caught + survived, number_of(mutants, Mutant::equivalent),
+              number_of(mutants, Mutant::unplantable));
   for (const Mutant& m : mutants) {
-    if (m.fate != Mutant::survived && !run_.verbose) continue;
-    std::printf("  %-14s %s", name_of_fate(m.fate), m.fault.c_str());
+    const bool bad = m.fate == Mutant::survived || m.fate == Mutant::refused;
+    if (!bad && !run_.verbose) continue;
+    std::printf("  %-11s %s, %s %s", name_of_fate(m.fate), m.fault.c_str(), dtype_text(m.result).c_str(),
+                name_of(m.result.view).c_str());
     if (m.fate == Mutant::caught) std::printf(": %s times the bound", plain(m.result.ratio).c_str());
-    std::printf("\n");
+    std::printf("%s%s\n", m.why.empty() ? "" : ": ", m.why.c_str());
+    if (m.fate == Mutant::refused && m.result.status != Status::ok) details(m.result);
   }
   std::fflush(stdout);
   mutants_.insert(mutants_.end(), mutants.begin(), mutants.end());
@@ -129,10 +160,11 @@ void Report::finish(double seconds) const {
   print_worst("worst first, against finite differences:", [](const Result& r) { return r.dtype == f64; });
   print_worst("worst first, other dtypes against f64:", [](const Result& r) { return r.dtype != f64; });
   if (!mutants_.empty()) {
-    int fate[3] = {0, 0, 0};
-    for (const Mutant& m : mutants_) ++fate[m.fate];
-    std::printf("\n%d of %d planted faults caught, %d more not applicable; ", fate[Mutant::caught],
-                fate[Mutant::caught] + fate[Mutant::survived], fate[Mutant::equivalent]);
+    const int caught = number_of(mutants_, Mutant::caught);
+    std::printf("\nnot planted:\n");
+    for (const auto& [n, what] : reasons(mutants_)) std::printf("  %5d %s\n", n, what.c_str());
+    std::printf("\n%d of %d planted faults caught, %d cases refused; ", caught,
+                caught + number_of(mutants_, Mutant::survived), number_of(mutants_, Mutant::refused));
   } else {
     std::printf(
         "\n%d cases, %d checks: %d ok, %d mismatch, %d non-finite, %d without a gradient, %d not supported; ",
@@ -143,9 +175,11 @@ void Report::finish(double seconds) const {
 }
 
 int Report::exit_code() const {
-  if (count(Status::non_finite) > 0) return 4;
-  const bool survived = std::any_of(mutants_.begin(), mutants_.end(),
-                                    [](const Mutant& m) { return m.fate == Mutant::survived; });
+  const bool refused_as_non_finite = std::any_of(mutants_.begin(), mutants_.end(), [](const Mutant& m) {
+    return m.fate == Mutant::refused && m.result.status == Status::non_finite;
+  });
+  if (count(Status::non_finite) > 0 || refused_as_non_finite) return 4;
+  const bool survived = number_of(mutants_, Mutant::survived) + number_of(mutants_, Mutant::refused) > 0;
   if (count(Status::mismatch) > 0 || survived) return 1;
   const bool faults =
       std::any_of(mutants_.begin(), mutants_.end(), [](const Mutant& m) { return m.fate == Mutant::caught; });
@@ -191,7 +225,9 @@ std::string Report::json() const {
   first = true;
   for (const Mutant& m : mutants_) {
     s += std::string(first ? "" : ",") + "\n  {" + text("op", m.owner) + ", " + text("sample", m.name) +
-         ", " + text("fault", m.fault) + ", " + text("fate", name_of_fate(m.fate)) + "}";
+         ", " + text("fault", m.fault) + ", " + text("view", name_of(m.result.view)) + ", " +
+         text("dtype", dtype_text(m.result)) + ", " + text("fate", name_of_fate(m.fate)) + ", " +
+         text("why", m.why) + "}";
     first = false;
   }
   s += "],\n \"not_run\": [";

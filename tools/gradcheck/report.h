@@ -26,8 +26,9 @@ class Report {
 
   // Prints the worst cases and the totals.
   void finish(double seconds) const;
-  // 0: all passed; 1: a mismatch, or a mutant survived; 3: nothing ran, or a requested check could not; 4: a
-  // number is not finite.
+  // 0: all passed; 1: a mismatch, or a mutant survived, or nothing could be planted into a gradient that is
+  // wrong as it is; 3: nothing ran, or a requested check could not; 4: a number is not finite. Of several, 4
+  // comes before 1, and 1 before 3.
   int exit_code() const;
   std::string json() const;
 

@@ -1,5 +1,7 @@
 #include "tools/train/options.h"
 
+#include "backends/cpu/pool.h"
+
 namespace tg {
 
 void declare_options(Args& args, TrainOptions& o) {
@@ -15,7 +17,8 @@ void declare_options(Args& args, TrainOptions& o) {
               "precision of forward and backward; weights and optimizer stay f32; tf32: f32 with"
               " matmuls on a GPU's tensor cores, exact f32 on the CPU",
               o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads, {.min = 0, .max = 1024});
+  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
+              {.min = 0, .max = cpu::max_threads});
   args.option("eval-every", "N", "steps between validations", o.eval_every, {.min = 1});
   args.option("eval-batches", "N",
               "batches per validation; the final validation covers the whole held-out text", o.eval_batches,

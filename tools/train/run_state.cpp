@@ -1,6 +1,9 @@
 #include "tools/train/run_state.h"
 
+#include <cmath>
+
 #include <tilegrad/core/base/error.h>
+#include "io/files/utf8.h"
 
 namespace tg {
 namespace {
@@ -51,6 +54,15 @@ io::Metadata to_metadata(const RunState& state, const Args& args) {
   return m;
 }
 
+std::string not_saveable(const Args& args) {
+  for (const std::string& name : args.names()) {
+    const std::string value = args.value(name);
+    if (!contains(of_this_call, name) && io::utf8_valid_bytes(value) != value.size())
+      return "--" + name + " '" + value + "' is not UTF-8, and checkpoints hold the command line";
+  }
+  return {};
+}
+
 RunState run_state(const io::Metadata& saved, const std::string& where) {
   RunState s;
   s.step = number<std::int64_t>(saved, "step", where);
@@ -58,6 +70,14 @@ RunState run_state(const io::Metadata& saved, const std::string& where) {
   s.best_loss = number<double>(saved, "best_loss", where);
   s.data_sum = value_of(saved, "data.xxh3_128", where);
   if (s.step < 0 || s.best_step < 0) throw FormatError(where + ": metadata has a negative step");
+  if (s.best_step > s.step)
+    throw FormatError(where + ": metadata has best_step " + std::to_string(s.best_step) + " after step " +
+                      std::to_string(s.step));
+  const bool is_loss =
+      s.best_step > 0 ? s.best_loss >= 0 && std::isfinite(s.best_loss) : s.best_loss == RunState{}.best_loss;
+  if (!is_loss)
+    throw FormatError(where + ": metadata has best_loss '" + value_of(saved, "best_loss", where) +
+                      "', which no validation gives");
   return s;
 }
 

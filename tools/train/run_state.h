@@ -19,7 +19,11 @@ struct RunState {
 
 io::Metadata to_metadata(const RunState& state, const Args& args);
 
-// Throws FormatError, beginning with `where`, if something is missing or is not a number.
+// Which option's value cannot be saved in a checkpoint, since it is not UTF-8, and nothing if all can.
+std::string not_saveable(const Args& args);
+
+// Throws FormatError, beginning with `where`, if something is missing, is not a number, or is a state that no
+// run has.
 RunState run_state(const io::Metadata& saved, const std::string& where);
 
 // Gives every option that is not on the command line its value in the checkpoint. Throws Error with the first

@@ -84,11 +84,11 @@ TEST(Pool, RunsAgainAfterSleeping) {
 }
 
 TEST(Pool, CallersFromTwoThreadsTakeTurns) {
-  Pool& shared = pool(2);
   int counts[2] = {0, 0};
   const auto caller = [&](int* count) {
     for (int i = 0; i < 200; ++i)
-      shared.run(
+      run_on_pool(
+          2,
           [](void* c, int t) {
             if (t == 0) ++*static_cast<int*>(c);
           },

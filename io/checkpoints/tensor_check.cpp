@@ -1,0 +1,67 @@
+#include "io/checkpoints/tensor_check.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg::io {
+namespace {
+
+constexpr std::string_view setting_prefix = "setting.";
+
+// "h.0.attn." of "h.0.attn.heads".
+std::string layer_of(const std::string& setting) {
+  return setting.substr(0, setting.rfind('.') + 1);
+}
+
+}  // namespace
+
+const TensorView& tensor_like(const TensorMap& tensors, const std::string& name, const Shape& shape,
+                              std::optional<DType> dtype, const std::string& where) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) throw FormatError(where + ": has no tensor " + name);
+  const TensorView& t = found->second;
+  if (std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()) &&
+      t.dtype == dtype.value_or(t.dtype))
+    return t;
+  std::string got;
+  for (const std::int64_t d : t.shape) got += (got.empty() ? "" : ", ") + std::to_string(d);
+  throw FormatError(where + ": " + name + " is " + std::string(name_of(t.dtype)) + " [" + got +
+                    "], expected " + std::string(name_of(dtype.value_or(t.dtype))) + " " + shape.text());
+}
+
+void check_names(const std::vector<Parameter>& parameters, const std::string& where) {
+  std::set<std::string_view> seen;
+  for (const Parameter& p : parameters)
+    if (!seen.insert(p.name()).second)
+      throw Error(where + ": two parameters are named " + p.name() +
+                  ": a file holds one of that name, so give them other names or files of their own");
+}
+
+void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata) {
+  for (const Parameter& p : parameters)
+    for (const auto& [name, value] : p.settings()) metadata[std::string(setting_prefix) + name] = value;
+}
+
+void check_settings(const std::vector<Parameter>& parameters, const Metadata& metadata,
+                    const std::string& where) {
+  Parameter::Settings ours;
+  std::set<std::string> layers;
+  for (const Parameter& p : parameters)
+    for (const auto& [name, value] : p.settings()) {
+      ours[name] = value;
+      layers.insert(layer_of(name));
+    }
+  for (auto it = metadata.lower_bound(std::string(setting_prefix));
+       it != metadata.end() && it->first.starts_with(setting_prefix); ++it) {
+    const std::string name = it->first.substr(setting_prefix.size());
+    const auto found = ours.find(name);
+    if (found == ours.end() ? !layers.contains(layer_of(name)) : found->second == it->second) continue;
+    throw FormatError(where + ": its weights belong to a model with " + name + " = " + it->second +
+                      ", this one has " + (found == ours.end() ? "no such setting" : found->second));
+  }
+}
+
+}  // namespace tg::io

@@ -1,0 +1,35 @@
+// A regular file that is open for reading. Whatever reads a file opens it here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tg::io {
+
+class InputFile {
+ public:
+  // Throws Error, "[who] cannot read path: reason", if the file is missing or unreadable, or is a directory,
+  // a device or a pipe: those may have no end, or never begin.
+  InputFile(const std::string& path, std::string_view who);
+  // The file of that name in an open directory, or nothing if there is none. `path` is for messages.
+  static std::optional<InputFile> in(int directory, const std::string& name, const std::string& path,
+                                     std::string_view who);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+
+  int descriptor() const { return fd_; }
+  std::uint64_t size() const { return size_; }  // when it was opened
+  // Throws Error, or OutOfMemory if the content does not fit in memory.
+  std::string read() const;
+
+ private:
+  InputFile(int fd, std::string path, std::string_view who);
+  int fd_;
+  std::uint64_t size_ = 0;
+  std::string path_, who_;
+};
+
+}  // namespace tg::io

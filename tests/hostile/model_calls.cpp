@@ -1,0 +1,264 @@
+// Layers, models, optimizers, training and generation (nn/).
+#include <tilegrad/nn/layers/attention.h>
+#include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/kv_cache.h>
+#include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/layers/mlp.h>
+#include <tilegrad/nn/models/architectures.h>
+#include <tilegrad/nn/models/attention_maps.h>
+#include <tilegrad/nn/training/largest_batch.h>
+#include "tests/hostile/world.h"
+
+namespace tg::hostile {
+
+namespace {
+
+using namespace tg::nn;
+using I = std::int64_t;
+
+I size(World& w) {
+  return w.hostile() ? Draw<I>::of(w) : w.one_of<I>({1, 2, 4, 8});
+}
+
+Init init(World& w) {
+  Init i{.by_fan_in = w.chance(0.2)};
+  if (w.chance(0.3)) i.mean = Draw<double>::of(w), i.std = Draw<double>::of(w), i.bound = Draw<double>::of(w);
+  return i;
+}
+
+// Makes a layer and calls it on ids or on rows of some width.
+template <class Make>
+Call layer(const std::string& name, Make make, bool of_ids = false) {
+  return {name, [=](World& w) {
+            const auto params = std::make_shared<Params>(w.below(3), w.hostile() ? Draw<DType>::of(w) : f32);
+            const I width = size(w);
+            w.trace += name + " of width " + std::to_string(width) + "\n";
+            const Path at = Path(*params) / Draw<std::string>::of(w);
+            const auto made = make(w, at, width);
+            for (const Parameter& p : at.parameters()) w.keep(p);
+            Tensor x = Draw<Tensor>::of(w);
+            if (!w.hostile()) {
+              x = of_ids ? w.graph.input("ids", {1, 1 + static_cast<I>(w.below(3))}, w.one_of({i64, i32}))
+                         : w.graph.input("rows", {1, 1 + static_cast<I>(w.below(3)), width}, f32);
+              w.keep(x);
+            }
+            std::optional<Autocast> autocast;
+            if (w.chance(0.2))
+              autocast.emplace(w.graph, w.one_of({Precision::full, Precision::bf16, Precision::f16}));
+            std::optional<KvCache> cache;
+            std::optional<CacheCall> cached;
+            nn::Call call{.mode = w.chance(0.5) ? Mode::train : Mode::evaluate, .recompute = w.chance(0.2)};
+            if (w.chance(0.2)) call.residual = w.chance(0.5) ? x : Draw<Tensor>::of(w);
+            if (w.chance(0.2)) {
+              cache.emplace(size(w), size(w));
+              cached.emplace(w.graph, *cache, size(w));
+              call.cache = &*cached;
+            }
+            w.keep(made(x, call));
+          }};
+}
+
+ModelConfig config(World& w) {
+  ModelConfig c{
+      .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
+  if (!w.hostile()) c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
+  const std::vector<Architecture>& all = architectures();
+  c.architecture = all[w.below(all.size())];
+  c.bias = w.chance(0.5), c.tied_head = w.chance(0.5);
+  if (w.chance(0.2)) c.dropout = Draw<double>::of(w);
+  if (w.chance(0.1)) c.std = Draw<double>::of(w);
+  return c;
+}
+
+std::optional<optim::LossScale> loss_scale(World& w) {
+  if (w.chance(0.8)) return {};
+  return optim::LossScale{Draw<double>::of(w), Draw<double>::of(w), Draw<double>::of(w), Draw<I>::of(w)};
+}
+
+double setting(World& w, double normal) {
+  return w.hostile() ? Draw<double>::of(w) : normal;
+}
+
+std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Parameter>& p) {
+  switch (w.below(3)) {
+    case 0:
+      return std::make_unique<optim::AdamW>(p, optim::AdamW::Options{.beta1 = setting(w, 0.9),
+                                                                     .beta2 = setting(w, 0.99),
+                                                                     .eps = setting(w, 1e-8),
+                                                                     .weight_decay = setting(w, 0.1),
+                                                                     .clip = setting(w, 1),
+                                                                     .loss_scale = loss_scale(w)});
+    case 1:
+      return std::make_unique<optim::Sgd>(p, optim::Sgd::Options{.momentum = setting(w, 0.9),
+                                                                 .nesterov = w.chance(0.3),
+                                                                 .weight_decay = setting(w, 0),
+                                                                 .clip = setting(w, 1),
+                                                                 .loss_scale = loss_scale(w)});
+    default:
+      return std::make_unique<optim::Muon>(
+          p, optim::Muon::Options{.momentum = setting(w, 0.9),
+                                  .weight_decay = setting(w, 0),
+                                  .clip = setting(w, 1),
+                                  .iterations = w.hostile() ? Draw<int>::of(w) % 50 : 2,
+                                  .loss_scale = loss_scale(w)});
+  }
+}
+
+std::vector<std::int32_t> ids(World& w, I n) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(w.hostile() ? static_cast<I>(w.below(9)) : n));
+  for (std::int32_t& id : all) id = w.hostile() ? -1 : static_cast<std::int32_t>(w.below(2));
+  return all;
+}
+
+train::ProgramOptions program_options(World& w) {
+  return {.batch = w.hostile() ? Draw<I>::of(w) : 2,
+          .threads = Draw<int>::of(w),
+          .verify = w.chance(0.3),
+          .plan_only = w.chance(0.1),
+          .precision = w.one_of({Precision::full, Precision::bf16, Precision::f16}),
+          .predictions = w.chance(0.5),
+          .accumulate = w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(2)),
+          .recompute = w.chance(0.3)};
+}
+
+void train_model(World& w) {
+  Params params(1);
+  const ModelConfig c = config(w);
+  w.trace += "train " + c.text() + "\n";
+  const Model model(params, c);
+  const auto o = optimizer(w, w.hostile() ? Draw<std::vector<Parameter>>::of(w) : params.all());
+  const train::ProgramOptions options = program_options(w);
+  train::TrainingProgram step(model, *o, options, w.below(3));
+  const I n = options.batch * options.accumulate * c.context;
+  if (w.hostile()) step.set_step(Draw<I>::of(w));
+  for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
+  train::plan_memory(model, *o, options);
+  step.first_bad_node(ids(w, n), ids(w, n), 0);
+  train::EvaluationProgram evaluation(model, options);
+  const Pending batch =
+      evaluation.start(ids(w, options.batch * c.context), ids(w, options.batch * c.context));
+  evaluation.result(batch);
+  evaluation.predictions(batch);
+}
+
+void generate(World& w) {
+  Params params(1);
+  const ModelConfig c = config(w);
+  w.trace += "generate " + c.text() + "\n";
+  const Model model(params, c);
+  Generator g(model, {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
+  g.next(ids(w, 1));
+  attention_maps(model, ids(w, 1), Draw<int>::of(w));
+  std::vector<std::int32_t> text = ids(w, 1 + static_cast<I>(w.below(3)));
+  const Sampling sampling{setting(w, 1), w.hostile() ? Draw<I>::of(w) : 0, setting(w, 1)};
+  g.extend(text, w.hostile() ? -1 : 4, sampling, w.below(3));
+}
+
+}  // namespace
+
+std::vector<Call> model_calls() {
+  return {
+      layer("Linear",
+            [](World& w, const Path& at, I width) {
+              return Linear(at, width, size(w), {.bias = w.chance(0.5), .init = init(w)});
+            }),
+      layer(
+          "Embedding",
+          [](World& w, const Path& at, I width) { return Embedding(at, size(w), width, init(w)); }, true),
+      layer(
+          "PositionEmbedding",
+          [](World& w, const Path& at, I width) { return PositionEmbedding(at, size(w), width, init(w)); },
+          true),
+      layer("LayerNorm", [](World& w, const Path& at,
+                            I width) { return LayerNorm(at, width, w.chance(0.5), setting(w, 1e-5)); }),
+      layer("RmsNorm",
+            [](World& w, const Path& at, I width) { return RmsNorm(at, width, setting(w, 1e-6)); }),
+      layer("Mlp", [](World& w, const Path& at, I width) { return Mlp(at, width, {.bias = w.chance(0.5)}); }),
+      layer("GatedMlp", [](World& w, const Path& at, I width) { return GatedMlp(at, width, size(w)); }),
+      layer("SelfAttention",
+            [](World& w, const Path& at, I width) {
+              return SelfAttention(at, width, size(w), {.dropout = w.chance(0.8) ? 0 : Draw<double>::of(w)});
+            }),
+      layer("GroupedAttention",
+            [](World& w, const Path& at, I width) {
+              return GroupedAttention(at, width, size(w),
+                                      {.key_heads = w.chance(0.5) ? 0 : size(w),
+                                       .head_width = w.chance(0.5) ? 0 : size(w),
+                                       .rotate = w.chance(0.5),
+                                       .rope = Draw<RopeOptions>::of(w)});
+            }),
+      layer("LatentAttention",
+            [](World& w, const Path& at, I width) {
+              return LatentAttention(at, width, size(w),
+                                     {.latent = size(w),
+                                      .query_latent = w.chance(0.5) ? 0 : size(w),
+                                      .rope_width = size(w),
+                                      .theta = setting(w, 1e4),
+                                      .eps = setting(w, 1e-6)});
+            }),
+      layer(
+          "Model", [](World& w, const Path& at, I) { return Model(at, config(w)); }, true),
+      {"ModelConfig", [](World& w) { config(w).check(), config(w).parameters(), config(w).text(); }},
+      {"Layer", [](World& w) { w.keep(Layer()(Draw<TensorArg>::of(w))); }},
+      {"Weight", [](World& w) { w.keep(Weight(Draw<Parameter>::of(w)).tensor(Draw<TensorArg>::of(w))); }},
+      {"Params::create",
+       [](World& w) {
+         Params params(0, Draw<DType>::of(w));
+         for (int n = 0; n < 2; ++n)
+           w.keep(params.create(Draw<std::string>::of(w), Draw<Dims>::of(w), init(w)));
+       }},
+      {"minimize",
+       [](World& w) {
+         const std::vector<Parameter> p = Draw<std::vector<Parameter>>::of(w);
+         w.trace += "minimize\n";
+         const auto o = optimizer(w, p);
+         const Tensor loss = w.chance(0.5) ? Draw<Tensor>::of(w) : sum(Draw<Tensor>::of(w)).to(f32);
+         const auto update = o->minimize(loss);
+         const std::vector<Tensor> fetch{loss, update.grad_norm};
+         Program step =
+             compile(w.graph, fetch, {.assign = update.assign, .plan_only = w.graph.nodes().size() > 4000});
+         w.keep(step);
+         for (const Parameter& s : o->state()) w.keep(s);
+       }},
+      {"training", train_model},
+      {"generation", generate},
+      {"dropped",
+       [](World& w) {
+         w.keep(dropped(Draw<TensorArg>::of(w), Draw<double>::of(w),
+                        w.chance(0.5) ? Mode::train : Mode::evaluate));
+       }},
+      {"sample_token",
+       [](World& w) {
+         std::vector<float> logits(w.below(5));
+         for (float& x : logits) x = Draw<float>::of(w);
+         sample_token(logits, {Draw<double>::of(w), Draw<I>::of(w), Draw<double>::of(w)},
+                      Draw<double>::of(w));
+       }},
+      {"Schedule",
+       [](World& w) {
+         const optim::Schedule s{
+             Draw<double>::of(w),
+             Draw<double>::of(w),
+             Draw<I>::of(w),
+             Draw<I>::of(w),
+             w.chance(0.5) ? optim::Schedule::Kind::cosine : optim::Schedule::Kind::warmup_stable_decay,
+             Draw<double>::of(w)};
+         (void)s(Draw<I>::of(w));
+         optim::Schedule::named(Draw<std::string>::of(w));
+       }},
+      {"names",
+       [](World& w) {
+         w.chance(0.5) ? (void)precision_named(Draw<std::string>::of(w)) : (void)architecture_named("x");
+       }},
+      call("orthogonalized", static_cast<Tensor (*)(const Tensor&, int)>(
+                                 +[](const Tensor& x, int n) { return optim::orthogonalized(x, n % 20); })),
+      {"KvCache",
+       [](World& w) {
+         KvCache cache(size(w), size(w), Draw<Device>::of(w));
+         CacheCall call(Draw<Graph&>::of(w), cache, size(w));
+         w.keep(call.append(Draw<std::string>::of(w), Draw<TensorArg>::of(w)));
+       }},
+  };
+}
+
+}  // namespace tg::hostile
