@@ -18,6 +18,8 @@ std::vector<Call> values_and_layouts() {
       METHOD(Layout, is_dense),
       METHOD(Layout, extent),
       call("numel", tg::numel),
+      call("add_sizes", tg::add_sizes),
+      call("holds", tg::holds),
       call("row_major_strides", tg::row_major_strides),
       call("row_major", tg::row_major),
       call("dense_like", tg::dense_like),
@@ -122,6 +124,7 @@ std::vector<Call> graphs() {
          w.trace += "gradients(" + text_of(loss) + ", " + text_of(wrt) + ", " + text_of(cotangent) + ")\n";
          w.keep(gradients(loss, wrt, cotangent));
        }},
+      call("depends_on", tg::depends_on),
       call("checkpoint", tg::checkpoint),
       {"custom_op",
        [](World& w) {
@@ -137,6 +140,10 @@ std::vector<Call> graphs() {
            w.keep(op(Draw<TensorArg>::of(w)));
          else
            w.keep(op.all(Draw<std::vector<Tensor>>::of(w), std::source_location::current()));
+       }},
+      {"scalar_operand",
+       [](World& w) {
+         w.keep(scalar_operand(add_op, Draw<Graph&>::of(w), Draw<double>::of(w), Draw<DType>::of(w)));
        }},
       {"register_op", [](World& w) { register_op({.name = w.hostile() ? "" : Draw<std::string>::of(w)}); }},
   };

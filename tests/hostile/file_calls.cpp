@@ -132,6 +132,7 @@ std::vector<Call> file_calls() {
              return io::replace_file(path(w), pieces, "hostile");
          }
        }},
+      {"require_replaceable", [](World& w) { io::require_replaceable(path(w), "hostile"); }},
       {"parsers",
        [](World& w) {
          const std::string content = Draw<std::string>::of(w);
@@ -139,6 +140,7 @@ std::vector<Call> file_calls() {
            case 0:
              return (void)io::parse_safetensors(content, "hostile");
            case 1:
+             (void)io::is_manifest(content);
              return (void)io::parse_manifest(content, "hostile");
            case 2:
              return (void)text::parse_merges(content, "hostile");

@@ -178,7 +178,7 @@ TEST(Curves, AreThoseOfTheRuns) {
   const NamedRun run = read_run(dir / "a//");
   EXPECT_EQ(run.name, dir / "a");
   EXPECT_EQ(runs_text({run}),
-            dir / "a" + ": 3 steps, train loss 1.0000, best validation loss 2.5000 at step 2\n");
+            dir / "a" + ": 3 steps, smoothed train loss 1.0000, best validation loss 2.5000 at step 2\n");
   NamedRun other = run;
   other.name = "b";
   for (train::MetricsRow& r : other.rows) r.val_loss = train::MetricsRow::none;
