@@ -9,8 +9,8 @@ struct ChosenMutant {
 };
 extern const ChosenMutant chosen_mutant;
 
-// Whether the fault of this number is switched on, by TG_MUTANT. Inlined everywhere: kernels are compiled once for each
-// instruction set and share no function.
+// Whether the fault of this number is switched on, by TG_MUTANT. Inlined everywhere: kernels are compiled
+// once for each instruction set and share no function.
 [[gnu::always_inline]] static inline bool mutant(int number) {
   return chosen_mutant.number == number;
 }
