@@ -26,6 +26,7 @@ void check(const Operand& x, std::span<const Operand> weights) {
     if (w.shape() != Shape{x.shape().back()})
       throw ShapeError("weight and bias must have the size of the last axis");
     if (w.dtype != weights[0].dtype) throw DTypeError("weight and bias differ in dtype");
+    if (w.dtype == f64 && x.dtype != f64) throw DTypeError("weight and bias are f64, x is not: cast them");
   }
 }
 

@@ -132,9 +132,11 @@ Color heat_color(float value) {
 }
 
 Image draw_heat_maps(const HeatMaps& h) {
-  if (h.rows < 1 || h.columns < 1 || h.across < 1)
+  constexpr std::int64_t most = 16384;  // as an Image's pixels
+  if (std::min({h.rows, h.columns, h.across}) < 1 || std::max({h.rows, h.columns, h.across}) > most)
     throw ShapeError("[heat map] got maps of " + std::to_string(h.rows) + " x " + std::to_string(h.columns) +
-                     " cells, " + std::to_string(h.across) + " across, expected at least 1 of each");
+                     " cells, " + std::to_string(h.across) + " across, expected 1 to " +
+                     std::to_string(most) + " of each");
   for (const HeatMap& m : h.maps)
     if (std::ssize(m.values) != h.rows * h.columns)
       throw ShapeError("[heat map] \"" + m.title + "\" has " + std::to_string(m.values.size()) +

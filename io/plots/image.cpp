@@ -63,12 +63,12 @@ void Image::stroke(std::span<const Polyline> lines, float width, Color color, fl
       top = std::min(top, p.y), bottom = std::max(bottom, p.y);
     }
   }
-  const auto pixel = [](float v, int most) {
-    return static_cast<int>(std::clamp(std::floor(v), 0.0f, float(most)));
+  const auto pixel = [](float v, int most) {  // NaN is 0
+    return v > 0 ? static_cast<int>(std::min(std::floor(v), float(most))) : 0;
   };
   const int x0 = pixel(left - reach, width_), x1 = pixel(right + reach + 1, width_);
   const int y0 = pixel(top - reach, height_), y1 = pixel(bottom + reach + 1, height_);
-  if (x0 >= x1 || y0 >= y1) return;
+  if (x0 >= x1 || y0 >= y1 || !(width > 0)) return;
   const auto columns = std::size_t(x1 - x0);
   std::vector<float> coverage(columns * std::size_t(y1 - y0));  // [y1 − y0, x1 − x0]
 

@@ -259,6 +259,7 @@ void finish(World& w) {
     if (w.graph.has(t)) fetch.push_back(t);
   }
   w.trace += "finish(" + text_of(fetch) + ")\n";
+  w.on_call(w.trace);
   if (!fetch.empty() && is_float(fetch[0].dtype()) && w.chance(0.6)) {
     std::vector<Tensor> wrt;
     for (const Tensor& t : w.tensors)
@@ -273,7 +274,7 @@ void finish(World& w) {
                        .plan_only = !small,
                        .allow_unassigned = true});
   if (!small) return;
-  std::vector<Feed> feeds;
+  w.on_call(w.trace += p.text());
   for (const Feed& f : feeds_of_all_inputs(w)) {
     try {
       p.feed(f);

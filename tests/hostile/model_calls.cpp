@@ -105,7 +105,8 @@ std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Paramete
 }
 
 std::vector<std::int32_t> ids(World& w, I n) {
-  std::vector<std::int32_t> all(static_cast<std::size_t>(w.hostile() ? static_cast<I>(w.below(9)) : n));
+  std::vector<std::int32_t> all(
+      static_cast<std::size_t>(w.hostile() || n > 1 << 16 ? static_cast<I>(w.below(9)) : n));
   for (std::int32_t& id : all) id = w.hostile() ? -1 : static_cast<std::int32_t>(w.below(2));
   return all;
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -48,6 +49,7 @@ TEST(HeatMap, ShadesDarkenFromWhiteAndHoldWithinTheirEnds) {
   }
   EXPECT_EQ(plot::heat_color(-1), plot::heat_color(0));
   EXPECT_EQ(plot::heat_color(2), plot::heat_color(1));
+  EXPECT_EQ(plot::heat_color(std::nanf("")), plot::heat_color(0));
 }
 
 TEST(HeatMap, CellsAreSquaresOfOneSizeAndTheirOwnShade) {

@@ -130,6 +130,7 @@ TEST(Norm, RefusesWeightsThatDoNotFit) {
   EXPECT_THROW(layer_norm(x.tensor, w.tensor), ShapeError);
   EXPECT_THROW(layer_norm(x.tensor, {}, w.tensor), Error);
   EXPECT_THROW(layer_norm(g.input("i", {2, 2}, i64)), DTypeError);
+  EXPECT_THROW(layer_norm(g.input("narrow", {2, 4}, f32), w.tensor), DTypeError);  // f64 weights
 }
 
 }  // namespace
