@@ -45,6 +45,9 @@ Sums::Sums(std::int64_t digits, std::int64_t batch, std::int64_t context)
   if (context < tokens(digits))
     throw Error("[sums] a sum of numbers of " + std::to_string(digits) + " digits takes " +
                 std::to_string(tokens(digits)) + " tokens, but the context has " + std::to_string(context));
+  if (batch < 1 || batch > std::numeric_limits<std::int64_t>::max() / context)
+    throw ShapeError("[sums] got batch " + std::to_string(batch) + " and context " + std::to_string(context) +
+                     ", expected at least 1, and a product of 64 bits");
 }
 
 std::string Sums::question(std::int64_t a, std::int64_t b) const {

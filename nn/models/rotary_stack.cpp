@@ -6,6 +6,7 @@
 namespace tg::nn {
 
 std::int64_t swiglu_width(std::int64_t width) {
+  if (width < 0 || width > max_elements) throw ShapeError("[swiglu] got a width of " + std::to_string(width));
   return (8 * width / 3 + 7) / 8 * 8;
 }
 

@@ -122,6 +122,11 @@ std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tok
     parts_->loss_sum.write(Array(Shape{}, parts_->loss_sum.dtype()));
   }
   const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
+  const std::size_t all = size * static_cast<std::size_t>(accumulate_);
+  if (tokens.size() != all || targets.size() != all)
+    throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
+                     std::to_string(targets.size()) + " targets, expected " + std::to_string(all) +
+                     " of each");
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     const std::size_t from = static_cast<std::size_t>(part) * size;
     std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},

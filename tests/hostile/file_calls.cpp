@@ -110,10 +110,11 @@ std::vector<Call> file_calls() {
       {"to_json", [](World& w) { train::to_json({.step = Draw<I>::of(w), .lr = Draw<float>::of(w)}); }},
       {"json",
        [](World& w) {
-         io::JsonReader json(io::json_string(Draw<std::string>::of(w)), "hostile");
+         const std::string text = io::json_string(Draw<std::string>::of(w)), other = Draw<std::string>::of(w);
+         io::JsonReader json(text, "hostile");
          json.string(), json.end();
          io::json_number(Draw<double>::of(w)), io::json_number(Draw<float>::of(w));
-         io::JsonReader(Draw<std::string>::of(w), "hostile").skip();
+         io::JsonReader(other, "hostile").skip();
        }},
       {"files",
        [](World& w) {

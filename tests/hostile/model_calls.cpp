@@ -61,7 +61,7 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
 ModelConfig config(World& w) {
   ModelConfig c{
       .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
-  if (!w.hostile()) c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
+  if (!w.hostile() && c.heads < 100) c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
   const std::vector<Architecture>& all = architectures();
   c.architecture = all[w.below(all.size())];
   c.bias = w.chance(0.5), c.tied_head = w.chance(0.5);
@@ -130,7 +130,7 @@ void train_model(World& w) {
   const auto o = optimizer(w, w.hostile() ? Draw<std::vector<Parameter>>::of(w) : params.all());
   const train::ProgramOptions options = program_options(w);
   train::TrainingProgram step(model, *o, options, w.below(3));
-  const I n = options.batch * options.accumulate * c.context;
+  const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
   for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
   train::plan_memory(model, *o, options);
