@@ -373,8 +373,8 @@ void Harness::write(const Leaf& leaf) {
     p.write(leaf.buffer);
     return;
   }
-  for (std::optional<Program>* program : {&forward_, &backward_})
-    if (*program && (*program)->reads(leaf.fed)) (*program)->feed({leaf.fed, leaf.buffer});
+  forward_->feed({leaf.fed, leaf.buffer});
+  if (backward_) backward_->feed({leaf.fed, leaf.buffer});
 }
 
 void Harness::set(const Point& x) {
@@ -392,7 +392,7 @@ void Harness::set(std::size_t leaf, std::size_t element, double value) {
 void Harness::set_cotangents(const Point& r) {
   for (std::size_t i = 0; i < r_.size(); ++i) {
     for (std::size_t k = 0; k < r[i].size(); ++k) r_values_[i].set(static_cast<std::int64_t>(k), r[i][k]);
-    if (backward_ && backward_->reads(r_[i])) backward_->feed({r_[i], r_values_[i]});
+    if (backward_) backward_->feed({r_[i], r_values_[i]});
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "ops/common.h"
 
@@ -51,42 +52,40 @@ std::vector<Sample> samples() {
           {"middle", {{{2, 5, 3}}}, [](auto x) { return Tensors{f(x[0], 1)}; }}};
 }
 
-// n rows of n, with one number on the diagonal and another elsewhere.
-std::vector<double> diagonal(std::size_t n, double on, double off) {
-  std::vector<double> x(n * n, off);
-  for (std::size_t i = 0; i < n; ++i) x[i * n + i] = on;
-  return x;
-}
-
-// One large logit at every position of a row: results are known without a quotient, and a row's maximum that
-// misses it makes exp overflow. `y` and `z` are the result and the gradient, on the diagonal and elsewhere.
+// One large logit at every position of a row: the result y and the gradient z are known without a quotient,
+// and a row's maximum that misses it makes exp overflow.
 constexpr std::size_t logits = 100;
 constexpr double other_logits = logits - 1;
-struct OnAndOff {
-  double on, off;
-};
+// One number on the diagonal of a row for each position, another elsewhere.
+std::vector<double> diagonal(double on, double off) {
+  std::vector<double> x(logits * logits, off);
+  for (std::size_t i = 0; i < logits; ++i) x[i * logits + i] = on;
+  return x;
+}
 template <Tensor (*f)(TensorArg, std::int64_t)>
-Sample one_logit(const char* name, double logit, OnAndOff y, OnAndOff z) {
+Sample one_logit(const char* name, double logit, std::vector<double> y, std::vector<double> z) {
   const auto n = static_cast<std::int64_t>(logits);
   return {name,
-          {{.shape = {n, n}, .values = diagonal(logits, logit, 0)}},
+          {{.shape = {n, n}, .values = diagonal(logit, 0)}},
           [](auto x) { return Tensors{f(x[0], -1)}; },
-          Sample::Expected{{diagonal(logits, y.on, y.off)}, {diagonal(logits, z.on, z.off)}}};
+          Sample::Expected{{std::move(y)}, {std::move(z)}}};
 }
 
 std::vector<Sample> softmax_samples() {
   std::vector<Sample> all = samples<softmax>();
-  all.push_back(one_logit<softmax>("one large logit", 1e4, {1, 0}, {0, 0}));
-  all.push_back(one_logit<softmax>("one logit far below", -1e4, {0, 1 / other_logits}, {0, 0}));
+  all.push_back(one_logit<softmax>("one large logit", 1e4, diagonal(1, 0), diagonal(0, 0)));
+  all.push_back(
+      one_logit<softmax>("one logit far below", -1e4, diagonal(0, 1 / other_logits), diagonal(0, 0)));
   return all;
 }
 
 std::vector<Sample> log_softmax_samples() {
   std::vector<Sample> all = samples<log_softmax>();
   const double log_others = std::log(other_logits);
-  all.push_back(one_logit<log_softmax>("one large logit", 1e4, {0, -1e4}, {-other_logits, 1}));
-  all.push_back(one_logit<log_softmax>("one logit far below", -1e4, {-1e4 - log_others, -log_others},
-                                       {1, 1 - logits / other_logits}));
+  all.push_back(
+      one_logit<log_softmax>("one large logit", 1e4, diagonal(0, -1e4), diagonal(-other_logits, 1)));
+  all.push_back(one_logit<log_softmax>("one logit far below", -1e4, diagonal(-1e4 - log_others, -log_others),
+                                       diagonal(1, 1 - logits / other_logits)));
   return all;
 }
 
@@ -101,10 +100,11 @@ std::vector<Sample> logsumexp_samples() {
                           {"outer and inner", {{{2, 3, 4}}}, [](auto x) {
                              return Tensors{logsumexp(x[0], {0, 2}, true)};
                            }}};
-  all.push_back(one_logit<logsumexp_of_axis>("one large logit", 1e4, {}, {1, 0}));
-  all.back().expected->outputs = {std::vector<double>(logits, 1e4)};
-  all.push_back(one_logit<logsumexp_of_axis>("one logit far below", -1e4, {}, {0, 1 / other_logits}));
-  all.back().expected->outputs = {std::vector<double>(logits, std::log(other_logits))};
+  all.push_back(
+      one_logit<logsumexp_of_axis>("one large logit", 1e4, std::vector<double>(logits, 1e4), diagonal(1, 0)));
+  all.push_back(one_logit<logsumexp_of_axis>("one logit far below", -1e4,
+                                             std::vector<double>(logits, std::log(other_logits)),
+                                             diagonal(0, 1 / other_logits)));
   all.push_back({"nothing to sum",
                  {{.shape = {2, 2}, .values = {-infinity, -infinity, -infinity, 3}}},
                  [](auto x) { return Tensors{logsumexp(x[0], {1})}; },

@@ -49,7 +49,8 @@ int run_tool(const char* tool, F&& f, int failure = 1) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is then an error of write(), like a full disk
   int code = failure;
   try {
-    log_level(), cpu::default_threads();  // reject an invalid TG_LOG or TG_THREADS up front
+    log_level();  // reject an invalid TG_LOG or TG_THREADS up front
+    cpu::default_threads();
     code = f();
   } catch (const std::bad_alloc&) {
     report_failure(tool, "out of memory");

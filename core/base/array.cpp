@@ -32,7 +32,7 @@ Array::Array(const Shape& shape, DType dtype) : shape_(shape), numel_(tg::numel(
 }
 
 Array& Array::operator=(Array&& other) noexcept {
-  shape_ = std::exchange(other.shape_, Shape{0});
+  shape_ = std::exchange(other.shape_, no_elements);
   numel_ = std::exchange(other.numel_, 0);
   dtype_ = other.dtype_;
   data_ = std::move(other.data_);

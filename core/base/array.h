@@ -75,7 +75,8 @@ class Array {
   void check_type(DType expected) const;
   void check_index(std::int64_t i) const;
   static void check_count(const Shape& shape, std::size_t count);
-  Shape shape_{0};
+  static constexpr Shape no_elements{0};
+  Shape shape_ = no_elements;
   std::int64_t numel_ = 0;
   DType dtype_ = f32;
   std::shared_ptr<std::byte[]> data_;

@@ -17,9 +17,10 @@ inline constexpr int max_rank = 8;
 class Dims {
  public:
   Dims() = default;
-  Dims(std::initializer_list<std::int64_t> v) : Dims(std::span<const std::int64_t>(v.begin(), v.size())) {}
+  constexpr Dims(std::initializer_list<std::int64_t> v)
+      : Dims(std::span<const std::int64_t>(v.begin(), v.size())) {}
   Dims(const std::vector<std::int64_t>& v) : Dims(std::span<const std::int64_t>(v)) {}
-  explicit Dims(std::span<const std::int64_t> v) {
+  constexpr explicit Dims(std::span<const std::int64_t> v) {
     for (std::int64_t d : v) push_back(d);
   }
   // n copies of one value.
@@ -40,7 +41,7 @@ class Dims {
   std::int64_t* end() { return v_ + size_; }
   bool contains(std::int64_t x) const { return std::find(begin(), end(), x) != end(); }
 
-  void push_back(std::int64_t d) {
+  constexpr void push_back(std::int64_t d) {
     if (size_ == max_rank) throw ShapeError("[tensor] more than 8 dimensions");
     v_[size_++] = d;
   }

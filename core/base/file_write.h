@@ -4,18 +4,19 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tg {
 
 [[noreturn]] void fail_file(std::string_view who, const char* verb, const std::string& path, int error);
 
-// Closes a file descriptor; -1 stands for none.
+// Closes a file descriptor; -1 stands for none, which a moved-from one has.
 struct FileDescriptor {
   int fd;
   explicit FileDescriptor(int fd) : fd(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
   ~FileDescriptor();
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
 };
 
 void write_all(int fd, std::string_view bytes, const std::string& path, std::string_view who);

@@ -188,9 +188,9 @@ void Program::feed(const Feed& f) {
   if (f.count() != x.numel())
     throw ShapeError("[feed] input " + name + " is " + x.text() + ", got " + std::to_string(f.count()) +
                      " elements " + at_line(node.where));
-  if (f.shape() && *f.shape() != x.shape())
-    throw ShapeError("[feed] input " + name + " is " + x.text() + ", got an Array of shape " +
-                     f.shape()->text() + " " + at_line(node.where));
+  if (const auto& shape = f.shape(); shape && *shape != x.shape())
+    throw ShapeError("[feed] input " + name + " is " + x.text() + ", got an Array of shape " + shape->text() +
+                     " " + at_line(node.where));
   const auto i = std::find_if(s.inputs.begin(), s.inputs.end(),
                               [&](const State::Input& known) { return known.value == x.id(); });
   if (i == s.inputs.end())

@@ -28,25 +28,13 @@ std::optional<InputFile> InputFile::in(int directory, const std::string& name, c
 }
 
 InputFile::InputFile(int fd, std::string path, std::string_view who)
-    : fd_(fd), path_(std::move(path)), who_(who) {
+    : file_(fd), path_(std::move(path)), who_(who) {
   if (fd < 0) fail_file(who_, "read", path_, errno);
-  FileDescriptor closing(fd);  // until it is known to be a file
   struct stat info {};
   if (::fstat(fd, &info) != 0) fail_file(who_, "read", path_, errno);
   if (S_ISDIR(info.st_mode)) fail_file(who_, "read", path_, EISDIR);
   if (!S_ISREG(info.st_mode)) throw Error("[" + who_ + "] cannot read " + path_ + ": not a regular file");
   size_ = static_cast<std::uint64_t>(info.st_size);
-  closing.fd = -1;
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
-      size_(other.size_),
-      path_(std::move(other.path_)),
-      who_(std::move(other.who_)) {}
-
-InputFile::~InputFile() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 std::string InputFile::read() const {
@@ -56,7 +44,8 @@ std::string InputFile::read() const {
     content.resize(static_cast<std::size_t>(size_) + 1);  // one more, so that the first read finds the end
     for (;;) {
       if (used == content.size()) content.resize(2 * used + (1 << 16));  // a file that grows
-      const ssize_t n = ::pread(fd_, content.data() + used, content.size() - used, static_cast<off_t>(used));
+      const ssize_t n =
+          ::pread(file_.fd, content.data() + used, content.size() - used, static_cast<off_t>(used));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) fail_file(who_, "read", path_, errno);
       if (n == 0) break;

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/file_write.h"
+
 namespace tg::io {
 
 class InputFile {
@@ -16,18 +18,14 @@ class InputFile {
   // The file of that name in an open directory, or nothing if there is none. `path` is for messages.
   static std::optional<InputFile> in(int directory, const std::string& name, const std::string& path,
                                      std::string_view who);
-  ~InputFile();
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&&) = delete;
-
-  int descriptor() const { return fd_; }
+  int descriptor() const { return file_.fd; }
   std::uint64_t size() const { return size_; }  // when it was opened
   // Throws Error, or OutOfMemory if the content does not fit in memory.
   std::string read() const;
 
  private:
   InputFile(int fd, std::string path, std::string_view who);
-  int fd_;
+  FileDescriptor file_;
   std::uint64_t size_ = 0;
   std::string path_, who_;
 };

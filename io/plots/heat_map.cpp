@@ -132,7 +132,7 @@ Color heat_color(float value) {
 }
 
 Image draw_heat_maps(const HeatMaps& h) {
-  constexpr std::int64_t most = 16384;  // as an Image's pixels
+  constexpr std::int64_t most = Image::most;
   if (std::min({h.rows, h.columns, h.across}) < 1 || std::max({h.rows, h.columns, h.across}) > most)
     throw ShapeError("[heat map] got maps of " + std::to_string(h.rows) + " x " + std::to_string(h.columns) +
                      " cells, " + std::to_string(h.across) + " across, expected 1 to " +

@@ -17,10 +17,9 @@
 namespace tg::plot {
 
 Image::Image(int width, int height, Color background) : width_(width), height_(height) {
-  constexpr int most = 16384;
   if (width < 1 || height < 1 || width > most || height > most) {
     throw Error("[image] got " + std::to_string(width) + " x " + std::to_string(height) +
-                " pixels, expected 1 to 16384 each way");
+                " pixels, expected 1 to " + std::to_string(most) + " each way");
   }
   pixels_.resize(std::size_t(width) * std::size_t(height) * 3);
   fill(0, 0, width, height, background);

@@ -33,7 +33,8 @@ struct TextStyle {
 
 class Image {
  public:
-  Image(int width, int height, Color background);  // Error unless both are 1 to 16384
+  static constexpr int most = 16384;               // pixels each way
+  Image(int width, int height, Color background);  // Error unless both are 1 to `most`
 
   int width() const { return width_; }
   int height() const { return height_; }

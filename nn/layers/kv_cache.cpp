@@ -26,9 +26,6 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
     throw ShapeError("[kv_cache] a call of " + std::to_string(length) +
                      " tokens, expected 1 to the capacity " + std::to_string(cache.capacity()));
   const Scope scope("cache");
-  if (length < 1 || length > cache.capacity())
-    throw ShapeError("[kv_cache] got " + std::to_string(length) +
-                     " new tokens, expected 1 to the capacity, " + std::to_string(cache.capacity()));
   std::vector<std::int32_t> steps(static_cast<std::size_t>(length));
   std::iota(steps.begin(), steps.end(), 0);
   positions_ = cached_ + graph.constant(Array::of(steps));

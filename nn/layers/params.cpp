@@ -1,8 +1,8 @@
 #include <tilegrad/nn/layers/params.h>
 
-#include <charconv>
 #include <cmath>
 
+#include <tilegrad/core/base/attrs.h>
 #include <tilegrad/core/base/random.h>
 #include "core/base/hash.h"
 
@@ -16,19 +16,12 @@ std::uint64_t key_of(std::uint64_t seed, const std::string& path) {
   return node_key(seed, hash.digest()[0], 0);
 }
 
-std::string text_of(bool x) {
-  return x ? "true" : "false";
+std::string setting_text(const auto& x) {
+  return tg::detail::attr_text(x);
 }
-std::string text_of(std::int64_t x) {
-  return std::to_string(x);
-}
-std::string text_of(double x) {  // the fewest digits that give x back
-  char digits[40];
-  return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
-}
-std::string text_of(const std::vector<double>& list) {
+std::string setting_text(const std::vector<double>& list) {
   std::string s;
-  for (const double x : list) s += (s.empty() ? "" : " ") + text_of(x);
+  for (const double x : list) s += (s.empty() ? "" : " ") + setting_text(x);
   return s;
 }
 
@@ -84,7 +77,8 @@ void Path::setting(const Weight& weight, const std::string& name,
                    const std::variant<bool, std::int64_t, double, std::vector<double>>& value) const {
   if (weight.is_absent() || !weight.parameter().key()) return;  // only counted
   Parameter carrier = weight.parameter();
-  carrier.add_setting((*this / name).text(), std::visit([](const auto& v) { return text_of(v); }, value));
+  carrier.add_setting((*this / name).text(),
+                      std::visit([](const auto& v) { return setting_text(v); }, value));
 }
 
 std::vector<Parameter> Path::parameters() const {

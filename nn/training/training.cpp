@@ -100,13 +100,8 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
   }
-  const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
-  const std::size_t expected = size * static_cast<std::size_t>(accumulate_);
-  if (tokens.size() != expected || targets.size() != expected)
-    throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
-                     std::to_string(targets.size()) + " targets, expected " + std::to_string(accumulate_) +
-                     " times " + tokens_.shape().text());
-  for (std::size_t i = 0; i < expected; i += size) {
+  const std::size_t size = batch_size(tokens, targets);
+  for (std::size_t i = 0; i < tokens.size(); i += size) {
     program_->run({{tokens_, std::span(tokens).subspan(i, size)},
                    {targets_, std::span(targets).subspan(i, size)},
                    {parts_->first, i == 0}});
@@ -115,18 +110,24 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
   return parts_->program->fetch_later(results_);
 }
 
+std::size_t TrainingProgram::batch_size(const std::vector<std::int32_t>& tokens,
+                                        const std::vector<std::int32_t>& targets) const {
+  const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
+  const std::size_t expected = size * static_cast<std::size_t>(accumulate_);
+  if (tokens.size() != expected || targets.size() != expected)
+    throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
+                     std::to_string(targets.size()) + " targets, expected " + std::to_string(accumulate_) +
+                     " times " + tokens_.shape().text());
+  return size;
+}
+
 std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tokens,
                                             const std::vector<std::int32_t>& targets, std::int64_t step) {
   if (parts_) {  // the sums may not be finite either, and are not looked at
     for (Parameter& sum : parts_->sums) sum.write(Array(sum.shape(), sum.dtype()));
     parts_->loss_sum.write(Array(Shape{}, parts_->loss_sum.dtype()));
   }
-  const auto size = static_cast<std::size_t>(numel(tokens_.shape()));
-  const std::size_t all = size * static_cast<std::size_t>(accumulate_);
-  if (tokens.size() != all || targets.size() != all)
-    throw ShapeError("[training] got " + std::to_string(tokens.size()) + " tokens and " +
-                     std::to_string(targets.size()) + " targets, expected " + std::to_string(all) +
-                     " of each");
+  const std::size_t size = batch_size(tokens, targets);
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     const std::size_t from = static_cast<std::size_t>(part) * size;
     std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},

@@ -63,6 +63,9 @@ class TrainingProgram {
     std::optional<Program> program;
   };
   void add_up(const optim::Optimizer& optimizer, const ProgramOptions& options);
+  // Tokens of one batch; throws ShapeError unless these are those of a step.
+  std::size_t batch_size(const std::vector<std::int32_t>& tokens,
+                         const std::vector<std::int32_t>& targets) const;
 
   Graph graph_;
   Tensor tokens_, targets_, loss_;

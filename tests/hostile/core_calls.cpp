@@ -163,12 +163,7 @@ std::vector<Feed> feeds_of_all_inputs(World& w) {
     if (node.op != &input_op) continue;
     const Tensor t = w.graph.tensor(node.first_out);
     if (t.numel() > 1 << 16 || w.hostile()) continue;
-    Array value(t.shape(), t.dtype());
-    for (std::int64_t i = 0; i < value.numel(); ++i)
-      value.set(i, is_float(t.dtype()) && !w.hostile()
-                       ? std::normal_distribution<>()(w.random)
-                       : static_cast<double>(w.below(t.dtype() == boolean ? 2 : 4)));
-    feeds.emplace_back(t, value);
+    feeds.emplace_back(t, filled(w, t.shape(), t.dtype()));
   }
   return feeds;
 }

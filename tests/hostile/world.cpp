@@ -16,17 +16,6 @@ Dims ordinary_shape(World& w) {
   return shape;
 }
 
-Array filled(World& w, const Shape& shape, DType dtype) {
-  Array a(shape, dtype);
-  const bool special = w.hostile();
-  for (std::int64_t i = 0; i < a.numel(); ++i)
-    a.set(i, special && is_float(dtype) ? Draw<double>::of(w)
-             : is_float(dtype)          ? std::normal_distribution<>()(w.random)
-             : dtype == DType::boolean  ? static_cast<double>(w.below(2))
-                                        : static_cast<double>(w.below(4)));
-  return a;
-}
-
 template <class T>
 T moved_from(T x) {
   [[maybe_unused]] const T taken = std::move(x);
@@ -43,6 +32,17 @@ T kept(World& w, const std::vector<T>& all) {
 }
 
 }  // namespace
+
+Array filled(World& w, const Shape& shape, DType dtype) {
+  Array a(shape, dtype);
+  const bool special = w.hostile();
+  for (std::int64_t i = 0; i < a.numel(); ++i)
+    a.set(i, special && is_float(dtype) ? Draw<double>::of(w)
+             : is_float(dtype)          ? std::normal_distribution<>()(w.random)
+             : dtype == DType::boolean  ? static_cast<double>(w.below(2))
+                                        : static_cast<double>(w.below(4)));
+  return a;
+}
 
 World::World(std::uint64_t seed) : random(seed), hostility(one_of({0., 0.01, 0.05, 0.3})) {
   for (std::uint64_t n = 3 + below(5); n > 0; --n) {

@@ -54,6 +54,9 @@ struct World {
   }
 };
 
+// Random values of that shape; hostile ones among them if a draw says so.
+Array filled(World& w, const Shape& shape, DType dtype);
+
 // An argument of type T.
 template <class T>
 struct Draw;
@@ -64,7 +67,6 @@ struct Draw;
   }
 TG_DRAWN(bool);
 TG_DRAWN(int);
-TG_DRAWN(std::int32_t*);
 TG_DRAWN(std::int64_t);
 TG_DRAWN(std::uint32_t);
 TG_DRAWN(std::uint64_t);

@@ -62,13 +62,10 @@ cp -rL "$dir/gpt/last" "$dir/damaged"
 printf x | dd of="$dir/damaged/model.safetensors" bs=1 seek=3000 conv=notrunc 2>/dev/null
 refuses 1 'damaged/model.safetensors' --checkpoint "$dir/damaged"
 # A checkpoint whose checksums match but whose metadata contradicts its tensors.
-lies() {  # WORD COMMAND...: that changes the file given as its last argument
+lies() {  # WORD COMMAND...
   local word=$1
   shift
-  rm -rf "$dir/lying"
-  cp -rL "$dir/gpt/last" "$dir/lying"
-  "$@" "$dir/lying/model.safetensors"
-  reseal "$dir/lying" "$generate" --checkpoint "$dir/lying"
+  change_copy "$dir/gpt/last" "$generate" "$@"
   refuses 1 "lying/model.safetensors: .*$word" --checkpoint "$dir/lying"
 }
 lies 'is not divisible by 3 heads' sed -i 's/"heads":"2"/"heads":"3"/'

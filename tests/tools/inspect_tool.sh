@@ -71,13 +71,10 @@ limited() {
   if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$inspect" --help >/dev/null 2>&1); then ulimit -v 400000; fi
   "$inspect" "$@"
 }
-lies() {  # WORD COMMAND...: that changes the file given as its last argument
+lies() {  # WORD COMMAND...
   local word=$1
   shift
-  rm -rf "$dir/lying"
-  cp -rL "$dir/run/last" "$dir/lying"
-  "$@" "$dir/lying/model.safetensors"
-  reseal "$dir/lying" "$inspect" --checkpoint "$dir/lying"
+  change_copy "$dir/run/last" "$inspect" "$@"
   refuses_command 1 "lying/model.safetensors: .*$word" limited --checkpoint "$dir/lying"
 }
 lies 'has no tensor model.layers.1' sed -i 's/"layers":"1"/"layers":"2"/'

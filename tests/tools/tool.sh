@@ -26,6 +26,16 @@ reseal() {
   [ -n "$sums" ] || fail "no sums from $*"
   sed -i "$sums" "$checkpoint/manifest.json"
 }
+# Makes $dir/lying, a copy of a checkpoint that COMMAND changed, given its model file as the last argument. TOOL reads
+# checkpoints. change_copy CHECKPOINT TOOL COMMAND...
+change_copy() {
+  local checkpoint=$1 tool=$2
+  shift 2
+  rm -rf "$dir/lying"
+  cp -rL "$checkpoint" "$dir/lying"
+  "$@" "$dir/lying/model.safetensors"
+  reseal "$dir/lying" "$tool" --checkpoint "$dir/lying"
+}
 # Gives a metadata key of a safetensors file another value, in as many bytes: spaces follow a shorter one, and the setting of a
 # norm, if there is one, makes room for a longer one. metadata KEY VALUE FILE
 metadata() {
