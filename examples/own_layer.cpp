@@ -49,7 +49,7 @@ nn::Model make_model(const nn::Path& at, std::int64_t vocabulary) {
 
 int main(int argc, char** argv) try {
   if (argc != 2) return std::fprintf(stderr, "usage: own_layer DIR\n"), 2;
-  std::string text, rhyme = "she sells sea shells by the shore; the shells she sells are sea shells.\n";
+  std::string text, rhyme = "how much wood would a woodchuck chuck if a woodchuck could chuck wood?\n";
   for (int i = 0; i < 40; ++i) text += rhyme;
   const text::CharVocab vocab(text);
   const auto tokens = vocab.encode(text);
@@ -66,8 +66,8 @@ int main(int argc, char** argv) try {
                            {.files = [&](const auto&) { return files; }}, &store);
     if (resume) trainer.resume(io::Checkpoint(store.directory()));
     trainer.run();
-    std::vector<std::int32_t> said = vocab.encode(rhyme.substr(0, 4));
-    nn::Generator(model).extend(said, context - 4, {.temperature = 0}, 0);
+    std::vector<std::int32_t> said = vocab.encode(rhyme.substr(0, 8));
+    nn::Generator(model).extend(said, context - 8, {.temperature = 0}, 0);
     std::printf("%s: loss %.6f, \"%s\"\n", name, trainer.last().loss, vocab.decode(said).c_str());
     return std::pair(trainer.last().loss, vocab.decode(said));
   };

@@ -24,6 +24,10 @@ cmp -s "$dir"/{whole,halves}/last/model.safetensors || fail "two halves are not 
 "$trainer" "$dir/none" "$dir/x" >/dev/null 2>"$dir/err" && fail "trainer takes a text that is not there"
 [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error: $(cat "$dir/err")"
 
+for isa in baseline avx2; do  # what it learns must not hang on the last digit
+  TG_ISA=$isa "$own_layer" "$dir/own-$isa" >"$dir/out" 2>"$dir/err" || grep -q "expected one that this machine supports" "$dir/err" ||
+    fail "own_layer on $isa: $(cat "$dir/out" "$dir/err")"
+done
 "$own_layer" "$dir/own" >"$dir/out" || fail "own_layer: $(cat "$dir/out")"
 for run in whole halves; do
   [ -s "$dir/own/$run/last/model.safetensors" ] || fail "own_layer leaves no checkpoint of the run $run"
