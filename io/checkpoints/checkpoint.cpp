@@ -75,6 +75,12 @@ bool leads_elsewhere(const std::string& path, int directory) {
   return ::stat(path.c_str(), &named) != 0 || named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
+// Where a link leads to; "" for what is no link.
+std::string linked(const std::string& path) {
+  std::error_code error;
+  return fs::read_symlink(path, error).string();
+}
+
 }  // namespace
 
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
@@ -116,7 +122,9 @@ Checkpoint::Checkpoint(const std::string& path) {
 // removes the old one: where something is missing, the link may already lead elsewhere.
 bool Checkpoint::open(const std::string& directory) {
   for (;;) {
+    const std::string target = linked(directory);
     const FileDescriptor at(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (at.fd < 0 && linked(directory) != target) continue;
     if (at.fd < 0) return false;
     const std::string path = directory + "/" + manifest_name;
     const auto file = InputFile::in(at.fd, manifest_name, path, "checkpoint");

@@ -421,6 +421,33 @@ TEST_F(Store, AReaderBesideAWriterSeesWholeCheckpoints) {
   EXPECT_GT(other, 0) << "of " << saved;
 }
 
+// The same with a writer that does nothing but change names, and so catches the reader between two of its
+// calls.
+TEST_F(Store, AReaderGoesOnToTheNextCheckpointWhenItsOwnIsRemoved) {
+  fs::create_directory(dir / "run");
+  io::write_checkpoint(dir / "kept", 1, 0, files);
+  const auto name = [&](int n) { return dir / ("run/step-" + std::to_string(n)); };
+  const auto save = [&](int n) {
+    fs::create_directory(name(n));
+    for (const char* file : {"manifest.json", "model.safetensors"})
+      fs::create_hard_link(dir / "kept" + "/" + file, name(n) + "/" + file);
+    fs::create_symlink(name(n), dir / "run/fresh");
+    fs::rename(dir / "run/fresh", dir / "run/last");
+    if (n == 0) return;
+    for (const char* file : {"/model.safetensors", "/manifest.json", ""}) fs::remove(name(n - 1) + file);
+  };
+  save(0);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int n = 1; !stop; ++n) save(n);
+  });
+  for (int i = 0; i < 5000 && !HasFailure(); ++i)
+    EXPECT_EQ(error_of([&] { io::Checkpoint(dir / "run").load("model.safetensors"); }), "no error")
+        << "read " << i;
+  stop = true;
+  writer.join();
+}
+
 TEST_F(Store, CompletesWhatAKillLeftBetweenRenameAndLink) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   // Before the very first link.
