@@ -4,10 +4,10 @@ namespace tg::nn {
 
 namespace detail {
 
-std::int64_t head_width(std::int64_t width, std::int64_t heads) {
+std::int64_t head_width(const Path& at, std::int64_t width, std::int64_t heads) {
   if (heads <= 0 || width % heads != 0)
-    throw ShapeError("[attention] width " + std::to_string(width) + " is not divisible by " +
-                     std::to_string(heads) + " heads");
+    throw ShapeError(at.refusal("attention", "width " + std::to_string(width) + " is not divisible by " +
+                                                 std::to_string(heads) + " heads"));
   return width / heads;
 }
 
@@ -38,18 +38,19 @@ Tensor attend(const Tensor& q, Tensor k, Tensor v, double dropout, const Call& c
   return merged(flash_attn(q, k, v, options).o);
 }
 
-std::int64_t dividing(std::int64_t width, std::int64_t heads) {
-  detail::head_width(width, heads);  // throws
+std::int64_t dividing(const Path& at, std::int64_t width, std::int64_t heads) {
+  detail::head_width(at, width, heads);  // throws
   return heads;
 }
 
-GroupedAttention::Options checked(GroupedAttention::Options o, std::int64_t width, std::int64_t heads) {
-  if (o.head_width == 0) o.head_width = detail::head_width(width, heads);
+GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, std::int64_t width,
+                                  std::int64_t heads) {
+  if (o.head_width == 0) o.head_width = detail::head_width(at, width, heads);
   if (o.key_heads == 0) o.key_heads = heads;
   if (o.key_heads < 1 || o.head_width < 1 || heads % o.key_heads != 0)
-    throw ShapeError("[attention] " + std::to_string(heads) + " query heads are not a multiple of " +
-                     std::to_string(o.key_heads) + " key heads, or their width " +
-                     std::to_string(o.head_width) + " is not positive");
+    throw ShapeError(at.refusal("attention", std::to_string(heads) + " query heads are not a multiple of " +
+                                                 std::to_string(o.key_heads) + " key heads, or their width " +
+                                                 std::to_string(o.head_width) + " is not positive"));
   return o;
 }
 
@@ -57,7 +58,7 @@ GroupedAttention::Options checked(GroupedAttention::Options o, std::int64_t widt
 
 SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
     : Module(at),
-      heads_(dividing(width, heads)),
+      heads_(dividing(at, width, heads)),
       dropout_(o.dropout),
       c_attn_(at / "c_attn", width, product(3, width), {.bias = o.bias, .init = o.init}),
       c_proj_(at / "c_proj", width, width, {.bias = o.bias, .init = o.output_init}) {
@@ -73,7 +74,7 @@ Tensor SelfAttention::record(TensorArg x, const Call& call) const {
 }
 
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
-    : GroupedAttention(at, width, checked(std::move(o), width, heads), heads) {}
+    : GroupedAttention(at, width, checked(at, std::move(o), width, heads), heads) {}
 
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Options& o, std::int64_t heads)
     : Module(at),

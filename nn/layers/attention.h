@@ -64,7 +64,8 @@ class GroupedAttention : public Module {
 
 namespace detail {
 
-std::int64_t head_width(std::int64_t width, std::int64_t heads);  // throws ShapeError if it is not whole
+// Throws ShapeError if it is not whole.
+std::int64_t head_width(const Path& at, std::int64_t width, std::int64_t heads);
 Tensor by_head(const Tensor& x, std::int64_t heads);  // [B, L, heads·d] → [B, heads, L, d], a view
 Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, d] → [B, L, H·d], a view
 

@@ -11,11 +11,12 @@ namespace {
 
 using detail::by_head, detail::merged;
 
-LatentAttention::Options checked(LatentAttention::Options o, std::int64_t width, std::int64_t heads) {
-  if (o.head_width == 0) o.head_width = detail::head_width(width, heads);
+LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std::int64_t width,
+                                 std::int64_t heads) {
+  if (o.head_width == 0) o.head_width = detail::head_width(at, width, heads);
   if (o.value_width == 0) o.value_width = o.head_width;
-  const auto refuse = [](const std::string& what, std::int64_t got) {
-    throw ShapeError("[attention] " + what + ", got " + std::to_string(got));
+  const auto refuse = [&](const std::string& what, std::int64_t got) {
+    throw ShapeError(at.refusal("attention", what + ", got " + std::to_string(got)));
   };
   if (heads < 1) refuse("expected a positive number of heads", heads);
   if (o.latent < 1) refuse("expected a positive width of the latent", o.latent);
@@ -54,7 +55,7 @@ std::vector<double> query_frequencies(const LatentAttention::Options& o) {
 LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options)
     : Module(at),
       heads_(heads),
-      o_(checked(options, width, heads)),
+      o_(checked(at, options, width, heads)),
       q_(query_layers(at, width, heads, o_)),
       q_norm_(query_norm(at, o_)),
       kv_a_(at / "kv_a_proj_with_mqa", width, o_.latent + o_.rope_width, {.bias = o_.bias, .init = o_.init}),

@@ -4,6 +4,7 @@
 
 #include <tilegrad/core/base/attrs.h>
 #include <tilegrad/core/base/random.h>
+#include <tilegrad/core/graph/graph.h>
 #include "core/base/hash.h"
 
 namespace tg::nn {
@@ -45,10 +46,13 @@ Params Params::counting(DType dtype, Each each) {
   return Params(Counting{}, dtype, std::move(each));
 }
 
-Parameter Params::create(const std::string& path, const Shape& shape, Init init) {
+Parameter Params::create(const std::string& path, const Shape& shape, Init init,
+                         const std::source_location& where) {
   for (std::int64_t d : shape)
-    if (d <= 0) throw ShapeError("[params] " + path + " would have shape " + shape.text());
-  if (!place_.emplace(path, all_.size()).second) throw Error("[params] there is already a parameter " + path);
+    if (d <= 0)
+      throw ShapeError("[params] " + path + " would have shape " + shape.text() + " " + at_line(where));
+  if (!place_.emplace(path, all_.size()).second)
+    throw Error("[params] there is already a parameter " + path + " " + at_line(where));
   if (each_) each_(path, shape);
   count_ += numel(shape);
   if (only_counts_) return {};
@@ -70,7 +74,11 @@ Path Path::operator/(const std::string& name) const {
 }
 
 Weight Path::create(const std::string& name, const Shape& shape, Init init) const {
-  return Weight(params_->create((*this / name).text(), shape, init));
+  return Weight(params_->create((*this / name).text(), shape, init, where_));
+}
+
+std::string Path::refusal(const std::string& op, const std::string& what) const {
+  return "[" + (text_.empty() ? "" : text_ + "/") + op + "] " + what + " " + at_line(where_);
 }
 
 void Path::setting(const Weight& weight, const std::string& name,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <source_location>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -41,7 +42,8 @@ class Params {
   static Params counting(DType dtype = f32, Each each = {});
 
   // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
-  Parameter create(const std::string& path, const Shape& shape, Init init);
+  Parameter create(const std::string& path, const Shape& shape, Init init,
+                   const std::source_location& where = std::source_location::current());
 
   const std::vector<Parameter>& all() const { return all_; }
   const Parameter* find(const std::string& path) const;  // null if there is none
@@ -70,7 +72,9 @@ class Params {
 // A node of the tree of parameters, on which a layer is created: Linear(root / "h" / "0" / "c_fc", …).
 class Path {
  public:
-  Path(Params& params) : params_(&params) {}  // the root
+  // The root. Errors of the layers below name the line where it was made.
+  Path(Params& params, const std::source_location& where = std::source_location::current())
+      : params_(&params), where_(where) {}
 
   Path operator/(const std::string& name) const;
   Path operator/(int index) const { return *this / std::to_string(index); }
@@ -85,9 +89,12 @@ class Path {
   const std::string& text() const { return text_; }  // "transformer.h.0"
   // The last element, under which a layer's nodes appear; for an index, with the list's name: "h.0".
   const std::string& name() const { return name_; }
+  // An error's message about the layer at this path: "[transformer.h.0.attn/attention] what (model.cpp:7)".
+  std::string refusal(const std::string& op, const std::string& what) const;
 
  private:
   Params* params_;
+  std::source_location where_;
   std::string text_, name_;
 };
 

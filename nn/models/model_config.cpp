@@ -22,7 +22,9 @@ void ModelConfig::check() const {
   check_size(layers, "number of layers");
   check_size(heads, "number of heads");
   check_size(width, "width");
-  detail::head_width(width, heads);  // throws unless it is whole
+  if (width % heads != 0)
+    throw ShapeError("[model] width " + std::to_string(width) + " is not divisible by " +
+                     std::to_string(heads) + " heads");
   architecture.check(*this);
   if (!(dropout >= 0 && dropout < 1))
     throw Error("[model] dropout must lie in [0, 1), got " + std::to_string(dropout));

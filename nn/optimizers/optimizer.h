@@ -39,10 +39,11 @@ class Optimizer {
 
   // Appends ∂loss/∂parameters, their norm, and the update, whose assignments belong in
   // CompileOptions::assign: compile() throws Error for a program that computes one of them and leaves it out.
-  // Throws GradientError if the loss depends on no parameter, and as gradients() does. A step whose gradient
-  // has a number that is not finite leaves parameters, moments and the step count as they were, and is
-  // counted. With loss scaling, one whose loss is finite and whose scale is above 1 counts as overflowed, the
-  // others as skipped; the scale never falls below 1.
+  // Throws GradientError if the loss depends on no parameter, and as gradients() does; a parameter that it
+  // does not depend on has a gradient of zeros, and decays. A step whose gradient has a number that is not
+  // finite leaves parameters, moments and the step count as they were, and is counted. With loss scaling, one
+  // whose loss is finite and whose scale is above 1 counts as overflowed, the others as skipped; the scale
+  // never falls below 1.
   Update minimize(const Tensor& loss) const { return update(loss, differentiate(loss)); }
 
   // Its two halves, which may be in different graphs: gradients of the loss (with loss scaling, of the scaled

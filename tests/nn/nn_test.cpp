@@ -11,10 +11,12 @@
 #include <tilegrad/nn/models/model.h>
 #include <tilegrad/tilegrad.h>
 #include "tests/reference/reference_checks.h"
+#include "tests/support/op_testing.h"
 
 namespace {
 
 using namespace tg;
+using tg::testing::expect_error;
 
 std::vector<double> numbers(const Array& a) {
   std::vector<double> out;
@@ -94,6 +96,24 @@ TEST(Params, StartFromPyTorchsValuesOnRequest) {
     EXPECT_LT(std::abs(b), 0.1);
     EXPECT_NE(b, 0);
   }
+}
+
+TEST(Path, ErrorsNameTheLayerAndTheLineOfItsRoot) {
+  nn::Params p;
+  const nn::Path root = p, at = root / "h" / 0 / "attn";
+  const std::string line = " (nn_test.cpp:" + std::to_string(__LINE__ - 1) + ")";
+  const nn::Linear first(root / "lin", 2, 2);
+  expect_error<Error>([&] { nn::Linear(root / "lin", 2, 2); },
+                      {"[params] there is already a parameter lin.weight" + line});
+  expect_error<ShapeError>([&] { nn::Linear(root / "none", 0, 2); },
+                           {"none.weight would have shape [2, 0]" + line});
+  expect_error<ShapeError>([&] { nn::SelfAttention(at, 30, 4); },
+                           {"[h.0.attn/attention] width 30 is not divisible by 4 heads" + line});
+  expect_error<ShapeError>([&] { nn::GroupedAttention(at, 30, 4); }, {"[h.0.attn/attention] width 30", line});
+  expect_error<ShapeError>([&] { nn::GroupedAttention(at, 32, 4, {.key_heads = 3}); },
+                           {"[h.0.attn/attention] 4 query heads are not a multiple of 3 key heads", line});
+  expect_error<ShapeError>([&] { nn::LatentAttention(at, 32, 4, {.latent = 8, .rope_width = 3}); },
+                           {"[h.0.attn/attention] the rotary width must be even, got 3" + line});
 }
 
 TEST(Params, RefuseASecondParameterOfTheSamePath) {

@@ -26,6 +26,13 @@ project package all -DCMAKE_PREFIX_PATH="$dir/installed"
 "$dir/package/consumer"
 "$dir/installed/bin/gradcheck" --plugin "$dir/package/plugin.so" --op twice
 
+# A header that is not there is told with the name of its package.
+if "$cmake" -S "$here/../.." -B "$dir/bare" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DXXHASH_INCLUDE:PATH= >"$dir/log" 2>&1 ||
+    ! grep -q libxxhash-dev "$dir/log"; then
+  echo "failed: configuring without xxhash.h"
+  exit 1
+fi
+
 echo >"$dir/all_headers.cpp"  # they are the same files
 project build_tree consumer -Dtilegrad_DIR="$build"
 "$dir/build_tree/consumer"

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <sstream>
+#include <string>
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
@@ -53,6 +55,19 @@ TEST_P(BenchModes, PrintATableAndWriteTheSameRowsAsJson) {
   ASSERT_EQ(run.code, 0) << run.output;
   EXPECT_NE(run.output.find("multiply-add"), std::string::npos);
   EXPECT_NE(run.output.find("threads"), std::string::npos);
+
+  // Every row has its numbers below the head's: wide names do not move them.
+  std::istringstream lines(run.output.substr(run.output.find("\n\n") + 2));
+  std::string head;
+  std::getline(lines, head);
+  const std::size_t place = head.find("threads") + 6;
+  for (std::string line; std::getline(lines, line);) {
+    std::erase_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; });  // characters
+    ASSERT_GT(line.size(), place) << line;
+    EXPECT_TRUE((line[place] == '1' || line[place] == '2') && line[place - 1] == ' ' &&
+                line[place + 1] == ' ')
+        << line;
+  }
 
   const std::string text = io::read_file(path, "test");
   std::remove(path.c_str());
