@@ -246,8 +246,8 @@ void check_elements(Harness& harness, const Options& options, Result& result, Fi
 
 namespace {
 
-// One direction through all inputs at once or through one of them, one random cotangent: two numbers. No weight
-// of either is near 0, and no two are equal: else an element, or two that cancel, would not count.
+// One direction through all inputs at once or through one of them, one random cotangent: two numbers. No
+// weight of either is near 0, and no two are equal: else an element, or two that cancel, would not count.
 class Projection {
  public:
   Projection(Harness& harness, const Options& options, std::uint64_t seed)

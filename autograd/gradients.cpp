@@ -67,8 +67,9 @@ class ReverseWalk {
     return false;
   }
 
-  // a + z. Where z is zero but for a part of an axis, as the gradient of a slice is, that part alone is added, in
-  // place if nothing else reads a: slices in a loop then cost as much as one pass over the tensor, not one each.
+  // a + z. Where z is zero but for a part of an axis, as the gradient of a slice is, that part alone is
+  // added, in place if nothing else reads a: slices in a loop then cost as much as one pass over the tensor,
+  // not one each.
   Tensor sum_of(const Tensor& a, const Tensor& z) const {
     const Node& node = graph_.node_of(z.id());
     if (node.op != &slice_assign_op || node.in.size() != 2) return add(a, z);
