@@ -60,7 +60,7 @@ struct Options {
   std::vector<View> views{std::begin(all_views), std::end(all_views)};
   std::vector<DType> dtypes{f64, f32, bf16, f16};
   int order = 1;      // 2: second derivatives, by checking the gradient's gradient
-  bool fast = false;  // 4 random projections instead of every element
+  bool fast = false;  // random projections instead of every element
   std::uint64_t seed = 0;
   Device device = Device::cpu();  // where the checked programs run; references run on the CPU
   Tol tol{.rtol = 1e-7, .atol = 1e-9};

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int rounds = 5;           // points drawn before elements on a kink are skipped
 constexpr double skippable = 0.05;  // of all elements
-constexpr int projections = 4;
+constexpr std::size_t projections = 4;
 constexpr std::int64_t most_rows = 64;  // of the Jacobian, up to which rows are checked one by one
 
 // −∞ − (−∞) at an output that is −∞ whatever the inputs (the log of an empty sum): its slope is 0.
@@ -246,18 +246,19 @@ void check_elements(Harness& harness, const Options& options, Result& result, Fi
 
 namespace {
 
-// One direction through all inputs at once, one random cotangent: two numbers. No weight of either is near 0,
-// and no two are equal: else an element, or two that cancel, would not count.
+// One direction through all inputs at once or through one of them, one random cotangent: two numbers. No
+// weight of either is near 0, and no two are equal: else an element, or two that cancel, would not count.
 class Projection {
  public:
   Projection(Harness& harness, const Options& options, std::uint64_t seed)
       : harness_(harness), options_(options), x_(harness.draw(seed)) {}
 
   // False if the function is not smooth in between: then the quotients at h and h/2 differ.
-  bool compare(std::uint64_t seed, Tally& tally) {
+  bool compare(std::uint64_t seed, std::optional<std::size_t> only, Tally& tally) {
     direction_ = harness_.draw_direction(seed);
     for (std::size_t l = 0; l < x_.size(); ++l)
-      for (std::size_t k = 0; k < x_[l].size(); ++k) direction_[l][k] *= std::max(1.0, std::abs(x_[l][k]));
+      for (std::size_t k = 0; k < x_[l].size(); ++k)
+        direction_[l][k] *= only && l != *only ? 0 : std::max(1.0, std::abs(x_[l][k]));
     const Point r = harness_.draw_cotangents(seed);
     harness_.set(x_);
     harness_.set_cotangents(r);
@@ -278,7 +279,7 @@ class Projection {
     // Two quotients can agree by chance: where they do not confirm the gradient, the noise is measured.
     if (std::abs(z.slope - best) > allowed && h > 0) allowed += jitters * jitter(harness_, x_, r) / h;
     tally.add({z.slope, best, allowed, options_.tol.atol / options_.tol.rtol, h},
-              [] { return std::string("a random projection"); });
+              [&] { return "a random projection" + (only ? " on input " + std::to_string(*only) : ""); });
     return true;
   }
 
@@ -325,15 +326,20 @@ class Projection {
 
 void check_projections(Harness& harness, const Options& options, Result& result) {
   Tally tally(result);
-  int done = 0;
-  for (std::uint64_t i = 0; done < projections && i < projections * rounds; ++i) {
+  // Along one input too: the gradient of one may be small beside the others'.
+  std::vector<std::optional<std::size_t>> along(projections);
+  for (std::size_t l = 0; l < harness.leaves().size(); ++l)
+    if (harness.leaves()[l].floating) along.push_back(l);
+  if (along.size() == projections + 1) along.pop_back();
+  std::size_t done = 0;
+  for (std::uint64_t i = 0; done < along.size() && i < along.size() * rounds; ++i) {
     Projection p(harness, options, options.seed + i / projections);
-    if (p.compare(options.seed + 77 * i, tally))
+    if (p.compare(options.seed + 77 * i, along[done], tally))
       ++done;
     else
       ++result.resampled;
   }
-  result.skipped = projections - done;
+  result.skipped = static_cast<std::int64_t>(along.size() - done);
   if (result.skipped > 0) tally.fail("the function is not smooth along the directions tried");
 }
 

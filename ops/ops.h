@@ -76,8 +76,6 @@ Tensor transpose(TensorArg x, std::int64_t a, std::int64_t b);
 Tensor view(TensorArg x, const Shape& shape);
 Tensor reshape(TensorArg x, const Shape& shape);
 Tensor expand(TensorArg x, const Shape& shape);
-// The gradient of a slice has the size of x: to go through an axis in a loop, take unbind() or split() of it,
-// whose gradients together are one tensor of that size.
 Tensor slice(TensorArg x, std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 Tensor squeeze(TensorArg x, std::int64_t axis);
 Tensor unsqueeze(TensorArg x, std::int64_t axis);

@@ -262,7 +262,7 @@ class CpuBackend final : public Backend {
   }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
     // The system would promise more memory than it has, and kill the process later.
-    const std::size_t available = bytes > (64 << 20) ? available_bytes() : bytes;
+    const std::size_t available = bytes > worth_asking ? available_bytes() : bytes;
     const auto align = std::align_val_t(bytes >= huge_page ? huge_page : 64);
     std::byte* p = nullptr;
     if (bytes <= available)

@@ -19,8 +19,9 @@ void make_fused(Step& step) {
 }
 
 void allocate(Program::State& state, const MemoryPlan& plan) {
-  const std::size_t arena = plan.report.arena, leaves = plan.leaf_bytes();
-  if (const std::size_t free = state.backend->available_bytes(); arena + leaves > free)
+  const std::size_t arena = plan.report.arena, leaves = plan.leaf_bytes(), needed = arena + leaves;
+  const std::size_t free = needed > Backend::worth_asking ? state.backend->available_bytes() : needed;
+  if (needed > free)
     throw OutOfMemory("[compile] the program needs " + std::to_string(arena >> 20) +
                       " MiB for intermediate results and " + std::to_string(leaves >> 20) +
                       " MiB for inputs and constants; " + std::to_string(free >> 20) + " MiB are free");

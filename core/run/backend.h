@@ -86,8 +86,10 @@ class Backend {
   // 64-byte aligned memory; throws OutOfMemory with `what`, the size needed and, if known, the size
   // available.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) = 0;
-  // Bytes that could be allocated now; SIZE_MAX if unknown.
+  // Bytes that could be allocated now; SIZE_MAX if unknown. The CPU's reads several files, which takes longer
+  // than to compile a small program, so nobody asks for less than worth_asking.
   virtual std::size_t available_bytes() = 0;
+  static constexpr std::size_t worth_asking = 64 << 20;
   // Copies to the device, after the runs started before and before those started later. The host's bytes may
   // change once it returns.
   virtual void write(std::byte* device, const std::byte* host, std::size_t bytes) = 0;

@@ -56,6 +56,59 @@ TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three child
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(z[i], expected[i], 1e-14);
 }
 
+// A recurrence over the columns of x, taken by slices or by unbind.
+Tensor last_state(const Tensor& x, bool slices) {
+  const std::int64_t length = x.size(1);
+  const auto columns = unbind(x, 1);
+  Tensor h = full(x.graph(), {x.size(0)}, 0, f64);
+  for (std::int64_t t = 0; t < length; ++t)
+    h = tanh(h + (slices ? slice(x, 1, t, t + 1).squeeze(1) : columns[static_cast<std::size_t>(t)]));
+  return sum(h) + (slices ? sum(slice(x, 1, 1, length, 3) * 2) : 0.0 * sum(h));
+}
+
+TEST(Gradients, OfSlicesAddUpInPlace) {
+  Graph g;
+  constexpr std::int64_t length = 50;
+  const Tensor x = g.input("x", {4, length}, f64);
+  Array values(x.shape(), f64);
+  for (std::int64_t i = 0; i < values.numel(); ++i) values.set(i, std::sin(static_cast<double>(i)));
+
+  const Tensor z = gradients(last_state(x, true), {x})[0];
+  const auto whole = eval(gradients(last_state(x, false), {x})[0], {{x, values}}).values<double>();
+  const auto sliced = eval(z, {{x, values}}).values<double>();
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    EXPECT_EQ(sliced[i], whole[i] + (i % length % 3 == 1 ? 2 : 0)) << i;
+
+  const Program p = compile(g, {z});
+  int zeros = 0, parts = 0;
+  for (const Step& s : p.steps()) {
+    if (s.op->name == "slice_assign") {
+      EXPECT_EQ(s.in[0].data, s.out[0].data);
+      ++parts;
+    } else {
+      zeros += s.op->name == "full" && s.out[0].layout.numel() == x.numel();
+      EXPECT_TRUE(s.op->name == "full" || s.out[0].layout.numel() < x.numel()) << s.name;
+    }
+  }
+  EXPECT_EQ(zeros, 1);
+  EXPECT_EQ(parts, length + 1);
+}
+
+// Looks like a slice's gradient, but for the ones around the part.
+TEST(Gradients, ThatAssignAPartOfOnesAreAddedWhole) {
+  const CustomOp op = custom_op(
+      "part_of_ones",
+      {.forward = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{in[0] * 2}; },
+       .backward =
+           [](auto& in, auto&, auto&) {
+             return std::vector<Tensor>{slice_assign(full_like(in[0], 1), slice(in[0], 0, 0, 1), 0, 1)};
+           }});
+  Graph g;
+  const Tensor x = g.input("x", {3}, f64);
+  const Tensor z = gradients(sum(x * x) + sum(op(x)), {x})[0];
+  EXPECT_EQ(eval(z, {{x, std::vector<double>{5, 6, 7}}}).values<double>(), (std::vector<double>{11, 17, 15}));
+}
+
 TEST(Gradients, OfATensorTheLossDoesNotUseAreZero) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), y = g.input("y", {3}, f32);

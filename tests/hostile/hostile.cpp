@@ -18,8 +18,10 @@
 
 namespace {
 
-constexpr int seconds = 20;           // of one program
-constexpr rlim_t memory = 4LL << 30;  // bytes of address space; the address sanitizer has a limit of its own
+constexpr int seconds = 20;  // of one program
+// Bytes of address space: what fits is also computed within the time. The address sanitizer has a limit of
+// its own.
+constexpr rlim_t memory = 1LL << 30;
 
 // What the child is doing; the parent reads it when the child has died.
 struct Shared {
@@ -59,7 +61,7 @@ void say(Shared& shared, const std::string& trace) {
 
 // Sizes that no machine has are refused by the sanitizer's allocator too.
 extern "C" const char* __asan_default_options() {
-  return "allocator_may_return_null=1:max_allocation_size_mb=2048";
+  return "allocator_may_return_null=1:max_allocation_size_mb=512";
 }
 
 int main(int argc, char** argv) {

@@ -11,6 +11,7 @@
 namespace {
 
 using namespace tg;
+using tg::testing::error_of;
 using tg::testing::TemporaryDirectory;
 
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7;
@@ -83,6 +84,40 @@ TEST(Trainer, AStoppedRunIsSavedAtItsStep) {
   EXPECT_EQ(trainer.run().step, 3);
   ASSERT_TRUE(store.has_checkpoint());
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 3);
+}
+
+// Checkpoints whose sums fit. The weights stand in the first file, what is wrong in the second.
+TEST(Trainer, AStateThatNoRunSavesIsRefusedBeforeAnyWeightChanges) {
+  const TemporaryDirectory dir;
+  Training r;
+  const train::Trainer::Options three{
+      .steps = 3, .schedule = {.peak = 0.01, .steps = 3}, .program = {.batch = batch}};
+  train::Trainer(r.model, r.optimizer, r.batches, three, {}).run();
+  // Resumes where the first number of a tensor is another.
+  const auto expect = [&](const std::string& tensor, double first, const std::string& refusal) {
+    const std::string path = dir / (tensor + std::to_string(first));
+    std::vector<io::CheckpointFile> files = r.files();
+    files.push_back({"optimizer.safetensors", r.optimizer.state(), {}});
+    for (Parameter& p : files[1].parameters) {
+      if (p.name() != tensor) continue;
+      Array values = p.read();
+      values.set(0, first);
+      p = Parameter(tensor, values);
+    }
+    io::write_checkpoint(path, 3, 0, files);
+    Training other;
+    const Array before = other.params.all()[0].read();
+    train::Trainer trainer(other.model, other.optimizer, other.batches, three,
+                           {.files = [&](const auto&) { return other.files(); }});
+    EXPECT_EQ(error_of([&] { trainer.resume(io::Checkpoint(path)); }),
+              refusal.empty() ? "no error" : "[resume] " + path + "/optimizer.safetensors: " + refusal);
+    EXPECT_EQ(other.params.all()[0].read().same_bits(before), !refusal.empty()) << tensor;
+  };
+  expect("unchanged", 0, "");
+  expect("optimizer.v.transformer.wte.weight", -1,
+         "optimizer.v.transformer.wte.weight has -1.000000 at element 0, which is never negative");
+  expect("optimizer.step", -5, "optimizer.step has -5.000000 at element 0, which is never negative");
+  expect("optimizer.step", 2, "its steps, taken and skipped, are 2, but the run is at step 3");
 }
 
 }  // namespace

@@ -73,6 +73,8 @@ def build(folder, jobs):
     listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], check=True, capture_output=True)
     tests = {}
     for test in json.loads(listed.stdout)["tests"]:
+        if test["name"] in tests:
+            sys.exit(f"two tests are named {test['name']}: only one of them would be asked")
         if not NOT_ASKED.search(test["name"]) and "command" in test:
             command = test["command"]
             if command[0].endswith("_test"):

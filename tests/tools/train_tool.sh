@@ -55,6 +55,14 @@ for tokenizer in chars bytes bpe; do
   "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
 done
 grep -q '^text .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
+# BPE is learned from the training part: another end of the text, which is held out, changes no merge.
+for end in xy zw; do
+  { head -c 1800 "$text"; printf "$end%.0s" $(seq 100); } >"$dir/$end"
+  "$train" --text "$dir/$end" "${tiny[@]:2}" --tokenizer bpe --vocabulary 300 --steps 1 --sample 0 --out "$dir/tok-$end" \
+    >/dev/null || fail "a text that ends with $end"
+done
+merges() { grep -aoE '"merges":"[^"]*"' "$dir/tok-$1/last/model.safetensors"; }
+[ -n "$(merges xy)" ] && [ "$(merges xy)" = "$(merges zw)" ] || fail "what is held out changes the tokenizer"
 printf 'ab\377cd%.0s' $(seq 100) >"$dir/any"
 "$train" "${tiny[@]}" --text "$dir/any" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null 2>&1 &&
   fail "--text twice is accepted"
