@@ -86,6 +86,18 @@ TEST(Trainer, AStoppedRunIsSavedAtItsStep) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 3);
 }
 
+TEST(Trainer, AStateOfAnotherStepThanTheCheckpointsIsRefused) {
+  const TemporaryDirectory dir;
+  Training r;
+  io::write_checkpoint(dir / "three", 3, 2, r.files());
+  train::Trainer trainer(r.model, r.optimizer, r.batches, {.steps = 9, .program = {.batch = batch}}, {});
+  for (const train::Trainer::State& state : {train::Trainer::State{4, 2}, train::Trainer::State{3, 1}})
+    EXPECT_EQ(error_of([&] { trainer.resume(io::Checkpoint(dir / "three"), state); }),
+              "[resume] " + (dir / "three") + ": the run is at step " + std::to_string(state.step) +
+                  " and its best one is " + std::to_string(state.best_step) +
+                  ", but the checkpoint is of step 3 and names 2");
+}
+
 // Checkpoints whose sums fit. The weights stand in the first file, what is wrong in the second.
 TEST(Trainer, AStateThatNoRunSavesIsRefusedBeforeAnyWeightChanges) {
   const TemporaryDirectory dir;
