@@ -180,6 +180,7 @@ TEST_F(Hostile, BytesThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
 TEST_F(Hostile, StepsBeyondTheAxisAreNoMistake) {
   const Feed feed(x, Array::of<float>({0, 1, 2, 3, 4}));
   EXPECT_EQ(eval(slice(x, 0, 2, 5, last), {feed}).values<float>(), std::vector<float>{2});
+  EXPECT_EQ(eval(slice(slice(x, 0, 2, 5, last), 0, 0, 1) + 1, {feed}).at(0), 3);
   EXPECT_EQ(eval(slice(x, 0, -last, last, 1) * 2, {feed}).numel(), 5);
   EXPECT_EQ(eval(slice(transpose(unsqueeze(x, 1), 0, 1), 1, 1, 4, huge) + 1, {feed}).at(0), 2);
   EXPECT_EQ(eval(sum(tril(expand(x, {3, 5}), -last)), {feed}).at(0), 0);
@@ -205,6 +206,11 @@ TEST_F(Hostile, EmptyHandlesSayThatTheyAreEmpty) {
       {"Tensor::transpose", [&] { none.transpose(0, 1); }, "hostile_test.cpp"},
       {"Tensor::sum", [&] { none.sum(); }, "hostile_test.cpp"},
       {"Tensor::to", [&] { none.to(f32); }, "hostile_test.cpp"},
+      {"record",
+       [&] {
+         g.record(*find_op("add"), std::vector{x, none}, {}, std::source_location::current());
+       },
+       "[add] got an undefined tensor (hostile_test.cpp"},
       {"a + none", [&] { x + none; }, "[add]"},
       {"none * 2", [&] { none * 2; }, "[mul]"},
       {"exp", [&] { exp(none); }, "[exp]"},
