@@ -22,14 +22,14 @@ double seconds_now() {
 }  // namespace
 
 Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
-                 Options options, Hooks hooks, io::CheckpointStore* store)
+                 Options options, Hooks hooks, io::CheckpointStore* store, const std::source_location& where)
     : optimizer_(optimizer),
       batches_(batches),
       o_(std::move(options)),
       hooks_(std::move(hooks)),
       store_(store),
-      training_(model, optimizer, o_.program, o_.seed),
-      evaluation_(model, o_.program),
+      training_(model, optimizer, o_.program, o_.seed, where),
+      evaluation_(model, o_.program, where),
       x_(static_cast<std::size_t>(o_.program.batch * model.context)),
       y_(x_.size()) {
   step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);

@@ -41,7 +41,8 @@ class Trainer {
   // With a store, checkpoints go there; its directory has metrics.jsonl. The arguments must outlive the
   // Trainer, except options and hooks. Plans both programs and allocates their memory.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
-          Options options, Hooks hooks, io::CheckpointStore* store = nullptr);
+          Options options, Hooks hooks, io::CheckpointStore* store = nullptr,
+          const std::source_location& where = std::source_location::current());
 
   // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
   // them). The state is that of its manifest and of metrics.jsonl unless given. Throws FormatError, and no

@@ -36,21 +36,24 @@ struct Generator::Run {
   std::unique_ptr<CacheCall> cache;  // null without one
   Program program;
 
-  Run(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o)
-      : tokens(graph.input("tokens", {1, length}, i32)), program(build(model, length, into, o)) {}
+  Run(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o,
+      const std::source_location& where)
+      : tokens(graph.input("tokens", {1, length}, i32, where)),
+        program(build(model, length, into, o, where)) {}
 
-  Program build(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o) {
+  Program build(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o,
+                const std::source_location& where) {
     if (into) cache = std::make_unique<CacheCall>(graph, *into, length);
     {
       const Autocast autocast(graph, o.precision);
-      Tensor x = model.features_of(tokens, {.cache = cache.get()});
+      Tensor x = model.features_of({tokens, where}, {.cache = cache.get()});
       if (cache) {
         x = slice(x, 1, length - 1, length);
       } else {
         last = graph.input("last", {1}, i32);
         x = slice_at(x, 1, last, 1);
       }
-      logits = cast(model.head_of(x), f32);
+      logits = cast(model.head_of({x, where}), f32);
     }
     if (cache) check_cached_attention(graph);
     const bool is_small = length == 1 && model.count() < weights_worth_threads;
@@ -61,10 +64,10 @@ struct Generator::Run {
   }
 };
 
-Generator::Generator(LanguageModel model, const Options& options)
-    : model_(std::move(model)), options_(options), cache_(1, model_.context, model_.device()) {
+Generator::Generator(LanguageModel model, const Options& options, const std::source_location& where)
+    : model_(std::move(model)), options_(options), where_(where), cache_(1, model_.context, model_.device()) {
   if (options.cache)
-    runs_[1] = std::make_shared<Run>(model_, 1, &cache_, options);  // makes the cache's tensors
+    runs_[1] = std::make_shared<Run>(model_, 1, &cache_, options, where);  // makes the cache's tensors
 }
 
 void Generator::read(std::span<const std::int32_t> tokens) {
@@ -72,7 +75,8 @@ void Generator::read(std::span<const std::int32_t> tokens) {
     // Pieces of 1, 2, 4, … tokens: few programs serve every length.
     const std::size_t length = std::bit_floor(tokens.size());
     std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
-    if (!run) run = std::make_shared<Run>(model_, static_cast<std::int64_t>(length), &cache_, options_);
+    if (!run)
+      run = std::make_shared<Run>(model_, static_cast<std::int64_t>(length), &cache_, options_, where_);
     const auto piece = tokens.first(length);
     const Tensor& cached = run->cache->cached();
     if (run->program.reads(cached))
@@ -87,7 +91,7 @@ void Generator::read(std::span<const std::int32_t> tokens) {
 void Generator::read_window(std::span<const std::int32_t> text) {
   const std::int64_t context = model_.context;
   std::shared_ptr<Run>& run = runs_[0];
-  if (!run) run = std::make_shared<Run>(model_, context, nullptr, options_);
+  if (!run) run = std::make_shared<Run>(model_, context, nullptr, options_, where_);
   // Positions after the last token are padding: the mask keeps them from what comes before.
   std::vector<std::int32_t> window(static_cast<std::size_t>(context));
   const std::size_t used = std::min(window.size(), text.size());

@@ -26,9 +26,11 @@ class Generator {
   };
   // For a Model or any other LanguageModel. Its parameters are read at every run. With a cache, a layer whose
   // rows depend on earlier ones must read them from the call's cache; throws Error for a flash_attn that does
-  // not.
-  Generator(LanguageModel model, const Options& options);
-  explicit Generator(LanguageModel model) : Generator(std::move(model), Options{}) {}
+  // not. Errors of the model's runs name the line of this call.
+  Generator(LanguageModel model, const Options& options,
+            const std::source_location& where = std::source_location::current());
+  explicit Generator(LanguageModel model, const std::source_location& where = std::source_location::current())
+      : Generator(std::move(model), Options{}, where) {}
 
   // Logits [vocabulary] of the token after a text of at least one token; valid until the next call. The
   // beginning that the text shares with the previous one is not read again; call forget() after the weights
@@ -51,6 +53,7 @@ class Generator {
 
   LanguageModel model_;
   Options options_;
+  std::source_location where_;
   KvCache cache_;
   std::vector<std::int32_t> cached_;                   // the tokens it holds
   std::map<std::int64_t, std::shared_ptr<Run>> runs_;  // by number of tokens; 0: a whole window, no cache

@@ -8,16 +8,16 @@ namespace tg::train {
 namespace {
 
 Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& model,
-                   const ProgramOptions& options) {
+                   const ProgramOptions& options, const std::source_location& where) {
   if (options.batch < 1 || model.context < 1)
     throw ShapeError("[training] batch is " + std::to_string(options.batch) + " and the model's context " +
                      std::to_string(model.context) + ", expected at least 1");
-  return graph.input(name, {options.batch, model.context}, i32);
+  return graph.input(name, {options.batch, model.context}, i32, where);
 }
 
-Tensor model_logits(const nn::LanguageModel& model, const Tensor& tokens, nn::Mode mode,
-                    nn::Precision precision, bool recompute) {
-  const nn::Autocast autocast(tokens.graph(), precision);
+Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Mode mode, nn::Precision precision,
+                    bool recompute) {
+  const nn::Autocast autocast(tokens.tensor().graph(), precision);
   return model.logits(tokens, {.mode = mode, .recompute = recompute});
 }
 
@@ -44,11 +44,14 @@ Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::ve
 }  // namespace
 
 TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                                 const ProgramOptions& options, std::uint64_t seed)
-    : tokens_(token_input(graph_, "tokens", model, options)),
-      targets_(token_input(graph_, "targets", model, options)),
-      loss_(cross_entropy(model_logits(model, tokens_, nn::Mode::train, options.precision, options.recompute),
-                          targets_)),
+                                 const ProgramOptions& options, std::uint64_t seed,
+                                 const std::source_location& where)
+    : tokens_(token_input(graph_, "tokens", model, options, where)),
+      targets_(token_input(graph_, "targets", model, options, where)),
+      loss_(cross_entropy(
+          {model_logits(model, {tokens_, where}, nn::Mode::train, options.precision, options.recompute),
+           where},
+          targets_)),
       seed_(seed),
       threads_(options.threads),
       accumulate_(options.accumulate) {
@@ -169,11 +172,12 @@ TrainingProgram::Result TrainingProgram::result(const Pending& step) const {
   return result;
 }
 
-EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options)
-    : tokens_(token_input(graph_, "tokens", model, options)),
-      targets_(token_input(graph_, "targets", model, options)),
-      logits_(model_logits(model, tokens_, nn::Mode::evaluate, options.precision, false)),
-      loss_(cross_entropy(logits_, targets_)),
+EvaluationProgram::EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
+                                     const std::source_location& where)
+    : tokens_(token_input(graph_, "tokens", model, options, where)),
+      targets_(token_input(graph_, "targets", model, options, where)),
+      logits_(model_logits(model, {tokens_, where}, nn::Mode::evaluate, options.precision, false)),
+      loss_(cross_entropy({logits_, where}, targets_)),
       predictions_(options.predictions ? argmax(logits_, {-1}) : Tensor()),
       results_(options.predictions ? std::vector{loss_, predictions_} : std::vector{loss_}),
       program_(compile(graph_, results_, compile_options(options))) {}

@@ -26,8 +26,10 @@ struct ProgramOptions {
 // rounding, dropout, and batches with different numbers of ignored targets.
 class TrainingProgram {
  public:
+  // Errors of the model's runs name the line of this call.
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
-                  const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */);
+                  const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */,
+                  const std::source_location& where = std::source_location::current());
 
   struct Result {
     float loss, grad_norm;
@@ -81,7 +83,8 @@ class TrainingProgram {
 // The mean loss of a batch, without dropout.
 class EvaluationProgram {
  public:
-  EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options);
+  EvaluationProgram(const nn::LanguageModel& model, const ProgramOptions& options,
+                    const std::source_location& where = std::source_location::current());
   float run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
     return result(start(tokens, targets));
   }

@@ -494,6 +494,23 @@ TEST_F(HostileModel, NodesOfTheHeadHaveTheLineOfTheCall) {
   expect_error<GradientError>([&] { gradients(logits, {g.param(params.all()[0])}); }, {line});
 }
 
+TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatMadeThem) {
+  const optim::AdamW adamw(params.all());
+  const int first = __LINE__ + 1;
+  nn::Generator generator(model);
+  train::TrainingProgram training(model, adamw, {.batch = 1});
+  train::EvaluationProgram evaluation(model, {.batch = 1});
+  const auto line = [&](int below) { return "(hostile_test.cpp:" + std::to_string(first + below) + ")"; };
+  const std::vector<std::int32_t> right(8, 0), wrong(8, 99);
+  std::vector<std::int32_t> text{1, 99};
+  const std::string refusal = "[transformer.wte/embedding] index 99 at position ";
+  expect_error<Error>([&] { generator.extend(text, 1, {}, 0); }, {refusal + "1", line(0)});
+  expect_error<Error>([&] { training.run(wrong, right, 1e-3); }, {refusal + "0", line(1)});
+  expect_error<Error>([&] { training.run(right, wrong, 1e-3); }, {"[cross_entropy] index 99", line(1)});
+  expect_error<Error>([&] { training.run({1}, {1}, 1e-3); }, {"[feed] input tokens", line(1)});
+  expect_error<Error>([&] { evaluation.run(wrong, right); }, {refusal + "0", line(2)});
+}
+
 TEST_F(HostileModel, ACacheOfAnotherLengthOrBatchIsRefusedByTheCall) {
   nn::KvCache one(1, 8), two(2, 8);
   nn::CacheCall shorter(g, one, 2), more(g, two, 4);
