@@ -61,7 +61,8 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
 ModelConfig config(World& w) {
   ModelConfig c{
       .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
-  if (!w.hostile() && c.heads < 100) c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
+  if (!w.hostile() && c.heads > -100 && c.heads < 100)
+    c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
   const std::vector<Architecture>& all = architectures();
   c.architecture = all[w.below(all.size())];
   c.bias = w.chance(0.5), c.tied_head = w.chance(0.5);
