@@ -267,9 +267,9 @@ class CpuBackend final : public Backend {
     std::byte* p = nullptr;
     if (bytes <= available)
       p = static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 64), align, std::nothrow));
-    if (!p)
-      throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " needed, " +
-                        mebibytes(available_bytes()) + " free");
+    if (!p)  // not asked again: there may be no memory left to read a file with
+      throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " needed" +
+                        (bytes > worth_asking ? ", " + mebibytes(available) + " free" : ""));
 #if defined(MADV_HUGEPAGE)
     if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);
 #endif

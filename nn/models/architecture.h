@@ -50,8 +50,7 @@ class Architecture {
   template <class Kind>
   requires requires { Kind::name, Kind::title; }
   Architecture(Kind kind) : kind_(std::make_unique<Of<Kind>>(std::move(kind))) {}
-  Architecture(const Architecture& other) : kind_(other.kind_->clone()) {}
-  Architecture(Architecture&&) noexcept = default;
+  Architecture(const Architecture& other) : kind_(other.kind_->clone()) {}  // moves copy: none is ever empty
   Architecture& operator=(Architecture other) noexcept {
     kind_ = std::move(other.kind_);
     return *this;

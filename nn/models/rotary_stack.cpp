@@ -32,6 +32,7 @@ ModelParts rotary_stack(const Path& at, const ModelConfig& c, std::int64_t mlp_w
 
 void check_rotary_stack(const ModelConfig& c, std::int64_t mlp_width, double theta) {
   check_size(mlp_width == 0 ? swiglu_width(c.width) : mlp_width, "width of the MLP");
+  check_size(c.heads, "number of heads");
   if (const std::int64_t d = c.width / c.heads; d % 2 != 0)
     throw ShapeError("[model] heads of width " + std::to_string(d) + " have no rotary pairs");
   if (!(theta > 0)) throw Error("[model] theta must be positive, got " + std::to_string(theta));

@@ -39,7 +39,9 @@ std::vector<Call> values_and_layouts() {
            static_cast<Layout (*)(L, std::int64_t, std::int64_t, std::int64_t, std::int64_t)>(tg::slice)),
       call("squeeze of a layout", static_cast<Layout (*)(L, std::int64_t)>(tg::squeeze)),
       call("unsqueeze of a layout", static_cast<Layout (*)(L, std::int64_t)>(tg::unsqueeze)),
+      {"Dims", [](World& w) { (void)Draw<Dims>::of(w).contains(Draw<std::int64_t>::of(w)); }},
       METHOD(Array, bytes),
+      METHOD(Array, share),
       METHOD(Array, numel),
       METHOD(Array, at),
       METHOD(Array, copy),
@@ -47,6 +49,7 @@ std::vector<Call> values_and_layouts() {
       METHOD(Array, same_bits),
       METHOD(Array, text),
       METHOD(Array, set),
+      call("Array::data", static_cast<const float* (Array::*)() const>(&Array::data<float>)),
       call("Array::values", &Array::values<float>),
       call("Array::item", &Array::item<double>),
       {"Array", [](World& w) { w.keep(Array(Draw<Dims>::of(w), Draw<DType>::of(w))); }},
@@ -96,6 +99,19 @@ std::vector<Call> graphs() {
       {"Graph::rng", [](World& w) { w.keep(Draw<Graph&>::of(w).rng()); }},
       {"Graph::must_assign",
        [](World& w) { Draw<Graph&>::of(w).must_assign(Draw<Parameter>::of(w), Draw<Tensor>::of(w)); }},
+      {"Graph::value",
+       [](World& w) {
+         const Graph& g = Draw<Graph&>::of(w);
+         const auto id = static_cast<ValueId>(w.hostile() ? w.random() : w.below(g.values().size()));
+         w.trace += "Graph::value(" + std::to_string(id) + ")\n";
+         w.on_call(w.trace);
+         (void)g.custom_gradient_ending_at(id);
+         w.keep(g.tensor(id));
+         (void)g.value(id).layout.numel();
+         (void)g.label_of(g.node_of(id)).size(), (void)g.name_of(g.node_of(id)).size();
+       }},
+      {"Graph::updates", [](World& w) { (void)Draw<Graph&>::of(w).updates().size(); }},
+      {"Graph::share", [](World& w) { (void)Draw<Graph&>::of(w).share()->hash(); }},
       {"Graph::hash", [](World& w) { Draw<Graph&>::of(w).hash(); }},
       {"Graph::has", [](World& w) { Draw<Graph&>::of(w).has(Draw<Tensor>::of(w)); }},
       {"Scope",
@@ -114,6 +130,12 @@ std::vector<Call> graphs() {
       METHOD(Parameter, write),
       METHOD(Parameter, memory),
       METHOD(Parameter, key),
+      {"Parameter::add_setting",
+       [](World& w) {
+         Parameter p = Draw<Parameter>::of(w);
+         p.add_setting(Draw<std::string>::of(w), Draw<std::string>::of(w));
+         (void)p.settings().size();
+       }},
       {"Parameter::name", [](World& w) { (void)Draw<Parameter>::of(w).name().size(); }},
       {"Parameter::shape", [](World& w) { (void)Draw<Parameter>::of(w).shape().text(); }},
       {"gradients",
@@ -199,11 +221,12 @@ std::vector<Call> programs() {
        }},
       METHOD(Program, profile),
       METHOD(Program, fetch),
-      METHOD(Program, memory),
+      {"Program::memory", [](World& w) { (void)Draw<Program>::of(w).memory().peak(); }},
       METHOD(Program, device),
       METHOD(Program, text),
       METHOD(Program, seed),
       METHOD(Program, set_step),
+      METHOD(Program, reads),
       {"Program::steps", [](World& w) { (void)Draw<Program>::of(w).steps().size(); }},
       {"Program::buffers", [](World& w) { (void)Draw<Program>::of(w).buffers().size(); }},
       {"Program::graph", [](World& w) { (void)Draw<Program>::of(w).graph().nodes().size(); }},

@@ -21,7 +21,8 @@ I size(World& w) {
 }
 
 Init init(World& w) {
-  Init i{.by_fan_in = w.chance(0.2)};
+  Init i = w.one_of({Init::zeros(), Init::ones(), Init::gpt2(), Init::pytorch()});
+  if (w.chance(0.2)) i = w.chance(0.5) ? i.of_weight(Draw<I>::of(w)) : i.of_bias(Draw<I>::of(w));
   if (w.chance(0.3)) i.mean = Draw<double>::of(w), i.std = Draw<double>::of(w), i.bound = Draw<double>::of(w);
   return i;
 }
@@ -134,7 +135,7 @@ void train_model(World& w) {
   const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
   for (int k = 0; k < 2; ++k) step.run(ids(w, n), ids(w, n), setting(w, 1e-3));
-  train::plan_memory(model, *o, options);
+  (void)train::plan_memory(model, *o, options).beside_parameters();
   step.first_bad_node(ids(w, n), ids(w, n), 0);
   train::EvaluationProgram evaluation(model, options);
   const Pending batch =
@@ -153,7 +154,49 @@ void generate(World& w) {
   attention_maps(model, ids(w, 1), Draw<int>::of(w));
   std::vector<std::int32_t> text = ids(w, 1 + static_cast<I>(w.below(3)));
   const Sampling sampling{setting(w, 1), w.hostile() ? Draw<I>::of(w) : 0, setting(w, 1)};
+  if (w.chance(0.3)) g.forget();
   g.extend(text, w.hostile() ? -1 : 4, sampling, w.below(3));
+}
+
+void model_config(World& w) {
+  ModelConfig c = config(w);
+  w.trace += c.text() + "\n";
+  if (w.hostile()) const ModelConfig taken = std::move(c);
+  (void)c.text().size();
+  Architecture& a = c.architecture;
+  w.trace += a.name() + a.title() + a.text(c) + "\n";
+  (void)c.linear_init(), (void)c.residual_init(), (void)c.embedding_init();
+  (void)settings_of(c).size(), (void)a.settings().size();
+  a.complete(c), a.check(c), c.check(), (void)c.parameters();
+  c.each_parameter([](const std::string&, const Shape&) {});
+}
+
+// Of whatever shape and graph the tokens are.
+void model_parts(World& w) {
+  Params params(1);
+  const ModelConfig c = config(w);
+  w.trace += "parts of " + c.text() + "\n";
+  Model model(params, c);
+  if (w.hostile()) const Model taken = std::move(model);
+  const TensorArg tokens =
+      w.chance(0.5) ? Draw<TensorArg>::of(w) : TensorArg(w.graph.input("tokens", {1, 2}, i32));
+  const Tensor x = model.features(tokens);
+  w.keep(x), w.keep(model.head(w.chance(0.5) ? TensorArg(x) : Draw<TensorArg>::of(w))), w.keep(model(tokens));
+}
+
+// Of functions, some of which are missing.
+void language_model(World& w) {
+  LanguageModel m{.context = size(w), .parameters = Draw<std::vector<Parameter>>::of(w)};
+  const auto f = [](TensorArg x) { return x.tensor() * 2; };
+  if (w.chance(0.7)) m.features = [=](TensorArg tokens, const nn::Call&) { return f(tokens); };
+  if (w.chance(0.5)) m.head = f;
+  w.trace += "LanguageModel\n";
+  w.on_call(w.trace);
+  (void)m.device(), (void)m.count();
+  w.keep(m.features_of(Draw<TensorArg>::of(w))), w.keep(m.head_of(Draw<TensorArg>::of(w)));
+  w.keep(m.logits(Draw<TensorArg>::of(w)));
+  Generator g(m, {.threads = Draw<int>::of(w), .cache = w.chance(0.7)});
+  (void)g.next(ids(w, 1));
 }
 
 }  // namespace
@@ -200,9 +243,40 @@ std::vector<Call> model_calls() {
             }),
       layer(
           "Model", [](World& w, const Path& at, I) { return Model(at, config(w)); }, true),
-      {"ModelConfig", [](World& w) { config(w).check(), config(w).parameters(), config(w).text(); }},
-      {"Layer", [](World& w) { w.keep(Layer()(Draw<TensorArg>::of(w))); }},
-      {"Weight", [](World& w) { w.keep(Weight(Draw<Parameter>::of(w)).tensor(Draw<TensorArg>::of(w))); }},
+      {"ModelConfig", model_config},
+      {"the parts of a Model", model_parts},
+      {"LanguageModel", language_model},
+      {"Layer",
+       [](World& w) {
+         Layer layer = w.chance(0.5) ? Layer() : Layer("twice", [](TensorArg x) { return x.tensor() * 2; });
+         if (w.hostile()) const Layer taken = std::move(layer);
+         if (!layer.is_empty() || w.chance(0.2)) w.keep(layer(Draw<TensorArg>::of(w)));
+       }},
+      {"Embedding::head",
+       [](World& w) {
+         Params params(1);
+         const Embedding table(Path(params) / Draw<std::string>::of(w), size(w), size(w), init(w));
+         w.keep(table.head()(Draw<TensorArg>::of(w)));
+       }},
+      {"Weight",
+       [](World& w) {
+         const Weight weight = w.hostile() ? Weight() : Weight(Draw<Parameter>::of(w));
+         w.keep(weight.parameter());
+         const TensorArg x = Draw<TensorArg>::of(w);
+         w.keep(w.chance(0.5) ? weight.tensor(x) : weight.stored(x));
+       }},
+      {"Path",
+       [](World& w) {
+         Params params = w.chance(0.5) ? Params::counting() : Params(1);
+         const Path at = Path(params) / Draw<std::string>::of(w) / Draw<int>::of(w);
+         const Weight weight = at.create(Draw<std::string>::of(w), Draw<Dims>::of(w), init(w));
+         at.setting(w.hostile() ? Weight(Draw<Parameter>::of(w)) : weight, Draw<std::string>::of(w),
+                    Draw<double>::of(w));
+         (void)at.refusal(Draw<std::string>::of(w), at.text() + at.name()).size();
+         (void)params.find(Draw<std::string>::of(w));
+         (void)params.bytes();
+         w.keep(weight.tensor(Draw<TensorArg>::of(w)));
+       }},
       {"Params::create",
        [](World& w) {
          Params params(0, Draw<DType>::of(w));
@@ -215,7 +289,7 @@ std::vector<Call> model_calls() {
          w.trace += "minimize\n";
          const auto o = optimizer(w, p);
          const Tensor loss = w.chance(0.5) ? Draw<Tensor>::of(w) : sum(Draw<Tensor>::of(w)).to(f32);
-         const auto update = o->minimize(loss);
+         const auto update = w.chance(0.5) ? o->minimize(loss) : o->update(loss, o->differentiate(loss));
          const std::vector<Tensor> fetch{loss, update.grad_norm};
          Program step =
              compile(w.graph, fetch, {.assign = update.assign, .plan_only = w.graph.nodes().size() > 4000});
@@ -248,6 +322,13 @@ std::vector<Call> model_calls() {
          (void)s(Draw<I>::of(w));
          optim::Schedule::named(Draw<std::string>::of(w));
        }},
+      {"which parameters",
+       [](World& w) {
+         const Parameter p = Draw<Parameter>::of(w);
+         (void)optim::Muon::hidden_matrix(p);
+         w.keep(optim::Optimizer::zero_beside(p, Draw<std::string>::of(w)));
+         (void)optim::Optimizer::decay_of_matrices(Draw<double>::of(w))(p);
+       }},
       {"names",
        [](World& w) {
          w.chance(0.5) ? (void)precision_named(Draw<std::string>::of(w)) : (void)architecture_named("x");
@@ -258,7 +339,10 @@ std::vector<Call> model_calls() {
        [](World& w) {
          KvCache cache(size(w), size(w), Draw<Device>::of(w));
          CacheCall call(Draw<Graph&>::of(w), cache, size(w));
+         w.keep(call.cached()), w.keep(call.positions()), w.keep(call.lengths());
          w.keep(call.append(Draw<std::string>::of(w), Draw<TensorArg>::of(w)));
+         (void)cache.bytes(), (void)cache.capacity(), (void)call.assign().size();
+         call.check(Draw<TensorArg>::of(w));
        }},
   };
 }
