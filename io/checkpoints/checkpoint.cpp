@@ -9,8 +9,10 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
 #include "core/base/hash.h"
+#include "io/checkpoints/directory.h"
 #include "io/checkpoints/finite.h"
 #include "io/checkpoints/tensor_check.h"
 #include "io/files/input_file.h"
@@ -75,6 +77,19 @@ bool leads_elsewhere(const std::string& path, int directory) {
   return ::stat(path.c_str(), &named) != 0 || named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
+// Throws the Error of what a manifest cannot say.
+void check_contents(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files,
+                    const std::string& where) {
+  if (step < 0 || best_step < 0)
+    throw Error(where + ": got step " + std::to_string(step) + " and best_step " + std::to_string(best_step) +
+                ", expected at least 0");
+  if (files.empty()) throw Error(where + ": got no files, expected at least one");
+  for (const CheckpointFile& file : files)
+    if (!is_plain_name(file.name))
+      throw Error(where + ": got a file named " + json_string(file.name) +
+                  ", expected a name without a folder that does not begin with a dot");
+}
+
 // Where a link leads to; "" for what is no link.
 std::string linked(const std::string& path) {
   std::error_code error;
@@ -85,6 +100,7 @@ std::string linked(const std::string& path) {
 
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
                       std::span<const CheckpointFile> files) {
+  check_contents(step, best_step, files, "[checkpoint] " + directory);
   std::error_code error;
   if (!fs::create_directory(directory, error))
     throw Error("[checkpoint] cannot create " + directory + ": " +

@@ -56,6 +56,11 @@ std::vector<std::string> steps_in(const std::string& directory) {
   return names;
 }
 
+bool is_directory(const std::string& path) {
+  std::error_code unknown;
+  return fs::is_directory(path, unknown);
+}
+
 void remove_link(const std::string& path) {
   std::error_code ignored;
   if (fs::is_symlink(fs::symlink_status(path, ignored))) fs::remove(path, ignored);
@@ -89,7 +94,7 @@ CheckpointStore::~CheckpointStore() {
 std::string CheckpointStore::linked(const std::string& link) const {
   std::error_code error;
   const std::string to = fs::read_symlink(path(link), error).filename().string();
-  return !error && fs::is_directory(path(to), error) ? to : "";
+  return !error && is_directory(path(to)) ? to : "";
 }
 
 bool CheckpointStore::has_checkpoint() const {
@@ -108,7 +113,7 @@ void CheckpointStore::link(const std::string& link, const std::string& to) const
 
 // Tools that copy a run to another machine often replace a link by a copy of its target.
 void CheckpointStore::adopt_copy(const std::string& link) const {
-  if (fs::is_symlink(path(link)) || !fs::is_directory(path(link))) return;
+  if (!is_directory_itself(path(link))) return;
   const std::string name = step_name(Checkpoint(path(link)).step());
   if (is_checkpoint(path(name))) {
     remove_checkpoint(path(link));
@@ -134,8 +139,7 @@ void CheckpointStore::repair() const {
   try {
     const Checkpoint now(path(last_link));  // `last` is linked before `best`, and knows which one that is
     const std::string best = step_name(now.best_step());
-    if (now.best_step() > 0 && linked(best_link) != best && fs::is_directory(path(best)))
-      link(best_link, best);
+    if (now.best_step() > 0 && linked(best_link) != best && is_directory(path(best))) link(best_link, best);
   } catch (const FormatError&) {
     return;  // damaged: loading reports it, and nothing else is removed
   }
@@ -166,7 +170,8 @@ void CheckpointStore::save(std::int64_t step, std::int64_t best_step, std::span<
   const std::string fresh = path(temporary), name = step_name(step);
   try {
     write_checkpoint(fresh, step, best_step, files);
-    if (fs::exists(path(name)) && !is_checkpoint(path(name)))
+    std::error_code unknown;
+    if (fs::exists(fs::symlink_status(path(name), unknown)) && !is_checkpoint(path(name)))
       throw Error("[checkpoint] " + path(name) +
                   " is in the way, and no manifest marks it as a checkpoint: move it away");
     rename_to(fresh, path(name));

@@ -5,16 +5,12 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/manifest.h>
 #include "io/files/input_file.h"
+#include "io/files/utf8.h"
 
 namespace tg::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_directory_itself(const std::string& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() == fs::file_type::directory;
-}
 
 std::string manifest_in(const std::string& directory) {
   try {
@@ -36,6 +32,16 @@ bool holds_nothing(const std::string& directory) {
 }
 
 }  // namespace
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.front() != '.' && utf8_valid_bytes(name) == name.size() &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
+}
+
+bool is_directory_itself(const std::string& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() == fs::file_type::directory;
+}
 
 bool is_checkpoint(const std::string& directory) {
   return is_directory_itself(directory) && is_manifest(manifest_in(directory));

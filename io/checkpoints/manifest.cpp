@@ -1,17 +1,13 @@
 #include <tilegrad/io/checkpoints/manifest.h>
 
 #include <tilegrad/io/files/json.h>
+#include "io/checkpoints/directory.h"
 
 namespace tg::io {
 namespace {
 
 constexpr std::string_view format_name = "tilegrad checkpoint";
 constexpr std::int64_t format_version = 1;
-
-bool plain_name(std::string_view name) {
-  return !name.empty() && name.front() != '.' &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
-}
 
 Manifest::File read_manifest_file(JsonReader& json, const std::string& name) {
   Manifest::File file;
@@ -77,7 +73,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     } else if (*key == "files") {
       json.begin_object();
       while (const auto name = json.next_key()) {
-        if (!plain_name(*name)) json.fail("file " + json_string(*name) + " is not a plain name");
+        if (!is_plain_name(*name)) json.fail("file " + json_string(*name) + " is not a plain name");
         m.files[*name] = read_manifest_file(json, *name);
       }
     } else {

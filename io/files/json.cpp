@@ -230,6 +230,7 @@ void JsonReader::skip() {  // recursion is bounded by max_depth
 }
 
 void JsonReader::end() {
+  if (!levels_.empty()) fail(levels_.back().object ? "object is not closed" : "array is not closed");
   space();
   if (at_ != text_.size()) fail("text after the end of the JSON value");
 }

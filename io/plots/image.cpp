@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
@@ -15,13 +16,28 @@
 #include <stb/stb_image_write.h>
 
 namespace tg::plot {
+namespace {
+
+void check_alpha(float alpha) {
+  if (!(alpha >= 0 && alpha <= 1))
+    throw Error("[image] got alpha " + std::to_string(alpha) + ", expected 0 to 1");
+}
+
+template <class T>
+std::vector<T> zeros(std::size_t count) try {
+  return std::vector<T>(count);
+} catch (const std::bad_alloc&) {
+  throw OutOfMemory("[image] no memory for " + std::to_string(count * sizeof(T)) + " bytes");
+}
+
+}  // namespace
 
 Image::Image(int width, int height, Color background) : width_(width), height_(height) {
   if (width < 1 || height < 1 || width > most || height > most) {
     throw Error("[image] got " + std::to_string(width) + " x " + std::to_string(height) +
                 " pixels, expected 1 to " + std::to_string(most) + " each way");
   }
-  pixels_.resize(std::size_t(width) * std::size_t(height) * 3);
+  pixels_ = zeros<std::uint8_t>(std::size_t(width) * std::size_t(height) * 3);
   fill(0, 0, width, height, background);
 }
 
@@ -47,6 +63,7 @@ void Image::blend(int x, int y, Color color, float alpha) {
 }
 
 void Image::fill(int x0, int y0, int x1, int y1, Color color, float alpha) {
+  check_alpha(alpha);
   x0 = std::max(x0, 0), y0 = std::max(y0, 0), x1 = std::min(x1, width_), y1 = std::min(y1, height_);
   for (int y = y0; y < y1; ++y) {
     for (int x = x0; x < x1; ++x) blend(x, y, color, alpha);
@@ -54,6 +71,7 @@ void Image::fill(int x0, int y0, int x1, int y1, Color color, float alpha) {
 }
 
 void Image::stroke(std::span<const Polyline> lines, float width, Color color, float alpha) {
+  check_alpha(alpha);
   const float reach = width / 2 + 0.5f;  // coverage falls from 1 to 0 over the pixel on the edge
   float left = std::numeric_limits<float>::max(), top = left, right = -left, bottom = -left;
   for (const Polyline& line : lines) {
@@ -69,7 +87,7 @@ void Image::stroke(std::span<const Polyline> lines, float width, Color color, fl
   const int y0 = pixel(top - reach, height_), y1 = pixel(bottom + reach + 1, height_);
   if (x0 >= x1 || y0 >= y1 || !(width > 0)) return;
   const auto columns = std::size_t(x1 - x0);
-  std::vector<float> coverage(columns * std::size_t(y1 - y0));  // [y1 − y0, x1 − x0]
+  std::vector<float> coverage = zeros<float>(columns * std::size_t(y1 - y0));  // [y1 − y0, x1 − x0]
 
   const auto segment = [&](Point a, Point b) {
     const float dx = b.x - a.x, dy = b.y - a.y, squared = dx * dx + dy * dy;

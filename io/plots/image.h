@@ -41,6 +41,7 @@ class Image {
   Color at(int x, int y) const;         // inside the image only, or Error
   void set(int x, int y, Color color);  // outside: nothing
 
+  // `alpha`, how much of the colour covers what is there: 0 to 1, else Error.
   // The rectangle [x0, x1) × [y0, y1), in whole pixels, clipped to the image.
   void fill(int x0, int y0, int x1, int y1, Color color, float alpha = 1);
   // The lines with round ends and joins, painted once: where they cross or overlap they are no darker.

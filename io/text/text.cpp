@@ -56,6 +56,11 @@ CharVocab::CharVocab(std::vector<char32_t> characters) : characters_(std::move(c
   if (twice != characters_.end()) {
     throw FormatError("[CharVocab] " + name_of_character(*twice) + " is in the vocabulary twice");
   }
+  for (const char32_t c : characters_) {
+    if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+      throw FormatError("[CharVocab] got " + std::to_string(static_cast<std::uint32_t>(c)) +
+                        ", which is no Unicode character");
+  }
 }
 
 std::vector<std::int32_t> CharVocab::encode(std::string_view text) const {
@@ -103,7 +108,8 @@ BatchSampler::BatchSampler(const TokenView& tokens, std::int64_t batch, std::int
   }
   if (static_cast<std::int64_t>(tokens.size()) <= context) {
     throw Error("[BatchSampler] " + std::string(what) + " has " + std::to_string(tokens.size()) +
-                " tokens, expected at least context + 1 = " + std::to_string(context + 1));
+                " tokens, expected at least context + 1 = " +
+                std::to_string(static_cast<std::uint64_t>(context) + 1));
   }
 }
 
@@ -129,7 +135,7 @@ void BatchSampler::random(std::uint64_t seed, std::uint64_t step, std::int64_t f
   const std::uint64_t key = node_key(seed, step, sampler_node);
   const std::uint64_t starts = tokens_.size() - static_cast<std::uint64_t>(context_);
   for (std::int64_t b = 0; b < batch_; ++b) {
-    const std::int64_t row = first_row + b;
+    const std::uint64_t row = static_cast<std::uint64_t>(first_row) + static_cast<std::uint64_t>(b);
     const PhiloxBlock block =
         philox({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(row >> 32), 0, 0}, key);
     const std::uint64_t u = block[0] | std::uint64_t{block[1]} << 32;

@@ -17,6 +17,7 @@ class CharVocab final : public Tokenizer {
  public:
   explicit CharVocab(std::string_view text);             // every character of a UTF-8 text
   explicit CharVocab(std::vector<char32_t> characters);  // as saved; sorted here, FormatError for a duplicate
+                                                         // or for what is no character
 
   std::string_view kind() const override { return "chars"; }
   std::string_view unit() const override { return "character"; }

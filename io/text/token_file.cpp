@@ -93,6 +93,7 @@ TokenFile::TokenFile(const std::string& path) : path_(path), file_(path, "tokens
 
 TokenFile::TokenFile(const std::string& path, int bytes_each, std::int64_t vocabulary)
     : path_(path), file_(path, "tokens"), tokenizer_(std::make_unique<NumberTokenizer>(vocabulary)) {
+  detail::check_bytes_each(bytes_each, "[tokens] " + path);
   const std::string_view bytes = file_.bytes();
   if (bytes.starts_with(token_magic))
     throw FormatError("[tokens] " + path + " has a header, expected a file of ids without one");
@@ -133,7 +134,9 @@ std::string regular_file(const std::string& path) {
   if (!std::filesystem::exists(status)) return path;
   if (!std::filesystem::is_regular_file(status))
     throw Error("[tokens] cannot write " + path + ": it exists and is not a regular file");
-  return std::filesystem::canonical(path).string();
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (error) throw Error("[tokens] cannot write " + path + ": " + error.message());
+  return target;
 }
 
 }  // namespace
@@ -141,6 +144,7 @@ std::string regular_file(const std::string& path) {
 TokenFileWriter::TokenFileWriter(const std::string& path, const Tokenizer& tokenizer)
     : path_(regular_file(path)),
       temporary_(path_ + ".tmp." + std::to_string(::getpid())),
+      vocabulary_(tokenizer.size()),
       header_{.bytes_each = tokenizer.size() <= 65536 ? 2 : 4, .metadata = tokenizer.metadata()},
       file_(temporary_, "tokens") {
   file_.write(bytes_of(header_));
@@ -152,6 +156,10 @@ TokenFileWriter::~TokenFileWriter() {
 }
 
 void TokenFileWriter::write(std::span<const std::int32_t> ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocabulary_)
+      throw Error("[tokens] " + path_ + ": got " + std::to_string(ids[i]) + " for token " +
+                  std::to_string(header_.count + i) + ", expected 0 to " + std::to_string(vocabulary_ - 1));
   if (header_.bytes_each == 2) {
     const std::vector<std::uint16_t> narrow(ids.begin(), ids.end());
     file_.write({reinterpret_cast<const char*>(narrow.data()), 2 * narrow.size()});

@@ -52,12 +52,13 @@ class TokenFileWriter {
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
-  void write(std::span<const std::int32_t> ids);  // below the tokenizer's size
+  void write(std::span<const std::int32_t> ids);  // Error for one outside the tokenizer's [0, size)
   void close();
   std::uint64_t count() const { return header_.count; }
 
  private:
   std::string path_, temporary_;
+  std::int64_t vocabulary_;
   TokenHeader header_;
   io::OutputFile file_;
 };

@@ -5,7 +5,6 @@
 #include <limits>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tg::text {
@@ -14,26 +13,18 @@ class TokenView {
  public:
   TokenView(std::span<const std::int32_t> ids) : TokenView(ids.data(), ids.size(), 4) {}
   TokenView(const std::vector<std::int32_t>& ids) : TokenView(std::span(ids)) {}
-  // `bytes_each` is 2 or 4; ids are unsigned. Reading an id that is not below `vocabulary` is an Error with
-  // `file` and the id's index. `at` need not be aligned.
+  // `bytes_each` is 2 or 4, `vocabulary` 1 to 2^31 − 1, else Error; ids are unsigned. Reading an id that is
+  // not below `vocabulary` is an Error with `file` and the id's index. `at` need not be aligned.
   TokenView(const void* at, std::size_t count, int bytes_each,
-            std::int64_t vocabulary = std::numeric_limits<std::int32_t>::max(), std::string file = {})
-      : at_(static_cast<const char*>(at)),
-        count_(count),
-        bytes_each_(bytes_each),
-        vocabulary_(vocabulary),
-        file_(std::move(file)) {}
+            std::int64_t vocabulary = std::numeric_limits<std::int32_t>::max(), std::string file = {});
 
   std::size_t size() const { return count_; }
-  TokenView part(std::size_t first, std::size_t count) const {
-    TokenView view = *this;
-    view.at_ += first * static_cast<std::size_t>(bytes_each_), view.first_ += first, view.count_ = count;
-    return view;
-  }
-  // Tokens first … first + out.size() - 1, which must exist.
+  // Tokens first … first + count − 1, and first … first + out.size() − 1. ShapeError unless they exist.
+  TokenView part(std::size_t first, std::size_t count) const;
   void copy(std::size_t first, std::span<std::int32_t> out) const;
 
  private:
+  void check_part(std::size_t first, std::size_t count) const;
   [[noreturn]] void refuse(std::size_t place, std::int64_t id) const;
 
   const char* at_;
@@ -43,5 +34,10 @@ class TokenView {
   std::string file_;
   std::size_t first_ = 0;  // index of the first one in the file
 };
+
+namespace detail {
+// Throws Error, beginning with `where`, unless an id can have so many bytes.
+void check_bytes_each(int bytes_each, const std::string& where);
+}  // namespace detail
 
 }  // namespace tg::text

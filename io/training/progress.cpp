@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <tilegrad/core/base/error.h>
+
 namespace tg::train {
 namespace {
 
@@ -19,6 +21,11 @@ std::string format(const char* pattern, Args... args) {
 
 double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
+}
+
+std::FILE* opened(std::FILE* file) {
+  if (file == nullptr) throw Error("[progress] got no file to write to: was it opened?");
+  return file;
 }
 
 }  // namespace
@@ -60,7 +67,7 @@ std::string progress_line(const ProgressState& s) {
 
 Progress::Progress(std::FILE* out, std::int64_t first_step, std::int64_t steps, std::int64_t tokens_per_step,
                    double plain_every)
-    : out_(out),
+    : out_(opened(out)),
       terminal_(::isatty(::fileno(out)) == 1),
       period_(terminal_ ? 0.1 : plain_every),
       tokens_per_step_(tokens_per_step),
@@ -85,10 +92,10 @@ void Progress::update(std::int64_t step, double loss, double lr) {
   // A rate over at least a second looks steady; during the first second it covers the time so far.
   const double elapsed = seconds(now - mark_);
   if (elapsed > 0 && step > mark_step_ && (elapsed >= 1 || !measured_)) {
-    state_.tokens_per_s = double(step - mark_step_) * double(tokens_per_step_) / elapsed;
+    state_.tokens_per_s = (double(step) - double(mark_step_)) * double(tokens_per_step_) / elapsed;
     if (elapsed >= 1) mark_ = now, mark_step_ = step, measured_ = true;
   }
-  const double left = double(state_.steps - step) * double(tokens_per_step_);
+  const double left = (double(state_.steps) - double(step)) * double(tokens_per_step_);
   state_.seconds_left = state_.tokens_per_s > 0 ? left / state_.tokens_per_s : -1;
   const bool is_last = step == state_.steps;
   pending_ = is_last && !terminal_;  // a terminal's line is drawn again

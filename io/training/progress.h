@@ -27,7 +27,8 @@ std::string short_time(double seconds);
 
 class Progress {
  public:
-  // `plain_every`: seconds between the lines written to something that is not a terminal.
+  // `plain_every`: seconds between the lines written to something that is not a terminal. Error without a
+  // file.
   Progress(std::FILE* out, std::int64_t first_step, std::int64_t steps, std::int64_t tokens_per_step,
            double plain_every = 5.0);
   ~Progress();  // moves the cursor to a new line

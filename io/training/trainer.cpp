@@ -19,19 +19,39 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+Trainer::Options checked(Trainer::Options o, const std::source_location& where) {
+  const auto at_least = [&](std::int64_t least, const char* option, std::int64_t got) {
+    if (got < least)
+      throw Error(in_context("[trainer] got " + std::string(option) + " " + std::to_string(got) +
+                                 ", expected at least " + std::to_string(least),
+                             where));
+  };
+  at_least(0, "steps", o.steps);
+  at_least(1, "validate_every", o.validate_every);
+  at_least(1, "validation_batches", o.validation_batches);
+  at_least(1, "save_every", o.save_every);
+  if (o.program.plan_only)
+    throw Error(
+        in_context("[trainer] a program with plan_only cannot run; plan_memory() gives its memory", where));
+  return o;
+}
+
 }  // namespace
 
 Trainer::Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
                  Options options, Hooks hooks, io::CheckpointStore* store, const std::source_location& where)
     : optimizer_(optimizer),
       batches_(batches),
-      o_(std::move(options)),
+      o_(checked(std::move(options), where)),
       hooks_(std::move(hooks)),
       store_(store),
       training_(model, optimizer, o_.program, o_.seed, where),
       evaluation_(model, o_.program, where),
       x_(static_cast<std::size_t>(o_.program.batch * model.context)),
       y_(x_.size()) {
+  if (batches.answers() > 0 && !o_.program.predictions)
+    throw Error(
+        in_context("[trainer] the batches count right answers, which needs program.predictions", where));
   step_tokens_ = x_.size() * static_cast<std::size_t>(o_.program.accumulate);
 }
 
@@ -139,6 +159,9 @@ void Trainer::finish(const Running& running) {
 // The mean over fixed batches spread over what is held out.
 void Trainer::validate(bool whole, MetricsRow& row) {
   const std::int64_t count = validation_batches(whole), answers = batches_.answers();
+  if (count < 1)
+    throw Error("[trainer] the batches have a validation_count of " + std::to_string(count) +
+                ", expected at least 1");
   double total = 0;
   std::int64_t right = 0;
   Pending before;  // the batch that runs while the next one is prepared
@@ -156,7 +179,8 @@ void Trainer::validate(bool whole, MetricsRow& row) {
   finish_batch();
   row.val_loss = static_cast<float>(total / static_cast<double>(count));
   if (answers > 0)
-    row.val_accuracy = static_cast<float>(static_cast<double>(right) / static_cast<double>(count * answers));
+    row.val_accuracy = static_cast<float>(static_cast<double>(right) /
+                                          (static_cast<double>(count) * static_cast<double>(answers)));
 }
 
 std::int64_t Trainer::validation_batches(bool whole) const {

@@ -1,33 +1,35 @@
 // Text, checkpoints and plots (io/). Files that are damaged are the fuzz targets' (tests/fuzz).
+#include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/files/json.h>
+#include <tilegrad/io/files/mapped_file.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/token_file.h>
-#include <tilegrad/io/training/metrics.h>
-#include <tilegrad/io/training/sums.h>
-#include <tilegrad/io/training/text_batches.h>
-#include "tests/hostile/world.h"
+#include "tests/hostile/files.h"
 
 namespace tg::hostile {
 
-namespace {
-
 using I = std::int64_t;
 
-// A path in the current directory, which is temporary (hostile.cpp), that may or may not hold something.
 std::string path(World& w) {
   return w.hostile() ? w.one_of<std::string>(
                            {"", "/", ".", "/dev/full", "/dev/null", "no/file", std::string(300, 'x')})
                      : w.one_of<std::string>({"a", "b"});
 }
 
+std::int64_t count(World& w, std::uint64_t n, std::int64_t least) {
+  return w.hostile() ? Draw<I>::of(w) : least + static_cast<I>(w.below(n));
+}
+
 std::vector<std::int32_t> ids(World& w) {
-  std::vector<std::int32_t> all(w.below(40));
-  for (std::int32_t& id : all) id = static_cast<std::int32_t>(Draw<I>::of(w));
+  std::vector<std::int32_t> all(w.hostile() ? w.below(40) : 39);
+  for (std::int32_t& id : all) id = static_cast<std::int32_t>(w.hostile() ? Draw<I>::of(w) : count(w, 2));
   return all;
 }
+
+namespace {
 
 plot::Plot drawn_plot(World& w) {
   plot::Plot p{.title = Draw<std::string>::of(w), .log_x = w.chance(0.3), .log_y = w.chance(0.3)};
@@ -39,10 +41,184 @@ plot::Plot drawn_plot(World& w) {
   return p;
 }
 
+// What was saved or written can be loaded or read.
+template <class F>
+auto readable(const F& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    throw std::logic_error(std::string("what was saved cannot be loaded: ") + e.what());
+  }
+}
+
+void checkpoints(World& w) {
+  const std::string directory = w.chance(0.5) ? "run" : "./" + path(w) + ".run";
+  io::CheckpointStore store(directory);
+  const std::vector<io::CheckpointFile> files{
+      {w.hostile() ? Draw<std::string>::of(w) : "model", Draw<std::vector<Parameter>>::of(w)}};
+  store.save(count(w, 9), count(w, 9), files);
+  readable([&] {
+    const io::Checkpoint last(directory);
+    last.load(files[0].name), last.values(files);
+    return last.step() + last.best_step();
+  });
+  const io::Checkpoint last(directory + "/last");
+  last.restore(files);
+  if (w.chance(0.3)) store.clear();
+  if (store.has_checkpoint()) io::Checkpoint(store.directory()).load(Draw<std::string>::of(w));
+  last.load(Draw<std::string>::of(w));
+}
+
+std::unique_ptr<text::Tokenizer> tokenizer(World& w, const std::string& text) {
+  switch (w.below(6)) {
+    case 0:
+      return std::make_unique<text::CharVocab>(std::string_view(text));
+    case 1: {
+      std::vector<char32_t> characters;
+      for (std::uint64_t n = w.below(4); n > 0; --n)
+        characters.push_back(w.hostile() ? w.one_of<char32_t>({0xd800, 0x10ffff, 0x110000, ~char32_t{0}})
+                                         : static_cast<char32_t>(w.below(128)));
+      return std::make_unique<text::CharVocab>(characters);
+    }
+    case 2:
+      return std::make_unique<text::ByteTokenizer>();
+    case 3:
+      return std::make_unique<text::NumberTokenizer>(Draw<I>::of(w));
+    case 4: {
+      std::vector<text::Bpe::Merge> merges;
+      for (std::uint64_t n = w.below(4); n > 0; --n)
+        merges.emplace_back(static_cast<std::int32_t>(Draw<I>::of(w)),
+                            static_cast<std::int32_t>(w.below(259)));
+      return std::make_unique<text::Bpe>(merges);
+    }
+    default:
+      return std::make_unique<text::Bpe>(
+          text::Bpe::train(text, w.hostile() ? Draw<I>::of(w) : 256 + static_cast<I>(w.below(5))));
+  }
+}
+
+void tokenizers(World& w) {
+  const std::string text = Draw<std::string>::of(w);
+  const auto t = tokenizer(w, text);
+  (void)t->kind(), (void)t->unit();
+  if (t->size() > 0) readable([&] { return text::load_tokenizer(t->metadata(), "hostile"); });
+  if (const auto* bpe = dynamic_cast<const text::Bpe*>(t.get()))
+    (void)bpe->merges(), (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+  if (const auto* chars = dynamic_cast<const text::CharVocab*>(t.get())) (void)chars->characters();
+  t->decode(t->encode(w.chance(0.5) ? text : Draw<std::string>::of(w)));
+  t->decode(ids(w));
+}
+
+// Reads whatever text in whatever order.
+void json(World& w) {
+  const std::string written = io::json_string(Draw<std::string>::of(w)), other = Draw<std::string>::of(w);
+  io::JsonReader good(written, "hostile");
+  good.string(), good.end();
+  io::json_number(Draw<double>::of(w)), io::json_number(Draw<float>::of(w));
+  const std::string text =
+      w.one_of<std::string>({R"({"a": [1, true], "b": {}})", R"([[], {"a": null}, -1e5])", "[1, 2", R"({"a")",
+                             "1 2", "tru", other});
+  io::JsonReader reader(text, "hostile");
+  if (w.chance(0.2)) reader.skip();
+  for (std::uint64_t n = w.below(12); n > 0; --n) switch (w.below(10)) {
+      case 0:
+        reader.begin_object();
+        break;
+      case 1:
+        reader.begin_array();
+        break;
+      case 2:
+        reader.next_key();
+        break;
+      case 3:
+        reader.next_item();
+        break;
+      case 4:
+        reader.number();
+        break;
+      case 5:
+        reader.integer();
+        break;
+      case 6:
+        reader.boolean();
+        break;
+      case 7:
+        reader.null();
+        break;
+      case 8:
+        reader.skip();
+        break;
+      default:
+        (void)reader.peek();
+    }
+  reader.end();
+  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has seen all of it
+}
+
+// A place in a short sequence, or nowhere.
+std::size_t place(World& w) {
+  return w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : w.below(4);
+}
+
+void token_files(World& w) {
+  const std::string file = path(w);
+  if (w.chance(0.3)) {
+    const text::TokenFile plain(file, w.hostile() ? Draw<int>::of(w) : 2, Draw<I>::of(w));
+    (void)plain.identity(), (void)plain.tokenizer().size();
+    std::vector<std::int32_t> out(w.below(5));
+    plain.tokens().copy(place(w), out);
+    return;
+  }
+  const std::unique_ptr<text::Tokenizer> t = tokenizer(w, "ab");
+  text::TokenFileWriter writer(file, *t);
+  const std::vector<std::int32_t> written = ids(w);
+  writer.write(written), writer.close();
+  if (t->size() == 0) return;
+  readable([&] {
+    const text::TokenFile read(file);
+    std::vector<std::int32_t> all(read.tokens().size());
+    read.tokens().copy(0, all);
+    if (all != written || writer.count() != written.size() || read.tokenizer().size() != t->size())
+      throw std::logic_error("a token file is read back as another");
+    return read.identity();
+  });
+  const text::TokenFile read(file);
+  std::vector<std::int32_t> out(w.below(5));
+  read.tokens().part(place(w), place(w)).copy(place(w), out);
+  if (w.hostile()) writer.write(ids(w));
+  if (w.hostile()) writer.close();
+}
+
+plot::Point point(World& w) {
+  return {Draw<float>::of(w), Draw<float>::of(w)};
+}
+
+int side(World& w) {
+  return w.hostile() ? w.one_of({Draw<int>::of(w), plot::Image::most}) : 9;
+}
+
+void image(World& w) {
+  plot::Image image(side(w), side(w), {});
+  image.line(point(w), point(w), Draw<float>::of(w), {});
+  image.disc(point(w), Draw<float>::of(w), {});
+  std::vector<plot::Polyline> lines(w.below(3));
+  for (plot::Polyline& line : lines)
+    for (std::uint64_t n = w.below(4); n > 0; --n) line.push_back(point(w));
+  image.text(point(w), Draw<std::string>::of(w),
+             {.size = Draw<float>::of(w), .upwards = w.chance(0.5), .weight = Draw<float>::of(w)});
+  image.set(Draw<int>::of(w), Draw<int>::of(w), {1, 2, 3});
+  (void)image.at(Draw<int>::of(w), Draw<int>::of(w));
+  if (image.width() < 100 && image.height() < 100) image.save_png(path(w));  // the rest takes a while
+  image.fill(Draw<int>::of(w), Draw<int>::of(w), Draw<int>::of(w), Draw<int>::of(w), {},
+             w.chance(0.5) ? 1 : Draw<float>::of(w));
+  image.stroke(lines, Draw<float>::of(w), {}, w.chance(0.5) ? 1 : Draw<float>::of(w));
+}
+
 }  // namespace
 
 std::vector<Call> file_calls() {
-  return {
+  std::vector<Call> all = training_calls();
+  const std::vector<Call> others{
       {"save_parameters",
        [](World& w) {
          io::save_parameters(path(w), Draw<std::vector<Parameter>>::of(w), {{Draw<std::string>::of(w), "v"}});
@@ -50,72 +226,18 @@ std::vector<Call> file_calls() {
       {"load_parameters",
        [](World& w) { io::load_parameters(path(w), Draw<std::vector<Parameter>>::of(w)); }},
       {"load_safetensors", [](World& w) { io::load_safetensors(path(w)); }},
-      {"checkpoints",
+      {"checkpoints", checkpoints},
+      {"CheckpointStore", [](World& w) { io::CheckpointStore store(path(w)); }},
+      {"tokenizers", tokenizers},
+      {"load_tokenizer",
        [](World& w) {
-         const std::string directory = w.chance(0.5) ? "run" : "./" + path(w) + ".run";
-         io::CheckpointStore store(directory);
-         const std::vector<io::CheckpointFile> files{
-             {Draw<std::string>::of(w), Draw<std::vector<Parameter>>::of(w)}};
-         store.save(Draw<I>::of(w), Draw<I>::of(w), files);
-         const io::Checkpoint last(directory + "/last");
-         last.restore(files);
+         io::Metadata m{{"tokenizer", w.one_of<std::string>({"bytes", "bpe", "numbers", "chars", "none"})}};
+         m[w.one_of<std::string>({"merges", "vocabulary", "characters"})] =
+             w.chance(0.5) ? Draw<std::string>::of(w)
+                           : w.one_of<std::string>({"97 98\n", "7", "ab", "-1 0\n"});
+         text::load_tokenizer(m, "hostile");
        }},
-      {"tokenizers",
-       [](World& w) {
-         const std::string text = Draw<std::string>::of(w);
-         std::unique_ptr<text::Tokenizer> t;
-         switch (w.below(4)) {
-           case 0:
-             t = std::make_unique<text::CharVocab>(std::string_view(text));
-             break;
-           case 1:
-             t = std::make_unique<text::ByteTokenizer>();
-             break;
-           case 2:
-             t = std::make_unique<text::NumberTokenizer>(Draw<I>::of(w));
-             break;
-           default:
-             t = std::make_unique<text::Bpe>(text::Bpe::train(text, 256 + static_cast<I>(w.below(5))));
-         }
-         t->decode(t->encode(w.chance(0.5) ? text : Draw<std::string>::of(w)));
-         t->decode(ids(w));
-         text::load_tokenizer(t->metadata(), "hostile");
-       }},
-      {"batches",
-       [](World& w) {
-         const std::vector<std::int32_t> tokens = ids(w);
-         const I rows = w.hostile() ? Draw<I>::of(w) : 2, context = w.hostile() ? Draw<I>::of(w) : 3;
-         const train::TextBatches batches(tokens, rows, rows, context);
-         std::vector<std::int32_t> x(w.hostile() ? w.below(9) : 6), y(w.hostile() ? w.below(9) : 6);
-         batches.training(w.below(3), Draw<I>::of(w), x, y);
-         batches.validation(Draw<I>::of(w), Draw<I>::of(w), x, y);
-       }},
-      {"sums",
-       [](World& w) {
-         const train::Sums sums(Draw<I>::of(w), w.hostile() ? Draw<I>::of(w) : 2,
-                                w.hostile() ? Draw<I>::of(w) : 12);
-         std::vector<std::int32_t> x(w.hostile() ? w.below(9) : 24), y = x;
-         sums.random(0, w.below(9), w.hostile() ? Draw<I>::of(w) : 0, x, y);
-         sums.evaluation(Draw<I>::of(w), x, y);
-         sums.text(Draw<I>::of(w), Draw<I>::of(w));
-       }},
-      {"metrics",
-       [](World& w) {
-         train::MetricsWriter file(path(w));
-         file.write({.step = Draw<I>::of(w), .train_loss = Draw<float>::of(w)});
-         file.close();
-         train::read_metrics(path(w));
-       }},
-      {"cut_metrics", [](World& w) { train::cut_metrics(path(w), Draw<I>::of(w)); }},
-      {"to_json", [](World& w) { train::to_json({.step = Draw<I>::of(w), .lr = Draw<float>::of(w)}); }},
-      {"json",
-       [](World& w) {
-         const std::string text = io::json_string(Draw<std::string>::of(w)), other = Draw<std::string>::of(w);
-         io::JsonReader json(text, "hostile");
-         json.string(), json.end();
-         io::json_number(Draw<double>::of(w)), io::json_number(Draw<float>::of(w));
-         io::JsonReader(other, "hostile").skip();
-       }},
+      {"json", json},
       {"files",
        [](World& w) {
          const std::string content = Draw<std::string>::of(w);
@@ -173,14 +295,26 @@ std::vector<Call> file_calls() {
          const std::vector<std::int32_t> tokens = ids(w);
          text::split_text(tokens);
        }},
-      {"token files",
+      {"token files", token_files},
+      {"OutputFile",
        [](World& w) {
-         const std::string file = path(w);
-         text::TokenFileWriter writer(file, text::ByteTokenizer());
-         writer.write(ids(w)), writer.close();
-         const text::TokenFile read(file);
+         io::OutputFile file(path(w), "hostile",
+                             w.one_of({io::OutputFile::Start::empty, io::OutputFile::Start::append}));
+         for (std::uint64_t n = w.below(5); n > 0; --n) {
+           const std::uint64_t kind = w.below(4);
+           if (kind < 2) file.write(Draw<std::string>::of(w));
+           if (kind == 2) file.sync();
+           if (kind == 3) file.close();
+         }
+       }},
+      {"MappedFile", [](World& w) { (void)io::MappedFile(path(w), "hostile").bytes(); }},
+      {"TokenView",
+       [](World& w) {
+         const std::vector<std::int32_t> tokens = ids(w);
+         const text::TokenView view(tokens.data(), tokens.size(), w.hostile() ? Draw<int>::of(w) : 4,
+                                    count(w, 9, 1), "hostile");
          std::vector<std::int32_t> out(w.below(5));
-         read.tokens().copy(static_cast<std::size_t>(Draw<I>::of(w)), out);
+         view.part(place(w), place(w)).part(place(w), place(w)).copy(place(w), out);
        }},
       {"draw_plot", [](World& w) { (void)plot::draw_plot(drawn_plot(w)).png().size(); }},
       {"save_plot", [](World& w) { plot::save_plot(path(w), drawn_plot(w)); }},
@@ -193,23 +327,18 @@ std::vector<Call> file_calls() {
        [](World& w) {
          plot::HeatMaps h;
          h.title = Draw<std::string>::of(w);
-         h.rows = Draw<I>::of(w), h.columns = Draw<I>::of(w), h.across = Draw<I>::of(w);
-         h.maps.push_back({"m", std::vector<float>(w.below(9), Draw<float>::of(w))});
+         h.rows = count(w, 3), h.columns = count(w, 3), h.across = count(w, 2, 1);
+         h.maps.push_back({"m", std::vector<float>(w.hostile() ? w.below(9)
+                                                               : static_cast<std::size_t>(
+                                                                     std::abs(h.rows % 3 * (h.columns % 3))),
+                                                   Draw<float>::of(w))});
          plot::draw_heat_maps(h);
        }},
-      {"Image",
-       [](World& w) {
-         plot::Image image(w.hostile() ? Draw<int>::of(w) : 9, w.hostile() ? Draw<int>::of(w) : 9, {});
-         image.line({Draw<float>::of(w), Draw<float>::of(w)}, {Draw<float>::of(w), Draw<float>::of(w)},
-                    Draw<float>::of(w), {});
-         image.disc({Draw<float>::of(w), Draw<float>::of(w)}, Draw<float>::of(w), {});
-         image.fill(Draw<int>::of(w), Draw<int>::of(w), Draw<int>::of(w), Draw<int>::of(w), {},
-                    Draw<float>::of(w));
-         image.text({Draw<float>::of(w), 0}, Draw<std::string>::of(w), {.size = Draw<float>::of(w)});
-         (void)image.at(Draw<int>::of(w), Draw<int>::of(w));
-       }},
+      {"Image", image},
       {"smoothed", [](World& w) { plot::smoothed(Draw<std::vector<double>>::of(w), Draw<double>::of(w)); }},
   };
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
 }
 
 }  // namespace tg::hostile

@@ -482,6 +482,26 @@ TEST_F(Store, ASaveThatFailsLeavesEverythingAsItWas) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 5);
 }
 
+// A manifest that names them would be refused, and so the checkpoint.
+TEST_F(Store, WhatCouldNotBeLoadedIsNotSaved) {
+  io::CheckpointStore store(dir / "run");
+  for (const std::string name : {"", "..", "../weights", "/tmp/weights", "a/b", ".hidden", "\xff"}) {
+    const std::vector<io::CheckpointFile> bad = {{name, {w}}};
+    EXPECT_NE(error_of([&] { store.save(1, 1, bad); }).find("expected a name without a folder"),
+              std::string::npos);
+  }
+  EXPECT_THROW(store.save(-1, 0, files), Error);
+  EXPECT_THROW(store.save(1, -1, files), Error);
+  EXPECT_THROW(store.save(1, 1, {}), Error);
+  EXPECT_EQ(names("run"), Names{});
+}
+
+TEST_F(Store, ALinkInTheWayIsAnError) {
+  io::CheckpointStore store(dir / "run");
+  fs::create_symlink("step-00000001", dir / "run/step-00000001");
+  EXPECT_NE(error_of([&] { store.save(1, 1, files); }).find("is in the way"), std::string::npos);
+}
+
 TEST(Metrics, RowsAfterACheckpointAreCutOff) {
   const TemporaryDirectory dir;
   const std::string path = dir / "metrics.jsonl";

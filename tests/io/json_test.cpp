@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <tilegrad/core/base/error.h>
+#include "tests/support/files.h"
 
 namespace tg {
 namespace {
@@ -104,6 +105,13 @@ TEST(JsonReader, IntegersAreExactOrRefused) {
   for (const char* text : {"9223372036854775808", "1.0", "1e2", "\"1\""}) {
     EXPECT_THROW(io::JsonReader(text, "t").integer(), FormatError) << text;
   }
+}
+
+TEST(JsonReader, DoesNotEndInsideAContainer) {
+  io::JsonReader array("[1", "t"), object("{", "t");
+  array.begin_array(), array.next_item(), array.integer(), object.begin_object();
+  EXPECT_EQ(testing::error_of([&] { array.end(); }), "t: array is not closed at byte 2");
+  EXPECT_EQ(testing::error_of([&] { object.end(); }), "t: object is not closed at byte 1");
 }
 
 TEST(JsonReader, RefusesAValueOfAnotherKind) {

@@ -139,6 +139,10 @@ TEST(Progress, WritesPlainLinesToAFileAndAlwaysTheLastStep) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 
+TEST(Progress, NeedsAFile) {
+  EXPECT_THROW(train::Progress(nullptr, 0, 100, 64), Error);
+}
+
 TEST(Progress, PlainLinesComeAtTheirPeriod) {
   std::FILE* f = std::tmpfile();
   {

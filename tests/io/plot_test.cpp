@@ -110,6 +110,15 @@ TEST(Image, DrawingOutsideIsClipped) {
   EXPECT_THROW(plot::Image(100000, 5, white), Error);
 }
 
+TEST(Image, AnAlphaThatIsNoShareIsRefused) {
+  plot::Image image(3, 3, white);
+  for (const float alpha : {-0.5f, 1.5f, std::nanf("")}) {
+    EXPECT_THROW(image.fill(0, 0, 3, 3, black, alpha), Error);
+    EXPECT_THROW(image.line({0, 0}, {3, 3}, 1, black, alpha), Error);
+  }
+  EXPECT_EQ(image.at(1, 1), white);
+}
+
 TEST(StrokeFont, EveryPrintableCharacterHasItsOwnGlyph) {
   const auto picture = [](const std::string& text) {
     plot::Image image(60, 60, white);

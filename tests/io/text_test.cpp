@@ -91,6 +91,12 @@ TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
               text::CharVocab(std::vector<char32_t>{U'a', U'b', U'a'});
             }),
             "[CharVocab] 'a' (U+0061) is in the vocabulary twice");
+  for (const char32_t none : {char32_t{0xd800}, char32_t{0xdfff}, char32_t{0x110000}})
+    EXPECT_EQ(
+        error_of([&] {
+          text::CharVocab(std::vector<char32_t>{U'a', none});
+        }),
+        "[CharVocab] got " + std::to_string(static_cast<unsigned>(none)) + ", which is no Unicode character");
 }
 
 std::vector<std::int32_t> count_to(int n) {
@@ -215,6 +221,8 @@ TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
   EXPECT_NO_THROW(text::BatchSampler(tokens, 1, 8, "text"));
   EXPECT_EQ(error_of([&] { text::BatchSampler(tokens, 1, 9, "validation text"); }),
             "[BatchSampler] validation text has 9 tokens, expected at least context + 1 = 10");
+  EXPECT_EQ(error_of([&] { text::BatchSampler(tokens, 1, 9223372036854775807, "text"); }),
+            "[BatchSampler] text has 9 tokens, expected at least context + 1 = 9223372036854775808");
   EXPECT_THROW(text::BatchSampler(tokens, 0, 4, "text"), ShapeError);
   const text::BatchSampler s(tokens, 2, 4, "text");
   std::vector<std::int32_t> x(8), y(7);

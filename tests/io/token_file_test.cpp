@@ -69,6 +69,20 @@ TEST(TokenFile, AWriterThatIsNotClosedLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);
 }
 
+// In a file of 16 bits each, 65537 would be read back as 1.
+TEST(TokenFile, AnIdThatTheTokenizerDoesNotHaveIsNotWritten) {
+  const TemporaryDirectory dir;
+  text::TokenFileWriter writer(dir / "t", text::ByteTokenizer());
+  writer.write(std::vector<std::int32_t>{1, 2});
+  for (const std::int32_t id : {-1, 256, 65537})
+    EXPECT_EQ(error_of([&] {
+                writer.write(std::vector<std::int32_t>{3, id});
+              }),
+              "[tokens] " + dir / "t" + ": got " + std::to_string(id) + " for token 3, expected 0 to 255");
+  writer.close();
+  EXPECT_EQ(all_of(text::TokenFile(dir / "t").tokens()), (std::vector<std::int32_t>{1, 2}));
+}
+
 TEST(TokenFile, PlainIdsAreReadAsTheyLie) {
   const TemporaryDirectory dir;
   put(dir / "p", std::string_view("\x01\x00\x00\x01\xff\x00", 6));
@@ -77,6 +91,10 @@ TEST(TokenFile, PlainIdsAreReadAsTheyLie) {
   EXPECT_EQ(all_of(text::TokenFile(dir / "q", 4, 70000).tokens()), (std::vector<std::int32_t>{65537, 2}));
   EXPECT_EQ(error_of([&] { text::TokenFile(dir / "p", 4, 300); }),
             "[tokens] " + dir / "p" + " has 6 bytes, expected a multiple of 4");
+  for (const int bytes_each : {-2, 0, 3})
+    EXPECT_EQ(error_of([&] { text::TokenFile(dir / "p", bytes_each, 300); }),
+              "[tokens] " + dir / "p" + ": got ids of " + std::to_string(bytes_each) +
+                  " bytes each, expected 2 or 4");
 }
 
 TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
@@ -91,6 +109,10 @@ TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
   EXPECT_EQ(error_of([&] { file.tokens().part(1, 3).copy(0, two); }), message);
   EXPECT_THROW(file.tokens().copy(3, two), ShapeError);  // past the end
   EXPECT_THROW(file.tokens().part(0, 2).copy(1, two), ShapeError);
+  EXPECT_THROW(file.tokens().part(3, 2), ShapeError);
+  EXPECT_THROW(file.tokens().part(~std::size_t{0}, 2), ShapeError);
+  EXPECT_THROW(text::TokenView(two.data(), 1, 8), Error);
+  EXPECT_THROW(text::TokenView(two.data(), 1, 4, 1LL << 32), Error);
 }
 
 TEST(TokenFile, WhatCannotBeReadIsOneClearLine) {

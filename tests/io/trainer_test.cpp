@@ -86,6 +86,26 @@ TEST(Trainer, AStoppedRunIsSavedAtItsStep) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 3);
 }
 
+TEST(Trainer, OptionsThatNoRunCanHaveAreRefused) {
+  Training r;
+  const auto refusal = [&](train::Trainer::Options options) {
+    options.program.batch = batch;
+    return error_of([&] { train::Trainer(r.model, r.optimizer, r.batches, options, {}); });
+  };
+  EXPECT_NE(refusal({.steps = -1}).find("[trainer] got steps -1, expected at least 0"), std::string::npos);
+  EXPECT_NE(refusal({.validate_every = 0}).find("validate_every 0, expected at least 1"), std::string::npos);
+  EXPECT_NE(refusal({.validation_batches = 0}).find("validation_batches 0"), std::string::npos);
+  EXPECT_NE(refusal({.save_every = 0}).find("save_every 0"), std::string::npos);
+  EXPECT_NE(refusal({.program = {.plan_only = true}}).find("plan_only"), std::string::npos);
+  const struct : ClassBatches {
+    std::int64_t answers() const override { return 1; }
+  } asking;
+  EXPECT_NE(error_of([&] {
+              train::Trainer(r.model, r.optimizer, asking, {.program = {.batch = batch}}, {});
+            }).find("needs program.predictions"),
+            std::string::npos);
+}
+
 TEST(Trainer, AStateOfAnotherStepThanTheCheckpointsIsRefused) {
   const TemporaryDirectory dir;
   Training r;
