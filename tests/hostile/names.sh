@@ -17,7 +17,7 @@ write_checkpoint"
 # short list, which is unchecked like a vector's.
 methods="operator fields as non_default_text back erase bfloat16 float16 load_element size_of may_share is_exact
 add_custom_gradient new_segment record allocate available_bytes bind choice done prepare status_bytes transfer
-workspace_bytes level ran compiled allowed cpu cuda defined is_absent is_number"
+workspace_bytes level ran compiled allowed cpu cuda defined is_absent is_number fail"
 
 calls=$(mktemp)
 trap 'rm -f "$calls"' EXIT
