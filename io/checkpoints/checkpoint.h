@@ -23,8 +23,7 @@ struct CheckpointFile {
 // Creates the directory, which must not exist, and writes every file and the manifest. All of it is on the
 // disk when this returns. Throws Error, also for two parameters of one name in a file, for a parameter that
 // is not finite, for a negative step, and for no files or a file whose name is not plain; then the caller
-// removes what was written. A manifest without files marks the directory
-// until it is complete.
+// removes what was written. A manifest without files marks the directory until it is complete.
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
                       std::span<const CheckpointFile> files);
 
