@@ -1,8 +1,12 @@
 #include "io/training/prefetch.h"
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/layout.h>
+#include <tilegrad/core/run/backend.h>
 
 namespace tg::train {
 
@@ -12,8 +16,17 @@ Prefetch::Prefetch(std::int64_t first, std::int64_t last, std::size_t size, Fill
       ring_(std::max<std::size_t>(ahead, 1) + 1),
       taken_(first),
       filled_(first) {
+  const std::int64_t tokens =
+      numel({static_cast<std::int64_t>(ring_.size()), 2, static_cast<std::int64_t>(size)});
+  const std::size_t bytes = static_cast<std::size_t>(tokens) * sizeof(std::int32_t);
+  (void)backend(Device::cpu())
+      .allocate(bytes, "batches prepared ahead");  // throws OutOfMemory, as vectors do not
   for (TokenBatch& batch : ring_) batch.x.resize(size), batch.y.resize(size);
-  thread_ = std::thread([this] { work(); });
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& e) {
+    throw Error("[prefetch] the system gives no thread to prepare batches: " + std::string(e.what()));
+  }
 }
 
 Prefetch::~Prefetch() {

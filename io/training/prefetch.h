@@ -25,6 +25,7 @@ class Prefetch {
   using Fill = std::function<void(std::int64_t number, std::span<std::int32_t> x, std::span<std::int32_t> y)>;
 
   static constexpr std::size_t default_ahead = 4;
+  // Throws ShapeError or OutOfMemory for batches that no memory holds, Error if the system gives no thread.
   Prefetch(std::int64_t first, std::int64_t last, std::size_t size, Fill fill,
            std::size_t ahead = default_ahead);
   ~Prefetch();  // does not wait for unused batches

@@ -61,7 +61,7 @@ void say(Shared& shared, const std::string& trace) {
 
 // Sizes that no machine has are refused by the sanitizer's allocator too.
 extern "C" const char* __asan_default_options() {
-  return "allocator_may_return_null=1:max_allocation_size_mb=512";
+  return "allocator_may_return_null=1:max_allocation_size_mb=128";
 }
 
 int main(int argc, char** argv) {

@@ -82,6 +82,11 @@ TEST(Prefetch, AnErrorComesWithTheBatchThatHasIt) {
   }
 }
 
+TEST(Prefetch, BatchesThatNoMemoryHoldsAreAnError) {
+  EXPECT_THROW(train::Prefetch(0, 9, std::size_t{1} << 48, numbered), OutOfMemory);
+  EXPECT_THROW(train::Prefetch(0, 9, std::size_t{1} << 63, numbered), ShapeError);
+}
+
 TEST(Prefetch, EndsAtOnceWhereverItIs) {
   for (int taken = 0; taken < 12; ++taken) {
     train::Prefetch batches(0, 1'000'000'000, 4, numbered, 4);
