@@ -130,7 +130,8 @@ void train_model(World& w) {
   w.trace += "train " + c.text() + "\n";
   const Model model(params, c);
   const auto o = optimizer(w, w.hostile() ? Draw<std::vector<Parameter>>::of(w) : params.all());
-  const train::ProgramOptions options = program_options(w);
+  train::ProgramOptions options = program_options(w);
+  if (params.count() > 1 << 22) options.plan_only = true;  // a step would take longer than a program may
   train::TrainingProgram step(model, *o, options, w.below(3));
   const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
