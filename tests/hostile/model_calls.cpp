@@ -64,6 +64,7 @@ ModelConfig config(World& w) {
       .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
   if (!w.hostile() && c.heads > -100 && c.heads < 100)
     c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
+  c.layers %= 300;  // more can be made, but not in the time of a program
   const std::vector<Architecture>& all = architectures();
   c.architecture = all[w.below(all.size())];
   c.bias = w.chance(0.5), c.tied_head = w.chance(0.5);
@@ -130,8 +131,7 @@ void train_model(World& w) {
   w.trace += "train " + c.text() + "\n";
   const Model model(params, c);
   const auto o = optimizer(w, w.hostile() ? Draw<std::vector<Parameter>>::of(w) : params.all());
-  train::ProgramOptions options = program_options(w);
-  if (params.count() > 1 << 22) options.plan_only = true;  // a step would take longer than a program may
+  const train::ProgramOptions options = program_options(w);
   train::TrainingProgram step(model, *o, options, w.below(3));
   const I n = numel({options.batch, options.accumulate, c.context});
   if (w.hostile()) step.set_step(Draw<I>::of(w));
