@@ -77,7 +77,7 @@ class ReverseWalk {
     if (around.op != &full_op || around.attrs.as<FullAttrs>().value != 0) return add(a, z);
     const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // recording moves the nodes
     const Tensor part = graph_.tensor(node.in[1]);
-    const std::int64_t n = part.size(s.axis), stop = n == 0 ? s.start : s.start + (n - 1) * s.step + 1;
+    const std::int64_t stop = s.stop(part.size(s.axis));
     return slice_assign(a, add(slice(a, s.axis, s.start, stop, s.step), part), s.axis, s.start, s.step);
   }
 

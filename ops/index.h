@@ -13,6 +13,8 @@ struct AxisAttrs {  // concat, index_select, index_add, gather, scatter_add, emb
 
 struct SliceAssignAttrs {  // start is given by the third input where there is one
   std::int64_t axis, start, step;
+  // Where slice() stops to read the n positions that were assigned.
+  std::int64_t stop(std::int64_t n) const { return n == 0 ? start : start + (n - 1) * step + 1; }
   void fields(auto&& field) const { field("axis", axis), field("start", start), field("step", step, 1); }
 };
 

@@ -67,8 +67,7 @@ Tensors assign_gradient(const Backprop& g) {
     zx = given ? slice_assign(z, none, a.axis, g.in[2]) : slice_assign(z, none, a.axis, a.start, a.step);
   }
   if (g.needed[1])
-    zs = given ? slice_at(z, a.axis, g.in[2], n)
-               : slice(z, a.axis, a.start, n == 0 ? a.start : a.start + (n - 1) * a.step + 1, a.step);
+    zs = given ? slice_at(z, a.axis, g.in[2], n) : slice(z, a.axis, a.start, a.stop(n), a.step);
   return given ? Tensors{zx, zs, Tensor()} : Tensors{zx, zs};
 }
 
