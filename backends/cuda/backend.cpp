@@ -26,6 +26,9 @@ class CudaBackend final : public Backend {
     name_ = p.name;
     gpu_ = {ordinal, p.multiProcessorCount, 10 * p.major + p.minor,
             static_cast<int>(p.sharedMemPerBlockOptin)};
+#ifdef TILEGRAD_SM90A
+    gpu_.hopper = gpu_.capability == 90;
+#endif
     if (gpu_.capability < 80)
       throw DeviceError("[cuda] GPU " + std::to_string(ordinal) + " (" + p.name +
                         ") has compute capability " + std::to_string(p.major) + "." +
@@ -35,7 +38,9 @@ class CudaBackend final : public Backend {
     staging_.emplace(stream_);
   }
 
-  std::string name() const override { return name_; }
+  std::string name() const override {
+    return name_;
+  }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
     use();
     void* p = nullptr;
@@ -76,7 +81,9 @@ class CudaBackend final : public Backend {
         faults->wait();
       }
   }
-  std::size_t status_bytes() const override { return cuda::status_bytes; }
+  std::size_t status_bytes() const override {
+    return cuda::status_bytes;
+  }
   std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) override {
     use();
     return std::make_unique<Program>(*this, steps, options);

@@ -19,6 +19,7 @@ struct Gpu {
   int processors = 0;        // multiprocessors
   int capability = 0;        // 80, 90, …
   int shared_per_block = 0;  // bytes, opt-in maximum
+  bool hopper = false;       // sm_90a, and the library has code for it
 };
 
 // The stream that a kernel is launched on. Launches are recorded once and replayed: what a launch reads on

@@ -31,6 +31,21 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
   });
 }
 
+// Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
+const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
+  if (backward) return "backward";
+  if (x.type == DType::f32) return "f32";
+  if (x.d > 256 || x.dv > 256) return "wider heads than 256";
+  if (x.bias.data) return "bias";
+  if (x.dropout > 0) return "dropout";
+  const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
+    return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
+  };
+  if (expanded(x.q, x.B, x.H, x.L) || expanded(x.k, x.B, x.Hk, x.T) || expanded(x.v, x.B, x.Hk, x.T))
+    return "an expanded operand";
+  return nullptr;
+}
+
 // The fewest that keep nearly all of the GPU busy; each takes B·H·L·d floats of memory. For short sequences,
 // clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
 int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
@@ -68,13 +83,21 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   const bool tensor_cores = fits_tensor_cores(x),
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
-  if (tensor_cores && x.type == DType::f32) {
+  obstacle = tensor_cores && gpu.hopper ? obstacle_on_hopper(x, backward) : nullptr;
+  if (tensor_cores && gpu.hopper && !obstacle) {
+    path = Path::hopper;
+  } else if (tensor_cores && x.type == DType::f32) {
     path = Path::f32;
   } else if (tensor_cores && (fits || !is_wide(x))) {
     if (backward && fits) workers = one_pass_workers(x, gpu);
     path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
   if (backward) work = {x, workers, base};
+  if (path == Path::hopper) {
+    Arena memory{base};
+    work.counter = memory.take<int>(1);
+    work.bytes = memory.bytes;
+  }
   if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }
 
@@ -94,9 +117,11 @@ std::string Choice::in_words() const {
   const char* const words[] = {
       "plain multiply-adds",
       x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms",
-      "tensor cores", "tensor cores, wide heads",
-      x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order"};
-  return words[static_cast<int>(path)];
+      "tensor cores",
+      "tensor cores, wide heads",
+      x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
+      "tensor cores, wgmma"};
+  return words[static_cast<int>(path)] + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {

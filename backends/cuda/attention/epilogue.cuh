@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "backends/cuda/tile/accumulator.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
 
 namespace tg::cuda::attention {
 
@@ -30,6 +30,41 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, Share
       const int row = row0 + n / c.parts, piece = n % c.parts;
       const uint4 v = ptx::ld_shared_v4(tile.address(tile_row + n / c.parts, piece));
       if (row < rows && piece * 8 < size) *reinterpret_cast<uint4*>(data + row * stride + piece * 8) = v;
+    }
+  }
+}
+
+// Exchanges words between the four lanes of a quad: afterwards lane t has word t of lanes 0 … 3.
+__device__ __forceinline__ void transpose_quad(tile::u32 (&x)[4]) {
+  const int t = tile::lane_id() % 4;
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = t & step;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      tile::u32 &low = x[step == 1 ? 2 * n : n], &high = x[step == 1 ? 2 * n + 1 : n + 2];
+      const tile::u32 got = __shfl_xor_sync(~0u, upper ? low : high, step);
+      (upper ? low : high) = got;
+    }
+  }
+}
+// Rows row0 … of data [rows, size] = c, rounded to 16 bits, straight from registers: each lane stores 16
+// bytes.
+template <class R, int Rows, int Columns>
+__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* data, long long stride,
+                                      int row0, int rows, int size) {
+#pragma unroll
+  for (int r = 0; r < c.rows; ++r) {
+    const int row = row0 + c.row(r) + tile::lane_row();
+    R* const to = data + row * stride + tile::lane_id() % 4 * 8;
+#pragma unroll
+    for (int part = 0; part < c.parts; part += 4) {
+      tile::u32 x[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) x[n] = tile::pack(c(r, 2 * (part + n)), c(r, 2 * (part + n) + 1), R());
+      transpose_quad(x);
+      if (row < rows && part * 8 + tile::lane_id() % 4 * 8 < size)
+        *reinterpret_cast<uint4*>(to + part * 8) = {x[0], x[1], x[2], x[3]};
     }
   }
 }

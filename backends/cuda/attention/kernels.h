@@ -9,12 +9,13 @@
 namespace tg::cuda::attention {
 
 // plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
-// heads; a backward in one pass instead of two.
-enum class Path { plain, f32, narrow, wide, one_pass };
+// heads; a backward in one pass instead of two; Hopper's own.
+enum class Path { plain, f32, narrow, wide, one_pass, hopper };
 
 struct Choice {
   AttentionCall x;
   Path path = Path::plain;
+  const char* obstacle = nullptr;      // on Hopper, why another path than its own
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of Path::f32
 
@@ -43,6 +44,7 @@ Launch launch_row_stats;
 Launch launch_plain_forward, launch_plain_backward;  // plain.cu
 Launch launch_f32_forward, launch_f32_backward;      // f32_sm80.cu
 Launch launch_forward;                               // forward_sm80.cu
+Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_two_passes;                            // backward_sm80.cu
 Launch launch_one_pass;  // backward_one_pass_sm80.cu, wide heads in two passes too
 

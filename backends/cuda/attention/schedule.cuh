@@ -22,6 +22,18 @@ __device__ __forceinline__ Place key_place(const AttentionCall& x, unsigned n, i
   return place(n, x.Hk, x.T, rows, false);
 }
 
+// The same blocks in another order: the heads in sections of `together`, whose keys and values the
+// second-level cache holds, and the longest blocks of a section first.
+struct Sections {
+  int blocks, together, heads, all_heads, rows;
+  __device__ __forceinline__ int all() const { return blocks * all_heads; }
+  __device__ __forceinline__ Place place(int n, bool from_end) const {
+    const int section = n / (together * blocks), first = section * together, in = n - first * blocks,
+              size = min(together, all_heads - first), nth = in / size, batch_head = first + in - nth * size;
+    return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
+  }
+};
+
 // The tiles of `size` keys that overlap a range.
 struct Tiles {
   int from, to;

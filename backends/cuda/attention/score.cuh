@@ -35,6 +35,14 @@ struct Score {
     if (bias && inside) s += static_cast<C>(log2_e) * widen(bias[i * bias_row + j * bias_col]);
     return s;
   }
+  // In place, without a bias.
+  template <int Rows, int Columns>
+  __device__ __forceinline__ void apply(tile::Accumulator<Rows, Columns>& s) const {
+    tile::for_each(s, [&](int, int, float& a) {
+      float slope;
+      a = of(a, 0, 0, false, &slope);
+    });
+  }
   // Of queries from i0 and keys from j0 on, in place.
   template <int Rows, int Columns>
   __device__ __forceinline__ void apply(tile::Accumulator<Rows, Columns>& s, const AttentionCall& x, int i0,

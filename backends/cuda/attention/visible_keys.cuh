@@ -23,16 +23,24 @@ template <int Queries>
 struct SeenKeys {
   int first[Queries], last[Queries];
 
-  __device__ void set(const AttentionCall& x, int b, int i0) {
-    for (int n = threadIdx.x; n < Queries; n += blockDim.x) {
+  // By `threads` threads, those of the block if not given.
+  __device__ void set(const AttentionCall& x, int b, int i0) { set(x, b, i0, threadIdx.x, blockDim.x); }
+  __device__ void set(const AttentionCall& x, int b, int i0, int thread, int threads) {
+#pragma unroll 1
+    for (int n = thread; n < Queries; n += threads) {
       const KeyRange r = keys_of_query(x, b, i0 + n);
       first[n] = r.from, last[n] = r.to;
     }
   }
-  // Keys that some query sees, and those that every query below L sees; by any warp, after a barrier.
+  // Keys that some of the queries below L sees, and those that every one of them sees; by any warp, after a
+  // barrier.
   __device__ void unite(int queries, KeyRange& some, KeyRange& every) const {
+    unite(0, queries, some, every);
+  }
+  __device__ void unite(int from, int to, KeyRange& some, KeyRange& every) const {
     int low = INT_MAX, high = 0, most = 0, least = INT_MAX;
-    for (int n = lane_id(); n < queries; n += 32) {
+#pragma unroll 1
+    for (int n = from + lane_id(); n < to; n += 32) {
       if (first[n] < last[n]) low = min(low, first[n]);
       high = max(high, last[n]);
       most = max(most, first[n]), least = min(least, last[n]);

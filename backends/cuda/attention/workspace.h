@@ -35,6 +35,7 @@ struct Workspace {
   // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
   // all blocks add to the same.
   int workers = 0;
+  int* counter = nullptr;  // of a forward on Hopper: the items of work that blocks have taken
   std::size_t bytes = 0;
 
   Workspace() = default;

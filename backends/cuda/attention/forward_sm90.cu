@@ -1,0 +1,17 @@
+// The forward of bf16 and f16 on Hopper.
+#include "backends/cuda/attention/forward_sm90.cuh"
+#include "backends/cuda/attention/kernels.h"
+
+namespace tg::cuda::attention {
+
+void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
+  with_16_bits(x.type, [&](auto zero) {
+    using S = decltype(zero);
+    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
+      forward_sm90::with_shape(
+          x, [&](auto d, auto dv) { forward_sm90::launch<S, d, dv, options>(s, x, work.counter); });
+    });
+  });
+}
+
+}  // namespace tg::cuda::attention

@@ -1,0 +1,292 @@
+// The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]: blocks stay on their multiprocessor
+// and take one item of work after the other, some queries of a head. One warp, the producer, copies tiles by
+// TMA; warpgroups of 64 queries, the consumers, multiply by wgmma and take turns, so that one's softmax runs
+// while another's products do.
+//
+//   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
+//   O = G ⊘ π, ξ = c + log π
+#pragma once
+
+#include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/key_source_sm90.cuh"
+#include "backends/cuda/attention/schedule.cuh"
+#include "backends/cuda/attention/shapes_sm90.h"
+#include "backends/cuda/attention/softmax.cuh"
+#include "backends/cuda/attention/tensor_map.h"
+#include "backends/cuda/attention/visible_keys.cuh"
+#include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/tile/mma_sm90.cuh"
+#include "backends/cuda/tile/pipeline_sm90.cuh"
+
+namespace tg::cuda::attention::forward_sm90 {
+
+using namespace tile;
+
+// Some queries of a head, and the keys that they see.
+template <int groups>
+struct Item {
+  int batch_head, b, h, i0;  // batch_head < 0: there are no more
+  KeyRange some, every[groups];
+  SeenKeys<64 * groups> seen;
+};
+
+template <int D, int DV>
+struct Shared {
+  using At = Shape<D, DV>;
+  static constexpr int items = 2;  // of which the producer prepares one while consumers work on the other
+  static constexpr int k = At::groups * At::Q::bytes, v = k + At::stages * At::K::bytes,
+                       q_ring = v + At::stages * At::V::bytes, k_ring = q_ring + At::groups * 16,
+                       v_ring = k_ring + Ring<At::stages>::bytes,
+                       item_ring = v_ring + Ring<At::stages>::bytes, item = item_ring + Ring<items>::bytes,
+                       bytes = item + items * int(sizeof(Item<At::groups>));
+  unsigned char* start;
+  u32 base = shared_address(start);
+
+  __device__ typename At::Q tile_q(int group) const { return {base + group * At::Q::bytes}; }
+  __device__ typename At::K tile_k(u32 use) const {
+    return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
+  }
+  __device__ typename At::V tile_v(u32 use) const {
+    return {base + v + Ring<At::stages>::stage(use) * At::V::bytes};
+  }
+  __device__ Ring<1> ring_q(int group) const { return {base + q_ring + group * 16}; }
+  __device__ Ring<At::stages> ring_k() const { return {base + k_ring}; }
+  __device__ Ring<At::stages> ring_v() const { return {base + v_ring}; }
+  __device__ Ring<items> ring_items() const { return {base + item_ring}; }
+  __device__ Item<At::groups>& item_of(u32 use) const {
+    return reinterpret_cast<Item<At::groups>*>(start + item)[Ring<items>::stage(use)];
+  }
+  __device__ void init() const {
+    for (int g = 0; g < At::groups; ++g) ring_q(g).init(4);
+    ring_k().init(4 * At::groups), ring_v().init(4 * At::groups), ring_items().init(4 * At::groups + 1);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// The warp that prepares items of work: takes the next one, and finds out which keys its queries see.
+template <int D, int DV>
+__device__ __forceinline__ void schedule(const Shared<D, DV>& shared, const AttentionCall& x,
+                                         const Sections& sections, int* counter) {
+  using At = Shape<D, DV>;
+#pragma unroll 1
+  for (u32 items = 0, n = blockIdx.x;; ++items) {
+    shared.ring_items().acquire(items);
+    auto& item = shared.item_of(items);
+    const bool last = n >= static_cast<u32>(sections.all());
+    if (!last) {
+      const Place at = sections.place(n, true);
+      item.seen.set(x, at.b, at.row0, lane_id(), 32);
+      __syncwarp();
+      KeyRange some{INT_MAX, 0};
+#pragma unroll 1
+      for (int g = 0; g < At::groups; ++g) {
+        KeyRange own, every;
+        item.seen.unite(64 * g, min(64 * g + 64, x.L - at.row0), own, every);
+        if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
+        item.every[g] = every;
+      }
+      item.some = some.from < some.to ? some : KeyRange{0, 0};
+      item.b = at.b, item.h = at.head, item.i0 = at.row0;
+    }
+    item.batch_head = last ? -1 : item.b * x.H + item.h;
+    __syncwarp();
+    if (lane_id() == 0) shared.ring_items().announce(items);
+    if (last) return;
+    n += gridDim.x;
+    if (counter) n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(counter, 1) : 0);
+  }
+}
+
+// The warp that copies tiles.
+template <class S, int D, int DV>
+__device__ __forceinline__ void load(const Shared<D, DV>& shared, const AttentionCall& x,
+                                     const CUtensorMap& map_q, const CUtensorMap& map_k,
+                                     const CUtensorMap& map_v) {
+  using At = Shape<D, DV>;
+  const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
+  u32 tiles = 0, queries = 0;
+#pragma unroll 1
+  for (u32 items = 0;; ++items) {
+    shared.ring_items().wait(items);
+    const auto& item = shared.item_of(items);
+    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
+    const int b = item.b, h = item.h, i0 = item.i0, key_head = h / (x.H / x.Hk);
+    const KeyRange some = item.some;
+    shared.ring_items().release(items);
+    const Tiles range(some, At::keys);
+    if (range.from >= range.to) continue;
+#pragma unroll 1
+    for (int g = 0; g < At::groups; ++g) {
+      shared.ring_q(g).acquire(queries);
+      load_tile(shared.tile_q(g), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
+    }
+    ++queries;
+    // The values of a tile are needed a step after its keys.
+#pragma unroll 1
+    for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
+      if (j >= range.from) {
+        shared.ring_k().acquire(tiles);
+        load_tile(shared.tile_k(tiles), map_k, shared.ring_k(), tiles, j * At::keys, key_head, b);
+      }
+      if (j < range.to - 1) {
+        const int row0 = (j + 1) * At::keys;
+        shared.ring_v().acquire(tiles - 1);
+        if (some_only && !covers(some, row0, At::keys))
+          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, shared.ring_v(), tiles - 1,
+                    row0, some, x.dv);
+        else
+          load_tile(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
+      }
+    }
+    --tiles;
+  }
+}
+
+// A warpgroup of 64 queries.
+template <class S, int D, int DV, Options options>
+struct Consumer {
+  using At = Shape<D, DV>;
+  const Shared<D, DV>& shared;
+  const AttentionCall& x;
+  int group, row;  // the warp's first row of the block's
+  u32 tiles = 0, items = 0, queries = 0;
+
+  // A warpgroup starts its products when the one before has started its own.
+  static constexpr int first_token = 1;
+  __device__ __forceinline__ void take_turn() const { ptx::bar_sync(first_token + group, 256); }
+  __device__ __forceinline__ void pass_turn() const {
+    ptx::bar_arrive(first_token + (group + 1 < At::groups ? group + 1 : 0), 256);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (group == At::groups - 1) pass_turn();
+#pragma unroll 1
+    for (;; ++items) {
+      shared.ring_items().wait(items);
+      const auto& item = shared.item_of(items);
+      const int bh = __reduce_max_sync(~0u, item.batch_head);
+      if (bh < 0) break;
+      attend(item, bh);
+      shared.ring_items().release(items);
+    }
+  }
+
+  __device__ __forceinline__ void attend(const Item<At::groups>& item, int bh) {
+    const int b = bh / x.H, h = bh % x.H, i0 = __reduce_max_sync(~0u, item.i0) + row;
+    const KeyRange every = item.every[group];
+    const Tiles range({__reduce_max_sync(~0u, item.some.from), __reduce_max_sync(~0u, item.some.to)},
+                      At::keys);
+    const Score<S> score(x, b, h);
+    const float factor = options == any ? 1 : score.factor;
+    Accumulator<16, DV> o;
+    o.fill(0);
+    OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+    if (range.from < range.to) {
+      Packed<At::keys> p;
+      // From q·k of tile j to P = exp(A − c). Returns whether c moved.
+      const auto soften = [&](Accumulator<16, At::keys>& s, int j) {
+        const int j0 = j * At::keys;
+        if constexpr (options == any) score.apply(s);
+        if (!covers(every, j0, At::keys)) mask(s, item.seen, row, 0, j0);
+        return softmax.step(s, factor);
+      };
+      const auto release_keys = [&](int j) {
+        shared.ring_k().release(tiles);
+        if (j == range.from) shared.ring_q(group).release(queries++);
+      };
+      shared.ring_q(group).wait(queries);
+      {
+        Accumulator<16, At::keys> s;
+        shared.ring_k().wait(tiles);
+        take_turn();
+        begin_ABt<S, D>(s, shared.tile_q(group), 0, shared.tile_k(tiles));  // S = Q·Kᵀ
+        pass_turn();
+        wait_for_products<0>();
+        keep(s);
+        release_keys(range.to - 1);
+        soften(s, range.to - 1);
+        pack<S>(p, s);
+      }
+#pragma unroll 1
+      for (int j = range.to - 2; j >= range.from; --j) {
+        ++tiles;
+        Accumulator<16, At::keys> s;
+        shared.ring_k().wait(tiles);
+        take_turn();
+        begin_ABt<S, D>(s, shared.tile_q(group), 0, shared.tile_k(tiles));  // S = Q·Kᵀ
+        shared.ring_v().wait(tiles - 1);
+        begin_AB<S>(o, p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
+        pass_turn();
+        wait_for_products<1>();
+        keep(s);
+        release_keys(j);
+        const bool moved = soften(s, j);
+        keep(s);  // or else the compiler moves exponentials to after the wait, where no products hide them
+        wait_for_products<0>();
+        keep(o), keep(p);
+        shared.ring_v().release(tiles - 1);
+        pack<S>(p, s);
+        if (moved) softmax.rescale(o);
+      }
+      shared.ring_v().wait(tiles);
+      begin_AB<S>(o, p, shared.tile_v(tiles));
+      wait_for_products<0>();
+      keep(o);
+      shared.ring_v().release(tiles++);
+    }
+    softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0, x.L);
+    store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
+  }
+};
+
+template <class S, int D, int DV, Options options>
+__global__ void __launch_bounds__(Shape<D, DV>::threads, 1)
+    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
+           const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
+           const Sections sections, int* counter) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using At = Shape<D, DV>;
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const Shared<D, DV> shared{memory};
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (group == 0) {
+    ptx::give_registers<At::producer_registers>();
+    if (threadIdx.x < 32)
+      load<S, D, DV>(shared, x, map_q, map_k, map_v);
+    else if (threadIdx.x < 64)
+      schedule<D, DV>(shared, x, sections, counter);
+  } else {
+    ptx::take_registers<At::consumer_registers>();
+    Consumer<S, D, DV, options>{shared, x, group - 1,
+                                (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
+        .run();
+  }
+#endif
+}
+
+template <class S, int D, int DV, Options options>
+void launch(const Stream& s, const AttentionCall& x, int* counter) {
+  using At = Shape<D, DV>;
+  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
+                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
+                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
+  Sections sections{(x.L + At::queries - 1) / At::queries, 1, x.H, static_cast<int>(x.B) * x.H, At::queries};
+  const i64 all = i64{sections.blocks} * sections.all_heads;
+  const bool uneven = x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
+  if (uneven) {
+    constexpr i64 cached = 32 << 20;  // bytes
+    const i64 head = i64{x.T} * (x.d + x.dv) * 2,
+              heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
+    sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));
+  }
+  const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
+  if (grid == 0) return;
+  if (!uneven || all <= grid) counter = nullptr;
+  if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
+  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, Shared<D, DV>::bytes},
+                attend<S, D, DV, options>, x, q, k, v, sections, counter);
+}
+
+}  // namespace tg::cuda::attention::forward_sm90

@@ -1,0 +1,30 @@
+// How Hopper's kernels divide their work.
+#pragma once
+
+#include "backends/cuda/attention/options.h"
+#include "backends/cuda/tile/shared_sm90.cuh"
+
+namespace tg::cuda::attention::forward_sm90 {
+
+// d ≤ D, dv ≤ DV. Three warpgroups where their sums leave room, else two.
+template <int D, int DV>
+struct Shape {
+  static constexpr int groups = D <= 64 ? 3 : 2, queries = 64 * groups, keys = D <= 192 ? 128 : 80,
+                       stages = 2, threads = 128 * (1 + groups);
+  static constexpr int producer_registers = groups == 3 ? 32 : 40,
+                       consumer_registers = groups == 3 ? 160 : 232;
+  using Q = tile::SwizzledTile<64, D>;
+  using K = tile::SwizzledTile<keys, D>;
+  using V = tile::SwizzledTile<keys, DV>;
+};
+
+// The head sizes that kernels are compiled for.
+template <class F>
+auto with_shape(const AttentionCall& x, F&& f) {
+  const int size = x.dv <= 128 ? x.d : 256;
+  return with_constant<64, 96, 128, 192, 256>(x.d > 64 || x.dv <= 64 ? size : 96, [&](auto d) {
+    return f(d, constant<(d == 64 ? 64 : d == 256 ? 256 : 128)>());
+  });
+}
+
+}  // namespace tg::cuda::attention::forward_sm90

@@ -1,0 +1,16 @@
+// Descriptions of tensors for bulk copies of tiles (TMA).
+#pragma once
+
+#include <cuda.h>
+
+#include "ops/attention_call.h"
+
+namespace tg::cuda::attention {
+
+// Of an operand [batch, heads, rows, size] of 16-bit numbers, for copies of `box_rows` (at most 256) rows by
+// 64 columns in the layout of a SwizzledTile; what lies outside is zero. Rows begin at multiples of 16 bytes;
+// no stride is 0.
+CUtensorMap tensor_map(DType type, const AttentionCall::Operand& x, std::int64_t batch, int heads, int rows,
+                       int size, int box_rows);
+
+}  // namespace tg::cuda::attention

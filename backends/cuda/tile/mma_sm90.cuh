@@ -1,0 +1,74 @@
+// Products of a warpgroup by wgmma (sm_90a): each starts, in a group of its own, and is done after wait().
+// Until then its operands and sums must stay as they are. Accumulators are those of a warp's 16 rows.
+#pragma once
+
+#include "backends/cuda/tile/accumulator.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
+#include "backends/cuda/tile/shared_sm90.cuh"
+
+namespace tg::cuda::tile {
+
+// No use of the registers moves across: the compiler does not know that products go on after the instruction.
+template <int Rows, int Columns>
+__device__ __forceinline__ void keep(Accumulator<Rows, Columns>& c) {
+#pragma unroll
+  for (auto& group : c.x)
+#pragma unroll
+    for (auto& part : group)
+#pragma unroll
+      for (float& e : part) asm volatile("" : "+f"(e)::"memory");
+}
+
+// A left operand in registers: 16 rows of a warp, K columns, rounded to 16 bits.
+template <int K>
+struct Packed {
+  u32 x[K / 16][4];
+};
+template <int K>
+__device__ __forceinline__ void keep(Packed<K>& a) {
+#pragma unroll
+  for (auto& step : a.x)
+#pragma unroll
+    for (u32& e : step) asm volatile("" : "+r"(e)::"memory");
+}
+template <class S, int K>
+__device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float(&pair)[4] = from.x[0][2 * k + e / 2];
+      to.x[k][e] = pack(pair[e % 2 * 2], pair[e % 2 * 2 + 1], S());
+    }
+}
+
+// Until all but the last `pending` products are done.
+template <int pending>
+__device__ __forceinline__ void wait_for_products() {
+  ptx::wgmma_wait<pending>();
+}
+
+// c = (64 rows of a, from a0 on)·(N rows of b, from b0 on)ᵀ over K columns
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
+  using Product = ptx::Wgmma<S, N>;
+  ptx::wgmma_fence();
+  Product::template begin<false, false>(c.x[0], a.along_columns(a0, 0), b.along_columns(b0, 0));
+#pragma unroll
+  for (int k = 1; k < K / 16; ++k)
+    Product::template add<false, false>(c.x[0], a.along_columns(a0, k), b.along_columns(b0, k));
+  ptx::wgmma_commit();
+  keep(c);
+}
+// c += a·(columns b0 … of b), a in registers
+template <class S, int K, int N, class B>
+__device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B b, int b0 = 0) {
+  keep(a), keep(c);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k) ptx::Wgmma<S, N>::template add<true>(c.x[0], a.x[k], b.along_rows(b0, k));
+  ptx::wgmma_commit();
+  keep(c), keep(a);
+}
+
+}  // namespace tg::cuda::tile

@@ -1,0 +1,43 @@
+// Tiles that pass through stages of shared memory between two roles of a block: a producer warp fills a stage
+// by bulk copies and consumer warps read it, each waiting for the other at barriers of the stage.
+#pragma once
+
+#include "backends/cuda/tile/ptx_sm90.cuh"
+
+namespace tg::cuda::tile {
+
+using ptx::u32;
+
+// `Stages` stages, used in turn. Both roles count the uses; barriers are at `base`, 16 bytes for each stage.
+template <int Stages>
+struct Ring {
+  static constexpr int bytes = Stages * 16;
+  u32 base;
+
+  __device__ __forceinline__ u32 full(u32 use) const { return base + use % Stages * 16; }
+  __device__ __forceinline__ u32 empty(u32 use) const { return full(use) + 8; }
+  __device__ __forceinline__ static int stage(u32 use) { return use % Stages; }
+
+  // By one thread, before a barrier of the block: how many warps release a stage.
+  __device__ __forceinline__ void init(int consumers) const {
+    for (u32 n = 0; n < Stages; ++n) ptx::mbarrier_init(full(n), 1), ptx::mbarrier_init(empty(n), consumers);
+  }
+  // The producer: until consumers have left the stage; then it is announced that `size` bytes of copies to it
+  // end at full(use), by one thread.
+  __device__ __forceinline__ void acquire(u32 use) const {
+    ptx::mbarrier_wait(empty(use), use / Stages % 2 ^ 1);
+  }
+  __device__ __forceinline__ void expect(u32 use, int size) const {
+    ptx::mbarrier_arrive_expect(full(use), size);
+  }
+  // The stage has been written by ordinary stores.
+  __device__ __forceinline__ void announce(u32 use) const { ptx::mbarrier_arrive(full(use)); }
+  // A consumer: until the stage is full; and the warp has no more use for it.
+  __device__ __forceinline__ void wait(u32 use) const { ptx::mbarrier_wait(full(use), use / Stages % 2); }
+  __device__ __forceinline__ void release(u32 use) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty(use));
+  }
+};
+
+}  // namespace tg::cuda::tile

@@ -1,0 +1,92 @@
+// Hopper's instructions, one function each, as ptx_sm80.cuh: bulk copies of tiles (TMA), barriers in shared
+// memory (mbarrier), named barriers, registers that warpgroups hand over; wgmma is in wgmma_sm90.cuh.
+#pragma once
+
+#include <cuda.h>
+
+#include "backends/cuda/tile/ptx_sm80.cuh"
+
+namespace tg::cuda::ptx {
+
+// ---- barriers in shared memory, by address; a phase ends when all arrivals and bytes that it expects are
+// there ----
+
+__device__ __forceinline__ void mbarrier_init(u32 barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Makes initialised barriers visible to bulk copies.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and the phase also waits for that many bytes of bulk copies.
+__device__ __forceinline__ void mbarrier_arrive_expect(u32 barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Until the phase of that parity has ended: the first phase has parity 0, and the one before the first has
+// ended.
+__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra end;\n"
+      "bra again;\nend:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- bulk copies to shared memory, which count their bytes at a barrier ----
+
+// The box of a tensor map that begins at (x, row, head, batch); outside the tensor there are zeros.
+__device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
+                                         int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3,%4,%5,%6}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+// Consecutive bytes, a multiple of 16 at multiples of 16.
+__device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// What the thread has written to shared memory becomes visible to wgmma and bulk copies.
+__device__ __forceinline__ void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- named barriers 1 … 15 of `threads` threads, of which some may only arrive ----
+
+__device__ __forceinline__ void bar_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void bar_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// ---- registers of a thread, by all threads of a warpgroup ----
+
+template <int Registers>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// ---- shared memory ----
+
+// Four 8 × 8 parts of 16-bit numbers, each transposed: lane 8·n + r gives the address of row r of part n (16
+// bytes); lane 4·g + t has elements (2t, g) and (2t + 1, g) of each part.
+__device__ __forceinline__ void stmatrix_trans(u32 address, const u32 (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
+}  // namespace tg::cuda::ptx
