@@ -33,9 +33,10 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  if (backward) return "backward";
+  const int widest = backward ? 128 : 256;
   if (x.type == DType::f32) return "f32";
-  if (x.d > 256 || x.dv > 256) return "wider heads than 256";
+  if (x.d > widest || x.dv > widest) return backward ? "wider heads than 128" : "wider heads than 256";
+  if (backward && (x.softcap != 0 || x.scale <= 0)) return "softcap";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
   const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
@@ -43,6 +44,7 @@ const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
   };
   if (expanded(x.q, x.B, x.H, x.L) || expanded(x.k, x.B, x.Hk, x.T) || expanded(x.v, x.B, x.Hk, x.T))
     return "an expanded operand";
+  if (backward && expanded(x.z_o, x.B, x.H, x.L)) return "an expanded operand";
   return nullptr;
 }
 
@@ -93,7 +95,10 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
   if (backward) work = {x, workers, base};
-  if (path == Path::hopper) {
+  if (path == Path::hopper && backward) {
+    const int width = x.d <= 64 && x.dv <= 64 ? 64 : 128;
+    work = {x, width == 64 ? 128 : 80, width, base};
+  } else if (path == Path::hopper) {
     Arena memory{base};
     work.counter = memory.take<int>(1);
     work.bytes = memory.bytes;
@@ -137,6 +142,18 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
   some = memory.take<int2>(all_tiles), every = memory.take<int2>(all_tiles);
   stats = memory.take<float2>(size_of(x.type) <= 4 ? rows : 0);
   if (groups > 0) z_q = memory.take<float>(groups * (x.d / 8) * 128);
+  bytes = memory.bytes;
+}
+
+Workspace::Workspace(const AttentionCall& x, int queries, int width, std::byte* base)
+    : queries(queries), width(width) {
+  Arena memory{base};
+  const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries, all = heads * tiles;
+  u = memory.take<std::byte>(heads * x.L * sizeof(float));
+  some = memory.take<int2>(x.B * tiles);
+  seen = memory.take<int>(x.B * tiles * (2 * queries + 4));
+  rows = memory.take<float>(all * 2 * queries);
+  z_q = memory.take<float>(all * queries * width);
   bytes = memory.bytes;
 }
 

@@ -104,6 +104,11 @@ __device__ __forceinline__ void load(const Shared<D, DV>& shared, const Attentio
                                      const CUtensorMap& map_v) {
   using At = Shape<D, DV>;
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
+  const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch) {
+    if (lane_id() > 0) return;
+    ring.expect(use, to.bytes);
+    load_boxes(to, map, ring.full(use), row0, head, batch);
+  };
   u32 tiles = 0, queries = 0;
 #pragma unroll 1
   for (u32 items = 0;; ++items) {
@@ -118,7 +123,7 @@ __device__ __forceinline__ void load(const Shared<D, DV>& shared, const Attentio
 #pragma unroll 1
     for (int g = 0; g < At::groups; ++g) {
       shared.ring_q(g).acquire(queries);
-      load_tile(shared.tile_q(g), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
+      fill(shared.tile_q(g), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
     }
     ++queries;
     // The values of a tile are needed a step after its keys.
@@ -126,16 +131,17 @@ __device__ __forceinline__ void load(const Shared<D, DV>& shared, const Attentio
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
       if (j >= range.from) {
         shared.ring_k().acquire(tiles);
-        load_tile(shared.tile_k(tiles), map_k, shared.ring_k(), tiles, j * At::keys, key_head, b);
+        fill(shared.tile_k(tiles), map_k, shared.ring_k(), tiles, j * At::keys, key_head, b);
       }
       if (j < range.to - 1) {
         const int row0 = (j + 1) * At::keys;
         shared.ring_v().acquire(tiles - 1);
-        if (some_only && !covers(some, row0, At::keys))
-          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, shared.ring_v(), tiles - 1,
-                    row0, some, x.dv);
-        else
-          load_tile(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
+        if (some_only && !covers(some, row0, At::keys)) {
+          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
+          if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
+        } else {
+          fill(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
+        }
       }
     }
     --tiles;

@@ -45,6 +45,7 @@ Launch launch_plain_forward, launch_plain_backward;  // plain.cu
 Launch launch_f32_forward, launch_f32_backward;      // f32_sm80.cu
 Launch launch_forward;                               // forward_sm80.cu
 Launch launch_forward_sm90;                          // forward_sm90.cu
+Launch launch_backward_sm90;                         // backward_sm90.cu, with u and all that it starts from
 Launch launch_two_passes;                            // backward_sm80.cu
 Launch launch_one_pass;  // backward_one_pass_sm80.cu, wide heads in two passes too
 

@@ -10,20 +10,17 @@
 
 namespace tg::cuda::attention {
 
-// Fills a tile with rows of a head from row0 on by TMA, for a use of the ring's stage; by a warp.
-template <class Tile, class Ring>
-__device__ __forceinline__ void load_tile(Tile to, const CUtensorMap& map, Ring ring, tile::u32 use, int row0,
-                                          int head, int batch) {
-  if (threadIdx.x % 32 > 0) return;
-  ring.expect(use, Tile::bytes);
+// Starts filling a tile with rows of a head from row0 on by TMA, whose bytes count at the barrier; by one thread.
+template <class Tile>
+__device__ __forceinline__ void load_boxes(Tile to, const CUtensorMap& map, tile::u32 barrier, int row0, int head,
+                                           int batch) {
 #pragma unroll 1
   for (int n = 0; n < Tile::blocks; ++n)
-    ptx::tma_load(to.base + n * Tile::block, &map, ring.full(use), n * 64, row0, head, batch);
+    ptx::tma_load(to.base + n * Tile::block, &map, barrier, n * 64, row0, head, batch);
 }
-// The same with zeros for rows that are not valid, whatever memory holds there. `data` is the head's.
-template <class S, class Tile, class Ring>
-__device__ __forceinline__ void copy_rows(Tile to, const S* data, long long stride, Ring ring, tile::u32 use,
-                                          int row0, KeyRange valid, int size) {
+// The same by copies of a warp, with zeros for rows that are not valid, whatever memory holds there. `data` is the head's.
+template <class S, class Tile>
+__device__ __forceinline__ void copy_rows(Tile to, const S* data, long long stride, int row0, KeyRange valid, int size) {
   constexpr int pieces = Tile::blocks * 8;
 #pragma unroll 1
   for (int n = threadIdx.x % 32; n < Tile::rows * pieces; n += 32) {
@@ -35,7 +32,6 @@ __device__ __forceinline__ void copy_rows(Tile to, const S* data, long long stri
   }
   ptx::fence_async();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) ring.announce(use);
 }
 
 }  // namespace tg::cuda::attention

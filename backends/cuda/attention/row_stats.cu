@@ -2,27 +2,13 @@
 // cores need them, and the keys that tiles of queries see.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/powers.cuh"
+#include "backends/cuda/attention/row_dot.cuh"
 #include "backends/cuda/attention/score.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
 
 namespace tg::cuda::attention {
 
 namespace {
-
-// This lane's part of (a ⊛ b).sum, rows of `size` shared by `lanes` lanes, V elements at a time.
-template <int V, class S>
-__device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, int lanes) {
-  struct alignas(V * sizeof(S)) Piece {
-    S e[V];
-  };
-  compute_t<S> sum = 0;
-  for (int n = lane * V; n < size; n += lanes * V) {
-    const Piece x = *reinterpret_cast<const Piece*>(a + n), y = *reinterpret_cast<const Piece*>(b + n);
-#pragma unroll
-    for (int e = 0; e < V; ++e) sum += widen(x.e[e]) * widen(y.e[e]);
-  }
-  return sum;
-}
 
 // u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands need it, a row [dv] by some lanes, V elements
 // at a time. Blocks of head 0 also store the keys of their tile; all clear the sums of z_Q.
@@ -40,12 +26,11 @@ __global__ void __launch_bounds__(256)
   }
   const S* o = x.o.at<S>(b, h);
   const S* z = x.z_o.at<S>(b, h);
-  const int lanes = x.dv <= 8 * V ? 8 : x.dv <= 16 * V ? 16 : 32, rows = 32 / lanes;
+  const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
   for (int r = warp * rows; r < range_tile && i0 + r < x.L; r += 8 * rows) {
     const int i = i0 + r + lane / lanes;
-    C sum = 0;
-    if (i < x.L) sum = partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes);
-    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    C sum = i < x.L ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes) : C(0);
+    sum = sum_over(sum, lanes);
     const i64 row = (i64(b) * x.H + h) * x.L + i;
     if (i >= x.L || lane % lanes > 0) continue;
     if (x.z_lse) sum -= static_cast<const C*>(x.z_lse)[row];

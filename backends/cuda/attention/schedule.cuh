@@ -26,7 +26,7 @@ __device__ __forceinline__ Place key_place(const AttentionCall& x, unsigned n, i
 // second-level cache holds, and the longest blocks of a section first.
 struct Sections {
   int blocks, together, heads, all_heads, rows;
-  __device__ __forceinline__ int all() const { return blocks * all_heads; }
+  __host__ __device__ __forceinline__ int all() const { return blocks * all_heads; }
   __device__ __forceinline__ Place place(int n, bool from_end) const {
     const int section = n / (together * blocks), first = section * together, in = n - first * blocks,
               size = min(together, all_heads - first), nth = in / size, batch_head = first + in - nth * size;

@@ -81,6 +81,7 @@ struct Part {
   int row, column;
   __device__ int query(int e) const { return by_query ? row + e / 2 * 8 : column + e % 2; }
   __device__ int key(int e) const { return by_query ? column + e % 2 : row + e / 2 * 8; }
+  __device__ static constexpr bool second_query(int e) { return by_query ? e / 2 : e % 2; }
 };
 
 // The factors that P and z_A are held with: powers of two that suit f16.
@@ -88,60 +89,92 @@ struct HeldTimes {
   float p = 1, z_a = 1;
 };
 
+// Where kernels hold {ξ, u} of each query: in pairs, or ξ and u each in a row. Of a part, those of its two queries.
+struct StatPairs {
+  const float2* at;
+  template <bool by_query>
+  __device__ __forceinline__ float2 lse(Part<by_query> part) const {
+    return {at[part.query(0)].x, at[part.query(3)].x};
+  }
+  template <bool by_query>
+  __device__ __forceinline__ float2 u(Part<by_query> part) const {
+    return {at[part.query(0)].y, at[part.query(3)].y};
+  }
+};
+struct StatRows {
+  const float *lse_, *u_;  // at multiples of 8 bytes
+  __device__ __forceinline__ float2 lse(Part<false> part) const {
+    return *reinterpret_cast<const float2*>(lse_ + part.column);
+  }
+  __device__ __forceinline__ float2 u(Part<false> part) const {
+    return *reinterpret_cast<const float2*>(u_ + part.column);
+  }
+};
+
 // For a tile of scores of queries from i0 and keys from j0 on of one head.
-template <class S, Options options, bool by_query>
+template <class S, Options options, bool by_query, class Stats = StatPairs>
 struct ScoreGradient {
   using At = Part<by_query>;
   const AttentionCall& x;
   const Score<S>& score;
   const Dropout<float>& dropout;
-  const float2* stats;  // {ξ, u} of each query
+  Stats stats;
   int batch_head, i0, j0;
   HeldTimes held = {};
 
+  // a: from q·k to P, of one part.
+  __device__ __forceinline__ void probability(At at, float (&a)[4], float (&slope)[4]) const {
+    const float2 lse = stats.lse(at);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = i0 + at.query(e), j = j0 + at.key(e);
+      float s = a[e] * score.factor;
+      slope[e] = 1;
+      if constexpr (options == any) s = score.of(a[e], i, j, i < x.L && j < x.T, &slope[e]);
+      a[e] = tile::exp2_fast(s - (at.second_query(e) ? lse.y : lse.x));
+    }
+  }
+  // b: from z_P to z_A; a: from P to P ⊛ keep, of one part.
+  __device__ __forceinline__ void gradient(At at, float (&a)[4], float (&b)[4], const float (&slope)[4]) const {
+    std::uint32_t words[4];
+    if (drops<options>(x)) {
+      if constexpr (by_query)
+        row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
+      else
+        column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
+    }
+    const float2 u = options == none ? float2{} : stats.u(at);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if constexpr (options == none) {
+        b[e] *= a[e] * held.z_a;
+        a[e] *= held.p;
+      } else {
+        const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
+        b[e] = score_gradient(a[e] * held.z_a, b[e], keep, at.second_query(e) ? u.y : u.x, slope[e]);
+        a[e] *= keep * held.p;
+      }
+  }
   // p: from q·k to P. Tiles begin at (row0, column0) here and below.
   template <int Rows, int Columns>
   __device__ __forceinline__ void probabilities(Accumulator<Rows, Columns>& p,
                                                 Accumulator<Rows, Columns>& slopes, int row0,
                                                 int column0) const {
-    const auto of_part = [&](int row, int column, float(&a)[4], float(&slope)[4]) {
-      const At at{row0 + row, column0 + column};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int i = i0 + at.query(e), j = j0 + at.key(e);
-        float s = a[e] * score.factor;
-        slope[e] = 1;
-        if constexpr (options == any) s = score.of(a[e], i, j, i < x.L && j < x.T, &slope[e]);
-        a[e] = tile::exp2_fast(s - stats[at.query(e)].x);
-      }
-    };
-    tile::for_each_part(of_part, p, slopes);
+    tile::for_each_part(
+        [&](int row, int column, float(&a)[4], float(&slope)[4]) {
+          probability({row0 + row, column0 + column}, a, slope);
+        },
+        p, slopes);
   }
   // z: from z_P to z_A; p: from P to P ⊛ keep.
   template <int Rows, int Columns>
   __device__ __forceinline__ void gradients(Accumulator<Rows, Columns>& p, Accumulator<Rows, Columns>& z,
                                             Accumulator<Rows, Columns>& slopes, int row0, int column0) const {
-    const auto of_part = [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
-      const At at{row0 + row, column0 + column};
-      std::uint32_t words[4];
-      if (drops<options>(x)) {
-        if constexpr (by_query)
-          row_words(dropout, batch_head, i0 + at.row, j0 + at.column - lane_column(), words);
-        else
-          column_words(dropout, batch_head, i0 + at.column, j0 + at.row - lane_row(), words);
-      }
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if constexpr (options == none) {
-          b[e] *= a[e] * held.z_a;
-          a[e] *= held.p;
-        } else {
-          const float keep = drops<options>(x) ? dropout.factor(words[e]) : 1.f;
-          b[e] = score_gradient(a[e] * held.z_a, b[e], keep, stats[at.query(e)].y, slope[e]);
-          a[e] *= keep * held.p;
-        }
-    };
-    tile::for_each_part(of_part, p, z, slopes);
+    tile::for_each_part(
+        [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
+          gradient({row0 + row, column0 + column}, a, b, slope);
+        },
+        p, z, slopes);
   }
 };
 

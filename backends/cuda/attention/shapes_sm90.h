@@ -1,7 +1,10 @@
 // How Hopper's kernels divide their work.
 #pragma once
 
+#include <cuda.h>
+
 #include "backends/cuda/attention/options.h"
+#include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
 
 namespace tg::cuda::attention::forward_sm90 {
@@ -28,3 +31,23 @@ auto with_shape(const AttentionCall& x, F&& f) {
 }
 
 }  // namespace tg::cuda::attention::forward_sm90
+
+namespace tg::cuda::attention::backward_sm90 {
+
+// d ≤ D, dv ≤ D; tiles of `queries`. Wgmma has 64 rows: where a tile has not as many for each warpgroup, z_Q is computed
+// transposed. P is rounded before z_A is computed where registers are short.
+template <int D>
+struct Shape {
+  static constexpr int keys = 128, queries = D <= 64 ? 128 : 80, stages = 2, threads = 384;
+  static constexpr bool transposes = queries != 128, rounds_first = transposes;
+  using K = tile::SwizzledTile<keys, D>;
+  using Q = tile::SwizzledTile<queries, D>;
+  using ZA = tile::SwizzledTile<queries, keys>;
+  using ZQ = tile::Accumulator<16, transposes ? queries : D>;  // a warp's part of a tile's z_Q, or of its transpose
+};
+
+struct Maps {
+  CUtensorMap q, k, v, z_o;
+};
+
+}  // namespace tg::cuda::attention::backward_sm90

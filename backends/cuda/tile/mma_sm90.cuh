@@ -60,6 +60,30 @@ __device__ __forceinline__ void begin_ABt(Accumulator<16, N>& c, A a, int a0, B 
   ptx::wgmma_commit();
   keep(c);
 }
+// c = (64 rows of a, from a0 on)·(N columns of b, from b0 on) over K
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
+  using Product = ptx::Wgmma<S, N>;
+  ptx::wgmma_fence();
+  Product::template begin<false, true>(c.x[0], a.along_columns(a0, 0), b.along_rows(b0, 0));
+#pragma unroll
+  for (int k = 1; k < K / 16; ++k)
+    Product::template add<false, true>(c.x[0], a.along_columns(a0, k), b.along_rows(b0, k));
+  ptx::wgmma_commit();
+  keep(c);
+}
+// c = (64 columns of a, from a0 on)ᵀ·(N rows of b, from 0 on)ᵀ over K
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
+  using Product = ptx::Wgmma<S, N>;
+  ptx::wgmma_fence();
+  Product::template begin<true, false>(c.x[0], a.along_rows(a0, 0), b.along_columns(0, 0));
+#pragma unroll
+  for (int k = 1; k < K / 16; ++k)
+    Product::template add<true, false>(c.x[0], a.along_rows(a0, k), b.along_columns(0, k));
+  ptx::wgmma_commit();
+  keep(c);
+}
 // c += a·(columns b0 … of b), a in registers
 template <class S, int K, int N, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B b, int b0 = 0) {

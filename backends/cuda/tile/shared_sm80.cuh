@@ -81,6 +81,13 @@ __device__ __forceinline__ u32 pack(float low, float high, __half) {
   return ptx::cvt_f16x2(low, high);
 }
 
+__device__ __forceinline__ float2 unpack(u32 x, __nv_bfloat16) {
+  return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
+}
+__device__ __forceinline__ float2 unpack(u32 x, __half) {
+  return ptx::unpack_f16x2(x);
+}
+
 // Writes sums, rounded, to tile[row0 …][column0 …].
 template <class S, int Rows, int Columns, int C>
 __device__ __forceinline__ void put(Accumulator<Rows, Columns>& c, SharedTile<C> tile, int row0,

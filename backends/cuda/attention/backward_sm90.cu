@@ -1,0 +1,115 @@
+// The backward of bf16 and f16 on Hopper: what it starts from, its one pass, and z_Q from its sums.
+#include "backends/cuda/attention/backward_sm90.cuh"
+#include "backends/cuda/attention/row_dot.cuh"
+
+namespace tg::cuda::attention {
+
+namespace backward_sm90 {
+
+// Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, cleared sums of z_Q and, by blocks
+// of head 0, the keys that they see.
+template <class S, int D>
+__global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+  constexpr int queries = Shape<D>::queries, V = 8;
+  using Stage = Rows<queries>;
+  const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles, h = bh % x.H,
+            b = bh / x.H, i0 = tile * queries, lane = lane_id();
+  float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * (queries * D));
+  for (int n = threadIdx.x; n < queries * D / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  const S* o = x.o.at<S>(b, h);
+  const S* z = x.z_o.at<S>(b, h);
+  const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
+  float* const to = work.rows + i64{blockIdx.x} * Stage::floats;
+  for (int r0 = threadIdx.x / 32 * rows; r0 < queries; r0 += 8 * rows) {
+    const int r = r0 + lane / lanes, i = i0 + r;
+    const bool inside = r < queries && i < x.L;
+    float u = inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes) : 0;
+    u = sum_over(u, lanes);
+    if (lane % lanes > 0 || r >= queries) continue;
+    const i64 row = i64{bh} * x.L + i;
+    if (inside && x.z_lse) u -= static_cast<const float*>(x.z_lse)[row];
+    const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
+    to[r] = lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e);
+    to[queries + r] = u;
+    if (inside) static_cast<float*>(work.u)[row] = u;
+  }
+  if (h > 0) return;
+  __shared__ SeenKeys<queries> seen;
+  seen.set(x, b, i0);
+  __syncthreads();
+  KeyRange some, every;
+  seen.unite(min(queries, x.L - i0), some, every);
+  const i64 at = i64{b} * tiles + tile;
+  int* const keys = work.seen + at * Stage::ints;
+  for (int n = threadIdx.x; n < queries; n += blockDim.x) keys[n] = seen.first[n], keys[queries + n] = seen.last[n];
+  if (threadIdx.x > 0) return;
+  keys[2 * queries] = every.from, keys[2 * queries + 1] = every.to;
+  work.some[at] = {some.from, some.to};
+}
+
+// z_Q = sums·scale of a tile, by the threads that hold them in gradients().
+template <class S, int D>
+__global__ void __launch_bounds__(256)
+    round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+  using At = Shape<D>;
+  const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;
+  const int warp = threadIdx.x / 32, i0 = tile * At::queries;
+  S* const out = x.z_q.at<S>(bh / x.H, bh % x.H);
+  const float4* const sums = reinterpret_cast<const float4*>(work.z_q + i64{blockIdx.x} * (At::queries * D)) + threadIdx.x;
+  typename At::ZQ c;
+#pragma unroll
+  for (int n = 0; n < c.parts; ++n) {
+    const float4 v = __ldcs(sums + n * 256);
+    c.x[0][n][0] = v.x, c.x[0][n][1] = v.y, c.x[0][n][2] = v.z, c.x[0][n][3] = v.w;
+  }
+  scale(c, static_cast<float>(x.scale));
+  if constexpr (!At::transposes) {
+    store(c, out, x.z_q.row, i0 + warp * 16, x.L, x.d);
+  } else {
+    constexpr int stride = D + 8;
+    __shared__ __align__(16) S transposed[At::queries][stride];
+    for_each(c, [&](int r, int k, float& e) {
+      transposed[c.column(k) + lane_column()][warp * 16 + c.row(r) + lane_row()] = narrow<S>(e);
+    });
+    __syncthreads();
+    for (int n = threadIdx.x; n < At::queries * D / 8; n += blockDim.x) {
+      const int i = n / (D / 8), piece = n % (D / 8);
+      if (i0 + i < x.L && piece * 8 < x.d)
+        *reinterpret_cast<uint4*>(out + (i0 + i) * x.z_q.row + piece * 8) =
+            *reinterpret_cast<const uint4*>(&transposed[i][piece * 8]);
+    }
+  }
+}
+
+template <class S, int D>
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  using At = Shape<D>;
+  const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
+    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size, keys ? At::keys : At::queries);
+  };
+  const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
+  if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, prepare<S, D>, x, work);
+  Sections sections{(x.T + At::keys - 1) / At::keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, At::keys};
+  if (x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q) {
+    constexpr i64 cached = 40 << 20;  // bytes of Q, z_O and sums of z_Q
+    const i64 head = i64{x.L} * D * 8 * (x.H / x.Hk);
+    sections.together = static_cast<int>(std::clamp<i64>(cached / std::max<i64>(head, 1), 1, sections.all_heads));
+  }
+  if (sections.all() > 0) {
+    const Maps maps{map(x.q, false, x.d), map(x.k, true, x.d), map(x.v, true, x.dv), map(x.z_o, false, x.dv)};
+    launch_kernel(s, {static_cast<unsigned>(sections.all()), At::threads, Shared<D>::bytes}, gradients<S, D>, x, work, maps,
+                  sections);
+  }
+  if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, round_query_gradients<S, D>, x, work);
+}
+
+}  // namespace backward_sm90
+
+void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
+  with_16_bits(x.type, [&](auto zero) {
+    using S = decltype(zero);
+    with_constant<64, 128>(work.width, [&](auto d) { backward_sm90::launch<S, d>(s, x, work); });
+  });
+}
+
+}  // namespace tg::cuda::attention
