@@ -8,6 +8,7 @@ set(together
   "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
   "kernels/norm kernels/norm_backward"
   "attention/forward_sm90"
+  "attention/backward_sm90"
   "attention/backward_sm80"
   "attention/forward_sm80"
   "kernels/index_add kernels/index_sums kernels/index_select kernels/copy kernels/arange kernels/rope kernels/matmul_strided

@@ -6,16 +6,19 @@ namespace tg::cuda::attention {
 
 namespace backward_sm90 {
 
-// Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, cleared sums of z_Q and, by blocks
-// of head 0, the keys that they see.
+// Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
+// blocks of head 0, the keys that they see.
 template <class S, int D>
-__global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+__global__ void __launch_bounds__(256)
+    prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
   constexpr int queries = Shape<D>::queries, V = 8;
   using Stage = Rows<queries>;
-  const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles, h = bh % x.H,
-            b = bh / x.H, i0 = tile * queries, lane = lane_id();
+  const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
+            h = bh % x.H, b = bh / x.H, i0 = tile * queries, lane = lane_id();
+  if (threadIdx.x == 0) work.turns[blockIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * (queries * D));
-  for (int n = threadIdx.x; n < queries * D / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  for (int n = threadIdx.x; x.free_order && n < queries * D / 4; n += blockDim.x)
+    sums[n] = float4{0, 0, 0, 0};
   const S* o = x.o.at<S>(b, h);
   const S* z = x.z_o.at<S>(b, h);
   const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
@@ -41,9 +44,11 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   seen.unite(min(queries, x.L - i0), some, every);
   const i64 at = i64{b} * tiles + tile;
   int* const keys = work.seen + at * Stage::ints;
-  for (int n = threadIdx.x; n < queries; n += blockDim.x) keys[n] = seen.first[n], keys[queries + n] = seen.last[n];
+  for (int n = threadIdx.x; n < queries; n += blockDim.x)
+    keys[n] = seen.first[n], keys[queries + n] = seen.last[n];
   if (threadIdx.x > 0) return;
   keys[2 * queries] = every.from, keys[2 * queries + 1] = every.to;
+  keys[2 * queries + 2] = some.from, keys[2 * queries + 3] = some.to;
   work.some[at] = {some.from, some.to};
 }
 
@@ -55,11 +60,13 @@ __global__ void __launch_bounds__(256)
   const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;
   const int warp = threadIdx.x / 32, i0 = tile * At::queries;
   S* const out = x.z_q.at<S>(bh / x.H, bh % x.H);
-  const float4* const sums = reinterpret_cast<const float4*>(work.z_q + i64{blockIdx.x} * (At::queries * D)) + threadIdx.x;
+  const float4* const sums =
+      reinterpret_cast<const float4*>(work.z_q + i64{blockIdx.x} * (At::queries * D)) + threadIdx.x;
   typename At::ZQ c;
+  const int2 some = work.some[bh / x.H * tiles + tile];
 #pragma unroll
   for (int n = 0; n < c.parts; ++n) {
-    const float4 v = __ldcs(sums + n * 256);
+    const float4 v = some.x < some.y ? __ldcs(sums + n * 256) : float4{0, 0, 0, 0};
     c.x[0][n][0] = v.x, c.x[0][n][1] = v.y, c.x[0][n][2] = v.z, c.x[0][n][3] = v.w;
   }
   scale(c, static_cast<float>(x.scale));
@@ -85,20 +92,29 @@ template <class S, int D>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using At = Shape<D>;
   const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
-    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size, keys ? At::keys : At::queries);
+    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size,
+                      keys ? At::keys : At::queries);
   };
   const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
   if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, prepare<S, D>, x, work);
   Sections sections{(x.T + At::keys - 1) / At::keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, At::keys};
-  if (x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q) {
-    constexpr i64 cached = 40 << 20;  // bytes of Q, z_O and sums of z_Q
-    const i64 head = i64{x.L} * D * 8 * (x.H / x.Hk);
-    sections.together = static_cast<int>(std::clamp<i64>(cached / std::max<i64>(head, 1), 1, sections.all_heads));
-  }
+  // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
+  // would wait.
+  const bool uneven = x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
+  const int at_a_time = uneven ? std::clamp(sections.blocks / 8, 2, 8) : 33;
+  sections.together = std::clamp(s.gpu.processors / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
-    const Maps maps{map(x.q, false, x.d), map(x.k, true, x.d), map(x.v, true, x.dv), map(x.z_o, false, x.dv)};
-    launch_kernel(s, {static_cast<unsigned>(sections.all()), At::threads, Shared<D>::bytes}, gradients<S, D>, x, work, maps,
-                  sections);
+    const Plan plan{map(x.q, false, x.d),
+                    map(x.k, true, x.d),
+                    map(x.v, true, x.dv),
+                    map(x.z_o, false, x.dv),
+                    x.H / x.Hk,
+                    (x.L + At::queries - 1) / At::queries,
+                    static_cast<float>(x.scale * log2_e),
+                    static_cast<float>(x.scale),
+                    x.free_order};
+    launch_kernel(s, {static_cast<unsigned>(sections.all()), At::threads, Shared<D>::bytes}, gradients<S, D>,
+                  x, work, plan, sections);
   }
   if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, round_query_gradients<S, D>, x, work);
 }

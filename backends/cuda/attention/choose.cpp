@@ -148,11 +148,13 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 Workspace::Workspace(const AttentionCall& x, int queries, int width, std::byte* base)
     : queries(queries), width(width) {
   Arena memory{base};
-  const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries, all = heads * tiles;
+  const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
+                    all = heads * tiles;
   u = memory.take<std::byte>(heads * x.L * sizeof(float));
   some = memory.take<int2>(x.B * tiles);
   seen = memory.take<int>(x.B * tiles * (2 * queries + 4));
   rows = memory.take<float>(all * 2 * queries);
+  turns = memory.take<int>(all);
   z_q = memory.take<float>(all * queries * width);
   bytes = memory.bytes;
 }

@@ -34,7 +34,7 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
 constexpr Launch *forwards[] =
     {launch_plain_forward, launch_f32_forward, launch_forward, launch_forward, nullptr, launch_forward_sm90},
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
-                                 launch_one_pass, launch_one_pass};
+                                 launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
 void run_forward(const Stream& s, const Call& call) {
   const Choice c(call, s.workspace);
@@ -48,7 +48,7 @@ void run_backward(const Stream& s, const Call& call) {
   const Choice c(call, s.workspace);
   launch_checks(s, c.x);
   if (c.split) launch_split(s, c.x, *c.split);
-  launch_row_stats(s, c.x, c.work, c.powers());
+  if (c.path != Path::hopper) launch_row_stats(s, c.x, c.work, c.powers());
   backwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
   launch_bias_and_sink(s, c.x, c.work);
 }

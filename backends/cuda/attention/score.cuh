@@ -23,6 +23,9 @@ struct Score {
         bias_row(x.bias.row),
         bias_col(x.bias.col) {}
 
+  // A factor alone.
+  __device__ explicit Score(C factor) : factor(factor), cap(0), bias(nullptr), bias_row(0), bias_col(0) {}
+
   // Of query i and key j, which are `inside` if the bias has them; and the slope of the cap.
   __device__ C of(C s, int i, int j, bool inside, C* slope) const {
     s *= factor;

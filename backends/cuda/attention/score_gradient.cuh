@@ -89,7 +89,8 @@ struct HeldTimes {
   float p = 1, z_a = 1;
 };
 
-// Where kernels hold {ξ, u} of each query: in pairs, or ξ and u each in a row. Of a part, those of its two queries.
+// Where kernels hold {ξ, u} of each query: in pairs, or ξ and u each in a row. Of a part, those of its two
+// queries.
 struct StatPairs {
   const float2* at;
   template <bool by_query>
@@ -135,7 +136,8 @@ struct ScoreGradient {
     }
   }
   // b: from z_P to z_A; a: from P to P ⊛ keep, of one part.
-  __device__ __forceinline__ void gradient(At at, float (&a)[4], float (&b)[4], const float (&slope)[4]) const {
+  __device__ __forceinline__ void gradient(At at, float (&a)[4], float (&b)[4],
+                                           const float (&slope)[4]) const {
     std::uint32_t words[4];
     if (drops<options>(x)) {
       if constexpr (by_query)

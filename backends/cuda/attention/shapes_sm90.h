@@ -34,20 +34,26 @@ auto with_shape(const AttentionCall& x, F&& f) {
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// d ≤ D, dv ≤ D; tiles of `queries`. Wgmma has 64 rows: where a tile has not as many for each warpgroup, z_Q is computed
-// transposed. P is rounded before z_A is computed where registers are short.
+// d ≤ D, dv ≤ D; tiles of `queries`. Wgmma has 64 rows: where a tile has not as many for each warpgroup, z_Q
+// is computed transposed.
 template <int D>
 struct Shape {
   static constexpr int keys = 128, queries = D <= 64 ? 128 : 80, stages = 2, threads = 384;
-  static constexpr bool transposes = queries != 128, rounds_first = transposes;
+  static constexpr int producer_registers = 24, consumer_registers = 240;
+  static constexpr bool transposes = queries != 128;
   using K = tile::SwizzledTile<keys, D>;
   using Q = tile::SwizzledTile<queries, D>;
   using ZA = tile::SwizzledTile<queries, keys>;
-  using ZQ = tile::Accumulator<16, transposes ? queries : D>;  // a warp's part of a tile's z_Q, or of its transpose
+  using ZQ =
+      tile::Accumulator<16, transposes ? queries : D>;  // a warp's part of a tile's z_Q, or of its transpose
 };
 
-struct Maps {
+// What the host computes of a call.
+struct Plan {
   CUtensorMap q, k, v, z_o;
+  int group, tiles;     // query heads of a key head; tiles of queries of a head
+  float factor, scale;  // of q·k, in units of log 2 and as it is
+  bool free_order;
 };
 
 }  // namespace tg::cuda::attention::backward_sm90

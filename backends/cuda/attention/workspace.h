@@ -36,11 +36,14 @@ struct Workspace {
   // all blocks add to the same.
   int workers = 0;
   int* counter = nullptr;  // of a forward on Hopper: the items of work that blocks have taken
-  // Of a backward on Hopper, in tiles of `queries`: ξ in units of log 2 (+∞ where P is 0) and u of each, and which keys
-  // they see. z_q has `queries`·`width` sums of each tile, in the order in which its warps hold them.
+  // Of a backward on Hopper, in tiles of `queries`: ξ in units of log 2 (+∞ where P is 0) and u of each, and
+  // which keys they see. z_q has `queries`·`width` sums of each tile, in the order in which its warps hold
+  // them.
   int queries = 0, width = 0;
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
-  int* seen = nullptr;    // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see, unused
+  int* seen = nullptr;   // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
+                         // that some sees
+  int* turns = nullptr;  // [B, H, tiles]: how many blocks have added to the tile's z_Q
   std::size_t bytes = 0;
 
   Workspace() = default;

@@ -18,9 +18,10 @@ struct Ring {
   __device__ __forceinline__ u32 empty(u32 use) const { return full(use) + 8; }
   __device__ __forceinline__ static int stage(u32 use) { return use % Stages; }
 
-  // By one thread, before a barrier of the block: how many warps release a stage.
-  __device__ __forceinline__ void init(int consumers) const {
-    for (u32 n = 0; n < Stages; ++n) ptx::mbarrier_init(full(n), 1), ptx::mbarrier_init(empty(n), consumers);
+  // By one thread, before a barrier of the block: how many warps release a stage, and how many fill it.
+  __device__ __forceinline__ void init(int consumers, int producers = 1) const {
+    for (u32 n = 0; n < Stages; ++n)
+      ptx::mbarrier_init(full(n), producers), ptx::mbarrier_init(empty(n), consumers);
   }
   // The producer: until consumers have left the stage; then it is announced that `size` bytes of copies to it
   // end at full(use), by one thread.
@@ -32,12 +33,18 @@ struct Ring {
   }
   // The stage has been written by ordinary stores.
   __device__ __forceinline__ void announce(u32 use) const { ptx::mbarrier_arrive(full(use)); }
+  __device__ __forceinline__ void announce_by_warp(u32 use) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) announce(use);
+  }
   // A consumer: until the stage is full; and the warp has no more use for it.
   __device__ __forceinline__ void wait(u32 use) const { ptx::mbarrier_wait(full(use), use / Stages % 2); }
   __device__ __forceinline__ void release(u32 use) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty(use));
+    if (threadIdx.x % 32 == 0) release_alone(use);
   }
+  // The same, of a role that is one thread.
+  __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };
 
 }  // namespace tg::cuda::tile
