@@ -485,7 +485,7 @@ def attention_accumulator():
                 p.box(x + n * (side + 2), 320 + t * 32, side, 26, colors[part], 3, width=1)
                 p.text(x + n * (side + 2) + side / 2, 320 + t * 32 + 17, f"{part}.{lane}", 11, anchor="middle", mono=True)
     p.line(bx + 240, 380, bx + 270, 380, INK, 2, arrow=True)
-    p.lines(bx, 466, ["Word p.t: columns 2t, 2t + 1 of part p, rounded to 16 bits. Afterwards a lane has 8 columns of a", "row, 16 bytes, and a quad 64 bytes in a row: two shuffles of two words, no shared memory."],
+    p.lines(bx, 466, ["Word p.t: columns 2t, 2t + 1 of part p, rounded to 16 bits. Afterwards a lane has 8 columns of a", "row, 16 bytes, and a quad 64 bytes in a row: four shuffles, no shared memory."],
             11.5, 17, color=SOFT)
     p.write("attention-accumulator.svg")
 
@@ -551,7 +551,7 @@ def attention_products():
     products = [("1", "S = K·Qᵀ", (GREEN, "K", "64 × d", "shared, kept"), (VIOLET, "Q", "Γ × d", "shared, stage"), (BLUE, "S", "64 × Γ", "registers")),
                 ("2", "z_P = V·z_Oᵀ", (GREEN, "V", "64 × dv", "shared, kept"), (VIOLET, "z_O", "Γ × dv", "shared, stage"), (BLUE, "z_P", "64 × Γ", "registers")),
                 ("3", "z_V += P·z_O", (BLUE, "P", "64 × Γ", "registers, 16 bits"), (VIOLET, "z_O", "Γ × dv", "shared, transposed"), (AMBER, "z_V", "64 × dv", "registers, all along")),
-                ("4", "z_Q  = z_Aᵀ·K", (BLUE, "z_A", "Γ × 128", "shared, of both"), (GREEN, "K", "128 × d", "shared, kept"), (RED, "z_Q", "half of Γ × d", "registers, then global")),
+                ("4", "z_Q  = z_Aᵀ·K", (BLUE, "z_Aᵀ", "Γ × 128", "shared, of both"), (GREEN, "K", "128 × d", "shared, kept"), (RED, "z_Q", "half of Γ × d", "registers, then global")),
                 ("5", "z_K += z_A·Q", (BLUE, "z_A", "64 × Γ", "registers, 16 bits"), (VIOLET, "Q", "Γ × d", "shared, transposed"), (AMBER, "z_K", "64 × d", "registers, all along"))]
     for n, (number, words, *operands) in enumerate(products):
         y = 76 + n * 54 + (28 if n > 1 else 0)
@@ -567,7 +567,7 @@ def attention_products():
     p.text(40, 201, "P = exp(A − ξ), rounded;  z_A = P ⊛ (z_P − u), rounded, to registers and to shared memory (stmatrix)", 12, BLUE)
     p.lines(20, 398, ["Green: what the block keeps. Violet: tiles that pass through two stages. Blue: made here and gone after the tile. Amber: the block's own",
                       "results, stored once at its end. Red: shared with the blocks of other keys, added to in global memory. z_Q sums over all 128 keys of the",
-                      "block, so it needs z_A of both warpgroups; each computes half of it, for heads above 64 transposed, as Kᵀ·z_Aᵀ."], 11.5, 19, color=SOFT)
+                      "block, so it needs z_A of both warpgroups; each computes half of it, for heads above 64 transposed: Kᵀ·z_A."], 11.5, 19, color=SOFT)
     p.write("attention-products.svg")
 
 
