@@ -30,31 +30,35 @@ struct Item {
   SeenKeys<64 * groups> seen;
 };
 
-template <int D, int DV>
+template <class At>
 struct Shared {
-  using At = Shape<D, DV>;
-  static constexpr int items = 2;  // of which the producer prepares one while consumers work on the other
-  static constexpr int k = At::groups * At::Q::bytes, v = k + At::stages * At::K::bytes,
-                       q_ring = v + At::stages * At::V::bytes, k_ring = q_ring + At::groups * 16,
+  static constexpr int k = At::query_stages * At::groups * At::Q::bytes, v = k + At::stages * At::K::bytes,
+                       q_ring = v + At::stages * At::V::bytes,
+                       k_ring = q_ring + At::groups * Ring<At::query_stages>::bytes,
                        v_ring = k_ring + Ring<At::stages>::bytes,
-                       item_ring = v_ring + Ring<At::stages>::bytes, item = item_ring + Ring<items>::bytes,
-                       bytes = item + items * int(sizeof(Item<At::groups>));
+                       item_ring = v_ring + Ring<At::stages>::bytes,
+                       item = item_ring + Ring<At::items>::bytes,
+                       bytes = item + At::items * int(sizeof(Item<At::groups>));
   unsigned char* start;
   u32 base = shared_address(start);
 
-  __device__ typename At::Q tile_q(int group) const { return {base + group * At::Q::bytes}; }
+  __device__ typename At::Q tile_q(int group, u32 use) const {
+    return {base + (Ring<At::query_stages>::stage(use) * At::groups + group) * At::Q::bytes};
+  }
   __device__ typename At::K tile_k(u32 use) const {
     return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
   }
   __device__ typename At::V tile_v(u32 use) const {
     return {base + v + Ring<At::stages>::stage(use) * At::V::bytes};
   }
-  __device__ Ring<1> ring_q(int group) const { return {base + q_ring + group * 16}; }
+  __device__ Ring<At::query_stages> ring_q(int group) const {
+    return {base + q_ring + group * Ring<At::query_stages>::bytes};
+  }
   __device__ Ring<At::stages> ring_k() const { return {base + k_ring}; }
   __device__ Ring<At::stages> ring_v() const { return {base + v_ring}; }
-  __device__ Ring<items> ring_items() const { return {base + item_ring}; }
+  __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
   __device__ Item<At::groups>& item_of(u32 use) const {
-    return reinterpret_cast<Item<At::groups>*>(start + item)[Ring<items>::stage(use)];
+    return reinterpret_cast<Item<At::groups>*>(start + item)[Ring<At::items>::stage(use)];
   }
   __device__ void init() const {
     for (int g = 0; g < At::groups; ++g) ring_q(g).init(4);
@@ -64,10 +68,9 @@ struct Shared {
 };
 
 // The warp that prepares items of work: takes the next one, and finds out which keys its queries see.
-template <int D, int DV>
-__device__ __forceinline__ void schedule(const Shared<D, DV>& shared, const AttentionCall& x,
+template <class At>
+__device__ __forceinline__ void schedule(const Shared<At>& shared, const AttentionCall& x,
                                          const Sections& sections, int* counter) {
-  using At = Shape<D, DV>;
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
@@ -85,7 +88,7 @@ __device__ __forceinline__ void schedule(const Shared<D, DV>& shared, const Atte
         if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
         item.every[g] = every;
       }
-      item.some = some.from < some.to ? some : KeyRange{0, 0};
+      item.some = some.from < some.to ? some : KeyRange{0, 1};  // one tile, of which nothing is seen
       item.b = at.b, item.h = at.head, item.i0 = at.row0;
     }
     item.batch_head = last ? -1 : item.b * x.H + item.h;
@@ -98,11 +101,10 @@ __device__ __forceinline__ void schedule(const Shared<D, DV>& shared, const Atte
 }
 
 // The warp that copies tiles.
-template <class S, int D, int DV>
-__device__ __forceinline__ void load(const Shared<D, DV>& shared, const AttentionCall& x,
+template <class S, class At>
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x,
                                      const CUtensorMap& map_q, const CUtensorMap& map_k,
                                      const CUtensorMap& map_v) {
-  using At = Shape<D, DV>;
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
   const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch) {
     if (lane_id() > 0) return;
@@ -119,11 +121,10 @@ __device__ __forceinline__ void load(const Shared<D, DV>& shared, const Attentio
     const KeyRange some = item.some;
     shared.ring_items().release(items);
     const Tiles range(some, At::keys);
-    if (range.from >= range.to) continue;
 #pragma unroll 1
     for (int g = 0; g < At::groups; ++g) {
       shared.ring_q(g).acquire(queries);
-      fill(shared.tile_q(g), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
+      fill(shared.tile_q(g, queries), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
     }
     ++queries;
     // The values of a tile are needed a step after its keys.
@@ -149,13 +150,14 @@ __device__ __forceinline__ void load(const Shared<D, DV>& shared, const Attentio
 }
 
 // A warpgroup of 64 queries.
-template <class S, int D, int DV, Options options>
+template <class S, class At, Options options>
 struct Consumer {
-  using At = Shape<D, DV>;
-  const Shared<D, DV>& shared;
+  using Scores = Accumulator<16, At::keys>;
+  static constexpr int D = At::Q::columns, DV = At::V::columns;
+  const Shared<At>& shared;
   const AttentionCall& x;
   int group, row;  // the warp's first row of the block's
-  u32 tiles = 0, items = 0, queries = 0;
+  u32 tiles = 0, items = 0;
 
   // A warpgroup starts its products when the one before has started its own.
   static constexpr int first_token = 1;
@@ -164,69 +166,65 @@ struct Consumer {
     ptx::bar_arrive(first_token + (group + 1 < At::groups ? group + 1 : 0), 256);
   }
 
+  // S = Q·Kᵀ of the next tile
+  __device__ __forceinline__ void begin_scores(Scores& s) const {
+    begin_ABt<S, D>(s, shared.tile_q(group, items), 0, shared.tile_k(tiles));
+  }
+
   __device__ __forceinline__ void run() {
     if (group == At::groups - 1) pass_turn();
 #pragma unroll 1
     for (;; ++items) {
       shared.ring_items().wait(items);
       const auto& item = shared.item_of(items);
-      const int bh = __reduce_max_sync(~0u, item.batch_head);
-      if (bh < 0) break;
-      attend(item, bh);
-      shared.ring_items().release(items);
-    }
-  }
-
-  __device__ __forceinline__ void attend(const Item<At::groups>& item, int bh) {
-    const int b = bh / x.H, h = bh % x.H, i0 = __reduce_max_sync(~0u, item.i0) + row;
-    const KeyRange every = item.every[group];
-    const Tiles range({__reduce_max_sync(~0u, item.some.from), __reduce_max_sync(~0u, item.some.to)},
-                      At::keys);
-    const Score<S> score(x, b, h);
-    const float factor = options == any ? 1 : score.factor;
-    Accumulator<16, DV> o;
-    o.fill(0);
-    OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
-    if (range.from < range.to) {
+      const int batch_head = __reduce_max_sync(~0u, item.batch_head),
+                i0 = __reduce_max_sync(~0u, item.i0) + row;
+      if (batch_head < 0) return;
+      const int b = batch_head / x.H, h = batch_head % x.H;
+      const KeyRange every = item.every[group];
+      const Tiles range({__reduce_max_sync(~0u, item.some.from), __reduce_max_sync(~0u, item.some.to)},
+                        At::keys);
+      const Score<S> score(x, b, h);
+      const float factor = options == any ? 1 : score.factor;
+      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+      Scores s;
+      Accumulator<16, DV> o;
+      o.fill(0);
       Packed<At::keys> p;
+      const auto release_operands = [&](int j) {
+        shared.ring_k().release(tiles);
+        if (j == range.from) shared.ring_q(group).release(items);
+      };
       // From q·k of tile j to P = exp(A − c). Returns whether c moved.
-      const auto soften = [&](Accumulator<16, At::keys>& s, int j) {
+      const auto soften = [&](int j) {
         const int j0 = j * At::keys;
         if constexpr (options == any) score.apply(s);
         if (!covers(every, j0, At::keys)) mask(s, item.seen, row, 0, j0);
         return softmax.step(s, factor);
       };
-      const auto release_keys = [&](int j) {
-        shared.ring_k().release(tiles);
-        if (j == range.from) shared.ring_q(group).release(queries++);
-      };
-      shared.ring_q(group).wait(queries);
-      {
-        Accumulator<16, At::keys> s;
-        shared.ring_k().wait(tiles);
-        take_turn();
-        begin_ABt<S, D>(s, shared.tile_q(group), 0, shared.tile_k(tiles));  // S = Q·Kᵀ
-        pass_turn();
-        wait_for_products<0>();
-        keep(s);
-        release_keys(range.to - 1);
-        soften(s, range.to - 1);
-        pack<S>(p, s);
-      }
+      shared.ring_q(group).wait(items);
+      shared.ring_k().wait(tiles);
+      take_turn();
+      begin_scores(s);
+      pass_turn();
+      wait_for_products<0>();
+      keep(s);
+      release_operands(range.to - 1);
+      soften(range.to - 1);
+      pack<S>(p, s);
 #pragma unroll 1
       for (int j = range.to - 2; j >= range.from; --j) {
         ++tiles;
-        Accumulator<16, At::keys> s;
         shared.ring_k().wait(tiles);
         take_turn();
-        begin_ABt<S, D>(s, shared.tile_q(group), 0, shared.tile_k(tiles));  // S = Q·Kᵀ
+        begin_scores(s);
         shared.ring_v().wait(tiles - 1);
         begin_AB<S>(o, p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
         pass_turn();
         wait_for_products<1>();
         keep(s);
-        release_keys(j);
-        const bool moved = soften(s, j);
+        release_operands(j);
+        const bool moved = soften(j);
         keep(s);  // or else the compiler moves exponentials to after the wait, where no products hide them
         wait_for_products<0>();
         keep(o), keep(p);
@@ -234,47 +232,47 @@ struct Consumer {
         pack<S>(p, s);
         if (moved) softmax.rescale(o);
       }
+      shared.ring_items().release(items);
       shared.ring_v().wait(tiles);
       begin_AB<S>(o, p, shared.tile_v(tiles));
       wait_for_products<0>();
       keep(o);
       shared.ring_v().release(tiles++);
+      softmax.finish(o, static_cast<float*>(x.lse) + i64(batch_head) * x.L, i0, x.L);
+      store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
     }
-    softmax.finish(o, static_cast<float*>(x.lse) + i64(bh) * x.L, i0, x.L);
-    store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
   }
 };
 
-template <class S, int D, int DV, Options options>
-__global__ void __launch_bounds__(Shape<D, DV>::threads, 1)
+template <class S, class At, Options options>
+__global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
            const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
            const Sections sections, int* counter) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using At = Shape<D, DV>;
   TG_DYNAMIC_SHARED(memory, 1024);
-  const Shared<D, DV> shared{memory};
+  const Shared<At> shared{memory};
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (group == 0) {
     ptx::give_registers<At::producer_registers>();
     if (threadIdx.x < 32)
-      load<S, D, DV>(shared, x, map_q, map_k, map_v);
+      load<S>(shared, x, map_q, map_k, map_v);
     else if (threadIdx.x < 64)
-      schedule<D, DV>(shared, x, sections, counter);
+      schedule(shared, x, sections, counter);
   } else {
     ptx::take_registers<At::consumer_registers>();
-    Consumer<S, D, DV, options>{shared, x, group - 1,
-                                (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
+    Consumer<S, At, options>{shared, x, group - 1,
+                             (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
         .run();
   }
 #endif
 }
 
-template <class S, int D, int DV, Options options>
+template <class S, int D, int DV, int groups, Options options>
 void launch(const Stream& s, const AttentionCall& x, int* counter) {
-  using At = Shape<D, DV>;
+  using At = Shape<D, DV, groups>;
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
@@ -291,8 +289,8 @@ void launch(const Stream& s, const AttentionCall& x, int* counter) {
   if (grid == 0) return;
   if (!uneven || all <= grid) counter = nullptr;
   if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
-  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, Shared<D, DV>::bytes},
-                attend<S, D, DV, options>, x, q, k, v, sections, counter);
+  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, Shared<At>::bytes}, attend<S, At, options>, x,
+                q, k, v, sections, counter);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

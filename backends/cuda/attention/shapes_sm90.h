@@ -3,17 +3,22 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "backends/cuda/attention/options.h"
 #include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
 
 namespace tg::cuda::attention::forward_sm90 {
 
-// d ≤ D, dv ≤ DV. Three warpgroups where their sums leave room, else two.
-template <int D, int DV>
+// d ≤ D, dv ≤ DV; `groups` warpgroups of 64 queries.
+template <int D, int DV, int groups_>
 struct Shape {
-  static constexpr int groups = D <= 64 ? 3 : 2, queries = 64 * groups, keys = D <= 192 ? 128 : 80,
-                       stages = 2, threads = 128 * (1 + groups);
+  static constexpr int groups = groups_, queries = 64 * groups, keys = D <= 192 ? 128 : 80,
+                       threads = 128 * (1 + groups);
+  // Of tiles of keys and of values; of the items' queries; of items: as many as the shared memory has room
+  // for.
+  static constexpr int stages = D <= 64 ? 3 : 2, query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
   static constexpr int producer_registers = groups == 3 ? 32 : 40,
                        consumer_registers = groups == 3 ? 160 : 232;
   using Q = tile::SwizzledTile<64, D>;
@@ -21,12 +26,19 @@ struct Shape {
   using V = tile::SwizzledTile<keys, DV>;
 };
 
-// The head sizes that kernels are compiled for.
+inline double rows_of(int length, int block) {
+  return double((length + block - 1) / block) * block;
+}
+// The head sizes that kernels are compiled for, and the warpgroups.
 template <class F>
 auto with_shape(const AttentionCall& x, F&& f) {
-  const int size = x.dv <= 128 ? x.d : 256;
-  return with_constant<64, 96, 128, 192, 256>(x.d > 64 || x.dv <= 64 ? size : 96, [&](auto d) {
-    return f(d, constant<(d == 64 ? 64 : d == 256 ? 256 : 128)>());
+  const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
+  return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
+    constexpr int dv = d == 192 ? 128 : int(d);
+    // Three warpgroups where their sums leave room, unless too many of their rows were beyond L.
+    if constexpr (d == 64)
+      if (rows_of(x.L, 192) <= rows_of(x.L, 128) * 1.1) return f(d, constant<dv>(), constant<3>());
+    return f(d, constant<dv>(), constant<2>());
   });
 }
 
