@@ -361,8 +361,8 @@ def attention_memory():
     piece(456, 102, 208, 30, VIOLET, "Q tiles", "64 × d each")
     for n, (name, shape) in enumerate((("K, stage 0", "128 × d"), ("K, stage 1", ""), ("V, stage 0", "128 × dv"), ("V, stage 1", ""))):
         piece(456, 141 + n * 31, 208, 26, GREEN, name, shape, 11.5)
-    p.text(456, 283, "stages: one is filled while", 11, SOFT)
-    p.text(456, 298, "the other is multiplied", 11, SOFT)
+    p.text(456, 283, "stages: some are filled while", 11, SOFT)
+    p.text(456, 298, "another is multiplied", 11, SOFT)
     piece(728, 102, 220, 30, BLUE, "S, then P", "64 × 128 f32")
     piece(728, 141, 220, 30, BLUE, "P, rounded", "64 × 128 16 bits")
     piece(728, 180, 220, 30, AMBER, "G, then O", "64 × dv f32")
