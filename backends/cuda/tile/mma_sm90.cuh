@@ -16,7 +16,7 @@ __device__ __forceinline__ void keep(Accumulator<Rows, Columns>& c) {
 #pragma unroll
     for (auto& part : group)
 #pragma unroll
-      for (float& e : part) asm volatile("" : "+f"(e)::"memory");
+      for (float& e : part) ptx::keep(e);
 }
 
 // A left operand in registers: 16 rows of a warp, K columns, rounded to 16 bits.
@@ -29,7 +29,7 @@ __device__ __forceinline__ void keep(Packed<K>& a) {
 #pragma unroll
   for (auto& step : a.x)
 #pragma unroll
-    for (u32& e : step) asm volatile("" : "+r"(e)::"memory");
+    for (u32& e : step) ptx::keep(e);
 }
 template <class S, int K>
 __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {

@@ -89,4 +89,27 @@ __device__ __forceinline__ void stmatrix_trans(u32 address, const u32 (&x)[4]) {
                : "memory");
 }
 
+// ---- registers that asynchronous products use, of which the compiler does not know ----
+
+// No use of the register moves across.
+__device__ __forceinline__ void keep(float& x) {
+  asm volatile("" : "+f"(x)::"memory");
+}
+__device__ __forceinline__ void keep(u32& x) {
+  asm volatile("" : "+r"(x)::"memory");
+}
+
+// ---- numbers in global memory by which blocks wait for others ----
+
+// What other blocks wrote before they added to it can be read after.
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+  return x;
+}
+// What the thread has written before can be read by those who see the sum.
+__device__ __forceinline__ void add_release(int* p, int n) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(n) : "memory");
+}
+
 }  // namespace tg::cuda::ptx
