@@ -1,20 +1,20 @@
 #include "tests/gpu_emulator/clocks.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace tg::emulator {
+
+bool clocks_started = false;
+WarpTime warp_times[32];
 
 namespace {
 
 constexpr Time always = ~Time{0};
 
-bool started = false;
 unsigned threads = 0;
 std::vector<SharedClock> known;
 std::vector<Time> fenced;
-std::array<Time, 32> times{}, syncs{};
 
 std::size_t places() {
   return 2 * threads + 32 + most_mbarriers;
@@ -41,23 +41,20 @@ SharedClock joined(const SharedClock& a, const SharedClock& b) {
 }  // namespace
 
 void forget_clocks(unsigned count) {
-  if (started) known.clear(), fenced.clear();
-  started = false;
+  if (clocks_started) known.clear(), fenced.clear();
+  clocks_started = false;
   threads = count;
-  times.fill(1), syncs.fill(0);
+  std::fill(warp_times, warp_times + 32, WarpTime{1, 0});
 }
 void start_clocks() {
-  if (started) return;
-  started = true;
+  if (clocks_started) return;
+  clocks_started = true;
   known.assign(threads, nullptr), fenced.assign(threads, 0);
   for (unsigned warp = 0; warp < (threads + 31) / 32; ++warp) {
     auto c = copy_of(nullptr);
     for (unsigned t = warp * 32; t < std::min(threads, warp * 32 + 32); ++t)
-      (*c)[t] = syncs[warp], known[t] = c;
+      (*c)[t] = warp_times[warp].last_syncwarp, known[t] = c;
   }
-}
-bool has_clocks() {
-  return started;
 }
 
 unsigned fenced_of(unsigned thread) {
@@ -70,12 +67,6 @@ unsigned copies_to(unsigned mbarrier) {
   return 2 * threads + 32 + mbarrier;
 }
 
-Time time_of_warp(unsigned warp) {
-  return times[warp];
-}
-Time last_syncwarp(unsigned warp) {
-  return syncs[warp];
-}
 const SharedClock& known_to(unsigned thread) {
   return known[thread];
 }
@@ -85,7 +76,7 @@ Time fenced_by(unsigned thread) {
 
 void fence_writes(unsigned thread) {
   start_clocks();
-  fenced[thread] = ++times[thread / 32];
+  fenced[thread] = ++warp_times[thread / 32].now;
 }
 void acquire(unsigned thread, const SharedClock& released) {
   known[thread] = joined(known[thread], released);
@@ -105,17 +96,18 @@ void learn(unsigned thread, unsigned place, Time time) {
 }
 
 void order_lanes(unsigned warp) {
-  syncs[warp] = ++times[warp];
-  if (!started) return;
+  WarpTime& time = warp_times[warp];
+  time.last_syncwarp = ++time.now;
+  if (!clocks_started) return;
   Released all;
   const unsigned first = warp * 32, end = std::min(threads, first + 32);
   for (unsigned t = first; t < end; ++t) all.add(t);
   const SharedClock c = all.take();
   std::fill(known.begin() + first, known.begin() + end, c);
-  syncs[warp] = times[warp];
+  time.last_syncwarp = time.now;
 }
 void order_threads() {
-  if (!started) return;
+  if (!clocks_started) return;
   Released all;
   for (unsigned t = 0; t < threads; ++t) all.add(t);
   std::fill(known.begin(), known.end(), all.take());
@@ -133,7 +125,7 @@ void Released::join(const SharedClock& other) {
 }
 void Released::add(unsigned thread) {
   join(known[thread]);
-  set(thread, ++times[thread / 32]);
+  set(thread, ++warp_times[thread / 32].now);
   set(fenced_of(thread), fenced[thread]);
 }
 void Released::set(unsigned place, Time time) {

@@ -22,15 +22,20 @@ constexpr unsigned most_mbarriers = 64;
 
 void forget_clocks(unsigned threads);  // a block begins
 void start_clocks();                   // something asks for them; no cost after the first call
-bool has_clocks();
+extern bool clocks_started;
+inline bool has_clocks() {
+  return clocks_started;
+}
 
 // Places in a clock.
 unsigned fenced_of(unsigned thread);
 unsigned products_of(unsigned warp);
 unsigned copies_to(unsigned mbarrier);
 
-Time time_of_warp(unsigned warp);
-Time last_syncwarp(unsigned warp);
+struct WarpTime {
+  Time now, last_syncwarp;
+};
+extern WarpTime warp_times[32];
 inline Time at(const SharedClock& c, unsigned place) {
   return c ? (*c)[place] : 0;
 }

@@ -17,7 +17,7 @@ std::uint32_t barrier = 1, first_of_block = 1;
 constexpr std::uint32_t last_barrier = (1u << 22) - 1;
 
 Access access(unsigned thread) {
-  return std::uint64_t{barrier} << 42 | std::uint64_t{time_of_warp(thread / 32)} << 16 | thread;
+  return std::uint64_t{barrier} << 42 | std::uint64_t{warp_times[thread / 32].now} << 16 | thread;
 }
 
 // Shared memory, static and dynamic, lies in the thread-local storage of the system's thread.
@@ -45,7 +45,8 @@ Location* const locations = new Location[all_locations]();
 
 bool is_ordered(Access before, Access now) {
   if (barrier_of(before) != barrier_of(now) || thread_of(before) == thread_of(now)) return true;
-  if (thread_of(before) / 32 == thread_of(now) / 32 && time_of(before) < last_syncwarp(thread_of(now) / 32))
+  if (thread_of(before) / 32 == thread_of(now) / 32 &&
+      time_of(before) < warp_times[thread_of(now) / 32].last_syncwarp)
     return true;
   return has_clocks() && time_of(before) < at(known_to(thread_of(now)), thread_of(before));
 }

@@ -59,6 +59,25 @@ __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// to[0 … 3] = x, to the second-level cache; `to` is a multiple of 16 bytes.
+__device__ __forceinline__ void st_global_v4(float* to, const float (&x)[4]) {
+  asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+               "f"(x[3])
+               : "memory");
+}
+
+// ---- counters in global memory, by which blocks take turns ----
+
+// What other blocks have written before they added is seen after.
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+  return x;
+}
+__device__ __forceinline__ void add_release(int* p, int x) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+
 // ---- named barriers 1 … 15 of `threads` threads, of which some may only arrive ----
 
 __device__ __forceinline__ void bar_sync(int barrier, int threads) {
@@ -97,19 +116,6 @@ __device__ __forceinline__ void keep(float& x) {
 }
 __device__ __forceinline__ void keep(u32& x) {
   asm volatile("" : "+r"(x)::"memory");
-}
-
-// ---- numbers in global memory by which blocks wait for others ----
-
-// What other blocks wrote before they added to it can be read after.
-__device__ __forceinline__ int load_acquire(const int* p) {
-  int x;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-  return x;
-}
-// What the thread has written before can be read by those who see the sum.
-__device__ __forceinline__ void add_release(int* p, int n) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(n) : "memory");
 }
 
 }  // namespace tg::cuda::ptx

@@ -40,6 +40,10 @@ inline void fence_async() {
   emulator::fence_writes(static_cast<unsigned>(emulator::here.number));
 }
 
+inline void st_global_v4(float* to, const float (&x)[4]) {
+  *reinterpret_cast<float4*>(to) = {x[0], x[1], x[2], x[3]};
+}
+
 inline void bar_sync(int barrier, int threads) {
   emulator::bar_sync(barrier, threads);
 }
