@@ -329,14 +329,292 @@ def attention_backward():
     p.text(bx + 14, 317, "belong to the block; z_Q is shared by all blocks.", 11.5, SOFT)
     p.box(bx, 344, bw, 166, AMBER, 8)
     p.text(bx + 14, 368, "who adds to z_Q, and in which order", 13.5, AMBER, weight="bold")
-    p.lines(bx + 14, 392, ["CPU: in the order of the key blocks; each waits its turn.", "CUDA, two passes: a second pass, by queries, makes z_Q.",
+    p.lines(bx + 14, 392, ["CPU, Hopper: in the order of the key blocks, by turns.", "CUDA, two passes: a second pass, by queries, makes z_Q.",
                            "CUDA, one pass: each of up to 8 blocks has sums of its", "own, which are then added in order.",
                            "CUDA, free_order: all add to the same sums."], 11.5, 19)
     p.text(bx + 14, 495, "All but the last give the same bits on every run.", 11.5, SOFT)
     p.write("attention-backward.svg")
 
 
+def attention_memory():
+    """The forward on Hopper: which memory holds what, and what moves between them."""
+    p = Picture(980, 436, "Where the numbers of a forward block are: HBM, second-level cache, shared memory, registers")
+    p.text(20, 30, "flash_attn on Hopper: from HBM to register and back", 17, INK, weight="bold")
+    columns = [(20, 172, "HBM", "the whole call", SOFT), (232, 172, "L2 cache", "shared by all blocks", VIOLET),
+               (444, 232, "shared memory", "of the block", BLUE), (716, 244, "registers", "of one consumer warpgroup", GREEN)]
+    for x, w, name, whose, color in columns:
+        p.rect(x, 48, w, 262, "#fbfcfd", LINE, 8)
+        p.text(x + 12, 70, name, 14.5, color, weight="bold")
+        p.text(x + 12, 87, whose, 11, SOFT)
+
+    def piece(x, y, w, h, color, name, shape="", size=12.5):
+        p.box(x, y, w, h, color, 4)
+        p.text(x + 9, y + h / 2 + 4.5, name, size, mono=True)
+        p.text(x + w - 8, y + h / 2 + 4, shape, 10.5, SOFT, anchor="end", mono=True)
+
+    for n, (name, shape, color) in enumerate((("Q", "[L, d]", VIOLET), ("K", "[T, d]", GREEN), ("V", "[T, dv]", GREEN), ("O", "[L, dv]", AMBER), ("ξ", "[L]", AMBER))):
+        piece(32, 102 + n * 39, 148, 30, color, name, shape)
+    p.box(244, 141, 148, 69, GREEN, 4)
+    p.text(254, 163, "K, V of a", 12.5, mono=True)
+    p.text(254, 181, "section's heads", 12.5, mono=True)
+    p.text(254, 200, "read by every block", 10.5, SOFT)
+    piece(456, 102, 208, 30, VIOLET, "Q tiles", "64 × d each")
+    for n, (name, shape) in enumerate((("K, stage 0", "128 × d"), ("K, stage 1", ""), ("V, stage 0", "128 × dv"), ("V, stage 1", ""))):
+        piece(456, 141 + n * 31, 208, 26, GREEN, name, shape, 11.5)
+    p.text(456, 283, "stages: one is filled while", 11, SOFT)
+    p.text(456, 298, "the other is multiplied", 11, SOFT)
+    piece(728, 102, 220, 30, BLUE, "S, then P", "64 × 128 f32")
+    piece(728, 141, 220, 30, BLUE, "P, rounded", "64 × 128 16 bits")
+    piece(728, 180, 220, 30, AMBER, "G, then O", "64 × dv f32")
+    piece(728, 219, 220, 30, AMBER, "c, π", "64 each")
+    p.text(728, 270, "A and P exist here alone, one tile", 11, RED)
+    p.text(728, 285, "at a time: nothing of size L·T", 11, RED)
+    p.text(728, 300, "is ever written to memory", 11, RED)
+    for x0, x1, y, color in ((182, 244, 175, GREEN), (394, 456, 175, GREEN), (664, 728, 117, BLUE)):
+        p.line(x0 + 2, y, x1 - 3, y, color, 2, arrow=True)
+    p.path("M 182 117 L 452 117", VIOLET, 2, arrow=True)
+    p.path("M 664 220 L 696 220 L 696 195 L 724 195", GREEN, 2, arrow=True)
+    p.text(424, 110, "TMA", 11, SOFT, anchor="middle", weight="bold")
+    p.text(424, 168, "TMA", 11, SOFT, anchor="middle", weight="bold")
+    p.text(690, 110, "wgmma", 10, SOFT, anchor="middle", weight="bold")
+    p.path("M 840 312 L 840 332 L 106 332 L 106 291", AMBER, 2, arrow=True, dash="6 4")
+    p.text(470, 326, "O and ξ, once, straight from registers: O in stores of 16 bytes", 11.5, AMBER, anchor="middle")
+    for x, w, size, rate in ((20, 172, "141 GB", "4.8 TB/s"), (232, 172, "50 MB", "faster than HBM"), (444, 232, "up to 227 KiB", "128 B a clock"),
+                             (716, 244, "64 Ki of 32 bits, 256 KiB", "operands of every instruction")):
+        p.rect(x, 350, w, 62, PALE[SOFT], None, 6)
+        p.text(x + 12, 375, size, 13, weight="bold")
+        p.text(x + 12, 397, rate, 12, SOFT)
+    p.text(960, 430, "shared memory, registers: of each of 132 multiprocessors", 10.5, SOFT, anchor="end")
+    p.write("attention-memory.svg")
+
+
+def attention_swizzle():
+    """A tile in shared memory: blocks of 64 columns, 16-byte pieces permuted by the row."""
+    p = Picture(980, 420, "A swizzled tile: blocks of 64 columns, whose 16-byte pieces are permuted by the row")
+    p.text(20, 30, "A tile in shared memory, as TMA writes it and wgmma reads it", 17, INK, weight="bold")
+    x0, y0, w, h = 40, 104, 120, 230
+    p.text(x0 + w + 4, 62, "the tile [rows, 128]", 13, weight="bold", anchor="middle")
+    for n in range(2):
+        x = x0 + n * (w + 8)
+        p.box(x, y0, w, h, BLUE, 3)
+        p.text(x + w / 2, y0 - 24, f"block {n}", 12, BLUE, anchor="middle", weight="bold")
+        p.text(x + w / 2, y0 - 9, f"columns {64 * n} … {64 * n + 63}", 11, SOFT, anchor="middle")
+        for r in range(1, 8):
+            p.line(x, y0 + r * h / 8, x + w, y0 + r * h / 8, "#ffffff", 1)
+        for r, words in ((0, "rows 0 … 7"), (1, "rows 8 … 15"), (2, "…")):
+            p.text(x + w / 2, y0 + (r + 0.5) * h / 8 + 4, words, 11, anchor="middle", mono=True)
+    p.rect(x0 + w + 8, y0, w, h / 8, "none", RED, 2, 2)
+    p.text(x0, y0 + h + 20, "a row of a block: 128 bytes", 11.5, SOFT)
+    p.text(x0, y0 + h + 37, "8 rows: 1024 bytes", 11.5, SOFT)
+    p.text(x0, y0 + h + 54, "a block: rows·128 bytes; then the next", 11.5, SOFT)
+    p.line(x0 + 2 * w + 10, y0 + h / 16, 358, y0 + h / 16, RED, 1.4, arrow=True)
+
+    gx, gy, cw, ch = 404, 88, 66, 31
+    p.text(gx + 4 * cw, 52, "which piece of 8 columns (16 bytes) lies in which slot", 13, weight="bold", anchor="middle")
+    for s in range(8):
+        p.text(gx + (s + 0.5) * cw, gy - 16, f"slot {s}", 11, SOFT, anchor="middle")
+        p.text(gx + (s + 0.5) * cw, gy - 4, f"banks {4 * s}–{4 * s + 3}", 8.5, SOFT, anchor="middle")
+    for r in range(8):
+        p.text(gx - 8, gy + (r + 0.5) * ch + 4, f"row {r}", 11, SOFT, anchor="end")
+        for s in range(8):
+            piece = s ^ r
+            if piece == 0:
+                p.box(gx + s * cw, gy + r * ch, cw, ch, AMBER, 0, width=1)
+            elif piece == 1:
+                p.box(gx + s * cw, gy + r * ch, cw, ch, GREEN, 0, width=1)
+            else:
+                p.rect(gx + s * cw, gy + r * ch, cw, ch, "#ffffff", LINE, 0, 1)
+            p.text(gx + (s + 0.5) * cw, gy + (r + 0.5) * ch + 4, str(piece), 12.5, INK, anchor="middle", mono=True,
+                   weight="bold" if piece < 2 else "normal")
+    p.lines(372, 362, ["slot = piece xor (row mod 8). Piece 0 of eight rows lies in eight different slots, so in all 32 banks:",
+                       "reading the same columns of eight rows meets no bank twice. TMA permutes while it writes, wgmma",
+                       "while it reads; code that touches a tile itself calls SwizzledTile::offset(row, piece)."], 11.5, 18, color=SOFT)
+    p.write("attention-swizzle.svg")
+
+
+def attention_accumulator():
+    """Which lane holds which sums, how they become a left operand, and how they are stored."""
+    p = Picture(980, 500, "Who holds what: sums of a warp, P as left operand, and the exchange before a store")
+    p.text(20, 30, "Sums in registers: warp w of a warpgroup has rows 16w … 16w + 15 of 64", 17, INK, weight="bold")
+    x0, y0, cw, ch = 92, 92, 33, 21
+    p.text(x0 + 4 * cw, 62, "lane 4g + t, in each 16 × 8 part", 13, weight="bold", anchor="middle")
+    for t in range(4):
+        p.text(x0 + (2 * t + 1) * cw, y0 - 6, f"t = {t}", 11, SOFT, anchor="middle")
+    for r in range(16):
+        p.text(x0 - 8, y0 + (r + 0.5) * ch + 4, f"row {r}, g = {r % 8}", 9.5, SOFT, anchor="end")
+        for t in range(4):
+            mine = r % 8 == 2 and t == 1
+            if mine:
+                p.box(x0 + 2 * t * cw, y0 + r * ch, 2 * cw, ch, AMBER, 0, width=1.4)
+            else:
+                p.rect(x0 + 2 * t * cw, y0 + r * ch, 2 * cw, ch, "#ffffff" if r < 8 else "#f7f9fb", LINE, 0, 1)
+            p.text(x0 + (2 * t + 1) * cw, y0 + (r + 0.5) * ch + 4, f"{4 * (r % 8) + t}", 10.5, INK if mine else SOFT, anchor="middle", mono=True,
+                   weight="bold" if mine else "normal")
+    p.lines(20, y0 + 16 * ch + 20, ["Lane 9 (g = 2, t = 1) has rows 2 and 10,", "columns 2 and 3 of every part. A row lies", "in four lanes: its maximum takes two shuffles."],
+            11.5, 17, color=SOFT)
+
+    bx = 404
+    p.text(bx, 62, "P becomes the left operand where it is", 13, weight="bold")
+    for n, (name, color) in enumerate((("part 2k", BLUE), ("part 2k + 1", VIOLET))):
+        x = bx + n * 150
+        p.box(x, 78, 140, 62, color, 4)
+        p.text(x + 70, 95, name, 11.5, color, anchor="middle", weight="bold")
+        for r in range(2):
+            p.text(x + 70, 113 + 17 * r, ("row g", "row g + 8")[r] + ": 2t, 2t + 1", 11, anchor="middle")
+    p.text(bx + 312, 104, "f32, of", 11.5, SOFT)
+    p.text(bx + 312, 120, "one lane", 11.5, SOFT)
+    for n, words in enumerate(("row g", "row g + 8", "row g", "row g + 8")):
+        color = BLUE if n < 2 else VIOLET
+        x = bx + n * 73 + (n // 2) * 4
+        p.box(x, 170, 68, 40, color, 4)
+        p.text(x + 34, 187, f"x[k][{n}]", 11, anchor="middle", mono=True)
+        p.text(x + 34, 202, words, 9.5, SOFT, anchor="middle")
+        p.line(x + 34, 143, x + 34, 167, SOFT, 1.2, arrow=True)
+    p.text(bx + 312, 187, "two 16-bit", 11.5, SOFT)
+    p.text(bx + 312, 203, "numbers each", 11.5, SOFT)
+    p.lines(bx, 232, ["wgmma wants step k of a left operand, 16 rows by 16 columns, in just these lanes:", "rounding in place is all. P never passes through shared memory."], 11.5, 17, color=SOFT)
+
+    p.text(bx, 292, "Storing: the four lanes of a quad exchange words", 13, weight="bold")
+    side, colors = 40, (BLUE, GREEN, AMBER, VIOLET)
+    for m, title in enumerate(("before", "after")):
+        x = bx + 60 + m * 280
+        for t in range(4):
+            p.text(x - 8, 322 + t * 32 + 18, f"lane {t}", 10.5, SOFT, anchor="end")
+            for n in range(4):
+                part, lane = (n, t) if m == 0 else (t, n)
+                p.box(x + n * (side + 2), 320 + t * 32, side, 26, colors[part], 3, width=1)
+                p.text(x + n * (side + 2) + side / 2, 320 + t * 32 + 17, f"{part}.{lane}", 11, anchor="middle", mono=True)
+    p.line(bx + 240, 380, bx + 270, 380, INK, 2, arrow=True)
+    p.lines(bx, 466, ["Word p.t: columns 2t, 2t + 1 of part p, rounded to 16 bits. Afterwards a lane has 8 columns of a", "row, 16 bytes, and a quad 64 bytes in a row: four shuffles, no shared memory."],
+            11.5, 17, color=SOFT)
+    p.write("attention-accumulator.svg")
+
+
+def attention_roles():
+    """Roles of a forward block over time: two consumer warpgroups take turns at the tensor cores."""
+    p = Picture(980, 424, "Roles of a forward block over time: two warpgroups take turns at the tensor cores")
+    p.text(20, 30, "A forward block over time: one warpgroup's softmax runs under the other's products", 17, INK, weight="bold")
+    x0, unit, h = 166, 96, 40
+    rows = [("scheduler warp", "items of work"), ("loading warp", "TMA"), ("warpgroup 1", "queries 0 … 63"), ("warpgroup 2", "queries 64 … 127"),
+            ("tensor cores", "")]
+    at = [64 + n * 58 for n in range(5)]
+    for y, (name, what) in zip(at, rows):
+        p.text(20, y + 18, name, 12.5, weight="bold")
+        p.text(20, y + 34, what, 10.5, SOFT)
+        p.rect(x0, y, 794, h, "#fbfcfd", LINE, 4, 1)
+
+    def block(row, start, length, color, words, small=""):
+        p.box(x0 + start * unit + 1, at[row] + 2, length * unit - 2, h - 4, color, 3, width=1)
+        p.text(x0 + (start + length / 2) * unit, at[row] + (h / 2 + 4 if not small else 18), words, 11, anchor="middle", mono=True)
+        p.text(x0 + (start + length / 2) * unit, at[row] + 32, small, 9.5, SOFT, anchor="middle")
+
+    block(0, 0.1, 1.5, SOFT, "keys of item n + 1")
+    for n, words in enumerate(("K j−1", "V j", "K j−2", "V j−1", "K j−3", "V j−2", "K j−4", "V j−3")):
+        block(1, 0.1 + n * 1.0, 0.9, GREEN, words)
+    for row, shift in ((2, 0), (3, 1)):
+        color = BLUE if row == 2 else VIOLET
+        for n in range(4):
+            start = shift + 2 * n
+            if start + 0.36 > 8.2:
+                continue
+            block(row, start, 0.36, color, "turn")
+            block(row, start + 0.36, min(0.5, 8.27 - start - 0.36), SOFT, "wait S") if start + 0.9 < 8.3 else None
+            if start + 1.9 < 8.3:
+                block(row, start + 0.86, 1.14, AMBER, "softmax j" + (f"−{n}" if n else ""))
+        if shift:
+            block(row, 0, 0.86, AMBER, "softmax j+1")
+    for n in range(8):
+        color = BLUE if n % 2 == 0 else VIOLET
+        j = f"j−{n // 2}" if n // 2 else "j"
+        before = {0: "j+1", 1: "j"}.get(n // 2, f"j−{n // 2 - 1}")
+        p.box(x0 + n * unit + 12, at[4] + 2, 44, h - 4, color, 3, width=1)
+        p.box(x0 + n * unit + 57, at[4] + 2, 44, h - 4, color, 3, width=1)
+        p.text(x0 + n * unit + 34, at[4] + 24, "S " + j, 9.5, anchor="middle", mono=True)
+        p.text(x0 + n * unit + 79, at[4] + 24, "PV" + before, 8.5, anchor="middle", mono=True)
+    for n in range(1, 8):  # who starts next
+        a, b = (2, 3) if n % 2 else (3, 2)
+        x = x0 + (n - 1) * unit + 0.36 * unit
+        p.line(x, at[a] + (h if a < b else 0), x0 + n * unit + 4, at[b] + (0 if a < b else h), RED, 1.3, arrow=True)
+    p.lines(20, 372, ["turn: wait until the other has started its products, then start S = Q·Kᵀ of tile j and G += P·V of the tile before (PV), and pass the turn (red).",
+                      "The softmax of a tile begins when its S is done; its exponentials overlap the warpgroup's own PV and all products of the other.",
+                      "Lengths are not to scale. A third warpgroup (heads to 64) joins in the same way."], 11.5, 19, color=SOFT)
+    p.write("attention-roles.svg")
+
+
+def attention_products():
+    """The backward on Hopper: five products per tile, and where their operands are."""
+    p = Picture(980, 446, "Five products of a backward block on Hopper: where operands and sums are")
+    p.text(20, 30, "The backward on Hopper: five products per tile of Γ queries, for each warpgroup's 64 keys", 17, INK, weight="bold")
+    heads = ((40, "product"), (250, "left operand"), (474, "right operand"), (706, "sums (f32)"))
+    for x, words in heads:
+        p.text(x, 62, words, 12.5, SOFT, weight="bold")
+    products = [("1", "S = K·Qᵀ", (GREEN, "K", "64 × d", "shared, kept"), (VIOLET, "Q", "Γ × d", "shared, stage"), (BLUE, "S", "64 × Γ", "registers")),
+                ("2", "z_P = V·z_Oᵀ", (GREEN, "V", "64 × dv", "shared, kept"), (VIOLET, "z_O", "Γ × dv", "shared, stage"), (BLUE, "z_P", "64 × Γ", "registers")),
+                ("3", "z_V += P·z_O", (BLUE, "P", "64 × Γ", "registers, 16 bits"), (VIOLET, "z_O", "Γ × dv", "shared, transposed"), (AMBER, "z_V", "64 × dv", "registers, all along")),
+                ("4", "z_Q  = z_Aᵀ·K", (BLUE, "z_Aᵀ", "Γ × 128", "shared, of both"), (GREEN, "K", "128 × d", "shared, kept"), (RED, "z_Q", "half of Γ × d", "registers, then global")),
+                ("5", "z_K += z_A·Q", (BLUE, "z_A", "64 × Γ", "registers, 16 bits"), (VIOLET, "Q", "Γ × d", "shared, transposed"), (AMBER, "z_K", "64 × d", "registers, all along"))]
+    for n, (number, words, *operands) in enumerate(products):
+        y = 76 + n * 54 + (28 if n > 1 else 0)
+        p.text(20, y + 27, number, 13, BLUE, weight="bold")
+        p.text(40, y + 27, words, 13.5, mono=True)
+        for (color, name, shape, where), (x, _) in zip(operands, heads[1:]):
+            p.box(x, y, 206, 44, color, 4)
+            p.text(x + 10, y + 19, name, 13, mono=True, weight="bold")
+            p.text(x + 196, y + 19, shape, 11, SOFT, anchor="end", mono=True)
+            p.text(x + 10, y + 36, where, 11, SOFT)
+        p.text(463, y + 27, "·", 16, INK, anchor="middle", weight="bold")
+        p.line(684, y + 22, 702, y + 22, INK, 1.6, arrow=True)
+    p.text(40, 201, "P = exp(A − ξ), rounded;  z_A = P ⊛ (z_P − u), rounded, to registers and to shared memory (stmatrix)", 12, BLUE)
+    p.lines(20, 398, ["Green: what the block keeps. Violet: tiles that pass through two stages. Blue: made here and gone after the tile. Amber: the block's own",
+                      "results, stored once at its end. Red: shared with the blocks of other keys, added to in global memory. z_Q sums over all 128 keys of the",
+                      "block, so it needs z_A of both warpgroups; each computes half of it, for heads above 64 transposed: Kᵀ·z_A."], 11.5, 19, color=SOFT)
+    p.write("attention-products.svg")
+
+
+def attention_turns():
+    """Which block adds to z_Q of which tile of queries, and when."""
+    p = Picture(980, 404, "Turns: blocks of keys add to the z_Q of a tile of queries in ascending order")
+    p.text(20, 30, "Turns: blocks of keys add to a tile's z_Q one after the other", 17, INK, weight="bold")
+    side, n, x0, y0 = 46, 6, 196, 92
+    p.text(x0 + n * side / 2, 58, "tiles of queries", 12.5, VIOLET, anchor="middle", weight="bold")
+    for i in range(n):
+        p.text(x0 + (i + 0.5) * side, y0 - 10, str(i), 12, VIOLET, anchor="middle")
+        p.text(x0 - 10, y0 + (i + 0.5) * side + 5, f"keys, block {i}", 12, GREEN, anchor="end")
+        for j in range(n):  # row i: block of keys, column j: tile of queries
+            first = max(0, j - 2)
+            seen = first <= i <= j
+            color = GREEN if i == first else BLUE
+            if seen:
+                p.box(x0 + j * side, y0 + i * side, side, side, color, 0, width=1)
+                p.text(x0 + (j + 0.5) * side, y0 + (i + 0.5) * side + 5, str(i - first), 15, color, anchor="middle", weight="bold")
+            else:
+                p.rect(x0 + j * side, y0 + i * side, side, side, "url(#hatch)", LINE, 0, 1)
+    p.text(20, y0 + 0.5 * side + 5, "launched first", 11, SOFT)
+    p.text(20, y0 + 5.5 * side + 5, "last", 11, SOFT)
+    p.line(30, y0 + side, 30, y0 + 5.1 * side, SOFT, 1.2, arrow=True)
+    j = 3
+    p.path(f"M {x0 + (j + 0.8) * side:.0f} {y0 + 1.2 * side:.0f} L {x0 + (j + 0.8) * side:.0f} {y0 + 3.75 * side:.0f}", RED, 2, arrow=True)
+    p.text(x0 + n * side / 2, y0 + n * side + 22, "a causal window of three blocks; hatched: no query of the tile sees the keys", 11, SOFT, anchor="middle")
+    bx = 520
+    p.box(bx, 76, 440, 132, BLUE, 8)
+    p.text(bx + 14, 100, "at a tile of queries, the block of turn n", 13.5, BLUE, weight="bold")
+    p.lines(bx + 14, 126, ["waits until the tile's counter is n     (acquire)", "n = 0: stores its part of z_Q", "n > 0: adds its part",
+                           "then adds 1 to the counter              (release)"], 12, 23, mono=True)
+    p.box(bx, 222, 440, 146, GREEN, 8)
+    p.text(bx + 14, 246, "why it ends, and why the bits are the same", 13.5, GREEN, weight="bold")
+    p.lines(bx + 14, 270, ["A turn is the number of blocks that come before, all of lower", "index in the grid, and so launched earlier. The earliest block",
+                           "still running has nobody to wait for: there is always progress.", "Each number of z_Q is a sum in one fixed order: keys ascending.",
+                           "Nothing is cleared first: turn 0 overwrites."], 12, 20)
+    p.write("attention-turns.svg")
+
+
 data_flow()
 memory_plan()
 attention_forward()
 attention_backward()
+attention_memory()
+attention_swizzle()
+attention_accumulator()
+attention_roles()
+attention_products()
+attention_turns()
