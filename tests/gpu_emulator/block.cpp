@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/gpu_emulator/fiber.h"
+#include "tests/gpu_emulator/hopper.h"
 #include "tests/gpu_emulator/shadow.h"
 
 namespace tg::emulator {
@@ -21,6 +23,8 @@ namespace {
 constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory: an address is never 0
 alignas(1024) thread_local unsigned char shared_bytes_[most_shared];
 
+std::size_t dynamic_bytes = 0;  // of the grid
+
 struct Copy {
   void* to;
   const void* from;
@@ -31,7 +35,9 @@ struct Thread {
   Index3 index;
   Context context;
   void* stack = nullptr;  // once it has started
-  enum { ready, at_block, at_warp, ended } state = ready;
+  enum { ready, at_block, at_warp, asleep, ended } state = ready;
+  Why why = nullptr;  // asleep
+  const void* about = nullptr;
   int barrier_sum = 0;
   std::vector<Copy> copies;               // uncommitted
   std::vector<std::vector<Copy>> groups;  // committed, the oldest first
@@ -73,6 +79,19 @@ class Block {
   Thread& running() { return *running_; }
   unsigned number(const Thread& t) const { return static_cast<unsigned>(&t - threads_.data()); }
   unsigned alive_in_warp() { return warps_[number(*running_) / 32].alive; }
+  unsigned size() const { return static_cast<unsigned>(threads_.size()); }
+  void sleep(Why why, const void* about) {
+    running_->state = Thread::asleep;
+    running_->why = why, running_->about = about;
+    suspend();
+  }
+  void wake(unsigned thread) {
+    if (threads_[thread].state == Thread::asleep) release(threads_[thread]);
+  }
+  void let_others_run() {
+    ready_.insert(ready_.begin(), running_);  // the last to go on
+    suspend();
+  }
 
  private:
   void enter(const Thread& t) {
@@ -91,6 +110,7 @@ class Block {
   void open_barrier();
   bool finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last);
   std::string stuck() const;
+  std::string sleepers() const;
 
   const std::function<void()>* body_ = nullptr;
   std::vector<Thread> threads_;
@@ -132,6 +152,7 @@ void Block::run(const std::function<void()>& body, Index3 size) {
   go(outside_, next());
   if (failure_) std::rethrow_exception(failure_);
   if (alive_ > 0) throw std::runtime_error(stuck());
+  end_hopper_block();
 }
 
 Thread* Block::next() {
@@ -167,6 +188,7 @@ void Block::serve() {
   for (;;) {
     try {
       (*body_)();
+      end_hopper_thread(number(*running_));
     } catch (...) {
       failure_ = std::current_exception();
     }
@@ -249,6 +271,18 @@ void Block::meet(unsigned mask, void* brought, Apply apply) {
   suspend();
 }
 
+// Those that wait for the same, together.
+std::string Block::sleepers() const {
+  std::map<std::string, std::vector<unsigned>> all;
+  for (const Thread& t : threads_)
+    if (t.state == Thread::asleep) all[t.why(t.about)].push_back(number(t));
+  std::string text;
+  for (const auto& [why, who] : all)
+    text += " " + std::to_string(who.size()) + " at " + why + " (threads " + std::to_string(who.front()) +
+            " … " + std::to_string(who.back()) + ");";
+  return text;
+}
+
 std::string Block::stuck() const {
   std::string all = "threads wait for others that never come:";
   const auto list = [&](decltype(Thread::state) state, const char* what) {
@@ -260,7 +294,8 @@ std::string Block::stuck() const {
   };
   list(Thread::at_block, " at __syncthreads");
   list(Thread::at_warp, " at an operation of their warp");
-  return all + " " + std::to_string(alive_) + " of " + std::to_string(threads_.size()) + " have not ended";
+  return all + sleepers() + " " + std::to_string(alive_) + " of " + std::to_string(threads_.size()) +
+         " have not ended";
 }
 
 }  // namespace
@@ -269,13 +304,15 @@ void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::fun
   static thread_local Block block;
   current = &block;
   here.block_size = size, here.grid_size = grid;
+  dynamic_bytes = shared_bytes;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
         here.block = {x, y, z};
         std::memset(shared_bytes_, 0xff, shared_bytes);
         try {
-          forget_accesses();
+          forget_accesses(size.x * size.y * size.z);
+          begin_hopper_block(size.x * size.y * size.z);
           block.run(body, size);
         } catch (const std::exception& e) {
           throw std::runtime_error("block " + text(here.block) + ": " + e.what());
@@ -298,6 +335,24 @@ void give_up(const std::string& why) {
 }
 unsigned active_lanes() {
   return current->alive_in_warp();
+}
+void sleep(Why why, const void* about) {
+  current->sleep(why, about);
+}
+void wake(unsigned thread) {
+  current->wake(thread);
+}
+void let_others_run() {
+  current->let_others_run();
+}
+unsigned threads_in_block() {
+  return current->size();
+}
+const unsigned char* stack_top() {
+  return static_cast<const unsigned char*>(current->running().stack);
+}
+std::size_t shared_size() {
+  return dynamic_bytes;
 }
 
 unsigned char* dynamic_shared() {

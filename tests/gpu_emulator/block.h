@@ -46,6 +46,18 @@ inline unsigned lane() {
 }
 unsigned active_lanes();  // of the warp that have not ended
 
+// Waits until another thread calls wake. `why` describes what for, for the report of threads that wait for
+// ever.
+using Why = std::string (*)(const void* about);
+void sleep(Why why, const void* about);
+void wake(unsigned thread);
+// Lets the others run, and returns when they have come to where they wait or end.
+void let_others_run();
+
+unsigned threads_in_block();
+const unsigned char* stack_top();  // the upper end of the thread's stack
+std::size_t shared_size();         // bytes of dynamic shared memory that the launch asked for
+
 // The block's dynamic shared memory, NaN when the block begins; addresses of shared memory as numbers.
 unsigned char* dynamic_shared();
 std::uint32_t shared_address(const void* p);

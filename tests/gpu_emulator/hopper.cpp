@@ -1,16 +1,28 @@
-// Hopper's instructions are not emulated: its kernels are not asked for, because the emulated GPU says it has
-// none.
-#include <tilegrad/core/base/error.h>
-#include "backends/cuda/attention/kernels.h"
+#include "tests/gpu_emulator/hopper.h"
 
-namespace tg::cuda::attention {
+#include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/mbarrier.h"
+#include "tests/gpu_emulator/named_barrier.h"
+#include "tests/gpu_emulator/registers.h"
+#include "tests/gpu_emulator/semaphore.h"
+#include "tests/gpu_emulator/wgmma.h"
 
-void launch_forward_sm90(const Stream&, const AttentionCall&, const Workspace&, const Powers*) {
-  throw DeviceError("the emulator has no kernels of sm_90a");
+namespace tg::emulator {
+
+void begin_hopper_block(unsigned threads) {
+  forget_mbarriers();
+  forget_named_barriers();
+  forget_registers(threads);
+  forget_products(threads);
+  forget_spins();
+}
+void end_hopper_thread(unsigned thread) {
+  if (has_clocks()) insist_on_no_products(thread);
+}
+void end_hopper_block() {
+  if (!has_clocks()) return;
+  insist_on_no_copies();
+  insist_on_equal_registers();
 }
 
-void launch_backward_sm90(const Stream&, const AttentionCall&, const Workspace&, const Powers*) {
-  throw DeviceError("the emulator has no kernels of sm_90a");
-}
-
-}  // namespace tg::cuda::attention
+}  // namespace tg::emulator

@@ -1,4 +1,5 @@
 // The runtime API: devices, memory, streams, events and graphs.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -50,6 +51,12 @@ int number_from(const char* variable, int otherwise) {
 int devices() {
   static const int count = number_from("TG_EMULATOR_DEVICES", 1);
   return count;
+}
+
+// Kernels of sm_90a run where they are asked for.
+bool is_hopper() {
+  const char* gpu = std::getenv("TG_EMULATED_GPU");
+  return gpu && std::string(gpu) == "hopper";
 }
 
 cudaError_t do_now(const Work& work) {
@@ -156,7 +163,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int n) {
   std::strcpy(p->name, "emulated GPU");
   p->totalGlobalMem = tg::emulator::total_memory();
   p->sharedMemPerBlockOptin = tg::emulator::most_shared;
-  p->major = 9, p->minor = 0;
+  is_hopper() ? (p->major = 9, p->minor = 0) : (p->major = 8, p->minor = 9);
   p->multiProcessorCount = number_from("TG_EMULATOR_SMS", 132);
   p->l2CacheSize = 50 << 20;
   p->memoryBusWidth = 6144;
@@ -181,6 +188,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int n) {
   }
   return note(cudaErrorInvalidValue);
 }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::string(name) == "cuTensorMapEncodeTiled";
+  *function = known ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
+  *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceSynchronize() {
   return failure.empty() ? cudaSuccess : note(cudaErrorLaunchFailure);
 }

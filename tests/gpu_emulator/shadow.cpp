@@ -3,7 +3,7 @@
 #include <elf.h>
 #include <link.h>
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -13,26 +13,12 @@ namespace tg::emulator {
 
 namespace {
 
-// An access of a thread: the number of the last barrier of its block, that of its warp, and the thread's
-// number. The count of barriers continues from block to block.
-using Access = std::uint64_t;
-Access access(std::uint32_t barrier, std::uint16_t warp_barrier, unsigned thread) {
-  return std::uint64_t{barrier} << 32 | std::uint64_t{warp_barrier} << 16 | thread;
-}
-std::uint32_t barrier_of(Access a) {
-  return static_cast<std::uint32_t>(a >> 32);
-}
-unsigned thread_of(Access a) {
-  return a & 0xffff;
-}
-
-struct Location {
-  Access write, read, other_read;  // other_read: by another warp than read's
-};
-constexpr std::size_t grain = 2;  // bytes of a location
-
 std::uint32_t barrier = 1, first_of_block = 1;
-std::array<std::uint16_t, 32> warp_barriers{};
+constexpr std::uint32_t last_barrier = (1u << 22) - 1;
+
+Access access(unsigned thread) {
+  return std::uint64_t{barrier} << 42 | std::uint64_t{warp_times[thread / 32].now} << 16 | thread;
+}
 
 // Shared memory, static and dynamic, lies in the thread-local storage of the system's thread.
 struct Range {
@@ -54,11 +40,15 @@ Range shared_range() {
   return r;
 }
 const Range range = shared_range();
-Location* const locations = new Location[static_cast<std::size_t>(range.to - range.from) / grain + 1]();
+const std::size_t all_locations = static_cast<std::size_t>(range.to - range.from) / grain + 1;
+Location* const locations = new Location[all_locations]();
 
 bool is_ordered(Access before, Access now) {
   if (barrier_of(before) != barrier_of(now) || thread_of(before) == thread_of(now)) return true;
-  return thread_of(before) / 32 == thread_of(now) / 32 && (before ^ now) >> 16 != 0;
+  if (thread_of(before) / 32 == thread_of(now) / 32 &&
+      time_of(before) < warp_times[thread_of(now) / 32].last_syncwarp)
+    return true;
+  return has_clocks() && time_of(before) < at(known_to(thread_of(now)), thread_of(before));
 }
 
 bool is_dynamic(const unsigned char* p) {
@@ -68,9 +58,7 @@ bool is_dynamic(const unsigned char* p) {
 [[gnu::noinline, noreturn]] void report(const char* what, const unsigned char* p, Access now,
                                         Access before = 0) {
   std::string text =
-      std::string(what) + " in " +
-      (is_dynamic(p) ? "byte " + std::to_string(p - range.dynamic) + " of dynamic" : std::string("static")) +
-      " shared memory: thread " + std::to_string(thread_of(now));
+      std::string(what) + " in " + name_of_shared(p) + ": thread " + std::to_string(thread_of(now));
   if (before) text += " and, with no barrier between them, thread " + std::to_string(thread_of(before));
   give_up(text);
 }
@@ -94,9 +82,11 @@ template <bool writes>
   if (offset >= static_cast<std::size_t>(range.to - range.from) || here.number < 0) return;
   if (static_cast<std::size_t>(at - reinterpret_cast<unsigned char*>(&here)) < sizeof here) return;
   const auto thread = static_cast<unsigned>(here.number);
-  const Access now = access(barrier, warp_barriers[thread / 32], thread);
+  const Access now = access(thread);
+  const bool clocks = has_clocks();
   for (std::size_t n = offset / grain; n <= (offset + bytes - 1) / grain; ++n) {
     Location& x = locations[n];
+    if (clocks) check_async(n, writes, at);
     if constexpr (writes) {
       if (!is_ordered(x.write, now)) report("two writes", at, now, x.write);
       for (const Access r : {x.read, x.other_read})
@@ -115,14 +105,42 @@ template <bool writes>
 
 }  // namespace
 
-void forget_accesses() {
+void forget_accesses(unsigned threads) {
+  if (barrier > last_barrier / 2) {  // block after block
+    std::fill(locations, locations + all_locations, Location{});
+    barrier = 1;
+  }
   first_of_block = ++barrier;
+  forget_clocks(threads);
+  forget_async_accesses();
 }
 void order_block() {
-  ++barrier;
+  if (++barrier == last_barrier) give_up("the emulator has no more than two million barriers for a block");
+  order_threads();
 }
 void order_warp(unsigned warp) {
-  ++warp_barriers[warp];
+  order_lanes(warp);
+}
+Access access_here() {
+  return access(static_cast<unsigned>(here.number));
+}
+bool is_ordered_here(Access before) {
+  return is_ordered(before, access_here());
+}
+bool is_of_this_block(Access a) {
+  return barrier_of(a) >= first_of_block;
+}
+std::size_t location_of(const void* shared) {
+  return static_cast<std::size_t>(static_cast<const unsigned char*>(shared) - range.from) / grain;
+}
+Location& location(std::size_t number) {
+  return locations[number];
+}
+std::string name_of_shared(const void* p) {
+  const auto* at = static_cast<const unsigned char*>(p);
+  return (is_dynamic(at) ? "byte " + std::to_string(at - range.dynamic) + " of dynamic"
+                         : std::string("static")) +
+         " shared memory";
 }
 void note_write(void* p, int bytes) {
   note<true>(p, static_cast<std::size_t>(bytes));

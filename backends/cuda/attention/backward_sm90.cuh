@@ -270,7 +270,7 @@ struct Consumer {
       else
         probabilities(s, p, rows, score, j0, false);
       keep(p);
-      asm volatile("" ::"l"(to));  // stays as it is while the sums of the last tile leave
+      ptx::hold(to);  // stays as it is while the sums of the last tile leave
       wait_for_products<0>();
       keep(z_p);
       gradients(p, z_p, z_a, rows);

@@ -86,12 +86,14 @@ __device__ __forceinline__ void schedule(const Shared<At>& shared, const Attenti
         KeyRange own, every;
         item.seen.unite(64 * g, min(64 * g + 64, x.L - at.row0), own, every);
         if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
-        item.every[g] = every;
+        if (lane_id() == 0) item.every[g] = every;
       }
-      item.some = some.from < some.to ? some : KeyRange{0, 1};  // one tile, of which nothing is seen
-      item.b = at.b, item.h = at.head, item.i0 = at.row0;
+      if (lane_id() == 0) {
+        item.some = some.from < some.to ? some : KeyRange{0, 1};  // one tile, of which nothing is seen
+        item.b = at.b, item.h = at.head, item.i0 = at.row0;
+      }
     }
-    item.batch_head = last ? -1 : item.b * x.H + item.h;
+    if (lane_id() == 0) item.batch_head = last ? -1 : item.b * x.H + item.h;
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
     if (last) return;

@@ -11,7 +11,7 @@ namespace tg::cuda::tile {
 // No use of the registers moves across: the compiler does not know that products go on after the instruction.
 template <int Rows, int Columns>
 __device__ __forceinline__ void keep(Accumulator<Rows, Columns>& c) {
-  for_each(c, [](int, int, float& e) { asm volatile("" : "+f"(e)::"memory"); });
+  for_each(c, [](int, int, float& e) { ptx::keep(e); });
 }
 
 // A left operand in registers: 16 rows of a warp, K columns, rounded to 16 bits.
@@ -22,7 +22,7 @@ struct Packed {
 template <int K>
 __device__ __forceinline__ void keep(Packed<K>& a) {
 #pragma unroll
-  for (int n = 0; n < K / 4; ++n) asm volatile("" : "+r"(a.x[n / 4][n % 4])::"memory");
+  for (int n = 0; n < K / 4; ++n) ptx::keep(a.x[n / 4][n % 4]);
 }
 template <class S, int K>
 __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {

@@ -108,4 +108,18 @@ __device__ __forceinline__ void stmatrix_trans(u32 address, const u32 (&x)[4]) {
                : "memory");
 }
 
+// ---- registers that asynchronous products use, of which the compiler does not know ----
+
+// No use of the register moves across.
+__device__ __forceinline__ void keep(float& x) {
+  asm volatile("" : "+f"(x)::"memory");
+}
+__device__ __forceinline__ void keep(u32& x) {
+  asm volatile("" : "+r"(x)::"memory");
+}
+// Here the address is still in its registers.
+__device__ __forceinline__ void hold(const float* p) {
+  asm volatile("" ::"l"(p));
+}
+
 }  // namespace tg::cuda::ptx

@@ -96,6 +96,12 @@ cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 
+// Finds cuTensorMapEncodeTiled.
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+constexpr unsigned long long cudaEnableDefault = 0;
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult*);
+
 cudaError_t cudaMalloc(void**, std::size_t);  // filled with NaN
 cudaError_t cudaFree(void*);
 cudaError_t cudaMallocHost(void**, std::size_t);

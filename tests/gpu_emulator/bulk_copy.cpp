@@ -1,0 +1,114 @@
+#include "tests/gpu_emulator/bulk_copy.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/mbarrier.h"
+
+namespace {
+
+constexpr std::uint64_t made_by_encode = 0x54656e736f724d70;
+
+std::uint32_t swizzle_bytes(std::uint32_t mode) {
+  return mode == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : 16u << mode;
+}
+
+}  // namespace
+
+// Refuses what the driver's documentation says it refuses.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data,
+                                const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
+                                const cuuint32_t* step, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  bool good =
+      map && reinterpret_cast<std::uintptr_t>(map) % 64 == 0 && data && address % 16 == 0 && rank == 4;
+  for (unsigned n = 0; good && n < 4; ++n) {
+    good = size[n] > 0 && size[n] <= std::uint64_t{1} << 32 && box[n] > 0 && box[n] <= 256 && step[n] == 1;
+    if (n > 0)
+      good = good && stride[n - 1] > 0 && stride[n - 1] % 16 == 0 && stride[n - 1] < std::uint64_t{1} << 40;
+  }
+  const std::uint32_t inner = good ? box[0] * 2 : 0;
+  if (!good || inner % 16 != 0 || (swizzle != CU_TENSOR_MAP_SWIZZLE_NONE && inner > swizzle_bytes(swizzle)))
+    return CUDA_ERROR_INVALID_VALUE;
+  *map = {made_by_encode,
+          static_cast<const unsigned char*>(data),
+          {},
+          {},
+          {},
+          static_cast<std::uint32_t>(swizzle)};
+  std::copy(size, size + 4, map->size);
+  std::copy(box, box + 4, map->box);
+  map->stride[0] = 2;
+  std::copy(stride, stride + 3, map->stride + 1);
+  return CUDA_SUCCESS;
+}
+
+namespace tg::emulator {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& what) {
+  give_up("thread " + std::to_string(here.number) + ": " + what);
+}
+void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
+  const auto offset = static_cast<std::size_t>(shared_pointer(to) - dynamic_shared());
+  if (offset + bytes > shared_size()) fail("a bulk copy beyond the block's shared memory");
+  if (to % alignment != 0)
+    fail("a bulk copy to an address that is no multiple of " + std::to_string(alignment));
+}
+
+// The row of a box at coordinates c of the tensor: what lies in the tensor, and zeros.
+void read_row(const CUtensorMap& map, const std::array<std::int64_t, 4>& c, unsigned char* row) {
+  std::memset(row, 0, map.box[0] * 2);
+  const unsigned char* from = map.data;
+  for (unsigned n = 1; n < 4; ++n) {
+    if (c[n] < 0 || c[n] >= static_cast<std::int64_t>(map.size[n])) return;
+    from += c[n] * static_cast<std::int64_t>(map.stride[n]);
+  }
+  const std::int64_t first = std::max<std::int64_t>(c[0], 0),
+                     last = std::min(c[0] + map.box[0], static_cast<std::int64_t>(map.size[0]));
+  if (first < last)
+    std::memcpy(row + (first - c[0]) * 2, from + first * 2, static_cast<std::size_t>(last - first) * 2);
+}
+
+// A swizzle permutes 16-byte pieces by bits of the address: those of 128 bytes by bits 7 … 9.
+std::uint32_t swizzled(std::uint32_t address, std::uint32_t bytes) {
+  return bytes == 0 ? address : address ^ (address >> 3 & (bytes - 16));
+}
+
+void write_box(const CUtensorMap& map, std::uint32_t to, BoxPlace at) {
+  const std::uint32_t inner = map.box[0] * 2, pitch = swizzle_bytes(map.swizzle);
+  unsigned char row[512];
+  std::uint32_t address = to;
+  for (unsigned b = 0; b < map.box[3]; ++b)
+    for (unsigned h = 0; h < map.box[2]; ++h)
+      for (unsigned r = 0; r < map.box[1]; ++r, address += inner) {
+        read_row(map, {at.x, std::int64_t{at.row} + r, std::int64_t{at.head} + h, std::int64_t{at.batch} + b},
+                 row);
+        for (std::uint32_t n = 0; n < inner; n += 16)
+          std::memcpy(shared_pointer(swizzled(address + n, pitch)), row + n, 16);
+      }
+}
+
+}  // namespace
+
+void copy_box(std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier, BoxPlace from) {
+  if (map.mark != made_by_encode) fail("a copy by a tensor map that cuTensorMapEncodeTiled has not made");
+  const std::uint32_t bytes = map.box[0] * 2 * map.box[1] * map.box[2] * map.box[3];
+  insist_on_shared(to, bytes, 128);
+  copy_by(barrier, to, static_cast<int>(bytes), [=] { write_box(map, to, from); });
+}
+
+void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  if (bytes <= 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
+    fail("a bulk copy of " + std::to_string(bytes) + " bytes, or from an address, that is no multiple of 16");
+  insist_on_shared(to, static_cast<std::size_t>(bytes), 16);
+  copy_by(barrier, to, bytes,
+          [=] { std::memcpy(shared_pointer(to), from, static_cast<std::size_t>(bytes)); });
+}
+
+}  // namespace tg::emulator

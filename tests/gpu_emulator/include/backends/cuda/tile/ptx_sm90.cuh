@@ -1,0 +1,95 @@
+// The instructions of backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. Found in its place
+// because the emulator's include folder comes first.
+#pragma once
+
+#include <cuda.h>
+
+#include "backends/cuda/tile/ptx_sm80.cuh"
+#include "tests/gpu_emulator/bulk_copy.h"
+#include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/mbarrier.h"
+#include "tests/gpu_emulator/named_barrier.h"
+#include "tests/gpu_emulator/registers.h"
+#include "tests/gpu_emulator/semaphore.h"
+
+namespace tg::cuda::ptx {
+
+inline void mbarrier_init(u32 barrier, int arrivals) {
+  emulator::mbarrier_init(barrier, arrivals);
+}
+inline void fence_mbarrier_init() {
+  emulator::fence_mbarrier_init();
+}
+inline void mbarrier_arrive(u32 barrier) {
+  emulator::mbarrier_arrive(barrier);
+}
+inline void mbarrier_arrive_expect(u32 barrier, int bytes) {
+  emulator::mbarrier_arrive_expect(barrier, bytes);
+}
+inline void mbarrier_wait(u32 barrier, u32 parity) {
+  emulator::mbarrier_wait(barrier, parity);
+}
+
+inline void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head, int batch) {
+  emulator::copy_box(to, *map, barrier, {x, row, head, batch});
+}
+inline void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
+  emulator::copy_bytes(to, from, bytes, barrier);
+}
+inline void fence_async() {
+  emulator::fence_writes(static_cast<unsigned>(emulator::here.number));
+}
+
+inline void st_global_v4(float* to, const float (&x)[4]) {
+  *reinterpret_cast<float4*>(to) = {x[0], x[1], x[2], x[3]};
+}
+
+inline void bar_sync(int barrier, int threads) {
+  emulator::bar_sync(barrier, threads);
+}
+inline void bar_arrive(int barrier, int threads) {
+  emulator::bar_arrive(barrier, threads);
+}
+
+template <int Registers>
+void take_registers() {
+  emulator::take_registers(Registers);
+}
+template <int Registers>
+void give_registers() {
+  emulator::give_registers(Registers);
+}
+
+// Element (r, c) of a part comes from lane 4·c + r / 2, from the half of its word that r says.
+struct MatrixStore {
+  const u32 (&x)[4];
+  alignas(16) std::uint16_t row[8];  // that the lane writes
+};
+inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
+  MatrixStore mine{x, {}};
+  emulator::meet_warp(~0u, &mine, [](void* const(&all)[32]) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int c = 0; c < 8; ++c) {
+        const int r = lane % 8;
+        static_cast<MatrixStore*>(all[lane])->row[c] = static_cast<std::uint16_t>(
+            static_cast<const MatrixStore*>(all[4 * c + r / 2])->x[lane / 8] >> r % 2 * 16);
+      }
+  });
+  uint4 words;
+  std::memcpy(&words, mine.row, sizeof words);
+  st_shared_v4(address, words);
+}
+
+// Registers stay where they are.
+inline void keep(float&) {}
+inline void keep(u32&) {}
+inline void hold(const float*) {}
+
+inline int load_acquire(const int* p) {
+  return emulator::load_acquire(p);
+}
+inline void add_release(int* p, int n) {
+  emulator::add_release(p, n);
+}
+
+}  // namespace tg::cuda::ptx

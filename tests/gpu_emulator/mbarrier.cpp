@@ -1,0 +1,151 @@
+#include "tests/gpu_emulator/mbarrier.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/shadow.h"
+
+namespace tg::emulator {
+
+namespace {
+
+constexpr std::uint64_t mark = 0x6d62617272696572;  // what memory holds where a barrier is
+
+struct Copies {
+  int bytes;
+  std::function<void()> arrive;
+};
+
+struct Barrier {
+  std::uint32_t address = 0;
+  unsigned number = 0;  // of the block's barriers
+  int count = 0;        // arrivals of a phase
+  int arrived = 0, expected_bytes = 0;
+  Time phases = 0;  // that have ended
+  std::vector<Copies> copies;
+  Access initialised = 0, fenced = 0;
+  Released arriving;
+  SharedClock of_last_phase;
+  std::vector<unsigned> waiting;
+
+  int bytes_to_come() const {
+    int bytes = expected_bytes;
+    for (const Copies& c : copies) bytes -= c.bytes;
+    return bytes;
+  }
+};
+
+std::map<std::uint32_t, Barrier> barriers;
+
+std::string name(std::uint32_t address) {
+  return "the mbarrier at byte " + std::to_string(shared_pointer(address) - dynamic_shared()) +
+         " of dynamic shared memory";
+}
+std::string state(const Barrier& b) {
+  return name(b.address) + ", phase " + std::to_string(b.phases) + ", which lacks " +
+         std::to_string(b.count - b.arrived) + " of " + std::to_string(b.count) + " arrivals and " +
+         std::to_string(b.bytes_to_come()) + " of " + std::to_string(b.expected_bytes) + " bytes";
+}
+[[noreturn]] void fail(const std::string& what) {
+  give_up("thread " + std::to_string(here.number) + ": " + what);
+}
+
+Barrier& barrier_at(std::uint32_t address) {
+  const auto at = barriers.find(address);
+  if (at == barriers.end()) fail(name(address) + " is used, but not initialised");
+  std::uint64_t found;
+  std::memcpy(&found, shared_pointer(address), sizeof found);
+  if (found != mark) fail(name(address) + " has been overwritten");
+  if (!is_ordered_here(at->second.initialised))
+    fail(name(address) + " is used with no barrier after its initialisation");
+  return at->second;
+}
+
+// The phase ends if all that it expects is there or can come.
+void advance(Barrier& b) {
+  if (b.arrived < b.count || b.bytes_to_come() != 0) return;
+  if (!b.copies.empty() && b.waiting.empty()) return;  // later, when a thread needs it
+  for (const Copies& c : std::exchange(b.copies, {}))
+    c.arrive(), b.arriving.set(copies_to(b.number), b.phases + 1);
+  b.of_last_phase = b.arriving.take();
+  ++b.phases;
+  b.arrived = b.expected_bytes = 0;
+  for (const unsigned t : std::exchange(b.waiting, {})) wake(t);
+}
+
+}  // namespace
+
+void mbarrier_init(std::uint32_t address, int arrivals) {
+  start_clocks();
+  if (address % 8 != 0) fail(name(address) + " is not at a multiple of 8 bytes");
+  if (arrivals < 1) fail(name(address) + " is initialised for " + std::to_string(arrivals) + " arrivals");
+  const unsigned number =
+      barriers.contains(address) ? barriers[address].number : static_cast<unsigned>(barriers.size());
+  if (number >= most_mbarriers)
+    fail("the emulator has no more than " + std::to_string(most_mbarriers) + " mbarriers");
+  note_write(shared_pointer(address), 8);
+  std::memcpy(shared_pointer(address), &mark, sizeof mark);
+  Barrier& b = barriers[address] = {};
+  b.address = address, b.number = number, b.count = arrivals;
+  b.initialised = access_here();
+}
+void fence_mbarrier_init() {
+  for (auto& [address, b] : barriers)
+    if (thread_of(b.initialised) == static_cast<unsigned>(here.number)) b.fenced = access_here();
+}
+
+void mbarrier_arrive_expect(std::uint32_t address, int bytes) {
+  Barrier& b = barrier_at(address);
+  b.expected_bytes += bytes;
+  if (b.arrived == b.count)
+    fail("an arrival too many at " + name(address) + ": a phase has " + std::to_string(b.count));
+  b.arriving.add(static_cast<unsigned>(here.number));
+  ++b.arrived;
+  advance(b);
+}
+void mbarrier_arrive(std::uint32_t address) {
+  mbarrier_arrive_expect(address, 0);
+}
+
+void mbarrier_wait(std::uint32_t address, std::uint32_t parity) {
+  Barrier& b = barrier_at(address);
+  const auto me = static_cast<unsigned>(here.number);
+  // Once asleep, a thread goes on at the end of this phase, even if it runs only after the end of the next.
+  for (const Time phase = b.phases; phase % 2 == parity && b.phases == phase;) {
+    b.waiting.push_back(me);
+    advance(b);
+    if (b.phases > phase) break;
+    sleep([](const void* about) { return state(*static_cast<const Barrier*>(about)); }, &b);
+  }
+  acquire(me, b.of_last_phase);
+}
+
+void copy_by(std::uint32_t address, std::uint32_t to, int bytes, std::function<void()> arrive) {
+  Barrier& b = barrier_at(address);
+  if (!b.fenced) fail("a bulk copy uses " + name(address) + ", which has no fence_mbarrier_init");
+  if (!is_ordered_here(b.fenced))
+    fail("a bulk copy uses " + name(address) + " with no barrier after fence_mbarrier_init");
+  note_copy(shared_pointer(to), bytes, b.number, b.phases);
+  std::memset(shared_pointer(to), 0xff, static_cast<std::size_t>(bytes));
+  b.copies.push_back({bytes, std::move(arrive)});
+  advance(b);
+}
+
+void forget_mbarriers() {
+  barriers.clear();
+}
+void insist_on_no_copies() {
+  for (const auto& [address, b] : barriers)
+    if (!b.copies.empty())
+      throw std::runtime_error("the block has ended, but no thread has waited for a bulk copy to " +
+                               name(address));
+}
+
+}  // namespace tg::emulator
