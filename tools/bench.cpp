@@ -6,6 +6,8 @@
 #include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
 #include "tools/args.h"
+#include "tools/bench/attention_counters.h"
+#include "tools/bench/attention_modes.h"
 #include "tools/bench/modes.h"
 #include "tools/run_tool.h"
 
@@ -38,12 +40,74 @@ std::vector<std::int64_t> parse_shape(const std::string& text) {
   }
 }
 
+// The options that only the mode `attention` has.
+struct AttentionOptionValues {
+  std::string suite, layout = "BHLd", png, once;
+  bool compare = false, traffic = false;
+
+  void declare(Args& args) {
+    args.option("suite", "NAME", "attention: the cells to measure", suite,
+                {.choices = {"cpu", "gpu", "gpu-free-order", "masks"}, .shown = "by device"});
+    args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout,
+                {.choices = {"BHLd", "BLHd"}});
+    args.flag("compare", "attention on a GPU: beside PyTorch's cuDNN and FlashAttention-2", compare);
+    args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
+    args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
+              traffic);
+    args.option("once", "NAME",
+                "attention: run a program of each cell once and print nothing, for a profiler", once,
+                {.choices = {once_forward, once_backward, once_materialised, once_materialised_both},
+                 .shown = "measure"});
+  }
+
+  // What is wrong with them, or "".
+  std::string take(const Args& args, const std::string& mode, const std::vector<std::string>& shapes,
+                   const std::string& json, Settings& settings) const {
+    for (const char* name : {"suite", "layout", "compare", "png", "traffic", "once"})
+      if (args.given(name) && mode != "attention")
+        return "--" + std::string(name) + " is an option of the mode attention";
+    if (mode != "attention") return "";
+    if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
+    if (traffic + !once.empty() + (compare || !png.empty() || !json.empty()) > 1)
+      return "--traffic and --once measure no rates: neither goes with the other, --compare, --png or --json";
+    settings.attention = {.by_token = layout == "BLHd", .compare = compare, .png = png, .once = once};
+    return take_cells(shapes, settings);
+  }
+
+ private:
+  std::string take_cells(const std::vector<std::string>& shapes, Settings& settings) const {
+    AttentionSettings& a = settings.attention;
+    const bool on_cpu = settings.device.kind == Device::cpu_kind;
+    a.whole_suite = shapes.empty() && suite.empty();
+    if (shapes.empty()) a.cells = attention_suite(!suite.empty() ? suite : on_cpu ? "cpu" : "gpu");
+    for (const std::string& s : shapes) try {
+        for (const AttentionCell& c : cells_of(s)) a.cells.push_back(c);
+      } catch (const Error& e) {
+        return "--shape got '" + s + "': " + e.what();
+      }
+    return "";
+  }
+
+  // BxHxLxd without and with a causal mask, or a cell by its words.
+  static std::vector<AttentionCell> cells_of(const std::string& text) {
+    if (text.find('=') != std::string::npos) return {parse_cell(text)};
+    const std::vector<std::int64_t> n = parse_shape(text);
+    if (n.size() != 4)
+      throw Error("expected 4 sizes joined by x, or words like B=4,H=32,L=4096,d=128,causal");
+    AttentionCell c{.B = n[0], .H = n[1], .Hk = n[1], .L = n[2], .T = n[2], .d = n[3], .dv = n[3]};
+    AttentionCell causal = c;
+    causal.causal = true;
+    return {c, causal};
+  }
+};
+
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
   std::vector<std::string> shapes;
   std::int64_t threads = 0;
   bool quick = false;
   Settings settings;
+  AttentionOptionValues attention;
   std::vector<std::string> names;
   for (const Mode& m : modes) names.push_back(m.name);
 
@@ -57,27 +121,28 @@ int run(int argc, char** argv) {
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
-  args.option(
-      "shape", "AxBx…",
-      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, attention BxHxLxd, "
-      "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-      "generate CONTEXT",
-      shapes, {.shown = "each mode's default sizes"});
+  args.option("shape", "AxBx…",
+              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, attention "
+              "BxHxLxd or "
+              "B=…,H=…,Hk=…,L=…,T=…,d=…,dv=…,window=…,causal,free_order (window: keys on each side), "
+              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+              "generate CONTEXT",
+              shapes, {.shown = "each mode's default sizes"});
+  attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
   args.flag("quick", "a quick run of each row, not a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
+  args.example("bench attention --backend cuda --dtype bf16 --compare --png attention.png",
+               "beside PyTorch on a GPU, as a table and as bars");
+  args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
+  args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
       *std::find_if(std::begin(modes), std::end(modes), [&](const Mode& x) { return x.name == mode; });
-  for (const std::string& s : shapes) {
-    settings.shapes.push_back(parse_shape(s));
-    if (settings.shapes.back().size() != m.sizes)
-      return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
-  }
   if (quick) {
     settings.seconds = 0;
     settings.copy_bytes = 1 << 20;
@@ -86,9 +151,19 @@ int run(int argc, char** argv) {
   settings.tf32 = dtype == "tf32";
   for (DType t : {f64, bf16, f16})
     if (name_of(t) == dtype) settings.dtype = t;
+  if (std::string mistake = attention.take(args, mode, shapes, json, settings); !mistake.empty())
+    return args.fail(mistake);
+  for (const std::string& s : shapes) {
+    if (mode == "attention") break;
+    settings.shapes.push_back(parse_shape(s));
+    if (settings.shapes.back().size() != m.sizes)
+      return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
+  }
   const bool on_cpu = settings.device.kind == Device::cpu_kind;
   settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
   if (on_cpu) pin(settings.threads);
+  if (attention.traffic) return run_attention_traffic(settings);
+  if (!attention.once.empty()) return run_attention_once(settings);
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
   m.run(settings, machine, report);

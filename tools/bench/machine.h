@@ -19,6 +19,9 @@ struct Machine {
   double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
 };
 
+// A GPU's peak for products of that dtype, GFLOP/s.
+double product_peak(const Machine& machine, DType dtype);
+
 // On `settings.threads` threads, each rate for `settings.seconds`.
 Machine measure_machine(const Settings& settings);
 
