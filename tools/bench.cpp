@@ -1,13 +1,12 @@
 // bench measures the kernels, the executor and the compiler, as shares of this machine's peak rates.
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 
 #include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
 #include "tools/args.h"
-#include "tools/bench/attention_counters.h"
 #include "tools/bench/attention_modes.h"
+#include "tools/bench/attention_options.h"
 #include "tools/bench/modes.h"
 #include "tools/run_tool.h"
 
@@ -26,88 +25,13 @@ constexpr Mode modes[] = {{"gemm", run_gemm, 3},        {"attention", run_attent
                           {"train", run_train, 5},      {"tokens", run_tokens, 1},
                           {"generate", run_generate, 1}};
 
-// "12x4x64" as numbers; nothing if it is not a shape.
-std::vector<std::int64_t> parse_shape(const std::string& text) {
-  std::vector<std::int64_t> sizes;
-  for (const char *at = text.data(), *end = at + text.size();; ++at) {
-    std::int64_t n = 0;
-    const auto [stop, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || n < 1) return {};
-    sizes.push_back(n);
-    if (stop == end) return sizes;
-    if (*stop != 'x') return {};
-    at = stop;
-  }
-}
-
-// The options that only the mode `attention` has.
-struct AttentionOptionValues {
-  std::string suite, layout = "BHLd", png, once;
-  bool compare = false, traffic = false;
-
-  void declare(Args& args) {
-    args.option("suite", "NAME", "attention: the cells to measure", suite,
-                {.choices = {"cpu", "gpu", "gpu-free-order", "masks"}, .shown = "by device"});
-    args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout,
-                {.choices = {"BHLd", "BLHd"}});
-    args.flag("compare", "attention on a GPU: beside PyTorch's cuDNN and FlashAttention-2", compare);
-    args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
-    args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
-              traffic);
-    args.option("once", "NAME",
-                "attention: run a program of each cell once and print nothing, for a profiler", once,
-                {.choices = {once_forward, once_backward, once_materialised, once_materialised_both},
-                 .shown = "measure"});
-  }
-
-  // What is wrong with them, or "".
-  std::string take(const Args& args, const std::string& mode, const std::vector<std::string>& shapes,
-                   const std::string& json, Settings& settings) const {
-    for (const char* name : {"suite", "layout", "compare", "png", "traffic", "once"})
-      if (args.given(name) && mode != "attention")
-        return "--" + std::string(name) + " is an option of the mode attention";
-    if (mode != "attention") return "";
-    if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
-    if (traffic + !once.empty() + (compare || !png.empty() || !json.empty()) > 1)
-      return "--traffic and --once measure no rates: neither goes with the other, --compare, --png or --json";
-    settings.attention = {.by_token = layout == "BLHd", .compare = compare, .png = png, .once = once};
-    return take_cells(shapes, settings);
-  }
-
- private:
-  std::string take_cells(const std::vector<std::string>& shapes, Settings& settings) const {
-    AttentionSettings& a = settings.attention;
-    const bool on_cpu = settings.device.kind == Device::cpu_kind;
-    a.whole_suite = shapes.empty() && suite.empty();
-    if (shapes.empty()) a.cells = attention_suite(!suite.empty() ? suite : on_cpu ? "cpu" : "gpu");
-    for (const std::string& s : shapes) try {
-        for (const AttentionCell& c : cells_of(s)) a.cells.push_back(c);
-      } catch (const Error& e) {
-        return "--shape got '" + s + "': " + e.what();
-      }
-    return "";
-  }
-
-  // BxHxLxd without and with a causal mask, or a cell by its words.
-  static std::vector<AttentionCell> cells_of(const std::string& text) {
-    if (text.find('=') != std::string::npos) return {parse_cell(text)};
-    const std::vector<std::int64_t> n = parse_shape(text);
-    if (n.size() != 4)
-      throw Error("expected 4 sizes joined by x, or words like B=4,H=32,L=4096,d=128,causal");
-    AttentionCell c{.B = n[0], .H = n[1], .Hk = n[1], .L = n[2], .T = n[2], .d = n[3], .dv = n[3]};
-    AttentionCell causal = c;
-    causal.causal = true;
-    return {c, causal};
-  }
-};
-
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
   std::vector<std::string> shapes;
   std::int64_t threads = 0;
   bool quick = false;
   Settings settings;
-  AttentionOptionValues attention;
+  AttentionCommandLine attention;
   std::vector<std::string> names;
   for (const Mode& m : modes) names.push_back(m.name);
 
@@ -151,7 +75,7 @@ int run(int argc, char** argv) {
   settings.tf32 = dtype == "tf32";
   for (DType t : {f64, bf16, f16})
     if (name_of(t) == dtype) settings.dtype = t;
-  if (std::string mistake = attention.take(args, mode, shapes, json, settings); !mistake.empty())
+  if (std::string mistake = attention.take(args, mode, shapes, settings); !mistake.empty())
     return args.fail(mistake);
   for (const std::string& s : shapes) {
     if (mode == "attention") break;

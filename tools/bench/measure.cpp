@@ -1,6 +1,7 @@
 #include "tools/bench/measure.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -81,6 +82,19 @@ std::string joined(std::span<const std::int64_t> sizes) {
   std::string s;
   for (std::int64_t n : sizes) s += (s.empty() ? "" : "×") + std::to_string(n);
   return s;
+}
+
+std::vector<std::int64_t> parse_shape(const std::string& text) {
+  std::vector<std::int64_t> sizes;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    std::int64_t n = 0;
+    const auto [stop, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 1) return {};
+    sizes.push_back(n);
+    if (stop == end) return sizes;
+    if (*stop != 'x') return {};
+    at = stop;
+  }
 }
 
 std::string column(const std::string& s, int width) {

@@ -60,7 +60,8 @@ Array random_array(const Shape& shape, DType dtype, double low = -1, double high
 // Values drawn from N(0, 1); always the same for one seed.
 Array normal_array(const Shape& shape, DType dtype, std::uint64_t seed);
 
-std::string joined(std::span<const std::int64_t> sizes);  // "12×64×128"
+std::string joined(std::span<const std::int64_t> sizes);         // "12×64×128"
+std::vector<std::int64_t> parse_shape(const std::string& text);  // of "12x64x128"; {} if it is not a shape
 
 // Padded with spaces to a width in characters, not bytes; at least one.
 std::string column(const std::string& s, int width);
