@@ -18,7 +18,8 @@ struct Tile {
 };
 
 // Tiles of a kernel on the GPU of that name (backends/cuda/attention/shapes_sm90.h and shapes.h) or, for a
-// name that is no GPU's, of the CPU's kernels. `size` is the bytes of an element.
+// "", of the CPU's kernels. Before Hopper a backward is taken to be the one in one pass. `size` is the bytes
+// of an element.
 Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std::string& gpu);
 
 // S and P [L, T] in memory, masked or not, as matrix products and a softmax read and write them.

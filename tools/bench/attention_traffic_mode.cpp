@@ -25,10 +25,14 @@ Counters count(const AttentionCell& c, bool materialises, const Settings& settin
   return {forward, Bytes{both->read - forward->read, both->written - forward->written}};
 }
 
-void print_row(const std::string& pass, const std::string& way, const std::string& tile, const Bytes& model,
-               const std::optional<Bytes>& counters) {
-  std::printf("  %-9s %-13s %s %24s %24s\n", pass.c_str(), way.c_str(), column(tile, 18).c_str(),
-              megabytes(model).c_str(), counters ? megabytes(*counters).c_str() : "not measured");
+std::string megabytes(const std::optional<Bytes>& counters) {
+  return counters ? megabytes(*counters) : "not measured";
+}
+
+void print_row(const char* pass, const char* way, const std::string& tile, const Bytes& model,
+               const std::string& counters) {
+  std::printf("  %-9s %-13s %s %24s %24s\n", pass, way, column(tile, 18).c_str(), megabytes(model).c_str(),
+              counters.c_str());
 }
 
 void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
@@ -44,10 +48,10 @@ void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
     const std::string tiles = std::to_string(tile.queries) + "×" + std::to_string(tile.keys) + ", " +
                               std::to_string(tile.on_chip(c, backward, size) / 1024) + " KiB";
     print_row(pass, "materialised", "", materialised(c, backward, size),
-              backward ? whole.backward : whole.forward);
+              megabytes(backward ? whole.backward : whole.forward));
     print_row(pass, "fused", tiles, fused(c, backward, size, tile),
-              backward ? tiled.backward : tiled.forward);
-    print_row(pass, "least", "", least(c, backward, size), {});
+              megabytes(backward ? tiled.backward : tiled.forward));
+    print_row(pass, "least", "", least(c, backward, size), "");
   }
   std::fflush(stdout);
 }
