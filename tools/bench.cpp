@@ -46,11 +46,11 @@ int run(int argc, char** argv) {
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option("shape", "AxBx…",
-              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, attention "
-              "BxHxLxd or "
-              "B=…,H=…,Hk=…,L=…,T=…,d=…,dv=…,window=…,causal,free_order (window: keys on each side), "
-              "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-              "generate CONTEXT",
+              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
+              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+              "generate CONTEXT, attention BxHxLxd (without and with a causal mask) or "
+              "B=,H=,Hk=,L=,T=,d=,dv=,window=,causal,free_order (window=N: N keys before a query's own, and "
+              "after it unless causal)",
               shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,

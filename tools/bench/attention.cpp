@@ -57,7 +57,7 @@ class AttentionBench {
       if (!report_.selects(c.name())) continue;
       const Timing t = time(c, backward, settings_.threads);
       add_row(c, backward, t);
-      if (c.causal && full && full->shape() == c.shape())
+      if (full && c.causal && c.window < 0 && full->shape() == c.shape())
         add_ratio(c, " / full", backward, t, t.seconds / full_seconds, "×");
       full = c.causal || c.window >= 0 ? nullptr : &c, full_seconds = t.seconds;
       if (settings_.threads == 1 || !full) continue;

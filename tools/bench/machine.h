@@ -19,7 +19,7 @@ struct Machine {
   double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
 };
 
-// A GPU's peak for products of that dtype, GFLOP/s.
+// A GPU's rate of products of that dtype, GFLOP/s; f16 is multiplied as fast as bf16.
 double product_peak(const Machine& machine, DType dtype);
 
 // On `settings.threads` threads, each rate for `settings.seconds`.
