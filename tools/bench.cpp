@@ -1,11 +1,12 @@
 // bench measures the kernels, the executor and the compiler, as shares of this machine's peak rates.
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 
 #include <tilegrad/io/files/file.h>
 #include "backends/cpu/pool.h"
 #include "tools/args.h"
+#include "tools/bench/attention_modes.h"
+#include "tools/bench/attention_options.h"
 #include "tools/bench/modes.h"
 #include "tools/run_tool.h"
 
@@ -24,26 +25,13 @@ constexpr Mode modes[] = {{"gemm", run_gemm, 3},        {"attention", run_attent
                           {"train", run_train, 5},      {"tokens", run_tokens, 1},
                           {"generate", run_generate, 1}};
 
-// "12x4x64" as numbers; nothing if it is not a shape.
-std::vector<std::int64_t> parse_shape(const std::string& text) {
-  std::vector<std::int64_t> sizes;
-  for (const char *at = text.data(), *end = at + text.size();; ++at) {
-    std::int64_t n = 0;
-    const auto [stop, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || n < 1) return {};
-    sizes.push_back(n);
-    if (stop == end) return sizes;
-    if (*stop != 'x') return {};
-    at = stop;
-  }
-}
-
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
   std::vector<std::string> shapes;
   std::int64_t threads = 0;
   bool quick = false;
   Settings settings;
+  AttentionCommandLine attention;
   std::vector<std::string> names;
   for (const Mode& m : modes) names.push_back(m.name);
 
@@ -57,27 +45,28 @@ int run(int argc, char** argv) {
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
-  args.option(
-      "shape", "AxBx…",
-      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, attention BxHxLxd, "
-      "ops ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-      "generate CONTEXT",
-      shapes, {.shown = "each mode's default sizes"});
+  args.option("shape", "AxBx…",
+              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
+              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+              "generate CONTEXT, attention BxHxLxd (without and with a causal mask) or "
+              "B=,H=,Hk=,L=,T=,d=,dv=,window=,causal,free_order (window=N: N keys before a query's own, and "
+              "after it unless causal)",
+              shapes, {.shown = "each mode's default sizes"});
+  attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
   args.flag("quick", "a quick run of each row, not a measurement", quick);
   args.example("bench gemm --threads 1", "matrix products on one pinned core");
   args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
+  args.example("bench attention --backend cuda --dtype bf16 --compare --png attention.png",
+               "beside PyTorch on a GPU, as a table and as bars");
+  args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
+  args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
       *std::find_if(std::begin(modes), std::end(modes), [&](const Mode& x) { return x.name == mode; });
-  for (const std::string& s : shapes) {
-    settings.shapes.push_back(parse_shape(s));
-    if (settings.shapes.back().size() != m.sizes)
-      return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
-  }
   if (quick) {
     settings.seconds = 0;
     settings.copy_bytes = 1 << 20;
@@ -86,9 +75,19 @@ int run(int argc, char** argv) {
   settings.tf32 = dtype == "tf32";
   for (DType t : {f64, bf16, f16})
     if (name_of(t) == dtype) settings.dtype = t;
+  if (std::string mistake = attention.take(args, mode, shapes, settings); !mistake.empty())
+    return args.fail(mistake);
+  for (const std::string& s : shapes) {
+    if (mode == "attention") break;
+    settings.shapes.push_back(parse_shape(s));
+    if (settings.shapes.back().size() != m.sizes)
+      return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
+  }
   const bool on_cpu = settings.device.kind == Device::cpu_kind;
   settings.threads = !on_cpu ? 1 : threads > 0 ? static_cast<int>(threads) : cpu::default_threads();
   if (on_cpu) pin(settings.threads);
+  if (attention.traffic) return run_attention_traffic(settings);
+  if (!attention.once.empty()) return run_attention_once(settings);
   const Machine machine = measure_machine(settings);
   Report report(machine, settings);
   m.run(settings, machine, report);

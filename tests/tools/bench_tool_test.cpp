@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -21,8 +23,8 @@ struct Outcome {
   std::string output;  // stdout and stderr
 };
 
-Outcome bench(const std::string& arguments) {
-  std::FILE* pipe = popen((std::string(TG_BENCH) + " " + arguments + " 2>&1 </dev/null").c_str(), "r");
+Outcome bench(const std::string& arguments, const std::string& environment = "") {
+  std::FILE* pipe = popen((environment + " " + TG_BENCH + " " + arguments + " 2>&1 </dev/null").c_str(), "r");
   std::string output;
   for (int c; (c = std::fgetc(pipe)) != EOF;) output += static_cast<char>(c);
   const int status = pclose(pipe);
@@ -124,6 +126,96 @@ const Mode all_modes[] = {
 INSTANTIATE_TEST_SUITE_P(Bench, BenchModes, testing::ValuesIn(all_modes),
                          [](const auto& m) { return m.param.name; });
 
+const std::string small_cells =
+    "--quick --threads 1 --shape 1x2x33x16 --shape B=2,H=4,Hk=2,L=9,T=13,d=8,dv=24,causal,window=5";
+
+TEST(BenchAttention, TakesCellsOfAnyMaskLayoutAndDtype) {
+  for (const char* options :
+       {"", "--layout BLHd", "--dtype bf16", "--dtype f16 --layout BLHd", "--dtype f64"}) {
+    const Outcome run = bench("attention " + small_cells + " " + options);
+    ASSERT_EQ(run.code, 0) << run.output;
+    EXPECT_NE(run.output.find("flash_attn causal window 5        2×4/2×9/13×8/24"), std::string::npos)
+        << run.output;
+  }
+}
+
+// A python3 that answers as tools/bench/torch_attention.py does, or fails.
+class FakePython {
+ public:
+  explicit FakePython(const std::string& script)
+      : folder_(testing::TempDir() + "python" + std::to_string(getpid())) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ + "/python3") << "#!/bin/sh\n" << script;
+    std::filesystem::permissions(folder_ + "/python3", std::filesystem::perms::owner_all);
+  }
+  ~FakePython() { std::filesystem::remove_all(folder_); }
+  std::string environment() const { return "PATH=" + folder_ + ":$PATH"; }
+
+ private:
+  std::string folder_;
+};
+
+// The numbers that are in the table's line for a cell, as words.
+std::string line_of(const std::string& output, const std::string& start, const std::string& pass) {
+  const std::size_t table = output.find("\nTFLOP/s");
+  std::istringstream lines(table == std::string::npos ? "" : output.substr(table));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(start) && line.find(pass) != std::string::npos) return line;
+  return "";
+}
+
+TEST(BenchAttention, PrintsPyTorchBesideEachCell) {
+  const FakePython python(
+      "echo ready PyTorch 9.9\n"
+      "while read pass dtype layout cell; do\n"
+      "  [ $dtype$layout = f32BHLd ] || exit\n"
+      "  case $cell in *window*) echo - -;; *causal*) echo 1000 -;; *) echo 1000 2000;; esac\n"
+      "done\n");
+  const Outcome run = bench("attention --compare " + small_cells, python.environment());
+  ASSERT_EQ(run.code, 0) << run.output;
+  EXPECT_NE(run.output.find("PyTorch 9.9"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("flash_attn, FA2"), std::string::npos) << run.output;
+  EXPECT_EQ(run.output.find("flash_attn causal, FA2"), std::string::npos) << run.output;
+  const std::string causal = line_of(run.output, "1×2×33×16                 flash_attn causal", "forward");
+  EXPECT_TRUE(causal.ends_with("-         -")) << run.output;
+  EXPECT_NE(line_of(run.output, "geometric mean, ", "backward"), "") << run.output;
+}
+
+TEST(BenchAttention, SaysWhyPyTorchIsNotThere) {
+  for (const char* script : {"echo none it is not installed\n", "exit 1\n"}) {
+    const Outcome run =
+        bench("attention --compare --quick --threads 1 --shape 1x1x8x8", FakePython(script).environment());
+    EXPECT_EQ(run.code, 0) << run.output;
+    EXPECT_NE(run.output.find("no PyTorch to compare with: "), std::string::npos) << run.output;
+    EXPECT_EQ(run.output.find("cuDNN"), std::string::npos) << run.output;
+  }
+}
+
+TEST(BenchAttention, DrawsTheRates) {
+  const std::string path = testing::TempDir() + "rates" + std::to_string(getpid()) + ".png";
+  const Outcome run = bench("attention " + small_cells + " --png " + path);
+  EXPECT_EQ(run.code, 0) << run.output;
+  EXPECT_TRUE(io::read_file(path, "test").starts_with("\x89PNG"));
+  std::remove(path.c_str());
+}
+
+TEST(BenchAttention, PrintsTheTrafficOfMemory) {
+  const Outcome run = bench("attention --traffic --dtype bf16 --shape B=1,H=1,L=1000,d=64");
+  EXPECT_EQ(run.code, 0) << run.output;
+  // 2 · (q + k + v + 2·L·T) and 2 · (2·L·T + o); then q, and 16 tiles of 64 queries that read all of k and v.
+  EXPECT_NE(run.output.find("4.4 + 4.1"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("4.2 + 0.1"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("not measured"), std::string::npos) << run.output;
+}
+
+TEST(BenchAttention, RunsOneProgramForAProfiler) {
+  for (const char* once : {"forward", "backward", "materialised", "materialised-both"}) {
+    const Outcome run = bench("attention " + small_cells + " --once " + once);
+    EXPECT_EQ(run.code, 0) << once;
+    EXPECT_EQ(run.output, "") << once;
+  }
+}
+
 TEST(Bench, HelpHasExamples) {
   const Outcome run = bench("--help");
   EXPECT_EQ(run.code, 0);
@@ -131,9 +223,26 @@ TEST(Bench, HelpHasExamples) {
 }
 
 TEST(Bench, MistakesAreOneLineAndExitCodeTwo) {
-  for (const char* arguments :
-       {"", "flops", "gemm --threads 0", "gemm --shape 4", "gemm --shape 4xx4", "gemm --shape 4x0x4",
-        "ops --speed 3", "ops --quick --filter nothing-has-this-name"}) {
+  for (const char* arguments : {"",
+                                "flops",
+                                "gemm --threads 0",
+                                "gemm --shape 4",
+                                "gemm --shape 4xx4",
+                                "gemm --shape 4x0x4",
+                                "ops --speed 3",
+                                "ops --quick --filter nothing-has-this-name",
+                                "attention --shape 4x4x4",
+                                "attention --shape L=4",
+                                "attention --shape L=4,d=4,H=3,Hk=2",
+                                "attention --shape L=4,d=4,window=x",
+                                "attention --suite all",
+                                "attention --suite cpu --shape 1x1x4x4",
+                                "attention --layout LBHd",
+                                "attention --traffic --compare",
+                                "attention --traffic --json rows.json",
+                                "attention --once forward --traffic",
+                                "attention --once both",
+                                "gemm --traffic"}) {
     const Outcome run = bench(arguments);
     EXPECT_EQ(run.code, 2) << arguments;
     const std::size_t said = run.output.find("bench: ");

@@ -36,8 +36,7 @@ def table(head, rows):
 
 def beside(row, dtype, comparator, rate=True):
     """The cells of a row: what it is, ours, PyTorch's and how many times as fast ours is."""
-    name = row["name"].replace(" free order", "")
-    theirs = comparator.get((name, row["shape"], dtype, row["pass"]))
+    theirs = comparator.get((row["name"], row["shape"], dtype, row["pass"]))
     cells = [row["name"], row["shape"], dtype, row["pass"], f"{row['ms']:.3f}"]
     if rate:
         cells.append(f"{row['rate']:.0f}")
@@ -45,6 +44,25 @@ def beside(row, dtype, comparator, rate=True):
         return cells + ["", ""]
     their_cell = f"{row['rate'] * row['ms'] / theirs:.0f}" if rate else f"{theirs:.3f}"
     return cells + [their_cell, f"{theirs / row['ms']:.2f} ×"]
+
+
+def attention_rows(data, free_order):
+    """A row for each cell and pass: sizes, mask, TFLOP/s, share of the matrix product; cuDNN's and FlashAttention-2's
+    TFLOP/s, and how many times as fast ours is. The free-order backward stands below the one in order."""
+    rows = {(r["shape"], r["name"], r["pass"]): r for r in data["rows"] + free_order["rows"] if r["unit"].endswith("FLOP/s")}
+    for (shape, name, way), row in rows.items():
+        if not name.startswith("flash_attn") or ", " in name or (way == "forward" and name.endswith(" free order")):
+            continue
+        mask = name.removeprefix("flash_attn").strip()
+        cells = [shape, mask, way, f"{tera(row):.0f}", f"{row['share']:.2f}"]
+        for who in (", cuDNN", ", FA2"):
+            theirs = rows.get((shape, name.removesuffix(" free order") + who, way))
+            cells += [f"{tera(theirs):.0f}", f"{tera(row) / tera(theirs):.2f} ×"] if theirs else ["", ""]
+        yield cells
+
+
+def tera(row):
+    return row["rate"] * (1 if row["unit"] == "TFLOP/s" else 1e-3)
 
 
 def main():
@@ -58,11 +76,12 @@ def main():
         sys.exit(f"gpu_report: {args.out} has no lines {BEGIN} and {END}")
 
     comparator, version = torch_rows(pathlib.Path(__file__).with_name("torch_compare.py"))
-    attention = [(bench(args.bench, "attention", "--dtype", "bf16"), "bf16")]
-    attention += [(bench(args.bench, "attention", "--dtype", t, "--shape", "4x16x2048x64"), t) for t in ("tf32", "f32")]
+    bf16 = [bench(args.bench, "attention", "--dtype", "bf16", *options)
+            for options in (["--compare"], ["--suite", "gpu-free-order"])]
+    attention = [(bench(args.bench, "attention", "--dtype", t, "--shape", "4x16x2048x64"), t) for t in ("tf32", "f32")]
     steps = [(bench(args.bench, "train", "--dtype", t, "--shape", GPT), t) for t in ("bf16", "tf32", "f32")]
     ops = [(bench(args.bench, "ops", "--dtype", t), t) for t in ("f32", "bf16")]
-    machine = attention[0][0]["machine"]
+    machine = bf16[0]["machine"]
     f32, tf32 = steps[2][0]["machine"], steps[1][0]["machine"]
 
     parts = [
@@ -70,8 +89,11 @@ def main():
         f"Measured by `tools/dev gpu-bench`, PyTorch {version or '(not there)'} in the same run. This library's own "
         f"products: {machine['peak_bf16_gflops'] / 1e3:.0f} TFLOP/s bf16, {tf32['peak_f32_gflops'] / 1e3:.0f} TF32 and "
         f"{f32['peak_f32_gflops'] / 1e3:.0f} f32; its copy {machine['copy_gbytes'] / 1e3:.2f} TB/s.",
-        "flash_attn compared with PyTorch's FlashAttention-2 (bf16) and memory-efficient kernel (f32), TFLOP/s; causal FLOPs are "
-        "halved, the backward counts 2.5 times the forward. PyTorch's backward adds in free order.",
+        "flash_attn in bf16 compared with PyTorch's cuDNN and FlashAttention-2, TFLOP/s, by `bench attention --compare`; "
+        "FLOPs are those of visible pairs, the backward counts 2.5 times the forward. PyTorch's backward adds in free order.",
+        table(["B×H/Hk×L/T×d/dv", "mask", "pass", "TFLOP/s", "of product", "cuDNN", "faster", "FA2", "faster"],
+              list(attention_rows(*bf16))),
+        "In f32, compared with PyTorch's memory-efficient kernel, TFLOP/s.",
         table(["op", "B×H×L×d", "dtype", "pass", "ms", "TFLOP/s", "PyTorch", "faster"],
               [beside(r, t, comparator) for data, t in attention for r in data["rows"] if r["unit"] == "TFLOP/s"]),
         "The character GPT's training step, AdamW and clipping included, compared with PyTorch compiled into CUDA graphs.",

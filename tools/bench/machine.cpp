@@ -187,12 +187,14 @@ Machine measure_machine(const Settings& settings) {
   return m;
 }
 
+double product_peak(const Machine& machine, DType dtype) {
+  return dtype == f64 ? machine.peak_f64 : dtype == f32 ? machine.peak_f32 : machine.peak_bf16;
+}
+
 Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
                     const Machine& machine) {
   if (settings.device.kind != Device::cpu_kind)
-    return {time_of_run(program, settings), dtype == f64   ? machine.peak_f64
-                                            : dtype == f32 ? machine.peak_f32
-                                                           : machine.peak_bf16};
+    return {time_of_run(program, settings), product_peak(machine, dtype)};
   Timing best{std::numeric_limits<double>::infinity(), 0};
   double probed = 0;
   const double end = now() + settings.seconds;

@@ -19,6 +19,9 @@ struct Machine {
   double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
 };
 
+// A GPU's rate of products of that dtype, GFLOP/s; f16 is multiplied as fast as bf16.
+double product_peak(const Machine& machine, DType dtype);
+
 // On `settings.threads` threads, each rate for `settings.seconds`.
 Machine measure_machine(const Settings& settings);
 

@@ -1,11 +1,13 @@
 #include "tools/bench/measure.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
+#include <random>
 
 #include <tilegrad/io/files/json.h>
 #include "tools/bench/machine.h"
@@ -39,13 +41,15 @@ void set_rate(Row& row, double gflops, double peak, const Machine& machine) {
   row.of = machine.peak_name;
 }
 
-Array random_array(const Shape& shape, DType dtype, double low, double high) {
+namespace {
+
+// Values by `draw`, of which there are at most a million: the rest repeats them.
+template <class F>
+Array filled(const Shape& shape, DType dtype, F draw) {
   Array a(shape, dtype);
-  std::uint32_t state = 1;  // a linear congruential generator: fast, and good enough for timing
-  constexpr std::int64_t drawn = 1000003;  // the rest repeats them: a prime, so that no two rows begin alike
+  constexpr std::int64_t drawn = 1000003;  // a prime, so that no two rows begin alike
   for (std::int64_t i = 0; i < std::min(a.numel(), drawn); ++i) {
-    state = state * 1664525u + 1013904223u;
-    const double u = low + (high - low) * static_cast<double>(state >> 8) / (1 << 24);
+    const double u = draw();
     if (dtype == f32)
       a.data<float>()[i] = static_cast<float>(u);
     else
@@ -58,22 +62,50 @@ Array random_array(const Shape& shape, DType dtype, double low, double high) {
   return a;
 }
 
+}  // namespace
+
+Array random_array(const Shape& shape, DType dtype, double low, double high) {
+  std::uint32_t state = 1;  // a linear congruential generator: fast, and good enough for timing
+  return filled(shape, dtype, [&] {
+    state = state * 1664525u + 1013904223u;
+    return low + (high - low) * static_cast<double>(state >> 8) / (1 << 24);
+  });
+}
+
+Array normal_array(const Shape& shape, DType dtype, std::uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  std::normal_distribution<double> normal;
+  return filled(shape, dtype, [&] { return normal(bits); });
+}
+
 std::string joined(std::span<const std::int64_t> sizes) {
   std::string s;
   for (std::int64_t n : sizes) s += (s.empty() ? "" : "×") + std::to_string(n);
   return s;
 }
 
-namespace {
+std::vector<std::int64_t> parse_shape(const std::string& text) {
+  std::vector<std::int64_t> sizes;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    std::int64_t n = 0;
+    const auto [stop, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 1) return {};
+    sizes.push_back(n);
+    if (stop == end) return sizes;
+    if (*stop != 'x') return {};
+    at = stop;
+  }
+}
 
-constexpr int name_width = 30;  // of the longest, "GPT 12 layers: differentiate", and a space between columns
-
-// Pads to a width in characters, not bytes.
 std::string column(const std::string& s, int width) {
   int characters = 0;
   for (char c : s) characters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   return s + std::string(static_cast<std::size_t>(std::max(1, width - characters)), ' ');
 }
+
+namespace {
+
+constexpr int name_width = 34, shape_width = 26;  // of nearly all, and a space between columns
 
 std::string number(double x, const char* format) {
   char s[40];
@@ -93,17 +125,17 @@ Report::Report(const Machine& machine, const Settings& settings) : machine_(mach
               settings.tf32 ? "tf32" : "f32", machine.peak_f64, machine.peak_bf16);
   std::printf("; copy %.1f GB/s (read + written)\n\n", machine.copy);
   std::printf("%s%s%s%s%8s %11s %10s %-10s %6s\n", column("name", name_width).c_str(),
-              column("shape", 24).c_str(), column("dtype", 6).c_str(), column("pass", 10).c_str(), "threads",
-              "ms", "rate", "unit", "share");
+              column("shape", shape_width).c_str(), column("dtype", 6).c_str(), column("pass", 10).c_str(),
+              "threads", "ms", "rate", "unit", "share");
 }
 
 void Report::add(Row row) {
-  std::printf("%s%s%s%s%8d %11s %10s %-10s %6s%s%s\n", column(row.name, name_width).c_str(),
-              column(row.shape, 24).c_str(), column(row.dtype, 6).c_str(), column(row.pass, 10).c_str(),
-              row.threads, number(row.ms, row.ms < 0.1 ? "%.5f" : "%.3f").c_str(),
-              number(row.rate, "%.4g").c_str(), row.unit.c_str(), number(row.share, "%.3f").c_str(),
-              row.of.empty() ? "" : (" of " + row.of).c_str(),
-              number(row.share_sgemm, ", %.3f of sgemm").c_str());
+  std::printf(
+      "%s%s%s%s%8d %11s %10s %-10s %6s%s%s\n", column(row.name, name_width).c_str(),
+      column(row.shape, shape_width).c_str(), column(row.dtype, 6).c_str(), column(row.pass, 10).c_str(),
+      row.threads, number(row.ms, row.ms < 0.1 ? "%.5f" : "%.3f").c_str(), number(row.rate, "%.4g").c_str(),
+      row.unit.c_str(), number(row.share, "%.3f").c_str(), row.of.empty() ? "" : (" of " + row.of).c_str(),
+      number(row.share_sgemm, ", %.3f of sgemm").c_str());
   std::fflush(stdout);
   rows_.push_back(std::move(row));
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tilegrad/core/compile/compile.h>
+#include "tools/bench/attention_settings.h"
 
 namespace tg::bench {
 
@@ -18,7 +19,8 @@ struct Settings {
   double seconds = 0.3;                           // minimum time to measure a row
   std::string filter;                             // rows to measure: those whose name contains it
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
-  std::string text;                               // a file for the mode tokens, instead of a made-up text
+  AttentionSettings attention;
+  std::string text;  // a file for the mode tokens, instead of a made-up text
   std::size_t copy_bytes = std::size_t{256} << 20;
 
   // "bf16", …; "tf32" for f32 with rounded products.
@@ -55,7 +57,14 @@ double time_of_run(Program& program, const Settings& settings);
 // Values for inputs: uniform in [low, high), or whole numbers of that range for integers; always the same.
 Array random_array(const Shape& shape, DType dtype, double low = -1, double high = 1);
 
-std::string joined(std::span<const std::int64_t> sizes);  // "12×64×128"
+// Values drawn from N(0, 1); always the same for one seed.
+Array normal_array(const Shape& shape, DType dtype, std::uint64_t seed);
+
+std::string joined(std::span<const std::int64_t> sizes);         // "12×64×128"
+std::vector<std::int64_t> parse_shape(const std::string& text);  // of "12x64x128"; {} if it is not a shape
+
+// Padded with spaces to a width in characters, not bytes; at least one.
+std::string column(const std::string& s, int width);
 
 // Writes a rate of products into a row: GFLOP/s, from 10,000 on TFLOP/s, and its share of the peak.
 struct Machine;

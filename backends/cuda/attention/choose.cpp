@@ -39,7 +39,7 @@ const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
   if (backward && (x.softcap != 0 || x.scale <= 0)) return "softcap";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
-  if (x.T == 0) return "no keys";
+  if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
   const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
     return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
   };

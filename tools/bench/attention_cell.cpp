@@ -1,0 +1,161 @@
+#include "tools/bench/attention_cell.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include <tilegrad/core/base/error.h>
+namespace tg::bench {
+
+namespace {
+
+std::string both(std::int64_t a, std::int64_t b) {
+  return std::to_string(a) + (a == b ? "" : "/" + std::to_string(b));
+}
+
+// A word's number, at most what an AttentionCall holds.
+std::int64_t number_of(const std::string& word, std::size_t equals, std::int64_t least) {
+  const char *from = word.data() + equals + 1, *end = word.data() + word.size();
+  std::int64_t n = 0;
+  const auto [stop, error] = std::from_chars(from, end, n);
+  if (error != std::errc() || stop != end || n < least || n > (1 << 30))
+    throw Error("expected a whole number from " + std::to_string(least) + " to 2^30 in '" + word + "'");
+  return n;
+}
+
+void take_word(AttentionCell& c, const std::string& word, std::set<std::string>& given) {
+  const std::size_t equals = word.find('=');
+  const std::string key = word.substr(0, equals);
+  if (!given.insert(key).second) throw Error("'" + key + "' is given twice");
+  if (equals == std::string::npos && key == "causal") {
+    c.causal = true;
+  } else if (equals == std::string::npos && key == "free_order") {
+    c.free_order = true;
+  } else if (equals != std::string::npos && key == "window") {
+    c.window = number_of(word, equals, 0);
+  } else {
+    const std::pair<const char*, std::int64_t*> sizes[] = {
+        {"B", &c.B}, {"H", &c.H}, {"Hk", &c.Hk}, {"L", &c.L}, {"T", &c.T}, {"d", &c.d}, {"dv", &c.dv}};
+    for (const auto& [name, size] : sizes)
+      if (equals != std::string::npos && key == name) {
+        *size = number_of(word, equals, 1);
+        return;
+      }
+    throw Error("'" + word + "' is none of B=, H=, Hk=, L=, T=, d=, dv=, window=, causal and free_order");
+  }
+}
+
+// 16,384 tokens of width 2048, without and with a causal mask.
+void add_square(std::vector<AttentionCell>& list, std::int64_t L, std::int64_t d) {
+  for (bool causal : {false, true})
+    list.push_back(
+        {.B = 16384 / L, .H = 2048 / d, .Hk = 2048 / d, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
+}
+
+std::vector<AttentionCell> parsed(std::initializer_list<const char*> texts) {
+  std::vector<AttentionCell> list;
+  for (const char* text : texts) list.push_back(parse_cell(text));
+  return list;
+}
+
+std::vector<AttentionCell> gpu_suite() {
+  std::vector<AttentionCell> list;
+  for (std::int64_t d : {64, 128, 256})
+    for (std::int64_t L : {512, 2048, 8192, 16384})
+      if (d != 256 || L != 512) add_square(list, L, d);
+  for (const AttentionCell& c :
+       parsed({"B=2,H=16,L=8192,d=192,dv=128,causal", "B=4,H=32,Hk=8,L=4096,d=128,causal",
+               "B=64,H=6,L=256,d=64,causal", "B=32,H=12,L=1024,d=64,causal"}))
+    list.push_back(c);
+  return list;
+}
+
+std::vector<AttentionCell> cpu_suite() {
+  std::vector<AttentionCell> list;
+  const auto add = [&](std::int64_t B, std::int64_t H, std::int64_t L, std::int64_t d) {
+    for (bool causal : {false, true})
+      list.push_back({.B = B, .H = H, .Hk = H, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
+  };
+  for (std::int64_t d : {64, 128})
+    for (std::int64_t L : {1024, 4096})
+      for (std::int64_t H : {1, 8}) add(1, H, L, d);
+  list.push_back(parse_cell("H=8,Hk=2,L=1024,d=64,causal"));
+  add(12, 4, 64, 32);  // the small character GPT
+  return list;
+}
+
+}  // namespace
+
+std::string AttentionCell::name() const {
+  return std::string("flash_attn") + (causal ? " causal" : "") +
+         (window >= 0 ? " window " + std::to_string(window) : "") + (free_order ? " free order" : "");
+}
+
+std::string AttentionCell::shape() const {
+  return std::to_string(B) + "×" + both(H, Hk) + "×" + both(L, T) + "×" + both(d, dv);
+}
+
+std::string AttentionCell::words() const {
+  const std::pair<const char*, std::int64_t> sizes[] = {{"B=", B},  {",H=", H}, {",Hk=", Hk}, {",L=", L},
+                                                        {",T=", T}, {",d=", d}, {",dv=", dv}};
+  std::string s;
+  for (const auto& [name, size] : sizes) s += name + std::to_string(size);
+  return s + (causal ? ",causal" : "") + (window >= 0 ? ",window=" + std::to_string(window) : "") +
+         (free_order ? ",free_order" : "");
+}
+
+KeyRange keys_seen(const AttentionCell& c, std::int64_t i) {
+  AttentionCall x;
+  x.L = static_cast<int>(c.L), x.T = static_cast<int>(c.T), x.causal = c.causal;
+  if (c.window >= 0) x.window_left = static_cast<int>(c.window);
+  if (c.window >= 0 && !c.causal) x.window_right = static_cast<int>(c.window);
+  return keys_of_query(x, 0, static_cast<int>(i));
+}
+
+double AttentionCell::pairs() const {
+  double n = 0;
+  for (std::int64_t i = 0; i < L; ++i) {
+    const KeyRange keys = keys_seen(*this, i);
+    n += keys.to - keys.from;
+  }
+  return n;
+}
+
+double AttentionCell::flops(bool backward) const {
+  return 2 * static_cast<double>(B * H) * pairs() * static_cast<double>(d + dv) * (backward ? 2.5 : 1);
+}
+
+AttentionCell parse_cell(const std::string& text) {
+  AttentionCell c;
+  std::set<std::string> given;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    take_word(c, text.substr(at, end - at), given);
+    at = end + 1;
+  }
+  for (const char* key : {"L", "d"})
+    if (!given.contains(key)) throw Error(std::string("'") + key + "=' is missing");
+  if (!given.contains("Hk")) c.Hk = c.H;
+  if (!given.contains("T")) c.T = c.L;
+  if (!given.contains("dv")) c.dv = c.d;
+  if (c.H % c.Hk != 0)
+    throw Error("H=" + std::to_string(c.H) + " is no multiple of Hk=" + std::to_string(c.Hk));
+  return c;
+}
+
+std::vector<AttentionCell> attention_suite(const std::string& name) {
+  if (name == "cpu") return cpu_suite();
+  if (name == "gpu") return gpu_suite();
+  if (name == "gpu-free-order") {
+    std::vector<AttentionCell> list = gpu_suite();
+    for (AttentionCell& c : list) c.free_order = true;
+    return list;
+  }
+  return parsed({"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
+                 "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
+                 "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal",
+                 "B=4,H=16,L=4096,d=192,dv=128", "B=4,H=32,Hk=1,L=4096,d=128,causal",
+                 "B=4,H=32,Hk=8,L=4096,d=128,causal,window=1024"});
+}
+
+}  // namespace tg::bench

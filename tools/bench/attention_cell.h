@@ -1,0 +1,40 @@
+// One call of flash_attn that bench measures: its sizes, its mask, and how many FLOPs that is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/attention_call.h"
+
+namespace tg::bench {
+
+struct AttentionCell {
+  std::int64_t B = 1, H = 1, Hk = 1, L = 1, T = 1, d = 1, dv = 1;
+  bool causal = false, free_order = false;
+  std::int64_t window = -1;  // keys before a query's own position, and as many after it unless causal
+
+  // "flash_attn causal", "flash_attn causal window 512", …
+  std::string name() const;
+  // "4×32×4096×128", with both sizes where two differ: "4×32/8×4096×192/128" is B×H/Hk×L/T×d/dv.
+  std::string shape() const;
+  // As parse_cell reads it: what another process is told.
+  std::string words() const;
+  // Visible (query, key) pairs of a head.
+  double pairs() const;
+  // 2·B·H·pairs·(d + dv); the backward, with all that runs before and after it, counts 2.5 times as many.
+  double flops(bool backward) const;
+};
+
+// The keys that query i sees.
+KeyRange keys_seen(const AttentionCell& c, std::int64_t i);
+
+// "B=4,H=32,Hk=8,L=4096,d=128,causal,window=512". L and d are required; B and H are 1 by default, Hk is H, T
+// is L and dv is d. Throws Error for anything else.
+AttentionCell parse_cell(const std::string& text);
+
+// Sets of cells by name: "cpu" and "gpu" are what those devices measure by default, "gpu-free-order" is
+// the latter in free order, "masks" has windows, L ≠ T, d ≠ dv and grouped heads.
+std::vector<AttentionCell> attention_suite(const std::string& name);
+
+}  // namespace tg::bench

@@ -1,0 +1,68 @@
+#include "tools/bench/attention_options.h"
+
+#include <tilegrad/core/base/error.h>
+#include "tools/bench/attention_counters.h"
+
+namespace tg::bench {
+
+namespace {
+
+// BxHxLxd, without and with a causal mask, or a cell by its words.
+std::vector<AttentionCell> cells_of(const std::string& text) {
+  if (text.find('=') != std::string::npos) return {parse_cell(text)};
+  const std::vector<std::int64_t> n = parse_shape(text);
+  if (n.size() != 4) throw Error("expected 4 sizes joined by x, or words like B=4,H=32,L=4096,d=128,causal");
+  const std::string cell = "B=" + std::to_string(n[0]) + ",H=" + std::to_string(n[1]) +
+                           ",L=" + std::to_string(n[2]) + ",d=" + std::to_string(n[3]);
+  return {parse_cell(cell), parse_cell(cell + ",causal")};
+}
+
+}  // namespace
+
+void AttentionCommandLine::declare(Args& args) {
+  args.option("suite", "NAME", "attention: the cells to measure", suite,
+              {.choices = {"cpu", "gpu", "gpu-free-order", "masks"}, .shown = "by device"});
+  args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout,
+              {.choices = {"BHLd", "BLHd"}});
+  args.flag("compare", "attention on a GPU: beside PyTorch's cuDNN and FlashAttention-2", compare);
+  args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
+  args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
+            traffic);
+  args.option("once", "NAME",
+              "attention: run one program of each cell once, for a profiler, and print nothing", once,
+              {.choices = {once_forward, once_backward, once_materialised, once_materialised_both},
+               .shown = "measure"});
+}
+
+std::string AttentionCommandLine::take(const Args& args, const std::string& mode,
+                                       const std::vector<std::string>& shapes, Settings& settings) const {
+  for (const char* name : {"suite", "layout", "compare", "png", "traffic", "once"})
+    if (args.given(name) && mode != "attention")
+      return "--" + std::string(name) + " is an option of the mode attention";
+  if (mode != "attention") return "";
+  if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
+  for (const char* name : {"compare", "png", "json"})
+    if (args.given(name) && (traffic || !once.empty()))
+      return "--" + std::string(name) + " needs rates, which --traffic and --once do not measure";
+  if (traffic && !once.empty()) return "--traffic and --once exclude each other";
+  settings.attention = {.by_token = layout == "BLHd", .compare = compare, .png = png, .once = once};
+  return take_cells(shapes, settings);
+}
+
+std::string AttentionCommandLine::take_cells(const std::vector<std::string>& shapes,
+                                             Settings& settings) const {
+  AttentionSettings& a = settings.attention;
+  a.whole_suite = shapes.empty() && suite.empty();
+  const char* own = settings.device.kind == Device::cpu_kind ? "cpu" : "gpu";
+  if (shapes.empty()) a.cells = attention_suite(suite.empty() ? own : suite);
+  for (const std::string& shape : shapes) {
+    try {
+      for (const AttentionCell& c : cells_of(shape)) a.cells.push_back(c);
+    } catch (const Error& e) {
+      return "--shape got '" + shape + "': " + e.what();
+    }
+  }
+  return "";
+}
+
+}  // namespace tg::bench

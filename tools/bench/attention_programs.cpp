@@ -1,0 +1,90 @@
+#include "tools/bench/attention_programs.h"
+
+#include <tilegrad/autograd/gradients.h>
+#include <tilegrad/ops/ops.h>
+
+namespace tg::bench {
+
+namespace {
+
+const Axes heads_inside{0, 2, 1, 3};  // [B, H, L, d] to [B, L, H, d] and back
+
+AttentionOptions options_for(const AttentionCell& c) {
+  AttentionOptions o{.causal = c.causal};
+  o.free_order = c.free_order;
+  if (c.window >= 0) o.window_left = c.window;
+  if (c.window >= 0 && !c.causal) o.window_right = c.window;
+  return o;
+}
+
+}  // namespace
+
+RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises) {
+  q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
+  k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
+  v = add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
+  out = materialises ? standard_attn(q, k, v, options_for(c)) : flash_attn(q, k, v, options_for(c));
+}
+
+Tensor RecordedAttention::add_input(const char* name, const Shape& shape, const Settings& settings) {
+  if (!settings.attention.by_token) return inputs_.emplace_back(g.input(name, shape, settings.dtype));
+  const Shape in_memory{shape[0], shape[2], shape[1], shape[3]};
+  return inputs_.emplace_back(g.input(name, in_memory, settings.dtype)).permute(heads_inside);
+}
+
+void RecordedAttention::feed(Program& program) const {
+  for (std::size_t i = 0; i < inputs_.size(); ++i)
+    program.feed({inputs_[i], normal_array(inputs_[i].shape(), inputs_[i].dtype(), i + 1)});
+}
+
+Program forward_program(const AttentionCell& c, int threads, const Settings& settings) {
+  RecordedAttention r(c, settings);
+  Program program = compile(r.g, {r.out.o, r.out.lse}, options_of(settings, threads));
+  r.feed(program);
+  return program;
+}
+
+Program backward_program(const AttentionCell& c, int threads, const Settings& settings, bool real) {
+  RecordedAttention r(c, settings);
+  const Tensor o_in_memory = r.out.o.permute(heads_inside);
+  const Tensor o = r.g.input("o", o_in_memory.shape(), settings.dtype),
+               z = r.g.input("z", o.shape(), settings.dtype),
+               lse = r.g.input("lse", r.out.lse.shape(), r.out.lse.dtype());
+  const std::vector<Tensor> in{r.q, r.k, r.v}, out{o.permute(heads_inside), lse},
+      cotangents{z.permute(heads_inside), {}};
+  const Node& node = r.g.node_of(r.out.o.id());
+  const std::vector<bool> needed(3, true);
+  Program program =
+      compile(r.g, node.op->vjp({in, out, cotangents, node.attrs, needed}), options_of(settings, threads));
+  r.feed(program);
+  program.feed({z, normal_array(z.shape(), z.dtype(), 4)});
+  if (!real) {
+    program.feed({o, normal_array(o.shape(), o.dtype(), 5)});
+    program.feed({lse, normal_array(lse.shape(), lse.dtype(), 6)});
+    return program;
+  }
+  Program before = compile(r.g, {o_in_memory, r.out.lse}, options_of(settings, threads));
+  r.feed(before);
+  before.run();
+  program.feed({o, before.fetch(o_in_memory)});
+  program.feed({lse, before.fetch(r.out.lse)});
+  return program;
+}
+
+Program materialised_program(const AttentionCell& c, bool with_backward, const Settings& settings) {
+  RecordedAttention r(c, settings, true);
+  std::vector<Tensor> outputs{r.out.o};
+  if (!with_backward) {
+    Program program = compile(r.g, outputs, options_of(settings, settings.threads));
+    r.feed(program);
+    return program;
+  }
+  const Tensor z = r.g.input("z", r.out.o.shape(), settings.dtype);
+  for (const Tensor& t : gradients(r.out.o, {r.q, r.k, r.v}, z)) outputs.push_back(t);
+  Program program = compile(r.g, outputs, options_of(settings, settings.threads));
+  r.feed(program);
+  program.feed({z, normal_array(z.shape(), z.dtype(), 4)});
+  return program;
+}
+
+}  // namespace tg::bench

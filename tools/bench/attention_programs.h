@@ -1,0 +1,30 @@
+// Programs that run one call of flash_attn, with random inputs.
+#pragma once
+
+#include <tilegrad/ops/flash_attn.h>
+#include "tools/bench/measure.h"
+
+namespace tg::bench {
+
+// A call as recorded. Inputs are drawn from N(0, 1).
+struct RecordedAttention {
+  Graph g;
+  Tensor q, k, v;
+  AttentionResult out;
+
+  RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises = false);
+  void feed(Program& program) const;
+
+ private:
+  std::vector<Tensor> inputs_;  // as they are in memory
+  Tensor add_input(const char* name, const Shape& shape, const Settings& settings);
+};
+
+Program forward_program(const AttentionCell& c, int threads, const Settings& settings);
+// The backward op alone, on inputs that have the memory layout of the forward's results. Unless they are
+// `real`, these are random: enough to count its traffic.
+Program backward_program(const AttentionCell& c, int threads, const Settings& settings, bool real = true);
+// Forward, or forward and backward, with the scores in memory.
+Program materialised_program(const AttentionCell& c, bool with_backward, const Settings& settings);
+
+}  // namespace tg::bench

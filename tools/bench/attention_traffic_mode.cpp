@@ -1,0 +1,91 @@
+// `bench attention --traffic`: bytes of memory by the model, beside those that the profiler counts.
+#include "tools/bench/attention_counters.h"
+#include "tools/bench/attention_modes.h"
+#include "tools/bench/attention_programs.h"
+
+namespace tg::bench {
+
+namespace {
+
+std::string megabytes(const Bytes& b) {
+  char s[64];
+  std::snprintf(s, sizeof s, "%.1f + %.1f", b.read * 1e-6, b.written * 1e-6);
+  return s;
+}
+
+struct Counters {
+  std::optional<Bytes> forward, backward;
+};
+
+Counters count(const AttentionCell& c, bool materialises, const Settings& settings) {
+  if (!materialises) return {counted(c, once_forward, settings), counted(c, once_backward, settings)};
+  const auto forward = counted(c, once_materialised, settings);
+  const auto both = forward ? counted(c, once_materialised_both, settings) : std::nullopt;
+  if (!both) return {forward, {}};
+  return {forward, Bytes{both->read - forward->read, both->written - forward->written}};
+}
+
+std::string megabytes(const std::optional<Bytes>& counters) {
+  return counters ? megabytes(*counters) : "not measured";
+}
+
+void print_row(const char* pass, const char* way, const std::string& tile, const Bytes& model,
+               const std::string& counters) {
+  std::printf("  %-9s %-13s %s %24s %24s\n", pass, way, column(tile, 18).c_str(), megabytes(model).c_str(),
+              counters.c_str());
+}
+
+void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
+  const auto size = static_cast<std::int64_t>(size_of(settings.dtype));
+  const bool on_cpu = settings.device.kind == Device::cpu_kind;
+  const std::string gpu = on_cpu ? "" : backend(settings.device).name();
+  std::printf("%s %s %s\n", c.name().c_str(), c.shape().c_str(), settings.dtype_name().c_str());
+  const Counters whole = counts ? count(c, true, settings) : Counters{},
+                 tiled = counts ? count(c, false, settings) : Counters{};
+  for (bool backward : {false, true}) {
+    const char* pass = backward ? "backward" : "forward";
+    const Tile tile = tile_of(c, backward, size, gpu);
+    const std::string tiles = std::to_string(tile.queries) + "×" + std::to_string(tile.keys) + ", " +
+                              std::to_string(tile.on_chip(c, backward, size) / 1024) + " KiB";
+    print_row(pass, "materialised", "", materialised(c, backward, size),
+              megabytes(backward ? whole.backward : whole.forward));
+    print_row(pass, "fused", tiles, fused(c, backward, size, tile),
+              megabytes(backward ? tiled.backward : tiled.forward));
+    print_row(pass, "least", "", least(c, backward, size), "");
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_attention_traffic(const Settings& settings) {
+  const bool counts = settings.device.kind != Device::cpu_kind && has_profiler();
+  std::printf(
+      "Megabytes read + written. fused: loads and stores of blocks of threads, of which caches serve a "
+      "part;\nleast: each operand once. Tiles are queries×keys, with the on-chip memory that they "
+      "take.%s\n\n",
+      counts ? "" : " Counters need a GPU and ncu on the PATH.");
+  std::printf("  %-9s %-13s %-18s %24s %24s\n", "pass", "way", "tile", "model", "counters");
+  bool any = false;
+  for (const AttentionCell& c : settings.attention.cells) {
+    if (c.name().find(settings.filter) == std::string::npos) continue;
+    print_cell(c, settings, counts);
+    any = true;
+  }
+  if (!any) std::fprintf(stderr, "bench: no cell has '%s' in its name\n", settings.filter.c_str());
+  return any ? 0 : 2;
+}
+
+int run_attention_once(const Settings& settings) {
+  const std::string& once = settings.attention.once;
+  for (const AttentionCell& c : settings.attention.cells) {
+    Program program = once == once_forward    ? forward_program(c, settings.threads, settings)
+                      : once == once_backward ? backward_program(c, settings.threads, settings, false)
+                                              : materialised_program(c, once != once_materialised, settings);
+    program.run();
+    program.fetch_later({}).wait();
+  }
+  return 0;
+}
+
+}  // namespace tg::bench

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Times PyTorch's scaled_dot_product_attention for `bench attention --compare`, which asks for one cell a line on
+standard input, "forward|backward DTYPE LAYOUT B=…,H=…,…", and reads "CUDNN FLASH" in milliseconds; "-" is what a
+backend refuses. The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
+tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events."""
+import statistics
+import sys
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as error:
+    sys.exit(print(f"none {error}"))
+DEVICE = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+if DEVICE.type != "cuda":
+    sys.exit(print("none only a GPU is compared with PyTorch"))
+if not torch.cuda.is_available():
+    sys.exit(print("none PyTorch sees no GPU"))
+torch.cuda.set_device(DEVICE)
+
+BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
+DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=torch.float32, f64=torch.float64)
+
+
+def timed(run, flush, runs):
+    """The milliseconds of each of these runs, which wait for nothing but each other."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
+    for begin, end in events:
+        flush.zero_()
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in events]
+
+
+def median_ms(run):
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    timed(run, flush, 2)  # what is prepared at the first call
+    begin = time.perf_counter()
+    timed(run, flush, 5)
+    each = (time.perf_counter() - begin) / 5
+    timed(run, flush, max(1, int(0.03 / each)))
+    return statistics.median(timed(run, flush, max(3, int(0.15 / each))))
+
+
+def tensor(batch, heads, rows, width, dtype, layout):
+    """[B, heads, rows, width], in memory as it is or as [B, rows, heads, width]."""
+    shape = (batch, rows, heads, width) if layout == "BLHd" else (batch, heads, rows, width)
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    return (x.transpose(1, 2) if layout == "BLHd" else x).requires_grad_()
+
+
+def ms(backend, is_backward, dtype, layout, cell):
+    size = {k: int(v) for k, _, v in (word.partition("=") for word in cell.split(",")) if v}
+    causal = "causal" in cell.split(",")
+    if "window" in size or (causal and size["L"] != size["T"]):
+        return None  # no windows there, and its causal mask is aligned at the top left
+    q = tensor(size["B"], size["H"], size["L"], size["d"], DTYPES[dtype], layout)
+    k = tensor(size["B"], size["Hk"], size["T"], size["d"], DTYPES[dtype], layout)
+    v = tensor(size["B"], size["Hk"], size["T"], size["dv"], DTYPES[dtype], layout)
+    forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=size["H"] != size["Hk"])
+    with sdpa_kernel(backend):
+        if not is_backward:
+            with torch.no_grad():
+                return median_ms(forward)
+        o = forward()
+        z = torch.randn_like(o)
+        # autograd.grad returns the gradients without adding them to anything.
+        return median_ms(lambda: torch.autograd.grad(o, (q, k, v), z, retain_graph=True))
+
+
+def answer(backend, *request):
+    try:
+        found = ms(backend, *request)
+        return "-" if found is None else f"{found:.6f}"
+    except RuntimeError as error:  # a backend that does not take the call, or memory that does not suffice
+        print(f"torch_attention: {backend}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return "-"
+    finally:
+        torch.cuda.empty_cache()
+
+
+def main():
+    torch.manual_seed(0)
+    print(f"ready PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}", flush=True)
+    for line in sys.stdin:
+        which, dtype, layout, cell = line.split()
+        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        print(*(answer(b, which == "backward", dtype, layout, cell) for b in BACKENDS), flush=True)
+
+
+main()
