@@ -38,6 +38,7 @@ const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
   if (x.d > 256 || x.dv > 256) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
+  if (x.T == 0) return "no keys";
   const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
     return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
   };

@@ -329,6 +329,7 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
 TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
+  check({{2, 2, 1, 0, 4, 8, 8}}, "no queries");
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
 }
 
