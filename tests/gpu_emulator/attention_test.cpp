@@ -122,7 +122,7 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   };
   EXPECT_EQ(words([](AttentionCall& x) { x.bias.data = x.q.data; }), "tensor cores, no wgmma: bias");
   EXPECT_EQ(words([](AttentionCall& x) { x.dropout = 0.1; }), "tensor cores, no wgmma: dropout");
-  EXPECT_EQ(words([](AttentionCall& x) { x.T = 0; }), "tensor cores, no wgmma: no keys");
+  EXPECT_EQ(words([](AttentionCall& x) { x.T = 0; }), "tensor cores, no wgmma: nothing to multiply");
   const std::string expanded = "tensor cores, no wgmma: an expanded operand";
   EXPECT_EQ(words([](AttentionCall& x) { x.q.head = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.k.row = 0; }), expanded);
