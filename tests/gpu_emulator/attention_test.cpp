@@ -12,7 +12,8 @@
 namespace tg::cuda::attention {
 namespace {
 
-constexpr Gpu hopper{0, 132, 90, 227 << 10}, small{0, 46, 86, 99 << 10};
+// hopper: without its own kernels; sm_90a: with them.
+constexpr Gpu hopper{0, 132, 90, 227 << 10}, small{0, 46, 86, 99 << 10}, sm_90a{0, 132, 90, 227 << 10, true};
 
 // Of one batch entry, contiguous.
 AttentionCall call(DType type, int heads, int key_heads, int length, int d, int dv) {
@@ -104,6 +105,35 @@ TEST(AttentionChoice, IsToldInWords) {
   EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores, f32 as halves of two terms");
   x.tf32 = true;
   EXPECT_EQ(forward(x, hopper).in_words(), "tensor cores, f32 as halves of one term");
+}
+
+TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
+  const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
+  EXPECT_EQ(forward(good, sm_90a).path, Path::hopper);
+  EXPECT_EQ(forward(good, sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_EQ(forward(good, hopper).in_words(), "tensor cores");
+  EXPECT_EQ(forward(call(DType::f16, 8, 8, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_GT(forward(good, sm_90a).bytes(), 0u);  // the counter of items
+
+  const auto words = [&](auto change) {
+    AttentionCall x = good;
+    change(x);
+    return forward(x, sm_90a).in_words();
+  };
+  EXPECT_EQ(words([](AttentionCall& x) { x.bias.data = x.q.data; }), "tensor cores, no wgmma: bias");
+  EXPECT_EQ(words([](AttentionCall& x) { x.dropout = 0.1; }), "tensor cores, no wgmma: dropout");
+  EXPECT_EQ(words([](AttentionCall& x) { x.T = 0; }), "tensor cores, no wgmma: nothing to multiply");
+  const std::string expanded = "tensor cores, no wgmma: an expanded operand";
+  EXPECT_EQ(words([](AttentionCall& x) { x.q.head = 0; }), expanded);
+  EXPECT_EQ(words([](AttentionCall& x) { x.k.row = 0; }), expanded);
+  EXPECT_EQ(words([](AttentionCall& x) { x.B = 2, x.v.batch = 0; }), expanded);
+  EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // of one batch entry
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).in_words(),
+            "tensor cores, wide heads, no wgmma: wider heads than 256");
+  EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), sm_90a).in_words(),
+            "tensor cores, f32 as halves of two terms, no wgmma: f32");
+  // Where no tensor cores can be used, there is nothing to say of Hopper's.
+  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).in_words(), "plain multiply-adds");
 }
 
 // ---- stages in registers, by one warp ----

@@ -315,9 +315,21 @@ TEST_F(CudaAttention, TakesRaggedLengths) {
     }
 }
 
+// Every head size that Hopper's kernels are compiled for, with more than one tile of queries and of keys.
+TEST_F(CudaAttention, RunsOnHoppersKernels) {
+  const std::int64_t pairs[][2] = {{64, 64}, {40, 72}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
+  for (const auto& [d, dv] : pairs) {
+    const Sizes n{1, 2, 1, 200, 290, d, dv};
+    check({n, {.causal = true}, {.projected = true}}, text(n), {bf16});
+  }
+  const Sizes some{2, 2, 1, 70, 300, 64, 64};
+  check({some, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "lengths", {f16});
+}
+
 TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
+  check({{2, 2, 1, 0, 4, 8, 8}}, "no queries");
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
 }
 
