@@ -18,7 +18,7 @@ if DEVICE.type != "cuda":
     sys.exit(print("none only a GPU is compared with PyTorch"))
 if not torch.cuda.is_available():
     sys.exit(print("none PyTorch sees no GPU"))
-torch.cuda.set_device(DEVICE)
+torch.cuda.set_device(DEVICE.index or 0)
 
 BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
 DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=torch.float32, f64=torch.float64)
