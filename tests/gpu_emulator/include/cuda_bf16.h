@@ -5,9 +5,8 @@
 
 struct __nv_bfloat16 {
   unsigned short bits;
-  constexpr __nv_bfloat16()
-      : bits(0) {}          // or else __shared__ arrays have a guard, which threads read and write
-  __nv_bfloat16(float x) {  // to nearest even
+  constexpr __nv_bfloat16() : bits(0) {}  // without it a __shared__ array has a guard
+  __nv_bfloat16(float x) {                // to nearest even
     const unsigned u = __float_as_uint(x);
     bits = static_cast<unsigned short>(x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16);
   }
