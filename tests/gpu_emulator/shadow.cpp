@@ -43,12 +43,14 @@ const Range range = shared_range();
 const std::size_t all_locations = static_cast<std::size_t>(range.to - range.from) / grain + 1;
 Location* const locations = new Location[all_locations]();
 
-bool is_ordered(Access before, Access now) {
-  if (barrier_of(before) != barrier_of(now) || thread_of(before) == thread_of(now)) return true;
-  if (thread_of(before) / 32 == thread_of(now) / 32 &&
-      time_of(before) < warp_times[thread_of(now) / 32].last_syncwarp)
-    return true;
-  return has_clocks() && time_of(before) < at(known_to(thread_of(now)), thread_of(before));
+[[gnu::noinline]] bool is_ordered_in_block(Access before, Access now) {
+  const unsigned a = thread_of(before), b = thread_of(now);
+  if (a / 32 == b / 32 && time_of(before) < warp_times[b / 32].last_syncwarp) return true;
+  return has_clocks() && time_of(before) < at(known_to(b), a);
+}
+[[gnu::always_inline]] inline bool is_ordered(Access before, Access now) {
+  return barrier_of(before) != barrier_of(now) || thread_of(before) == thread_of(now) ||
+         is_ordered_in_block(before, now);
 }
 
 bool is_dynamic(const unsigned char* p) {

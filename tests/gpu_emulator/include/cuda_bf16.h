@@ -5,8 +5,8 @@
 
 struct __nv_bfloat16 {
   unsigned short bits;
-  __nv_bfloat16() = default;
-  __nv_bfloat16(float x) {  // to nearest even
+  constexpr __nv_bfloat16() : bits(0) {}  // without it a __shared__ array has a guard
+  __nv_bfloat16(float x) {                // to nearest even
     const unsigned u = __float_as_uint(x);
     bits = static_cast<unsigned short>(x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16);
   }

@@ -5,7 +5,7 @@
 
 struct __half {
   _Float16 value;
-  __half() = default;
+  constexpr __half() : value(0) {}  // as __nv_bfloat16
   __half(float x) : value(static_cast<_Float16>(x)) {}
   operator float() const { return static_cast<float>(value); }
 };
