@@ -4,10 +4,10 @@
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += P·z_O,  z_K += z_A·Q,  z_Q += z_Aᵀ·K in global memory.
 //
-// One warp, the producer, copies tiles by TMA. Two warpgroups of 64 keys each multiply by wgmma: P and z_A
-// are left operands in registers, and z_A also passes through shared memory, because z_Q needs that of both.
-// Blocks add to the same sums of z_Q straight from registers, in a fixed order: the same bits every time. In
-// free order, none waits for another.
+// One thread copies tiles by TMA, two take turns with other blocks. Two warpgroups of 64 keys each multiply
+// by wgmma: P and z_A are left operands in registers, and z_A also passes through shared memory, because z_Q
+// needs that of both. Blocks add to the same sums of z_Q straight from registers, in a fixed order: the same
+// bits every time. In free order, none waits for another.
 #pragma once
 
 #include "backends/cuda/attention/epilogue.cuh"
@@ -67,10 +67,9 @@ struct Shared {
   __device__ Ring<1> ring_kept() const { return {base + kept_ring}; }     // filled once
   __device__ Ring<At::stages> ring_q() const { return {base + q_ring}; }  // Q and Rows
   __device__ Ring<At::stages> ring_z_o() const { return {base + z_o_ring}; }
-  __device__ Ring<2> ring_turn() const {
-    return {base + turn_ring};
-  }  // full: the block may add to a tile's z_Q
-  __device__ Ring<2> ring_added() const { return {base + added_ring}; }  // full: it has
+  // Full: the block may add to a tile's z_Q; and it has.
+  __device__ Ring<2> ring_turn() const { return {base + turn_ring}; }
+  __device__ Ring<2> ring_added() const { return {base + added_ring}; }
   __device__ int& turn(u32 use) const { return reinterpret_cast<int*>(start + turn_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
   __device__ void init(bool free_order) const {
@@ -138,7 +137,7 @@ template <int keys>
 __device__ __forceinline__ int turn_of(KeyRange some, int j0) {
   return some.from < j0 + keys && some.to > j0 ? j0 / keys - some.from / keys : -1;
 }
-// Calls f(n, counter, turn) for the block's tiles of queries, the nth of which has its turns counted there.
+// Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
 template <int D, class F>
 __device__ __forceinline__ void for_each_turn(const Shared<D>& shared, const AttentionCall& x,
                                               const Workspace& work, const Plan& plan, F&& f) {
