@@ -4,10 +4,10 @@
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += P·z_O,  z_K += z_A·Q,  z_Q += z_Aᵀ·K in global memory.
 //
-// One thread copies tiles by TMA, two take turns with other blocks. Two warpgroups of 64 keys each multiply
-// by wgmma: P and z_A are left operands in registers, and z_A also passes through shared memory, because z_Q
-// needs that of both. Blocks add to the same sums of z_Q straight from registers, in a fixed order: the same
-// bits every time. In free order, none waits for another.
+// One thread copies tiles by TMA, two others wait for the block's turns and end them. Two warpgroups of 64
+// keys each multiply by wgmma: P and z_A are left operands in registers, and z_A also passes through shared
+// memory, because z_Q needs that of both. Blocks add to the same sums of z_Q straight from registers, in a
+// fixed order: the same bits every time. In free order, none waits for another.
 #pragma once
 
 #include "backends/cuda/attention/epilogue.cuh"
