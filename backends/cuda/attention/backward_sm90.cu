@@ -100,8 +100,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   Sections sections{(x.T + At::keys - 1) / At::keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, At::keys};
   // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
   // would wait.
-  const bool uneven = x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
-  const int at_a_time = uneven ? std::clamp(sections.blocks / 8, 2, 8) : 33;
+  const int at_a_time = is_uneven(x) ? std::clamp(sections.blocks / 8, 2, 8) : 33;
   sections.together = std::clamp(s.gpu.processors / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
     const Plan plan{map(x.q, false, x.d),

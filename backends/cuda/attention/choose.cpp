@@ -95,7 +95,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     if (backward && fits) workers = one_pass_workers(x, gpu);
     path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
-  if (backward) work = {x, workers, base};
+  if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::hopper && backward) {
     const int width = x.d <= 64 && x.dv <= 64 ? 64 : 128;
     work = {x, width == 64 ? 128 : 80, width, base};

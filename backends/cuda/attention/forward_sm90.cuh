@@ -1,7 +1,7 @@
 // The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]: blocks stay on their multiprocessor
-// and take one item of work after the other, some queries of a head. One warp, the producer, copies tiles by
-// TMA; warpgroups of 64 queries, the consumers, multiply by wgmma and take turns, so that one's softmax runs
-// while another's products do.
+// and take one item of work after the other, some queries of a head. One warp prepares items, one
+// copies tiles by TMA; warpgroups of 64 queries, the consumers, multiply by wgmma and take turns, so that
+// one's softmax runs while another's products do.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
@@ -280,7 +280,7 @@ void launch(const Stream& s, const AttentionCall& x, int* counter) {
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
   Sections sections{(x.L + At::queries - 1) / At::queries, 1, x.H, static_cast<int>(x.B) * x.H, At::queries};
   const i64 all = i64{sections.blocks} * sections.all_heads;
-  const bool uneven = x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
+  const bool uneven = is_uneven(x);
   if (uneven) {
     constexpr i64 cached = 32 << 20;  // bytes
     const i64 head = i64{x.T} * (x.d + x.dv) * 2,

@@ -26,6 +26,11 @@ inline bool is_wide(const AttentionCall& x) {
   return x.d > 128 || x.dv > 128;
 }
 
+// Whether queries may see different numbers of keys.
+inline bool is_uneven(const AttentionCall& x) {
+  return x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
+}
+
 template <auto value>
 using constant = std::integral_constant<decltype(value), value>;
 

@@ -41,41 +41,37 @@ __device__ __forceinline__ void wait_for_products() {
   ptx::wgmma_wait<pending>();
 }
 
+// Step k of a tile as an operand: its rows or, transposed, its columns from `first` on.
+template <bool transposed, class Tile>
+__device__ __forceinline__ u64 operand(Tile tile, int first, int k) {
+  return transposed ? tile.along_rows(first, k) : tile.along_columns(first, k);
+}
+// c = a·b over K, 64 × K and K × N. wgmma takes b transposed as it lies: `tb` if its rows are K's.
+template <class S, int K, bool ta, bool tb, int N, class A, class B>
+__device__ __forceinline__ void begin_product(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
+  using Product = ptx::Wgmma<S, N>;
+  ptx::wgmma_fence();
+  Product::template begin<ta, tb>(c.x[0], operand<ta>(a, a0, 0), operand<tb>(b, b0, 0));
+#pragma unroll
+  for (int k = 1; k < K / 16; ++k)
+    Product::template add<ta, tb>(c.x[0], operand<ta>(a, a0, k), operand<tb>(b, b0, k));
+  ptx::wgmma_commit();
+  keep(c);
+}
 // c = (64 rows of a, from a0 on)·(N rows of b, from b0 on)ᵀ over K columns
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
-  using Product = ptx::Wgmma<S, N>;
-  ptx::wgmma_fence();
-  Product::template begin<false, false>(c.x[0], a.along_columns(a0, 0), b.along_columns(b0, 0));
-#pragma unroll
-  for (int k = 1; k < K / 16; ++k)
-    Product::template add<false, false>(c.x[0], a.along_columns(a0, k), b.along_columns(b0, k));
-  ptx::wgmma_commit();
-  keep(c);
+  begin_product<S, K, false, false>(c, a, a0, b, b0);
 }
 // c = (64 rows of a, from a0 on)·(N columns of b, from b0 on) over K
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
-  using Product = ptx::Wgmma<S, N>;
-  ptx::wgmma_fence();
-  Product::template begin<false, true>(c.x[0], a.along_columns(a0, 0), b.along_rows(b0, 0));
-#pragma unroll
-  for (int k = 1; k < K / 16; ++k)
-    Product::template add<false, true>(c.x[0], a.along_columns(a0, k), b.along_rows(b0, k));
-  ptx::wgmma_commit();
-  keep(c);
+  begin_product<S, K, false, true>(c, a, a0, b, b0);
 }
 // c = (64 columns of a, from a0 on)ᵀ·(N rows of b, from 0 on)ᵀ over K
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
-  using Product = ptx::Wgmma<S, N>;
-  ptx::wgmma_fence();
-  Product::template begin<true, false>(c.x[0], a.along_rows(a0, 0), b.along_columns(0, 0));
-#pragma unroll
-  for (int k = 1; k < K / 16; ++k)
-    Product::template add<true, false>(c.x[0], a.along_rows(a0, k), b.along_columns(0, k));
-  ptx::wgmma_commit();
-  keep(c);
+  begin_product<S, K, true, false>(c, a, a0, b, 0);
 }
 // c += a·(columns b0 … of b), a in registers
 template <class S, int K, int N, class B>
