@@ -120,6 +120,7 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
     change(x);
     return forward(x, sm_90a).in_words();
   };
+  EXPECT_EQ(backward(call(DType::f16, 8, 8, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_EQ(words([](AttentionCall& x) { x.bias.data = x.q.data; }), "tensor cores, no wgmma: bias");
   EXPECT_EQ(words([](AttentionCall& x) { x.dropout = 0.1; }), "tensor cores, no wgmma: dropout");
   EXPECT_EQ(words([](AttentionCall& x) { x.T = 0; }), "tensor cores, no wgmma: nothing to multiply");

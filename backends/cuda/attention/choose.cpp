@@ -33,10 +33,8 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  const int widest = backward ? 128 : 256;
   if (x.type == DType::f32) return "f32";
-  if (x.d > widest || x.dv > widest) return backward ? "wider heads than 128" : "wider heads than 256";
-  if (backward && (x.softcap != 0 || x.scale <= 0)) return "softcap";
+  if (x.d > 256 || x.dv > 256) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
   if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
@@ -97,8 +95,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   }
   if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::hopper && backward) {
-    const int width = x.d <= 64 && x.dv <= 64 ? 64 : 128;
-    work = {x, width == 64 ? 128 : 80, width, base};
+    work = {x, base};
   } else if (path == Path::hopper) {
     Arena memory{base};
     work.counter = memory.take<int>(1);
@@ -146,9 +143,9 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
   bytes = memory.bytes;
 }
 
-Workspace::Workspace(const AttentionCall& x, int queries, int width, std::byte* base)
-    : queries(queries), width(width) {
+Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_width(x)) {
   Arena memory{base};
+  const int queries = backward_queries(width);
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
   u = memory.take<std::byte>(heads * x.L * sizeof(float));

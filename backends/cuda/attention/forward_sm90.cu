@@ -8,9 +8,8 @@ void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspac
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
-      forward_sm90::with_shape(x, [&](auto d, auto dv, auto groups) {
-        forward_sm90::launch<S, d, dv, groups, options>(s, x, work.counter);
-      });
+      forward_sm90::with_shape(
+          x, [&](auto shape) { forward_sm90::launch<S, decltype(shape), options>(s, x, work.counter); });
     });
   });
 }

@@ -25,8 +25,10 @@ using namespace tile;
 // Some queries of a head, and the keys that they see.
 template <int groups>
 struct Item {
-  int batch_head, b, h, i0;  // batch_head < 0: there are no more
-  KeyRange some, every[groups];
+  int batch_head, b, h, i0;             // batch_head < 0: there are no more
+  KeyRange some;                        // keys that some query sees: their tiles are loaded
+  KeyRange own[groups], every[groups];  // that some, that every query of a warpgroup sees; own is empty if it
+                                        // has no queries
   SeenKeys<64 * groups> seen;
 };
 
@@ -86,10 +88,14 @@ __device__ __forceinline__ void schedule(const Shared<At>& shared, const Attenti
         KeyRange own, every;
         item.seen.unite(64 * g, min(64 * g + 64, x.L - at.row0), own, every);
         if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
-        if (lane_id() == 0) item.every[g] = every;
+        if (lane_id() == 0) item.own[g] = own, item.every[g] = every;
       }
       if (lane_id() == 0) {
-        item.some = some.from < some.to ? some : KeyRange{0, 1};  // one tile, of which nothing is seen
+        if (some.from >= some.to) some = {0, 1};
+        // Queries that see nothing go through one tile all the same.
+        for (int g = 0; g < At::groups && 64 * g < x.L - at.row0; ++g)
+          if (item.own[g].from >= item.own[g].to) item.own[g] = {some.from, some.from + 1};
+        item.some = some;
         item.b = at.b, item.h = at.head, item.i0 = at.row0;
       }
     }
@@ -109,6 +115,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
                                      const CUtensorMap& map_v) {
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
   const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch) {
+    __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
     if (lane_id() > 0) return;
     ring.expect(use, to.bytes);
     load_boxes(to, map, ring.full(use), row0, head, batch);
@@ -163,9 +170,22 @@ struct Consumer {
 
   // A warpgroup starts its products when the one before has started its own.
   static constexpr int first_token = 1;
-  __device__ __forceinline__ void take_turn() const { ptx::bar_sync(first_token + group, 256); }
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (At::takes_turns) ptx::bar_sync(first_token + group, 256);
+  }
   __device__ __forceinline__ void pass_turn() const {
-    ptx::bar_arrive(first_token + (group + 1 < At::groups ? group + 1 : 0), 256);
+    if constexpr (At::takes_turns)
+      ptx::bar_arrive(first_token + (group + 1 < At::groups ? group + 1 : 0), 256);
+  }
+  // Tiles that only others need.
+  __device__ __forceinline__ void pass_by(int count) {
+#pragma unroll 1
+    for (; count > 0; --count, ++tiles) {
+      take_turn();
+      pass_turn();
+      shared.ring_k().wait(tiles), shared.ring_k().release(tiles);
+      shared.ring_v().wait(tiles), shared.ring_v().release(tiles);
+    }
   }
 
   // S = Q·Kᵀ of the next tile
@@ -184,8 +204,18 @@ struct Consumer {
       if (batch_head < 0) return;
       const int b = batch_head / x.H, h = batch_head % x.H;
       const KeyRange every = item.every[group];
-      const Tiles range({__reduce_max_sync(~0u, item.some.from), __reduce_max_sync(~0u, item.some.to)},
-                        At::keys);
+      const auto uniform = [](KeyRange r) {
+        return Tiles({__reduce_max_sync(~0u, r.from), __reduce_max_sync(~0u, r.to)}, At::keys);
+      };
+      const Tiles range = uniform(item.some), own = At::own_keys ? uniform(item.own[group]) : range;
+      if (At::own_keys && own.from == own.to) {  // no queries
+        shared.ring_q(group).wait(items);
+        shared.ring_q(group).release(items);
+        shared.ring_items().release(items);
+        pass_by(range.to - range.from);
+        continue;
+      }
+      pass_by(range.to - own.to);
       const Score<S> score(x, b, h);
       const float factor = options == any ? 1 : score.factor;
       OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
@@ -195,7 +225,7 @@ struct Consumer {
       Packed<At::keys> p;
       const auto release_operands = [&](int j) {
         shared.ring_k().release(tiles);
-        if (j == range.from) shared.ring_q(group).release(items);
+        if (j == own.from) shared.ring_q(group).release(items);
       };
       // From q·k of tile j to P = exp(A − c). Returns whether c moved.
       const auto soften = [&](int j) {
@@ -211,11 +241,11 @@ struct Consumer {
       pass_turn();
       wait_for_products<0>();
       keep(s);
-      release_operands(range.to - 1);
-      soften(range.to - 1);
+      release_operands(own.to - 1);
+      soften(own.to - 1);
       pack<S>(p, s);
 #pragma unroll 1
-      for (int j = range.to - 2; j >= range.from; --j) {
+      for (int j = own.to - 2; j >= own.from; --j) {
         ++tiles;
         shared.ring_k().wait(tiles);
         take_turn();
@@ -227,7 +257,6 @@ struct Consumer {
         keep(s);
         release_operands(j);
         const bool moved = soften(j);
-        keep(s);  // or else the compiler moves exponentials to after the wait, where no products hide them
         wait_for_products<0>();
         keep(o), keep(p);
         shared.ring_v().release(tiles - 1);
@@ -240,6 +269,7 @@ struct Consumer {
       wait_for_products<0>();
       keep(o);
       shared.ring_v().release(tiles++);
+      pass_by(own.from - range.from);
       softmax.finish(o, static_cast<float*>(x.lse) + i64(batch_head) * x.L, i0, x.L);
       store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
     }
@@ -272,9 +302,8 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-template <class S, int D, int DV, int groups, Options options>
+template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int* counter) {
-  using At = Shape<D, DV, groups>;
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);

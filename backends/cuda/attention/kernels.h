@@ -37,6 +37,9 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
+// The part of launch_backward_sm90 in backward_wide_sm90.cu.
+void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
+
 // All others. A forward does not read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 // What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.

@@ -23,8 +23,8 @@ struct Score {
         bias_row(x.bias.row),
         bias_col(x.bias.col) {}
 
-  // A factor alone.
-  __device__ explicit Score(C factor) : factor(factor), cap(0), bias(nullptr), bias_row(0), bias_col(0) {}
+  // Without a bias.
+  __device__ Score(C factor, C cap) : factor(factor), cap(cap), bias(nullptr), bias_row(0), bias_col(0) {}
 
   // Of query i and key j, which are `inside` if the bias has them; and the slope of the cap.
   __device__ C of(C s, int i, int j, bool inside, C* slope) const {
@@ -37,6 +37,11 @@ struct Score {
     }
     if (bias && inside) s += static_cast<C>(log2_e) * widen(bias[i * bias_row + j * bias_col]);
     return s;
+  }
+  // The slope of the cap, of P = exp2(s − lse) without a bias.
+  __device__ __forceinline__ C slope_of(C p, C lse) const {
+    const C t = fmin(fabs((tile::log2_fast(p) + lse) / cap), C{1});
+    return 1 - t * t;
   }
   // In place, without a bias.
   template <int Rows, int Columns>

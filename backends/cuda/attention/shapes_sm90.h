@@ -5,40 +5,47 @@
 
 #include <algorithm>
 
-#include "backends/cuda/attention/options.h"
+#include "backends/cuda/attention/workspace.h"
 #include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
 
 namespace tg::cuda::attention::forward_sm90 {
 
-// d ≤ D, dv ≤ DV; `groups` warpgroups of 64 queries.
-template <int D, int DV, int groups_>
+// d ≤ D, dv ≤ DV; `groups` warpgroups of 64 queries. Of more than two, each begins and ends at its own keys
+// (two go through the same tiles: it saves less and costs 2 to 8 % at d 128). They take turns to multiply; or
+// not, where queries see so few keys that beginning and ending is what counts: then more of them, with
+// smaller tiles and more stages, fill each other's gaps.
+template <int D, int DV, int groups_, bool takes_turns_ = true>
 struct Shape {
-  static constexpr int groups = groups_, queries = 64 * groups, keys = D <= 192 ? 128 : 80,
-                       threads = 128 * (1 + groups);
+  static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
+  static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
+                       keys = !takes_turns ? 64
+                              : D <= 192   ? 128
+                                           : 80;
   // Of tiles of keys and of values; of the items' queries; of items: as many as the shared memory has room
   // for.
-  static constexpr int stages = D <= 64 ? 3 : 2, query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 3 ? 32 : 40,
-                       consumer_registers = groups == 3 ? 160 : 232;
+  static constexpr int stages = !takes_turns ? 8
+                                : D <= 64    ? 3
+                                             : 2,
+                       query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
+  static constexpr int producer_registers = groups == 2 ? 40 : 32, consumer_registers = groups == 2   ? 232
+                                                                                        : groups == 3 ? 160
+                                                                                                      : 112;
   using Q = tile::SwizzledTile<64, D>;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
 };
 
-inline double rows_of(int length, int block) {
-  return double((length + block - 1) / block) * block;
-}
-// The head sizes that kernels are compiled for, and the warpgroups.
+// Calls f with the shape for a call.
 template <class F>
 auto with_shape(const AttentionCall& x, F&& f) {
+  constexpr int few_keys = 2048;
   const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
   return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
-    constexpr int dv = d == 192 ? 128 : int(d);
-    // Three warpgroups where their sums leave room, unless too many of their rows were beyond L.
     if constexpr (d == 64)
-      if (rows_of(x.L, 192) <= rows_of(x.L, 128) * 1.1) return f(d, constant<dv>(), constant<3>());
-    return f(d, constant<dv>(), constant<2>());
+      return x.T < few_keys ? f(Shape<64, 64, 4, false>()) : f(Shape<64, 64, 3>());
+    else
+      return f(Shape<d, values_beside(d), 2>());
   });
 }
 
@@ -46,25 +53,35 @@ auto with_shape(const AttentionCall& x, F&& f) {
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// d ≤ D, dv ≤ D; tiles of `queries`. Wgmma has 64 rows: where a tile has not as many for each warpgroup, z_Q
-// is computed transposed.
-template <int D>
+// d ≤ D, dv ≤ DV. Of narrow heads each warpgroup has half of the keys, and of z_Q half of the queries: or, as
+// wgmma has 64 rows, half of the columns, transposed, if there are not 64 queries for each. Of wide heads
+// each has all keys, and some columns of z_Q.
+template <int D, int DV>
 struct Shape {
-  static constexpr int keys = 128, queries = D <= 64 ? 128 : 80, stages = 2, threads = 384;
+  static constexpr bool wide = D > 128;
+  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
+                       z_a_stages = wide ? 1 : 2, p_bytes = wide ? keys * queries * 2 : 0;
   static constexpr int producer_registers = 24, consumer_registers = 240;
-  static constexpr bool transposes = queries != 128;
+  // Under a mask, blocks of a head that run at a time.
+  static constexpr int least_together = wide ? 8 : 2, most_together = wide ? 16 : 8;
+  static constexpr bool transposes = !wide && queries != 128;
   using K = tile::SwizzledTile<keys, D>;
+  using V = tile::SwizzledTile<keys, DV>;
   using Q = tile::SwizzledTile<queries, D>;
+  using ZO = tile::SwizzledTile<queries, DV>;
   using ZA = tile::SwizzledTile<queries, keys>;
-  using ZQ =
-      tile::Accumulator<16, transposes ? queries : D>;  // a warp's part of a tile's z_Q, or of its transpose
+  // Columns of z_Q of the warpgroups of wide heads; all sums of a tile's z_Q, and those of the first.
+  static constexpr int columns_of_first = D / 128 * 64, columns_of_second = D - columns_of_first,
+                       sums = queries * D, sums_of_first = wide ? queries * columns_of_first : sums / 2;
+  // A warp's part of z_Q, or of its transpose, of narrow heads.
+  using ZQ = tile::Accumulator<16, transposes ? queries : D>;
 };
-
 // What the host computes of a call.
 struct Plan {
   CUtensorMap q, k, v, z_o;
-  int group, tiles;     // query heads of a key head; tiles of queries of a head
-  float factor, scale;  // of q·k, in units of log 2 and as it is
+  int group, tiles;   // query heads of a key head; tiles of queries of a head
+  float factor, cap;  // as Score has them
+  float scale;        // of z_K
   bool free_order;
 };
 

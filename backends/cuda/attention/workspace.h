@@ -24,6 +24,15 @@ struct Arena {
 
 constexpr int range_tile = 64;  // queries
 
+// The head size of the backward's kernels on Hopper that a call takes, and their queries of a tile.
+inline int backward_width(const AttentionCall& x) {
+  return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
+                                          [](auto d) { return int{d}; });
+}
+constexpr int backward_queries(int width) {
+  return width <= 64 ? 128 : width <= 128 ? 80 : 64;
+}
+
 struct Workspace {
   void* u = nullptr;        // [B, H, L] of the compute type
   int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
@@ -36,10 +45,10 @@ struct Workspace {
   // all blocks add to the same.
   int workers = 0;
   int* counter = nullptr;  // of a forward on Hopper: the items of work that blocks have taken
-  // Of a backward on Hopper, in tiles of `queries`: ξ in units of log 2 (+∞ where P is 0) and u of each, and
-  // which keys they see. z_q has `queries`·`width` sums of each tile, in the order in which its warps hold
-  // them.
-  int queries = 0, width = 0;
+  // Of a backward on Hopper, in tiles of queries = backward_queries(width): ξ in units of log 2 (+∞ where P
+  // is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
+  // which its warps hold them.
+  int width = 0;
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
   int* seen = nullptr;   // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
                          // that some sees
@@ -50,7 +59,7 @@ struct Workspace {
   Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base);
 
   // Of a backward on Hopper.
-  Workspace(const AttentionCall& x, int queries, int width, std::byte* base);
+  Workspace(const AttentionCall& x, std::byte* base);
 
   TG_HOST_DEVICE static int tiles(const AttentionCall& x) { return (x.L + range_tile - 1) / range_tile; }
   TG_HOST_DEVICE static int groups_of_rows(const AttentionCall& x) { return tiles(x) * (range_tile / 16); }

@@ -111,5 +111,8 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ double exp2_fast(double x) {
   return exp2(x);
 }
+__device__ __forceinline__ float log2_fast(float x) {
+  return ptx::lg2(x);
+}
 
 }  // namespace tg::cuda::tile

@@ -147,6 +147,12 @@ __device__ __forceinline__ float2 unpack_f16x2(u32 x) {
   return r;
 }
 
+// log₂ x to 2⁻²², or to that of the result outside of ½ … 2; denormals are zero.
+__device__ __forceinline__ float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // 2ˣ, of which 22 bits are right; denormals are zero.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -322,8 +322,12 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
     const Sizes n{1, 2, 1, 200, 290, d, dv};
     check({n, {.causal = true}, {.projected = true}}, text(n), {bf16});
   }
-  const Sizes some{2, 2, 1, 70, 300, 64, 64};
+  const Sizes some{2, 2, 1, 70, 300, 64, 64}, wide{2, 2, 1, 70, 300, 256, 256};
   check({some, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "lengths", {f16});
+  check({wide, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "wide lengths", {f16});
+  check({some, {.causal = true, .softcap = 2}}, "softcap", {bf16});
+  check({wide, {.causal = true, .softcap = 2}}, "wide softcap", {f16});
+  check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16});
 }
 
 TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {

@@ -1,0 +1,186 @@
+// The backward of bf16 and f16 on Hopper: what it starts from, its one pass, and z_Q from its sums.
+#pragma once
+
+#include "backends/cuda/attention/backward_sm90.cuh"
+#include "backends/cuda/attention/backward_wide_sm90.cuh"
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/row_dot.cuh"
+#include "backends/cuda/attention/tensor_map.h"
+#include "backends/cuda/kernels/launch.cuh"
+
+namespace tg::cuda::attention::backward_sm90 {
+
+// Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
+// blocks of head 0, the keys that they see.
+template <class S, class At>
+__global__ void __launch_bounds__(256)
+    prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+  constexpr int queries = At::queries, V = 8;
+  using Stage = Rows<queries>;
+  const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
+            h = bh % x.H, b = bh / x.H, i0 = tile * queries, lane = lane_id();
+  if (threadIdx.x == 0) work.turns[blockIdx.x] = 0;
+  float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
+  for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
+  const S* o = x.o.at<S>(b, h);
+  const S* z = x.z_o.at<S>(b, h);
+  const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
+  float* const to = work.rows + i64{blockIdx.x} * Stage::floats;
+  for (int r0 = threadIdx.x / 32 * rows; r0 < queries; r0 += 8 * rows) {
+    const int r = r0 + lane / lanes, i = i0 + r;
+    const bool inside = r < queries && i < x.L;
+    float u = inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes) : 0;
+    u = sum_over(u, lanes);
+    if (lane % lanes > 0 || r >= queries) continue;
+    const i64 row = i64{bh} * x.L + i;
+    if (inside && x.z_lse) u -= static_cast<const float*>(x.z_lse)[row];
+    const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
+    to[r] = lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e);
+    to[queries + r] = u;
+    if (inside) static_cast<float*>(work.u)[row] = u;
+  }
+  if (h > 0) return;
+  __shared__ SeenKeys<queries> seen;
+  seen.set(x, b, i0);
+  __syncthreads();
+  KeyRange some, every;
+  seen.unite(min(queries, x.L - i0), some, every);
+  const i64 at = i64{b} * tiles + tile;
+  int* const keys = work.seen + at * Stage::ints;
+  for (int n = threadIdx.x; n < queries; n += blockDim.x)
+    keys[n] = seen.first[n], keys[queries + n] = seen.last[n];
+  if (threadIdx.x > 0) return;
+  keys[2 * queries] = every.from, keys[2 * queries + 1] = every.to;
+  keys[2 * queries + 2] = some.from, keys[2 * queries + 3] = some.to;
+  work.some[at] = {some.from, some.to};
+}
+
+template <class S, class At, Options options>
+__global__ void __launch_bounds__(At::threads, 1)
+    gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
+              const __grid_constant__ Plan plan, const Sections sections) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const Shared<At> shared{memory};
+  if (threadIdx.x == 0) shared.init(plan.free_order);
+  if (threadIdx.x < 32) keep_rows<S>(shared, x, work, plan, sections.place(blockIdx.x, false));
+  __syncthreads();
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
+  if (group == 0) {
+    ptx::give_registers<At::producer_registers>();
+    if (lane_id() > 0) return;
+    if (warp == 0) load<S>(shared, x, work, plan);
+    if (warp == 1 && !plan.free_order) await_turns(shared, x, work, plan);
+    if (warp == 2 && !plan.free_order) end_turns(shared, x, work, plan);
+  } else {
+    ptx::take_registers<At::consumer_registers>();
+    if constexpr (!At::wide) {
+      Consumer<S, At, options>{{shared, x, work, plan, group - 1}}.run();
+    } else {
+      const WideConsumer<S, At, options> consumer{{shared, x, work, plan, group - 1}};
+      if (group == 1)
+        consumer.run_first();
+      else
+        consumer.run_second();
+    }
+  }
+#endif
+}
+
+// scale·sums of a warpgroup's part of z_Q of a tile, by the threads that added them in gradients().
+template <int Columns>
+__device__ __forceinline__ Accumulator<16, Columns> scaled_sums(const float* sums, float factor, bool any) {
+  const float4* const from = reinterpret_cast<const float4*>(sums) + threadIdx.x % 128;
+  Accumulator<16, Columns> c;
+#pragma unroll
+  for (int n = 0; n < c.parts; ++n) {
+    const float4 v = any ? __ldcs(from + n * 128) : float4{0, 0, 0, 0};
+    c.x[0][n][0] = v.x, c.x[0][n][1] = v.y, c.x[0][n][2] = v.z, c.x[0][n][3] = v.w;
+  }
+  scale(c, factor);
+  return c;
+}
+// z_Q of a tile, rounded.
+template <class S, class At>
+__global__ void __launch_bounds__(256)
+    round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+  const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
+            group = threadIdx.x / 128, row0 = threadIdx.x % 128 / 32 * 16, i0 = tile * At::queries;
+  S* const out = x.z_q.at<S>(bh / x.H, bh % x.H);
+  const float* const sums = work.z_q + i64{blockIdx.x} * At::sums + group * At::sums_of_first;
+  const int2 some = work.some[bh / x.H * tiles + tile];
+  const bool any = some.x < some.y;
+  const float factor = static_cast<float>(x.scale);
+  if constexpr (At::wide) {
+    constexpr int first = At::columns_of_first, second = At::columns_of_second;
+    if (group == 0) {
+      auto c = scaled_sums<first>(sums, factor, any);
+      store(c, out, x.z_q.row, i0 + row0, x.L, x.d);
+    } else {
+      auto c = scaled_sums<second>(sums, factor, any);
+      store(c, out + first, x.z_q.row, i0 + row0, x.L, x.d - first);
+    }
+  } else if constexpr (!At::transposes) {
+    auto c = scaled_sums<At::K::columns>(sums, factor, any);
+    store(c, out, x.z_q.row, i0 + group * 64 + row0, x.L, x.d);
+  } else {
+    constexpr int D = At::K::columns;
+    auto c = scaled_sums<At::queries>(sums, factor, any);
+    __shared__ __align__(16) S transposed[At::queries][D + 8];
+    for_each(c, [&](int r, int k, float& e) {
+      transposed[c.column(k) + lane_column()][group * 64 + row0 + c.row(r) + lane_row()] = narrow<S>(e);
+    });
+    __syncthreads();
+    for (int n = threadIdx.x; n < At::queries * D / 8; n += blockDim.x) {
+      const int i = n / (D / 8), piece = n % (D / 8);
+      if (i0 + i < x.L && piece * 8 < x.d)
+        *reinterpret_cast<uint4*>(out + (i0 + i) * x.z_q.row + piece * 8) =
+            *reinterpret_cast<const uint4*>(&transposed[i][piece * 8]);
+    }
+  }
+}
+
+template <class S, class At, Options options>
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
+    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size,
+                      keys ? At::keys : At::queries);
+  };
+  const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
+  if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, prepare<S, At>, x, work);
+  Sections sections{(x.T + At::keys - 1) / At::keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, At::keys};
+  // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
+  // would wait.
+  const int at_a_time =
+      is_uneven(x) ? std::clamp(sections.blocks / 8, At::least_together, At::most_together) : 33;
+  sections.together = std::clamp(s.gpu.processors / at_a_time, 1, std::max(sections.all_heads, 1));
+  if (sections.all() > 0) {
+    const Plan plan{map(x.q, false, x.d),
+                    map(x.k, true, x.d),
+                    map(x.v, true, x.dv),
+                    map(x.z_o, false, x.dv),
+                    x.H / x.Hk,
+                    (x.L + At::queries - 1) / At::queries,
+                    static_cast<float>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e),
+                    static_cast<float>(x.softcap * log2_e),
+                    static_cast<float>(x.scale),
+                    x.free_order};
+    launch_kernel(s, {static_cast<unsigned>(sections.all()), At::threads, Shared<At>::bytes},
+                  gradients<S, At, options>, x, work, plan, sections);
+  }
+  if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, round_query_gradients<S, At>, x, work);
+}
+
+// The kernel of a call's head sizes; is_wide() says which file has it.
+template <int... sizes>
+void launch_shape(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  with_16_bits(x.type, [&](auto zero) {
+    with_constant<sizes...>(work.width, [&](auto d) {
+      with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
+        launch<decltype(zero), Shape<d, values_beside(d)>, options>(s, x, work);
+      });
+    });
+  });
+}
+
+}  // namespace tg::cuda::attention::backward_sm90

@@ -1,0 +1,285 @@
+// What the backward's kernels on Hopper share (backward_sm90.cuh, backward_wide_sm90.cuh): the shared memory
+// of a block, the threads that copy tiles and take turns, and the steps of a consumer that do not depend on
+// who multiplies what.
+#pragma once
+
+#include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/key_source_sm90.cuh"
+#include "backends/cuda/attention/score_gradient.cuh"
+#include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/attention/shapes_sm90.h"
+#include "backends/cuda/tile/mma_sm90.cuh"
+#include "backends/cuda/tile/pipeline_sm90.cuh"
+
+namespace tg::cuda::attention::backward_sm90 {
+
+using namespace tile;
+
+// What comes with a tile of queries.
+template <int queries>
+struct Rows {
+  float lse[queries], u[queries];  // ξ in units of log 2
+  SeenKeys<queries> seen;
+  KeyRange every, some;  // keys that all of them see, that some of them sees
+  static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
+};
+
+// Where a block works, and the tiles of queries that see its keys.
+struct WorkItem {
+  Place at;
+  Meeting met;
+};
+
+template <class At>
+struct Shared {
+  using Stage = Rows<At::queries>;
+  static constexpr int v = At::K::bytes, q = v + At::V::bytes, z_o = q + At::stages * At::Q::bytes,
+                       z_a = z_o + At::stages * At::ZO::bytes, p = z_a + At::z_a_stages * At::ZA::bytes,
+                       rows = p + At::p_bytes, kept_ring = rows + At::stages * int(sizeof(Stage)),
+                       q_ring = kept_ring + Ring<1>::bytes, z_o_ring = q_ring + Ring<At::stages>::bytes,
+                       turn_ring = z_o_ring + Ring<At::stages>::bytes,
+                       added_ring = turn_ring + Ring<2>::bytes, item_at = added_ring + Ring<2>::bytes,
+                       turn_at = item_at + aligned(sizeof(WorkItem), 16), bytes = turn_at + 16;
+  unsigned char* start;
+  u32 base = shared_address(start);
+
+  __device__ typename At::K tile_k() const { return {base}; }
+  __device__ typename At::V tile_v() const { return {base + v}; }
+  __device__ typename At::Q tile_q(u32 use) const { return {base + q + ring_q().stage(use) * At::Q::bytes}; }
+  __device__ typename At::ZO tile_z_o(u32 use) const {
+    return {base + z_o + ring_q().stage(use) * At::ZO::bytes};
+  }
+  __device__ typename At::ZA tile_z_a(u32 use) const {
+    return {base + z_a + use % At::z_a_stages * At::ZA::bytes};
+  }
+  __device__ u32 words_of_p() const { return base + p; }
+  __device__ Stage& rows_of(u32 use) const {
+    return reinterpret_cast<Stage*>(start + rows)[ring_q().stage(use)];
+  }
+  __device__ Ring<1> ring_kept() const { return {base + kept_ring}; }     // filled once
+  __device__ Ring<At::stages> ring_q() const { return {base + q_ring}; }  // Q and Rows
+  __device__ Ring<At::stages> ring_z_o() const { return {base + z_o_ring}; }
+  // Full: the block may add to a tile's z_Q; and it has.
+  __device__ Ring<2> ring_turn() const { return {base + turn_ring}; }
+  __device__ Ring<2> ring_added() const { return {base + added_ring}; }
+  __device__ int& turn(u32 use) const { return reinterpret_cast<int*>(start + turn_at)[use % 2]; }
+  __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
+  __device__ void init(bool free_order) const {
+    ring_kept().init(8), ring_q().init(free_order ? 8 : 9), ring_z_o().init(8), ring_turn().init(1),
+        ring_added().init(1, 8);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// Before the roles part: starts copying the block's keys and values, and finds out which tiles see them; by a
+// warp.
+template <class S, class At>
+__device__ __forceinline__ void keep_rows(const Shared<At>& shared, const AttentionCall& x,
+                                          const Workspace& work, const Plan& plan, Place at) {
+  const Meeting met =
+      tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, at.row0, at.row0 + At::keys);
+  if (lane_id() == 0) shared.item() = {at, met};
+  if (met.first >= met.last) return;
+  const u32 barrier = shared.ring_kept().full(0);
+  if ((x.lengths || x.cu_k) &&
+      !covers(met.keys, at.row0, At::keys)) {  // memory of other keys may hold anything
+    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys, x.d);
+    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys, x.dv);
+    if (lane_id() == 0) shared.ring_kept().announce(0);
+  } else if (lane_id() == 0) {
+    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes);
+    load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
+    load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
+  }
+}
+
+// The thread that copies tiles.
+template <class S, class At>
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Workspace& work,
+                                     const Plan& plan) {
+  using Stage = typename Shared<At>::Stage;
+  const int b = shared.item().at.b, first = shared.item().met.first, tiles = shared.item().met.last - first;
+  int h = shared.item().at.head * plan.group, tile = 0;
+  const float* rows = work.rows + ((i64{b} * x.H + h) * plan.tiles + first) * Stage::floats;
+  const int* seen = work.seen + (i64{b} * plan.tiles + first) * Stage::ints;
+#pragma unroll 1
+  for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
+    const u32 to = shared_address(&shared.rows_of(n)), barrier = shared.ring_q().full(n);
+    const int i0 = (first + tile) * At::queries;
+    shared.ring_q().acquire(n);
+    shared.ring_q().expect(n, At::Q::bytes + sizeof(Stage));
+    ptx::bulk_load(to, rows, Stage::floats * 4, barrier);
+    ptx::bulk_load(to + Stage::floats * 4, seen + tile * Stage::ints, Stage::ints * 4, barrier);
+    load_boxes(shared.tile_q(n), plan.q, barrier, i0, h, b);
+    shared.ring_z_o().acquire(n);
+    shared.ring_z_o().expect(n, At::ZO::bytes);
+    load_boxes(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0, h, b);
+    rows += Stage::floats;
+    if (++tile < tiles) continue;
+    rows += i64{plan.tiles - tiles} * Stage::floats;
+    tile = 0, ++h;
+  }
+}
+
+// The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the first
+// keys first. A block waits for blocks before it in the grid only. Of a block, its turn: -1 if it has none.
+template <int keys>
+__device__ __forceinline__ int turn_of(KeyRange some, int j0) {
+  return some.from < j0 + keys && some.to > j0 ? j0 / keys - some.from / keys : -1;
+}
+// Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
+template <class At, class F>
+__device__ __forceinline__ void for_each_turn(const Shared<At>& shared, const AttentionCall& x,
+                                              const Workspace& work, const Plan& plan, F&& f) {
+  const Place at = shared.item().at;
+  const int first = shared.item().met.first, tiles = shared.item().met.last - first;
+  int* counter = work.turns + (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first;
+  int tile = 0;
+#pragma unroll 1
+  for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
+    f(n, counter + tile);
+    if (++tile == tiles) tile = 0, counter += plan.tiles;
+  }
+}
+// The thread that waits for the block's turns, and the one that ends them.
+template <class At>
+__device__ __forceinline__ void await_turns(const Shared<At>& shared, const AttentionCall& x,
+                                            const Workspace& work, const Plan& plan) {
+  for_each_turn(shared, x, work, plan, [&](u32 n, const int* counter) {
+    shared.ring_q().wait(n);
+    const int turn = turn_of<At::keys>(shared.rows_of(n).some, shared.item().at.row0);
+    shared.ring_q().release_alone(n);
+    shared.ring_turn().acquire(n);
+    while (turn >= 0 && ptx::load_acquire(counter) != turn) {
+    }
+    shared.turn(n) = turn;
+    shared.ring_turn().announce(n);
+  });
+}
+template <class At>
+__device__ __forceinline__ void end_turns(const Shared<At>& shared, const AttentionCall& x,
+                                          const Workspace& work, const Plan& plan) {
+  for_each_turn(shared, x, work, plan, [&](u32 n, int* counter) {
+    shared.ring_added().wait(n);
+    if (shared.turn(n) >= 0) ptx::add_release(counter, 1);
+    shared.ring_turn().release_alone(n);
+  });
+}
+
+// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp.
+template <class S, class At, Options options>
+struct Steps {
+  static constexpr int queries = At::queries;
+  using Scores = Accumulator<16, queries>;
+  using Operand = Packed<queries>;
+
+  const Shared<At>& shared;
+  const AttentionCall& x;
+  const Workspace& work;
+  const Plan& plan;
+  int group;
+
+  // The warp's first row of the block's keys, computed where needed to save a register.
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x) / 32 * 16 - 64 & At::keys - 1;
+  }
+  // Tiles of queries that the block passes, each once for each query head.
+  __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
+  __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
+
+  // From q·k to P, rounded: of P itself there are no registers to keep it.
+  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+                                                const Score<S>& score, int j0, bool masked) const {
+    const Dropout<float> dropout(x);
+    const ScoreGradient<S, options, false, StatRows> stage{x, score, dropout, {rows.lse, rows.u}, 0, 0, 0};
+    const auto of_part = [&](int, int column, float(&a)[4]) {
+      float slope[4];
+      stage.probability({0, column}, a, slope);
+    };
+    for_each_part(of_part, s);
+    if (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
+    pack<S>(p, s);
+  }
+  // z_A = P ⊛ (z_P − u)·slope, rounded.
+  __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
+                                            const Rows<queries>& rows, const Score<S>& score) const {
+    const StatRows stats{rows.lse, rows.u};
+#pragma unroll
+    for (int part = 0; part < z_p.parts; ++part) {
+      const Part<false> at{0, 8 * part + lane_column()};
+      const float2 u = stats.u(at), lse = options == any ? stats.lse(at) : float2{};
+      float(&b)[4] = z_p.x[0][part];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 a = unpack(p.x[part / 2][part % 2 * 2 + half], S());
+        const float slope_x = options == any ? score.slope_of(a.x, lse.x) : 1,
+                    slope_y = options == any ? score.slope_of(a.y, lse.y) : 1;
+        z_a.x[part / 2][part % 2 * 2 + half] =
+            tile::pack(score_gradient(a.x, b[2 * half], 1.f, u.x, slope_x),
+                       score_gradient(a.y, b[2 * half + 1], 1.f, u.y, slope_y), S());
+      }
+    }
+  }
+  // z_A to shared memory, [queries, keys].
+  __device__ __forceinline__ void share(Operand& z_a, u32 n) const {
+    const typename At::ZA to = shared.tile_z_a(n);
+    const int lane = lane_id(), piece = row() / 8;
+#pragma unroll
+    for (int k = 0; k < queries / 16; ++k)
+      ptx::stmatrix_trans(to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, piece + lane / 8 % 2),
+                          z_a.x[k]);
+    ptx::fence_async();
+  }
+  // Queries outside of all sequences, where memory may hold anything, become zeros; by both warpgroups.
+  __device__ __forceinline__ void clear_others(u32 n, int i0) const {
+    const KeyRange valid = queries_of_sequences(x);
+    if (covers(valid, i0, queries)) return;
+    shared.ring_q().wait(n), shared.ring_z_o().wait(n);
+    clear(shared.tile_q(n), i0, valid), clear(shared.tile_z_o(n), i0, valid);
+    ptx::fence_async();
+    ptx::bar_sync(5, 256);
+  }
+  template <class Tile>
+  __device__ __forceinline__ static void clear(Tile tile, int i0, KeyRange valid) {
+    constexpr int pieces = Tile::blocks * 8;
+#pragma unroll 1
+    for (int k = threadIdx.x - 128; k < queries * pieces; k += 256) {
+      const int r = k / pieces;
+      if (i0 + r < valid.from || i0 + r >= valid.to)
+        ptx::st_shared_v4(tile.base + Tile::offset(r, k % pieces), {});
+    }
+  }
+
+  // The thread's sums of z_Q of the tile before the first, and the step to the next one's.
+  __device__ __forceinline__ float* first_sums() const {
+    const Place at = shared.item().at;
+    const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
+    return work.z_q + (tile - 1) * At::sums + group * At::sums_of_first + threadIdx.x % 128 * 4;
+  }
+  __device__ __forceinline__ i64 step(u32 n, int tile) const {
+    return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;
+  }
+  // Until the block may add to a tile's z_Q. 0: it is the first, and there is nothing to add to; −1: it has
+  // nothing to add. And when it has.
+  __device__ __forceinline__ int await_turn(u32 n) const {
+    if (plan.free_order) return 1;
+    shared.ring_turn().wait(n);
+    return shared.turn(n);
+  }
+  __device__ __forceinline__ void end_turn(u32 n) const {
+    if (!plan.free_order) shared.ring_added().announce_by_warp(n);
+  }
+  // Adds a warpgroup's part of a tile's z_Q to its sums.
+  template <int Columns>
+  __device__ __forceinline__ static void add(const Accumulator<16, Columns>& part, float* to, int turn) {
+    if (turn == 0) {
+#pragma unroll
+      for (int k = 0; k < part.parts; ++k) ptx::st_global_v4(to + k * 512, part.x[0][k]);
+    } else if (turn > 0) {
+#pragma unroll
+      for (int k = 0; k < part.parts; ++k) ptx::red_add_v4(to + k * 512, part.x[0][k]);
+    }
+  }
+};
+
+}  // namespace tg::cuda::attention::backward_sm90
