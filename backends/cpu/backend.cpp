@@ -63,7 +63,7 @@ struct Copies final : Transfer {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads) {
+  CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads), steps_(steps) {
     tasks_.reserve(steps.size());
     for (const Step& s : steps) add(s);
     workspace_bytes_ = shared_;

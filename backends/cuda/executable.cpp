@@ -18,6 +18,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
                                cudaStream_t stream, Staging& staging)
     : gpu_(gpu), stream_(stream), staging_(staging), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
+  steps_ = steps;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& s = steps[i];
     Task t{find_kernel(s.op->name),
