@@ -208,6 +208,7 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
   a.softcap = o.softcap;
   a.dropout = o.dropout;
   a.free_order = o.free_order;
+  a.kernels = o.kernels;
   a.has_bias = o.bias.defined();
   a.has_sink = o.sink.defined();
   a.packed = o.cu_seqlens_q.defined();

@@ -11,6 +11,7 @@
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
 #include "core/compile/lower.h"
+#include "core/run/refusal.h"
 
 namespace tg::cuda {
 
@@ -36,13 +37,14 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
       } else if (t.kernel && t.kernel->plan) {
         t.plan = t.kernel->plan(t.call);
       }
+      t.call.plan = t.plan.get();
+      if (t.kernel && t.kernel->workspace)
+        workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
     } catch (const DeviceError& e) {
       why = e.what();
       t.kernel = nullptr;
     }
-    if (!t.kernel) throw DeviceError("[" + s.name + "] " + why + " " + at_line(s.where));
-    t.call.plan = t.plan.get();
-    if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
+    if (!t.kernel) throw refusal(s, why);
     tasks_.push_back(std::move(t));
     if (!epilogue) continue;
     tasks_.push_back({nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false, false}, nullptr});

@@ -97,6 +97,7 @@ struct Problem {
     const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
                  v = keys("v", n.dv, 3, more.v);
     AttentionOptions o = options;
+    if (!how.device) o.kernels = AttentionKernels::best;  // the CPU has no others
     if (!more.bias.empty()) {
       Array bias = random_array(more.bias, 4, rounded).to(dtype);
       for (std::int64_t e = 0; more.hiding && e < bias.numel(); e += 3) bias.set(e, -INFINITY);
