@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <deque>
+#include <functional>
+#include <map>
 #include <random>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -42,6 +44,8 @@ struct Extras {
   std::vector<std::int64_t> lengths = {};
   double q = 2, k = 1, v = 1, z_o = 1;  // how large numbers are
   double beyond = 0;                    // what keys and values beyond lengths hold, if not 0
+  double off = 0;                       // what is added to ξ between the forward and the backward
+  std::function<void(const std::string& name, Array&)> change = {};  // of inputs
 };
 
 inline Vector doubles(const Array& a) {
@@ -56,23 +60,28 @@ inline Array random_array(const Shape& shape, std::uint64_t seed, DType dtype, d
 }
 
 // o, ξ of the forward, and what the backward makes of them and of random z_o and z_ξ.
-struct Run {
+struct Results {
   std::vector<const char*> names;
   std::vector<Array> values;
+  std::map<std::string, Array> inputs;
 };
 
 struct Problem {
   Sizes n;
   AttentionOptions options = {};
   Extras more = {};
+  std::function<void()> before = {};  // each run
 
   // Numbers are rounded to `rounded` and computed with in `dtype`.
-  Run run(DType rounded, DType dtype, const CompileOptions& how, int times = 1, bool fused = true) const {
+  Results run(DType rounded, DType dtype, const CompileOptions& how, int times = 1, bool fused = true) const {
     Graph g;
     std::deque<Array> arrays;
+    std::map<std::string, Array> by_name;
     std::vector<Feed> feeds;
     const auto input = [&](const char* name, const Array& a) {
       arrays.push_back(a);
+      if (more.change) more.change(name, arrays.back());
+      by_name.insert_or_assign(name, arrays.back());
       const Tensor t = g.input(name, a.shape(), a.dtype());
       feeds.emplace_back(t, arrays.back());
       return t;
@@ -113,7 +122,8 @@ struct Problem {
     AttentionAttrs a;
     for (const Node& node : g.nodes())
       if (node.op->name == (fused ? "flash_attn" : "standard_attn")) a = node.attrs.as<AttentionAttrs>();
-    std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6, more.z_o)};
+    const Tensor lse = more.off == 0 ? y.lse : y.lse + more.off;
+    std::vector<Tensor> in{q, k, v, y.o, lse, operand("z_o", n.H, n.L, n.dv, 6, more.z_o)};
     a.backward = true;
     a.has_z_lse = more.z_lse;
     if (a.has_z_lse)
@@ -132,7 +142,8 @@ struct Problem {
     const std::vector<Tensor> z =
         fused ? g.record(flash_attn_backward_op, in, a, std::source_location::current())
               : detail::decompose_attention_backward(in, a);
-    Run r{{"o", "lse", "z_q", "z_k", "z_v"}, {}};
+    Results r{{"o", "lse", "z_q", "z_k", "z_v"}, {}, {}};
+    r.inputs = by_name;
     if (a.needs_z_bias) r.names.push_back("z_bias");
     if (a.needs_z_sink) r.names.push_back("z_sink");
     std::vector<Tensor> outputs{y.o, y.lse};
@@ -141,6 +152,7 @@ struct Problem {
     for (const Feed& f : feeds) p.feed(f);
     for (int t = 0; t < times; ++t) {
       p.set_step(0);
+      if (before) before();
       p.run();
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         const Array got = p.fetch(outputs[i]);
@@ -162,19 +174,29 @@ inline double bound(DType t) {
   return t == f64 ? 1e-11 : t == f32 ? 2e-5 : t == f16 ? 2e-3 : 1.6e-2;
 }
 
-inline void expect_close(const Run& got, const Run& expected, DType dtype) {
+// How far an array is from the right one in units of what is allowed, and where it is farthest.
+struct Distance {
+  double units = 0;
+  std::size_t where = 0;
+};
+inline Distance distance(const Vector& got, const Vector& expected, DType dtype) {
+  double size = dtype == f64 || dtype == f32 ? 1 : 0.25;
+  for (double e : expected)
+    if (std::isfinite(e)) size = std::max(size, std::abs(e));
+  Distance most;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double apart = got[i] == expected[i] ? 0 : std::abs(got[i] - expected[i]) / (bound(dtype) * size);
+    if (!(apart <= most.units)) most = {std::isnan(apart) ? INFINITY : apart, i};
+  }
+  return most;
+}
+
+inline void expect_close(const Results& got, const Results& expected, DType dtype) {
   for (std::size_t k = 0; k < expected.values.size(); ++k) {
     const Vector g = doubles(got.values[k]), w = doubles(expected.values[k]);
-    double size = dtype == f64 || dtype == f32 ? 1 : 0.25, apart = 0;
-    for (double e : w)
-      if (std::isfinite(e)) size = std::max(size, std::abs(e));
-    std::size_t where = 0;
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      const double e = g[i] == w[i] ? 0 : std::abs(g[i] - w[i]);
-      if (!(e <= apart)) apart = std::isnan(e) ? INFINITY : e, where = i;
-    }
-    EXPECT_LE(apart, bound(dtype) * size) << got.names[k] << " at " << where << ": got " << g[where]
-                                          << ", expected " << w[where] << " (" << name_of(dtype) << ")";
+    const auto [units, where] = distance(g, w, dtype);
+    EXPECT_LE(units, 1) << got.names[k] << " at " << where << ": got " << g[where] << ", expected "
+                        << w[where] << " (" << name_of(dtype) << ")";
   }
 }
 
