@@ -208,6 +208,7 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
   a.softcap = o.softcap;
   a.dropout = o.dropout;
   a.free_order = o.free_order;
+  a.kernels = o.kernels;
   a.has_bias = o.bias.defined();
   a.has_sink = o.sink.defined();
   a.packed = o.cu_seqlens_q.defined();
@@ -355,6 +356,8 @@ std::vector<Variant> variants() {
                   .kv_lengths = m[2],
                   .dropout = 0.2};
        }},
+      // Heads of 16 bytes and more, without options: what tensor cores take, and Hopper's kernels.
+      {"heads of 8", 2, 4, 2, 5, 7, 8, 8, {}, fixed({.causal = true})},
       {"no keys", 1, 2, 2, 3, 0, 4, 4, {}, fixed({}), false},
       {"no queries", 1, 2, 2, 0, 3, 4, 4, {}, fixed({})},
   };

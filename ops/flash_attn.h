@@ -4,11 +4,24 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include <tilegrad/core/base/attrs.h>
 #include <tilegrad/core/graph/tensor.h>
 
 namespace tg {
+
+// Which kernels compute flash_attn and its backward. All give the same numbers up to rounding.
+enum class AttentionKernels {
+  best,          // the fastest that take the call
+  plain,         // multiply-adds: they take every call, and are all that the CPU has
+  tensor_cores,  // those for the tensor cores of any GPU, on Hopper too
+  wgmma,         // Hopper's own
+};
+constexpr std::string_view name_of(AttentionKernels k) {
+  constexpr std::string_view names[] = {"best", "plain", "tensor_cores", "wgmma"};
+  return names[static_cast<int>(k)];
+}
 
 // A = softcap(scale·q·kᵀ) + bias for the keys a query may see, P = exp(A − ξ), o = dropout(P)·v, with
 // ξ = log(Σ exp A + exp sink). A query that sees no key gets o = 0, ξ = −∞ (the sink's value if there is
@@ -32,6 +45,10 @@ struct AttentionOptions {
   // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
   // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
   bool free_order = false;
+  // Of the forward and of its backward. compile() throws DeviceError, with the reason, if those kernels
+  // cannot compute one of the two: wgmma takes heads of 256 forward and not backward, so a program with both
+  // is refused, and one that only evaluates is not. standard_attn has no kernels of its own and ignores it.
+  AttentionKernels kernels = AttentionKernels::best;
 };
 
 struct AttentionResult {
@@ -59,6 +76,7 @@ struct AttentionAttrs {
   std::int64_t stream = 0;  // the random node's number
   bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
   bool free_order = false;
+  AttentionKernels kernels = AttentionKernels::best;
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
@@ -66,6 +84,7 @@ struct AttentionAttrs {
     field("softcap", softcap, 0), field("dropout", dropout, 0), field("stream", stream, stream);
     field("bias", has_bias, false), field("sink", has_sink, false), field("packed", packed, false);
     field("lengths", has_lengths, false), field("free_order", free_order, false);
+    field("kernels", std::string(name_of(kernels)), std::string("best"));
     field("backward", backward, false), field("z_lse", has_z_lse, false);
     field("z_bias", needs_z_bias, false), field("z_sink", needs_z_sink, false);
   }

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <map>
 #include <new>
+#include <sstream>
 
 #include <tilegrad/core/report/graph_text.h>
 #include <tilegrad/core/report/profile.h>
@@ -10,6 +11,7 @@
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include "core/compile/lower.h"
 #include "tools/inspect/attention_memory.h"
 #include "tools/inspect/attention_picture.h"
 #include "tools/inspect/curves.h"
@@ -120,13 +122,14 @@ void print_summary(const Options& o, const Program& program) {
               mib(m.peak()), mib(m.parameters), mib(m.arena), mib(m.workspace));
 }
 
+// What a chain computes stands in its line already.
 void print_steps(const Options& o, const Program& program) {
-  const std::string all = program.text();
-  for (std::size_t at = 0; at < all.size();) {
-    const std::size_t end = all.find('\n', at);
-    const std::string line = all.substr(at, end - at);
-    if (line.substr(0, line.find(": ")).find(o.steps) != std::string::npos) std::printf("%s\n", line.c_str());
-    at = end + 1;
+  std::istringstream all(program.text());
+  std::size_t step = 0;
+  for (std::string line; std::getline(all, line); ++step) {
+    if (program.steps()[step].name.find(o.steps) == std::string::npos) continue;
+    const bool is_chain = program.steps()[step].op == &fused_op;
+    std::printf("%s%s\n", line.c_str(), is_chain ? "" : ("  " + program.choice(step)).c_str());
   }
 }
 

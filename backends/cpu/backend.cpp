@@ -21,6 +21,7 @@
 #include "core/base/alignment.h"
 #include "core/compile/lower.h"
 #include "core/run/host_views.h"
+#include "core/run/refusal.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -63,7 +64,7 @@ struct Copies final : Transfer {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads) {
+  CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads), steps_(steps) {
     tasks_.reserve(steps.size());
     for (const Step& s : steps) add(s);
     workspace_bytes_ = shared_;
@@ -148,11 +149,13 @@ class CpuExecutable final : public Executable {
         t.plan = plan_host(s, thrown_);
         t.kernel = &host_kernel;
       }
+      if (t.kernel && t.kernel->obstacle)
+        if (const char* obstacle = t.kernel->obstacle(t.call)) throw DeviceError(obstacle);
     } catch (const DeviceError& e) {
       why = e.what();
       t.kernel = nullptr;
     }
-    if (!t.kernel) throw DeviceError("[" + s.name + "] " + why + " " + at_line(s.where));
+    if (!t.kernel) throw refusal(s, why);
     t.call.plan = t.plan.get();
     t.parallel = threads_ > 1 && t.kernel != &host_kernel && estimated_seconds(s) > worth_sharing_seconds;
     if (t.kernel->scratch) {

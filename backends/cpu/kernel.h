@@ -29,6 +29,8 @@ struct Kernel {
   Scratch (*scratch)(const Call&, int threads) = nullptr;
   // Describes how it computes a call: algorithm, tiles. Writes at most `size` bytes with the closing 0.
   void (*choice)(const Call&, int threads, char* text, std::size_t size) = nullptr;
+  // Why it cannot compute a call as its attributes ask; null if it can.
+  const char* (*obstacle)(const Call&) = nullptr;
 };
 
 struct KernelEntry {

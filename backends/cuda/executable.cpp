@@ -11,6 +11,7 @@
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/graph.h"
 #include "core/compile/lower.h"
+#include "core/run/refusal.h"
 
 namespace tg::cuda {
 
@@ -18,6 +19,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
                                cudaStream_t stream, Staging& staging)
     : gpu_(gpu), stream_(stream), staging_(staging), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
+  steps_ = steps;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& s = steps[i];
     Task t{find_kernel(s.op->name),
@@ -35,13 +37,14 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
       } else if (t.kernel && t.kernel->plan) {
         t.plan = t.kernel->plan(t.call);
       }
+      t.call.plan = t.plan.get();
+      if (t.kernel && t.kernel->workspace)
+        workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
     } catch (const DeviceError& e) {
       why = e.what();
       t.kernel = nullptr;
     }
-    if (!t.kernel) throw DeviceError("[" + s.name + "] " + why + " " + at_line(s.where));
-    t.call.plan = t.plan.get();
-    if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
+    if (!t.kernel) throw refusal(s, why);
     tasks_.push_back(std::move(t));
     if (!epilogue) continue;
     tasks_.push_back({nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false, false}, nullptr});

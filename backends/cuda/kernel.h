@@ -45,7 +45,7 @@ struct Call {
 struct Kernel {
   // Enqueues the work; never waits, never allocates. The executor finds launch errors.
   void (*launch)(const Stream&, const Call&);
-  // Bytes of workspace that it needs; none if left out.
+  // Bytes of workspace that it needs; none if left out. Throws DeviceError for a call that it cannot compute.
   std::size_t (*workspace)(const Call&) = nullptr;
   // Chooses algorithms and compiles code, once, at compile time. The call has no plan yet.
   std::shared_ptr<const void> (*plan)(const Call&) = nullptr;

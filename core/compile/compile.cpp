@@ -56,7 +56,8 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   // Kernels and memory.
   state->steps = steps_of(graph, steps, joined);
   if (options.plan_only) {
-    state->memory.workspace = state->backend->prepare(state->steps, state->prepared)->workspace_bytes();
+    state->planned = state->backend->prepare(state->steps, state->prepared);
+    state->memory.workspace = state->planned->workspace_bytes();
   } else {
     const Bindings passes{graph, steps, joined, buffers, plan};
     bind(*state, passes, poison);

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <map>
 
+#include "core/compile/lower.h"
+
 namespace tg {
 
 namespace {
@@ -53,6 +55,11 @@ std::string row(const StepTime& t, double all) {
   return formatted("%9.4f %6.1f%% %6d %9.1f %10.1f %8.2f  ", t.seconds * 1e3, 100 * t.seconds / all, t.count,
                    t.bytes / t.seconds * 1e-9, t.flops / t.seconds * 1e-9, t.least / t.seconds) +
          t.name + "\n";
+}
+
+// What ran the step; a chain's code would be as long as the table is wide.
+std::string kernel_of(const Program& program, std::size_t step) {
+  return program.steps()[step].op == &fused_op ? "" : ": " + program.choice(step);
 }
 
 }  // namespace
@@ -123,6 +130,7 @@ std::string profile_text(const Program& program, const Profile& profile, std::si
     s += "A share above 1.2: the data lay in caches, or the machine was busy while its ceilings were "
          "measured.\n";
   std::vector<StepTime> steps = profile.steps;
+  for (std::size_t i = 0; i < steps.size(); ++i) steps[i].name += kernel_of(program, i);
   std::stable_sort(steps.begin(), steps.end(),
                    [](const StepTime& a, const StepTime& b) { return a.seconds > b.seconds; });
   steps.resize(std::min(longest, steps.size()));

@@ -41,7 +41,8 @@ Profile profile(Program& program, const Ceilings& ceilings, int runs,
 std::vector<StepTime> by_op(const Program& program, const Profile& profile);
 
 // Two tables, by op and of the `longest` steps: time, share of the time of all steps, rates, and the share of
-// the ceiling that they reach. A share above 1 means that data came from a cache.
+// the ceiling that they reach. A share above 1 means that data came from a cache. Steps are named with the
+// kernels that run them.
 std::string profile_text(const Program& program, const Profile& profile, std::size_t longest = 10);
 
 }  // namespace tg

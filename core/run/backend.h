@@ -66,7 +66,7 @@ class Executable {
   virtual std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) = 0;
   // Runs once and returns the seconds each step took, in the order of the steps.
   virtual std::vector<double> profile() = 0;
-  // How a step is run, as a short text: kernel, algorithm, tiles. Only after bind.
+  // How a step is run, as a short text: kernel, algorithm, tiles.
   virtual std::string choice(std::size_t step) const = 0;
 };
 

@@ -340,6 +340,13 @@ std::span<const Step> Program::steps() const {
   return state().steps;
 }
 
+std::string Program::choice(std::size_t step) const {
+  const State& s = state();
+  if (step >= s.steps.size())
+    throw Error("[choice] step " + std::to_string(step) + " of " + std::to_string(s.steps.size()));
+  return (s.executable ? s.executable : s.planned)->choice(step);
+}
+
 std::span<const ArenaBuffer> Program::buffers() const {
   return state().buffers;
 }

@@ -140,6 +140,9 @@ class Program {
   const PrepareOptions& options() const;
   std::span<const Step> steps() const;
   std::string text() const;  // one line per step: op, shapes, attributes, source line
+  // How a step runs, in words: instruction set or GPU, the kernel's algorithm and tiles. Also of a program
+  // that was only planned.
+  std::string choice(std::size_t step) const;
   // All buffers of the arena, by their first step. An output written in place has its input's buffer.
   std::span<const ArenaBuffer> buffers() const;
   const Graph& graph() const;                // what it was compiled from

@@ -23,7 +23,7 @@ struct Program::State {
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;
-  std::unique_ptr<Executable> executable;
+  std::unique_ptr<Executable> executable, planned;  // planned: of a program that is not to run
   MemoryReport memory;
   std::vector<ArenaBuffer> buffers;
   std::vector<ValueId> outputs;

@@ -70,6 +70,16 @@ TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
   for (const char* part : {"a run takes", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 
+  // Steps are named with their kernels, also where a program was only planned.
+  for (const Program& each : {program, compile(g, {z}, {.threads = 1, .plan_only = true})}) {
+    const std::size_t last = each.steps().size() - 1;
+    EXPECT_EQ(each.steps()[last].op->name, "softmax");
+    EXPECT_NE(each.choice(last).find("by one thread"), std::string::npos) << each.choice(last);
+    EXPECT_THROW(each.choice(last + 1), Error);
+  }
+  EXPECT_NE(profile_text(program, p).find("softmax: " + program.choice(program.steps().size() - 1) + "\n"),
+            std::string::npos);
+
   // Ceilings far below what the steps reach are not believed.
   Profile busy = p;
   for (StepTime& t : busy.steps) t.least = 1.3 * t.seconds;

@@ -137,6 +137,67 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).in_words(), "plain multiply-adds");
 }
 
+// The path of a call that asks for kernels, as told in words; why it is refused, if it is.
+std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
+  x.kernels = kernels;
+  try {
+    return Choice(x, is_backward, gpu).in_words();
+  } catch (const DeviceError& e) {
+    return e.what();
+  }
+}
+
+TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {
+  using enum AttentionKernels;
+  const AttentionCall x = call(DType::bf16, 8, 2, 512, 128, 64), f32 = call(DType::f32, 8, 2, 512, 64, 64);
+  for (const bool is_backward : {false, true}) {
+    EXPECT_EQ(asked(x, best, sm_90a, is_backward), "tensor cores, wgmma");
+    EXPECT_EQ(asked(x, wgmma, sm_90a, is_backward), "tensor cores, wgmma");
+    EXPECT_EQ(asked(x, tensor_cores, sm_90a, is_backward), "tensor cores");
+    EXPECT_EQ(asked(x, tensor_cores, small, is_backward), "tensor cores");
+    EXPECT_EQ(asked(x, plain, sm_90a, is_backward), "plain multiply-adds");
+    EXPECT_EQ(asked(x, plain, small, is_backward), "plain multiply-adds");
+    EXPECT_EQ(asked(f32, tensor_cores, sm_90a, is_backward), "tensor cores, f32 as halves of two terms");
+    EXPECT_EQ(asked(f32, plain, sm_90a, is_backward), "plain multiply-adds");
+  }
+  AttentionCall split = f32;
+  split.kernels = plain;
+  EXPECT_FALSE(forward(split, sm_90a).split);
+}
+
+TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
+  using enum AttentionKernels;
+  const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
+  const auto with = [&](auto change) {
+    AttentionCall x = good;
+    change(x);
+    return x;
+  };
+  EXPECT_EQ(asked(good, wgmma, small), "kernels = wgmma: the GPU is not a Hopper");
+  EXPECT_EQ(asked(good, wgmma, hopper), "kernels = wgmma: the library was compiled without sm_90a");
+  EXPECT_EQ(asked(with([](AttentionCall& x) { x.bias.data = x.q.data; }), wgmma, sm_90a),
+            "kernels = wgmma: bias");
+  EXPECT_EQ(asked(call(DType::f32, 8, 2, 512, 64, 64), wgmma, sm_90a), "kernels = wgmma: f32");
+  EXPECT_EQ(asked(call(DType::f64, 8, 2, 512, 64, 64), wgmma, sm_90a), "kernels = wgmma: f64");
+  EXPECT_EQ(asked(call(DType::f64, 8, 2, 512, 64, 64), tensor_cores, sm_90a), "kernels = tensor_cores: f64");
+  EXPECT_EQ(asked(call(DType::bf16, 8, 2, 512, 65, 64), tensor_cores, small),
+            "kernels = tensor_cores: head sizes that are no multiple of 16 bytes");
+  EXPECT_EQ(asked(call(DType::bf16, 8, 2, 512, 584, 64), tensor_cores, hopper),
+            "kernels = tensor_cores: heads wider than 576, or 512 of v");
+  EXPECT_EQ(asked(call(DType::f32, 8, 2, 512, 256, 64), tensor_cores, hopper),
+            "kernels = tensor_cores: f32 heads wider than 128");
+  EXPECT_EQ(asked(with([](AttentionCall& x) { x.k.row += 4; }), tensor_cores, small),
+            "kernels = tensor_cores: rows that do not begin at multiples of 16 bytes");
+  EXPECT_EQ(asked(call(DType::bf16, 8, 1, 512, 576, 512), tensor_cores, small),
+            "kernels = tensor_cores: more shared memory than a block of this GPU has");
+  // What the forward has, the backward may not have.
+  const AttentionCall wide = call(DType::bf16, 8, 1, 512, 576, 512),
+                      dropping = with([](AttentionCall&x) { x.dropout = 0.1; });
+  EXPECT_EQ(asked(wide, wgmma, sm_90a, true), "kernels = wgmma: wider heads than 128");
+  EXPECT_EQ(asked(dropping, wgmma, sm_90a, true), "kernels = wgmma: dropout");
+  EXPECT_EQ(asked(dropping, tensor_cores, sm_90a, true), "tensor cores");
+}
+
 // ---- stages in registers, by one warp ----
 
 constexpr int rows = 16, columns = 64, half = 32;

@@ -142,6 +142,43 @@ TEST(FlashAttnGraph, HandsTheFreeOrderToTheBackward) {
   EXPECT_TRUE(gradient[0].same_bits(gradient[1]));
 }
 
+// The backward has the forward's kernels. The CPU's are multiply-adds; others are refused when the program is
+// compiled, with the layer, the operands and the line of the call.
+TEST(FlashAttnGraph, HandsTheKernelsToTheBackwardAndRefusesWhatTheCpuLacks) {
+  using enum AttentionKernels;
+  Inputs x;
+  const Tensor q = x.input({1, 2, 7, 8}, f32), k = x.input({1, 1, 9, 8}, f32), z_o = x.input(q.shape(), f32);
+  std::vector<Array> o, z_q;
+  for (const AttentionKernels kernels : {best, plain, tensor_cores, wgmma}) {
+    const Scope scope("h.3.attn");
+    const AttentionResult a = flash_attn(q, k, k, {.causal = true, .kernels = kernels});
+    const Tensor z = gradients(a.o, {q}, z_o)[0];
+    const Node& node = x.g.node_of(z.id());
+    ASSERT_EQ(node.op, &flash_attn_backward_op);
+    EXPECT_EQ(node.attrs.as<AttentionAttrs>().kernels, kernels);
+    const std::string asked = "kernels=\"" + std::string(name_of(kernels)) + "\"";
+    EXPECT_EQ(x.g.node_of(a.o.id()).attrs.non_default_text().find(asked) != std::string::npos,
+              kernels != best);
+    if (kernels == best || kernels == plain) {
+      o.push_back(eval(a.o, x.feeds)), z_q.push_back(eval(z, x.feeds));
+      continue;
+    }
+    try {
+      compile(x.g, {a.o}, {.plan_only = true});
+      ADD_FAILURE() << name_of(kernels) << " on the CPU";
+    } catch (const DeviceError& e) {
+      const std::string why = "[h.3.attn/flash_attn] kernels = " + std::string(name_of(kernels)) +
+                              ": the CPU has multiply-adds only; got f32 [1, 2, 7, 8], f32 [1, 1, 9, 8], f32 "
+                              "[1, 1, 9, 8] with ";
+      EXPECT_EQ(std::string(e.what()).substr(0, why.size()), why);
+      for (const std::string& part : {asked, std::string("causal=true"), std::string("_graph_test.cpp:")})
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_TRUE(o[0].same_bits(o[1]) && z_q[0].same_bits(z_q[1]));
+  EXPECT_NO_THROW(eval(standard_attn(q, k, k, {.kernels = wgmma}).o, x.feeds));
+}
+
 // Queries, keys and values are parts of one projection: the backward writes its gradient, and nothing is
 // copied.
 TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {

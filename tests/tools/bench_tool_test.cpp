@@ -139,6 +139,22 @@ TEST(BenchAttention, TakesCellsOfAnyMaskLayoutAndDtype) {
   }
 }
 
+TEST(BenchAttention, RunsTheKernelsThatAreAskedForOrSaysWhyNot) {
+  const Outcome plain = bench("attention --kernels plain " + small_cells),
+                other = bench("attention --kernels wgmma " + small_cells),
+                gemm = bench("gemm --kernels plain");
+  EXPECT_EQ(plain.code, 0) << plain.output;
+  EXPECT_NE(plain.output.find("flash_attn causal, plain "), std::string::npos) << plain.output;
+  EXPECT_EQ(other.code, 1) << other.output;
+  EXPECT_NE(
+      other.output.find("[flash_attn] kernels = wgmma: the CPU has multiply-adds only; got f32 [1, 2, 33"),
+      std::string::npos)
+      << other.output;
+  EXPECT_EQ(gemm.code, 2) << gemm.output;
+  EXPECT_NE(gemm.output.find("--kernels is an option of the mode attention"), std::string::npos)
+      << gemm.output;
+}
+
 // A python3 that answers as tools/bench/torch_attention.py does, or fails.
 class FakePython {
  public:

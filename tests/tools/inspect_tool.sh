@@ -40,6 +40,7 @@ for program in train evaluate token; do
   is_png "$dir/$program.png"
 done
 shows 'eps=1e-05' --program evaluate --graph
+shows '/flash_attn: .*tiles of .* queries × .* keys, .*, by one thread$' --program evaluate --threads 1 --list
 shows '^all .* 100.00 %$' --model llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
 shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"

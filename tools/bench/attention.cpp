@@ -93,7 +93,9 @@ class AttentionBench {
 
   void add_row(const AttentionCell& c, bool backward, const Timing& t) {
     const double flops = c.flops(backward);
-    Row row = row_of(c, "", backward, t.seconds);
+    const AttentionKernels kernels = settings_.attention.kernels;
+    Row row = row_of(c, kernels == AttentionKernels::best ? "" : ", " + std::string(name_of(kernels)),
+                     backward, t.seconds);
     set_rate(row, flops * 1e-9 / t.seconds, t.peak, machine_);
     row.share_sgemm = row.share / product_;
     report_.add(row);

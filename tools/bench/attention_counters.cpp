@@ -57,7 +57,8 @@ std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Set
   const std::string command =
       "TG_STEPWISE=1 ncu --csv --print-units base --metrics dram__bytes_read.sum,dram__bytes_write.sum " +
       quoted(self) + " attention --backend " + settings.device.text() + " --dtype " + settings.dtype_name() +
-      (settings.attention.by_token ? " --layout BLHd" : "") + " --shape " + c.words() + " --once " + once +
+      (settings.attention.by_token ? " --layout BLHd" : "") + " --kernels " +
+      std::string(name_of(settings.attention.kernels)) + " --shape " + c.words() + " --once " + once +
       " 2>&1 </dev/null";
   std::FILE* pipe = ::popen(command.c_str(), "r");
   if (!pipe) return {};

@@ -24,6 +24,10 @@ void AttentionCommandLine::declare(Args& args) {
               {.choices = {"cpu", "gpu", "gpu-free-order", "masks"}, .shown = "by device"});
   args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout,
               {.choices = {"BHLd", "BLHd"}});
+  args.option("kernels", "NAME",
+              "attention: the kernels that run it; an error where they cannot (AttentionKernels in "
+              "ops/flash_attn.h)",
+              kernels, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
   args.flag("compare", "attention on a GPU: beside PyTorch's cuDNN and FlashAttention-2", compare);
   args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
@@ -36,7 +40,7 @@ void AttentionCommandLine::declare(Args& args) {
 
 std::string AttentionCommandLine::take(const Args& args, const std::string& mode,
                                        const std::vector<std::string>& shapes, Settings& settings) const {
-  for (const char* name : {"suite", "layout", "compare", "png", "traffic", "once"})
+  for (const char* name : {"suite", "layout", "kernels", "compare", "png", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
   if (mode != "attention") return "";
@@ -46,6 +50,9 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
       return "--" + std::string(name) + " needs rates, which --traffic and --once do not measure";
   if (traffic && !once.empty()) return "--traffic and --once exclude each other";
   settings.attention = {.by_token = layout == "BLHd", .compare = compare, .png = png, .once = once};
+  for (const AttentionKernels k :
+       {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
+    if (kernels == name_of(k)) settings.attention.kernels = k;
   return take_cells(shapes, settings);
 }
 

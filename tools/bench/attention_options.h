@@ -7,7 +7,7 @@
 namespace tg::bench {
 
 struct AttentionCommandLine {
-  std::string suite, layout = "BHLd", png, once;
+  std::string suite, layout = "BHLd", kernels = "best", png, once;
   bool compare = false, traffic = false;
 
   void declare(Args& args);

@@ -9,9 +9,10 @@ namespace {
 
 const Axes heads_inside{0, 2, 1, 3};  // [B, H, L, d] to [B, L, H, d] and back
 
-AttentionOptions options_for(const AttentionCell& c) {
+AttentionOptions options_for(const AttentionCell& c, const Settings& settings) {
   AttentionOptions o{.causal = c.causal};
   o.free_order = c.free_order;
+  o.kernels = settings.attention.kernels;
   if (c.window >= 0) o.window_left = c.window;
   if (c.window >= 0 && !c.causal) o.window_right = c.window;
   return o;
@@ -23,7 +24,8 @@ RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& set
   q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
   k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
   v = add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
-  out = materialises ? standard_attn(q, k, v, options_for(c)) : flash_attn(q, k, v, options_for(c));
+  const AttentionOptions options = options_for(c, settings);
+  out = materialises ? standard_attn(q, k, v, options) : flash_attn(q, k, v, options);
 }
 
 Tensor RecordedAttention::add_input(const char* name, const Shape& shape, const Settings& settings) {

@@ -5,16 +5,19 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Tensor cores take rows that begin at multiples of 16 bytes and have as many; bf16 and f16 with head sizes
-// up to 576 (q, k) and 512 (v), f32 up to 128.
-bool fits_tensor_cores(const AttentionCall& x) {
-  if (x.type == DType::f64) return false;
+// Why tensor cores cannot compute a call; null if they can. They take rows that begin at multiples of 16
+// bytes and have as many; bf16 and f16 with head sizes up to 576 (q, k) and 512 (v), f32 up to 128.
+const char* obstacle_on_tensor_cores(const AttentionCall& x) {
+  if (x.type == DType::f64) return "f64";
   const int piece = 16 / static_cast<int>(size_of(x.type)), most = x.type == DType::f32 ? 128 : 576,
             most_v = x.type == DType::f32 ? 128 : 512;
-  if (x.d % piece != 0 || x.dv % piece != 0 || x.d > most || x.dv > most_v || x.dv == 0) return false;
+  if (x.dv == 0) return "heads of v of size 0";
+  if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are no multiple of 16 bytes";
+  if (x.d > most || x.dv > most_v)
+    return x.type == DType::f32 ? "f32 heads wider than 128" : "heads wider than 576, or 512 of v";
   for (const AttentionCall::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
-    if (!in_pieces(a, piece)) return false;
-  return true;
+    if (!in_pieces(a, piece)) return "rows that do not begin at multiples of 16 bytes";
+  return nullptr;
 }
 
 // Whether a block has the shared memory.
@@ -67,6 +70,18 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   return 0;
 }
 
+// Throws if the path is not among the kernels that the call asks for.
+void require_asked(const AttentionCall& x, Path path, const Gpu& gpu, const char* obstacle) {
+  const bool wgmma = x.kernels == AttentionKernels::wgmma;
+  if (wgmma ? path == Path::hopper : x.kernels != AttentionKernels::tensor_cores || path != Path::plain)
+    return;
+  const char* why = obstacle_on_tensor_cores(x);
+  if (!why) why = obstacle ? obstacle : "more shared memory than a block of this GPU has";
+  if (wgmma && !gpu.hopper)
+    why = gpu.capability == 90 ? "the library was compiled without sm_90a" : "the GPU is not a Hopper";
+  throw DeviceError("kernels = " + std::string(name_of(x.kernels)) + ": " + why);
+}
+
 AttentionCall call_of(const Call& call) {
   AttentionCall x = attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>());
   if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
@@ -81,11 +96,12 @@ Choice::Choice(const Call& call, std::byte* base)
     : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base) {}
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
-  const bool tensor_cores = fits_tensor_cores(x),
+  const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
+             own = tensor_cores && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
-  obstacle = tensor_cores && gpu.hopper ? obstacle_on_hopper(x, backward) : nullptr;
-  if (tensor_cores && gpu.hopper && !obstacle) {
+  obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
+  if (own && !obstacle) {
     path = Path::hopper;
   } else if (tensor_cores && x.type == DType::f32) {
     path = Path::f32;
@@ -93,6 +109,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     if (backward && fits) workers = one_pass_workers(x, gpu);
     path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
+  require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::hopper && backward) {
     work = {x, base};

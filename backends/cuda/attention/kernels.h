@@ -19,7 +19,8 @@ struct Choice {
   Workspace work;                      // of a backward
   std::optional<SplitOperands> split;  // of Path::f32
 
-  // With workspace at `base`; null to compute its size only.
+  // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
+  // kernels that the call asks for cannot compute it.
   explicit Choice(const Call& call, std::byte* base = nullptr);
   Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr);
   std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }

@@ -1,194 +1,14 @@
 // flash_attn and flash_attn_backward on a GPU against the CPU's in f64: options, dtypes and TF32, head sizes,
 // ragged lengths, memory orders, with dead memory poisoned; f32 beside attention that is not fused; and the
 // same bits every time. Skipped where there is no GPU.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <deque>
-#include <random>
-
-#include <tilegrad/ops/flash_attn.h>
-#include <tilegrad/tilegrad.h>
+#include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
 namespace {
 
-using Vector = std::vector<double>;
+using namespace testing;
 
-bool has_gpu() {
-  try {
-    backend(Device::cuda());
-    return true;
-  } catch (const DeviceError&) {
-    return false;
-  }
-}
-
-class CudaAttention : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_gpu()) GTEST_SKIP() << "no GPU";
-  }
-};
-
-struct Sizes {
-  std::int64_t B, H, Hk, L, T, d, dv;
-};
-struct Extras {
-  Shape bias = {};  // empty: none
-  bool hiding = false;
-  bool sink = false, z_lse = true, projected = false;  // projected: [B, L, H, d] in memory
-  std::vector<std::int32_t> cu_q = {}, cu_k = {};
-  std::vector<std::int64_t> lengths = {};
-  double q = 2, k = 1, v = 1, z_o = 1;  // how large numbers are
-  double beyond = 0;                    // what keys and values beyond lengths hold, if not 0
-};
-
-Vector doubles(const Array& a) {
-  return a.to(f64).values<double>();
-}
-
-Array random_array(const Shape& shape, std::uint64_t seed, DType dtype, double factor = 1) {
-  std::mt19937_64 bits(seed);
-  Vector x(static_cast<std::size_t>(numel(shape)));
-  for (double& e : x) e = factor * (static_cast<double>(bits() >> 11) * 0x1p-52 - 1);
-  return Array::of(shape, x).to(dtype);
-}
-
-// o, ξ of the forward, and what the backward makes of them and of random z_o and z_ξ.
-struct Run {
-  std::vector<const char*> names;
-  std::vector<Array> values;
-};
-
-struct Problem {
-  Sizes n;
-  AttentionOptions options = {};
-  Extras more = {};
-
-  // Numbers are rounded to `rounded` and computed with in `dtype`.
-  Run run(DType rounded, DType dtype, const CompileOptions& how, int times = 1, bool fused = true) const {
-    Graph g;
-    std::deque<Array> arrays;
-    std::vector<Feed> feeds;
-    const auto input = [&](const char* name, const Array& a) {
-      arrays.push_back(a);
-      const Tensor t = g.input(name, a.shape(), a.dtype());
-      feeds.emplace_back(t, arrays.back());
-      return t;
-    };
-    const auto floats = [&](const char* name, const Shape& shape, std::uint64_t seed, double factor = 1) {
-      return input(name, random_array(shape, seed, rounded, factor).to(dtype));
-    };
-    const auto operand = [&](const char* name, std::int64_t heads, std::int64_t rows, std::int64_t size,
-                             std::uint64_t seed, double factor) {
-      if (!more.projected) return floats(name, {n.B, heads, rows, size}, seed, factor);
-      return floats(name, {n.B, rows, heads, size}, seed, factor).transpose(1, 2);
-    };
-    const auto keys = [&](const char* name, std::int64_t size, std::uint64_t seed, double factor) {
-      if (more.beyond == 0) return operand(name, n.Hk, n.T, size, seed, factor);
-      Array a = random_array({n.B, n.Hk, n.T, size}, seed, rounded, factor).to(dtype);
-      const std::int64_t each = n.Hk * n.T * size;
-      for (std::int64_t e = 0; e < a.numel(); ++e)
-        if (e % (n.T * size) / size >= more.lengths[static_cast<std::size_t>(e / each)])
-          a.set(e, more.beyond);
-      return input(name, a);
-    };
-    const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
-                 v = keys("v", n.dv, 3, more.v);
-    AttentionOptions o = options;
-    if (!more.bias.empty()) {
-      Array bias = random_array(more.bias, 4, rounded).to(dtype);
-      for (std::int64_t e = 0; more.hiding && e < bias.numel(); e += 3) bias.set(e, -INFINITY);
-      o.bias = input("bias", bias);
-    }
-    if (more.sink) o.sink = floats("sink", {n.H}, 5);
-    if (!more.cu_q.empty()) {
-      o.cu_seqlens_q = input("cu_q", Array::of(more.cu_q));
-      o.cu_seqlens_k = input("cu_k", Array::of(more.cu_k));
-    }
-    if (!more.lengths.empty()) o.kv_lengths = input("lengths", Array::of(more.lengths));
-    AttentionResult y = fused ? flash_attn(q, k, v, o) : standard_attn(q, k, v, o);
-    AttentionAttrs a;
-    for (const Node& node : g.nodes())
-      if (node.op->name == (fused ? "flash_attn" : "standard_attn")) a = node.attrs.as<AttentionAttrs>();
-    std::vector<Tensor> in{q, k, v, y.o, y.lse, operand("z_o", n.H, n.L, n.dv, 6, more.z_o)};
-    a.backward = true;
-    a.has_z_lse = more.z_lse;
-    if (a.has_z_lse)
-      in.push_back(input("z_lse", random_array({n.B, n.H, n.L}, 7, f32).to(compute_type(dtype))));
-    if (o.bias.defined()) {
-      Shape four = o.bias.shape();
-      while (four.size() < 4) four.insert(0, 1);
-      in.push_back(view(o.bias, four));
-    }
-    if (o.sink.defined()) in.push_back(o.sink);
-    if (o.cu_seqlens_q.defined()) in.push_back(o.cu_seqlens_q), in.push_back(o.cu_seqlens_k);
-    if (o.kv_lengths.defined()) in.push_back(o.kv_lengths);
-    if (o.dropout > 0) in.push_back(g.rng());
-    a.needs_z_bias = a.has_bias;
-    a.needs_z_sink = a.has_sink;
-    const std::vector<Tensor> z =
-        fused ? g.record(flash_attn_backward_op, in, a, std::source_location::current())
-              : detail::decompose_attention_backward(in, a);
-    Run r{{"o", "lse", "z_q", "z_k", "z_v"}, {}};
-    if (a.needs_z_bias) r.names.push_back("z_bias");
-    if (a.needs_z_sink) r.names.push_back("z_sink");
-    std::vector<Tensor> outputs{y.o, y.lse};
-    outputs.insert(outputs.end(), z.begin(), z.end());
-    Program p = compile(g, outputs, how);
-    for (const Feed& f : feeds) p.feed(f);
-    for (int t = 0; t < times; ++t) {
-      p.set_step(0);
-      p.run();
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const Array got = p.fetch(outputs[i]);
-        if (t == 0)
-          r.values.push_back(got);
-        else
-          EXPECT_TRUE(r.values[i].same_bits(got)) << r.names[i] << " changed in run " << t;
-      }
-    }
-    return r;
-  }
-};
-
-// Each value's distance from the f64 one in units of the largest. Rounding the operands is in both; what is
-// left: P and z_A rounded to the dtype before a product (unit 2⁻⁹ for bf16, 2⁻¹² for f16), the result rounded
-// once, and o rounded before it enters u. f32: sums of a few hundred terms. The same terms add up over rows
-// for z_k and z_v.
-double bound(DType t) {
-  return t == f64 ? 1e-11 : t == f32 ? 2e-5 : t == f16 ? 2e-3 : 1.6e-2;
-}
-
-void expect_close(const Run& got, const Run& expected, DType dtype) {
-  for (std::size_t k = 0; k < expected.values.size(); ++k) {
-    const Vector g = doubles(got.values[k]), w = doubles(expected.values[k]);
-    double size = dtype == f64 || dtype == f32 ? 1 : 0.25, apart = 0;
-    for (double e : w)
-      if (std::isfinite(e)) size = std::max(size, std::abs(e));
-    std::size_t where = 0;
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      const double e = g[i] == w[i] ? 0 : std::abs(g[i] - w[i]);
-      if (!(e <= apart)) apart = std::isnan(e) ? INFINITY : e, where = i;
-    }
-    EXPECT_LE(apart, bound(dtype) * size) << got.names[k] << " at " << where << ": got " << g[where]
-                                          << ", expected " << w[where] << " (" << name_of(dtype) << ")";
-  }
-}
-
-// f32 also in TF32: of numbers that TF32 holds, P and z_A are rounded to as many bits as f16 has.
-void check(const Problem& p, const std::string& what, std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
-  for (DType t : dtypes) {
-    SCOPED_TRACE(what + " " + std::string(name_of(t)));
-    const bool verify = !p.options.free_order;
-    expect_close(p.run(t, t, {.device = Device::cuda(), .verify = verify}), p.run(t, f64, {}), t);
-    if (t != f32) continue;
-    SCOPED_TRACE("in TF32");
-    expect_close(p.run(f16, f32, {.device = Device::cuda(), .tf32 = true, .verify = true}),
-                 p.run(f16, f64, {}), f16);
-  }
-}
+class CudaAttention : public OnGpu {};
 
 std::string text(const Sizes& n) {
   std::string s;
@@ -337,16 +157,31 @@ TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
 }
 
-// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + 2·max|(expected + 0.3 − 0.3) −
-// expected|.
-void expect_as_close_as_unfused(const Problem& p, const std::string& what, bool tf32) {
-  SCOPED_TRACE(what + (tf32 ? " TF32" : " f32"));
+// Twice what adding 0.3 and taking it away again does to the numbers, in the dtype.
+double slack(const Vector& expected, DType t) {
+  const auto rounded = [&](const Vector& x) { return doubles(Array::of(x).to(t)); };
+  const double more = rounded({0.3})[0];
+  Vector x = rounded(expected);
+  for (double& e : x) e = std::isfinite(e) ? e + more : more;
+  x = rounded(x);
+  for (double& e : x) e -= more;
+  x = rounded(x);
+  double most = 0;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (std::isfinite(expected[i])) most = std::max(most, std::abs(x[i] - expected[i]));
+  return 2 * most;
+}
+
+// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack, with a softcap 3·max|…| +
+// 3e-4 more.
+void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType t, bool tf32 = false) {
+  SCOPED_TRACE(what + " " + (tf32 ? "TF32" : std::string(name_of(t))));
   const CompileOptions how{.device = Device::cuda(), .tf32 = tf32};
-  const Run expected = p.run(f32, f64, {}), got = p.run(f32, f32, how),
-            plain = p.run(f32, f32, how, 1, false);
+  const Results expected = p.run(t, f64, {}), got = p.run(t, t, how), plain = p.run(t, t, how, 1, false);
+  const bool capped = p.options.softcap > 0 && t != f32;
   for (std::size_t k = 0; k < expected.values.size(); ++k) {
     const Vector w = doubles(expected.values[k]), g = doubles(got.values[k]), u = doubles(plain.values[k]);
-    double apart = 0, allowed = 0, rounding = 0;
+    double apart = 0, allowed = 0;
     for (std::size_t i = 0; i < w.size(); ++i) {
       if (w[i] == -INFINITY) {
         EXPECT_EQ(g[i], w[i]) << got.names[k] << " at " << i;
@@ -355,25 +190,40 @@ void expect_as_close_as_unfused(const Problem& p, const std::string& what, bool 
       const double e = std::abs(g[i] - w[i]);
       apart = std::isnan(e) ? INFINITY : std::max(apart, e);
       allowed = std::max(allowed, std::abs(u[i] - w[i]));
-      const volatile float raised = static_cast<float>(w[i]) + 0.3f, back = raised - 0.3f;
-      rounding = std::max(rounding, std::abs(back - w[i]));
     }
-    EXPECT_LE(apart, 2 * allowed + 2 * rounding) << got.names[k] << ", unfused " << allowed;
+    EXPECT_LE(apart, (capped ? 3 : 2) * allowed + slack(w, got.values[k].dtype()) + (capped ? 3e-4 : 0))
+        << got.names[k] << ", unfused " << allowed;
   }
 }
 
 // Sizes are multiples of 4: cuBLASLt multiplies in TF32 only what begins at multiples of 16 bytes.
 TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
   for (const bool tf32 : {false, true}) {
-    expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", tf32);
-    expect_as_close_as_unfused({{1, 2, 2, 132, 132, 32, 32}, {.causal = true}, {.sink = true}}, "causal",
+    expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", f32, tf32);
+    expect_as_close_as_unfused({{1, 2, 2, 132, 132, 32, 32}, {.causal = true}, {.sink = true}}, "causal", f32,
                                tf32);
-    expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", tf32);
-    expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", f32,
+                               tf32);
+    expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", f32, tf32);
     if (!tf32)  // cuBLASLt multiplies so small matrices in f32
       expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
-                                 "enough heads for a block each", tf32);
+                                 "enough heads for a block each", f32, tf32);
   }
+}
+
+TEST_F(CudaAttention, HalfTypesAreAsCloseAsWhatIsNotFused) {
+  for (const DType t : {bf16, f16})
+    for (const AttentionKernels kernels : {AttentionKernels::best, AttentionKernels::tensor_cores}) {
+      SCOPED_TRACE(name_of(kernels));
+      expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}, {.kernels = kernels}}, "full", t);
+      expect_as_close_as_unfused({{1, 2, 2, 136, 136, 128, 128}, {.causal = true, .kernels = kernels}},
+                                 "causal", t);
+      expect_as_close_as_unfused({{1, 2, 1, 104, 200, 64, 64}, {.window_left = 40, .kernels = kernels}},
+                                 "window", t);
+      expect_as_close_as_unfused({{1, 1, 1, 64, 1000, 128, 128}, {.kernels = kernels}}, "long", t);
+      expect_as_close_as_unfused({{1, 1, 1, 104, 96, 64, 64}, {.softcap = 5, .kernels = kernels}}, "softcap",
+                                 t);
+    }
 }
 
 // f32 is multiplied as f16 times powers of two: numbers may be of any size, and what no query meets anything.

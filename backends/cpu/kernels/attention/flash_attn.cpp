@@ -58,6 +58,17 @@ void choice_backward(const Call& c, int, char* text, std::size_t size) {
   attention_backward_choice(attention_of(c), text, size);
 }
 
+const char* obstacle(const Call& c) {
+  switch (c.attrs->as<AttentionAttrs>().kernels) {
+    case AttentionKernels::tensor_cores:
+      return "kernels = tensor_cores: the CPU has multiply-adds only";
+    case AttentionKernels::wgmma:
+      return "kernels = wgmma: the CPU has multiply-adds only";
+    default:
+      return nullptr;
+  }
+}
+
 // keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) at or above the bound.
 void run_mask(Worker& w, const Call& c) {
   const auto& a = c.attrs->as<KeepMaskAttrs>();
@@ -81,8 +92,8 @@ void run_mask(Worker& w, const Call& c) {
 
 }  // namespace
 
-extern const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward};
-extern const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward};
+extern const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward, &obstacle};
+extern const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward, &obstacle};
 extern const Kernel attention_keep_mask_kernel{&run_mask};
 
 }  // namespace tg::cpu::TG_ISA

@@ -1,0 +1,86 @@
+// Attention on a GPU with kernels that are asked for: they run, compute the same, and are refused with the
+// reason where they cannot. Skipped where there is no GPU.
+#include "tests/backends/cuda/attention_problem.h"
+
+namespace tg {
+namespace {
+
+using namespace testing;
+using enum AttentionKernels;
+
+class CudaAttentionKernels : public OnGpu {};
+
+// How the forward of a call runs; why it is refused, if it is.
+std::string words(const Shape& q, DType dtype, const AttentionOptions& options) {
+  Graph g;
+  const Tensor x = g.input("x", q, dtype);
+  try {
+    return compile(g, {flash_attn(x, x, x, options).o}, {.device = Device::cuda()}).choice(0);
+  } catch (const DeviceError& e) {
+    return e.what();
+  }
+}
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+bool has_wgmma() {
+  return has(words({1, 2, 40, 64}, bf16, {}), "wgmma");
+}
+
+TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
+  const Shape q{1, 2, 40, 64};
+  EXPECT_TRUE(has(words(q, bf16, {.kernels = plain}), "plain multiply-adds"));
+  EXPECT_TRUE(has(words(q, bf16, {.kernels = tensor_cores}), ", tensor cores"));
+  EXPECT_FALSE(has(words(q, bf16, {.kernels = tensor_cores}), "wgmma"));
+  EXPECT_TRUE(has(words(q, f32, {.kernels = tensor_cores}), ", tensor cores, f32"));
+  EXPECT_TRUE(has(words(q, f32, {.kernels = plain}), "plain multiply-adds"));
+  const std::string own = words(q, bf16, {.kernels = wgmma});
+  EXPECT_TRUE(has(own, ", tensor cores, wgmma") || has(own, "kernels = wgmma: the GPU is not a Hopper") ||
+              has(own, "kernels = wgmma: the library was compiled without sm_90a"))
+      << own;
+}
+
+TEST_F(CudaAttentionKernels, WhatTheyCannotComputeIsRefusedWithLayerOperandsAndLine) {
+  const Scope scope("h.3.attn");
+  const std::string got = words({1, 2, 40, 64}, f64, {.causal = true, .kernels = tensor_cores});
+  EXPECT_EQ(got.rfind("[h.3.attn/flash_attn] kernels = tensor_cores: f64; got f64 [1, 2, 40, 64], ", 0), 0u)
+      << got;
+  EXPECT_TRUE(has(got, "causal=true")) << got;
+  EXPECT_TRUE(has(got, "cuda_attention_kernels_test.cpp:")) << got;
+}
+
+// The backward has the kernels that its forward was given, or is refused: never others.
+TEST_F(CudaAttentionKernels, ABackwardWithoutThemIsRefused) {
+  if (!has_wgmma()) GTEST_SKIP() << "not a Hopper";
+  for (const std::int64_t d : {64, 128, 256}) {
+    Graph g;
+    const Tensor x = g.input("x", {1, 1, 40, d}, bf16), o = flash_attn(x, x, x, {.kernels = wgmma}).o,
+                 z = gradients(sum(o.to(f32)), {x})[0];
+    EXPECT_NO_THROW(compile(g, {o}, {.device = Device::cuda()})) << d;
+    try {
+      const Program p = compile(g, {z}, {.device = Device::cuda()});
+      for (std::size_t i = 0; i < p.steps().size(); ++i)
+        EXPECT_EQ(has(p.choice(i), "wgmma"), has(p.steps()[i].op->name, "flash_attn")) << p.choice(i);
+    } catch (const DeviceError& e) {
+      EXPECT_EQ(d, 256);
+      EXPECT_TRUE(has(e.what(), "flash_attn_backward] kernels = wgmma: wider heads than ")) << e.what();
+    }
+  }
+}
+
+TEST_F(CudaAttentionKernels, AllComputeTheSame) {
+  const bool hopper = has_wgmma();
+  for (const AttentionKernels kernels : {plain, tensor_cores, wgmma}) {
+    if (kernels == wgmma && !hopper) continue;
+    const std::string name(name_of(kernels));
+    const Problem causal{
+        {1, 4, 2, 150, 210, 64, 64}, {.causal = true, .kernels = kernels}, {.projected = true}};
+    check(causal, name + " causal", kernels == wgmma ? std::vector{bf16, f16} : std::vector{f32, bf16, f16});
+    const Problem window{
+        {2, 2, 2, 140, 140, 128, 96}, {.window_left = 40, .kernels = kernels}, {.sink = true}};
+    check(window, name + " window", {bf16});
+  }
+}
+
+}  // namespace
+}  // namespace tg
