@@ -46,8 +46,8 @@ struct AttentionOptions {
   // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
   bool free_order = false;
   // Of the forward and of its backward. compile() throws DeviceError, with the reason, if those kernels
-  // cannot compute one of the two: wgmma takes heads of 256 forward and not backward, so a program with both
-  // is refused, and one that only evaluates is not. standard_attn has no kernels of its own and ignores it.
+  // cannot compute one of the two that the program has. standard_attn has no kernels of its own and ignores
+  // it.
   AttentionKernels kernels = AttentionKernels::best;
 };
 

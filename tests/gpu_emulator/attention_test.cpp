@@ -190,10 +190,9 @@ TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
             "kernels = tensor_cores: rows that do not begin at multiples of 16 bytes");
   EXPECT_EQ(asked(call(DType::bf16, 8, 1, 512, 576, 512), tensor_cores, small),
             "kernels = tensor_cores: more shared memory than a block of this GPU has");
-  // What the forward has, the backward may not have.
   const AttentionCall wide = call(DType::bf16, 8, 1, 512, 576, 512),
                       dropping = with([](AttentionCall&x) { x.dropout = 0.1; });
-  EXPECT_EQ(asked(wide, wgmma, sm_90a, true), "kernels = wgmma: wider heads than 128");
+  EXPECT_EQ(asked(wide, wgmma, sm_90a, true), "kernels = wgmma: wider heads than 256");
   EXPECT_EQ(asked(dropping, wgmma, sm_90a, true), "kernels = wgmma: dropout");
   EXPECT_EQ(asked(dropping, tensor_cores, sm_90a, true), "tensor cores");
 }

@@ -53,9 +53,11 @@ std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Set
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return {};
-  // TG_STEPWISE: kernels one by one, not as a CUDA graph.
+  // TG_STEPWISE: kernels one by one, not as a CUDA graph. Of the child's kernels ncu counts those of the run
+  // that --once measures (profiled.h).
   const std::string command =
-      "TG_STEPWISE=1 ncu --csv --print-units base --metrics dram__bytes_read.sum,dram__bytes_write.sum " +
+      "TG_STEPWISE=1 ncu --profile-from-start off --csv --print-units base "
+      "--metrics dram__bytes_read.sum,dram__bytes_write.sum " +
       quoted(self) + " attention --backend " + settings.device.text() + " --dtype " + settings.dtype_name() +
       (settings.attention.by_token ? " --layout BLHd" : "") + " --kernels " +
       std::string(name_of(settings.attention.kernels)) + " --shape " + c.words() + " --once " + once +

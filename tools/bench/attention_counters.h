@@ -18,7 +18,7 @@ constexpr const char* once_materialised_both = "materialised-both";  // the forw
 bool has_profiler();  // whether ncu is on the PATH
 
 // This tool itself under ncu, with --once; nothing if ncu has no rights to read counters, or memory is short.
-// Caches are emptied before each kernel.
+// Only the kernels of the one run count. Caches are emptied before each.
 std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Settings& settings);
 
 // The sums over all kernels in ncu's CSV; nothing if there are none.

@@ -51,41 +51,7 @@ double queries_over_tiles(const AttentionCell& c, std::int64_t keys) {
   return n;
 }
 
-bool is_hopper(const std::string& gpu) {
-  for (const char* name : {"H100", "H200", "H800", "H20", "GH200"})
-    if (gpu.find(name) != std::string::npos) return true;
-  return false;
-}
-
-Tile hopper_forward(const AttentionCell& c) {
-  if (c.dv > 128 || c.d > 192) return {128, 80, 2};
-  return {c.d <= 64 && c.dv <= 64 ? 192 : 128, 128, 2};
-}
-
-Tile ampere_forward(const AttentionCell& c, std::int64_t size) {
-  const std::int64_t widest = std::max(c.d, c.dv);
-  if (size == 4) return {widest <= 64 ? 128 : 64, widest <= 64 ? 32 : 16, 2};
-  return {widest <= 128 ? 128 : 64, widest <= 64 || (widest > 96 && widest <= 128) ? 64 : 32, 2};
-}
-
-Tile ampere_backward(const AttentionCell& c) {
-  const std::int64_t widest = std::max(c.d, c.dv);
-  return {64, widest <= 128 ? 128 : widest <= 256 ? 64 : 32, 2};
-}
-
 }  // namespace
-
-std::int64_t Tile::on_chip(const AttentionCell& c, bool backward, std::int64_t size) const {
-  if (!backward) return (queries * c.d + stages * keys * (c.d + c.dv)) * size;
-  return (keys * (c.d + c.dv) + stages * queries * (c.d + c.dv) + queries * keys) * size;
-}
-
-Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std::string& gpu) {
-  if (gpu.empty()) return backward ? Tile{96, 192} : Tile{64, 128};
-  const bool hopper = is_hopper(gpu) && size == 2 && std::max(c.d, c.dv) <= (backward ? 128 : 256);
-  if (!backward) return hopper ? hopper_forward(c) : ampere_forward(c, size);
-  return hopper ? Tile{c.d <= 64 && c.dv <= 64 ? 128 : 80, 128, 2} : ampere_backward(c);
-}
 
 Bytes materialised(const AttentionCell& c, bool backward, std::int64_t size) {
   const Sizes n(c);

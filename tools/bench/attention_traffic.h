@@ -2,25 +2,13 @@
 // [Stratos, FlashAttention §1.3]: reads as a function of the tiles that fit on the chip.
 #pragma once
 
-#include "tools/bench/attention_cell.h"
+#include "tools/bench/attention_tiles.h"
 
 namespace tg::bench {
 
 struct Bytes {
   double read = 0, written = 0;
 };
-
-// What a block of threads works on at a time, and the bytes of on-chip memory that this takes.
-struct Tile {
-  std::int64_t queries = 0, keys = 0, stages = 1;  // stages: tiles of the side that is loaded again and again
-  // Forward: Q and stages × (K, V). Backward: K, V, and stages × (Q, z_O), and z_A.
-  std::int64_t on_chip(const AttentionCell& c, bool backward, std::int64_t size) const;
-};
-
-// Tiles of a kernel on the GPU of that name (backends/cuda/attention/shapes_sm90.h and shapes.h) or, for a
-// "", of the CPU's kernels. Before Hopper a backward is taken to be the one in one pass. `size` is the bytes
-// of an element.
-Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std::string& gpu);
 
 // S and P [L, T] in memory, masked or not, as matrix products and a softmax read and write them.
 Bytes materialised(const AttentionCell& c, bool backward, std::int64_t size);

@@ -2,6 +2,7 @@
 #include "tools/bench/attention_counters.h"
 #include "tools/bench/attention_modes.h"
 #include "tools/bench/attention_programs.h"
+#include "tools/bench/profiled.h"
 
 namespace tg::bench {
 
@@ -82,8 +83,10 @@ int run_attention_once(const Settings& settings) {
     Program program = once == once_forward    ? forward_program(c, settings.threads, settings)
                       : once == once_backward ? backward_program(c, settings.threads, settings, false)
                                               : materialised_program(c, once != once_materialised, settings);
-    program.run();
-    program.fetch_later({}).wait();
+    profiled([&] {
+      program.run();
+      program.fetch_later({}).wait();
+    });
   }
   return 0;
 }

@@ -49,22 +49,15 @@ TEST_F(CudaAttentionKernels, WhatTheyCannotComputeIsRefusedWithLayerOperandsAndL
   EXPECT_TRUE(has(got, "cuda_attention_kernels_test.cpp:")) << got;
 }
 
-// The backward has the kernels that its forward was given, or is refused: never others.
-TEST_F(CudaAttentionKernels, ABackwardWithoutThemIsRefused) {
+TEST_F(CudaAttentionKernels, ABackwardHasThoseOfItsForward) {
   if (!has_wgmma()) GTEST_SKIP() << "not a Hopper";
   for (const std::int64_t d : {64, 128, 256}) {
     Graph g;
     const Tensor x = g.input("x", {1, 1, 40, d}, bf16), o = flash_attn(x, x, x, {.kernels = wgmma}).o,
                  z = gradients(sum(o.to(f32)), {x})[0];
-    EXPECT_NO_THROW(compile(g, {o}, {.device = Device::cuda()})) << d;
-    try {
-      const Program p = compile(g, {z}, {.device = Device::cuda()});
-      for (std::size_t i = 0; i < p.steps().size(); ++i)
-        EXPECT_EQ(has(p.choice(i), "wgmma"), has(p.steps()[i].op->name, "flash_attn")) << p.choice(i);
-    } catch (const DeviceError& e) {
-      EXPECT_EQ(d, 256);
-      EXPECT_TRUE(has(e.what(), "flash_attn_backward] kernels = wgmma: wider heads than ")) << e.what();
-    }
+    const Program p = compile(g, {z}, {.device = Device::cuda()});
+    for (std::size_t i = 0; i < p.steps().size(); ++i)
+      EXPECT_EQ(has(p.choice(i), "wgmma"), has(p.steps()[i].op->name, "flash_attn")) << p.choice(i);
   }
 }
 

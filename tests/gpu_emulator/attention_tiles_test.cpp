@@ -1,0 +1,100 @@
+// The tiles of bench's model of traffic (tools/bench/attention_tiles.cpp) are those of the kernels that run.
+#include <gtest/gtest.h>
+
+#include "backends/cuda/attention/kernels.h"
+#include "backends/cuda/attention/shapes.h"
+#include "backends/cuda/attention/shapes_sm90.h"
+#include "tools/bench/attention_tiles.h"
+
+namespace tg::cuda::attention {
+namespace {
+
+using bench::AttentionCell;
+using bench::Tile;
+
+struct NamedGpu {
+  const char* name;
+  Gpu gpu;
+};
+const NamedGpu gpus[] = {{"NVIDIA H200", {0, 132, 90, 227 << 10, true}},
+                         {"NVIDIA A100-SXM4-80GB", {0, 108, 80, 163 << 10}}};
+
+std::vector<AttentionCell> cells() {
+  std::vector<AttentionCell> list;
+  for (const char* suite : {"gpu", "gpu-free-order", "masks"})
+    for (const AttentionCell& c : bench::attention_suite(suite)) list.push_back(c);
+  for (std::int64_t length : {100, 512, 2048})
+    for (std::int64_t size : {8, 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 576})
+      for (std::int64_t values : {size, std::min<std::int64_t>(size, 128), std::int64_t{32}})
+        list.push_back(
+            {.L = length, .T = length, .d = size, .dv = std::min<std::int64_t>(values, 512), .causal = true});
+  return list;
+}
+
+AttentionCall call_of(const AttentionCell& c, DType type) {
+  AttentionCall x;
+  x.type = type;
+  x.B = c.B, x.H = static_cast<int>(c.H), x.Hk = static_cast<int>(c.Hk);
+  x.L = static_cast<int>(c.L), x.T = static_cast<int>(c.T);
+  x.d = static_cast<int>(c.d), x.dv = static_cast<int>(c.dv);
+  x.causal = c.causal, x.free_order = c.free_order;
+  const auto rows = [](std::int64_t heads, std::int64_t n, std::int64_t size) {
+    return AttentionCall::Operand{nullptr, heads * n * size, n * size, size};
+  };
+  x.q = x.z_q = rows(c.H, c.L, c.d), x.k = x.z_k = rows(c.Hk, c.T, c.d), x.v = x.z_v = rows(c.Hk, c.T, c.dv);
+  x.o = x.z_o = rows(c.H, c.L, c.dv);
+  return x;
+}
+
+template <class Shape>
+Tile tile_of_shape(int stages) {
+  return {Shape::queries, Shape::keys, stages};
+}
+
+Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
+  if (backward)
+    return with_constant<64, 128, 192, 256>(choice.work.width, [](auto d) {
+      using Shape = backward_sm90::Shape<d, values_beside(d)>;
+      return tile_of_shape<Shape>(Shape::stages);
+    });
+  return forward_sm90::with_shape(choice.x,
+                                  [](auto shape) { return tile_of_shape<decltype(shape)>(shape.stages); });
+}
+
+// The stages of these depend on the GPU's shared memory, and the model has two.
+Tile portable_kernel_tile(const Choice& choice, bool backward) {
+  if (backward)
+    return one_pass::with_shape(choice.x, [](auto d, auto dv, auto options) {
+      return tile_of_shape<one_pass::Shape<one_pass::by_key, d, dv, options>>(2);
+    });
+  if (choice.path == Path::f32)
+    return with_shape<32, 64, 128>(choice.x, [](auto size, auto, auto options) {
+      return tile_of_shape<forward::Shape<two_terms, size, size, options>>(2);
+    });
+  return with_shape<32, 64, 96, 128, 192, 256, 576>(choice.x, [](auto d, auto dv, auto options) {
+    return tile_of_shape<forward::Shape<of_16_bits, d, dv, options>>(2);
+  });
+}
+
+std::string in_words(const Tile& t) {
+  return std::to_string(t.queries) + "×" + std::to_string(t.keys) + ", " + std::to_string(t.stages) +
+         " stages";
+}
+
+TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
+  for (const auto& [name, gpu] : gpus)
+    for (const AttentionCell& c : cells())
+      for (bool backward : {false, true})
+        for (DType type : {bf16, f32}) {
+          const Choice choice(call_of(c, type), backward, gpu);
+          if (choice.path == Path::plain || (choice.path == Path::f32 && backward)) continue;
+          const Tile kernel = choice.path == Path::hopper ? kernel_tile_on_hopper(choice, backward)
+                                                          : portable_kernel_tile(choice, backward);
+          const Tile model = bench::tile_of(c, backward, static_cast<std::int64_t>(size_of(type)), name);
+          EXPECT_EQ(in_words(model), in_words(kernel))
+              << name << " " << c.words() << (backward ? ", backward " : ", forward ") << choice.in_words();
+        }
+}
+
+}  // namespace
+}  // namespace tg::cuda::attention
