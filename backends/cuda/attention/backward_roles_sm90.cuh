@@ -181,7 +181,7 @@ struct Steps {
 
   // The warp's first row of the block's keys, computed where needed to save a register.
   __device__ __forceinline__ static int row() {
-    return static_cast<int>(threadIdx.x) / 32 * 16 - 64 & At::keys - 1;
+    return (static_cast<int>(threadIdx.x) / 32 * 16 - 64) & (At::keys - 1);
   }
   // Tiles of queries that the block passes, each once for each query head.
   __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
