@@ -16,7 +16,7 @@ constexpr KernelTile hopper_forward[] = {
     {64, 64, {192, 128, 3}}, {192, 128, {128, 128, 2}}, {256, 256, {128, 80, 2}}};
 constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T below 2048
 constexpr KernelTile hopper_backward[] = {
-    {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {64, 64, 2}}, {256, 256, {64, 64, 2}}};
+    {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
 // Kernels for other GPUs have as many stages as shared memory has room for, two in most cases.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
                                           {128, 128, {128, 64, 2}}, {192, 128, {128, 32, 2}},

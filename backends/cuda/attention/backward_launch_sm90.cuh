@@ -1,6 +1,7 @@
 // The backward of bf16 and f16 on Hopper: what it starts from, its one pass, and z_Q from its sums.
 #pragma once
 
+#include "backends/cuda/attention/backward_192_sm90.cuh"
 #include "backends/cuda/attention/backward_sm90.cuh"
 #include "backends/cuda/attention/backward_wide_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -74,7 +75,9 @@ __global__ void __launch_bounds__(At::threads, 1)
     if (warp == 2 && !plan.free_order) end_turns(shared, x, work, plan);
   } else {
     ptx::take_registers<At::consumer_registers>();
-    if constexpr (!At::wide) {
+    if constexpr (At::K::columns == 192) {
+      Consumer192<S, At, options>{{shared, x, work, plan, group - 1}}.run();
+    } else if constexpr (!At::wide) {
       Consumer<S, At, options>{{shared, x, work, plan, group - 1}}.run();
     } else {
       const WideConsumer<S, At, options> consumer{{shared, x, work, plan, group - 1}};
@@ -107,29 +110,26 @@ __global__ void __launch_bounds__(256)
   const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
             group = threadIdx.x / 128, row0 = threadIdx.x % 128 / 32 * 16, i0 = tile * At::queries;
   S* const out = x.z_q.at<S>(bh / x.H, bh % x.H);
-  const float* const sums = work.z_q + i64{blockIdx.x} * At::sums + group * At::sums_of_first;
+  const float* const sums = work.z_q + i64{blockIdx.x} * At::sums + group * At::sums_between;
   const int2 some = work.some[bh / x.H * tiles + tile];
   const bool any = some.x < some.y;
   const float factor = static_cast<float>(x.scale);
   if constexpr (At::wide) {
-    constexpr int first = At::columns_of_first, second = At::columns_of_second;
-    if (group == 0) {
-      auto c = scaled_sums<first>(sums, factor, any);
-      store(c, out, x.z_q.row, i0 + row0, x.L, x.d);
-    } else {
-      auto c = scaled_sums<second>(sums, factor, any);
-      store(c, out + first, x.z_q.row, i0 + row0, x.L, x.d - first);
-    }
+    constexpr int half = At::K::columns / 2;
+    auto c = scaled_sums<half>(sums, factor, any);
+    store(c, out + group * half, x.z_q.row, i0 + row0, x.L, x.d - group * half);
   } else if constexpr (!At::transposes) {
     auto c = scaled_sums<At::K::columns>(sums, factor, any);
     store(c, out, x.z_q.row, i0 + group * 64 + row0, x.L, x.d);
   } else {
     constexpr int D = At::K::columns;
-    auto c = scaled_sums<At::queries>(sums, factor, any);
     __shared__ __align__(16) S transposed[At::queries][D + 8];
-    for_each(c, [&](int r, int k, float& e) {
-      transposed[c.column(k) + lane_column()][group * 64 + row0 + c.row(r) + lane_row()] = narrow<S>(e);
-    });
+    for (int part = group; part < D / 64; part += 2) {
+      auto c = scaled_sums<At::queries>(sums + (part - group) * At::sums_between, factor, any);
+      for_each(c, [&](int r, int k, float& e) {
+        transposed[c.column(k) + lane_column()][part * 64 + row0 + c.row(r) + lane_row()] = narrow<S>(e);
+      });
+    }
     __syncthreads();
     for (int n = threadIdx.x; n < At::queries * D / 8; n += blockDim.x) {
       const int i = n / (D / 8), piece = n % (D / 8);

@@ -1,4 +1,5 @@
-// What the backward's kernels on Hopper share (backward_sm90.cuh, backward_wide_sm90.cuh): the shared memory
+// What the backward's kernels on Hopper share (backward_sm90.cuh, backward_192_sm90.cuh,
+// backward_wide_sm90.cuh): the shared memory
 // of a block, the threads that copy tiles and take turns, and the steps of a consumer that do not depend on
 // who multiplies what.
 #pragma once
@@ -230,6 +231,12 @@ struct Steps {
                           z_a.x[k]);
     ptx::fence_async();
   }
+  // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile
+  // ahead of the other.
+  __device__ __forceinline__ static int z_a_for(int group, u32 n) {
+    return 1 + 2 * (n % 2) + group;
+  }
+
   // Queries outside of all sequences, where memory may hold anything, become zeros; by both warpgroups.
   __device__ __forceinline__ void clear_others(u32 n, int i0) const {
     const KeyRange valid = queries_of_sequences(x);
@@ -254,7 +261,7 @@ struct Steps {
   __device__ __forceinline__ float* first_sums() const {
     const Place at = shared.item().at;
     const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
-    return work.z_q + (tile - 1) * At::sums + group * At::sums_of_first + threadIdx.x % 128 * 4;
+    return work.z_q + (tile - 1) * At::sums + group * At::sums_between + threadIdx.x % 128 * 4;
   }
   __device__ __forceinline__ i64 step(u32 n, int tile) const {
     return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;

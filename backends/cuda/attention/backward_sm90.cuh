@@ -22,9 +22,6 @@ struct Consumer : Steps<S, At, options> {
   using typename Base::Operand, typename Base::Scores;
   static constexpr int D = At::K::columns;
 
-  // Barriers of two phases: a warpgroup may be one tile ahead of the other.
-  __device__ __forceinline__ static int shared_by(int group, u32 n) { return 1 + 2 * (n % 2) + group; }
-
   __device__ __forceinline__ void run() const {
     const int j0 = shared.item().at.row0, tiles = this->tiles();
     const u32 all = this->passes();
@@ -58,9 +55,9 @@ struct Consumer : Steps<S, At, options> {
       keep(z_p);
       this->gradients(p, z_p, z_a, rows, score);
       this->share(z_a, n);
-      ptx::bar_arrive(shared_by(group ^ 1, n), 256);
+      ptx::bar_arrive(this->z_a_for(group ^ 1, n), 256);
       begin_AB<S>(z_v, p, shared.tile_z_o(n));  // z_V += P·z_O
-      ptx::bar_sync(shared_by(group, n), 256);
+      ptx::bar_sync(this->z_a_for(group, n), 256);
       if constexpr (At::transposes) {  // z_V has to be done for lack of registers
         wait_for_products<0>();
         keep(z_v), keep(p);

@@ -2,8 +2,8 @@
 // keys would not fit into the registers, so a block keeps 64 keys, and each warpgroup has the sums of all of
 // them:
 //
-//   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and some columns of z_Q = z_Aᵀ·K
-//   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and the others
+//   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and half of the columns of z_Q = z_Aᵀ·K
+//   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and the other half
 //
 // P passes from the first to the second through shared memory, from thread to thread, and z_A back, as an
 // operand. While one computes exponentials or z_A, the other's products run.
@@ -63,7 +63,7 @@ struct WideConsumer : Steps<S, At, options> {
       shared.ring_z_o().wait(n);
       begin_AB<S>(z_v, p, shared.tile_z_o(n));  // z_V += P·z_O
       ptx::bar_sync(z_a_shared, 256);
-      add_to_z_q<0, At::columns_of_first>(n, all, at, s, begin, [&] {
+      add_to_z_q<0>(n, all, at, s, begin, [&] {
         keep(z_v), keep(p);
         shared.ring_z_o().release(n);
       });
@@ -93,7 +93,7 @@ struct WideConsumer : Steps<S, At, options> {
       ptx::bar_arrive(z_a_shared, 256);
       begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
       ptx::bar_sync(z_a_shared_by_second, 128);
-      add_to_z_q<At::columns_of_first, At::columns_of_second>(n, all, at, z_p, begin, [&] {
+      add_to_z_q<D / 2>(n, all, at, z_p, begin, [&] {
         keep(z_k), keep(z_a);
         shared.ring_q().release(n);
       });
@@ -132,35 +132,34 @@ struct WideConsumer : Steps<S, At, options> {
 
   // z_Q = z_Aᵀ·K, some columns. Sums leave while further products run: those of other columns, then `begin`,
   // which computes `scores` of the next tile. `leave` is called when the product before them is done.
-  template <int column, int columns, class Begin, class Leave>
+  template <int column, class Begin, class Leave>
   __device__ __forceinline__ void add_to_z_q(u32 n, u32 all, Cursor& at, Scores& scores, Begin&& begin,
                                              Leave&& leave) const {
     Accumulator<16, 64> last;
-    auto& first = columns > 64 ? scores : last;  // whose registers nobody needs now
+    auto& first = scores;  // whose registers nobody needs now
     begin_AB<S, At::keys>(first, shared.tile_z_a(n), 0, shared.tile_k(), column);
     wait_for_products<1>();
     leave();
     at.to += this->step(n, at.tile);
     if (++at.tile == this->tiles()) at.tile = 0;
-    if constexpr (columns > 64) {
-      begin_AB<S, At::keys>(last, shared.tile_z_a(n), 0, shared.tile_k(), column + 64);
-      wait_for_products<1>();
-      keep(first);
-      this->add(first, at.to, this->await_turn(n));
-    }
-    float* const to = at.to + (columns - 64) * 64;
+    begin_AB<S, At::keys>(last, shared.tile_z_a(n), 0, shared.tile_k(), column + 64);
+    wait_for_products<1>();
+    keep(first);
+    const int turn = this->await_turn(n);
+    this->add(first, at.to, turn);
+    float* const to = at.to + 64 * At::queries;
     if (n + 1 < all) {
       begin(n + 1);
       wait_for_products<1>();
       keep(last);
-      this->add(last, to, this->await_turn(n));
+      this->add(last, to, turn);
       this->end_turn(n);
       wait_for_products<0>();
       keep(scores);
     } else {
       wait_for_products<0>();
       keep(last);
-      this->add(last, to, this->await_turn(n));
+      this->add(last, to, turn);
       this->end_turn(n);
     }
   }

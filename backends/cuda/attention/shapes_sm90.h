@@ -53,12 +53,12 @@ auto with_shape(const AttentionCall& x, F&& f) {
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// d ≤ D, dv ≤ DV. Of narrow heads each warpgroup has half of the keys, and of z_Q half of the queries: or, as
-// wgmma has 64 rows, half of the columns, transposed, if there are not 64 queries for each. Of wide heads
-// each has all keys, and some columns of z_Q.
+// d ≤ D, dv ≤ DV. Each warpgroup has half of the keys and, of z_Q, half of the queries. As wgmma has 64 rows,
+// z_Q is computed transposed if there are not 64 queries for each: some columns by each. Of wide heads each
+// warpgroup has all keys and half of z_Q's columns.
 template <int D, int DV>
 struct Shape {
-  static constexpr bool wide = D > 128;
+  static constexpr bool wide = D > 192;
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
                        z_a_stages = wide ? 1 : 2, p_bytes = wide ? keys * queries * 2 : 0;
   static constexpr int producer_registers = 24, consumer_registers = 240;
@@ -70,12 +70,12 @@ struct Shape {
   using Q = tile::SwizzledTile<queries, D>;
   using ZO = tile::SwizzledTile<queries, DV>;
   using ZA = tile::SwizzledTile<queries, keys>;
-  // Columns of z_Q of the warpgroups of wide heads; all sums of a tile's z_Q, and those of the first.
-  static constexpr int columns_of_first = D / 128 * 64, columns_of_second = D - columns_of_first,
-                       sums = queries * D, sums_of_first = wide ? queries * columns_of_first : sums / 2;
-  // A warp's part of z_Q, or of its transpose, of narrow heads.
+  // Of a tile's z_Q: all sums, and how many are from those of the first warpgroup to those of the second.
+  static constexpr int sums = queries * D, sums_between = transposes ? 64 * queries : sums / 2;
+  // A warp's part of z_Q, or of its transpose, if heads are not wide.
   using ZQ = tile::Accumulator<16, transposes ? queries : D>;
 };
+
 // What the host computes of a call.
 struct Plan {
   CUtensorMap q, k, v, z_o;

@@ -30,7 +30,7 @@ inline int backward_width(const AttentionCall& x) {
                                           [](auto d) { return int{d}; });
 }
 constexpr int backward_queries(int width) {
-  return width <= 64 ? 128 : width <= 128 ? 80 : 64;
+  return width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
 }
 
 struct Workspace {
