@@ -37,10 +37,7 @@ struct Consumer192 : Steps<S, At, options> {
       begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));  // S = K·Qᵀ
       wait_for_products<0>();
       keep(s);
-      if (!covers(rows.every, j0 + 64 * group, 64))
-        this->probabilities(s, p, rows, score, j0, true);
-      else
-        this->probabilities(s, p, rows, score, j0, false);
+      this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0 + 64 * group, 64));
       keep(p);
       ptx::hold(to);  // stays as it is while the sums of the last tile leave
       shared.ring_z_o().wait(n);
@@ -60,11 +57,9 @@ struct Consumer192 : Steps<S, At, options> {
       add_to_z_q(z_k, z_a, to, n);
       if (++tile == tiles) tile = 0;
     }
-    const Place at = shared.item().at;
-    const int from = at.row0 + this->row();
-    scale(z_k, plan.scale);
-    store(z_k, x.z_k.template at<S>(at.b, at.head), x.z_k.row, from, x.T, x.d);
-    store(z_v, x.z_v.template at<S>(at.b, at.head), x.z_v.row, from, x.T, x.dv);
+    const Place at = this->place();
+    this->store_z_k(z_k, at);
+    this->store_z_v(z_v, at);
   }
 
   // z_Qᵀ += Kᵀ·z_A, while z_K's product is ended.

@@ -161,8 +161,8 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                     map(x.z_o, false, x.dv),
                     x.H / x.Hk,
                     (x.L + At::queries - 1) / At::queries,
-                    static_cast<float>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e),
-                    static_cast<float>(x.softcap * log2_e),
+                    static_cast<float>(factor_of(x)),
+                    static_cast<float>(cap_of(x)),
                     static_cast<float>(x.scale),
                     x.free_order};
     launch_kernel(s, {static_cast<unsigned>(sections.all()), At::threads, Shared<At>::bytes},
@@ -171,7 +171,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, round_query_gradients<S, At>, x, work);
 }
 
-// The kernel of a call's head sizes; is_wide() says which file has it.
+// The kernel of the call's size; the two files that include this have some sizes each.
 template <int... sizes>
 void launch_shape(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {

@@ -188,9 +188,18 @@ struct Steps {
   __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
   __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
 
-  // From q·k to P, rounded: of P itself there are no registers to keep it.
+  // From q·k to P, rounded: of P itself there are no registers to keep it. A mask has code of its own,
+  // because most tiles have none.
   __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
                                                 const Score<S>& score, int j0, bool masked) const {
+    if (masked)
+      probabilities<true>(s, p, rows, score, j0);
+    else
+      probabilities<false>(s, p, rows, score, j0);
+  }
+  template <bool masked>
+  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+                                                const Score<S>& score, int j0) const {
     const Dropout<float> dropout(x);
     const ScoreGradient<S, options, false, StatRows> stage{x, score, dropout, {rows.lse, rows.u}, 0, 0, 0};
     const auto of_part = [&](int, int column, float(&a)[4]) {
@@ -198,7 +207,7 @@ struct Steps {
       stage.probability({0, column}, a, slope);
     };
     for_each_part(of_part, s);
-    if (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
+    if constexpr (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
     pack<S>(p, s);
   }
   // z_A = P ⊛ (z_P − u)·slope, rounded.
@@ -286,6 +295,20 @@ struct Steps {
 #pragma unroll
       for (int k = 0; k < part.parts; ++k) ptx::red_add_v4(to + k * 512, part.x[0][k]);
     }
+  }
+
+  // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
+  __device__ __forceinline__ Place place() const {
+    return shared.item().at;
+  }
+  template <int Columns>
+  __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
+    scale(z_k, plan.scale);
+    store(z_k, x.z_k.template at<S>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
+  }
+  template <int Columns>
+  __device__ __forceinline__ void store_z_v(Accumulator<16, Columns>& z_v, Place at) const {
+    store(z_v, x.z_v.template at<S>(at.b, at.head), x.z_v.row, at.row0 + row(), x.T, x.dv);
   }
 };
 

@@ -45,10 +45,7 @@ struct Consumer : Steps<S, At, options> {
       const bool masked = !covers(rows.every, j0 + 64 * group, 64);
       wait_for_products<1>();
       keep(s);
-      if (masked)
-        this->probabilities(s, p, rows, score, j0, true);
-      else
-        this->probabilities(s, p, rows, score, j0, false);
+      this->probabilities(s, p, rows, score, j0, masked);
       keep(p);
       ptx::hold(to);  // stays as it is while the sums of the last tile leave
       wait_for_products<0>();
@@ -81,11 +78,9 @@ struct Consumer : Steps<S, At, options> {
       shared.ring_q().release(n);
       if (++tile == tiles) tile = 0;
     }
-    const Place at = shared.item().at;  // again, rather than in registers all the time
-    const int from = at.row0 + this->row();
-    scale(z_k, plan.scale);
-    store(z_k, x.z_k.template at<S>(at.b, at.head), x.z_k.row, from, x.T, x.d);
-    store(z_v, x.z_v.template at<S>(at.b, at.head), x.z_v.row, from, x.T, x.dv);
+    const Place at = this->place();
+    this->store_z_k(z_k, at);
+    this->store_z_v(z_v, at);
   }
 
   __device__ __forceinline__ void query_gradients(typename At::ZQ& part, u32 n) const {

@@ -54,10 +54,7 @@ struct WideConsumer : Steps<S, At, options> {
     for (u32 n = 0; n < all; ++n) {
       const auto& rows = shared.rows_of(n);
       Operand p;
-      if (!covers(rows.every, j0, At::keys))
-        this->probabilities(s, p, rows, score, j0, true);
-      else
-        this->probabilities(s, p, rows, score, j0, false);
+      this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0, At::keys));
       shared.ring_q().release(n);
       send(p);
       shared.ring_z_o().wait(n);
@@ -68,8 +65,7 @@ struct WideConsumer : Steps<S, At, options> {
         shared.ring_z_o().release(n);
       });
     }
-    const Place to = shared.item().at;
-    store(z_v, x.z_v.template at<S>(to.b, to.head), x.z_v.row, to.row0 + this->row(), x.T, x.dv);
+    this->store_z_v(z_v, this->place());
   }
 
   __device__ __forceinline__ void run_second() const {
@@ -98,9 +94,7 @@ struct WideConsumer : Steps<S, At, options> {
         shared.ring_q().release(n);
       });
     }
-    const Place to = shared.item().at;
-    scale(z_k, plan.scale);
-    store(z_k, x.z_k.template at<S>(to.b, to.head), x.z_k.row, to.row0 + this->row(), x.T, x.d);
+    this->store_z_k(z_k, this->place());
   }
 
   // The thread's sums of a tile of z_Q, and which tile of its head it is.

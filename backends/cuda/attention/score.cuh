@@ -9,6 +9,14 @@ namespace tg::cuda::attention {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
+// What q·k is multiplied by, before a softcap or else as a score; and the softcap. In units of log 2.
+TG_HOST_DEVICE inline double factor_of(const AttentionCall& x) {
+  return x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e;
+}
+TG_HOST_DEVICE inline double cap_of(const AttentionCall& x) {
+  return x.softcap * log2_e;
+}
+
 template <class S>
 struct Score {
   using C = compute_t<S>;
@@ -17,8 +25,8 @@ struct Score {
   i64 bias_row, bias_col;
 
   __device__ Score(const AttentionCall& x, int b, int h)
-      : factor(static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e)),
-        cap(static_cast<C>(x.softcap * log2_e)),
+      : factor(static_cast<C>(factor_of(x))),
+        cap(static_cast<C>(cap_of(x))),
         bias(x.bias.data ? static_cast<const S*>(x.bias.data) + b * x.bias.batch + h * x.bias.head : nullptr),
         bias_row(x.bias.row),
         bias_col(x.bias.col) {}

@@ -53,6 +53,17 @@ TEST_F(CudaAttentionIdentities, RowsOfTheScoresGradientAddUpToThatOfXi) {
   });
 }
 
+// What a column of a key head's rows [keys, size] adds up to, and its terms without their signs.
+struct ColumnSum {
+  double sum = 0, terms = 0;
+  ColumnSum(const Vector& z, std::int64_t head, std::int64_t column, std::int64_t size) {
+    for (std::int64_t j = 0; j < sizes.T; ++j) {
+      const double e = z[(head * sizes.T + j) * size + column];
+      sum += e, terms += std::abs(e);
+    }
+  }
+};
+
 // Queries of a head that are all q: the rows of z_K add up to (z_A).sum·q, summed over the head's queries and
 // the heads that share the key head. Each of these queries has an error of its own, as above.
 TEST_F(CudaAttentionIdentities, KeysGradientsAddUpToTheGradientOfXi) {
@@ -61,11 +72,8 @@ TEST_F(CudaAttentionIdentities, KeysGradientsAddUpToTheGradientOfXi) {
                  z_lse = doubles(r.inputs.at("z_lse"));
     for (std::int64_t head = 0; head < key_heads; ++head)
       for (std::int64_t c = 0; c < sizes.d; ++c) {
-        double sum = 0, terms = 0, expected = 0;
-        for (std::int64_t j = 0; j < sizes.T; ++j) {
-          const double z = z_k[(head * sizes.T + j) * sizes.d + c];
-          sum += z, terms += std::abs(z);
-        }
+        auto [sum, terms] = ColumnSum(z_k, head, c, sizes.d);
+        double expected = 0;
         for (std::int64_t h = head * group; h < (head + 1) * group; ++h) {
           terms += std::sqrt(double{sizes.L}) * std::abs(q[h * sizes.L * sizes.d + c]);
           for (std::int64_t i = 0; i < sizes.L; ++i)
@@ -82,11 +90,8 @@ TEST_F(CudaAttentionIdentities, ValuesGradientsAddUpToThatOfTheOutput) {
     const Vector z_v = doubles(r.values[4]), z_o = doubles(r.inputs.at("z_o"));
     for (std::int64_t head = 0; head < key_heads; ++head)
       for (std::int64_t c = 0; c < sizes.dv; ++c) {
-        double sum = 0, terms = 0, expected = 0;
-        for (std::int64_t j = 0; j < sizes.T; ++j) {
-          const double z = z_v[(head * sizes.T + j) * sizes.dv + c];
-          sum += z, terms += std::abs(z);
-        }
+        const auto [sum, terms] = ColumnSum(z_v, head, c, sizes.dv);
+        double expected = 0;
         for (std::int64_t row = head * group * sizes.L; row < (head + 1) * group * sizes.L; ++row)
           expected += z_o[row * sizes.dv + c];
         EXPECT_NEAR(sum, expected, bound(t) * terms) << "key head " << head << ", column " << c;
