@@ -31,7 +31,7 @@ struct Shared {
                        q_rings = passed_ + int(sizeof(Passed)),
                        k_rings = q_rings + At::thirds * Ring<1>::bytes,
                        v_ring = k_rings + At::thirds * Ring<At::k_stages>::bytes,
-                       p_ring = v_ring + Ring<1>::bytes, item_ring = p_ring + Ring<1>::bytes,
+                       p_rings = v_ring + Ring<1>::bytes, item_ring = p_rings + 2 * Ring<1>::bytes,
                        item = item_ring + Ring<At::items>::bytes,
                        bytes = item + At::items * int(sizeof(Item<1>));
   static_assert(bytes <= 227 << 10);
@@ -52,7 +52,8 @@ struct Shared {
     return {base + k_rings + third * Ring<At::k_stages>::bytes};
   }
   __device__ Ring<1> ring_v() const { return {base + v_ring}; }
-  __device__ Ring<1> ring_p() const { return {base + p_ring}; }
+  // P arrives in halves of the keys, so that products of the first begin early.
+  __device__ Ring<1> ring_p(int half = 0) const { return {base + p_rings + half * Ring<1>::bytes}; }
   __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
   __device__ Item<1>& item_of(u32 use) const {
     return reinterpret_cast<Item<1>*>(start + item)[Ring<At::items>::stage(use)];
@@ -60,7 +61,7 @@ struct Shared {
   __device__ Passed& passed() const { return *reinterpret_cast<Passed*>(start + passed_); }
   __device__ void init() const {
     for (int n = 0; n < At::thirds; ++n) ring_q(n).init(4), ring_k(n).init(At::values_are_keys ? 8 : 4);
-    ring_v().init(8), ring_p().init(8, 4), ring_items().init(4 + 8 + 1);
+    ring_v().init(8), ring_p(0).init(8, 4), ring_p(1).init(8, 4), ring_items().init(4 + 8 + 1);
     ptx::fence_mbarrier_init();
   }
 };
@@ -159,6 +160,11 @@ struct Scorer {
     wait_for_products<0>();
     keep(s);
   }
+  // Columns 16·k … of P, rounded, as a left operand.
+  __device__ __forceinline__ static uint4 packed(const Scores& s, int k) {
+    const float(&a)[4] = s.x[0][2 * k], (&b)[4] = s.x[0][2 * k + 1];
+    return {pack(a[0], a[1], S()), pack(a[2], a[3], S()), pack(b[0], b[1], S()), pack(b[2], b[3], S())};
+  }
   // A number for each of the warp's queries.
   __device__ __forceinline__ void tell(float (&to)[64], int r, float value) const {
     if (lane_id() % 4 == 0) to[row + Scores::row(r) + lane_row()] = value;
@@ -179,28 +185,31 @@ struct Scorer {
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
-        Packed<At::keys> p;
         multiply(s);
         if (!At::values_are_keys) shared.ring_k().release(tiles);
         if (j == work.range.from) shared.ring_q().release(items);
         if constexpr (options == any) score.apply(s);
         if (!covers(every, j * At::keys, At::keys)) mask(s, item.seen, row, 0, j * At::keys);
-        const bool moved = softmax.step(s, factor);
-        pack<S>(p, s);
+        const bool moved = softmax.raise(s, factor);
         shared.ring_p().acquire(tiles);
         Passed& to = shared.passed();
-#pragma unroll
-        for (int k = 0; k < At::keys / 16; ++k)
-          to.p[k][threadIdx.x % 128] = {p.x[k][0], p.x[k][1], p.x[k][2], p.x[k][3]};
         if (lane_id() == 0) to.moved[row / 16] = moved;
         if (moved) {
 #pragma unroll
           for (int r = 0; r < Scores::rows; ++r) tell(to.shrink, r, softmax.shrink[r]);
         }
-        if (j == work.range.from)
-          softmax.finish(static_cast<float*>(x.lse) + i64(work.batch_head) * x.L, work.i0 + row, x.L,
-                         [&](int r, float inverse) { tell(to.inverse, r, inverse); });
-        shared.ring_p().announce_by_warp(tiles);
+        const auto pass = [&](auto half) {
+          constexpr int steps = At::keys / 32, columns = Scores::columns / 2;
+          softmax.template exponentiate<half * columns, half * columns + columns>(s, factor);
+#pragma unroll
+          for (int k = 0; k < steps; ++k)
+            to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
+          if (half == 1 && j == work.range.from)
+            softmax.finish(static_cast<float*>(x.lse) + i64(work.batch_head) * x.L, work.i0 + row, x.L,
+                           [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+          shared.ring_p(half).announce_by_warp(tiles);
+        };
+        pass(constant<0>()), pass(constant<1>());
       }
       shared.ring_items().release(items);
     }
@@ -238,25 +247,33 @@ struct Adder {
       RowVector<16> inverse;
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
-        shared.ring_p().wait(tiles);
         const Passed& from = shared.passed();
-        Packed<At::keys> p;
+        Packed<At::keys / 2> p[2];
 #pragma unroll
-        for (int k = 0; k < At::keys / 16; ++k) {
-          const uint4 v = from.p[k][threadIdx.x % 128];
-          p.x[k][0] = v.x, p.x[k][1] = v.y, p.x[k][2] = v.z, p.x[k][3] = v.w;
+        for (int half = 0; half < 2; ++half) {
+          constexpr int steps = At::keys / 32;
+          shared.ring_p(half).wait(tiles);
+#pragma unroll
+          for (int k = 0; k < steps; ++k) {
+            const uint4 v = from.p[half * steps + k][threadIdx.x % 128];
+            p[half].x[k][0] = v.x, p[half].x[k][1] = v.y, p[half].x[k][2] = v.z, p[half].x[k][3] = v.w;
+          }
+          if (half == 0) {
+            if (__any_sync(~0u, from.moved[row / 16])) {
+              const RowVector<16> shrink = told(from.shrink);
+              scale_rows(left, shrink), scale_rows(right, shrink);
+            }
+            if (!At::values_are_keys) shared.ring_v().wait(tiles);
+          } else {
+            if (j == work.range.from) inverse = told(from.inverse);
+            shared.ring_p().release(tiles);
+          }
+          const typename At::V v{shared.tile_v(tiles).base + half * At::keys / 2 * 128};  // from a row on
+          begin_AB<S>(left, p[half], v, column0);
+          begin_AB<S>(right, p[half], v, column0 + Half::parts * 8);
         }
-        if (__any_sync(~0u, from.moved[row / 16])) {
-          const RowVector<16> shrink = told(from.shrink);
-          scale_rows(left, shrink), scale_rows(right, shrink);
-        }
-        if (j == work.range.from) inverse = told(from.inverse);
-        shared.ring_p().release(tiles);
-        if (!At::values_are_keys) shared.ring_v().wait(tiles);
-        begin_AB<S>(left, p, shared.tile_v(tiles), column0);
-        begin_AB<S>(right, p, shared.tile_v(tiles), column0 + Half::parts * 8);
         wait_for_products<0>();
-        keep(left), keep(right), keep(p);
+        keep(left), keep(right), keep(p[0]), keep(p[1]);
         if constexpr (At::values_are_keys)
           shared.ring_k().release(tiles);
         else

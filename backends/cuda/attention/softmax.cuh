@@ -25,10 +25,28 @@ struct OnlineSoftmax {
   // whether c moved: then rescale O before adding to it.
   template <int Columns>
   __device__ __forceinline__ bool step(Accumulator<Rows, Columns>& s, float factor) {
-    bool moved = false;
-    raise(s, factor, [&](int r, float by) { shrink[r] = by, moved = true; });
+    const bool moved = raise(s, factor);
     exponentiate(s, factor);
     return moved;
+  }
+  // Its parts: c; and A = exp(A − c) in the thread's columns from `from` to `to` − 1, or all.
+  template <int Columns>
+  __device__ __forceinline__ bool raise(Accumulator<Rows, Columns>& s, float factor) {
+    bool moved = false;
+    raise(s, factor, [&](int r, float by) { shrink[r] = by, moved = true; });
+    return moved;
+  }
+  template <int from = 0, int to = 0, int Columns>
+  __device__ __forceinline__ void exponentiate(Accumulator<Rows, Columns>& s, float factor) {
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
+      const float c = top[r] == -INFINITY ? 0.f : top[r];
+#pragma unroll
+      for (int k = from; k < (to ? to : s.columns); ++k) {
+        s(r, k) = tile::exp2_fast(s(r, k) * factor - c);
+        sum[r] += s(r, k);
+      }
+    }
   }
   // The same, rescaling O at once: then no registers hold `shrink`.
   template <int Columns, int Values>
@@ -80,19 +98,6 @@ struct OnlineSoftmax {
       top[r] = now;
       sum[r] *= by;
       moved(r, by);
-    }
-  }
-  // s = exp(A − c), π ← π + s.sum
-  template <int Columns>
-  __device__ __forceinline__ void exponentiate(Accumulator<Rows, Columns>& s, float factor) {
-#pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
-      const float c = top[r] == -INFINITY ? 0.f : top[r];
-#pragma unroll
-      for (int k = 0; k < s.columns; ++k) {
-        s(r, k) = tile::exp2_fast(s(r, k) * factor - c);
-        sum[r] += s(r, k);
-      }
     }
   }
 };
