@@ -129,7 +129,8 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(words([](AttentionCall& x) { x.k.row = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.B = 2, x.v.batch = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // of one batch entry
-  EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).in_words(),
+  EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).in_words(),
             "tensor cores, wide heads, no wgmma: wider heads than 256");
   EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), sm_90a).in_words(),
             "tensor cores, f32 as halves of two terms, no wgmma: f32");

@@ -57,6 +57,10 @@ Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
       using Shape = backward_sm90::Shape<d, values_beside(d)>;
       return tile_of_shape<Shape>(Shape::stages);
     });
+  if (choice.x.d > 256 || choice.x.dv > 256) {
+    using Shape = forward_576_sm90::Shape<false>;
+    return tile_of_shape<Shape>(Shape::k_stages);
+  }
   return forward_sm90::with_shape(choice.x,
                                   [](auto shape) { return tile_of_shape<decltype(shape)>(shape.stages); });
 }

@@ -45,6 +45,9 @@ TEST(AttentionCell, WordsReadBack) {
   EXPECT_EQ(parse_cell(words).words(), words);
   EXPECT_EQ(c.name(), "flash_attn causal window 3 free order");
   EXPECT_EQ(c.shape(), "2×8/2×5/9×4/6");
+  const std::string latent = "B=1,H=16,Hk=1,L=64,T=64,d=576,dv=512,v_in_k";
+  EXPECT_EQ(parse_cell(latent).words(), latent);
+  EXPECT_EQ(parse_cell(latent).name(), "flash_attn v in k");
 }
 
 TEST(AttentionCell, MistakesAreNamed) {
@@ -61,7 +64,8 @@ TEST(AttentionCell, MistakesAreNamed) {
                                                           {"L=4,d=4,causal=1", "'causal=1'"},
                                                           {"L=4,d=4,causal,causal", "twice"},
                                                           {"L=4,d=4,l=4", "'l=4'"},
-                                                          {"L=4,d=4,H=3,Hk=2", "no multiple"}};
+                                                          {"L=4,d=4,H=3,Hk=2", "no multiple"},
+                                                          {"L=4,d=4,dv=5,v_in_k", "v_in_k"}};
   for (const auto& [text, word] : mistakes)
     EXPECT_NE(mistake(text).find(word), std::string::npos) << text << ": " << mistake(text);
 }

@@ -31,6 +31,8 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
     c.causal = true;
   } else if (equals == std::string::npos && key == "free_order") {
     c.free_order = true;
+  } else if (equals == std::string::npos && key == "v_in_k") {
+    c.v_in_k = true;
   } else if (equals != std::string::npos && key == "window") {
     c.window = number_of(word, equals, 0);
   } else {
@@ -41,7 +43,8 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
         *size = number_of(word, equals, 1);
         return;
       }
-    throw Error("'" + word + "' is none of B=, H=, Hk=, L=, T=, d=, dv=, window=, causal and free_order");
+    throw Error("'" + word +
+                "' is none of B=, H=, Hk=, L=, T=, d=, dv=, window=, causal, free_order and v_in_k");
   }
 }
 
@@ -88,7 +91,8 @@ std::vector<AttentionCell> cpu_suite() {
 
 std::string AttentionCell::name() const {
   return std::string("flash_attn") + (causal ? " causal" : "") +
-         (window >= 0 ? " window " + std::to_string(window) : "") + (free_order ? " free order" : "");
+         (window >= 0 ? " window " + std::to_string(window) : "") + (free_order ? " free order" : "") +
+         (v_in_k ? " v in k" : "");
 }
 
 std::string AttentionCell::shape() const {
@@ -101,7 +105,7 @@ std::string AttentionCell::words() const {
   std::string s;
   for (const auto& [name, size] : sizes) s += name + std::to_string(size);
   return s + (causal ? ",causal" : "") + (window >= 0 ? ",window=" + std::to_string(window) : "") +
-         (free_order ? ",free_order" : "");
+         (free_order ? ",free_order" : "") + (v_in_k ? ",v_in_k" : "");
 }
 
 KeyRange keys_seen(const AttentionCell& c, std::int64_t i) {
@@ -140,6 +144,8 @@ AttentionCell parse_cell(const std::string& text) {
   if (!given.contains("dv")) c.dv = c.d;
   if (c.H % c.Hk != 0)
     throw Error("H=" + std::to_string(c.H) + " is no multiple of Hk=" + std::to_string(c.Hk));
+  if (c.v_in_k && c.dv > c.d)
+    throw Error("v_in_k with dv=" + std::to_string(c.dv) + " above d=" + std::to_string(c.d));
   return c;
 }
 

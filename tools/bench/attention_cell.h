@@ -11,7 +11,7 @@ namespace tg::bench {
 
 struct AttentionCell {
   std::int64_t B = 1, H = 1, Hk = 1, L = 1, T = 1, d = 1, dv = 1;
-  bool causal = false, free_order = false;
+  bool causal = false, free_order = false, v_in_k = false;  // v_in_k: values are the first columns of keys
   std::int64_t window = -1;  // keys before a query's own position, and as many after it unless causal
 
   // "flash_attn causal", "flash_attn causal window 512", …

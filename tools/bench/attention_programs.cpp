@@ -23,7 +23,7 @@ AttentionOptions options_for(const AttentionCell& c, const Settings& settings) {
 RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises) {
   q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
   k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
-  v = add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
+  v = c.v_in_k ? k.slice(3, 0, c.dv) : add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
   const AttentionOptions options = options_for(c, settings);
   out = materialises ? standard_attn(q, k, v, options) : flash_attn(q, k, v, options);
 }

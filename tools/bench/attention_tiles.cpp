@@ -13,7 +13,7 @@ struct KernelTile {
 };
 
 constexpr KernelTile hopper_forward[] = {
-    {64, 64, {192, 128, 3}}, {192, 128, {128, 128, 2}}, {256, 256, {128, 80, 2}}};
+    {64, 64, {192, 128, 3}}, {192, 128, {128, 128, 2}}, {256, 256, {128, 80, 2}}, {576, 512, {64, 64, 1}}};
 constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T below 2048
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};

@@ -37,7 +37,7 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
   if (x.type == DType::f32) return "f32";
-  if (x.d > 256 || x.dv > 256) return "wider heads than 256";
+  if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
   if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";

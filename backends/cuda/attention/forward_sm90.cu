@@ -5,6 +5,7 @@
 namespace tg::cuda::attention {
 
 void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
+  if (x.d > 256 || x.dv > 256) return launch_wide_forward_sm90(s, x, work);
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {

@@ -70,8 +70,8 @@ struct Shared {
 };
 
 // The warp that prepares items of work: takes the next one, and finds out which keys its queries see.
-template <class At>
-__device__ __forceinline__ void schedule(const Shared<At>& shared, const AttentionCall& x,
+template <class At, class Memory>
+__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x,
                                          const Sections& sections, int* counter) {
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(At::threads, 1)
     if (threadIdx.x < 32)
       load<S>(shared, x, map_q, map_k, map_v);
     else if (threadIdx.x < 64)
-      schedule(shared, x, sections, counter);
+      schedule<At>(shared, x, sections, counter);
   } else {
     ptx::take_registers<At::consumer_registers>();
     Consumer<S, At, options>{shared, x, group - 1,
@@ -302,26 +302,37 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
+// The order of items of `queries` queries; a key with its value has that many numbers.
+inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
+  Sections sections{(x.L + queries - 1) / queries, 1, x.H, static_cast<int>(x.B) * x.H, queries};
+  if (is_uneven(x)) {
+    constexpr i64 cached = 32 << 20;  // bytes
+    const i64 head = i64{x.T} * numbers * 2,
+              heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
+    sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));
+  }
+  return sections;
+}
+// Starts a kernel whose blocks take one item after the other: from a counter, if items are not equal.
+template <class Kernel>
+void launch_items(const Stream& s, const AttentionCall& x, const Sections& sections, int* counter,
+                  unsigned threads, std::size_t shared, Kernel kernel, const CUtensorMap& q,
+                  const CUtensorMap& k, const CUtensorMap& v) {
+  const i64 all = i64{sections.blocks} * sections.all_heads;
+  const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
+  if (grid == 0) return;
+  if (!is_uneven(x) || all <= grid) counter = nullptr;
+  if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
+  launch_kernel(s, {static_cast<unsigned>(grid), threads, shared}, kernel, x, q, k, v, sections, counter);
+}
+
 template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int* counter) {
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  Sections sections{(x.L + At::queries - 1) / At::queries, 1, x.H, static_cast<int>(x.B) * x.H, At::queries};
-  const i64 all = i64{sections.blocks} * sections.all_heads;
-  const bool uneven = is_uneven(x);
-  if (uneven) {
-    constexpr i64 cached = 32 << 20;  // bytes
-    const i64 head = i64{x.T} * (x.d + x.dv) * 2,
-              heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
-    sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));
-  }
-  const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
-  if (grid == 0) return;
-  if (!uneven || all <= grid) counter = nullptr;
-  if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
-  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, Shared<At>::bytes}, attend<S, At, options>, x,
-                q, k, v, sections, counter);
+  launch_items(s, x, sections_of(x, At::queries, x.d + x.dv), counter, At::threads, Shared<At>::bytes,
+               attend<S, At, options>, q, k, v);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

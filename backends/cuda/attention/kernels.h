@@ -38,7 +38,9 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The part of launch_backward_sm90 in backward_wide_sm90.cu.
+// The part of launch_forward_sm90 in forward_576_sm90.cu, and that of launch_backward_sm90 in
+// backward_wide_sm90.cu.
+void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 // All others. A forward does not read `work`; `powers` is null unless operands are split.

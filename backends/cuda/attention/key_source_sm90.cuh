@@ -10,14 +10,14 @@
 
 namespace tg::cuda::attention {
 
-// Starts filling a tile with rows of a head from row0 on by TMA, whose bytes count at the barrier; by one
-// thread.
+// Starts filling a tile with rows of a head from row0 on, and columns from column0 on, by TMA, whose bytes
+// count at the barrier; by one thread.
 template <class Tile>
 __device__ __forceinline__ void load_boxes(Tile to, const CUtensorMap& map, tile::u32 barrier, int row0,
-                                           int head, int batch) {
+                                           int head, int batch, int column0 = 0) {
 #pragma unroll 1
   for (int n = 0; n < Tile::blocks; ++n)
-    ptx::tma_load(to.base + n * Tile::block, &map, barrier, n * 64, row0, head, batch);
+    ptx::tma_load(to.base + n * Tile::block, &map, barrier, column0 + n * 64, row0, head, batch);
 }
 // The same by copies of a warp, with zeros for rows that are not valid, whatever memory holds there. `data`
 // is the head's.

@@ -51,6 +51,29 @@ auto with_shape(const AttentionCall& x, F&& f) {
 
 }  // namespace tg::cuda::attention::forward_sm90
 
+namespace tg::cuda::attention::forward_576_sm90 {
+
+// Whether values are the first columns of keys, as with latent attention: then a tile is both.
+inline bool values_are_keys(const AttentionCall& x) {
+  const auto same = [](std::int64_t a, std::int64_t b, std::int64_t count) { return count == 1 || a == b; };
+  return x.v.data == x.k.data && x.dv <= x.d && same(x.v.batch, x.k.batch, x.B) &&
+         same(x.v.head, x.k.head, x.Hk) && same(x.v.row, x.k.row, x.T);
+}
+
+// d ≤ 576, dv ≤ 512. One warpgroup for scores, two for sums, 256 columns each.
+template <bool values_are_keys_>
+struct Shape {
+  static constexpr bool values_are_keys = values_are_keys_;
+  static constexpr int groups = 1, queries = 64, keys = 64, threads = 512;  // groups of 64 queries
+  static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
+  static constexpr int producer_registers = 32, adder_registers = 176;  // the scorer's are those at launch
+  using Q = tile::SwizzledTile<queries, 576>;
+  using K = tile::SwizzledTile<keys, 576>;
+  using V = tile::SwizzledTile<keys, 512>;
+};
+
+}  // namespace tg::cuda::attention::forward_576_sm90
+
 namespace tg::cuda::attention::backward_sm90 {
 
 // d ≤ D, dv ≤ DV. Each warpgroup has half of the keys and, of z_Q, half of the queries. As wgmma has 64 rows,

@@ -46,12 +46,17 @@ template <bool transposed, class Tile>
 __device__ __forceinline__ u64 operand(Tile tile, int first, int k) {
   return transposed ? tile.along_rows(first, k) : tile.along_columns(first, k);
 }
-// c = a·b over K, 64 × K and K × N. wgmma takes b transposed as it lies: `tb` if its rows are K's.
-template <class S, int K, bool ta, bool tb, int N, class A, class B>
+// c = a·b over K, 64 × K and K × N, or c += a·b. wgmma takes b transposed as it lies: `tb` if its rows are
+// K's.
+template <class S, int K, bool ta, bool tb, bool adds = false, int N, class A, class B>
 __device__ __forceinline__ void begin_product(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   using Product = ptx::Wgmma<S, N>;
+  if constexpr (adds) keep(c);
   ptx::wgmma_fence();
-  Product::template begin<ta, tb>(c.x[0], operand<ta>(a, a0, 0), operand<tb>(b, b0, 0));
+  if constexpr (adds)
+    Product::template add<ta, tb>(c.x[0], operand<ta>(a, a0, 0), operand<tb>(b, b0, 0));
+  else
+    Product::template begin<ta, tb>(c.x[0], operand<ta>(a, a0, 0), operand<tb>(b, b0, 0));
 #pragma unroll
   for (int k = 1; k < K / 16; ++k)
     Product::template add<ta, tb>(c.x[0], operand<ta>(a, a0, k), operand<tb>(b, b0, k));
@@ -62,6 +67,11 @@ __device__ __forceinline__ void begin_product(Accumulator<16, N>& c, A a, int a0
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
   begin_product<S, K, false, false>(c, a, a0, b, b0);
+}
+// c += the same
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_adding_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
+  begin_product<S, K, false, false, true>(c, a, a0, b, b0);
 }
 // c = (64 rows of a, from a0 on)·(N columns of b, from b0 on) over K
 template <class S, int K, int N, class A, class B>

@@ -40,6 +40,7 @@ struct Extras {
   Shape bias = {};  // empty: none
   bool hiding = false;
   bool sink = false, z_lse = true, projected = false;  // projected: [B, L, H, d] in memory
+  bool values_are_keys = false;                        // values are the first columns of keys
   std::vector<std::int32_t> cu_q = {}, cu_k = {};
   std::vector<std::int64_t> lengths = {};
   double q = 2, k = 1, v = 1, z_o = 1;  // how large numbers are
@@ -104,7 +105,7 @@ struct Problem {
       return input(name, a);
     };
     const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
-                 v = keys("v", n.dv, 3, more.v);
+                 v = more.values_are_keys ? k.slice(3, 0, n.dv) : keys("v", n.dv, 3, more.v);
     AttentionOptions o = options;
     if (!how.device) o.kernels = AttentionKernels::best;  // the CPU has no others
     if (!more.bias.empty()) {

@@ -61,6 +61,20 @@ TEST_F(CudaAttentionKernels, ABackwardHasThoseOfItsForward) {
   }
 }
 
+TEST_F(CudaAttentionKernels, HeadsBeyond256HaveAForwardAndNoBackward) {
+  if (!has_wgmma()) GTEST_SKIP() << "not a Hopper";
+  for (const std::int64_t d : {264, 512}) EXPECT_TRUE(has(words({1, 2, 40, d}, bf16, {}), "wgmma"));
+  Graph g;
+  const Tensor x = g.input("x", {1, 1, 40, 512}, bf16), o = flash_attn(x, x, x, {.kernels = wgmma}).o,
+               z = gradients(sum(o.to(f32)), {x})[0];
+  try {
+    compile(g, {z}, {.device = Device::cuda()});
+    ADD_FAILURE() << "it has a backward";
+  } catch (const DeviceError& e) {
+    EXPECT_TRUE(has(e.what(), "kernels = wgmma: wider heads than 256")) << e.what();
+  }
+}
+
 TEST_F(CudaAttentionKernels, AllComputeTheSame) {
   const bool hopper = has_wgmma();
   for (const AttentionKernels kernels : {plain, tensor_cores, wgmma}) {

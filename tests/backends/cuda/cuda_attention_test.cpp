@@ -150,6 +150,26 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16});
 }
 
+// Wider heads, whose backward is portable; values of their own, or the first columns of keys.
+TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
+  for (const bool shared : {true, false}) {
+    const std::string what = shared ? "values are keys" : "values";
+    const auto more = [&](Extras e) {
+      e.values_are_keys = shared;
+      return e;
+    };
+    check({{1, 2, 1, 70, 150, 576, 512}, {.causal = true}, more({.projected = true})}, what, {bf16});
+    check({{1, 2, 2, 130, 70, 320, 264}, {.window_left = 40}, more({})}, what + " window", {f16});
+    check({{2, 2, 1, 20, 140, 512, 512}, {}, more({.sink = true, .lengths = {131, 70}, .beyond = NAN})},
+          what + " lengths", {bf16});
+    check({{1, 1, 1, 70, 70, 576, 40}, {.softcap = 2}, more({})}, what + " softcap", {f16});
+    check({{1, 1, 1, 65, 70, 264, 8}, {.scale = -0.1, .causal = true}, more({})}, what + " scale", {bf16});
+  }
+  const Extras packed{.values_are_keys = true, .cu_q = {0, 3, 3, 40, 68}, .cu_k = {1, 5, 6, 70, 90}};
+  check({{1, 2, 1, 70, 90, 576, 512}, {.causal = true}, packed}, "packed", {bf16});
+  check({{1, 1, 1, 70, 70, 8, 512}, {.causal = true}}, "narrow keys", {bf16});
+}
+
 TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");

@@ -1,0 +1,309 @@
+// The forward of heads wider than 256 on Hopper, to 576 (q, k) and 512 (v), as forward_sm90.cuh but for who
+// multiplies what. G of 64 queries fills the registers of two warpgroups, so a block has three, with
+// different parts:
+//
+//   first:          A = Q·Kᵀ,  c ← max(c, A.max),  P = exp(A − c),  π ← exp(c_old − c)·π + P.sum
+//   second, third:  G ← exp(c_old − c)·G + P·V, half of the columns each
+//
+// P passes through shared memory, from thread to thread. While the first computes exponentials, products of
+// the others run.
+#pragma once
+
+#include "backends/cuda/attention/forward_sm90.cuh"
+
+namespace tg::cuda::attention::forward_576_sm90 {
+
+using namespace tile;
+using forward_sm90::Item;
+
+// What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
+// c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
+struct Passed {
+  uint4 p[4][128];
+  int moved[4];
+  float shrink[64], inverse[64];
+};
+
+template <class At>
+struct Shared {
+  static constexpr int k = At::Q::bytes, v = k + At::k_stages * At::K::bytes,
+                       passed_ = v + (At::values_are_keys ? 0 : At::V::bytes),
+                       q_rings = passed_ + int(sizeof(Passed)),
+                       k_rings = q_rings + At::thirds * Ring<1>::bytes,
+                       v_ring = k_rings + At::thirds * Ring<At::k_stages>::bytes,
+                       p_ring = v_ring + Ring<1>::bytes, item_ring = p_ring + Ring<1>::bytes,
+                       item = item_ring + Ring<At::items>::bytes,
+                       bytes = item + At::items * int(sizeof(Item<1>));
+  static_assert(bytes <= 227 << 10);
+  unsigned char* start;
+  u32 base = shared_address(start);
+
+  __device__ typename At::Q tile_q() const { return {base}; }
+  __device__ typename At::K tile_k(u32 use) const {
+    return {base + k + Ring<At::k_stages>::stage(use) * At::K::bytes};
+  }
+  __device__ typename At::V tile_v(u32 use) const {
+    return {At::values_are_keys ? tile_k(use).base : base + v};
+  }
+  // Queries and keys arrive in thirds of their columns, so that the first product starts early. All thirds of
+  // a tile are acquired and released at the ring of the first.
+  __device__ Ring<1> ring_q(int third = 0) const { return {base + q_rings + third * Ring<1>::bytes}; }
+  __device__ Ring<At::k_stages> ring_k(int third = 0) const {
+    return {base + k_rings + third * Ring<At::k_stages>::bytes};
+  }
+  __device__ Ring<1> ring_v() const { return {base + v_ring}; }
+  __device__ Ring<1> ring_p() const { return {base + p_ring}; }
+  __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
+  __device__ Item<1>& item_of(u32 use) const {
+    return reinterpret_cast<Item<1>*>(start + item)[Ring<At::items>::stage(use)];
+  }
+  __device__ Passed& passed() const { return *reinterpret_cast<Passed*>(start + passed_); }
+  __device__ void init() const {
+    for (int n = 0; n < At::thirds; ++n) ring_q(n).init(4), ring_k(n).init(At::values_are_keys ? 8 : 4);
+    ring_v().init(8), ring_p().init(8, 4), ring_items().init(4 + 8 + 1);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+template <class Tile>
+using Third = SwizzledTile<Tile::rows, Tile::columns / 3>;
+template <class Tile>
+__device__ __forceinline__ Third<Tile> third(Tile tile, int n) {
+  return {tile.base + n * Third<Tile>::bytes};
+}
+
+// The warp that copies tiles.
+template <class S, class At>
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x,
+                                     const CUtensorMap& map_q, const CUtensorMap& map_k,
+                                     const CUtensorMap& map_v) {
+  const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
+  const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch,
+                       int column0) {
+    __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
+    if (lane_id() > 0) return;
+    ring.expect(use, to.bytes);
+    load_boxes(to, map, ring.full(use), row0, head, batch, column0);
+  };
+  u32 tiles = 0;
+#pragma unroll 1
+  for (u32 items = 0;; ++items) {
+    shared.ring_items().wait(items);
+    const auto& item = shared.item_of(items);
+    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
+    const int b = item.b, h = item.h, i0 = item.i0, key_head = h / (x.H / x.Hk);
+    const KeyRange some = item.some;
+    shared.ring_items().release(items);
+    const Tiles range(some, At::keys);
+    shared.ring_q().acquire(items);
+#pragma unroll 1
+    for (int j = range.to - 1; j >= range.from; --j, ++tiles) {
+      const int row0 = j * At::keys;
+      const bool by_rows = some_only && !covers(some, row0, At::keys);
+      shared.ring_k().acquire(tiles);
+#pragma unroll 1
+      for (int n = 0; n < At::thirds; ++n) {
+        const int column0 = n * Third<typename At::K>::columns;
+        if (j == range.to - 1)
+          fill(third(shared.tile_q(), n), map_q, shared.ring_q(n), items, i0, h, b, column0);
+        if (!At::values_are_keys || !by_rows)
+          fill(third(shared.tile_k(tiles), n), map_k, shared.ring_k(n), tiles, row0, key_head, b, column0);
+      }
+      if (At::values_are_keys && by_rows) {
+        copy_rows(shared.tile_k(tiles), x.k.at<S>(b, key_head), x.k.row, row0, some, x.d);
+        if (lane_id() < At::thirds) shared.ring_k(lane_id()).announce(tiles);
+      }
+      if constexpr (At::values_are_keys) continue;
+      shared.ring_v().acquire(tiles);
+      if (by_rows) {
+        copy_rows(shared.tile_v(tiles), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
+        if (lane_id() == 0) shared.ring_v().announce(tiles);
+      } else {
+        fill(shared.tile_v(tiles), map_v, shared.ring_v(), tiles, row0, key_head, b, 0);
+      }
+    }
+  }
+}
+
+// An item as consumers read it, the same for all lanes.
+struct Work {
+  int batch_head, i0;
+  Tiles range;
+  __device__ Work(const Item<1>& item, int keys)
+      : batch_head(__reduce_max_sync(~0u, item.batch_head)),
+        i0(__reduce_max_sync(~0u, item.i0)),
+        range({__reduce_max_sync(~0u, item.some.from), __reduce_max_sync(~0u, item.some.to)}, keys) {}
+};
+
+// The first warpgroup. `row` is the warp's first of the block's queries.
+template <class S, class At, Options options>
+struct Scorer {
+  using Scores = Accumulator<16, At::keys>;
+  const Shared<At>& shared;
+  const AttentionCall& x;
+  int row;
+  u32 tiles = 0, items = 0;
+
+  // A = Q·Kᵀ of the next tile
+  __device__ __forceinline__ void multiply(Scores& s) const {
+    using Part = Third<typename At::K>;
+#pragma unroll
+    for (int n = 0; n < At::thirds; ++n) {
+      shared.ring_q(n).wait(items), shared.ring_k(n).wait(tiles);
+      const Part q = third(shared.tile_q(), n), k = third(shared.tile_k(tiles), n);
+      if (n == 0)
+        begin_ABt<S, Part::columns>(s, q, 0, k);
+      else
+        begin_adding_ABt<S, Part::columns>(s, q, 0, k);
+    }
+    wait_for_products<0>();
+    keep(s);
+  }
+  // A number for each of the warp's queries.
+  __device__ __forceinline__ void tell(float (&to)[64], int r, float value) const {
+    if (lane_id() % 4 == 0) to[row + Scores::row(r) + lane_row()] = value;
+  }
+
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (;; ++items) {
+      shared.ring_items().wait(items);
+      const auto& item = shared.item_of(items);
+      const Work work(item, At::keys);
+      if (work.batch_head < 0) return;
+      const KeyRange every = item.every[0];
+      const int h = work.batch_head % x.H;
+      const Score<S> score(x, work.batch_head / x.H, h);
+      const float factor = options == any ? 1 : score.factor;
+      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+#pragma unroll 1
+      for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
+        Scores s;
+        Packed<At::keys> p;
+        multiply(s);
+        if (!At::values_are_keys) shared.ring_k().release(tiles);
+        if (j == work.range.from) shared.ring_q().release(items);
+        if constexpr (options == any) score.apply(s);
+        if (!covers(every, j * At::keys, At::keys)) mask(s, item.seen, row, 0, j * At::keys);
+        const bool moved = softmax.step(s, factor);
+        pack<S>(p, s);
+        shared.ring_p().acquire(tiles);
+        Passed& to = shared.passed();
+#pragma unroll
+        for (int k = 0; k < At::keys / 16; ++k)
+          to.p[k][threadIdx.x % 128] = {p.x[k][0], p.x[k][1], p.x[k][2], p.x[k][3]};
+        if (lane_id() == 0) to.moved[row / 16] = moved;
+        if (moved) {
+#pragma unroll
+          for (int r = 0; r < Scores::rows; ++r) tell(to.shrink, r, softmax.shrink[r]);
+        }
+        if (j == work.range.from)
+          softmax.finish(static_cast<float*>(x.lse) + i64(work.batch_head) * x.L, work.i0 + row, x.L,
+                         [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+        shared.ring_p().announce_by_warp(tiles);
+      }
+      shared.ring_items().release(items);
+    }
+  }
+};
+
+// The second or third warpgroup, of the columns of G from column0 on, in two parts: an instruction for both
+// at once would need more registers than a thread of 512 has before roles take theirs (C7602).
+template <class S, class At>
+struct Adder {
+  static constexpr int columns = At::V::columns / 2;
+  using Half = Accumulator<16, columns / 2>;
+  const Shared<At>& shared;
+  const AttentionCall& x;
+  int row, column0;
+  u32 tiles = 0, items = 0;
+
+  __device__ __forceinline__ RowVector<16> told(const float (&from)[64]) const {
+    RowVector<16> to;
+#pragma unroll
+    for (int r = 0; r < to.rows; ++r) to[r] = from[row + Accumulator<16, 8>::row(r) + lane_row()];
+    return to;
+  }
+
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (;; ++items) {
+      shared.ring_items().wait(items);
+      const Work work(shared.item_of(items), At::keys);
+      shared.ring_items().release(items);
+      if (work.batch_head < 0) return;
+      Half left, right;
+      left.fill(0), right.fill(0);
+      keep(left), keep(right);
+      RowVector<16> inverse;
+#pragma unroll 1
+      for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
+        shared.ring_p().wait(tiles);
+        const Passed& from = shared.passed();
+        Packed<At::keys> p;
+#pragma unroll
+        for (int k = 0; k < At::keys / 16; ++k) {
+          const uint4 v = from.p[k][threadIdx.x % 128];
+          p.x[k][0] = v.x, p.x[k][1] = v.y, p.x[k][2] = v.z, p.x[k][3] = v.w;
+        }
+        if (__any_sync(~0u, from.moved[row / 16])) {
+          const RowVector<16> shrink = told(from.shrink);
+          scale_rows(left, shrink), scale_rows(right, shrink);
+        }
+        if (j == work.range.from) inverse = told(from.inverse);
+        shared.ring_p().release(tiles);
+        if (!At::values_are_keys) shared.ring_v().wait(tiles);
+        begin_AB<S>(left, p, shared.tile_v(tiles), column0);
+        begin_AB<S>(right, p, shared.tile_v(tiles), column0 + Half::parts * 8);
+        wait_for_products<0>();
+        keep(left), keep(right), keep(p);
+        if constexpr (At::values_are_keys)
+          shared.ring_k().release(tiles);
+        else
+          shared.ring_v().release(tiles);
+      }
+      scale_rows(left, inverse), scale_rows(right, inverse);
+      const int b = work.batch_head / x.H, h = work.batch_head % x.H, middle = column0 + Half::parts * 8;
+      store(left, x.o.at<S>(b, h) + column0, x.o.row, work.i0 + row, x.L, x.dv - column0);
+      store(right, x.o.at<S>(b, h) + middle, x.o.row, work.i0 + row, x.L, x.dv - middle);
+    }
+  }
+};
+
+template <class S, class At, Options options>
+__global__ void __launch_bounds__(At::threads, 1)
+    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
+           const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
+           const Sections sections, int* counter) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const Shared<At> shared{memory};
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), row = static_cast<int>(threadIdx.x / 32 % 4) * 16;
+  if (group == 0) {
+    ptx::give_registers<At::producer_registers>();
+    if (threadIdx.x < 32)
+      load<S>(shared, x, map_q, map_k, map_v);
+    else if (threadIdx.x < 64)
+      forward_sm90::schedule<At>(shared, x, sections, counter);
+  } else if (group == 1) {
+    Scorer<S, At, options>{shared, x, row}.run();
+  } else {
+    ptx::take_registers<At::adder_registers>();
+    Adder<S, At>{shared, x, row, (group - 2) * Adder<S, At>::columns}.run();
+  }
+#endif
+}
+
+template <class S, class At, Options options>
+void launch(const Stream& s, const AttentionCall& x, int* counter) {
+  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, At::queries),
+                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
+                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
+  forward_sm90::launch_items(
+      s, x, forward_sm90::sections_of(x, At::queries, x.d + (At::values_are_keys ? 0 : x.dv)), counter,
+      At::threads, Shared<At>::bytes, attend<S, At, options>, q, k, v);
+}
+
+}  // namespace tg::cuda::attention::forward_576_sm90
