@@ -3,6 +3,7 @@
 # in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
 # names come last, one by one.
 set(together
+  "attention/plain attention/bias_gradient attention/flash_attn attention/row_stats attention/split_terms"
   "attention/f32_sm80"
   "attention/backward_one_pass_sm80"
   "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
@@ -16,7 +17,6 @@ set(together
   "kernels/index_add kernels/index_sums kernels/index_select kernels/copy kernels/arange kernels/rope kernels/matmul_strided
    kernels/set_memory kernels/note_thrown"
   "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm"
-  "attention/plain attention/bias_gradient attention/flash_attn attention/row_stats attention/split_terms"
   "kernels/random")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})

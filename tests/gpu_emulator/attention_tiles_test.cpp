@@ -76,7 +76,8 @@ Tile portable_kernel_tile(const Choice& choice, bool backward) {
       return tile_of_shape<forward::Shape<two_terms, size, size, options>>(2);
     });
   return with_shape<32, 64, 96, 128, 192, 256, 576>(choice.x, [](auto d, auto dv, auto options) {
-    return tile_of_shape<forward::Shape<of_16_bits, d, dv, options>>(2);
+    using Shape = forward::Shape<of_16_bits, d, dv, options>;
+    return tile_of_shape<Shape>(Shape::most_stages);
   });
 }
 

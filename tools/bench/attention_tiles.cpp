@@ -17,10 +17,11 @@ constexpr KernelTile hopper_forward[] = {
 constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T below 2048
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
-// Kernels for other GPUs have as many stages as shared memory has room for, two in most cases.
+// Kernels for other GPUs have as many stages as shared memory has room for, two in most cases; the forward of
+// 256 has one.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
                                           {128, 128, {128, 64, 2}}, {192, 128, {128, 32, 2}},
-                                          {256, 256, {64, 32, 2}},  {576, 512, {64, 32, 2}}};
+                                          {256, 256, {64, 64, 1}},  {576, 512, {64, 32, 2}}};
 constexpr KernelTile forward_f32[] = {{64, 64, {128, 32, 2}}, {128, 128, {64, 16, 2}}};
 constexpr KernelTile one_pass[] = {
     {128, 128, {64, 128, 2}}, {256, 256, {64, 64, 2}}, {576, 512, {64, 32, 2}}};

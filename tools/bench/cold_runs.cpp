@@ -9,7 +9,9 @@ namespace tg::bench {
 
 ColdRuns::ColdRuns(const Settings& settings) : seconds_(settings.seconds) {
   Graph g;
-  const Tensor x = g.input("flushed", {std::int64_t{1} << 25});  // 128 MB, read and written
+  const auto numbers =
+      static_cast<std::int64_t>(settings.copy_bytes / 2 / sizeof(float));  // read and written
+  const Tensor x = g.input("flushed", {numbers});
   flush_ = compile(g, {x + 1}, options_of(settings, settings.threads));
   flush_->feed({x, Array(x.shape(), f32)});
 }

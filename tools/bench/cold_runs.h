@@ -12,8 +12,8 @@ class ColdRuns {
   explicit ColdRuns(const Settings& settings);
 
   // Median seconds, by the GPU's clock, of the runs of half of `settings.seconds`, after a tenth of it to
-  // warm up: 150 and 30 ms by default. Before each run 256 MB are moved, which leaves nothing of it in the
-  // caches. That is in the queue when the run is, so the GPU goes from one to the other.
+  // warm up: 150 and 30 ms by default. Before each run `settings.copy_bytes` are moved, which leaves nothing
+  // of it in the caches. That is in the queue when the run is, so the GPU goes from one to the other.
   double median(Program& program);
 
  private:

@@ -30,8 +30,9 @@ struct Block {
   using At = Shape<side, D, DV, options>;
   using T = Terms<S, 1>;
   static constexpr Cut cut = At::c;
-  static constexpr Ahead ahead = D <= 128 ? Ahead::step : Ahead::none;
-  static constexpr int unrolled = D <= 128 ? D / 16 : 2;
+  static constexpr bool in_groups = one_pass::in_groups(D, options);
+  static constexpr Ahead ahead = D <= 128 || in_groups ? Ahead::step : Ahead::none;
+  static constexpr int unrolled = D <= 128 || in_groups ? D / 16 : 2;
   static constexpr bool by_query = At::by_query;
   static constexpr int queries = At::queries;
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
@@ -83,6 +84,54 @@ struct Block {
       if (!by_query) put<S>(p, tile_p(n), r0, c0);
       put<S>(za, tile_za(n), r0, c0);
     }
+  }
+
+  // P, z_A, and what add_to_sums does, in two groups of warps: while the second makes z_A from P and its z_P,
+  // the first adds to z_V, which needs no z_A. A tile's P goes from group to group where z_A will be, if no
+  // sum needs it.
+  __device__ __forceinline__ void add_in_groups(Sums& sums, int row0, int column0, int n, int stage, int h,
+                                                int i0, int j0, bool masked) const {
+    constexpr int all = At::threads, half = all / 2, row_pieces = cut.kept / cut.score_rows;
+    static_assert(row_pieces * (cut.passing / cut.score_columns) == cut.warps / 2);
+    static_assert(by_query || row_parts * v_parts == cut.warps / 2);
+    enum { p_made = 1, p_made_in_first, z_a_made, z_a_made_in_second };
+    const int piece = warp % (cut.warps / 2);
+    const int r0 = piece % row_pieces * cut.score_rows, c0 = piece / row_pieces * cut.score_columns;
+    const SharedTile<cut.passing> p = by_query ? tile_za(n) : tile_p(n);
+    Accumulator<cut.score_rows, cut.score_columns> s;
+    if (warp < cut.warps / 2) {
+      s.fill(0);
+      mma_ABt<T, ahead, unrolled>(s, shared.kept_a(), r0, shared.passing_a(stage), c0);  // q·k
+      const Score<S> score(x, item.b, h);
+      const Dropout<float> no_dropout(x);
+      const ScoreGradient<S, options, by_query> stage_of{
+          x, score, no_dropout, shared.stats(stage), item.b * x.H + h, i0, j0};
+      Accumulator<cut.score_rows, cut.score_columns> slopes;  // 1, never read
+      stage_of.probabilities(s, slopes, r0, c0);
+      if (masked) mask<by_query>(s, shared.seen(), r0, c0, j0, 0);
+      put<S>(s, p, r0, c0);
+      ptx::bar_arrive(p_made, all);
+      if constexpr (!by_query) {
+        ptx::bar_sync(p_made_in_first, half);
+        add_to_sums(sums, true, row0, column0, n, stage);
+      }
+      ptx::bar_sync(z_a_made, all);
+    } else {
+      attention::begin<options, by_query>(s, shared.stats(stage), r0, c0);
+      mma_ABt<T, ahead, unrolled>(s, shared.kept_b(), r0, shared.passing_b(stage), c0);  // z_P − u
+      ptx::bar_sync(p_made, all);
+      multiply_by<S>(s, p, r0, c0);
+      if (by_query) __syncwarp();  // z_A takes P's place
+      put<S>(s, tile_za(n), r0, c0);
+      if constexpr (by_query) {
+        ptx::bar_sync(z_a_made, all);
+      } else {
+        ptx::bar_arrive(z_a_made, all);
+        ptx::bar_sync(z_a_made_in_second, half);
+        add_to_sums(sums, false, row0, column0, n, stage);
+      }
+    }
+    if constexpr (by_query) add_to_sums(sums, false, row0, column0, n, stage);
   }
 
   // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, depending on the warp's part.
@@ -155,11 +204,15 @@ struct Block {
       const int i0 = by_query ? item.kept0 : passing0, j0 = by_query ? passing0 : item.kept0;
       if (stages == 2 && n + 1 < all) fetch(stage_after(stage), after(at));
       const bool masked = needs_mask<by_query, At::keys>(shared.seen(), x, work, item.b, i0, j0, range.every);
-      make_scores(dropout, n, stage, at.h, i0, j0, masked);
-      if constexpr (three) wait();
-      __syncthreads();
-      if (three && n + 2 < all) fetch(stage_after(stage_after(stage)), after(after(at)));
-      add_to_sums(sums, sums_v, row0, column0, n, stage);
+      if constexpr (in_groups) {
+        add_in_groups(sums, row0, column0, n, stage, at.h, i0, j0, masked);
+      } else {
+        make_scores(dropout, n, stage, at.h, i0, j0, masked);
+        if constexpr (three) wait();
+        __syncthreads();
+        if (three && n + 2 < all) fetch(stage_after(stage_after(stage)), after(after(at)));
+        add_to_sums(sums, sums_v, row0, column0, n, stage);
+      }
       if constexpr (!by_query) add_query_gradients(n, at.h, passing0);
       if (stages == 1 && n + 1 < all) {
         __syncthreads();

@@ -37,8 +37,12 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   constexpr int keys = At::keys, queries = At::queries, rows = At::rows, threads = At::threads,
                 width = At::terms * D, v_width = At::terms * DV;
   // Operands of Q·Kᵀ are asked for as far ahead as registers allow.
-  constexpr Ahead ahead = split || At::wide ? Ahead::none : Ahead::rows_of_b;
-  constexpr int unrolled = split ? 4 : At::wide ? 2 : has_uniform_addresses || D < 128 ? D / 16 : 64 / keys;
+  constexpr Ahead ahead = At::alternating ? Ahead::step : split || At::wide ? Ahead::none : Ahead::rows_of_b;
+  constexpr int unrolled = split                              ? 4
+                           : At::alternating                  ? D / 16
+                           : At::wide                         ? 2
+                           : has_uniform_addresses || D < 128 ? D / 16
+                                                              : 64 / keys;
   using T = Terms<S, At::terms>;
   if (!At::wide) stages = 2;
   auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
@@ -74,10 +78,20 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
   const float factor = options == any ? 1 : score.factor;
   const auto source = rows_of_head<S>(x, true, b, key_head, some, d, dv);
   const Tiles tiles(some, keys);
-  Pipeline pipe(stages, tiles.from, tiles.to, [&](int n) {
-    source.template load<keys, threads>(tile_k(n), tile_v(n), n * keys);
+  const auto load_keys = [&](int n) {
+    source.template load_a<keys, threads>(tile_k(n), n * keys);
+    if constexpr (At::alternating) commit();
+  };
+  const auto load_values = [&](int n) {
+    source.template load_b<keys, threads>(tile_v(n), n * keys);
     commit();
-  });
+  };
+  auto pipe = [&] {
+    if constexpr (At::alternating)
+      return AlternatingPipeline(tiles.from, tiles.to, load_keys, load_values);
+    else
+      return Pipeline(stages, tiles.from, tiles.to, [&](int n) { load_keys(n), load_values(n); });
+  }();
   for (int n = tiles.from; n < tiles.to; ++n) {
     pipe.wait(n);
     const int j0 = n * keys;
@@ -88,6 +102,7 @@ __global__ void __launch_bounds__(Shape<numbers, D, DV, options>::threads,
     if (!covers(every, j0, keys)) mask(s, seen, row, 0, j0);
     softmax.step(s, o, factor);  // c, π, G rescaled, P = exp(A − c)
     if (drops<options>(x)) drop(s, dropout, bh, i0 + row, j0);
+    pipe.wait_for_second(n);
     mma_AB<T>(o, s, tile_v(n), column);  // G += P·V
     pipe.release(n);
   }

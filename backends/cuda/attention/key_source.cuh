@@ -13,12 +13,20 @@ struct RowSource {
   int a_size, b_size;
   KeyRange valid;  // others read as zeros, whatever memory holds there
 
-  // `count` rows from row0 on into both shared tiles, of any architecture, asynchronously, by the block's
-  // threads.
+  // `count` rows from row0 on into both shared tiles, or into one, of any architecture, asynchronously, by
+  // the block's threads.
   template <int count, int threads, class A, class B>
   __device__ __forceinline__ void load(A to_a, B to_b, int row0) const {
-    load_rows<count, threads>(to_a, a, a_row, row0, valid.from, valid.to, a_size);
-    load_rows<count, threads>(to_b, b, b_row, row0, valid.from, valid.to, b_size);
+    load_a<count, threads>(to_a, row0);
+    load_b<count, threads>(to_b, row0);
+  }
+  template <int count, int threads, class A>
+  __device__ __forceinline__ void load_a(A to, int row0) const {
+    load_rows<count, threads>(to, a, a_row, row0, valid.from, valid.to, a_size);
+  }
+  template <int count, int threads, class B>
+  __device__ __forceinline__ void load_b(B to, int row0) const {
+    load_rows<count, threads>(to, b, b_row, row0, valid.from, valid.to, b_size);
   }
 };
 

@@ -45,8 +45,8 @@ auto with_constant(V value, F&& f) {
 constexpr int values_beside(int size) {
   return size == 192 ? 128 : size == 576 ? 512 : size;
 }
-// The sizes that d and dv are padded to, of which `sizes` are those of d, and the options: wide heads have
-// all in one kernel.
+// The sizes that d and dv are padded to, of which `sizes` are those of d, and the options: wide heads
+// have one kernel for none and one for all.
 template <int... sizes, class F>
 auto with_shape(const AttentionCall& x, F&& f) {
   const int size = std::max(x.d, x.dv), least = size <= 192 && x.dv > 128 ? 256 : size;
@@ -54,7 +54,7 @@ auto with_shape(const AttentionCall& x, F&& f) {
   const Options needed = !simple ? any : x.dropout > 0 ? only_dropout : none;
   return with_constant<sizes...>(least, [&](auto d) {
     return with_constant<none, only_dropout, any>(needed, [&](auto options) {
-      return f(d, constant<values_beside(d)>(), constant<(d <= 128 ? options : any)>());
+      return f(d, constant<values_beside(d)>(), constant<(d <= 128 || options == none ? options : any)>());
     });
   });
 }

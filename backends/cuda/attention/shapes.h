@@ -38,15 +38,19 @@ namespace forward {
 template <Numbers numbers, int D, int DV, Options options>
 struct Shape {
   static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
+  // Keys and values have one stage, each fetched while the other is multiplied: then 64 keys and 64 queries
+  // need 97 KiB, and two blocks share a multiprocessor that has 227.
+  static constexpr bool alternating = DV == 256;
   static constexpr int terms = numbers == two_terms ? 2 : 1;
   static constexpr int rows = (split ? D <= 64 : DV <= 128) ? 32 : 16, queries = 4 * rows,
                        splits = DV > 256 ? 2 : 1, columns = DV / splits, threads = 128 * splits;
-  static constexpr int keys = !split       ? (wide || D == 96 || (D >= 64 && !plain) ? 32 : 64)
+  static constexpr int keys = alternating  ? 64
+                              : !split     ? (wide || D == 96 || (D >= 64 && !plain) ? 32 : 64)
                               : D == 32    ? 32
                               : terms == 1 ? (D <= 64 && plain ? 64 : 32)
                                            : (D <= 64 && plain ? 32 : 16);  // of a tile
   static constexpr int blocks = split ? 2 : 0;                              // per multiprocessor; 0: any
-  static constexpr int most_stages = 2, seen = queries * D * terms * 2,
+  static constexpr int most_stages = alternating ? 1 : 2, seen = queries * D * terms * 2,
                        stages = aligned(seen + bytes_of_seen_keys(queries), 1024), v = keys * D * terms * 2,
                        stage = v + keys * DV * terms * 2;
   static constexpr std::size_t bytes(int n) { return stages + n * stage; }
@@ -64,6 +68,11 @@ enum Side { by_key, by_query };  // what a block keeps
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
+// Without softcap, bias and dropout, the warps of wide heads work in two groups: one makes P, one z_P and
+// z_A. Each warp then has one piece of scores, twice as wide, which reads a third less of shared memory.
+constexpr bool in_groups(int D, Options options) {
+  return D > 128 && D <= 256 && options == none;
+}
 constexpr bool has_wide_sums = arch >= 900;  // before, red_add_v4 is four instructions, and takes registers
 constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
 // d ≤ D and dv ≤ DV. As large as registers allow: (sum_rows·columns + 2·score_rows·score_columns)
@@ -71,13 +80,15 @@ constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of s
 template <Side side, int D, int DV, Options options>
 constexpr Cut cut() {
   constexpr bool plain = options == none;
+  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // of a piece of scores
   if (side == by_query)
-    return D <= 256 ? Cut{8, 64, 64, 32, 16, 32, 0, D / 4, 0, 0} : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
+    return D <= 256 ? Cut{8, 64, 64, 32, wide_columns, 32, 0, D / 4, 0, 0}
+                    : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
   if (D <= 64) return {4, 128, 64, 32, plain && has_wide_sums ? 32 : 16, 64, 64, 64, 32, 32};
   if (D <= 96) return {8, 128, 64, 32, plain ? 32 : 16, 64, 48, 48, 16, 48};
   if (D <= 128) return {8, 128, 64, 32, plain ? 32 : 16, 64, 64, 64, 32, 32};
-  if (D <= 192) return {8, 64, 64, 32, 16, 32, DV / 2, D / 2, 32, 48};
-  if (D <= 256) return {8, 64, 64, 32, 16, 64, 64, 64, 32, 32};
+  if (D <= 192) return {8, 64, 64, 32, wide_columns, 32, DV / 2, D / 2, 32, 48};
+  if (D <= 256) return {8, 64, 64, 32, wide_columns, 64, 64, 64, 32, 32};
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 

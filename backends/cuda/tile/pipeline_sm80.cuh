@@ -30,12 +30,42 @@ struct Pipeline {
     __syncthreads();
     if (stages == 2 && n + 1 < end) acquire(n + 1);
   }
+  __device__ __forceinline__ void wait_for_second(int) {}
   // The warp has no more use for tile n.
   __device__ __forceinline__ void release(int n) {
     if (stages == 2 || n + 1 >= end) return;
     __syncthreads();
     acquire(n + 1);
   }
+};
+
+// One stage for two operands that are used one after the other: while the block works on the first of a tile,
+// copies of its second are on their way, and then those of the next tile's first. `first` and `second` ask
+// for them.
+template <class First, class Second>
+struct AlternatingPipeline {
+  First first;
+  Second second;
+  int end;  // past the last tile
+
+  __device__ __forceinline__ AlternatingPipeline(int begin, int end, First first, Second second)
+      : first(first), second(second), end(end) {
+    if (begin < end) first(begin);
+  }
+  // Until tile n's first operand is there for the whole block, which then has left the second of the tile
+  // before.
+  __device__ __forceinline__ void wait(int n) {
+    tile::wait();
+    __syncthreads();
+    second(n);
+  }
+  // The same of its second, when the block has left its first.
+  __device__ __forceinline__ void wait_for_second(int n) {
+    tile::wait();
+    __syncthreads();
+    if (n + 1 < end) first(n + 1);
+  }
+  __device__ __forceinline__ void release(int) {}
 };
 
 }  // namespace tg::cuda::tile

@@ -62,6 +62,15 @@ __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
   return v;
 }
 
+// ---- named barriers 1 … 15 of `threads` threads, of which some may only arrive ----
+
+__device__ __forceinline__ void bar_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void bar_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // ---- sums in global memory, in any order ----
 
 // to[0 … 3] += x; `to` is a multiple of 16 bytes.

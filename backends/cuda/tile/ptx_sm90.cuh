@@ -1,5 +1,5 @@
 // Hopper's instructions, one function each, as ptx_sm80.cuh: bulk copies of tiles (TMA), barriers in shared
-// memory (mbarrier), named barriers, registers that warpgroups hand over; wgmma is in wgmma_sm90.cuh.
+// memory (mbarrier), registers that warpgroups hand over; wgmma is in wgmma_sm90.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -76,15 +76,6 @@ __device__ __forceinline__ int load_acquire(const int* p) {
 }
 __device__ __forceinline__ void add_release(int* p, int x) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
-}
-
-// ---- named barriers 1 … 15 of `threads` threads, of which some may only arrive ----
-
-__device__ __forceinline__ void bar_sync(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void bar_arrive(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // ---- registers of a thread, by all threads of a warpgroup ----

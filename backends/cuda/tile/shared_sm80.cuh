@@ -100,4 +100,23 @@ __device__ __forceinline__ void put(Accumulator<Rows, Columns>& c, SharedTile<C>
                      pack(c(r, 2 * p), c(r, 2 * p + 1), S()));
 }
 
+// c ⊛= tile[row0 …][column0 …], such as put() wrote it.
+template <class S, int Rows, int Columns, int C>
+__device__ __forceinline__ void multiply_by(Accumulator<Rows, Columns>& c, SharedTile<C> tile, int row0,
+                                            int column0) {
+#pragma unroll
+  for (int m = 0; m < c.groups; ++m)
+#pragma unroll
+    for (int p = 0; p < c.parts; p += 2) {
+      u32 x[4];
+      ptx::ldmatrix(x, tile.address(row0 + 16 * m + lane_id() % 16, column0 / 8 + p + lane_id() / 16));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float2 by = unpack(x[n], S());
+        float* const e = &c.x[m][p + n / 2][n % 2 * 2];
+        e[0] *= by.x, e[1] *= by.y;
+      }
+    }
+}
+
 }  // namespace tg::cuda::tile

@@ -15,11 +15,13 @@
 
 namespace tg::cpu {
 
-#if defined(__x86_64__)
+#ifdef TILEGRAD_ISA_avx2
 namespace avx2 {
 ScratchSize gemm_scratch(const Gemm&, int);
 void gemm(const Gemm&, Worker&);
 }  // namespace avx2
+#endif
+#ifdef TILEGRAD_ISA_avx512
 namespace avx512 {
 ScratchSize gemm_scratch(const Gemm&, int);
 void gemm(const Gemm&, Worker&);
@@ -37,8 +39,10 @@ struct Isa {
 };
 std::vector<Isa> isas() {
   std::vector<Isa> all = {{"baseline", baseline::gemm_scratch, baseline::gemm}};
-#if defined(__x86_64__)
+#ifdef TILEGRAD_ISA_avx2
   if (machine_has("avx2")) all.push_back({"avx2", avx2::gemm_scratch, avx2::gemm});
+#endif
+#ifdef TILEGRAD_ISA_avx512
   if (machine_has("avx512")) all.push_back({"avx512", avx512::gemm_scratch, avx512::gemm});
 #endif
   return all;
@@ -240,7 +244,7 @@ TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
 // Tiles by their model, and by AMX where there is some.
 std::vector<Isa> tile_units() {
   std::vector<Isa> units = {{"model of tiles", baseline::tiles_scratch, baseline::run_tiles<ModelTiles>}};
-#if defined(__x86_64__)
+#ifdef TILEGRAD_ISA_avx512
   if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
 #endif
   return units;
@@ -285,7 +289,7 @@ TEST(GemmOnTiles, OfNothingGivesZerosOrTheAddend) {
   check_tiles({1, 0, 7, 3});
   check_tiles({1, 5, 0, 3});
   check_tiles({0, 5, 7, 3});
-#if defined(__x86_64__)
+#ifdef TILEGRAD_ISA_avx512
   if (machine_has("avx512")) {  // which decides that this is not for tiles
     Case x{2, 5, 7, 0, "row", "row", "row", "bias", DType::bf16, DType::bf16, false, Bf16Unit::tiles};
     check(x, {{"avx512", avx512::gemm_scratch, avx512::gemm}});

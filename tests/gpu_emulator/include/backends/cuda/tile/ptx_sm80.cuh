@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "tests/gpu_emulator/named_barrier.h"
+
 namespace tg::cuda::ptx {
 
 using u32 = std::uint32_t;
@@ -28,6 +30,13 @@ inline void cp_async_commit() {
 template <int Pending>
 void cp_async_wait() {
   emulator::wait_copies(Pending);
+}
+
+inline void bar_sync(int barrier, int threads) {
+  emulator::bar_sync(barrier, threads);
+}
+inline void bar_arrive(int barrier, int threads) {
+  emulator::bar_arrive(barrier, threads);
 }
 
 // ---- matrices that the lanes of a warp hold together ----

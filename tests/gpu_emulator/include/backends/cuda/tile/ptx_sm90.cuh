@@ -8,7 +8,6 @@
 #include "tests/gpu_emulator/bulk_copy.h"
 #include "tests/gpu_emulator/clocks.h"
 #include "tests/gpu_emulator/mbarrier.h"
-#include "tests/gpu_emulator/named_barrier.h"
 #include "tests/gpu_emulator/registers.h"
 #include "tests/gpu_emulator/semaphore.h"
 
@@ -42,13 +41,6 @@ inline void fence_async() {
 
 inline void st_global_v4(float* to, const float (&x)[4]) {
   *reinterpret_cast<float4*>(to) = {x[0], x[1], x[2], x[3]};
-}
-
-inline void bar_sync(int barrier, int threads) {
-  emulator::bar_sync(barrier, threads);
-}
-inline void bar_arrive(int barrier, int threads) {
-  emulator::bar_arrive(barrier, threads);
 }
 
 template <int Registers>
