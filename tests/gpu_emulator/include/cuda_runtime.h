@@ -367,6 +367,17 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
   return tg::emulator::launch(stream, reinterpret_cast<const void*>(kernel), grid, block, shared,
                               [=] { std::apply(kernel, copied); });
 }
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
+  unsigned cluster = 1;
+  for (unsigned n = 0; n < config->numAttrs; ++n)
+    if (config->attrs[n].id == cudaLaunchAttributeClusterDimension)
+      cluster = config->attrs[n].val.clusterDim.x;
+  return tg::emulator::launch(
+      config->stream, reinterpret_cast<const void*>(kernel), config->gridDim, config->blockDim,
+      config->dynamicSmemBytes,
+      [=, copied = std::tuple<P...>(std::forward<A>(args)...)] { std::apply(kernel, copied); }, cluster);
+}
 template <class F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, std::size_t) {
   *blocks = 2;

@@ -140,6 +140,25 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
+// Launches with attributes.
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
+union cudaLaunchAttributeValue {
+  struct {
+    unsigned x, y, z;
+  } clusterDim;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
 // Of code compiled at run time (nvrtc.cpp), whose kernels are launched by the form without types.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned);
@@ -152,8 +171,8 @@ namespace tg::emulator {
 // Executes it now, or records it if the stream is being captured. An exception becomes
 // cudaErrorLaunchFailure.
 cudaError_t enqueue(cudaStream_t, std::function<void()> work);
-// A kernel's launch: `thread` is called for each thread of the grid.
+// A kernel's launch, in clusters of that many blocks: `thread` is called for each thread of the grid.
 cudaError_t launch(cudaStream_t, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
-                   std::function<void()> thread);
+                   std::function<void()> thread, unsigned cluster = 1);
 
 }  // namespace tg::emulator
