@@ -23,7 +23,7 @@ unsigned cluster_blocks = 1;
 namespace {
 
 constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory: an address is never 0
-constexpr unsigned rank_bit = 24;  // an address that says the block has one more than its rank there
+constexpr unsigned rank_bit = 24;              // from this one on, an address has its block's rank
 alignas(1024) thread_local unsigned char shared_bytes_[most_blocks][most_shared];
 
 std::size_t dynamic_bytes = 0;  // of the grid
@@ -391,22 +391,20 @@ unsigned char* dynamic_shared(unsigned rank) {
   return shared_bytes_[rank];
 }
 std::uint32_t shared_address(const void* p) {  // static shared memory lies in the same thread's storage
-  return first_address + static_cast<std::uint32_t>(static_cast<const unsigned char*>(p) - dynamic_shared());
+  const auto offset = static_cast<const unsigned char*>(p) - dynamic_shared();
+  return (first_address + static_cast<std::uint32_t>(offset)) | here.rank << rank_bit;
 }
 unsigned char* shared_pointer(std::uint32_t address) {
   const unsigned rank = block_of(address);
-  if (cluster_blocks > 1) address &= (1u << rank_bit) - 1;
-  return dynamic_shared(rank) + static_cast<std::int32_t>(address - first_address);
+  return dynamic_shared(rank) + static_cast<std::int32_t>(address - (rank << rank_bit) - first_address);
 }
 std::uint32_t shared_of(std::uint32_t address, unsigned rank) {
-  return (address & ((1u << rank_bit) - 1)) | (rank + 1) << rank_bit;
-}
-std::uint32_t in_cluster(std::uint32_t address) {
-  return cluster_blocks > 1 ? shared_of(address, block_of(address)) : address;
+  if (rank >= cluster_blocks)
+    give_up("thread " + std::to_string(here.number) + ": the cluster has no block " + std::to_string(rank));
+  return (address & ((1u << rank_bit) - 1)) | rank << rank_bit;
 }
 unsigned block_of(std::uint32_t address) {
-  const unsigned said = cluster_blocks > 1 ? address >> rank_bit : 0;
-  return said == 0 ? here.rank : said - 1;
+  return cluster_blocks > 1 ? address >> rank_bit : 0;
 }
 
 void copy_later(void* to, const void* from, int bytes, int filled) {

@@ -70,11 +70,10 @@ unsigned char* dynamic_shared(unsigned rank);
 inline unsigned char* dynamic_shared() {
   return dynamic_shared(here.rank);
 }
-// Addresses of shared memory as numbers: of the block's own, and those that say which block of the cluster.
+// Addresses of shared memory as numbers, which say the block of the cluster.
 std::uint32_t shared_address(const void* p);
 unsigned char* shared_pointer(std::uint32_t address);
 std::uint32_t shared_of(std::uint32_t address, unsigned rank);  // the same place in that block's
-std::uint32_t in_cluster(std::uint32_t address);                // with the block, if it does not say one
 unsigned block_of(std::uint32_t address);
 
 // Copies of cp.async: the destination is NaN until the thread waits for the group, and read by the source

@@ -99,7 +99,6 @@ void write_box(const CUtensorMap& map, std::uint32_t to, BoxPlace at) {
 void copy_box(std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier, BoxPlace from) {
   if (map.mark != made_by_encode) fail("a copy by a tensor map that cuTensorMapEncodeTiled has not made");
   const std::uint32_t bytes = map.box[0] * 2 * map.box[1] * map.box[2] * map.box[3];
-  to = in_cluster(to);  // another block's thread may be the one that lets it arrive
   insist_on_shared(to, bytes, 128);
   copy_by(barrier, to, static_cast<int>(bytes), [=] { write_box(map, to, from); });
 }

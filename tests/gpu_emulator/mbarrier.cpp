@@ -59,7 +59,6 @@ std::string state(const Barrier& b) {
 }
 
 Barrier& barrier_at(std::uint32_t address) {
-  address = in_cluster(address);
   const auto at = barriers.find(address);
   if (at == barriers.end()) fail(name(address) + " is used, but not initialised");
   std::uint64_t found;
@@ -95,7 +94,6 @@ void advance(Barrier& b) {
 
 void mbarrier_init(std::uint32_t address, int arrivals) {
   start_clocks();
-  address = in_cluster(address);
   if (address % 8 != 0) fail(name(address) + " is not at a multiple of 8 bytes");
   if (arrivals < 1) fail(name(address) + " is initialised for " + std::to_string(arrivals) + " arrivals");
   const unsigned number =

@@ -103,7 +103,7 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
                    unsigned cluster) {
   const std::size_t threads = std::size_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 ||
-      grid.z > 65535 || shared > most_shared)
+      grid.z > 65535 || shared > most_shared || cluster == 0 || grid.x % cluster != 0)
     return note(cudaErrorInvalidValue);
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
