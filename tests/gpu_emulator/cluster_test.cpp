@@ -41,10 +41,10 @@ TEST(Clusters, ALaunchGroupsNeighbours) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {2, 1, 1};
-  cudaLaunchConfig_t config{4, 128, 0, nullptr, &attribute, 1};
+  cudaLaunchConfig_t config{dim3(4), dim3(128), 0, nullptr, &attribute, 1};
   EXPECT_EQ(cudaLaunchKernelEx(&config, number_blocks, out), cudaSuccess);
   EXPECT_EQ(std::vector<int>(out, out + 4), (std::vector<int>{0, 1, 0, 1}));
-  config.gridDim = 3;
+  config.grid = dim3(3);
   EXPECT_EQ(cudaLaunchKernelEx(&config, number_blocks, out), cudaErrorInvalidValue);
   cudaGetLastError();
   EXPECT_FAULT(run_cluster(5, number_blocks, 128, out), "no more than 4");

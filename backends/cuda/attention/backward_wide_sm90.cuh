@@ -139,7 +139,7 @@ struct WideConsumer : Steps<S, At, options> {
     begin_AB<S, At::keys>(last, shared.tile_z_a(n), 0, shared.tile_k(), column + 64);
     wait_for_products<1>();
     keep(first);
-    const int turn = this->await_turn(n);
+    const int turn = this->await_turn(n).nth;
     this->add(first, at.to, turn);
     float* const to = at.to + 64 * At::queries;
     if (n + 1 < all) {

@@ -78,10 +78,11 @@ namespace tg::cuda::attention::backward_sm90 {
 
 // d ≤ D, dv ≤ DV. Each warpgroup has half of the keys and, of z_Q, half of the queries. As wgmma has 64 rows,
 // z_Q is computed transposed if there are not 64 queries for each: some columns by each. Of wide heads each
-// warpgroup has all keys and half of z_Q's columns.
-template <int D, int DV>
+// warpgroup has all keys and half of z_Q's columns. With last_stores, the last block to add to a tile's z_Q
+// stores it.
+template <int D, int DV, bool last_stores_>
 struct Shape {
-  static constexpr bool wide = D > 192;
+  static constexpr bool wide = D > 192, last_stores = last_stores_;
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
                        z_a_stages = wide ? 1 : 2, p_bytes = wide ? keys * queries * 2 : 0;
   static constexpr int producer_registers = 24, consumer_registers = 240;
@@ -95,8 +96,8 @@ struct Shape {
   using ZA = tile::SwizzledTile<queries, keys>;
   // Of a tile's z_Q: all sums, and how many are from those of the first warpgroup to those of the second.
   static constexpr int sums = queries * D, sums_between = transposes ? 64 * queries : sums / 2;
-  // A warp's part of z_Q, or of its transpose, if heads are not wide.
-  using ZQ = tile::Accumulator<16, transposes ? queries : D>;
+  // A warp's rows of a part of z_Q, or of its transpose.
+  using ZQ = tile::Accumulator<16, transposes ? queries : wide ? D / 2 : D>;
 };
 
 // What the host computes of a call.

@@ -21,6 +21,9 @@ namespace tg::cuda {
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
+  // On Hopper: it may begin before the kernel before it has ended, for which each of its threads waits
+  // (ptx::wait_for_kernel_before).
+  bool early = false;
 
   LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
 };
@@ -38,8 +41,12 @@ template <class... P>
 void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P...),
                    const std::type_identity_t<P>&... args) {
   allow_shared(kernel, shape.shared);
-  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))...};
-  cudaLaunchKernel(kernel, shape.grid, shape.block, pointers, shape.shared, s.stream);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{shape.grid, shape.block, shape.shared,
+                                  s.stream,   &early,      shape.early ? 1u : 0u};
+  cudaLaunchKernelEx(&config, kernel, args...);
 }
 
 }  // namespace tg::cuda

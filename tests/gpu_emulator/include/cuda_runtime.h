@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/early_launch.h"
 
 // ---- keywords ----
 
@@ -367,16 +368,22 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
   return tg::emulator::launch(stream, reinterpret_cast<const void*>(kernel), grid, block, shared,
                               [=] { std::apply(kernel, copied); });
 }
-template <class... P, class... A>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
+template <class... P, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), Args&&... args) {
+  bool early = false;
   unsigned cluster = 1;
-  for (unsigned n = 0; n < config->numAttrs; ++n)
-    if (config->attrs[n].id == cudaLaunchAttributeClusterDimension)
-      cluster = config->attrs[n].val.clusterDim.x;
-  return tg::emulator::launch(
-      config->stream, reinterpret_cast<const void*>(kernel), config->gridDim, config->blockDim,
-      config->dynamicSmemBytes,
-      [=, copied = std::tuple<P...>(std::forward<A>(args)...)] { std::apply(kernel, copied); }, cluster);
+  for (unsigned n = 0; n < c->numAttrs; ++n)
+    if (const auto& [id, value] = c->attrs[n]; id == cudaLaunchAttributeClusterDimension)
+      cluster = value.clusterDim.x;
+    else
+      early |= value.programmaticStreamSerializationAllowed != 0;
+  const auto thread = [=, copied = std::tuple<P...>(args...)] {
+    if (early) tg::emulator::begin_early();
+    std::apply(kernel, copied);
+    if (early) tg::emulator::end_early();
+  };
+  return tg::emulator::launch(c->stream, reinterpret_cast<const void*>(kernel), c->grid, c->block,
+                              c->dynamicSmemBytes, thread, cluster);
 }
 template <class F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, std::size_t) {

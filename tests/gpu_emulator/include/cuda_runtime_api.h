@@ -140,19 +140,19 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
-// Launches with attributes.
-enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
-union cudaLaunchAttributeValue {
-  struct {
-    unsigned x, y, z;
-  } clusterDim;
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributeProgrammaticStreamSerialization
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
-  cudaLaunchAttributeValue val;
+  union {
+    dim3 clusterDim{};
+    int programmaticStreamSerializationAllowed;
+  } val;
 };
 struct cudaLaunchConfig_t {
-  dim3 gridDim, blockDim;
+  dim3 grid, block;  // gridDim, blockDim: here those are macros
   std::size_t dynamicSmemBytes;
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
