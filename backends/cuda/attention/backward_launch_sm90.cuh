@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(256)
   using Stage = Rows<queries>;
   const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
             h = bh % x.H, b = bh / x.H, i0 = tile * queries, lane = lane_id();
-  if (threadIdx.x == 0) work.turns[blockIdx.x] = 0;
+  if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   const S* o = x.o.at<S>(b, h);
@@ -64,15 +64,21 @@ __global__ void __launch_bounds__(At::threads, 1)
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
   if (threadIdx.x == 0) shared.init(plan.free_order);
-  if (threadIdx.x < 32) keep_rows<S>(shared, x, work, plan, sections.place(blockIdx.x, false));
-  __syncthreads();
+  if (threadIdx.x < 32) keep_rows<S>(shared, x, work, plan, sections.place(blockIdx.x / At::blocks, false));
+  if constexpr (At::blocks > 1)
+    ptx::cluster_arrive(), ptx::cluster_wait();
+  else
+    __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
   if (group == 0) {
     ptx::give_registers<At::producer_registers>();
-    if (lane_id() > 0) return;
-    if (warp == 0) load<S>(shared, x, work, plan);
-    if (warp == 1 && !plan.free_order) await_turns(shared, x, work, plan);
-    if (warp == 2 && !plan.free_order) end_turns(shared, x, work, plan);
+    if (lane_id() == 0) {
+      if (warp == 0) load<S>(shared, x, work, plan);
+      if (warp == 1 && !plan.free_order) await_turns(shared, x, work, plan);
+      if (warp == 2 && !plan.free_order) end_turns(shared, x, work, plan);
+      if constexpr (At::blocks > 1)
+        if (warp == 3) pass_z_a(shared, plan);
+    }
   } else {
     ptx::take_registers<At::consumer_registers>();
     if constexpr (At::K::columns == 192) {
@@ -86,6 +92,10 @@ __global__ void __launch_bounds__(At::threads, 1)
       else
         consumer.run_second();
     }
+  }
+  if constexpr (At::blocks > 1) {  // the other block may still read and write here
+    __syncwarp();
+    ptx::cluster_arrive(), ptx::cluster_wait();
   }
 #endif
 }
@@ -110,7 +120,7 @@ __global__ void __launch_bounds__(256)
   const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
             group = threadIdx.x / 128, row0 = threadIdx.x % 128 / 32 * 16, i0 = tile * At::queries;
   S* const out = x.z_q.at<S>(bh / x.H, bh % x.H);
-  const float* const sums = work.z_q + i64{blockIdx.x} * At::sums + group * At::sums_between;
+  const float* const sums = work.z_q + i64{blockIdx.x} * At::sums + group * At::blocks * At::sums_between;
   const int2 some = work.some[bh / x.H * tiles + tile];
   const bool any = some.x < some.y;
   const float factor = static_cast<float>(x.scale);
@@ -148,12 +158,14 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   };
   const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
   if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, prepare<S, At>, x, work);
-  Sections sections{(x.T + At::keys - 1) / At::keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, At::keys};
+  constexpr int keys = At::keys * At::blocks;
+  Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
   // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
   // would wait.
   const int at_a_time =
-      is_uneven(x) ? std::clamp(sections.blocks / 8, At::least_together, At::most_together) : 33;
-  sections.together = std::clamp(s.gpu.processors / at_a_time, 1, std::max(sections.all_heads, 1));
+      is_uneven(x) ? std::clamp(sections.blocks / 8, At::least_together, At::most_together) : 33 / At::blocks;
+  sections.together =
+      std::clamp(s.gpu.processors / At::blocks / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
     const Plan plan{map(x.q, false, x.d),
                     map(x.k, true, x.d),
@@ -165,8 +177,9 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                     static_cast<float>(cap_of(x)),
                     static_cast<float>(x.scale),
                     x.free_order};
-    launch_kernel(s, {static_cast<unsigned>(sections.all()), At::threads, Shared<At>::bytes},
-                  gradients<S, At, options>, x, work, plan, sections);
+    const unsigned blocks = sections.all() * At::blocks;
+    launch_kernel(s, {blocks, At::threads, Shared<At>::bytes, At::blocks}, gradients<S, At, options>, x, work,
+                  plan, sections);
   }
   if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, round_query_gradients<S, At>, x, work);
 }

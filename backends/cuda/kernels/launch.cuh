@@ -21,8 +21,10 @@ namespace tg::cuda {
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
+  unsigned cluster;    // neighbours in x that run at the same time and reach each other's shared memory
 
-  LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
+  LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0, unsigned cluster = 1)
+      : grid(grid), block(block), shared(shared), cluster(cluster) {}
 };
 
 // Opts a kernel in to that many bytes of dynamic shared memory, if it needs that.
@@ -39,7 +41,17 @@ void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P..
                    const std::type_identity_t<P>&... args) {
   allow_shared(kernel, shape.shared);
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))...};
-  cudaLaunchKernel(kernel, shape.grid, shape.block, pointers, shape.shared, s.stream);
+  if (shape.cluster == 1) {
+    cudaLaunchKernel(kernel, shape.grid, shape.block, pointers, shape.shared, s.stream);
+    return;
+  }
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid, config.blockDim = shape.block, config.dynamicSmemBytes = shape.shared;
+  config.stream = s.stream, config.attrs = &attribute, config.numAttrs = 1;
+  cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
 }
 
 }  // namespace tg::cuda
