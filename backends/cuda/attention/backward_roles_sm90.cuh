@@ -72,7 +72,8 @@ struct Shared {
   __device__ int& turn(u32 use) const { return reinterpret_cast<int*>(start + turn_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
   __device__ void init(bool free_order) const {
-    ring_kept().init(8), ring_q().init(free_order ? 8 : 9), ring_z_o().init(8), ring_turn().init(1),
+    constexpr int warps = 8 * At::blocks;
+    ring_kept().init(8), ring_q().init(free_order ? warps : warps + 1), ring_z_o().init(warps), ring_turn().init(1),
         ring_added().init(1, 8);
     if (At::blocks > 1) ring_z_a().init(5, 4), ring_passed().init(8);
     ptx::fence_mbarrier_init();
@@ -118,18 +119,30 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   int h = shared.item().at.head * plan.group, tile = 0;
   const float* rows = work.rows + ((i64{b} * x.H + h) * plan.tiles + first) * Stage::floats;
   const int* seen = work.seen + (i64{b} * plan.tiles + first) * Stage::ints;
+  const auto acquire = [](auto ring, u32 n) {
+    if constexpr (At::blocks > 1)
+      ring.acquire_of_cluster(n);
+    else
+      ring.acquire(n);
+  };
+  const auto fetch = [&](auto tile, const CUtensorMap& map, u32 barrier, int i0) {
+    if constexpr (At::blocks > 1)
+      load_half_for_both(tile, map, barrier, i0, h, b);
+    else
+      load_boxes(tile, map, barrier, i0, h, b);
+  };
 #pragma unroll 1
   for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
     const u32 to = shared_address(&shared.rows_of(n)), barrier = shared.ring_q().full(n);
     const int i0 = (first + tile) * At::queries;
-    shared.ring_q().acquire(n);
+    acquire(shared.ring_q(), n);
     shared.ring_q().expect(n, At::Q::bytes + sizeof(Stage));
     ptx::bulk_load(to, rows, Stage::floats * 4, barrier);
     ptx::bulk_load(to + Stage::floats * 4, seen + tile * Stage::ints, Stage::ints * 4, barrier);
-    load_boxes(shared.tile_q(n), plan.q, barrier, i0, h, b);
-    shared.ring_z_o().acquire(n);
+    fetch(shared.tile_q(n), plan.q, barrier, i0);
+    acquire(shared.ring_z_o(), n);
     shared.ring_z_o().expect(n, At::ZO::bytes);
-    load_boxes(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0, h, b);
+    fetch(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0);
     rows += Stage::floats;
     if (++tile < tiles) continue;
     rows += i64{plan.tiles - tiles} * Stage::floats;

@@ -57,7 +57,7 @@ struct WideConsumer : Steps<S, At, options> {
     const auto probabilities = [&](Scores& s, Operand& p, u32 n) {
       const auto& rows = shared.rows_of(n);
       this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0, At::keys));
-      shared.ring_q().release(n);
+      shared.ring_q().release_to_both(n);
     };
     Scores s;
     Operand p;
@@ -79,7 +79,7 @@ struct WideConsumer : Steps<S, At, options> {
       shared.ring_z_a().wait(n);
       wait_for_products<more>();
       keep(z_v), keep(p);
-      shared.ring_z_o().release(n);
+      shared.ring_z_o().release_to_both(n);
       begin_z_q(z_q, n);
       if constexpr (more) {
         wait_for_products<2>();
@@ -109,7 +109,7 @@ struct WideConsumer : Steps<S, At, options> {
     begin_z_p(z_p, 0);
     wait_for_products<0>();
     keep(z_p);
-    shared.ring_z_o().release(0);
+    shared.ring_z_o().release_to_both(0);
     const auto pass = [&](u32 n, auto more) {
       Operand p, z_a;
       ZQ z_q;
@@ -122,13 +122,13 @@ struct WideConsumer : Steps<S, At, options> {
       if constexpr (more) begin_z_p(z_p, n + 1);
       wait_for_products<more>();
       keep(z_k), keep(z_a);
-      shared.ring_q().release(n);
+      shared.ring_q().release_to_both(n);
       shared.ring_z_a().wait(n);
       begin_z_q(z_q, n);
       if constexpr (more) {
         wait_for_products<2>();
         keep(z_p);
-        shared.ring_z_o().release(n + 1);
+        shared.ring_z_o().release_to_both(n + 1);
       }
       wait_for_products<0>();
       keep(z_q);

@@ -52,6 +52,12 @@ struct Ring {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), rank));
   }
+  // The same, to the producers of both blocks of a cluster of two.
+  __device__ __forceinline__ void release_to_both(u32 use) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) release_alone(use);
+    if (threadIdx.x % 32 == 1) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), ptx::cluster_rank() ^ 1));
+  }
   // The same, of a role that is one thread.
   __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };

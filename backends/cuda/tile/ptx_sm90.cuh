@@ -82,6 +82,15 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
+// The same into both blocks of a cluster of two, at the same place of each, whose bytes count at its barrier.
+__device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
+                                                  int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3,%4,%5,%6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "h"(short{3})
+      : "memory");
+}
 // Consecutive bytes, a multiple of 16 at multiples of 16.
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
   asm volatile(
