@@ -29,8 +29,8 @@ __device__ __forceinline__ void load_half_for_both(Tile to, const CUtensorMap& m
   for (int n = first; n < first + half; ++n)
     ptx::tma_load_for_both(to.base + n * Tile::block, &map, barrier, n * 64, row0, head, batch);
 }
-// load_boxes() by copies of a warp, with zeros for rows that are not valid, whatever memory holds there. `data`
-// is the head's.
+// load_boxes() by copies of a warp, with zeros for rows that are not valid, whatever memory holds there.
+// `data` is the head's.
 template <class S, class Tile>
 __device__ __forceinline__ void copy_rows(Tile to, const S* data, long long stride, int row0, KeyRange valid,
                                           int size) {
