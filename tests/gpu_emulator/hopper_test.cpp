@@ -510,6 +510,38 @@ TEST(Hopper, StmatrixTransposes) {
   for (u32 n = 0; n < 128; ++n) EXPECT_EQ(out[n], 2 * n | (2 * n + 1) << 16);
 }
 
+__global__ void transpose_words(u32* out) {
+  const u32 e = threadIdx.x * 2;  // (r, c) is number 8·r + c
+  out[threadIdx.x] = ptx::transpose_8x8(e | (e + 1) << 16);
+}
+TEST(Hopper, RegistersOfAWarpAreTransposed) {
+  u32 out[32];
+  EXPECT_EQ(run(transpose_words, 32, out), "");
+  for (u32 n = 0; n < 32; ++n) {
+    const u32 r = n / 4, c = n % 4 * 2;
+    EXPECT_EQ(out[n], (8 * c + r) | (8 * (c + 1) + r) << 16);
+  }
+}
+
+__global__ void add_one(int* x, bool waits) {
+  if (waits) ptx::wait_for_kernel_before();
+  if (threadIdx.x == 0) ++*x;
+}
+TEST(Hopper, AKernelThatMayBeginEarlyWaitsForTheOneBefore) {
+  const Gpu gpu{};
+  LaunchShape shape{1, 32};
+  int x = 0;
+  const auto launch = [&](bool early, bool waits) {
+    shape.early = early;
+    launch_kernel({nullptr, gpu, nullptr, {}}, shape, add_one, &x, waits);
+    return cudaGetLastError();
+  };
+  EXPECT_EQ(launch(false, false), cudaSuccess);
+  EXPECT_EQ(launch(true, true), cudaSuccess);
+  EXPECT_EQ(x, 2);
+  EXPECT_EQ(launch(true, false), cudaErrorLaunchFailure);
+}
+
 // Blocks add to a sum in order, or in reverse.
 __global__ void in_turn(int* turn, int* sum, bool reverse) {
   const int mine = static_cast<int>(reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x);

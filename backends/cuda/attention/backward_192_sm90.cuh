@@ -71,7 +71,7 @@ struct Consumer192 : Steps<S, At, options> {
     shared.ring_q().release(n);
     wait_for_products<0>();
     keep(part);
-    const int turn = this->await_turn(n);
+    const int turn = this->await_turn(n).nth;
     this->add(part, to, turn);
     if (static_cast<int>(n % 2) == group) {
       begin_part(part, 2, n);

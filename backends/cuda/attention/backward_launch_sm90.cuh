@@ -12,10 +12,12 @@
 namespace tg::cuda::attention::backward_sm90 {
 
 // Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
-// blocks of head 0, the keys that they see.
+// blocks of head 0, the keys that they see. A tile that sees none has no last block to store its z_Q.
 template <class S, class At>
 __global__ void __launch_bounds__(256)
     prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (At::last_stores) ptx::let_next_kernel_begin(), ptx::wait_for_kernel_before();
   constexpr int queries = At::queries, V = 8;
   using Stage = Rows<queries>;
   const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
@@ -40,12 +42,18 @@ __global__ void __launch_bounds__(256)
     to[queries + r] = u;
     if (inside) static_cast<float*>(work.u)[row] = u;
   }
-  if (h > 0) return;
+  if (h > 0 && !At::last_stores) return;
   __shared__ SeenKeys<queries> seen;
   seen.set(x, b, i0);
   __syncthreads();
   KeyRange some, every;
   seen.unite(min(queries, x.L - i0), some, every);
+  if (At::last_stores && some.from == some.to) {
+    S* const z_q = x.z_q.at<S>(b, h);
+    for (int n = threadIdx.x; n < queries * x.d; n += blockDim.x)
+      if (i0 + n / x.d < x.L) z_q[(i0 + n / x.d) * x.z_q.row + n % x.d] = S(0.f);
+  }
+  if (h > 0) return;
   const i64 at = i64{b} * tiles + tile;
   int* const keys = work.seen + at * Stage::ints;
   for (int n = threadIdx.x; n < queries; n += blockDim.x)
@@ -54,6 +62,7 @@ __global__ void __launch_bounds__(256)
   keys[2 * queries] = every.from, keys[2 * queries + 1] = every.to;
   keys[2 * queries + 2] = some.from, keys[2 * queries + 3] = some.to;
   work.some[at] = {some.from, some.to};
+#endif
 }
 
 template <class S, class At, Options options>
@@ -64,6 +73,7 @@ __global__ void __launch_bounds__(At::threads, 1)
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
   if (threadIdx.x == 0) shared.init(plan.free_order);
+  if (At::last_stores) ptx::wait_for_kernel_before();
   if (threadIdx.x < 32) keep_rows<S>(shared, x, work, plan, sections.place(blockIdx.x / At::blocks, false));
   if constexpr (At::blocks > 1)
     ptx::cluster_arrive(), ptx::cluster_wait();
@@ -100,54 +110,28 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-// scale·sums of a warpgroup's part of z_Q of a tile, by the threads that added them in gradients().
-template <int Columns>
-__device__ __forceinline__ Accumulator<16, Columns> scaled_sums(const float* sums, float factor, bool any) {
-  const float4* const from = reinterpret_cast<const float4*>(sums) + threadIdx.x % 128;
-  Accumulator<16, Columns> c;
-#pragma unroll
-  for (int n = 0; n < c.parts; ++n) {
-    const float4 v = any ? __ldcs(from + n * 128) : float4{0, 0, 0, 0};
-    c.x[0][n][0] = v.x, c.x[0][n][1] = v.y, c.x[0][n][2] = v.z, c.x[0][n][3] = v.w;
-  }
-  scale(c, factor);
-  return c;
-}
-// z_Q of a tile, rounded.
+// z_Q of a tile from its sums, by the threads that added them in gradients(): where no block is the last to
+// add.
 template <class S, class At>
 __global__ void __launch_bounds__(256)
     round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
-  const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
-            group = threadIdx.x / 128, row0 = threadIdx.x % 128 / 32 * 16, i0 = tile * At::queries;
-  S* const out = x.z_q.at<S>(bh / x.H, bh % x.H);
-  const float* const sums = work.z_q + i64{blockIdx.x} * At::sums + group * At::blocks * At::sums_between;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;
+  const float4* const sums = reinterpret_cast<const float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   const int2 some = work.some[bh / x.H * tiles + tile];
   const bool any = some.x < some.y;
-  const float factor = static_cast<float>(x.scale);
-  if constexpr (At::wide) {
-    constexpr int half = At::K::columns / 2;
-    auto c = scaled_sums<half>(sums, factor, any);
-    store(c, out + group * half, x.z_q.row, i0 + row0, x.L, x.d - group * half);
-  } else if constexpr (!At::transposes) {
-    auto c = scaled_sums<At::K::columns>(sums, factor, any);
-    store(c, out, x.z_q.row, i0 + group * 64 + row0, x.L, x.d);
-  } else {
-    constexpr int D = At::K::columns;
-    __shared__ __align__(16) S transposed[At::queries][D + 8];
-    for (int part = group; part < D / 64; part += 2) {
-      auto c = scaled_sums<At::queries>(sums + (part - group) * At::sums_between, factor, any);
-      for_each(c, [&](int r, int k, float& e) {
-        transposed[c.column(k) + lane_column()][part * 64 + row0 + c.row(r) + lane_row()] = narrow<S>(e);
-      });
+#pragma unroll 1
+  for (int nth = threadIdx.x / 128; nth < At::sums / At::sums_between; nth += 2) {
+    typename At::ZQ part;
+#pragma unroll
+    for (int k = 0; k < part.parts; ++k) {
+      const float4 v = any ? __ldcs(sums + nth * (At::sums_between / 4) + k * 128 + threadIdx.x % 128)
+                           : float4{0, 0, 0, 0};
+      part.x[0][k][0] = v.x, part.x[0][k][1] = v.y, part.x[0][k][2] = v.z, part.x[0][k][3] = v.w;
     }
-    __syncthreads();
-    for (int n = threadIdx.x; n < At::queries * D / 8; n += blockDim.x) {
-      const int i = n / (D / 8), piece = n % (D / 8);
-      if (i0 + i < x.L && piece * 8 < x.d)
-        *reinterpret_cast<uint4*>(out + (i0 + i) * x.z_q.row + piece * 8) =
-            *reinterpret_cast<const uint4*>(&transposed[i][piece * 8]);
-    }
+    store_z_q<S, At>(part, x, bh / x.H, bh % x.H, tile * At::queries, nth, threadIdx.x % 128 / 32 * 16);
   }
+#endif
 }
 
 template <class S, class At, Options options>
@@ -157,7 +141,9 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                       keys ? At::keys : At::queries);
   };
   const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
-  if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, prepare<S, At>, x, work);
+  LaunchShape for_tiles{blocks_for(tiles, 1), 256};
+  for_tiles.early = At::last_stores;
+  if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work);
   constexpr int keys = At::keys * At::blocks;
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
   // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
@@ -177,20 +163,29 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                     static_cast<float>(cap_of(x)),
                     static_cast<float>(x.scale),
                     x.free_order};
-    const unsigned blocks = sections.all() * At::blocks;
-    launch_kernel(s, {blocks, At::threads, Shared<At>::bytes, At::blocks}, gradients<S, At, options>, x, work,
-                  plan, sections);
+    LaunchShape for_keys{static_cast<unsigned>(sections.all() * At::blocks), At::threads, Shared<At>::bytes};
+    for_keys.early = At::last_stores;
+    for_keys.cluster = At::blocks;
+    launch_kernel(s, for_keys, gradients<S, At, options>, x, work, plan, sections);
   }
-  if (tiles > 0) launch_kernel(s, {blocks_for(tiles, 1), 256}, round_query_gradients<S, At>, x, work);
+  if (tiles > 0 && !At::last_stores) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work);
 }
 
+// Whether it pays that kernels begin early, and that the last block to add to a tile's z_Q stores it: with
+// many keys, those that come last in the grid would hold the others up.
+inline bool few_keys(const AttentionCall& x) {
+  return x.T <= (is_uneven(x) ? 2048 : 1024);
+}
 // The kernel of the call's size; the two files that include this have some sizes each.
 template <int... sizes>
 void launch_shape(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {
     with_constant<sizes...>(work.width, [&](auto d) {
       with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-        launch<decltype(zero), Shape<d, values_beside(d)>, options>(s, x, work);
+        if (d <= 128 && few_keys(x) && !x.free_order)
+          launch<decltype(zero), Shape<d, values_beside(d), d <= 128>, options>(s, x, work);
+        else
+          launch<decltype(zero), Shape<d, values_beside(d), false>, options>(s, x, work);
       });
     });
   });

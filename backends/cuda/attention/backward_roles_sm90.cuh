@@ -31,17 +31,26 @@ struct WorkItem {
   Meeting met;
 };
 
+// A block's turn to add to the sums of a tile's z_Q: the nth, from 0; −1 if it has nothing to add. The last
+// to add stores what the sums become.
+struct Turn {
+  int nth;
+  bool last;
+};
+
 template <class At>
 struct Shared {
   using Stage = Rows<At::queries>;
   static constexpr int v = At::K::bytes, q = v + At::V::bytes, z_o = q + At::stages * At::Q::bytes,
                        z_a = z_o + At::stages * At::ZO::bytes, others = z_a + At::z_a_stages * At::ZA::bytes,
-                       rows = others + At::others_bytes, kept_ring = rows + At::stages * int(sizeof(Stage)),
+                       sums = others + At::others_bytes, rows = sums + (At::last_stores ? At::sums * 4 : 0),
+                       kept_ring = rows + At::stages * int(sizeof(Stage)),
                        q_ring = kept_ring + Ring<1>::bytes, z_o_ring = q_ring + Ring<At::stages>::bytes,
                        turn_ring = z_o_ring + Ring<At::stages>::bytes,
                        added_ring = turn_ring + Ring<2>::bytes, z_a_ring = added_ring + Ring<2>::bytes,
                        passed_ring = z_a_ring + Ring<1>::bytes, item_at = passed_ring + Ring<1>::bytes,
-                       turn_at = item_at + aligned(sizeof(WorkItem), 16), bytes = turn_at + 16;
+                       turn_at = item_at + aligned(sizeof(WorkItem), 16),
+                       bytes = turn_at + 2 * int(sizeof(Turn));
   unsigned char* start;
   u32 base = shared_address(start);
 
@@ -56,20 +65,22 @@ struct Shared {
   }
   __device__ typename At::OthersK others_k() const { return {base + others}; }
   __device__ typename At::ZA others_z_a() const { return {base + others + At::OthersK::bytes}; }
+  // Of a tile's z_Q, for the block that is the last to add.
+  __device__ u32 sums_so_far() const { return base + sums; }
   __device__ Stage& rows_of(u32 use) const {
     return reinterpret_cast<Stage*>(start + rows)[ring_q().stage(use)];
   }
   __device__ Ring<1> ring_kept() const { return {base + kept_ring}; }     // filled once
   __device__ Ring<At::stages> ring_q() const { return {base + q_ring}; }  // Q and Rows
   __device__ Ring<At::stages> ring_z_o() const { return {base + z_o_ring}; }
-  // Full: the block may add to a tile's z_Q; and it has.
+  // Full: the block may add to a tile's z_Q, whose sums so far are there if it is the last; and it has.
   __device__ Ring<2> ring_turn() const { return {base + turn_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
   // Of clusters. Full: z_A is in its tile; empty: P may be written there. And full: the other block's z_A is
   // here; empty: this block's may be copied to the other.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
-  __device__ int& turn(u32 use) const { return reinterpret_cast<int*>(start + turn_at)[use % 2]; }
+  __device__ Turn& turn(u32 use) const { return reinterpret_cast<Turn*>(start + turn_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
   __device__ void init(bool free_order) const {
     constexpr int warps = 8 * At::blocks;
@@ -171,12 +182,13 @@ __device__ __forceinline__ void pass_z_a(const Shared<At>& shared, const Plan& p
 
 // The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the first
 // keys first; those of a cluster each to its own columns. A block waits for blocks before its cluster in the
-// grid only. Of a block, its turn: -1 if it has none.
+// grid only.
 template <class At>
-__device__ __forceinline__ int turn_of(KeyRange some, int row0) {
+__device__ __forceinline__ Turn turn_of(KeyRange some, int row0) {
   constexpr int keys = At::keys * At::blocks;
   const int nth = row0 / keys;
-  return some.from < (nth + 1) * keys && some.to > nth * keys ? nth - some.from / keys : -1;
+  if (some.from >= (nth + 1) * keys || some.to <= nth * keys) return {-1, false};
+  return {nth - some.from / keys, some.to <= (nth + 1) * keys};
 }
 // Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
 template <class At, class F>
@@ -199,13 +211,21 @@ __device__ __forceinline__ void await_turns(const Shared<At>& shared, const Atte
                                             const Workspace& work, const Plan& plan) {
   for_each_turn(shared, x, work, plan, [&](u32 n, const int* counter) {
     shared.ring_q().wait(n);
-    const int turn = turn_of<At>(shared.rows_of(n).some, shared.item().at.row0);
+    const Turn turn = turn_of<At>(shared.rows_of(n).some, shared.item().at.row0);
     shared.ring_q().release_alone(n);
     shared.ring_turn().acquire(n);
-    while (turn >= 0 && ptx::load_acquire(counter) != turn) {
+    while (turn.nth >= 0 && ptx::load_acquire(counter) != turn.nth) {
     }
     shared.turn(n) = turn;
-    shared.ring_turn().announce(n);
+    if (At::last_stores && turn.last && turn.nth > 0) {
+      if (n > 0) shared.ring_added().wait(n - 1);  // the tile before may have had sums there
+      ptx::fence_async_global();
+      shared.ring_turn().expect(n, At::sums * 4);
+      ptx::bulk_load(shared.sums_so_far(), work.z_q + (counter - work.turns) * At::sums, At::sums * 4,
+                     shared.ring_turn().full(n));
+    } else {
+      shared.ring_turn().announce(n);
+    }
   });
 }
 template <class At>
@@ -213,9 +233,24 @@ __device__ __forceinline__ void end_turns(const Shared<At>& shared, const Attent
                                           const Workspace& work, const Plan& plan) {
   for_each_turn(shared, x, work, plan, [&](u32 n, int* counter) {
     shared.ring_added().wait(n);
-    if (shared.turn(n) >= 0) ptx::add_release(counter, 1);
+    if (shared.turn(n).nth >= 0) ptx::add_release(counter, 1);
     shared.ring_turn().release_alone(n);
   });
+}
+
+// Stores scale·part of a tile's z_Q, rounded: the nth part of a warpgroup's, in which `row` is the warp's
+// first.
+template <class S, class At>
+__device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, int b, int h, int i0,
+                                          int nth, int row) {
+  scale(part, static_cast<float>(x.scale));
+  S* const out = x.z_q.at<S>(b, h);
+  if constexpr (At::wide)
+    store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
+  else if constexpr (At::transposes)
+    store_transposed(part, out, x.z_q.row, nth * 64 + row, i0, x.L, x.d);
+  else
+    store(part, out, x.z_q.row, i0 + nth * 64 + row, x.L, x.d);
 }
 
 // What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp.
@@ -328,17 +363,16 @@ struct Steps {
   __device__ __forceinline__ i64 step(u32 n, int tile) const {
     return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;
   }
-  // Until the block may add to a tile's z_Q. 0: it is the first, and there is nothing to add to; −1: it has
-  // nothing to add. And when it has.
-  __device__ __forceinline__ int await_turn(u32 n) const {
-    if (plan.free_order) return 1;
+  // Until the block may add to a tile's z_Q. And when it has.
+  __device__ __forceinline__ Turn await_turn(u32 n) const {
+    if (plan.free_order) return {1, false};
     shared.ring_turn().wait(n);
     return shared.turn(n);
   }
   __device__ __forceinline__ void end_turn(u32 n) const {
     if (!plan.free_order) shared.ring_added().announce_by_warp(n);
   }
-  // Adds a warpgroup's part of a tile's z_Q to its sums.
+  // Adds a warpgroup's part of a tile's z_Q to its sums; the first in turn has nothing to add to.
   template <int Columns>
   __device__ __forceinline__ static void add(const Accumulator<16, Columns>& part, float* to, int turn) {
     if (turn == 0) {
@@ -348,6 +382,23 @@ struct Steps {
 #pragma unroll
       for (int k = 0; k < part.parts; ++k) ptx::red_add_v4(to + k * 512, part.x[0][k]);
     }
+  }
+  // The same of part `nth` of the nth tile's, `tile` of its head; the last in turn stores it.
+  __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Turn turn, u32 n, int tile,
+                                               int nth) const {
+    if (!At::last_stores || !turn.last) return add(part, to, turn.nth);
+    if (turn.nth > 0) {
+      const u32 from = shared.sums_so_far() + nth * At::sums_between * 4 + threadIdx.x % 128 * 16;
+#pragma unroll
+      for (int k = 0; k < part.parts; ++k) {
+        const uint4 v = ptx::ld_shared_v4(from + k * 2048);
+        part.x[0][k][0] += __uint_as_float(v.x), part.x[0][k][1] += __uint_as_float(v.y);
+        part.x[0][k][2] += __uint_as_float(v.z), part.x[0][k][3] += __uint_as_float(v.w);
+      }
+    }
+    const Place at = place();
+    const int h = at.head * plan.group + static_cast<int>(n) / tiles();
+    store_z_q<S, At>(part, x, at.b, h, (shared.item().met.first + tile) * At::queries, nth, row() % 64);
   }
 
   // Results of the warp's keys. The block's place is read again, rather than in registers all the time.

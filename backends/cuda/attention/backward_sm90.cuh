@@ -70,8 +70,8 @@ struct Consumer : Steps<S, At, options> {
         shared.ring_z_o().release(n);
       }
       to += this->step(n, tile);
-      const int turn = this->await_turn(n);
-      this->add(part, to, turn);
+      const Turn turn = this->await_turn(n);
+      this->add_or_store(part, to, turn, n, tile, group);
       this->end_turn(n);
       wait_for_products<0>();
       keep(z_k), keep(z_a);

@@ -25,7 +25,7 @@ struct WideConsumer : Steps<S, At, options> {
   using typename Base::Operand, typename Base::Scores;
   static constexpr int D = At::K::columns, DV = At::V::columns;
   static constexpr int p_shared = 1;  // a named barrier
-  using ZQ = Accumulator<16, D / 4>;
+  using ZQ = typename At::ZQ;
 
   // P of a thread, for the same thread of the other warpgroup: in the place of the warp's z_A.
   __device__ __forceinline__ void send(const Operand& p, u32 n) const {
@@ -167,7 +167,7 @@ struct WideConsumer : Steps<S, At, options> {
 
   // z_Q = z_Aᵀ·K, the warpgroup's columns: a product for this block's keys, and one for the other's.
   __device__ __forceinline__ void begin_z_q(ZQ& z_q, u32 n) const {
-    const int column = group * ZQ::columns * 4;
+    const int column = group * D / 4;
     begin_AB<S, At::keys>(z_q, shared.tile_z_a(n), 0, shared.tile_k(),
                           ptx::cluster_rank() * At::OthersK::columns + column);
     shared.ring_passed().wait(n);
@@ -176,7 +176,7 @@ struct WideConsumer : Steps<S, At, options> {
   // When it is the block's turn.
   __device__ __forceinline__ void add_to_z_q(const ZQ& z_q, u32 n, float*& to) const {
     to += this->step(n, n % this->tiles());
-    this->add(z_q, to, this->await_turn(n));
+    this->add(z_q, to, this->await_turn(n).nth);
     this->end_turn(n);
   }
 };

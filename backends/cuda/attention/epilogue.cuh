@@ -68,5 +68,24 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* da
     }
   }
 }
+// The same of c transposed, rows of c being columns column0 … of data, which has `size`.
+template <class R, int Columns>
+__device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, R* data, long long stride,
+                                                 int column0, int row0, int rows, int size) {
+  const int lane = tile::lane_id(), column = column0 + lane % 2 * 8;
+#pragma unroll
+  for (int part = 0; part < c.parts; part += 2) {
+    tile::u32 x[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float(&e)[4] = c.x[0][part + n / 2];
+      x[n] = ptx::transpose_8x8(tile::pack(e[n % 2 * 2], e[n % 2 * 2 + 1], R()));
+    }
+    transpose_quad(x);
+    const int row = row0 + 8 * (part + lane % 4 / 2) + tile::lane_row();
+    if (row < rows && column < size)
+      *reinterpret_cast<uint4*>(data + row * stride + column) = {x[0], x[1], x[2], x[3]};
+  }
+}
 
 }  // namespace tg::cuda::attention

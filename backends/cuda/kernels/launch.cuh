@@ -21,10 +21,13 @@ namespace tg::cuda {
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
-  unsigned cluster;    // neighbours in x that run at the same time and reach each other's shared memory
+  // On Hopper: it may begin before the kernel before it has ended, for which each of its threads waits
+  // (ptx::wait_for_kernel_before).
+  bool early = false;
+  // On Hopper: neighbours in x that run at the same time and reach each other's shared memory.
+  unsigned cluster = 1;
 
-  LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0, unsigned cluster = 1)
-      : grid(grid), block(block), shared(shared), cluster(cluster) {}
+  LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
 };
 
 // Opts a kernel in to that many bytes of dynamic shared memory, if it needs that.
@@ -40,18 +43,18 @@ template <class... P>
 void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P...),
                    const std::type_identity_t<P>&... args) {
   allow_shared(kernel, shape.shared);
-  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))...};
-  if (shape.cluster == 1) {
-    cudaLaunchKernel(kernel, shape.grid, shape.block, pointers, shape.shared, s.stream);
-    return;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (shape.early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {shape.cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid, config.blockDim = shape.block, config.dynamicSmemBytes = shape.shared;
-  config.stream = s.stream, config.attrs = &attribute, config.numAttrs = 1;
-  cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
+  }
+  const cudaLaunchConfig_t config{shape.grid, shape.block, shape.shared, s.stream, attributes, count};
+  cudaLaunchKernelEx(&config, kernel, args...);
 }
 
 }  // namespace tg::cuda

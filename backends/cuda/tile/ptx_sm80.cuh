@@ -32,6 +32,16 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending));
 }
 
+// ---- registers of a warp ----
+
+// An 8 × 8 part of 16-bit numbers in a warp's registers, transposed: lane 4·g + t has elements (g, 2t) and
+// (g, 2t + 1).
+__device__ __forceinline__ u32 transpose_8x8(u32 x) {
+  u32 to;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(x));
+  return to;
+}
+
 // ---- shared memory ----
 
 // Four 8 × 8 parts of 16-bit numbers: lane 8·n + r gives the address of row r of part n (16 bytes); lane 4·g

@@ -112,6 +112,11 @@ __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// What other blocks have written to global memory, and this thread has acquired, is seen by its bulk copies.
+__device__ __forceinline__ void fence_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 // to[0 … 3] = x, to the second-level cache; `to` is a multiple of 16 bytes.
 __device__ __forceinline__ void st_global_v4(float* to, const float (&x)[4]) {
   asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
@@ -129,6 +134,17 @@ __device__ __forceinline__ int load_acquire(const int* p) {
 }
 __device__ __forceinline__ void add_release(int* p, int x) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+
+// ---- kernels one after the other ----
+
+// A kernel that begins early: until the kernel before it has ended, and what it wrote is seen.
+__device__ __forceinline__ void wait_for_kernel_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// The kernel after it, if that begins early, may take processors as they become free.
+__device__ __forceinline__ void let_next_kernel_begin() {
+  asm volatile("griddepcontrol.launch_dependents;");
 }
 
 // ---- registers of a thread, by all threads of a warpgroup ----

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/early_launch.h"
 
 // ---- keywords ----
 
@@ -366,6 +367,19 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
   (std::index_sequence_for<P...>());
   return tg::emulator::launch(stream, reinterpret_cast<const void*>(kernel), grid, block, shared,
                               [=] { std::apply(kernel, copied); });
+}
+template <class... P, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), Args&&... args) {
+  bool early = false;
+  for (unsigned n = 0; n < c->numAttrs; ++n)
+    early |= c->attrs[n].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+             c->attrs[n].val.programmaticStreamSerializationAllowed;
+  return tg::emulator::launch(c->stream, reinterpret_cast<const void*>(kernel), c->grid, c->block,
+                              c->dynamicSmemBytes, [=, copied = std::tuple<P...>(args...)] {
+                                if (early) tg::emulator::begin_early();
+                                std::apply(kernel, copied);
+                                if (early) tg::emulator::end_early();
+                              });
 }
 template <class F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, std::size_t) {

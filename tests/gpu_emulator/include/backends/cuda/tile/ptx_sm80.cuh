@@ -70,6 +70,22 @@ inline void ldmatrix(u32 (&x)[4], u32 address) {
 inline void ldmatrix_trans(u32 (&x)[4], u32 address) {
   load_matrices<true>(x, address);
 }
+// Element (r, c) is in lane 4·r + c / 2, in the half of its word that c says.
+inline u32 transpose_8x8(u32 x) {
+  struct Words {
+    u32 from, to;
+  } mine{x, 0};
+  emulator::meet_warp(~0u, &mine, [](void* const(&all)[32]) {
+    const auto element = [&](int r, int c) {
+      return static_cast<const Words*>(all[4 * r + c / 2])->from >> c % 2 * 16 & 0xffffu;
+    };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4 * 2;
+      static_cast<Words*>(all[lane])->to = element(t, g) | element(t + 1, g) << 16;
+    }
+  });
+  return mine.to;
+}
 inline void st_shared(u32 address, u32 x) {
   std::memcpy(emulator::shared_pointer(address), &x, 4);
 }

@@ -7,6 +7,7 @@
 #include "backends/cuda/tile/ptx_sm80.cuh"
 #include "tests/gpu_emulator/bulk_copy.h"
 #include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/early_launch.h"
 #include "tests/gpu_emulator/mbarrier.h"
 #include "tests/gpu_emulator/registers.h"
 #include "tests/gpu_emulator/semaphore.h"
@@ -39,9 +40,15 @@ inline void fence_async() {
   emulator::fence_writes(static_cast<unsigned>(emulator::here.number));
 }
 
+inline void fence_async_global() {}
 inline void st_global_v4(float* to, const float (&x)[4]) {
   *reinterpret_cast<float4*>(to) = {x[0], x[1], x[2], x[3]};
 }
+
+inline void wait_for_kernel_before() {
+  emulator::wait_for_kernel_before();
+}
+inline void let_next_kernel_begin() {}
 
 template <int Registers>
 void take_registers() {
