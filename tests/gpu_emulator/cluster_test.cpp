@@ -21,12 +21,11 @@ __device__ void meet_cluster() {
   ptx::cluster_wait();
 }
 // The first number of t·tᵀ.
-__device__ float multiply(Tile t, bool waits = true) {
+__device__ float multiply(Tile t) {
   Accumulator<16, 64> d;
   ptx::wgmma_fence();
   ptx::Wgmma<Half, 64>::begin<false, false>(d.x[0], t.along_columns(0, 0), t.along_columns(0, 0));
   ptx::wgmma_commit();
-  if (!waits) return 0;
   ptx::wgmma_wait<0>();
   return d.x[0][0][0];
 }
@@ -51,18 +50,69 @@ TEST(Clusters, ALaunchGroupsNeighbours) {
   EXPECT_FAULT(run_cluster(2, number_blocks, 64, out), "whole warpgroups");
 }
 
-__global__ void write_static() {
-  __shared__ int x;
-  if (threadIdx.x == 0) x = 1;
+__global__ void write_static(int* out) {
+  __shared__ int x[128];
+  x[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = x[threadIdx.x ^ 1];
 }
 __global__ void write_by_pointer(u32 rank) {
   if (threadIdx.x == 0) *emulator::dynamic_shared(rank) = 1;
 }
 TEST(Clusters, ABlockHasOrdinaryAccessToItsOwnMemoryOnly) {
-  EXPECT_EQ(run(write_static, 128), "");
-  EXPECT_FAULT(run_cluster(2, write_static, 128), "static shared memory");
+  int out[128];
+  EXPECT_EQ(run(write_static, 128, out), "");
+  EXPECT_FAULT(run_cluster(2, write_static, 128, out), "static shared memory");
   EXPECT_FAULT(run_cluster(2, write_by_pointer, 128, 1),
                "byte 0 of dynamic shared memory of block 1 of the cluster");
+}
+
+// ---- addresses ----
+
+__global__ void give_addresses(u32* out) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const u32 own = ptx::shared_address(memory), rank = ptx::cluster_rank();
+  if (threadIdx.x == 0) out[rank * 2] = own, out[rank * 2 + 1] = ptx::shared_of(own, rank ^ 1);
+}
+__global__ void ask_for_a_third_block() {
+  ptx::shared_of(1024, 2);
+}
+TEST(Clusters, AnAddressSaysTheBlock) {
+  u32 out[4];
+  EXPECT_EQ(run_cluster(2, give_addresses, 128, out), "");
+  EXPECT_NE(out[0], out[2]);
+  EXPECT_EQ(out[1], out[2]);
+  EXPECT_EQ(out[3], out[0]);
+  EXPECT_FAULT(run_cluster(2, ask_for_a_third_block, 128), "the cluster has no block 2");
+}
+
+// A descriptor has no room for the block. What is left of it would change the distance of the operand's
+// blocks of columns.
+__global__ void multiply_wide(float* out) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const u32 base = ptx::shared_address(memory);
+  const Tile ones{base};
+  const SwizzledTile<64, 128> wide{
+      base + Tile::bytes};  // ones in the first 16 rows, which the product has, and zeros
+  for (u32 at = threadIdx.x * 16; at < 3 * Tile::bytes; at += 128 * 16) {
+    const float e = at < Tile::bytes || at % Tile::bytes < 16 * 128 ? 1 : 0;
+    const u32 x = ptx::two<Half>(e, e);
+    ptx::st_shared_v4(base + at, make_uint4(x, x, x, x));
+  }
+  ptx::fence_async();
+  __syncthreads();
+  Accumulator<16, 128> d;
+  ptx::wgmma_fence();
+  ptx::Wgmma<Half, 128>::begin<false, true>(d.x[0], ones.along_columns(0, 0), wide.along_rows(0, 0));
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  if (threadIdx.x == 0) out[ptx::cluster_rank()] = d.x[0][15][0];
+}
+TEST(Clusters, ProductsOfEachBlockHaveItsOwnOperands) {
+  float out[2];
+  EXPECT_EQ(run_cluster(2, multiply_wide, 128, out), "");
+  EXPECT_EQ(out[0], 16);
+  EXPECT_EQ(out[1], 16);
 }
 
 // ---- the barrier of all threads ----
@@ -126,7 +176,7 @@ __global__ void overwrite_after_read(float* out, bool of_cluster) {
 TEST(Clusters, SyncthreadsOrdersOneBlockOnly) {
   std::vector<float> out(128);
   EXPECT_EQ(run_cluster(2, overwrite_after_read, 128, out.data(), true), "");
-  EXPECT_FAULT(run_cluster(2, overwrite_after_read, 128, out.data(), false), "a bulk copy after a read");
+  EXPECT_FAULT(run_cluster(2, overwrite_after_read, 128, out.data(), false), "a bulk copy");
 }
 
 // ---- tiles from block to block ----
@@ -178,7 +228,10 @@ __global__ void pass_tiles(float* out, Pass how) {
       ptx::bulk_copy_to(ptx::shared_of(received.base, other), own.base, Tile::bytes,
                         ptx::shared_of(ring.full(n), how == Pass::own_barrier ? rank : other));
     }
-    if (how != Pass::no_wait) ring.wait(n);
+    if (how == Pass::no_wait)
+      meet_cluster();  // the copy has been issued
+    else
+      ring.wait(n);
     if (how == Pass::early_release) ring.release_to(other, n);
     sum += multiply(received);
     if (how == Pass::ordinary_read) sum += reinterpret_cast<const Half*>(memory + Tile::bytes)[threadIdx.x];
@@ -197,12 +250,12 @@ TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
   EXPECT_EQ(out[128], 16 * (1 + 4 + 9));
   EXPECT_FAULT(fault(Pass::no_first_barrier), "initialis");
   EXPECT_FAULT(fault(Pass::no_async_fence), "wrote it with no fence_async");
-  EXPECT_FAULT(fault(Pass::no_barrier), "wrote it, with no barrier");
+  EXPECT_FAULT(fault(Pass::no_barrier), "a bulk copy");
   EXPECT_FAULT(fault(Pass::no_acquire), "over what");
   EXPECT_FAULT(fault(Pass::acquire_of_block), "in the scope of its block");
   EXPECT_FAULT(fault(Pass::early_overwrite), "a write over what a bulk copy may still read");
   EXPECT_FAULT(fault(Pass::no_wait), "wgmma reads before a bulk copy has arrived");
-  EXPECT_FAULT(fault(Pass::early_release), "a bulk copy over what wgmma may still read");
+  EXPECT_FAULT(fault(Pass::early_release), "wgmma");
   EXPECT_FAULT(fault(Pass::ordinary_read), "a bulk copy after a read");
   EXPECT_FAULT(fault(Pass::ordinary_arrival), "is not of this block");
   EXPECT_FAULT(fault(Pass::no_release), "which lacks 4 of 4 arrivals");
@@ -272,7 +325,7 @@ TEST(Clusters, MistakesWithTilesForBothBlocksAreFound) {
       for (int k = 0; k < 16; ++k) sum += m(n * 64 + warp * 16, k) * m(n * 64, k);
     for (const int rank : {0, 1}) EXPECT_EQ(out[static_cast<std::size_t>(rank * 128 + warp * 32)], sum);
   }
-  EXPECT_FAULT(fault(Fetch::acquire_own_only), "over what");
+  EXPECT_FAULT(fault(Fetch::acquire_own_only), "a bulk copy");
   EXPECT_FAULT(fault(Fetch::no_expect), "wait for others that never come");
   EXPECT_FAULT(fault(Fetch::no_last_barrier), "a cluster_wait is missing");
 }
