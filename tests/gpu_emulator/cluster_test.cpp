@@ -20,6 +20,12 @@ __device__ void meet_cluster() {
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
+// A warp has no more use for a tile that the other block fills.
+__device__ void release_to_other(Ring<1> ring, u32 use) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    ptx::mbarrier_arrive_at(ptx::shared_of(ring.empty(use), ptx::cluster_rank() ^ 1));
+}
 // The first number of t·tᵀ.
 __device__ float multiply(Tile t) {
   Accumulator<16, 64> d;
@@ -232,12 +238,12 @@ __global__ void pass_tiles(float* out, Pass how) {
       meet_cluster();  // the copy has been issued
     else
       ring.wait(n);
-    if (how == Pass::early_release) ring.release_to(other, n);
+    if (how == Pass::early_release) release_to_other(ring, n);
     sum += multiply(received);
     if (how == Pass::ordinary_read) sum += reinterpret_cast<const Half*>(memory + Tile::bytes)[threadIdx.x];
     if (how == Pass::ordinary_arrival && threadIdx.x % 32 == 0)
       ptx::mbarrier_arrive(ptx::shared_of(ring.empty(n), other));
-    if (how != Pass::early_release && how != Pass::no_release) ring.release_to(other, n);
+    if (how != Pass::early_release && how != Pass::no_release) release_to_other(ring, n);
   }
   out[rank * 128 + threadIdx.x] = sum;
   if (how != Pass::no_last_barrier) meet_cluster();
@@ -308,7 +314,7 @@ __global__ void fetch_for_both(const CUtensorMap* map, float* out, Fetch how) {
     if (how == Fetch::acquire_own_only)
       ring.release(n);
     else
-      ring.release_to_both(n);
+      ring.release(n), release_to_other(ring, n);
   }
   out[rank * 128 + threadIdx.x] = sum;
   if (how != Fetch::no_last_barrier) meet_cluster();

@@ -161,8 +161,10 @@ void copy_by(std::uint32_t address, std::uint32_t to, int bytes, std::function<v
     fail("a bulk copy uses " + name(address) + " with no barrier after fence_mbarrier_init");
   if (from) note_copy_from(from, bytes, b.number, b.phases);
   note_copy(shared_pointer(to), bytes, b.number, b.phases);
-  if (const unsigned rank = block_of(to); rank != here.rank)
-    for (const unsigned block : {rank, here.rank}) keep_until(block, copies_to(b.number), b.phases + 1);
+  if (block_of(to) != here.rank) {
+    keep_until(block_of(to), copies_to(b.number), b.phases + 1);
+    if (from) keep_until(here.rank, copies_to(b.number), b.phases + 1);
+  }
   std::memset(shared_pointer(to), 0xff, static_cast<std::size_t>(bytes));
   b.copies.push_back({bytes, std::move(arrive)});
   advance(b);
