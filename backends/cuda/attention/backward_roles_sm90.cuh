@@ -86,7 +86,7 @@ struct Shared {
     constexpr int warps = 8 * At::blocks;
     ring_kept().init(8), ring_q().init(free_order ? warps : warps + 1), ring_z_o().init(warps),
         ring_turn().init(1), ring_added().init(1, 8);
-    if (At::blocks > 1) ring_z_a().init(5, 4), ring_passed().init(8);
+    if (At::blocks > 1) ring_z_a().init(9, 4), ring_passed().init(8);
     ptx::fence_mbarrier_init();
   }
 };

@@ -88,6 +88,7 @@ struct WideConsumer : Steps<S, At, options> {
       }
       wait_for_products<0>();
       keep(z_q);
+      shared.ring_z_a().release(n);
       shared.ring_passed().release_to(ptx::cluster_rank() ^ 1, n);
     };
     for_each_tile(all, pass);
