@@ -129,7 +129,7 @@ struct WideConsumer : Steps<S, At, options> {
       if constexpr (more) {
         wait_for_products<2>();
         keep(z_p);
-        shared.ring_z_o().release_to_both(n + 1);
+        this->shared.ring_z_o().release_to_both(n + 1);
       }
       wait_for_products<0>();
       keep(z_q);
