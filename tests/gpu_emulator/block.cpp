@@ -10,18 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu_emulator/cluster.h"
 #include "tests/gpu_emulator/fiber.h"
 #include "tests/gpu_emulator/hopper.h"
 #include "tests/gpu_emulator/shadow.h"
 
 namespace tg::emulator {
 
-constinit thread_local Here here{{}, {}, {}, {}, -1};
+constinit thread_local Here here{{}, {}, {}, {}, -1, 0};
+unsigned cluster_blocks = 1;
 
 namespace {
 
 constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory: an address is never 0
-alignas(1024) thread_local unsigned char shared_bytes_[most_shared];
+constexpr unsigned rank_bit = 24;              // from this one on, an address has its block's rank
+alignas(1024) thread_local unsigned char shared_bytes_[most_blocks][most_shared];
 
 std::size_t dynamic_bytes = 0;  // of the grid
 
@@ -33,6 +36,7 @@ struct Copy {
 
 struct Thread {
   Index3 index;
+  unsigned rank;
   Context context;
   void* stack = nullptr;  // once it has started
   enum { ready, at_block, at_warp, asleep, ended } state = ready;
@@ -55,14 +59,21 @@ struct Warp {
   unsigned alive = 0;
 };
 
+// The threads of a block that meet at __syncthreads.
+struct Together {
+  unsigned alive = 0, here = 0;
+  int sum = 0;
+};
+
 std::string text(const Index3& i) {
   return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) + ")";
 }
 
+// A block, or the blocks of a cluster.
 class Block {
  public:
-  // Runs one block; threads start on stacks that blocks before it left.
-  void run(const std::function<void()>& body, Index3 size);
+  // Runs the blocks from `first` on; threads start on stacks that blocks before left.
+  void run(const std::function<void()>& body, Index3 size, Index3 first, unsigned blocks);
 
   void suspend() {
     Thread& me = *running_;
@@ -97,6 +108,8 @@ class Block {
   void enter(const Thread& t) {
     here.thread = t.index;
     here.number = static_cast<int>(number(t));
+    here.rank = t.rank;
+    here.block.x = first_.x + t.rank;
   }
   static void entry();
   [[noreturn]] void serve();
@@ -107,7 +120,7 @@ class Block {
     ready_.push_back(&t);
   }
   void end(Thread& t);
-  void open_barrier();
+  void open_barrier(unsigned rank);
   bool finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last);
   std::string stuck() const;
   std::string sleepers() const;
@@ -119,20 +132,21 @@ class Block {
   std::vector<void*> stacks_;
   Thread* running_ = nullptr;
   Context outside_;
-  unsigned alive_ = 0, at_barrier_ = 0;
-  int sum_ = 0;
+  Index3 first_{};
+  std::vector<Together> blocks_;
+  unsigned alive_ = 0;
   std::exception_ptr failure_;
 };
 
 thread_local Block* current = nullptr;
 
-void Block::run(const std::function<void()>& body, Index3 size) {
+void Block::run(const std::function<void()>& body, Index3 size, Index3 first, unsigned blocks) {
   static const bool reverse = [] {
     const char* order = std::getenv("TG_EMULATOR_ORDER");
     return order && std::string(order) == "reverse";
   }();
   body_ = &body;
-  const unsigned count = size.x * size.y * size.z;
+  const unsigned each = size.x * size.y * size.z, count = each * blocks;
   threads_.resize(count);
   for (Thread& t : threads_) {
     if (t.stack) stacks_.push_back(std::exchange(t.stack, nullptr));  // of a block that failed
@@ -141,10 +155,14 @@ void Block::run(const std::function<void()>& body, Index3 size) {
   }
   warps_.assign((count + 31) / 32, {});
   ready_.clear();
-  alive_ = count, at_barrier_ = 0, sum_ = 0;
+  here.block = first_ = first;
+  blocks_.assign(blocks, {each});
+  alive_ = count;
   failure_ = nullptr;
   for (unsigned n = 0; n < count; ++n) {
-    threads_[n].index = {n % size.x, n / size.x % size.y, n / size.x / size.y};
+    const unsigned in_block = n % each;
+    threads_[n].index = {in_block % size.x, in_block / size.x % size.y, in_block / size.x / size.y};
+    threads_[n].rank = n / each;
     warps_[n / 32].alive |= 1u << n % 32;
     ready_.push_back(&threads_[n]);
   }
@@ -152,7 +170,7 @@ void Block::run(const std::function<void()>& body, Index3 size) {
   go(outside_, next());
   if (failure_) std::rethrow_exception(failure_);
   if (alive_ > 0) throw std::runtime_error(stuck());
-  end_hopper_block();
+  end_hopper_blocks();
 }
 
 Thread* Block::next() {
@@ -166,7 +184,7 @@ Thread* Block::next() {
 void Block::go(Context& from, Thread* to) {
   running_ = to;
   if (!to) {
-    here.number = -1;
+    here.number = -1, here.rank = 0;
     return switch_context(from, outside_);
   }
   enter(*to);
@@ -211,29 +229,37 @@ void Block::serve() {
 void Block::end(Thread& t) {
   t.state = Thread::ended;
   --alive_;
+  Together& block = blocks_[t.rank];
+  --block.alive;
   const unsigned n = number(t);
   Warp& w = warps_[n / 32];
   w.alive &= ~(1u << n % 32);
   for (std::size_t m = w.meetings.size(); m-- > 0;) finish(w, m, n / 32, nullptr);
-  if (at_barrier_ > 0 && at_barrier_ == alive_) open_barrier();
+  if (block.here > 0 && block.here == block.alive) open_barrier(t.rank);
+  if (cluster_blocks == 1 || failure_) return;
+  end_cluster_thread(n);
+  if (block.alive == 0) end_cluster_block(t.rank);
 }
 
-void Block::open_barrier() {
-  order_block();
-  for (std::size_t n = threads_.size(); n-- > 0;)
+void Block::open_barrier(unsigned rank) {
+  const unsigned each = threads_in_block(), first = rank * each;
+  order_block(first, first + each);
+  Together& block = blocks_[rank];
+  for (unsigned n = first + each; n-- > first;)
     if (threads_[n].state == Thread::at_block) {
-      threads_[n].barrier_sum = sum_;
+      threads_[n].barrier_sum = block.sum;
       release(threads_[n]);
     }
-  at_barrier_ = 0;
-  sum_ = 0;
+  block.here = 0;
+  block.sum = 0;
 }
 
 int Block::meet(int value) {
   Thread& me = *running_;
-  sum_ += value;
+  Together& block = blocks_[me.rank];
+  block.sum += value;
   me.state = Thread::at_block;
-  if (++at_barrier_ == alive_) open_barrier();
+  if (++block.here == block.alive) open_barrier(me.rank);
   suspend();
   return me.barrier_sum;
 }
@@ -300,20 +326,23 @@ std::string Block::stuck() const {
 
 }  // namespace
 
-void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::function<void()>& body) {
+void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::function<void()>& body,
+              unsigned cluster) {
   static thread_local Block block;
+  const unsigned threads = size.x * size.y * size.z;
+  insist_on_cluster(grid.x, threads, cluster);
   current = &block;
+  cluster_blocks = cluster;
   here.block_size = size, here.grid_size = grid;
   dynamic_bytes = shared_bytes;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        here.block = {x, y, z};
-        std::memset(shared_bytes_, 0xff, shared_bytes);
+      for (unsigned x = 0; x < grid.x; x += cluster) {
+        for (unsigned rank = 0; rank < cluster; ++rank) std::memset(dynamic_shared(rank), 0xff, shared_bytes);
         try {
-          forget_accesses(size.x * size.y * size.z);
-          begin_hopper_block(size.x * size.y * size.z);
-          block.run(body, size);
+          forget_accesses(threads * cluster);
+          begin_hopper_blocks(threads, cluster);
+          block.run(body, size, {x, y, z}, cluster);
         } catch (const std::exception& e) {
           throw std::runtime_error("block " + text(here.block) + ": " + e.what());
         }
@@ -346,6 +375,9 @@ void let_others_run() {
   current->let_others_run();
 }
 unsigned threads_in_block() {
+  return current->size() / cluster_blocks;
+}
+unsigned threads_in_cluster() {
   return current->size();
 }
 const unsigned char* stack_top() {
@@ -355,14 +387,24 @@ std::size_t shared_size() {
   return dynamic_bytes;
 }
 
-unsigned char* dynamic_shared() {
-  return shared_bytes_;
+unsigned char* dynamic_shared(unsigned rank) {
+  return shared_bytes_[rank];
 }
 std::uint32_t shared_address(const void* p) {  // static shared memory lies in the same thread's storage
-  return first_address + static_cast<std::uint32_t>(static_cast<const unsigned char*>(p) - shared_bytes_);
+  const auto offset = static_cast<const unsigned char*>(p) - dynamic_shared();
+  return (first_address + static_cast<std::uint32_t>(offset)) | here.rank << rank_bit;
 }
 unsigned char* shared_pointer(std::uint32_t address) {
-  return shared_bytes_ + static_cast<std::int32_t>(address - first_address);
+  const unsigned rank = block_of(address);
+  return dynamic_shared(rank) + static_cast<std::int32_t>(address - (rank << rank_bit) - first_address);
+}
+std::uint32_t shared_of(std::uint32_t address, unsigned rank) {
+  if (rank >= cluster_blocks)
+    give_up("thread " + std::to_string(here.number) + ": the cluster has no block " + std::to_string(rank));
+  return (address & ((1u << rank_bit) - 1)) | rank << rank_bit;
+}
+unsigned block_of(std::uint32_t address) {
+  return cluster_blocks > 1 ? address >> rank_bit : 0;
 }
 
 void copy_later(void* to, const void* from, int bytes, int filled) {

@@ -1,6 +1,6 @@
 // A thread block: its threads as fibers, the places where they meet, and its shared memory. Blocks of a grid
-// run one after another; the threads of a block run until they meet, in order (or in reverse order, when the
-// environment says TG_EMULATOR_ORDER=reverse: results must be the same).
+// run one after another, those of a cluster at the same time; threads run until they meet, in order (or in
+// reverse order, when the environment says TG_EMULATOR_ORDER=reverse: results must be the same).
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,21 @@ struct Index3 {
 // What CUDA's built-in variables say, for the thread that runs. Set at every switch.
 struct Here {
   Index3 thread, block, block_size, grid_size;
-  int number;  // of the thread in its block, -1 outside of kernels
+  int number;     // of the thread in its block; of a cluster's, counted through its blocks; -1 outside of
+                  // kernels
+  unsigned rank;  // of the block in its cluster
 };
 extern constinit thread_local Here here;
 
 inline constexpr std::size_t most_shared = std::size_t{227} << 10;  // bytes of dynamic shared memory
 
-// Runs a grid. Throws std::runtime_error, with the block and the threads, if threads wait for others that
-// never come, or disagree about what they do together.
-void run_grid(Index3 grid, Index3 block, std::size_t shared_bytes, const std::function<void()>& thread);
+inline constexpr unsigned most_blocks = 4;  // of a cluster
+extern unsigned cluster_blocks;             // of the cluster that runs; 1: its block has no other beside it
+
+// Runs a grid, in clusters of that many neighbours in x. Throws std::runtime_error, with the block and the
+// threads, if threads wait for others that never come, or disagree about what they do together.
+void run_grid(Index3 grid, Index3 block, std::size_t shared_bytes, const std::function<void()>& thread,
+              unsigned cluster = 1);
 
 // ---- for the thread that runs ----
 
@@ -55,13 +61,20 @@ void wake(unsigned thread);
 void let_others_run();
 
 unsigned threads_in_block();
+unsigned threads_in_cluster();
 const unsigned char* stack_top();  // the upper end of the thread's stack
 std::size_t shared_size();         // bytes of dynamic shared memory that the launch asked for
 
-// The block's dynamic shared memory, NaN when the block begins; addresses of shared memory as numbers.
-unsigned char* dynamic_shared();
+// A block's dynamic shared memory, NaN when the block begins; without a rank, that of the running thread's.
+unsigned char* dynamic_shared(unsigned rank);
+inline unsigned char* dynamic_shared() {
+  return dynamic_shared(here.rank);
+}
+// Addresses of shared memory as numbers, which say the block of the cluster.
 std::uint32_t shared_address(const void* p);
 unsigned char* shared_pointer(std::uint32_t address);
+std::uint32_t shared_of(std::uint32_t address, unsigned rank);  // the same place in that block's
+unsigned block_of(std::uint32_t address);
 
 // Copies of cp.async: the destination is NaN until the thread waits for the group, and read by the source
 // then.

@@ -55,7 +55,7 @@ namespace {
   give_up("thread " + std::to_string(here.number) + ": " + what);
 }
 void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
-  const auto offset = static_cast<std::size_t>(shared_pointer(to) - dynamic_shared());
+  const auto offset = static_cast<std::size_t>(shared_pointer(to) - dynamic_shared(block_of(to)));
   if (offset + bytes > shared_size()) fail("a bulk copy beyond the block's shared memory");
   if (to % alignment != 0)
     fail("a bulk copy to an address that is no multiple of " + std::to_string(alignment));
@@ -103,12 +103,30 @@ void copy_box(std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier, B
   copy_by(barrier, to, static_cast<int>(bytes), [=] { write_box(map, to, from); });
 }
 
+void copy_box_to_each(unsigned blocks, std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier,
+                      BoxPlace from) {
+  if (blocks > cluster_blocks) fail("a bulk copy to more blocks than the cluster has");
+  for (unsigned rank = 0; rank < blocks; ++rank)
+    copy_box(shared_of(to, rank), map, shared_of(barrier, rank), from);
+}
+
 void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   if (bytes <= 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
     fail("a bulk copy of " + std::to_string(bytes) + " bytes, or from an address, that is no multiple of 16");
   insist_on_shared(to, static_cast<std::size_t>(bytes), 16);
-  copy_by(barrier, to, bytes,
-          [=] { std::memcpy(shared_pointer(to), from, static_cast<std::size_t>(bytes)); });
+  unsigned char* const at = shared_pointer(to);
+  copy_by(barrier, to, bytes, [=] { std::memcpy(at, from, static_cast<std::size_t>(bytes)); });
+}
+
+void copy_shared(std::uint32_t to, std::uint32_t from, int bytes, std::uint32_t barrier) {
+  if (bytes <= 0 || bytes % 16 != 0)
+    fail("a bulk copy of " + std::to_string(bytes) + " bytes, which is no multiple of 16");
+  insist_on_shared(from, static_cast<std::size_t>(bytes), 16);
+  insist_on_shared(to, static_cast<std::size_t>(bytes), 16);
+  const unsigned char* const data = shared_pointer(from);
+  unsigned char* const at = shared_pointer(to);
+  copy_by(
+      barrier, to, bytes, [=] { std::memcpy(at, data, static_cast<std::size_t>(bytes)); }, data);
 }
 
 }  // namespace tg::emulator

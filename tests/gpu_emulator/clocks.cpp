@@ -16,11 +16,8 @@ unsigned threads = 0;
 std::vector<SharedClock> known;
 std::vector<Time> fenced;
 
-std::size_t places() {
-  return 2 * threads + 32 + most_mbarriers;
-}
 std::shared_ptr<Clock> copy_of(const SharedClock& c) {
-  return c ? std::make_shared<Clock>(*c) : std::make_shared<Clock>(places());
+  return c ? std::make_shared<Clock>(*c) : std::make_shared<Clock>(clock_places());
 }
 void raise(Time& to, Time from) {
   to = std::max(to, from);
@@ -57,14 +54,20 @@ void start_clocks() {
   }
 }
 
+std::size_t clock_places() {
+  return 2 * threads + 64 + most_mbarriers;
+}
 unsigned fenced_of(unsigned thread) {
   return threads + thread;
 }
 unsigned products_of(unsigned warp) {
   return 2 * threads + warp;
 }
+unsigned arrivals_of(unsigned warp) {
+  return 2 * threads + 32 + warp;
+}
 unsigned copies_to(unsigned mbarrier) {
-  return 2 * threads + 32 + mbarrier;
+  return 2 * threads + 64 + mbarrier;
 }
 
 const SharedClock& known_to(unsigned thread) {
@@ -106,11 +109,11 @@ void order_lanes(unsigned warp) {
   std::fill(known.begin() + first, known.begin() + end, c);
   time.last_syncwarp = time.now;
 }
-void order_threads() {
+void order_threads(unsigned first, unsigned end) {
   if (!clocks_started) return;
   Released all;
-  for (unsigned t = 0; t < threads; ++t) all.add(t);
-  std::fill(known.begin(), known.end(), all.take());
+  for (unsigned t = first; t < end; ++t) all.add(t);
+  std::fill(known.begin() + first, known.begin() + end, all.take());
 }
 
 void Released::join(const SharedClock& other) {
@@ -125,8 +128,16 @@ void Released::join(const SharedClock& other) {
 }
 void Released::add(unsigned thread) {
   join(known[thread]);
-  set(thread, ++warp_times[thread / 32].now);
+  const Time now = ++warp_times[thread / 32].now;
+  set(thread, now);
+  set(arrivals_of(thread / 32), now);
   set(fenced_of(thread), fenced[thread]);
+}
+void Released::add_asynchronous(unsigned thread) {
+  set(arrivals_of(thread / 32), ++warp_times[thread / 32].now);
+  set(fenced_of(thread), fenced[thread]);
+  if (const SharedClock& c = known[thread])
+    for (unsigned n = fenced_of(0); n < c->size(); ++n) set(n, (*c)[n]);
 }
 void Released::set(unsigned place, Time time) {
   if (!clock_) clock_ = copy_of(nullptr);
@@ -146,7 +157,7 @@ void CommonKnowledge::lower(unsigned place, Time to) {
 void CommonKnowledge::add(unsigned thread) {
   const SharedClock& c = known[thread];
   if (!any_) {
-    clock_ = std::make_shared<Clock>(places(), always);
+    clock_ = std::make_shared<Clock>(clock_places(), always);
     any_ = true;
   } else if (c == last_) {
     if (first_of_last_ != ~0u)

@@ -4,8 +4,9 @@
 //
 // The time of a warp advances at each __syncwarp and each release of one of its lanes. A clock holds a time
 // for each thread (its accesses before that time are known), another for each thread (those of its writes
-// that fence_async has made visible to asynchronous copies and products), for each warp (its groups of wgmma)
-// and for each mbarrier (the phases whose bulk copies have arrived).
+// that fence_async has made visible to asynchronous copies and products), for each warp (its groups of
+// wgmma), for each warp again (its arrivals at barriers of other blocks) and for each mbarrier (the phases
+// whose bulk copies have arrived). The blocks of a cluster have one clock, with all of their threads.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,11 @@ inline bool has_clocks() {
   return clocks_started;
 }
 
-// Places in a clock.
+// Places in a clock, the first of which are the threads'; and how many there are.
+std::size_t clock_places();
 unsigned fenced_of(unsigned thread);
 unsigned products_of(unsigned warp);
+unsigned arrivals_of(unsigned warp);
 unsigned copies_to(unsigned mbarrier);
 
 struct WarpTime {
@@ -46,13 +49,16 @@ void fence_writes(unsigned thread);  // fence.proxy.async
 void acquire(unsigned thread, const SharedClock& released);
 void learn(unsigned thread, unsigned place, Time time);  // the same for one place
 
-void order_lanes(unsigned warp);  // __syncwarp
-void order_threads();             // __syncthreads
+void order_lanes(unsigned warp);                   // __syncwarp
+void order_threads(unsigned first, unsigned end);  // __syncthreads
 
 // What is released by several threads, at a barrier.
 class Released {
  public:
   void add(unsigned thread);
+  // By an arrival without release: not what the thread and others have read and written by themselves, but
+  // copies and products that are over, and what they could see.
+  void add_asynchronous(unsigned thread);
   void set(unsigned place, Time time);
   SharedClock take();  // and begins again
 

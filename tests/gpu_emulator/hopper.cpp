@@ -1,6 +1,7 @@
 #include "tests/gpu_emulator/hopper.h"
 
 #include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/cluster.h"
 #include "tests/gpu_emulator/mbarrier.h"
 #include "tests/gpu_emulator/named_barrier.h"
 #include "tests/gpu_emulator/registers.h"
@@ -9,17 +10,18 @@
 
 namespace tg::emulator {
 
-void begin_hopper_block(unsigned threads) {
+void begin_hopper_blocks(unsigned threads, unsigned blocks) {
   forget_mbarriers();
   forget_named_barriers();
-  forget_registers(threads);
-  forget_products(threads);
+  forget_registers(threads, blocks);
+  forget_products(threads * blocks);
   forget_spins();
+  if (blocks > 1) begin_cluster(threads, blocks);
 }
 void end_hopper_thread(unsigned thread) {
   if (has_clocks()) insist_on_no_products(thread);
 }
-void end_hopper_block() {
+void end_hopper_blocks() {
   if (!has_clocks()) return;
   insist_on_no_copies();
   insist_on_equal_registers();

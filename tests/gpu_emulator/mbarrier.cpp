@@ -10,6 +10,7 @@
 
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/cluster.h"
 #include "tests/gpu_emulator/shadow.h"
 
 namespace tg::emulator {
@@ -24,14 +25,15 @@ struct Copies {
 };
 
 struct Barrier {
-  std::uint32_t address = 0;
-  unsigned number = 0;  // of the block's barriers
-  int count = 0;        // arrivals of a phase
+  std::uint32_t address = 0;  // in the cluster
+  unsigned number = 0;        // of the barriers of all blocks
+  int count = 0;              // arrivals of a phase
   int arrived = 0, expected_bytes = 0;
   Time phases = 0;  // that have ended
   std::vector<Copies> copies;
   Access initialised = 0, fenced = 0;
   Released arriving;
+  bool from_others = false, last_from_others = false;  // arrivals in this phase, and the last
   SharedClock of_last_phase;
   std::vector<unsigned> waiting;
 
@@ -45,8 +47,7 @@ struct Barrier {
 std::map<std::uint32_t, Barrier> barriers;
 
 std::string name(std::uint32_t address) {
-  return "the mbarrier at byte " + std::to_string(shared_pointer(address) - dynamic_shared()) +
-         " of dynamic shared memory";
+  return "the mbarrier at " + name_of_shared(shared_pointer(address));
 }
 std::string state(const Barrier& b) {
   return name(b.address) + ", phase " + std::to_string(b.phases) + ", which lacks " +
@@ -67,6 +68,14 @@ Barrier& barrier_at(std::uint32_t address) {
     fail(name(address) + " is used with no barrier after its initialisation");
   return at->second;
 }
+Barrier& own_barrier(std::uint32_t address) {
+  if (block_of(address) != here.rank) fail(name(address) + " is not of this block");
+  return barrier_at(address);
+}
+void insist_on_room(const Barrier& b) {
+  if (b.arrived == b.count)
+    fail("an arrival too many at " + name(b.address) + ": a phase has " + std::to_string(b.count));
+}
 
 // The phase ends if all that it expects is there or can come.
 void advance(Barrier& b) {
@@ -75,6 +84,7 @@ void advance(Barrier& b) {
   for (const Copies& c : std::exchange(b.copies, {}))
     c.arrive(), b.arriving.set(copies_to(b.number), b.phases + 1);
   b.of_last_phase = b.arriving.take();
+  b.last_from_others = std::exchange(b.from_others, false);
   ++b.phases;
   b.arrived = b.expected_bytes = 0;
   for (const unsigned t : std::exchange(b.waiting, {})) wake(t);
@@ -102,10 +112,9 @@ void fence_mbarrier_init() {
 }
 
 void mbarrier_arrive_expect(std::uint32_t address, int bytes) {
-  Barrier& b = barrier_at(address);
+  Barrier& b = own_barrier(address);
+  insist_on_room(b);
   b.expected_bytes += bytes;
-  if (b.arrived == b.count)
-    fail("an arrival too many at " + name(address) + ": a phase has " + std::to_string(b.count));
   b.arriving.add(static_cast<unsigned>(here.number));
   ++b.arrived;
   advance(b);
@@ -114,8 +123,21 @@ void mbarrier_arrive(std::uint32_t address) {
   mbarrier_arrive_expect(address, 0);
 }
 
-void mbarrier_wait(std::uint32_t address, std::uint32_t parity) {
+void mbarrier_arrive_at(std::uint32_t address) {
+  const auto me = static_cast<unsigned>(here.number);
   Barrier& b = barrier_at(address);
+  insist_on_room(b);
+  b.arriving.add_asynchronous(me);
+  if (const unsigned rank = block_of(address); rank != here.rank) {
+    b.from_others = true;
+    keep_until(rank, arrivals_of(me / 32), warp_times[me / 32].now);
+  }
+  ++b.arrived;
+  advance(b);
+}
+
+void mbarrier_wait(std::uint32_t address, std::uint32_t parity, Scope scope) {
+  Barrier& b = own_barrier(address);
   const auto me = static_cast<unsigned>(here.number);
   // Once asleep, a thread goes on at the end of this phase, even if it runs only after the end of the next.
   for (const Time phase = b.phases; phase % 2 == parity && b.phases == phase;) {
@@ -124,15 +146,25 @@ void mbarrier_wait(std::uint32_t address, std::uint32_t parity) {
     if (b.phases > phase) break;
     sleep([](const void* about) { return state(*static_cast<const Barrier*>(about)); }, &b);
   }
+  if (b.last_from_others && scope == Scope::block)
+    fail("waits in the scope of its block for arrivals of another block at " + name(address) +
+         ": mbarrier_wait_cluster");
   acquire(me, b.of_last_phase);
 }
 
-void copy_by(std::uint32_t address, std::uint32_t to, int bytes, std::function<void()> arrive) {
+void copy_by(std::uint32_t address, std::uint32_t to, int bytes, std::function<void()> arrive,
+             const unsigned char* from) {
   Barrier& b = barrier_at(address);
+  if (block_of(address) != block_of(to)) fail("a bulk copy to another block than that of " + name(address));
   if (!b.fenced) fail("a bulk copy uses " + name(address) + ", which has no fence_mbarrier_init");
   if (!is_ordered_here(b.fenced))
     fail("a bulk copy uses " + name(address) + " with no barrier after fence_mbarrier_init");
+  if (from) note_copy_from(from, bytes, b.number, b.phases);
   note_copy(shared_pointer(to), bytes, b.number, b.phases);
+  if (block_of(to) != here.rank) {
+    keep_until(block_of(to), copies_to(b.number), b.phases + 1);
+    if (from) keep_until(here.rank, copies_to(b.number), b.phases + 1);
+  }
   std::memset(shared_pointer(to), 0xff, static_cast<std::size_t>(bytes));
   b.copies.push_back({bytes, std::move(arrive)});
   advance(b);

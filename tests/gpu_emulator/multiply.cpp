@@ -24,7 +24,8 @@ void Factors::left_of_thread(unsigned t, const std::uint32_t* words, Number numb
 }
 
 const unsigned char* Factors::piece(std::uint32_t address) {
-  const unsigned char* const p = shared_pointer(address);
+  const unsigned char* const p =
+      shared_pointer(shared_of(address, here.rank));  // descriptors do not say the block
   const auto offset = static_cast<std::size_t>(p - dynamic_shared());
   if (offset + 16 > shared_size())
     give_up("wgmma reads byte " + std::to_string(offset) + " of " + std::to_string(shared_size()) +

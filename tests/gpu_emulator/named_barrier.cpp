@@ -22,7 +22,10 @@ struct Barrier {
   SharedClock of_last_phase;
   std::vector<unsigned> waiting;
 };
-std::array<Barrier, 16> barriers;
+std::array<std::array<Barrier, 16>, most_blocks> barriers;  // of each block
+Barrier& own(int barrier) {
+  return barriers[here.rank][static_cast<std::size_t>(barrier)];
+}
 
 struct Arrival {
   int barrier, threads;
@@ -42,7 +45,7 @@ void check(const Arrival& a) {
   if (a.barrier < 1 || a.barrier > 15) fail(a.barrier, "is not one of 1 … 15");
   if (a.threads < 32 || a.threads % 32 != 0 || static_cast<unsigned>(a.threads) > threads_in_block())
     fail(a.barrier, "is used for " + std::to_string(a.threads) + " threads");
-  Barrier& b = barriers[static_cast<std::size_t>(a.barrier)];
+  Barrier& b = own(a.barrier);
   if (b.threads != 0 && b.threads != a.threads)
     fail(a.barrier,
          "is used for " + std::to_string(a.threads) + " threads, and for " + std::to_string(b.threads));
@@ -54,7 +57,7 @@ void arrive(void* const (&lanes)[32]) {
   start_clocks();
   const Arrival first = *static_cast<const Arrival*>(lanes[static_cast<unsigned>(here.number) % 32]);
   check(first);
-  Barrier& b = barriers[static_cast<std::size_t>(first.barrier)];
+  Barrier& b = own(first.barrier);
   for (unsigned l = 0; l < 32; ++l)
     if (auto* a = static_cast<Arrival*>(lanes[l])) {
       if (a->barrier != first.barrier || a->threads != first.threads)
@@ -79,7 +82,7 @@ void bar_arrive(int barrier, int threads) {
 void bar_sync(int barrier, int threads) {
   Arrival mine{barrier, threads, 0};
   meet_warp(~0u, &mine, arrive);
-  Barrier& b = barriers[static_cast<std::size_t>(barrier)];
+  Barrier& b = own(barrier);
   const auto me = static_cast<unsigned>(here.number);
   while (b.phases == mine.phase) {
     b.waiting.push_back(me);
@@ -88,7 +91,7 @@ void bar_sync(int barrier, int threads) {
   acquire(me, b.of_last_phase);
 }
 void forget_named_barriers() {
-  for (Barrier& b : barriers) b = {};
+  barriers = {};
 }
 
 }  // namespace tg::emulator

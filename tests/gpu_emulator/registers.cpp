@@ -13,9 +13,9 @@ namespace tg::emulator {
 
 namespace {
 
-constexpr int all = 65536;  // of a multiprocessor
-int spare = 0;              // that no warp has
-int at_launch = 0;          // of a thread
+constexpr int all = 65536;             // of a multiprocessor
+std::array<int, most_blocks> spare{};  // of each block, that no warp has
+int at_launch = 0;                     // of a thread
 std::array<int, 32> of_warp{};
 unsigned warps = 0;
 std::vector<unsigned> waiting;
@@ -23,8 +23,8 @@ std::vector<unsigned> waiting;
 [[noreturn]] void fail(const std::string& what) {
   give_up("thread " + std::to_string(here.number) + ": " + what);
 }
-std::string state(const void*) {
-  return "setmaxnreg: no more than " + std::to_string(spare) + " registers are left";
+std::string state(const void* left) {
+  return "setmaxnreg: no more than " + std::to_string(*static_cast<const int*>(left)) + " registers are left";
 }
 
 struct Change {
@@ -45,8 +45,8 @@ void insist(void* const (&lanes)[32]) {
 // The first lane that finds enough takes them for its warp.
 bool change(unsigned warp, int to) {
   const int more = (to - of_warp[warp]) * 32;
-  if (more > spare) return false;
-  spare -= more;
+  if (more > spare[here.rank]) return false;
+  spare[here.rank] -= more;
   of_warp[warp] = to;
   for (const unsigned t : std::exchange(waiting, {})) wake(t);
   return true;
@@ -57,7 +57,7 @@ void change_registers(Change c) {
   const auto me = static_cast<unsigned>(here.number);
   while (!change(me / 32, c.to)) {
     waiting.push_back(me);
-    sleep(state, nullptr);
+    sleep(state, &spare[here.rank]);
   }
 }
 
@@ -69,10 +69,10 @@ void take_registers(int each) {
 void give_registers(int each) {
   change_registers({each, false});
 }
-void forget_registers(unsigned threads) {
-  warps = (threads + 31) / 32;
+void forget_registers(unsigned threads, unsigned blocks) {
+  warps = (threads * blocks + 31) / 32;
   at_launch = std::min(all / static_cast<int>(threads) / 8 * 8, 256);
-  spare = 0;
+  spare.fill(0);
   of_warp.fill(at_launch);
   waiting.clear();
 }

@@ -6,7 +6,7 @@ namespace tg::emulator {
 
 void take_registers(int each);
 void give_registers(int each);
-void forget_registers(unsigned threads);
+void forget_registers(unsigned threads, unsigned blocks);
 void insist_on_equal_registers();  // in the warps of a warpgroup
 
 }  // namespace tg::emulator

@@ -99,15 +99,15 @@ cudaError_t enqueue(cudaStream_t s, Work work) {
   return cudaSuccess;
 }
 
-cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
-                   Work thread) {
+cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, std::size_t shared, Work thread,
+                   unsigned cluster) {
   const std::size_t threads = std::size_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 ||
-      grid.z > 65535 || shared > most_shared)
+      grid.z > 65535 || shared > most_shared || cluster == 0 || grid.x % cluster != 0)
     return note(cudaErrorInvalidValue);
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
-      run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, thread);
+      run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, thread, cluster);
     } catch (const std::exception& e) {
       throw std::runtime_error(name_of(kernel) + ", " + e.what());
     }

@@ -30,7 +30,7 @@ Range shared_range() {
     for (int n = 0; n < info->dlpi_phnum; ++n)
       if (info->dlpi_phdr[n].p_type == PT_TLS) {
         const auto* from = static_cast<const unsigned char*>(info->dlpi_tls_data);
-        const unsigned char* here = dynamic_shared();
+        const unsigned char* here = dynamic_shared(0);
         if (from && here >= from && here < from + info->dlpi_phdr[n].p_memsz)
           *static_cast<Range*>(data) = {from, from + info->dlpi_phdr[n].p_memsz, here};
       }
@@ -54,7 +54,7 @@ Location* const locations = new Location[all_locations]();
 }
 
 bool is_dynamic(const unsigned char* p) {
-  return p >= range.dynamic && p < range.dynamic + most_shared;
+  return p >= range.dynamic && p < range.dynamic + most_blocks * most_shared;
 }
 
 [[gnu::noinline, noreturn]] void report(const char* what, const unsigned char* p, Access now,
@@ -77,6 +77,14 @@ template <std::size_t bytes>
   if ((reinterpret_cast<std::uintptr_t>(p) & mask) != 0 && here.number >= 0) report_misaligned(bytes);
 }
 
+// Static shared memory is one for all blocks, and the emulator has no ordinary accesses to that of others.
+[[gnu::noinline]] void insist_on_own_block(const unsigned char* p) {
+  if (!is_dynamic(p)) give_up("static shared memory, which the emulator does not have in clusters");
+  if (static_cast<std::size_t>(p - dynamic_shared()) >= most_shared)
+    give_up("thread " + std::to_string(here.number) + ": an ordinary access to " + name_of_shared(p) +
+            ", from block " + std::to_string(here.rank));
+}
+
 template <bool writes>
 [[gnu::always_inline]] inline void note(const void* p, std::size_t bytes) {
   const auto* at = static_cast<const unsigned char*>(p);
@@ -86,6 +94,7 @@ template <bool writes>
   const auto thread = static_cast<unsigned>(here.number);
   const Access now = access(thread);
   const bool clocks = has_clocks();
+  if (clocks && cluster_blocks > 1) insist_on_own_block(at);
   for (std::size_t n = offset / grain; n <= (offset + bytes - 1) / grain; ++n) {
     Location& x = locations[n];
     if (clocks) check_async(n, writes, at);
@@ -116,9 +125,11 @@ void forget_accesses(unsigned threads) {
   forget_clocks(threads);
   forget_async_accesses();
 }
-void order_block() {
-  if (++barrier == last_barrier) give_up("the emulator has no more than two million barriers for a block");
-  order_threads();
+void order_block(unsigned first, unsigned end) {
+  // Of a cluster, only clocks know which of its blocks has come to a barrier.
+  if (cluster_blocks == 1 && ++barrier == last_barrier)
+    give_up("the emulator has no more than two million barriers for a block");
+  order_threads(first, end);
 }
 void order_warp(unsigned warp) {
   order_lanes(warp);
@@ -140,9 +151,10 @@ Location& location(std::size_t number) {
 }
 std::string name_of_shared(const void* p) {
   const auto* at = static_cast<const unsigned char*>(p);
-  return (is_dynamic(at) ? "byte " + std::to_string(at - range.dynamic) + " of dynamic"
-                         : std::string("static")) +
-         " shared memory";
+  if (!is_dynamic(at)) return "static shared memory";
+  const auto offset = static_cast<std::size_t>(at - range.dynamic);
+  return "byte " + std::to_string(offset % most_shared) + " of dynamic shared memory" +
+         (cluster_blocks > 1 ? " of block " + std::to_string(offset / most_shared) + " of the cluster" : "");
 }
 void note_write(void* p, int bytes) {
   note<true>(p, static_cast<std::size_t>(bytes));

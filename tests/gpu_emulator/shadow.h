@@ -13,10 +13,10 @@
 
 namespace tg::emulator {
 
-void forget_accesses(unsigned threads);  // a block begins: nothing has been written
-void order_block();                      // __syncthreads
-void order_warp(unsigned warp);          // __syncwarp
-void note_write(void* p, int bytes);     // by code that is compiled without these calls
+void forget_accesses(unsigned threads);          // a block or cluster begins: nothing has been written
+void order_block(unsigned first, unsigned end);  // __syncthreads of these threads
+void order_warp(unsigned warp);                  // __syncwarp
+void note_write(void* p, int bytes);             // by code that is compiled without these calls
 
 // An access of a thread: the number of the last barrier of its block (22 bits), the time of its warp (26) and
 // the thread's number (16). The count of barriers continues from block to block.
@@ -48,6 +48,8 @@ std::string name_of_shared(const void* p);
 void forget_async_accesses();
 // The thread issues a bulk copy that arrives with a phase of an mbarrier. Destinations are 16-byte pieces.
 void note_copy(void* to, int bytes, unsigned mbarrier, Time phase);
+// The same of what such a copy reads, if that is shared memory.
+void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase);
 // A piece of 16 bytes is read by products of warps first … last − 1, in their group of that number; all
 // threads of the warpgroup know what `issued` says.
 void note_product(const void* piece, unsigned first, unsigned last, Time group, const SharedClock& issued);

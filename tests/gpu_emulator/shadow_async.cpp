@@ -1,6 +1,7 @@
-// Accesses to shared memory that go on while threads do: bulk copies write, products of wgmma read, both in
-// pieces of 16 bytes. A copy is over for those who have waited for its phase, a product of a warp for those
-// who know of a wait of that warp.
+// Accesses to shared memory that go on while threads do: bulk copies write, products of wgmma and copies to
+// other blocks read, in pieces of 16 bytes. A copy is over for those who have waited for its phase, a product
+// of a warp for those who know of a wait of that warp.
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -13,19 +14,24 @@ namespace {
 
 constexpr std::size_t each = 16 / grain;  // locations of a piece
 
+struct Arrival {
+  unsigned mbarrier = 0;
+  Time phases = 0;  // one more than the phase with which a copy arrives; 0: there is none
+};
+
 struct Piece {
   std::uint64_t block = 0;  // in which the rest was noted
-  Time copy = 0;            // one more than the phase with which it arrives; 0: none
-  unsigned mbarrier = 0;
+  Arrival copy;
+  std::vector<Arrival> copied;     // with which copies from here arrive elsewhere
   std::array<Time, 32> product{};  // for each warp one more than the last group that reads it
 };
 
 std::uint64_t block = 0;
 bool any = false;  // in this block
-std::vector<Piece> pieces(most_shared / 16);
+std::vector<Piece> pieces(most_blocks* most_shared / 16);
 
 Piece* piece_at(const void* p) {
-  const auto n = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - dynamic_shared()) / 16;
+  const auto n = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - dynamic_shared(0)) / 16;
   return n < pieces.size() ? &pieces[n] : nullptr;
 }
 Piece& piece_to_note(const void* p) {
@@ -47,12 +53,16 @@ std::string me() {
 
 // Which warp's product may still read it; none: −1.
 int reader(const Piece& x, const SharedClock& known) {
-  for (unsigned w = 0; w < threads_in_block() / 32; ++w)
+  for (unsigned w = 0; w < threads_in_cluster() / 32; ++w)
     if (x.product[w] > at(known, products_of(w))) return static_cast<int>(w);
   return -1;
 }
-bool has_arrived(const Piece& x, const SharedClock& known) {
-  return x.copy <= at(known, copies_to(x.mbarrier));
+bool has_arrived(const Arrival& copy, const SharedClock& known) {
+  return copy.phases <= at(known, copies_to(copy.mbarrier));
+}
+bool is_copied(const Piece& x, const SharedClock& known) {
+  return std::any_of(x.copied.begin(), x.copied.end(),
+                     [&](const Arrival& copy) { return !has_arrived(copy, known); });
 }
 
 // A write that a copy or product follows: known, and made visible to them by fence_async.
@@ -82,7 +92,8 @@ void note_copy(void* to, int bytes, unsigned mbarrier, Time phase) {
   for (int n = 0; n < bytes; n += 16) {
     unsigned char* const p = static_cast<unsigned char*>(to) + n;
     Piece& x = piece_to_note(p);
-    if (!has_arrived(x, known)) report("a bulk copy before another has arrived", p, me());
+    if (!has_arrived(x.copy, known)) report("a bulk copy before another has arrived", p, me());
+    if (is_copied(x, known)) report("a bulk copy over what another may still read", p, me());
     if (const int w = reader(x, known); w >= 0)
       report("a bulk copy over what wgmma may still read", p,
              me() + " and, with no wait and barrier between them, warp " + std::to_string(w));
@@ -96,7 +107,25 @@ void note_copy(void* to, int bytes, unsigned mbarrier, Time phase) {
           report("a bulk copy after a read", p,
                  me() + " and, with no barrier between them, " + thread(thread_of(r)));
     }
-    x.copy = phase + 1, x.mbarrier = mbarrier;
+    x.copy = {mbarrier, phase + 1};
+  }
+}
+
+void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase) {
+  const auto issuer = static_cast<unsigned>(here.number);
+  const SharedClock& known = known_to(issuer);
+  const auto fenced = [&](unsigned writer) {
+    return writer == issuer ? fenced_by(issuer) : at(known, fenced_of(writer));
+  };
+  for (int n = 0; n < bytes; n += 16) {
+    const unsigned char* const p = static_cast<const unsigned char*>(from) + n;
+    Piece& x = piece_to_note(p);
+    if (!has_arrived(x.copy, known)) report("a bulk copy reads before another has arrived", p, me());
+    const std::size_t first = location_of(p);
+    for (std::size_t l = first; l < first + each; ++l)
+      check_write(location(l).write, known, fenced, "a bulk copy reads after a write", p);
+    std::erase_if(x.copied, [&](const Arrival& copy) { return has_arrived(copy, known); });
+    x.copied.push_back({mbarrier, phase + 1});
   }
 }
 
@@ -107,7 +136,7 @@ void note_product(const void* p, unsigned first, unsigned last, Time group, cons
   for (unsigned w = first; w < last; ++w) seen = seen && x.product[w] == number;
   if (seen) return;
   const std::string who = "warps " + std::to_string(first) + " … " + std::to_string(last - 1);
-  if (!has_arrived(x, issued)) report("wgmma reads before a bulk copy has arrived", p, who);
+  if (!has_arrived(x.copy, issued)) report("wgmma reads before a bulk copy has arrived", p, who);
   const auto fenced = [&](unsigned writer) { return at(issued, fenced_of(writer)); };
   const std::size_t begin = location_of(p);
   Access before = 0;
@@ -119,17 +148,18 @@ void note_product(const void* p, unsigned first, unsigned last, Time group, cons
 
 void check_async(std::size_t number, bool writes, const unsigned char* p) {
   if (!any) return;
-  static const std::size_t first = location_of(dynamic_shared());
+  static const std::size_t first = location_of(dynamic_shared(0));
   if (number < first) return;
   const std::size_t n = (number - first) / each;
   if (n >= pieces.size()) return;
   const Piece& x = pieces[n];
   if (x.block != block) return;
   const SharedClock& known = known_to(static_cast<unsigned>(here.number));
-  if (!has_arrived(x, known))
+  if (!has_arrived(x.copy, known))
     report(writes ? "a write before a bulk copy has arrived" : "a read before a bulk copy has arrived", p,
            me());
   if (!writes) return;
+  if (is_copied(x, known)) report("a write over what a bulk copy may still read", p, me());
   if (const int w = reader(x, known); w >= 0)
     report("a write over what wgmma may still read", p,
            me() + " and, with no wait and barrier between them, warp " + std::to_string(w));

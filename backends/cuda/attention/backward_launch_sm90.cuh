@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(256)
   using Stage = Rows<queries>;
   const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
             h = bh % x.H, b = bh / x.H, i0 = tile * queries, lane = lane_id();
-  if (threadIdx.x == 0) work.turns[blockIdx.x] = 0;
+  if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
   const S* o = x.o.at<S>(b, h);
@@ -74,15 +74,21 @@ __global__ void __launch_bounds__(At::threads, 1)
   const Shared<At> shared{memory};
   if (threadIdx.x == 0) shared.init(plan.free_order);
   if (At::last_stores) ptx::wait_for_kernel_before();
-  if (threadIdx.x < 32) keep_rows<S>(shared, x, work, plan, sections.place(blockIdx.x, false));
-  __syncthreads();
+  if (threadIdx.x < 32) keep_rows<S>(shared, x, work, plan, sections.place(blockIdx.x / At::blocks, false));
+  if constexpr (At::blocks > 1)
+    ptx::cluster_arrive(), ptx::cluster_wait();
+  else
+    __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
   if (group == 0) {
     ptx::give_registers<At::producer_registers>();
-    if (lane_id() > 0) return;
-    if (warp == 0) load<S>(shared, x, work, plan);
-    if (warp == 1 && !plan.free_order) await_turns(shared, x, work, plan);
-    if (warp == 2 && !plan.free_order) end_turns(shared, x, work, plan);
+    if (lane_id() == 0) {
+      if (warp == 0) load<S>(shared, x, work, plan);
+      if (warp == 1 && !plan.free_order) await_turns(shared, x, work, plan);
+      if (warp == 2 && !plan.free_order) end_turns(shared, x, work, plan);
+      if constexpr (At::blocks > 1)
+        if (warp == 3) pass_z_a(shared, plan);
+    }
   } else {
     ptx::take_registers<At::consumer_registers>();
     if constexpr (At::K::columns == 192) {
@@ -96,6 +102,10 @@ __global__ void __launch_bounds__(At::threads, 1)
       else
         consumer.run_second();
     }
+  }
+  if constexpr (At::blocks > 1) {  // the other block may still read and write here
+    __syncwarp();
+    ptx::cluster_arrive(), ptx::cluster_wait();
   }
 #endif
 }
@@ -134,12 +144,14 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   LaunchShape for_tiles{blocks_for(tiles, 1), 256};
   for_tiles.early = At::last_stores;
   if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work);
-  Sections sections{(x.T + At::keys - 1) / At::keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, At::keys};
+  constexpr int keys = At::keys * At::blocks;
+  Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
   // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
   // would wait.
   const int at_a_time =
-      is_uneven(x) ? std::clamp(sections.blocks / 8, At::least_together, At::most_together) : 33;
-  sections.together = std::clamp(s.gpu.processors / at_a_time, 1, std::max(sections.all_heads, 1));
+      is_uneven(x) ? std::clamp(sections.blocks / 8, At::least_together, At::most_together) : 33 / At::blocks;
+  sections.together =
+      std::clamp(s.gpu.processors / At::blocks / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
     const Plan plan{map(x.q, false, x.d),
                     map(x.k, true, x.d),
@@ -151,8 +163,9 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                     static_cast<float>(cap_of(x)),
                     static_cast<float>(x.scale),
                     x.free_order};
-    LaunchShape for_keys{static_cast<unsigned>(sections.all()), At::threads, Shared<At>::bytes};
+    LaunchShape for_keys{static_cast<unsigned>(sections.all() * At::blocks), At::threads, Shared<At>::bytes};
     for_keys.early = At::last_stores;
+    for_keys.cluster = At::blocks;
     launch_kernel(s, for_keys, gradients<S, At, options>, x, work, plan, sections);
   }
   if (tiles > 0 && !At::last_stores) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work);

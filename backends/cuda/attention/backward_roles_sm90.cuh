@@ -42,12 +42,13 @@ template <class At>
 struct Shared {
   using Stage = Rows<At::queries>;
   static constexpr int v = At::K::bytes, q = v + At::V::bytes, z_o = q + At::stages * At::Q::bytes,
-                       z_a = z_o + At::stages * At::ZO::bytes, p = z_a + At::z_a_stages * At::ZA::bytes,
-                       sums = p + At::p_bytes, rows = sums + (At::last_stores ? At::sums * 4 : 0),
+                       z_a = z_o + At::stages * At::ZO::bytes, others = z_a + At::z_a_stages * At::ZA::bytes,
+                       sums = others + At::others_bytes, rows = sums + (At::last_stores ? At::sums * 4 : 0),
                        kept_ring = rows + At::stages * int(sizeof(Stage)),
                        q_ring = kept_ring + Ring<1>::bytes, z_o_ring = q_ring + Ring<At::stages>::bytes,
                        turn_ring = z_o_ring + Ring<At::stages>::bytes,
-                       added_ring = turn_ring + Ring<2>::bytes, item_at = added_ring + Ring<2>::bytes,
+                       added_ring = turn_ring + Ring<2>::bytes, z_a_ring = added_ring + Ring<2>::bytes,
+                       passed_ring = z_a_ring + Ring<1>::bytes, item_at = passed_ring + Ring<1>::bytes,
                        turn_at = item_at + aligned(sizeof(WorkItem), 16),
                        bytes = turn_at + 2 * int(sizeof(Turn));
   unsigned char* start;
@@ -62,7 +63,8 @@ struct Shared {
   __device__ typename At::ZA tile_z_a(u32 use) const {
     return {base + z_a + use % At::z_a_stages * At::ZA::bytes};
   }
-  __device__ u32 words_of_p() const { return base + p; }
+  __device__ typename At::OthersK others_k() const { return {base + others}; }
+  __device__ typename At::ZA others_z_a() const { return {base + others + At::OthersK::bytes}; }
   // Of a tile's z_Q, for the block that is the last to add.
   __device__ u32 sums_so_far() const { return base + sums; }
   __device__ Stage& rows_of(u32 use) const {
@@ -74,11 +76,17 @@ struct Shared {
   // Full: the block may add to a tile's z_Q, whose sums so far are there if it is the last; and it has.
   __device__ Ring<2> ring_turn() const { return {base + turn_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
+  // Of clusters. Full: z_A is in its tile; empty: P may be written there. And full: the other block's z_A is
+  // here; empty: this block's may be copied to the other.
+  __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
+  __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
   __device__ Turn& turn(u32 use) const { return reinterpret_cast<Turn*>(start + turn_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
   __device__ void init(bool free_order) const {
-    ring_kept().init(8), ring_q().init(free_order ? 8 : 9), ring_z_o().init(8), ring_turn().init(1),
-        ring_added().init(1, 8);
+    constexpr int warps = 8 * At::blocks;
+    ring_kept().init(8), ring_q().init(free_order ? warps : warps + 1), ring_z_o().init(warps),
+        ring_turn().init(1), ring_added().init(1, 8);
+    if (At::blocks > 1) ring_z_a().init(9, 4), ring_passed().init(8);
     ptx::fence_mbarrier_init();
   }
 };
@@ -88,20 +96,28 @@ struct Shared {
 template <class S, class At>
 __device__ __forceinline__ void keep_rows(const Shared<At>& shared, const AttentionCall& x,
                                           const Workspace& work, const Plan& plan, Place at) {
-  const Meeting met =
-      tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, at.row0, at.row0 + At::keys);
+  const Meeting met = tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, at.row0,
+                                      at.row0 + At::keys * At::blocks);
+  const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, others_row = at.row0 + (rank ^ 1) * At::keys,
+            column = rank * At::OthersK::columns;  // of z_Q
+  at.row0 += rank * At::keys;
   if (lane_id() == 0) shared.item() = {at, met};
   if (met.first >= met.last) return;
   const u32 barrier = shared.ring_kept().full(0);
-  if ((x.lengths || x.cu_k) &&
-      !covers(met.keys, at.row0, At::keys)) {  // memory of other keys may hold anything
+  if ((x.lengths || x.cu_k) && !covers(met.keys, at.row0 - rank * At::keys, At::keys * At::blocks)) {
+    // Memory of other keys may hold anything.
     copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys, x.d);
     copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys, x.dv);
+    if constexpr (At::blocks > 1)
+      copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
+                x.d - column);
     if (lane_id() == 0) shared.ring_kept().announce(0);
   } else if (lane_id() == 0) {
-    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes);
+    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes + (At::blocks > 1 ? At::OthersK::bytes : 0));
     load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
     load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
+    if constexpr (At::blocks > 1)
+      load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
   }
 }
 
@@ -114,18 +130,30 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   int h = shared.item().at.head * plan.group, tile = 0;
   const float* rows = work.rows + ((i64{b} * x.H + h) * plan.tiles + first) * Stage::floats;
   const int* seen = work.seen + (i64{b} * plan.tiles + first) * Stage::ints;
+  const auto acquire = [](auto ring, u32 n) {
+    if constexpr (At::blocks > 1)
+      ring.acquire_of_cluster(n);
+    else
+      ring.acquire(n);
+  };
+  const auto fetch = [&](auto tile, const CUtensorMap& map, u32 barrier, int i0) {
+    if constexpr (At::blocks > 1)
+      load_half_for_both(tile, map, barrier, i0, h, b);
+    else
+      load_boxes(tile, map, barrier, i0, h, b);
+  };
 #pragma unroll 1
   for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
     const u32 to = shared_address(&shared.rows_of(n)), barrier = shared.ring_q().full(n);
     const int i0 = (first + tile) * At::queries;
-    shared.ring_q().acquire(n);
+    acquire(shared.ring_q(), n);
     shared.ring_q().expect(n, At::Q::bytes + sizeof(Stage));
     ptx::bulk_load(to, rows, Stage::floats * 4, barrier);
     ptx::bulk_load(to + Stage::floats * 4, seen + tile * Stage::ints, Stage::ints * 4, barrier);
-    load_boxes(shared.tile_q(n), plan.q, barrier, i0, h, b);
-    shared.ring_z_o().acquire(n);
+    fetch(shared.tile_q(n), plan.q, barrier, i0);
+    acquire(shared.ring_z_o(), n);
     shared.ring_z_o().expect(n, At::ZO::bytes);
-    load_boxes(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0, h, b);
+    fetch(shared.tile_z_o(n), plan.z_o, shared.ring_z_o().full(n), i0);
     rows += Stage::floats;
     if (++tile < tiles) continue;
     rows += i64{plan.tiles - tiles} * Stage::floats;
@@ -133,12 +161,34 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   }
 }
 
+// The thread that passes the block's z_A to the other block of its cluster, and tells that block when its own
+// has come.
+template <class At>
+__device__ __forceinline__ void pass_z_a(const Shared<At>& shared, const Plan& plan) {
+  const Ring<1> own = shared.ring_z_a(), passed = shared.ring_passed();
+  const u32 other = ptx::cluster_rank() ^ 1,
+            all = max(shared.item().met.last - shared.item().met.first, 0) * plan.group;
+#pragma unroll 1
+  for (u32 n = 0; n < all; ++n) {
+    passed.expect(n, At::ZA::bytes);
+    own.wait(n);
+    passed.acquire_of_cluster(n);
+    ptx::bulk_copy_to(ptx::shared_of(shared.others_z_a().base, other), shared.tile_z_a(n).base, At::ZA::bytes,
+                      ptx::shared_of(passed.full(n), other));
+    passed.wait(n);
+    ptx::mbarrier_arrive_at(ptx::shared_of(own.empty(n), other));
+  }
+}
+
 // The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the first
-// keys first. A block waits for blocks before it in the grid only.
-template <int keys>
-__device__ __forceinline__ Turn turn_of(KeyRange some, int j0) {
-  if (some.from >= j0 + keys || some.to <= j0) return {-1, false};
-  return {j0 / keys - some.from / keys, some.to <= j0 + keys};
+// keys first; those of a cluster each to its own columns. A block waits for blocks before its cluster in the
+// grid only.
+template <class At>
+__device__ __forceinline__ Turn turn_of(KeyRange some, int row0) {
+  constexpr int keys = At::keys * At::blocks;
+  const int nth = row0 / keys;
+  if (some.from >= (nth + 1) * keys || some.to <= nth * keys) return {-1, false};
+  return {nth - some.from / keys, some.to <= (nth + 1) * keys};
 }
 // Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
 template <class At, class F>
@@ -146,12 +196,13 @@ __device__ __forceinline__ void for_each_turn(const Shared<At>& shared, const At
                                               const Workspace& work, const Plan& plan, F&& f) {
   const Place at = shared.item().at;
   const int first = shared.item().met.first, tiles = shared.item().met.last - first;
-  int* counter = work.turns + (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first;
+  int* counter = work.turns + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
+  if constexpr (At::blocks > 1) counter += ptx::cluster_rank();
   int tile = 0;
 #pragma unroll 1
   for (u32 n = 0, all = max(tiles, 0) * plan.group; n < all; ++n) {
-    f(n, counter + tile);
-    if (++tile == tiles) tile = 0, counter += plan.tiles;
+    f(n, counter + tile * At::blocks);
+    if (++tile == tiles) tile = 0, counter += plan.tiles * At::blocks;
   }
 }
 // The thread that waits for the block's turns, and the one that ends them.
@@ -160,7 +211,7 @@ __device__ __forceinline__ void await_turns(const Shared<At>& shared, const Atte
                                             const Workspace& work, const Plan& plan) {
   for_each_turn(shared, x, work, plan, [&](u32 n, const int* counter) {
     shared.ring_q().wait(n);
-    const Turn turn = turn_of<At::keys>(shared.rows_of(n).some, shared.item().at.row0);
+    const Turn turn = turn_of<At>(shared.rows_of(n).some, shared.item().at.row0);
     shared.ring_q().release_alone(n);
     shared.ring_turn().acquire(n);
     while (turn.nth >= 0 && ptx::load_acquire(counter) != turn.nth) {
@@ -195,7 +246,7 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
   scale(part, static_cast<float>(x.scale));
   S* const out = x.z_q.at<S>(b, h);
   if constexpr (At::wide)
-    store(part, out + nth * (At::K::columns / 2), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 2));
+    store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
   else if constexpr (At::transposes)
     store_transposed(part, out, x.z_q.row, nth * 64 + row, i0, x.L, x.d);
   else
@@ -265,14 +316,16 @@ struct Steps {
       }
     }
   }
+  // The 16 bytes of z_A's tile whose address the lane gives for step k: all lanes', the warp's keys.
+  __device__ __forceinline__ u32 place_of_z_a(u32 n, int k) const {
+    const typename At::ZA to = shared.tile_z_a(n);
+    const int lane = lane_id();
+    return to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2);
+  }
   // z_A to shared memory, [queries, keys].
   __device__ __forceinline__ void share(Operand& z_a, u32 n) const {
-    const typename At::ZA to = shared.tile_z_a(n);
-    const int lane = lane_id(), piece = row() / 8;
 #pragma unroll
-    for (int k = 0; k < queries / 16; ++k)
-      ptx::stmatrix_trans(to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, piece + lane / 8 % 2),
-                          z_a.x[k]);
+    for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k), z_a.x[k]);
     ptx::fence_async();
   }
   // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile

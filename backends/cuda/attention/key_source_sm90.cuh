@@ -19,8 +19,18 @@ __device__ __forceinline__ void load_boxes(Tile to, const CUtensorMap& map, tile
   for (int n = 0; n < Tile::blocks; ++n)
     ptx::tma_load(to.base + n * Tile::block, &map, barrier, column0 + n * 64, row0, head, batch);
 }
-// The same by copies of a warp, with zeros for rows that are not valid, whatever memory holds there. `data`
-// is the head's.
+// The same by the two blocks of a cluster for both: each fetches half of the columns.
+template <class Tile>
+__device__ __forceinline__ void load_half_for_both(Tile to, const CUtensorMap& map, tile::u32 barrier,
+                                                   int row0, int head, int batch) {
+  constexpr int half = Tile::blocks / 2;
+  const int first = ptx::cluster_rank() * half;
+#pragma unroll 1
+  for (int n = first; n < first + half; ++n)
+    ptx::tma_load_for_both(to.base + n * Tile::block, &map, barrier, n * 64, row0, head, batch);
+}
+// load_boxes() by copies of a warp, with zeros for rows that are not valid, whatever memory holds there.
+// `data` is the head's.
 template <class S, class Tile>
 __device__ __forceinline__ void copy_rows(Tile to, const S* data, long long stride, int row0, KeyRange valid,
                                           int size) {

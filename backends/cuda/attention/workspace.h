@@ -33,6 +33,11 @@ constexpr int backward_queries(int width) {
   return width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
 }
 
+// Blocks of a cluster of those kernels.
+constexpr int backward_blocks(int width) {
+  return width > 192 ? 2 : 1;
+}
+
 struct Workspace {
   void* u = nullptr;        // [B, H, L] of the compute type
   int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
@@ -50,9 +55,10 @@ struct Workspace {
   // which its warps hold them.
   int width = 0;
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
-  int* seen = nullptr;   // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
-                         // that some sees
-  int* turns = nullptr;  // [B, H, tiles]: how many blocks have added to the tile's z_Q
+  int* seen = nullptr;  // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
+                        // that some sees
+  // [B, H, tiles, blocks of a cluster]: how many clusters have added to the block's columns of the tile's z_Q
+  int* turns = nullptr;
   std::size_t bytes = 0;
 
   Workspace() = default;

@@ -24,6 +24,8 @@ struct LaunchShape {
   // On Hopper: it may begin before the kernel before it has ended, for which each of its threads waits
   // (ptx::wait_for_kernel_before).
   bool early = false;
+  // On Hopper: neighbours in x that run at the same time and reach each other's shared memory.
+  unsigned cluster = 1;
 
   LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
 };
@@ -41,11 +43,17 @@ template <class... P>
 void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P...),
                    const std::type_identity_t<P>&... args) {
   allow_shared(kernel, shape.shared);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{shape.grid, shape.block, shape.shared,
-                                  s.stream,   &early,      shape.early ? 1u : 0u};
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (shape.early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
+  }
+  const cudaLaunchConfig_t config{shape.grid, shape.block, shape.shared, s.stream, attributes, count};
   cudaLaunchKernelEx(&config, kernel, args...);
 }
 

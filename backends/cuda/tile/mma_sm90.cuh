@@ -78,6 +78,11 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, false, true>(c, a, a0, b, b0);
 }
+// c += the same
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_adding_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
+  begin_product<S, K, false, true, true>(c, a, a0, b, b0);
+}
 // c = (64 columns of a, from a0 on)ᵀ·(N rows of b, from 0 on)ᵀ over K
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {

@@ -28,6 +28,10 @@ struct Ring {
   __device__ __forceinline__ void acquire(u32 use) const {
     ptx::mbarrier_wait(empty(use), use / Stages % 2 ^ 1);
   }
+  // The same where consumers are, at least in part, threads of another block of the cluster.
+  __device__ __forceinline__ void acquire_of_cluster(u32 use) const {
+    ptx::mbarrier_wait_cluster(empty(use), use / Stages % 2 ^ 1);
+  }
   __device__ __forceinline__ void expect(u32 use, int size) const {
     ptx::mbarrier_arrive_expect(full(use), size);
   }
@@ -42,6 +46,17 @@ struct Ring {
   __device__ __forceinline__ void release(u32 use) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) release_alone(use);
+  }
+  // The same, to a producer in that block of the cluster.
+  __device__ __forceinline__ void release_to(u32 rank, u32 use) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), rank));
+  }
+  // The same, to the producers of both blocks of a cluster of two.
+  __device__ __forceinline__ void release_to_both(u32 use) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) release_alone(use);
+    if (threadIdx.x % 32 == 1) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), ptx::cluster_rank() ^ 1));
   }
   // The same, of a role that is one thread.
   __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }

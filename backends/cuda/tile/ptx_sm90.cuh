@@ -36,6 +36,41 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// ---- clusters: blocks that run at the same time and reach each other's shared memory ----
+
+// Which block of its cluster this is.
+__device__ __forceinline__ u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// A barrier of all threads of the cluster's blocks, in two steps.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The same place in the shared memory of that block of the cluster.
+__device__ __forceinline__ u32 shared_of(u32 address, u32 rank) {
+  u32 to;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(address), "r"(rank));
+  return to;
+}
+// Arrives at a barrier of another block, given by shared_of().
+__device__ __forceinline__ void mbarrier_arrive_at(u32 cluster_address) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address)
+               : "memory");
+}
+// mbarrier_wait() for a barrier of this block at which threads of others arrive.
+__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra end;\nbra again;\nend:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
 // ---- bulk copies to shared memory, which count their bytes at a barrier ----
 
 // The box of a tensor map that begins at (x, row, head, batch); outside the tensor there are zeros.
@@ -47,11 +82,29 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
+// The same into both blocks of a cluster of two, at the same place of each, whose bytes count at its barrier.
+__device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
+                                                  int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3,%4,%5,%6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "h"(short{3})
+      : "memory");
+}
 // Consecutive bytes, a multiple of 16 at multiples of 16.
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// Bytes of this block's shared memory to another block's, which count at a barrier of that block; both
+// addresses there are of shared_of(). A multiple of 16 bytes at multiples of 16.
+__device__ __forceinline__ void bulk_copy_to(u32 cluster_to, u32 from, int bytes, u32 cluster_barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          cluster_to),
+      "r"(from), "r"(bytes), "r"(cluster_barrier)
       : "memory");
 }
 // What the thread has written to shared memory becomes visible to wgmma and bulk copies.

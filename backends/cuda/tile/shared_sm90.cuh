@@ -30,10 +30,10 @@ struct SwizzledTile {
 
  private:
   // Address, distance of blocks (of a transposed operand), distance of 8 rows: in units of 16 bytes; and the
-  // swizzle.
+  // swizzle. Of the address only the 18 bits within a block: those above say which block of a cluster it is.
   __device__ __forceinline__ static u64 descriptor(u32 address, u32 between_blocks) {
     constexpr u32 upper = 1024 / 16 | 1u << 30;
-    return u64{upper} << 32 | (address / 16 | between_blocks << 16);
+    return u64{upper} << 32 | (address % (1u << 18) / 16 | between_blocks << 16);
   }
 };
 

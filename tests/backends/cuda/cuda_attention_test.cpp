@@ -130,8 +130,8 @@ TEST_F(CudaAttention, TakesRaggedLengths) {
       check({n, {.causal = causal, .free_order = true}}, text(n) + "free", {bf16});
       const Sizes full{1, 2, 1, L, T, 128, 112};
       check({full, {.causal = causal, .free_order = true}}, text(full) + "free", {bf16});
-      const Sizes wide{1, 2, 1, L, T, 136, 104};
-      check({wide, {.causal = causal}}, text(wide), {bf16});
+      for (const Sizes& wide : {Sizes{1, 2, 1, L, T, 136, 104}, Sizes{1, 2, 1, L, T, 200, 256}})
+        check({wide, {.causal = causal}}, text(wide), {bf16});
     }
 }
 
@@ -147,6 +147,9 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({wide, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "wide lengths", {f16});
   check({some, {.causal = true, .softcap = 2}}, "softcap", {bf16});
   check({wide, {.causal = true, .softcap = 2}}, "wide softcap", {f16});
+  check({wide, {.window_left = 100, .free_order = true}}, "wide window", {bf16});
+  const Extras packed{.cu_q = {0, 3, 3, 40, 68}, .cu_k = {1, 65, 66, 200, 290}};
+  check({{1, 2, 1, 70, 300, 256, 256}, {.causal = true}, packed}, "wide packed", {bf16});
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16});
 }
 

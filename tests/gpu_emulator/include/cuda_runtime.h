@@ -371,15 +371,19 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
 template <class... P, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), Args&&... args) {
   bool early = false;
+  unsigned cluster = 1;
   for (unsigned n = 0; n < c->numAttrs; ++n)
-    early |= c->attrs[n].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
-             c->attrs[n].val.programmaticStreamSerializationAllowed;
+    if (const auto& [id, value] = c->attrs[n]; id == cudaLaunchAttributeClusterDimension)
+      cluster = value.clusterDim.x;
+    else
+      early |= value.programmaticStreamSerializationAllowed != 0;
+  const auto thread = [=, copied = std::tuple<P...>(args...)] {
+    if (early) tg::emulator::begin_early();
+    std::apply(kernel, copied);
+    if (early) tg::emulator::end_early();
+  };
   return tg::emulator::launch(c->stream, reinterpret_cast<const void*>(kernel), c->grid, c->block,
-                              c->dynamicSmemBytes, [=, copied = std::tuple<P...>(args...)] {
-                                if (early) tg::emulator::begin_early();
-                                std::apply(kernel, copied);
-                                if (early) tg::emulator::end_early();
-                              });
+                              c->dynamicSmemBytes, thread, cluster);
 }
 template <class F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, std::size_t) {

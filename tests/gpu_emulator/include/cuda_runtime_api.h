@@ -140,10 +140,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributeProgrammaticStreamSerialization
+};
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
-  struct {
+  union {
+    dim3 clusterDim{};
     int programmaticStreamSerializationAllowed;
   } val;
 };
@@ -167,8 +171,8 @@ namespace tg::emulator {
 // Executes it now, or records it if the stream is being captured. An exception becomes
 // cudaErrorLaunchFailure.
 cudaError_t enqueue(cudaStream_t, std::function<void()> work);
-// A kernel's launch: `thread` is called for each thread of the grid.
+// A kernel's launch, in clusters of that many blocks: `thread` is called for each thread of the grid.
 cudaError_t launch(cudaStream_t, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
-                   std::function<void()> thread);
+                   std::function<void()> thread, unsigned cluster = 1);
 
 }  // namespace tg::emulator

@@ -7,6 +7,7 @@
 #include "backends/cuda/tile/ptx_sm80.cuh"
 #include "tests/gpu_emulator/bulk_copy.h"
 #include "tests/gpu_emulator/clocks.h"
+#include "tests/gpu_emulator/cluster.h"
 #include "tests/gpu_emulator/early_launch.h"
 #include "tests/gpu_emulator/mbarrier.h"
 #include "tests/gpu_emulator/registers.h"
@@ -27,14 +28,40 @@ inline void mbarrier_arrive_expect(u32 barrier, int bytes) {
   emulator::mbarrier_arrive_expect(barrier, bytes);
 }
 inline void mbarrier_wait(u32 barrier, u32 parity) {
-  emulator::mbarrier_wait(barrier, parity);
+  emulator::mbarrier_wait(barrier, parity, emulator::Scope::block);
+}
+
+inline u32 cluster_rank() {
+  return emulator::here.rank;
+}
+inline void cluster_arrive() {
+  emulator::cluster_arrive();
+}
+inline void cluster_wait() {
+  emulator::cluster_wait();
+}
+inline u32 shared_of(u32 address, u32 rank) {
+  return emulator::shared_of(address, rank);
+}
+inline void mbarrier_arrive_at(u32 cluster_address) {
+  emulator::mbarrier_arrive_at(cluster_address);
+}
+inline void mbarrier_wait_cluster(u32 barrier, u32 parity) {
+  emulator::mbarrier_wait(barrier, parity, emulator::Scope::cluster);
 }
 
 inline void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head, int batch) {
   emulator::copy_box(to, *map, barrier, {x, row, head, batch});
 }
+inline void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head,
+                              int batch) {
+  emulator::copy_box_to_each(2, to, *map, barrier, {x, row, head, batch});
+}
 inline void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
   emulator::copy_bytes(to, from, bytes, barrier);
+}
+inline void bulk_copy_to(u32 cluster_to, u32 from, int bytes, u32 cluster_barrier) {
+  emulator::copy_shared(cluster_to, from, bytes, cluster_barrier);
 }
 inline void fence_async() {
   emulator::fence_writes(static_cast<unsigned>(emulator::here.number));
