@@ -84,7 +84,7 @@ void cluster_wait() {
 void keep_until(unsigned rank, unsigned place, Time time) {
   Block& b = blocks[rank];
   if (b.ended)
-    fail("block " + std::to_string(rank) + " of the cluster, whose shared memory it uses, has ended");
+    fail("block " + std::to_string(rank) + " of the cluster has ended, and its shared memory is used");
   b.kept_until[place] = std::max(b.kept_until[place], time);
 }
 
@@ -119,10 +119,10 @@ void end_cluster_block(unsigned rank) {
   Block& b = blocks[rank];
   for (unsigned place = 0; place < b.kept_until.size(); ++place)
     if (b.kept_until[place] > at(known, place))
-      give_up("block " + std::to_string(rank) +
-              " of the cluster ends while copies to or from its shared memory, or arrivals of other blocks "
-              "at its "
-              "mbarriers, may not be over: a cluster_wait is missing");
+      give_up(
+          "block " + std::to_string(rank) +
+          " of the cluster has ended, but other blocks' arrivals at its mbarriers, or copies to or from its "
+          "shared memory, may not be over");
   b.ended = true;
 }
 

@@ -267,7 +267,7 @@ TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
   EXPECT_FAULT(fault(Pass::no_release), "which lacks 4 of 4 arrivals");
   EXPECT_FAULT(fault(Pass::no_expect), "wait for others that never come");
   EXPECT_FAULT(fault(Pass::own_barrier), "a bulk copy to another block than that of the mbarrier");
-  EXPECT_FAULT(fault(Pass::no_last_barrier), "a cluster_wait is missing");
+  EXPECT_FAULT(fault(Pass::no_last_barrier), "has ended");
 }
 
 // Block 0 uses the memory of block 1, which may have ended.
@@ -287,7 +287,7 @@ __global__ void use_after_end(bool arrives, bool of_cluster) {
 }
 TEST(Clusters, ABlockStaysUntilOthersHaveLeftIt) {
   EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // what a thread waits for is over
-  EXPECT_FAULT(run_cluster(2, use_after_end, 128, false, false), "of the cluster");
+  EXPECT_FAULT(run_cluster(2, use_after_end, 128, false, false), "has ended");
 }
 
 // ---- tiles that are fetched once for both blocks ----
@@ -333,7 +333,7 @@ TEST(Clusters, MistakesWithTilesForBothBlocksAreFound) {
   }
   EXPECT_FAULT(fault(Fetch::acquire_own_only), "a bulk copy");
   EXPECT_FAULT(fault(Fetch::no_expect), "wait for others that never come");
-  EXPECT_FAULT(fault(Fetch::no_last_barrier), "a cluster_wait is missing");
+  EXPECT_FAULT(fault(Fetch::no_last_barrier), "has ended");
 }
 
 }  // namespace
