@@ -227,36 +227,56 @@ struct Consumer {
     begin_ABt<S, D>(s, shared.tile_q(group(), items), 0, shared.tile_k(tiles));
   }
 
+  __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
+    return {__reduce_max_sync(~0u, t.from), __reduce_max_sync(~0u, t.to)};
+  }
+  // Whether there is an item of that number.
+  __device__ __forceinline__ bool wait_for_item(u32 n) const {
+    shared.ring_items().wait(n);
+    return __reduce_max_sync(~0u, shared.item_of(n).batch_head) >= 0;
+  }
+
   __device__ __forceinline__ void run() {
     if (warpgroup == At::groups - 1) pass_turn();
-#pragma unroll 1
-    for (;; ++items) {
-      shared.ring_items().wait(items);
-      const auto& item = shared.item_of(items);
-      const auto uniform = [](const Tiles& t) {
-        return Tiles{__reduce_max_sync(~0u, t.from), __reduce_max_sync(~0u, t.to)};
-      };
-      const Tiles range = uniform(item.range), own = At::own_keys ? uniform(item.own[group()]) : range;
-      if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-      if (!At::own_keys || own.from < own.to) {
-        attend(range, own);
-        continue;
-      }
-      shared.ring_q(group()).wait(items);  // no queries
-      shared.ring_q(group()).release(items);
-      shared.ring_items().release(items);
-      pass_by(range.to - range.from);
+    if (!wait_for_item(0)) return;
+    Scores s;
+    if constexpr (At::begins_early) {
+      begin_item(s);
+      wait_for_products<0>();
+      keep(s);
     }
+    bool more;
+#pragma unroll 1
+    do {
+      const auto& item = shared.item_of(items);
+      const Tiles range = uniform(item.range), own = At::own_keys ? uniform(item.own[group()]) : range;
+      more = !At::own_keys || own.from < own.to ? attend(s, range, own) : pass_by_item(range);
+    } while (more);
   }
-  // One item.
-  __device__ __forceinline__ void attend(const Tiles range, const Tiles own) {
+  // S of the last tile of an item, the first to be processed.
+  __device__ __forceinline__ void begin_item(Scores& s) const {
+    shared.ring_q(group()).wait(items);
+    shared.ring_k().wait(tiles);
+    take_turn();
+    begin_scores(s);
+    pass_turn();
+  }
+  // An item of which the warpgroup has no queries. Returns whether there is another.
+  __device__ __forceinline__ bool pass_by_item(Tiles range) {
+    shared.ring_q(group()).wait(items);
+    shared.ring_q(group()).release(items);
+    shared.ring_items().release(items);
+    pass_by(range.to - range.from);
+    return wait_for_item(++items);
+  }
+  // One item, whose first S is given if items begin early: then that of the next item, if there is one, is
+  // computed while results are stored. Returns whether there is one.
+  __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
     const auto& item = shared.item_of(items);
     const KeyRange every = item.every[group()];
-    pass_by(range.to - own.to);
     const Score<S> score(plan.factor, plan.cap);
     const float factor = options == any ? 1 : plan.factor;
     OnlineSoftmax<16> softmax(item.sink);
-    Scores s;
     Accumulator<16, DV> o;
     o.fill(0);
     Packed<At::keys> p;
@@ -271,13 +291,12 @@ struct Consumer {
       shared.ring_k().release(tiles);
       if (j == own.from) shared.ring_q(group()).release(items);
     };
-    shared.ring_q(group()).wait(items);
-    shared.ring_k().wait(tiles);
-    take_turn();
-    begin_scores(s);
-    pass_turn();
-    wait_for_products<0>();
-    keep(s);
+    if constexpr (!At::begins_early) {
+      pass_by(range.to - own.to);
+      begin_item(s);
+      wait_for_products<0>();
+      keep(s);
+    }
     release_operands(own.to - 1);
     soften(own.to - 1);
     pack<S>(p, s);
@@ -304,12 +323,31 @@ struct Consumer {
     begin_AB<S>(o, p, shared.tile_v(tiles));
     const int b = item.b, h = item.h, i0 = item.i0 + 64 * group() + row();
     shared.ring_items().release(items);
+    const auto end = [&](u32 last_tile) {
+      keep(o), keep(p);
+      shared.ring_v().release(last_tile);
+      softmax.finish(o, static_cast<float*>(x.lse) + (i64(b) * x.H + h) * x.L, i0, x.L);
+      store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
+    };
+    if constexpr (At::begins_early) {
+      const bool more = wait_for_item(items + 1);
+      if (more) {
+        ++items, ++tiles;
+        begin_item(s);
+        wait_for_products<1>();
+        end(tiles - 1);
+        wait_for_products<0>();
+        keep(s);
+      } else {
+        wait_for_products<0>();
+        end(tiles);
+      }
+      return more;
+    }
     wait_for_products<0>();
-    keep(o);
-    shared.ring_v().release(tiles++);
-    softmax.finish(o, static_cast<float*>(x.lse) + (i64(b) * x.H + h) * x.L, i0, x.L);
-    store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
+    end(tiles++);
     pass_by(own.from - range.from);
+    return wait_for_item(++items);
   }
 };
 
@@ -347,7 +385,8 @@ __global__ void __launch_bounds__(At::threads, 1)
 inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
   Sections sections{(x.L + queries - 1) / queries, 1, x.H, static_cast<int>(x.B) * x.H, queries};
   if (is_uneven(x)) {
-    constexpr i64 cached = 32 << 20;  // bytes
+    const i64 cached =
+        getenv("TG_CACHED") ? i64(atof(getenv("TG_CACHED")) * (1 << 20)) : i64{32 << 20};  // bytes
     const i64 head = i64{x.T} * numbers * 2,
               heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
     sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));

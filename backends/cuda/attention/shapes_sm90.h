@@ -18,6 +18,9 @@ namespace tg::cuda::attention::forward_sm90 {
 template <int D, int DV, int groups_, bool takes_turns_ = true>
 struct Shape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
+  // The first product of the next item starts before results are stored. At d 256 there is no register for
+  // it.
+  static constexpr bool begins_early = !own_keys && D <= 192;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        keys = !takes_turns ? 64
                               : D <= 192   ? 128
