@@ -79,6 +79,41 @@ struct Shared {
   }
 };
 
+// Which keys an item's queries see; by a warp. Without sequences that is known from the first and the last of
+// them; else each is looked at.
+template <class At, class Item>
+__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, Place at) {
+  const int rows = min(At::queries, x.L - at.row0);
+  KeyRange some{INT_MAX, 0};
+  if (!x.cu_q) {
+    const Band band(x, sequence_of_query(x, at.b, at.row0));
+    item.seen.set(band, at.row0, rows);
+    some = band.some_of(at.row0, at.row0 + rows - 1);
+    const int first = at.row0 + 64 * lane_id(), last = min(first + 64, at.row0 + rows) - 1;
+    if (lane_id() < At::groups) {
+      item.own[lane_id()] = {first <= last ? band.some_of(first, last) : KeyRange{0, 0}, At::keys};
+      item.every[lane_id()] = band.every_of(first, last);
+    }
+  } else {
+    item.seen.set(x, at.b, at.row0, lane_id(), 32);
+    __syncwarp();
+#pragma unroll 1
+    for (int g = 0; g < At::groups; ++g) {
+      KeyRange own, every;
+      item.seen.unite(64 * g, min(64 * g + 64, rows), own, every);
+      if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
+      if (lane_id() == 0) item.own[g] = {own, At::keys}, item.every[g] = every;
+    }
+  }
+  __syncwarp();
+  if (lane_id() > 0) return;
+  if (some.from >= some.to) some = {0, 1};
+  item.some = some, item.range = {some, At::keys};
+  // Queries that see nothing go through one tile all the same.
+  for (int g = 0; g < At::groups && 64 * g < rows; ++g)
+    if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
+}
+
 // The warp that prepares items of work: takes the next one, finds out which keys its queries see, and starts
 // loading them.
 template <class S, class At, class Memory, class LoadQueries>
@@ -91,28 +126,12 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
     auto& item = shared.item_of(items);
     const bool last = n >= static_cast<u32>(plan.sections.all());
     const Place at = plan.sections.place(last ? 0 : n, true);
-    if (!last) {
-      item.seen.set(x, at.b, at.row0, lane_id(), 32);
-      __syncwarp();
-      KeyRange some{INT_MAX, 0};
-#pragma unroll 1
-      for (int g = 0; g < At::groups; ++g) {
-        KeyRange own, every;
-        item.seen.unite(64 * g, min(64 * g + 64, x.L - at.row0), own, every);
-        if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
-        if (lane_id() == 0) item.own[g] = {own, At::keys}, item.every[g] = every;
-      }
-      if (lane_id() == 0) {
-        if (some.from >= some.to) some = {0, 1};
-        item.some = some, item.range = {some, At::keys};
-        // Queries that see nothing go through one tile all the same.
-        for (int g = 0; g < At::groups && 64 * g < x.L - at.row0; ++g)
-          if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
-        item.b = at.b, item.h = at.head, item.i0 = at.row0;
-        item.sink = x.sink ? widen(static_cast<const S*>(x.sink)[at.head]) : -INFINITY;
-      }
+    if (!last) see_keys<At>(item, x, at);
+    if (lane_id() == 0) {
+      item.batch_head = last ? -1 : at.batch_head;
+      item.b = at.b, item.h = at.head, item.i0 = at.row0;
+      item.sink = x.sink ? widen(static_cast<const S*>(x.sink)[at.head]) : -INFINITY;
     }
-    if (lane_id() == 0) item.batch_head = last ? -1 : item.b * x.H + item.h;
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
     if (last) break;
@@ -385,8 +404,8 @@ __global__ void __launch_bounds__(At::threads, 1)
 inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
   Sections sections{(x.L + queries - 1) / queries, 1, x.H, static_cast<int>(x.B) * x.H, queries};
   if (is_uneven(x)) {
-    const i64 cached =
-        getenv("TG_CACHED") ? i64(atof(getenv("TG_CACHED")) * (1 << 20)) : i64{32 << 20};  // bytes
+    // Few keys with few queries an item: mixed lengths, so that some blocks read while others multiply.
+    const i64 cached = (queries <= 128 && x.T <= 512 ? 8 : 32) << 20;  // bytes
     const i64 head = i64{x.T} * numbers * 2,
               heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
     sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));

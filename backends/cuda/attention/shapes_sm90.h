@@ -31,9 +31,12 @@ struct Shape {
                                 : D <= 64    ? 3
                                              : 2,
                        query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 2 ? 40 : 32, consumer_registers = groups == 2   ? 232
-                                                                                        : groups == 3 ? 160
-                                                                                                      : 112;
+  static constexpr int consumer_registers = groups == 2   ? 232
+                                            : groups == 3 ? 160
+                                                          : 112,
+                       producer_registers = groups == 2   ? 48
+                                            : groups == 3 ? 32
+                                                          : 56;
   using Q = tile::SwizzledTile<64, D>;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
