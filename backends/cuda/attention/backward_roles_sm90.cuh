@@ -19,7 +19,7 @@ using namespace tile;
 // What comes with a tile of queries.
 template <int queries>
 struct Rows {
-  float lse[queries], u[queries];  // ξ in units of log 2
+  float lse[queries], u[queries];  // ξ in units of log 2, or −ξ / factor (begins_with_lse)
   SeenKeys<queries> seen;
   KeyRange every, some;  // keys that all of them see, that some of them sees
   static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
