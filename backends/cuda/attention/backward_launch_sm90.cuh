@@ -11,11 +11,6 @@
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// One may divide by it: with a scale of 0, P = exp(−ξ) all the same.
-TG_HOST_DEVICE inline float factor_for(const AttentionCall& x) {
-  return x.scale == 0 ? 1e-30f : static_cast<float>(factor_of(x));
-}
-
 // Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
 // blocks of head 0, the keys that they see. A tile that sees none has no last block to store its z_Q.
 template <class S, class At>
@@ -43,8 +38,7 @@ __global__ void __launch_bounds__(256)
     const i64 row = i64{bh} * x.L + i;
     if (inside && x.z_lse) u -= static_cast<const float*>(x.z_lse)[row];
     const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
-    const float in_log_2 = lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e);
-    to[r] = At::begins_with_lse && x.softcap == 0 ? -in_log_2 / factor_for(x) : in_log_2;
+    to[r] = lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e);
     to[queries + r] = u;
     if (inside) static_cast<float*>(work.u)[row] = u;
   }
@@ -154,10 +148,8 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
   // Blocks of a head at a time. In order under a mask, those with later keys begin with later tiles, for
   // which they would wait.
-  const int many = std::max(std::min(33 / At::blocks, sections.blocks), 1),
-            at_a_time = is_uneven(x) && !x.free_order
-                            ? std::clamp(1 + sections.blocks / 8, At::least_together, At::most_together)
-                            : many;
+  const int at_a_time = is_uneven(x) && !x.free_order ? At::together_in_order(sections.blocks)
+                                                      : std::clamp(sections.blocks, 1, 33 / At::blocks);
   sections.together =
       std::clamp(s.gpu.processors / At::blocks / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
@@ -167,7 +159,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                     map(x.z_o, false, x.dv),
                     x.H / x.Hk,
                     (x.L + At::queries - 1) / At::queries,
-                    factor_for(x),
+                    static_cast<float>(factor_of(x)),
                     static_cast<float>(cap_of(x)),
                     static_cast<float>(x.scale),
                     x.free_order};

@@ -19,7 +19,7 @@ using namespace tile;
 // What comes with a tile of queries.
 template <int queries>
 struct Rows {
-  float lse[queries], u[queries];  // ξ in units of log 2, or −ξ / factor (begins_with_lse)
+  float lse[queries], u[queries];  // ξ in units of log 2
   SeenKeys<queries> seen;
   KeyRange every, some;  // keys that all of them see, that some of them sees
   static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void keep_rows(const Shared<At>& shared, const Attent
       tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
   if (lane_id() == 0) shared.item() = {at, met};
   if (met.first >= met.last) {
-    if (at_once) shared.ring_kept().wait(0);  // copies have to end before the block does
+    if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
   } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
     copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys, x.d);
     copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys, x.dv);

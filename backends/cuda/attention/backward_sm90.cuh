@@ -21,7 +21,6 @@ struct Consumer : Steps<S, At, options> {
   using Base::shared, Base::x, Base::plan, Base::group;
   using typename Base::Operand, typename Base::Scores;
   static constexpr int D = At::K::columns;
-  static constexpr bool begins_with_lse = At::begins_with_lse && options == none;
 
   __device__ __forceinline__ void run() const {
     const int j0 = shared.item().at.row0, tiles = this->tiles();
@@ -33,24 +32,20 @@ struct Consumer : Steps<S, At, options> {
     keep(z_k), keep(z_v);
     if (all > 0) shared.ring_kept().wait(0);
     bool masked = all > 0 && await_tile(0, j0);
-    Scores s;
     float2 ahead[At::parts_ahead];
-    if (all > 0) fetch(s, ahead, 0);
+    if (all > 0) fetch(ahead, 0);
     int tile = 0;
 #pragma unroll 1
     for (u32 n = 0; n < all; ++n) {
       const auto& rows = shared.rows_of(n);
-      Scores z_p;
+      Scores s, z_p;
       Operand p, z_a;
       if (x.cu_q) this->clear_others(n, (shared.item().met.first + tile) * At::queries);
-      begin_scores(s, n);                                                     // S = K·Qᵀ
+      begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));      // S = K·Qᵀ
       begin_ABt<S, D>(z_p, shared.tile_v(), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
       wait_for_products<1>();
       keep(s);
-      if constexpr (begins_with_lse)
-        this->probabilities(s, p, rows, StatsWithin{{rows.lse, rows.u}}, score, j0, masked);
-      else
-        this->probabilities(s, p, rows, Stats{{rows.lse, rows.u}, ahead}, score, j0, masked);
+      this->probabilities(s, p, rows, Stats{{rows.lse, rows.u}, ahead}, score, j0, masked);
       keep(p);
       ptx::hold(to);  // stays as it is while the sums of the last tile leave
       wait_for_products<0>();
@@ -76,7 +71,7 @@ struct Consumer : Steps<S, At, options> {
         keep(z_v), keep(p);
         shared.ring_z_o().release(n);
       }
-      fetch(s, ahead, min(n + 1, all - 1));
+      fetch(ahead, min(n + 1, all - 1));
       this->add_or_store(part, to, turn, n, tile, group);
       this->end_turn(n);
       wait_for_products<0>();
@@ -97,26 +92,12 @@ struct Consumer : Steps<S, At, options> {
     shared.ring_q().wait(n), shared.ring_z_o().wait(n);
     return !covers(shared.rows_of(n).every, j0 + 64 * group, 64);
   }
-  // What its products begin with, or ξ of its first parts.
-  __device__ __forceinline__ void fetch(Scores& s, float2 (&ahead)[At::parts_ahead], u32 n) const {
-    const StatRows stats{shared.rows_of(n).lse, shared.rows_of(n).u};
+  // ξ of its first parts.
+  __device__ __forceinline__ void fetch(float2 (&ahead)[At::parts_ahead], u32 n) const {
+    const auto& rows = shared.rows_of(n);
 #pragma unroll
-    for (int part = 0; part < (begins_with_lse ? s.parts : At::parts_ahead); ++part) {
-      const float2 lse = stats.lse({0, 8 * part + lane_column()});
-      if constexpr (begins_with_lse) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) s.x[0][part][e] = e % 2 ? lse.y : lse.x;
-      } else {
-        ahead[part] = lse;
-      }
-    }
-    if constexpr (begins_with_lse) keep(s);
-  }
-  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
-    if constexpr (begins_with_lse)
-      begin_adding_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));
-    else
-      begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));
+    for (int part = 0; part < At::parts_ahead; ++part)
+      ahead[part] = StatRows{rows.lse, rows.u}.lse({0, 8 * part + lane_column()});
   }
 
   __device__ __forceinline__ void query_gradients(typename At::ZQ& part, u32 n) const {

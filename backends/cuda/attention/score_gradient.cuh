@@ -120,10 +120,6 @@ struct StatsAhead : StatRows {
     return n < parts ? ahead[n] : StatRows::lse(part);
   }
 };
-// The same, where q·k began with −ξ / factor.
-struct StatsWithin : StatRows {
-  __device__ __forceinline__ float2 lse(Part<false>) const { return {0, 0}; }
-};
 
 // For a tile of scores of queries from i0 and keys from j0 on of one head.
 template <class S, Options options, bool by_query, class Stats = StatPairs>

@@ -88,13 +88,15 @@ struct Shape {
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, last_stores), stages = 2,
                        threads = 384, z_a_stages = wide ? 1 : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
-  // Under a mask, blocks of a head that run at a time.
-  static constexpr int least_together = wide ? 4 : D > 64 ? 2 : 1, most_together = 8;
+  // In order under a mask, blocks of a head that run at a time: an eighth, within limits that were measured.
+  static int together_in_order(int all) {
+    constexpr int few = D <= 64 ? 1 : 2, most = D <= 64 ? 6 : 8;
+    return std::clamp(all / 8, wide ? 4 : std::clamp(all / 4, few, few + 1), most);
+  }
   static constexpr bool transposes = !wide && queries % 64 != 0, by_columns = D == 128 && !transposes;
-  // ξ is fetched while the tile before is worked on, as far as there are registers for it: then S begins with
-  // −ξ / factor, unless there is a softcap; or that of some parts of 8 queries.
-  static constexpr bool begins_with_lse = D <= 64;
-  static constexpr int parts_ahead = 3;
+  // Parts of 8 queries of a tile whose ξ is fetched while the tile before is worked on: as many as there are
+  // registers for.
+  static constexpr int parts_ahead = D <= 64 ? 16 : 3;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
   using Q = tile::SwizzledTile<queries, D>;
