@@ -85,7 +85,9 @@ struct Shape {
   static constexpr bool wide = D > 192, last_stores = last_stores_;
   static constexpr int blocks = backward_blocks(D);  // of a cluster
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
-                       z_a_stages = wide ? 1 : 2;
+                       z_a_stages = wide      ? 1
+                                    : D > 128 ? 3
+                                              : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
   // Under a mask, blocks of a head that run at a time.
   static constexpr int least_together = wide ? 4 : 2, most_together = 8;
