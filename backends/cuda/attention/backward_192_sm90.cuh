@@ -37,22 +37,22 @@ struct Consumer192 : Steps<S, At, options> {
     const Score<S> score(plan.factor, plan.cap);
     float* to = this->first_sums();
     int tile = 0;  // whose z_Q is added next
+    Scores s;
     ZQ part;
     shared.ring_kept().wait(0);
-    // The first has no tile before it: the compiler must know which products are under way.
-    const auto pass = [&](u32 n, auto later) {
+    begin_scores(s, 0);
+    wait_for_products<0>();
+    keep(s);
+    // `later`: after another tile; `more`: before another. The compiler must know which products are under
+    // way.
+    const auto pass = [&](u32 n, auto later, auto more) {
       const auto& rows = shared.rows_of(n);
-      Scores s, z_p;
+      Scores z_p;
       Operand p, z_a;
-      shared.ring_q().wait(n);
-      if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
-      begin_ABt<S, D>(s, again(shared.tile_k()), 64 * group, shared.tile_q(n));  // S = K·Qᵀ
       if constexpr (later) {
-        ptx::bar_sync(this->z_a_for(group, n - 1), 256);
-        begin_part(part, group, n - 1);
+        ptx::bar_sync(this->z_a_for(this->group, n - 1), 256);
+        begin_part(part, this->group, n - 1);
       }
-      wait_for_products<later>();
-      keep(s);
       this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0 + 64 * group, 64));
       keep(p);
       if constexpr (later) add_own_part(part, to, n - 1, tile);
@@ -68,20 +68,39 @@ struct Consumer192 : Steps<S, At, options> {
       keep(z_v), keep(p);
       shared.ring_z_o().release(n);
       begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
-      if constexpr (later) add_third_part(part, to, n - 1);
-      wait_for_products<0>();
+      if constexpr (more) begin_scores(s, n + 1);
+      wait_for_products<more>();
       keep(z_k), keep(z_a);
       shared.ring_q().release(n);
+      if constexpr (later) add_third_part(part, to, n - 1);
+      if constexpr (more) {
+        wait_for_products<0>();
+        keep(s);
+      }
     };
-    pass(0, std::false_type());
-#pragma unroll 1
-    for (u32 n = 1; n < all; ++n) pass(n, std::true_type());
+    for_each_tile(all, pass);
     ptx::bar_sync(this->z_a_for(group, all - 1), 256);
     begin_part(part, group, all - 1);
     add_own_part(part, to, all - 1, tile);
     add_third_part(part, to, all - 1);
   }
+  template <class Pass>
+  __device__ __forceinline__ static void for_each_tile(u32 all, Pass&& pass) {
+    const std::true_type yes;
+    const std::false_type no;
+    if (all == 1) return pass(0, no, no);
+    pass(0, no, yes);
+#pragma unroll 1
+    for (u32 n = 1; n + 1 < all; ++n) pass(n, yes, yes);
+    pass(all - 1, yes, no);
+  }
 
+  // S = K·Qᵀ of the nth tile.
+  __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
+    shared.ring_q().wait(n);
+    if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
+    begin_ABt<S, D>(s, again(shared.tile_k()), 64 * group, shared.tile_q(n));
+  }
   // z_Qᵀ += Kᵀ·z_A: the part that is the warpgroup's, which has started, and the third if it is its turn.
   __device__ __forceinline__ void add_own_part(ZQ& part, float*& to, u32 n, int& tile) const {
     wait_for_products<0>();

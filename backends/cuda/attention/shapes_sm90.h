@@ -90,7 +90,7 @@ struct Shape {
                                               : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
   // Under a mask, blocks of a head that run at a time.
-  static constexpr int least_together = wide ? 4 : 2, most_together = 8;
+  static constexpr int least_together = wide ? 4 : 2, most_together = D == 192 ? 4 : 8;
   static constexpr bool transposes = !wide && queries != 128;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
