@@ -18,6 +18,9 @@ namespace tg::cuda::attention::forward_sm90 {
 template <int D, int DV, int groups_, bool takes_turns_ = true>
 struct Shape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
+  // The first product of the next item starts before results are stored. At d 256 there is no register for
+  // it.
+  static constexpr bool begins_early = !own_keys && D <= 192;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        keys = !takes_turns ? 64
                               : D <= 192   ? 128
@@ -28,9 +31,12 @@ struct Shape {
                                 : D <= 64    ? 3
                                              : 2,
                        query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 2 ? 40 : 32, consumer_registers = groups == 2   ? 232
-                                                                                        : groups == 3 ? 160
-                                                                                                      : 112;
+  static constexpr int consumer_registers = groups == 2   ? 232
+                                            : groups == 3 ? 160
+                                                          : 112,
+                       producer_registers = groups == 2   ? 48
+                                            : groups == 3 ? 32
+                                                          : 56;
   using Q = tile::SwizzledTile<64, D>;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
