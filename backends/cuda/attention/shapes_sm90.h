@@ -93,11 +93,14 @@ struct Shape {
   static constexpr bool wide = D > 192, last_stores = last_stores_;
   static constexpr int blocks = backward_blocks(D);  // of a cluster
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, last_stores), stages = 2,
-                       threads = 384, z_a_stages = wide ? 1 : 2;
+                       threads = 384,
+                       z_a_stages = wide      ? 1
+                                    : D > 128 ? 3
+                                              : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
   // In order under a mask, blocks of a head that run at a time: an eighth, within limits that were measured.
   static int together_in_order(int all) {
-    constexpr int few = D <= 64 ? 1 : 2, most = D <= 64 ? 6 : 8;
+    constexpr int few = D <= 64 ? 1 : 2, most = D <= 64 ? 6 : D == 192 ? 4 : 8;
     return std::clamp(all / 8, wide ? 4 : std::clamp(all / 4, few, few + 1), most);
   }
   static constexpr bool transposes = !wide && queries % 64 != 0, by_columns = D == 128 && !transposes;
