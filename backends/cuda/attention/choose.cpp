@@ -1,3 +1,4 @@
+#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 
@@ -70,6 +71,20 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   return 0;
 }
 
+// Of a forward on Hopper.
+Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
+  Workspace work;
+  Arena memory{base};
+  work.counter = memory.take<int>(1);
+  work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
+  if (work.parts > 1) {
+    const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
+    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
+  }
+  work.bytes = memory.bytes;
+  return work;
+}
+
 // Throws if the path is not among the kernels that the call asks for.
 void require_asked(const AttentionCall& x, Path path, const Gpu& gpu, const char* obstacle) {
   const bool wgmma = x.kernels == AttentionKernels::wgmma;
@@ -114,9 +129,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   if (path == Path::hopper && backward) {
     work = {x, base};
   } else if (path == Path::hopper) {
-    Arena memory{base};
-    work.counter = memory.take<int>(1);
-    work.bytes = memory.bytes;
+    work = forward_workspace(x, gpu, base);
   }
   if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }

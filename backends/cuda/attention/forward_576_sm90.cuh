@@ -14,7 +14,8 @@
 namespace tg::cuda::attention::forward_576_sm90 {
 
 using namespace tile;
-using forward_sm90::Item;
+using forward_sm90::Division, forward_sm90::Item, forward_sm90::finish, forward_sm90::sink_of,
+    forward_sm90::store_result;
 
 // What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
 // c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
@@ -142,6 +143,7 @@ struct Scorer {
   using Scores = Accumulator<16, At::keys>;
   const Shared<At>& shared;
   const AttentionCall& x;
+  const Division& division;
   int row;
   u32 tiles = 0, items = 0;
 
@@ -178,10 +180,10 @@ struct Scorer {
       const Work work(item, At::keys);
       if (work.batch_head < 0) return;
       const KeyRange every = item.every[0];
-      const int h = work.batch_head % x.H;
-      const Score<S> score(x, work.batch_head / x.H, h);
+      const Score<S> score(x, 0, 0);  // there is no bias
       const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+      OnlineSoftmax<16> softmax(
+          [&](int i) { return sink_of<S>(x, division, work.batch_head, work.i0 + row + i); });
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
@@ -205,8 +207,8 @@ struct Scorer {
           for (int k = 0; k < steps; ++k)
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
           if (half == 1 && j == work.range.from)
-            softmax.finish(static_cast<float*>(x.lse) + i64(work.batch_head) * x.L, work.i0 + row, x.L,
-                           [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+            finish(softmax, x, division, work.batch_head, work.i0 + row,
+                   [&](int r, float inverse) { tell(to.inverse, r, inverse); });
           shared.ring_p(half).announce_by_warp(tiles);
         };
         pass(constant<0>()), pass(constant<1>());
@@ -224,6 +226,7 @@ struct Adder {
   using Half = Accumulator<16, columns / 2>;
   const Shared<At>& shared;
   const AttentionCall& x;
+  const Division& division;
   int row, column0;
   u32 tiles = 0, items = 0;
 
@@ -280,9 +283,8 @@ struct Adder {
           shared.ring_v().release(tiles);
       }
       scale_rows(left, inverse), scale_rows(right, inverse);
-      const int b = work.batch_head / x.H, h = work.batch_head % x.H, middle = column0 + Half::parts * 8;
-      store(left, x.o.at<S>(b, h) + column0, x.o.row, work.i0 + row, x.L, x.dv - column0);
-      store(right, x.o.at<S>(b, h) + middle, x.o.row, work.i0 + row, x.L, x.dv - middle);
+      store_result<S>(left, x, division, work.batch_head, work.i0 + row, column0);
+      store_result<S>(right, x, division, work.batch_head, work.i0 + row, column0 + Half::parts * 8);
     }
   }
 };
@@ -291,7 +293,7 @@ template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
            const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-           const Sections sections, int* counter) {
+           const __grid_constant__ Division division) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
@@ -303,24 +305,24 @@ __global__ void __launch_bounds__(At::threads, 1)
     if (threadIdx.x < 32)
       load<S>(shared, x, map_q, map_k, map_v);
     else if (threadIdx.x < 64)
-      forward_sm90::schedule<At>(shared, x, sections, counter);
+      forward_sm90::schedule<At>(shared, x, division);
   } else if (group == 1) {
-    Scorer<S, At, options>{shared, x, row}.run();
+    Scorer<S, At, options>{shared, x, division, row}.run();
   } else {
     ptx::take_registers<At::adder_registers>();
-    Adder<S, At>{shared, x, row, (group - 2) * Adder<S, At>::columns}.run();
+    Adder<S, At>{shared, x, division, row, (group - 2) * Adder<S, At>::columns}.run();
   }
 #endif
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int* counter) {
+void launch(const Stream& s, const AttentionCall& call, const Workspace& work) {
+  const AttentionCall x = with_heads_as_rows(call);
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, At::queries),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  forward_sm90::launch_items(
-      s, x, forward_sm90::sections_of(x, At::queries, x.d + (At::values_are_keys ? 0 : x.dv)), counter,
-      At::threads, Shared<At>::bytes, attend<S, At, options>, q, k, v);
+  forward_sm90::launch_items<At>(s, x, call.L, x.d + (At::values_are_keys ? 0 : x.dv), work,
+                                 Shared<At>::bytes, attend<S, At, options>, q, k, v);
 }
 
 }  // namespace tg::cuda::attention::forward_576_sm90

@@ -7,7 +7,9 @@
 //   O = G ⊘ π, ξ = c + log π
 #pragma once
 
+#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/key_source_sm90.cuh"
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/shapes_sm90.h"
@@ -22,10 +24,21 @@ namespace tg::cuda::attention::forward_sm90 {
 
 using namespace tile;
 
-// Some queries of a head, and the keys that they see.
+// How work is divided into items, in words of the host.
+struct Division {
+  Sections sections;
+  int* counter;    // of items that blocks have taken; null: each takes every gridDim-th
+  int queries;     // of a head of the call; x.L may be those of several (with_heads_as_rows)
+  int parts;       // of the keys of some queries: items of their own
+  float *o, *lse;  // their results: [parts, B, H, L, dv], [parts, B, H, L]; null for one part
+};
+
+// Some queries of a head, and the keys that they see, or a part of these.
 template <int groups>
 struct Item {
-  int batch_head, b, h, i0;             // batch_head < 0: there are no more
+  // Of the heads of all results, [parts, B, H], which it computes some rows of; < 0: there are no more.
+  int batch_head;
+  int b, h, i0;
   KeyRange some;                        // keys that some query sees: their tiles are loaded
   KeyRange own[groups], every[groups];  // that some, that every query of a warpgroup sees; own is empty if it
                                         // has no queries
@@ -72,16 +85,23 @@ struct Shared {
 // The warp that prepares items of work: takes the next one, and finds out which keys its queries see.
 template <class At, class Memory>
 __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x,
-                                         const Sections& sections, int* counter) {
+                                         const Division& division) {
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
     auto& item = shared.item_of(items);
-    const bool last = n >= static_cast<u32>(sections.all());
+    const bool last = n >= static_cast<u32>(division.sections.all() * division.parts);
     if (!last) {
-      const Place at = sections.place(n, true);
-      item.seen.set(x, at.b, at.row0, lane_id(), 32);
+      const int part = n % division.parts;
+      const Place at = division.sections.place(n / division.parts, true);
+      item.seen.set_of_heads(x, at.b, at.row0, division.queries);
       __syncwarp();
+      if (division.parts > 1) {
+        KeyRange all, every;
+        item.seen.unite(min(64 * At::groups, x.L - at.row0), all, every);
+        item.seen.keep(keys_of_part(Tiles(all, At::keys), At::keys, part, division.parts));
+        __syncwarp();
+      }
       KeyRange some{INT_MAX, 0};
 #pragma unroll 1
       for (int g = 0; g < At::groups; ++g) {
@@ -91,20 +111,22 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
         if (lane_id() == 0) item.own[g] = own, item.every[g] = every;
       }
       if (lane_id() == 0) {
-        if (some.from >= some.to) some = {0, 1};
-        // Queries that see nothing go through one tile all the same.
+        // Queries that see nothing go through one tile all the same, none of whose values count.
+        if (some.from >= some.to) some = {1, 1};
         for (int g = 0; g < At::groups && 64 * g < x.L - at.row0; ++g)
           if (item.own[g].from >= item.own[g].to) item.own[g] = {some.from, some.from + 1};
         item.some = some;
         item.b = at.b, item.h = at.head, item.i0 = at.row0;
+        item.batch_head = part * division.sections.all_heads + at.batch_head;
       }
     }
-    if (lane_id() == 0) item.batch_head = last ? -1 : item.b * x.H + item.h;
+    if (last && lane_id() == 0) item.batch_head = -1;
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
     if (last) return;
     n += gridDim.x;
-    if (counter) n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(counter, 1) : 0);
+    if (division.counter)
+      n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(division.counter, 1) : 0);
   }
 }
 
@@ -158,6 +180,31 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   }
 }
 
+// The sink of a row of a head's queries: a key of the first part.
+template <class S>
+__device__ __forceinline__ float sink_of(const AttentionCall& x, const Division& division, int batch_head,
+                                         int i) {
+  if (!x.sink || batch_head >= division.sections.all_heads || i >= x.L) return -INFINITY;
+  const int heads = x.L / division.queries;  // of the call, for one of the kernel's
+  return widen(static_cast<const S*>(x.sink)[batch_head % x.H * heads + i / division.queries]);
+}
+// Stores ξ of a warp's queries from i0 on, and calls scale(r, 1 ⊘ π).
+template <class Scale>
+__device__ __forceinline__ void finish(OnlineSoftmax<16>& softmax, const AttentionCall& x,
+                                       const Division& division, int batch_head, int i0, Scale&& scale) {
+  float* const lse = division.parts > 1 ? division.lse : static_cast<float*>(x.lse);
+  softmax.finish(lse + i64{batch_head} * x.L, i0, x.L, scale);
+}
+// Stores columns of O, from column0 on, of a warp's queries from i0 on.
+template <class S, class Columns>
+__device__ __forceinline__ void store_result(Columns& o, const AttentionCall& x, const Division& division,
+                                             int batch_head, int i0, int column0 = 0) {
+  if (division.parts > 1)
+    store(o, division.o + i64{batch_head} * x.L * x.dv + column0, x.dv, i0, x.L, x.dv - column0);
+  else
+    store(o, x.o.at<S>(batch_head / x.H, batch_head % x.H) + column0, x.o.row, i0, x.L, x.dv - column0);
+}
+
 // A warpgroup of 64 queries.
 template <class S, class At, Options options>
 struct Consumer {
@@ -165,6 +212,7 @@ struct Consumer {
   static constexpr int D = At::Q::columns, DV = At::V::columns;
   const Shared<At>& shared;
   const AttentionCall& x;
+  const Division& division;
   int group, row;  // the warp's first row of the block's
   u32 tiles = 0, items = 0;
 
@@ -202,7 +250,6 @@ struct Consumer {
       const int batch_head = __reduce_max_sync(~0u, item.batch_head),
                 i0 = __reduce_max_sync(~0u, item.i0) + row;
       if (batch_head < 0) return;
-      const int b = batch_head / x.H, h = batch_head % x.H;
       const KeyRange every = item.every[group];
       const auto uniform = [](KeyRange r) {
         return Tiles({__reduce_max_sync(~0u, r.from), __reduce_max_sync(~0u, r.to)}, At::keys);
@@ -216,9 +263,9 @@ struct Consumer {
         continue;
       }
       pass_by(range.to - own.to);
-      const Score<S> score(x, b, h);
+      const Score<S> score(x, 0, 0);  // there is no bias
       const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+      OnlineSoftmax<16> softmax([&](int i) { return sink_of<S>(x, division, batch_head, i0 + i); });
       Scores s;
       Accumulator<16, DV> o;
       o.fill(0);
@@ -270,8 +317,8 @@ struct Consumer {
       keep(o);
       shared.ring_v().release(tiles++);
       pass_by(own.from - range.from);
-      softmax.finish(o, static_cast<float*>(x.lse) + i64(batch_head) * x.L, i0, x.L);
-      store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
+      finish(softmax, x, division, batch_head, i0, [&](int r, float by) { scale_row(o, r, by); });
+      store_result<S>(o, x, division, batch_head, i0);
     }
   }
 };
@@ -280,7 +327,7 @@ template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
            const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-           const Sections sections, int* counter) {
+           const __grid_constant__ Division division) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
@@ -292,10 +339,10 @@ __global__ void __launch_bounds__(At::threads, 1)
     if (threadIdx.x < 32)
       load<S>(shared, x, map_q, map_k, map_v);
     else if (threadIdx.x < 64)
-      schedule<At>(shared, x, sections, counter);
+      schedule<At>(shared, x, division);
   } else {
     ptx::take_registers<At::consumer_registers>();
-    Consumer<S, At, options>{shared, x, group - 1,
+    Consumer<S, At, options>{shared, x, division, group - 1,
                              (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
         .run();
   }
@@ -313,26 +360,30 @@ inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
   }
   return sections;
 }
-// Starts a kernel whose blocks take one item after the other: from a counter, if items are not equal.
-template <class Kernel>
-void launch_items(const Stream& s, const AttentionCall& x, const Sections& sections, int* counter,
-                  unsigned threads, std::size_t shared, Kernel kernel, const CUtensorMap& q,
-                  const CUtensorMap& k, const CUtensorMap& v) {
-  const i64 all = i64{sections.blocks} * sections.all_heads;
+// Starts a kernel whose blocks take one item after the other: from a counter, if items are not equal. `x` is
+// the call with_heads_as_rows(); `queries` those of a head of the call before; `numbers` as above.
+template <class At, class Kernel>
+void launch_items(const Stream& s, const AttentionCall& x, int queries, int numbers, const Workspace& work,
+                  std::size_t shared, Kernel kernel, const CUtensorMap& q, const CUtensorMap& k,
+                  const CUtensorMap& v) {
+  const Sections sections = sections_of(x, At::queries, numbers);
+  const i64 all = i64{sections.blocks} * sections.all_heads * work.parts;
   const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
   if (grid == 0) return;
-  if (!is_uneven(x) || all <= grid) counter = nullptr;
+  int* const counter = is_uneven(x) && all > grid ? work.counter : nullptr;
   if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
-  launch_kernel(s, {static_cast<unsigned>(grid), threads, shared}, kernel, x, q, k, v, sections, counter);
+  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, q, k, v,
+                Division{sections, counter, queries, work.parts, work.o, work.lse});
+  if (work.parts > 1) launch_merge(s, x, work);
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int* counter) {
+void launch(const Stream& s, const AttentionCall& call, const Workspace& work) {
+  const AttentionCall x = with_heads_as_rows(call);
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  launch_items(s, x, sections_of(x, At::queries, x.d + x.dv), counter, At::threads, Shared<At>::bytes,
-               attend<S, At, options>, q, k, v);
+  launch_items<At>(s, x, call.L, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>, q, k, v);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

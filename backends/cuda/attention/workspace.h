@@ -49,7 +49,11 @@ struct Workspace {
   // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
   // all blocks add to the same.
   int workers = 0;
-  int* counter = nullptr;  // of a forward on Hopper: the items of work that blocks have taken
+  // Of a forward on Hopper: the items of work that blocks have taken; and where keys are cut in parts, the
+  // results of each: O [parts, B, H, L, dv] and ξ [parts, B, H, L].
+  int* counter = nullptr;
+  int parts = 1;
+  float *o = nullptr, *lse = nullptr;
   // Of a backward on Hopper, in tiles of queries = backward_queries(width): ξ in units of log 2 (+∞ where P
   // is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
   // which its warps hold them.
