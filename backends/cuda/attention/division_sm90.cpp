@@ -12,44 +12,49 @@ i64 pieces(i64 all, i64 each) {
   return (all + each - 1) / each;
 }
 
+i64 items_of(const AttentionCall& x) {
+  return x.B * x.H * pieces(x.L, forward_tile(x).queries);
+}
+
 }  // namespace
 
 ForwardTile forward_tile(const AttentionCall& x) {
   constexpr int few_keys = 2048;
   const int size = std::max(x.d, x.dv);
   if (size > 256) return {64, 64};
+  if (size <= 128 && x.L <= 64) return {64, 64, short_blocks(size)};
   if (size <= 64) return x.T < few_keys ? ForwardTile{256, 64} : ForwardTile{192, 128};
   return {128, size <= 192 && x.dv <= 128 ? 128 : 80};
 }
 
 AttentionCall with_heads_as_rows(const AttentionCall& x) {
-  const i64 queries = forward_tile(x).queries, group = x.Hk > 0 ? x.H / x.Hk : 1, rows = group * x.L;
+  const i64 group = x.Hk > 0 ? x.H / x.Hk : 1, rows = group * x.L;
   const auto follow = [&](const AttentionCall::Operand& a) { return x.L == 1 || a.head == a.row * x.L; };
-  if (pieces(rows, queries) >= group * pieces(x.L, queries) || rows > INT32_MAX || !follow(x.q) ||
-      !follow(x.o))
-    return x;
+  if (rows > INT32_MAX || !follow(x.q) || !follow(x.o)) return x;
   AttentionCall to = x;
   for (AttentionCall::Operand* a : {&to.q, &to.o}) {
     if (x.L == 1) a->row = a->head;
     a->head *= group;
   }
   to.H = x.Hk, to.L = static_cast<int>(rows);
-  return to;
+  return items_of(to) < items_of(x) ? to : x;
 }
 
-// The shortest of estimates. All tiles are taken to come from memory, which is what few queries wait for; an
-// item takes some time beside its tiles, and so does the merge, which passes over the parts' f32 sums twice.
+// The shortest of estimates. A tile takes a block some time, and all that run at a time share what memory
+// delivers, which is what few queries wait for. An item takes time beside its tiles, and so does the merge.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu) {
-  constexpr double item = 3, merge = 3;                            // µs
-  constexpr double processor_reads = 32e3, merge_passes_on = 3e6;  // bytes in a µs
-  const auto [queries, keys] = forward_tile(x);
-  const i64 items = x.B * x.H * pieces(x.L, queries), tiles = pieces(x.T, keys), processors = gpu.processors,
-            most = std::min(tiles, 2 * processors / std::max<i64>(items, 1));
-  const double tile = double(keys) * (x.d + x.dv) * 2 / processor_reads,
-               sums = double(x.B) * x.H * x.L * x.dv * 4;
+  constexpr double item = 3, merge = 3, tile = 0.4;                                     // µs
+  constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 3e6;  // bytes in a µs
+  const auto [queries, keys, blocks] = forward_tile(x);
+  const i64 items = items_of(x), tiles = pieces(x.T, keys), places = i64{gpu.processors} * blocks,
+            most = std::min(tiles, 2 * places / std::max<i64>(items, 1));
+  const double tile_bytes = double(keys) * (x.d + x.dv) * 2, sums = double(x.B) * x.H * x.L * x.dv * 4;
   const auto time = [&](i64 parts) {
-    const double computing = pieces(items * parts, processors) * (item + tile * pieces(tiles, parts));
-    return parts == 1 ? computing : computing + merge + 2 * parts * sums / merge_passes_on;
+    const double together = double(std::min(items * parts, places)),
+                 each = std::max(tile + tile_bytes / block_reads, tile_bytes * together / memory_delivers),
+                 computing =
+                     double(pieces(items * parts, places)) * (item + each * double(pieces(tiles, parts)));
+    return parts == 1 ? computing : computing + merge + 2 * double(parts) * sums / merge_passes_on;
   };
   i64 best = 1;
   for (i64 parts = 2; parts <= most; ++parts)

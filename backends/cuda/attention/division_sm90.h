@@ -7,9 +7,10 @@
 
 namespace tg::cuda::attention {
 
-// The queries of an item and the keys of its tiles, as shapes_sm90.h has them.
+// The queries of an item, the keys of its tiles and the blocks of a multiprocessor, as shapes_sm90.h has
+// them.
 struct ForwardTile {
-  int queries, keys;
+  int queries, keys, blocks = 1;
 };
 ForwardTile forward_tile(const AttentionCall& x);
 

@@ -92,9 +92,13 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
     auto& item = shared.item_of(items);
     const bool last = n >= static_cast<u32>(division.sections.all() * division.parts);
     if (!last) {
-      const int part = n % division.parts;
-      const Place at = division.sections.place(n / division.parts, true);
-      item.seen.set_of_heads(x, at.b, at.row0, division.queries);
+      int part = 0, nth = n;
+      if (division.parts > 1) part = n % division.parts, nth = n / division.parts;
+      const Place at = division.sections.place(nth, true);
+      if (division.queries < x.L)
+        item.seen.set_of_heads(x, at.b, at.row0, division.queries);
+      else
+        item.seen.set(x, at.b, at.row0, lane_id(), 32);
       __syncwarp();
       if (division.parts > 1) {
         KeyRange all, every;
@@ -324,7 +328,7 @@ struct Consumer {
 };
 
 template <class S, class At, Options options>
-__global__ void __launch_bounds__(At::threads, 1)
+__global__ void __launch_bounds__(At::threads, At::blocks)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
            const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
            const __grid_constant__ Division division) {
@@ -368,7 +372,7 @@ void launch_items(const Stream& s, const AttentionCall& x, int queries, int numb
                   const CUtensorMap& v) {
   const Sections sections = sections_of(x, At::queries, numbers);
   const i64 all = i64{sections.blocks} * sections.all_heads * work.parts;
-  const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
+  const int grid = static_cast<int>(std::min<i64>(all, i64{s.gpu.processors} * At::blocks));
   if (grid == 0) return;
   int* const counter = is_uneven(x) && all > grid ? work.counter : nullptr;
   if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);

@@ -14,23 +14,29 @@ namespace tg::cuda::attention::forward_sm90 {
 // d ≤ D, dv ≤ DV; `groups` warpgroups of 64 queries. Of more than two, each begins and ends at its own keys
 // (two go through the same tiles: it saves less and costs 2 to 8 % at d 128). They take turns to multiply; or
 // not, where queries see so few keys that beginning and ending is what counts: then more of them, with
-// smaller tiles and more stages, fill each other's gaps.
+// smaller tiles and more stages, fill each other's gaps. A head of at most 64 queries has a block with one of
+// them, and a multiprocessor has several blocks, which fill each other's gaps likewise.
 template <int D, int DV, int groups_, bool takes_turns_ = true>
 struct Shape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
-                       keys = !takes_turns ? 64
-                              : D <= 192   ? 128
-                                           : 80;
+                       blocks = groups > 1 ? 1 : short_blocks(D),  // of a multiprocessor
+      keys = !takes_turns ? 64
+             : D <= 192   ? 128
+                          : 80;
   // Of tiles of keys and of values; of the items' queries; of items: as many as the shared memory has room
   // for.
-  static constexpr int stages = !takes_turns ? 8
-                                : D <= 64    ? 3
-                                             : 2,
+  static constexpr int stages = groups == 1    ? (D <= 64 ? 3 : 2)
+                                : !takes_turns ? 8
+                                : D <= 64      ? 3
+                                               : 2,
                        query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 2 ? 40 : 32, consumer_registers = groups == 2   ? 232
-                                                                                        : groups == 3 ? 160
-                                                                                                      : 112;
+  static constexpr int producer_registers = groups == 2 ? 40 : 32,
+                       consumer_registers = groups == 1
+                                                ? 65536 / threads / blocks / 8 * 8 * 2 - producer_registers
+                                            : groups == 2 ? 232
+                                            : groups == 3 ? 160
+                                                          : 112;
   using Q = tile::SwizzledTile<64, D>;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
@@ -42,6 +48,8 @@ auto with_shape(const AttentionCall& x, F&& f) {
   constexpr int few_keys = 2048;
   const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
   return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
+    if constexpr (d <= 128)
+      if (x.L <= 64) return f(Shape<d, d, 1, false>());
     if constexpr (d == 64)
       return x.T < few_keys ? f(Shape<64, 64, 4, false>()) : f(Shape<64, 64, 3>());
     else
@@ -64,7 +72,8 @@ inline bool values_are_keys(const AttentionCall& x) {
 template <bool values_are_keys_>
 struct Shape {
   static constexpr bool values_are_keys = values_are_keys_;
-  static constexpr int groups = 1, queries = 64, keys = 64, threads = 512;  // groups of 64 queries
+  static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
+                       blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
   static constexpr int producer_registers = 32, adder_registers = 176;  // the scorer's are those at launch
   using Q = tile::SwizzledTile<queries, 576>;

@@ -38,6 +38,11 @@ constexpr int backward_blocks(int width) {
   return width > 192 ? 2 : 1;
 }
 
+// Blocks of a multiprocessor, of the forward on Hopper, where a head has at most 64 queries.
+constexpr int short_blocks(int width) {
+  return width <= 64 ? 3 : 2;
+}
+
 struct Workspace {
   void* u = nullptr;        // [B, H, L] of the compute type
   int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
