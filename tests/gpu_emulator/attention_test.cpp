@@ -216,6 +216,8 @@ TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(few_queries(16, 16, 128, 8192, 128)), 8);   // 16
   EXPECT_EQ(parts(few_queries(16, 16, 1, 64, 128)), 1);       // one tile
   EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles take less than a merge
+  EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).in_words(),
+            "tensor cores, wgmma, keys in 8 parts");
   AttentionCall x = few_queries(16, 16, 1024, 8192, 128);
   x.B = 2;
   EXPECT_EQ(parts(x), 1);  // 256 items in two waves: a fraction of one is not worth a merge

@@ -154,7 +154,9 @@ std::string Choice::in_words() const {
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma"};
-  return words[static_cast<int>(path)] + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
+  const std::string parts =
+      path == Path::hopper && work.parts > 1 ? ", keys in " + std::to_string(work.parts) + " parts" : "";
+  return words[static_cast<int>(path)] + parts + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {

@@ -44,7 +44,7 @@ AttentionCall with_heads_as_rows(const AttentionCall& x) {
 // delivers, which is what few queries wait for. An item takes time beside its tiles, and so does the merge.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu) {
   constexpr double item = 3, merge = 3, tile = 0.4;                                     // µs
-  constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 3e6;  // bytes in a µs
+  constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 8e6;  // bytes in a µs
   const auto [queries, keys, blocks] = forward_tile(x);
   const i64 items = items_of(x), tiles = pieces(x.T, keys), places = i64{gpu.processors} * blocks,
             most = std::min(tiles, 2 * places / std::max<i64>(items, 1));

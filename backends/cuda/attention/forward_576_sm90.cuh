@@ -15,7 +15,7 @@ namespace tg::cuda::attention::forward_576_sm90 {
 
 using namespace tile;
 using forward_sm90::Division, forward_sm90::Item, forward_sm90::finish, forward_sm90::sink_of,
-    forward_sm90::store_result;
+    forward_sm90::Destination;
 
 // What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
 // c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
@@ -283,8 +283,9 @@ struct Adder {
           shared.ring_v().release(tiles);
       }
       scale_rows(left, inverse), scale_rows(right, inverse);
-      store_result<S>(left, x, division, work.batch_head, work.i0 + row, column0);
-      store_result<S>(right, x, division, work.batch_head, work.i0 + row, column0 + Half::parts * 8);
+      const Destination<S> to(x, division, work.batch_head);
+      to.take(left, x, work.i0 + row, column0);
+      to.take(right, x, work.i0 + row, column0 + Half::parts * 8);
     }
   }
 };

@@ -199,15 +199,26 @@ __device__ __forceinline__ void finish(OnlineSoftmax<16>& softmax, const Attenti
   float* const lse = division.parts > 1 ? division.lse : static_cast<float*>(x.lse);
   softmax.finish(lse + i64{batch_head} * x.L, i0, x.L, scale);
 }
-// Stores columns of O, from column0 on, of a warp's queries from i0 on.
-template <class S, class Columns>
-__device__ __forceinline__ void store_result(Columns& o, const AttentionCall& x, const Division& division,
-                                             int batch_head, int i0, int column0 = 0) {
-  if (division.parts > 1)
-    store(o, division.o + i64{batch_head} * x.L * x.dv + column0, x.dv, i0, x.L, x.dv - column0);
-  else
-    store(o, x.o.at<S>(batch_head / x.H, batch_head % x.H) + column0, x.o.row, i0, x.L, x.dv - column0);
-}
+// Where O of a head goes. Computed while products run, for it takes a division.
+template <class S>
+struct Destination {
+  bool in_parts;
+  std::byte* o;
+  __device__ __forceinline__ Destination(const AttentionCall& x, const Division& division, int batch_head)
+      : in_parts(division.parts > 1) {
+    std::byte* const all = reinterpret_cast<std::byte*>(x.o.at<S>(batch_head / x.H, batch_head % x.H));
+    std::byte* const part = reinterpret_cast<std::byte*>(division.o + i64{batch_head} * x.L * x.dv);
+    o = in_parts ? part : all;
+  }
+  // Stores columns of O, from column0 on, of a warp's queries from i0 on.
+  template <class Columns>
+  __device__ __forceinline__ void take(Columns& from, const AttentionCall& x, int i0, int column0 = 0) const {
+    if (in_parts)
+      store(from, reinterpret_cast<float*>(o) + column0, x.dv, i0, x.L, x.dv - column0);
+    else
+      store(from, reinterpret_cast<S*>(o) + column0, x.o.row, i0, x.L, x.dv - column0);
+  }
+};
 
 // A warpgroup of 64 queries.
 template <class S, class At, Options options>
@@ -317,12 +328,13 @@ struct Consumer {
       shared.ring_items().release(items);
       shared.ring_v().wait(tiles);
       begin_AB<S>(o, p, shared.tile_v(tiles));
+      const Destination<S> to(x, division, batch_head);
       wait_for_products<0>();
       keep(o);
       shared.ring_v().release(tiles++);
       pass_by(own.from - range.from);
       finish(softmax, x, division, batch_head, i0, [&](int r, float by) { scale_row(o, r, by); });
-      store_result<S>(o, x, division, batch_head, i0);
+      to.take(o, x, i0);
     }
   }
 };
