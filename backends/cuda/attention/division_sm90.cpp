@@ -40,20 +40,26 @@ AttentionCall with_heads_as_rows(const AttentionCall& x) {
   return items_of(to) < items_of(x) ? to : x;
 }
 
-// The shortest of estimates. A tile takes a block some time, and all that run at a time share what memory
-// delivers, which is what few queries wait for. An item takes time beside its tiles, and so does the merge.
+// The shortest of estimates. A tile takes a block some time; blocks of a multiprocessor share its tensor
+// cores, and all that run at a time share what memory delivers, half as much again if some read the same
+// keys. An item takes time beside its tiles, and so does the merge.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu) {
-  constexpr double item = 3, merge = 3, tile = 0.4;                                     // µs
+  constexpr double item = 3, merge = 4, tile = 0.4;                                     // µs
   constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 8e6;  // bytes in a µs
+  constexpr double products = 4.5e6;  // FLOPs in a µs, of a multiprocessor
   const auto [queries, keys, blocks] = forward_tile(x);
   const i64 items = items_of(x), tiles = pieces(x.T, keys), places = i64{gpu.processors} * blocks,
             most = std::min(tiles, 2 * places / std::max<i64>(items, 1));
-  const double tile_bytes = double(keys) * (x.d + x.dv) * 2, sums = double(x.B) * x.H * x.L * x.dv * 4;
+  const bool wide = x.d > 256 || x.dv > 256, shares = items > x.B * x.Hk;
+  const double bytes = double(keys) * (x.d + (wide && values_are_keys(x) ? 0 : x.dv)) * 2,
+               flops = 2.0 * std::min(x.L, queries) * keys * (x.d + x.dv),
+               sums = double(x.B) * x.H * x.L * x.dv * 4;
   const auto time = [&](i64 parts) {
-    const double together = double(std::min(items * parts, places)),
-                 each = std::max(tile + tile_bytes / block_reads, tile_bytes * together / memory_delivers),
-                 computing =
-                     double(pieces(items * parts, places)) * (item + each * double(pieces(tiles, parts)));
+    const i64 all = items * parts, busy = std::min(all, places);
+    const double each = std::max({tile + bytes / block_reads,
+                                  bytes * double(busy) / (memory_delivers * (shares ? 1.5 : 1)),
+                                  flops * double(pieces(busy, gpu.processors)) / products}),
+                 computing = double(pieces(all, places)) * (item + each * double(pieces(tiles, parts)));
     return parts == 1 ? computing : computing + merge + 2 * double(parts) * sums / merge_passes_on;
   };
   i64 best = 1;

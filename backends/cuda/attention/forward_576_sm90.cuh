@@ -14,8 +14,7 @@
 namespace tg::cuda::attention::forward_576_sm90 {
 
 using namespace tile;
-using forward_sm90::Division, forward_sm90::Item, forward_sm90::finish, forward_sm90::sink_of,
-    forward_sm90::Destination;
+using forward_sm90::Division, forward_sm90::Item, forward_sm90::sink_of, forward_sm90::Destination;
 
 // What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
 // c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
@@ -183,7 +182,7 @@ struct Scorer {
       const Score<S> score(x, 0, 0);  // there is no bias
       const float factor = options == any ? 1 : score.factor;
       OnlineSoftmax<16> softmax(
-          [&](int i) { return sink_of<S>(x, division, work.batch_head, work.i0 + row + i); });
+          [&](int i) { return sink_of<S, At>(x, division, work.batch_head, work.i0 + row + i); });
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
@@ -207,8 +206,8 @@ struct Scorer {
           for (int k = 0; k < steps; ++k)
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
           if (half == 1 && j == work.range.from)
-            finish(softmax, x, division, work.batch_head, work.i0 + row,
-                   [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+            softmax.finish(Destination<S, At>(x, division, work.batch_head).lse, work.i0 + row, x.L,
+                           [&](int r, float inverse) { tell(to.inverse, r, inverse); });
           shared.ring_p(half).announce_by_warp(tiles);
         };
         pass(constant<0>()), pass(constant<1>());
@@ -283,7 +282,7 @@ struct Adder {
           shared.ring_v().release(tiles);
       }
       scale_rows(left, inverse), scale_rows(right, inverse);
-      const Destination<S> to(x, division, work.batch_head);
+      const Destination<S, At> to(x, division, work.batch_head);
       to.take(left, x, work.i0 + row, column0);
       to.take(right, x, work.i0 + row, column0 + Half::parts * 8);
     }
@@ -317,12 +316,11 @@ __global__ void __launch_bounds__(At::threads, 1)
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& call, const Workspace& work) {
-  const AttentionCall x = with_heads_as_rows(call);
+void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, At::queries),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  forward_sm90::launch_items<At>(s, x, call.L, x.d + (At::values_are_keys ? 0 : x.dv), work,
+  forward_sm90::launch_items<At>(s, x, queries, x.d + (At::values_are_keys ? 0 : x.dv), work,
                                  Shared<At>::bytes, attend<S, At, options>, q, k, v);
 }
 

@@ -24,7 +24,7 @@ namespace tg::cuda::attention::forward_sm90 {
 
 using namespace tile;
 
-// How work is divided into items, in words of the host.
+// How work is divided into items, in words of the host. Only a Divided shape reads more than the first two.
 struct Division {
   Sections sections;
   int* counter;    // of items that blocks have taken; null: each takes every gridDim-th
@@ -90,20 +90,21 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
     auto& item = shared.item_of(items);
-    const bool last = n >= static_cast<u32>(division.sections.all() * division.parts);
+    const int parts = At::divided ? division.parts : 1;
+    const bool last = n >= static_cast<u32>(division.sections.all() * parts);
     if (!last) {
       int part = 0, nth = n;
-      if (division.parts > 1) part = n % division.parts, nth = n / division.parts;
+      if (parts > 1) part = n % parts, nth = n / parts;
       const Place at = division.sections.place(nth, true);
-      if (division.queries < x.L)
+      if (At::divided && division.queries < x.L)
         item.seen.set_of_heads(x, at.b, at.row0, division.queries);
       else
         item.seen.set(x, at.b, at.row0, lane_id(), 32);
       __syncwarp();
-      if (division.parts > 1) {
+      if (parts > 1) {
         KeyRange all, every;
         item.seen.unite(min(64 * At::groups, x.L - at.row0), all, every);
-        item.seen.keep(keys_of_part(Tiles(all, At::keys), At::keys, part, division.parts));
+        item.seen.keep(keys_of_part(Tiles(all, At::keys), At::keys, part, parts));
         __syncwarp();
       }
       KeyRange some{INT_MAX, 0};
@@ -185,38 +186,36 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
 }
 
 // The sink of a row of a head's queries: a key of the first part.
-template <class S>
+template <class S, class At>
 __device__ __forceinline__ float sink_of(const AttentionCall& x, const Division& division, int batch_head,
                                          int i) {
-  if (!x.sink || batch_head >= division.sections.all_heads || i >= x.L) return -INFINITY;
+  if (!x.sink) return -INFINITY;
+  const S* const sinks = static_cast<const S*>(x.sink);
+  if (!At::divided) return widen(sinks[batch_head % x.H]);
+  if (batch_head >= division.sections.all_heads || i >= x.L) return -INFINITY;
   const int heads = x.L / division.queries;  // of the call, for one of the kernel's
-  return widen(static_cast<const S*>(x.sink)[batch_head % x.H * heads + i / division.queries]);
+  return widen(sinks[batch_head % x.H * heads + i / division.queries]);
 }
-// Stores ξ of a warp's queries from i0 on, and calls scale(r, 1 ⊘ π).
-template <class Scale>
-__device__ __forceinline__ void finish(OnlineSoftmax<16>& softmax, const AttentionCall& x,
-                                       const Division& division, int batch_head, int i0, Scale&& scale) {
-  float* const lse = division.parts > 1 ? division.lse : static_cast<float*>(x.lse);
-  softmax.finish(lse + i64{batch_head} * x.L, i0, x.L, scale);
-}
-// Where O of a head goes. Computed while products run, for it takes a division.
-template <class S>
+// Where results of a head go: to the call's, or to those of parts. Computed while products run, for it takes
+// a division.
+template <class S, class At>
 struct Destination {
   bool in_parts;
-  std::byte* o;
+  float* lse;
+  S* o;
+  float* part;  // instead of o
   __device__ __forceinline__ Destination(const AttentionCall& x, const Division& division, int batch_head)
-      : in_parts(division.parts > 1) {
-    std::byte* const all = reinterpret_cast<std::byte*>(x.o.at<S>(batch_head / x.H, batch_head % x.H));
-    std::byte* const part = reinterpret_cast<std::byte*>(division.o + i64{batch_head} * x.L * x.dv);
-    o = in_parts ? part : all;
-  }
+      : in_parts(At::divided && division.parts > 1),
+        lse((in_parts ? division.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
+        o(x.o.at<S>(batch_head / x.H, batch_head % x.H)),
+        part(division.o + i64{batch_head} * x.L * x.dv) {}
   // Stores columns of O, from column0 on, of a warp's queries from i0 on.
   template <class Columns>
   __device__ __forceinline__ void take(Columns& from, const AttentionCall& x, int i0, int column0 = 0) const {
     if (in_parts)
-      store(from, reinterpret_cast<float*>(o) + column0, x.dv, i0, x.L, x.dv - column0);
+      store(from, part + column0, x.dv, i0, x.L, x.dv - column0);
     else
-      store(from, reinterpret_cast<S*>(o) + column0, x.o.row, i0, x.L, x.dv - column0);
+      store(from, o + column0, x.o.row, i0, x.L, x.dv - column0);
   }
 };
 
@@ -280,7 +279,7 @@ struct Consumer {
       pass_by(range.to - own.to);
       const Score<S> score(x, 0, 0);  // there is no bias
       const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax([&](int i) { return sink_of<S>(x, division, batch_head, i0 + i); });
+      OnlineSoftmax<16> softmax([&](int i) { return sink_of<S, At>(x, division, batch_head, i0 + i); });
       Scores s;
       Accumulator<16, DV> o;
       o.fill(0);
@@ -328,12 +327,12 @@ struct Consumer {
       shared.ring_items().release(items);
       shared.ring_v().wait(tiles);
       begin_AB<S>(o, p, shared.tile_v(tiles));
-      const Destination<S> to(x, division, batch_head);
+      const Destination<S, At> to(x, division, batch_head);
       wait_for_products<0>();
       keep(o);
       shared.ring_v().release(tiles++);
       pass_by(own.from - range.from);
-      finish(softmax, x, division, batch_head, i0, [&](int r, float by) { scale_row(o, r, by); });
+      softmax.finish(o, to.lse, i0, x.L);
       to.take(o, x, i0);
     }
   }
@@ -393,13 +392,15 @@ void launch_items(const Stream& s, const AttentionCall& x, int queries, int numb
   if (work.parts > 1) launch_merge(s, x, work);
 }
 
+// `x` and `queries` as above.
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& call, const Workspace& work) {
-  const AttentionCall x = with_heads_as_rows(call);
+void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
+  if constexpr (!At::divided)
+    if (work.parts > 1 || queries < x.L) return launch<S, Divided<At>, options>(s, x, queries, work);
   const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  launch_items<At>(s, x, call.L, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>, q, k, v);
+  launch_items<At>(s, x, queries, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>, q, k, v);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90
