@@ -113,7 +113,7 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(forward(good, sm_90a).path, Path::hopper);
   EXPECT_EQ(forward(good, sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_EQ(forward(good, hopper).in_words(), "tensor cores");
-  EXPECT_EQ(forward(call(DType::f16, 8, 8, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_EQ(forward(call(DType::f16, 64, 64, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_GT(forward(good, sm_90a).bytes(), 0u);  // the counter of items
 
   const auto words = [&](auto change) {

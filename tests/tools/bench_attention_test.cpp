@@ -140,7 +140,7 @@ TEST(AttentionTraffic, AQueryWithoutKeysReadsNone) {
 
 TEST(AttentionTraffic, EveryCellHasATile) {
   for (const char* gpu : {"", "NVIDIA H200", "NVIDIA A100-SXM4-80GB"})
-    for (const char* suite : {"gpu", "masks", "few-queries"})
+    for (const char* suite : {"gpu", "masks"})
       for (const AttentionCell& c : attention_suite(suite))
         for (bool backward : {false, true})
           for (std::int64_t size : {2, 4}) {
