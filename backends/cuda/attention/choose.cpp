@@ -75,7 +75,6 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
 Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
   Workspace work;
   Arena memory{base};
-  work.counter = memory.take<int>(1);
   work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
   if (work.parts > 1) {
     const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
@@ -126,11 +125,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   }
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
-  if (path == Path::hopper && backward) {
-    work = {x, base};
-  } else if (path == Path::hopper) {
-    work = forward_workspace(x, gpu, base);
-  }
+  if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
   if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }
 

@@ -24,13 +24,17 @@ namespace tg::cuda::attention::forward_sm90 {
 
 using namespace tile;
 
-// How work is divided into items, in words of the host. Only a Divided shape reads more than the first two.
-struct Division {
+// What the host computes of a call.
+struct Plan {
+  CUtensorMap q, k, v;
   Sections sections;
-  int* counter;    // of items that blocks have taken; null: each takes every gridDim-th
-  int queries;     // of a head of the call; x.L may be those of several (with_heads_as_rows)
-  int parts;       // of the keys of some queries: items of their own
-  float *o, *lse;  // their results: [parts, B, H, L, dv], [parts, B, H, L]; null for one part
+  Taken* taken;       // null: items are taken in a fixed order
+  float factor, cap;  // as Score has them
+  // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
+  // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
+  // [parts, B, H, L, dv] and [parts, B, H, L].
+  int queries, parts;
+  float *o, *lse;
 };
 
 // Some queries of a head, and the keys that they see, or a part of these.
@@ -39,9 +43,11 @@ struct Item {
   // Of the heads of all results, [parts, B, H], which it computes some rows of; < 0: there are no more.
   int batch_head;
   int b, h, i0;
-  KeyRange some;                        // keys that some query sees: their tiles are loaded
-  KeyRange own[groups], every[groups];  // that some, that every query of a warpgroup sees; own is empty if it
-                                        // has no queries
+  float sink;                // −∞: none
+  KeyRange some;             // keys that some query sees
+  Tiles range, own[groups];  // tiles with keys that some query sees, which are loaded, and that some of a
+                             // warpgroup sees: none if it has no queries
+  KeyRange every[groups];    // keys that every query of a warpgroup sees
   SeenKeys<64 * groups> seen;
 };
 
@@ -82,93 +88,126 @@ struct Shared {
   }
 };
 
-// The warp that prepares items of work: takes the next one, and finds out which keys its queries see.
-template <class At, class Memory>
-__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x,
-                                         const Division& division) {
+// Which keys an item's queries see; by a warp. Without sequences that is known from the first and the last of
+// them; else each is looked at.
+template <class At, class Item>
+__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, const Plan& plan, Place at,
+                                         int part) {
+  const bool heads_as_rows = At::divided && plan.queries < x.L, in_parts = At::divided && plan.parts > 1;
+  const int rows = min(At::queries, x.L - at.row0);
+  KeyRange some{INT_MAX, 0};
+  if (At::may_be_whole && !x.cu_q && !heads_as_rows && !in_parts) {
+    const Band band(x, sequence_of_query(x, at.b, at.row0));
+    item.seen.set(band, at.row0, rows);
+    some = band.some_of(at.row0, at.row0 + rows - 1);
+    const int first = at.row0 + 64 * lane_id(), last = min(first + 64, at.row0 + rows) - 1;
+    if (lane_id() < At::groups) {
+      item.own[lane_id()] = {first <= last ? band.some_of(first, last) : KeyRange{0, 0}, At::keys};
+      item.every[lane_id()] = band.every_of(first, last);
+    }
+  } else {
+    if (heads_as_rows)
+      item.seen.set_of_heads(x, at.b, at.row0, plan.queries);
+    else
+      item.seen.set(x, at.b, at.row0, lane_id(), 32);
+    __syncwarp();
+    if (in_parts) {
+      KeyRange all, every;
+      item.seen.unite(rows, all, every);
+      item.seen.keep(keys_of_part({all, At::keys}, At::keys, part, plan.parts));
+      __syncwarp();
+    }
+#pragma unroll 1
+    for (int g = 0; g < At::groups; ++g) {
+      KeyRange own, every;
+      item.seen.unite(64 * g, min(64 * g + 64, rows), own, every);
+      if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
+      if (lane_id() == 0) item.own[g] = {own, At::keys}, item.every[g] = every;
+    }
+  }
+  __syncwarp();
+  if (lane_id() > 0) return;
+  // Queries that see nothing go through one tile all the same, none of whose values count.
+  if (some.from >= some.to) some = {1, 1};
+  item.some = some, item.range = {some, At::keys};
+  for (int g = 0; g < At::groups && 64 * g < rows; ++g)
+    if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
+}
+
+// The warp that prepares items of work: takes the next one, finds out which keys its queries see, and starts
+// loading them.
+template <class S, class At, class Memory, class LoadQueries>
+__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x, const Plan& plan,
+                                         LoadQueries&& load_queries) {
+  const u32 parts = At::divided ? plan.parts : 1;
+  load_queries(0, plan.sections.place(blockIdx.x / parts, true));
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
     auto& item = shared.item_of(items);
-    const int parts = At::divided ? division.parts : 1;
-    const bool last = n >= static_cast<u32>(division.sections.all() * parts);
-    if (!last) {
-      int part = 0, nth = n;
-      if (parts > 1) part = n % parts, nth = n / parts;
-      const Place at = division.sections.place(nth, true);
-      if (At::divided && division.queries < x.L)
-        item.seen.set_of_heads(x, at.b, at.row0, division.queries);
-      else
-        item.seen.set(x, at.b, at.row0, lane_id(), 32);
-      __syncwarp();
-      if (parts > 1) {
-        KeyRange all, every;
-        item.seen.unite(min(64 * At::groups, x.L - at.row0), all, every);
-        item.seen.keep(keys_of_part(Tiles(all, At::keys), At::keys, part, parts));
-        __syncwarp();
-      }
-      KeyRange some{INT_MAX, 0};
-#pragma unroll 1
-      for (int g = 0; g < At::groups; ++g) {
-        KeyRange own, every;
-        item.seen.unite(64 * g, min(64 * g + 64, x.L - at.row0), own, every);
-        if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
-        if (lane_id() == 0) item.own[g] = own, item.every[g] = every;
-      }
-      if (lane_id() == 0) {
-        // Queries that see nothing go through one tile all the same, none of whose values count.
-        if (some.from >= some.to) some = {1, 1};
-        for (int g = 0; g < At::groups && 64 * g < x.L - at.row0; ++g)
-          if (item.own[g].from >= item.own[g].to) item.own[g] = {some.from, some.from + 1};
-        item.some = some;
-        item.b = at.b, item.h = at.head, item.i0 = at.row0;
-        item.batch_head = part * division.sections.all_heads + at.batch_head;
-      }
+    const bool last = n >= plan.sections.all() * parts;
+    const Place at = plan.sections.place(last ? 0 : n / parts, true);
+    const int part = n % parts;
+    if (!last) see_keys<At>(item, x, plan, at, part);
+    if (lane_id() == 0) {
+      item.batch_head = last ? -1 : part * plan.sections.all_heads + at.batch_head;
+      item.b = at.b, item.h = at.head, item.i0 = at.row0;
+      item.sink = x.sink ? widen(static_cast<const S*>(x.sink)[at.head]) : -INFINITY;
     }
-    if (last && lane_id() == 0) item.batch_head = -1;
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
-    if (last) return;
+    if (last) break;
+    if (items > 0) load_queries(items, at);
     n += gridDim.x;
-    if (division.counter)
-      n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(division.counter, 1) : 0);
+    if (plan.taken)
+      n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(&plan.taken->items, 1) : 0);
   }
+  if (plan.taken && lane_id() == 0) plan.taken->leave();
 }
 
-// The warp that copies tiles.
+// Fetches the first tiles of a block's first item to the second-level cache, while it is not yet known which
+// others its queries see.
+template <class At>
+__device__ __forceinline__ void prefetch_keys(const AttentionCall& x, const Plan& plan, Place at) {
+  const int last = keys_of_query(x, at.b, min(at.row0 + At::queries, x.L) - 1).to - 1,
+            row0 = (last / At::keys - lane_id()) * At::keys, key_head = at.head / (x.H / x.Hk);
+  if (lane_id() >= 4 || row0 < 0) return;
+#pragma unroll 1
+  for (int n = 0; n < At::K::blocks; ++n) ptx::tma_prefetch(&plan.k, n * 64, row0, key_head, at.b);
+#pragma unroll 1
+  for (int n = 0; n < At::V::blocks; ++n) ptx::tma_prefetch(&plan.v, n * 64, row0, key_head, at.b);
+}
+
+// Starts filling a stage by TMA; by a warp.
+template <class Tile, class Stages>
+__device__ __forceinline__ void fill(Tile to, const CUtensorMap& map, Stages ring, u32 use, int row0,
+                                     int head, int batch) {
+  __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
+  if (lane_id() > 0) return;
+  ring.expect(use, to.bytes);
+  load_boxes(to, map, ring.full(use), row0, head, batch);
+}
+
+// The warp that copies tiles of keys and values.
 template <class S, class At>
-__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x,
-                                     const CUtensorMap& map_q, const CUtensorMap& map_k,
-                                     const CUtensorMap& map_v) {
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
-  const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch) {
-    __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
-    if (lane_id() > 0) return;
-    ring.expect(use, to.bytes);
-    load_boxes(to, map, ring.full(use), row0, head, batch);
-  };
-  u32 tiles = 0, queries = 0;
+  u32 tiles = 0;
 #pragma unroll 1
   for (u32 items = 0;; ++items) {
     shared.ring_items().wait(items);
     const auto& item = shared.item_of(items);
     if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    const int b = item.b, h = item.h, i0 = item.i0, key_head = h / (x.H / x.Hk);
+    const int b = item.b, key_head = item.h / (x.H / x.Hk);
     const KeyRange some = item.some;
+    const Tiles range = item.range;
     shared.ring_items().release(items);
-    const Tiles range(some, At::keys);
-#pragma unroll 1
-    for (int g = 0; g < At::groups; ++g) {
-      shared.ring_q(g).acquire(queries);
-      fill(shared.tile_q(g, queries), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
-    }
-    ++queries;
     // The values of a tile are needed a step after its keys.
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
       if (j >= range.from) {
         shared.ring_k().acquire(tiles);
-        fill(shared.tile_k(tiles), map_k, shared.ring_k(), tiles, j * At::keys, key_head, b);
+        fill(shared.tile_k(tiles), plan.k, shared.ring_k(), tiles, j * At::keys, key_head, b);
       }
       if (j < range.to - 1) {
         const int row0 = (j + 1) * At::keys;
@@ -177,7 +216,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
           copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
           if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
         } else {
-          fill(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
+          fill(shared.tile_v(tiles - 1), plan.v, shared.ring_v(), tiles - 1, row0, key_head, b);
         }
       }
     }
@@ -185,30 +224,27 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   }
 }
 
-// The sink of a row of a head's queries: a key of the first part.
-template <class S, class At>
-__device__ __forceinline__ float sink_of(const AttentionCall& x, const Division& division, int batch_head,
-                                         int i) {
-  if (!x.sink) return -INFINITY;
-  const S* const sinks = static_cast<const S*>(x.sink);
-  if (!At::divided) return widen(sinks[batch_head % x.H]);
-  if (batch_head >= division.sections.all_heads || i >= x.L) return -INFINITY;
-  const int heads = x.L / division.queries;  // of the call, for one of the kernel's
-  return widen(sinks[batch_head % x.H * heads + i / division.queries]);
+// The sink of a row of an item's head: a key of the first part.
+template <class S, class At, class Item>
+__device__ __forceinline__ float sink_of(const AttentionCall& x, const Plan& plan, const Item& item, int i) {
+  if (!At::divided || !x.sink) return item.sink;
+  if (item.batch_head >= plan.sections.all_heads || i >= x.L) return -INFINITY;
+  const int heads = x.L / plan.queries;  // of the call, for one of the kernel's
+  return widen(static_cast<const S*>(x.sink)[item.h * heads + i / plan.queries]);
 }
-// Where results of a head go: to the call's, or to those of parts. Computed while products run, for it takes
-// a division.
+// Where results of an item go: to the call's, of head (b, h), or to those of parts, of head batch_head.
 template <class S, class At>
 struct Destination {
   bool in_parts;
   float* lse;
   S* o;
   float* part;  // instead of o
-  __device__ __forceinline__ Destination(const AttentionCall& x, const Division& division, int batch_head)
-      : in_parts(At::divided && division.parts > 1),
-        lse((in_parts ? division.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
-        o(x.o.at<S>(batch_head / x.H, batch_head % x.H)),
-        part(division.o + i64{batch_head} * x.L * x.dv) {}
+  __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
+                                         int h)
+      : in_parts(At::divided && plan.parts > 1),
+        lse((in_parts ? plan.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
+        o(x.o.at<S>(b, h)),
+        part(plan.o + i64{batch_head} * x.L * x.dv) {}
   // Stores columns of O, from column0 on, of a warp's queries from i0 on.
   template <class Columns>
   __device__ __forceinline__ void take(Columns& from, const AttentionCall& x, int i0, int column0 = 0) const {
@@ -226,18 +262,26 @@ struct Consumer {
   static constexpr int D = At::Q::columns, DV = At::V::columns;
   const Shared<At>& shared;
   const AttentionCall& x;
-  const Division& division;
-  int group, row;  // the warp's first row of the block's
+  const Plan& plan;
+  int warpgroup;
   u32 tiles = 0, items = 0;
+
+  // Which 64 queries of the item it has. Where warpgroups take no turns these change from item to item,
+  // because under a mask some see more keys than others.
+  __device__ __forceinline__ int group() const {
+    return At::takes_turns ? warpgroup : static_cast<int>((warpgroup + items) % At::groups);
+  }
+  // The warp's first row of them.
+  __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
   // A warpgroup starts its products when the one before has started its own.
   static constexpr int first_token = 1;
   __device__ __forceinline__ void take_turn() const {
-    if constexpr (At::takes_turns) ptx::bar_sync(first_token + group, 256);
+    if constexpr (At::takes_turns) ptx::bar_sync(first_token + warpgroup, 256);
   }
   __device__ __forceinline__ void pass_turn() const {
     if constexpr (At::takes_turns)
-      ptx::bar_arrive(first_token + (group + 1 < At::groups ? group + 1 : 0), 256);
+      ptx::bar_arrive(first_token + (warpgroup + 1 < At::groups ? warpgroup + 1 : 0), 256);
   }
   // Tiles that only others need.
   __device__ __forceinline__ void pass_by(int count) {
@@ -252,114 +296,161 @@ struct Consumer {
 
   // S = Q·Kᵀ of the next tile
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_ABt<S, D>(s, shared.tile_q(group, items), 0, shared.tile_k(tiles));
+    begin_ABt<S, D>(s, shared.tile_q(group(), items), 0, shared.tile_k(tiles));
+  }
+
+  __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
+    return {__reduce_max_sync(~0u, t.from), __reduce_max_sync(~0u, t.to)};
+  }
+  // Whether there is an item of that number.
+  __device__ __forceinline__ bool wait_for_item(u32 n) const {
+    shared.ring_items().wait(n);
+    return __reduce_max_sync(~0u, shared.item_of(n).batch_head) >= 0;
   }
 
   __device__ __forceinline__ void run() {
-    if (group == At::groups - 1) pass_turn();
+    if (warpgroup == At::groups - 1) pass_turn();
+    if (!wait_for_item(0)) return;
+    Scores s;
+    if constexpr (At::begins_early) {
+      begin_item(s);
+      wait_for_products<0>();
+      keep(s);
+    }
+    bool more;
 #pragma unroll 1
-    for (;; ++items) {
-      shared.ring_items().wait(items);
+    do {
       const auto& item = shared.item_of(items);
-      const int batch_head = __reduce_max_sync(~0u, item.batch_head),
-                i0 = __reduce_max_sync(~0u, item.i0) + row;
-      if (batch_head < 0) return;
-      const KeyRange every = item.every[group];
-      const auto uniform = [](KeyRange r) {
-        return Tiles({__reduce_max_sync(~0u, r.from), __reduce_max_sync(~0u, r.to)}, At::keys);
-      };
-      const Tiles range = uniform(item.some), own = At::own_keys ? uniform(item.own[group]) : range;
-      if (At::own_keys && own.from == own.to) {  // no queries
-        shared.ring_q(group).wait(items);
-        shared.ring_q(group).release(items);
-        shared.ring_items().release(items);
-        pass_by(range.to - range.from);
-        continue;
-      }
+      const Tiles range = uniform(item.range), own = At::own_keys ? uniform(item.own[group()]) : range;
+      more = !At::own_keys || own.from < own.to ? attend(s, range, own) : pass_by_item(range);
+    } while (more);
+  }
+  // S of the last tile of an item, the first to be processed.
+  __device__ __forceinline__ void begin_item(Scores& s) const {
+    shared.ring_q(group()).wait(items);
+    shared.ring_k().wait(tiles);
+    take_turn();
+    begin_scores(s);
+    pass_turn();
+  }
+  // An item of which the warpgroup has no queries. Returns whether there is another.
+  __device__ __forceinline__ bool pass_by_item(Tiles range) {
+    shared.ring_q(group()).wait(items);
+    shared.ring_q(group()).release(items);
+    shared.ring_items().release(items);
+    pass_by(range.to - range.from);
+    return wait_for_item(++items);
+  }
+  // One item, whose first S is given if items begin early: then that of the next item, if there is one, is
+  // computed while results are stored. Returns whether there is one.
+  __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
+    const auto& item = shared.item_of(items);
+    const KeyRange every = item.every[group()];
+    const Score<S> score(plan.factor, plan.cap);
+    const float factor = options == any ? 1 : plan.factor;
+    OnlineSoftmax<16> softmax(
+        [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); });
+    Accumulator<16, DV> o;
+    o.fill(0);
+    Packed<At::keys> p;
+    // From q·k of tile j to P = exp(A − c). Returns whether c moved.
+    const auto soften = [&](int j) {
+      const int j0 = j * At::keys;
+      if constexpr (options == any) score.apply(s);
+      if (!covers(every, j0, At::keys)) mask(s, item.seen, 64 * group() + row(), 0, j0);
+      return softmax.step(s, factor);
+    };
+    const auto release_operands = [&](int j) {
+      shared.ring_k().release(tiles);
+      if (j == own.from) shared.ring_q(group()).release(items);
+    };
+    if constexpr (!At::begins_early) {
       pass_by(range.to - own.to);
-      const Score<S> score(x, 0, 0);  // there is no bias
-      const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax([&](int i) { return sink_of<S, At>(x, division, batch_head, i0 + i); });
-      Scores s;
-      Accumulator<16, DV> o;
-      o.fill(0);
-      Packed<At::keys> p;
-      const auto release_operands = [&](int j) {
-        shared.ring_k().release(tiles);
-        if (j == own.from) shared.ring_q(group).release(items);
-      };
-      // From q·k of tile j to P = exp(A − c). Returns whether c moved.
-      const auto soften = [&](int j) {
-        const int j0 = j * At::keys;
-        if constexpr (options == any) score.apply(s);
-        if (!covers(every, j0, At::keys)) mask(s, item.seen, row, 0, j0);
-        return softmax.step(s, factor);
-      };
-      shared.ring_q(group).wait(items);
+      begin_item(s);
+      wait_for_products<0>();
+      keep(s);
+    }
+    release_operands(own.to - 1);
+    soften(own.to - 1);
+    pack<S>(p, s);
+#pragma unroll 1
+    for (int j = own.to - 2; j >= own.from; --j) {
+      ++tiles;
       shared.ring_k().wait(tiles);
       take_turn();
       begin_scores(s);
+      shared.ring_v().wait(tiles - 1);
+      begin_AB<S>(o, p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
       pass_turn();
-      wait_for_products<0>();
+      wait_for_products<1>();
       keep(s);
-      release_operands(own.to - 1);
-      soften(own.to - 1);
-      pack<S>(p, s);
-#pragma unroll 1
-      for (int j = own.to - 2; j >= own.from; --j) {
-        ++tiles;
-        shared.ring_k().wait(tiles);
-        take_turn();
-        begin_scores(s);
-        shared.ring_v().wait(tiles - 1);
-        begin_AB<S>(o, p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
-        pass_turn();
-        wait_for_products<1>();
-        keep(s);
-        release_operands(j);
-        const bool moved = soften(j);
-        wait_for_products<0>();
-        keep(o), keep(p);
-        shared.ring_v().release(tiles - 1);
-        pack<S>(p, s);
-        if (moved) softmax.rescale(o);
-      }
-      shared.ring_items().release(items);
-      shared.ring_v().wait(tiles);
-      begin_AB<S>(o, p, shared.tile_v(tiles));
-      const Destination<S, At> to(x, division, batch_head);
+      release_operands(j);
+      const bool moved = soften(j);
       wait_for_products<0>();
-      keep(o);
-      shared.ring_v().release(tiles++);
-      pass_by(own.from - range.from);
+      keep(o), keep(p);
+      shared.ring_v().release(tiles - 1);
+      pack<S>(p, s);
+      if (moved) softmax.rescale(o);
+    }
+    shared.ring_v().wait(tiles);
+    begin_AB<S>(o, p, shared.tile_v(tiles));
+    const Destination<S, At> to(x, plan, item.batch_head, item.b, item.h);
+    const int i0 = item.i0 + 64 * group() + row();
+    shared.ring_items().release(items);
+    const auto end = [&](u32 last_tile) {
+      keep(o), keep(p);
+      shared.ring_v().release(last_tile);
       softmax.finish(o, to.lse, i0, x.L);
       to.take(o, x, i0);
+    };
+    if constexpr (At::begins_early) {
+      const bool more = wait_for_item(items + 1);
+      if (more) {
+        ++items, ++tiles;
+        begin_item(s);
+        wait_for_products<1>();
+        end(tiles - 1);
+        wait_for_products<0>();
+        keep(s);
+      } else {
+        wait_for_products<0>();
+        end(tiles);
+      }
+      return more;
     }
+    wait_for_products<0>();
+    end(tiles++);
+    pass_by(own.from - range.from);
+    return wait_for_item(++items);
   }
 };
 
 template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, At::blocks)
-    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
-           const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-           const __grid_constant__ Division division) {
+    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
   if (threadIdx.x == 0) shared.init();
+  if (threadIdx.x == 32) ptx::prefetch(&plan.q), ptx::prefetch(&plan.k), ptx::prefetch(&plan.v);
   __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (group == 0) {
     ptx::give_registers<At::producer_registers>();
     if (threadIdx.x < 32)
-      load<S>(shared, x, map_q, map_k, map_v);
+      load<S>(shared, x, plan);
     else if (threadIdx.x < 64)
-      schedule<At>(shared, x, division);
+      schedule<S, At>(shared, x, plan, [&](u32 n, Place at) {
+        if (At::may_be_whole && n == 0 && (!At::divided || plan.parts == 1)) prefetch_keys<At>(x, plan, at);
+#pragma unroll 1
+        for (int g = 0; g < At::groups; ++g) {
+          shared.ring_q(g).acquire(n);
+          fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, at.row0 + 64 * g, at.head, at.b);
+        }
+      });
   } else {
     ptx::take_registers<At::consumer_registers>();
-    Consumer<S, At, options>{shared, x, division, group - 1,
-                             (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
-        .run();
+    Consumer<S, At, options>{shared, x, plan, group - 1}.run();
   }
 #endif
 }
@@ -368,27 +459,35 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
 inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
   Sections sections{(x.L + queries - 1) / queries, 1, x.H, static_cast<int>(x.B) * x.H, queries};
   if (is_uneven(x)) {
-    constexpr i64 cached = 32 << 20;  // bytes
+    // Few keys with few queries an item: mixed lengths, so that some blocks read while others multiply.
+    const i64 cached = (queries <= 128 && x.T <= 512 ? 8 : 32) << 20;  // bytes
     const i64 head = i64{x.T} * numbers * 2,
               heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
     sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));
   }
   return sections;
 }
-// Starts a kernel whose blocks take one item after the other: from a counter, if items are not equal. `x` is
+// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal. `x` is
 // the call with_heads_as_rows(); `queries` those of a head of the call before; `numbers` as above.
 template <class At, class Kernel>
 void launch_items(const Stream& s, const AttentionCall& x, int queries, int numbers, const Workspace& work,
-                  std::size_t shared, Kernel kernel, const CUtensorMap& q, const CUtensorMap& k,
-                  const CUtensorMap& v) {
+                  std::size_t shared, Kernel kernel) {
   const Sections sections = sections_of(x, At::queries, numbers);
   const i64 all = i64{sections.blocks} * sections.all_heads * work.parts;
   const int grid = static_cast<int>(std::min<i64>(all, i64{s.gpu.processors} * At::blocks));
   if (grid == 0) return;
-  int* const counter = is_uneven(x) && all > grid ? work.counter : nullptr;
-  if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
-  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, q, k, v,
-                Division{sections, counter, queries, work.parts, work.o, work.lse});
+  const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
+                  tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
+                  tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys),
+                  sections,
+                  is_uneven(x) && all > grid ? work.taken : nullptr,
+                  static_cast<float>(factor_of(x)),
+                  static_cast<float>(cap_of(x)),
+                  queries,
+                  work.parts,
+                  work.o,
+                  work.lse};
+  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, plan);
   if (work.parts > 1) launch_merge(s, x, work);
 }
 
@@ -397,10 +496,7 @@ template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
   if constexpr (!At::divided)
     if (work.parts > 1 || queries < x.L) return launch<S, Divided<At>, options>(s, x, queries, work);
-  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
-                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
-                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  launch_items<At>(s, x, queries, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>, q, k, v);
+  launch_items<At>(s, x, queries, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

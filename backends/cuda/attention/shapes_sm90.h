@@ -19,7 +19,10 @@ namespace tg::cuda::attention::forward_sm90 {
 template <int D, int DV, int groups_, bool takes_turns_ = true>
 struct Shape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
-  static constexpr bool divided = groups_ == 1;  // as Divided is
+  static constexpr bool divided = groups_ == 1, may_be_whole = true;  // see Divided
+  // The first product of the next item starts before results are stored. At d 256 there is no register for
+  // it.
+  static constexpr bool begins_early = !own_keys && D <= 192;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        blocks = groups > 1 ? 1 : short_blocks(D),  // of a multiprocessor
       keys = !takes_turns ? 64
@@ -32,7 +35,9 @@ struct Shape {
                                 : D <= 64      ? 3
                                                : 2,
                        query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 2 ? 40 : 32,
+  static constexpr int producer_registers = groups == 2   ? 48
+                                            : groups == 4 ? 56
+                                                          : 32,
                        consumer_registers = groups == 1
                                                 ? 65536 / threads / blocks / 8 * 8 * 2 - producer_registers
                                             : groups == 2 ? 232
@@ -47,7 +52,10 @@ struct Shape {
 // does not is 1 to 2 % faster at d 128.
 template <class Shape>
 struct Divided : Shape {
-  static constexpr bool divided = true;
+  static constexpr bool divided = true, may_be_whole = false;
+  // Three warpgroups leave the one that schedules few registers.
+  static constexpr int consumer_registers = Shape::groups == 3 ? 152 : Shape::consumer_registers,
+                       producer_registers = Shape::groups == 3 ? 56 : Shape::producer_registers;
 };
 
 // Calls f with the shape for a call.
@@ -72,7 +80,7 @@ namespace tg::cuda::attention::forward_576_sm90 {
 // d ≤ 576, dv ≤ 512. One warpgroup for scores, two for sums, 256 columns each.
 template <bool values_are_keys_>
 struct Shape {
-  static constexpr bool values_are_keys = values_are_keys_, divided = true;
+  static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true;
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
                        blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
