@@ -53,9 +53,6 @@ struct Shape {
 template <class Shape>
 struct Divided : Shape {
   static constexpr bool divided = true, may_be_whole = false;
-  // Three warpgroups leave the one that schedules few registers.
-  static constexpr int consumer_registers = Shape::groups == 3 ? 152 : Shape::consumer_registers,
-                       producer_registers = Shape::groups == 3 ? 56 : Shape::producer_registers;
 };
 
 // Calls f with the shape for a call.
