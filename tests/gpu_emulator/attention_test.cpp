@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/softmax.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
@@ -112,7 +113,7 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(forward(good, sm_90a).path, Path::hopper);
   EXPECT_EQ(forward(good, sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_EQ(forward(good, hopper).in_words(), "tensor cores");
-  EXPECT_EQ(forward(call(DType::f16, 8, 8, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
+  EXPECT_EQ(forward(call(DType::f16, 64, 64, 512, 256, 256), sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_GT(forward(good, sm_90a).bytes(), 0u);  // the counter of items
 
   const auto words = [&](auto change) {
@@ -196,6 +197,69 @@ TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
   EXPECT_EQ(asked(wide, wgmma, sm_90a, true), "kernels = wgmma: wider heads than 256");
   EXPECT_EQ(asked(dropping, wgmma, sm_90a, true), "kernels = wgmma: dropout");
   EXPECT_EQ(asked(dropping, tensor_cores, sm_90a, true), "tensor cores");
+}
+
+// Of one batch entry, contiguous.
+AttentionCall few_queries(int heads, int key_heads, int L, int T, int d) {
+  AttentionCall x = call(DType::bf16, heads, key_heads, L, d, d);
+  x.T = T;
+  for (AttentionCall::Operand* a : {&x.k, &x.v})
+    a->head = std::int64_t{T} * d, a->batch = a->head * key_heads;
+  return x;
+}
+
+TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
+  const auto parts = [](const AttentionCall& x) { return forward(x, sm_90a).work.parts; };
+  EXPECT_EQ(parts(few_queries(16, 16, 4096, 4096, 128)), 1);  // 512 items
+  EXPECT_EQ(parts(few_queries(16, 16, 1024, 8192, 128)), 1);  // 128
+  EXPECT_EQ(parts(few_queries(16, 16, 512, 8192, 128)), 2);   // 64
+  EXPECT_EQ(parts(few_queries(16, 16, 128, 8192, 128)), 8);   // 16
+  EXPECT_EQ(parts(few_queries(16, 16, 1, 64, 128)), 1);       // one tile
+  EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles take less than a merge
+  EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).in_words(),
+            "tensor cores, wgmma, keys in 8 parts");
+  AttentionCall x = few_queries(16, 16, 1024, 8192, 128);
+  x.B = 2;
+  EXPECT_EQ(parts(x), 1);  // 256 items in two waves: a fraction of one is not worth a merge
+}
+
+TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {
+  for (const int heads : {1, 5, 16, 100, 300})
+    for (const int L : {1, 7, 64, 65, 300, 1000})
+      for (const int T : {1, 100, 1000, 10000, 100000})
+        for (const int d : {64, 96, 128, 256, 512}) {
+          const AttentionCall x = few_queries(heads, 1, L, T, d);
+          const Choice c = forward(x, sm_90a);
+          const ForwardTile tile = forward_tile(with_heads_as_rows(x));
+          const int tiles = (T + tile.keys - 1) / tile.keys;
+          EXPECT_GE(c.work.parts, 1);
+          EXPECT_LE(c.work.parts, tiles);
+          // At most two items for each block that the GPU holds, and their sums in f32.
+          const std::size_t most =
+              std::size_t(2) * sm_90a.processors * tile.blocks * tile.queries * (d + 1) * 4;
+          EXPECT_LE(c.bytes(), most + 1024) << heads << " " << L << " " << T << " " << d;
+        }
+}
+
+TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOne) {
+  const AttentionCall x = few_queries(32, 8, 5, 1000, 128), rows = with_heads_as_rows(x);
+  EXPECT_EQ(rows.H, 8);
+  EXPECT_EQ(rows.L, 20);
+  EXPECT_EQ(rows.q.head, 20 * 128);
+  EXPECT_EQ(rows.q.row, 128);
+  // Not where as many items remain, nor where rows of the next head do not follow: [B, L, H, d].
+  EXPECT_EQ(with_heads_as_rows(few_queries(32, 8, 256, 1000, 128)).H, 32);
+  AttentionCall projected = x;
+  projected.q.row = 32 * 128, projected.q.head = 128;
+  EXPECT_EQ(with_heads_as_rows(projected).H, 32);
+  // One query of each head is a row wherever it lies.
+  projected.L = 1, projected.q.row = 7;
+  const AttentionCall one = with_heads_as_rows(projected);
+  EXPECT_EQ(one.H, 8);
+  EXPECT_EQ(one.L, 4);
+  EXPECT_EQ(one.q.row, 128);
+  EXPECT_EQ(one.q.head, 4 * 128);
+  EXPECT_EQ(one.o.row, x.o.head);
 }
 
 // ---- stages in registers, by one warp ----

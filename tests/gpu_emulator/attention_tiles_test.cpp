@@ -1,6 +1,7 @@
 // The tiles of bench's model of traffic (tools/bench/attention_tiles.cpp) are those of the kernels that run.
 #include <gtest/gtest.h>
 
+#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/shapes_sm90.h"
@@ -21,9 +22,9 @@ const NamedGpu gpus[] = {{"NVIDIA H200", {0, 132, 90, 227 << 10, true}},
 
 std::vector<AttentionCell> cells() {
   std::vector<AttentionCell> list;
-  for (const char* suite : {"gpu", "gpu-free-order", "masks"})
+  for (const char* suite : {"gpu", "gpu-free-order", "masks", "few-queries"})
     for (const AttentionCell& c : bench::attention_suite(suite)) list.push_back(c);
-  for (std::int64_t length : {100, 512, 2048})
+  for (std::int64_t length : {40, 100, 512, 2048})
     for (std::int64_t size : {8, 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 576})
       for (std::int64_t values : {size, std::min<std::int64_t>(size, 128), std::int64_t{32}})
         list.push_back(
@@ -79,6 +80,22 @@ Tile portable_kernel_tile(const Choice& choice, bool backward) {
     using Shape = forward::Shape<of_16_bits, d, dv, options>;
     return tile_of_shape<Shape>(Shape::most_stages);
   });
+}
+
+TEST(AttentionTiles, OfTheHostsDivisionAreThoseOfTheKernels) {
+  for (const AttentionCell& c : cells()) {
+    const AttentionCall x = call_of(c, bf16);
+    const ForwardTile tile = forward_tile(x);
+    const auto expect_tile = [&](auto shape) {
+      EXPECT_EQ(tile.queries, shape.queries) << c.words();
+      EXPECT_EQ(tile.keys, shape.keys) << c.words();
+      EXPECT_EQ(tile.blocks, shape.blocks) << c.words();
+    };
+    if (x.d > 256 || x.dv > 256)
+      expect_tile(forward_576_sm90::Shape<true>());
+    else
+      forward_sm90::with_shape(x, expect_tile);
+  }
 }
 
 std::string in_words(const Tile& t) {

@@ -341,7 +341,7 @@ void run_grid(Index3 grid, Index3 size, std::size_t shared_bytes, const std::fun
         for (unsigned rank = 0; rank < cluster; ++rank) std::memset(dynamic_shared(rank), 0xff, shared_bytes);
         try {
           forget_accesses(threads * cluster);
-          begin_hopper_blocks(threads, cluster);
+          begin_hopper_blocks(threads, cluster, shared_bytes);
           block.run(body, size, {x, y, z}, cluster);
         } catch (const std::exception& e) {
           throw std::runtime_error("block " + text(here.block) + ": " + e.what());

@@ -10,10 +10,10 @@
 
 namespace tg::emulator {
 
-void begin_hopper_blocks(unsigned threads, unsigned blocks) {
+void begin_hopper_blocks(unsigned threads, unsigned blocks, std::size_t shared_bytes) {
   forget_mbarriers();
   forget_named_barriers();
-  forget_registers(threads, blocks);
+  forget_registers(threads, blocks, shared_bytes);
   forget_products(threads * blocks);
   forget_spins();
   if (blocks > 1) begin_cluster(threads, blocks);

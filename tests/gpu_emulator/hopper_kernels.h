@@ -21,7 +21,7 @@ std::string run_cluster(unsigned blocks, void (*kernel)(P...), unsigned threads,
                         std::type_identity_t<P>... args) {
   try {
     emulator::run_grid(
-        {blocks, 1, 1}, {threads, 1, 1}, std::size_t{96} << 10, [&] { kernel(args...); }, blocks);
+        {blocks, 1, 1}, {threads, 1, 1}, std::size_t{128} << 10, [&] { kernel(args...); }, blocks);
   } catch (const std::exception& e) {
     return e.what();
   }

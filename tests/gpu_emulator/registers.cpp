@@ -1,5 +1,6 @@
 #include "tests/gpu_emulator/registers.h"
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -69,9 +70,12 @@ void take_registers(int each) {
 void give_registers(int each) {
   change_registers({each, false});
 }
-void forget_registers(unsigned threads, unsigned blocks) {
+void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes) {
+  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // of a multiprocessor, for each block
+  const std::size_t room = shared / (shared_bytes + reserved), most = std::max(2048 / threads, 1u),
+                    sharing = std::clamp<std::size_t>(room, 1, most);
   warps = (threads * blocks + 31) / 32;
-  at_launch = std::min(all / static_cast<int>(threads) / 8 * 8, 256);
+  at_launch = std::min(all / static_cast<int>(threads * sharing) / 8 * 8, 256);
   spare.fill(0);
   of_warp.fill(at_launch);
   waiting.clear();

@@ -87,6 +87,22 @@ std::vector<AttentionCell> cpu_suite() {
   return list;
 }
 
+// Few queries with many keys, and many short heads.
+std::vector<AttentionCell> few_queries_suite() {
+  std::vector<AttentionCell> list;
+  for (std::int64_t d : {64, 128, 256})
+    for (std::int64_t T : {2048, 8192, 32768})
+      for (std::int64_t L : {1, 16, 128, 512})
+        list.push_back({.H = 16, .Hk = 16, .L = L, .T = T, .d = d, .dv = d, .causal = true});
+  for (const AttentionCell& c :
+       parsed({"H=32,Hk=8,L=1,T=8192,d=128", "H=32,Hk=8,L=16,T=8192,d=128,causal",
+               "B=8,H=32,Hk=8,L=1,T=8192,d=128", "H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
+               "H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k", "B=64,H=32,L=16,d=64", "B=64,H=32,L=64,d=64",
+               "B=64,H=32,L=16,d=128", "B=64,H=32,L=64,d=128"}))
+    list.push_back(c);
+  return list;
+}
+
 }  // namespace
 
 std::string AttentionCell::name() const {
@@ -157,6 +173,7 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
     for (AttentionCell& c : list) c.free_order = true;
     return list;
   }
+  if (name == "few-queries") return few_queries_suite();
   return parsed({"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
                  "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
                  "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal",

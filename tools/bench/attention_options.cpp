@@ -21,7 +21,7 @@ std::vector<AttentionCell> cells_of(const std::string& text) {
 
 void AttentionCommandLine::declare(Args& args) {
   args.option("suite", "NAME", "attention: the cells to measure", suite,
-              {.choices = {"cpu", "gpu", "gpu-free-order", "masks"}, .shown = "by device"});
+              {.choices = {"cpu", "gpu", "gpu-free-order", "masks", "few-queries"}, .shown = "by device"});
   args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout,
               {.choices = {"BHLd", "BLHd"}});
   args.option("kernels", "NAME",

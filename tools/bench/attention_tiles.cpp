@@ -15,6 +15,7 @@ struct KernelTile {
 constexpr KernelTile hopper_forward[] = {
     {64, 64, {192, 128, 3}}, {192, 128, {128, 128, 2}}, {256, 256, {128, 80, 2}}, {576, 512, {64, 64, 1}}};
 constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T below 2048
+constexpr KernelTile hopper_short[] = {{64, 64, {64, 64, 3}}, {128, 128, {64, 64, 2}}};  // forward, L to 64
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
 // Kernels for other GPUs have as many stages as shared memory has room for, two in most cases; the forward of
@@ -49,11 +50,14 @@ std::int64_t Tile::on_chip(const AttentionCell& c, bool backward, std::int64_t s
 Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std::string& gpu) {
   using Tiles = std::span<const KernelTile>;
   if (gpu.empty()) return backward ? Tile{96, 192} : Tile{64, 128};
-  if (is_hopper(gpu) && size == 2)
+  if (is_hopper(gpu) && size == 2) {
+    const KernelTile* few_queries = backward || c.L > 64 ? nullptr : find_tile(hopper_short, c);
+    if (few_queries) return few_queries->tile;
     if (const KernelTile* kernel = find_tile(backward ? Tiles(hopper_backward) : Tiles(hopper_forward), c)) {
       const bool few_keys = !backward && kernel == hopper_forward && c.T < 2048;
       return few_keys ? hopper_few_keys.tile : kernel->tile;
     }
+  }
   const Tiles tiles = backward ? Tiles(one_pass) : size == 2 ? Tiles(forward_16_bits) : Tiles(forward_f32);
   const KernelTile* const kernel = find_tile(tiles, c);
   return kernel ? kernel->tile : tiles.back().tile;

@@ -1,3 +1,4 @@
+#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 
@@ -70,6 +71,19 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   return 0;
 }
 
+// Of a forward on Hopper.
+Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
+  Workspace work;
+  Arena memory{base};
+  work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
+  if (work.parts > 1) {
+    const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
+    work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
+  }
+  work.bytes = memory.bytes;
+  return work;
+}
+
 // Throws if the path is not among the kernels that the call asks for.
 void require_asked(const AttentionCall& x, Path path, const Gpu& gpu, const char* obstacle) {
   const bool wgmma = x.kernels == AttentionKernels::wgmma;
@@ -111,7 +125,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   }
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
-  if (backward && path == Path::hopper) work = {x, base};
+  if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
   if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
 }
 
@@ -135,7 +149,9 @@ std::string Choice::in_words() const {
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma"};
-  return words[static_cast<int>(path)] + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
+  const std::string parts =
+      path == Path::hopper && work.parts > 1 ? ", keys in " + std::to_string(work.parts) + " parts" : "";
+  return words[static_cast<int>(path)] + parts + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {

@@ -6,13 +6,14 @@ namespace tg::cuda::attention {
 
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using namespace forward_576_sm90;
+  const AttentionCall rows = with_heads_as_rows(x);
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
       if (values_are_keys(x))
-        launch<S, Shape<true>, options>(s, x, work.taken);
+        launch<S, Shape<true>, options>(s, rows, x.L, work);
       else
-        launch<S, Shape<false>, options>(s, x, work.taken);
+        launch<S, Shape<false>, options>(s, rows, x.L, work);
     });
   });
 }

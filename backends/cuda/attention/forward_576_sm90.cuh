@@ -14,7 +14,7 @@
 namespace tg::cuda::attention::forward_576_sm90 {
 
 using namespace tile;
-using forward_sm90::Item, forward_sm90::Plan;
+using forward_sm90::Destination, forward_sm90::Item, forward_sm90::Plan, forward_sm90::sink_of;
 
 // What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
 // c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
@@ -179,7 +179,7 @@ struct Scorer {
       const KeyRange every = item.every[0];
       const Score<S> score(plan.factor, plan.cap);
       const float factor = options == any ? 1 : plan.factor;
-      OnlineSoftmax<16> softmax(item.sink);
+      OnlineSoftmax<16> softmax([&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); });
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
@@ -203,7 +203,7 @@ struct Scorer {
           for (int k = 0; k < steps; ++k)
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
           if (half == 1 && j == work.range.from)
-            softmax.finish(static_cast<float*>(x.lse) + i64(work.batch_head) * x.L, work.i0 + row, x.L,
+            softmax.finish(Destination<S, At>(x, plan, work.batch_head, 0, 0).lse, work.i0 + row, x.L,
                            [&](int r, float inverse) { tell(to.inverse, r, inverse); });
           shared.ring_p(half).announce_by_warp(tiles);
         };
@@ -222,6 +222,7 @@ struct Adder {
   using Half = Accumulator<16, columns / 2>;
   const Shared<At>& shared;
   const AttentionCall& x;
+  const Plan& plan;
   int row, column0;
   u32 tiles = 0, items = 0;
 
@@ -278,9 +279,9 @@ struct Adder {
           shared.ring_v().release(tiles);
       }
       scale_rows(left, inverse), scale_rows(right, inverse);
-      const int b = work.batch_head / x.H, h = work.batch_head % x.H, middle = column0 + Half::parts * 8;
-      store(left, x.o.at<S>(b, h) + column0, x.o.row, work.i0 + row, x.L, x.dv - column0);
-      store(right, x.o.at<S>(b, h) + middle, x.o.row, work.i0 + row, x.L, x.dv - middle);
+      const Destination<S, At> to(x, plan, work.batch_head, work.batch_head / x.H, work.batch_head % x.H);
+      to.take(left, x, work.i0 + row, column0);
+      to.take(right, x, work.i0 + row, column0 + Half::parts * 8);
     }
   }
 };
@@ -304,15 +305,15 @@ __global__ void __launch_bounds__(At::threads, 1)
     Scorer<S, At, options>{shared, x, plan, row}.run();
   } else {
     ptx::take_registers<At::adder_registers>();
-    Adder<S, At>{shared, x, row, (group - 2) * Adder<S, At>::columns}.run();
+    Adder<S, At>{shared, x, plan, row, (group - 2) * Adder<S, At>::columns}.run();
   }
 #endif
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, Taken* taken) {
-  forward_sm90::launch_items<At>(s, x, x.d + (At::values_are_keys ? 0 : x.dv), taken, Shared<At>::bytes,
-                                 attend<S, At, options>);
+void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
+  forward_sm90::launch_items<At>(s, x, queries, x.d + (At::values_are_keys ? 0 : x.dv), work,
+                                 Shared<At>::bytes, attend<S, At, options>);
 }
 
 }  // namespace tg::cuda::attention::forward_576_sm90

@@ -6,11 +6,12 @@ namespace tg::cuda::attention {
 
 void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   if (x.d > 256 || x.dv > 256) return launch_wide_forward_sm90(s, x, work);
+  const AttentionCall rows = with_heads_as_rows(x);
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
       forward_sm90::with_shape(
-          x, [&](auto shape) { forward_sm90::launch<S, decltype(shape), options>(s, x, work.taken); });
+          rows, [&](auto shape) { forward_sm90::launch<S, decltype(shape), options>(s, rows, x.L, work); });
     });
   });
 }

@@ -7,7 +7,9 @@
 //   O = G ⊘ π, ξ = c + log π
 #pragma once
 
+#include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/key_source_sm90.cuh"
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/shapes_sm90.h"
@@ -28,12 +30,19 @@ struct Plan {
   Sections sections;
   Taken* taken;       // null: items are taken in a fixed order
   float factor, cap;  // as Score has them
+  // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
+  // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
+  // [parts, B, H, L, dv] and [parts, B, H, L].
+  int queries, parts;
+  float *o, *lse;
 };
 
-// Some queries of a head, and the keys that they see.
+// Some queries of a head, and the keys that they see, or a part of these.
 template <int groups>
 struct Item {
-  int batch_head, b, h, i0;  // batch_head < 0: there are no more
+  // Of the heads of all results, [parts, B, H], which it computes some rows of; < 0: there are no more.
+  int batch_head;
+  int b, h, i0;
   float sink;                // −∞: none
   KeyRange some;             // keys that some query sees
   Tiles range, own[groups];  // tiles with keys that some query sees, which are loaded, and that some of a
@@ -82,10 +91,12 @@ struct Shared {
 // Which keys an item's queries see; by a warp. Without sequences that is known from the first and the last of
 // them; else each is looked at.
 template <class At, class Item>
-__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, Place at) {
+__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, const Plan& plan, Place at,
+                                         int part) {
+  const bool heads_as_rows = At::divided && plan.queries < x.L, in_parts = At::divided && plan.parts > 1;
   const int rows = min(At::queries, x.L - at.row0);
   KeyRange some{INT_MAX, 0};
-  if (!x.cu_q) {
+  if (At::may_be_whole && !x.cu_q && !heads_as_rows && !in_parts) {
     const Band band(x, sequence_of_query(x, at.b, at.row0));
     item.seen.set(band, at.row0, rows);
     some = band.some_of(at.row0, at.row0 + rows - 1);
@@ -95,8 +106,17 @@ __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, Pla
       item.every[lane_id()] = band.every_of(first, last);
     }
   } else {
-    item.seen.set(x, at.b, at.row0, lane_id(), 32);
+    if (heads_as_rows)
+      item.seen.set_of_heads(x, at.b, at.row0, plan.queries);
+    else
+      item.seen.set(x, at.b, at.row0, lane_id(), 32);
     __syncwarp();
+    if (in_parts) {
+      KeyRange all, every;
+      item.seen.unite(rows, all, every);
+      item.seen.keep(keys_of_part({all, At::keys}, At::keys, part, plan.parts));
+      __syncwarp();
+    }
 #pragma unroll 1
     for (int g = 0; g < At::groups; ++g) {
       KeyRange own, every;
@@ -107,9 +127,9 @@ __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, Pla
   }
   __syncwarp();
   if (lane_id() > 0) return;
-  if (some.from >= some.to) some = {0, 1};
+  // Queries that see nothing go through one tile all the same, none of whose values count.
+  if (some.from >= some.to) some = {1, 1};
   item.some = some, item.range = {some, At::keys};
-  // Queries that see nothing go through one tile all the same.
   for (int g = 0; g < At::groups && 64 * g < rows; ++g)
     if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
 }
@@ -119,16 +139,18 @@ __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, Pla
 template <class S, class At, class Memory, class LoadQueries>
 __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x, const Plan& plan,
                                          LoadQueries&& load_queries) {
-  load_queries(0, plan.sections.place(blockIdx.x, true));
+  const u32 parts = At::divided ? plan.parts : 1;
+  load_queries(0, plan.sections.place(blockIdx.x / parts, true));
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
     auto& item = shared.item_of(items);
-    const bool last = n >= static_cast<u32>(plan.sections.all());
-    const Place at = plan.sections.place(last ? 0 : n, true);
-    if (!last) see_keys<At>(item, x, at);
+    const bool last = n >= plan.sections.all() * parts;
+    const Place at = plan.sections.place(last ? 0 : n / parts, true);
+    const int part = n % parts;
+    if (!last) see_keys<At>(item, x, plan, at, part);
     if (lane_id() == 0) {
-      item.batch_head = last ? -1 : at.batch_head;
+      item.batch_head = last ? -1 : part * plan.sections.all_heads + at.batch_head;
       item.b = at.b, item.h = at.head, item.i0 = at.row0;
       item.sink = x.sink ? widen(static_cast<const S*>(x.sink)[at.head]) : -INFINITY;
     }
@@ -201,6 +223,37 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
     --tiles;
   }
 }
+
+// The sink of a row of an item's head: a key of the first part.
+template <class S, class At, class Item>
+__device__ __forceinline__ float sink_of(const AttentionCall& x, const Plan& plan, const Item& item, int i) {
+  if (!At::divided || !x.sink) return item.sink;
+  if (item.batch_head >= plan.sections.all_heads || i >= x.L) return -INFINITY;
+  const int heads = x.L / plan.queries;  // of the call, for one of the kernel's
+  return widen(static_cast<const S*>(x.sink)[item.h * heads + i / plan.queries]);
+}
+// Where results of an item go: to the call's, of head (b, h), or to those of parts, of head batch_head.
+template <class S, class At>
+struct Destination {
+  bool in_parts;
+  float* lse;
+  S* o;
+  float* part;  // instead of o
+  __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
+                                         int h)
+      : in_parts(At::divided && plan.parts > 1),
+        lse((in_parts ? plan.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
+        o(x.o.at<S>(b, h)),
+        part(plan.o + i64{batch_head} * x.L * x.dv) {}
+  // Stores columns of O, from column0 on, of a warp's queries from i0 on.
+  template <class Columns>
+  __device__ __forceinline__ void take(Columns& from, const AttentionCall& x, int i0, int column0 = 0) const {
+    if (in_parts)
+      store(from, part + column0, x.dv, i0, x.L, x.dv - column0);
+    else
+      store(from, o + column0, x.o.row, i0, x.L, x.dv - column0);
+  }
+};
 
 // A warpgroup of 64 queries.
 template <class S, class At, Options options>
@@ -295,7 +348,8 @@ struct Consumer {
     const KeyRange every = item.every[group()];
     const Score<S> score(plan.factor, plan.cap);
     const float factor = options == any ? 1 : plan.factor;
-    OnlineSoftmax<16> softmax(item.sink);
+    OnlineSoftmax<16> softmax(
+        [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); });
     Accumulator<16, DV> o;
     o.fill(0);
     Packed<At::keys> p;
@@ -340,13 +394,14 @@ struct Consumer {
     }
     shared.ring_v().wait(tiles);
     begin_AB<S>(o, p, shared.tile_v(tiles));
-    const int b = item.b, h = item.h, i0 = item.i0 + 64 * group() + row();
+    const Destination<S, At> to(x, plan, item.batch_head, item.b, item.h);
+    const int i0 = item.i0 + 64 * group() + row();
     shared.ring_items().release(items);
     const auto end = [&](u32 last_tile) {
       keep(o), keep(p);
       shared.ring_v().release(last_tile);
-      softmax.finish(o, static_cast<float*>(x.lse) + (i64(b) * x.H + h) * x.L, i0, x.L);
-      store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
+      softmax.finish(o, to.lse, i0, x.L);
+      to.take(o, x, i0);
     };
     if constexpr (At::begins_early) {
       const bool more = wait_for_item(items + 1);
@@ -371,7 +426,7 @@ struct Consumer {
 };
 
 template <class S, class At, Options options>
-__global__ void __launch_bounds__(At::threads, 1)
+__global__ void __launch_bounds__(At::threads, At::blocks)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -386,7 +441,7 @@ __global__ void __launch_bounds__(At::threads, 1)
       load<S>(shared, x, plan);
     else if (threadIdx.x < 64)
       schedule<S, At>(shared, x, plan, [&](u32 n, Place at) {
-        if (n == 0) prefetch_keys<At>(x, plan, at);
+        if (At::may_be_whole && n == 0 && (!At::divided || plan.parts == 1)) prefetch_keys<At>(x, plan, at);
 #pragma unroll 1
         for (int g = 0; g < At::groups; ++g) {
           shared.ring_q(g).acquire(n);
@@ -412,28 +467,40 @@ inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
   }
   return sections;
 }
-// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal.
+// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal. `x` is
+// the call with_heads_as_rows(); `queries` those of a head of the call before; `numbers` as above.
 template <class At, class Kernel>
-void launch_items(const Stream& s, const AttentionCall& x, int numbers, Taken* taken, std::size_t shared,
-                  Kernel kernel) {
+void launch_items(const Stream& s, const AttentionCall& x, int queries, int numbers, const Workspace& work,
+                  std::size_t shared, Kernel kernel) {
   const Sections sections = sections_of(x, At::queries, numbers);
-  const i64 all = i64{sections.blocks} * sections.all_heads;
-  const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
+  const i64 all = i64{sections.blocks} * sections.all_heads * work.parts;
+  const int grid = static_cast<int>(std::min<i64>(all, i64{s.gpu.processors} * At::blocks));
   if (grid == 0) return;
-  if (!is_uneven(x) || all <= grid) taken = nullptr;
   const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
                   tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
                   tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys),
                   sections,
-                  taken,
+                  is_uneven(x) && all > grid ? work.taken : nullptr,
                   static_cast<float>(factor_of(x)),
-                  static_cast<float>(cap_of(x))};
+                  static_cast<float>(cap_of(x)),
+                  queries,
+                  work.parts,
+                  work.o,
+                  work.lse};
   launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, plan);
+  if (work.parts > 1) launch_merge(s, x, work);
 }
 
+// `x` and `queries` as above.
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, Taken* taken) {
-  launch_items<At>(s, x, x.d + x.dv, taken, Shared<At>::bytes, attend<S, At, options>);
+void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
+  if constexpr (!At::divided)
+    if (work.parts > 1 || queries < x.L) {
+      // Three consumer warpgroups leave the one that schedules too few registers.
+      using Few = std::conditional_t<At::groups == 3, Shape<64, 64, 4, false>, At>;
+      return launch<S, Divided<Few>, options>(s, x, queries, work);
+    }
+  launch_items<At>(s, x, queries, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

@@ -41,6 +41,13 @@ struct Tiles {
   __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
 };
 
+// The keys of one of so many parts of the tiles; of no two do the numbers of tiles differ by more than one.
+__device__ __forceinline__ KeyRange keys_of_part(Tiles tiles, int size, int part, int parts) {
+  const int each = (tiles.to - tiles.from) / parts, longer = (tiles.to - tiles.from) % parts,
+            from = tiles.from + part * each + min(part, longer);
+  return {from * size, (from + each + (part < longer)) * size};
+}
+
 // Iterates over tiles first … last − 1 of a head, beginning at `start` and wrapping around; then the next
 // head.
 struct Cursor {

@@ -1,6 +1,8 @@
 // The online softmax of a warp's queries: running maximum c and sum π, and ξ at the end.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/attention/score.cuh"
 
 namespace tg::cuda::attention {
@@ -14,10 +16,13 @@ struct OnlineSoftmax {
   RowVector<Rows> top, sum, shrink;
 
   // The sink is a first key with value 0; −∞: none.
-  __device__ __forceinline__ explicit OnlineSoftmax(float sink) {
+  __device__ __forceinline__ explicit OnlineSoftmax(float sink) : OnlineSoftmax([&](int) { return sink; }) {}
+  // The same with sink(i) of the warp's i-th query.
+  template <class Sink>
+  requires std::is_invocable_v<Sink, int> __device__ __forceinline__ explicit OnlineSoftmax(Sink&& sink) {
 #pragma unroll
     for (int r = 0; r < top.rows; ++r) {
-      top[r] = sink * static_cast<float>(log2_e);
+      top[r] = sink(Accumulator<Rows, 8>::row(r) + tile::lane_row()) * static_cast<float>(log2_e);
       sum[r] = top[r] > -INFINITY && tile::lane_id() % 4 == 0 ? 1 : 0;
     }
   }

@@ -32,6 +32,23 @@ struct SeenKeys {
       first[n] = r.from, last[n] = r.to;
     }
   }
+  // The same by a warp, where x.L queries are those of several heads, `each` of a head.
+  __device__ void set_of_heads(const AttentionCall& x, int b, int i0, int each) {
+    AttentionCall one = x;
+    one.L = each;
+#pragma unroll 1
+    for (int n = lane_id(); n < Queries; n += 32) {
+      const int i = i0 + n;
+      const KeyRange r = i < x.L ? keys_of_query(one, b, i % each) : KeyRange{0, 0};
+      first[n] = r.from, last[n] = r.to;
+    }
+  }
+  // Other keys than these are no longer seen; by a warp, each lane for the queries that it has set.
+  __device__ void keep(KeyRange keys) {
+#pragma unroll 1
+    for (int n = lane_id(); n < Queries; n += 32)
+      first[n] = max(first[n], keys.from), last[n] = min(last[n], keys.to);
+  }
   // The same of queries that are rows of one sequence, from row0 on, by a warp; others have none.
   __device__ void set(const Band& band, int row0, int rows) {
 #pragma unroll 2

@@ -43,6 +43,11 @@ constexpr int backward_blocks(int width) {
   return width > 192 ? 2 : 1;
 }
 
+// Blocks of a multiprocessor, of the forward on Hopper, where a head has at most 64 queries.
+constexpr int short_blocks(int width) {
+  return width <= 64 ? 3 : 2;
+}
+
 // Of a forward whose blocks take one item of work after the other: how many are taken beyond the first of
 // each block, and how many blocks have found none left. Zeros between calls: the last block to leave clears
 // it, which saves a step that would.
@@ -68,6 +73,10 @@ struct Workspace {
   // all blocks add to the same.
   int workers = 0;
   Taken* taken = nullptr;  // of a forward on Hopper; not part of the workspace: it outlives the call
+  // Of a forward on Hopper whose keys are cut in parts, the results of each: O [parts, B, H, L, dv] and ξ
+  // [parts, B, H, L].
+  int parts = 1;
+  float *o = nullptr, *lse = nullptr;
   // Of a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2 (+∞ where P
   // is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
   // which its warps hold them.

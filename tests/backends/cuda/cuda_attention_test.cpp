@@ -173,6 +173,46 @@ TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   check({{1, 1, 1, 70, 70, 8, 512}, {.causal = true}}, "narrow keys", {bf16});
 }
 
+// Few queries and many keys: on Hopper the keys are cut in parts, whose results are merged, and queries of
+// the heads that share keys are rows of one tile.
+std::vector<Option> options_for_few_queries(const Sizes& n) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < n.B; ++b)
+    lengths.push_back(b == 1 ? 0 : std::max<std::int64_t>(1, n.T - 190 * b - 3));
+  const auto l = static_cast<std::int32_t>(n.L), t = static_cast<std::int32_t>(n.T);
+  std::vector<Option> all = {
+      {"none", {}},
+      {"projected causal", {.causal = true}, {.projected = true}},
+      {"top-left", {.causal = true, .alignment = O::top_left}, {.sink = true}},
+      {"window", {.window_left = 150, .window_right = 9}},
+      {"softcap", {.causal = true, .softcap = 1.3}, {.sink = true}},
+      {"lengths", {}, {.lengths = lengths, .beyond = NAN}},
+      {"causal lengths", {.causal = true}, {.sink = true, .lengths = lengths, .beyond = NAN}},
+  };
+  if (n.B == 1) {
+    const Extras packed{.sink = true, .cu_q = {0, l / 2, l / 2, l}, .cu_k = {1, t / 3, t / 3 + 2, t - 5}};
+    all.push_back({"packed", {.causal = true}, packed});
+  }
+  return all;
+}
+TEST_F(CudaAttention, CutsKeysInParts) {
+  for (const Sizes& n : {Sizes{1, 1, 1, 1, 700, 64, 64}, Sizes{1, 4, 1, 5, 650, 128, 128},
+                         Sizes{3, 2, 1, 3, 390, 64, 40}, Sizes{1, 2, 2, 70, 600, 96, 72}})
+    for (const Option& o : options_for_few_queries(n)) check({n, o.o, o.more}, text(n) + o.name, {bf16});
+  check({{1, 4, 2, 9, 500, 64, 64}, {.causal = true}}, "f16", {f16});
+  for (const Sizes& n : {Sizes{1, 8, 1, 1, 2100, 256, 256}, Sizes{1, 2, 1, 20, 2100, 192, 128},
+                         Sizes{1, 1, 1, 1, 20000, 8, 8}})
+    check({n, {.causal = true}}, text(n), {bf16});
+}
+TEST_F(CudaAttention, CutsKeysOfHeadsBeyond256InParts) {
+  const Sizes n{2, 2, 1, 3, 260, 320, 264};
+  for (Option o : options_for_few_queries(n)) {
+    o.more.values_are_keys = !o.more.sink;
+    check({n, o.o, o.more}, text(n) + o.name, {bf16});
+  }
+  check({{1, 70, 1, 1, 300, 576, 512}, {}, {.values_are_keys = true}}, "two tiles of heads", {bf16});
+}
+
 TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
@@ -301,6 +341,8 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
       walking.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
       const Problem wider{{1, 4, 2, 300, 300, 192, 128}, {.causal = causal}};
       wider.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
+      const Problem few{{1, 8, 2, 3, 3000, 128, 128}, {.causal = causal}, {.sink = true}};
+      few.run(bf16, bf16, {.device = Device::cuda()}, race_runs);
     }
 }
 
