@@ -63,8 +63,8 @@ struct Shared {
   unsigned char* start;
   u32 base = shared_address(start);
 
-  __device__ typename At::Q tile_q(int group, u32 use) const {
-    return {base + (Ring<At::query_stages>::stage(use) * At::groups + group) * At::Q::bytes};
+  __device__ typename At::Q tile_q(int warpgroup, u32 use) const {
+    return {base + (Ring<At::query_stages>::stage(use) * At::groups + warpgroup) * At::Q::bytes};
   }
   __device__ typename At::K tile_k(u32 use) const {
     return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
@@ -72,8 +72,8 @@ struct Shared {
   __device__ typename At::V tile_v(u32 use) const {
     return {base + v + Ring<At::stages>::stage(use) * At::V::bytes};
   }
-  __device__ Ring<At::query_stages> ring_q(int group) const {
-    return {base + q_ring + group * Ring<At::query_stages>::bytes};
+  __device__ Ring<At::query_stages> ring_q(int warpgroup) const {
+    return {base + q_ring + warpgroup * Ring<At::query_stages>::bytes};
   }
   __device__ Ring<At::stages> ring_k() const { return {base + k_ring}; }
   __device__ Ring<At::stages> ring_v() const { return {base + v_ring}; }
@@ -266,11 +266,8 @@ struct Consumer {
   int warpgroup;
   u32 tiles = 0, items = 0;
 
-  // Which 64 queries of the item it has. Where warpgroups take no turns these change from item to item,
-  // because under a mask some see more keys than others.
-  __device__ __forceinline__ int group() const {
-    return At::takes_turns ? warpgroup : static_cast<int>((warpgroup + items) % At::groups);
-  }
+  // Which 64 queries of the item it has.
+  __device__ __forceinline__ int group() const { return At::group(warpgroup, items); }
   // The warp's first row of them.
   __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
@@ -296,7 +293,7 @@ struct Consumer {
 
   // S = Q·Kᵀ of the next tile
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_ABt<S, D>(s, shared.tile_q(group(), items), 0, shared.tile_k(tiles));
+    begin_ABt<S, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
   }
 
   __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
@@ -327,7 +324,7 @@ struct Consumer {
   }
   // S of the last tile of an item, the first to be processed.
   __device__ __forceinline__ void begin_item(Scores& s) const {
-    shared.ring_q(group()).wait(items);
+    shared.ring_q(warpgroup).wait(items);
     shared.ring_k().wait(tiles);
     take_turn();
     begin_scores(s);
@@ -335,8 +332,8 @@ struct Consumer {
   }
   // An item of which the warpgroup has no queries. Returns whether there is another.
   __device__ __forceinline__ bool pass_by_item(Tiles range) {
-    shared.ring_q(group()).wait(items);
-    shared.ring_q(group()).release(items);
+    shared.ring_q(warpgroup).wait(items);
+    shared.ring_q(warpgroup).release(items);
     shared.ring_items().release(items);
     pass_by(range.to - range.from);
     return wait_for_item(++items);
@@ -362,7 +359,7 @@ struct Consumer {
     };
     const auto release_operands = [&](int j) {
       shared.ring_k().release(tiles);
-      if (j == own.from) shared.ring_q(group()).release(items);
+      if (j == own.from) shared.ring_q(warpgroup).release(items);
     };
     if constexpr (!At::begins_early) {
       pass_by(range.to - own.to);
@@ -445,7 +442,8 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
 #pragma unroll 1
         for (int g = 0; g < At::groups; ++g) {
           shared.ring_q(g).acquire(n);
-          fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, at.row0 + 64 * g, at.head, at.b);
+          fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, at.row0 + 64 * At::group(g, n), at.head,
+               at.b);
         }
       });
   } else {

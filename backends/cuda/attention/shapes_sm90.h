@@ -44,6 +44,11 @@ struct Shape {
                                             : groups == 3 ? 160
                                                           : 112;
   static_assert(128 * (producer_registers + groups * consumer_registers) <= at_launch * threads);
+  // Which 64 queries of its nth item a warpgroup has. Where they take no turns these change from item to
+  // item: under a mask some see more keys than others.
+  static TG_HOST_DEVICE int group(int warpgroup, unsigned n) {
+    return takes_turns ? warpgroup : static_cast<int>((warpgroup + n) % groups);
+  }
   using Q = tile::SwizzledTile<64, D>;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
