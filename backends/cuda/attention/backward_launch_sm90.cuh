@@ -146,10 +146,10 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work);
   constexpr int keys = At::keys * At::blocks;
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
-  // Blocks of a head at a time. Under a mask those with later keys begin with later tiles, for which they
-  // would wait.
-  const int at_a_time =
-      is_uneven(x) ? std::clamp(sections.blocks / 8, At::least_together, At::most_together) : 33 / At::blocks;
+  // Blocks of a head at a time. In order under a mask, those with later keys begin with later tiles, for
+  // which they would wait.
+  const int at_a_time = is_uneven(x) && !x.free_order ? At::together_in_order(sections.blocks)
+                                                      : std::clamp(sections.blocks, 1, 33 / At::blocks);
   sections.together =
       std::clamp(s.gpu.processors / At::blocks / at_a_time, 1, std::max(sections.all_heads, 1));
   if (sections.all() > 0) {
@@ -171,18 +171,13 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   if (tiles > 0 && !At::last_stores) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work);
 }
 
-// Whether it pays that kernels begin early, and that the last block to add to a tile's z_Q stores it: with
-// many keys, those that come last in the grid would hold the others up.
-inline bool few_keys(const AttentionCall& x) {
-  return x.T <= (is_uneven(x) ? 2048 : 1024);
-}
 // The kernel of the call's size; the two files that include this have some sizes each.
 template <int... sizes>
 void launch_shape(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {
     with_constant<sizes...>(work.width, [&](auto d) {
       with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-        if (d <= 128 && few_keys(x) && !x.free_order)
+        if (last_stores(x))
           launch<decltype(zero), Shape<d, values_beside(d), d <= 128>, options>(s, x, work);
         else
           launch<decltype(zero), Shape<d, values_beside(d), false>, options>(s, x, work);

@@ -96,28 +96,33 @@ struct Shared {
 template <class S, class At>
 __device__ __forceinline__ void keep_rows(const Shared<At>& shared, const AttentionCall& x,
                                           const Workspace& work, const Plan& plan, Place at) {
-  const Meeting met = tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, at.row0,
-                                      at.row0 + At::keys * At::blocks);
-  const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, others_row = at.row0 + (rank ^ 1) * At::keys,
-            column = rank * At::OthersK::columns;  // of z_Q
+  const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
+            others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
   at.row0 += rank * At::keys;
+  const auto fetch = [&] {
+    const u32 barrier = shared.ring_kept().full(0);
+    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes + (At::blocks > 1 ? At::OthersK::bytes : 0));
+    load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
+    load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
+    if constexpr (At::blocks > 1)
+      load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
+  };
+  const bool at_once = !x.lengths && !x.cu_k;  // else memory of some keys may hold anything
+  if (at_once && lane_id() == 0) fetch();
+  const Meeting met =
+      tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
   if (lane_id() == 0) shared.item() = {at, met};
-  if (met.first >= met.last) return;
-  const u32 barrier = shared.ring_kept().full(0);
-  if ((x.lengths || x.cu_k) && !covers(met.keys, at.row0 - rank * At::keys, At::keys * At::blocks)) {
-    // Memory of other keys may hold anything.
+  if (met.first >= met.last) {
+    if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
+  } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
     copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys, x.d);
     copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys, x.dv);
     if constexpr (At::blocks > 1)
       copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
                 x.d - column);
     if (lane_id() == 0) shared.ring_kept().announce(0);
-  } else if (lane_id() == 0) {
-    shared.ring_kept().expect(0, At::K::bytes + At::V::bytes + (At::blocks > 1 ? At::OthersK::bytes : 0));
-    load_boxes(shared.tile_k(), plan.k, barrier, at.row0, at.head, at.b);
-    load_boxes(shared.tile_v(), plan.v, barrier, at.row0, at.head, at.b);
-    if constexpr (At::blocks > 1)
-      load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
+  } else if (!at_once && lane_id() == 0) {
+    fetch();
   }
 }
 
@@ -247,6 +252,8 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
   S* const out = x.z_q.at<S>(b, h);
   if constexpr (At::wide)
     store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
+  else if constexpr (At::by_columns)
+    store(part, out + nth * (At::K::columns / 2), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 2));
   else if constexpr (At::transposes)
     store_transposed(part, out, x.z_q.row, nth * 64 + row, i0, x.L, x.d);
   else
@@ -278,16 +285,22 @@ struct Steps {
   // because most tiles have none.
   __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
                                                 const Score<S>& score, int j0, bool masked) const {
-    if (masked)
-      probabilities<true>(s, p, rows, score, j0);
-    else
-      probabilities<false>(s, p, rows, score, j0);
+    probabilities(s, p, rows, StatRows{rows.lse, rows.u}, score, j0, masked);
   }
-  template <bool masked>
+  template <class Stats>
   __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
-                                                const Score<S>& score, int j0) const {
+                                                const Stats& stats, const Score<S>& score, int j0,
+                                                bool masked) const {
+    if (masked)
+      probabilities<true>(s, p, rows, stats, score, j0);
+    else
+      probabilities<false>(s, p, rows, stats, score, j0);
+  }
+  template <bool masked, class Stats>
+  __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
+                                                const Stats& stats, const Score<S>& score, int j0) const {
     const Dropout<float> dropout(x);
-    const ScoreGradient<S, options, false, StatRows> stage{x, score, dropout, {rows.lse, rows.u}, 0, 0, 0};
+    const ScoreGradient<S, options, false, Stats> stage{x, score, dropout, stats, 0, 0, 0};
     const auto of_part = [&](int, int column, float(&a)[4]) {
       float slope[4];
       stage.probability({0, column}, a, slope);

@@ -25,27 +25,27 @@ struct Consumer : Steps<S, At, options> {
   __device__ __forceinline__ void run() const {
     const int j0 = shared.item().at.row0, tiles = this->tiles();
     const u32 all = this->passes();
-    float* to = this->first_sums();
+    float* to = this->first_sums() + At::sums;
     const Score<S> score(plan.factor, plan.cap);
     Accumulator<16, D> z_k, z_v;
     z_k.fill(0), z_v.fill(0);
     keep(z_k), keep(z_v);
     if (all > 0) shared.ring_kept().wait(0);
+    bool masked = all > 0 && await_tile(0, j0);
+    float2 ahead[At::parts_ahead];
+    if (all > 0) fetch(ahead, 0);
     int tile = 0;
 #pragma unroll 1
     for (u32 n = 0; n < all; ++n) {
       const auto& rows = shared.rows_of(n);
       Scores s, z_p;
       Operand p, z_a;
-      shared.ring_q().wait(n);
       if (x.cu_q) this->clear_others(n, (shared.item().met.first + tile) * At::queries);
-      begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));  // S = K·Qᵀ
-      shared.ring_z_o().wait(n);
+      begin_ABt<S, D>(s, shared.tile_k(), 64 * group, shared.tile_q(n));      // S = K·Qᵀ
       begin_ABt<S, D>(z_p, shared.tile_v(), 64 * group, shared.tile_z_o(n));  // z_P = V·z_Oᵀ
-      const bool masked = !covers(rows.every, j0 + 64 * group, 64);
       wait_for_products<1>();
       keep(s);
-      this->probabilities(s, p, rows, score, j0, masked);
+      this->probabilities(s, p, rows, Stats{{rows.lse, rows.u}, ahead}, score, j0, masked);
       keep(p);
       ptx::hold(to);  // stays as it is while the sums of the last tile leave
       wait_for_products<0>();
@@ -61,31 +61,50 @@ struct Consumer : Steps<S, At, options> {
         shared.ring_z_o().release(n);
       }
       typename At::ZQ part;
-      query_gradients(part, n);                 // z_Q = z_Aᵀ·K
-      begin_AB<S>(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
+      query_gradients(part, n);                         // z_Q = z_Aᵀ·K
+      begin_AB<S>(z_k, z_a, shared.tile_q(n));          // z_K += z_A·Q
+      if (n + 1 < all) masked = await_tile(n + 1, j0);  // shared memory would answer after sums have left
+      const Turn turn = this->await_turn(n);
       wait_for_products<1>();
       keep(part);
       if constexpr (!At::transposes) {
         keep(z_v), keep(p);
         shared.ring_z_o().release(n);
       }
-      to += this->step(n, tile);
-      const Turn turn = this->await_turn(n);
+      fetch(ahead, min(n + 1, all - 1));
       this->add_or_store(part, to, turn, n, tile, group);
       this->end_turn(n);
       wait_for_products<0>();
       keep(z_k), keep(z_a);
       shared.ring_q().release(n);
-      if (++tile == tiles) tile = 0;
+      ptx::hold(to);
+      to += At::sums;
+      if (++tile == tiles) tile = 0, to += i64{plan.tiles - tiles} * At::sums;
     }
     const Place at = this->place();
     this->store_z_k(z_k, at);
     this->store_z_v(z_v, at);
   }
 
+  using Stats = StatsAhead<At::parts_ahead>;
+  // Until the nth tile is there. Then whether it has a mask.
+  __device__ __forceinline__ bool await_tile(u32 n, int j0) const {
+    shared.ring_q().wait(n), shared.ring_z_o().wait(n);
+    return !covers(shared.rows_of(n).every, j0 + 64 * group, 64);
+  }
+  // ξ of its first parts.
+  __device__ __forceinline__ void fetch(float2 (&ahead)[At::parts_ahead], u32 n) const {
+    const auto& rows = shared.rows_of(n);
+#pragma unroll
+    for (int part = 0; part < At::parts_ahead; ++part)
+      ahead[part] = StatRows{rows.lse, rows.u}.lse({0, 8 * part + lane_column()});
+  }
+
   __device__ __forceinline__ void query_gradients(typename At::ZQ& part, u32 n) const {
     if constexpr (At::transposes)
       begin_AtBt<S, 128>(part, shared.tile_k(), 64 * group, shared.tile_z_a(n));
+    else if constexpr (At::by_columns)
+      begin_AB<S, 128>(part, shared.tile_z_a(n), 0, shared.tile_k(), 64 * group);
     else
       begin_AB<S, 128>(part, shared.tile_z_a(n), 64 * group, shared.tile_k(), 0);
   }

@@ -172,7 +172,7 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 
 Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_width(x)) {
   Arena memory{base};
-  const int queries = backward_queries(width);
+  const int queries = backward_queries(width, last_stores(x));
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
   u = memory.take<std::byte>(heads * x.L * sizeof(float));

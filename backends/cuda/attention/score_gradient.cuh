@@ -111,6 +111,15 @@ struct StatRows {
     return *reinterpret_cast<const float2*>(u_ + part.column);
   }
 };
+// The same, with ξ of the first parts in registers already.
+template <int parts>
+struct StatsAhead : StatRows {
+  const float2 (&ahead)[parts];
+  __device__ __forceinline__ float2 lse(Part<false> part) const {
+    const int n = part.column / 8;
+    return n < parts ? ahead[n] : StatRows::lse(part);
+  }
+};
 
 // For a tile of scores of queries from i0 and keys from j0 on of one head.
 template <class S, Options options, bool by_query, class Stats = StatPairs>

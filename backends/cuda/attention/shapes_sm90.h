@@ -35,14 +35,15 @@ struct Shape {
                                 : D <= 64      ? 3
                                                : 2,
                        query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 2   ? 48
-                                            : groups == 4 ? 56
-                                                          : 32,
-                       consumer_registers = groups == 1
-                                                ? 65536 / threads / blocks / 8 * 8 * 2 - producer_registers
+  // Together no more than the blocks of a multiprocessor have at launch: of 65,536, a multiple of 8 for each
+  // thread.
+  static constexpr int producer_registers = groups == 2 ? 40 : 32,
+                       at_launch = 65536 / threads / blocks / 8 * 8,
+                       consumer_registers = groups == 1   ? 2 * at_launch - producer_registers
                                             : groups == 2 ? 232
                                             : groups == 3 ? 160
                                                           : 112;
+  static_assert(128 * (producer_registers + groups * consumer_registers) <= at_launch * threads);
   using Q = tile::SwizzledTile<64, D>;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
@@ -91,20 +92,30 @@ struct Shape {
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// d ≤ D, dv ≤ DV. Each warpgroup has half of the keys and, of z_Q, half of the queries. As wgmma has 64 rows,
-// z_Q is computed transposed if there are not 64 queries for each: some columns by each. Of wide heads two
-// blocks of a cluster have 64 keys each; each warpgroup has all of the block's keys, and a quarter of the
-// columns of the cluster's z_Q. With last_stores, the last block to add to a tile's z_Q stores it.
+// d ≤ D, dv ≤ DV. Each warpgroup has half of the keys and, of z_Q, half of the queries or, of 64 queries,
+// half of the columns. As wgmma has 64 rows, z_Q is computed transposed if queries are not a multiple of 64.
+// Of wide heads two blocks of a cluster have 64 keys each; each warpgroup has all of the block's keys, and a
+// quarter of the columns of the cluster's z_Q. With last_stores, the last block to add to a tile's z_Q stores
+// it.
 template <int D, int DV, bool last_stores_>
 struct Shape {
   static constexpr bool wide = D > 192, last_stores = last_stores_;
   static constexpr int blocks = backward_blocks(D);  // of a cluster
-  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
-                       z_a_stages = wide ? 1 : 2;
+  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, last_stores), stages = 2,
+                       threads = 384,
+                       z_a_stages = wide      ? 1
+                                    : D > 128 ? 3
+                                              : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
-  // Under a mask, blocks of a head that run at a time.
-  static constexpr int least_together = wide ? 4 : 2, most_together = 8;
-  static constexpr bool transposes = !wide && queries != 128;
+  // In order under a mask, blocks of a head that run at a time: an eighth, within limits that were measured.
+  static int together_in_order(int all) {
+    constexpr int few = D <= 64 ? 1 : 2, most = D <= 64 ? 6 : D == 192 ? 4 : 8;
+    return std::clamp(all / 8, wide ? 4 : std::clamp(all / 4, few, few + 1), most);
+  }
+  static constexpr bool transposes = !wide && queries % 64 != 0, by_columns = D == 128 && !transposes;
+  // Parts of 8 queries of a tile whose ξ is fetched while the tile before is worked on: as many as there are
+  // registers for.
+  static constexpr int parts_ahead = D <= 64 ? 16 : 3;
   using K = tile::SwizzledTile<keys, D>;
   using V = tile::SwizzledTile<keys, DV>;
   using Q = tile::SwizzledTile<queries, D>;
@@ -116,7 +127,7 @@ struct Shape {
   // Of a tile's z_Q: all sums, and how many are from those of the first warpgroup to those of the second.
   static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2;
   // A warp's rows of a part of z_Q, or of its transpose.
-  using ZQ = tile::Accumulator<16, transposes ? queries : wide ? D / 4 : D>;
+  using ZQ = tile::Accumulator<16, transposes ? queries : wide ? D / 4 : by_columns ? D / 2 : D>;
 };
 
 // What the host computes of a call.

@@ -29,8 +29,13 @@ inline int backward_width(const AttentionCall& x) {
   return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
                                           [](auto d) { return int{d}; });
 }
-constexpr int backward_queries(int width) {
-  return width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
+constexpr int backward_queries(int width, bool last_stores) {
+  return width <= 64 ? 128 : width <= 128 ? (last_stores ? 64 : 80) : width <= 192 ? 48 : 64;
+}
+// Whether it pays that the last block to add to a tile's z_Q stores it, that kernels begin early, and that
+// tiles are small: with many keys, the blocks that come last in the grid would hold the others up.
+inline bool last_stores(const AttentionCall& x) {
+  return backward_width(x) <= 128 && !x.free_order && x.T <= (is_uneven(x) ? 2048 : 1024);
 }
 
 // Blocks of a cluster of those kernels.
@@ -72,7 +77,7 @@ struct Workspace {
   // [parts, B, H, L].
   int parts = 1;
   float *o = nullptr, *lse = nullptr;
-  // Of a backward on Hopper, in tiles of queries = backward_queries(width): ξ in units of log 2 (+∞ where P
+  // Of a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2 (+∞ where P
   // is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
   // which its warps hold them.
   int width = 0;
