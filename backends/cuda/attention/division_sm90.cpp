@@ -47,8 +47,11 @@ int parts_of_keys(const AttentionCall& x, const Gpu& gpu) {
   constexpr double item = 3, merge = 4, tile = 0.4;                                     // µs
   constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 8e6;  // bytes in a µs
   constexpr double products = 4.5e6;  // FLOPs in a µs, of a multiprocessor
-  const auto [queries, keys, blocks] = forward_tile(x);
-  const i64 items = items_of(x), tiles = pieces(x.T, keys), places = i64{gpu.processors} * blocks,
+  // At d 64, long heads in parts have tiles of their own.
+  const auto [queries, keys, blocks] =
+      std::max(x.d, x.dv) <= 64 && x.L > 64 ? ForwardTile{128, 128} : forward_tile(x);
+  const i64 items = x.B * x.H * pieces(x.L, queries), tiles = pieces(x.T, keys),
+            places = i64{gpu.processors} * blocks,
             most = std::min(tiles, 2 * places / std::max<i64>(items, 1));
   const bool wide = x.d > 256 || x.dv > 256, shares = items > x.B * x.Hk;
   const double bytes = double(keys) * (x.d + (wide && values_are_keys(x) ? 0 : x.dv)) * 2,

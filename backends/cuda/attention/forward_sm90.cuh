@@ -494,8 +494,8 @@ template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
   if constexpr (!At::divided)
     if (work.parts > 1 || queries < x.L) {
-      // Three consumer warpgroups leave the one that schedules too few registers.
-      using Few = std::conditional_t<At::groups == 3, Shape<64, 64, 4, false>, At>;
+      // More than two consumer warpgroups leave the one that schedules too few registers for this.
+      using Few = std::conditional_t<(At::groups > 2), Shape<64, 64, 2>, At>;
       return launch<S, Divided<Few>, options>(s, x, queries, work);
     }
   launch_items<At>(s, x, queries, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>);
