@@ -54,9 +54,11 @@ Tile tile_of_shape(int stages) {
 
 Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
   if (backward)
-    return with_constant<64, 128, 192, 256>(choice.work.width, [](auto d) {
+    return with_constant<64, 128, 192, 256>(choice.work.width, [&](auto d) {
       using Shape = backward_sm90::Shape<d, values_beside(d), false>;
-      return tile_of_shape<Shape>(Shape::stages);
+      using StoringLast = backward_sm90::Shape<d, values_beside(d), d <= 128>;
+      return last_stores(choice.x) ? tile_of_shape<StoringLast>(Shape::stages)
+                                   : tile_of_shape<Shape>(Shape::stages);
     });
   if (choice.x.d > 256 || choice.x.dv > 256) {
     using Shape = forward_576_sm90::Shape<false>;

@@ -18,6 +18,7 @@ constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T be
 constexpr KernelTile hopper_short[] = {{64, 64, {64, 64, 3}}, {128, 128, {64, 64, 2}}};  // forward, L to 64
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
+constexpr KernelTile hopper_backward_few_keys = {128, 128, {64, 128, 2}};  // T to 1024, masked 2048; in order
 // Kernels for other GPUs have as many stages as shared memory has room for, two in most cases; the forward of
 // 256 has one.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
@@ -54,8 +55,10 @@ Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std
     const KernelTile* few_queries = backward || c.L > 64 ? nullptr : find_tile(hopper_short, c);
     if (few_queries) return few_queries->tile;
     if (const KernelTile* kernel = find_tile(backward ? Tiles(hopper_backward) : Tiles(hopper_forward), c)) {
-      const bool few_keys = !backward && kernel == hopper_forward && c.T < 2048;
-      return few_keys ? hopper_few_keys.tile : kernel->tile;
+      const bool masked = c.causal || c.window >= 0;
+      if (backward && kernel == &hopper_backward[1] && !c.free_order && c.T <= (masked ? 2048 : 1024))
+        return hopper_backward_few_keys.tile;
+      return !backward && kernel == hopper_forward && c.T < 2048 ? hopper_few_keys.tile : kernel->tile;
     }
   }
   const Tiles tiles = backward ? Tiles(one_pass) : size == 2 ? Tiles(forward_16_bits) : Tiles(forward_f32);
