@@ -16,7 +16,7 @@ __device__ __forceinline__ float over_warp(float x, F&& f) {
   return x;
 }
 // log(Σₙ exp ξₙ), by a warp; the numbers are `between` apart.
-__device__ __forceinline__ float log_of_sum(const float* lse, i64 between, int parts) {
+[[maybe_unused]] __device__ __forceinline__ float log_of_sum(const float* lse, i64 between, int parts) {
   float top = -INFINITY, sum = 0;
   for (int n = tile::lane_id(); n < parts; n += 32) top = fmaxf(top, lse[n * between]);
   top = over_warp(top, [](float a, float b) { return fmaxf(a, b); });
@@ -24,7 +24,7 @@ __device__ __forceinline__ float log_of_sum(const float* lse, i64 between, int p
   for (int n = tile::lane_id(); n < parts; n += 32) sum += expf(lse[n * between] - top);
   return top + logf(over_warp(sum, [](float a, float b) { return a + b; }));
 }
-__device__ __forceinline__ void add(float4& to, float by, const float4& x) {
+[[maybe_unused]] __device__ __forceinline__ void add(float4& to, float by, const float4& x) {
   to.x += by * x.x, to.y += by * x.y, to.z += by * x.z, to.w += by * x.w;
 }
 

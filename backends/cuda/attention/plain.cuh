@@ -140,10 +140,6 @@ struct Queries {
 
   __device__ Queries(const AttentionCall& x, const C* all_u, int b, int h, int i0) : b(b), h(h), i0(i0) {
     const Own p;
-    // Queries that attend nothing lie before and after all sequences, or hold finite numbers.
-    const KeyRange any = queries_of_sequences(x);
-    q = {x.q.at<S>(b, h), x.q.row, any.from, any.to, x.d};
-    z = {x.z_o.at<S>(b, h), x.z_o.row, q.from, q.to, x.dv};
     for (int r = 0; r < 4; ++r) {
       const int i = i0 + p.i + r;
       keys[r] = keys_of_query(x, b, i);
@@ -152,6 +148,10 @@ struct Queries {
       lse[r] = xi == C(-INFINITY) ? C(INFINITY) : xi * static_cast<C>(log2_e);
       u[r] = i < x.L ? all_u[at] : C(0);
     }
+    // Queries that attend nothing lie before and after all sequences, or hold finite numbers.
+    const KeyRange any = queries_of_sequences(x);
+    q = {x.q.at<S>(b, h), x.q.row, any.from, any.to, x.d};
+    z = {x.z_o.at<S>(b, h), x.z_o.row, q.from, q.to, x.dv};
   }
 };
 

@@ -76,13 +76,10 @@ struct OnlineSoftmax {
   __device__ __forceinline__ void finish(float* lse, int i0, int L, Scale&& scale) {
 #pragma unroll
     for (int r = 0; r < top.rows; ++r) {
-      sum[r] = tile::row_sum(sum[r]);
-      scale(r, sum[r] == 0 ? 0.f : tile::reciprocal(sum[r]));
-    }
-#pragma unroll
-    for (int r = 0; r < top.rows; ++r) {
       const int i = i0 + Accumulator<Rows, 8>::row(r) + tile::lane_row();
-      const float xi = sum[r] == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(sum[r]);
+      const float all = tile::row_sum(sum[r]);
+      scale(r, all == 0 ? 0.f : tile::reciprocal(all));
+      const float xi = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
       if (tile::lane_id() % 4 == 0 && i < L) lse[i] = xi;
     }
   }
