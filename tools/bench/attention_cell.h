@@ -34,8 +34,8 @@ KeyRange keys_seen(const AttentionCell& c, std::int64_t i);
 AttentionCell parse_cell(const std::string& text);
 
 // Sets of cells by name: "cpu" and "gpu" are what those devices measure by default, "gpu-free-order" is
-// the latter in free order, "masks" has windows, L ≠ T, d ≠ dv and grouped heads, "few-queries" has heads of 1
-// to 512 queries.
+// the latter in free order, "masks" has windows, L ≠ T, d ≠ dv and grouped heads, "few-queries" has heads of
+// 1 to 512 queries.
 std::vector<AttentionCell> attention_suite(const std::string& name);
 
 }  // namespace tg::bench
