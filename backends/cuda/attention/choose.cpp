@@ -36,7 +36,7 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  if (x.type == DType::f32) return "f32";
+  if (x.type == DType::f32 && backward) return "f32 backward";
   if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
@@ -118,7 +118,8 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     work.counter = memory.take<int>(1);
     work.bytes = memory.bytes;
   }
-  if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
+  if (path != Path::plain && x.type == DType::f32)
+    split.emplace(x, backward, path == Path::hopper ? 64 : 32, base + work.bytes);
 }
 
 AttentionCall Choice::operands() const {
@@ -141,7 +142,8 @@ std::string Choice::in_words() const {
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma"};
-  return words[static_cast<int>(path)] + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
+  const char* const more = path == Path::hopper && x.type != DType::f32 ? "" : x.tf32 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
+  return words[static_cast<int>(path)] + std::string(path == Path::hopper ? more : "") + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {
@@ -174,9 +176,9 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   bytes = memory.bytes;
 }
 
-SplitOperands::SplitOperands(const AttentionCall& x, bool backward, std::byte* base)
+SplitOperands::SplitOperands(const AttentionCall& x, bool backward, int least, std::byte* base)
     : terms(x.tf32 ? 1 : 2),
-      width(with_constant<32, 64, 128>(std::max(x.d, x.dv), [](auto size) { return int{size}; })),
+      width(with_constant<32, 64, 128>(std::max({x.d, x.dv, least}), [](auto size) { return int{size}; })),
       count(backward ? 4 : 3),
       operand{{.from = x.q, .heads = x.H, .rows = x.L, .size = x.d},
               {.from = x.k, .heads = x.Hk, .rows = x.T, .size = x.d, .keys = true},

@@ -7,21 +7,27 @@
 
 namespace tg::cuda::attention {
 
-// Rows row0 … of data [rows, size] = c. In f32 from the registers, with rows that begin at multiples of 8
-// bytes; rounded to 16 bits, with rows as load_rows needs them, through rows tile_row … of a shared tile, of
+// Rows row0 … of data [rows, size] = c in f32, straight from registers; rows begin at multiples of 8 bytes.
+template <int Rows, int Columns>
+__device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, float* data, long long stride,
+                                          int row0, int rows, int size) {
+#pragma unroll
+  for (int r = 0; r < c.rows; ++r)
+#pragma unroll
+    for (int k = 0; k < c.columns; k += 2) {
+      const int row = row0 + c.row(r) + tile::lane_row(), column = c.column(k) + tile::lane_column();
+      if (row < rows && column < size)
+        *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
+    }
+}
+
+// The same in any type: f32, or rounded to 16 bits, with rows as load_rows needs them, through rows tile_row … of a shared tile, of
 // any architecture, that only this warp uses.
 template <class R, int Rows, int Columns, class SharedTile>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
                                       R* data, long long stride, int row0, int rows, int size) {
   if constexpr (std::is_same_v<R, float>) {
-#pragma unroll
-    for (int r = 0; r < c.rows; ++r)
-#pragma unroll
-      for (int k = 0; k < c.columns; k += 2) {
-        const int row = row0 + c.row(r) + tile::lane_row(), column = c.column(k) + tile::lane_column();
-        if (row < rows && column < size)
-          *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
-      }
+    store(c, data, stride, row0, rows, size);
   } else {
     put<R>(c, tile, tile_row, 0);
     __syncwarp();

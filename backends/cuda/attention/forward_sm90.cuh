@@ -9,6 +9,7 @@
 
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/key_source_sm90.cuh"
+#include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/shapes_sm90.h"
 #include "backends/cuda/attention/softmax.cuh"
@@ -147,7 +148,8 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
         const int row0 = (j + 1) * At::keys;
         shared.ring_v().acquire(tiles - 1);
         if (some_only && !covers(some, row0, At::keys)) {
-          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
+          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some,
+                    At::split ? At::V::columns : x.dv);
           if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
         } else {
           fill(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
@@ -158,13 +160,16 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   }
 }
 
-// A warpgroup of 64 queries.
-template <class S, class At, Options options>
+// A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two; results are of
+// type R.
+template <class S, class R, class At, Options options>
 struct Consumer {
+  using T = Terms<S, At::terms>;
   using Scores = Accumulator<16, At::keys>;
-  static constexpr int D = At::Q::columns, DV = At::V::columns;
+  static constexpr int D = At::D, DV = At::DV;
   const Shared<At>& shared;
   const AttentionCall& x;
+  const Powers* powers;
   int group, row;  // the warp's first row of the block's
   u32 tiles = 0, items = 0;
 
@@ -190,7 +195,7 @@ struct Consumer {
 
   // S = Q·Kᵀ of the next tile
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_ABt<S, D>(s, shared.tile_q(group, items), 0, shared.tile_k(tiles));
+    begin_terms_ABt<T, D>(s, shared.tile_q(group, items), 0, shared.tile_k(tiles));
   }
 
   __device__ __forceinline__ void run() {
@@ -216,13 +221,15 @@ struct Consumer {
         continue;
       }
       pass_by(range.to - own.to);
-      const Score<S> score(x, b, h);
+      Score<R> score(x, b, h);
+      const Powers* const power = powers + b * x.Hk + h / (x.H / x.Hk);
+      if constexpr (At::split) score.factor *= power_of_two(-power->q - power->k);
       const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY);
       Scores s;
-      Accumulator<16, DV> o;
-      o.fill(0);
-      Packed<At::keys> p;
+      SumOfProducts<T, DV> o;
+      o.all.fill(0);
+      PackedTerms<T, At::keys> p;
       const auto release_operands = [&](int j) {
         shared.ring_k().release(tiles);
         if (j == own.from) shared.ring_q(group).release(items);
@@ -243,7 +250,7 @@ struct Consumer {
       keep(s);
       release_operands(own.to - 1);
       soften(own.to - 1);
-      pack<S>(p, s);
+      pack(p, s);
 #pragma unroll 1
       for (int j = own.to - 2; j >= own.from; --j) {
         ++tiles;
@@ -251,36 +258,37 @@ struct Consumer {
         take_turn();
         begin_scores(s);
         shared.ring_v().wait(tiles - 1);
-        begin_AB<S>(o, p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
+        o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
         pass_turn();
-        wait_for_products<1>();
+        wait_for_products<products_of_terms<T>>();
         keep(s);
         release_operands(j);
         const bool moved = soften(j);
         wait_for_products<0>();
-        keep(o), keep(p);
+        o.end(), keep(p);
         shared.ring_v().release(tiles - 1);
-        pack<S>(p, s);
-        if (moved) softmax.rescale(o);
+        pack(p, s);
+        if (moved) softmax.rescale(o.all);
       }
       shared.ring_items().release(items);
       shared.ring_v().wait(tiles);
-      begin_AB<S>(o, p, shared.tile_v(tiles));
+      o.begin_AB(p, shared.tile_v(tiles));
       wait_for_products<0>();
-      keep(o);
+      o.end();
       shared.ring_v().release(tiles++);
       pass_by(own.from - range.from);
-      softmax.finish(o, static_cast<float*>(x.lse) + i64(batch_head) * x.L, i0, x.L);
-      store(o, x.o.at<S>(b, h), x.o.row, i0, x.L, x.dv);
+      softmax.finish(o.all, static_cast<float*>(x.lse) + i64(batch_head) * x.L, i0, x.L);
+      if constexpr (At::split) scale(o.all, 1, -power->v);
+      store(o.all, x.o.at<R>(b, h), x.o.row, i0, x.L, x.dv);
     }
   }
 };
 
-template <class S, class At, Options options>
+template <class S, class R, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
            const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-           const Sections sections, int* counter) {
+           const Sections sections, int* counter, const Powers* powers) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
@@ -295,8 +303,8 @@ __global__ void __launch_bounds__(At::threads, 1)
       schedule<At>(shared, x, sections, counter);
   } else {
     ptx::take_registers<At::consumer_registers>();
-    Consumer<S, At, options>{shared, x, group - 1,
-                             (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
+    Consumer<S, R, At, options>{shared, x, powers, group - 1,
+                                (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
         .run();
   }
 #endif
@@ -317,22 +325,26 @@ inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
 template <class Kernel>
 void launch_items(const Stream& s, const AttentionCall& x, const Sections& sections, int* counter,
                   unsigned threads, std::size_t shared, Kernel kernel, const CUtensorMap& q,
-                  const CUtensorMap& k, const CUtensorMap& v) {
+                  const CUtensorMap& k, const CUtensorMap& v, const auto&... more) {
   const i64 all = i64{sections.blocks} * sections.all_heads;
   const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
   if (grid == 0) return;
   if (!is_uneven(x) || all <= grid) counter = nullptr;
   if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
-  launch_kernel(s, {static_cast<unsigned>(grid), threads, shared}, kernel, x, q, k, v, sections, counter);
+  launch_kernel(s, {static_cast<unsigned>(grid), threads, shared}, kernel, x, q, k, v, sections, counter,
+                more...);
 }
 
-template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int* counter) {
-  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
-                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
-                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  launch_items(s, x, sections_of(x, At::queries, x.d + x.dv), counter, At::threads, Shared<At>::bytes,
-               attend<S, At, options>, q, k, v);
+template <class S, class R, class At, Options options>
+void launch(const Stream& s, const AttentionCall& x, int* counter, const Powers* powers) {
+  const auto size = [](const AttentionCall::Operand& a, int size) {  // of a row, with all terms
+    return At::split ? static_cast<int>(a.row) : size;
+  };
+  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, size(x.q, x.d), 64),
+                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, size(x.k, x.d), At::keys),
+                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, size(x.v, x.dv), At::keys);
+  launch_items(s, x, sections_of(x, At::queries, size(x.k, x.d) + size(x.v, x.dv)), counter, At::threads,
+               Shared<At>::bytes, attend<S, R, At, options>, q, k, v, powers);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

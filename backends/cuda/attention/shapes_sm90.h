@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "backends/cuda/attention/workspace.h"
+#include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
 
@@ -15,31 +15,32 @@ namespace tg::cuda::attention::forward_sm90 {
 // (two go through the same tiles: it saves less and costs 2 to 8 % at d 128). They take turns to multiply; or
 // not, where queries see so few keys that beginning and ending is what counts: then more of them, with
 // smaller tiles and more stages, fill each other's gaps.
-template <int D, int DV, int groups_, bool takes_turns_ = true>
+template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct Shape {
-  static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
+  static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
+  static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
-                       keys = !takes_turns ? 64
-                              : D <= 192   ? 128
-                                           : 80;
+                       keys = !takes_turns || terms == 2 ? 64
+                              : D <= 192                 ? 128
+                                                         : 80;
   // Of tiles of keys and of values; of the items' queries; of items: as many as the shared memory has room
   // for.
   static constexpr int stages = !takes_turns ? 8
                                 : D <= 64    ? 3
                                              : 2,
-                       query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
+                       query_stages = terms * D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
   static constexpr int producer_registers = groups == 2 ? 40 : 32, consumer_registers = groups == 2   ? 232
                                                                                         : groups == 3 ? 160
                                                                                                       : 112;
-  using Q = tile::SwizzledTile<64, D>;
-  using K = tile::SwizzledTile<keys, D>;
-  using V = tile::SwizzledTile<keys, DV>;
+  using Q = tile::SwizzledTile<64, terms * D>;
+  using K = tile::SwizzledTile<keys, terms * D>;
+  using V = tile::SwizzledTile<keys, terms * DV>;
 };
 
 // Calls f with the shape for a call.
+constexpr int few_keys = 2048;
 template <class F>
 auto with_shape(const AttentionCall& x, F&& f) {
-  constexpr int few_keys = 2048;
   const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
   return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
     if constexpr (d == 64)
@@ -47,6 +48,14 @@ auto with_shape(const AttentionCall& x, F&& f) {
     else
       return f(Shape<d, values_beside(d), 2>());
   });
+}
+// The same of f32.
+template <class F>
+auto with_f32_shape(const AttentionCall& x, F&& f) {
+  const bool narrow = x.d <= 64 && x.dv <= 64;
+  if (!x.tf32) return narrow ? f(Shape<64, 64, 3, true, two_terms>()) : f(Shape<128, 128, 2, true, two_terms>());
+  if (!narrow) return f(Shape<128, 128, 2, true, one_term>());
+  return x.T < few_keys ? f(Shape<64, 64, 4, false, one_term>()) : f(Shape<64, 64, 3, true, one_term>());
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

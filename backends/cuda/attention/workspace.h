@@ -113,7 +113,8 @@ struct SplitOperands {
   Powers* powers;      // [B, Hk]
   std::size_t bytes = 0;
 
-  SplitOperands(const AttentionCall& x, bool backward, std::byte* base);
+  // At least so wide.
+  SplitOperands(const AttentionCall& x, bool backward, int least, std::byte* base);
 };
 
 }  // namespace tg::cuda::attention

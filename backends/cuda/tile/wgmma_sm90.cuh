@@ -86,7 +86,13 @@ struct Wgmma;
                    "%" #A ", %" #B ", add, 1, 1, %" #C ", %" #D ";\n}"                                       \
                    : TG_SUMS_##n("+f") : "l"(a), "l"(b), "n"(ta), "n"(tb));                                  \
     }                                                                                                        \
-    /* d += a·b, a in registers: each warp's rows as mma_m16n8k16 has them. */                               \
+    /* d = a·b and d += a·b, a in registers: each warp's rows as mma_m16n8k16 has them. */                   \
+    template <bool tb>                                                                                       \
+    static __device__ __forceinline__ void begin(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {           \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" TG_PRODUCT(type, N, n)                     \
+                   "{%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", add, 1, 1, %" #F ";\n}"                   \
+                   : TG_SUMS_##n("=f") : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(tb));       \
+    }                                                                                                        \
     template <bool tb>                                                                                       \
     static __device__ __forceinline__ void add(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {             \
       asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n" TG_PRODUCT(type, N, n)                     \
