@@ -27,19 +27,20 @@ struct SwizzledTile {
   }
   // For wgmma, step k of 16 numbers of each of the rows from row0 on, a multiple of 8.
   __device__ __forceinline__ u64 along_columns(int row0, int k) const {
-    return descriptor(base + row0 * 128 + k / 4 * block + k % 4 * 32, 1);
+    return descriptor(base + row0 * 128, k / 4 * block + k % 4 * 32, 1);
   }
   // Step k of 16 rows, of the columns from column0 on, a multiple of 64: an operand that is transposed.
   __device__ __forceinline__ u64 along_rows(int column0, int k) const {
-    return descriptor(base + column0 / 64 * block + k * 2048, block / 16);
+    return descriptor(base + column0 / 64 * block, k * 2048, block / 16);
   }
 
  private:
   // Address, distance of blocks (of a transposed operand), distance of 8 rows: in units of 16 bytes; and the
   // swizzle. Of the address only the 18 bits within a block: those above say which block of a cluster it is.
-  __device__ __forceinline__ static u64 descriptor(u32 address, u32 between_blocks) {
+  // The step's bytes are added after all else, so that a step is one addition: there is nothing to carry.
+  __device__ __forceinline__ static u64 descriptor(u32 address, u32 bytes, u32 between_blocks) {
     constexpr u32 upper = 1024 / 16 | 1u << 30;
-    return u64{upper} << 32 | (address % (1u << 18) / 16 | between_blocks << 16);
+    return u64{upper} << 32 | ((address % (1u << 18) / 16 | between_blocks << 16) + bytes / 16);
   }
 };
 
