@@ -36,11 +36,12 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  if (x.type == DType::f32 && backward) return "f32 backward";
+  if (x.type == DType::f32 && backward && !x.tf32) return "f32 of two terms";
   if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
   if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
+  if (x.type == DType::f32) return nullptr;  // operands are copies
   const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
     return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
   };
@@ -119,7 +120,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     work.bytes = memory.bytes;
   }
   if (path != Path::plain && x.type == DType::f32)
-    split.emplace(x, backward, path == Path::hopper ? 64 : 32, base + work.bytes);
+    split.emplace(x, backward, path == Path::hopper && !x.tf32 ? 64 : 32, base + work.bytes);
 }
 
 AttentionCall Choice::operands() const {

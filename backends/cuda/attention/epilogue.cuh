@@ -74,7 +74,19 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* da
     }
   }
 }
-// The same of c transposed, rows of c being columns column0 … of data, which has `size`.
+// c transposed, rows of c being columns column0 … of data, which has `size`, in f32.
+template <int Columns>
+__device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, float* data,
+                                                 long long stride, int column0, int row0, int rows, int size) {
+#pragma unroll
+  for (int k = 0; k < c.columns; ++k)
+#pragma unroll
+    for (int r = 0; r < c.rows; ++r) {
+      const int row = row0 + c.column(k) + tile::lane_column(), column = column0 + c.row(r) + tile::lane_row();
+      if (row < rows && column < size) data[row * stride + column] = c(r, k);
+    }
+}
+// The same rounded to 16 bits, rows of c being columns column0 … of data, which has `size`.
 template <class R, int Columns>
 __device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, R* data, long long stride,
                                                  int column0, int row0, int rows, int size) {

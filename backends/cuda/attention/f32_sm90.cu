@@ -1,5 +1,6 @@
 // f32 on Hopper, as f16 terms (split_terms.cu): two terms have the accuracy of f32, one term has TF32's 10 bits of
 // fraction.
+#include "backends/cuda/attention/backward_launch_sm90.cuh"
 #include "backends/cuda/attention/forward_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 
@@ -9,7 +10,20 @@ void launch_f32_forward_sm90(const Stream& s, const AttentionCall& x, const Work
                              const Powers* powers) {
   with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
     forward_sm90::with_f32_shape(x, [&](auto shape) {
-      forward_sm90::launch<__half, float, decltype(shape), options>(s, x, work.counter, powers);
+      forward_sm90::launch<__half, decltype(shape), options>(s, x, work.counter, powers);
+    });
+  });
+}
+
+void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                              const Powers* powers) {
+  using namespace backward_sm90;
+  with_constant<64, 128>(work.width, [&](auto d) {
+    with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
+      if (options == none && few_keys(x) && !x.free_order)  // with a softcap it would take too many registers
+        launch<__half, Shape<d, d, options == none, true>, options>(s, x, work, powers);
+      else
+        launch<__half, Shape<d, d, false, true>, options>(s, x, work, powers);
     });
   });
 }

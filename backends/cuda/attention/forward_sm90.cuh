@@ -149,7 +149,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
         shared.ring_v().acquire(tiles - 1);
         if (some_only && !covers(some, row0, At::keys)) {
           copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some,
-                    At::split ? At::V::columns : x.dv);
+                    At::split ? static_cast<int>(x.v.row) : x.dv);
           if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
         } else {
           fill(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
@@ -160,10 +160,10 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   }
 }
 
-// A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two; results are of
-// type R.
-template <class S, class R, class At, Options options>
+// A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two.
+template <class S, class At, Options options>
 struct Consumer {
+  using R = Result<S, At>;
   using T = Terms<S, At::terms>;
   using Scores = Accumulator<16, At::keys>;
   static constexpr int D = At::D, DV = At::DV;
@@ -284,7 +284,7 @@ struct Consumer {
   }
 };
 
-template <class S, class R, class At, Options options>
+template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
            const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(At::threads, 1)
       schedule<At>(shared, x, sections, counter);
   } else {
     ptx::take_registers<At::consumer_registers>();
-    Consumer<S, R, At, options>{shared, x, powers, group - 1,
+    Consumer<S, At, options>{shared, x, powers, group - 1,
                                 (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
         .run();
   }
@@ -335,7 +335,7 @@ void launch_items(const Stream& s, const AttentionCall& x, const Sections& secti
                 more...);
 }
 
-template <class S, class R, class At, Options options>
+template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int* counter, const Powers* powers) {
   const auto size = [](const AttentionCall::Operand& a, int size) {  // of a row, with all terms
     return At::split ? static_cast<int>(a.row) : size;
@@ -344,7 +344,7 @@ void launch(const Stream& s, const AttentionCall& x, int* counter, const Powers*
                     k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, size(x.k, x.d), At::keys),
                     v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, size(x.v, x.dv), At::keys);
   launch_items(s, x, sections_of(x, At::queries, size(x.k, x.d) + size(x.v, x.dv)), counter, At::threads,
-               Shared<At>::bytes, attend<S, R, At, options>, q, k, v, powers);
+               Shared<At>::bytes, attend<S, At, options>, q, k, v, powers);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

@@ -38,10 +38,12 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The parts of launch_forward_sm90 in f32_sm90.cu and forward_576_sm90.cu, and that of launch_backward_sm90 in
+// The parts of launch_forward_sm90 and launch_backward_sm90 in f32_sm90.cu, forward_576_sm90.cu and
 // backward_wide_sm90.cu.
 void launch_f32_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
                              const Powers* powers);
+void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                              const Powers* powers);
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 

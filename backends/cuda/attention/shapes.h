@@ -30,6 +30,9 @@ int fitting_stages(const Gpu& gpu) {
 
 // What operands are on tensor cores: bf16 or f16 as they are, or f32 as one or two f16 terms.
 enum Numbers { of_16_bits, one_term, two_terms };
+// The type of results of a kernel whose Shape says what operands of type S are.
+template <class S, class Shape>
+using Result = std::conditional_t<Shape::split, float, S>;
 
 namespace forward {
 

@@ -89,9 +89,10 @@ namespace tg::cuda::attention::backward_sm90 {
 // z_Q is computed transposed if there are not 64 queries for each: some columns by each. Of wide heads two
 // blocks of a cluster have 64 keys each; each warpgroup has all of the block's keys, and a quarter of the
 // columns of the cluster's z_Q. With last_stores, the last block to add to a tile's z_Q stores it.
-template <int D, int DV, bool last_stores_>
+template <int D, int DV, bool last_stores_, bool split_ = false>
 struct Shape {
   static constexpr bool wide = D > 192, last_stores = last_stores_;
+  static constexpr bool split = split_;  // f32 as one f16 term
   static constexpr int blocks = backward_blocks(D);  // of a cluster
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
                        z_a_stages = wide ? 1 : 2;
@@ -120,6 +121,7 @@ struct Plan {
   float factor, cap;  // as Score has them
   float scale;        // of z_K
   bool free_order;
+  const Powers* powers;  // of operands that are split
 };
 
 }  // namespace tg::cuda::attention::backward_sm90

@@ -87,6 +87,8 @@ struct Powers {
   // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸, and z_A
   // to 2⁶ times its bound for such a P.
   static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
+  // Of z_A as it is multiplied.
+  TG_HOST_DEVICE int of_z_a() const { return room_for_z_a + z_o + v + z_a; }
 };
 
 // The f32 operands of a call as f16 terms: x·2ᵉ rounded to f16, which has the 10 bits of fraction of TF32 and
