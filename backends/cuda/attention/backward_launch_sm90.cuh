@@ -3,6 +3,7 @@
 
 #include "backends/cuda/attention/backward_192_sm90.cuh"
 #include "backends/cuda/attention/backward_sm90.cuh"
+#include "backends/cuda/attention/backward_terms_sm90.cuh"
 #include "backends/cuda/attention/backward_wide_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/row_dot.cuh"
@@ -37,6 +38,8 @@ __global__ void __launch_bounds__(256)
     const int r = r0 + lane / lanes, i = i0 + r;
     const bool inside = r < queries && i < x.L;
     float u = inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes, unit) : 0;
+    if (At::terms == 2 && inside)
+      u += partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + x.z_o.row / 2, x.dv, lane % lanes, lanes, unit);
     u = sum_over(u, lanes);
     if (lane % lanes > 0 || r >= queries) continue;
     const i64 row = i64{bh} * x.L + i;
@@ -96,7 +99,9 @@ __global__ void __launch_bounds__(At::threads, 1)
     }
   } else {
     ptx::take_registers<At::consumer_registers>();
-    if constexpr (At::K::columns == 192) {
+    if constexpr (At::terms == 2) {
+      TermsConsumer<S, At, options>{{shared, x, work, plan, group - 1}}.run();
+    } else if constexpr (At::D == 192) {
       Consumer192<S, At, options>{{shared, x, work, plan, group - 1}}.run();
     } else if constexpr (!At::wide) {
       Consumer<S, At, options>{{shared, x, work, plan, group - 1}}.run();
@@ -127,7 +132,7 @@ __global__ void __launch_bounds__(256)
   const int2 some = work.some[bh / x.H * tiles + tile];
   const bool any = some.x < some.y;
 #pragma unroll 1
-  for (int nth = threadIdx.x / 128; nth < At::sums / At::sums_between; nth += 2) {
+  for (int nth = threadIdx.x / 128; nth < At::parts; nth += 2) {
     typename At::ZQ part;
 #pragma unroll
     for (int k = 0; k < part.parts; ++k) {
@@ -143,8 +148,8 @@ __global__ void __launch_bounds__(256)
 template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers = nullptr) {
   const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
-    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size,
-                      keys ? At::keys : At::queries);
+    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L,
+                      At::split ? static_cast<int>(a.row) : size, keys ? At::keys : At::queries);
   };
   const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
   LaunchShape for_tiles{blocks_for(tiles, 1), 256};

@@ -120,8 +120,10 @@ __device__ __forceinline__ void keep_rows(const Shared<At>& shared, const Attent
   const u32 barrier = shared.ring_kept().full(0);
   if ((x.lengths || x.cu_k) && !covers(met.keys, at.row0 - rank * At::keys, At::keys * At::blocks)) {
     // Memory of other keys may hold anything.
-    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys, x.d);
-    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys, x.dv);
+    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys,
+              At::split ? static_cast<int>(x.k.row) : x.d);
+    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys,
+              At::split ? static_cast<int>(x.v.row) : x.dv);
     if constexpr (At::blocks > 1)
       copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
                 x.d - column);
@@ -286,7 +288,8 @@ struct Steps {
   using R = Result<S, At>;
   static constexpr int queries = At::queries;
   using Scores = Accumulator<16, queries>;
-  using Operand = Packed<queries>;
+  using T = Terms<S, At::terms>;
+  using Operand = std::conditional_t<At::terms == 1, Packed<queries>, PackedTerms<T, queries>>;
 
   const Shared<At>& shared;
   const AttentionCall& x;
@@ -331,7 +334,26 @@ struct Steps {
     };
     for_each_part(of_part, s);
     if constexpr (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
-    pack<S>(p, s);
+    if constexpr (At::terms == 1)
+      pack<S>(p, s);
+    else
+      pack(p, s);
+  }
+  // Two neighbours of a rounded operand.
+  __device__ __forceinline__ static float2 pair(const Packed<queries>& p, int k, int e) {
+    return unpack(p.x[k][e], S());
+  }
+  __device__ __forceinline__ static float2 pair(const PackedTerms<T, queries>& p, int k, int e) {
+    const float2 high = unpack(p.term[0].x[k][e], S()), low = unpack(p.term[1].x[k][e], S());
+    return {high.x + low.x, high.y + low.y};
+  }
+  __device__ __forceinline__ static void put_pair(Packed<queries>& to, int k, int e, float x, float y) {
+    to.x[k][e] = tile::pack(x, y, S());
+  }
+  __device__ __forceinline__ static void put_pair(PackedTerms<T, queries>& to, int k, int e, float x, float y) {
+    put_pair(to.term[0], k, e, x, y);
+    const float2 high = pair(to.term[0], k, e);
+    put_pair(to.term[1], k, e, x - high.x, y - high.y);
   }
   // z_A = P ⊛ (z_P·unit − u)·slope, rounded.
   __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
@@ -345,26 +367,28 @@ struct Steps {
       float(&b)[4] = z_p.x[0][part];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 a = unpack(p.x[part / 2][part % 2 * 2 + half], S());
+        const float2 a = pair(p, part / 2, part % 2 * 2 + half);
         const float slope_x = options == any ? score.slope_of(a.x, lse.x) : 1,
                     slope_y = options == any ? score.slope_of(a.y, lse.y) : 1;
-        z_a.x[part / 2][part % 2 * 2 + half] =
-            tile::pack(score_gradient(a.x, b[2 * half], unit, u.x, slope_x),
-                       score_gradient(a.y, b[2 * half + 1], unit, u.y, slope_y), S());
+        put_pair(z_a, part / 2, part % 2 * 2 + half, score_gradient(a.x, b[2 * half], unit, u.x, slope_x),
+                 score_gradient(a.y, b[2 * half + 1], unit, u.y, slope_y));
       }
     }
   }
   // The 16 bytes of z_A's tile whose address the lane gives for step k: all lanes', the warp's keys.
-  __device__ __forceinline__ u32 place_of_z_a(u32 n, int k) const {
+  __device__ __forceinline__ u32 place_of_z_a(u32 n, int k, int term = 0) const {
     const typename At::ZA to = shared.tile_z_a(n);
     const int lane = lane_id();
-    return to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2);
+    return to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
   }
   // z_A to shared memory, [queries, keys].
-  __device__ __forceinline__ void share(Operand& z_a, u32 n) const {
+  __device__ __forceinline__ void share(Packed<queries>& z_a, u32 n, int term = 0) const {
 #pragma unroll
-    for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k), z_a.x[k]);
+    for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k, term), z_a.x[k]);
     ptx::fence_async();
+  }
+  __device__ __forceinline__ void share(PackedTerms<T, queries>& z_a, u32 n) const {
+    share(z_a.term[0], n), share(z_a.term[1], n, 1);
   }
   // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile
   // ahead of the other.
@@ -396,7 +420,8 @@ struct Steps {
   __device__ __forceinline__ float* first_sums() const {
     const Place at = shared.item().at;
     const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
-    return work.z_q + (tile - 1) * At::sums + group * At::sums_between + threadIdx.x % 128 * 4;
+    return work.z_q + (tile - 1) * At::sums + (At::parts > 1 ? group * At::sums_between : 0) +
+           threadIdx.x % 128 * 4;
   }
   __device__ __forceinline__ i64 step(u32 n, int tile) const {
     return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;

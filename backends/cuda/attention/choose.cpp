@@ -36,7 +36,6 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  if (x.type == DType::f32 && backward && !x.tf32) return "f32 of two terms";
   if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
@@ -165,7 +164,7 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 
 Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_width(x)) {
   Arena memory{base};
-  const int queries = backward_queries(width);
+  const int queries = backward_queries(width, x.type == DType::f32 && !x.tf32);
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
   u = memory.take<std::byte>(heads * x.L * sizeof(float));

@@ -20,10 +20,12 @@ void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Wor
   using namespace backward_sm90;
   with_constant<64, 128>(work.width, [&](auto d) {
     with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-      if (options == none && few_keys(x) && !x.free_order)  // with a softcap it would take too many registers
-        launch<__half, Shape<d, d, options == none, true>, options>(s, x, work, powers);
+      if (!x.tf32)
+        launch<__half, Shape<d, d, false, two_terms>, options>(s, x, work, powers);
+      else if (options == none && few_keys(x) && !x.free_order)  // with a softcap it would take too many registers
+        launch<__half, Shape<d, d, options == none, one_term>, options>(s, x, work, powers);
       else
-        launch<__half, Shape<d, d, false, true>, options>(s, x, work, powers);
+        launch<__half, Shape<d, d, false, one_term>, options>(s, x, work, powers);
     });
   });
 }

@@ -89,27 +89,29 @@ namespace tg::cuda::attention::backward_sm90 {
 // z_Q is computed transposed if there are not 64 queries for each: some columns by each. Of wide heads two
 // blocks of a cluster have 64 keys each; each warpgroup has all of the block's keys, and a quarter of the
 // columns of the cluster's z_Q. With last_stores, the last block to add to a tile's z_Q stores it.
-template <int D, int DV, bool last_stores_, bool split_ = false>
+template <int D_, int DV_, bool last_stores_, Numbers numbers = of_16_bits>
 struct Shape {
-  static constexpr bool wide = D > 192, last_stores = last_stores_;
-  static constexpr bool split = split_;  // f32 as one f16 term
+  static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
+  static constexpr bool wide = D > 192, last_stores = last_stores_, split = numbers != of_16_bits;
   static constexpr int blocks = backward_blocks(D);  // of a cluster
-  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D), stages = 2, threads = 384,
+  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, terms == 2), stages = 2, threads = 384,
                        z_a_stages = wide ? 1 : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
   // Under a mask, blocks of a head that run at a time.
   static constexpr int least_together = wide ? 4 : 2, most_together = 8;
   static constexpr bool transposes = !wide && queries != 128;
-  using K = tile::SwizzledTile<keys, D>;
-  using V = tile::SwizzledTile<keys, DV>;
-  using Q = tile::SwizzledTile<queries, D>;
-  using ZO = tile::SwizzledTile<queries, DV>;
-  using ZA = tile::SwizzledTile<queries, keys>;
+  using K = tile::SwizzledTile<keys, terms * D>;
+  using V = tile::SwizzledTile<keys, terms * DV>;
+  using Q = tile::SwizzledTile<queries, terms * D>;
+  using ZO = tile::SwizzledTile<queries, terms * DV>;
+  using ZA = tile::SwizzledTile<queries, terms * keys>;
   // Of the cluster's other block: the columns of K that this one multiplies, and z_A.
   using OthersK = tile::SwizzledTile<keys, D / 2>;
   static constexpr int others_bytes = wide ? OthersK::bytes + ZA::bytes : 0;
-  // Of a tile's z_Q: all sums, and how many are from those of the first warpgroup to those of the second.
-  static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2;
+  // Of a tile's z_Q: all sums, how many are from those of the first warpgroup to those of the second, and the parts
+  // that this makes.
+  static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2,
+                       parts = sums / sums_between;
   // A warp's rows of a part of z_Q, or of its transpose.
   using ZQ = tile::Accumulator<16, transposes ? queries : wide ? D / 4 : D>;
 };

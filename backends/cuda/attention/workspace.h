@@ -29,8 +29,9 @@ inline int backward_width(const AttentionCall& x) {
   return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
                                           [](auto d) { return int{d}; });
 }
-constexpr int backward_queries(int width) {
-  return width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
+constexpr int backward_queries(int width, bool two_terms = false) {
+  return two_terms      ? 4096 / width
+         : width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
 }
 
 // Blocks of a cluster of those kernels.

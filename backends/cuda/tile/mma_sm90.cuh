@@ -111,6 +111,11 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false>(c, a, a0, b, 0);
 }
+// c += the same
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_adding_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
+  begin_product<S, K, true, false, true>(c, a, a0, b, 0);
+}
 // c += a·(columns b0 … of b), a in registers; or c = a·b
 template <class S, bool adds = true, int K, int N, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B b, int b0 = 0) {
@@ -147,6 +152,26 @@ __device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int 
   }
 }
 
+// product = a·(columns b0 … of b), a in registers, of two terms
+template <class S, int K, int N, class B>
+__device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedTerms<Terms<S, 2>, K>& a, B b,
+                                               int b0 = 0) {
+  const auto high = b.template part<2>(0), low = b.template part<2>(1);
+  begin_AB<S, false>(product, a.term[1], high, b0);
+  begin_AB<S>(product, a.term[0], low, b0);
+  begin_AB<S>(product, a.term[0], high, b0);
+}
+// c = (64 columns of a, from a0 on)ᵀ·(N rows of b)ᵀ over K, of two terms
+template <class T, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_terms_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
+  using S = typename T::type;
+  const auto a_high = a.template part<2>(0), a_low = a.template part<2>(1);
+  const auto b_high = b.template part<2>(0), b_low = b.template part<2>(1);
+  begin_AtBt<S, K>(c, a_low, a0, b_high);
+  begin_adding_AtBt<S, K>(c, a_high, a0, b_low);
+  begin_adding_AtBt<S, K>(c, a_high, a0, b_high);
+}
+
 // A sum of products c += a·b, a in registers. With one term tensor cores add to it. They cut what they add down to the
 // sum's 24 bits, always towards zero, which shows in f32 when thousands of terms are summed: with two terms each
 // product starts from zero and joins the sum, once it is done, in an addition that rounds to the nearest.
@@ -164,10 +189,7 @@ struct SumOfProducts<Terms<S, 2>, N> {
   Accumulator<16, N> all, product;
   template <int K, class B>
   __device__ __forceinline__ void begin_AB(PackedTerms<Terms<S, 2>, K>& a, B b) {
-    const auto high = b.template part<2>(0), low = b.template part<2>(1);
-    tile::begin_AB<S, false>(product, a.term[1], high);
-    tile::begin_AB<S>(product, a.term[0], low);
-    tile::begin_AB<S>(product, a.term[0], high);
+    begin_terms_AB(product, a, b);
   }
   __device__ __forceinline__ void end() {
     keep(product);
