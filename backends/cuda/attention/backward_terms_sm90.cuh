@@ -45,13 +45,13 @@ struct TermsConsumer : Steps<S, At, options> {
       this->gradients(p, z_p, z_a, rows, score);
       this->share(z_a, n);
       ptx::bar_arrive(this->z_a_for(group ^ 1, n), 256);
-      add_product(z_v, p, shared.tile_z_o(n));  // z_V += P·z_O
+      add_to_z_v(z_v, p, n);  // z_V += P·z_O
       shared.ring_z_o().release(n);
       ptx::bar_sync(this->z_a_for(group, n), 256);
       to += this->step(n, tile);
       if (At::parts == 2 || static_cast<int>(n % 2) == group) add_z_q(to, n, tile);
       this->end_turn(n);
-      add_product(z_k, z_a, shared.tile_q(n));  // z_K += z_A·Q
+      add_to_z_k(z_k, z_a.term[0], n);  // z_K += z_A·Q
       shared.ring_q().release(n);
       if (++tile == tiles) tile = 0;
     }
@@ -66,16 +66,30 @@ struct TermsConsumer : Steps<S, At, options> {
     ptx::keep(tile.base);
     return tile;
   }
-  // sum += a·b, 64 columns at a time.
-  template <class Tile>
-  __device__ __forceinline__ static void add_product(Accumulator<16, D>& sum, Operand& a, Tile b) {
+  // z_V += P·z_O, 64 columns at a time.
+  __device__ __forceinline__ void add_to_z_v(Accumulator<16, D>& z_v, Operand& p, u32 n) const {
+    const auto z_o = shared.tile_z_o(n);
 #pragma unroll
     for (int column = 0; column < D; column += 64) {
       Accumulator<16, 64> product;
-      begin_terms_AB(product, a, b, column);
+      begin_terms_AB(product, p, z_o, column);
       wait_for_products<0>();
-      keep(product), keep(a);
-      tile::add(sum, column / 8, product);
+      keep(product), keep(p);
+      tile::add(z_v, column / 8, product);
+    }
+  }
+  // z_K += z_A·Q. The second term of z_A comes from shared memory: it would take registers while z_V is computed.
+  __device__ __forceinline__ void add_to_z_k(Accumulator<16, D>& z_k, Packed<At::queries>& z_a, u32 n) const {
+    const auto high = shared.tile_q(n).template part<2>(0), low = shared.tile_q(n).template part<2>(1);
+#pragma unroll
+    for (int column = 0; column < D; column += 64) {
+      Accumulator<16, 64> product;
+      begin_AtB<S, At::queries>(product, shared.tile_z_a(n).template part<2>(1), 64 * group, high, column);
+      begin_AB<S>(product, z_a, low, column);
+      begin_AB<S>(product, z_a, high, column);
+      wait_for_products<0>();
+      keep(product), keep(z_a);
+      tile::add(z_k, column / 8, product);
     }
   }
   // z_Qᵀ += Kᵀ·z_A

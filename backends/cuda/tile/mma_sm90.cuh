@@ -111,7 +111,12 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false>(c, a, a0, b, 0);
 }
-// c += the same
+// c = (64 columns of a, from a0 on)ᵀ·(N columns of b, from b0 on) over K
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_AtB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
+  begin_product<S, K, true, true>(c, a, a0, b, b0);
+}
+// c += the same as begin_AtBt
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false, true>(c, a, a0, b, 0);
