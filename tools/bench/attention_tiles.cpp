@@ -17,6 +17,9 @@ constexpr KernelTile hopper_forward[] = {
 constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T below 2048
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
+// Of f32 as two f16 terms.
+constexpr KernelTile hopper_forward_f32[] = {{64, 64, {192, 64, 3}}, {128, 128, {128, 64, 2}}},
+                     hopper_backward_f32[] = {{64, 64, {64, 128, 2}}, {128, 128, {32, 128, 2}}};
 // Kernels for other GPUs have as many stages as shared memory has room for, two in most cases; the forward of
 // 256 has one.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
@@ -49,6 +52,10 @@ std::int64_t Tile::on_chip(const AttentionCell& c, bool backward, std::int64_t s
 Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std::string& gpu) {
   using Tiles = std::span<const KernelTile>;
   if (gpu.empty()) return backward ? Tile{96, 192} : Tile{64, 128};
+  if (is_hopper(gpu) && size == 4)
+    if (const KernelTile* kernel =
+            find_tile(backward ? Tiles(hopper_backward_f32) : Tiles(hopper_forward_f32), c))
+      return kernel->tile;
   if (is_hopper(gpu) && size == 2)
     if (const KernelTile* kernel = find_tile(backward ? Tiles(hopper_backward) : Tiles(hopper_forward), c)) {
       const bool few_keys = !backward && kernel == hopper_forward && c.T < 2048;

@@ -15,9 +15,8 @@ namespace tg::cuda::attention::backward_sm90 {
 // Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
 // blocks of head 0, the keys that they see. A tile that sees none has no last block to store its z_Q.
 template <class S, class At>
-__global__ void __launch_bounds__(256)
-    prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-            const Powers* powers) {
+__global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x,
+                                               const __grid_constant__ Workspace work, const Powers* powers) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (At::last_stores) ptx::let_next_kernel_begin(), ptx::wait_for_kernel_before();
   using R = Result<S, At>;
@@ -37,16 +36,18 @@ __global__ void __launch_bounds__(256)
   for (int r0 = threadIdx.x / 32 * rows; r0 < queries; r0 += 8 * rows) {
     const int r = r0 + lane / lanes, i = i0 + r;
     const bool inside = r < queries && i < x.L;
-    float u = inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes, unit) : 0;
+    float u =
+        inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes, unit) : 0;
     if (At::terms == 2 && inside)
-      u += partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + x.z_o.row / 2, x.dv, lane % lanes, lanes, unit);
+      u +=
+          partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + x.z_o.row / 2, x.dv, lane % lanes, lanes, unit);
     u = sum_over(u, lanes);
     if (lane % lanes > 0 || r >= queries) continue;
     const i64 row = i64{bh} * x.L + i;
     if (inside && x.z_lse) u -= static_cast<const float*>(x.z_lse)[row];
     const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
-    to[r] = lse == -INFINITY ? INFINITY
-                             : lse * static_cast<float>(log2_e) - (At::split ? Powers::room_for_p : 0);
+    to[r] =
+        lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e) - (At::split ? Powers::room_for_p : 0);
     to[queries + r] = At::split ? times_power_of_two(u, p->z_o + p->v + power_of_difference(*p)) : u;
     if (inside) static_cast<float*>(work.u)[row] = u;
   }
@@ -140,7 +141,8 @@ __global__ void __launch_bounds__(256)
                            : float4{0, 0, 0, 0};
       part.x[0][k][0] = v.x, part.x[0][k][1] = v.y, part.x[0][k][2] = v.z, part.x[0][k][3] = v.w;
     }
-    store_z_q<S, At>(part, x, powers, bh / x.H, bh % x.H, tile * At::queries, nth, threadIdx.x % 128 / 32 * 16);
+    store_z_q<S, At>(part, x, powers, bh / x.H, bh % x.H, tile * At::queries, nth,
+                     threadIdx.x % 128 / 32 * 16);
   }
 #endif
 }
@@ -180,7 +182,8 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
     for_keys.cluster = At::blocks;
     launch_kernel(s, for_keys, gradients<S, At, options>, x, work, plan, sections);
   }
-  if (tiles > 0 && !At::last_stores) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers);
+  if (tiles > 0 && !At::last_stores)
+    launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers);
 }
 
 // Whether it pays that kernels begin early, and that the last block to add to a tile's z_Q stores it: with

@@ -281,8 +281,8 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
     store(part, out, x.z_q.row, i0 + nth * 64 + row, x.L, x.d);
 }
 
-// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp. Split operands
-// have powers of two: then P is held times 2^room_for_p, which ξ includes, and z_A times 2^of_z_a().
+// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp. Split
+// operands have powers of two: then P is held times 2^room_for_p, which ξ includes, and z_A times 2^of_z_a().
 template <class S, class At, Options options>
 struct Steps {
   using R = Result<S, At>;
@@ -350,7 +350,8 @@ struct Steps {
   __device__ __forceinline__ static void put_pair(Packed<queries>& to, int k, int e, float x, float y) {
     to.x[k][e] = tile::pack(x, y, S());
   }
-  __device__ __forceinline__ static void put_pair(PackedTerms<T, queries>& to, int k, int e, float x, float y) {
+  __device__ __forceinline__ static void put_pair(PackedTerms<T, queries>& to, int k, int e, float x,
+                                                  float y) {
     put_pair(to.term[0], k, e, x, y);
     const float2 high = pair(to.term[0], k, e);
     put_pair(to.term[1], k, e, x - high.x, y - high.y);
@@ -379,7 +380,8 @@ struct Steps {
   __device__ __forceinline__ u32 place_of_z_a(u32 n, int k, int term = 0) const {
     const typename At::ZA to = shared.tile_z_a(n);
     const int lane = lane_id();
-    return to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
+    return to.base +
+           to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
   }
   // z_A to shared memory, [queries, keys].
   __device__ __forceinline__ void share(Packed<queries>& z_a, u32 n, int term = 0) const {
@@ -461,7 +463,8 @@ struct Steps {
     }
     const Place at = place();
     const int h = at.head * plan.group + static_cast<int>(n) / tiles();
-    store_z_q<S, At>(part, x, plan.powers, at.b, h, (shared.item().met.first + tile) * At::queries, nth, row() % 64);
+    store_z_q<S, At>(part, x, plan.powers, at.b, h, (shared.item().met.first + tile) * At::queries, nth,
+                     row() % 64);
   }
 
   // Results of the warp's keys. The block's place is read again, rather than in registers all the time.

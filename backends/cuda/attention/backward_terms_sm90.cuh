@@ -1,7 +1,8 @@
-// The backward on Hopper of f32 as two f16 terms, as backward_sm90.cuh. Each product is three of terms, and those of z_V
-// and z_K start from zero and join their sums by ordinary additions: tensor cores round sums towards zero. So they
-// take registers, and shared memory holds both terms: tiles have 64 or 32 queries. z_Q is computed transposed, 64 of
-// its columns by each warpgroup, or with heads of 64 by one and the other in turn.
+// The backward on Hopper of f32 as two f16 terms, as backward_sm90.cuh. Each product is three of terms, and
+// those of z_V and z_K start from zero and join their sums by ordinary additions: tensor cores round sums
+// towards zero. So they take registers, and shared memory holds both terms: tiles have 64 or 32 queries. z_Q
+// is computed transposed, 64 of its columns by each warpgroup, or with heads of 64 by one and the other in
+// turn.
 #pragma once
 
 #include "backends/cuda/attention/backward_roles_sm90.cuh"
@@ -78,7 +79,8 @@ struct TermsConsumer : Steps<S, At, options> {
       tile::add(z_v, column / 8, product);
     }
   }
-  // z_K += z_A·Q. The second term of z_A comes from shared memory: it would take registers while z_V is computed.
+  // z_K += z_A·Q. The second term of z_A comes from shared memory: it would take registers while z_V is
+  // computed.
   __device__ __forceinline__ void add_to_z_k(Accumulator<16, D>& z_k, Packed<At::queries>& z_a, u32 n) const {
     const auto high = shared.tile_q(n).template part<2>(0), low = shared.tile_q(n).template part<2>(1);
 #pragma unroll

@@ -119,7 +119,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     work.bytes = memory.bytes;
   }
   if (path != Path::plain && x.type == DType::f32)
-    split.emplace(x, backward, path == Path::hopper && !x.tf32 ? 64 : 32, base + work.bytes);
+    split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }
 
 AttentionCall Choice::operands() const {
@@ -137,13 +137,14 @@ std::string Choice::in_words() const {
   // In the order of Path.
   const char* const words[] = {
       "plain multiply-adds",
-      x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms",
+      "tensor cores",
       "tensor cores",
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma"};
-  const char* const more = path == Path::hopper && x.type != DType::f32 ? "" : x.tf32 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
-  return words[static_cast<int>(path)] + std::string(path == Path::hopper ? more : "") + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
+  std::string text = words[static_cast<int>(path)];
+  if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
+  return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {
@@ -164,7 +165,7 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 
 Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_width(x)) {
   Arena memory{base};
-  const int queries = backward_queries(width, x.type == DType::f32 && !x.tf32);
+  const int queries = backward_queries(width, is_of_two_terms(x));
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
   u = memory.take<std::byte>(heads * x.L * sizeof(float));
@@ -176,9 +177,10 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   bytes = memory.bytes;
 }
 
-SplitOperands::SplitOperands(const AttentionCall& x, bool backward, int least, std::byte* base)
+SplitOperands::SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base)
     : terms(x.tf32 ? 1 : 2),
-      width(with_constant<32, 64, 128>(std::max({x.d, x.dv, least}), [](auto size) { return int{size}; })),
+      width(with_constant<32, 64, 128>(std::max({x.d, x.dv, boxes && terms == 2 ? 64 : 0}),
+                                       [](auto size) { return int{size}; })),
       count(backward ? 4 : 3),
       operand{{.from = x.q, .heads = x.H, .rows = x.L, .size = x.d},
               {.from = x.k, .heads = x.Hk, .rows = x.T, .size = x.d, .keys = true},

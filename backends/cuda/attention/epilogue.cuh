@@ -10,7 +10,7 @@ namespace tg::cuda::attention {
 // Rows row0 … of data [rows, size] = c in f32, straight from registers; rows begin at multiples of 8 bytes.
 template <int Rows, int Columns>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, float* data, long long stride,
-                                          int row0, int rows, int size) {
+                                      int row0, int rows, int size) {
 #pragma unroll
   for (int r = 0; r < c.rows; ++r)
 #pragma unroll
@@ -21,8 +21,8 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, float
     }
 }
 
-// The same in any type: f32, or rounded to 16 bits, with rows as load_rows needs them, through rows tile_row … of a shared tile, of
-// any architecture, that only this warp uses.
+// The same in any type: f32, or rounded to 16 bits, with rows as load_rows needs them, through rows tile_row
+// … of a shared tile, of any architecture, that only this warp uses.
 template <class R, int Rows, int Columns, class SharedTile>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
                                       R* data, long long stride, int row0, int rows, int size) {
@@ -77,12 +77,14 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* da
 // c transposed, rows of c being columns column0 … of data, which has `size`, in f32.
 template <int Columns>
 __device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, float* data,
-                                                 long long stride, int column0, int row0, int rows, int size) {
+                                                 long long stride, int column0, int row0, int rows,
+                                                 int size) {
 #pragma unroll
   for (int k = 0; k < c.columns; ++k)
 #pragma unroll
     for (int r = 0; r < c.rows; ++r) {
-      const int row = row0 + c.column(k) + tile::lane_column(), column = column0 + c.row(r) + tile::lane_row();
+      const int row = row0 + c.column(k) + tile::lane_column(),
+                column = column0 + c.row(r) + tile::lane_row();
       if (row < rows && column < size) data[row * stride + column] = c(r, k);
     }
 }

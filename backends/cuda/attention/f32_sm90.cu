@@ -1,5 +1,5 @@
-// f32 on Hopper, as f16 terms (split_terms.cu): two terms have the accuracy of f32, one term has TF32's 10 bits of
-// fraction.
+// f32 on Hopper, as f16 terms (split_terms.cu): two terms have the accuracy of f32, one term has TF32's 10
+// bits of fraction.
 #include "backends/cuda/attention/backward_launch_sm90.cuh"
 #include "backends/cuda/attention/forward_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -20,9 +20,10 @@ void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Wor
   using namespace backward_sm90;
   with_constant<64, 128>(work.width, [&](auto d) {
     with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-      if (!x.tf32)
+      if (is_of_two_terms(x))
         launch<__half, Shape<d, d, false, two_terms>, options>(s, x, work, powers);
-      else if (options == none && few_keys(x) && !x.free_order)  // with a softcap it would take too many registers
+      else if (options == none && few_keys(x) &&
+               !x.free_order)  // with a softcap it would take too many registers
         launch<__half, Shape<d, d, options == none, one_term>, options>(s, x, work, powers);
       else
         launch<__half, Shape<d, d, false, one_term>, options>(s, x, work, powers);

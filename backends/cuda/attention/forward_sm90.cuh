@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(At::threads, 1)
   } else {
     ptx::take_registers<At::consumer_registers>();
     Consumer<S, At, options>{shared, x, powers, group - 1,
-                                (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
+                             (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
         .run();
   }
 #endif

@@ -17,7 +17,7 @@ struct Choice {
   Path path = Path::plain;
   const char* obstacle = nullptr;      // on Hopper, why another path than its own
   Workspace work;                      // of a backward
-  std::optional<SplitOperands> split;  // of Path::f32
+  std::optional<SplitOperands> split;  // of f32 on tensor cores
 
   // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
   // kernels that the call asks for cannot compute it.

@@ -53,7 +53,8 @@ auto with_shape(const AttentionCall& x, F&& f) {
 template <class F>
 auto with_f32_shape(const AttentionCall& x, F&& f) {
   const bool narrow = x.d <= 64 && x.dv <= 64;
-  if (!x.tf32) return narrow ? f(Shape<64, 64, 3, true, two_terms>()) : f(Shape<128, 128, 2, true, two_terms>());
+  if (is_of_two_terms(x))
+    return narrow ? f(Shape<64, 64, 3, true, two_terms>()) : f(Shape<128, 128, 2, true, two_terms>());
   if (!narrow) return f(Shape<128, 128, 2, true, one_term>());
   return x.T < few_keys ? f(Shape<64, 64, 4, false, one_term>()) : f(Shape<64, 64, 3, true, one_term>());
 }
@@ -94,8 +95,8 @@ struct Shape {
   static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
   static constexpr bool wide = D > 192, last_stores = last_stores_, split = numbers != of_16_bits;
   static constexpr int blocks = backward_blocks(D);  // of a cluster
-  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, terms == 2), stages = 2, threads = 384,
-                       z_a_stages = wide ? 1 : 2;
+  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, terms == 2), stages = 2,
+                       threads = 384, z_a_stages = wide ? 1 : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
   // Under a mask, blocks of a head that run at a time.
   static constexpr int least_together = wide ? 4 : 2, most_together = 8;
@@ -108,8 +109,8 @@ struct Shape {
   // Of the cluster's other block: the columns of K that this one multiplies, and z_A.
   using OthersK = tile::SwizzledTile<keys, D / 2>;
   static constexpr int others_bytes = wide ? OthersK::bytes + ZA::bytes : 0;
-  // Of a tile's z_Q: all sums, how many are from those of the first warpgroup to those of the second, and the parts
-  // that this makes.
+  // Of a tile's z_Q: all sums, how many are from those of the first warpgroup to those of the second, and the
+  // parts that this makes.
   static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2,
                        parts = sums / sums_between;
   // A warp's rows of a part of z_Q, or of its transpose.

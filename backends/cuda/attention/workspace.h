@@ -24,14 +24,18 @@ struct Arena {
 
 constexpr int range_tile = 64;  // queries
 
+// Whether f32 is multiplied with its own accuracy, and not TF32's.
+inline bool is_of_two_terms(const AttentionCall& x) {
+  return x.type == DType::f32 && !x.tf32;
+}
+
 // The head size of the backward's kernels on Hopper that a call takes, and their queries of a tile.
 inline int backward_width(const AttentionCall& x) {
   return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
                                           [](auto d) { return int{d}; });
 }
 constexpr int backward_queries(int width, bool two_terms = false) {
-  return two_terms      ? 4096 / width
-         : width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
+  return two_terms ? (width <= 64 ? 64 : 32) : width <= 64 ? 128 : width <= 128 ? 80 : width <= 192 ? 48 : 64;
 }
 
 // Blocks of a cluster of those kernels.
@@ -51,8 +55,8 @@ struct Workspace {
   // all blocks add to the same.
   int workers = 0;
   int* counter = nullptr;  // of a forward on Hopper: the items of work that blocks have taken
-  // Of a backward on Hopper, in tiles of queries = backward_queries(width): ξ in units of log 2 (+∞ where P
-  // is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
+  // Of a backward on Hopper, in tiles of queries = backward_queries(width, …): ξ in units of log 2 (+∞ where
+  // P is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
   // which its warps hold them.
   int width = 0;
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
@@ -116,8 +120,8 @@ struct SplitOperands {
   Powers* powers;      // [B, Hk]
   std::size_t bytes = 0;
 
-  // At least so wide.
-  SplitOperands(const AttentionCall& x, bool backward, int least, std::byte* base);
+  // `boxes`: for Hopper's copies of tiles, of 64 columns, each of one term.
+  SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base);
 };
 
 }  // namespace tg::cuda::attention

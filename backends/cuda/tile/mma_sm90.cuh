@@ -159,8 +159,8 @@ __device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int 
 
 // product = a·(columns b0 … of b), a in registers, of two terms
 template <class S, int K, int N, class B>
-__device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedTerms<Terms<S, 2>, K>& a, B b,
-                                               int b0 = 0) {
+__device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedTerms<Terms<S, 2>, K>& a,
+                                               B b, int b0 = 0) {
   const auto high = b.template part<2>(0), low = b.template part<2>(1);
   begin_AB<S, false>(product, a.term[1], high, b0);
   begin_AB<S>(product, a.term[0], low, b0);
@@ -177,9 +177,10 @@ __device__ __forceinline__ void begin_terms_AtBt(Accumulator<16, N>& c, A a, int
   begin_adding_AtBt<S, K>(c, a_high, a0, b_high);
 }
 
-// A sum of products c += a·b, a in registers. With one term tensor cores add to it. They cut what they add down to the
-// sum's 24 bits, always towards zero, which shows in f32 when thousands of terms are summed: with two terms each
-// product starts from zero and joins the sum, once it is done, in an addition that rounds to the nearest.
+// A sum of products c += a·b, a in registers. With one term tensor cores add to it. They cut what they add
+// down to the sum's 24 bits, always towards zero, which shows in f32 when thousands of terms are summed: with
+// two terms each product starts from zero and joins the sum, once it is done, in an addition that rounds to
+// the nearest.
 template <class T, int N>
 struct SumOfProducts {
   Accumulator<16, N> all;
