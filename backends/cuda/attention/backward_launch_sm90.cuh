@@ -36,11 +36,12 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   for (int r0 = threadIdx.x / 32 * rows; r0 < queries; r0 += 8 * rows) {
     const int r = r0 + lane / lanes, i = i0 + r;
     const bool inside = r < queries && i < x.L;
-    float u =
-        inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes, unit) : 0;
-    if (At::terms == 2 && inside)
-      u +=
-          partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + x.z_o.row / 2, x.dv, lane % lanes, lanes, unit);
+    float u = 0;
+#pragma unroll
+    for (int n = 0; n < At::terms; ++n)
+      if (inside)
+        u += partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + n * (x.z_o.row / 2), x.dv, lane % lanes,
+                            lanes, unit);
     u = sum_over(u, lanes);
     if (lane % lanes > 0 || r >= queries) continue;
     const i64 row = i64{bh} * x.L + i;
@@ -150,8 +151,8 @@ __global__ void __launch_bounds__(256)
 template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers = nullptr) {
   const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
-    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L,
-                      At::split ? static_cast<int>(a.row) : size, keys ? At::keys : At::queries);
+    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size_in_memory<At>(a, size),
+                      keys ? At::keys : At::queries);
   };
   const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
   LaunchShape for_tiles{blocks_for(tiles, 1), 256};

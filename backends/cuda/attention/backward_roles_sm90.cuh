@@ -121,9 +121,9 @@ __device__ __forceinline__ void keep_rows(const Shared<At>& shared, const Attent
   if ((x.lengths || x.cu_k) && !covers(met.keys, at.row0 - rank * At::keys, At::keys * At::blocks)) {
     // Memory of other keys may hold anything.
     copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys,
-              At::split ? static_cast<int>(x.k.row) : x.d);
+              size_in_memory<At>(x.k, x.d));
     copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys,
-              At::split ? static_cast<int>(x.v.row) : x.dv);
+              size_in_memory<At>(x.v, x.dv));
     if constexpr (At::blocks > 1)
       copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
                 x.d - column);
@@ -334,10 +334,7 @@ struct Steps {
     };
     for_each_part(of_part, s);
     if constexpr (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
-    if constexpr (At::terms == 1)
-      pack<S>(p, s);
-    else
-      pack(p, s);
+    pack<S>(p, s);
   }
   // Two neighbours of a rounded operand.
   __device__ __forceinline__ static float2 pair(const Packed<queries>& p, int k, int e) {

@@ -149,7 +149,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
         shared.ring_v().acquire(tiles - 1);
         if (some_only && !covers(some, row0, At::keys)) {
           copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some,
-                    At::split ? static_cast<int>(x.v.row) : x.dv);
+                    size_in_memory<At>(x.v, x.dv));
           if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
         } else {
           fill(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
@@ -250,7 +250,7 @@ struct Consumer {
       keep(s);
       release_operands(own.to - 1);
       soften(own.to - 1);
-      pack(p, s);
+      pack<S>(p, s);
 #pragma unroll 1
       for (int j = own.to - 2; j >= own.from; --j) {
         ++tiles;
@@ -267,7 +267,7 @@ struct Consumer {
         wait_for_products<0>();
         o.end(), keep(p);
         shared.ring_v().release(tiles - 1);
-        pack(p, s);
+        pack<S>(p, s);
         if (moved) softmax.rescale(o.all);
       }
       shared.ring_items().release(items);
@@ -337,14 +337,12 @@ void launch_items(const Stream& s, const AttentionCall& x, const Sections& secti
 
 template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int* counter, const Powers* powers) {
-  const auto size = [](const AttentionCall::Operand& a, int size) {  // of a row, with all terms
-    return At::split ? static_cast<int>(a.row) : size;
-  };
-  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, size(x.q, x.d), 64),
-                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, size(x.k, x.d), At::keys),
-                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, size(x.v, x.dv), At::keys);
-  launch_items(s, x, sections_of(x, At::queries, size(x.k, x.d) + size(x.v, x.dv)), counter, At::threads,
-               Shared<At>::bytes, attend<S, At, options>, q, k, v, powers);
+  const int d = size_in_memory<At>(x.k, x.d), dv = size_in_memory<At>(x.v, x.dv);
+  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, d, 64),
+                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, d, At::keys),
+                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, dv, At::keys);
+  launch_items(s, x, sections_of(x, At::queries, d + dv), counter, At::threads, Shared<At>::bytes,
+               attend<S, At, options>, q, k, v, powers);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

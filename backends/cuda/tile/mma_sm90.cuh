@@ -46,7 +46,7 @@ __device__ __forceinline__ void keep(PackedTerms<T, K>& a) {
 #pragma unroll
   for (Packed<K>& term : a.term) keep(term);
 }
-template <class T, int K>
+template <class S, class T, int K>
 __device__ __forceinline__ void pack(PackedTerms<T, K>& to, Accumulator<16, K>& from) {
 #pragma unroll
   for (int k = 0; k < K / 16; ++k) {
