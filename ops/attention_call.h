@@ -78,32 +78,62 @@ struct KeyRange {
   return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
 }
 
+// The sequence of a query: its queries and keys, of which there are none if the query belongs to none.
+struct QuerySequence {
+  int first_query, queries, first_key, keys;
+};
+[[gnu::always_inline]] TG_HOST_DEVICE inline QuerySequence sequence_of_query(const AttentionCall& x, int b,
+                                                                             int i) {
+  if (i >= x.L) return {0, 0, 0, 0};
+  if (!x.cu_q) return {0, x.L, 0, x.lengths ? kv_length(x, b) : x.T};
+  int low = 0, high = x.segments;  // the last segment that starts at or before i and is not empty
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (x.cu_q[middle] <= i ? low : high) = middle;
+  }
+  if (x.segments == 0 || i < x.cu_q[low] || i >= x.cu_q[low + 1]) return {0, 0, 0, 0};
+  const int first_key = x.cu_k[low], keys = x.cu_k[low + 1] - first_key;
+  if (first_key < 0 || keys < 0 || keys > x.T - first_key) return {0, 0, 0, 0};
+  return {x.cu_q[low], x.cu_q[low + 1] - x.cu_q[low], first_key, keys};
+}
+
+// What the rows of a sequence see: row r its keys r + from … r + to − 1, as far as they exist.
+struct Band {
+  int from, to, first_key, keys;  // −queries ≤ from, to ≤ keys
+
+  [[gnu::always_inline]] TG_HOST_DEVICE Band(const AttentionCall& x, const QuerySequence& s)
+      : from(-s.queries), to(s.keys), first_key(s.first_key), keys(s.keys) {
+    const int offset = s.keys - s.queries;  // from a row to its own key, bottom-right
+    if (x.causal) to = x.top_left ? 1 : offset + 1;
+    if (x.window_left >= 0 && x.window_left < s.keys) from = offset - x.window_left;
+    if (x.window_right >= 0 && x.window_right < to - offset - 1) to = offset + x.window_right + 1;
+  }
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(std::int64_t row) const { return of(row, row); }
+  // Keys that some row from `first` to `last` sees. And those that all of them see, none if some row sees
+  // none.
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange some_of(std::int64_t first, std::int64_t last) const {
+    return from < to ? of(first > 1 - to ? first : 1 - to, last < keys - 1 - from ? last : keys - 1 - from)
+                     : KeyRange{0, 0};
+  }
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange every_of(std::int64_t first, std::int64_t last) const {
+    const KeyRange a = of(first), z = of(last);
+    return a.from < a.to && z.from < z.to && z.from < a.to ? KeyRange{z.from, a.to} : KeyRange{0, 0};
+  }
+
+ private:
+  // From the first key of one row to the last of another, which see some.
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(std::int64_t first, std::int64_t last) const {
+    const std::int64_t low = first + from > 0 ? first + from : 0, high = last + to < keys ? last + to : keys;
+    if (low >= high) return {0, 0};
+    return {first_key + static_cast<int>(low), first_key + static_cast<int>(high)};
+  }
+};
+
 // Keys that query i of batch entry b sees. Always within 0 … T, even if boundaries are not: that fault is
 // reported elsewhere.
 [[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_of_query(const AttentionCall& x, int b, int i) {
-  int first_query = 0, queries = x.L, first_key = 0, keys = x.T;
-  if (i >= x.L) return {0, 0};
-  if (x.cu_q) {
-    int low = 0, high = x.segments;  // the last segment that starts at or before i and is not empty
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (x.cu_q[middle] <= i ? low : high) = middle;
-    }
-    if (x.segments == 0 || i < x.cu_q[low] || i >= x.cu_q[low + 1]) return {0, 0};
-    first_query = x.cu_q[low], queries = x.cu_q[low + 1] - first_query;
-    first_key = x.cu_k[low], keys = x.cu_k[low + 1] - first_key;
-    if (first_key < 0 || keys < 0 || keys > x.T - first_key) return {0, 0};
-  } else if (x.lengths) {
-    keys = kv_length(x, b);
-  }
-  const std::int64_t row = i - first_query, position = row + keys - queries;
-  std::int64_t from = 0, to = keys;
-  const std::int64_t diagonal = (x.top_left ? row : position) + 1;
-  if (x.causal && diagonal < to) to = diagonal;
-  if (x.window_left >= 0 && position - x.window_left > from) from = position - x.window_left;
-  if (x.window_right >= 0 && position + x.window_right + 1 < to) to = position + x.window_right + 1;
-  if (from >= to) return {0, 0};
-  return {first_key + static_cast<int>(from), first_key + static_cast<int>(to)};
+  const QuerySequence s = sequence_of_query(x, b, i);
+  return Band(x, s).of(i - s.first_query);
 }
 
 // Copies the attributes that determine which keys are seen; sequences and lengths are operands.

@@ -111,13 +111,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   }
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
-  if (path == Path::hopper && backward) {
-    work = {x, base};
-  } else if (path == Path::hopper) {
-    Arena memory{base};
-    work.counter = memory.take<int>(1);
-    work.bytes = memory.bytes;
-  }
+  if (backward && path == Path::hopper) work = {x, base};
   if (path != Path::plain && x.type == DType::f32)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }

@@ -10,7 +10,7 @@ void launch_f32_forward_sm90(const Stream& s, const AttentionCall& x, const Work
                              const Powers* powers) {
   with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
     forward_sm90::with_f32_shape(x, [&](auto shape) {
-      forward_sm90::launch<__half, decltype(shape), options>(s, x, work.counter, powers);
+      forward_sm90::launch<__half, decltype(shape), options>(s, x, work.taken, powers);
     });
   });
 }

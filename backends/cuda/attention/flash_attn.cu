@@ -1,6 +1,7 @@
 // flash_attn and flash_attn_backward: checks of sequences and lengths, and the kernels that choose.cpp chose.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/table.h"
 
 namespace tg::cuda {
 
@@ -37,7 +38,8 @@ constexpr Launch *forwards[] =
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
 void run_forward(const Stream& s, const Call& call) {
-  const Choice c(call, s.workspace);
+  Choice c(call, s.workspace);
+  c.work.taken = static_cast<Taken*>(const_cast<void*>(call.plan));
   launch_checks(s, c.x);
   if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
   if (c.split) launch_split(s, c.x, *c.split);
@@ -56,6 +58,10 @@ void run_backward(const Stream& s, const Call& call) {
 std::size_t workspace_of(const Call& call) {
   return Choice(call).bytes();
 }
+// Of a forward on Hopper.
+std::shared_ptr<const void> plan_of(const Call& call) {
+  return Choice(call).path == Path::hopper ? zeros_on_device(sizeof(Taken)) : nullptr;
+}
 std::string choice_of(const Call& call) {
   return Choice(call).in_words();
 }
@@ -64,7 +70,7 @@ std::string choice_of(const Call& call) {
 
 }  // namespace attention
 
-extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, nullptr,
+extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, attention::plan_of,
                                       attention::choice_of};
 extern const Kernel flash_attn_backward_kernel{attention::run_backward, attention::workspace_of, nullptr,
                                                attention::choice_of};

@@ -10,9 +10,9 @@ void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Wor
     using S = decltype(zero);
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
       if (values_are_keys(x))
-        launch<S, Shape<true>, options>(s, x, work.counter);
+        launch<S, Shape<true>, options>(s, x, work.taken);
       else
-        launch<S, Shape<false>, options>(s, x, work.counter);
+        launch<S, Shape<false>, options>(s, x, work.taken);
     });
   });
 }

@@ -14,7 +14,7 @@
 namespace tg::cuda::attention::forward_576_sm90 {
 
 using namespace tile;
-using forward_sm90::Item;
+using forward_sm90::Item, forward_sm90::Plan;
 
 // What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
 // c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
@@ -75,9 +75,7 @@ __device__ __forceinline__ Third<Tile> third(Tile tile, int n) {
 
 // The warp that copies tiles.
 template <class S, class At>
-__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x,
-                                     const CUtensorMap& map_q, const CUtensorMap& map_k,
-                                     const CUtensorMap& map_v) {
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
   const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch,
                        int column0) {
@@ -94,8 +92,8 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
     if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
     const int b = item.b, h = item.h, i0 = item.i0, key_head = h / (x.H / x.Hk);
     const KeyRange some = item.some;
+    const Tiles range = item.range;
     shared.ring_items().release(items);
-    const Tiles range(some, At::keys);
     shared.ring_q().acquire(items);
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from; --j, ++tiles) {
@@ -106,9 +104,9 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
       for (int n = 0; n < At::thirds; ++n) {
         const int column0 = n * Third<typename At::K>::columns;
         if (j == range.to - 1)
-          fill(third(shared.tile_q(), n), map_q, shared.ring_q(n), items, i0, h, b, column0);
+          fill(third(shared.tile_q(), n), plan.q, shared.ring_q(n), items, i0, h, b, column0);
         if (!At::values_are_keys || !by_rows)
-          fill(third(shared.tile_k(tiles), n), map_k, shared.ring_k(n), tiles, row0, key_head, b, column0);
+          fill(third(shared.tile_k(tiles), n), plan.k, shared.ring_k(n), tiles, row0, key_head, b, column0);
       }
       if (At::values_are_keys && by_rows) {
         copy_rows(shared.tile_k(tiles), x.k.at<S>(b, key_head), x.k.row, row0, some, x.d);
@@ -120,7 +118,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
         copy_rows(shared.tile_v(tiles), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
         if (lane_id() == 0) shared.ring_v().announce(tiles);
       } else {
-        fill(shared.tile_v(tiles), map_v, shared.ring_v(), tiles, row0, key_head, b, 0);
+        fill(shared.tile_v(tiles), plan.v, shared.ring_v(), tiles, row0, key_head, b, 0);
       }
     }
   }
@@ -130,10 +128,10 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
 struct Work {
   int batch_head, i0;
   Tiles range;
-  __device__ Work(const Item<1>& item, int keys)
+  __device__ explicit Work(const Item<1>& item)
       : batch_head(__reduce_max_sync(~0u, item.batch_head)),
         i0(__reduce_max_sync(~0u, item.i0)),
-        range({__reduce_max_sync(~0u, item.some.from), __reduce_max_sync(~0u, item.some.to)}, keys) {}
+        range{__reduce_max_sync(~0u, item.range.from), __reduce_max_sync(~0u, item.range.to)} {}
 };
 
 // The first warpgroup. `row` is the warp's first of the block's queries.
@@ -142,6 +140,7 @@ struct Scorer {
   using Scores = Accumulator<16, At::keys>;
   const Shared<At>& shared;
   const AttentionCall& x;
+  const Plan& plan;
   int row;
   u32 tiles = 0, items = 0;
 
@@ -175,13 +174,12 @@ struct Scorer {
     for (;; ++items) {
       shared.ring_items().wait(items);
       const auto& item = shared.item_of(items);
-      const Work work(item, At::keys);
+      const Work work(item);
       if (work.batch_head < 0) return;
       const KeyRange every = item.every[0];
-      const int h = work.batch_head % x.H;
-      const Score<S> score(x, work.batch_head / x.H, h);
-      const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const S*>(x.sink)[h]) : -INFINITY);
+      const Score<S> score(plan.factor, plan.cap);
+      const float factor = options == any ? 1 : plan.factor;
+      OnlineSoftmax<16> softmax(item.sink);
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
         Scores s;
@@ -238,7 +236,7 @@ struct Adder {
 #pragma unroll 1
     for (;; ++items) {
       shared.ring_items().wait(items);
-      const Work work(shared.item_of(items), At::keys);
+      const Work work(shared.item_of(items));
       shared.ring_items().release(items);
       if (work.batch_head < 0) return;
       Half left, right;
@@ -289,9 +287,7 @@ struct Adder {
 
 template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
-    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
-           const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-           const Sections sections, int* counter) {
+    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
@@ -301,11 +297,11 @@ __global__ void __launch_bounds__(At::threads, 1)
   if (group == 0) {
     ptx::give_registers<At::producer_registers>();
     if (threadIdx.x < 32)
-      load<S>(shared, x, map_q, map_k, map_v);
+      load<S>(shared, x, plan);
     else if (threadIdx.x < 64)
-      forward_sm90::schedule<At>(shared, x, sections, counter);
+      forward_sm90::schedule<S, At>(shared, x, plan, [](u32, Place) {});
   } else if (group == 1) {
-    Scorer<S, At, options>{shared, x, row}.run();
+    Scorer<S, At, options>{shared, x, plan, row}.run();
   } else {
     ptx::take_registers<At::adder_registers>();
     Adder<S, At>{shared, x, row, (group - 2) * Adder<S, At>::columns}.run();
@@ -314,13 +310,9 @@ __global__ void __launch_bounds__(At::threads, 1)
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int* counter) {
-  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, At::queries),
-                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
-                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys);
-  forward_sm90::launch_items(
-      s, x, forward_sm90::sections_of(x, At::queries, x.d + (At::values_are_keys ? 0 : x.dv)), counter,
-      At::threads, Shared<At>::bytes, attend<S, At, options>, q, k, v);
+void launch(const Stream& s, const AttentionCall& x, Taken* taken) {
+  forward_sm90::launch_items<At>(s, x, x.d + (At::values_are_keys ? 0 : x.dv), taken, Shared<At>::bytes,
+                                 attend<S, At, options>);
 }
 
 }  // namespace tg::cuda::attention::forward_576_sm90

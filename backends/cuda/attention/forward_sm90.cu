@@ -12,7 +12,7 @@ void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspac
     using S = decltype(zero);
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
       forward_sm90::with_shape(x, [&](auto shape) {
-        forward_sm90::launch<S, decltype(shape), options>(s, x, work.counter, nullptr);
+        forward_sm90::launch<S, decltype(shape), options>(s, x, work.taken, nullptr);
       });
     });
   });

@@ -23,13 +23,24 @@ namespace tg::cuda::attention::forward_sm90 {
 
 using namespace tile;
 
+// What the host computes of a call.
+struct Plan {
+  CUtensorMap q, k, v;
+  Sections sections;
+  Taken* taken;          // null: items are taken in a fixed order
+  float factor, cap;     // as Score has them
+  const Powers* powers;  // of operands that are split
+};
+
 // Some queries of a head, and the keys that they see.
 template <int groups>
 struct Item {
-  int batch_head, b, h, i0;             // batch_head < 0: there are no more
-  KeyRange some;                        // keys that some query sees: their tiles are loaded
-  KeyRange own[groups], every[groups];  // that some, that every query of a warpgroup sees; own is empty if it
-                                        // has no queries
+  int batch_head, b, h, i0;  // batch_head < 0: there are no more
+  float sink;                // −∞: none
+  KeyRange some;             // keys that some query sees
+  Tiles range, own[groups];  // tiles with keys that some query sees, which are loaded, and that some of a
+                             // warpgroup sees: none if it has no queries
+  KeyRange every[groups];    // keys that every query of a warpgroup sees
   SeenKeys<64 * groups> seen;
 };
 
@@ -70,79 +81,113 @@ struct Shared {
   }
 };
 
-// The warp that prepares items of work: takes the next one, and finds out which keys its queries see.
-template <class At, class Memory>
-__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x,
-                                         const Sections& sections, int* counter) {
+// Which keys an item's queries see; by a warp. Without sequences that is known from the first and the last of
+// them; else each is looked at.
+template <class At, class Item>
+__device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, Place at) {
+  const int rows = min(At::queries, x.L - at.row0);
+  KeyRange some{INT_MAX, 0};
+  if (!x.cu_q) {
+    const Band band(x, sequence_of_query(x, at.b, at.row0));
+    item.seen.set(band, at.row0, rows);
+    some = band.some_of(at.row0, at.row0 + rows - 1);
+    const int first = at.row0 + 64 * lane_id(), last = min(first + 64, at.row0 + rows) - 1;
+    if (lane_id() < At::groups) {
+      item.own[lane_id()] = {first <= last ? band.some_of(first, last) : KeyRange{0, 0}, At::keys};
+      item.every[lane_id()] = band.every_of(first, last);
+    }
+  } else {
+    item.seen.set(x, at.b, at.row0, lane_id(), 32);
+    __syncwarp();
+#pragma unroll 1
+    for (int g = 0; g < At::groups; ++g) {
+      KeyRange own, every;
+      item.seen.unite(64 * g, min(64 * g + 64, rows), own, every);
+      if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
+      if (lane_id() == 0) item.own[g] = {own, At::keys}, item.every[g] = every;
+    }
+  }
+  __syncwarp();
+  if (lane_id() > 0) return;
+  if (some.from >= some.to) some = {0, 1};
+  item.some = some, item.range = {some, At::keys};
+  // Queries that see nothing go through one tile all the same.
+  for (int g = 0; g < At::groups && 64 * g < rows; ++g)
+    if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
+}
+
+// The warp that prepares items of work: takes the next one, finds out which keys its queries see, and starts
+// loading them.
+template <class S, class At, class Memory, class LoadQueries>
+__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x, const Plan& plan,
+                                         LoadQueries&& load_queries) {
+  load_queries(0, plan.sections.place(blockIdx.x, true));
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
     auto& item = shared.item_of(items);
-    const bool last = n >= static_cast<u32>(sections.all());
-    if (!last) {
-      const Place at = sections.place(n, true);
-      item.seen.set(x, at.b, at.row0, lane_id(), 32);
-      __syncwarp();
-      KeyRange some{INT_MAX, 0};
-#pragma unroll 1
-      for (int g = 0; g < At::groups; ++g) {
-        KeyRange own, every;
-        item.seen.unite(64 * g, min(64 * g + 64, x.L - at.row0), own, every);
-        if (own.from < own.to) some = {min(some.from, own.from), max(some.to, own.to)};
-        if (lane_id() == 0) item.own[g] = own, item.every[g] = every;
-      }
-      if (lane_id() == 0) {
-        if (some.from >= some.to) some = {0, 1};
-        // Queries that see nothing go through one tile all the same.
-        for (int g = 0; g < At::groups && 64 * g < x.L - at.row0; ++g)
-          if (item.own[g].from >= item.own[g].to) item.own[g] = {some.from, some.from + 1};
-        item.some = some;
-        item.b = at.b, item.h = at.head, item.i0 = at.row0;
-      }
+    const bool last = n >= static_cast<u32>(plan.sections.all());
+    const Place at = plan.sections.place(last ? 0 : n, true);
+    if (!last) see_keys<At>(item, x, at);
+    if (lane_id() == 0) {
+      item.batch_head = last ? -1 : at.batch_head;
+      item.b = at.b, item.h = at.head, item.i0 = at.row0;
+      item.sink = x.sink ? widen(static_cast<const Result<S, At>*>(x.sink)[at.head]) : -INFINITY;
     }
-    if (lane_id() == 0) item.batch_head = last ? -1 : item.b * x.H + item.h;
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
-    if (last) return;
+    if (last) break;
+    if (items > 0) load_queries(items, at);
     n += gridDim.x;
-    if (counter) n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(counter, 1) : 0);
+    if (plan.taken)
+      n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(&plan.taken->items, 1) : 0);
   }
+  if (plan.taken && lane_id() == 0) plan.taken->leave();
 }
 
-// The warp that copies tiles.
+// Fetches the first tiles of a block's first item to the second-level cache, while it is not yet known which
+// others its queries see.
+template <class At>
+__device__ __forceinline__ void prefetch_keys(const AttentionCall& x, const Plan& plan, Place at) {
+  const int last = keys_of_query(x, at.b, min(at.row0 + At::queries, x.L) - 1).to - 1,
+            row0 = (last / At::keys - lane_id()) * At::keys, key_head = at.head / (x.H / x.Hk);
+  if (lane_id() >= 4 || row0 < 0) return;
+#pragma unroll 1
+  for (int n = 0; n < At::K::blocks; ++n) ptx::tma_prefetch(&plan.k, n * 64, row0, key_head, at.b);
+#pragma unroll 1
+  for (int n = 0; n < At::V::blocks; ++n) ptx::tma_prefetch(&plan.v, n * 64, row0, key_head, at.b);
+}
+
+// Starts filling a stage by TMA; by a warp.
+template <class Tile, class Stages>
+__device__ __forceinline__ void fill(Tile to, const CUtensorMap& map, Stages ring, u32 use, int row0,
+                                     int head, int batch) {
+  __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
+  if (lane_id() > 0) return;
+  ring.expect(use, to.bytes);
+  load_boxes(to, map, ring.full(use), row0, head, batch);
+}
+
+// The warp that copies tiles of keys and values.
 template <class S, class At>
-__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x,
-                                     const CUtensorMap& map_q, const CUtensorMap& map_k,
-                                     const CUtensorMap& map_v) {
+__device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
   const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
-  const auto fill = [](auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head, int batch) {
-    __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
-    if (lane_id() > 0) return;
-    ring.expect(use, to.bytes);
-    load_boxes(to, map, ring.full(use), row0, head, batch);
-  };
-  u32 tiles = 0, queries = 0;
+  u32 tiles = 0;
 #pragma unroll 1
   for (u32 items = 0;; ++items) {
     shared.ring_items().wait(items);
     const auto& item = shared.item_of(items);
     if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    const int b = item.b, h = item.h, i0 = item.i0, key_head = h / (x.H / x.Hk);
+    const int b = item.b, key_head = item.h / (x.H / x.Hk);
     const KeyRange some = item.some;
+    const Tiles range = item.range;
     shared.ring_items().release(items);
-    const Tiles range(some, At::keys);
-#pragma unroll 1
-    for (int g = 0; g < At::groups; ++g) {
-      shared.ring_q(g).acquire(queries);
-      fill(shared.tile_q(g, queries), map_q, shared.ring_q(g), queries, i0 + 64 * g, h, b);
-    }
-    ++queries;
     // The values of a tile are needed a step after its keys.
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
       if (j >= range.from) {
         shared.ring_k().acquire(tiles);
-        fill(shared.tile_k(tiles), map_k, shared.ring_k(), tiles, j * At::keys, key_head, b);
+        fill(shared.tile_k(tiles), plan.k, shared.ring_k(), tiles, j * At::keys, key_head, b);
       }
       if (j < range.to - 1) {
         const int row0 = (j + 1) * At::keys;
@@ -152,7 +197,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
                     size_in_memory<At>(x.v, x.dv));
           if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
         } else {
-          fill(shared.tile_v(tiles - 1), map_v, shared.ring_v(), tiles - 1, row0, key_head, b);
+          fill(shared.tile_v(tiles - 1), plan.v, shared.ring_v(), tiles - 1, row0, key_head, b);
         }
       }
     }
@@ -163,24 +208,31 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
 // A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two.
 template <class S, class At, Options options>
 struct Consumer {
-  using R = Result<S, At>;
   using T = Terms<S, At::terms>;
   using Scores = Accumulator<16, At::keys>;
   static constexpr int D = At::D, DV = At::DV;
   const Shared<At>& shared;
   const AttentionCall& x;
-  const Powers* powers;
-  int group, row;  // the warp's first row of the block's
+  const Plan& plan;
+  int warpgroup;
   u32 tiles = 0, items = 0;
+
+  // Which 64 queries of the item it has. Where warpgroups take no turns these change from item to item,
+  // because under a mask some see more keys than others.
+  __device__ __forceinline__ int group() const {
+    return At::takes_turns ? warpgroup : static_cast<int>((warpgroup + items) % At::groups);
+  }
+  // The warp's first row of them.
+  __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
   // A warpgroup starts its products when the one before has started its own.
   static constexpr int first_token = 1;
   __device__ __forceinline__ void take_turn() const {
-    if constexpr (At::takes_turns) ptx::bar_sync(first_token + group, 256);
+    if constexpr (At::takes_turns) ptx::bar_sync(first_token + warpgroup, 256);
   }
   __device__ __forceinline__ void pass_turn() const {
     if constexpr (At::takes_turns)
-      ptx::bar_arrive(first_token + (group + 1 < At::groups ? group + 1 : 0), 256);
+      ptx::bar_arrive(first_token + (warpgroup + 1 < At::groups ? warpgroup + 1 : 0), 256);
   }
   // Tiles that only others need.
   __device__ __forceinline__ void pass_by(int count) {
@@ -195,117 +247,167 @@ struct Consumer {
 
   // S = Q·Kᵀ of the next tile
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_terms_ABt<T, D>(s, shared.tile_q(group, items), 0, shared.tile_k(tiles));
+    begin_terms_ABt<T, D>(s, shared.tile_q(group(), items), 0, shared.tile_k(tiles));
+  }
+
+  __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
+    return {__reduce_max_sync(~0u, t.from), __reduce_max_sync(~0u, t.to)};
+  }
+  // Whether there is an item of that number.
+  __device__ __forceinline__ bool wait_for_item(u32 n) const {
+    shared.ring_items().wait(n);
+    return __reduce_max_sync(~0u, shared.item_of(n).batch_head) >= 0;
   }
 
   __device__ __forceinline__ void run() {
-    if (group == At::groups - 1) pass_turn();
+    if (warpgroup == At::groups - 1) pass_turn();
+    if (!wait_for_item(0)) return;
+    Scores s;
+    if constexpr (At::begins_early) {
+      begin_item(s);
+      wait_for_products<0>();
+      keep(s);
+    }
+    bool more;
 #pragma unroll 1
-    for (;; ++items) {
-      shared.ring_items().wait(items);
+    do {
       const auto& item = shared.item_of(items);
-      const int batch_head = __reduce_max_sync(~0u, item.batch_head),
-                i0 = __reduce_max_sync(~0u, item.i0) + row;
-      if (batch_head < 0) return;
-      const int b = batch_head / x.H, h = batch_head % x.H;
-      const KeyRange every = item.every[group];
-      const auto uniform = [](KeyRange r) {
-        return Tiles({__reduce_max_sync(~0u, r.from), __reduce_max_sync(~0u, r.to)}, At::keys);
-      };
-      const Tiles range = uniform(item.some), own = At::own_keys ? uniform(item.own[group]) : range;
-      if (At::own_keys && own.from == own.to) {  // no queries
-        shared.ring_q(group).wait(items);
-        shared.ring_q(group).release(items);
-        shared.ring_items().release(items);
-        pass_by(range.to - range.from);
-        continue;
-      }
+      const Tiles range = uniform(item.range), own = At::own_keys ? uniform(item.own[group()]) : range;
+      more = !At::own_keys || own.from < own.to ? attend(s, range, own) : pass_by_item(range);
+    } while (more);
+  }
+  // S of the last tile of an item, the first to be processed.
+  __device__ __forceinline__ void begin_item(Scores& s) const {
+    shared.ring_q(group()).wait(items);
+    shared.ring_k().wait(tiles);
+    take_turn();
+    begin_scores(s);
+    pass_turn();
+  }
+  // An item of which the warpgroup has no queries. Returns whether there is another.
+  __device__ __forceinline__ bool pass_by_item(Tiles range) {
+    shared.ring_q(group()).wait(items);
+    shared.ring_q(group()).release(items);
+    shared.ring_items().release(items);
+    pass_by(range.to - range.from);
+    return wait_for_item(++items);
+  }
+  // Of an item whose operands are split.
+  __device__ __forceinline__ const Powers& powers(const Item<At::groups>& item) const {
+    return plan.powers[item.b * x.Hk + item.h / (x.H / x.Hk)];
+  }
+  // One item, whose first S is given if items begin early: then that of the next item, if there is one, is
+  // computed while results are stored. Returns whether there is one.
+  __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
+    const auto& item = shared.item_of(items);
+    const KeyRange every = item.every[group()];
+    float unit = 1;  // of q·k
+    if constexpr (At::split) unit = power_of_two(-powers(item).q - powers(item).k);
+    const Score<S> score(plan.factor * unit, plan.cap);
+    const float factor = options == any ? 1 : score.factor;
+    OnlineSoftmax<16> softmax(item.sink);
+    SumOfProducts<T, DV> o;
+    o.all.fill(0);
+    PackedTerms<T, At::keys> p;
+    // From q·k of tile j to P = exp(A − c). Returns whether c moved.
+    const auto soften = [&](int j) {
+      const int j0 = j * At::keys;
+      if constexpr (options == any) score.apply(s);
+      if (!covers(every, j0, At::keys)) mask(s, item.seen, 64 * group() + row(), 0, j0);
+      return softmax.step(s, factor);
+    };
+    const auto release_operands = [&](int j) {
+      shared.ring_k().release(tiles);
+      if (j == own.from) shared.ring_q(group()).release(items);
+    };
+    if constexpr (!At::begins_early) {
       pass_by(range.to - own.to);
-      Score<R> score(x, b, h);
-      const Powers* const power = powers + b * x.Hk + h / (x.H / x.Hk);
-      if constexpr (At::split) score.factor *= power_of_two(-power->q - power->k);
-      const float factor = options == any ? 1 : score.factor;
-      OnlineSoftmax<16> softmax(x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY);
-      Scores s;
-      SumOfProducts<T, DV> o;
-      o.all.fill(0);
-      PackedTerms<T, At::keys> p;
-      const auto release_operands = [&](int j) {
-        shared.ring_k().release(tiles);
-        if (j == own.from) shared.ring_q(group).release(items);
-      };
-      // From q·k of tile j to P = exp(A − c). Returns whether c moved.
-      const auto soften = [&](int j) {
-        const int j0 = j * At::keys;
-        if constexpr (options == any) score.apply(s);
-        if (!covers(every, j0, At::keys)) mask(s, item.seen, row, 0, j0);
-        return softmax.step(s, factor);
-      };
-      shared.ring_q(group).wait(items);
+      begin_item(s);
+      wait_for_products<0>();
+      keep(s);
+    }
+    release_operands(own.to - 1);
+    soften(own.to - 1);
+    pack<S>(p, s);
+#pragma unroll 1
+    for (int j = own.to - 2; j >= own.from; --j) {
+      ++tiles;
       shared.ring_k().wait(tiles);
       take_turn();
       begin_scores(s);
+      shared.ring_v().wait(tiles - 1);
+      o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
       pass_turn();
-      wait_for_products<0>();
+      wait_for_products<products_of_terms<T>>();
       keep(s);
-      release_operands(own.to - 1);
-      soften(own.to - 1);
-      pack<S>(p, s);
-#pragma unroll 1
-      for (int j = own.to - 2; j >= own.from; --j) {
-        ++tiles;
-        shared.ring_k().wait(tiles);
-        take_turn();
-        begin_scores(s);
-        shared.ring_v().wait(tiles - 1);
-        o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
-        pass_turn();
-        wait_for_products<products_of_terms<T>>();
-        keep(s);
-        release_operands(j);
-        const bool moved = soften(j);
-        wait_for_products<0>();
-        o.end(), keep(p);
-        shared.ring_v().release(tiles - 1);
-        pack<S>(p, s);
-        if (moved) softmax.rescale(o.all);
-      }
-      shared.ring_items().release(items);
-      shared.ring_v().wait(tiles);
-      o.begin_AB(p, shared.tile_v(tiles));
+      release_operands(j);
+      const bool moved = soften(j);
       wait_for_products<0>();
-      o.end();
-      shared.ring_v().release(tiles++);
-      pass_by(own.from - range.from);
-      softmax.finish(o.all, static_cast<float*>(x.lse) + i64(batch_head) * x.L, i0, x.L);
-      if constexpr (At::split) scale(o.all, 1, -power->v);
-      store(o.all, x.o.at<R>(b, h), x.o.row, i0, x.L, x.dv);
+      o.end(), keep(p);
+      shared.ring_v().release(tiles - 1);
+      pack<S>(p, s);
+      if (moved) softmax.rescale(o.all);
     }
+    shared.ring_v().wait(tiles);
+    o.begin_AB(p, shared.tile_v(tiles));
+    const int b = item.b, h = item.h, i0 = item.i0 + 64 * group() + row(),
+              power = At::split ? powers(item).v : 0;
+    shared.ring_items().release(items);
+    const auto end = [&](u32 last_tile) {
+      o.end(), keep(p);
+      shared.ring_v().release(last_tile);
+      softmax.finish(o.all, static_cast<float*>(x.lse) + (i64(b) * x.H + h) * x.L, i0, x.L);
+      if constexpr (At::split) scale(o.all, 1, -power);
+      store(o.all, x.o.at<Result<S, At>>(b, h), x.o.row, i0, x.L, x.dv);
+    };
+    if constexpr (At::begins_early) {
+      const bool more = wait_for_item(items + 1);
+      if (more) {
+        ++items, ++tiles;
+        begin_item(s);
+        wait_for_products<products_of_terms<T>>();
+        end(tiles - 1);
+        wait_for_products<0>();
+        keep(s);
+      } else {
+        wait_for_products<0>();
+        end(tiles);
+      }
+      return more;
+    }
+    wait_for_products<0>();
+    end(tiles++);
+    pass_by(own.from - range.from);
+    return wait_for_item(++items);
   }
 };
 
 template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, 1)
-    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ CUtensorMap map_q,
-           const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-           const Sections sections, int* counter, const Powers* powers) {
+    attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<At> shared{memory};
   if (threadIdx.x == 0) shared.init();
+  if (threadIdx.x == 32) ptx::prefetch(&plan.q), ptx::prefetch(&plan.k), ptx::prefetch(&plan.v);
   __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (group == 0) {
     ptx::give_registers<At::producer_registers>();
     if (threadIdx.x < 32)
-      load<S>(shared, x, map_q, map_k, map_v);
+      load<S>(shared, x, plan);
     else if (threadIdx.x < 64)
-      schedule<At>(shared, x, sections, counter);
+      schedule<S, At>(shared, x, plan, [&](u32 n, Place at) {
+        if (n == 0) prefetch_keys<At>(x, plan, at);
+#pragma unroll 1
+        for (int g = 0; g < At::groups; ++g) {
+          shared.ring_q(g).acquire(n);
+          fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, at.row0 + 64 * g, at.head, at.b);
+        }
+      });
   } else {
     ptx::take_registers<At::consumer_registers>();
-    Consumer<S, At, options>{shared, x, powers, group - 1,
-                             (group - 1) * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16}
-        .run();
+    Consumer<S, At, options>{shared, x, plan, group - 1}.run();
   }
 #endif
 }
@@ -314,35 +416,38 @@ __global__ void __launch_bounds__(At::threads, 1)
 inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
   Sections sections{(x.L + queries - 1) / queries, 1, x.H, static_cast<int>(x.B) * x.H, queries};
   if (is_uneven(x)) {
-    constexpr i64 cached = 32 << 20;  // bytes
+    // Few keys with few queries an item: mixed lengths, so that some blocks read while others multiply.
+    const i64 cached = (queries <= 128 && x.T <= 512 ? 8 : 32) << 20;  // bytes
     const i64 head = i64{x.T} * numbers * 2,
               heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);
     sections.together = static_cast<int>(std::min<i64>(heads, sections.all_heads));
   }
   return sections;
 }
-// Starts a kernel whose blocks take one item after the other: from a counter, if items are not equal.
-template <class Kernel>
-void launch_items(const Stream& s, const AttentionCall& x, const Sections& sections, int* counter,
-                  unsigned threads, std::size_t shared, Kernel kernel, const CUtensorMap& q,
-                  const CUtensorMap& k, const CUtensorMap& v, const auto&... more) {
+// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal.
+template <class At, class Kernel>
+void launch_items(const Stream& s, const AttentionCall& x, int numbers, Taken* taken, std::size_t shared,
+                  Kernel kernel, const Powers* powers = nullptr) {
+  const Sections sections = sections_of(x, At::queries, numbers);
   const i64 all = i64{sections.blocks} * sections.all_heads;
   const int grid = static_cast<int>(std::min<i64>(all, s.gpu.processors));
   if (grid == 0) return;
-  if (!is_uneven(x) || all <= grid) counter = nullptr;
-  if (counter) cudaMemsetAsync(counter, 0, sizeof(int), s.stream);
-  launch_kernel(s, {static_cast<unsigned>(grid), threads, shared}, kernel, x, q, k, v, sections, counter,
-                more...);
+  if (!is_uneven(x) || all <= grid) taken = nullptr;
+  const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, size_in_memory<At>(x.q, x.d), 64),
+                  tensor_map(x.type, x.k, x.B, x.Hk, x.T, size_in_memory<At>(x.k, x.d), At::keys),
+                  tensor_map(x.type, x.v, x.B, x.Hk, x.T, size_in_memory<At>(x.v, x.dv), At::keys),
+                  sections,
+                  taken,
+                  static_cast<float>(factor_of(x)),
+                  static_cast<float>(cap_of(x)),
+                  powers};
+  launch_kernel(s, {static_cast<unsigned>(grid), At::threads, shared}, kernel, x, plan);
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int* counter, const Powers* powers) {
-  const int d = size_in_memory<At>(x.k, x.d), dv = size_in_memory<At>(x.v, x.dv);
-  const CUtensorMap q = tensor_map(x.type, x.q, x.B, x.H, x.L, d, 64),
-                    k = tensor_map(x.type, x.k, x.B, x.Hk, x.T, d, At::keys),
-                    v = tensor_map(x.type, x.v, x.B, x.Hk, x.T, dv, At::keys);
-  launch_items(s, x, sections_of(x, At::queries, d + dv), counter, At::threads, Shared<At>::bytes,
-               attend<S, At, options>, q, k, v, powers);
+void launch(const Stream& s, const AttentionCall& x, Taken* taken, const Powers* powers) {
+  const int numbers = size_in_memory<At>(x.k, x.d) + size_in_memory<At>(x.v, x.dv);
+  launch_items<At>(s, x, numbers, taken, Shared<At>::bytes, attend<S, At, options>, powers);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

@@ -37,6 +37,7 @@ struct Sections {
 // The tiles of `size` keys that overlap a range.
 struct Tiles {
   int from, to;
+  __device__ Tiles(int from, int to) : from(from), to(to) {}
   __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
 };
 

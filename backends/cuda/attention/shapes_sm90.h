@@ -19,6 +19,9 @@ template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers number
 struct Shape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
   static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
+  // The first product of the next item starts before results are stored. At d 256, and with two terms, there
+  // is no register for it.
+  static constexpr bool begins_early = !own_keys && D <= 192 && terms == 1;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        keys = !takes_turns || terms == 2 ? 64
                               : D <= 192                 ? 128
@@ -29,9 +32,12 @@ struct Shape {
                                 : D <= 64    ? 3
                                              : 2,
                        query_stages = terms * D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
-  static constexpr int producer_registers = groups == 2 ? 40 : 32, consumer_registers = groups == 2   ? 232
-                                                                                        : groups == 3 ? 160
-                                                                                                      : 112;
+  static constexpr int consumer_registers = groups == 2   ? 232
+                                            : groups == 3 ? 160
+                                                          : 112,
+                       producer_registers = groups == 2   ? 48
+                                            : groups == 3 ? 32
+                                                          : 56;
   using Q = tile::SwizzledTile<64, terms * D>;
   using K = tile::SwizzledTile<keys, terms * D>;
   using V = tile::SwizzledTile<keys, terms * DV>;
@@ -73,7 +79,7 @@ inline bool values_are_keys(const AttentionCall& x) {
 // d ≤ 576, dv ≤ 512. One warpgroup for scores, two for sums, 256 columns each.
 template <bool values_are_keys_>
 struct Shape {
-  static constexpr bool values_are_keys = values_are_keys_;
+  static constexpr bool values_are_keys = values_are_keys_, split = false;
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
   static constexpr int producer_registers = 32, adder_registers = 176;  // the scorer's are those at launch

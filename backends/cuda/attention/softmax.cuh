@@ -65,16 +65,20 @@ struct OnlineSoftmax {
   __device__ __forceinline__ void finish(Accumulator<Rows, Columns>& o, float* lse, int i0, int L) {
     finish(lse, i0, L, [&](int r, float inverse) { tile::scale_row(o, r, inverse); });
   }
-  // The same with scale(r, 1 ⊘ π) for each row of O.
+  // The same with scale(r, 1 ⊘ π) for each row of O. π is 0 or at least about 1: of some key, or the sink,
+  // the exponential is.
   template <class Scale>
   __device__ __forceinline__ void finish(float* lse, int i0, int L, Scale&& scale) {
 #pragma unroll
     for (int r = 0; r < top.rows; ++r) {
+      sum[r] = tile::row_sum(sum[r]);
+      scale(r, sum[r] == 0 ? 0.f : tile::reciprocal(sum[r]));
+    }
+#pragma unroll
+    for (int r = 0; r < top.rows; ++r) {
       const int i = i0 + Accumulator<Rows, 8>::row(r) + tile::lane_row();
-      const float all = tile::row_sum(sum[r]), inverse = all == 0 ? 0.f : 1 / all;
-      if (tile::lane_id() % 4 == 0 && i < L)
-        lse[i] = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
-      scale(r, inverse);
+      const float xi = sum[r] == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(sum[r]);
+      if (tile::lane_id() % 4 == 0 && i < L) lse[i] = xi;
     }
   }
 

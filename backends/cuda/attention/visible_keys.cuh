@@ -32,6 +32,14 @@ struct SeenKeys {
       first[n] = r.from, last[n] = r.to;
     }
   }
+  // The same of queries that are rows of one sequence, from row0 on, by a warp; others have none.
+  __device__ void set(const Band& band, int row0, int rows) {
+#pragma unroll 2
+    for (int n = lane_id(); n < Queries; n += 32) {
+      const KeyRange r = n < rows ? band.of(row0 + n) : KeyRange{0, 0};
+      first[n] = r.from, last[n] = r.to;
+    }
+  }
   // Keys that some of the queries below L sees, and those that every one of them sees; by any warp, after a
   // barrier.
   __device__ void unite(int queries, KeyRange& some, KeyRange& every) const {

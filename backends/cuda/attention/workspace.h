@@ -43,6 +43,19 @@ constexpr int backward_blocks(int width) {
   return width > 192 ? 2 : 1;
 }
 
+// Of a forward whose blocks take one item of work after the other: how many are taken beyond the first of
+// each block, and how many blocks have found none left. Zeros between calls: the last block to leave clears
+// it, which saves a step that would.
+struct Taken {
+  int items, blocks;
+#ifdef __CUDACC__
+  __device__ void leave() {
+    __threadfence();  // all that this block took has been counted
+    if (atomicAdd(&blocks, 1) + 1 == static_cast<int>(gridDim.x)) items = blocks = 0;
+  }
+#endif
+};
+
 struct Workspace {
   void* u = nullptr;        // [B, H, L] of the compute type
   int2* some = nullptr;     // [B, tiles]: keys {from, to} that some query of the tile sees
@@ -54,7 +67,7 @@ struct Workspace {
   // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
   // all blocks add to the same.
   int workers = 0;
-  int* counter = nullptr;  // of a forward on Hopper: the items of work that blocks have taken
+  Taken* taken = nullptr;  // of a forward on Hopper; not part of the workspace: it outlives the call
   // Of a backward on Hopper, in tiles of queries = backward_queries(width, …): ξ in units of log 2 (+∞ where
   // P is 0) and u of each, and which keys they see. z_q has queries·width sums of each tile, in the order in
   // which its warps hold them.

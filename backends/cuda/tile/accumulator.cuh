@@ -111,6 +111,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ double exp2_fast(double x) {
   return exp2(x);
 }
+// Of an ordinary number, to the last bit but one: without the division's branch for others.
+__device__ __forceinline__ float reciprocal(float x) {
+  const float y = ptx::rcp(x);
+  return fmaf(y, fmaf(-x, y, 1.f), y);
+}
 __device__ __forceinline__ float log2_fast(float x) {
   return ptx::lg2(x);
 }

@@ -172,6 +172,12 @@ __device__ __forceinline__ float lg2(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// 1 / x, to the last bit; denormals are zero.
+__device__ __forceinline__ float rcp(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // 2ˣ, of which 22 bits are right; denormals are zero.
 __device__ __forceinline__ float ex2(float x) {
   float y;

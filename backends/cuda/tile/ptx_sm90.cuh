@@ -73,6 +73,10 @@ __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
 
 // ---- bulk copies to shared memory, which count their bytes at a barrier ----
 
+// Fetches a tensor map ahead of the first copy by it.
+__device__ __forceinline__ void prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 // The box of a tensor map that begins at (x, row, head, batch); outside the tensor there are zeros.
 __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                          int head, int batch) {
@@ -90,6 +94,12 @@ __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map
       "[%0], [%1, {%3,%4,%5,%6}], [%2], %7;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "h"(short{3})
       : "memory");
+}
+// The same box to the second-level cache.
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap* map, int x, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1,%2,%3,%4}];" ::"l"(map), "r"(x),
+               "r"(row), "r"(head), "r"(batch)
+               : "memory");
 }
 // Consecutive bytes, a multiple of 16 at multiples of 16.
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {

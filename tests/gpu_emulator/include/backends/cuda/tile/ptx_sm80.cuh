@@ -187,6 +187,9 @@ inline float2 unpack_f16x2(u32 x) {
 inline float lg2(float x) {
   return log2f(x < 0x1p-126f ? 0.f : x);
 }
+inline float rcp(float x) {
+  return 1 / x;
+}
 inline float ex2(float x) {
   const float y = exp2f(x);
   return y < 0x1p-126f ? 0.f : y;

@@ -50,6 +50,8 @@ inline void mbarrier_wait_cluster(u32 barrier, u32 parity) {
   emulator::mbarrier_wait(barrier, parity, emulator::Scope::cluster);
 }
 
+inline void prefetch(const CUtensorMap*) {}
+inline void tma_prefetch(const CUtensorMap*, int, int, int, int) {}
 inline void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head, int batch) {
   emulator::copy_box(to, *map, barrier, {x, row, head, batch});
 }
