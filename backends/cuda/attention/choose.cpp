@@ -187,7 +187,6 @@ SplitOperands::SplitOperands(const AttentionCall& x, bool backward, bool boxes, 
     a.greatest = memory.take<int2>(std::size_t(x.B) * a.heads * a.chunks());
   }
   powers = memory.take<Powers>(std::size_t(x.B) * x.Hk);
-  done = memory.take<int>(std::size_t(x.B) * x.Hk);
   bytes = memory.bytes;
 }
 

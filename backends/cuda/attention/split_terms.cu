@@ -1,5 +1,5 @@
 // Converts f32 operands of attention to f16 terms: measures row lengths, chooses powers of two, writes the
-// terms.
+// terms. In three launches, or in one if there are enough short heads to give each a block.
 #include <algorithm>
 #include <cfloat>
 
@@ -12,7 +12,7 @@ namespace tg::cuda::attention {
 namespace split_terms {
 
 using Operand = SplitOperands::Operand;
-constexpr int block_threads = 256, empty = -10000;
+constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
 // A block's share of an operand: rows of some heads.
 struct Part {
@@ -107,39 +107,39 @@ __device__ __forceinline__ void write_terms(const Operand& a, const Part& part, 
   });
 }
 
-// Bounds for the length of a chunk's rows and, for z_O, of |z_ξ|. By a block; the first thread has stored
-// them.
+// Bounds for the length of a chunk's rows and, for z_O, of |z_ξ|.
 template <int W>
-__device__ __forceinline__ void measure(const AttentionCall& x, const SplitOperands& operands, int operand,
-                                        int chunk) {
-  const Operand& a = operands.operand[operand];
-  const Part part = valid(x, a, chunk_of(a, chunk));
+__global__ void __launch_bounds__(block_threads)
+    measure(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
+  const Operand& a = operands.operand[blockIdx.y];
+  if (blockIdx.x >= a.blocks(int(x.B))) return;
+  const Part part = valid(x, a, chunk_of(a, blockIdx.x));
   const int k = exponent_of_rows<W, block_threads>(a, part);
   if (threadIdx.x >= 32) return;
   float top = 0;
-  if (operand == 3 && x.z_lse) {
+  if (blockIdx.y == 3 && x.z_lse) {
     const float* z = static_cast<const float*>(x.z_lse) + (i64(part.b) * x.H + part.head) * x.L;
     for (int row = part.rows.from + threadIdx.x; row < part.rows.to; row += 32) top = larger(top, z[row]);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
   }
-  if (threadIdx.x == 0) a.greatest[chunk] = {k, exponent_above(double{top} * top)};
+  if (threadIdx.x == 0) a.greatest[blockIdx.x] = {k, exponent_above(double{top} * top)};
 }
 
 // One warp chooses the powers of a key head.
 //
 // z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
-__device__ __forceinline__ void choose(const AttentionCall& x, const SplitOperands& operands, int key_head) {
+__global__ void __launch_bounds__(32)
+    choose(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   const int lane = threadIdx.x;
   int longest[4] = {empty, empty, empty, empty}, largest = empty;
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    if (n >= operands.count) break;
+  for (int n = 0; n < operands.count; ++n) {
     const Operand& a = operands.operand[n];
-    const int each = a.heads / x.Hk * a.chunks();
-    const volatile int2* greatest = a.greatest + i64{key_head} * each;  // written by other multiprocessors
-    for (int i = lane; i < each; i += 32)
-      longest[n] = max(longest[n], greatest[i].x), largest = max(largest, greatest[i].y);
+    const i64 each = i64(a.heads / x.Hk) * a.chunks();
+    for (i64 i = lane; i < each; i += 32) {
+      const int2 g = a.greatest[blockIdx.x * each + i];
+      longest[n] = max(longest[n], g.x), largest = max(largest, g.y);
+    }
     longest[n] = __reduce_max_sync(~0u, longest[n]);
   }
   largest = __reduce_max_sync(~0u, largest);
@@ -149,72 +149,66 @@ __device__ __forceinline__ void choose(const AttentionCall& x, const SplitOperan
   int top = longest[2] == empty || longest[3] == empty ? empty : bound_of_z_a;
   if (largest != empty) top = max(top, largest + p.z_o + p.v);
   p.z_a = top == empty ? 0 : -top;
-  operands.powers[key_head] = p;
+  operands.powers[blockIdx.x] = p;
 }
 
-// The order of work. Key heads come in sections that stay in the cache from the first reading to the second:
-// blocks that measure chunks of a section, then those that write the section before it, which wait until its
-// powers are chosen. They wait only for blocks before them in the grid, which start first.
-struct Sections {
-  int key_heads, together, chunks;  // of all; key heads of a section; chunks of a key head, of all operands
-  TG_HOST_DEVICE int blocks() const { return together * chunks; }
-  TG_HOST_DEVICE int count() const { return (key_heads + together - 1) / together; }
-};
+// Writes a chunk's terms, with as many blocks as a multiprocessor can hold. Chunks are processed last to
+// first: those measured last may still be in the cache.
 template <int W>
-__global__ void __launch_bounds__(block_threads, 5)
-    split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands,
-          const Sections sections) {
-  const int round = blockIdx.x / (2 * sections.blocks()), nth = blockIdx.x % (2 * sections.blocks());
-  const bool measures = nth < sections.blocks();
-  const int of_section = measures ? nth : nth - sections.blocks(),
-            key_head = (measures ? round : round - 1) * sections.together + of_section / sections.chunks;
-  if (key_head < 0 || key_head >= sections.key_heads) return;
-  int operand = 0, chunk = of_section % sections.chunks, each;
-  for (;; ++operand, chunk -= each) {
-    each = operands.operand[operand].heads / x.Hk * operands.operand[operand].chunks();
-    if (chunk < each) break;
+__global__ void __launch_bounds__(block_threads, 8)
+    split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
+  const int operand = operands.count - 1 - blockIdx.y;
+  const Operand& a = operands.operand[operand];
+  const int blocks = a.blocks(int(x.B)), n = blocks - 1 - int(blockIdx.x);
+  if (n < 0) return;
+  const Part part = chunk_of(a, n);
+  Powers& p = operands.powers[part.b * x.Hk + part.head / (a.heads / x.Hk)];
+  write_terms<W, block_threads>(a, part, power_of(p, operand), operands.terms);
+}
+
+// All three steps in one block for one operand of a key head with few rows: the second read hits the cache.
+// z_ξ is not read.
+template <int W>
+__global__ void __launch_bounds__(head_threads, 2)
+    split_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
+  __shared__ int power;
+  const int operand = blockIdx.y;
+  const Operand& a = operands.operand[operand];
+  const int key_head = blockIdx.x % x.Hk, group = a.heads / x.Hk;
+  const Part part{int(blockIdx.x / x.Hk), key_head * group, group, {0, a.rows}};
+  const int k = exponent_of_rows<W, head_threads>(a, valid(x, a, part));
+  if (threadIdx.x == 0) {
+    Powers& p = operands.powers[blockIdx.x];
+    power_of(p, operand) = power = power_for(k);
+    if (operand == 0) p.z_a = -bound_of_z_a;
+    if (operand == 0 && operands.count == 3) p.z_o = 0;
   }
-  chunk += key_head * each;
-  int* const done = operands.done + key_head;  // chunks that are measured; one more: powers are chosen
-  if (measures) {
-    measure<W>(x, operands, operand, chunk);
-    if (threadIdx.x >= 32) return;
-    __threadfence();
-    const int before = __reduce_max_sync(~0u, threadIdx.x == 0 ? atomicAdd(done, 1) : 0);
-    if (before + 1 < sections.chunks) return;
-    __threadfence();
-    choose(x, operands, key_head);
-    __threadfence();
-    if (threadIdx.x == 0) atomicAdd(done, 1);
-  } else {
-    if (threadIdx.x == 0) {
-      while (*static_cast<volatile int*>(done) <= sections.chunks) {
-      }
-      __threadfence();
-    }
-    __syncthreads();
-    const Operand& a = operands.operand[operand];
-    write_terms<W, block_threads>(a, chunk_of(a, chunk), power_of(operands.powers[key_head], operand),
-                                  operands.terms);
-  }
+  __syncthreads();
+  write_terms<W, head_threads>(a, part, power, operands.terms);
+}
+
+// Whether one block per key head fills the GPU and finishes quickly enough.
+bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gpu& gpu) {
+  constexpr i64 most_rows = 512;
+  return !x.z_lse && x.T <= most_rows && i64(x.L) * (x.H / x.Hk) <= most_rows &&
+         i64(x.B) * x.Hk * operands.count >= 2 * gpu.processors;
 }
 
 }  // namespace split_terms
 
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& operands) {
   using namespace split_terms;
-  constexpr i64 cached = 16 << 20;  // bytes
-  if (x.B == 0 || x.Hk == 0) return;
-  Sections sections{static_cast<int>(x.B) * x.Hk, 1, 0};
-  for (int n = 0; n < operands.count; ++n)
-    sections.chunks += operands.operand[n].heads / x.Hk * operands.operand[n].chunks();
-  if (sections.chunks == 0) return;
-  const i64 head = i64{sections.chunks} * SplitOperands::chunk * operands.width * 4;
-  sections.together = static_cast<int>(std::clamp<i64>(cached / head, 1, sections.key_heads));
-  cudaMemsetAsync(operands.done, 0, sections.key_heads * sizeof(int), s.stream);
-  const unsigned blocks = blocks_for(i64{sections.count() + 1} * 2 * sections.blocks(), 1);
+  i64 most = 0;
+  for (const SplitOperands::Operand& a : operands.operand) most = std::max(most, a.blocks(int(x.B)));
+  if (most == 0 || x.Hk == 0) return;
+  const unsigned count = static_cast<unsigned>(operands.count), key_heads = blocks_for(i64(x.B) * x.Hk, 1);
+  const dim3 grid(blocks_for(most, 1), count);
   with_constant<32, 64, 128>(operands.width, [&](auto width) {
-    launch_kernel(s, {blocks, block_threads}, split<width>, x, operands, sections);
+    if (takes_heads(x, operands, s.gpu))
+      return launch_kernel(s, {dim3(key_heads, count), head_threads}, split_heads<width>, x, operands);
+    launch_kernel(s, {grid, block_threads}, measure<width>, x, operands);
+    launch_kernel(s, {key_heads, 32}, choose, x, operands);
+    launch_kernel(s, {grid, block_threads}, split<width>, x, operands);
   });
 }
 

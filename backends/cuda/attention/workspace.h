@@ -131,7 +131,6 @@ struct SplitOperands {
   int count;
   Operand operand[4];  // q, k, v, and z_o of a backward
   Powers* powers;      // [B, Hk]
-  int* done;           // [B, Hk]: chunks whose rows have been measured
   std::size_t bytes = 0;
 
   // `boxes`: for Hopper's copies of tiles, of 64 columns, each of one term.
