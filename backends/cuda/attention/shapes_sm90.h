@@ -32,12 +32,13 @@ struct Shape {
                                 : D <= 64    ? 3
                                              : 2,
                        query_stages = terms * D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
+  // Together no more than the block has at launch: of 65,536, a multiple of 8 for each thread.
   static constexpr int consumer_registers = groups == 2   ? 232
                                             : groups == 3 ? 160
                                                           : 112,
-                       producer_registers = groups == 2   ? 48
-                                            : groups == 3 ? 32
-                                                          : 56;
+                       producer_registers = groups == 2 ? 40 : 32;
+  static_assert(128 * (producer_registers + groups * consumer_registers) <=
+                65536 / threads / 8 * 8 * threads);
   using Q = tile::SwizzledTile<64, terms * D>;
   using K = tile::SwizzledTile<keys, terms * D>;
   using V = tile::SwizzledTile<keys, terms * DV>;
