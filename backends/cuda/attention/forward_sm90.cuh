@@ -205,6 +205,14 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   }
 }
 
+// Which 64 queries of an item a warpgroup has. Where they take no turns these change from item to item,
+// because under a mask some see more keys than others; their stages are the warpgroup's: it has to see each
+// filled.
+template <class At>
+__device__ __forceinline__ int group_of(int warpgroup, u32 item) {
+  return At::takes_turns ? warpgroup : static_cast<int>((warpgroup + item) % At::groups);
+}
+
 // A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two.
 template <class S, class At, Options options>
 struct Consumer {
@@ -217,11 +225,8 @@ struct Consumer {
   int warpgroup;
   u32 tiles = 0, items = 0;
 
-  // Which 64 queries of the item it has. Where warpgroups take no turns these change from item to item,
-  // because under a mask some see more keys than others.
-  __device__ __forceinline__ int group() const {
-    return At::takes_turns ? warpgroup : static_cast<int>((warpgroup + items) % At::groups);
-  }
+  // Which 64 queries of the item it has.
+  __device__ __forceinline__ int group() const { return group_of<At>(warpgroup, items); }
   // The warp's first row of them.
   __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
@@ -247,7 +252,7 @@ struct Consumer {
 
   // S = Q·Kᵀ of the next tile
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_terms_ABt<T, D>(s, shared.tile_q(group(), items), 0, shared.tile_k(tiles));
+    begin_terms_ABt<T, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
   }
 
   __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
@@ -278,7 +283,7 @@ struct Consumer {
   }
   // S of the last tile of an item, the first to be processed.
   __device__ __forceinline__ void begin_item(Scores& s) const {
-    shared.ring_q(group()).wait(items);
+    shared.ring_q(warpgroup).wait(items);
     shared.ring_k().wait(tiles);
     take_turn();
     begin_scores(s);
@@ -286,8 +291,8 @@ struct Consumer {
   }
   // An item of which the warpgroup has no queries. Returns whether there is another.
   __device__ __forceinline__ bool pass_by_item(Tiles range) {
-    shared.ring_q(group()).wait(items);
-    shared.ring_q(group()).release(items);
+    shared.ring_q(warpgroup).wait(items);
+    shared.ring_q(warpgroup).release(items);
     shared.ring_items().release(items);
     pass_by(range.to - range.from);
     return wait_for_item(++items);
@@ -318,7 +323,7 @@ struct Consumer {
     };
     const auto release_operands = [&](int j) {
       shared.ring_k().release(tiles);
-      if (j == own.from) shared.ring_q(group()).release(items);
+      if (j == own.from) shared.ring_q(warpgroup).release(items);
     };
     if constexpr (!At::begins_early) {
       pass_by(range.to - own.to);
@@ -400,9 +405,10 @@ __global__ void __launch_bounds__(At::threads, 1)
       schedule<S, At>(shared, x, plan, [&](u32 n, Place at) {
         if (n == 0) prefetch_keys<At>(x, plan, at);
 #pragma unroll 1
-        for (int g = 0; g < At::groups; ++g) {
-          shared.ring_q(g).acquire(n);
-          fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, at.row0 + 64 * g, at.head, at.b);
+        for (int w = 0; w < At::groups; ++w) {
+          const int row0 = at.row0 + 64 * group_of<At>(w, n);
+          shared.ring_q(w).acquire(n);
+          fill(shared.tile_q(w, n), plan.q, shared.ring_q(w), n, row0, at.head, at.b);
         }
       });
   } else {
