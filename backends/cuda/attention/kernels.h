@@ -43,10 +43,10 @@ void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspa
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// Results of parts of the keys become O and ξ, in merge.cu.
+// Results of parts of the keys become O and ξ, in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// All others. A forward does not read `work`; `powers` is null unless operands are split.
+// All others. Of forwards only Hopper's reads `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 // What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
 Launch launch_row_stats;
