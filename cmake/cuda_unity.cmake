@@ -12,6 +12,7 @@ set(together
   "attention/forward_576_sm90"
   "attention/backward_sm90"
   "attention/backward_wide_sm90"
+  "attention/f32_sm90"
   "attention/backward_sm80"
   "attention/forward_sm80"
   "kernels/index_add kernels/index_sums kernels/index_select kernels/copy kernels/arange kernels/rope kernels/matmul_strided

@@ -133,10 +133,31 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), sm_90a).in_words(), "tensor cores, wgmma");
   EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).in_words(),
             "tensor cores, wide heads, no wgmma: wider heads than 256");
-  EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), sm_90a).in_words(),
-            "tensor cores, f32 as halves of two terms, no wgmma: f32");
+  EXPECT_EQ(backward(call(DType::f32, 8, 8, 512, 264, 64), sm_90a).in_words(), "plain multiply-adds");
   // Where no tensor cores can be used, there is nothing to say of Hopper's.
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).in_words(), "plain multiply-adds");
+}
+
+TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
+  for (const bool is_backward : {false, true}) {
+    AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
+    const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
+    EXPECT_EQ(choice().path, Path::hopper);
+    EXPECT_EQ(choice().in_words(), "tensor cores, wgmma, f32 as halves of two terms");
+    x.k.head = 0;  // operands are copied
+    EXPECT_EQ(choice().path, Path::hopper);
+    x.tf32 = true;
+    EXPECT_EQ(choice().in_words(), "tensor cores, wgmma, f32 as halves of one term");
+    x.dropout = 0.1;
+    EXPECT_EQ(choice().path, Path::f32);
+    EXPECT_EQ(choice().in_words(), "tensor cores, f32 as halves of one term, no wgmma: dropout");
+  }
+  // Boxes have 64 columns: where a row has two terms, each begins a box.
+  AttentionCall x = call(DType::f32, 8, 8, 512, 32, 32);
+  EXPECT_EQ(forward(x, sm_90a).split->width, 64);
+  EXPECT_EQ(forward(x, small).split->width, 32);
+  x.tf32 = true;
+  EXPECT_EQ(forward(x, sm_90a).split->width, 32);
 }
 
 // The path of a call that asks for kernels, as told in words; why it is refused, if it is.
@@ -159,6 +180,7 @@ TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {
     EXPECT_EQ(asked(x, tensor_cores, small, is_backward), "tensor cores");
     EXPECT_EQ(asked(x, plain, sm_90a, is_backward), "plain multiply-adds");
     EXPECT_EQ(asked(x, plain, small, is_backward), "plain multiply-adds");
+    EXPECT_EQ(asked(f32, wgmma, sm_90a, is_backward), "tensor cores, wgmma, f32 as halves of two terms");
     EXPECT_EQ(asked(f32, tensor_cores, sm_90a, is_backward), "tensor cores, f32 as halves of two terms");
     EXPECT_EQ(asked(f32, plain, sm_90a, is_backward), "plain multiply-adds");
   }
@@ -179,7 +201,8 @@ TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
   EXPECT_EQ(asked(good, wgmma, hopper), "kernels = wgmma: the library was compiled without sm_90a");
   EXPECT_EQ(asked(with([](AttentionCall& x) { x.bias.data = x.q.data; }), wgmma, sm_90a),
             "kernels = wgmma: bias");
-  EXPECT_EQ(asked(call(DType::f32, 8, 2, 512, 64, 64), wgmma, sm_90a), "kernels = wgmma: f32");
+  EXPECT_EQ(asked(call(DType::f32, 8, 2, 512, 64, 256), wgmma, sm_90a),
+            "kernels = wgmma: f32 heads wider than 128");
   EXPECT_EQ(asked(call(DType::f64, 8, 2, 512, 64, 64), wgmma, sm_90a), "kernels = wgmma: f64");
   EXPECT_EQ(asked(call(DType::f64, 8, 2, 512, 64, 64), tensor_cores, sm_90a), "kernels = tensor_cores: f64");
   EXPECT_EQ(asked(call(DType::bf16, 8, 2, 512, 65, 64), tensor_cores, small),

@@ -53,6 +53,14 @@ Tile tile_of_shape(int stages) {
 }
 
 Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
+  if (choice.split && backward)  // of two terms
+    return with_constant<64, 128>(choice.work.width, [](auto d) {
+      using Shape = backward_sm90::Shape<d, d, false, two_terms>;
+      return tile_of_shape<Shape>(Shape::stages);
+    });
+  if (choice.split)
+    return forward_sm90::with_f32_shape(
+        choice.x, [](auto shape) { return tile_of_shape<decltype(shape)>(shape.stages); });
   if (backward)
     return with_constant<64, 128, 192, 256>(choice.work.width, [&](auto d) {
       using Shape = backward_sm90::Shape<d, values_beside(d), false>;

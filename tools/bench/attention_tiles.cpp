@@ -19,6 +19,9 @@ constexpr KernelTile hopper_short[] = {{64, 64, {64, 64, 3}}, {128, 128, {64, 64
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
 constexpr KernelTile hopper_backward_few_keys = {128, 128, {64, 128, 2}};  // T to 1024, masked 2048; in order
+// Of f32 as two f16 terms.
+constexpr KernelTile hopper_forward_f32[] = {{64, 64, {192, 64, 3}}, {128, 128, {128, 64, 2}}},
+                     hopper_backward_f32[] = {{64, 64, {64, 128, 2}}, {128, 128, {32, 128, 2}}};
 // Kernels for other GPUs have as many stages as shared memory has room for, two in most cases; the forward of
 // 256 has one.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
@@ -51,6 +54,10 @@ std::int64_t Tile::on_chip(const AttentionCell& c, bool backward, std::int64_t s
 Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std::string& gpu) {
   using Tiles = std::span<const KernelTile>;
   if (gpu.empty()) return backward ? Tile{96, 192} : Tile{64, 128};
+  if (is_hopper(gpu) && size == 4)
+    if (const KernelTile* kernel =
+            find_tile(backward ? Tiles(hopper_backward_f32) : Tiles(hopper_forward_f32), c))
+      return kernel->tile;
   if (is_hopper(gpu) && size == 2) {
     const KernelTile* few_queries = backward || c.L > 64 ? nullptr : find_tile(hopper_short, c);
     if (few_queries) return few_queries->tile;

@@ -34,7 +34,7 @@ struct Consumer192 : Steps<S, At, options> {
 
   __device__ __forceinline__ void multiply(Accumulator<16, D>& z_k, Accumulator<16, DV>& z_v, u32 all) const {
     const int j0 = shared.item().at.row0;
-    const Score<S> score(plan.factor, plan.cap);
+    const Score<S> score = this->score();
     float* to = this->first_sums();
     int tile = 0;  // whose z_Q is added next
     Scores s;

@@ -3,6 +3,7 @@
 
 #include "backends/cuda/attention/backward_192_sm90.cuh"
 #include "backends/cuda/attention/backward_sm90.cuh"
+#include "backends/cuda/attention/backward_terms_sm90.cuh"
 #include "backends/cuda/attention/backward_wide_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/row_dot.cuh"
@@ -14,32 +15,41 @@ namespace tg::cuda::attention::backward_sm90 {
 // Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
 // blocks of head 0, the keys that they see. A tile that sees none has no last block to store its z_Q.
 template <class S, class At>
-__global__ void __launch_bounds__(256)
-    prepare(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+__global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x,
+                                               const __grid_constant__ Workspace work, const Powers* powers) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (At::last_stores) ptx::let_next_kernel_begin(), ptx::wait_for_kernel_before();
-  constexpr int queries = At::queries, V = 8;
+  using R = Result<S, At>;
+  constexpr int queries = At::queries, V = 16 / sizeof(R);
   using Stage = Rows<queries>;
   const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
             h = bh % x.H, b = bh / x.H, i0 = tile * queries, lane = lane_id();
   if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   for (int n = threadIdx.x; x.free_order && n < At::sums / 4; n += blockDim.x) sums[n] = float4{0, 0, 0, 0};
-  const S* o = x.o.at<S>(b, h);
+  const R* o = x.o.at<R>(b, h);
   const S* z = x.z_o.at<S>(b, h);
+  const Powers* const p = powers + b * x.Hk + h / (x.H / x.Hk);
+  const float unit = At::split ? power_of_two(-p->z_o) : 1;  // of z_O
   const int lanes = lanes_of_row<V>(x.dv), rows = 32 / lanes;
   float* const to = work.rows + i64{blockIdx.x} * Stage::floats;
   for (int r0 = threadIdx.x / 32 * rows; r0 < queries; r0 += 8 * rows) {
     const int r = r0 + lane / lanes, i = i0 + r;
     const bool inside = r < queries && i < x.L;
-    float u = inside ? partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row, x.dv, lane % lanes, lanes) : 0;
+    float u = 0;
+#pragma unroll
+    for (int n = 0; n < At::terms; ++n)
+      if (inside)
+        u += partial_dot<V>(o + i * x.o.row, z + i * x.z_o.row + n * (x.z_o.row / 2), x.dv, lane % lanes,
+                            lanes, unit);
     u = sum_over(u, lanes);
     if (lane % lanes > 0 || r >= queries) continue;
     const i64 row = i64{bh} * x.L + i;
     if (inside && x.z_lse) u -= static_cast<const float*>(x.z_lse)[row];
     const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
-    to[r] = lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e);
-    to[queries + r] = u;
+    to[r] =
+        lse == -INFINITY ? INFINITY : lse * static_cast<float>(log2_e) - (At::split ? Powers::room_for_p : 0);
+    to[queries + r] = At::split ? times_power_of_two(u, p->z_o + p->v + power_of_difference(*p)) : u;
     if (inside) static_cast<float*>(work.u)[row] = u;
   }
   if (h > 0 && !At::last_stores) return;
@@ -49,9 +59,9 @@ __global__ void __launch_bounds__(256)
   KeyRange some, every;
   seen.unite(min(queries, x.L - i0), some, every);
   if (At::last_stores && some.from == some.to) {
-    S* const z_q = x.z_q.at<S>(b, h);
+    R* const z_q = x.z_q.at<R>(b, h);
     for (int n = threadIdx.x; n < queries * x.d; n += blockDim.x)
-      if (i0 + n / x.d < x.L) z_q[(i0 + n / x.d) * x.z_q.row + n % x.d] = S(0.f);
+      if (i0 + n / x.d < x.L) z_q[(i0 + n / x.d) * x.z_q.row + n % x.d] = R(0.f);
   }
   if (h > 0) return;
   const i64 at = i64{b} * tiles + tile;
@@ -91,7 +101,9 @@ __global__ void __launch_bounds__(At::threads, 1)
     }
   } else {
     ptx::take_registers<At::consumer_registers>();
-    if constexpr (At::K::columns == 192) {
+    if constexpr (At::terms == 2) {
+      TermsConsumer<S, At, options>{{shared, x, work, plan, group - 1}}.run();
+    } else if constexpr (At::D == 192) {
       Consumer192<S, At, options>{{shared, x, work, plan, group - 1}}.run();
     } else if constexpr (!At::wide) {
       Consumer<S, At, options>{{shared, x, work, plan, group - 1}}.run();
@@ -114,14 +126,15 @@ __global__ void __launch_bounds__(At::threads, 1)
 // add.
 template <class S, class At>
 __global__ void __launch_bounds__(256)
-    round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+    round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
+                          const Powers* powers) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const int tiles = (x.L + At::queries - 1) / At::queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles;
   const float4* const sums = reinterpret_cast<const float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   const int2 some = work.some[bh / x.H * tiles + tile];
   const bool any = some.x < some.y;
 #pragma unroll 1
-  for (int nth = threadIdx.x / 128; nth < At::sums / At::sums_between; nth += 2) {
+  for (int nth = threadIdx.x / 128; nth < At::parts; nth += 2) {
     typename At::ZQ part;
 #pragma unroll
     for (int k = 0; k < part.parts; ++k) {
@@ -129,21 +142,22 @@ __global__ void __launch_bounds__(256)
                            : float4{0, 0, 0, 0};
       part.x[0][k][0] = v.x, part.x[0][k][1] = v.y, part.x[0][k][2] = v.z, part.x[0][k][3] = v.w;
     }
-    store_z_q<S, At>(part, x, bh / x.H, bh % x.H, tile * At::queries, nth, threadIdx.x % 128 / 32 * 16);
+    store_z_q<S, At>(part, x, powers, bh / x.H, bh % x.H, tile * At::queries, nth,
+                     threadIdx.x % 128 / 32 * 16);
   }
 #endif
 }
 
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers = nullptr) {
   const auto map = [&](const AttentionCall::Operand& a, bool keys, int size) {
-    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size,
+    return tensor_map(x.type, a, x.B, keys ? x.Hk : x.H, keys ? x.T : x.L, size_in_memory<At>(a, size),
                       keys ? At::keys : At::queries);
   };
   const i64 tiles = i64{x.B} * x.H * ((x.L + At::queries - 1) / At::queries);
   LaunchShape for_tiles{blocks_for(tiles, 1), 256};
   for_tiles.early = At::last_stores;
-  if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work);
+  if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work, powers);
   constexpr int keys = At::keys * At::blocks;
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
   // Blocks of a head at a time. In order under a mask, those with later keys begin with later tiles, for
@@ -162,13 +176,15 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
                     static_cast<float>(factor_of(x)),
                     static_cast<float>(cap_of(x)),
                     static_cast<float>(x.scale),
-                    x.free_order};
+                    x.free_order,
+                    powers};
     LaunchShape for_keys{static_cast<unsigned>(sections.all() * At::blocks), At::threads, Shared<At>::bytes};
     for_keys.early = At::last_stores;
     for_keys.cluster = At::blocks;
     launch_kernel(s, for_keys, gradients<S, At, options>, x, work, plan, sections);
   }
-  if (tiles > 0 && !At::last_stores) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work);
+  if (tiles > 0 && !At::last_stores)
+    launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers);
 }
 
 // The kernel of the call's size; the two files that include this have some sizes each.

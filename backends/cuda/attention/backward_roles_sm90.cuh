@@ -6,6 +6,7 @@
 
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/key_source_sm90.cuh"
+#include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/score_gradient.cuh"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/shapes_sm90.h"
@@ -29,7 +30,13 @@ struct Rows {
 struct WorkItem {
   Place at;
   Meeting met;
+  float factor, unit;  // of q·k and of z_P, if operands are split
 };
+
+// What z_P·2^(z_o + v) − u is multiplied by, so that z_A has its power if P·2^room_for_p is multiplied.
+__device__ __forceinline__ int power_of_difference(const Powers& p) {
+  return Powers::room_for_z_a - Powers::room_for_p + p.z_a;
+}
 
 // A block's turn to add to the sums of a tile's z_Q: the nth, from 0; −1 if it has nothing to add. The last
 // to add stores what the sums become.
@@ -111,12 +118,21 @@ __device__ __forceinline__ void keep_rows(const Shared<At>& shared, const Attent
   if (at_once && lane_id() == 0) fetch();
   const Meeting met =
       tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
-  if (lane_id() == 0) shared.item() = {at, met};
+  if (lane_id() == 0) {
+    shared.item() = {at, met};
+    if constexpr (At::split) {
+      const Powers& p = plan.powers[at.b * x.Hk + at.head];
+      shared.item().factor = plan.factor * power_of_two(-p.q - p.k);
+      shared.item().unit = power_of_two(power_of_difference(p));
+    }
+  }
   if (met.first >= met.last) {
     if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
   } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
-    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys, x.d);
-    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys, x.dv);
+    copy_rows(shared.tile_k(), x.k.at<S>(at.b, at.head), x.k.row, at.row0, met.keys,
+              size_in_memory<At>(x.k, x.d));
+    copy_rows(shared.tile_v(), x.v.at<S>(at.b, at.head), x.v.row, at.row0, met.keys,
+              size_in_memory<At>(x.v, x.dv));
     if constexpr (At::blocks > 1)
       copy_rows(shared.others_k(), x.k.at<S>(at.b, at.head) + column, x.k.row, others_row, met.keys,
                 x.d - column);
@@ -243,13 +259,25 @@ __device__ __forceinline__ void end_turns(const Shared<At>& shared, const Attent
   });
 }
 
-// Stores scale·part of a tile's z_Q, rounded: the nth part of a warpgroup's, in which `row` is the warp's
-// first.
+// scale·sums, without the powers of two of split operands: 2^e().
+template <class At, int Columns, class Power>
+__device__ __forceinline__ void scale_result(Accumulator<16, Columns>& sums, float factor, Power&& e) {
+  if constexpr (At::split)
+    scale(sums, factor, e());
+  else
+    scale(sums, factor);
+}
+
+// Stores scale·part of a tile's z_Q: the nth part of a warpgroup's, in which `row` is the warp's first.
 template <class S, class At>
-__device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, int b, int h, int i0,
-                                          int nth, int row) {
-  scale(part, static_cast<float>(x.scale));
-  S* const out = x.z_q.at<S>(b, h);
+__device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, const Powers* powers,
+                                          int b, int h, int i0, int nth, int row) {
+  scale_result<At>(part, static_cast<float>(x.scale), [&] {
+    const Powers& p = powers[b * x.Hk + h / (x.H / x.Hk)];
+    return -p.of_z_a() - p.k;
+  });
+  using R = Result<S, At>;
+  R* const out = x.z_q.at<R>(b, h);
   if constexpr (At::wide)
     store(part, out + nth * (At::K::columns / 4), x.z_q.row, i0 + row, x.L, x.d - nth * (At::K::columns / 4));
   else if constexpr (At::by_columns)
@@ -260,12 +288,15 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
     store(part, out, x.z_q.row, i0 + nth * 64 + row, x.L, x.d);
 }
 
-// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp.
+// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp. Split
+// operands have powers of two: then P is held times 2^room_for_p, which ξ includes, and z_A times 2^of_z_a().
 template <class S, class At, Options options>
 struct Steps {
+  using R = Result<S, At>;
   static constexpr int queries = At::queries;
   using Scores = Accumulator<16, queries>;
-  using Operand = Packed<queries>;
+  using T = Terms<S, At::terms>;
+  using Operand = std::conditional_t<At::terms == 1, Packed<queries>, PackedTerms<T, queries>>;
 
   const Shared<At>& shared;
   const AttentionCall& x;
@@ -280,6 +311,15 @@ struct Steps {
   // Tiles of queries that the block passes, each once for each query head.
   __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
   __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
+
+  // Those of the key head.
+  __device__ __forceinline__ const Powers& powers() const {
+    const Place at = place();
+    return plan.powers[at.b * x.Hk + at.head];
+  }
+  __device__ __forceinline__ Score<S> score() const {
+    return {At::split ? shared.item().factor : plan.factor, plan.cap};
+  }
 
   // From q·k to P, rounded: of P itself there are no registers to keep it. A mask has code of its own,
   // because most tiles have none.
@@ -309,9 +349,27 @@ struct Steps {
     if constexpr (masked) mask<false>(s, rows.seen, row(), 0, j0, 0);
     pack<S>(p, s);
   }
-  // z_A = P ⊛ (z_P − u)·slope, rounded.
+  // Two neighbours of a rounded operand.
+  __device__ __forceinline__ static float2 pair(const Packed<queries>& p, int k, int e) {
+    return unpack(p.x[k][e], S());
+  }
+  __device__ __forceinline__ static float2 pair(const PackedTerms<T, queries>& p, int k, int e) {
+    const float2 high = unpack(p.term[0].x[k][e], S()), low = unpack(p.term[1].x[k][e], S());
+    return {high.x + low.x, high.y + low.y};
+  }
+  __device__ __forceinline__ static void put_pair(Packed<queries>& to, int k, int e, float x, float y) {
+    to.x[k][e] = tile::pack(x, y, S());
+  }
+  __device__ __forceinline__ static void put_pair(PackedTerms<T, queries>& to, int k, int e, float x,
+                                                  float y) {
+    put_pair(to.term[0], k, e, x, y);
+    const float2 high = pair(to.term[0], k, e);
+    put_pair(to.term[1], k, e, x - high.x, y - high.y);
+  }
+  // z_A = P ⊛ (z_P·unit − u)·slope, rounded.
   __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
                                             const Rows<queries>& rows, const Score<S>& score) const {
+    const float unit = At::split ? shared.item().unit : 1.f;
     const StatRows stats{rows.lse, rows.u};
 #pragma unroll
     for (int part = 0; part < z_p.parts; ++part) {
@@ -320,26 +378,29 @@ struct Steps {
       float(&b)[4] = z_p.x[0][part];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 a = unpack(p.x[part / 2][part % 2 * 2 + half], S());
+        const float2 a = pair(p, part / 2, part % 2 * 2 + half);
         const float slope_x = options == any ? score.slope_of(a.x, lse.x) : 1,
                     slope_y = options == any ? score.slope_of(a.y, lse.y) : 1;
-        z_a.x[part / 2][part % 2 * 2 + half] =
-            tile::pack(score_gradient(a.x, b[2 * half], 1.f, u.x, slope_x),
-                       score_gradient(a.y, b[2 * half + 1], 1.f, u.y, slope_y), S());
+        put_pair(z_a, part / 2, part % 2 * 2 + half, score_gradient(a.x, b[2 * half], unit, u.x, slope_x),
+                 score_gradient(a.y, b[2 * half + 1], unit, u.y, slope_y));
       }
     }
   }
   // The 16 bytes of z_A's tile whose address the lane gives for step k: all lanes', the warp's keys.
-  __device__ __forceinline__ u32 place_of_z_a(u32 n, int k) const {
+  __device__ __forceinline__ u32 place_of_z_a(u32 n, int k, int term = 0) const {
     const typename At::ZA to = shared.tile_z_a(n);
     const int lane = lane_id();
-    return to.base + to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2);
+    return to.base +
+           to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
   }
   // z_A to shared memory, [queries, keys].
-  __device__ __forceinline__ void share(Operand& z_a, u32 n) const {
+  __device__ __forceinline__ void share(Packed<queries>& z_a, u32 n, int term = 0) const {
 #pragma unroll
-    for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k), z_a.x[k]);
+    for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k, term), z_a.x[k]);
     ptx::fence_async();
+  }
+  __device__ __forceinline__ void share(PackedTerms<T, queries>& z_a, u32 n) const {
+    share(z_a.term[0], n), share(z_a.term[1], n, 1);
   }
   // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile
   // ahead of the other.
@@ -371,7 +432,8 @@ struct Steps {
   __device__ __forceinline__ float* first_sums() const {
     const Place at = shared.item().at;
     const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
-    return work.z_q + (tile - 1) * At::sums + group * At::sums_between + threadIdx.x % 128 * 4;
+    return work.z_q + (tile - 1) * At::sums + (At::parts > 1 ? group * At::sums_between : 0) +
+           threadIdx.x % 128 * 4;
   }
   __device__ __forceinline__ i64 step(u32 n, int tile) const {
     return i64{tile == 0 && n > 0 ? plan.tiles - tiles() + 1 : 1} * At::sums;
@@ -411,7 +473,8 @@ struct Steps {
     }
     const Place at = place();
     const int h = at.head * plan.group + static_cast<int>(n) / tiles();
-    store_z_q<S, At>(part, x, at.b, h, (shared.item().met.first + tile) * At::queries, nth, row() % 64);
+    store_z_q<S, At>(part, x, plan.powers, at.b, h, (shared.item().met.first + tile) * At::queries, nth,
+                     row() % 64);
   }
 
   // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
@@ -420,12 +483,13 @@ struct Steps {
   }
   template <int Columns>
   __device__ __forceinline__ void store_z_k(Accumulator<16, Columns>& z_k, Place at) const {
-    scale(z_k, plan.scale);
-    store(z_k, x.z_k.template at<S>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
+    scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
+    store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
   template <int Columns>
   __device__ __forceinline__ void store_z_v(Accumulator<16, Columns>& z_v, Place at) const {
-    store(z_v, x.z_v.template at<S>(at.b, at.head), x.z_v.row, at.row0 + row(), x.T, x.dv);
+    scale_result<At>(z_v, 1, [&] { return -Powers::room_for_p - powers().z_o; });
+    store(z_v, x.z_v.template at<R>(at.b, at.head), x.z_v.row, at.row0 + row(), x.T, x.dv);
   }
 };
 

@@ -2,7 +2,9 @@
 
 namespace tg::cuda::attention {
 
-void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
+void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                          const Powers* powers) {
+  if (powers) return launch_f32_backward_sm90(s, x, work, powers);
   if (work.width > 128)
     launch_wide_backward_sm90(s, x, work);
   else

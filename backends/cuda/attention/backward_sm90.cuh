@@ -26,7 +26,7 @@ struct Consumer : Steps<S, At, options> {
     const int j0 = shared.item().at.row0, tiles = this->tiles();
     const u32 all = this->passes();
     float* to = this->first_sums() + At::sums;
-    const Score<S> score(plan.factor, plan.cap);
+    const Score<S> score = this->score();
     Accumulator<16, D> z_k, z_v;
     z_k.fill(0), z_v.fill(0);
     keep(z_k), keep(z_v);

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(Shape<numbers, pass, D, options>::threads,
   const int row0 = kept0 + row, rows = by_query ? x.L : x.T;
   if constexpr (At::makes_a) {
     const AttentionCall::Operand& out = by_query ? x.z_q : x.z_k;
-    const int e = -(Powers::room_for_z_a + p.z_o + p.v + p.z_a + (by_query ? p.k : p.q));
+    const int e = -p.of_z_a() - (by_query ? p.k : p.q);
     scale(sums_a, static_cast<float>(x.scale) * kept, At::split ? e : 0);
     store(sums_a, shared.kept_a(), row, out.at<R>(b, head), out.row, row0, rows, x.d);
   }

@@ -53,7 +53,7 @@ struct WideConsumer : Steps<S, At, options> {
   }
   __device__ __forceinline__ void multiply_first(Accumulator<16, DV>& z_v, u32 all) const {
     const int j0 = shared.item().at.row0;
-    const Score<S> score(plan.factor, plan.cap);
+    const Score<S> score = this->score();
     const auto probabilities = [&](Scores& s, Operand& p, u32 n) {
       const auto& rows = shared.rows_of(n);
       this->probabilities(s, p, rows, score, j0, !covers(rows.every, j0, At::keys));
@@ -103,7 +103,7 @@ struct WideConsumer : Steps<S, At, options> {
     this->store_z_k(z_k, this->place());
   }
   __device__ __forceinline__ void multiply_second(Accumulator<16, D>& z_k, u32 all) const {
-    const Score<S> score(plan.factor, plan.cap);
+    const Score<S> score = this->score();
     Scores z_p;
     float* to = first_sums();
     shared.ring_kept().wait(0);

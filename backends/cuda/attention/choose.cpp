@@ -37,11 +37,11 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
 
 // Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
 const char* obstacle_on_hopper(const AttentionCall& x, bool backward) {
-  if (x.type == DType::f32) return "f32";
   if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
   if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
+  if (x.type == DType::f32) return nullptr;  // operands are copies
   const auto expanded = [](const AttentionCall::Operand& a, std::int64_t batch, int heads, int rows) {
     return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
   };
@@ -75,6 +75,7 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
 Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
   Workspace work;
   Arena memory{base};
+  if (x.type == DType::f32) return work;  // its kernels take all keys
   work.parts = parts_of_keys(with_heads_as_rows(x), gpu);
   if (work.parts > 1) {
     const std::size_t rows = std::size_t(work.parts) * x.B * x.H * x.L;
@@ -126,7 +127,8 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
-  if (path == Path::f32) split.emplace(x, backward, base + work.bytes);
+  if (path != Path::plain && x.type == DType::f32)
+    split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }
 
 AttentionCall Choice::operands() const {
@@ -144,14 +146,15 @@ std::string Choice::in_words() const {
   // In the order of Path.
   const char* const words[] = {
       "plain multiply-adds",
-      x.tf32 ? "tensor cores, f32 as halves of one term" : "tensor cores, f32 as halves of two terms",
+      "tensor cores",
       "tensor cores",
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma"};
-  const std::string parts =
-      path == Path::hopper && work.parts > 1 ? ", keys in " + std::to_string(work.parts) + " parts" : "";
-  return words[static_cast<int>(path)] + parts + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
+  std::string text = words[static_cast<int>(path)];
+  if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
+  if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
+  return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 
 bool in_pieces(const AttentionCall::Operand& a, int piece) {
@@ -172,7 +175,7 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 
 Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_width(x)) {
   Arena memory{base};
-  const int queries = backward_queries(width, last_stores(x));
+  const int queries = backward_queries(width, last_stores(x), is_of_two_terms(x) ? 2 : 1);
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
   u = memory.take<std::byte>(heads * x.L * sizeof(float));
@@ -184,9 +187,10 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   bytes = memory.bytes;
 }
 
-SplitOperands::SplitOperands(const AttentionCall& x, bool backward, std::byte* base)
+SplitOperands::SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base)
     : terms(x.tf32 ? 1 : 2),
-      width(with_constant<32, 64, 128>(std::max(x.d, x.dv), [](auto size) { return int{size}; })),
+      width(with_constant<32, 64, 128>(std::max({x.d, x.dv, boxes && terms == 2 ? 64 : 0}),
+                                       [](auto size) { return int{size}; })),
       count(backward ? 4 : 3),
       operand{{.from = x.q, .heads = x.H, .rows = x.L, .size = x.d},
               {.from = x.k, .heads = x.Hk, .rows = x.T, .size = x.d, .keys = true},

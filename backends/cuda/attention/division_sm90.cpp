@@ -19,7 +19,6 @@ i64 items_of(const AttentionCall& x) {
 }  // namespace
 
 ForwardTile forward_tile(const AttentionCall& x) {
-  constexpr int few_keys = 2048;
   const int size = std::max(x.d, x.dv);
   if (size > 256) return {64, 64};
   if (size <= 128 && x.L <= 64) return {64, 64, short_blocks(size)};

@@ -7,6 +7,9 @@
 
 namespace tg::cuda::attention {
 
+// At d 64 there are other shapes for fewer.
+constexpr int few_keys = 2048;
+
 // The queries of an item, the keys of its tiles and the blocks of a multiprocessor, as shapes_sm90.h has
 // them.
 struct ForwardTile {

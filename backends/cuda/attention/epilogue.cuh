@@ -7,8 +7,7 @@
 
 namespace tg::cuda::attention {
 
-// Rows row0 … of data [rows, size] = c in f32, straight from registers, with rows that begin at multiples of
-// 8 bytes.
+// Rows row0 … of data [rows, size] = c in f32, straight from registers; rows begin at multiples of 8 bytes.
 template <int Rows, int Columns>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, float* data, long long stride,
                                       int row0, int rows, int size) {
@@ -21,8 +20,9 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, float
         *reinterpret_cast<float2*>(data + row * stride + column) = {c(r, k), c(r, k + 1)};
     }
 }
-// The same in the result's type: f32; or rounded to 16 bits, with rows as load_rows needs them, through rows
-// tile_row … of a shared tile, of any architecture, that only this warp uses.
+
+// The same in any type: f32, or rounded to 16 bits, with rows as load_rows needs them, through rows tile_row
+// … of a shared tile, of any architecture, that only this warp uses.
 template <class R, int Rows, int Columns, class SharedTile>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
                                       R* data, long long stride, int row0, int rows, int size) {
@@ -74,7 +74,21 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* da
     }
   }
 }
-// The same of c transposed, rows of c being columns column0 … of data, which has `size`.
+// c transposed, rows of c being columns column0 … of data, which has `size`, in f32.
+template <int Columns>
+__device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, float* data,
+                                                 long long stride, int column0, int row0, int rows,
+                                                 int size) {
+#pragma unroll
+  for (int k = 0; k < c.columns; ++k)
+#pragma unroll
+    for (int r = 0; r < c.rows; ++r) {
+      const int row = row0 + c.column(k) + tile::lane_column(),
+                column = column0 + c.row(r) + tile::lane_row();
+      if (row < rows && column < size) data[row * stride + column] = c(r, k);
+    }
+}
+// The same rounded to 16 bits, rows of c being columns column0 … of data, which has `size`.
 template <class R, int Columns>
 __device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, R* data, long long stride,
                                                  int column0, int row0, int rows, int size) {

@@ -11,6 +11,7 @@
 #include "backends/cuda/attention/epilogue.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/key_source_sm90.cuh"
+#include "backends/cuda/attention/powers.cuh"
 #include "backends/cuda/attention/schedule.cuh"
 #include "backends/cuda/attention/shapes_sm90.h"
 #include "backends/cuda/attention/softmax.cuh"
@@ -28,8 +29,9 @@ using namespace tile;
 struct Plan {
   CUtensorMap q, k, v;
   Sections sections;
-  Taken* taken;       // null: items are taken in a fixed order
-  float factor, cap;  // as Score has them
+  Taken* taken;          // null: items are taken in a fixed order
+  float factor, cap;     // as Score has them
+  const Powers* powers;  // of operands that are split
   // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
   // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
   // [parts, B, H, L, dv] and [parts, B, H, L].
@@ -152,7 +154,7 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
     if (lane_id() == 0) {
       item.batch_head = last ? -1 : part * plan.sections.all_heads + at.batch_head;
       item.b = at.b, item.h = at.head, item.i0 = at.row0;
-      item.sink = x.sink ? widen(static_cast<const S*>(x.sink)[at.head]) : -INFINITY;
+      item.sink = x.sink ? widen(static_cast<const Result<S, At>*>(x.sink)[at.head]) : -INFINITY;
     }
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
@@ -213,7 +215,8 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
         const int row0 = (j + 1) * At::keys;
         shared.ring_v().acquire(tiles - 1);
         if (some_only && !covers(some, row0, At::keys)) {
-          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some, x.dv);
+          copy_rows(shared.tile_v(tiles - 1), x.v.at<S>(b, key_head), x.v.row, row0, some,
+                    size_in_memory<At>(x.v, x.dv));
           if (lane_id() == 0) shared.ring_v().announce(tiles - 1);
         } else {
           fill(shared.tile_v(tiles - 1), plan.v, shared.ring_v(), tiles - 1, row0, key_head, b);
@@ -233,17 +236,17 @@ __device__ __forceinline__ float sink_of(const AttentionCall& x, const Plan& pla
   return widen(static_cast<const S*>(x.sink)[item.h * heads + i / plan.queries]);
 }
 // Where results of an item go: to the call's, of head (b, h), or to those of parts, of head batch_head.
-template <class S, class At>
+template <class R, class At>
 struct Destination {
   bool in_parts;
   float* lse;
-  S* o;
+  R* o;
   float* part;  // instead of o
   __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
                                          int h)
       : in_parts(At::divided && plan.parts > 1),
         lse((in_parts ? plan.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
-        o(x.o.at<S>(b, h)),
+        o(x.o.at<R>(b, h)),
         part(plan.o + i64{batch_head} * x.L * x.dv) {}
   // Stores columns of O, from column0 on, of a warp's queries from i0 on.
   template <class Columns>
@@ -255,11 +258,12 @@ struct Destination {
   }
 };
 
-// A warpgroup of 64 queries.
+// A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two.
 template <class S, class At, Options options>
 struct Consumer {
+  using T = Terms<S, At::terms>;
   using Scores = Accumulator<16, At::keys>;
-  static constexpr int D = At::Q::columns, DV = At::V::columns;
+  static constexpr int D = At::D, DV = At::DV;
   const Shared<At>& shared;
   const AttentionCall& x;
   const Plan& plan;
@@ -293,7 +297,7 @@ struct Consumer {
 
   // S = Q·Kᵀ of the next tile
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_ABt<S, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
+    begin_terms_ABt<T, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
   }
 
   __device__ __forceinline__ static Tiles uniform(const Tiles& t) {
@@ -338,18 +342,24 @@ struct Consumer {
     pass_by(range.to - range.from);
     return wait_for_item(++items);
   }
+  // Of an item whose operands are split.
+  __device__ __forceinline__ const Powers& powers(const Item<At::groups>& item) const {
+    return plan.powers[item.b * x.Hk + item.h / (x.H / x.Hk)];
+  }
   // One item, whose first S is given if items begin early: then that of the next item, if there is one, is
   // computed while results are stored. Returns whether there is one.
   __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
     const auto& item = shared.item_of(items);
     const KeyRange every = item.every[group()];
-    const Score<S> score(plan.factor, plan.cap);
-    const float factor = options == any ? 1 : plan.factor;
+    float unit = 1;  // of q·k
+    if constexpr (At::split) unit = power_of_two(-powers(item).q - powers(item).k);
+    const Score<S> score(plan.factor * unit, plan.cap);
+    const float factor = options == any ? 1 : score.factor;
     OnlineSoftmax<16> softmax(
         [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); });
-    Accumulator<16, DV> o;
-    o.fill(0);
-    Packed<At::keys> p;
+    SumOfProducts<T, DV> o;
+    o.all.fill(0);
+    PackedTerms<T, At::keys> p;
     // From q·k of tile j to P = exp(A − c). Returns whether c moved.
     const auto soften = [&](int j) {
       const int j0 = j * At::keys;
@@ -377,35 +387,36 @@ struct Consumer {
       take_turn();
       begin_scores(s);
       shared.ring_v().wait(tiles - 1);
-      begin_AB<S>(o, p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
+      o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
       pass_turn();
-      wait_for_products<1>();
+      wait_for_products<products_of_terms<T>>();
       keep(s);
       release_operands(j);
       const bool moved = soften(j);
       wait_for_products<0>();
-      keep(o), keep(p);
+      o.end(), keep(p);
       shared.ring_v().release(tiles - 1);
       pack<S>(p, s);
-      if (moved) softmax.rescale(o);
+      if (moved) softmax.rescale(o.all);
     }
     shared.ring_v().wait(tiles);
-    begin_AB<S>(o, p, shared.tile_v(tiles));
-    const Destination<S, At> to(x, plan, item.batch_head, item.b, item.h);
-    const int i0 = item.i0 + 64 * group() + row();
+    o.begin_AB(p, shared.tile_v(tiles));
+    const Destination<Result<S, At>, At> to(x, plan, item.batch_head, item.b, item.h);
+    const int i0 = item.i0 + 64 * group() + row(), power = At::split ? powers(item).v : 0;
     shared.ring_items().release(items);
     const auto end = [&](u32 last_tile) {
-      keep(o), keep(p);
+      o.end(), keep(p);
       shared.ring_v().release(last_tile);
-      softmax.finish(o, to.lse, i0, x.L);
-      to.take(o, x, i0);
+      softmax.finish(o.all, to.lse, i0, x.L);
+      if constexpr (At::split) scale(o.all, 1, -power);
+      to.take(o.all, x, i0);
     };
     if constexpr (At::begins_early) {
       const bool more = wait_for_item(items + 1);
       if (more) {
         ++items, ++tiles;
         begin_item(s);
-        wait_for_products<1>();
+        wait_for_products<products_of_terms<T>>();
         end(tiles - 1);
         wait_for_products<0>();
         keep(s);
@@ -469,18 +480,19 @@ inline Sections sections_of(const AttentionCall& x, int queries, int numbers) {
 // the call with_heads_as_rows(); `queries` those of a head of the call before; `numbers` as above.
 template <class At, class Kernel>
 void launch_items(const Stream& s, const AttentionCall& x, int queries, int numbers, const Workspace& work,
-                  std::size_t shared, Kernel kernel) {
+                  std::size_t shared, Kernel kernel, const Powers* powers = nullptr) {
   const Sections sections = sections_of(x, At::queries, numbers);
   const i64 all = i64{sections.blocks} * sections.all_heads * work.parts;
   const int grid = static_cast<int>(std::min<i64>(all, i64{s.gpu.processors} * At::blocks));
   if (grid == 0) return;
-  const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, x.d, 64),
-                  tensor_map(x.type, x.k, x.B, x.Hk, x.T, x.d, At::keys),
-                  tensor_map(x.type, x.v, x.B, x.Hk, x.T, x.dv, At::keys),
+  const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, size_in_memory<At>(x.q, x.d), 64),
+                  tensor_map(x.type, x.k, x.B, x.Hk, x.T, size_in_memory<At>(x.k, x.d), At::keys),
+                  tensor_map(x.type, x.v, x.B, x.Hk, x.T, size_in_memory<At>(x.v, x.dv), At::keys),
                   sections,
                   is_uneven(x) && all > grid ? work.taken : nullptr,
                   static_cast<float>(factor_of(x)),
                   static_cast<float>(cap_of(x)),
+                  powers,
                   queries,
                   work.parts,
                   work.o,
@@ -491,14 +503,16 @@ void launch_items(const Stream& s, const AttentionCall& x, int queries, int numb
 
 // `x` and `queries` as above.
 template <class S, class At, Options options>
-void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
-  if constexpr (!At::divided)
+void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work,
+            const Powers* powers) {
+  if constexpr (!At::divided && !At::split)
     if (work.parts > 1 || queries < x.L) {
       // More than two consumer warpgroups leave the one that schedules too few registers for this.
       using Few = std::conditional_t<(At::groups > 2), Shape<64, 64, 2>, At>;
-      return launch<S, Divided<Few>, options>(s, x, queries, work);
+      return launch<S, Divided<Few>, options>(s, x, queries, work, powers);
     }
-  launch_items<At>(s, x, queries, x.d + x.dv, work, Shared<At>::bytes, attend<S, At, options>);
+  const int numbers = size_in_memory<At>(x.k, x.d) + size_in_memory<At>(x.v, x.dv);
+  launch_items<At>(s, x, queries, numbers, work, Shared<At>::bytes, attend<S, At, options>, powers);
 }
 
 }  // namespace tg::cuda::attention::forward_sm90

@@ -17,7 +17,7 @@ struct Choice {
   Path path = Path::plain;
   const char* obstacle = nullptr;      // on Hopper, why another path than its own
   Workspace work;                      // of a backward
-  std::optional<SplitOperands> split;  // of Path::f32
+  std::optional<SplitOperands> split;  // of f32 on tensor cores
 
   // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
   // kernels that the call asks for cannot compute it.
@@ -38,8 +38,12 @@ void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& 
 // z_bias and z_sink, in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The part of launch_forward_sm90 in forward_576_sm90.cu, and that of launch_backward_sm90 in
+// The parts of launch_forward_sm90 and launch_backward_sm90 in f32_sm90.cu, forward_576_sm90.cu and
 // backward_wide_sm90.cu.
+void launch_f32_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                             const Powers* powers);
+void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                              const Powers* powers);
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 

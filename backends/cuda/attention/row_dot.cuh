@@ -11,17 +11,20 @@ __device__ __forceinline__ int lanes_of_row(int size) {
   return size <= 8 * V ? 8 : size <= 16 * V ? 16 : 32;
 }
 
-// This lane's part of (a ⊛ b).sum, rows of `size` shared by `lanes` lanes, V elements at a time.
-template <int V, class S>
-__device__ compute_t<S> partial_dot(const S* a, const S* b, int size, int lane, int lanes) {
-  struct alignas(V * sizeof(S)) Piece {
-    S e[V];
-  };
-  compute_t<S> sum = 0;
+template <class S, int V>
+struct alignas(V * sizeof(S)) Piece {
+  S e[V];
+};
+// This lane's part of (a ⊛ b·unit).sum, rows of `size` shared by `lanes` lanes, V elements at a time.
+template <int V, class A, class B>
+__device__ compute_t<A> partial_dot(const A* a, const B* b, int size, int lane, int lanes,
+                                    compute_t<A> unit = 1) {
+  compute_t<A> sum = 0;
   for (int n = lane * V; n < size; n += lanes * V) {
-    const Piece x = *reinterpret_cast<const Piece*>(a + n), y = *reinterpret_cast<const Piece*>(b + n);
+    const Piece<A, V> x = *reinterpret_cast<const Piece<A, V>*>(a + n);
+    const Piece<B, V> y = *reinterpret_cast<const Piece<B, V>*>(b + n);
 #pragma unroll
-    for (int e = 0; e < V; ++e) sum += widen(x.e[e]) * widen(y.e[e]);
+    for (int e = 0; e < V; ++e) sum += widen(x.e[e]) * (widen(y.e[e]) * unit);
   }
   return sum;
 }

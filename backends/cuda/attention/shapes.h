@@ -30,6 +30,14 @@ int fitting_stages(const Gpu& gpu) {
 
 // What operands are on tensor cores: bf16 or f16 as they are, or f32 as one or two f16 terms.
 enum Numbers { of_16_bits, one_term, two_terms };
+// The type of results of a kernel whose Shape says what operands of type S are.
+template <class S, class Shape>
+using Result = std::conditional_t<Shape::split, float, S>;
+// Numbers of a row of an operand of size `size`: where it is split, of all terms, and padded.
+template <class Shape>
+TG_HOST_DEVICE int size_in_memory(const AttentionCall::Operand& a, int size) {
+  return Shape::split ? static_cast<int>(a.row) : size;
+}
 
 namespace forward {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/division_sm90.h"
+#include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
 
@@ -16,25 +17,26 @@ namespace tg::cuda::attention::forward_sm90 {
 // not, where queries see so few keys that beginning and ending is what counts: then more of them, with
 // smaller tiles and more stages, fill each other's gaps. A head of at most 64 queries has a block with one of
 // them, and a multiprocessor has several blocks, which fill each other's gaps likewise.
-template <int D, int DV, int groups_, bool takes_turns_ = true>
+template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct Shape {
-  static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2;
+  static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
+  static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
   static constexpr bool divided = groups_ == 1, may_be_whole = true;  // see Divided
-  // The first product of the next item starts before results are stored. At d 256 there is no register for
-  // it.
-  static constexpr bool begins_early = !own_keys && D <= 192;
+  // The first product of the next item starts before results are stored. At d 256, and with two terms, there
+  // is no register for it.
+  static constexpr bool begins_early = !own_keys && D <= 192 && terms == 1;
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
                        blocks = groups > 1 ? 1 : short_blocks(D),  // of a multiprocessor
-      keys = !takes_turns ? 64
-             : D <= 192   ? 128
-                          : 80;
+      keys = !takes_turns || terms == 2 ? 64
+             : D <= 192                 ? 128
+                                        : 80;
   // Of tiles of keys and of values; of the items' queries; of items: as many as the shared memory has room
   // for.
   static constexpr int stages = groups == 1    ? (D <= 64 ? 3 : 2)
                                 : !takes_turns ? 8
                                 : D <= 64      ? 3
                                                : 2,
-                       query_stages = D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
+                       query_stages = terms * D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
   // Together no more than the blocks of a multiprocessor have at launch: of 65,536, a multiple of 8 for each
   // thread.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -49,9 +51,9 @@ struct Shape {
   static TG_HOST_DEVICE int group(int warpgroup, unsigned n) {
     return takes_turns ? warpgroup : static_cast<int>((warpgroup + n) % groups);
   }
-  using Q = tile::SwizzledTile<64, D>;
-  using K = tile::SwizzledTile<keys, D>;
-  using V = tile::SwizzledTile<keys, DV>;
+  using Q = tile::SwizzledTile<64, terms * D>;
+  using K = tile::SwizzledTile<keys, terms * D>;
+  using V = tile::SwizzledTile<keys, terms * DV>;
 };
 
 // The same in a kernel that takes parts of the keys, and queries of several heads as those of one. One that
@@ -64,7 +66,6 @@ struct Divided : Shape {
 // Calls f with the shape for a call.
 template <class F>
 auto with_shape(const AttentionCall& x, F&& f) {
-  constexpr int few_keys = 2048;
   const int size = x.dv > 128 ? 256 : std::max(x.d, x.dv);
   return with_constant<64, 96, 128, 192, 256>(size, [&](auto d) {
     if constexpr (d <= 128)
@@ -75,6 +76,15 @@ auto with_shape(const AttentionCall& x, F&& f) {
       return f(Shape<d, values_beside(d), 2>());
   });
 }
+// The same of f32.
+template <class F>
+auto with_f32_shape(const AttentionCall& x, F&& f) {
+  const bool narrow = x.d <= 64 && x.dv <= 64;
+  if (is_of_two_terms(x))
+    return narrow ? f(Shape<64, 64, 3, true, two_terms>()) : f(Shape<128, 128, 2, true, two_terms>());
+  if (!narrow) return f(Shape<128, 128, 2, true, one_term>());
+  return x.T < few_keys ? f(Shape<64, 64, 4, false, one_term>()) : f(Shape<64, 64, 3, true, one_term>());
+}
 
 }  // namespace tg::cuda::attention::forward_sm90
 
@@ -83,7 +93,8 @@ namespace tg::cuda::attention::forward_576_sm90 {
 // d ≤ 576, dv ≤ 512. One warpgroup for scores, two for sums, 256 columns each.
 template <bool values_are_keys_>
 struct Shape {
-  static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true;
+  static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,
+                        split = false;
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
                        blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;
@@ -102,11 +113,12 @@ namespace tg::cuda::attention::backward_sm90 {
 // Of wide heads two blocks of a cluster have 64 keys each; each warpgroup has all of the block's keys, and a
 // quarter of the columns of the cluster's z_Q. With last_stores, the last block to add to a tile's z_Q stores
 // it.
-template <int D, int DV, bool last_stores_>
+template <int D_, int DV_, bool last_stores_, Numbers numbers = of_16_bits>
 struct Shape {
-  static constexpr bool wide = D > 192, last_stores = last_stores_;
+  static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
+  static constexpr bool wide = D > 192, last_stores = last_stores_, split = numbers != of_16_bits;
   static constexpr int blocks = backward_blocks(D);  // of a cluster
-  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, last_stores), stages = 2,
+  static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, last_stores, terms), stages = 2,
                        threads = 384,
                        z_a_stages = wide      ? 1
                                     : D > 128 ? 3
@@ -117,20 +129,23 @@ struct Shape {
     constexpr int few = D <= 64 ? 1 : 2, most = D <= 64 ? 6 : D == 192 ? 4 : 8;
     return std::clamp(all / 8, wide ? 4 : std::clamp(all / 4, few, few + 1), most);
   }
-  static constexpr bool transposes = !wide && queries % 64 != 0, by_columns = D == 128 && !transposes;
+  static constexpr bool transposes = !wide && (queries % 64 != 0 || terms == 2),
+                        by_columns = D == 128 && !transposes;
   // Parts of 8 queries of a tile whose ξ is fetched while the tile before is worked on: as many as there are
   // registers for.
   static constexpr int parts_ahead = D <= 64 ? 16 : 3;
-  using K = tile::SwizzledTile<keys, D>;
-  using V = tile::SwizzledTile<keys, DV>;
-  using Q = tile::SwizzledTile<queries, D>;
-  using ZO = tile::SwizzledTile<queries, DV>;
-  using ZA = tile::SwizzledTile<queries, keys>;
+  using K = tile::SwizzledTile<keys, terms * D>;
+  using V = tile::SwizzledTile<keys, terms * DV>;
+  using Q = tile::SwizzledTile<queries, terms * D>;
+  using ZO = tile::SwizzledTile<queries, terms * DV>;
+  using ZA = tile::SwizzledTile<queries, terms * keys>;
   // Of the cluster's other block: the columns of K that this one multiplies, and z_A.
   using OthersK = tile::SwizzledTile<keys, D / 2>;
   static constexpr int others_bytes = wide ? OthersK::bytes + ZA::bytes : 0;
-  // Of a tile's z_Q: all sums, and how many are from those of the first warpgroup to those of the second.
-  static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2;
+  // Of a tile's z_Q: all sums, how many are from those of the first warpgroup to those of the second, and the
+  // parts that this makes.
+  static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2,
+                       parts = sums / sums_between;
   // A warp's rows of a part of z_Q, or of its transpose.
   using ZQ = tile::Accumulator<16, transposes ? queries : wide ? D / 4 : by_columns ? D / 2 : D>;
 };
@@ -142,6 +157,7 @@ struct Plan {
   float factor, cap;  // as Score has them
   float scale;        // of z_K
   bool free_order;
+  const Powers* powers;  // of operands that are split
 };
 
 }  // namespace tg::cuda::attention::backward_sm90

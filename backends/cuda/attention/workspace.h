@@ -24,18 +24,30 @@ struct Arena {
 
 constexpr int range_tile = 64;  // queries
 
+// Whether f32 is multiplied with its own accuracy, and not TF32's.
+inline bool is_of_two_terms(const AttentionCall& x) {
+  return x.type == DType::f32 && !x.tf32;
+}
+
 // The head size of the backward's kernels on Hopper that a call takes, and their queries of a tile.
 inline int backward_width(const AttentionCall& x) {
   return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
                                           [](auto d) { return int{d}; });
 }
-constexpr int backward_queries(int width, bool last_stores) {
-  return width <= 64 ? 128 : width <= 128 ? (last_stores ? 64 : 80) : width <= 192 ? 48 : 64;
+// Of two f16 terms (f32), shared memory has room for no more.
+constexpr int backward_queries(int width, bool last_stores, int terms) {
+  return terms == 2     ? (width <= 64 ? 64 : 32)
+         : width <= 64  ? 128
+         : width <= 128 ? (last_stores ? 64 : 80)
+         : width <= 192 ? 48
+                        : 64;
 }
 // Whether it pays that the last block to add to a tile's z_Q stores it, that kernels begin early, and that
-// tiles are small: with many keys, the blocks that come last in the grid would hold the others up.
+// tiles are small: with many keys, the blocks that come last in the grid would hold the others up. Two terms
+// leave no shared memory for it, and one term of f32 with a softcap no registers.
 inline bool last_stores(const AttentionCall& x) {
-  return backward_width(x) <= 128 && !x.free_order && x.T <= (is_uneven(x) ? 2048 : 1024);
+  return backward_width(x) <= 128 && !x.free_order && x.T <= (is_uneven(x) ? 2048 : 1024) &&
+         (x.type != DType::f32 || (x.tf32 && x.softcap == 0));
 }
 
 // Blocks of a cluster of those kernels.
@@ -114,6 +126,8 @@ struct Powers {
   // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸, and z_A
   // to 2⁶ times its bound for such a P.
   static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
+  // Of z_A as it is multiplied.
+  TG_HOST_DEVICE int of_z_a() const { return room_for_z_a + z_o + v + z_a; }
 };
 
 // The f32 operands of a call as f16 terms: x·2ᵉ rounded to f16, which has the 10 bits of fraction of TF32 and
@@ -140,7 +154,8 @@ struct SplitOperands {
   Powers* powers;      // [B, Hk]
   std::size_t bytes = 0;
 
-  SplitOperands(const AttentionCall& x, bool backward, std::byte* base);
+  // `boxes`: for Hopper's copies of tiles, of 64 columns, each of one term.
+  SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base);
 };
 
 }  // namespace tg::cuda::attention

@@ -5,6 +5,7 @@
 #include "backends/cuda/tile/accumulator.cuh"
 #include "backends/cuda/tile/shared_sm80.cuh"
 #include "backends/cuda/tile/shared_sm90.cuh"
+#include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda::tile {
 
@@ -33,6 +34,28 @@ __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
       const float(&pair)[4] = from.x[0][2 * k + e / 2];
       to.x[k][e] = pack(pair[e % 2 * 2], pair[e % 2 * 2 + 1], S());
     }
+}
+
+// The same rounded to one or two terms (terms.cuh): high, low.
+template <class T, int K>
+struct PackedTerms {
+  Packed<K> term[T::count];
+};
+template <class T, int K>
+__device__ __forceinline__ void keep(PackedTerms<T, K>& a) {
+#pragma unroll
+  for (Packed<K>& term : a.term) keep(term);
+}
+template <class S, class T, int K>
+__device__ __forceinline__ void pack(PackedTerms<T, K>& to, Accumulator<16, K>& from) {
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k) {
+    const Operand<T> a = operand_a<T>(from.x[0], k);
+#pragma unroll
+    for (int n = 0; n < T::count; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) to.term[n].x[k][e] = a.term[n].x[e];
+  }
 }
 
 // Until all but the last `pending` products are done.
@@ -88,15 +111,96 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false>(c, a, a0, b, 0);
 }
-// c += a·(columns b0 … of b), a in registers
-template <class S, int K, int N, class B>
+// c = (64 columns of a, from a0 on)ᵀ·(N columns of b, from b0 on) over K
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_AtB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
+  begin_product<S, K, true, true>(c, a, a0, b, b0);
+}
+// c += the same as begin_AtBt
+template <class S, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_adding_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
+  begin_product<S, K, true, false, true>(c, a, a0, b, 0);
+}
+// c += a·(columns b0 … of b), a in registers; or c = a·b
+template <class S, bool adds = true, int K, int N, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B b, int b0 = 0) {
-  keep(a), keep(c);
+  using Product = ptx::Wgmma<S, N>;
+  keep(a);
+  if constexpr (adds) keep(c);
   ptx::wgmma_fence();
+  if constexpr (adds)
+    Product::template add<true>(c.x[0], a.x[0], b.along_rows(b0, 0));
+  else
+    Product::template begin<true>(c.x[0], a.x[0], b.along_rows(b0, 0));
 #pragma unroll
-  for (int k = 0; k < K / 16; ++k) ptx::Wgmma<S, N>::template add<true>(c.x[0], a.x[k], b.along_rows(b0, k));
+  for (int k = 1; k < K / 16; ++k) Product::template add<true>(c.x[0], a.x[k], b.along_rows(b0, k));
   ptx::wgmma_commit();
   keep(c), keep(a);
 }
+
+// Products of numbers of T's terms (terms.cuh), D of each row: low·high, high·low and high·high start one
+// after the other. A tile has the first terms in the first half of its columns, the second ones in the other.
+template <class T>
+constexpr int products_of_terms = T::count == 2 ? 3 : 1;
+// c = (64 rows of a, from a0 on)·(N rows of b)ᵀ
+template <class T, int D, int N, class A, class B>
+__device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int a0, B b) {
+  using S = typename T::type;
+  if constexpr (T::count == 1) {
+    begin_ABt<S, D>(c, a, a0, b);
+  } else {
+    const auto a_high = a.template part<2>(0), a_low = a.template part<2>(1);
+    const auto b_high = b.template part<2>(0), b_low = b.template part<2>(1);
+    begin_ABt<S, D>(c, a_low, a0, b_high);
+    begin_adding_ABt<S, D>(c, a_high, a0, b_low);
+    begin_adding_ABt<S, D>(c, a_high, a0, b_high);
+  }
+}
+
+// product = a·(columns b0 … of b), a in registers, of two terms
+template <class S, int K, int N, class B>
+__device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedTerms<Terms<S, 2>, K>& a,
+                                               B b, int b0 = 0) {
+  const auto high = b.template part<2>(0), low = b.template part<2>(1);
+  begin_AB<S, false>(product, a.term[1], high, b0);
+  begin_AB<S>(product, a.term[0], low, b0);
+  begin_AB<S>(product, a.term[0], high, b0);
+}
+// c = (64 columns of a, from a0 on)ᵀ·(N rows of b)ᵀ over K, of two terms
+template <class T, int K, int N, class A, class B>
+__device__ __forceinline__ void begin_terms_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
+  using S = typename T::type;
+  const auto a_high = a.template part<2>(0), a_low = a.template part<2>(1);
+  const auto b_high = b.template part<2>(0), b_low = b.template part<2>(1);
+  begin_AtBt<S, K>(c, a_low, a0, b_high);
+  begin_adding_AtBt<S, K>(c, a_high, a0, b_low);
+  begin_adding_AtBt<S, K>(c, a_high, a0, b_high);
+}
+
+// A sum of products c += a·b, a in registers. With one term tensor cores add to it. They cut what they add
+// down to the sum's 24 bits, always towards zero, which shows in f32 when thousands of terms are summed: with
+// two terms each product starts from zero and joins the sum, once it is done, in an addition that rounds to
+// the nearest.
+template <class T, int N>
+struct SumOfProducts {
+  Accumulator<16, N> all;
+  template <int K, class B>
+  __device__ __forceinline__ void begin_AB(PackedTerms<T, K>& a, B b) {
+    tile::begin_AB<typename T::type>(all, a.term[0], b);
+  }
+  __device__ __forceinline__ void end() { keep(all); }
+};
+template <class S, int N>
+struct SumOfProducts<Terms<S, 2>, N> {
+  Accumulator<16, N> all, product;
+  template <int K, class B>
+  __device__ __forceinline__ void begin_AB(PackedTerms<Terms<S, 2>, K>& a, B b) {
+    begin_terms_AB(product, a, b);
+  }
+  __device__ __forceinline__ void end() {
+    keep(product);
+    add(all, 0, product);
+  }
+};
 
 }  // namespace tg::cuda::tile

@@ -19,6 +19,12 @@ struct SwizzledTile {
   __device__ static constexpr int offset(int row, int piece) {
     return piece / 8 * block + row * 128 + (piece % 8 ^ row % 8) * 16;
   }
+  // The nth of `count` equal parts of the columns.
+  template <int count>
+  __device__ __forceinline__ SwizzledTile<Rows, Columns / count> part(int n) const {
+    static_assert(Columns % (64 * count) == 0);
+    return {base + n * (blocks / count) * block};
+  }
   // For wgmma, step k of 16 numbers of each of the rows from row0 on, a multiple of 8.
   __device__ __forceinline__ u64 along_columns(int row0, int k) const {
     return descriptor(base + row0 * 128, k / 4 * block + k % 4 * 32, 1);

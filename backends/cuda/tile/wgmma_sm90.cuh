@@ -49,7 +49,8 @@ struct Wgmma;
 #define TG_D14 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define TG_D15 ",%120,%121,%122,%123,%124,%125,%126,%127"
 // The names of the sums of n times 16 columns, and their operands.
-#define TG_NAMES_3 TG_D0 TG_D1 TG_D2
+#define TG_NAMES_2 TG_D0 TG_D1
+#define TG_NAMES_3 TG_NAMES_2 TG_D2
 #define TG_NAMES_4 TG_NAMES_3 TG_D3
 #define TG_NAMES_5 TG_NAMES_4 TG_D4
 #define TG_NAMES_6 TG_NAMES_5 TG_D5
@@ -58,6 +59,7 @@ struct Wgmma;
 #define TG_NAMES_16 TG_NAMES_12 TG_D12 TG_D13 TG_D14 TG_D15
 #define TG_PART(k, p) k(d[p][0]), k(d[p][1]), k(d[p][2]), k(d[p][3])
 #define TG_FOUR(k, p) TG_PART(k, p), TG_PART(k, p + 1), TG_PART(k, p + 2), TG_PART(k, p + 3)
+#define TG_SUMS_2(k) TG_FOUR(k, 0)
 #define TG_SUMS_3(k) TG_FOUR(k, 0), TG_PART(k, 4), TG_PART(k, 5)
 #define TG_SUMS_4(k) TG_FOUR(k, 0), TG_FOUR(k, 4)
 #define TG_SUMS_5(k) TG_SUMS_4(k), TG_PART(k, 8), TG_PART(k, 9)
@@ -86,7 +88,13 @@ struct Wgmma;
                    "%" #A ", %" #B ", add, 1, 1, %" #C ", %" #D ";\n}"                                       \
                    : TG_SUMS_##n("+f") : "l"(a), "l"(b), "n"(ta), "n"(tb));                                  \
     }                                                                                                        \
-    /* d += a·b, a in registers: each warp's rows as mma_m16n8k16 has them. */                               \
+    /* d = a·b and d += a·b, a in registers: each warp's rows as mma_m16n8k16 has them. */                   \
+    template <bool tb>                                                                                       \
+    static __device__ __forceinline__ void begin(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {           \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" TG_PRODUCT(type, N, n)                     \
+                   "{%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", add, 1, 1, %" #F ";\n}"                   \
+                   : TG_SUMS_##n("=f") : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(tb));       \
+    }                                                                                                        \
     template <bool tb>                                                                                       \
     static __device__ __forceinline__ void add(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {             \
       asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n" TG_PRODUCT(type, N, n)                     \
@@ -95,6 +103,7 @@ struct Wgmma;
     }                                                                                                        \
   };
 #define TG_WIDTHS(S, type)                                                                                   \
+  TG_WGMMA(S, type, 32, 2, 16, 17, 18, 19, 20, 21)                                                           \
   TG_WGMMA(S, type, 48, 3, 24, 25, 26, 27, 28, 29)                                                           \
   TG_WGMMA(S, type, 64, 4, 32, 33, 34, 35, 36, 37)                                                           \
   TG_WGMMA(S, type, 80, 5, 40, 41, 42, 43, 44, 45)                                                           \

@@ -34,6 +34,7 @@ TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
   EXPECT_FALSE(has(words(q, bf16, {.kernels = tensor_cores}), "wgmma"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = tensor_cores}), ", tensor cores, f32"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = plain}), "plain multiply-adds"));
+  EXPECT_EQ(has(words(q, f32, {}), "wgmma, f32 as halves of two terms"), has_wgmma());
   const std::string own = words(q, bf16, {.kernels = wgmma});
   EXPECT_TRUE(has(own, ", tensor cores, wgmma") || has(own, "kernels = wgmma: the GPU is not a Hopper") ||
               has(own, "kernels = wgmma: the library was compiled without sm_90a"))
@@ -82,7 +83,7 @@ TEST_F(CudaAttentionKernels, AllComputeTheSame) {
     const std::string name(name_of(kernels));
     const Problem causal{
         {1, 4, 2, 150, 210, 64, 64}, {.causal = true, .kernels = kernels}, {.projected = true}};
-    check(causal, name + " causal", kernels == wgmma ? std::vector{bf16, f16} : std::vector{f32, bf16, f16});
+    check(causal, name + " causal", {f32, bf16, f16});
     const Problem window{
         {2, 2, 2, 140, 140, 128, 96}, {.window_left = 40, .kernels = kernels}, {.sink = true}};
     check(window, name + " window", {bf16});

@@ -140,17 +140,19 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   const std::int64_t pairs[][2] = {{64, 64}, {40, 72}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
   for (const auto& [d, dv] : pairs) {
     const Sizes n{1, 2, 1, 200, 290, d, dv};
-    check({n, {.causal = true}, {.projected = true}}, text(n), {bf16});
+    check({n, {.causal = true}, {.projected = true}}, text(n),
+          d <= 128 ? std::vector{bf16, f32} : std::vector{bf16});
   }
   const Sizes some{2, 2, 1, 70, 300, 64, 64}, wide{2, 2, 1, 70, 300, 256, 256};
-  check({some, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "lengths", {f16});
+  check({some, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "lengths", {f16, f32});
   check({wide, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "wide lengths", {f16});
-  check({some, {.causal = true, .softcap = 2}}, "softcap", {bf16});
+  check({some, {.causal = true, .softcap = 2}}, "softcap", {bf16, f32});
   check({wide, {.causal = true, .softcap = 2}}, "wide softcap", {f16});
   check({wide, {.window_left = 100, .free_order = true}}, "wide window", {bf16});
   const Extras packed{.cu_q = {0, 3, 3, 40, 68}, .cu_k = {1, 65, 66, 200, 290}};
   check({{1, 2, 1, 70, 300, 256, 256}, {.causal = true}, packed}, "wide packed", {bf16});
-  check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16});
+  check({{1, 2, 1, 70, 300, 128, 128}, {.causal = true, .free_order = true}, packed}, "packed", {f32});
+  check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
 // Wider heads, whose backward is portable; values of their own, or the first columns of keys.
@@ -304,10 +306,15 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
       {"no keys beyond", {.lengths = lengths, .beyond = NAN}}};
   const Sizes few_heads{2, 4, 2, 70, 90, 32, 24}, many{2, 96, 48, 6, 90, 32, 24};
   for (const auto& [name, more] : all)
-    for (const auto& [n, tf32] :
-         {std::pair{few_heads, false}, {few_heads, true}, {many, false}, {many, true}}) {
-      SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : ""));
-      const Problem p{n, {.dropout = 0.2}, more};
+    for (const auto& [n, tf32, dropout] : {std::tuple{few_heads, false, 0.2},
+                                           {few_heads, true, 0.2},
+                                           {few_heads, false, 0.},
+                                           {few_heads, true, 0.},
+                                           {many, false, 0.2},
+                                           {many, true, 0.2}}) {
+      SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : "") +
+                   (dropout > 0 ? ", dropout" : ""));
+      const Problem p{n, {.dropout = dropout}, more};
       const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
       const auto expected = p.run(rounded, f64, {}),
                  got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});

@@ -36,6 +36,10 @@ struct Wgmma {
     emulator::issue_product({number_of<S>, N, true, false, ta, tb, a, b}, d[0], nullptr);
   }
   template <bool tb>
+  static void begin(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {
+    emulator::issue_product({number_of<S>, N, false, true, false, tb, 0, b}, d[0], a);
+  }
+  template <bool tb>
   static void add(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {
     emulator::issue_product({number_of<S>, N, true, true, false, tb, 0, b}, d[0], a);
   }
