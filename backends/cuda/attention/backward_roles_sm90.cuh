@@ -415,7 +415,7 @@ struct Steps {
     shared.ring_q().wait(n), shared.ring_z_o().wait(n);
     clear(shared.tile_q(n), i0, valid), clear(shared.tile_z_o(n), i0, valid);
     ptx::fence_async();
-    ptx::bar_sync(5, 256);
+    ptx::barrier_sync(5, 256);  // warpgroups with code of their own call this at places of their own
   }
   template <class Tile>
   __device__ __forceinline__ static void clear(Tile tile, int i0, KeyRange valid) {

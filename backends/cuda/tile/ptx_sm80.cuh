@@ -74,8 +74,13 @@ __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
 
 // ---- named barriers 1 … 15 of `threads` threads, of which some may only arrive ----
 
+// All that wait have to do so at the same instruction of the kernel.
 __device__ __forceinline__ void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// Each may wait at another.
+__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void bar_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

@@ -35,6 +35,9 @@ void cp_async_wait() {
 inline void bar_sync(int barrier, int threads) {
   emulator::bar_sync(barrier, threads);
 }
+inline void barrier_sync(int barrier, int threads) {
+  emulator::bar_sync(barrier, threads);
+}
 inline void bar_arrive(int barrier, int threads) {
   emulator::bar_arrive(barrier, threads);
 }
