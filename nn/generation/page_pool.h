@@ -1,0 +1,128 @@
+// Which text has which pages of a paged cache [Stratos, PagedAttention]: bookkeeping on the host, no tensors.
+// A page has room for the keys and values of some tokens, one after the other. Texts that begin alike share
+// pages, and copy one only when they are about to write into it. Pages that no text has any more keep what
+// they hold, and are found again by the tokens in and before them, until their memory is needed: those left
+// longest ago go first.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace tg::nn {
+
+class PageTable;
+
+class PagePool {
+ public:
+  // Pages 1 … `pages` of `page_size` tokens each. Page 0 is no text's: for rows that are written nowhere.
+  // Throws ShapeError for sizes that are not positive.
+  PagePool(std::int32_t pages, std::int32_t page_size);
+  PagePool(const PagePool&) = delete;  // tables point to it, and must not outlive it
+  PagePool& operator=(const PagePool&) = delete;
+
+  std::int32_t pages() const { return static_cast<std::int32_t>(pages_.size()) - 1; }
+  std::int32_t page_size() const { return page_size_; }
+  // Pages that no text has, some of which may hold what another text will find.
+  std::int32_t free() const { return static_cast<std::int32_t>(free_.size()); }
+  // How many texts have page 1 ≤ n ≤ pages().
+  std::int32_t holders(std::int32_t n) const { return pages_[n].holders; }
+
+  // The table of a text, with the longest beginning of it that the pool holds in full pages, at least one
+  // token shorter than the text: to continue it, its last token has to be read in any case.
+  PageTable open(std::span<const std::int32_t> text);
+  // After a change of the weights: from now on, nothing that was computed before is found.
+  void forget();
+
+ private:
+  friend class PageTable;
+  // What full pages hold, all tokens up to and with theirs, has a number; 0: no tokens.
+  using Content = std::uint64_t;
+  // A page's tokens, after some content. As a key they are compared, not only hashed.
+  struct Key {
+    Content before;
+    std::vector<std::int32_t> tokens;
+  };
+  struct View {
+    Content before;
+    std::span<const std::int32_t> tokens;
+    View(Content c, std::span<const std::int32_t> t) : before(c), tokens(t) {}
+    View(const Key& k) : before(k.before), tokens(k.tokens) {}
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(const View& v) const;
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(const View& a, const View& b) const;
+  };
+  struct Found {
+    Content content;
+    std::int32_t page;
+  };
+  struct Page {
+    std::int32_t holders = 0;
+    const Key* key = nullptr;              // under which it is found
+    std::list<std::int32_t>::iterator at;  // in free_
+  };
+
+  std::int32_t take();  // a free page, which then holds nothing; there must be one
+  void hold(std::int32_t n);
+  void leave(std::int32_t n);
+  Content keep(std::int32_t n, const View& v);
+
+  std::int32_t page_size_;
+  std::vector<Page> pages_;
+  std::list<std::int32_t> free_;  // those to be taken first come first
+  std::unordered_map<Key, Found, Hash, Equal> found_;
+  Content contents_ = 0;
+  std::uint64_t epoch_ = 0;  // forget() begins another
+};
+
+// Before a text's next tokens are written, all of page `from` has to be copied to page `to`.
+struct PageCopy {
+  std::int32_t from, to;
+};
+
+// The pages of one text, which it leaves when the table is destroyed. A run that still reads or writes them
+// must have ended by then.
+class PageTable {
+ public:
+  PageTable(PageTable&& other) noexcept;
+  PageTable& operator=(PageTable&& other) noexcept;
+  ~PageTable();
+
+  // The tokens that are in the cache, and the pages that have room for them and for those reserved.
+  std::int64_t length() const { return length_; }
+  const std::vector<std::int32_t>& pages() const { return pages_; }
+  // The row of the token at a position below length() or reserved, of rows [pages() + 1, page_size()].
+  std::int64_t row(std::int64_t position) const;
+
+  // Makes room for `count` more tokens. Where the first of them would be written into a page that another
+  // text has too, the table gets another page, and `copies` one more entry. Returns false, and changes
+  // nothing, if there are not enough free pages.
+  bool reserve(std::int64_t count, std::vector<PageCopy>& copies);
+  // The next tokens, for which there is room, are now in the cache: their pages, once full, are found by
+  // other texts. Throws Error if there is no room, or if another text has got the page of the first since
+  // reserve().
+  void append(std::span<const std::int32_t> tokens);
+  // The same text once more, which may continue differently.
+  PageTable fork() const;
+
+ private:
+  friend class PagePool;
+  explicit PageTable(PagePool& pool) : pool_(&pool), epoch_(pool.epoch_) {}
+
+  PagePool* pool_;  // null: moved from
+  std::uint64_t epoch_;
+  std::int64_t length_ = 0;
+  std::vector<std::int32_t> pages_;
+  PagePool::Content full_ = 0;      // what the full pages hold
+  std::vector<std::int32_t> rest_;  // the tokens after them
+};
+
+}  // namespace tg::nn

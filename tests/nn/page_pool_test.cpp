@@ -1,0 +1,226 @@
+// PagePool against a memory that is really written and copied: a text always finds there what it has put in,
+// in as many pages as it needs, and no page is lost.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include <tilegrad/nn/generation/page_pool.h>
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using nn::PageCopy;
+using nn::PagePool;
+using nn::PageTable;
+using Tokens = std::vector<std::int32_t>;
+using tg::testing::error_of;
+
+std::string pages_of(const PageTable& table) {
+  std::string text;
+  for (const std::int32_t n : table.pages()) text += (text.empty() ? "" : " ") + std::to_string(n);
+  return text;
+}
+
+// Reads all of a text that the pool has not found, as a model would.
+void read(PageTable& table, const Tokens& text) {
+  const Tokens rest(text.begin() + table.length(), text.end());
+  std::vector<PageCopy> copies;
+  ASSERT_TRUE(table.reserve(std::ssize(rest), copies));
+  EXPECT_TRUE(copies.empty());
+  table.append(rest);
+}
+
+TEST(PagePool, GivesATextPagesAsItGrows) {
+  PagePool pool(4, 2);
+  EXPECT_EQ(pool.pages(), 4);
+  PageTable table = pool.open(Tokens{7, 8, 9});
+  EXPECT_EQ(table.length(), 0);
+  std::vector<PageCopy> copies;
+  EXPECT_TRUE(table.reserve(3, copies));
+  EXPECT_EQ(pages_of(table), "1 2");
+  table.append(Tokens{7, 8, 9});
+  EXPECT_EQ(table.row(0), 2);
+  EXPECT_EQ(table.row(1), 3);
+  EXPECT_EQ(table.row(2), 4);
+  EXPECT_TRUE(table.reserve(1, copies));  // there is room
+  EXPECT_EQ(pages_of(table), "1 2");
+  EXPECT_EQ(pool.free(), 2);
+  EXPECT_FALSE(table.reserve(6, copies));  // 9 tokens take 5 pages
+  EXPECT_EQ(pages_of(table), "1 2");
+  EXPECT_TRUE(table.reserve(5, copies));
+  EXPECT_EQ(pool.free(), 0);
+  EXPECT_TRUE(copies.empty());
+}
+
+TEST(PagePool, TextsThatBeginAlikeShareFullPages) {
+  PagePool pool(8, 2);
+  PageTable a = pool.open({});
+  read(a, {1, 2, 3, 4, 5});
+  PageTable b = pool.open(Tokens{1, 2, 3, 4, 6});
+  EXPECT_EQ(b.length(), 4);
+  EXPECT_EQ(pages_of(b), "1 2");
+  EXPECT_EQ(pool.holders(1), 2);
+  EXPECT_EQ(pool.holders(3), 1);
+  // The same tokens after others are another page's content, and the last token of a text is left to be read.
+  EXPECT_EQ(pool.open(Tokens{3, 4, 3, 4, 5}).length(), 0);
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
+}
+
+TEST(PagePool, AnotherTextsSharedPageIsCopiedBeforeItIsWritten) {
+  PagePool pool(4, 4);
+  PageTable a = pool.open({});
+  read(a, {1, 2, 3, 4, 5});
+  PageTable b = a.fork();
+  EXPECT_EQ(pages_of(b), "1 2");
+  std::vector<PageCopy> copies;
+  EXPECT_NE(error_of([&] { b.append(Tokens{6}); }).find("reserve() first"), std::string::npos);
+  EXPECT_TRUE(b.reserve(1, copies));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].from, 2);
+  EXPECT_EQ(copies[0].to, 3);
+  EXPECT_EQ(pages_of(b), "1 3");
+  EXPECT_TRUE(a.reserve(1, copies));  // which is the only one to have page 2 now
+  EXPECT_EQ(copies.size(), 1u);
+  a.append(Tokens{6}), b.append(Tokens{7});
+  EXPECT_NE(error_of([&] { a.append(Tokens{8, 9, 10}); }).find("room for 2"), std::string::npos);
+}
+
+TEST(PagePool, KeepsWhatTextsLeaveUntilItsMemoryIsNeeded) {
+  PagePool pool(3, 2);
+  {
+    PageTable a = pool.open({});
+    read(a, {1, 2, 3, 4, 5});
+  }
+  EXPECT_EQ(pool.free(), 3);
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 4);
+  std::vector<PageCopy> copies;
+  PageTable b = pool.open(Tokens{9});
+  EXPECT_TRUE(b.reserve(3, copies));  // the page that was not full, then the end of the text left
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 2);
+  pool.forget();
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 0);
+  b.append(Tokens{1, 2, 3});  // begun before forget()
+  EXPECT_EQ(pool.open(Tokens{1, 2, 3}).length(), 0);
+}
+
+TEST(PagePool, RefusesSizesThatAreNotPositive) {
+  EXPECT_NE(error_of([] { PagePool(0, 16); }).find("0 pages of 16 tokens"), std::string::npos);
+  EXPECT_NE(error_of([] { PagePool(4, 0); }).find("4 pages of 0 tokens"), std::string::npos);
+}
+
+// Texts at random, over a memory in which each row names its token and all before it, as keys and values
+// depend on them.
+class RandomTexts {
+ public:
+  explicit RandomTexts(std::uint32_t seed) : random_(seed) {}
+
+  void step() {
+    const std::uint32_t what = random_() % 16;
+    if (texts_.empty() || what < 2)
+      open();
+    else if (what == 2)
+      fork();
+    else if (what == 3 || texts_.size() > 12)
+      texts_.erase(texts_.begin() + pick());
+    else
+      extend(texts_[pick()]);
+  }
+  void check() {
+    std::map<std::int32_t, int> holders;
+    for (const Text& t : texts_) {
+      ASSERT_EQ(t.table.length(), std::ssize(t.tokens));
+      std::uint64_t before = 0;
+      for (std::int64_t i = 0; i < std::ssize(t.tokens); ++i)
+        ASSERT_EQ(memory_[t.table.row(i)], before = after(before, t.tokens[i])) << "token " << i;
+      for (const std::int32_t n : t.table.pages()) ++holders[n];
+    }
+    ASSERT_EQ(holders.count(0), 0u);
+    ASSERT_EQ(pool_.free(), pool_.pages() - std::ssize(holders));
+    for (std::int32_t n = 1; n <= pool_.pages(); ++n) ASSERT_EQ(pool_.holders(n), holders[n]) << "page " << n;
+  }
+  void end() {
+    texts_.clear();
+    ASSERT_EQ(pool_.free(), pool_.pages());
+  }
+  std::int64_t found = 0, copied = 0, refused = 0;
+
+ private:
+  struct Text {
+    PageTable table;
+    Tokens tokens;
+  };
+  static constexpr std::int32_t pages = 40, page_size = 4;
+
+  static std::uint64_t after(std::uint64_t before, std::int32_t token) {
+    return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
+  }
+  std::size_t pick() { return random_() % texts_.size(); }
+  // Of few tokens, so that texts are often alike.
+  Tokens some(std::uint32_t most) {
+    Tokens tokens(random_() % most + 1);
+    for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random_() % 2);
+    return tokens;
+  }
+  void open() {
+    Tokens tokens = some(24);
+    Text text{pool_.open(tokens), {}};
+    found += text.table.length();
+    ASSERT_LT(text.table.length(), std::ssize(tokens));
+    text.tokens.assign(tokens.begin(), tokens.begin() + text.table.length());
+    const Tokens rest(tokens.begin() + text.table.length(), tokens.end());
+    texts_.push_back(std::move(text));
+    write(texts_.back(), rest);
+  }
+  void fork() {
+    const std::size_t n = pick();
+    texts_.push_back({texts_[n].table.fork(), texts_[n].tokens});
+  }
+  void extend(Text& text) { write(text, some(3)); }
+  void write(Text& text, const Tokens& tokens) {
+    std::vector<PageCopy> copies;
+    const std::string before = pages_of(text.table);
+    const std::int32_t free = pool_.free();
+    if (!text.table.reserve(std::ssize(tokens), copies)) {
+      ++refused;
+      ASSERT_EQ(pages_of(text.table), before);
+      ASSERT_EQ(pool_.free(), free);
+      ASSERT_TRUE(copies.empty());
+      return;
+    }
+    copied += std::ssize(copies);
+    for (const PageCopy& c : copies)
+      std::copy_n(&memory_[c.from * page_size], page_size, &memory_[c.to * page_size]);
+    for (const std::int32_t token : tokens) {
+      const std::int64_t at = std::ssize(text.tokens);
+      const std::uint64_t previous = at == 0 ? 0 : memory_[text.table.row(at - 1)];
+      ASSERT_EQ(pool_.holders(text.table.pages()[at / page_size]), 1) << "a shared page is written";
+      memory_[text.table.row(at)] = after(previous, token);
+      text.tokens.push_back(token);
+    }
+    text.table.append(tokens);
+  }
+
+  std::mt19937 random_;
+  PagePool pool_{pages, page_size};
+  std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>((pages + 1) * page_size);
+  std::vector<Text> texts_;
+};
+
+TEST(PagePool, StaysRightInAMillionSteps) {
+  RandomTexts texts(1);
+  for (int n = 0; n < 1'000'000; ++n) {
+    texts.step();
+    if (HasFatalFailure()) FAIL() << "step " << n;
+    if (n % 100 == 0) texts.check();
+    if (HasFatalFailure()) FAIL() << "after step " << n;
+  }
+  texts.end();
+  // All of it happened, often.
+  EXPECT_GT(texts.found, 10'000);
+  EXPECT_GT(texts.copied, 10'000);
+  EXPECT_GT(texts.refused, 10'000);
+}
+
+}  // namespace
