@@ -9,13 +9,14 @@ namespace tg::nn {
 
 std::size_t PagePool::Hash::operator()(const View& v) const {
   const std::string_view bytes(reinterpret_cast<const char*>(v.tokens.data()), v.tokens.size_bytes());
-  return std::hash<std::string_view>()(bytes) ^ std::hash<Content>()(v.before) * 0x9E3779B97F4A7C15u;
+  return (std::hash<std::string_view>()(bytes) ^ v.before * 0x9E3779B97F4A7C15u) & bits;
 }
 bool PagePool::Equal::operator()(const View& a, const View& b) const {
   return a.before == b.before && std::ranges::equal(a.tokens, b.tokens);
 }
 
-PagePool::PagePool(std::int32_t pages, std::int32_t page_size) : page_size_(page_size) {
+PagePool::PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits)
+    : page_size_(page_size), found_(0, Hash{hash_bits}) {
   if (pages <= 0 || page_size <= 0)
     throw ShapeError("PagePool takes positive sizes, got " + std::to_string(pages) + " pages of " +
                      std::to_string(page_size) + " tokens");

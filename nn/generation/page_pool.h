@@ -19,8 +19,9 @@ class PageTable;
 class PagePool {
  public:
   // Pages 1 … `pages` of `page_size` tokens each. Page 0 is no text's: for rows that are written nowhere.
-  // Throws ShapeError for sizes that are not positive.
-  PagePool(std::int32_t pages, std::int32_t page_size);
+  // Throws ShapeError for sizes that are not positive. A test may leave fewer bits of hashes, so that they
+  // collide: that takes longer, and changes nothing else.
+  PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits = ~std::size_t{0});
   PagePool(const PagePool&) = delete;  // tables point to it, and must not outlive it
   PagePool& operator=(const PagePool&) = delete;
 
@@ -54,6 +55,7 @@ class PagePool {
   };
   struct Hash {
     using is_transparent = void;
+    std::size_t bits = ~std::size_t{0};
     std::size_t operator()(const View& v) const;
   };
   struct Equal {
