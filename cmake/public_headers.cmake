@@ -51,6 +51,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/training/text_batches.h
     io/training/trainer.h
     nn/generation/generate.h
+    nn/generation/page_pool.h
     nn/generation/sampling.h
     nn/layers/attention.h
     nn/layers/autocast.h
