@@ -6,7 +6,7 @@
 
 namespace tg {
 
-struct AxisAttrs {  // concat, index_select, index_add, gather, scatter_add, embedding
+struct AxisAttrs {  // concat, index_select, index_add, index_assign, gather, scatter_add, embedding
   std::int64_t axis;
   void fields(auto&& field) const { field("axis", axis); }
 };

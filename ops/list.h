@@ -12,7 +12,7 @@
   X(permute) X(view) X(expand) \
   X(slice) X(slice_assign) X(slice_at) \
   X(split) X(concat) \
-  X(embedding) X(index_select) X(index_add) \
+  X(embedding) X(index_select) X(index_add) X(index_assign) \
   X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
   X(full) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \

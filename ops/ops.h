@@ -106,6 +106,10 @@ Tensor index_select(TensorArg x, std::int64_t axis,
 Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
                  TensorArg src);  // x with src's slices added, repeats summed
 
+// index_assign.cpp: x with src's slices at these places of an axis; index −1: a slice goes nowhere; of equal
+// indices the last counts. Indices as above; src's shape is x's with the axis replaced by the indices' axes.
+Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src);
+
 // gather.cpp: elements by index, one index per element (PyTorch's gather and scatter_add)
 Tensor gather(TensorArg x, std::int64_t axis,
               TensorArg indices);  // [a, i[a, b], …] of x, in the indices' shape

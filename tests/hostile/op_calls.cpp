@@ -81,6 +81,7 @@ std::vector<Call> op_calls() {
       OP(embedding),
       OP(index_select),
       OP(index_add),
+      OP(index_assign),
       OP(gather),
       OP(scatter_add),
       OP(one_hot),

@@ -1,4 +1,4 @@
-// Rows by number: embedding, index_select, index_add.
+// Rows by number: embedding, index_select, index_add, index_assign.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -198,6 +198,92 @@ TEST(IndexAdd, RefusesWrongShapes) {
              {{x, Array({3, 4}, f32)}, {s, Array({3, 4}, f32)}, {i, std::vector<std::int64_t>{0, 3}}});
       },
       {"[index_add] index 3 at position 1", "expected 0 to 2"});
+}
+
+// The values of x [A, B, C] after index_assign on `axis`.
+Vector assigned(Vector x, const Shape& shape, int axis, const Vector& indices, const Vector& src) {
+  std::int64_t before = 1, after = 1;
+  for (int a = 0; a < axis; ++a) before *= shape[a];
+  for (int a = axis + 1; a < shape.size(); ++a) after *= shape[a];
+  const auto count = static_cast<std::int64_t>(indices.size());
+  for (std::int64_t p = 0; p < before; ++p)
+    for (std::int64_t j = 0; j < count; ++j)
+      for (std::int64_t q = 0; q < after && indices[j] >= 0; ++q)
+        x[(p * shape[axis] + static_cast<std::int64_t>(indices[j])) * after + q] =
+            src[(p * count + j) * after + q];
+  return x;
+}
+
+TEST(IndexAssign, AssignsAlongAnyAxisInEveryDtype) {
+  const Shape shape{3, 4, 2};
+  for (DType t : {f64, f32, bf16, f16, i64, i32, u8, boolean})
+    for (int axis : {0, 1, 2})
+      for (View kx : all_views)
+        for (View ks : all_views) {
+          Graph g;
+          Shape part = shape;
+          part[axis] = 5;
+          const Given x = given(g, shape, t, kx, 6, 0, t == boolean ? 2 : 16),
+                      s = given(g, part, t, ks, 7, 0, t == boolean ? 2 : 16);
+          // From −1, rounded down, and more numbers than places.
+          const Given i = given(g, {5}, i32, View::sliced, 12, 0, static_cast<double>(shape[axis]) + 1);
+          Vector numbers = i.values;
+          for (double& n : numbers) n -= 1;
+          expect_values(index_assign(x.tensor, axis, i.tensor - 1, s.tensor), {x, i, s},
+                        assigned(x.values, shape, axis, numbers, s.values));
+        }
+}
+
+TEST(IndexAssign, HasGradientsOfBothOperands) {
+  for (int axis : {0, 1}) {
+    Graph g;
+    const Given x = given(g, {3, 4}, f64, View::transposed, 8);
+    const Given s = given(g, axis == 0 ? Shape{2, 3, 4} : Shape{3, 2, 3}, f64, View::sliced, 9);
+    const Given i = indices(g, {2, 3}, i64, View::contiguous, 4, 14);
+    const Tensor y = index_assign(x.tensor, axis, i.tensor - 1, s.tensor);
+    expect_gradients(weighted_sum(y * y), {x, s, i});
+  }
+}
+
+TEST(IndexAssign, WritesACacheInPlaceOnAnyNumberOfThreads) {
+  constexpr std::int64_t rows = 300, width = 70;
+  for (int threads : {1, 2, 5}) {
+    Graph g;
+    const Parameter cache("cache", Array({rows, width}, f32));
+    const Given s = given(g, {2, 100, width}, f32, View::transposed, 3);
+    const Given i = indices(g, {2, 100}, i64, View::contiguous, rows, 5);
+    Program program = compile(
+        g, {},
+        {.assign = {{cache, index_assign(g.param(cache), 0, i.tensor, s.tensor)}}, .threads = threads});
+    program.run({s.feed(), i.feed()});
+    const Vector expected = assigned(Vector(rows * width), {rows, width}, 0, i.values, s.values);
+    const Array after = cache.read();
+    for (std::int64_t n = 0; n < after.numel(); ++n) ASSERT_EQ(after.at(n), expected[n]) << n;
+  }
+}
+
+TEST(IndexAssign, OfNothing) {
+  Graph g;
+  const Given x = given(g, {4}, f64, View::contiguous, 9);
+  const Given i = indices(g, {6}, i64, View::contiguous, 4, 16);
+  const Given s = given(g, {6}, f64, View::contiguous, 10);
+  expect_values(index_assign(x.tensor, 0, slice(i.tensor, 0, 0, 0), slice(s.tensor, 0, 0, 0)), {x, i, s},
+                x.values);
+}
+
+TEST(IndexAssign, RefusesWrongShapesAndNumbers) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 4}), i = g.input("i", {2}, i64), s = g.input("s", {3, 4});
+  expect_error<ShapeError>([&] { index_assign(x, 0, i, s); }, {"[index_assign]", "must have shape [2, 4]"});
+  expect_error<DTypeError>([&] { index_assign(x, 0, i, cast(slice(s, 0, 0, 2), f64)); }, {"differ in dtype"});
+  expect_error<DTypeError>([&] { index_assign(x, 0, slice(s, 0, 0, 2), s); }, {"i64 or i32"});
+  for (const std::int64_t bad : {3, -2})
+    expect_error<Error>(
+        [&] {
+          eval(index_assign(x, 0, i, slice(s, 0, 0, 2)),
+               {{x, Array({3, 4}, f32)}, {s, Array({3, 4}, f32)}, {i, std::vector<std::int64_t>{0, bad}}});
+        },
+        {"[index_assign] index " + std::to_string(bad) + " at position 1", "expected 0 to 2"});
 }
 
 // f(a, b, c) for every element of [A, B, C].

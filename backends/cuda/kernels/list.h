@@ -9,7 +9,7 @@
   X(cumsum) X(top_k) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
   X(cross_entropy) X(cross_entropy_backward) X(adamw) X(squared_norm) \
-  X(embedding) X(index_select) X(gather) X(index_add) X(scatter_add) \
+  X(embedding) X(index_select) X(gather) X(index_add) X(index_assign) X(scatter_add) \
   X(concat) X(slice_assign) X(slice_at) X(arange) X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) X(attention_keep_mask) \
   X(flash_attn) X(flash_attn_backward)

@@ -83,6 +83,26 @@ TEST_F(CudaIndex, AddsInTheMiddleAndToViews) {
   }
 }
 
+TEST_F(CudaIndex, AssignsSlicesOfAnyAxisAndView) {
+  for (View view : all_views)
+    for (DType t : {f32, bf16, u8})
+      for (int axis : {0, 1, 2}) {
+        Graph g;
+        const Shape shape{7, 11, 24};
+        Shape part{shape[0], shape[1], shape[2]};
+        part[axis] = 30;
+        const Given x = given(g, shape, t, view, 1, 0, 16), src = given(g, part, t, view, 2, 0, 16);
+        const Picked at(g, {30}, shape[axis] + 1, false, i32);  // −1 among them, and repeats
+        expect_same({index_assign(x.tensor, axis, at.tensor - 1, src.tensor)},
+                    {x.feed(), src.feed(), at.feed()});
+      }
+  Graph g;
+  const Given x = given(g, {5000, 64}, bf16, View::contiguous, 3),
+              src = given(g, {2, 1000, 64}, bf16, View::contiguous, 4);
+  const Picked at(g, {2, 1000}, 5000);
+  expect_same({index_assign(x.tensor, 0, at.tensor, src.tensor)}, {x.feed(), src.feed(), at.feed()});
+}
+
 TEST_F(CudaIndex, ScattersManyToOne) {
   for (View view : all_views)
     for (DType t : {f32, bf16, i64}) {
@@ -132,6 +152,7 @@ TEST_F(CudaIndex, TellsIndicesOutOfRange) {
   const Tensor row = expand(unsqueeze(at, 1), {6, 8});
   for (const Tensor& y : {embedding(x.tensor, at), index_select(x.tensor, 0, at), gather(x.tensor, 0, row),
                           index_add(x.tensor, 0, at, embedding(x.tensor, at * 0)),
+                          index_assign(x.tensor, 0, at, embedding(x.tensor, at * 0)),
                           scatter_add(x.tensor, 0, row, embedding(x.tensor, at * 0))})
     expect_error<Error>([&] { eval(y, {x.feed(), bad}, gpu); }, {"index 7", "expected 0 to 4"});
   for (const Tensor& y :

@@ -1,0 +1,52 @@
+// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, where
+// p, j and q stand for any number of axes each. A thread has some of p and q and all of j, in order: so of
+// equal indices the last counts.
+#include "backends/cpu/kernels/strided.h"
+#include "ops/index.h"
+
+namespace tg::cpu::TG_ISA {
+
+namespace {
+
+void run(Worker& w, const Call& call) {
+  const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
+  if (out.data != x.data) move_all(w, Move(out, x));
+  w.barrier();
+  if (src.layout.numel() == 0) return;
+  const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
+  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
+  const i64 size = static_cast<i64>(size_of(x.dtype)), step = out.layout.strides[axis] * size;
+  Walk to, from, number, next;
+  to.axes(out.layout, 0, axis, size);
+  from.axes(src.layout, 0, axis, size);
+  number.axes(indices.layout, 0, indices.layout.rank(), static_cast<i64>(size_of(indices.dtype)));
+  next.axes(src.layout, axis, axis + more + 1, size);
+  const i64 count = indices.layout.numel();
+  i64 before = 1;  // places p
+  for (int a = 0; a < axis; ++a) before *= x.layout.shape[a];
+  const Move slice(rank - axis - 1, x.layout.shape.begin() + axis + 1, x.dtype, out.data,
+                   out.layout.strides.begin() + axis + 1, src.data,
+                   src.layout.strides.begin() + axis + more + 1);
+  const i64 piece = moved_at_once / count > 64 ? moved_at_once / count : 64,
+            pieces = (slice.numel + piece - 1) / piece;
+  w.each(before * pieces, [&](i64 part) {
+    const i64 begin = part % pieces * piece, end = begin + piece < slice.numel ? begin + piece : slice.numel;
+    Walk t = to, f = from, n = number, s = next;
+    t.seek(part / pieces);
+    f.seek(part / pieces);
+    Move m = slice;
+    for (i64 j = 0; j < count; ++j, n.next(), s.next()) {
+      const i64 index = read_index(indices, n.offset);
+      if (index == -1 || !w.check_index(index, x.layout.shape[axis], j)) continue;
+      m.to = out.data + t.offset + index * step;
+      m.from = src.data + f.offset + s.offset;
+      move_elements(m, begin, end);
+    }
+  });
+}
+
+}  // namespace
+
+extern const Kernel index_assign_kernel{&run};
+
+}  // namespace tg::cpu::TG_ISA
