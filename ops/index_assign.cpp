@@ -8,7 +8,7 @@ extern const Op index_assign_op;
 
 namespace {
 
-std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
+std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attrs) {
   detail::require_operands(in, 3);
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   detail::require_index(indices.dtype);
@@ -44,7 +44,7 @@ extern const Op index_assign_op{
     .doc =
         "x, indices, src → y: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal indices "
         "the last counts",
-    .infer = infer,
+    .infer = infer_assign,
     .vjp = [](const Backprop& g) -> Tensors {
       Tensor zx, zs;
       if (g.needed[0]) zx = index_assign(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1], zeros_like(g.in[2]));
