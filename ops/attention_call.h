@@ -108,24 +108,24 @@ struct Band {
     if (x.window_left >= 0 && x.window_left < s.keys) from = offset - x.window_left;
     if (x.window_right >= 0 && x.window_right < to - offset - 1) to = offset + x.window_right + 1;
   }
-  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(std::int64_t row) const { return of(row, row); }
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(int row) const { return of(row, row); }
   // Keys that some row from `first` to `last` sees. And those that all of them see, none if some row sees
   // none.
-  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange some_of(std::int64_t first, std::int64_t last) const {
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange some_of(int first, int last) const {
     return from < to ? of(first > 1 - to ? first : 1 - to, last < keys - 1 - from ? last : keys - 1 - from)
                      : KeyRange{0, 0};
   }
-  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange every_of(std::int64_t first, std::int64_t last) const {
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange every_of(int first, int last) const {
     const KeyRange a = of(first), z = of(last);
     return a.from < a.to && z.from < z.to && z.from < a.to ? KeyRange{z.from, a.to} : KeyRange{0, 0};
   }
 
  private:
-  // From the first key of one row to the last of another, which see some.
-  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(std::int64_t first, std::int64_t last) const {
-    const std::int64_t low = first + from > 0 ? first + from : 0, high = last + to < keys ? last + to : keys;
-    if (low >= high) return {0, 0};
-    return {first_key + static_cast<int>(low), first_key + static_cast<int>(high)};
+  // From the first key of one row to the last of another, which see some. As rows are below `queries`, no sum
+  // leaves the range of int.
+  [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(int first, int last) const {
+    const int low = first > -from ? first + from : 0, high = last < keys - to ? last + to : keys;
+    return low < high ? KeyRange{first_key + low, first_key + high} : KeyRange{0, 0};
   }
 };
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "tests/gpu_emulator/block.h"
 #include "tests/gpu_emulator/mbarrier.h"
+#include "tests/gpu_emulator/shadow.h"
 
 namespace {
 
@@ -61,18 +64,23 @@ void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
     fail("a bulk copy to an address that is no multiple of " + std::to_string(alignment));
 }
 
-// The row of a box at coordinates c of the tensor: what lies in the tensor, and zeros.
-void read_row(const CUtensorMap& map, const std::array<std::int64_t, 4>& c, unsigned char* row) {
-  std::memset(row, 0, map.box[0] * 2);
-  const unsigned char* from = map.data;
+// What lies in the tensor of the row of a box at coordinates c: `bytes` from `data` on are those from byte
+// `skipped` of the row on.
+struct RowInTensor {
+  const unsigned char* data;
+  std::size_t skipped, bytes;
+};
+RowInTensor row_in_tensor(const CUtensorMap& map, const std::array<std::int64_t, 4>& c) {
+  const unsigned char* data = map.data;
   for (unsigned n = 1; n < 4; ++n) {
-    if (c[n] < 0 || c[n] >= static_cast<std::int64_t>(map.size[n])) return;
-    from += c[n] * static_cast<std::int64_t>(map.stride[n]);
+    if (c[n] < 0 || c[n] >= static_cast<std::int64_t>(map.size[n])) return {nullptr, 0, 0};
+    data += c[n] * static_cast<std::int64_t>(map.stride[n]);
   }
   const std::int64_t first = std::max<std::int64_t>(c[0], 0),
                      last = std::min(c[0] + map.box[0], static_cast<std::int64_t>(map.size[0]));
-  if (first < last)
-    std::memcpy(row + (first - c[0]) * 2, from + first * 2, static_cast<std::size_t>(last - first) * 2);
+  if (first >= last) return {nullptr, 0, 0};
+  return {data + first * 2, static_cast<std::size_t>(first - c[0]) * 2,
+          static_cast<std::size_t>(last - first) * 2};
 }
 
 // A swizzle permutes 16-byte pieces by bits of the address: those of 128 bytes by bits 7 … 9.
@@ -80,19 +88,46 @@ std::uint32_t swizzled(std::uint32_t address, std::uint32_t bytes) {
   return bytes == 0 ? address : address ^ (address >> 3 & (bytes - 16));
 }
 
+// f(address in shared memory, the row in the tensor) for each row of a box.
+template <class F>
+void for_each_row(const CUtensorMap& map, std::uint32_t address, BoxPlace at, F&& f) {
+  for (unsigned b = 0; b < map.box[3]; ++b)
+    for (unsigned h = 0; h < map.box[2]; ++h)
+      for (unsigned r = 0; r < map.box[1]; ++r, address += map.box[0] * 2)
+        f(address, row_in_tensor(map, {at.x, std::int64_t{at.row} + r, std::int64_t{at.head} + h,
+                                       std::int64_t{at.batch} + b}));
+}
+
+// What lies outside the tensor is zero.
 void write_box(const CUtensorMap& map, std::uint32_t to, BoxPlace at) {
   const std::uint32_t inner = map.box[0] * 2, pitch = swizzle_bytes(map.swizzle);
   unsigned char row[512];
-  std::uint32_t address = to;
-  for (unsigned b = 0; b < map.box[3]; ++b)
-    for (unsigned h = 0; h < map.box[2]; ++h)
-      for (unsigned r = 0; r < map.box[1]; ++r, address += inner) {
-        read_row(map, {at.x, std::int64_t{at.row} + r, std::int64_t{at.head} + h, std::int64_t{at.batch} + b},
-                 row);
-        for (std::uint32_t n = 0; n < inner; n += 16)
-          std::memcpy(shared_pointer(swizzled(address + n, pitch)), row + n, 16);
-      }
+  for_each_row(map, to, at, [&](std::uint32_t address, const RowInTensor& from) {
+    std::memset(row, 0, inner);
+    if (from.bytes > 0) std::memcpy(row + from.skipped, from.data, from.bytes);
+    for (std::uint32_t n = 0; n < inner; n += 16)
+      std::memcpy(shared_pointer(swizzled(address + n, pitch)), row + n, 16);
+  });
 }
+
+void read_box(const CUtensorMap& map, std::uint32_t from, BoxPlace at) {
+  const std::uint32_t inner = map.box[0] * 2, pitch = swizzle_bytes(map.swizzle);
+  unsigned char row[512];
+  for_each_row(map, from, at, [&](std::uint32_t address, const RowInTensor& to) {
+    for (std::uint32_t n = 0; n < inner; n += 16)
+      std::memcpy(row + n, shared_pointer(swizzled(address + n, pitch)), 16);
+    if (to.bytes > 0) std::memcpy(const_cast<unsigned char*>(to.data), row + to.skipped, to.bytes);
+  });
+}
+
+struct Store {
+  int thread;
+  CUtensorMap map;
+  std::uint32_t from;
+  BoxPlace to;
+  bool committed = false;
+};
+std::vector<Store> stores;
 
 }  // namespace
 
@@ -108,6 +143,32 @@ void copy_box_to_each(unsigned blocks, std::uint32_t to, const CUtensorMap& map,
   if (blocks > cluster_blocks) fail("a bulk copy to more blocks than the cluster has");
   for (unsigned rank = 0; rank < blocks; ++rank)
     copy_box(shared_of(to, rank), map, shared_of(barrier, rank), from);
+}
+
+void store_box(const CUtensorMap& map, std::uint32_t from, BoxPlace to) {
+  if (map.mark != made_by_encode) fail("a copy by a tensor map that cuTensorMapEncodeTiled has not made");
+  const std::uint32_t bytes = map.box[0] * 2 * map.box[1] * map.box[2] * map.box[3];
+  insist_on_shared(from, bytes, 128);
+  note_store(shared_pointer(from), static_cast<int>(bytes));
+  stores.push_back({here.number, map, from, to});
+}
+void commit_stores() {
+  for (Store& x : stores)
+    if (x.thread == here.number) x.committed = true;
+}
+void wait_for_stores() {
+  std::erase_if(stores, [](const Store& x) {
+    if (x.thread != here.number || !x.committed) return false;
+    read_box(x.map, x.from, x.to);
+    return true;
+  });
+}
+void forget_stores() {
+  stores.clear();
+}
+void insist_on_no_stores() {
+  if (!stores.empty())
+    throw std::runtime_error("the block has ended, but a thread has not waited for its stores");
 }
 
 void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {

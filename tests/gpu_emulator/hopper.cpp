@@ -1,5 +1,6 @@
 #include "tests/gpu_emulator/hopper.h"
 
+#include "tests/gpu_emulator/bulk_copy.h"
 #include "tests/gpu_emulator/clocks.h"
 #include "tests/gpu_emulator/cluster.h"
 #include "tests/gpu_emulator/mbarrier.h"
@@ -12,6 +13,7 @@ namespace tg::emulator {
 
 void begin_hopper_blocks(unsigned threads, unsigned blocks, std::size_t shared_bytes) {
   forget_mbarriers();
+  forget_stores();
   forget_named_barriers();
   forget_registers(threads, blocks, shared_bytes);
   forget_products(threads * blocks);
@@ -24,6 +26,7 @@ void end_hopper_thread(unsigned thread) {
 void end_hopper_blocks() {
   if (!has_clocks()) return;
   insist_on_no_copies();
+  insist_on_no_stores();
   insist_on_equal_registers();
 }
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backends/cuda/attention/epilogue_sm90.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
 #include "tests/gpu_emulator/hopper_kernels.h"
@@ -98,6 +99,40 @@ TEST(Hopper, MistakesWithACopyAreFound) {
   EXPECT_FAULT(fault(Copy::misaligned), "no multiple of 128");
   EXPECT_FAULT(fault(Copy::no_map), "has not made");
   EXPECT_FAULT(fault(Copy::twice), "an arrival too many");
+}
+
+// A warp's rows leave through shared memory: element (i, j) is i + j / 8.
+enum class Storing { right, no_fence, no_wait };
+__global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const tile::SwizzledTile<16, 64> through{ptx::shared_address(memory)};
+  tile::Accumulator<16, 64> c;
+  tile::for_each(c, [&](int r, int k, float& e) {
+    e = static_cast<float>(c.row(r) + tile::lane_row() + (c.column(k) + tile::lane_column()) / 8);
+  });
+  if (how == Storing::right) {
+    attention::store_boxes<Half>(c, through, 0, *map, row0, 0, 0);
+    if (threadIdx.x == 0) ptx::wait_for_stores();
+    return;
+  }
+  ptx::fence_async();  // of what came before
+  ptx::st_shared_v4(through.base + threadIdx.x * 16, {0, 0, 0, 0});
+  if (how != Storing::no_fence) ptx::fence_async();
+  __syncwarp();
+  if (threadIdx.x == 0) ptx::tma_store(map, through.base, 0, row0, 0, 0), ptx::commit_stores();
+  if (threadIdx.x == 0 && how != Storing::no_wait) ptx::wait_for_stores();
+}
+
+TEST(Hopper, AStoreWritesWhatLiesInTheTensor) {
+  Matrix m(100, 40, 3);
+  const Matrix before = m;
+  const CUtensorMap map = Map(m, 16).encoded();
+  EXPECT_EQ(run(store_rows, 32, &map, 90, Storing::right), "");
+  for (int i = 0; i < 100; ++i)
+    for (int j = 0; j < 40; ++j)
+      EXPECT_EQ(m(i, j), i < 90 ? before(i, j) : static_cast<float>(i - 90 + j / 8)) << i << ", " << j;
+  EXPECT_FAULT(run(store_rows, 32, &map, 90, Storing::no_fence), "no fence_async");
+  EXPECT_FAULT(run(store_rows, 32, &map, 90, Storing::no_wait), "has not waited for its stores");
 }
 
 // Consecutive bytes, waited for by one thread of two; with or without a barrier for the other.

@@ -50,6 +50,8 @@ void forget_async_accesses();
 void note_copy(void* to, int bytes, unsigned mbarrier, Time phase);
 // The same of what such a copy reads, if that is shared memory.
 void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase);
+// The thread issues a bulk copy from shared memory to global memory.
+void note_store(const void* from, int bytes);
 // A piece of 16 bytes is read by products of warps first … last − 1, in their group of that number; all
 // threads of the warpgroup know what `issued` says.
 void note_product(const void* piece, unsigned first, unsigned last, Time group, const SharedClock& issued);

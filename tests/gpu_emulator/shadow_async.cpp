@@ -111,7 +111,7 @@ void note_copy(void* to, int bytes, unsigned mbarrier, Time phase) {
   }
 }
 
-void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase) {
+void note_store(const void* from, int bytes) {
   const auto issuer = static_cast<unsigned>(here.number);
   const SharedClock& known = known_to(issuer);
   const auto fenced = [&](unsigned writer) {
@@ -119,11 +119,19 @@ void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase) 
   };
   for (int n = 0; n < bytes; n += 16) {
     const unsigned char* const p = static_cast<const unsigned char*>(from) + n;
-    Piece& x = piece_to_note(p);
-    if (!has_arrived(x.copy, known)) report("a bulk copy reads before another has arrived", p, me());
+    if (!has_arrived(piece_to_note(p).copy, known))
+      report("a bulk copy reads before another has arrived", p, me());
     const std::size_t first = location_of(p);
     for (std::size_t l = first; l < first + each; ++l)
       check_write(location(l).write, known, fenced, "a bulk copy reads after a write", p);
+  }
+}
+
+void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase) {
+  note_store(from, bytes);
+  const SharedClock& known = known_to(static_cast<unsigned>(here.number));
+  for (int n = 0; n < bytes; n += 16) {
+    Piece& x = piece_to_note(static_cast<const unsigned char*>(from) + n);
     std::erase_if(x.copied, [&](const Arrival& copy) { return has_arrived(copy, known); });
     x.copied.push_back({mbarrier, phase + 1});
   }

@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(At::threads, 1)
     if (threadIdx.x < 32)
       load<S>(shared, x, plan);
     else if (threadIdx.x < 64)
-      forward_sm90::schedule<S, At>(shared, x, plan, [](u32, Place) {});
+      forward_sm90::schedule<S, At>(shared, x, plan);
   } else if (group == 1) {
     Scorer<S, At, options>{shared, x, plan, row}.run();
   } else {

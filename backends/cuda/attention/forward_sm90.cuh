@@ -1,7 +1,7 @@
 // The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]: blocks stay on their multiprocessor
-// and take one item of work after the other, some queries of a head. One warp prepares items, one
-// copies tiles by TMA; warpgroups of 64 queries, the consumers, multiply by wgmma and take turns, so that
-// one's softmax runs while another's products do.
+// and take one item of work after the other, some queries of a head. One warp prepares items, two copy tiles
+// by TMA: of queries, and of keys and values; warpgroups of 64 queries, the consumers, multiply by wgmma and
+// take turns, so that one's softmax runs while another's products do.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
@@ -9,6 +9,7 @@
 
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/epilogue.cuh"
+#include "backends/cuda/attention/epilogue_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/key_source_sm90.cuh"
 #include "backends/cuda/attention/powers.cuh"
@@ -27,7 +28,7 @@ using namespace tile;
 
 // What the host computes of a call.
 struct Plan {
-  CUtensorMap q, k, v;
+  CUtensorMap q, k, v, to;  // `to`: of o, in boxes of a warp's rows
   Sections sections;
   Taken* taken;          // null: items are taken in a fixed order
   float factor, cap;     // as Score has them
@@ -85,7 +86,7 @@ struct Shared {
   }
   __device__ void init() const {
     for (int g = 0; g < At::groups; ++g) ring_q(g).init(4);
-    ring_k().init(4 * At::groups), ring_v().init(4 * At::groups), ring_items().init(4 * At::groups + 1);
+    ring_k().init(4 * At::groups), ring_v().init(4 * At::groups), ring_items().init(4 * At::groups + 2);
     ptx::fence_mbarrier_init();
   }
 };
@@ -136,13 +137,10 @@ __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, con
     if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
 }
 
-// The warp that prepares items of work: takes the next one, finds out which keys its queries see, and starts
-// loading them.
-template <class S, class At, class Memory, class LoadQueries>
-__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x, const Plan& plan,
-                                         LoadQueries&& load_queries) {
+// The warp that prepares items of work: takes the next one and finds out which keys its queries see.
+template <class S, class At, class Memory>
+__device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x, const Plan& plan) {
   const u32 parts = At::divided ? plan.parts : 1;
-  load_queries(0, plan.sections.place(blockIdx.x / parts, true));
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
     shared.ring_items().acquire(items);
@@ -159,25 +157,11 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
     if (last) break;
-    if (items > 0) load_queries(items, at);
     n += gridDim.x;
     if (plan.taken)
       n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(&plan.taken->items, 1) : 0);
   }
   if (plan.taken && lane_id() == 0) plan.taken->leave();
-}
-
-// Fetches the first tiles of a block's first item to the second-level cache, while it is not yet known which
-// others its queries see.
-template <class At>
-__device__ __forceinline__ void prefetch_keys(const AttentionCall& x, const Plan& plan, Place at) {
-  const int last = keys_of_query(x, at.b, min(at.row0 + At::queries, x.L) - 1).to - 1,
-            row0 = (last / At::keys - lane_id()) * At::keys, key_head = at.head / (x.H / x.Hk);
-  if (lane_id() >= 4 || row0 < 0) return;
-#pragma unroll 1
-  for (int n = 0; n < At::K::blocks; ++n) ptx::tma_prefetch(&plan.k, n * 64, row0, key_head, at.b);
-#pragma unroll 1
-  for (int n = 0; n < At::V::blocks; ++n) ptx::tma_prefetch(&plan.v, n * 64, row0, key_head, at.b);
 }
 
 // Starts filling a stage by TMA; by a warp.
@@ -188,6 +172,29 @@ __device__ __forceinline__ void fill(Tile to, const CUtensorMap& map, Stages rin
   if (lane_id() > 0) return;
   ring.expect(use, to.bytes);
   load_boxes(to, map, ring.full(use), row0, head, batch);
+}
+
+// The warp that copies tiles of queries: those of the first item before it is known which keys they see.
+template <class At>
+__device__ __forceinline__ void load_queries(const Shared<At>& shared, const Plan& plan) {
+  const auto load = [&](u32 n, int b, int h, int i0) {
+#pragma unroll 1
+    for (int g = 0; g < At::groups; ++g) {
+      shared.ring_q(g).acquire(n);
+      fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, i0 + 64 * At::group(g, n), h, b);
+    }
+  };
+  const Place first = plan.sections.place(blockIdx.x / (At::divided ? plan.parts : 1), true);
+  load(0, first.b, first.head, first.row0);
+#pragma unroll 1
+  for (u32 items = 0;; ++items) {
+    shared.ring_items().wait(items);
+    const auto& item = shared.item_of(items);
+    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
+    const int b = item.b, h = item.h, i0 = item.i0;
+    shared.ring_items().release(items);
+    if (items > 0) load(items, b, h, i0);
+  }
 }
 
 // The warp that copies tiles of keys and values.
@@ -239,12 +246,15 @@ __device__ __forceinline__ float sink_of(const AttentionCall& x, const Plan& pla
 template <class R, class At>
 struct Destination {
   bool in_parts;
+  int b, h;
   float* lse;
   R* o;
   float* part;  // instead of o
   __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
                                          int h)
       : in_parts(At::divided && plan.parts > 1),
+        b(b),
+        h(h),
         lse((in_parts ? plan.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),
         o(x.o.at<R>(b, h)),
         part(plan.o + i64{batch_head} * x.L * x.dv) {}
@@ -325,6 +335,7 @@ struct Consumer {
       const Tiles range = uniform(item.range), own = At::own_keys ? uniform(item.own[group()]) : range;
       more = !At::own_keys || own.from < own.to ? attend(s, range, own) : pass_by_item(range);
     } while (more);
+    if (lane_id() == 0) ptx::wait_for_stores();
   }
   // S of the last tile of an item, the first to be processed.
   __device__ __forceinline__ void begin_item(Scores& s) const {
@@ -334,10 +345,20 @@ struct Consumer {
     begin_scores(s);
     pass_turn();
   }
+  // The item's tile of Q after its last product; or, if O leaves through that, the tile of the item before.
+  __device__ __forceinline__ void release_queries() const {
+    if constexpr (At::stores_boxes) {
+      if (items == 0) return;
+      if (lane_id() == 0) ptx::wait_for_stores();
+      shared.ring_q(warpgroup).release(items - 1);
+    } else {
+      shared.ring_q(warpgroup).release(items);
+    }
+  }
   // An item of which the warpgroup has no queries. Returns whether there is another.
   __device__ __forceinline__ bool pass_by_item(Tiles range) {
     shared.ring_q(warpgroup).wait(items);
-    shared.ring_q(warpgroup).release(items);
+    release_queries();
     shared.ring_items().release(items);
     pass_by(range.to - range.from);
     return wait_for_item(++items);
@@ -355,7 +376,7 @@ struct Consumer {
     if constexpr (At::split) unit = power_of_two(-powers(item).q - powers(item).k);
     const Score<S> score(plan.factor * unit, plan.cap);
     const float factor = options == any ? 1 : score.factor;
-    OnlineSoftmax<16> softmax(
+    OnlineSoftmax<16, !At::split> softmax(
         [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); });
     SumOfProducts<T, DV> o;
     o.all.fill(0);
@@ -369,7 +390,7 @@ struct Consumer {
     };
     const auto release_operands = [&](int j) {
       shared.ring_k().release(tiles);
-      if (j == own.from) shared.ring_q(warpgroup).release(items);
+      if (j == (At::stores_boxes ? own.to - 1 : own.from)) release_queries();
     };
     if constexpr (!At::begins_early) {
       pass_by(range.to - own.to);
@@ -403,13 +424,19 @@ struct Consumer {
     o.begin_AB(p, shared.tile_v(tiles));
     const Destination<Result<S, At>, At> to(x, plan, item.batch_head, item.b, item.h);
     const int i0 = item.i0 + 64 * group() + row(), power = At::split ? powers(item).v : 0;
+    const auto way_out = shared.tile_q(warpgroup, items);
     shared.ring_items().release(items);
     const auto end = [&](u32 last_tile) {
       o.end(), keep(p);
       shared.ring_v().release(last_tile);
       softmax.finish(o.all, to.lse, i0, x.L);
       if constexpr (At::split) scale(o.all, 1, -power);
-      to.take(o.all, x, i0);
+      if constexpr (At::stores_boxes) {
+        ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp multiplies the tile of Q
+        store_boxes<S>(o.all, way_out, row(), plan.to, i0, to.h, to.b);
+      } else {
+        to.take(o.all, x, i0);
+      }
     };
     if constexpr (At::begins_early) {
       const bool more = wait_for_item(items + 1);
@@ -448,15 +475,9 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
     if (threadIdx.x < 32)
       load<S>(shared, x, plan);
     else if (threadIdx.x < 64)
-      schedule<S, At>(shared, x, plan, [&](u32 n, Place at) {
-        if (At::may_be_whole && n == 0 && (!At::divided || plan.parts == 1)) prefetch_keys<At>(x, plan, at);
-#pragma unroll 1
-        for (int g = 0; g < At::groups; ++g) {
-          shared.ring_q(g).acquire(n);
-          fill(shared.tile_q(g, n), plan.q, shared.ring_q(g), n, at.row0 + 64 * At::group(g, n), at.head,
-               at.b);
-        }
-      });
+      schedule<S, At>(shared, x, plan);
+    else if (threadIdx.x < 96)
+      load_queries(shared, plan);
   } else {
     ptx::take_registers<At::consumer_registers>();
     Consumer<S, At, options>{shared, x, plan, group - 1}.run();
@@ -488,6 +509,7 @@ void launch_items(const Stream& s, const AttentionCall& x, int queries, int numb
   const Plan plan{tensor_map(x.type, x.q, x.B, x.H, x.L, size_in_memory<At>(x.q, x.d), 64),
                   tensor_map(x.type, x.k, x.B, x.Hk, x.T, size_in_memory<At>(x.k, x.d), At::keys),
                   tensor_map(x.type, x.v, x.B, x.Hk, x.T, size_in_memory<At>(x.v, x.dv), At::keys),
+                  At::stores_boxes ? tensor_map(x.type, x.o, x.B, x.H, x.L, x.dv, 16) : CUtensorMap{},
                   sections,
                   is_uneven(x) && all > grid ? work.taken : nullptr,
                   static_cast<float>(factor_of(x)),

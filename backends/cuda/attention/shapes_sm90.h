@@ -30,13 +30,17 @@ struct Shape {
       keys = !takes_turns || terms == 2 ? 64
              : D <= 192                 ? 128
                                         : 80;
-  // Of tiles of keys and of values; of the items' queries; of items: as many as the shared memory has room
-  // for.
+  // Of tiles of keys and of values, and of the items' queries: as many as the shared memory has room for.
   static constexpr int stages = groups == 1    ? (D <= 64 ? 3 : 2)
                                 : !takes_turns ? 8
                                 : D <= 64      ? 3
                                                : 2,
-                       query_stages = terms * D <= 128 ? 2 : 1, items = D <= 192 ? 4 : 2;
+                       query_stages = terms * D <= 128 ? 2 : 1;
+  // A block that takes items further ahead leaves none for others in the end. Preparing one may take as long
+  // as one of at most 64 queries.
+  static constexpr int items = groups == 1 ? 3 : 2;
+  // O leaves through the tile of the item's queries, if that is not needed at once for those of the next.
+  static constexpr bool stores_boxes = query_stages > 1 && !divided && !split;
   // Together no more than the blocks of a multiprocessor have at launch: of 65,536, a multiple of 8 for each
   // thread.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -60,7 +64,7 @@ struct Shape {
 // does not is 1 to 2 % faster at d 128.
 template <class Shape>
 struct Divided : Shape {
-  static constexpr bool divided = true, may_be_whole = false;
+  static constexpr bool divided = true, may_be_whole = false, stores_boxes = false;
 };
 
 // Calls f with the shape for a call.
@@ -94,7 +98,7 @@ namespace tg::cuda::attention::forward_576_sm90 {
 template <bool values_are_keys_>
 struct Shape {
   static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,
-                        split = false;
+                        split = false, stores_boxes = false;
   static constexpr int groups = 1, queries = 64, keys = 64, threads = 512,
                        blocks = 1;  // groups of 64 queries
   static constexpr int k_stages = values_are_keys ? 2 : 1, items = 2, thirds = 3;

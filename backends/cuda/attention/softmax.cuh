@@ -9,8 +9,9 @@ namespace tg::cuda::attention {
 
 using tile::Accumulator, tile::RowVector;
 
-// c in units of log 2, and π, which is that of the thread's own columns until the end.
-template <int Rows>
+// c in units of log 2, and π, which is that of the thread's own columns until the end. log π may be
+// approximate, to 2⁻²² of it, where operands have fewer bits: the instruction takes no branch.
+template <int Rows, bool approximate = false>
 struct OnlineSoftmax {
   static constexpr float unmoved = 8;  // lazy rescaling: c stays until a score exceeds it by 8 (log2)
   RowVector<Rows> top, sum, shrink;
@@ -79,12 +80,18 @@ struct OnlineSoftmax {
       const int i = i0 + Accumulator<Rows, 8>::row(r) + tile::lane_row();
       const float all = tile::row_sum(sum[r]);
       scale(r, all == 0 ? 0.f : tile::reciprocal(all));
-      const float xi = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + logf(all);
+      const float xi = all == 0 ? -INFINITY : top[r] * static_cast<float>(ln_2) + log(all);
       if (tile::lane_id() % 4 == 0 && i < L) lse[i] = xi;
     }
   }
 
  private:
+  __device__ __forceinline__ static float log(float x) {
+    if constexpr (approximate)
+      return tile::log2_fast(x) * static_cast<float>(ln_2);
+    else
+      return logf(x);
+  }
   // If a c of the warp moves: c ← max(c, A.max), π ← exp(c_old − c)·π, and moved(r, exp(c_old − c)) for each
   // row. One branch with all the work in it takes fewer registers than two.
   template <int Columns, class Moved>

@@ -95,6 +95,23 @@ __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "h"(short{3})
       : "memory");
 }
+// The box from shared memory to the tensor; what lies outside is not written. Such copies go in groups of the
+// thread that starts them.
+__device__ __forceinline__ void tma_store(const CUtensorMap* map, u32 from, int x, int row, int head,
+                                          int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2,%3,%4,%5}], [%1];" ::"l"(map),
+      "r"(from), "r"(x), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+// The thread's stores since the last call become a group.
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until all its groups have read shared memory.
+__device__ __forceinline__ void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 // The same box to the second-level cache.
 __device__ __forceinline__ void tma_prefetch(const CUtensorMap* map, int x, int row, int head, int batch) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1,%2,%3,%4}];" ::"l"(map), "r"(x),
@@ -170,8 +187,14 @@ __device__ __forceinline__ void give_registers() {
 
 // ---- shared memory ----
 
-// Four 8 × 8 parts of 16-bit numbers, each transposed: lane 8·n + r gives the address of row r of part n (16
-// bytes); lane 4·g + t has elements (2t, g) and (2t + 1, g) of each part.
+// Four 8 × 8 parts of 16-bit numbers: lane 8·n + r gives the address of row r of part n (16 bytes); lane
+// 4·g + t has elements (g, 2t) and (g, 2t + 1) of each part.
+__device__ __forceinline__ void stmatrix(u32 address, const u32 (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+// The same parts, each transposed: lane 4·g + t has elements (2t, g) and (2t + 1, g).
 __device__ __forceinline__ void stmatrix_trans(u32 address, const u32 (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])

@@ -59,6 +59,15 @@ inline void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x
                               int batch) {
   emulator::copy_box_to_each(2, to, *map, barrier, {x, row, head, batch});
 }
+inline void tma_store(const CUtensorMap* map, u32 from, int x, int row, int head, int batch) {
+  emulator::store_box(*map, from, {x, row, head, batch});
+}
+inline void commit_stores() {
+  emulator::commit_stores();
+}
+inline void wait_for_stores() {
+  emulator::wait_for_stores();
+}
 inline void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
   emulator::copy_bytes(to, from, bytes, barrier);
 }
@@ -88,24 +97,32 @@ void give_registers() {
   emulator::give_registers(Registers);
 }
 
-// Element (r, c) of a part comes from lane 4·c + r / 2, from the half of its word that r says.
+// Element (r, c) of a part comes from lane 4·r + c / 2, from the half of its word that c says; of a
+// transposed part, r and c change places.
 struct MatrixStore {
   const u32 (&x)[4];
   alignas(16) std::uint16_t row[8];  // that the lane writes
 };
-inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
+template <bool transposed>
+void store_matrix(u32 address, const u32 (&x)[4]) {
   MatrixStore mine{x, {}};
   emulator::meet_warp(~0u, &mine, [](void* const(&all)[32]) {
     for (int lane = 0; lane < 32; ++lane)
       for (int c = 0; c < 8; ++c) {
-        const int r = lane % 8;
+        const int row = transposed ? c : lane % 8, column = transposed ? lane % 8 : c;
         static_cast<MatrixStore*>(all[lane])->row[c] = static_cast<std::uint16_t>(
-            static_cast<const MatrixStore*>(all[4 * c + r / 2])->x[lane / 8] >> r % 2 * 16);
+            static_cast<const MatrixStore*>(all[4 * row + column / 2])->x[lane / 8] >> column % 2 * 16);
       }
   });
   uint4 words;
   std::memcpy(&words, mine.row, sizeof words);
   st_shared_v4(address, words);
+}
+inline void stmatrix(u32 address, const u32 (&x)[4]) {
+  store_matrix<false>(address, x);
+}
+inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
+  store_matrix<true>(address, x);
 }
 
 // Registers stay where they are.
