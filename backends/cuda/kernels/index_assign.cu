@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(threads_per_block)
   }
 }
 
-void launch(const Stream& s, const Call& c) {
+void launch_index_assign(const Stream& s, const Call& c) {
   const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
   if (out.data != x.data) copy(s, out, x);
   if (src.layout.numel() == 0) return;
@@ -71,7 +71,7 @@ void launch(const Stream& s, const Call& c) {
 }
 
 // Offsets and places in a slice are counted in 32 bits.
-std::shared_ptr<const void> plan(const Call& c) {
+std::shared_ptr<const void> plan_index_assign(const Call& c) {
   const i64 count = c.in[1].layout.numel();
   if (count > INT_MAX) throw DeviceError(std::to_string(count) + " indices: expected at most 2^31 - 1");
   if (count > 0 && c.in[2].layout.numel() / count > INT_MAX)
@@ -81,6 +81,6 @@ std::shared_ptr<const void> plan(const Call& c) {
 
 }  // namespace
 
-extern const Kernel index_assign_kernel{&launch, nullptr, &plan};
+extern const Kernel index_assign_kernel{&launch_index_assign, nullptr, &plan_index_assign};
 
 }  // namespace tg::cuda
