@@ -38,21 +38,23 @@ int run(int argc, char** argv) {
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
-  args.option("dtype", "NAME",
-              "dtype of attention, decode, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
-              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option(
+      "dtype", "NAME",
+      "dtype of attention, decode, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
+      dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
-  args.option("shape", "AxBx…",
-              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-              "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
-              "B=,H=,Hk=,L=,T=,d=,dv=,length=,window=,causal,free_order,v_in_k (length=N: N of the T keys are "
-              "valid, by kv_lengths; window=N: N keys before a query's own, and after it unless causal; v_in_k: "
-              "values are the first columns of keys)",
-              shapes, {.shown = "each mode's default sizes"});
+  args.option(
+      "shape", "AxBx…",
+      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
+      "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+      "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
+      "B=,H=,Hk=,L=,T=,d=,dv=,length=,window=,causal,free_order,v_in_k (length=N: N of the T keys are "
+      "valid, by kv_lengths; window=N: N keys before a query's own, and after it unless causal; v_in_k: "
+      "values are the first columns of keys)",
+      shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});

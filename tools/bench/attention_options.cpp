@@ -43,7 +43,8 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   for (const char* name : {"suite", "layout", "kernels", "compare", "png", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
-  if (mode == "decode" && settings.device.kind != Device::cpu_kind) return "decode is measured on the CPU only";
+  if (mode == "decode" && settings.device.kind != Device::cpu_kind)
+    return "decode is measured on the CPU only";
   if (mode == "decode") return take_cells(shapes, "decode", settings);
   if (mode != "attention") return "";
   if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";

@@ -15,7 +15,10 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr i64 most_queries = 8, most_rows = 64;  // of a head, and of all heads that share a key head
-constexpr i64 ahead_bytes = 8192;  // of keys or values: what memory delivers in about twice its latency
+// Four rows or more make the products of a line come in bursts, and their registers are filled by several
+// keys at a time; then the hardware does not see what comes next, and lines are fetched so far ahead. With
+// fewer rows it does, and does it better.
+constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
 
 template <class T>
 T smaller(T a, T b) {
@@ -176,7 +179,7 @@ class Range {
   // Adds keys from … to − 1 of the tile that begins at key0.
   void add_tile(i64 key0, i64 from, i64 to) {
     RowsInMemory<S> k = rows_in_memory(x_.k, key0, x_.d), v = rows_in_memory(x_.v, key0, x_.dv);
-    if (values_are_keys(x_)) k.ahead = 0, v.ahead = tile_ * x_.k.row;  // while values are read, the next keys
+    if (values_are_keys(x_)) v.ahead = 0;  // they are there already
     if (!copies<C>(x_)) return add_keys(k, v, key0, from, to, x_.d, x_.dv);
     const RowsInMemory<C> own_k{s_.k, s_.padded_d, 0},
         own_v = values_are_keys(x_) ? own_k : RowsInMemory<C>{s_.v, s_.padded_dv, 0};
@@ -186,7 +189,7 @@ class Range {
     add_keys(own_k, own_v, key0, from, to, s_.padded_d, s_.padded_dv);
   }
   RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 row, i64 size) const {
-    const i64 rows = (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
+    const i64 rows = rows_ < rows_to_fetch_for ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
     return {static_cast<const S*>(a.data) + element_offset<C>(a, b_, key_head_, row), a.row, rows * a.row};
   }
   static void copy_chunks(const S* from, i64 size, C* to) {

@@ -64,8 +64,7 @@ TG_INLINE void each_chunk(const S* row, i64 size, F f) {
 }
 
 // Rows [count, size] of a matrix in memory, `row` elements apart. While an element is read, the one `ahead`
-// of it is fetched into a cache near the core: products come in bursts, between which memory would have
-// nothing to do.
+// of it is fetched into a cache near the core; 0 fetches none.
 template <class S>
 struct RowsInMemory {
   const S* data;
@@ -122,7 +121,7 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64
                             i64 a_row) {
   using V = vector_t<C>;
   constexpr int W = lanes<V>, keys = W / Heads;
-  V sum[W];  // [Heads][keys]
+  V sum[W];                                                                       // [Heads][keys]
   constexpr int few = Heads < 4 ? Heads : 4, together = keys < few ? keys : few;  // rows read side by side
 #pragma GCC unroll 16
   for (int first = 0; first < keys; first += together) {
