@@ -20,10 +20,10 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
   std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {{"gemm", run_gemm, 3},        {"attention", run_attention, 4},
-                          {"ops", run_ops, 2},          {"overhead", run_overhead, 1},
-                          {"train", run_train, 5},      {"tokens", run_tokens, 1},
-                          {"generate", run_generate, 1}};
+constexpr Mode modes[] = {{"gemm", run_gemm, 3},         {"attention", run_attention, 4},
+                          {"decode", run_decode, 4},     {"ops", run_ops, 2},
+                          {"overhead", run_overhead, 1}, {"train", run_train, 5},
+                          {"tokens", run_tokens, 1},     {"generate", run_generate, 1}};
 
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
@@ -38,20 +38,23 @@ int run(int argc, char** argv) {
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
-  args.option("dtype", "NAME",
-              "dtype of attention, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
-              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option(
+      "dtype", "NAME",
+      "dtype of attention, decode, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
+      dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
-  args.option("shape", "AxBx…",
-              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-              "generate CONTEXT, attention BxHxLxd (without and with a causal mask) or "
-              "B=,H=,Hk=,L=,T=,d=,dv=,window=,causal,free_order,v_in_k (window=N: N keys before a query's "
-              "own, and after it unless causal; v_in_k: values are the first columns of keys)",
-              shapes, {.shown = "each mode's default sizes"});
+  args.option(
+      "shape", "AxBx…",
+      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
+      "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+      "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
+      "B=,H=,Hk=,L=,T=,d=,dv=,length=,window=,causal,free_order,v_in_k (length=N: N of the T keys are "
+      "valid, by kv_lengths; window=N: N keys before a query's own, and after it unless causal; v_in_k: "
+      "values are the first columns of keys)",
+      shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
@@ -63,6 +66,7 @@ int run(int argc, char** argv) {
                "beside PyTorch on a GPU, as a table and as bars");
   args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
   args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
+  args.example("bench decode --threads 1", "one query after many keys, beside the rate of reading memory");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
@@ -78,7 +82,7 @@ int run(int argc, char** argv) {
   if (std::string mistake = attention.take(args, mode, shapes, settings); !mistake.empty())
     return args.fail(mistake);
   for (const std::string& s : shapes) {
-    if (mode == "attention") break;
+    if (mode == "attention" || mode == "decode") break;
     settings.shapes.push_back(parse_shape(s));
     if (settings.shapes.back().size() != m.sizes)
       return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");

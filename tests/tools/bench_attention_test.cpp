@@ -48,6 +48,10 @@ TEST(AttentionCell, WordsReadBack) {
   const std::string latent = "B=1,H=16,Hk=1,L=64,T=64,d=576,dv=512,v_in_k";
   EXPECT_EQ(parse_cell(latent).words(), latent);
   EXPECT_EQ(parse_cell(latent).name(), "flash_attn v in k");
+  const std::string ragged = "B=2,H=4,Hk=2,L=1,T=64,d=8,dv=8,length=50";
+  EXPECT_EQ(parse_cell(ragged).words(), ragged);
+  EXPECT_EQ(parse_cell(ragged).shape(), "2×4/2×1/50 of 64×8");
+  EXPECT_EQ(parse_cell(ragged).pairs(), 50);
 }
 
 TEST(AttentionCell, MistakesAreNamed) {
@@ -65,6 +69,8 @@ TEST(AttentionCell, MistakesAreNamed) {
                                                           {"L=4,d=4,causal,causal", "twice"},
                                                           {"L=4,d=4,l=4", "'l=4'"},
                                                           {"L=4,d=4,H=3,Hk=2", "no multiple"},
+                                                          {"L=4,d=4,length=5", "length=5"},
+                                                          {"L=4,d=4,length=0", "'length=0'"},
                                                           {"L=4,d=4,dv=5,v_in_k", "v_in_k"}};
   for (const auto& [text, word] : mistakes)
     EXPECT_NE(mistake(text).find(word), std::string::npos) << text << ": " << mistake(text);
@@ -87,7 +93,7 @@ TEST(AttentionCell, FlopsFollowThePairs) {
 }
 
 TEST(AttentionCell, SuitesHaveNoCellTwice) {
-  for (const char* suite : {"cpu", "gpu", "gpu-free-order", "masks", "few-queries"}) {
+  for (const char* suite : {"cpu", "gpu", "gpu-free-order", "masks", "few-queries", "decode"}) {
     std::set<std::string> seen;
     for (const AttentionCell& c : attention_suite(suite))
       EXPECT_TRUE(seen.insert(c.words()).second) << c.words();

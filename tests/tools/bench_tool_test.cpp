@@ -116,6 +116,7 @@ TEST_P(BenchModes, PrintATableAndWriteTheSameRowsAsJson) {
 const Mode all_modes[] = {
     {"gemm", "33x20x17", {"sgemm NN", "sgemm NT", "sgemm TN", "dgemm NN", "gemm NN", "sgemm NN, all / one"}},
     {"attention", "1x2x33x16", {"flash_attn", "flash_attn causal", "flash_attn causal / full"}},
+    {"decode", "H=4,Hk=2,L=1,T=40,d=16,length=33", {"flash_attn decode", "flash_attn decode, products"}},
     {"ops",
      "16x24",
      {"add", "gelu", "softmax", "layer_norm", "cross_entropy", "copy of transposed", "sum of all"}},

@@ -36,15 +36,16 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
   } else if (equals != std::string::npos && key == "window") {
     c.window = number_of(word, equals, 0);
   } else {
-    const std::pair<const char*, std::int64_t*> sizes[] = {
-        {"B", &c.B}, {"H", &c.H}, {"Hk", &c.Hk}, {"L", &c.L}, {"T", &c.T}, {"d", &c.d}, {"dv", &c.dv}};
+    const std::pair<const char*, std::int64_t*> sizes[] = {{"B", &c.B},   {"H", &c.H},          {"Hk", &c.Hk},
+                                                           {"L", &c.L},   {"T", &c.T},          {"d", &c.d},
+                                                           {"dv", &c.dv}, {"length", &c.length}};
     for (const auto& [name, size] : sizes)
       if (equals != std::string::npos && key == name) {
         *size = number_of(word, equals, 1);
         return;
       }
     throw Error("'" + word +
-                "' is none of B=, H=, Hk=, L=, T=, d=, dv=, window=, causal, free_order and v_in_k");
+                "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, window=, causal, free_order and v_in_k");
   }
 }
 
@@ -103,6 +104,15 @@ std::vector<AttentionCell> few_queries_suite() {
   return list;
 }
 
+// One query after many keys: in the caches of a core; many more of them in memory, for multi-head, grouped,
+// multi-query and latent attention; and few of the keys that there is room for.
+std::vector<AttentionCell> decode_suite() {
+  return parsed({"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",
+                 "H=8,L=1,T=32768,d=64", "H=32,Hk=8,L=1,T=32768,d=128", "B=4,H=8,Hk=1,L=1,T=32768,d=128",
+                 "H=4,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k", "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k",
+                 "H=8,L=1,T=256,d=64,length=128", "H=8,L=1,T=8192,d=64,length=128"});
+}
+
 }  // namespace
 
 std::string AttentionCell::name() const {
@@ -112,7 +122,9 @@ std::string AttentionCell::name() const {
 }
 
 std::string AttentionCell::shape() const {
-  return std::to_string(B) + "×" + both(H, Hk) + "×" + both(L, T) + "×" + both(d, dv);
+  const std::string rows =
+      length > 0 ? std::to_string(L) + "/" + std::to_string(length) + " of " + std::to_string(T) : both(L, T);
+  return std::to_string(B) + "×" + both(H, Hk) + "×" + rows + "×" + both(d, dv);
 }
 
 std::string AttentionCell::words() const {
@@ -120,13 +132,14 @@ std::string AttentionCell::words() const {
                                                         {",T=", T}, {",d=", d}, {",dv=", dv}};
   std::string s;
   for (const auto& [name, size] : sizes) s += name + std::to_string(size);
-  return s + (causal ? ",causal" : "") + (window >= 0 ? ",window=" + std::to_string(window) : "") +
-         (free_order ? ",free_order" : "") + (v_in_k ? ",v_in_k" : "");
+  return s + (length > 0 ? ",length=" + std::to_string(length) : "") + (causal ? ",causal" : "") +
+         (window >= 0 ? ",window=" + std::to_string(window) : "") + (free_order ? ",free_order" : "") +
+         (v_in_k ? ",v_in_k" : "");
 }
 
 KeyRange keys_seen(const AttentionCell& c, std::int64_t i) {
   AttentionCall x;
-  x.L = static_cast<int>(c.L), x.T = static_cast<int>(c.T), x.causal = c.causal;
+  x.L = static_cast<int>(c.L), x.T = static_cast<int>(c.keys()), x.causal = c.causal;
   if (c.window >= 0) x.window_left = static_cast<int>(c.window);
   if (c.window >= 0 && !c.causal) x.window_right = static_cast<int>(c.window);
   return keys_of_query(x, 0, static_cast<int>(i));
@@ -160,6 +173,8 @@ AttentionCell parse_cell(const std::string& text) {
   if (!given.contains("dv")) c.dv = c.d;
   if (c.H % c.Hk != 0)
     throw Error("H=" + std::to_string(c.H) + " is no multiple of Hk=" + std::to_string(c.Hk));
+  if (c.length > c.T)
+    throw Error("length=" + std::to_string(c.length) + " is above T=" + std::to_string(c.T));
   if (c.v_in_k && c.dv > c.d)
     throw Error("v_in_k with dv=" + std::to_string(c.dv) + " above d=" + std::to_string(c.d));
   return c;
@@ -174,6 +189,7 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
     return list;
   }
   if (name == "few-queries") return few_queries_suite();
+  if (name == "decode") return decode_suite();
   return parsed({"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
                  "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
                  "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal",

@@ -43,6 +43,9 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   for (const char* name : {"suite", "layout", "kernels", "compare", "png", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
+  if (mode == "decode" && settings.device.kind != Device::cpu_kind)
+    return "decode is measured on the CPU only";
+  if (mode == "decode") return take_cells(shapes, "decode", settings);
   if (mode != "attention") return "";
   if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
   for (const char* name : {"compare", "png", "json"})
@@ -53,15 +56,15 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   for (const AttentionKernels k :
        {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
     if (kernels == name_of(k)) settings.attention.kernels = k;
-  return take_cells(shapes, settings);
+  const char* own = settings.device.kind == Device::cpu_kind ? "cpu" : "gpu";
+  return take_cells(shapes, suite.empty() ? own : suite, settings);
 }
 
-std::string AttentionCommandLine::take_cells(const std::vector<std::string>& shapes,
+std::string AttentionCommandLine::take_cells(const std::vector<std::string>& shapes, const std::string& name,
                                              Settings& settings) const {
   AttentionSettings& a = settings.attention;
   a.whole_suite = shapes.empty() && suite.empty();
-  const char* own = settings.device.kind == Device::cpu_kind ? "cpu" : "gpu";
-  if (shapes.empty()) a.cells = attention_suite(suite.empty() ? own : suite);
+  if (shapes.empty()) a.cells = attention_suite(name);
   for (const std::string& shape : shapes) {
     try {
       for (const AttentionCell& c : cells_of(shape)) a.cells.push_back(c);

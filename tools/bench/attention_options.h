@@ -16,7 +16,9 @@ struct AttentionCommandLine {
                    Settings& settings) const;
 
  private:
-  std::string take_cells(const std::vector<std::string>& shapes, Settings& settings) const;
+  // The cells of `shapes`, or if there are none the suite of that name.
+  std::string take_cells(const std::vector<std::string>& shapes, const std::string& name,
+                         Settings& settings) const;
 };
 
 }  // namespace tg::bench

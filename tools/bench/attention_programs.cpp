@@ -24,7 +24,10 @@ RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& set
   q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
   k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
   v = c.v_in_k ? k.slice(3, 0, c.dv) : add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
-  const AttentionOptions options = options_for(c, settings);
+  AttentionOptions options = options_for(c, settings);
+  if (c.length > 0)
+    options.kv_lengths = g.constant(Array::of(
+        std::vector<std::int32_t>(static_cast<std::size_t>(c.B), static_cast<std::int32_t>(c.length))));
   out = materialises ? standard_attn(q, k, v, options) : flash_attn(q, k, v, options);
 }
 

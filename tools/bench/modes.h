@@ -8,6 +8,7 @@ namespace tg::bench {
 
 void run_gemm(const Settings& settings, const Machine& machine, Report& report);
 void run_attention(const Settings& settings, const Machine& machine, Report& report);
+void run_decode(const Settings& settings, const Machine& machine, Report& report);
 void run_ops(const Settings& settings, const Machine& machine, Report& report);
 void run_train(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);

@@ -120,11 +120,14 @@ TG_INLINE F32 load(const bfloat16* p) {
   return (F32)u;
 #endif
 }
-TG_INLINE void store(bfloat16* p, F32 v) {  // rounds to nearest even, keeps NaN a NaN
+TG_INLINE U32 bf16_bits(F32 v) {  // in the lower half of each lane: rounds to nearest even, keeps NaN a NaN
   const U32 u = (U32)v;
   const U32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const I32 number = v == v;
-  const U32 h = ((U32)number & rounded) | (~(U32)number & ((u >> 16) | 0x40u));
+  return ((U32)number & rounded) | (~(U32)number & ((u >> 16) | 0x40u));
+}
+TG_INLINE void store(bfloat16* p, F32 v) {
+  const U32 h = bf16_bits(v);
 #if TG_VECTOR_BYTES == 64
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)h));
 #elif TG_VECTOR_BYTES == 32

@@ -3,6 +3,7 @@
 // written once at the end.
 #include <cstdio>
 
+#include "backends/cpu/kernels/attention/decode.h"
 #include "backends/cpu/kernels/attention/score_tile.h"
 
 namespace tg::cpu::TG_ISA {
@@ -220,11 +221,14 @@ void describe(const AttentionCall& x, char* text, std::size_t size) {
 }  // namespace
 
 ScratchSize attention_forward_scratch(const AttentionCall& x, int) {
+  if (is_decoding(x)) return attention_decode_scratch(x);
   return x.type == DType::f64 ? scratch<double>(x) : scratch<float>(x);
 }
 
 void attention_forward(const AttentionCall& x, Worker& worker) {
-  if (x.type == DType::f64) {
+  if (is_decoding(x)) {
+    attention_decode(x, worker);
+  } else if (x.type == DType::f64) {
     run<double>(x, worker);
   } else {
     run<float>(x, worker);
@@ -232,6 +236,7 @@ void attention_forward(const AttentionCall& x, Worker& worker) {
 }
 
 void attention_forward_choice(const AttentionCall& x, char* text, std::size_t size) {
+  if (is_decoding(x)) return attention_decode_choice(x, text, size);
   x.type == DType::f64 ? describe<double>(x, text, size) : describe<float>(x, text, size);
 }
 

@@ -1,0 +1,251 @@
+// Products of a few rows with many, for attention of few queries, where reading the many takes most of the
+// time: they are read as they lie in memory, for all rows that share them. Lanes run along a row. A score is
+// a dot product whose lanes are added up at the end, for as many scores at a time as a vector has lanes.
+#pragma once
+
+#include "backends/cpu/kernels/simd.h"
+
+namespace tg::cpu::TG_ISA {
+
+// ---- chunks ----
+
+// What is converted at a time. The pieces of a chunk are vectors of its elements in some order, the same for
+// all rows of a type: sums over a row need no other, and rows that are added up come back by store_chunk.
+template <class S>
+struct Chunk {
+  static constexpr int vectors = 1, size = lanes<vector_t<S>>;
+};
+template <>
+struct Chunk<bfloat16> {  // elements with even numbers, then the odd ones: half of their words, without a
+                          // shuffle
+  static constexpr int vectors = 2, size = 2 * lanes<F32>;
+};
+
+template <class S, class V>
+TG_INLINE void load_chunk(const S* p, V* to) {
+  to[0] = load(p);
+}
+TG_INLINE void load_chunk(const bfloat16* p, F32* to) {
+  U32 pairs;
+  __builtin_memcpy(&pairs, p, sizeof pairs);
+  to[0] = (F32)(pairs << 16), to[1] = (F32)(pairs & 0xffff0000u);
+}
+template <class S, class V>
+TG_INLINE void store_chunk(S* p, const V* from) {
+  store(p, from[0]);
+}
+TG_INLINE void store_chunk(bfloat16* p, const F32* from) {
+  const U32 pairs = bf16_bits(from[0]) | bf16_bits(from[1]) << 16;
+  __builtin_memcpy(static_cast<void*>(p), &pairs, sizeof pairs);
+}
+
+// The first n elements of a chunk; the others are 0, or stay as they are.
+template <class S, class V>
+[[gnu::noinline]] void load_part_of_chunk(const S* p, i64 n, V* to) {
+  S all[Chunk<S>::size] = {};
+  for (i64 i = 0; i < n; ++i) all[i] = p[i];
+  load_chunk(all, to);
+}
+template <class S, class V>
+[[gnu::noinline]] void store_part_of_chunk(S* p, i64 n, const V* from) {
+  S all[Chunk<S>::size];
+  store_chunk(all, from);
+  for (i64 i = 0; i < n; ++i) p[i] = all[i];
+}
+
+// f(chunk's place in padded rows, its V vectors) for a row of `size` elements.
+template <class S, class F>
+TG_INLINE void each_chunk(const S* row, i64 size, F f) {
+  using V = vector_t<S>;
+  V v[Chunk<S>::vectors];
+  i64 e = 0;
+  for (; e + Chunk<S>::size <= size; e += Chunk<S>::size) load_chunk(row + e, v), f(e, v);
+  if (e < size) load_part_of_chunk(row + e, size - e, v), f(e, v);
+}
+
+// Rows [count, size] of a matrix in memory, `row` elements apart. While an element is read, the one `ahead`
+// of it is fetched into a cache near the core; 0 fetches none.
+template <class S>
+struct RowsInMemory {
+  const S* data;
+  i64 row, ahead;
+  const S* at(i64 r) const { return data + r * row; }
+  RowsInMemory from_column(i64 e) const { return {data + e, row, ahead}; }
+};
+
+// ---- the sums of the lanes of as many vectors as a vector has lanes ----
+
+// Of every 2·Half lanes (within 16 bytes if they are fewer), those that the two vectors have in the first or
+// the second half.
+template <int Half, bool Second, class V, int... l>
+TG_INLINE V halves_of(V a, V b, std::integer_sequence<int, l...>) {
+  constexpr int W = sizeof...(l), unit = 16 / sizeof(V{}[0]), span = Half < unit ? unit : W;
+  constexpr auto source = [](int lane) {  // a span has those of a in its first half, those of b in the second
+    const int place = lane % span, nth = place % (span / 2);
+    return place / (span / 2) * W + lane / span * span + nth / Half * 2 * Half + nth % Half +
+           (Second ? Half : 0);
+  };
+  return __builtin_shufflevector(a, b, source(l)...);
+}
+
+// Blocks of 16 bytes of the result are interleaved: which vector takes a place in the tree.
+template <class V>
+constexpr int vector_of_place(int place) {
+  constexpr int unit = 16 / sizeof(V{}[0]), blocks = lanes<V> / unit;
+  return place % blocks * unit + place / blocks;
+}
+
+// Lane i of the result is the sum of the lanes of v[i]: halves of a vector are added, then quarters, …
+template <int First, int Count, class V>
+TG_INLINE V lane_sums_of(const V* v) {
+  if constexpr (Count == 1) {
+    return v[vector_of_place<V>(First)];
+  } else {
+    constexpr int W = lanes<V>, half = W / Count;
+    const V a = lane_sums_of<First, Count / 2>(v), b = lane_sums_of<First + Count / 2, Count / 2>(v);
+    constexpr auto all = std::make_integer_sequence<int, W>();
+    return halves_of<half, false>(a, b, all) + halves_of<half, true>(a, b, all);
+  }
+}
+template <class V>
+TG_INLINE V lane_sums(const V* v) {
+  return lane_sums_of<0, lanes<V>>(v);
+}
+
+// ---- scores ----
+
+// a[h][j] = ⟨q[h], k[j]⟩ for Heads rows of q, in chunks padded with zeros, and keys j = key … that together
+// make a vector of scores. Keys from `end` on are read as the last one.
+template <int Heads, class S, class C>
+TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64 key, i64 end, i64 size, C* a,
+                            i64 a_row) {
+  using V = vector_t<C>;
+  constexpr int W = lanes<V>, keys = W / Heads;
+  V sum[W];                                                                       // [Heads][keys]
+  constexpr int few = Heads < 4 ? Heads : 4, together = keys < few ? keys : few;  // rows read side by side
+#pragma GCC unroll 16
+  for (int first = 0; first < keys; first += together) {
+    const S* row[together];
+#pragma GCC unroll 4
+    for (int j = 0; j < together; ++j) row[j] = k.at(key + first + j < end ? key + first + j : end - 1);
+    V s[Heads][together] = {};
+    const auto add = [&](i64 e, auto read) {
+      constexpr int per_chunk = Chunk<S>::vectors;
+      V kv[together][per_chunk];
+#pragma GCC unroll 4
+      for (int j = 0; j < together; ++j) read(row[j] + e, kv[j]);
+#pragma GCC unroll 2
+      for (int c = 0; c < per_chunk; ++c)
+#pragma GCC unroll 8
+        for (int h = 0; h < Heads; ++h) {
+          const V qv = load(q + h * q_row + e + c * W);
+#pragma GCC unroll 4
+          for (int j = 0; j < together; ++j) s[h][j] = fma(qv, kv[j][c], s[h][j]);
+        }
+    };
+    i64 e = 0;
+    for (; e + Chunk<S>::size <= size; e += Chunk<S>::size)
+      add(e, [ahead = k.ahead](const S* p, V* to) {
+        __builtin_prefetch(p + ahead, 0, 2);
+        load_chunk(p, to);
+      });
+    if (e < size) {
+      const i64 rest = size - e;
+      add(e, [rest](const S* p, V* to) { load_part_of_chunk(p, rest, to); });
+    }
+#pragma GCC unroll 8
+    for (int h = 0; h < Heads; ++h)
+#pragma GCC unroll 4
+      for (int j = 0; j < together; ++j) sum[h * keys + first + j] = s[h][j];
+  }
+  C all[W];
+  store(all, lane_sums(sum));
+#pragma GCC unroll 8
+  for (int h = 0; h < Heads; ++h) __builtin_memcpy(a + h * a_row + key, all + h * keys, keys * sizeof(C));
+}
+
+// a[h][j] = ⟨q[h], k[j]⟩ for keys from … to − 1, and any numbers for others up to the next multiples of W.
+template <int Heads, class S, class C>
+void score_rows(const C* q, i64 q_row, const RowsInMemory<S>& k, i64 from, i64 to, i64 size, C* a,
+                i64 a_row) {
+  constexpr int keys = lanes<vector_t<C>> / Heads;
+  for (i64 key = from; key < to; key += keys) score_vector<Heads>(q, q_row, k, key, to, size, a, a_row);
+}
+
+// ---- values ----
+
+// g[h][…] += Σ_j p[h][j]·v[j][…] over keys from … to − 1, for Heads rows and Chunks chunks of columns; of a
+// Part there are only `columns` columns.
+template <int Heads, int Chunks, bool Part, class S, class C>
+TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, i64 from, i64 to, i64 columns,
+                               C* g, i64 g_row) {
+  using V = vector_t<C>;
+  constexpr int W = lanes<V>, per_chunk = Chunk<S>::vectors, vectors = Chunks * per_chunk;
+  V sum[Heads][vectors];
+#pragma GCC unroll 8
+  for (int h = 0; h < Heads; ++h)
+#pragma GCC unroll 16
+    for (int i = 0; i < vectors; ++i) sum[h][i] = load(g + h * g_row + i * W);
+  for (i64 j = from; j < to; ++j) {
+    const S* row = v.at(j);
+    V weight[Heads];
+#pragma GCC unroll 8
+    for (int h = 0; h < Heads; ++h) weight[h] = splat<V>(p[h * p_row + j]);
+#pragma GCC unroll 8
+    for (int c = 0; c < Chunks; ++c) {
+      V value[per_chunk];
+      if constexpr (Part) {
+        load_part_of_chunk(row, columns, value);
+      } else {
+        __builtin_prefetch(row + c * Chunk<S>::size + v.ahead, 0, 2);
+        load_chunk(row + c * Chunk<S>::size, value);
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < per_chunk; ++i)
+#pragma GCC unroll 8
+        for (int h = 0; h < Heads; ++h)
+          sum[h][c * per_chunk + i] = fma(weight[h], value[i], sum[h][c * per_chunk + i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int h = 0; h < Heads; ++h)
+#pragma GCC unroll 16
+    for (int i = 0; i < vectors; ++i) store(g + h * g_row + i * W, sum[h][i]);
+}
+
+// The same for any number of rows: those that fit into registers at a time.
+template <int Chunks, bool Part, class S, class C>
+void add_value_rows(i64 rows, const C* p, i64 p_row, const RowsInMemory<S>& v, i64 from, i64 to, i64 columns,
+                    C* g, i64 g_row) {
+  constexpr int sums = TG_VECTOR_BYTES == 64 ? 16 : 8, fit = sums / (Chunks * Chunk<S>::vectors),
+                most = fit > 4 ? 4 : fit;
+  i64 r = 0;
+  for (; r + most <= rows; r += most)
+    add_value_block<most, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row, g_row);
+  if constexpr (most > 2)
+    if (r + 2 <= rows) {
+      add_value_block<2, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row, g_row);
+      r += 2;
+    }
+  if constexpr (most > 1)
+    if (r < rows)
+      add_value_block<1, Chunks, Part>(p + r * p_row, p_row, v, from, to, columns, g + r * g_row, g_row);
+}
+
+// g[r] += Σ_j p[r][j]·v[j] over keys from … to − 1; rows of g are chunks.
+template <class S, class C>
+void add_values(i64 rows, const C* p, i64 p_row, const RowsInMemory<S>& v, i64 from, i64 to, i64 size, C* g,
+                i64 g_row) {
+  constexpr int unit = Chunk<S>::size, four = 4 / Chunk<S>::vectors, eight = 2 * four;
+  i64 e = 0;
+  if (rows < 4)
+    for (; e + eight * unit <= size; e += eight * unit)
+      add_value_rows<eight, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
+  for (; e + four * unit <= size; e += four * unit)
+    add_value_rows<four, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
+  for (; e + unit <= size; e += unit)
+    add_value_rows<1, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
+  if (e < size) add_value_rows<1, true>(rows, p, p_row, v.from_column(e), from, to, size - e, g + e, g_row);
+}
+
+}  // namespace tg::cpu::TG_ISA
