@@ -89,7 +89,9 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
       __threadfence();
     }
   }
-  return __shfl_sync(~0u, last, 0);
+  last = __shfl_sync(~0u, last, 0);
+  __syncwarp();  // what the first lane has seen, all see
+  return last;
 }
 
 // A warp that writes results: what streams leave becomes results of a range, or of the call. Each warp has

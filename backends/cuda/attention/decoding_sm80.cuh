@@ -130,6 +130,7 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
     const Band band(x, sequence_of_query(x, item.b, 0));
+    __syncwarp();  // no lane needs those of the item before
     seen.set_of_heads(band, x.L, rows);
     __syncwarp();
     KeyRange every = band.every_of(0, x.L - 1);
@@ -166,7 +167,7 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
 }
 
 template <class S, class At, Options options>
-__global__ void __launch_bounds__(At::threads, At::blocks)
+__global__ void __launch_bounds__(At::threads)
     decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
