@@ -1,3 +1,4 @@
+#include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
@@ -112,11 +113,14 @@ Choice::Choice(const Call& call, std::byte* base)
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
-             own = tensor_cores && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
+             decodes = tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && decoding::takes(x, gpu),
+             own = tensor_cores && !decodes && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
   obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
-  if (own && !obstacle) {
+  if (decodes) {
+    path = Path::decoding;
+  } else if (own && !obstacle) {
     path = Path::hopper;
   } else if (tensor_cores && x.type == DType::f32) {
     path = Path::f32;
@@ -126,6 +130,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   }
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
+  if (path == Path::decoding) work = decoding::workspace(x, base);
   if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
   if (path != Path::plain && x.type == DType::f32)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
@@ -150,10 +155,12 @@ std::string Choice::in_words() const {
       "tensor cores",
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
-      "tensor cores, wgmma"};
+      "tensor cores, wgmma",
+      "tensor cores, decoding"};
   std::string text = words[static_cast<int>(path)];
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
+  if (path == Path::decoding && work.parts > 1) text += ", ranges of " + std::to_string(work.range) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 

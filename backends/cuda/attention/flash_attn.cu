@@ -1,4 +1,5 @@
 // flash_attn and flash_attn_backward: checks of sequences and lengths, and the kernels that choose.cpp chose.
+#include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/table.h"
@@ -32,14 +33,16 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
 }
 
 // In the order of Path.
-constexpr Launch *forwards[] =
-    {launch_plain_forward, launch_f32_forward, launch_forward, launch_forward, nullptr, launch_forward_sm90},
+constexpr Launch *forwards[] = {launch_plain_forward, launch_f32_forward,  launch_forward, launch_forward,
+                                nullptr,              launch_forward_sm90, launch_decoding},
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
 void run_forward(const Stream& s, const Call& call) {
   Choice c(call, s.workspace);
-  c.work.taken = static_cast<Taken*>(const_cast<void*>(call.plan));
+  void* const zeros = const_cast<void*>(call.plan);
+  c.path == Path::decoding ? void(c.work.counters = static_cast<int*>(zeros))
+                           : void(c.work.taken = static_cast<Taken*>(zeros));
   launch_checks(s, c.x);
   if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
   if (c.split) launch_split(s, c.x, *c.split);
@@ -58,9 +61,11 @@ void run_backward(const Stream& s, const Call& call) {
 std::size_t workspace_of(const Call& call) {
   return Choice(call).bytes();
 }
-// Of a forward on Hopper.
+// Of a forward: the counters of its kernel, zero between calls.
 std::shared_ptr<const void> plan_of(const Call& call) {
-  return Choice(call).path == Path::hopper ? zeros_on_device(sizeof(Taken)) : nullptr;
+  const Choice c(call);
+  if (c.path == Path::decoding) return zeros_on_device(decoding::bytes_of_counters(c.x));
+  return c.path == Path::hopper ? zeros_on_device(sizeof(Taken)) : nullptr;
 }
 std::string choice_of(const Call& call) {
   return Choice(call).in_words();

@@ -9,8 +9,8 @@
 namespace tg::cuda::attention {
 
 // plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
-// heads; a backward in one pass instead of two; Hopper's own.
-enum class Path { plain, f32, narrow, wide, one_pass, hopper };
+// heads; a backward in one pass instead of two; Hopper's own; decoding, a forward of few queries.
+enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding };
 
 struct Choice {
   AttentionCall x;
@@ -50,7 +50,7 @@ void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Wo
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// All others. Of forwards only Hopper's reads `work`; `powers` is null unless operands are split.
+// All others. Of forwards only Hopper's and decoding read `work`; `powers` is null unless operands are split.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 // What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
 Launch launch_row_stats;
@@ -58,6 +58,7 @@ Launch launch_plain_forward, launch_plain_backward;  // plain.cu
 Launch launch_f32_forward, launch_f32_backward;      // f32_sm80.cu
 Launch launch_forward;                               // forward_sm80.cu
 Launch launch_forward_sm90;                          // forward_sm90.cu
+Launch launch_decoding;                              // decoding_sm80.cu
 Launch launch_backward_sm90;                         // backward_sm90.cu, with u and all that it starts from
 Launch launch_two_passes;                            // backward_sm80.cu
 Launch launch_one_pass;  // backward_one_pass_sm80.cu, wide heads in two passes too

@@ -43,6 +43,14 @@ struct SeenKeys {
       first[n] = r.from, last[n] = r.to;
     }
   }
+  // The same of one sequence whose band is known, `rows` queries in all; others see none.
+  __device__ void set_of_heads(const Band& band, int each, int rows) {
+#pragma unroll 1
+    for (int n = lane_id(); n < Queries; n += 32) {
+      const KeyRange r = n < rows ? band.of(n % each) : KeyRange{0, 0};
+      first[n] = r.from, last[n] = r.to;
+    }
+  }
   // Other keys than these are no longer seen; by a warp, each lane for the queries that it has set.
   __device__ void keep(KeyRange keys) {
 #pragma unroll 1

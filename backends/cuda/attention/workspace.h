@@ -86,7 +86,7 @@ struct Workspace {
   int workers = 0;
   Taken* taken = nullptr;  // of a forward on Hopper; not part of the workspace: it outlives the call
   // Of a forward on Hopper whose keys are cut in parts, the results of each: O [parts, B, H, L, dv] and ξ
-  // [parts, B, H, L].
+  // [parts, B, H, L]. Of decoding the parts are ranges, in the order of Partial (decoding_merge.cuh).
   int parts = 1;
   float *o = nullptr, *lse = nullptr;
   // Of a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2 (+∞ where P
@@ -99,6 +99,10 @@ struct Workspace {
   // [B, H, tiles, blocks of a cluster]: how many clusters have added to the block's columns of the tile's z_Q
   int* turns = nullptr;
   std::size_t bytes = 0;
+  // Of decoding: the keys of a range, and counters of ranges that have been written, which as `taken` are not
+  // part of the workspace.
+  int range = 0;
+  int* counters = nullptr;
 
   Workspace() = default;
   Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base);

@@ -105,6 +105,24 @@ __device__ __forceinline__ float row_sum(float own) {
   return own + __shfl_xor_sync(~0u, own, 2);
 }
 
+// The same of columns: the largest and the sum over the lanes that share one.
+__device__ __forceinline__ float column_max(float own) {
+#pragma unroll
+  for (int by = 4; by < 32; by *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, by));
+  return own;
+}
+__device__ __forceinline__ float column_sum(float own) {
+#pragma unroll
+  for (int by = 4; by < 32; by *= 2) own += __shfl_xor_sync(~0u, own, by);
+  return own;
+}
+// The thread's column c alone.
+template <int Rows, int Columns>
+__device__ __forceinline__ void scale_column(Accumulator<Rows, Columns>& a, int c, float factor) {
+#pragma unroll
+  for (int r = 0; r < a.rows; ++r) a(r, c) *= factor;
+}
+
 __device__ __forceinline__ float exp2_fast(float x) {
   return ptx::ex2(x);
 }

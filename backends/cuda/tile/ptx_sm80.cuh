@@ -22,6 +22,13 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes)
 __device__ __forceinline__ void cp_async_8(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
+// cp_async_16 of what the second-level cache holds by a policy. ptxas 13.0 makes an instruction of it that no
+// GPU knows if it adds a uniform register to `to`: where copies go to a stage, keep the whole address in a
+// variable of each lane.
+__device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes, std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(bytes), "l"(policy));
+}
 // The thread's copies since the last call become a group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;");
@@ -30,6 +37,29 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int Pending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending));
+}
+
+// ---- the second-level cache ----
+
+// Policies for what is read once, and for what is read again soon.
+__device__ __forceinline__ std::uint64_t evict_first() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ std::uint64_t evict_last() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void st_global_v4(float* to, float4 x, std::uint64_t policy) {
+  asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(to), "f"(x.x), "f"(x.y),
+               "f"(x.z), "f"(x.w), "l"(policy)
+               : "memory");
+}
+// The line to the first-level cache.
+__device__ __forceinline__ void prefetch_line(const void* p) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
 // ---- registers of a warp ----

@@ -24,6 +24,9 @@ inline void cp_async_16(u32 to, const void* from, int bytes) {
 inline void cp_async_8(u32 to, const void* from, int bytes) {
   emulator::copy_later(emulator::shared_pointer(to), from, 8, bytes);
 }
+inline void cp_async_16(u32 to, const void* from, int bytes, std::uint64_t) {
+  cp_async_16(to, from, bytes);
+}
 inline void cp_async_commit() {
   emulator::commit_copies();
 }
@@ -31,6 +34,18 @@ template <int Pending>
 void cp_async_wait() {
   emulator::wait_copies(Pending);
 }
+
+// There is no cache.
+inline std::uint64_t evict_first() {
+  return 0;
+}
+inline std::uint64_t evict_last() {
+  return 0;
+}
+inline void st_global_v4(float* to, float4 x, std::uint64_t) {
+  *reinterpret_cast<float4*>(to) = x;
+}
+inline void prefetch_line(const void*) {}
 
 inline void bar_sync(int barrier, int threads) {
   emulator::bar_sync(barrier, threads);

@@ -1,0 +1,165 @@
+// How results of decoding come together, each time in a fixed order: those of a block's streams, and then
+// those of the ranges, which the block that is the last to compute one of a key head merges.
+#pragma once
+
+#include "backends/cuda/attention/decoding_items.cuh"
+#include "backends/cuda/attention/decoding_shape.h"
+#include "backends/cuda/attention/decoding_softmax.cuh"
+#include "backends/cuda/attention/score.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
+
+namespace tg::cuda::attention::decoding {
+
+// Results of ranges: O [B, Hk, ranges, rows, dv] and ξ [B, Hk, ranges, rows] in units of log 2.
+struct Partial {
+  float *o, *xi;
+  int rows, dv;
+  __device__ float* at(int row, int column) const { return o + i64(row) * dv + column; }
+  // Of the nth range after this one.
+  __device__ Partial after(int nth) const {
+    return {o + i64(nth) * rows * dv, xi + i64(nth) * rows, rows, dv};
+  }
+};
+__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, int b, int head, int range) {
+  const int rows = rows_of(x);
+  return Partial{work.o, work.lse, rows, x.dv}.after((b * x.Hk + head) * work.parts + range);
+}
+
+// O and ξ of four columns of a row of a key head: queries of its first head, then those of its second.
+template <class S>
+__device__ void put(const AttentionCall& x, int b, int key_head, int row, int column, MergedSets& all) {
+  const int head = key_head * (x.H / x.Hk) + row / x.L, i = row % x.L;
+  if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
+  const float4 o = all.finished();
+  *reinterpret_cast<uint2*>(x.o.at<S>(b, head) + i * x.o.row + column) = {tile::pack(o.x, o.y, S()),
+                                                                         tile::pack(o.z, o.w, S())};
+  if (column == 0)
+    static_cast<float*>(x.lse)[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
+}
+
+// Four columns of a row, over the block's streams.
+template <class At>
+__device__ __forceinline__ MergedSets merge_streams(const unsigned char* memory, int rows, int row,
+                                                    int column) {
+  float c[At::streams], pi[At::streams];
+  float4 g[At::streams];
+#pragma unroll
+  for (int n = 0; n < At::streams; ++n) {
+    const int at = n * rows + row;
+    const float2 top = reinterpret_cast<const float2*>(memory + At::tops)[at];
+    c[n] = top.x, pi[n] = top.y;
+    g[n] = *reinterpret_cast<const float4*>(memory + At::sums(rows) + (at * At::row + column) * 4);
+  }
+  MergedSets all;
+  all.add(c, pi, g);
+  return all;
+}
+
+// The same over ranges, which other blocks may have computed: read past the first-level cache.
+__device__ __forceinline__ MergedSets merge_ranges(const Partial& first, int ranges, int row, int column) {
+  constexpr int together = 16;
+  MergedSets all;
+#pragma unroll 1
+  for (int n0 = 0; n0 < ranges; n0 += together) {
+    float xi[together], one[together];
+    float4 o[together];
+#pragma unroll
+    for (int n = 0; n < together; ++n) {
+      const Partial at = first.after(n0 + n);
+      const bool there = n0 + n < ranges;
+      one[n] = 1;
+      xi[n] = there ? __ldcg(at.xi + row) : -INFINITY;
+      o[n] = there ? __ldcg(reinterpret_cast<const float4*>(at.at(row, column))) : float4{0, 0, 0, 0};
+    }
+    all.add(xi, one, o);
+  }
+  return all;
+}
+
+// Whether this warp is the last of `count` to come here with what it has written. Then what the others have
+// written is seen, and the counter is zero again.
+__device__ __forceinline__ bool is_last(int* counter, int count) {
+  __syncwarp();
+  int last = 0;
+  if (tile::lane_id() == 0) {
+    __threadfence();
+    last = atomicAdd(counter, 1) == count - 1;
+    if (last) {
+      *counter = 0;
+      __threadfence();
+    }
+  }
+  last = __shfl_sync(~0u, last, 0);
+  __syncwarp();  // what the first lane has seen, all see
+  return last;
+}
+
+// A warp that writes results: what streams leave becomes results of a range, or of the call. Each warp has
+// columns of its own and counts its ranges itself. It does so when the next item comes: by then what it wrote
+// has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too: they have
+// nothing else to do, and the call waits for this.
+template <class S, class At, bool alone>
+struct Writer {
+  static constexpr int warps = alone ? At::streams + At::writers : At::writers, quads = At::D / 4;
+  const AttentionCall& x;
+  const Workspace& work;
+  const Items& items;
+  const unsigned char* memory;
+  const int warp, rows;
+
+  __device__ Writer(const AttentionCall& x, const Workspace& work, const Items& items,
+                    const unsigned char* memory)
+      : x(x),
+        work(work),
+        items(items),
+        memory(memory),
+        warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
+        rows(rows_of(x)) {}
+
+  __device__ void run() {
+    int uncounted = -1;
+#pragma unroll 1
+    for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
+      ptx::bar_sync(left, At::threads);
+      if (!alone && uncounted >= 0) count(items.at(uncounted));
+      const Item item = items.at(n);
+      write(item);
+      uncounted = item.ranges > 1 ? n : -1;
+      if (n + static_cast<int>(gridDim.x) < items.count)
+#pragma unroll
+        for (int stream = 0; stream < At::streams; ++stream)
+          ptx::bar_arrive(may_leave + stream, 32 * (At::writers + 1));
+    }
+    if (uncounted >= 0) count(items.at(uncounted));
+  }
+
+ private:
+  // f(row, column) for the lane's quads of columns.
+  template <class F>
+  __device__ __forceinline__ void for_each_quad(F&& f) {
+#pragma unroll 1
+    for (int i = 32 * warp + tile::lane_id(); i < rows * quads; i += 32 * warps)
+      if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
+  }
+  __device__ __forceinline__ void write(const Item& item) {
+    const Partial own = partial(x, work, item.b, item.head, item.range);
+    const std::uint64_t stays = ptx::evict_last();
+    for_each_quad([&](int row, int column) {
+      MergedSets all = merge_streams<At>(memory, rows, row, column);
+      if (item.ranges == 1) return put<S>(x, item.b, item.head, row, column, all);
+      ptx::st_global_v4(own.at(row, column), all.finished(), stays);
+      if (column == 0) own.xi[row] = all.xi();
+    });
+  }
+  // The last warp merges.
+  __device__ __forceinline__ void count(const Item& item) {
+    if (!is_last(work.counters + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    const Partial first = partial(x, work, item.b, item.head, item.first_range);
+    for_each_quad([&](int row, int column) {
+      MergedSets all = merge_ranges(first, item.ranges, row, column);
+      put<S>(x, item.b, item.head, row, column, all);
+    });
+  }
+};
+
+}  // namespace tg::cuda::attention::decoding

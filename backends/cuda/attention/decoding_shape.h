@@ -1,0 +1,48 @@
+// What decoding's kernels are compiled for, and a block's shared memory.
+#pragma once
+
+#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/shapes.h"
+
+namespace tg::cuda::attention::decoding {
+
+// d, dv ≤ D, at most `rows` queries of a key head. Eight or four warps stream: each has slices of the keys of
+// its own, in stages of its own. Others write results.
+template <int D_, int rows_, int streams_>
+struct Shape {
+  static constexpr int D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
+                       threads = 32 * (streams + writers);
+  // Of a multiprocessor. Eight streams have 64 KiB of copies under way: enough for what memory delivers, and
+  // more would only wait longer for each other. Four are for where shared memory has no room for them.
+  static constexpr int blocks = 1;
+  static constexpr int keys = D <= 64 ? 32 : 16, stages = 2;  // of a slice; of a stream
+  static constexpr int half = keys * D * 2, stage = 2 * half, ring = stages * stage;  // keys, then values
+  // After the rings: which keys each query sees, for each stream; the table of entries; what the streams
+  // leave, c and π of each query, and G.
+  static constexpr int row = D + 4;  // numbers of G, padded for the banks
+  static constexpr int seen = streams * ring, entries = seen + streams * 2 * rows * int(sizeof(int)),
+                       tops = aligned(entries + (most_entries + 1) * 3 * int(sizeof(int)), 16);
+  TG_HOST_DEVICE static constexpr int sums(int queries) {
+    return tops + aligned(streams * queries * int(sizeof(float2)), 16);
+  }
+  static constexpr int bytes(int queries) {
+    return sums(queries) + streams * queries * row * int(sizeof(float));
+  }
+};
+
+// Calls f with the shape for a call. Eight streams if a block has the shared memory: one item at a time has
+// all of a multiprocessor.
+template <class F>
+auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
+  return with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
+    return with_constant<8, 16>(rows_of(x), [&](auto rows) {
+      using Large = Shape<d, rows, 8>;
+      return Large::bytes(rows_of(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<d, rows, 4>());
+    });
+  });
+}
+
+// Named barriers of a block: what streams leave is there; the nth stream may leave more.
+enum Barrier { left = 1, may_leave = 2 };
+
+}  // namespace tg::cuda::attention::decoding

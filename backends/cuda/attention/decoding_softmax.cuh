@@ -1,0 +1,78 @@
+// The softmax of decoding. Scores are [keys, queries], a query's are a column.
+#pragma once
+
+#include "backends/cuda/tile/accumulator.cuh"
+
+namespace tg::cuda::attention::decoding {
+
+using tile::Accumulator;
+
+// c in units of log 2, and π, which is that of the thread's own keys until the end. Each query's c moves
+// whenever a score exceeds it: a rule that looks at others would let them change its bits.
+template <int Queries>
+struct ColumnSoftmax {
+  static constexpr int columns = Queries / 4;  // of a thread
+  float top[columns], sum[columns];
+
+  __device__ __forceinline__ ColumnSoftmax() {
+#pragma unroll
+    for (int q = 0; q < columns; ++q) top[q] = -INFINITY, sum[q] = 0;
+  }
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G; A = s·factor becomes
+  // exp(A − c).
+  template <int Keys, int Values>
+  __device__ __forceinline__ void step(Accumulator<Keys, Queries>& s, Accumulator<Values, Queries>& o,
+                                       float factor) {
+#pragma unroll
+    for (int q = 0; q < columns; ++q) {
+      float most = s(0, q);
+#pragma unroll
+      for (int k = 1; k < s.rows; ++k) most = fmaxf(most, s(k, q));
+      const float now = fmaxf(top[q], tile::column_max(most) * factor), c = now == -INFINITY ? 0.f : now,
+                  by = tile::exp2_fast(top[q] - c);
+      top[q] = now, sum[q] *= by;
+      tile::scale_column(o, q, by);
+#pragma unroll
+      for (int k = 0; k < s.rows; ++k) {
+        s(k, q) = tile::exp2_fast(s(k, q) * factor - c);
+        sum[q] += s(k, q);
+      }
+    }
+  }
+};
+
+// Four columns of results over several sets of keys, in their order: c, π and G of what has been added.
+struct MergedSets {
+  float top = -INFINITY, sum = 0;
+  float4 o{0, 0, 0, 0};
+
+  // Sets with their c, π and G.
+  template <int N>
+  __device__ __forceinline__ void add(const float (&c)[N], const float (&pi)[N], const float4 (&g)[N]) {
+    float now = top;
+#pragma unroll
+    for (int n = 0; n < N; ++n) now = fmaxf(now, c[n]);
+    const float shown = now == -INFINITY ? 0.f : now, by = tile::exp2_fast(top - shown);
+    top = now, sum *= by, o.x *= by, o.y *= by, o.z *= by, o.w *= by;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const float w = tile::exp2_fast(c[n] - shown);
+      sum += w * pi[n], o.x += w * g[n].x, o.y += w * g[n].y, o.z += w * g[n].z, o.w += w * g[n].w;
+    }
+  }
+  // A key with this score and the value 0.
+  __device__ __forceinline__ void add_sink(float c) {
+    const float now = fmaxf(top, c);
+    if (now == -INFINITY) return;
+    const float by = tile::exp2_fast(top - now);
+    top = now, sum = sum * by + tile::exp2_fast(c - now), o.x *= by, o.y *= by, o.z *= by, o.w *= by;
+  }
+  // O = G ⊘ π, and ξ in units of log 2.
+  __device__ __forceinline__ float4 finished() const {
+    const float by = sum > 0 ? tile::reciprocal(sum) : sum;
+    return {o.x * by, o.y * by, o.z * by, o.w * by};
+  }
+  __device__ __forceinline__ float xi() const { return sum == 0 ? -INFINITY : top + log2f(sum); }
+};
+
+}  // namespace tg::cuda::attention::decoding

@@ -1,0 +1,156 @@
+// Decoding on a GPU: few queries of the heads that share keys, against the CPU's flash_attn in f64 and plain
+// multiply-adds; lengths around the borders of ranges with dead memory poisoned; and the same bits in any
+// company. Skipped where there is no GPU.
+#include "tests/backends/cuda/attention_problem.h"
+
+namespace tg {
+namespace {
+
+using namespace testing;
+
+class CudaDecoding : public OnGpu {};
+
+using O = AttentionOptions;
+
+// As decoding.cpp has it: a cache for so many keys has ranges of 256 if heads are wider than 64.
+constexpr int keys = 600, range = 256;
+
+struct Decoded {
+  Array o, lse;
+  std::string choice;
+};
+
+// A call of the forward.
+struct Call {
+  Array q, k, v, sink = {};
+  std::vector<std::int64_t> lengths = {};
+
+  static Call random(const Sizes& n, DType t) {
+    return {random_array({n.B, n.H, n.L, n.d}, 1, t, 2), random_array({n.B, n.Hk, n.T, n.d}, 2, t),
+            random_array({n.B, n.Hk, n.T, n.dv}, 3, t), random_array({n.H}, 4, t)};
+  }
+  // Entry b alone.
+  Call alone(std::int64_t b) const {
+    const auto of = [&](const Array& a) {
+      Shape shape = a.shape();
+      const std::int64_t each = a.numel() / shape[0];
+      shape[0] = 1;
+      const Vector all = doubles(a);
+      return Array::of(shape, Vector(all.begin() + b * each, all.begin() + (b + 1) * each)).to(a.dtype());
+    };
+    return {of(q), of(k), of(v), sink, lengths.empty() ? lengths : std::vector{lengths[std::size_t(b)]}};
+  }
+  Decoded run(AttentionOptions o, bool with_sink = true) const {
+    Graph g;
+    const Tensor tq = g.input("q", q.shape(), q.dtype()), tk = g.input("k", k.shape(), k.dtype()),
+                 tv = g.input("v", v.shape(), v.dtype());
+    std::vector<Feed> feeds{{tq, q}, {tk, k}, {tv, v}};
+    if (with_sink) {
+      o.sink = g.input("sink", sink.shape(), sink.dtype());
+      feeds.emplace_back(o.sink, sink);
+    }
+    const Array n = lengths.empty() ? Array() : Array::of(lengths);
+    if (!lengths.empty()) {
+      o.kv_lengths = g.input("lengths", n.shape(), n.dtype());
+      feeds.emplace_back(o.kv_lengths, n);
+    }
+    const AttentionResult y = flash_attn(tq, tk, tv, o);
+    Program p = compile(g, {y.o, y.lse}, {.device = Device::cuda(), .verify = true});
+    for (const Feed& f : feeds) p.feed(f);
+    p.run();
+    Decoded r{p.fetch(y.o), p.fetch(y.lse), {}};
+    for (std::size_t n = 0; n < p.steps().size(); ++n)
+      if (p.steps()[n].op->name == "flash_attn") r.choice = p.choice(n);
+    return r;
+  }
+};
+
+std::string text(const Sizes& n) {
+  std::string s;
+  for (std::int64_t e : {n.B, n.H, n.Hk, n.L, n.T, n.d, n.dv}) s += std::to_string(e) + " ";
+  return s;
+}
+
+TEST_F(CudaDecoding, IsTakenForFewQueries) {
+  const auto choice = [](const Sizes& n, AttentionKernels kernels) {
+    const std::string all = Call::random(n, bf16).run({.kernels = kernels}).choice;
+    return all.substr(all.find(", ") + 2);  // after the architecture
+  };
+  using enum AttentionKernels;
+  for (const AttentionKernels kernels : {best, tensor_cores})
+    EXPECT_EQ(choice({1, 8, 2, 1, keys, 128, 128}, kernels), "tensor cores, decoding, ranges of 256 keys");
+  EXPECT_EQ(choice({1, 8, 2, 1, keys, 64, 64}, best), "tensor cores, decoding");
+  EXPECT_EQ(choice({1, 8, 2, 1, 64, 64, 64}, best), "tensor cores, decoding");
+  EXPECT_EQ(choice({1, 1, 1, 1, 40000, 8, 8}, best), "tensor cores, decoding, ranges of 2048 keys");
+  EXPECT_EQ(choice({1, 8, 2, 1, 64, 64, 64}, plain), "plain multiply-adds");
+  EXPECT_EQ(choice({1, 34, 2, 1, keys, 64, 64}, tensor_cores), "tensor cores");  // 17 rows
+}
+
+// Groups of any number of heads, several queries of each, sizes that are padded; more than one range.
+TEST_F(CudaDecoding, AgreesOnEveryOption) {
+  for (const Sizes& n :
+       {Sizes{2, 4, 2, 1, 150, 64, 64}, Sizes{1, 5, 1, 3, 330, 128, 128}, Sizes{3, 7, 1, 1, 270, 96, 40},
+        Sizes{1, 2, 2, 7, 260, 8, 128}, Sizes{2, 3, 1, 5, 129, 72, 64}, Sizes{1, 2, 1, 1, 1100, 64, 64}}) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t b = 0; b < n.B; ++b) lengths.push_back(b == 1 ? 0 : n.T - 70 * b - 3);
+    const std::tuple<const char*, AttentionOptions, Extras> all[] = {
+        {"none", {}, {}},
+        {"projected causal", {.causal = true}, {.projected = true}},
+        {"top-left", {.causal = true, .alignment = O::top_left}, {.sink = true}},
+        {"window", {.window_left = 90, .window_right = 2}, {}},
+        {"narrow window", {.window_left = 3, .window_right = 0}, {.sink = true}},
+        {"softcap", {.causal = true, .softcap = 1.3}, {.sink = true}},
+        {"scales", {.scale = -0.3}, {}},
+        {"lengths", {}, {.lengths = lengths, .beyond = NAN}},
+        {"causal lengths", {.causal = true}, {.sink = true, .lengths = lengths, .beyond = NAN}},
+        {"window lengths", {.causal = true, .window_left = 70}, {.lengths = lengths, .beyond = INFINITY}},
+    };
+    for (const auto& [name, o, more] : all) check({n, o, more}, text(n) + name, {bf16});
+    check({n, {.causal = true}, {.sink = true}}, text(n), {f16});
+  }
+}
+
+TEST_F(CudaDecoding, TakesLengthsAroundRanges) {
+  const std::vector<std::int64_t> lengths{0, 1, range - 1, range, range + 1, 2 * range, 16, 17, keys};
+  for (const std::int64_t L : {1, 3})
+    for (const std::int64_t d : {64, 128}) {
+      const Sizes n{static_cast<std::int64_t>(lengths.size()), 4, 2, L, keys, d, d};
+      check({n, {.causal = L > 1}, {.sink = d == 64, .lengths = lengths, .beyond = NAN}}, text(n), {bf16});
+    }
+}
+
+// Alone, or in a batch of entries that are shorter and longer; whatever dead memory holds.
+TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
+  for (const DType t : {bf16, f16})
+    for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
+      for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128}}) {
+        SCOPED_TRACE(text(n) + std::string(name_of(t)));
+        Call all = Call::random(n, t);
+        all.lengths = {keys, 0, 1, 256, 320, 577};
+        const Decoded together = all.run(o);
+        for (std::int64_t b = 0; b < n.B; ++b) {
+          Call one = all.alone(b);
+          for (std::int64_t e = 0; e < one.k.numel(); ++e)
+            if (e % (n.T * n.d) / n.d >= one.lengths[0]) one.k.set(e, 7), one.v.set(e, NAN);
+          const Decoded got = one.run(o);
+          const auto same = [&](const Array& x, const Array& whole) {
+            const Vector w = doubles(whole), g = doubles(x);
+            for (std::size_t e = 0; e < g.size(); ++e)
+              if (g[e] != w[g.size() * std::size_t(b) + e]) return false;
+            return true;
+          };
+          EXPECT_TRUE(same(got.o, together.o)) << "entry " << b;
+          EXPECT_TRUE(same(got.lse, together.lse)) << "entry " << b;
+        }
+        // A query's bits are its own, too: others of its tile may be anything.
+        Call loud = all;
+        for (std::int64_t e = 0; e < loud.q.numel(); ++e)
+          if (e / (n.L * n.d) % n.H != 1) loud.q.set(e, 30);
+        const Vector x = doubles(loud.run(o).o), y = doubles(together.o);
+        for (std::size_t e = 0; e < x.size(); ++e)
+          if (e / std::size_t(n.L * n.d) % std::size_t(n.H) == 1) ASSERT_EQ(x[e], y[e]);
+      }
+}
+
+}  // namespace
+}  // namespace tg
