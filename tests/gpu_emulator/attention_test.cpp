@@ -248,16 +248,18 @@ TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
 
 // The queries of the heads that share keys are few: each key is read once.
 TEST(AttentionChoice, FewQueriesAreDecoded) {
-  const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) { return forward(x, gpu).in_words(); };
+  const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
+    return forward(x, gpu).in_words();
+  };
   const AttentionCall x = few_queries(32, 8, 1, 8192, 128);
   EXPECT_EQ(words(x), "tensor cores, decoding, ranges of 1024 keys");
   EXPECT_EQ(words(x, hopper), words(x));
   EXPECT_EQ(words(x, small), words(x));
-  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128)), words(x));                                // 16 rows
-  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128), small), "tensor cores");                   // no memory
-  EXPECT_EQ(words(few_queries(32, 8, 5, 8192, 128)).substr(0, 19), "tensor cores, wgmma");     // 20
-  EXPECT_EQ(words(few_queries(8, 8, 8, 64, 128)).substr(0, 19), "tensor cores, wgmma");        // few keys
-  EXPECT_EQ(words(few_queries(8, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");      // wide heads
+  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128)), words(x));                             // 16 rows
+  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128), small), "tensor cores");                // no memory
+  EXPECT_EQ(words(few_queries(32, 8, 5, 8192, 128)).substr(0, 19), "tensor cores, wgmma");  // 20
+  EXPECT_EQ(words(few_queries(8, 8, 8, 64, 128)).substr(0, 19), "tensor cores, wgmma");     // few keys
+  EXPECT_EQ(words(few_queries(8, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");   // wide heads
   AttentionCall more = x;
   more.B = 64;  // and the batch changes nothing but the memory
   EXPECT_EQ(words(more), words(x));

@@ -33,8 +33,9 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
 }
 
 // In the order of Path.
-constexpr Launch *forwards[] = {launch_plain_forward, launch_f32_forward,  launch_forward, launch_forward,
-                                nullptr,              launch_forward_sm90, launch_decoding},
+constexpr Launch *forwards[] =
+    {launch_plain_forward, launch_f32_forward, launch_forward, launch_forward, nullptr,
+     launch_forward_sm90,  launch_decoding},
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 

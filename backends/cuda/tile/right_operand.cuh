@@ -77,8 +77,7 @@ __device__ __forceinline__ void mma_AtBt(Accumulator<Rows, Columns>& c, SharedTi
     for (int m = 0; m < c.groups; ++m) {
       const Operand<T> left = operand_at<T>(a, k, m);
 #pragma unroll
-      for (int p = 0; p < b.parts; ++p)
-        mma(c.x[m][p], left.term[0], b.x[p][k][0], b.x[p][k][1], S());
+      for (int p = 0; p < b.parts; ++p) mma(c.x[m][p], left.term[0], b.x[p][k][0], b.x[p][k][1], S());
     }
 }
 
