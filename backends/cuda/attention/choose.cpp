@@ -113,7 +113,8 @@ Choice::Choice(const Call& call, std::byte* base)
 
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
-             decodes = tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && decoding::takes(x, gpu),
+             decodes =
+                 tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && decoding::takes(x, gpu),
              own = tensor_cores && !decodes && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;

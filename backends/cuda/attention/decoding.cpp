@@ -12,9 +12,8 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
   return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 &&
          std::int64_t{x.H} / x.Hk * x.L <= most_rows && x.d <= 128 && x.dv <= 128 && x.B <= most_entries &&
          (x.L == 1 || x.T > few_keys) && !x.bias.data && x.dropout == 0 && !x.cu_q &&
-         x.B * x.Hk * ranges_of(x) <= INT32_MAX && with_shape(x, gpu, [&](auto shape) {
-           return shape.bytes(rows_of(x)) <= gpu.shared_per_block;
-         });
+         x.B * x.Hk * ranges_of(x) <= INT32_MAX &&
+         with_shape(x, gpu, [&](auto shape) { return shape.bytes(rows_of(x)) <= gpu.shared_per_block; });
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while

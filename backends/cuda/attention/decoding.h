@@ -1,6 +1,6 @@
 // Decoding: the forward where the queries of the heads that share keys are few, and keys may be many. It
-// reads each key once, as fast as memory delivers it. Keys are cut in ranges of a fixed number, by which block
-// computes each may change but no bit of the result; and no query's bits depend on others of the batch.
+// reads each key once, as fast as memory delivers it. Keys are cut in ranges of a fixed number, by which
+// block computes each may change but no bit of the result; and no query's bits depend on others of the batch.
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"

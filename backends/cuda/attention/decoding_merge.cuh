@@ -32,7 +32,7 @@ __device__ void put(const AttentionCall& x, int b, int key_head, int row, int co
   if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
   const float4 o = all.finished();
   *reinterpret_cast<uint2*>(x.o.at<S>(b, head) + i * x.o.row + column) = {tile::pack(o.x, o.y, S()),
-                                                                         tile::pack(o.z, o.w, S())};
+                                                                          tile::pack(o.z, o.w, S())};
   if (column == 0)
     static_cast<float*>(x.lse)[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
 }

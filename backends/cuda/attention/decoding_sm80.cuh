@@ -66,8 +66,12 @@ struct Loader {
   }
 
  private:
-  static __device__ __forceinline__ int row() { return lane_id() / pieces; }
-  static __device__ __forceinline__ int piece() { return lane_id() % pieces; }
+  static __device__ __forceinline__ int row() {
+    return lane_id() / pieces;
+  }
+  static __device__ __forceinline__ int piece() {
+    return lane_id() % pieces;
+  }
   // The stream's first slice of the items from n on.
   __device__ __forceinline__ void find(int n) {
     for (item = n; item < items.count; item += gridDim.x) {
@@ -95,8 +99,7 @@ __device__ __forceinline__ void load_queries(RightOperand<At::rows, At::D>& q, c
 // c, π and G of a stream, [rows, D].
 template <class At>
 __device__ __forceinline__ void leave(unsigned char* memory, int stream, int rows,
-                                      ColumnSoftmax<At::rows>& softmax,
-                                      Accumulator<At::D, At::rows>& o) {
+                                      ColumnSoftmax<At::rows>& softmax, Accumulator<At::D, At::rows>& o) {
   auto* const tops = reinterpret_cast<float2*>(memory + At::tops) + stream * rows;
   auto* const sums = reinterpret_cast<float*>(memory + At::sums(rows)) + stream * rows * At::row;
 #pragma unroll

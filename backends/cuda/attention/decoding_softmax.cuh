@@ -72,7 +72,9 @@ struct MergedSets {
     const float by = sum > 0 ? tile::reciprocal(sum) : sum;
     return {o.x * by, o.y * by, o.z * by, o.w * by};
   }
-  __device__ __forceinline__ float xi() const { return sum == 0 ? -INFINITY : top + log2f(sum); }
+  __device__ __forceinline__ float xi() const {
+    return sum == 0 ? -INFINITY : top + log2f(sum);
+  }
 };
 
 }  // namespace tg::cuda::attention::decoding
