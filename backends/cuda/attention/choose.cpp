@@ -161,7 +161,8 @@ std::string Choice::in_words() const {
   std::string text = words[static_cast<int>(path)];
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
-  if (path == Path::decoding && work.parts > 1) text += ", ranges of " + std::to_string(work.range) + " keys";
+  if (path == Path::decoding && work.parts > 1)
+    text += ", ranges of " + std::to_string(decoding::keys_of_range(x)) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 

@@ -27,7 +27,7 @@ int keys_of_range(const AttentionCall& x) {
 Workspace workspace(const AttentionCall& x, std::byte* base) {
   Workspace work;
   Arena memory{base};
-  work.range = keys_of_range(x), work.parts = ranges_of(x);
+  work.parts = ranges_of(x);
   if (work.parts > 1) {
     const std::size_t rows = std::size_t(x.B) * x.H * x.L * work.parts;
     work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);

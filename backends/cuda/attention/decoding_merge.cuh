@@ -153,7 +153,7 @@ struct Writer {
   }
   // The last warp merges.
   __device__ __forceinline__ void count(const Item& item) {
-    if (!is_last(work.counters + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    if (!is_last(work.turns + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
     const Partial first = partial(x, work, item.b, item.head, item.first_range);
     for_each_quad([&](int row, int column) {
       MergedSets all = merge_ranges(first, item.ranges, row, column);

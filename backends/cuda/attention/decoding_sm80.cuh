@@ -171,13 +171,13 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
 
 template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads)
-    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work, int range) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  const Items items(x, work.range, reinterpret_cast<Entry*>(memory + At::entries));
+  const Items items(x, range, reinterpret_cast<Entry*>(memory + At::entries));
   if (static_cast<int>(blockIdx.x) >= items.count) return;
   const bool alone = items.count <= static_cast<int>(gridDim.x);
   const int warp = threadIdx.x / 32;
@@ -194,7 +194,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
                     static_cast<std::size_t>(At::bytes(rows_of(x)))};
   shape.early = s.gpu.hopper;
-  launch_kernel(s, shape, decode<S, At, options>, x, work);
+  launch_kernel(s, shape, decode<S, At, options>, x, work, keys_of_range(x));
 }
 
 }  // namespace tg::cuda::attention::decoding

@@ -42,7 +42,7 @@ constexpr Launch *forwards[] =
 void run_forward(const Stream& s, const Call& call) {
   Choice c(call, s.workspace);
   void* const zeros = const_cast<void*>(call.plan);
-  c.path == Path::decoding ? void(c.work.counters = static_cast<int*>(zeros))
+  c.path == Path::decoding ? void(c.work.turns = static_cast<int*>(zeros))
                            : void(c.work.taken = static_cast<Taken*>(zeros));
   launch_checks(s, c.x);
   if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;

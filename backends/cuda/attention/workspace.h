@@ -96,13 +96,11 @@ struct Workspace {
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
   int* seen = nullptr;  // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
                         // that some sees
-  // [B, H, tiles, blocks of a cluster]: how many clusters have added to the block's columns of the tile's z_Q
+  // [B, H, tiles, blocks of a cluster]: how many clusters have added to the block's columns of the tile's
+  // z_Q. Of decoding, how many ranges have been written (bytes_of_counters()): as `taken` not part of the
+  // workspace.
   int* turns = nullptr;
   std::size_t bytes = 0;
-  // Of decoding: the keys of a range, and counters of ranges that have been written, which as `taken` are not
-  // part of the workspace.
-  int range = 0;
-  int* counters = nullptr;
 
   Workspace() = default;
   Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base);
