@@ -24,6 +24,12 @@ PagePool::PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_
   for (std::int32_t n = 1; n <= pages; ++n) pages_[n].at = free_.insert(free_.end(), n);
 }
 
+std::int32_t PagePool::holders(std::int32_t n) const {
+  if (n < 1 || n > pages())
+    throw Error("PagePool::holders got page " + std::to_string(n) + " of 1 to " + std::to_string(pages()));
+  return pages_[n].holders;
+}
+
 PageTable PagePool::open(std::span<const std::int32_t> text) {
   PageTable table(*this);
   const auto size = static_cast<std::size_t>(page_size_);
@@ -95,12 +101,16 @@ PageTable::~PageTable() {
 
 std::int64_t PageTable::row(std::int64_t position) const {
   const std::int64_t size = pool_->page_size_;
+  if (position < 0 || position >= std::ssize(pages_) * size)
+    throw Error("PageTable::row got position " + std::to_string(position) + ", with pages for " +
+                std::to_string(std::ssize(pages_) * size));
   return std::int64_t{pages_[position / size]} * size + position % size;
 }
 
 bool PageTable::reserve(std::int64_t count, std::vector<PageCopy>& copies) {
   if (count <= 0) return true;
   const std::int64_t size = pool_->page_size_, begun = length_ / size;
+  if (count > (std::ssize(pages_) + pool_->free()) * size - length_) return false;
   const bool shared = length_ % size != 0 && pool_->holders(pages_[begun]) > 1;
   const std::int64_t all = (length_ + count + size - 1) / size,
                      more = std::max<std::int64_t>(all - std::ssize(pages_), 0);

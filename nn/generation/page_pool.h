@@ -29,8 +29,8 @@ class PagePool {
   std::int32_t page_size() const { return page_size_; }
   // Pages that no text has, some of which may hold what another text will find.
   std::int32_t free() const { return static_cast<std::int32_t>(free_.size()); }
-  // How many texts have page 1 ≤ n ≤ pages().
-  std::int32_t holders(std::int32_t n) const { return pages_[n].holders; }
+  // How many texts have page n. Throws Error unless 1 ≤ n ≤ pages().
+  std::int32_t holders(std::int32_t n) const;
 
   // The table of a text, with the longest beginning of it that the pool holds in full pages, at least one
   // token shorter than the text: to continue it, its last token has to be read in any case.
@@ -101,7 +101,8 @@ class PageTable {
   // The tokens that are in the cache, and the pages that have room for them and for those reserved.
   std::int64_t length() const { return length_; }
   const std::vector<std::int32_t>& pages() const { return pages_; }
-  // The row of the token at a position below length() or reserved, of rows [pages() + 1, page_size()].
+  // The row of the token at a position, of rows [pages of the pool + 1, page_size()]. Throws Error if there
+  // is no page for it.
   std::int64_t row(std::int64_t position) const;
 
   // Makes room for `count` more tokens. Where the first of them would be written into a page that another

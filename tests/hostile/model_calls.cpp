@@ -1,4 +1,5 @@
 // Layers, models, optimizers, training and generation (nn/).
+#include <tilegrad/nn/generation/page_pool.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/kv_cache.h>
@@ -336,6 +337,22 @@ std::vector<Call> model_calls() {
        }},
       call("orthogonalized", static_cast<Tensor (*)(const Tensor&, int)>(
                                  +[](const Tensor& x, int n) { return optim::orthogonalized(x, n % 20); })),
+      {"PagePool",
+       [](World& w) {
+         const auto few = [&] { return static_cast<std::int32_t>(Draw<I>::of(w) % 50); };
+         PagePool pool(few(), few());
+         const auto text = Draw<std::vector<int>>::of(w);
+         PageTable table = pool.open(text);
+         std::vector<PageCopy> copies;
+         (void)table.reserve(Draw<I>::of(w), copies);
+         table.append(text);
+         PageTable other = table.fork();
+         if (other.reserve(few(), copies)) other.append(Draw<std::vector<int>>::of(w));
+         if (w.chance(0.3)) pool.forget();
+         table = pool.open(text);
+         (void)table.length(), (void)table.pages().size(), (void)other.row(Draw<I>::of(w));
+         (void)pool.free(), (void)pool.pages(), (void)pool.page_size(), (void)pool.holders(few());
+       }},
       {"KvCache",
        [](World& w) {
          KvCache cache(size(w), size(w), Draw<Device>::of(w));
