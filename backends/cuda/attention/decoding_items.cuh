@@ -3,7 +3,7 @@
 // makes a table of the entries, by which it finds any item.
 #pragma once
 
-#include "backends/cuda/attention/decoding.h"
+#include "backends/cuda/attention/decoding_plan.h"
 #include "backends/cuda/tile/accumulator.cuh"
 
 namespace tg::cuda::attention::decoding {
@@ -32,12 +32,12 @@ struct Items {
   int count, not_last;
 
   // By the whole block.
-  __device__ Items(const AttentionCall& x, int range, Entry* entries)
-      : entries(entries), range(range), entry_count(static_cast<int>(x.B)), heads(x.Hk) {
+  __device__ Items(const Plan& x, Entry* entries)
+      : entries(entries), range(x.range), entry_count(x.B), heads(x.Hk) {
 #pragma unroll 1
     for (int b = threadIdx.x; b <= entry_count; b += blockDim.x) {
       Entry e{0, {0, 0}};
-      if (b < entry_count) e.keys = Band(x, sequence_of_query(x, b, 0)).some_of(0, x.L - 1);
+      if (b < entry_count) e.keys = x.band(b).some_of(0, x.L - 1);
       e.before = e.last(range) - e.first(range);
       entries[b] = e;
     }

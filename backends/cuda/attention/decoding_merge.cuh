@@ -10,7 +10,7 @@
 
 namespace tg::cuda::attention::decoding {
 
-// Results of ranges: O [B, Hk, ranges, rows, dv] and ξ [B, Hk, ranges, rows] in units of log 2.
+// Results of a range.
 struct Partial {
   float *o, *xi;
   int rows, dv;
@@ -20,21 +20,20 @@ struct Partial {
     return {o + i64(nth) * rows * dv, xi + i64(nth) * rows, rows, dv};
   }
 };
-__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, int b, int head, int range) {
-  const int rows = rows_of(x);
-  return Partial{work.o, work.lse, rows, x.dv}.after((b * x.Hk + head) * work.parts + range);
+__device__ inline Partial partial(const Plan& x, int b, int head, int range) {
+  return Partial{x.range_o, x.range_xi, x.rows(), x.dv}.after((b * x.Hk + head) * x.ranges + range);
 }
 
 // O and ξ of four columns of a row of a key head: queries of its first head, then those of its second.
 template <class S>
-__device__ void put(const AttentionCall& x, int b, int key_head, int row, int column, MergedSets& all) {
+__device__ void put(const Plan& x, int b, int key_head, int row, int column, MergedSets& all) {
   const int head = key_head * (x.H / x.Hk) + row / x.L, i = row % x.L;
   if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
   const float4 o = all.finished();
   *reinterpret_cast<uint2*>(x.o.at<S>(b, head) + i * x.o.row + column) = {tile::pack(o.x, o.y, S()),
                                                                          tile::pack(o.z, o.w, S())};
   if (column == 0)
-    static_cast<float*>(x.lse)[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
+    x.lse[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
 }
 
 // Four columns of a row, over the block's streams.
@@ -82,12 +81,8 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
   __syncwarp();
   int last = 0;
   if (tile::lane_id() == 0) {
-    __threadfence();
-    last = atomicAdd(counter, 1) == count - 1;
-    if (last) {
-      *counter = 0;
-      __threadfence();
-    }
+    last = ptx::add_acq_rel(counter, 1) == count - 1;
+    if (last) *counter = 0;
   }
   return __shfl_sync(~0u, last, 0);
 }
@@ -99,20 +94,17 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
 template <class S, class At, bool alone>
 struct Writer {
   static constexpr int warps = alone ? At::streams + At::writers : At::writers, quads = At::D / 4;
-  const AttentionCall& x;
-  const Workspace& work;
+  const Plan& x;
   const Items& items;
   const unsigned char* memory;
   const int warp, rows;
 
-  __device__ Writer(const AttentionCall& x, const Workspace& work, const Items& items,
-                    const unsigned char* memory)
+  __device__ Writer(const Plan& x, const Items& items, const unsigned char* memory)
       : x(x),
-        work(work),
         items(items),
         memory(memory),
         warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
-        rows(rows_of(x)) {}
+        rows(x.rows()) {}
 
   __device__ void run() {
     int uncounted = -1;
@@ -140,7 +132,7 @@ struct Writer {
       if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
   __device__ __forceinline__ void write(const Item& item) {
-    const Partial own = partial(x, work, item.b, item.head, item.range);
+    const Partial own = partial(x, item.b, item.head, item.range);
     const std::uint64_t stays = ptx::evict_last();
     for_each_quad([&](int row, int column) {
       MergedSets all = merge_streams<At>(memory, rows, row, column);
@@ -151,8 +143,8 @@ struct Writer {
   }
   // The last warp merges.
   __device__ __forceinline__ void count(const Item& item) {
-    if (!is_last(work.counters + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
-    const Partial first = partial(x, work, item.b, item.head, item.first_range);
+    if (!is_last(x.counters + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    const Partial first = partial(x, item.b, item.head, item.first_range);
     for_each_quad([&](int row, int column) {
       MergedSets all = merge_ranges(first, item.ranges, row, column);
       put<S>(x, item.b, item.head, row, column, all);

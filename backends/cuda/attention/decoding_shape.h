@@ -10,12 +10,12 @@ namespace tg::cuda::attention::decoding {
 // its own, in stages of its own. Others write results.
 template <int D_, int rows_, int streams_>
 struct Shape {
-  static constexpr int D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
+  static constexpr int D = D_, rows = rows_, streams = streams_, writers = 4,
                        threads = 32 * (streams + writers);
-  // Of a multiprocessor: together its streams have 64 KiB of copies under way (32 where registers or shared
-  // memory allow no more), enough for what memory delivers; more would only wait longer for each other.
-  static constexpr int blocks = rows == 8 ? 8 / streams : 1;
-  static constexpr int keys = D <= 64 ? 32 : 16, stages = 2;  // of a slice; of a stream
+  // Of a multiprocessor; slices of a stream in all. Together streams have 64 KiB of copies under way: enough
+  // for what memory delivers, and more would only wait longer for each other.
+  static constexpr int blocks = rows == 8 ? 8 / streams : 1, stages = 1 + 8 / (streams * blocks);
+  static constexpr int keys = D <= 64 ? 32 : 16;  // of a slice
   static constexpr int half = keys * D * 2, stage = 2 * half, ring = stages * stage;  // keys, then values
   // After the rings: which keys each query sees, for each stream; the table of entries; what the streams
   // leave, c and π of each query, and G.

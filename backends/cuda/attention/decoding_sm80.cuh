@@ -26,11 +26,29 @@ __device__ __forceinline__ int first_key(KeyRange keys, int stream) {
   return (keys.from / At::keys + stream) * At::keys;
 }
 
+// Row r of an item's queries: those of the first head, then those of the second.
+template <class S>
+__device__ __forceinline__ const S* query(const Plan& x, const Item& item, int r) {
+  return x.q.at<S>(item.b, item.head * (x.H / x.Hk) + r / x.L) + r % x.L * x.q.row;
+}
+template <class S, class At>
+__device__ __forceinline__ void load_queries(RightOperand<At::rows, At::D>& q, const Plan& x,
+                                             const Item& item) {
+  load(q, [&](int r) { return r < x.rows() ? query<S>(x, item, r) : nullptr; }, x.d);
+}
+// The same to the first-level cache, a line for each lane.
+template <class S, class At>
+__device__ __forceinline__ void prefetch_queries(const Plan& x, const Item& item) {
+  constexpr int line = 64, lines = At::D / line;
+  const int row = lane_id() / lines, column = lane_id() % lines * line;
+  if (row < x.rows() && column < x.d) ptx::prefetch_line(query<S>(x, item, row) + column);
+}
+
 // Asks for a stream's slices, item after item. Each lane has a piece of 16 bytes of every few rows.
 template <class S, class At>
 struct Loader {
   static constexpr int pieces = At::D / 8, rows = 32 / pieces;  // of a row; that the lanes have at a time
-  const AttentionCall& x;
+  const Plan& x;
   const Items& items;
   int stream, item, key;  // of the next slice
   KeyRange keys;          // of its item
@@ -38,7 +56,7 @@ struct Loader {
   u32 to, end;            // where it goes; the end of the ring for it
   std::uint64_t once = ptx::evict_first();
 
-  __device__ __forceinline__ Loader(const AttentionCall& x, const Items& items, int stream, u32 ring)
+  __device__ __forceinline__ Loader(const Plan& x, const Items& items, int stream, u32 ring)
       : x(x), items(items), stream(stream) {
     to = SharedTile<At::D>{ring}.address(row(), piece());
     end = to + At::ring;
@@ -76,21 +94,11 @@ struct Loader {
       if (key >= keys.to) continue;
       k = x.k.at<S>(at.b, at.head) + (key + row()) * x.k.row + piece() * 8;
       v = x.v.at<S>(at.b, at.head) + (key + row()) * x.v.row + piece() * 8;
+      prefetch_queries<S, At>(x, at);
       return;
     }
   }
 };
-
-// The queries of an item.
-template <class S, class At>
-__device__ __forceinline__ void load_queries(RightOperand<At::rows, At::D>& q, const AttentionCall& x,
-                                             const Item& item) {
-  const auto row = [&](int r) -> const S* {
-    if (r >= rows_of(x)) return nullptr;
-    return x.q.at<S>(item.b, item.head * (x.H / x.Hk) + r / x.L) + r % x.L * x.q.row;
-  };
-  load(q, row, x.d);
-}
 
 // c, π and G of a stream, [rows, D].
 template <class At>
@@ -112,12 +120,12 @@ __device__ __forceinline__ void leave(unsigned char* memory, int stream, int row
 
 // A streaming warp: all items of the block. `alone`: there is one.
 template <class S, class At, Options options>
-__device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned char* memory, int stream,
+__device__ void stream_keys(const Plan& x, const Items& items, unsigned char* memory, int stream,
                             bool alone) {
   const u32 ring = shared_address(memory) + stream * At::ring;
-  const int rows = rows_of(x);
+  const int rows = x.rows();
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
-  const Score<S> score(static_cast<float>(factor_of(x)), static_cast<float>(cap_of(x)));
+  const Score<S> score(x.factor, x.cap);
   const float factor = options == any ? 1 : score.factor;
   Loader<S, At> loader(x, items, stream, ring);
 #pragma unroll
@@ -129,7 +137,7 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
   bool first = true;
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
-    const Band band(x, sequence_of_query(x, item.b, 0));
+    const Band band = x.band(item.b);
     seen.set_of_heads(band, x.L, rows);
     __syncwarp();
     KeyRange every = band.every_of(0, x.L - 1);
@@ -167,21 +175,21 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
 
 template <class S, class At, Options options>
 __global__ void __launch_bounds__(At::threads, At::blocks)
-    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
+    decode(const __grid_constant__ Plan x) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  const Items items(x, work.range, reinterpret_cast<Entry*>(memory + At::entries));
+  const Items items(x, reinterpret_cast<Entry*>(memory + At::entries));
   if (static_cast<int>(blockIdx.x) >= items.count) return;
   const bool alone = items.count <= static_cast<int>(gridDim.x);
   const int warp = threadIdx.x / 32;
   if (warp < At::streams) stream_keys<S, At, options>(x, items, memory, warp, alone);
   if (alone)
-    Writer<S, At, true>(x, work, items, memory).run();
+    Writer<S, At, true>(x, items, memory).run();
   else if (warp >= At::streams)
-    Writer<S, At, false>(x, work, items, memory).run();
+    Writer<S, At, false>(x, items, memory).run();
 }
 
 template <class S, class At, Options options>
@@ -190,7 +198,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
                     static_cast<std::size_t>(At::bytes(rows_of(x)))};
   shape.early = s.gpu.hopper;
-  launch_kernel(s, shape, decode<S, At, options>, x, work);
+  launch_kernel(s, shape, decode<S, At, options>, Plan(x, work));
 }
 
 }  // namespace tg::cuda::attention::decoding

@@ -125,6 +125,16 @@ __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 #endif
 }
 
+// ---- counters in global memory ----
+
+// What this thread has written, and what it has seen that others wrote, is seen by who adds later; returns
+// the value before.
+__device__ __forceinline__ int add_acq_rel(int* p, int x) {
+  int before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
+  return before;
+}
+
 // ---- products of a warp: c [16, 8] += a [16, k]·b [k, 8], sums in f32 ----
 
 // In all of them lane 4·g + t holds c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). k = 16: a of rows

@@ -115,6 +115,13 @@ inline void red_add_v4(float* to, const float (&x)[4]) {
   for (int e = 0; e < 4; ++e) to[e] += x[e];
 }
 
+// Blocks run one after the other.
+inline int add_acq_rel(int* p, int x) {
+  const int before = *p;
+  *p += x;
+  return before;
+}
+
 struct Product {
   float (&c)[4];
   const u32 (&a)[4];
