@@ -28,11 +28,9 @@ inline int ranges_of(const AttentionCall& x) {
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
-// For each key head and warp that writes, how many ranges have been written: zeros between calls, so it
-// outlives them.
-constexpr int most_writers = 12;
+// For each key head, how many ranges have been written: zeros between calls, so it outlives them.
 inline std::size_t bytes_of_counters(const AttentionCall& x) {
-  return std::size_t(x.B) * x.Hk * most_writers * sizeof(int);
+  return std::size_t(x.B) * x.Hk * sizeof(int);
 }
 
 }  // namespace tg::cuda::attention::decoding

@@ -47,6 +47,8 @@ struct Items {
     not_last = entries[entry_count].before, count = (not_last + entry_count) * heads;
   }
 
+  // Whether no block has more than one.
+  __device__ bool alone() const { return count <= static_cast<int>(gridDim.x); }
   __device__ Item at(int n) const {
     Item item;
     item.head = n % heads;

@@ -54,99 +54,123 @@ __device__ __forceinline__ MergedSets merge_streams(const unsigned char* memory,
   return all;
 }
 
-// The same over ranges, which other blocks may have computed: read past the first-level cache.
+// The same over ranges, which other blocks may have computed: read past the first-level cache, `together` at a
+// time.
+template <int together>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& first, int ranges, int row, int column) {
-  constexpr int together = 16;
+  const float *xi_of = first.xi + row, *o_of = first.at(row, column);
+  const int between = first.rows * first.dv;
   MergedSets all;
 #pragma unroll 1
   for (int n0 = 0; n0 < ranges; n0 += together) {
     float xi[together], one[together];
     float4 o[together];
 #pragma unroll
-    for (int n = 0; n < together; ++n) {
-      const Partial at = first.after(n0 + n);
+    for (int n = 0; n < together; ++n, xi_of += first.rows, o_of += between) {
       const bool there = n0 + n < ranges;
       one[n] = 1;
-      xi[n] = there ? __ldcg(at.xi + row) : -INFINITY;
-      o[n] = there ? __ldcg(reinterpret_cast<const float4*>(at.at(row, column))) : float4{0, 0, 0, 0};
+      xi[n] = there ? __ldcg(xi_of) : -INFINITY;
+      o[n] = there ? __ldcg(reinterpret_cast<const float4*>(o_of)) : float4{0, 0, 0, 0};
     }
     all.add(xi, one, o);
   }
   return all;
 }
 
-// Whether this warp is the last of `count` to come here with what it has written. Then what the others have
-// written is seen, and the counter is zero again.
-__device__ __forceinline__ bool is_last(int* counter, int count) {
-  __syncwarp();
-  int last = 0;
-  if (tile::lane_id() == 0) {
-    last = ptx::add_acq_rel(counter, 1) == count - 1;
-    if (last) *counter = 0;
-  }
-  return __shfl_sync(~0u, last, 0);
-}
+// Items whose ranges have all been written, and wait for the end of the block to be merged by all its warps.
+struct Pending {
+  static constexpr int most = 8;
+  int count, items[most];
+};
 
-// A warp that writes results: what streams leave becomes results of a range, or of the call. Each warp has
-// columns of its own and counts its ranges itself. It does so when the next item comes: by then what it wrote
-// has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too: they have
-// nothing else to do, and the call waits for this.
-template <class S, class At, bool alone>
+// What streams leave becomes results of ranges, or of the call. Each item has one of the writing warps. That
+// takes long, as the warp waits until what it has written is seen everywhere; but meanwhile others write.
+template <class S, class At>
 struct Writer {
-  static constexpr int warps = alone ? At::streams + At::writers : At::writers, quads = At::D / 4;
+  static constexpr int quads = At::D / 4;
   const Plan& x;
   const Items& items;
-  const unsigned char* memory;
-  const int warp, rows;
+  unsigned char* const memory;
+  const int rows;
+  Pending& pending;
 
-  __device__ Writer(const Plan& x, const Items& items, const unsigned char* memory)
+  __device__ Writer(const Plan& x, const Items& items, unsigned char* memory)
       : x(x),
         items(items),
         memory(memory),
-        warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
-        rows(x.rows()) {}
+        rows(x.rows()),
+        pending(*reinterpret_cast<Pending*>(memory + At::pending)) {}
 
-  __device__ void run() {
-    int uncounted = -1;
+  // The nth writing warp.
+  __device__ void run(int nth) {
+    if (nth == 0) let_streams_leave();
 #pragma unroll 1
-    for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
-      ptx::bar_sync(left, At::threads);
-      if (!alone && uncounted >= 0) count(items.at(uncounted));
+    for (int n = blockIdx.x + nth * gridDim.x; n < items.count; n += At::writers * gridDim.x) {
       const Item item = items.at(n);
-      write(item);
-      uncounted = item.ranges > 1 ? n : -1;
-      if (n + static_cast<int>(gridDim.x) < items.count)
-#pragma unroll
-        for (int stream = 0; stream < At::streams; ++stream)
-          ptx::bar_arrive(may_leave + stream, 32 * (At::writers + 1));
+      ptx::bar_sync(left + nth, 32 * (At::streams + 1));
+      write(item, tile::lane_id(), 32);
+      if (n + static_cast<int>(gridDim.x) < items.count) let_streams_leave();
+      if (item.ranges == 1) continue;
+      __syncwarp();
+      int last = 0;
+      if (tile::lane_id() == 0) last = is_last(item);
+      if (!__shfl_sync(~0u, last, 0)) continue;
+      // The last items of the block would keep it waiting for this warp.
+      if (n + Pending::most / 2 * static_cast<int>(gridDim.x) < items.count)
+        merge(item, tile::lane_id(), 32);
+      else if (tile::lane_id() == 0)
+        pending.items[atomicAdd(&pending.count, 1)] = n;
     }
-    if (uncounted >= 0) count(items.at(uncounted));
+  }
+  // The same by all warps of a block that has one item, when streams have left it.
+  __device__ void run_all() {
+    const int n = blockIdx.x;
+    const Item item = items.at(n);
+    write(item, threadIdx.x, At::threads);
+    if (item.ranges == 1) return;
+    __syncthreads();
+    if (threadIdx.x == 0 && is_last(item)) pending.items[pending.count++] = n;
+  }
+  // By all warps, after all items.
+  __device__ void merge_pending() {
+#pragma unroll 1
+    for (int n = 0; n < pending.count; ++n) merge(items.at(pending.items[n]), threadIdx.x, At::threads);
   }
 
  private:
-  // f(row, column) for the lane's quads of columns.
+  __device__ __forceinline__ void let_streams_leave() {
+#pragma unroll
+    for (int stream = 0; stream < At::streams; ++stream) ptx::bar_arrive(may_leave + stream, 64);
+  }
+  // f(row, column) for each quad of columns that the thread has.
   template <class F>
-  __device__ __forceinline__ void for_each_quad(F&& f) {
+  __device__ __forceinline__ void for_each_quad(int thread, int threads, F&& f) {
 #pragma unroll 1
-    for (int i = 32 * warp + tile::lane_id(); i < rows * quads; i += 32 * warps)
+    for (int i = thread; i < rows * quads; i += threads)
       if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
-  __device__ __forceinline__ void write(const Item& item) {
+  __device__ __forceinline__ void write(const Item& item, int thread, int threads) {
     const Partial own = partial(x, item.b, item.head, item.range);
     const std::uint64_t stays = ptx::evict_last();
-    for_each_quad([&](int row, int column) {
+    for_each_quad(thread, threads, [&](int row, int column) {
       MergedSets all = merge_streams<At>(memory, rows, row, column);
       if (item.ranges == 1) return put<S>(x, item.b, item.head, row, column, all);
       ptx::st_global_v4(own.at(row, column), all.finished(), stays);
       if (column == 0) own.xi[row] = all.xi();
     });
   }
-  // The last warp merges.
-  __device__ __forceinline__ void count(const Item& item) {
-    if (!is_last(x.counters + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+  // Whether all other ranges of the item's key head have been written, which then are seen. The counter is
+  // zero again.
+  __device__ __forceinline__ bool is_last(const Item& item) {
+    int* const counter = x.counters + item.b * x.Hk + item.head;
+    const bool last = ptx::add_acq_rel(counter, 1) == item.ranges - 1;
+    if (last) *counter = 0;
+    return last;
+  }
+  __device__ __forceinline__ void merge(const Item& item, int thread, int threads) {
     const Partial first = partial(x, item.b, item.head, item.first_range);
-    for_each_quad([&](int row, int column) {
-      MergedSets all = merge_ranges(first, item.ranges, row, column);
+    for_each_quad(thread, threads, [&](int row, int column) {
+      MergedSets all = merge_ranges<2 * At::streams>(first, item.ranges, row, column);
       put<S>(x, item.b, item.head, row, column, all);
     });
   }

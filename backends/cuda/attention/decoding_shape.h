@@ -17,10 +17,11 @@ struct Shape {
   static constexpr int blocks = rows == 8 ? 8 / streams : 1, stages = 1 + 8 / (streams * blocks);
   static constexpr int keys = D <= 64 ? 32 : 16;  // of a slice
   static constexpr int half = keys * D * 2, stage = 2 * half, ring = stages * stage;  // keys, then values
-  // After the rings: which keys each query sees, for each stream; the table of entries; what the streams
-  // leave, c and π of each query, and G.
+  // After the rings: which keys each query sees, for each stream; items to be merged; the table of entries;
+  // what the streams leave, c and π of each query, and G.
   static constexpr int row = D + 4;  // numbers of G, padded for the banks
-  static constexpr int seen = streams * ring, entries = seen + streams * 2 * rows * int(sizeof(int)),
+  static constexpr int seen = streams * ring, pending = seen + streams * 2 * rows * int(sizeof(int)),
+                       entries = pending + 64,
                        tops = aligned(entries + (most_entries + 1) * 3 * int(sizeof(int)), 16);
   TG_HOST_DEVICE static constexpr int sums(int queries) {
     return tops + aligned(streams * queries * int(sizeof(float2)), 16);
@@ -42,7 +43,8 @@ auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   });
 }
 
-// Named barriers of a block: what streams leave is there; the nth stream may leave more.
-enum Barrier { left = 1, may_leave = 2 };
+// Named barriers of a block: what streams leave is there, for the nth writing warp; the nth stream may leave
+// more.
+enum Barrier { left = 1, may_leave = 5 };
 
 }  // namespace tg::cuda::attention::decoding

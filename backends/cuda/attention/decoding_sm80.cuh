@@ -118,12 +118,10 @@ __device__ __forceinline__ void leave(unsigned char* memory, int stream, int row
   }
 }
 
-// A streaming warp: all items of the block. `alone`: there is one.
+// A streaming warp, over all items of the block.
 template <class S, class At, Options options>
-__device__ void stream_keys(const Plan& x, const Items& items, unsigned char* memory, int stream,
-                            bool alone) {
+__device__ void stream_keys(const Plan& x, const Items& items, unsigned char* memory, int stream) {
   const u32 ring = shared_address(memory) + stream * At::ring;
-  const int rows = x.rows();
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
   const Score<S> score(x.factor, x.cap);
   const float factor = options == any ? 1 : score.factor;
@@ -133,12 +131,11 @@ __device__ void stream_keys(const Plan& x, const Items& items, unsigned char* me
   RightOperand<At::rows, At::D> q;
   Item item = items.at(blockIdx.x);
   load_queries<S, At>(q, x, item);
-  int slot = 0;
-  bool first = true;
+  int slot = 0, to_writer = left;
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
     const Band band = x.band(item.b);
-    seen.set_of_heads(band, x.L, rows);
+    seen.set_of_heads(band, x.L, x.rows());
     __syncwarp();
     KeyRange every = band.every_of(0, x.L - 1);
     every = {max(every.from, item.keys.from), min(every.to, item.keys.to)};
@@ -166,30 +163,35 @@ __device__ void stream_keys(const Plan& x, const Items& items, unsigned char* me
       item = items.at(next);
       load_queries<S, At>(q, x, item);
     }
-    if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
-    first = false;
-    leave<At>(memory, stream, rows, softmax, o);
-    if (!alone) ptx::bar_arrive(left, At::threads);
+    if (!items.alone()) ptx::bar_sync(may_leave + stream, 64);
+    leave<At>(memory, stream, x.rows(), softmax, o);
+    if (!items.alone()) ptx::bar_arrive(to_writer, 32 * (At::streams + 1));
+    to_writer = to_writer % At::writers + left;
   }
 }
 
 template <class S, class At, Options options>
-__global__ void __launch_bounds__(At::threads, At::blocks)
+__global__ void __launch_bounds__(At::threads, options == none ? At::blocks : 1)
     decode(const __grid_constant__ Plan x) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
+  if (threadIdx.x == 0) reinterpret_cast<Pending*>(memory + At::pending)->count = 0;
   const Items items(x, reinterpret_cast<Entry*>(memory + At::entries));
   if (static_cast<int>(blockIdx.x) >= items.count) return;
-  const bool alone = items.count <= static_cast<int>(gridDim.x);
   const int warp = threadIdx.x / 32;
-  if (warp < At::streams) stream_keys<S, At, options>(x, items, memory, warp, alone);
-  if (alone)
-    Writer<S, At, true>(x, items, memory).run();
-  else if (warp >= At::streams)
-    Writer<S, At, false>(x, items, memory).run();
+  if (warp < At::streams)
+    stream_keys<S, At, options>(x, items, memory, warp);
+  else if (!items.alone())
+    Writer<S, At>(x, items, memory).run(warp - At::streams);
+  __syncthreads();
+  if (items.alone()) {
+    Writer<S, At>(x, items, memory).run_all();
+    __syncthreads();
+  }
+  Writer<S, At>(x, items, memory).merge_pending();
 }
 
 template <class S, class At, Options options>
