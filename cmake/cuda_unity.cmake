@@ -9,6 +9,7 @@ set(together
   "kernels/reduce_sum kernels/reduce_extreme kernels/reduce_plan kernels/logsumexp"
   "kernels/norm kernels/norm_backward"
   "attention/forward_sm90"
+  "attention/decoding_sm80"
   "attention/forward_576_sm90"
   "attention/backward_sm90"
   "attention/backward_wide_sm90"

@@ -246,6 +246,28 @@ TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(x), 1);  // 256 items in two waves: a fraction of one is not worth a merge
 }
 
+// The queries of the heads that share keys are few: each key is read once.
+TEST(AttentionChoice, FewQueriesAreDecoded) {
+  const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) { return forward(x, gpu).in_words(); };
+  const AttentionCall x = few_queries(32, 8, 1, 8192, 128);
+  EXPECT_EQ(words(x), "tensor cores, decoding, ranges of 1024 keys");
+  EXPECT_EQ(words(x, hopper), words(x));
+  EXPECT_EQ(words(x, small), words(x));
+  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128)), words(x));                                // 16 rows
+  EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128), small), "tensor cores");                   // no memory
+  EXPECT_EQ(words(few_queries(32, 8, 5, 8192, 128)).substr(0, 19), "tensor cores, wgmma");     // 20
+  EXPECT_EQ(words(few_queries(8, 8, 8, 64, 128)).substr(0, 19), "tensor cores, wgmma");        // few keys
+  EXPECT_EQ(words(few_queries(8, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");      // wide heads
+  AttentionCall more = x;
+  more.B = 64;  // and the batch changes nothing but the memory
+  EXPECT_EQ(words(more), words(x));
+  EXPECT_EQ(forward(x, sm_90a).bytes(), 8u * 32 * 129 * 4);
+  EXPECT_EQ(forward(more, sm_90a).bytes(), 64u * 8 * 32 * 129 * 4);
+  more.dropout = 0.1;
+  EXPECT_EQ(words(more), "tensor cores, no wgmma: dropout");
+  EXPECT_EQ(asked(x, AttentionKernels::wgmma, sm_90a).substr(0, 19), "tensor cores, wgmma");
+}
+
 TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {
   for (const int heads : {1, 5, 16, 100, 300})
     for (const int L : {1, 7, 64, 65, 300, 1000})

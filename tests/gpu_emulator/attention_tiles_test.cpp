@@ -120,6 +120,7 @@ TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
         for (DType type : {bf16, f32}) {
           const Choice choice(call_of(c, type), backward, gpu);
           if (choice.path == Path::plain || (choice.path == Path::f32 && backward)) continue;
+          if (choice.path == Path::decoding) continue;  // the model has the tiles of prompts
           const Tile kernel = choice.path == Path::hopper ? kernel_tile_on_hopper(choice, backward)
                                                           : portable_kernel_tile(choice, backward);
           const Tile model = bench::tile_of(c, backward, static_cast<std::int64_t>(size_of(type)), name);

@@ -17,12 +17,13 @@ constexpr int most_rows = 16, most_entries = 1024;  // entries of a batch: a blo
 // Whether decoding takes a call that tensor cores take.
 bool takes(const AttentionCall& x, const Gpu& gpu);
 
-// The keys of a range: a function of how many there can be, and neither of the batch nor of the GPU.
-int keys_of_range(int T);
+// The keys of a range: a function of how many there can be and of the head sizes, and neither of the batch
+// nor of the GPU.
+int keys_of_range(const AttentionCall& x);
 
 // How many ranges there can be.
 inline int ranges_of(const AttentionCall& x) {
-  const int each = keys_of_range(x.T);
+  const int each = keys_of_range(x);
   return (x.T + each - 1) / each;
 }
 
