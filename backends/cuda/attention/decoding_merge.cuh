@@ -115,6 +115,7 @@ struct Writer {
       int last = 0;
       if (tile::lane_id() == 0) last = is_last(item);
       if (!__shfl_sync(~0u, last, 0)) continue;
+      __syncwarp();  // what the first lane has seen, all see
       // The last items of the block would keep it waiting for this warp.
       if (n + Pending::most / 2 * static_cast<int>(gridDim.x) < items.count)
         merge(item, tile::lane_id(), 32);

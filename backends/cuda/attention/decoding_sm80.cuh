@@ -135,6 +135,7 @@ __device__ void stream_keys(const Plan& x, const Items& items, unsigned char* me
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
     const Band band = x.band(item.b);
+    __syncwarp();  // no lane needs those of the item before
     seen.set_of_heads(band, x.L, x.rows());
     __syncwarp();
     KeyRange every = band.every_of(0, x.L - 1);
