@@ -1,6 +1,9 @@
 #include <tilegrad/nn/generation/page_pool.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>

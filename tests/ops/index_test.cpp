@@ -101,28 +101,29 @@ TEST(Embedding, RefusesWrongOperands) {
   expect_error<ShapeError>([&] { embedding(slice(w, 0, 0, 1).reshape({3}), i); }, {"[embedding]", "two dim"});
 }
 
-// out[p, j, q] = x[p, i[j], q] and its transpose, as plain loops.
-Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
+// f(place in x, place in src) for each element of src, in order, that goes to a slice of x [A, B, C] on
+// `axis`; index −1: it goes nowhere.
+template <class F>
+void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
   std::int64_t outer = 1, inner = 1;
   for (int a = 0; a < axis; ++a) outer *= shape[a];
   for (int a = axis + 1; a < shape.size(); ++a) inner *= shape[a];
-  Vector out;
+  std::size_t from = 0;
   for (std::int64_t p = 0; p < outer; ++p)
-    for (double i : index)
-      for (std::int64_t q = 0; q < inner; ++q)
-        out.push_back(x[(p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q]);
+    for (const double i : indices)
+      for (std::int64_t q = 0; q < inner; ++q, ++from)
+        if (i >= 0) f((p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q, from);
+}
+
+// out[p, j, q] = x[p, i[j], q] and its transpose, as plain loops.
+Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
+  Vector out;
+  for_each_place(shape, axis, index, [&](std::int64_t to, std::size_t) { out.push_back(x[to]); });
   return out;
 }
 
 Vector added(Vector x, const Shape& shape, int axis, const Vector& index, const Vector& src) {
-  std::int64_t outer = 1, inner = 1;
-  for (int a = 0; a < axis; ++a) outer *= shape[a];
-  for (int a = axis + 1; a < shape.size(); ++a) inner *= shape[a];
-  std::size_t s = 0;
-  for (std::int64_t p = 0; p < outer; ++p)
-    for (double i : index)
-      for (std::int64_t q = 0; q < inner; ++q)
-        x[(p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q] += src[s++];
+  for_each_place(shape, axis, index, [&](std::int64_t to, std::size_t from) { x[to] += src[from]; });
   return x;
 }
 
@@ -202,15 +203,7 @@ TEST(IndexAdd, RefusesWrongShapes) {
 
 // The values of x [A, B, C] after index_assign on `axis`.
 Vector assigned(Vector x, const Shape& shape, int axis, const Vector& indices, const Vector& src) {
-  std::int64_t before = 1, after = 1;
-  for (int a = 0; a < axis; ++a) before *= shape[a];
-  for (int a = axis + 1; a < shape.size(); ++a) after *= shape[a];
-  const auto count = static_cast<std::int64_t>(indices.size());
-  for (std::int64_t p = 0; p < before; ++p)
-    for (std::int64_t j = 0; j < count; ++j)
-      for (std::int64_t q = 0; q < after && indices[j] >= 0; ++q)
-        x[(p * shape[axis] + static_cast<std::int64_t>(indices[j])) * after + q] =
-            src[(p * count + j) * after + q];
+  for_each_place(shape, axis, indices, [&](std::int64_t to, std::size_t from) { x[to] = src[from]; });
   return x;
 }
 

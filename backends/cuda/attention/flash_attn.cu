@@ -42,8 +42,10 @@ constexpr Launch *forwards[] =
 void run_forward(const Stream& s, const Call& call) {
   Choice c(call, s.workspace);
   void* const zeros = const_cast<void*>(call.plan);
-  c.path == Path::decoding ? void(c.work.turns = static_cast<int*>(zeros))
-                           : void(c.work.taken = static_cast<Taken*>(zeros));
+  if (c.path == Path::decoding)
+    c.work.turns = static_cast<int*>(zeros);
+  else
+    c.work.taken = static_cast<Taken*>(zeros);
   launch_checks(s, c.x);
   if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
   if (c.split) launch_split(s, c.x, *c.split);
