@@ -14,6 +14,7 @@
 #include "core/compile/lower.h"
 #include "tools/inspect/attention_memory.h"
 #include "tools/inspect/attention_picture.h"
+#include "tools/inspect/cache_sizes.h"
 #include "tools/inspect/curves.h"
 #include "tools/inspect/memory_reads.h"
 #include "tools/inspect/parameters.h"
@@ -29,7 +30,9 @@ using namespace tg;
 struct Options : ModelOptions {
   std::string checkpoint, program = "train", steps, backend = "cpu", dtype = "f32";
   std::int64_t vocabulary = 65, batch = 12, threads = 0;
-  bool list = false, graph = false, parameters = false;
+  std::string cache_memory = "1GiB";
+  bool list = false, graph = false, parameters = false, cache = false;
+  CacheMemory memory;                                                            // of `cache_memory`
   std::string graphviz, plan, attention, text, attention_memory, reads, curves;  // files, except `text`
   std::vector<std::string> runs;
   std::int64_t length = 4096, fast_memory = 192;  // of `reads`
@@ -57,6 +60,10 @@ void declare_options(Args& args, Options& o) {
   args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
   args.option("plan", "PNG", "the memory plan: every buffer over steps and addresses", o.plan, none);
   args.flag("parameters", "numbers and bytes of each layer's parameters", o.parameters);
+  args.flag("cache", "bytes of a token in a key-value cache, and the texts that fit in --cache-memory",
+            o.cache);
+  args.option("cache-memory", "SIZE", "for --cache: KiB, MiB, GiB, or a number of tokens: 16384tokens",
+              o.cache_memory);
   args.option("attention", "PNG", "the attention weights of each head of the checkpoint, on --text",
               o.attention, none);
   args.option("text", "TEXT", "text for --attention, at most the model's context", o.text, none);
@@ -81,6 +88,8 @@ void declare_options(Args& args, Options& o) {
                "the forward pass as text and as a picture");
   args.example("inspect --layers 12 --plan plan.png", "the memory of a training step");
   args.example("inspect --checkpoint out/train --parameters", "the size of each layer of a model");
+  args.example("inspect --checkpoint out/train --cache --cache-memory 64MiB",
+               "the texts that a cache of 64 MiB has room for");
   args.example("inspect --checkpoint out/train --text 'To be, or not to be' --attention attention.png",
                "a heat map for each head of each layer");
   args.example("inspect --heads 8 --width 512 --batch 1 --attention-memory memory.png",
@@ -140,7 +149,8 @@ void write_text(const std::string& path, const std::string& text) {
 
 // Prints what was requested of the program: a summary, unless only something else was requested.
 void show(const Options& o, const std::string& name, const Program& program) {
-  const bool other = o.parameters || !o.attention.empty() || !o.attention_memory.empty() || !o.reads.empty();
+  const bool other =
+      o.parameters || o.cache || !o.attention.empty() || !o.attention_memory.empty() || !o.reads.empty();
   if (!other || o.list || o.graph || !o.graphviz.empty() || !o.plan.empty()) print_summary(o, program);
   if (o.list) print_steps(o, program);
   if (o.graph) std::fputs(graph_text(program.graph(), program.outputs()).c_str(), stdout);
@@ -182,6 +192,19 @@ void show_attention(const Options& o, const CheckpointModel& saved, const nn::Mo
       .save_png(o.attention);
 }
 
+void show_cache(const Options& o, const nn::Model& model) {
+  const std::vector<CacheRow> token = cache_of_token(model, nn::precision_named(o.dtype));
+  const std::int64_t bytes = bytes_of(token), context = model.context();
+  std::printf("cache        %s bytes a token, %s a text of %s\n%s", grouped(bytes).c_str(),
+              size_text(static_cast<double>(bytes) * static_cast<double>(context)).c_str(),
+              grouped(context).c_str(), cache_text(token).c_str());
+  std::vector<std::int64_t> lengths{context};
+  for (int i = 0; i < 3 && lengths.back() >= 4; ++i) lengths.push_back(lengths.back() / 4);
+  const double all = o.memory.bytes(bytes);
+  std::printf("fits         in %s: tokens, and texts by their length\n%s", size_text(all).c_str(),
+              fits_text(cache_fits(all, bytes, context, {16, 64, 128}, lengths), lengths).c_str());
+}
+
 void show_curves(const Options& o) {
   std::vector<NamedRun> runs;
   for (const std::string& directory : o.runs) runs.push_back(read_run(directory));
@@ -199,6 +222,7 @@ void inspect(const Options& o) {
   const std::string name = config.text();
   std::printf("model        %s\n", name.c_str());
   if (o.parameters) std::fputs(sizes_text(sizes_by_layer(params.all())).c_str(), stdout);
+  if (o.cache) show_cache(o, model);
   if (!o.attention.empty()) {
     saved->restore(params);
     show_attention(o, *saved, model);
@@ -243,7 +267,8 @@ std::string mistake_in(const Args& args, const Options& o) {
                                       {"curves", "run"},
                                       {"run", "curves"},
                                       {"length", "reads"},
-                                      {"fast-memory", "reads"}})
+                                      {"fast-memory", "reads"},
+                                      {"cache-memory", "cache"}})
     if (const std::string mistake = missing_partner(option, other); !mistake.empty()) return mistake;
   if (args.given("text") && o.text.empty()) return "--text is empty";
   return "";
@@ -270,6 +295,8 @@ int main(int argc, char** argv) {
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
+    if (const std::string mistake = parse_cache_memory(o.cache_memory, o.memory); !mistake.empty())
+      return args.fail(mistake);
     if (!o.curves.empty()) show_curves(o);
     if (o.curves.empty() || asks_for_a_model(args)) inspect(o);
     return 0;

@@ -9,8 +9,8 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/tokenizer.h>
 #include <tilegrad/nn/layers/autocast.h>
-#include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/nn/models/model.h>
+#include "tools/cache_memory.h"
 #include "tools/train_report.h"
 
 namespace tg {
@@ -51,16 +51,10 @@ struct CheckpointModel {
 // Throws OutOfMemory if a key-value cache for the model's whole context does not fit on its device. Nothing
 // else bounds a context without a table of positions.
 inline void check_cache_memory(const nn::Model& model, std::int64_t batch, nn::Precision precision) {
-  const Device device = nn::LanguageModel(model).device();
-  Graph graph;
-  nn::KvCache token(1, 1, device);
-  nn::CacheCall call(graph, token, 1);
-  const nn::Autocast autocast(graph, precision);
-  model(graph.input("tokens", {1, 1}, i32), {.cache = &call});
-  check_memory(
-      device,
-      static_cast<double>(token.bytes()) * static_cast<double>(batch) * static_cast<double>(model.context()),
-      "a key-value cache for " + grouped(batch) + " × " + grouped(model.context()) + " tokens");
+  const std::int64_t token = bytes_of(cache_of_token(model, precision));
+  check_memory(nn::LanguageModel(model).device(),
+               static_cast<double>(token) * static_cast<double>(batch) * static_cast<double>(model.context()),
+               "a key-value cache for " + grouped(batch) + " × " + grouped(model.context()) + " tokens");
 }
 
 }  // namespace tg

@@ -43,6 +43,9 @@ shows 'eps=1e-05' --program evaluate --graph
 shows '/flash_attn: .*tiles of .* queries × .* keys, .*, by one thread$' --program evaluate --threads 1 --list
 shows '^all .* 100.00 %$' --model llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
+shows '^all  *512  *512  *4,096$' --cache --cache-memory 64tokens
+grep -q '^  contiguous  *64  *1  *1' "$dir/out" || fail "a cache of 64 tokens: $(cat "$dir/out")"
+shows '^cache  *640 bytes a token, ' --model deepseek --latent 32 --rope-width 8 --cache
 shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --attention-memory "$dir/memory.png"
 is_png "$dir/memory.png"
 shows '^ *128 .* optimum$' --heads 1 --width 64 --length 8192 --fast-memory 128 --reads "$dir/reads.png"
@@ -61,6 +64,8 @@ refuses() {  # CODE WORD ARGUMENTS...
   refuses_command "$code" "$word" "$inspect" "$@"
 }
 refuses 2 --latent --latent 8
+refuses 2 --cache-memory --cache --cache-memory 64MB
+refuses 2 'needs --cache' --cache-memory 64MiB
 refuses 2 --program --program sleep
 refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu

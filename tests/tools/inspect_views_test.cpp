@@ -5,11 +5,13 @@
 
 #include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include "tests/support/files.h"
 #include "tests/support/small_gpt.h"
 #include "tools/inspect/attention_memory.h"
 #include "tools/inspect/attention_picture.h"
+#include "tools/inspect/cache_sizes.h"
 #include "tools/inspect/curves.h"
 #include "tools/inspect/memory_reads.h"
 #include "tools/inspect/parameters.h"
@@ -51,6 +53,60 @@ TEST(SizesByLayer, AreATableWithSharesAndASum) {
             "a.0                750            3,000  75.00 %\n"
             "a.1                250            1,000  25.00 %\n"
             "all              1,000            4,000  100.00 %\n");
+}
+
+// [Stratos, FlashAttention §1.3, §3]: 2·H·d numbers a token and layer, with grouped heads 2·Hk·d, with MLA m
+// + p.
+TEST(CacheOfToken, HasTheNumbersOfTheFormulas) {
+  for (const auto& [architecture, numbers] : {std::pair<nn::Architecture, std::int64_t>{nn::Gpt{}, 2 * 4 * 8},
+                                              {nn::Llama{.key_heads = 2}, 2 * 2 * 8},
+                                              {nn::DeepSeek{.latent = 12, .rope_width = 4}, 12 + 4}}) {
+    nn::Params params;
+    const nn::Model model(params, {.architecture = architecture,
+                                   .vocabulary = 11,
+                                   .context = 16,
+                                   .layers = 12,
+                                   .heads = 4,
+                                   .width = 32});
+    const auto rows = cache_of_token(model, nn::Precision::full);
+    EXPECT_EQ(bytes_of(rows), 12 * 4 * numbers);
+    EXPECT_EQ(bytes_of(cache_of_token(model, nn::Precision::bf16)), 12 * 2 * numbers);
+    EXPECT_NE(rows.front().tensor.find(".0."), std::string::npos);
+    EXPECT_NE(rows.back().tensor.find(".11."), std::string::npos);
+  }
+}
+
+TEST(CacheOfToken, IsATableByLayerAndKind) {
+  EXPECT_EQ(cache_text({{"a.0.k", 6, 24}, {"a.0.v", 4, 16}, {"a.1.k", 6, 24}, {"a.1.v", 4, 16}}),
+            "layer         k         v         bytes\n"
+            "a.0           6         4            40\n"
+            "a.1           6         4            40\n"
+            "all          12         8            80\n");
+}
+
+TEST(CacheFits, CountsTextsByTheirLength) {
+  // 1,000 tokens: 10 contexts of 100; 61 pages of 16 and the one that is no text's.
+  const auto fits = cache_fits(8000, 8, 100, {16}, {100, 33, 1});
+  ASSERT_EQ(fits.size(), 2u);
+  EXPECT_EQ(fits[0].tokens, 1000);
+  EXPECT_EQ(fits[0].texts, (std::vector<std::int64_t>{10, 10, 10}));
+  EXPECT_EQ(fits[1].tokens, 61 * 16);
+  EXPECT_EQ(fits[1].texts, (std::vector<std::int64_t>{61 / 7, 61 / 3, 61}));
+  EXPECT_EQ(cache_fits(7, 8, 100, {16}, {1})[1].texts, (std::vector<std::int64_t>{0}));
+}
+
+TEST(CacheMemory, IsBytesOrTokens) {
+  const auto bytes = [](const char* text) {
+    CacheMemory m;
+    return parse_cache_memory(text, m).empty() ? m.bytes(100) : -1;
+  };
+  EXPECT_EQ(bytes("4096"), 4096);
+  EXPECT_EQ(bytes("1.5KiB"), 1536);
+  EXPECT_EQ(bytes("64MiB"), 64 << 20);
+  EXPECT_EQ(bytes("2GiB"), 2. * (1 << 30));
+  EXPECT_EQ(bytes("16384tokens"), 1638400);
+  for (const char* text : {"", "0", "-1", "MiB", "1 MiB", "1MB", "1e300", "nan", "inf", "1KiBx"})
+    EXPECT_EQ(bytes(text), -1) << text;
 }
 
 TEST(PartOf, KnowsEveryParameterOfAModel) {

@@ -1,0 +1,75 @@
+// Sizes of key-value caches: as options say them, and what a model's tokens need.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/kv_cache.h>
+#include <tilegrad/nn/models/language_model.h>
+
+namespace tg {
+
+// "64MiB", "1.5GiB", "4096" (bytes) or "16384tokens".
+struct CacheMemory {
+  double count = 0;
+  bool tokens = false;
+
+  double bytes(std::int64_t bytes_of_token) const {
+    return tokens ? count * static_cast<double>(bytes_of_token) : count;
+  }
+};
+
+// Returns what is wrong with the text, or "".
+inline std::string parse_cache_memory(std::string_view text, CacheMemory& to) {
+  double n = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, n);
+  const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  for (const auto& [name, factor] : {std::pair<std::string_view, double>("", 1),
+                                     {"KiB", 0x1p10},
+                                     {"MiB", 0x1p20},
+                                     {"GiB", 0x1p30},
+                                     {"tokens", 1}})
+    if (error == std::errc() && unit == name && n > 0 && n * factor < 0x1p62) {
+      to = {std::floor(n * factor), name == "tokens"};
+      return "";
+    }
+  return "--cache-memory got '" + std::string(text) + "', expected a size like 64MiB, 1.5GiB or 16384tokens";
+}
+
+// What a token has in one tensor of a model's cache.
+struct CacheRow {
+  std::string tensor;  // "transformer.h.0.attn.k"
+  std::int64_t numbers = 0;
+  std::size_t bytes = 0;
+};
+
+// Layer by layer.
+inline std::vector<CacheRow> cache_of_token(const nn::LanguageModel& model, nn::Precision precision) {
+  Graph graph;
+  nn::KvCache token(1, 1, model.device());
+  nn::CacheCall call(graph, token, 1);
+  const nn::Autocast autocast(graph, precision);
+  model.features_of(graph.input("tokens", {1, 1}, i32), {.cache = &call});
+  std::vector<CacheRow> rows;
+  for (const auto& [name, tensor] : token.tensors())
+    rows.push_back({name, numel(tensor.shape()), tensor.bytes()});
+  // Layer 10 after layer 9.
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const CacheRow& a, const CacheRow& b) { return a.tensor.size() < b.tensor.size(); });
+  return rows;
+}
+
+inline std::int64_t bytes_of(const std::vector<CacheRow>& token) {
+  std::size_t bytes = 0;
+  for (const CacheRow& r : token) bytes += r.bytes;
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace tg
