@@ -67,6 +67,8 @@ int run(int argc, char** argv) {
   args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
   args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
   args.example("bench decode --threads 1", "one query after many keys, beside the rate of reading memory");
+  args.example("bench decode --backend cuda --dtype bf16 --compare",
+               "attention of one query and products of few rows beside PyTorch's");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =

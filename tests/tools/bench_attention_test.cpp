@@ -93,7 +93,7 @@ TEST(AttentionCell, FlopsFollowThePairs) {
 }
 
 TEST(AttentionCell, SuitesHaveNoCellTwice) {
-  for (const char* suite : {"cpu", "gpu", "gpu-free-order", "masks", "few-queries", "decode"}) {
+  for (const char* suite : {"cpu", "gpu", "gpu-free-order", "masks", "few-queries", "decode", "gpu-decode"}) {
     std::set<std::string> seen;
     for (const AttentionCell& c : attention_suite(suite))
       EXPECT_TRUE(seen.insert(c.words()).second) << c.words();

@@ -198,6 +198,25 @@ TEST(BenchAttention, PrintsPyTorchBesideEachCell) {
   EXPECT_NE(line_of(run.output, "geometric mean, ", "backward"), "") << run.output;
 }
 
+TEST(BenchDecode, PrintsPyTorchBesideAttentionAndProducts) {
+  const FakePython python(
+      "echo ready PyTorch 9.9\n"
+      "while read what dtype layout cell; do\n"
+      "  [ $dtype = f32 ] || exit\n"
+      "  case $what in linear) echo 3 -;; forward) echo 1 2;; *) exit;; esac\n"
+      "done\n");
+  const Outcome run = bench("decode --compare --quick --threads 1 --filter thin", python.environment()),
+                cell =
+                    bench("decode --compare --quick --threads 1 --shape L=1,T=8,d=8", python.environment());
+  ASSERT_EQ(run.code, 0) << run.output;
+  for (const char* row : {"thin product  ", "thin product, products", "thin product, F.linear"})
+    EXPECT_NE(run.output.find(row), std::string::npos) << run.output;
+  ASSERT_EQ(cell.code, 0) << cell.output;
+  EXPECT_NE(cell.output.find("flash_attn decode, cuDNN"), std::string::npos) << cell.output;
+  EXPECT_NE(cell.output.find("flash_attn decode, FA2"), std::string::npos) << cell.output;
+  EXPECT_EQ(cell.output.find("thin product"), std::string::npos) << cell.output;
+}
+
 TEST(BenchAttention, SaysWhyPyTorchIsNotThere) {
   for (const char* script : {"echo none it is not installed\n", "exit 1\n"}) {
     const Outcome run =

@@ -190,6 +190,11 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
   }
   if (name == "few-queries") return few_queries_suite();
   if (name == "decode") return decode_suite();
+  if (name == "gpu-decode")
+    return parsed({"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=32,H=32,Hk=8,L=1,T=4096,d=128",
+                   "B=1,H=32,Hk=8,L=1,T=65536,d=128", "B=1,H=32,Hk=4,L=1,T=1024,d=128",
+                   "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64",
+                   "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k"});
   return parsed({"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
                  "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
                  "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal",

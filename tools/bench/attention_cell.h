@@ -39,7 +39,8 @@ AttentionCell parse_cell(const std::string& text);
 
 // Sets of cells by name: "cpu" and "gpu" are what those devices measure by default, "gpu-free-order" is
 // the latter in free order, "masks" has windows, L ≠ T, d ≠ dv and grouped heads, "few-queries" has heads of
-// 1 to 512 queries. "decode" is what the mode decode measures: one query, many keys.
+// 1 to 512 queries. "decode" is what the mode decode measures on the CPU, "gpu-decode" on a GPU: one query,
+// many keys.
 std::vector<AttentionCell> attention_suite(const std::string& name);
 
 }  // namespace tg::bench

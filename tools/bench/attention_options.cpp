@@ -28,7 +28,9 @@ void AttentionCommandLine::declare(Args& args) {
               "attention: the kernels that run it; an error where they cannot (AttentionKernels in "
               "ops/flash_attn.h)",
               kernels, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
-  args.flag("compare", "attention on a GPU: beside PyTorch's cuDNN and FlashAttention-2", compare);
+  args.flag("compare",
+            "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear",
+            compare);
   args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
             traffic);
@@ -40,12 +42,14 @@ void AttentionCommandLine::declare(Args& args) {
 
 std::string AttentionCommandLine::take(const Args& args, const std::string& mode,
                                        const std::vector<std::string>& shapes, Settings& settings) const {
-  for (const char* name : {"suite", "layout", "kernels", "compare", "png", "traffic", "once"})
+  if (args.given("compare") && mode != "attention" && mode != "decode")
+    return "--compare is an option of the modes attention and decode";
+  for (const char* name : {"suite", "layout", "kernels", "png", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
-  if (mode == "decode" && settings.device.kind != Device::cpu_kind)
-    return "decode is measured on the CPU only";
-  if (mode == "decode") return take_cells(shapes, "decode", settings);
+  settings.attention.compare = compare;
+  if (mode == "decode")
+    return take_cells(shapes, settings.device.kind == Device::cpu_kind ? "decode" : "gpu-decode", settings);
   if (mode != "attention") return "";
   if (args.given("suite") && !shapes.empty()) return "--suite and --shape exclude each other";
   for (const char* name : {"compare", "png", "json"})

@@ -1,9 +1,17 @@
-// Attention of few queries with many keys, as in decoding: the rate at which keys and values are read, as a
-// share of the rate at which the same threads just read memory; and its multiply-adds, as a share of theirs.
-// The nearer of the two is what bounds it.
+// What decoding consists of, each alone: attention of few queries with many keys, and products of few rows,
+// as the rate at which keys and values, or weights, are read. On the CPU it is a share of the rate at which
+// the same threads just read memory, with the multiply-adds as a share of theirs: the nearer of the two is
+// what bounds it. On a GPU runs are timed one at a time with cold caches, and the rate is a share of the rate
+// of copying.
+#include <cmath>
+#include <optional>
+
+#include <tilegrad/ops/ops.h>
 #include "tools/bench/attention_programs.h"
+#include "tools/bench/cold_runs.h"
 #include "tools/bench/modes.h"
 #include "tools/bench/reading.h"
+#include "tools/bench/torch_process.h"
 
 namespace tg::bench {
 
@@ -15,6 +23,24 @@ double bytes_of(const AttentionCell& c, DType dtype) {
                      keys = keys_seen(c, c.L - 1).to - keys_seen(c, 0).from;
   return static_cast<double>(c.B * c.Hk * keys * row) * static_cast<double>(size_of(dtype));
 }
+
+// x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts.
+struct ThinProduct {
+  std::int64_t m, n, k;
+
+  double flops() const { return 2. * static_cast<double>(m * n * k); }
+  double bytes(DType dtype) const {
+    return static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(dtype));
+  }
+  Program program(const Settings& settings) const {
+    Graph g;
+    const Tensor x = g.input("x", {m, k}, settings.dtype), w = g.input("w", {n, k}, settings.dtype);
+    Program p = compile(g, {matmul(x, w.transpose(0, 1))}, options_of(settings, settings.threads));
+    p.feed({x, normal_array(x.shape(), x.dtype(), 1)});
+    p.feed({w, normal_array(w.shape(), w.dtype(), 2)});
+    return p;
+  }
+};
 
 // Rates of the machine change from moment to moment, so all three are measured in turns: the best of each.
 struct DecodeRates {
@@ -29,30 +55,92 @@ struct DecodeRates {
   }
 };
 
+class DecodeBench {
+ public:
+  DecodeBench(const Settings& settings, const Machine& machine, Report& report)
+      : settings_(settings), machine_(machine), report_(report) {
+    if (settings.device.kind == Device::cpu_kind)
+      memory_.emplace(settings);
+    else
+      cold_.emplace(settings);
+    if (!settings.attention.compare) return;
+    torch_.emplace(settings.device);
+    std::printf("%s%s\n", torch_->ready() ? "" : "no PyTorch to compare with: ", torch_->about().c_str());
+  }
+
+  void run(const AttentionCell& c) {
+    row_.name = c.name() + " decode", row_.shape = c.shape();
+    if (!report_.selects(row_.name)) return;
+    Program program = forward_program(c, settings_.threads, settings_);
+    measure(program, bytes_of(c, settings_.dtype), c.flops(false));
+    if (!torch_) return;
+    const TorchProcess::Seconds theirs = torch_->time(c, false, settings_);
+    add(", cuDNN", theirs.cudnn);
+    add(", FA2", theirs.flash);
+  }
+
+  void run(const ThinProduct& p) {
+    const std::int64_t sizes[] = {p.m, p.n, p.k};
+    row_.name = "thin product", row_.shape = joined(sizes);
+    if (!report_.selects(row_.name)) return;
+    Program program = p.program(settings_);
+    measure(program, p.bytes(settings_.dtype), p.flops());
+    if (torch_) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, settings_));
+  }
+
+ private:
+  void measure(Program& program, double bytes, double flops) {
+    bytes_ = bytes;
+    if (!memory_) {
+      of_ = "copy", best_rate_ = machine_.copy;
+      return add("", cold_->median(program));
+    }
+    const DecodeRates best(program, *memory_, settings_);
+    of_ = "reading", best_rate_ = best.reading;
+    add("", best.seconds);
+    const double rate = flops * 1e-9 / best.seconds;
+    add_row(", products", best.seconds, rate, "GFLOP/s", rate / best.peak, "multiply-add");
+  }
+
+  // The rate of reading; nothing if it was not measured.
+  void add(const char* who, double seconds) {
+    const double rate = bytes_ * 1e-9 / seconds;
+    if (!std::isnan(seconds)) add_row(who, seconds, rate, "GB/s", rate / best_rate_, of_);
+  }
+  void add_row(const char* suffix, double seconds, double rate, const char* unit, double share,
+               const char* of) {
+    report_.add({.name = row_.name + suffix,
+                 .shape = row_.shape,
+                 .dtype = settings_.dtype_name(),
+                 .pass = "forward",
+                 .threads = settings_.threads,
+                 .ms = seconds * 1e3,
+                 .rate = rate,
+                 .unit = unit,
+                 .share = share,
+                 .of = of});
+  }
+
+  const Settings& settings_;
+  const Machine& machine_;
+  Report& report_;
+  std::optional<Reading> memory_;  // on the CPU
+  std::optional<ColdRuns> cold_;   // on a GPU
+  std::optional<TorchProcess> torch_;
+  Row row_;               // name and shape of what is measured
+  double bytes_ = 0;      // that it reads and writes
+  const char* of_ = "";   // what its rate is a share of
+  double best_rate_ = 0;  // GB/s of that
+};
+
 }  // namespace
 
-void run_decode(const Settings& settings, const Machine&, Report& report) {
-  Reading memory(settings);
-  for (const AttentionCell& c : settings.attention.cells) {
-    const std::string name = c.name() + " decode";
-    if (!report.selects(name)) continue;
-    Program program = forward_program(c, settings.threads, settings);
-    const DecodeRates best(program, memory, settings);
-    const auto add = [&](const char* suffix, double rate, const char* unit, double of, const char* what) {
-      report.add({.name = name + suffix,
-                  .shape = c.shape(),
-                  .dtype = settings.dtype_name(),
-                  .pass = "forward",
-                  .threads = settings.threads,
-                  .ms = best.seconds * 1e3,
-                  .rate = rate,
-                  .unit = unit,
-                  .share = rate / of,
-                  .of = what});
-    };
-    add("", bytes_of(c, settings.dtype) * 1e-9 / best.seconds, "GB/s", best.reading, "reading");
-    add(", products", c.flops(false) * 1e-9 / best.seconds, "GFLOP/s", best.peak, "multiply-add");
-  }
+void run_decode(const Settings& settings, const Machine& machine, Report& report) {
+  DecodeBench bench(settings, machine, report);
+  for (const AttentionCell& c : settings.attention.cells) bench.run(c);
+  if (!settings.attention.whole_suite) return;
+  for (const std::int64_t size : {2048, 4096})
+    for (const std::int64_t m : {1, 4, 16, 64}) bench.run(ThinProduct{m, size, size});
 }
 
 }  // namespace tg::bench

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times PyTorch's scaled_dot_product_attention for `bench attention --compare`, which asks for one cell a line on
-standard input, "forward|backward DTYPE LAYOUT B=…,H=…,…", and reads "CUDNN FLASH" in milliseconds; "-" is what a
-backend refuses. The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
+"""Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`, which ask for
+one cell a line on standard input, "forward|backward DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds; "-" is
+what a backend refuses. "linear DTYPE - m=…,n=…,k=…" is F.linear of x [m, k] and weights [n, k]: "MS -". The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
 tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events."""
 import statistics
 import sys
@@ -72,6 +72,13 @@ def ms(backend, is_backward, dtype, layout, cell):
         return median_ms(lambda: torch.autograd.grad(o, (q, k, v), z, retain_graph=True))
 
 
+def linear_ms(dtype, sizes):
+    m, n, k = (int(word.split("=")[1]) for word in sizes.split(","))
+    x, w = (torch.randn(rows, k, device="cuda", dtype=DTYPES[dtype]) for rows in (m, n))
+    with torch.no_grad():
+        return median_ms(lambda: F.linear(x, w))
+
+
 def answer(backend, *request):
     try:
         found = ms(backend, *request)
@@ -89,7 +96,10 @@ def main():
     for line in sys.stdin:
         which, dtype, layout, cell = line.split()
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-        print(*(answer(b, which == "backward", dtype, layout, cell) for b in BACKENDS), flush=True)
+        if which == "linear":
+            print(f"{linear_ms(dtype, cell):.6f} -", flush=True)
+        else:
+            print(*(answer(b, which == "backward", dtype, layout, cell) for b in BACKENDS), flush=True)
 
 
 main()

@@ -82,9 +82,19 @@ std::string TorchProcess::line() {
 }
 
 TorchProcess::Seconds TorchProcess::time(const AttentionCell& c, bool backward, const Settings& settings) {
+  return ask(backward ? "backward" : "forward", settings.attention.by_token ? "BLHd" : "BHLd", c.words(),
+             settings);
+}
+
+double TorchProcess::time_linear(std::int64_t m, std::int64_t n, std::int64_t k, const Settings& settings) {
+  const std::string sizes = "m=" + std::to_string(m) + ",n=" + std::to_string(n) + ",k=" + std::to_string(k);
+  return ask("linear", "-", sizes, settings).cudnn;
+}
+
+TorchProcess::Seconds TorchProcess::ask(const char* what, const char* layout, const std::string& sizes,
+                                        const Settings& settings) {
   if (!ready_) return {};
-  std::fprintf(to_, "%s %s %s %s\n", backward ? "backward" : "forward", settings.dtype_name().c_str(),
-               settings.attention.by_token ? "BLHd" : "BHLd", c.words().c_str());
+  std::fprintf(to_, "%s %s %s %s\n", what, settings.dtype_name().c_str(), layout, sizes.c_str());
   std::fflush(to_);
   std::istringstream answer(line());
   std::string cudnn, flash;

@@ -23,8 +23,11 @@ class TorchProcess {
   bool ready() const { return ready_; }
   const std::string& about() const { return about_; }  // its versions, or why it is not ready
   Seconds time(const AttentionCell& c, bool backward, const Settings& settings);
+  // F.linear of x [m, k] and weights [n, k]; NaN: not measured.
+  double time_linear(std::int64_t m, std::int64_t n, std::int64_t k, const Settings& settings);
 
  private:
+  Seconds ask(const char* what, const char* layout, const std::string& sizes, const Settings& settings);
   bool start(const std::string& script, const std::string& device);
   std::string line();  // of its output; "" at the end
 
