@@ -84,6 +84,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     ops/ceilings.h
     ops/flash_attn.h
     ops/ops.h
+    ops/paged_attn.h
     tilegrad.h
     version.h
 )

@@ -1,5 +1,5 @@
-// A call of flash_attn or flash_attn_backward as kernels see it, and the keys that a query may see: the same
-// for all backends. The mathematics is
+// A call of flash_attn, flash_attn_backward or paged_attn as kernels see it, and the keys that a query may
+// see: the same for all backends. The mathematics is
 //
 //   A = cap·tanh(scale·q·k / cap) + bias      (no cap: scale·q·k + bias), −∞ outside the mask
 //   P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,  keep the dropout factors 0 or
@@ -15,7 +15,7 @@
 
 #include <tilegrad/core/base/rng.h>
 #include <tilegrad/core/run/step.h>
-#include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/ops/paged_attn.h>
 
 #if defined(__CUDACC__)
 #define TG_HOST_DEVICE __host__ __device__
@@ -61,10 +61,23 @@ struct AttentionCall {
   int segments = 0;                                     // cu_q[s] … cu_q[s + 1] − 1, likewise keys
   const void* lengths = nullptr;                        // [B], valid keys of each batch entry, or null
   bool lengths_are_i64 = false;                         // else i32
-  const std::int64_t* rng = nullptr;                    // {seed, step}, rng_stride apart
+  // Of a cache in pages: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and
+  // v are pools [pool, Hk, page, size], and `batch` is their stride from page to page. Of one page for each
+  // entry, of T rows, there is no table.
+  const std::int32_t* table = nullptr;  // [B, pages], entries below `pool` where there are keys
+  int page = 0, pages = 0, pool = 0;
+  const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;
 };
+
+// Whether values are the first columns of keys, as with latent attention: then a row is both.
+[[gnu::always_inline]] TG_HOST_DEVICE inline bool values_are_keys(const AttentionCall& x) {
+  const std::int64_t batches = x.table ? x.pool : x.B;
+  const int rows = x.table ? x.page : x.T;
+  return x.v.data == x.k.data && x.dv <= x.d && (batches <= 1 || x.v.batch == x.k.batch) &&
+         (x.Hk <= 1 || x.v.head == x.k.head) && (rows <= 1 || x.v.row == x.k.row);
+}
 
 // Keys [from, to): what a query sees is one interval, whatever the options.
 struct KeyRange {
@@ -137,10 +150,12 @@ struct Band {
 }
 
 // Copies the attributes that determine which keys are seen; sequences and lengths are operands.
+[[gnu::always_inline]] inline int window_of(std::int64_t keys) {
+  return keys > INT32_MAX ? -1 : static_cast<int>(keys);
+}
 [[gnu::always_inline]] inline void set_mask(AttentionCall& x, const AttentionAttrs& a) {
   x.causal = a.causal, x.top_left = a.top_left;
-  x.window_left = a.window_left > INT32_MAX ? -1 : static_cast<int>(a.window_left);
-  x.window_right = a.window_right > INT32_MAX ? -1 : static_cast<int>(a.window_right);
+  x.window_left = window_of(a.window_left), x.window_right = window_of(a.window_right);
 }
 
 namespace detail {
@@ -153,6 +168,11 @@ namespace detail {
 [[gnu::always_inline]] inline AttentionCall::Operand operand_of(const Arg* x) {
   const Strides& s = x->layout.strides;
   return {address_of(x), s[0], s[1], s[2]};
+}
+// [P, page, Hk, size]
+[[gnu::always_inline]] inline AttentionCall::Operand pool_of(const Arg& x) {
+  const Strides& s = x.layout.strides;
+  return {address_of(&x), s[0], s[2], s[1]};
 }
 [[gnu::always_inline]] inline std::int64_t broadcast_stride(const Layout& l, int axis) {
   return l.shape[axis] == 1 ? 0 : l.strides[axis];
@@ -203,6 +223,28 @@ namespace detail {
   n.z_q = operand_of(&out[0]), n.z_k = operand_of(&out[1]), n.z_v = operand_of(&out[2]);
   if (a.needs_z_bias) n.z_bias = bias_of(&out[3]);
   if (a.needs_z_sink) n.z_sink = address_of(&out[out.size() - 1]);
+  return n;
+}
+
+// The call of a step of paged_attn, whose operands it has checked.
+[[gnu::always_inline]] inline AttentionCall paged_attention_call(std::span<const Arg> in,
+                                                                 std::span<const Arg> out,
+                                                                 const PagedAttentionAttrs& a) {
+  using namespace detail;
+  const Shape &q = in[0].layout.shape, &v = in[2].layout.shape, &table = in[3].layout.shape;
+  AttentionCall n;
+  n.type = in[0].dtype;
+  n.B = q[0], n.H = static_cast<int>(q[1]), n.L = static_cast<int>(q[2]), n.d = static_cast<int>(q[3]);
+  n.pool = static_cast<int>(v[0]), n.page = static_cast<int>(v[1]);
+  n.Hk = static_cast<int>(v[2]), n.dv = static_cast<int>(v[3]);
+  n.pages = static_cast<int>(table[1]), n.T = n.pages * n.page;
+  n.q = operand_of(&in[0]), n.k = pool_of(in[1]), n.v = pool_of(in[2]);
+  n.table = reinterpret_cast<const std::int32_t*>(address_of(&in[3]));
+  n.lengths = address_of(&in[4]);
+  if (a.has_sink) n.sink = address_of(&in[5]);
+  n.o = operand_of(&out[0]), n.lse = address_of(&out[1]);
+  n.scale = a.scale, n.softcap = a.softcap;
+  n.causal = true, n.window_left = window_of(a.window_left);
   return n;
 }
 

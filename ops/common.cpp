@@ -80,6 +80,14 @@ std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape) {
   return {{dtype, row_major(shape)}};
 }
 
+bool is_last_axis_contiguous(const Layout& l) {
+  return l.shape.back() <= 1 || l.strides.back() == 1 || l.numel() == 0;
+}
+
+Tensor last_axis_contiguous(const Tensor& x) {
+  return x.rank() == 0 || is_last_axis_contiguous(x.layout()) ? x : contiguous(x);
+}
+
 SampleInput sample_indices(const Shape& shape, double size) {
   return {shape, {Fill::index, 0, size}, i64};
 }

@@ -49,6 +49,10 @@ inline void require_operands(std::span<const Operand> in, std::size_t count) {
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);
 std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
 
+// Whether elements along the last axis are neighbours; and the tensor, as a copy unless they are.
+bool is_last_axis_contiguous(const Layout& l);
+Tensor last_axis_contiguous(const Tensor& x);
+
 // A sample's input: i64 indices in [0, size).
 SampleInput sample_indices(const Shape& shape, double size);
 

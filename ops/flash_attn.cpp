@@ -13,13 +13,7 @@ namespace tg {
 namespace {
 
 using Operands = detail::AttentionOperands<Operand>;
-
-bool is_last_axis_contiguous(const Layout& l) {
-  return l.shape.back() <= 1 || l.strides.back() == 1 || l.numel() == 0;
-}
-Tensor last_axis_contiguous(const Tensor& x) {
-  return x.rank() == 0 || is_last_axis_contiguous(x.layout()) ? x : contiguous(x);
-}
+using detail::is_last_axis_contiguous, detail::last_axis_contiguous;
 
 void check_shape(const char* name, const Operand& x, const Shape& shape) {
   if (x.shape() != shape)

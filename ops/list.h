@@ -23,5 +23,5 @@
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) \
   X(adamw) X(squared_norm) \
   X(matmul) \
-  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask)
+  X(flash_attn) X(flash_attn_backward) X(attention_keep_mask) X(paged_attn)
 // clang-format on

@@ -6,6 +6,7 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include <tilegrad/ops/flash_attn.h>
+#include <tilegrad/ops/paged_attn.h>
 
 namespace tg {
 

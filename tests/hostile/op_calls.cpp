@@ -1,4 +1,4 @@
-// Every function of ops/ops.h and ops/flash_attn.h.
+// Every function of ops/ops.h, ops/flash_attn.h and ops/paged_attn.h.
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -133,6 +133,7 @@ std::vector<Call> op_calls() {
       OP(standard_attn),
       OP(attention_weights),
       OP(attention_keep_mask),
+      OP(paged_attn),
       // Operands that fit each other, which drawn ones seldom do.
       {"attention",
        [](World& w) {
@@ -150,6 +151,23 @@ std::vector<Call> op_calls() {
          const AttentionOptions options = Draw<AttentionOptions>::of(w);
          w.trace += "flash_attn(" + q.text() + ", " + k.text() + ", " + v.text() + ", …)\n";
          w.keep(w.chance(0.7) ? flash_attn(q, k, v, options) : standard_attn(q, k, v, options));
+       }},
+      {"paged attention",
+       [](World& w) {
+         const I B = static_cast<I>(w.below(3)), Hk = 1 + static_cast<I>(w.below(2)),
+                 H = Hk * (1 + static_cast<I>(w.below(2))), L = static_cast<I>(w.below(12)),
+                 page = 1 + static_cast<I>(w.below(4)), pages = static_cast<I>(w.below(4)),
+                 d = static_cast<I>(w.below(9)), dv = static_cast<I>(w.below(9));
+         const DType dtype = w.one_of({f64, f32, bf16, f16});
+         const Tensor q = w.graph.input("q", {B, H, L, d}, dtype),
+                      k = w.graph.input("k", {pages, page, Hk, d}, dtype),
+                      v = dv <= d && w.chance(0.5) ? slice(k, 3, 0, dv)
+                                                   : w.graph.input("v", {pages, page, Hk, dv}, dtype),
+                      table = w.graph.input("table", {B, static_cast<I>(w.below(4))}, i32),
+                      lengths = w.graph.input("lengths", {B}, i32);
+         for (const Tensor& t : {q, k, v, table, lengths}) w.keep(t);
+         w.trace += "paged_attn(" + q.text() + ", " + k.text() + ", " + v.text() + ", …)\n";
+         w.keep(paged_attn(q, k, v, table, lengths, Draw<PagedAttentionOptions>::of(w)));
        }},
       {"classes",
        [](World& w) {

@@ -189,6 +189,14 @@ AttentionOptions Draw<AttentionOptions>::of(World& w) {
   if (w.chance(0.2)) o.dropout = Draw<double>::of(w);
   return o;
 }
+PagedAttentionOptions Draw<PagedAttentionOptions>::of(World& w) {
+  PagedAttentionOptions o;
+  if (w.chance(0.2)) o.scale = Draw<double>::of(w);
+  if (w.chance(0.2)) o.window_left = Draw<std::int64_t>::of(w);
+  if (w.chance(0.2)) o.softcap = Draw<double>::of(w);
+  if (w.chance(0.2)) o.sink = Draw<Tensor>::of(w);
+  return o;
+}
 CompileOptions Draw<CompileOptions>::of(World& w) {
   CompileOptions o{.threads = Draw<int>::of(w),
                    .tf32 = w.chance(0.2),

@@ -93,6 +93,7 @@ TG_DRAWN(RopeOptions);
 TG_DRAWN(AdamWOptions);
 TG_DRAWN(AdamWTensors);
 TG_DRAWN(AttentionOptions);
+TG_DRAWN(PagedAttentionOptions);
 TG_DRAWN(CompileOptions);
 TG_DRAWN(GraphFunctions);
 TG_DRAWN(HostOp);

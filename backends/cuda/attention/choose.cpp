@@ -10,6 +10,7 @@ namespace {
 // Why tensor cores cannot compute a call; null if they can. They take rows that begin at multiples of 16
 // bytes and have as many; bf16 and f16 with head sizes up to 576 (q, k) and 512 (v), f32 up to 128.
 const char* obstacle_on_tensor_cores(const AttentionCall& x) {
+  if (x.table) return "a cache in pages";
   if (x.type == DType::f64) return "f64";
   const int piece = 16 / static_cast<int>(size_of(x.type)), most = x.type == DType::f32 ? 128 : 576,
             most_v = x.type == DType::f32 ? 128 : 512;
@@ -98,9 +99,13 @@ void require_asked(const AttentionCall& x, Path path, const Gpu& gpu, const char
   throw DeviceError("kernels = " + std::string(name_of(x.kernels)) + ": " + why);
 }
 
+void require_batch(const AttentionCall& x) {
+  if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
+}
+
 AttentionCall call_of(const Call& call) {
   AttentionCall x = attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>());
-  if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
+  require_batch(x);
   x.tf32 = call.tf32;
   x.free_order = x.free_order && !call.in_order;
   return x;
@@ -135,6 +140,13 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
   if (path != Path::plain && x.type == DType::f32)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
+}
+
+Choice paged_choice(const Call& call, std::byte* base) {
+  AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
+  require_batch(x);
+  x.tf32 = call.tf32;
+  return {x, false, call.gpu, base};
 }
 
 AttentionCall Choice::operands() const {

@@ -17,13 +17,6 @@ struct ForwardTile {
 };
 ForwardTile forward_tile(const AttentionCall& x);
 
-// Whether values are the first columns of keys, as with latent attention: then a tile is both.
-inline bool values_are_keys(const AttentionCall& x) {
-  const auto same = [](std::int64_t a, std::int64_t b, std::int64_t count) { return count == 1 || a == b; };
-  return x.v.data == x.k.data && x.dv <= x.d && same(x.v.batch, x.k.batch, x.B) &&
-         same(x.v.head, x.k.head, x.Hk) && same(x.v.row, x.k.row, x.T);
-}
-
 // The call with the queries of all heads that share a key head as queries of one head, those of a head after
 // those of the head before, if that makes fewer items and q and o lie so in memory, as ξ does. Which keys a
 // query sees, and its sink, are then those of query i % L of the head.

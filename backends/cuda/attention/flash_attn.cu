@@ -1,4 +1,5 @@
-// flash_attn and flash_attn_backward: checks of sequences and lengths, and the kernels that choose.cpp chose.
+// flash_attn, flash_attn_backward and paged_attn: checks of sequences, lengths and tables, and the kernels
+// that choose.cpp chose.
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/kernels/elements.cuh"
@@ -26,10 +27,18 @@ __global__ void check_sequences(const __grid_constant__ AttentionCall x, Faults 
     faults.check_index(n, x.T + i64{1}, at);
   }
 }
+// A table must have a page of the pool wherever there are keys.
+__global__ void check_table(const __grid_constant__ AttentionCall x, Faults faults) {
+  const i64 at = i64{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= x.B * x.pages || at % x.pages * x.page >= kv_length(x, static_cast<int>(at / x.pages))) return;
+  faults.check_index(x.table[at], x.pool, at);
+}
 
 void launch_checks(const Stream& s, const AttentionCall& x) {
   const i64 n = x.cu_q ? x.segments + i64{1} : x.lengths ? x.B : 0;
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_sequences, x, s.faults);
+  if (x.table && x.B * x.pages > 0)
+    launch_kernel(s, {blocks_for(x.B * x.pages, 256), 256}, check_table, x, s.faults);
 }
 
 // In the order of Path.
@@ -39,9 +48,8 @@ constexpr Launch *forwards[] =
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
-void run_forward(const Stream& s, const Call& call) {
-  Choice c(call, s.workspace);
-  void* const zeros = const_cast<void*>(call.plan);
+void run_chosen(const Stream& s, Choice c, const void* plan) {
+  void* const zeros = const_cast<void*>(plan);
   if (c.path == Path::decoding)
     c.work.turns = static_cast<int*>(zeros);
   else
@@ -50,6 +58,13 @@ void run_forward(const Stream& s, const Call& call) {
   if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
   if (c.split) launch_split(s, c.x, *c.split);
   forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
+}
+
+void run_forward(const Stream& s, const Call& call) {
+  run_chosen(s, Choice(call, s.workspace), call.plan);
+}
+void run_paged(const Stream& s, const Call& call) {
+  run_chosen(s, paged_choice(call, s.workspace), call.plan);
 }
 
 void run_backward(const Stream& s, const Call& call) {
@@ -64,14 +79,25 @@ void run_backward(const Stream& s, const Call& call) {
 std::size_t workspace_of(const Call& call) {
   return Choice(call).bytes();
 }
+std::size_t workspace_of_paged(const Call& call) {
+  return paged_choice(call).bytes();
+}
 // Of a forward: the counters of its kernel, zero between calls.
-std::shared_ptr<const void> plan_of(const Call& call) {
-  const Choice c(call);
+std::shared_ptr<const void> plan_of_chosen(const Choice& c) {
   if (c.path == Path::decoding) return zeros_on_device(decoding::bytes_of_counters(c.x));
   return c.path == Path::hopper ? zeros_on_device(sizeof(Taken)) : nullptr;
 }
+std::shared_ptr<const void> plan_of(const Call& call) {
+  return plan_of_chosen(Choice(call));
+}
+std::shared_ptr<const void> plan_of_paged(const Call& call) {
+  return plan_of_chosen(paged_choice(call));
+}
 std::string choice_of(const Call& call) {
   return Choice(call).in_words();
+}
+std::string choice_of_paged(const Call& call) {
+  return paged_choice(call).in_words();
 }
 
 }  // namespace
@@ -82,5 +108,8 @@ extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspa
                                       attention::choice_of};
 extern const Kernel flash_attn_backward_kernel{attention::run_backward, attention::workspace_of, nullptr,
                                                attention::choice_of};
+
+extern const Kernel paged_attn_kernel{attention::run_paged, attention::workspace_of_paged,
+                                      attention::plan_of_paged, attention::choice_of_paged};
 
 }  // namespace tg::cuda

@@ -8,8 +8,9 @@
 
 namespace tg::cuda::attention {
 
-// plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
-// heads; a backward in one pass instead of two; Hopper's own; decoding, a forward of few queries.
+// plain: multiply-adds, for anything, and for pages. On tensor cores: f32 as f16 terms; bf16 and f16 with
+// heads to 128; wide heads; a backward in one pass instead of two; Hopper's own; decoding, a forward of few
+// queries.
 enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding };
 
 struct Choice {
@@ -29,6 +30,9 @@ struct Choice {
   const Powers* powers() const { return split ? split->powers : nullptr; }
   std::string in_words() const;
 };
+
+// The same of a call of paged_attn.
+Choice paged_choice(const Call& call, std::byte* base = nullptr);
 
 // Whether rows begin at multiples of 16 bytes, `piece` elements.
 bool in_pieces(const AttentionCall::Operand& a, int piece);

@@ -25,8 +25,9 @@ __device__ KeyRange keys_of_tile(const AttentionCall& x, int b, int i0) {
 }
 
 // c ← max(c, a.max), π ← exp(c_old − c)·π + exp(a − c).sum, G ← exp(c_old − c)·G + exp(a − c)·V;
-// O = G ⊘ π, ξ = c + log π. A block for 64 queries and 64 columns of O.
-template <class S>
+// O = G ⊘ π, ξ = c + log π. A block for 64 queries and 64 columns of O. Tiles begin at multiples of 64 keys,
+// whatever queries see.
+template <class S, template <class> class KeyRows>
 __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
     forward(const __grid_constant__ AttentionCall x) {
   using C = compute_t<S>;
@@ -36,9 +37,9 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   const int key_head = h / (x.H / x.Hk);
   const Own at;
   const KeyRange all = keys_of_tile(x, b, i0);
-  const Rows<S> q{x.q.at<S>(b, h), x.q.row, 0, x.L, x.d},
-      k{x.k.at<S>(b, key_head), x.k.row, all.from, all.to, x.d},
-      v{x.v.at<S>(b, key_head), x.v.row, all.from, all.to, x.dv};
+  const Rows<S> q{x.q.at<S>(b, h), x.q.row, 0, x.L, x.d};
+  const auto k = KeyRows<S>::of_head(x, x.k, b, key_head, all, x.d),
+             v = KeyRows<S>::of_head(x, x.v, b, key_head, all, x.dv);
   const Score<S> score(x, b, h);
   const Dropout<C> dropout(x);
   KeyRange keys[4];
@@ -156,7 +157,8 @@ void launch_plain_forward(const Stream& s, const AttentionCall& x, const Workspa
   using namespace plain;
   with_float(x.type, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    launch<compute_t<S>>(forward<S>, s, x.B * x.H * tiles_of(x.L) * chunks_of(x.dv), x);
+    launch<compute_t<S>>(x.table ? forward<S, PagedRows> : forward<S, Rows>, s,
+                         x.B * x.H * tiles_of(x.L) * chunks_of(x.dv), x);
   });
 }
 

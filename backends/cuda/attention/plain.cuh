@@ -67,25 +67,57 @@ struct Rows {
   __device__ compute_t<S> at(int r, int e) const {
     return r >= from && r < to && e < size ? widen(data[r * stride + e]) : compute_t<S>(0);
   }
+  // Of a key head, K or V.
+  static __device__ Rows of_head(const AttentionCall& x, const AttentionCall::Operand& a, int b, int head,
+                                 KeyRange keys, int size) {
+    return {a.at<S>(b, head), a.row, keys.from, keys.to, size};
+  }
+};
+
+// The same of a cache in pages.
+template <class S>
+struct PagedRows {
+  const S* data;
+  const int* table;  // of the text
+  int page, pool;
+  i64 page_stride, stride;
+  int from, to, size;
+  __device__ compute_t<S> at(int r, int e) const {
+    if (r < from || r >= to || e >= size) return 0;
+    const int number = table[r / page];
+    if (number < 0 || number >= pool) return 0;  // that fault is reported elsewhere
+    return widen(data[number * page_stride + r % page * stride + e]);
+  }
+  static __device__ PagedRows of_head(const AttentionCall& x, const AttentionCall::Operand& a, int b,
+                                      int head, KeyRange keys, int size) {
+    return {a.at<S>(0, head),
+            x.table + i64(b) * x.pages,
+            x.page,
+            x.pool,
+            a.batch,
+            a.row,
+            keys.from,
+            keys.to,
+            size};
+  }
 };
 
 // to[e][r] = rows[r0 + r][e0 + e]
-template <class S, class C>
-__device__ void load_transposed(C (*to)[pitch], const Rows<S>& rows, int r0, int e0) {
+template <class R, class C>
+__device__ void load_transposed(C (*to)[pitch], const R& rows, int r0, int e0) {
   for (int n = threadIdx.x; n < depth * edge; n += threads)
     to[n % depth][n / depth] = rows.at(r0 + n / depth, e0 + n % depth);
 }
 // to[r][e] = rows[r0 + r][e0 + e]
-template <class S, class C>
-__device__ void load(C (*to)[pitch], const Rows<S>& rows, int r0, int e0) {
+template <class R, class C>
+__device__ void load(C (*to)[pitch], const R& rows, int r0, int e0) {
   for (int n = threadIdx.x; n < depth * edge; n += threads)
     to[n / edge][n % edge] = rows.at(r0 + n / edge, e0 + n % edge);
 }
 
 // x = left[i0 + i]·right[j0 + j], products of rows.
-template <class S, class C>
-__device__ void multiply_rows(C (&x)[4][4], Shared<C>& s, const Rows<S>& left, int i0, const Rows<S>& right,
-                              int j0) {
+template <class L, class R, class C>
+__device__ void multiply_rows(C (&x)[4][4], Shared<C>& s, const L& left, int i0, const R& right, int j0) {
   for (auto& r : x)
     for (C& e : r) e = 0;
   for (int e0 = 0; e0 < left.size; e0 += depth) {
@@ -98,8 +130,8 @@ __device__ void multiply_rows(C (&x)[4][4], Shared<C>& s, const Rows<S>& left, i
 }
 
 // x[r][c] += Σ_k p[k][r]·rows[r0 + k][e0 + c], k < 64, with p in shared memory.
-template <class S, class C>
-__device__ void multiply_tile(C (&x)[4][4], Shared<C>& s, const Rows<S>& rows, int r0, int e0) {
+template <class R, class C>
+__device__ void multiply_tile(C (&x)[4][4], Shared<C>& s, const R& rows, int r0, int e0) {
   for (int k = 0; k < edge; k += depth) {
     __syncthreads();
     load(s.right, rows, r0 + k, e0);

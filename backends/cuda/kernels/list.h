@@ -12,5 +12,5 @@
   X(embedding) X(index_select) X(gather) X(index_add) X(index_assign) X(scatter_add) \
   X(concat) X(slice_assign) X(slice_at) X(arange) X(rope) \
   X(dropout) X(uniform) X(normal) X(bernoulli) X(randint) X(attention_keep_mask) \
-  X(flash_attn) X(flash_attn_backward)
+  X(flash_attn) X(flash_attn_backward) X(paged_attn)
 // clang-format on

@@ -1,9 +1,11 @@
-// FlashForward2 [Stratos, FlashAttention §D] for few queries and many keys, as in decoding: the keys of a
-// head are cut into ranges that all threads share, and each range is read once for all query heads that share
-// it. A range leaves c, π and G = Σ exp(A − c)·V of its keys; they are added in the order of the ranges:
-//   c = maxᵣ cᵣ,  π = Σᵣ exp(cᵣ − c)·πᵣ,  O = (Σᵣ exp(cᵣ − c)·Gᵣ) ⊘ π,  ξ = c + log π.
-// Ranges and tiles begin at fixed keys, whatever a query sees, so the bits of a row depend on nothing but the
-// row: neither on the rest of the batch, nor on the room for keys, nor on who computes what.
+// FlashForward2 [Stratos, FlashAttention §D] where bits of a row must depend on the row alone, and for few
+// queries and many keys, as in decoding. Queries of the heads that share a key head are rows, in groups. Keys
+// are cut into ranges, each of which is read once for a group, and leaves c, π = Σ exp(A − c) and
+// G = Σ exp(A − c)·V of its keys for each row. A row adds up its ranges in their order:
+//   c' = max(c, cᵣ),  π ← exp(c − c')·π + exp(cᵣ − c')·πᵣ,  G ← exp(c − c')·G + exp(cᵣ − c')·Gᵣ,
+// and in the end O = G ⊘ π,  ξ = c + log π.
+// Ranges and tiles begin at fixed keys, whatever a query sees, and a row adds up no others than the keys that
+// it sees. So its bits depend neither on the other rows, nor on where keys lie, nor on who computes what.
 #include "backends/cpu/kernels/attention/decode.h"
 
 #include <cstdio>
@@ -14,7 +16,8 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 most_queries = 8, most_rows = 64;  // of a head, and of all heads that share a key head
+constexpr i64 most_rows = 64;   // of a group
+constexpr i64 few_queries = 8;  // of a head: several threads may share the keys of a group
 // Four rows or more make the products of a line come in bursts, and their registers are filled by several
 // keys at a time; then the hardware does not see what comes next, and lines are fetched so far ahead. With
 // fewer rows it does, and does it better.
@@ -43,24 +46,34 @@ struct Cut {
 // Values of so many keys are added to a few rows before the next rows begin, which find them in a cache.
 constexpr i64 keys_together = 16;
 
+// Row r of a key head is query r / heads of its head r % heads: the rows of a group see much the same keys.
+i64 heads_of_key(const AttentionCall& x) {
+  return x.H / x.Hk;
+}
 i64 rows_of(const AttentionCall& x) {
-  return x.H / x.Hk * x.L;
+  return heads_of_key(x) * x.L;
+}
+i64 rows_of_group(const AttentionCall& x) {
+  return smaller(rows_of(x), most_rows);
+}
+i64 groups_of(const AttentionCall& x) {  // of a key head
+  return (rows_of(x) + most_rows - 1) / most_rows;
 }
 i64 ranges_of(const AttentionCall& x) {
   const i64 range = Cut(x).range;
   return (x.T + range - 1) / range;
 }
 
-// Values may be the first columns of keys (MLA with absorbed projections).
-bool values_are_keys(const AttentionCall& x) {
-  return x.v.data == x.k.data && x.v.batch == x.k.batch && x.v.head == x.k.head && x.v.row == x.k.row &&
-         x.dv <= x.d;
+// Whether several threads share the keys of a group. With many queries there are groups enough for all
+// threads, and what ranges leave would take much memory.
+bool shares_keys(const AttentionCall& x) {
+  return x.L <= few_queries;
 }
 
 // Rows of a narrower type are converted once if more than one block of query rows reads them.
 template <class C>
 bool copies(const AttentionCall& x) {
-  return size_of(x.type) != sizeof(C) && rows_of(x) > 8;
+  return size_of(x.type) != sizeof(C) && rows_of_group(x) > 8;
 }
 
 template <class C>
@@ -71,56 +84,78 @@ i64 chunk_of(const AttentionCall& x) {
   return size;
 }
 
+// c in units of log 2, π and G of some rows. Rows of G are padded to whole chunks.
+template <class C>
+struct Sums {
+  C *g, *top, *sum;
+  i64 padded;
+  Sums(Carver& carver, const AttentionCall& x, i64 rows) : padded(round_up(x.dv, chunk_of<C>(x))) {
+    g = carver.take<C>(rows * padded);
+    top = carver.take<C>(rows), sum = carver.take<C>(rows);
+  }
+  TG_INLINE Sums from_row(i64 r) const {
+    Sums s = *this;
+    s.g += r * padded, s.top += r, s.sum += r;
+    return s;
+  }
+};
+
 template <class C>
 struct Scratch {
-  Scratch(Carver& carver, const AttentionCall& x) {
+  Scratch(Carver& carver, const AttentionCall& x)
+      : range(carver, x, shares_keys(x) ? 0 : rows_of_group(x)),
+        all(carver, x, shares_keys(x) ? 1 : rows_of_group(x)) {
     constexpr int W = Tile<C>::width;
-    const i64 rows = rows_of(x), tile = Cut(x).tile;
-    const i64 chunk = chunk_of<C>(x);
-    padded_d = round_up(x.d, chunk), padded_dv = round_up(x.dv, chunk);
+    const i64 rows = rows_of_group(x), tile = Cut(x).tile;
+    padded_d = round_up(x.d, chunk_of<C>(x));
     start = carver.take<i64>(x.B + 1);
-    first = carver.take<std::int32_t>(x.L), last = carver.take<std::int32_t>(x.L);
+    first = carver.take<i64>(rows), last = carver.take<i64>(rows);
     q = carver.take<C>(rows * padded_d);
     a = carver.take<C>(rows * tile);
     sum = carver.take<C>(rows * W);
-    factor = carver.take<C>(ranges_of(x));
-    k = copies<C>(x) ? carver.take<C>(tile * padded_d) : nullptr;
-    v = copies<C>(x) ? carver.take<C>(tile * padded_dv) : nullptr;
+    k_at = carver.take<i64>(2 * tile), v_at = carver.take<i64>(2 * tile);
+    if (!copies<C>(x)) return;
+    own_k_at = carver.take<i64>(tile), own_v_at = carver.take<i64>(tile);
+    k = carver.take<C>(tile * padded_d), v = carver.take<C>(tile * all.padded);
   }
-  i64 padded_d, padded_dv;
-  i64* start;                  // [B + 1]: the first part of each batch entry
-  std::int32_t *first, *last;  // [L]: keys that each query sees
-  C* q;                        // [rows × padded_d], scaled
-  C* a;                        // [rows × tile]: scores, then exp(A − c)
-  C* sum;                      // [rows × W]: π, lane by lane
-  C* factor;                   // [ranges]: exp(cᵣ − c) of a row
-  C *k, *v;                    // [tile × padded]: copies, or null
+  i64 padded_d;
+  Sums<C> range, all;        // of a group: what a range leaves; or of one row
+  i64* start;                // [B + 1]: the first part of each batch entry
+  i64 *first, *last;         // [rows]: keys that each row sees
+  C* q;                      // [rows × padded_d], scaled
+  C* a;                      // [rows × tile]: scores, then exp(A − c)
+  C* sum;                    // [rows × W]: π, lane by lane
+  i64 *k_at, *v_at;          // [2·tile]: where the keys of the tile and of the next one lie
+  i64 *own_k_at, *own_v_at;  // [tile]: where copies lie
+  C *k, *v;                  // [tile × padded]: copies
 };
 
-// What each part leaves, in memory of all threads.
-template <class C>
-struct Partials {
-  Partials(Carver& carver, const AttentionCall& x) {
-    const i64 parts = key_heads(x) * ranges_of(x);
-    rows = rows_of(x), padded = round_up(x.dv, chunk_of<C>(x));
-    g = carver.take<C>(parts * rows * padded);
-    top = carver.take<C>(parts * rows), sum = carver.take<C>(parts * rows);
-  }
-  i64 rows, padded;
-  C* g;          // [parts, rows, padded]
-  C *top, *sum;  // [parts, rows]: c in units of log 2, and π
-};
-
-// Keys that some query of a batch entry sees, and the ranges in which they are.
+// Keys that some query from `first` to `last` of a batch entry sees, and the ranges in which they are.
 struct Seen {
-  Seen(const AttentionCall& x, i64 b) {
-    const KeyRange keys = Band(x, sequence_of_query(x, static_cast<int>(b), 0)).some_of(0, x.L - 1);
+  Seen(const AttentionCall& x, i64 b, i64 first_query, i64 last_query) {
+    const KeyRange keys = Band(x, sequence_of_query(x, static_cast<int>(b), 0))
+                              .some_of(static_cast<int>(first_query), static_cast<int>(last_query));
     from = keys.from, to = keys.to;
     const i64 range = Cut(x).range;
     first = from / range;
     ranges = from < to ? (to + range - 1) / range - first : 0;
   }
   i64 from, to, first, ranges;
+};
+
+struct Group {
+  Group(const AttentionCall& x, i64 batch, i64 head, i64 nth)
+      : b(batch),
+        key_head(head),
+        row0(nth * most_rows),
+        rows(smaller(most_rows, rows_of(x) - row0)),
+        heads(heads_of_key(x)),
+        seen(x, b, query(0), query(rows - 1)) {}
+  i64 query(i64 r) const { return (row0 + r) / heads; }
+  i64 head(i64 r) const { return key_head * heads + (row0 + r) % heads; }
+
+  i64 b, key_head, row0, rows, heads;
+  Seen seen;
 };
 
 // f(rows as a constant, first row) for blocks of rows, the largest first.
@@ -137,39 +172,42 @@ TG_INLINE void each_block(i64 rows, F f) {
 }
 
 template <class S, class C>
-class Range {
+class Rows {
  public:
-  Range(const AttentionCall& x, const Scratch<C>& s, const Partials<C>& all, i64 part, i64 b, i64 key_head)
-      : x_(x), s_(s), b_(b), key_head_(key_head), rows_(all.rows) {
-    g_ = all.g + part * rows_ * all.padded;
-    top_ = all.top + part * rows_, sum_ = all.sum + part * rows_;
+  Rows(const AttentionCall& x, const Scratch<C>& s, const Group& group) : x_(x), s_(s), group_(group) {
+    load_queries();
   }
 
-  // G, c and π of keys from … to − 1.
-  void run(i64 from, i64 to) {
-    load_queries();
-    for (i64 r = 0; r < rows_; ++r) top_[r] = static_cast<C>(-__builtin_inf());
+  // c, π and G of the keys of a range. Of rows that see none of them there may be anything.
+  void run(i64 range, const Sums<C>& to) {
+    const i64 size = Cut(x_).range, first = larger(group_.seen.from, range * size),
+              end = smaller(group_.seen.to, (range + 1) * size);
+    out_ = to;
+    for (i64 r = 0; r < rows_; ++r) to.top[r] = static_cast<C>(-__builtin_inf());
     for (i64 e = 0; e < rows_ * W; ++e) s_.sum[e] = 0;
-    for (i64 e = 0; e < rows_ * s_.padded_dv; ++e) g_[e] = 0;
-    for (i64 key0 = from / tile_ * tile_; key0 < to; key0 += tile_)
-      add_tile(key0, larger(from, key0) - key0, smaller(to, key0 + tile_) - key0);
-    for (i64 r = 0; r < rows_; ++r) sum_[r] = reduce_add(load(s_.sum + r * W));
+    for (i64 e = 0; e < rows_ * to.padded; ++e) to.g[e] = 0;
+    for (i64 key0 = first / tile_ * tile_; key0 < end; key0 += tile_)
+      add_tile(key0, larger(first, key0) - key0, smaller(end, key0 + tile_) - key0);
+    for (i64 r = 0; r < rows_; ++r) to.sum[r] = reduce_add(load(s_.sum + r * W));
+  }
+  bool sees(i64 r, i64 range) const {
+    const i64 size = Cut(x_).range;
+    return s_.first[r] < (range + 1) * size && s_.last[r] > range * size;
   }
 
  private:
   using V = vector_t<C>;
   static constexpr int W = Tile<C>::width;
 
-  // Row r is query r % L of head r / L of the group.
   void load_queries() {
-    for (i64 i = 0; i < x_.L; ++i) {
-      const KeyRange keys = keys_of_query(x_, static_cast<int>(b_), static_cast<int>(i));
-      s_.first[i] = keys.from, s_.last[i] = keys.to;
-    }
     const V factor = splat<V>(query_factor<C>(x_));
+    every_ = {0, x_.T};
     for (i64 r = 0; r < rows_; ++r) {
-      const S* from = static_cast<const S*>(x_.q.data) +
-                      element_offset<C>(x_.q, b_, key_head_ * (x_.H / x_.Hk) + r / x_.L, r % x_.L);
+      const i64 i = group_.query(r);
+      const KeyRange keys = keys_of_query(x_, static_cast<int>(group_.b), static_cast<int>(i));
+      s_.first[r] = keys.from, s_.last[r] = keys.to;
+      every_ = {larger(every_.from, keys.from), smaller(every_.to, keys.to)};
+      const S* from = static_cast<const S*>(x_.q.data) + element_offset<C>(x_.q, group_.b, group_.head(r), i);
       C* to = s_.q + r * s_.padded_d;
       copy_chunks(from, x_.d, to);
       for (i64 e = 0; e < s_.padded_d; e += W) store(to + e, load(to + e) * factor);
@@ -178,19 +216,36 @@ class Range {
 
   // Adds keys from … to − 1 of the tile that begins at key0.
   void add_tile(i64 key0, i64 from, i64 to) {
-    RowsInMemory<S> k = rows_in_memory(x_.k, key0, x_.d), v = rows_in_memory(x_.v, key0, x_.dv);
-    if (values_are_keys(x_)) v.ahead = 0;  // they are there already
+    const bool one = values_are_keys(x_);
+    const RowsInMemory<S> k = rows_in_memory(x_.k, key0, x_.d, s_.k_at);
+    RowsInMemory<S> v = k;
+    if (!one) v = rows_in_memory(x_.v, key0, x_.dv, s_.v_at);
+    if (one) v.ahead = 0;  // they are there already
     if (!copies<C>(x_)) return add_keys(k, v, key0, from, to, x_.d, x_.dv);
-    const RowsInMemory<C> own_k{s_.k, s_.padded_d, 0},
-        own_v = values_are_keys(x_) ? own_k : RowsInMemory<C>{s_.v, s_.padded_dv, 0};
-    for (i64 j = from; j < to; ++j) copy_chunks(k.at(j), x_.d, s_.k + j * s_.padded_d);
-    for (i64 j = from; j < to && !values_are_keys(x_); ++j)
-      copy_chunks(v.at(j), x_.dv, s_.v + j * s_.padded_dv);
-    add_keys(own_k, own_v, key0, from, to, s_.padded_d, s_.padded_dv);
+    for (i64 j = from / W * W; j < to; ++j) {  // whole vectors of scores
+      copy_chunks(k.at(j), x_.d, s_.k + (s_.own_k_at[j] = j * s_.padded_d));
+      if (!one) copy_chunks(v.at(j), x_.dv, s_.v + (s_.own_v_at[j] = j * s_.all.padded));
+    }
+    const RowsInMemory<C> own_k{s_.k, s_.own_k_at, 0}, own_v{s_.v, s_.own_v_at, 0};
+    add_keys(own_k, one ? own_k : own_v, key0, from, to, s_.padded_d, s_.all.padded);
   }
-  RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 row, i64 size) const {
-    const i64 rows = rows_ < rows_to_fetch_for ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
-    return {static_cast<const S*>(a.data) + element_offset<C>(a, b_, key_head_, row), a.row, rows * a.row};
+  // Rows from key0 on, of the tile and as many as are fetched ahead.
+  RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 key0, i64 size, i64* at) const {
+    const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1,
+              ahead = rows_ < rows_to_fetch_for ? 0 : smaller(tile_, fetched);
+    find_rows(a, key0, tile_ + ahead, at);
+    return {static_cast<const S*>(a.data), at, ahead};
+  }
+  // Where keys key0 … key0 + count − 1 lie: those beyond the last as the last.
+  void find_rows(const AttentionCall::Operand& a, i64 key0, i64 count, i64* at) const {
+    const i64 page = x_.table ? x_.page : x_.T, end = smaller(group_.seen.to, key0 + count);
+    for (i64 key = key0; key < end;) {
+      const i64 nth = key / page, stop = smaller(end, (nth + 1) * page),
+                batch = x_.table ? x_.table[group_.b * x_.pages + nth] : group_.b;
+      i64 place = element_offset<C>(a, batch, group_.key_head, key - nth * page);
+      for (; key < stop; ++key, place += a.row) *at++ = place;
+    }
+    for (i64 key = end; key < key0 + count; ++key, ++at) *at = at[-1];
   }
   static void copy_chunks(const S* from, i64 size, C* to) {
     each_chunk(from, size, [&](i64 e, const V* v) {
@@ -208,15 +263,34 @@ class Range {
       });
     const i64 first = from / W * W, last = round_up(to, W);  // whole vectors of scores
     for (i64 r = 0; r < rows_; ++r) {
+      const i64 low = s_.first[r] - key0, high = s_.last[r] - key0;
+      if (low >= to || high <= from) continue;
       C* a = s_.a + r * tile_;
       if (x_.softcap != 0)
         cap_scores(last - first, static_cast<C>(x_.softcap * log2_e), a + first, static_cast<C*>(nullptr));
-      const i64 low = s_.first[r % x_.L] - key0, high = s_.last[r % x_.L] - key0;
       if (low > first || high < last) mask_row(a, first, last, low, high);
       softmax_row(r, first, last);
     }
-    for (i64 key = from; key < to; key += keys_together)
-      add_values(rows_, s_.a, tile_, v, key, smaller(to, key + keys_together), dv, g_, s_.padded_dv);
+    for (i64 key = from; key < to; key += keys_together) {
+      const i64 end = smaller(to, key + keys_together);
+      if (every_.from <= key0 + key && key0 + end <= every_.to)
+        add_values(rows_, s_.a, tile_, v, key, end, dv, out_.g, out_.padded);
+      else
+        add_seen_values(v, key0, key, end, dv);
+    }
+  }
+
+  // The same where rows see different keys: those that see the same together.
+  template <class E>
+  void add_seen_values(const RowsInMemory<E>& v, i64 key0, i64 from, i64 to, i64 dv) {
+    const auto low = [&](i64 r) { return larger(from, smaller(to, s_.first[r] - key0)); };
+    const auto high = [&](i64 r) { return larger(from, smaller(to, s_.last[r] - key0)); };
+    for (i64 r = 0, next; r < rows_; r = next) {
+      for (next = r + 1; next < rows_ && low(next) == low(r) && high(next) == high(r);) ++next;
+      if (low(r) < high(r))
+        add_values(next - r, s_.a + r * tile_, tile_, v, low(r), high(r), dv, out_.g + r * out_.padded,
+                   out_.padded);
+    }
   }
 
   // a[first … last − 1] = −∞ outside low … high − 1.
@@ -239,15 +313,15 @@ class Range {
     C* a = s_.a + r * tile_;
     V m = load(a + first);
     for (i64 j = first + W; j < last; j += W) m = max(m, load(a + j));
-    const C before = top_[r], most = reduce_max(m), now = most > before ? most : before;
+    const C before = out_.top[r], most = reduce_max(m), now = most > before ? most : before;
     const V base = splat<V>(now == none ? C{0} : now);  // all −∞: exp(−∞ − 0) = 0, not NaN
     V sum = load(s_.sum + r * W);
     if (now != before) {
       const V factor = exp2_of_score(splat<V>(before) - base);
       sum *= factor;
-      C* g = g_ + r * s_.padded_dv;
-      for (i64 e = 0; e < s_.padded_dv; e += W) store(g + e, load(g + e) * factor);
-      top_[r] = now;
+      C* g = out_.g + r * out_.padded;
+      for (i64 e = 0; e < out_.padded; e += W) store(g + e, load(g + e) * factor);
+      out_.top[r] = now;
     }
     for (i64 j = first; j < last; j += W) {
       const V p = exp2_of_score(load(a + j) - base);
@@ -259,40 +333,45 @@ class Range {
 
   const AttentionCall& x_;
   const Scratch<C>& s_;
-  const i64 b_, key_head_, rows_;
-  const i64 tile_ = Cut(x_).tile;
-  C *g_, *top_, *sum_;  // of this part
+  const Group& group_;
+  const i64 rows_ = group_.rows, tile_ = Cut(x_).tile;
+  KeyRange every_;  // keys that all rows see
+  Sums<C> out_ = s_.range;
 };
 
-// O and ξ of query i of head h, from the parts of its key head. A sink is a first part whose value is 0.
+// A row before its first range. A sink is a first key whose value is 0.
 template <class S, class C>
-void merge_row(const AttentionCall& x, const Scratch<C>& s, const Partials<C>& all, i64 b, i64 h, i64 i) {
+void start_row(const AttentionCall& x, i64 h, const Sums<C>& all) {
+  const C none = static_cast<C>(-__builtin_inf());
+  *all.top = x.sink ? static_cast<C>(static_cast<const S*>(x.sink)[h]) * static_cast<C>(log2_e) : none;
+  *all.sum = *all.top == none ? C{0} : C{1};
+  for (i64 e = 0; e < all.padded; ++e) all.g[e] = 0;
+}
+
+template <class C>
+void add_range(const Sums<C>& all, const Sums<C>& range) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
-  const C none = static_cast<C>(-__builtin_inf());
-  const i64 group = x.H / x.Hk, parts = (s.start[b + 1] - s.start[b]) / x.Hk,
-            first = (s.start[b] + h / group * parts) * all.rows + h % group * x.L + i;
-  const C sink = x.sink ? static_cast<C>(static_cast<const S*>(x.sink)[h]) * static_cast<C>(log2_e) : none;
-  C top = sink;
-  for (i64 p = 0; p < parts; ++p) top = larger(top, all.top[first + p * all.rows]);
-  const C base = top == none ? C{0} : top;
-  const auto factor = [&](C c) { return c == top ? C{1} : exp2_of_score(splat<V>(c - base))[0]; };
-  C sum = sink == none ? C{0} : factor(sink);
-  for (i64 p = 0; p < parts; ++p) {
-    s.factor[p] = factor(all.top[first + p * all.rows]);
-    sum += s.factor[p] * all.sum[first + p * all.rows];
-  }
+  const C top = larger(*all.top, *range.top), base = top == static_cast<C>(-__builtin_inf()) ? C{0} : top;
+  const auto factor = [&](C c) { return c == top ? splat<V>(C{1}) : exp2_of_score(splat<V>(c - base)); };
+  const V before = factor(*all.top), added = factor(*range.top);
+  *all.sum = before[0] * *all.sum + added[0] * *range.sum;
+  for (i64 e = 0; e < all.padded; e += W)
+    store(all.g + e, fma(added, load(range.g + e), before * load(all.g + e)));
+  *all.top = top;
+}
+
+// O and ξ of query i of head h.
+template <class S, class C>
+void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all) {
+  using V = vector_t<C>;
+  constexpr int W = Tile<C>::width, vectors = Chunk<S>::vectors, unit = Chunk<S>::size;
+  const C sum = *all.sum;
   const V inverse = splat<V>(sum == 0 ? C{0} : 1 / sum);
   S* o = static_cast<S*>(x.o.data) + element_offset<C>(x.o, b, h, i);
-  constexpr int vectors = Chunk<S>::vectors, unit = Chunk<S>::size;
   for (i64 e = 0; e < x.dv; e += unit) {
-    V value[vectors] = {};
-    for (i64 p = 0; p < parts; ++p) {
-      const V weight = splat<V>(s.factor[p]);
-      const C* g = all.g + (first + p * all.rows) * all.padded + e;
-      for (int c = 0; c < vectors; ++c) value[c] = fma(weight, load(g + c * W), value[c]);
-    }
-    for (int c = 0; c < vectors; ++c) value[c] *= inverse;
+    V value[vectors];
+    for (int c = 0; c < vectors; ++c) value[c] = load(all.g + e + c * W) * inverse;
     if (x.dv - e >= unit) {
       store_chunk(o + e, value);
     } else {
@@ -300,47 +379,88 @@ void merge_row(const AttentionCall& x, const Scratch<C>& s, const Partials<C>& a
     }
   }
   static_cast<C*>(x.lse)[(b * x.H + h) * x.L + i] =
-      sum > 0    ? top * static_cast<C>(ln_2) + static_cast<C>(::log(static_cast<double>(sum)))
-      : sum == 0 ? none
+      sum > 0    ? *all.top * static_cast<C>(ln_2) + static_cast<C>(::log(static_cast<double>(sum)))
+      : sum == 0 ? static_cast<C>(-__builtin_inf())
                  : sum /* NaN */;
+}
+
+// Each thread computes whole groups.
+template <class S, class C>
+void run_groups(const AttentionCall& x, const Scratch<C>& s, Worker& w) {
+  const i64 groups = groups_of(x);
+  // Those of a head from its end: they see the most keys, and come first to balance the threads.
+  w.each(key_heads(x) * groups, [&](i64 part) {
+    const i64 key_head = part / groups;
+    const Group group(x, key_head / x.Hk, key_head % x.Hk, groups - 1 - part % groups);
+    Rows<S, C> rows(x, s, group);
+    for (i64 r = 0; r < group.rows; ++r) start_row<S>(x, group.head(r), s.all.from_row(r));
+    for (i64 n = group.seen.first; n < group.seen.first + group.seen.ranges; ++n) {
+      rows.run(n, s.range);
+      for (i64 r = 0; r < group.rows; ++r)
+        if (rows.sees(r, n)) add_range(s.all.from_row(r), s.range.from_row(r));
+    }
+    for (i64 r = 0; r < group.rows; ++r)
+      finish_row<S>(x, group.b, group.head(r), group.query(r), s.all.from_row(r));
+  });
+}
+
+// Threads share the ranges of all groups, and then the rows. A part is a range of a group.
+template <class S, class C>
+void run_ranges(const AttentionCall& x, const Scratch<C>& s, const Sums<C>& parts, Worker& w) {
+  const i64 groups = groups_of(x), heads = heads_of_key(x);
+  s.start[0] = 0;
+  for (i64 b = 0; b < x.B; ++b) s.start[b + 1] = s.start[b] + Seen(x, b, 0, x.L - 1).ranges * x.Hk * groups;
+  w.each(s.start[x.B], [&](i64 part) {
+    i64 b = 0, end = x.B;  // the batch entry of the part
+    while (end - b > 1) (s.start[(b + end) / 2] <= part ? b : end) = (b + end) / 2;
+    const Seen seen(x, b, 0, x.L - 1);
+    const i64 place = part - s.start[b], of_all = place / seen.ranges;
+    const Group group(x, b, of_all / groups, of_all % groups);
+    Rows<S, C>(x, s, group).run(seen.first + place % seen.ranges, parts.from_row(part * rows_of_group(x)));
+  });
+  w.barrier();
+  w.each(query_heads(x) * x.L, [&](i64 row) {
+    const i64 b = row / (x.H * i64{x.L}), h = row / x.L % x.H, i = row % x.L;
+    const Seen seen(x, b, 0, x.L - 1), own(x, b, i, i);
+    const i64 r = i * heads + h % heads,
+              part = s.start[b] + (h / heads * groups + r / most_rows) * seen.ranges - seen.first;
+    start_row<S>(x, h, s.all);
+    for (i64 n = own.first; n < own.first + own.ranges; ++n)
+      add_range(s.all, parts.from_row((part + n) * rows_of_group(x) + r % most_rows));
+    finish_row<S>(x, b, h, i, s.all);
+  });
+}
+
+template <class C>
+Sums<C> parts_of(Carver& carver, const AttentionCall& x) {
+  return {carver, x, shares_keys(x) ? key_heads(x) * groups_of(x) * ranges_of(x) * rows_of_group(x) : 0};
 }
 
 template <class C>
 void run(const AttentionCall& x, Worker& w) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return;
   Carver own{w.scratch}, shared{w.shared};
-  Scratch<C> s(own, x);
-  const Partials<C> all(shared, x);
-  s.start[0] = 0;
-  for (i64 b = 0; b < x.B; ++b) s.start[b + 1] = s.start[b] + Seen(x, b).ranges * x.Hk;
+  const Scratch<C> s(own, x);
+  const Sums<C> parts = parts_of<C>(shared, x);
   with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-    w.each(s.start[x.B], [&](i64 part) {
-      i64 b = 0, end = x.B;  // the batch entry of the part
-      while (end - b > 1) (s.start[(b + end) / 2] <= part ? b : end) = (b + end) / 2;
-      const Seen seen(x, b);
-      const i64 range = Cut(x).range, place = part - s.start[b],
-                key0 = (seen.first + place % seen.ranges) * range;
-      Range<S, C>(x, s, all, part, b, place / seen.ranges)
-          .run(larger(seen.from, key0), smaller(seen.to, key0 + range));
-    });
-    w.barrier();
-    w.each(query_heads(x) * x.L,
-           [&](i64 row) { merge_row<S>(x, s, all, row / (x.H * i64{x.L}), row / x.L % x.H, row % x.L); });
+    shares_keys(x) ? run_ranges<S>(x, s, parts, w) : run_groups<S>(x, s, w);
   });
 }
 
 template <class C>
 ScratchSize scratch(const AttentionCall& x) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return {};
   Carver own{nullptr}, shared{nullptr};
   Scratch<C>(own, x);
-  Partials<C>(shared, x);
+  parts_of<C>(shared, x);
   return {own.used, shared.used};
 }
 
 }  // namespace
 
 bool is_decoding(const AttentionCall& x) {
-  return x.B > 0 && x.H > 0 && x.L > 0 && x.L <= most_queries && rows_of(x) <= most_rows && !x.bias.data &&
+  return x.B > 0 && x.H > 0 && x.L > 0 && x.L <= few_queries && rows_of(x) <= most_rows && !x.bias.data &&
          x.dropout == 0 && !x.cu_q;
 }
 
@@ -353,12 +473,13 @@ void attention_decode(const AttentionCall& x, Worker& worker) {
 }
 
 void attention_decode_choice(const AttentionCall& x, char* text, std::size_t size) {
+  if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Cut cut(x);
-  std::snprintf(
-      text, size, "few queries: ranges of %lld keys in tiles of %lld, read once for %lld rows, %s%s",
-      static_cast<long long>(cut.range), static_cast<long long>(cut.tile), static_cast<long long>(rows_of(x)),
-      x.type != DType::f64 && copies<float>(x) ? "converted" : "in place",
-      values_are_keys(x) ? ", values are keys" : "");
+  std::snprintf(text, size, "%s queries: ranges of %lld keys in tiles of %lld, read once for %lld rows, %s%s",
+                shares_keys(x) ? "few" : "many", static_cast<long long>(cut.range),
+                static_cast<long long>(cut.tile), static_cast<long long>(rows_of_group(x)),
+                x.type != DType::f64 && copies<float>(x) ? "converted" : "in place",
+                values_are_keys(x) ? ", values are keys" : "");
 }
 
 }  // namespace tg::cpu::TG_ISA

@@ -63,14 +63,15 @@ TG_INLINE void each_chunk(const S* row, i64 size, F f) {
   if (e < size) load_part_of_chunk(row + e, size - e, v), f(e, v);
 }
 
-// Rows [count, size] of a matrix in memory, `row` elements apart. While an element is read, the one `ahead`
-// of it is fetched into a cache near the core; 0 fetches none.
+// Rows in memory, each anywhere. While an element is read, that of the row `ahead` of it is fetched into a
+// cache near the core; 0 fetches none.
 template <class S>
 struct RowsInMemory {
   const S* data;
-  i64 row, ahead;
-  const S* at(i64 r) const { return data + r * row; }
-  RowsInMemory from_column(i64 e) const { return {data + e, row, ahead}; }
+  const i64* place;  // [rows + ahead]: of each row, in elements from `data`
+  i64 ahead;
+  const S* at(i64 r) const { return data + place[r]; }
+  RowsInMemory from_column(i64 e) const { return {data + e, place, ahead}; }
 };
 
 // ---- the sums of the lanes of as many vectors as a vector has lanes ----
@@ -125,15 +126,18 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64
   constexpr int few = Heads < 4 ? Heads : 4, together = keys < few ? keys : few;  // rows read side by side
 #pragma GCC unroll 16
   for (int first = 0; first < keys; first += together) {
-    const S* row[together];
+    const S *row[together], *next[together];
 #pragma GCC unroll 4
-    for (int j = 0; j < together; ++j) row[j] = k.at(key + first + j < end ? key + first + j : end - 1);
+    for (int j = 0; j < together; ++j) {
+      const i64 r = key + first + j < end ? key + first + j : end - 1;
+      row[j] = k.at(r), next[j] = k.at(r + k.ahead);
+    }
     V s[Heads][together] = {};
     const auto add = [&](i64 e, auto read) {
       constexpr int per_chunk = Chunk<S>::vectors;
       V kv[together][per_chunk];
 #pragma GCC unroll 4
-      for (int j = 0; j < together; ++j) read(row[j] + e, kv[j]);
+      for (int j = 0; j < together; ++j) read(row[j] + e, next[j] + e, kv[j]);
 #pragma GCC unroll 2
       for (int c = 0; c < per_chunk; ++c)
 #pragma GCC unroll 8
@@ -145,13 +149,13 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64
     };
     i64 e = 0;
     for (; e + Chunk<S>::size <= size; e += Chunk<S>::size)
-      add(e, [ahead = k.ahead](const S* p, V* to) {
-        __builtin_prefetch(p + ahead, 0, 2);
+      add(e, [](const S* p, const S* later, V* to) {
+        __builtin_prefetch(later, 0, 2);
         load_chunk(p, to);
       });
     if (e < size) {
       const i64 rest = size - e;
-      add(e, [rest](const S* p, V* to) { load_part_of_chunk(p, rest, to); });
+      add(e, [rest](const S* p, const S*, V* to) { load_part_of_chunk(p, rest, to); });
     }
 #pragma GCC unroll 8
     for (int h = 0; h < Heads; ++h)
@@ -187,7 +191,7 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, 
 #pragma GCC unroll 16
     for (int i = 0; i < vectors; ++i) sum[h][i] = load(g + h * g_row + i * W);
   for (i64 j = from; j < to; ++j) {
-    const S* row = v.at(j);
+    const S *row = v.at(j), *next = v.at(j + v.ahead);
     V weight[Heads];
 #pragma GCC unroll 8
     for (int h = 0; h < Heads; ++h) weight[h] = splat<V>(p[h * p_row + j]);
@@ -197,7 +201,7 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, 
       if constexpr (Part) {
         load_part_of_chunk(row, columns, value);
       } else {
-        __builtin_prefetch(row + c * Chunk<S>::size + v.ahead, 0, 2);
+        __builtin_prefetch(next + c * Chunk<S>::size, 0, 2);
         load_chunk(row + c * Chunk<S>::size, value);
       }
 #pragma GCC unroll 2

@@ -1,6 +1,7 @@
-// flash_attn and flash_attn_backward: checks of what comes from outside at every run, and the attention
-// kernels; and the dropout mask on its own.
+// flash_attn, flash_attn_backward and paged_attn: checks of what comes from outside at every run, and the
+// attention kernels; and the dropout mask on its own.
 #include "backends/cpu/kernels/attention/attention.h"
+#include "backends/cpu/kernels/attention/decode.h"
 #include "backends/cpu/kernels/kernels.h"
 
 namespace tg::cpu::TG_ISA {
@@ -58,6 +59,31 @@ void choice_backward(const Call& c, int, char* text, std::size_t size) {
   attention_backward_choice(attention_of(c), text, size);
 }
 
+// paged_attn computes all rows as in decoding, however many they are: their bits do not depend on that.
+AttentionCall paged_of(const Call& c) {
+  return paged_attention_call(c.in, c.out, c.attrs->as<PagedAttentionAttrs>());
+}
+// Whether the table has a page of the pool wherever there are keys.
+bool are_in_pool(Worker& w, const AttentionCall& n) {
+  for (std::int64_t b = 0; b < n.B; ++b) {
+    const std::int64_t pages = (kv_length(n, static_cast<int>(b)) + std::int64_t{n.page} - 1) / n.page;
+    for (std::int64_t place = b * n.pages; place < b * n.pages + pages; ++place)
+      if (!w.check_index(n.table[place], n.pool, place)) return false;
+  }
+  return true;
+}
+void run_paged(Worker& w, const Call& c) {
+  const AttentionCall n = paged_of(c);
+  if (are_within(w, n) && are_in_pool(w, n)) attention_decode(n, w);
+}
+Scratch scratch_paged(const Call& c, int) {
+  const ScratchSize s = attention_decode_scratch(paged_of(c));
+  return {s.thread, s.shared};
+}
+void choice_paged(const Call& c, int, char* text, std::size_t size) {
+  attention_decode_choice(paged_of(c), text, size);
+}
+
 const char* obstacle(const Call& c) {
   switch (c.attrs->as<AttentionAttrs>().kernels) {
     case AttentionKernels::tensor_cores:
@@ -94,6 +120,7 @@ void run_mask(Worker& w, const Call& c) {
 
 extern const Kernel flash_attn_kernel{&run_forward, &scratch_forward, &choice_forward, &obstacle};
 extern const Kernel flash_attn_backward_kernel{&run_backward, &scratch_backward, &choice_backward, &obstacle};
+extern const Kernel paged_attn_kernel{&run_paged, &scratch_paged, &choice_paged};
 extern const Kernel attention_keep_mask_kernel{&run_mask};
 
 }  // namespace tg::cpu::TG_ISA

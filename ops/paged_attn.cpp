@@ -1,0 +1,180 @@
+// paged_attn: checks, decomposition and samples.
+#include <tilegrad/ops/paged_attn.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/attention_call.h"
+#include "ops/common.h"
+
+namespace tg {
+
+extern const Op paged_attn_op;
+
+namespace {
+
+[[noreturn]] void refuse_shape(const char* name, const Operand& x, const std::string& expected) {
+  throw ShapeError(std::string(name) + " is " + x.shape().text() + ", expected " + expected);
+}
+
+void check_pools(const Operand& q, const Operand& k, const Operand& v) {
+  const Shape &s = q.shape(), &n = k.shape();
+  if (s.size() != 4 || n.size() != 4 || v.layout.rank() != 4)
+    throw ShapeError("needs q [B, H, L, d], k [P, page, Hk, d] and v [P, page, Hk, dv]");
+  if (s[3] < 1) throw ShapeError("the head size d must be at least 1");
+  if (n[1] < 1) throw ShapeError("a page must have room for at least 1 token");
+  if (n[3] != s[3]) throw ShapeError("q and k differ in head size");
+  for (int a = 0; a < 3; ++a)
+    if (v.shape()[a] != n[a]) refuse_shape("v", v, "k's pages " + Shape{n[0], n[1], n[2]}.text() + " and dv");
+  if (n[2] == 0 ? s[1] != 0 : s[1] % n[2] != 0)
+    throw ShapeError(std::to_string(s[1]) + " query heads are not a multiple of " + std::to_string(n[2]) +
+                     " key heads");
+  for (const Operand* x : {&q, &k, &v})
+    if (!detail::is_last_axis_contiguous(x->layout)) throw ShapeError("needs contiguous last axes");
+}
+
+void check_texts(const Operand& q, const Operand& k, const Operand& table, const Operand& lengths) {
+  const std::int64_t B = q.shape()[0];
+  if (table.dtype != i32 || lengths.dtype != i32) throw DTypeError("table and lengths must be i32");
+  if (table.layout.rank() != 2 || table.shape()[0] != B)
+    refuse_shape("table", table, "[" + std::to_string(B) + ", pages of a text]");
+  if (lengths.shape() != Shape{B}) refuse_shape("lengths", lengths, Shape{B}.text());
+  for (const Operand* x : {&table, &lengths})
+    if (!x->layout.is_contiguous()) throw ShapeError("needs a contiguous table and lengths");
+  // What kernels count in 32 bits: pages, heads, queries, head sizes, and the keys of a text.
+  const Shape &s = q.shape(), &n = k.shape();
+  const auto is_large = [](std::int64_t e) { return e > INT32_MAX; };
+  if (std::any_of(s.begin() + 1, s.end(), is_large) || std::any_of(n.begin(), n.end(), is_large) ||
+      table.shape()[1] > INT32_MAX / n[1])
+    throw ShapeError("heads, lengths, pages and head sizes must be below 2^31");
+}
+
+std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs) {
+  const auto& a = attrs.as<PagedAttentionAttrs>();
+  detail::require_operands(in, std::size_t{5} + a.has_sink);
+  const Operand &q = in[0], &k = in[1], &v = in[2];
+  detail::require_float(q.dtype);
+  if (k.dtype != q.dtype || v.dtype != q.dtype) throw DTypeError("q, k and v differ in dtype");
+  check_pools(q, k, v);
+  check_texts(q, k, in[3], in[4]);
+  if (!std::isfinite(a.scale)) throw Error("the scale is not finite");
+  if (!(a.softcap >= 0 && std::isfinite(a.softcap))) throw Error("softcap must be 0 (none) or positive");
+  if (a.window_left < -1) throw Error("window_left must be at least 0, or -1 for none");
+  const Shape& s = q.shape();
+  if (a.has_sink) {
+    if (in[5].dtype != q.dtype) throw DTypeError("sink differs from q in dtype");
+    if (in[5].shape() != Shape{s[1]}) refuse_shape("sink", in[5], Shape{s[1]}.text());
+    if (!in[5].layout.is_contiguous()) throw ShapeError("needs a contiguous sink");
+  }
+  const Layout o = permute(row_major({s[0], s[2], s[1], v.shape()[3]}), {0, 2, 1, 3});
+  return {{q.dtype, o}, {compute_type(q.dtype), row_major({s[0], s[1], s[2]})}};
+}
+
+// The pages of each text one after the other: [P, page, Hk, d] becomes [B, Hk, n·page, d].
+Tensor cache_of_texts(const Tensor& pool, const Tensor& table) {
+  const Tensor pages = index_select(pool, 0, table);
+  const Shape& s = pages.shape();
+  return view(pages, {s[0], s[1] * s[2], s[3], s[4]}).transpose(1, 2);
+}
+
+Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<PagedAttentionAttrs>();
+  const auto [o, lse] = flash_attn(in[0], cache_of_texts(in[1], in[3]), cache_of_texts(in[2], in[3]),
+                                   {.scale = a.scale,
+                                    .causal = true,
+                                    .window_left = a.window_left,
+                                    .softcap = a.softcap,
+                                    .sink = a.has_sink ? in[5] : Tensor(),
+                                    .kv_lengths = in[4]});
+  return {o, lse};
+}
+
+// As if all texts were as long as there is room for. The pools count as operands, but of them just the pages
+// of the texts are read, whatever the size of the pools and however often a page is in the table.
+Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+  const Shape &q = in[0].shape(), &k = in[1].shape(), &v = in[2].shape();
+  const double keys = static_cast<double>(in[3].layout.numel() * k[1]),
+               size = static_cast<double>(size_of(in[1].dtype)),
+               of_pools = static_cast<double>(in[1].layout.numel() + in[2].layout.numel());
+  return {.flops = 2 * keys * static_cast<double>(q[1] * q[2] * (k[3] + v[3])),
+          .bytes = size * (keys * static_cast<double>(k[2] * (k[3] + v[3])) - of_pools)};
+}
+
+// A way to call it: sizes, the lengths that texts have, and options.
+struct PagedVariant {
+  const char* name;
+  std::int64_t B, H, Hk, L, d, dv, P, page, n;
+  double shortest;  // below L some queries are padding
+  PagedAttentionOptions options = {};
+  bool sink = false, v_in_k = false;
+};
+
+std::vector<Sample> paged_samples() {
+  const PagedVariant all[] = {
+      {"plain", 2, 2, 2, 1, 4, 4, 7, 4, 3, 1},
+      {"several queries", 2, 2, 1, 5, 4, 4, 7, 3, 4, 5},
+      {"padding", 3, 2, 2, 4, 4, 4, 5, 2, 3, 0},
+      {"grouped, dv other than d", 2, 4, 2, 3, 4, 3, 6, 4, 2, 3, {.scale = 0.3}},
+      {"values in keys", 2, 4, 1, 2, 6, 4, 6, 4, 3, 2, {}, false, true},
+      {"window", 2, 2, 1, 3, 4, 4, 5, 4, 3, 3, {.window_left = 3}},
+      {"softcap", 1, 2, 2, 2, 4, 4, 5, 4, 3, 2, {.softcap = 1.5}},
+      {"sink", 2, 4, 2, 2, 4, 4, 5, 4, 2, 2, {}, true},
+      {"all at once", 2, 4, 2, 4, 5, 3, 9, 3, 4, 4, {.window_left = 4, .softcap = 2}, true},
+      {"heads of 8", 2, 4, 2, 2, 8, 8, 6, 8, 2, 2},
+      {"no queries", 2, 2, 1, 0, 4, 4, 5, 4, 2, 0},
+      {"no pages", 2, 2, 1, 2, 4, 4, 5, 4, 0, 0},
+  };
+  std::vector<Sample> samples;
+  for (const PagedVariant& c : all) {
+    const Fill pages{Fill::index, 0, static_cast<double>(c.P)},
+        lengths{Fill::index, c.shortest, static_cast<double>(c.n * c.page + 1)};
+    std::vector<SampleInput> inputs{{{c.B, c.H, c.L, c.d}}, {{c.P, c.page, c.Hk, c.d}}};
+    if (!c.v_in_k) inputs.push_back({{c.P, c.page, c.Hk, c.dv}});
+    inputs.insert(inputs.end(), {{{c.B, c.n}, pages, i32}, {{c.B}, lengths, i32}});
+    if (c.sink) inputs.push_back({{c.H}});
+    const auto call = [c](std::span<const Tensor> x) {
+      const Tensor v = c.v_in_k ? slice(x[1], 3, 0, c.dv) : x[2];
+      const std::span<const Tensor> more = x.subspan(c.v_in_k ? 2 : 3);
+      PagedAttentionOptions o = c.options;
+      if (c.sink) o.sink = more[2];
+      const auto [out, lse] = paged_attn(x[0], x[1], v, more[0], more[1], o);
+      return c.shortest >= static_cast<double>(c.L) ? Tensors{out, lse} : Tensors{out};
+    };
+    samples.push_back({c.name, inputs, call});
+  }
+  return samples;
+}
+
+}  // namespace
+
+extern const Op paged_attn_op{
+    .name = "paged_attn",
+    .doc =
+        "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "
+        "H, L, dv], ξ [B, H, L]: flash_attn of the keys k[table[b, t / page], t % page], t < lengths[b], "
+        "causal: the queries are the last L of each text",
+    .infer = infer_paged,
+    .not_differentiable = "a cache is for evaluation",
+    .decompose = decompose_paged,
+    .samples = paged_samples,
+    .cost = paged_cost};
+
+AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg table, TensorArg lengths,
+                           const PagedAttentionOptions& options) {
+  const Scope scope(q);
+  const Tensor& query = q.tensor();
+  const std::int64_t d = query.rank() == 0 ? 1 : query.shape().back();
+  const PagedAttentionAttrs attrs{
+      .scale = options.scale.value_or(d > 0 ? 1 / std::sqrt(static_cast<double>(d)) : 1),
+      .window_left = options.window_left,
+      .softcap = options.softcap,
+      .has_sink = options.sink.defined()};
+  Tensors in;
+  for (const TensorArg* x : {&q, &k, &v}) in.push_back(detail::last_axis_contiguous(x->tensor()));
+  for (const TensorArg* x : {&table, &lengths}) in.push_back(contiguous(x->tensor()));
+  if (attrs.has_sink) in.push_back(contiguous(cast(options.sink, query.dtype())));
+  const Tensors out = query.graph().record(paged_attn_op, in, attrs, q.where());
+  return {out[0], out[1]};
+}
+
+}  // namespace tg

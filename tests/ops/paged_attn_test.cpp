@@ -1,0 +1,218 @@
+// paged_attn: against its definition and its decomposition in all options, and that a row's bits depend on
+// nothing but the row.
+#include "tests/support/paged_problem.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+// The keys of a range, as backends/cpu/kernels/attention/decode.cpp has it for heads to 64.
+constexpr std::int64_t range = 512;
+
+void expect_decomposition(const PagedCall& c) {
+  const PagedCall::Result own = c.run(), plain = c.run({}, true);
+  const double size = rounding(c.dtype) + (c.dtype == f64 ? 1e-12 : 1e-5);
+  EXPECT_TRUE(close(doubles(own.o), doubles(plain.o), 4 * size));
+  for (std::int64_t i = 0; i < own.lse.numel(); ++i) {
+    const double a = own.lse.at(i), b = plain.lse.at(i);
+    EXPECT_TRUE(a == b || std::abs(a - b) < 1e-5) << a << ", " << b;
+  }
+}
+
+struct Option {
+  const char* name;
+  void (*set)(PagedCall&);
+};
+const Option options[] = {
+    {"none", [](PagedCall&) {}},
+    {"scale", [](PagedCall& c) { c.options.scale = 0.7; }},
+    {"window", [](PagedCall& c) { c.options.window_left = 5; }},
+    {"softcap", [](PagedCall& c) { c.options.softcap = 1.5; }},
+    {"sink", [](PagedCall& c) { c.sink = true; }},
+    {"values in keys", [](PagedCall& c) { c.v_in_k = true, c.d = 11, c.Hk = 1; }},
+    {"bf16", [](PagedCall& c) { c.dtype = bf16; }},
+    {"f16", [](PagedCall& c) { c.dtype = f16; }},
+    {"f64", [](PagedCall& c) { c.dtype = f64; }},
+};
+
+TEST(PagedAttn, OptionsAgreeWithTheDefinitionInAllPairs) {
+  for (const Option& a : options)
+    for (const Option& b : options)
+      for (const std::int64_t L : {1, 3, 20}) {
+        SCOPED_TRACE(::testing::Message() << a.name << " and " << b.name << ", queries " << L);
+        PagedCall c{.L = L, .texts = {0, 1, 2}, .lengths = {7, 40, 2}, .room = 1};
+        a.set(c), b.set(c);
+        expect_defined(c);
+        expect_decomposition(c);
+        if (HasFatalFailure()) return;
+      }
+}
+
+TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
+  for (const std::int64_t page : {1, 3, 16, 64})
+    for (const DType t : float_dtypes) {
+      SCOPED_TRACE(::testing::Message() << "page " << page << ", " << name_of(t));
+      PagedCall c{.H = 3, .Hk = 1, .page = page, .dtype = t};
+      c.texts = {0, 1, 2, 3, 4, 2, 1};
+      c.lengths = {0, 1, range - 1, range, range + 1, range - 1, 1};  // two texts twice
+      expect_defined(c);
+      c.L = 9;
+      expect_defined(c);
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(PagedAttn, TakesHeadsOfAnySizeAndNumber) {
+  for (const DType t : {f32, bf16})
+    for (const auto& [d, dv] : {std::pair{1, 1}, {40, 7}, {80, 96}, {192, 128}, {576, 512}})
+      for (const auto& [H, Hk, L] : {std::tuple{1, 1, 1}, {5, 1, 30}, {80, 1, 2}, {4, 4, 70}}) {
+        SCOPED_TRACE(::testing::Message() << d << " " << dv << " " << H << " " << Hk << " " << L);
+        PagedCall c{.H = H, .Hk = Hk, .d = d, .dv = dv, .dtype = t, .L = L, .texts = {0}, .lengths = {75}};
+        c.options.scale = 0.2;
+        expect_defined(c);
+        if (HasFatalFailure()) return;
+      }
+}
+
+bool same(const PagedCall::Result& a, const PagedCall::Result& b) {
+  return a.o.same_bits(b.o) && a.lse.same_bits(b.lse);
+}
+
+// Calls that make rows of more than one block, more than one group, and converted ones.
+std::vector<PagedCall> shapes() {
+  return {{.H = 4, .Hk = 2, .d = 64, .dv = 48},
+          {.H = 6, .Hk = 1, .d = 40, .dv = 24, .dtype = bf16, .sink = true},
+          {.H = 12, .Hk = 1, .d = 72, .dv = 64, .dtype = f16, .v_in_k = true},
+          {.H = 2, .Hk = 2, .d = 16, .dv = 16, .dtype = f64, .options = {.window_left = 100}}};
+}
+
+TEST(PagedAttn, ARowHasTheSameBitsAloneAndInABatch) {
+  for (PagedCall all : shapes())
+    for (const std::int64_t L : {1, 3, 20}) {
+      all.L = L, all.texts = {3, 0, 1, 2}, all.lengths = {range + 70, 5, range, 0};
+      const PagedCall::Result together = all.run();
+      for (std::size_t b = 0; b < all.texts.size(); ++b) {
+        PagedCall one = all;
+        one.texts = {all.texts[b]}, one.lengths = {all.lengths[b]}, one.order = 7;
+        const PagedCall::Result alone = one.run();
+        EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, static_cast<std::int64_t>(b), 0, L));
+        EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, static_cast<std::int64_t>(b), 0, L));
+      }
+    }
+}
+
+TEST(PagedAttn, APromptHasTheSameBitsInPartsOfAnySize) {
+  constexpr std::int64_t length = range + 70;
+  for (PagedCall c : shapes()) {
+    c.L = length, c.lengths = {length};
+    const PagedCall::Result whole = c.run();
+    for (const std::int64_t part : {1, 7, 64}) {
+      for (std::int64_t end = part == 1 ? length - 3 : part; end <= length; end += part) {
+        c.L = part, c.lengths = {end};
+        const PagedCall::Result some = c.run();
+        ASSERT_EQ(rows(some.o, 0, 0, part), rows(whole.o, 0, end - part, part)) << part << " to " << end;
+        ASSERT_EQ(rows(some.lse, 0, 0, part), rows(whole.lse, 0, end - part, part));
+      }
+    }
+  }
+}
+
+TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
+  for (PagedCall c : shapes())
+    for (const std::int64_t L : {2, 33}) {
+      c.L = L, c.texts = {0, 1}, c.lengths = {range + 1, 77};
+      const PagedCall::Result first = c.run({.threads = 1, .verify = true});
+      for (const std::int64_t page : {1, 3, 64, 1000}) {
+        PagedCall other = c;
+        other.page = page, other.order = 5, other.room = page == 3 ? 40 : 0;
+        EXPECT_TRUE(same(first, other.run({.threads = 1}))) << "page " << page;
+      }
+      for (const int threads : {2, 5}) EXPECT_TRUE(same(first, c.run({.threads = threads}))) << threads;
+    }
+}
+
+// The decomposition's flash_attn of few queries decodes, in one piece of memory.
+TEST(PagedAttn, HasTheBitsOfDecodingWithoutPages) {
+  for (PagedCall c : shapes()) {
+    c.L = 4, c.texts = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
+    EXPECT_TRUE(same(c.run(), c.run({}, true)));
+  }
+}
+
+// A key that only a later query sees is NaN: the queries before it are as without it.
+TEST(PagedAttn, AQueryIsAsWithoutTheKeysAfterIt) {
+  Graph g;
+  const std::int64_t T = 40;
+  const Tensor q = g.input("q", {1, 2, T, 4}, f32), k = g.input("k", {2, T, 1, 4}, f32),
+               table = g.constant(Array::of<std::int32_t>({1, 1}, {1})),
+               lengths = g.constant(Array::of<std::int32_t>({1}, {static_cast<std::int32_t>(T)}));
+  const AttentionResult r = paged_attn(q, k, k, table, lengths);
+  Array aq({1, 2, T, 4}, f32), ak({2, T, 1, 4}, f32);
+  for (std::int64_t e = 0; e < aq.numel(); ++e) aq.set(e, std::sin(static_cast<double>(e)));
+  for (std::int64_t e = 0; e < ak.numel(); ++e) ak.set(e, std::cos(static_cast<double>(e)));
+  const Array whole = eval(r.o, {{q, aq}, {k, ak}});
+  const std::int64_t bad = 21;
+  for (int e = 0; e < 4; ++e) ak.set((T + bad) * 4 + e, std::numeric_limits<double>::quiet_NaN());
+  const Array some = eval(r.o, {{q, aq}, {k, ak}});
+  for (int h = 0; h < 2; ++h)
+    for (std::int64_t i = 0; i < T; ++i)
+      for (int e = 0; e < 4; ++e) {
+        const std::int64_t at = (h * T + i) * 4 + e;
+        if (i < bad) {
+          EXPECT_EQ(some.at(at), whole.at(at)) << i;
+        } else {
+          EXPECT_TRUE(std::isnan(some.at(at))) << i;
+        }
+      }
+}
+
+TEST(PagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
+  Graph g;
+  const Tensor q = g.input("q", {2, 1, 1, 4}), k = g.input("k", {3, 4, 1, 4}),
+               table = g.input("table", {2, 2}, i32), lengths = g.input("lengths", {2}, i32);
+  Program p = compile(g, {paged_attn(q, k, k, table, lengths).o}, {.threads = 2});
+  const std::vector<float> ones(8, 1.f), pool(48, 1.f);
+  const auto run = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n) {
+    p.run({{q, ones}, {k, pool}, {table, pages}, {lengths, n}});
+  };
+  run({2, 0, 1, 2}, {4, 8});
+  run({2, 99, 0, -7}, {4, 0});  // no keys there
+  expect_error<Error>([&] { run({2, 3, 1, 2}, {5, 8}); }, {"paged_attn", "3", "out of range"});
+  expect_error<Error>([&] { run({2, 1, -1, 2}, {5, 1}); }, {"paged_attn", "-1", "out of range"});
+  expect_error<Error>([&] { run({2, 1, 1, 2}, {9, 1}); }, {"paged_attn", "9", "out of range"});
+  expect_error<Error>([&] { run({2, 1, 1, 2}, {1, -1}); }, {"paged_attn", "-1", "out of range"});
+  run({2, 0, 1, 2}, {4, 8});
+}
+
+TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
+  Graph g;
+  const Tensor q = g.input("q", {2, 4, 3, 8}, f32), k = g.input("k", {5, 16, 2, 8}, f32),
+               v = g.input("v", {5, 16, 2, 6}, f32), table = g.input("table", {2, 4}, i32),
+               n = g.input("n", {2}, i32);
+  EXPECT_EQ(paged_attn(q, k, v, table, n).o.shape(), (Shape{2, 4, 3, 6}));
+  EXPECT_EQ(paged_attn(q, k, v, table, n).lse.shape(), (Shape{2, 4, 3}));
+  const auto refused = [](std::initializer_list<std::string> parts, auto&&... arguments) {
+    expect_error<Error>([&] { paged_attn(arguments...); }, parts);
+  };
+  refused({"[paged_attn]", "needs q [B, H, L, d], k [P, page, Hk, d]"}, q, view(k, {80, 2, 8}), v, table, n);
+  refused({"q and k differ in head size"}, q, v, v, table, n);
+  refused({"v is [4, 16, 2, 6], expected k's pages [5, 16, 2]"}, q, k, slice(v, 0, 0, 4), table, n);
+  refused({"4 query heads are not a multiple of 3"}, q, expand(slice(k, 2, 0, 1), {5, 16, 3, 8}),
+          expand(slice(v, 2, 0, 1), {5, 16, 3, 6}), table, n);
+  refused({"at least 1 token"}, q, slice(k, 1, 0, 0), slice(v, 1, 0, 0), table, n);
+  refused({"q, k and v differ in dtype"}, q, cast(k, bf16), v, table, n);
+  refused({"must be i32"}, q, k, v, cast(table, i64), n);
+  refused({"must be i32"}, q, k, v, table, cast(n, i64));
+  refused({"table is [1, 4], expected [2, pages of a text]"}, q, k, v, slice(table, 0, 0, 1), n);
+  refused({"lengths is [1], expected [2]"}, q, k, v, table, slice(n, 0, 0, 1));
+  refused({"sink is [3], expected [4]"}, q, k, v, table, n,
+          PagedAttentionOptions{.sink = g.input("sink", {3}, f32)});
+  refused({"the scale is not finite"}, q, k, v, table, n, PagedAttentionOptions{.scale = std::nan("")});
+  refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
+  refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
+  const Tensor o = paged_attn(q, k, v, table, n).o;
+  expect_error<GradientError>([&] { gradients(sum(o), {q}); }, {"a cache is for evaluation"});
+}
+
+}  // namespace

@@ -1,0 +1,179 @@
+// A call of paged_attn whose numbers are functions of text, position, head and column, so that they are the
+// same however a text's pages lie, and whatever is computed together; and its definition in f64. What no
+// query may read is NaN: page 0, pages of no text, and what a text's last page has room for.
+#pragma once
+
+#include <random>
+
+#include "tests/support/op_testing.h"
+
+namespace tg::testing {
+
+struct PagedCall {
+  std::int64_t H = 4, Hk = 2, d = 8, dv = 8, page = 16;
+  DType dtype = f32;
+  PagedAttentionOptions options = {};
+  bool sink = false, v_in_k = false;
+  std::int64_t L = 1;
+  // Of each batch entry: which text it is, and how many of its keys there are. Entries of the same text have
+  // the same pages.
+  std::vector<int> texts = {0};
+  std::vector<std::int64_t> lengths = {1};
+  std::int64_t room = 0;    // more pages than texts need, in table and pool
+  std::uint64_t order = 1;  // of the pages
+
+  std::int64_t B() const { return static_cast<std::int64_t>(texts.size()); }
+  std::int64_t n() const {
+    return room + (*std::max_element(lengths.begin(), lengths.end()) + page - 1) / page;
+  }
+
+  enum Kind { of_q, of_k, of_v, of_sink };
+  // About normal, and exact in every dtype; of v what k has, where v is in k.
+  double number(Kind kind, std::int64_t text, std::int64_t t, std::int64_t head, std::int64_t e) const {
+    if (kind == of_v && v_in_k) kind = of_k;
+    std::uint64_t x = 0x9e3779b97f4a7c15u;
+    for (const std::int64_t i : {std::int64_t{kind}, text, t, head, e})
+      x = (x ^ static_cast<std::uint64_t>(i + 1)) * 0xbf58476d1ce4e5b9u, x ^= x >> 29;
+    return static_cast<double>(x % 32 + x / 32 % 32 + x / 1024 % 32) / 16 - 2.875;
+  }
+
+  struct Result {
+    Array o, lse;
+  };
+  Result run(const CompileOptions& how = {}, bool decomposed = false) const {
+    Graph g;
+    std::vector<Feed> feeds;
+    const auto input = [&](const char* name, const Array& a) {
+      const Tensor x = g.input(name, a.shape(), a.dtype());
+      feeds.emplace_back(x, a);
+      return x;
+    };
+    Array q({B(), H, L, d}, dtype);
+    std::int64_t at = 0;
+    for (std::size_t b = 0; b < texts.size(); ++b)
+      for (std::int64_t h = 0; h < H; ++h)
+        for (std::int64_t i = 0; i < L; ++i)
+          for (std::int64_t e = 0; e < d; ++e) q.set(at++, number(of_q, texts[b], lengths[b] - L + i, h, e));
+    const Pages pages = placed();
+    const Tensor tq = input("q", q), k = input("k", pages.k),
+                 v = v_in_k ? slice(k, 3, 0, dv) : input("v", pages.v), table = input("table", pages.table),
+                 n = input("lengths", Array::of(std::vector<std::int32_t>(lengths.begin(), lengths.end())));
+    PagedAttentionOptions o = options;
+    if (sink) {
+      Array s({H}, dtype);
+      for (std::int64_t h = 0; h < H; ++h) s.set(h, number(of_sink, 0, 0, h, 0));
+      o.sink = input("sink", s);
+    }
+    const AttentionResult r = paged_attn(tq, k, v, table, n, o);
+    std::vector<Tensor> results{r.o, r.lse};
+    if (decomposed) {
+      const Node& node = g.nodes().back();
+      std::vector<Tensor> in{tq, k, v, table, n};
+      if (sink) in.push_back(o.sink);
+      results = node.op->decompose(in, node.attrs);
+    }
+    const std::vector<Array> got = eval(results, feeds, how);
+    return {got[0], got[1]};
+  }
+
+  // By the definition, from the numbers.
+  struct Defined {
+    Vector o, lse;
+  };
+  Defined defined() const {
+    Defined all;
+    const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(d)));
+    for (std::size_t b = 0; b < texts.size(); ++b)
+      for (std::int64_t h = 0; h < H; ++h)
+        for (std::int64_t i = 0; i < L; ++i) {
+          const std::int64_t own = lengths[b] - L + i, key_head = h / (H / Hk),
+                             from = options.window_left < 0 ? 0 : own - options.window_left;
+          double sum = sink ? std::exp(number(of_sink, 0, 0, h, 0)) : 0;
+          Vector o(static_cast<std::size_t>(dv));
+          for (std::int64_t t = std::max<std::int64_t>(from, 0); t <= own; ++t) {
+            double a = 0;
+            for (std::int64_t e = 0; e < d; ++e)
+              a += number(of_q, texts[b], own, h, e) * number(of_k, texts[b], t, key_head, e);
+            a *= scale;
+            if (options.softcap > 0) a = options.softcap * std::tanh(a / options.softcap);
+            const double p = std::exp(a);
+            sum += p;
+            for (std::int64_t e = 0; e < dv; ++e)
+              o[static_cast<std::size_t>(e)] += p * number(of_v, texts[b], t, key_head, e);
+          }
+          for (const double e : o) all.o.push_back(sum == 0 ? 0 : e / sum);
+          all.lse.push_back(std::log(sum));
+        }
+    return all;
+  }
+
+ private:
+  struct Pages {
+    Array k, v, table;
+  };
+  Pages placed() const {
+    const std::int64_t P = 1 + (B() + 1) * n();
+    std::vector<std::int32_t> free(static_cast<std::size_t>(P - 1));
+    std::iota(free.begin(), free.end(), 1);
+    std::shuffle(free.begin(), free.end(), std::mt19937_64(order));
+    Pages p{Array({P, page, Hk, d}, dtype), Array({P, page, Hk, dv}, dtype), Array({B(), n()}, i32)};
+    for (Array* a : {&p.k, &p.v})
+      for (std::int64_t e = 0; e < a->numel(); ++e) a->set(e, std::numeric_limits<double>::quiet_NaN());
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+      const auto like =
+          static_cast<std::size_t>(std::find(texts.begin(), texts.end(), texts[b]) - texts.begin());
+      for (std::int64_t t = 0; t < lengths[b]; ++t) {
+        const std::int64_t place = static_cast<std::int64_t>(b) * n() + t / page;
+        if (t % page == 0) {
+          const bool held = like < b && t < lengths[like];
+          p.table.set(place,
+                      held ? p.table.at(static_cast<std::int64_t>(like) * n() + t / page) : free.back());
+          if (!held) free.pop_back();
+        }
+        const std::int64_t row = static_cast<std::int64_t>(p.table.at(place)) * page + t % page;
+        for (std::int64_t h = 0; h < Hk; ++h) {
+          for (std::int64_t e = 0; e < d; ++e)
+            p.k.set((row * Hk + h) * d + e, number(of_k, texts[b], t, h, e));
+          for (std::int64_t e = 0; e < dv; ++e)
+            p.v.set((row * Hk + h) * dv + e, number(of_v, texts[b], t, h, e));
+        }
+      }
+    }
+    return p;
+  }
+};
+
+// Results are the definition's: up to one rounding of the result, and the errors of sums of about 100 terms
+// of the compute type, each up to about 10.
+inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}) {
+  const PagedCall::Result got = c.run(how);
+  const PagedCall::Defined expected = c.defined();
+  const double terms = c.dtype == f64 ? 1e-12 : 1e-5;
+  const auto compare = [&](const Array& a, const Vector& e, double rounded, const char* what) {
+    ASSERT_EQ(static_cast<std::size_t>(a.numel()), e.size());
+    const Vector values = doubles(a);
+    for (std::size_t i = 0; i < e.size(); ++i) {
+      if (std::isinf(e[i])) {
+        ASSERT_EQ(values[i], e[i]) << what << " at " << i;
+      } else {
+        ASSERT_NEAR(values[i], e[i], rounded * std::abs(e[i]) + terms * std::max(1.0, std::abs(e[i])))
+            << what << " at " << i;
+      }
+    }
+  };
+  compare(got.o, expected.o, rounding(c.dtype), "o");
+  compare(got.lse, expected.lse, 0, "lse");
+}
+
+// The numbers of `count` queries from `from` on, of o or ξ: to compare runs, bit for bit.
+inline Vector rows(const Array& x, std::int64_t b, std::int64_t from, std::int64_t count) {
+  const Shape& s = x.shape();  // [B, H, L] or [B, H, L, dv]
+  const std::int64_t size = s.size() == 4 ? s[3] : 1;
+  Vector out;
+  for (std::int64_t h = 0; h < s[1]; ++h)
+    for (std::int64_t e = 0; e < count * size; ++e)
+      out.push_back(x.at(((b * s[1] + h) * s[2] + from) * size + e));
+  return out;
+}
+
+}  // namespace tg::testing
