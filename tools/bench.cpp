@@ -51,9 +51,9 @@ int run(int argc, char** argv) {
       "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
       "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
       "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
-      "B=,H=,Hk=,L=,T=,d=,dv=,length=,window=,causal,free_order,v_in_k (length=N: N of the T keys are "
-      "valid, by kv_lengths; window=N: N keys before a query's own, and after it unless causal; v_in_k: "
-      "values are the first columns of keys)",
+      "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,v_in_k (length=N: N of the T keys are "
+      "valid, by kv_lengths; page=N: in decode, paged_attn with pages of N keys; window=N: N keys before a "
+      "query's own, and after it unless causal; v_in_k: values are the first columns of keys)",
       shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,

@@ -130,6 +130,15 @@ INSTANTIATE_TEST_SUITE_P(Bench, BenchModes, testing::ValuesIn(all_modes),
 const std::string small_cells =
     "--quick --threads 1 --shape 1x2x33x16 --shape B=2,H=4,Hk=2,L=9,T=13,d=8,dv=24,causal,window=5";
 
+TEST(BenchDecode, MeasuresPagesToo) {
+  const std::string shape = " --quick --threads 1 --shape H=4,Hk=2,L=3,T=40,d=16,length=33,page=16";
+  const Outcome run = bench("decode" + shape), refused = bench("attention" + shape);
+  EXPECT_EQ(run.code, 0) << run.output;
+  EXPECT_NE(run.output.find("paged_attn page 16 decode"), std::string::npos) << run.output;
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("page= is for the mode decode"), std::string::npos) << refused.output;
+}
+
 TEST(BenchAttention, TakesCellsOfAnyMaskLayoutAndDtype) {
   for (const char* options :
        {"", "--layout BLHd", "--dtype bf16", "--dtype f16 --layout BLHd", "--dtype f64"}) {

@@ -36,16 +36,17 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
   } else if (equals != std::string::npos && key == "window") {
     c.window = number_of(word, equals, 0);
   } else {
-    const std::pair<const char*, std::int64_t*> sizes[] = {{"B", &c.B},   {"H", &c.H},          {"Hk", &c.Hk},
-                                                           {"L", &c.L},   {"T", &c.T},          {"d", &c.d},
-                                                           {"dv", &c.dv}, {"length", &c.length}};
+    const std::pair<const char*, std::int64_t*> sizes[] = {
+        {"B", &c.B}, {"H", &c.H},   {"Hk", &c.Hk},         {"L", &c.L},      {"T", &c.T},
+        {"d", &c.d}, {"dv", &c.dv}, {"length", &c.length}, {"page", &c.page}};
     for (const auto& [name, size] : sizes)
       if (equals != std::string::npos && key == name) {
         *size = number_of(word, equals, 1);
         return;
       }
-    throw Error("'" + word +
-                "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, window=, causal, free_order and v_in_k");
+    throw Error(
+        "'" + word +
+        "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, causal, free_order and v_in_k");
   }
 }
 
@@ -110,13 +111,19 @@ std::vector<AttentionCell> decode_suite() {
   return parsed({"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",
                  "H=8,L=1,T=32768,d=64", "H=32,Hk=8,L=1,T=32768,d=128", "B=4,H=8,Hk=1,L=1,T=32768,d=128",
                  "H=4,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k", "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k",
-                 "H=8,L=1,T=256,d=64,length=128", "H=8,L=1,T=8192,d=64,length=128"});
+                 "H=8,L=1,T=256,d=64,length=128", "H=8,L=1,T=8192,d=64,length=128",
+                 "H=4,L=1,T=1024,d=64,page=16", "H=4,L=1,T=1024,d=64,page=64",
+                 "H=32,Hk=8,L=1,T=32768,d=128,page=16", "H=32,Hk=8,L=1,T=32768,d=128,page=64",
+                 "H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k,page=16", "H=8,L=64,T=4096,d=64,causal",
+                 "H=8,L=64,T=4096,d=64,causal,page=16"});
 }
 
 }  // namespace
 
 std::string AttentionCell::name() const {
-  return std::string("flash_attn") + (causal ? " causal" : "") +
+  return (page > 0 ? "paged_attn page " + std::to_string(page)
+          : causal ? "flash_attn causal"
+                   : "flash_attn") +
          (window >= 0 ? " window " + std::to_string(window) : "") + (free_order ? " free order" : "") +
          (v_in_k ? " v in k" : "");
 }
@@ -132,7 +139,8 @@ std::string AttentionCell::words() const {
                                                         {",T=", T}, {",d=", d}, {",dv=", dv}};
   std::string s;
   for (const auto& [name, size] : sizes) s += name + std::to_string(size);
-  return s + (length > 0 ? ",length=" + std::to_string(length) : "") + (causal ? ",causal" : "") +
+  return s + (length > 0 ? ",length=" + std::to_string(length) : "") +
+         (page > 0 ? ",page=" + std::to_string(page) : "") + (causal ? ",causal" : "") +
          (window >= 0 ? ",window=" + std::to_string(window) : "") + (free_order ? ",free_order" : "") +
          (v_in_k ? ",v_in_k" : "");
 }
@@ -171,6 +179,7 @@ AttentionCell parse_cell(const std::string& text) {
   if (!given.contains("Hk")) c.Hk = c.H;
   if (!given.contains("T")) c.T = c.L;
   if (!given.contains("dv")) c.dv = c.d;
+  if (c.page > 0) c.causal = true;  // paged_attn always is
   if (c.H % c.Hk != 0)
     throw Error("H=" + std::to_string(c.H) + " is no multiple of Hk=" + std::to_string(c.Hk));
   if (c.length > c.T)

@@ -60,6 +60,8 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   for (const AttentionKernels k :
        {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
     if (kernels == name_of(k)) settings.attention.kernels = k;
+  for (const std::string& shape : shapes)
+    if (shape.find("page=") != std::string::npos) return "page= is for the mode decode";
   const char* own = settings.device.kind == Device::cpu_kind ? "cpu" : "gpu";
   return take_cells(shapes, suite.empty() ? own : suite, settings);
 }

@@ -1,5 +1,8 @@
 #include "tools/bench/attention_programs.h"
 
+#include <numeric>
+#include <random>
+
 #include <tilegrad/autograd/gradients.h>
 #include <tilegrad/ops/ops.h>
 
@@ -22,6 +25,10 @@ AttentionOptions options_for(const AttentionCell& c, const Settings& settings) {
 
 RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises) {
   q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
+  c.page > 0 ? record_paged(c, settings) : record(c, settings, materialises);
+}
+
+void RecordedAttention::record(const AttentionCell& c, const Settings& settings, bool materialises) {
   k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
   v = c.v_in_k ? k.slice(3, 0, c.dv) : add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
   AttentionOptions options = options_for(c, settings);
@@ -29,6 +36,23 @@ RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& set
     options.kv_lengths = g.constant(Array::of(
         std::vector<std::int32_t>(static_cast<std::size_t>(c.B), static_cast<std::int32_t>(c.length))));
   out = materialises ? standard_attn(q, k, v, options) : flash_attn(q, k, v, options);
+}
+
+// Pages of the texts lie in the pool in random order.
+void RecordedAttention::record_paged(const AttentionCell& c, const Settings& settings) {
+  const std::int64_t n = (c.T + c.page - 1) / c.page;
+  std::vector<std::int32_t> pages(static_cast<std::size_t>(c.B * n));
+  std::iota(pages.begin(), pages.end(), 1);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937_64(1));
+  const Tensor table = g.constant(Array::of({c.B, n}, pages)),
+               lengths = g.constant(Array::of(std::vector<std::int32_t>(
+                   static_cast<std::size_t>(c.B), static_cast<std::int32_t>(c.keys()))));
+  const auto pool = [&](const char* name, std::int64_t size) {
+    return inputs_.emplace_back(g.input(name, {1 + c.B * n, c.page, c.Hk, size}, settings.dtype));
+  };
+  k = pool("k", c.d);
+  v = c.v_in_k ? k.slice(3, 0, c.dv) : pool("v", c.dv);
+  out = paged_attn(q, k, v, table, lengths, {.window_left = c.window});
 }
 
 Tensor RecordedAttention::add_input(const char* name, const Shape& shape, const Settings& settings) {

@@ -1,4 +1,4 @@
-// Programs that run one call of flash_attn, with random inputs.
+// Programs that run one call of flash_attn or paged_attn, with random inputs.
 #pragma once
 
 #include <tilegrad/ops/flash_attn.h>
@@ -17,6 +17,8 @@ struct RecordedAttention {
 
  private:
   std::vector<Tensor> inputs_;  // as they are in memory
+  void record(const AttentionCell& c, const Settings& settings, bool materialises);
+  void record_paged(const AttentionCell& c, const Settings& settings);
   Tensor add_input(const char* name, const Shape& shape, const Settings& settings);
 };
 

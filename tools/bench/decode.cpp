@@ -73,7 +73,7 @@ class DecodeBench {
     if (!report_.selects(row_.name)) return;
     Program program = forward_program(c, settings_.threads, settings_);
     measure(program, bytes_of(c, settings_.dtype), c.flops(false));
-    if (!torch_) return;
+    if (!torch_ || c.page > 0) return;
     const TorchProcess::Seconds theirs = torch_->time(c, false, settings_);
     add(", cuDNN", theirs.cudnn);
     add(", FA2", theirs.flash);

@@ -20,7 +20,7 @@ constexpr i64 most_rows = 64;   // of a group
 constexpr i64 few_queries = 8;  // of a head: several threads may share the keys of a group
 // Four rows or more make the products of a line come in bursts, and their registers are filled by several
 // keys at a time; then the hardware does not see what comes next, and lines are fetched so far ahead. With
-// fewer rows it does, and does it better.
+// fewer rows it does, and does it better, unless keys lie in pages.
 constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
 
 template <class T>
@@ -232,7 +232,7 @@ class Rows {
   // Rows from key0 on, of the tile and as many as are fetched ahead.
   RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 key0, i64 size, i64* at) const {
     const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1,
-              ahead = rows_ < rows_to_fetch_for ? 0 : smaller(tile_, fetched);
+              ahead = x_.table || rows_ >= rows_to_fetch_for ? smaller(tile_, fetched) : 0;
     find_rows(a, key0, tile_ + ahead, at);
     return {static_cast<const S*>(a.data), at, ahead};
   }
