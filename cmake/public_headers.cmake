@@ -50,9 +50,11 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/training/sums.h
     io/training/text_batches.h
     io/training/trainer.h
+    nn/generation/engine.h
     nn/generation/generate.h
     nn/generation/page_pool.h
     nn/generation/sampling.h
+    nn/generation/scheduler.h
     nn/layers/attention.h
     nn/layers/autocast.h
     nn/layers/kv_cache.h

@@ -23,13 +23,10 @@ class WindowAttention : public nn::Module {
     const Shape& shape = x.tensor().shape();
     const Tensor rows = qkv_(x).view({shape[0], shape[1], 3 * heads, width / heads});
     const auto qkv = chunk(transpose(rows, 1, 2), 3, 1);  // views [B, heads, L, width / heads]
-    AttentionOptions options{.causal = true, .window_left = window};
-    Tensor k = qkv[1], v = qkv[2];
-    if (call.cache) {
-      k = call.cache->append(path() + ".k", k), v = call.cache->append(path() + ".v", v);
-      options.kv_lengths = call.cache->lengths();
-    }
-    return out_(transpose(flash_attn(qkv[0], k, v, options).o, 1, 2).view(shape));
+    const Tensor o =
+        call.cache ? call.cache->attend(path(), qkv[0], qkv[1], qkv[2], {.window_left = window})
+                   : flash_attn(qkv[0], qkv[1], qkv[2], {.causal = true, .window_left = window}).o;
+    return out_(transpose(o, 1, 2).view(shape));
   }
   nn::Linear qkv_, out_;
 };

@@ -3,30 +3,10 @@
 #include <algorithm>
 #include <bit>
 
-#include <tilegrad/core/base/rng.h>
 #include <tilegrad/ops/ops.h>
+#include "nn/generation/run_options.h"
 
 namespace tg::nn {
-
-namespace {
-
-// A run over one token is over when its weights have been read. Below this many, one thread has read them by
-// the time that several have agreed on who reads which.
-constexpr std::int64_t weights_worth_threads = std::int64_t{1} << 22;
-
-// Attention after a cache reads its rows, of which kv_lengths says how many there are.
-void check_cached_attention(const Graph& graph) {
-  for (const Node& n : graph.nodes())
-    if (n.op == &flash_attn_op && !n.attrs.as<AttentionAttrs>().has_lengths)
-      throw Error(
-          "[generate] " + graph.name_of(n) +
-          " reads no key-value cache: its layer has to use Call::cache, or the Generator {.cache = false} " +
-          at_line(n.where));
-}
-
-constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
-
-}  // namespace
 
 // Logits of the last of `length` tokens, which follow those in the cache; without one, of token `last` of a
 // window.
@@ -55,9 +35,8 @@ struct Generator::Run {
       }
       logits = cast(model.head_of({x, where}), f32);
     }
-    if (cache) check_cached_attention(graph);
-    const bool is_small = length == 1 && model.count() < weights_worth_threads;
-    CompileOptions options{.threads = o.threads == 0 && is_small ? 1 : o.threads,
+    if (cache) detail::check_cached_attention(graph, "generate");
+    CompileOptions options{.threads = detail::threads_for(model, length == 1, o.threads),
                            .tf32 = o.precision == Precision::tf32};
     if (cache) options.assign = cache->assign();
     return compile(graph, {logits}, options);
@@ -102,7 +81,7 @@ void Generator::read_window(std::span<const std::int32_t> text) {
 
 std::span<const float> Generator::next(std::span<const std::int32_t> text) {
   if (text.empty()) throw Error("[generate] the text to continue is empty");
-  if (!options_.cache || static_cast<std::int64_t>(text.size()) > cache_.capacity()) {
+  if (!options_.cache || static_cast<std::int64_t>(text.size()) > cache_.page_size()) {
     read_window(text);
   } else {
     const auto common = std::mismatch(cached_.begin(), cached_.end(), text.begin(), text.end()).first;
@@ -118,8 +97,7 @@ void Generator::extend(std::vector<std::int32_t>& text, std::int64_t count, cons
                        std::uint64_t seed, const std::function<void(std::int32_t)>& report) {
   forget();
   for (std::int64_t k = 0; k < count; ++k) {
-    const PhiloxBlock words = philox({}, node_key(seed, static_cast<std::uint64_t>(k), sampling_node));
-    text.push_back(sample_token(next(text), sampling, uniform(words[0], words[1])));
+    text.push_back(sample_token(next(text), sampling, sampling_draw(seed, static_cast<std::uint64_t>(k))));
     if (report) report(text.back());
   }
 }

@@ -100,6 +100,7 @@ class PageTable {
   // The tokens that are in the cache, and the pages that have room for them and for those reserved.
   std::int64_t length() const { return length_; }
   const std::vector<std::int32_t>& pages() const { return pages_; }
+  std::int32_t page_size() const { return pool_->page_size(); }  // not of a table that was moved from
   // The row of the token at a position, of rows [pages of the pool + 1, page_size()]. Throws Error if there
   // is no page for it.
   std::int64_t row(std::int64_t position) const;

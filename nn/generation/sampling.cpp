@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/core/base/rng.h>
 
 namespace tg::nn {
 
@@ -26,7 +28,21 @@ void cut(std::vector<double>& weights, const Sampling& s) {
   for (std::size_t i = enough; i < order.size(); ++i) weights[order[i]] = 0;
 }
 
+constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
+
 }  // namespace
+
+double sampling_draw(std::uint64_t seed, std::uint64_t k) {
+  const PhiloxBlock words = philox({}, node_key(seed, k, sampling_node));
+  return uniform(words[0], words[1]);
+}
+
+void check_sampling(const Sampling& s) {
+  if (!(s.temperature >= 0) || s.top_k < 0 || !(s.top_p >= 0 && s.top_p <= 1))
+    throw Error("[sample] expected a temperature and a top_k that are not negative and a top_p of 0 to 1, got " +
+                std::to_string(s.temperature) + ", " + std::to_string(s.top_k) + " and " +
+                std::to_string(s.top_p));
+}
 
 std::int32_t sample_token(std::span<const float> logits, const Sampling& s, double u) {
   std::int32_t best = -1;

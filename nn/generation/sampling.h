@@ -16,4 +16,9 @@ struct Sampling {
 // number u in [0, 1). Ties go to the first. Logits that are NaN are never drawn; throws Error if all are NaN.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
+// The u of a text's k-th new token: texts with the same seed draw the same numbers.
+double sampling_draw(std::uint64_t seed, std::uint64_t k);
+// Throws Error for a temperature or top_k below 0, and a top_p outside [0, 1].
+void check_sampling(const Sampling& sampling);
+
 }  // namespace tg::nn

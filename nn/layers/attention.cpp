@@ -19,6 +19,10 @@ Tensor merged(const Tensor& o) {
   return transpose(o, 1, 2).view({o.size(0), o.size(2), o.size(1) * o.size(3)});
 }
 
+Tensor positions_by_head(const Call& call) {
+  return call.cache ? unsqueeze(call.cache->positions(), 1) : Tensor();
+}
+
 }  // namespace detail
 
 namespace {
@@ -26,15 +30,11 @@ namespace {
 using detail::by_head, detail::merged, detail::product;
 
 // Causal attention on [B, H, L, d] and [B, Hk, L, d], heads merged.
-Tensor attend(const Tensor& q, Tensor k, Tensor v, double dropout, const Call& call,
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, const Call& call,
               const std::string& path) {
+  if (call.cache) return merged(call.cache->attend(path, q, k, v));
   AttentionOptions options{.causal = true};
   if (call.mode == Mode::train) options.dropout = dropout;
-  if (call.cache) {
-    k = call.cache->append(path + ".k", k);
-    v = call.cache->append(path + ".v", v);
-    options.kv_lengths = call.cache->lengths();
-  }
   return merged(flash_attn(q, k, v, options).o);
 }
 
@@ -106,7 +106,7 @@ Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
   Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);
   if (rotate_) {
-    const Tensor positions = call.cache ? call.cache->positions() : Tensor();
+    const Tensor positions = detail::positions_by_head(call);
     q = rope(q, positions, rope_);
     k = rope(k, positions, rope_);
   }

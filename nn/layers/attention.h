@@ -68,6 +68,8 @@ namespace detail {
 std::int64_t head_width(const Path& at, std::int64_t width, std::int64_t heads);
 Tensor by_head(const Tensor& x, std::int64_t heads);  // [B, L, heads·d] → [B, heads, L, d], a view
 Tensor merged(const Tensor& o);                       // flash_attn's [B, H, L, d] → [B, L, H·d], a view
+// For rope on [B, H, L, d]: those after the tokens in the call's cache, [B, 1, L]; undefined without one.
+Tensor positions_by_head(const Call& call);
 
 }  // namespace detail
 

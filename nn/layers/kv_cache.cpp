@@ -1,17 +1,34 @@
 #include <tilegrad/nn/layers/kv_cache.h>
 
 #include <limits>
-#include <numeric>
 
 #include <tilegrad/ops/ops.h>
 
 namespace tg::nn {
 
-KvCache::KvCache(std::int64_t batch, std::int64_t capacity, Device device)
-    : batch_(batch), capacity_(capacity), device_(device) {
-  if (batch < 1 || capacity < 1 || capacity > std::numeric_limits<std::int32_t>::max())
-    throw ShapeError("[kv_cache] expected a positive batch and a capacity of 1 to 2^31 - 1, got " +
-                     std::to_string(batch) + " and " + std::to_string(capacity));
+namespace {
+
+constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
+
+std::string sizes(std::int64_t texts, std::int64_t length) {
+  return std::to_string(length) + " tokens in each of " + std::to_string(texts) + " texts";
+}
+
+// first, first + step, …, a constant.
+Tensor numbers(Graph& graph, const Shape& shape, std::int64_t first, std::int64_t step = 1) {
+  Array a(shape, i32);
+  for (std::int64_t i = 0; i < a.numel(); ++i) a.data<std::int32_t>()[i] = static_cast<std::int32_t>(first + i * step);
+  return graph.constant(a);
+}
+
+}  // namespace
+
+KvCache::KvCache(std::int64_t pages, std::int64_t page_size, Device device)
+    : pages_(pages), page_size_(page_size), device_(device) {
+  if (pages < 1 || page_size < 1 || pages > largest / page_size)
+    throw ShapeError("[kv_cache] expected positive numbers of pages and of tokens in a page, of 2^31 - 1 "
+                     "tokens at most, got " +
+                     std::to_string(pages) + " and " + std::to_string(page_size));
 }
 
 std::size_t KvCache::bytes() const {
@@ -21,50 +38,94 @@ std::size_t KvCache::bytes() const {
 }
 
 CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
-    : cache_(cache), cached_(graph.input("cached", {1}, i32)) {
-  if (length < 1 || length > cache.capacity())
-    throw ShapeError("[kv_cache] a call of " + std::to_string(length) +
-                     " tokens, expected 1 to the capacity " + std::to_string(cache.capacity()));
+    : cache_(cache), cached_(graph.input("cached", {cache.pages()}, i32)) {
+  if (length < 1 || length > cache.page_size())
+    throw ShapeError("[kv_cache] a call of " + std::to_string(length) + " tokens, expected 1 to " +
+                     std::to_string(cache.page_size()) + ", the size of a page");
   const Scope scope("cache");
-  std::vector<std::int32_t> steps(static_cast<std::size_t>(length));
-  std::iota(steps.begin(), steps.end(), 0);
-  positions_ = cached_ + graph.constant(Array::of(steps));
-  lengths_ = expand(cached_, {cache.batch()}) + length;
+  const std::int64_t texts = cache.pages(), size = cache.page_size();
+  const Tensor first = view(cached_, {texts, 1});
+  positions_ = first + numbers(graph, {1, length}, 0);
+  lengths_ = cached_ + length;
+  // Beyond its page a token has no row: index_assign refuses the number.
+  const Tensor row = numbers(graph, {texts, 1}, 0, size) + positions_;
+  rows_ = where(less(positions_, size), row, texts * size);
+}
+
+CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t texts, std::int64_t length, std::int64_t room)
+    : cache_(cache) {
+  if (texts < 1 || length < 1 || room < 1)
+    throw ShapeError("[kv_cache] a call of " + sizes(texts, length) + " with room for " +
+                     std::to_string(room) + " pages, expected positive sizes");
+  rows_ = graph.input("rows", {texts, length}, i32);
+  lengths_ = graph.input("lengths", {texts}, i32);
+  table_ = graph.input("table", {texts, room}, i32);
+  const Scope scope("cache");
+  positions_ = maximum(view(lengths_, {texts, 1}) + numbers(graph, {1, length}, -length), 0);
 }
 
 void CacheCall::check(TensorArg x) const {
-  const Shape& shape = x.tensor().shape();
-  const std::int64_t length = positions_.size(0);
-  if (shape.size() < 2 || shape[0] != cache_.batch() || shape[1] != length)
-    throw ShapeError(in_context("[kv_cache] the call is for " + std::to_string(length) +
-                                    " tokens in each of " + std::to_string(cache_.batch()) + " rows, got " +
-                                    x.tensor().text(),
-                                x.where()));
+  const Shape &shape = x.tensor().shape(), &call = positions_.shape();
+  if (shape.size() < 2 || shape[0] != call[0] || shape[1] != call[1])
+    throw ShapeError(in_context(
+        "[kv_cache] the call is for " + sizes(call[0], call[1]) + ", got " + x.tensor().text(), x.where()));
 }
 
-Tensor CacheCall::append(const std::string& name, TensorArg in) {
+// All rows of the cache's tensor of this name, with the new ones among them.
+Tensor CacheCall::append(const std::string& name, const TensorArg& in) {
   const Scope scope("cache", in.where());
-  const Tensor& rows = in.tensor();
-  if (rows.rank() != 4 || rows.size(0) != cache_.batch() || rows.size(2) != positions_.size(0))
-    throw ShapeError(in_context("[kv_cache] expected rows [" + std::to_string(cache_.batch()) + ", heads, " +
-                                    std::to_string(positions_.size(0)) + ", n] of " + name + ", got " +
-                                    rows.text(),
+  const Tensor& x = in.tensor();
+  const Shape& call = positions_.shape();
+  if (x.rank() != 4 || x.size(0) != call[0] || x.size(2) != call[1])
+    throw ShapeError(in_context("[kv_cache] expected " + name + " [" + std::to_string(call[0]) + ", heads, " +
+                                    std::to_string(call[1]) + ", n], got " + x.text(),
                                 in.where()));
-  const Shape shape{rows.size(0), rows.size(1), cache_.capacity(), rows.size(3)};
+  const Shape shape{cache_.pages() * cache_.page_size(), x.size(1), x.size(3)};
   auto place = cache_.tensors_.find(name);
   if (place == cache_.tensors_.end())
     place =
-        cache_.tensors_.emplace(name, Parameter("cache." + name, Array(shape, rows.dtype()), cache_.device_))
+        cache_.tensors_.emplace(name, Parameter("cache." + name, Array(shape, x.dtype()), cache_.device_))
             .first;
   const Parameter& held = place->second;
-  if (held.shape() != shape || held.dtype() != rows.dtype())
+  if (held.shape() != shape || held.dtype() != x.dtype())
     throw ShapeError(in_context(
-        "[kv_cache] " + name + " holds " + held.shape().text() + ", which does not fit rows " + rows.text(),
+        "[kv_cache] " + name + " holds " + held.shape().text() + ", which does not fit rows " + x.text(),
         in.where()));
-  const Tensor extended = slice_assign(rows.graph().param(held), rows, 2, cached_);
+  const Tensor extended = index_assign(x.graph().param(held), 0, rows_, transpose(x, 1, 2));
   assign_.push_back({held, extended});
-  rows.graph().must_assign(held, extended);
+  x.graph().must_assign(held, extended);
   return extended;
+}
+
+// k [rows of the cache, Hk, d], v [rows of the cache, Hk, dv].
+Tensor CacheCall::attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const PagedAttentionOptions& o) const {
+  const auto in_pages = [&](const Tensor& rows) {
+    return view(rows, {cache_.pages(), cache_.page_size(), rows.size(1), rows.size(2)});
+  };
+  if (table_.defined()) return paged_attn(q, in_pages(k), in_pages(v), table_, lengths_, o).o;
+  return flash_attn(q, transpose(in_pages(k), 1, 2), transpose(in_pages(v), 1, 2),
+                    {.scale = o.scale,
+                     .causal = true,
+                     .window_left = o.window_left,
+                     .softcap = o.softcap,
+                     .sink = o.sink,
+                     .kv_lengths = lengths_})
+      .o;
+}
+
+Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
+                         const PagedAttentionOptions& options) {
+  const Scope scope(q);
+  const Tensor keys = append(name + ".k", k), values = append(name + ".v", v);
+  return attention(q.tensor(), keys, values, options);
+}
+
+Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
+                         const PagedAttentionOptions& options) {
+  const Scope scope(q);
+  const Tensor keys = append(name, k);
+  return attention(q.tensor(), keys, slice(keys, 2, 0, value_width), options);
 }
 
 }  // namespace tg::nn

@@ -75,7 +75,7 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
-  const Tensor positions = call.cache ? call.cache->positions() : Tensor();
+  const Tensor positions = detail::positions_by_head(call);
   const Tensor q = queries(x, positions);
   const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
@@ -104,11 +104,10 @@ Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Te
   const auto u = split(kv_b.view({heads_, o_.head_width + o_.value_width, o_.latent}),
                        {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
-  const Tensor k = cache.append(path() + ".latent", concat({unsqueeze(latent, 1), k_rope}, -1));
   const double scale = 1 / std::sqrt(static_cast<double>(o_.head_width + o_.rope_width));
-  const Tensor o = flash_attn(concat({matmul(parts[0], u[0]), parts[1]}, -1), k, slice(k, -1, 0, o_.latent),
-                              {.scale = scale, .causal = true, .kv_lengths = cache.lengths()})
-                       .o;                                 // [B, H, L, m]
+  const Tensor o = cache.attend(path() + ".latent", concat({matmul(parts[0], u[0]), parts[1]}, -1),
+                                concat({unsqueeze(latent, 1), k_rope}, -1), o_.latent,
+                                {.scale = scale});         // [B, H, L, m]
   const Tensor values = matmul(o, transpose(u[1], 1, 2));  // [B, H, L, dv]
   return reshape(transpose(values, 1, 2), {q.size(0), q.size(2), heads_ * o_.value_width});
 }

@@ -46,7 +46,7 @@ class Embedding : public Module {
 };
 
 // Learned positions, a table [context, width] ("weight"): tokens [B, L] → the rows of their positions, [L,
-// width]. Positions are 0 to L - 1, or those after the tokens in the call's cache.
+// width]. Positions are 0 to L - 1; after the tokens in a call's cache, [B, L, width].
 class PositionEmbedding : public Module {
  public:
   PositionEmbedding(const Path& at, std::int64_t context, std::int64_t width, Init init = Init::gpt2());

@@ -516,9 +516,9 @@ TEST_F(HostileModel, ACacheOfAnotherLengthOrBatchIsRefusedByTheCall) {
   nn::CacheCall shorter(g, one, 2), more(g, two, 4);
   expect_error<ShapeError>(
       [&] { model(tokens, {.cache = &shorter}); },
-      {"/kv_cache] the call is for 2 tokens in each of 1 rows, got i32 [1, 4]", "hostile_test.cpp"});
+      {"/kv_cache] the call is for 2 tokens in each of 1 texts, got i32 [1, 4]", "hostile_test.cpp"});
   expect_error<ShapeError>([&] { model(tokens, {.cache = &more}); },
-                           {"4 tokens in each of 2 rows", "hostile_test.cpp"});
+                           {"4 tokens in each of 2 texts", "hostile_test.cpp"});
   const nn::GroupedAttention layer(nn::Path(params) / "layer", 8, 2);
   expect_error<ShapeError>(
       [&] {

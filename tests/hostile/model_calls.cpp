@@ -356,10 +356,18 @@ std::vector<Call> model_calls() {
       {"KvCache",
        [](World& w) {
          KvCache cache(size(w), size(w), Draw<Device>::of(w));
-         CacheCall call(Draw<Graph&>::of(w), cache, size(w));
-         w.keep(call.cached()), w.keep(call.positions()), w.keep(call.lengths());
-         w.keep(call.append(Draw<std::string>::of(w), Draw<TensorArg>::of(w)));
-         (void)cache.bytes(), (void)cache.capacity(), (void)call.assign().size();
+         Graph& graph = Draw<Graph&>::of(w);
+         const bool in_pages = w.chance(0.5);
+         CacheCall call = in_pages ? CacheCall(graph, cache, size(w), size(w), size(w))
+                                   : CacheCall(graph, cache, size(w));
+         w.keep(call.positions()), w.keep(call.lengths());
+         w.keep(in_pages ? call.rows() : call.cached());
+         if (in_pages) w.keep(call.table());
+         const auto name = Draw<std::string>::of(w);
+         const TensorArg q = Draw<TensorArg>::of(w), k = Draw<TensorArg>::of(w);
+         w.keep(w.chance(0.5) ? call.attend(name, q, k, Draw<TensorArg>::of(w))
+                              : call.attend(name, q, k, Draw<I>::of(w)));
+         (void)cache.bytes(), (void)cache.page_size(), (void)call.assign().size();
          call.check(Draw<TensorArg>::of(w));
        }},
   };

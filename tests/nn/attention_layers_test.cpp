@@ -105,10 +105,10 @@ TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
     EXPECT_EQ(copies(program), "") << kind.name;
     // The cache is extended where it lies.
     for (const Step& s : program.steps()) {
-      if (s.op != &slice_assign_op) continue;
+      if (s.op != &index_assign_op) continue;
       EXPECT_EQ(s.in[0].data, s.out[0].data) << kind.name;
     }
-    EXPECT_EQ(steps_of(program, slice_assign_op), static_cast<std::int64_t>(cache.tensors().size()));
+    EXPECT_EQ(steps_of(program, index_assign_op), static_cast<std::int64_t>(cache.tensors().size()));
   }
 }
 
@@ -269,7 +269,7 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
       for (std::int64_t row = 0; row < 2; ++row)
         values.insert(values.end(), x.begin() + (row * 12 + held) * 16,
                       x.begin() + (row * 12 + held + piece) * 16);
-      program.run({{part, values}, {call.cached(), std::vector{held}}});
+      program.run({{part, values}, {call.cached(), std::vector(2, held)}});
       const std::vector<double> y_values = program.fetch(y).values<double>();
       for (std::int64_t row = 0; row < 2; ++row)
         std::copy_n(y_values.begin() + row * piece * 16, piece * 16, got.begin() + (row * 12 + held) * 16);
@@ -287,7 +287,7 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   nn::CacheCall call(g, cache, 1);
   attention(g.input("x", {1, 1, 16}), {.cache = &call});
   ASSERT_EQ(cache.tensors().size(), 1u);
-  EXPECT_EQ(cache.tensors().begin()->second.shape(), (Shape{1, 1, 32, 6 + 2}));
+  EXPECT_EQ(cache.tensors().begin()->second.shape(), (Shape{32, 1, 6 + 2}));
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
 }
 

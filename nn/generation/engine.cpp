@@ -1,0 +1,321 @@
+#include <tilegrad/nn/generation/engine.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <tilegrad/ops/ops.h>
+#include "nn/generation/run_options.h"
+
+namespace tg::nn {
+
+namespace {
+
+using i64 = std::int64_t;
+
+constexpr i64 rows_moved = 256;  // in one run
+
+i64 pages_of(i64 tokens, i64 page_size) {
+  return tokens / page_size + (tokens % page_size != 0);
+}
+
+const Engine::Options& checked(const Engine::Options& o) {
+  if (o.seats < 1 || o.page_size < 1 || o.chunk < 1 || o.cache_tokens < 0 || o.host_tokens < 0)
+    throw ShapeError("[engine] expected positive numbers of seats (" + std::to_string(o.seats) +
+                     "), of tokens in a page (" + std::to_string(o.page_size) + ") and in a chunk (" +
+                     std::to_string(o.chunk) + "), and none negative");
+  return o;
+}
+
+Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
+  constexpr i64 most = std::numeric_limits<std::int32_t>::max();
+  const i64 tokens = o.cache_tokens > 0                ? o.cache_tokens
+                     : context > most / o.seats ? most
+                                                       : o.seats * pages_of(context, o.page_size) * o.page_size,
+            pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
+  if (pages < 1 || tokens > most || o.page_size > most || host > most)
+    throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
+                     std::to_string(o.page_size) + ", expected 1 to 2^31 - 1 in whole pages");
+  return {.pages = static_cast<std::int32_t>(pages),
+          .page_size = static_cast<std::int32_t>(o.page_size),
+          .seats = o.seats,
+          .chunk = o.chunk,
+          .host_pages = static_cast<std::int32_t>(host)};
+}
+
+// Few programs serve every number of texts and of tokens.
+i64 texts_in_program(i64 texts, i64 most) {
+  for (const i64 n : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128})
+    if (texts <= n) return std::min(n, most);
+  return std::min((texts + 63) / 64 * 64, most);
+}
+i64 tokens_in_program(i64 tokens, i64 most) {
+  i64 n = 16;
+  while (n < tokens) n *= 4;
+  return std::min(n, most);
+}
+
+}  // namespace
+
+struct Engine::Text {
+  Request request;
+  i64 written = 0;
+  std::map<std::string, Array> rows;  // of the cache's tensors, while it waits, kept on the host
+};
+
+// The last `length` tokens of each of some texts → the logits of its very last one.
+struct Engine::Run {
+  Graph graph;
+  Tensor tokens, logits;  // i32 [texts, length], f32 [texts, 1, vocabulary]
+  CacheCall cache;
+  Program program;
+  std::vector<std::int32_t> token, row, length, table;  // what is fed
+
+  Run(const LanguageModel& model, KvCache& into, i64 texts, i64 n, i64 room, const Options& o,
+      const std::source_location& where)
+      : tokens(graph.input("tokens", {texts, n}, i32, where)),
+        cache(graph, into, texts, n, room),
+        program(build(model, n, o, where)),
+        token(static_cast<std::size_t>(texts * n)),
+        row(token.size()),
+        length(static_cast<std::size_t>(texts)),
+        table(static_cast<std::size_t>(texts * room)) {}
+
+  Program build(const LanguageModel& model, i64 n, const Options& o, const std::source_location& where) {
+    {
+      const Autocast autocast(graph, o.precision);
+      const Tensor x = slice(model.features_of({tokens, where}, {.cache = &cache}), 1, n - 1, n);
+      logits = cast(model.head_of({x, where}), f32);
+    }
+    detail::check_cached_attention(graph, "engine");
+    CompileOptions options{.assign = cache.assign(),
+                           .threads = detail::threads_for(model, tokens.numel() == 1, o.threads),
+                           .tf32 = o.precision == Precision::tf32};
+    return compile(graph, {logits}, options);
+  }
+
+  // Entry b of the call: the last tokens of a text, of which the cache has all before `begin`.
+  void set(std::size_t b, std::span<const std::int32_t> text, i64 begin, const PageTable& pages) {
+    const std::size_t n = token.size() / length.size(), room = table.size() / length.size();
+    const i64 first = std::ssize(text) - static_cast<i64>(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const i64 at = first + static_cast<i64>(i);
+      token[b * n + i] = at < 0 ? 0 : text[static_cast<std::size_t>(at)];
+      // The pool counts pages from 1, the cache from 0.
+      row[b * n + i] = at < begin ? -1 : static_cast<std::int32_t>(pages.row(at) - pages.page_size());
+    }
+    length[b] = static_cast<std::int32_t>(text.size());
+    const auto held = std::min(room, pages.pages().size());
+    for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
+  }
+  void set_empty(std::size_t b) {
+    const std::size_t n = token.size() / length.size();
+    for (std::size_t i = 0; i < n; ++i) token[b * n + i] = 0, row[b * n + i] = -1;
+    length[b] = 0;
+  }
+  Array run() {
+    const auto feed = [&](const Tensor& input, const std::vector<std::int32_t>& values) {
+      if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
+    };
+    feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
+    program.run();
+    return program.fetch(logits);
+  }
+};
+
+// Rows of all tensors of the cache: copied to other rows, to the host, and back. −1 and what is after the
+// rows to be moved is moved nowhere.
+struct Engine::Move {
+  Graph copying, leaving, returning;
+  Tensor from, to, out, in;  // i32 [rows_moved]
+  std::map<std::string, Tensor> left, back;
+  std::optional<Program> copy, leave, come_back;
+
+  explicit Move(const KvCache& cache) {
+    from = copying.input("from", {rows_moved}, i32), to = copying.input("to", {rows_moved}, i32);
+    out = leaving.input("out", {rows_moved}, i32), in = returning.input("in", {rows_moved}, i32);
+    std::vector<Assign> copied, returned;
+    std::vector<Tensor> fetched;
+    for (const auto& [name, held] : cache.tensors()) {
+      const Tensor all = copying.param(held);
+      copied.push_back({held, index_assign(all, 0, to, index_select(all, 0, from))});
+      fetched.push_back(left[name] = index_select(leaving.param(held), 0, out));
+      const Shape& s = held.shape();
+      const Tensor rows = back[name] = returning.input(name, {rows_moved, s[1], s[2]}, held.dtype());
+      returned.push_back({held, index_assign(returning.param(held), 0, in, rows)});
+    }
+    copy = compile(copying, {}, {.assign = copied});
+    leave = compile(leaving, fetched);
+    come_back = compile(returning, {}, {.assign = returned});
+  }
+};
+
+Engine::Engine(LanguageModel model, const Options& options, const std::source_location& where)
+    : model_(std::move(model)),
+      options_(checked(options)),
+      where_(where),
+      scheduler_(scheduling(options_, model_.context)),
+      cache_(scheduler_.pool().pages(), options_.page_size, model_.device()) {
+  vocabulary_ = run_of(1, 1).logits.size(-1);  // makes the cache's tensors
+}
+Engine::~Engine() = default;
+
+Engine::Run& Engine::run_of(i64 texts, i64 length) {
+  std::unique_ptr<Run>& run = runs_[{texts, length}];
+  const i64 room = std::min<i64>(pages_of(model_.context, options_.page_size), scheduler_.pool().pages());
+  if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, where_);
+  return *run;
+}
+
+Engine::Handle Engine::add(Request request) {
+  const auto refuse = [](const std::string& what) { throw Error("[engine] " + what); };
+  const auto& prompt = request.prompt;
+  if (prompt.empty()) refuse("the prompt is empty");
+  for (std::size_t i = 0; i < prompt.size(); ++i)
+    if (prompt[i] < 0 || prompt[i] >= vocabulary_)
+      refuse("token " + std::to_string(prompt[i]) + " at position " + std::to_string(i) +
+             " of the prompt; the model has " + std::to_string(vocabulary_));
+  check_sampling(request.sampling);
+  // The last token is written but not read.
+  const i64 size = std::ssize(prompt), context = model_.context;
+  if (request.tokens < 0) refuse("got " + std::to_string(request.tokens) + " tokens to write");
+  const i64 tokens = request.tokens > 0 ? request.tokens : std::max<i64>(1, context - size + 1);
+  if (size > context || tokens - 1 > context - size)
+    refuse("a prompt of " + std::to_string(size) + " tokens and " + std::to_string(tokens) +
+           " more exceed the model's context of " + std::to_string(context));
+  request.tokens = tokens;
+  const Handle text = scheduler_.add(prompt, size + tokens - 1);
+  texts_.emplace(text, new Text{std::move(request)});
+  return text;
+}
+
+Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report) {
+  const auto found = texts_.find(text);
+  if (found == texts_.end()) throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
+  const Handle other = scheduler_.fork(text);
+  auto copy = std::make_unique<Text>(Text{found->second->request, found->second->written});
+  copy->request.seed = seed;
+  copy->request.report = std::move(report);
+  texts_.emplace(other, std::move(copy));
+  return other;
+}
+
+void Engine::cancel(Handle text) {
+  if (texts_.erase(text) > 0) scheduler_.remove(text);
+}
+
+void Engine::move(const Scheduler::Plan& plan) {
+  if (plan.out.empty() && plan.in.empty() && plan.copies.empty()) return;
+  if (!move_) move_ = std::make_unique<Move>(cache_);
+  const i64 size = options_.page_size;
+  // Rows of pages, a run's worth at a time, and the first of them.
+  std::vector<std::int32_t> a(rows_moved), b(rows_moved);
+  const auto in_runs = [&](const std::vector<std::int32_t>& pages, const std::vector<std::int32_t>* to,
+                           const auto& run) {
+    const i64 rows = std::ssize(pages) * size;
+    for (i64 at = 0; at < rows; at += rows_moved) {
+      const i64 n = std::min(rows - at, rows_moved);
+      for (i64 i = 0; i < rows_moved; ++i) {
+        const i64 page = (at + i) / size, place = (at + i) % size;
+        a[i] = i < n ? static_cast<std::int32_t>((pages[page] - 1) * size + place) : 0;
+        if (to) b[i] = i < n ? static_cast<std::int32_t>(((*to)[page] - 1) * size + place) : -1;
+      }
+      run(at, n);
+    }
+  };
+  for (const Scheduler::Moved& m : plan.out) {
+    Text& text = *texts_.at(m.text);
+    text.rows.clear();
+    for (const auto& [name, held] : cache_.tensors()) {
+      const Shape& s = held.shape();
+      text.rows.emplace(name, Array({std::ssize(m.pages) * size, s[1], s[2]}, held.dtype()));
+    }
+    in_runs(m.pages, nullptr, [&](i64 at, i64 n) {
+      move_->leave->run({{move_->out, a}});
+      for (auto& [name, rows] : text.rows) {
+        const Array moved = move_->leave->fetch(move_->left.at(name));
+        const std::size_t row = moved.bytes() / rows_moved;
+        std::memcpy(rows.raw() + at * row, moved.raw(), n * row);
+      }
+    });
+  }
+  for (const Scheduler::Moved& m : plan.in) {
+    Text& text = *texts_.at(m.text);
+    in_runs(m.pages, &m.pages, [&](i64 at, i64 n) {
+      for (const auto& [name, rows] : text.rows) {
+        const Tensor& input = move_->back.at(name);
+        Array moved(input.shape(), input.dtype());
+        const std::size_t row = moved.bytes() / rows_moved;
+        std::memcpy(moved.raw(), rows.raw() + (m.first * size + at) * row, n * row);
+        move_->come_back->feed({input, moved});
+      }
+      move_->come_back->run({{move_->in, b}});
+    });
+    text.rows.clear();
+  }
+  std::vector<std::int32_t> from, to;
+  for (const PageCopy& c : plan.copies) from.push_back(c.from), to.push_back(c.to);
+  in_runs(from, &to, [&](i64, i64) { move_->copy->run({{move_->from, a}, {move_->to, b}}); });
+}
+
+bool Engine::step() {
+  if (stepping_) throw Error("[engine] step() called by a report of step()");
+  const Scheduler::Plan& plan = scheduler_.plan();
+  move(plan);
+  struct Ready {
+    Handle text;
+    Array logits;
+    i64 row;
+  };
+  std::vector<Ready> ready;
+  const auto read = [&](std::span<const Scheduler::Part> parts, Run& run) {
+    for (std::size_t b = 0; b < run.length.size(); ++b) {
+      if (b >= parts.size()) {
+        run.set_empty(b);
+        continue;
+      }
+      const auto& [text, begin, count] = parts[b];
+      run.set(b, std::span(scheduler_.tokens(text)).first(static_cast<std::size_t>(begin + count)), begin,
+              scheduler_.table(text));
+    }
+    const Array logits = run.run();
+    for (std::size_t b = 0; b < parts.size(); ++b)
+      if (parts[b].begin + parts[b].count == std::ssize(scheduler_.tokens(parts[b].text)))
+        ready.push_back({parts[b].text, logits, static_cast<i64>(b)});
+  };
+  const i64 longest = std::min(options_.chunk, model_.context);
+  for (const Scheduler::Part& p : plan.several) read({&p, 1}, run_of(1, tokens_in_program(p.count, longest)));
+  if (!plan.single.empty())
+    read(plan.single, run_of(texts_in_program(std::ssize(plan.single), options_.seats), 1));
+  for (const auto* parts : {&plan.several, &plan.single})
+    for (const Scheduler::Part& p : *parts) scheduler_.done(p);
+
+  stepping_ = true;
+  try {
+    for (const Ready& r : ready)
+      choose(r.text, {r.logits.data<float>() + r.row * vocabulary_, static_cast<std::size_t>(vocabulary_)});
+  } catch (...) {
+    stepping_ = false;
+    throw;
+  }
+  stepping_ = false;
+  return !texts_.empty();
+}
+
+void Engine::choose(Handle text, std::span<const float> logits) {
+  const auto found = texts_.find(text);
+  if (found == texts_.end()) return;  // cancelled by the report of another
+  Text& t = *found->second;
+  const std::int32_t token =
+      sample_token(logits, t.request.sampling, sampling_draw(t.request.seed, static_cast<std::uint64_t>(t.written)));
+  ++t.written;
+  End end = t.written >= t.request.tokens ? End::count : End::no;
+  if (token == t.request.end) end = End::token;
+  if (end == End::no) scheduler_.append(text, token);
+  const bool goes_on = !t.request.report || t.request.report({text, token, end, logits});
+  if (end != End::no || !goes_on) cancel(text);
+}
+
+}  // namespace tg::nn

@@ -1,0 +1,105 @@
+// Engine: a model continues many texts at once. They join and leave at any step, and keep their keys and
+// values in pages of one cache [Stratos, PagedAttention]: texts that begin alike share pages, and where pages
+// run out, the text that came last waits until there are some again.
+//
+// What a text becomes depends on its request alone: not on the texts beside it, on when it joined, on the
+// size of pages, nor on whether it had to wait.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+
+#include <tilegrad/nn/generation/sampling.h>
+#include <tilegrad/nn/generation/scheduler.h>
+#include <tilegrad/nn/layers/autocast.h>
+#include <tilegrad/nn/layers/kv_cache.h>
+#include <tilegrad/nn/models/language_model.h>
+
+namespace tg::nn {
+
+class Engine {
+ public:
+  struct Options {
+    std::int64_t seats = 16;         // texts in a step
+    std::int64_t cache_tokens = 0;   // room in the cache; 0: a whole context for each seat
+    std::int64_t page_size = 16;     // tokens in a page
+    std::int64_t chunk = 256;        // tokens of prompts in a step
+    std::int64_t host_tokens = 0;    // of texts that wait: kept on the host, not computed again
+    int threads = 0;                 // 0: all of the machine's
+    Precision precision = Precision::full;
+  };
+  using Handle = std::uint64_t;
+  // Why a text ends: it has as many tokens as it was to have, or its end token came.
+  enum class End { no, count, token };
+  struct Token {
+    Handle text;
+    std::int32_t token;
+    End end;                         // the text's last token, if it is not `no`
+    std::span<const float> logits;   // [vocabulary] that it was chosen from; valid during the call
+  };
+  struct Request {
+    std::vector<std::int32_t> prompt;
+    std::int64_t tokens = 0;                  // at most so many more; 0: as many as the context has room for
+    Sampling sampling = {};
+    std::uint64_t seed = 1;                   // of the draws, which depend on it and on the token's number
+    std::optional<std::int32_t> end = {};     // a token that ends the text
+    // Called for each token; false ends the text. It may add, fork and cancel texts, but not call step().
+    std::function<bool(const Token&)> report = {};
+  };
+
+  // Parameters are read at every run. A layer whose rows depend on earlier ones must read them from the
+  // call's cache; throws Error for a flash_attn that does not. Throws ShapeError for options that are not
+  // positive, OutOfMemory where the cache does not fit. Errors of the model's runs name the line of this
+  // call.
+  Engine(LanguageModel model, const Options& options,
+         const std::source_location& where = std::source_location::current());
+  ~Engine();
+
+  // Throws Error for an empty prompt, a token that the model does not have, more tokens than its context or
+  // the whole cache has room for, and a sampling with numbers out of range.
+  Handle add(Request request);
+  // The same text once more, as far as it is written, with draws of its own.
+  Handle fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report = {});
+  // The text ends where it is. A handle whose text is over is ignored.
+  void cancel(Handle text);
+
+  // One token more for each text that has a seat and whose prompt has been read. Returns whether there are
+  // texts left. An error of the run leaves all texts as they were.
+  bool step();
+  void run() {
+    while (step()) {
+    }
+  }
+
+  // After a change of the weights: nothing computed before is used for texts that join from now on.
+  void forget() { scheduler_.forget(); }
+
+  std::size_t texts() const { return texts_.size(); }
+  const Scheduler& scheduler() const { return scheduler_; }
+  const KvCache& cache() const { return cache_; }
+  std::int64_t vocabulary() const { return vocabulary_; }
+
+ private:
+  struct Text;
+  struct Run;   // a program for some number of texts and of tokens in each
+  struct Move;  // a program that moves rows of the cache
+
+  Run& run_of(std::int64_t texts, std::int64_t length);
+  void move(const Scheduler::Plan& plan);
+  void read(std::span<const Scheduler::Part> parts, std::int64_t length);
+  void choose(Handle text, std::span<const float> logits);
+
+  LanguageModel model_;
+  Options options_;
+  std::source_location where_;
+  Scheduler scheduler_;
+  KvCache cache_;
+  std::int64_t vocabulary_ = 0;
+  std::map<Handle, std::unique_ptr<Text>> texts_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;
+  std::unique_ptr<Move> move_;
+  bool stepping_ = false;
+};
+
+}  // namespace tg::nn

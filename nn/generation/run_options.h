@@ -1,0 +1,27 @@
+// What Generator and Engine have in common when they compile a model's runs.
+#pragma once
+
+#include <string>
+
+#include <tilegrad/nn/models/language_model.h>
+#include <tilegrad/ops/ops.h>
+
+namespace tg::nn::detail {
+
+// Attention after a cache reads its rows, of which a length says how many there are.
+inline void check_cached_attention(const Graph& graph, const std::string& who) {
+  for (const Node& n : graph.nodes())
+    if (n.op == &flash_attn_op && !n.attrs.as<AttentionAttrs>().has_lengths)
+      throw Error("[" + who + "] " + graph.name_of(n) +
+                  " reads no key-value cache: its layer has to use Call::cache" +
+                  (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
+}
+
+// A run over one token is over when its weights have been read. Below this many, one thread has read them by
+// the time that several have agreed on who reads which.
+inline int threads_for(const LanguageModel& model, bool is_one_token, int threads) {
+  constexpr std::int64_t weights_worth_threads = std::int64_t{1} << 22;
+  return threads == 0 && is_one_token && model.count() < weights_worth_threads ? 1 : threads;
+}
+
+}  // namespace tg::nn::detail

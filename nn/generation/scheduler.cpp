@@ -1,0 +1,193 @@
+#include <tilegrad/nn/generation/scheduler.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg::nn {
+
+namespace {
+
+// A text that has lost its pages so often keeps them, while there is another to take them from.
+constexpr int most_preemptions = 3;
+
+const Scheduler::Options& checked(const Scheduler::Options& o) {
+  if (o.seats < 1 || o.chunk < 1 || o.host_pages < 0)
+    throw ShapeError("[scheduler] expected positive numbers of seats and of tokens in a chunk, got " +
+                     std::to_string(o.seats) + " and " + std::to_string(o.chunk) + ", with " +
+                     std::to_string(o.host_pages) + " pages on the host");
+  return o;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Options& options)
+    : options_(checked(options)), pool_(options.pages, options.page_size) {}
+
+const Scheduler::Text& Scheduler::at(Id text) const {
+  const auto found = texts_.find(text);
+  if (found == texts_.end()) throw Error("[scheduler] there is no text " + std::to_string(text));
+  return *found->second;
+}
+
+const PageTable& Scheduler::table(Id text) const {
+  const Text& t = at(text);
+  if (!t.table) throw Error("[scheduler] text " + std::to_string(text) + " waits, and has no pages");
+  return *t.table;
+}
+
+std::int32_t Scheduler::pages_for(std::int64_t tokens) const {
+  const std::int64_t size = options_.page_size, n = tokens / size + (tokens % size != 0);
+  return static_cast<std::int32_t>(std::min<std::int64_t>(n, std::numeric_limits<std::int32_t>::max()));
+}
+
+Scheduler::Id Scheduler::add(std::vector<std::int32_t> text, std::int64_t most) {
+  if (text.empty()) throw Error("[scheduler] the text is empty");
+  if (std::ssize(text) > most)
+    throw Error("[scheduler] a text of " + std::to_string(text.size()) + " tokens, which was to have " +
+                std::to_string(most) + " at most");
+  if (pages_for(most) > pool_.pages())
+    throw Error("[scheduler] a text of up to " + std::to_string(most) + " tokens does not fit in a cache of " +
+                std::to_string(pool_.pages()) + " pages of " + std::to_string(pool_.page_size()));
+  const Id id = next_++;
+  const auto place = texts_.emplace(id, new Text{id, std::move(text), most}).first;
+  waiting_.emplace(id, place->second.get());
+  return id;
+}
+
+Scheduler::Id Scheduler::fork(Id text) {
+  const Text& from = at(text);
+  const Id id = add(from.tokens, from.most);
+  if (from.table && std::ssize(running_) < options_.seats) {
+    at(id).table.emplace(from.table->fork());
+    running_.insert(waiting_.extract(id));
+  }
+  return id;
+}
+
+void Scheduler::append(Id text, std::int32_t token) {
+  Text& t = at(text);
+  if (std::ssize(t.tokens) >= t.most)
+    throw Error("[scheduler] text " + std::to_string(text) + " has " + std::to_string(t.most) +
+                " tokens already, which were to be all");
+  t.tokens.push_back(token);
+}
+
+void Scheduler::remove(Id text) {
+  drop_from_host(at(text));
+  running_.erase(text), waiting_.erase(text), texts_.erase(text);
+}
+
+void Scheduler::forget() {
+  pool_.forget();
+  for (const auto& [id, text] : texts_) drop_from_host(*text);
+}
+
+std::int64_t Scheduler::cached() const {
+  std::int64_t n = 0;
+  for (const auto& [id, text] : running_) n += text->table->length();
+  return n;
+}
+
+void Scheduler::drop_from_host(Text& text) {
+  host_used_ -= pages_for(text.on_host);
+  text.on_host = 0;
+}
+
+void Scheduler::preempt(Text& text) {
+  const std::int64_t held = text.table->length();
+  if (const std::int32_t n = pages_for(held); n > 0 && host_used_ + n <= options_.host_pages) {
+    const auto& pages = text.table->pages();
+    plan_.out.push_back({text.id, 0, {pages.begin(), pages.begin() + n}});
+    text.on_host = held;
+    host_used_ += n;
+  }
+  text.table.reset();
+  ++text.preemptions, ++preemptions_;
+  waiting_.insert(running_.extract(text.id));
+}
+
+// Takes pages from texts that came after this one, and if there is none, from this one. Those have no part in
+// the plan yet.
+bool Scheduler::make_room(Text& text, std::int64_t count) {
+  while (!text.table->reserve(count, plan_.copies)) {
+    Text* last = &text;
+    for (auto it = running_.rbegin(); it->first != text.id; ++it)
+      if (last == &text || (last->preemptions >= most_preemptions && it->second->preemptions < most_preemptions))
+        last = it->second;
+    preempt(*last);
+    if (last == &text) return false;
+  }
+  return true;
+}
+
+// Whether a text that is read in this step will have the next page of this one too.
+bool Scheduler::will_be_found(const Text& text) const {
+  const std::int64_t wanted = text.table->length() + options_.page_size;
+  if (wanted >= std::ssize(text.tokens)) return false;
+  return std::ranges::any_of(plan_.several, [&](const Part& p) {
+    const auto& other = at(p.text).tokens;
+    return p.begin + p.count >= wanted && p.begin < wanted &&
+           std::equal(text.tokens.begin(), text.tokens.begin() + wanted, other.begin());
+  });
+}
+
+bool Scheduler::join(Text& text) {
+  text.table.emplace(pool_.open(text.tokens));
+  const std::int64_t found = text.table->length(),
+                     kept = std::clamp<std::int64_t>(text.on_host, found, std::ssize(text.tokens) - 1);
+  const auto size = std::ssize(text.tokens);
+  // Those that run will soon want another page, so some stay free.
+  const std::int32_t free = pool_.free() - (running_.empty() ? 0 : pool_.pages() / 100);
+  if (pages_for(size) - pages_for(found) > free || will_be_found(text)) {
+    text.table.reset();
+    return false;
+  }
+  found_ += found;
+  if (kept > found) {
+    text.table->reserve(kept - found, plan_.copies);
+    const auto& pages = text.table->pages();
+    const std::int64_t first = pages_for(found);
+    plan_.in.push_back({text.id, first, {pages.begin() + first, pages.end()}});
+    text.table->append(std::span(text.tokens).subspan(found, kept - found));
+  }
+  drop_from_host(text);
+  running_.insert(waiting_.extract(text.id));
+  return true;
+}
+
+const Scheduler::Plan& Scheduler::plan() {
+  plan_ = {};
+  std::int64_t left = options_.chunk;
+  const std::int64_t before = preemptions_;
+  // Gives the text its part, if it has pages for it.
+  const auto read_on = [&](Text& t) {
+    const std::int64_t held = t.table->length(), unread = std::ssize(t.tokens) - held,
+                       count = unread == 1 ? 1 : std::min(unread, left);
+    if (count == 0 || !make_room(t, count)) return;
+    (unread == 1 ? plan_.single : plan_.several).push_back({t.id, held, count});
+    if (unread > 1) left -= count;
+  };
+  // make_room() takes texts out of the list, but none up to the current one except itself.
+  for (auto it = running_.begin(); it != running_.end();) {
+    Text& t = *it->second;
+    read_on(t);
+    it = running_.upper_bound(t.id);
+  }
+  while (preemptions_ == before && !waiting_.empty() && std::ssize(running_) < options_.seats && left > 0) {
+    Text& t = *waiting_.begin()->second;
+    if (!join(t)) break;
+    read_on(t);
+  }
+  return plan_;
+}
+
+void Scheduler::done(const Part& part) {
+  Text& t = at(part.text);
+  t.table->append(std::span(t.tokens).subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.count)));
+}
+
+}  // namespace tg::nn

@@ -1,0 +1,106 @@
+// Which tokens of which texts a model reads in its next step, and in which pages of the cache: decided anew
+// before every step, on the host, without tensors [Stratos, PagedAttention §2]. Texts join and leave at any
+// step. Where pages run out, the text that came last gives its own back, and is read again when there is room.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <tilegrad/nn/generation/page_pool.h>
+
+namespace tg::nn {
+
+class Scheduler {
+ public:
+  struct Options {
+    std::int32_t pages = 1, page_size = 16;  // of the PagePool
+    std::int64_t seats = 16;                 // texts that are read in the same step, at most
+    std::int64_t chunk = 256;                // tokens of prompts that are read in a step, at most
+    std::int32_t host_pages = 0;             // pages of texts that had to leave, kept by the caller
+  };
+  using Id = std::uint64_t;
+
+  // Throws ShapeError for sizes that are not positive (host_pages: negative).
+  explicit Scheduler(const Options& options);
+
+  // A text that will have at most `most` tokens. Texts are served in the order of their numbers. Throws Error
+  // for an empty text, one of more than `most` tokens, and one that does not fit even if it has all pages.
+  Id add(std::vector<std::int32_t> text, std::int64_t most);
+  // The same text once more, which may continue differently; it comes last. The two share their pages.
+  Id fork(Id text);
+  void append(Id text, std::int32_t token);  // throws Error if it has `most` tokens already
+  // It is over, or no longer wanted: its pages are free, though they may be found by texts that begin alike.
+  void remove(Id text);
+
+  // Tokens [begin, begin + count) of a text, to be read in a step.
+  struct Part {
+    Id text;
+    std::int64_t begin, count;
+  };
+  // Pages of a text, from its page `first` on. Those that leave hold `tokens` tokens of it.
+  struct Moved {
+    Id text;
+    std::int64_t first;
+    std::vector<std::int32_t> pages;
+  };
+  // To be done in this order, before the next plan: the pages of `out` are copied to the host, those of `in`
+  // back; then `copies`; then the parts are read, of which each text has at most one. Those of the first list
+  // have one token.
+  struct Plan {
+    std::vector<Moved> out, in;
+    std::vector<PageCopy> copies;
+    std::vector<Part> single, several;
+    bool is_empty() const { return single.empty() && several.empty(); }
+  };
+  // Each text whose last token has not been read reads on: the one token, or the next `chunk` of them, if
+  // that many may still be read in this step. Then texts that wait join, as long as there are seats and pages
+  // for all they have, and nobody has just had to leave.
+  const Plan& plan();
+  // The tokens of a part of this plan are in the cache.
+  void done(const Part& part);
+
+  const std::vector<std::int32_t>& tokens(Id text) const { return at(text).tokens; }
+  bool is_running(Id text) const { return at(text).table.has_value(); }
+  const PageTable& table(Id text) const;  // throws Error for a text that waits
+  const PagePool& pool() const { return pool_; }
+  void forget();  // PagePool::forget(); texts that are being read keep what they have
+
+  std::size_t waiting() const { return waiting_.size(); }
+  std::size_t running() const { return running_.size(); }
+  std::int64_t cached() const;                       // tokens of all texts, as often as they have them
+  std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t found() const { return found_; }      // tokens that were in the cache when their text joined
+
+ private:
+  struct Text {
+    Id id;
+    std::vector<std::int32_t> tokens;
+    std::int64_t most;
+    std::optional<PageTable> table = {};
+    int preemptions = 0;
+    std::int64_t on_host = 0;  // its first tokens are in pages that the caller keeps
+  };
+  using Texts = std::map<Id, Text*>;
+
+  const Text& at(Id text) const;
+  Text& at(Id text) { return const_cast<Text&>(std::as_const(*this).at(text)); }
+  std::int32_t pages_for(std::int64_t tokens) const;
+  bool make_room(Text& text, std::int64_t count);
+  void preempt(Text& text);
+  bool join(Text& text);
+  void drop_from_host(Text& text);
+  bool will_be_found(const Text& text) const;
+
+  Options options_;
+  PagePool pool_;
+  std::map<Id, std::unique_ptr<Text>> texts_;
+  Texts running_, waiting_;
+  Plan plan_;
+  Id next_ = 1;
+  std::int32_t host_used_ = 0;
+  std::int64_t preemptions_ = 0, found_ = 0;
+};
+
+}  // namespace tg::nn
