@@ -41,8 +41,10 @@ int main() try {
                             std::uint64_t seed) {
     std::vector<std::int32_t> ids = vocab.encode("peter ");
     std::string streamed = "peter ";
-    by.extend(ids, count, sampling, seed,
-              [&](std::int32_t token) { streamed += vocab.decode(std::span(&token, 1)); });
+    by.extend(ids, count, sampling, seed, [&](std::int32_t token) {
+      streamed += vocab.decode(std::span(&token, 1));
+      return true;  // false would end the text
+    });
     return streamed == vocab.decode(ids) ? streamed : "the streamed text differs from the tokens";
   };
 

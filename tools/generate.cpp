@@ -1,4 +1,4 @@
-// generate writes text with a model from a checkpoint of tools/train.
+// generate writes text with a model from a checkpoint of tools/train: one as it comes, or many at once.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -7,8 +7,10 @@
 #include <new>
 
 #include <tilegrad/core/run/backend.h>
+#include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
+#include "tools/generate/many.h"
 #include "tools/run_tool.h"
 #include "tools/trained_model.h"
 
@@ -17,8 +19,9 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, prompt = "\n", backend = "cpu", dtype = "f32";
-  std::int64_t tokens = 0, seed = 1, threads = 0;
+  std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32";
+  std::vector<std::string> stops;
+  std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1;
   nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
   Device device;  // of `backend`
@@ -28,6 +31,17 @@ void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               o.checkpoint, {.required = true});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
+  args.option("prompts", "FILE",
+              "a prompt for each line, with \\n for a line break and \\\\ for a backslash: many texts at once",
+              o.prompts);
+  args.option("samples", "N", "texts for each prompt, drawn with --seed, the next seed, …", o.samples,
+              {.min = 1, .max = 1e6});
+  args.option("parallel", "N", "of many texts, how many are written at once", o.parallel,
+              {.min = 1, .max = 4096});
+  args.option("cache-memory", "SIZE",
+              "of many texts, memory for keys and values, such as 64MiB or 16384tokens; texts wait if it is full",
+              o.cache_memory, {.shown = "a whole context for each text at once"});
+  args.option("stop", "TEXT", "ends a text before this; may be given several times", o.stops);
   args.option("tokens", "N", "tokens to generate", o.tokens,
               {.min = 1, .max = 1e9, .shown = "as many as fit in the model's context"});
   args.option("temperature", "X", "divides the logits; 0: always the most likely token",
@@ -53,6 +67,8 @@ void declare_options(Args& args, Options& o) {
                "the most likely text, from the best checkpoint");
   args.example("generate --checkpoint out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
                "more than the context holds, from likely tokens only");
+  args.example("generate --checkpoint out/train --prompts prompts.txt --samples 4 --stop END",
+               "four texts for each line of a file, many at once");
 }
 
 int bytes_on_standard_input() {
@@ -74,11 +90,9 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
-void generate(const Options& o) {
-  const CheckpointModel saved(o.checkpoint);
+void generate_one(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
   const nn::ModelConfig& config = saved.config;
-  const auto tokenizer = saved.tokenizer();
-  std::vector<std::int32_t> text = tokenizer->encode(o.prompt);
+  std::vector<std::int32_t> text = tokenizer.encode(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
   const auto prompt = std::ssize(text);
   const std::int64_t tokens =
@@ -98,22 +112,62 @@ void generate(const Options& o) {
       throw Error("[generate] cannot write to standard output");
   };
   write(o.prompt);
+  text::TextStream stream(tokenizer, o.stops);
   const auto start = std::chrono::steady_clock::now();
   double first = 0;  // when the prompt had been read and the first token drawn
+  std::int64_t written = 0;
   generator.extend(text, tokens, o.sampling, static_cast<std::uint64_t>(o.seed), [&](std::int32_t token) {
-    if (first == 0) first = seconds_since(start);
-    write(tokenizer->decode(std::span(&token, 1)));
+    if (written++ == 0) first = seconds_since(start);
+    write(stream.add(token));
+    return !stream.stopped();
   });
   const double rest = seconds_since(start) - first;
-  write("\n");
+  write(stream.finish() + "\n");
   std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", config.text().c_str(),
                static_cast<long long>(prompt), 1e3 * first);
-  if (tokens > 1)
-    std::fprintf(stderr, ", then %.0f tokens/s, %.3f ms each", static_cast<double>(tokens - 1) / rest,
-                 1e3 * rest / static_cast<double>(tokens - 1));
+  if (written > 1)
+    std::fprintf(stderr, ", then %.0f tokens/s, %.3f ms each", static_cast<double>(written - 1) / rest,
+                 1e3 * rest / static_cast<double>(written - 1));
   if (!o.no_cache)
     std::fprintf(stderr, "; cache %.1f KiB", static_cast<double>(generator.cache().bytes()) / 1024);
   std::fprintf(stderr, "\n");
+}
+
+int generate_many(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
+  nn::Params params(0, f32, o.device);
+  const nn::Model model(params, saved.config);
+  saved.restore(params);
+  const ManyTexts texts{
+      .prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
+      .tokens = o.tokens,
+      .samples = o.samples,
+      .seats = o.parallel,
+      .cache_memory = o.cache_memory,
+      .stops = o.stops,
+      .sampling = o.sampling,
+      .seed = static_cast<std::uint64_t>(o.seed),
+      .threads = static_cast<int>(o.threads),
+      .precision = nn::precision_named(o.dtype)};
+  return write_many(model, tokenizer, texts) == 0 ? 0 : 1;
+}
+
+bool asks_for_many(const Args& args) {
+  return args.given("prompts") || args.given("samples");
+}
+
+// What is wrong with a combination of options, or nothing.
+std::string mistake_in(const Args& args, const Options& o) {
+  for (const std::string& stop : o.stops)
+    if (stop.empty()) return "--stop is empty";
+  if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
+  for (const char* option : {"slide", "no-cache"})
+    if (asks_for_many(args) && args.given(option))
+      return "--" + std::string(option) + " is for one text, not for --prompts or --samples";
+  for (const char* option : {"parallel", "cache-memory"})
+    if (!asks_for_many(args) && args.given(option))
+      return "--" + std::string(option) + " needs --prompts or --samples";
+  CacheMemory size;
+  return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, size);
 }
 
 }  // namespace
@@ -124,9 +178,13 @@ int main(int argc, char** argv) {
   declare_options(args, o);
   return run_tool("generate", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
+    if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    generate(o);
+    const CheckpointModel saved(o.checkpoint);
+    const auto tokenizer = saved.tokenizer();
+    if (asks_for_many(args)) return generate_many(o, saved, *tokenizer);
+    generate_one(o, saved, *tokenizer);
     if (!args.given("prompt") && bytes_on_standard_input() > 0)
       std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");
     return 0;

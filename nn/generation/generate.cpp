@@ -94,11 +94,11 @@ std::span<const float> Generator::next(std::span<const std::int32_t> text) {
 }
 
 void Generator::extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
-                       std::uint64_t seed, const std::function<void(std::int32_t)>& report) {
+                       std::uint64_t seed, const std::function<bool(std::int32_t)>& report) {
   forget();
   for (std::int64_t k = 0; k < count; ++k) {
     text.push_back(sample_token(next(text), sampling, sampling_draw(seed, static_cast<std::uint64_t>(k))));
-    if (report) report(text.back());
+    if (report && !report(text.back())) return;
   }
 }
 

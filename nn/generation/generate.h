@@ -38,10 +38,10 @@ class Generator {
   std::span<const float> next(std::span<const std::int32_t> text);
   void forget() { cached_.clear(); }
 
-  // Forgets earlier texts, appends `count` tokens and reports each as it is chosen; equal seeds give equal
-  // texts.
+  // Forgets earlier texts, appends up to `count` tokens and reports each as it is chosen; false from report()
+  // ends the text there. Equal seeds give equal texts.
   void extend(std::vector<std::int32_t>& text, std::int64_t count, const Sampling& sampling,
-              std::uint64_t seed, const std::function<void(std::int32_t)>& report = {});
+              std::uint64_t seed, const std::function<bool(std::int32_t)>& report = {});
 
   const KvCache& cache() const { return cache_; }
 

@@ -174,8 +174,19 @@ TEST(Generator, ReportsEachTokenAsItComes) {
   generator.extend(tokens, 9, {}, 1, [&](std::int32_t t) {
     EXPECT_EQ(tokens.back(), t);
     reported.push_back(t);
+    return true;
   });
   EXPECT_EQ(reported, std::vector<std::int32_t>(tokens.begin() + std::ssize(prompt), tokens.end()));
+}
+
+TEST(Generator, EndsWhereItsReportSaysSo) {
+  nn::Params params(1);
+  const nn::Model model(params, kinds()[0].config);
+  nn::Generator generator(model);
+  std::vector<std::int32_t> all = prompt, some = prompt;
+  generator.extend(all, 9, {}, 1);
+  generator.extend(some, 9, {}, 1, [&](std::int32_t) { return some.size() < prompt.size() + 4; });
+  EXPECT_EQ(some, std::vector<std::int32_t>(all.begin(), all.begin() + std::ssize(prompt) + 4));
 }
 
 // Four tokens of probabilities 0.1, 0.4, 0.2, 0.3.
