@@ -51,6 +51,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/training/sums.h
     io/training/text_batches.h
     io/training/trainer.h
+    nn/generation/beam_search.h
     nn/generation/engine.h
     nn/generation/generate.h
     nn/generation/page_pool.h

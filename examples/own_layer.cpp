@@ -23,9 +23,9 @@ class WindowAttention : public nn::Module {
     const Shape& shape = x.tensor().shape();
     const Tensor rows = qkv_(x).view({shape[0], shape[1], 3 * heads, width / heads});
     const auto qkv = chunk(transpose(rows, 1, 2), 3, 1);  // views [B, heads, L, width / heads]
-    const Tensor o =
-        call.cache ? call.cache->attend(path(), qkv[0], qkv[1], qkv[2], {.window_left = window})
-                   : flash_attn(qkv[0], qkv[1], qkv[2], {.causal = true, .window_left = window}).o;
+    const Tensor o = call.cache
+                         ? call.cache->attend(path(), qkv[0], qkv[1], qkv[2], {.window_left = window})
+                         : flash_attn(qkv[0], qkv[1], qkv[2], {.causal = true, .window_left = window}).o;
     return out_(transpose(o, 1, 2).view(shape));
   }
   nn::Linear qkv_, out_;

@@ -21,7 +21,7 @@ using namespace tg;
 struct Options {
   std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32";
   std::vector<std::string> stops;
-  std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1;
+  std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
   Device device;  // of `backend`
@@ -31,16 +31,20 @@ void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               o.checkpoint, {.required = true});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
-  args.option("prompts", "FILE",
-              "a prompt for each line, with \\n for a line break and \\\\ for a backslash: many texts at once",
-              o.prompts);
+  args.option(
+      "prompts", "FILE",
+      "a prompt for each line, with \\n for a line break and \\\\ for a backslash: many texts at once",
+      o.prompts);
   args.option("samples", "N", "texts for each prompt, drawn with --seed, the next seed, …", o.samples,
               {.min = 1, .max = 1e6});
+  args.option("beams", "N", "instead: the likeliest texts for each prompt that a search with N beams finds",
+              o.beams, {.min = 1, .max = 4096, .shown = "none"});
   args.option("parallel", "N", "of many texts, how many are written at once", o.parallel,
               {.min = 1, .max = 4096});
-  args.option("cache-memory", "SIZE",
-              "of many texts, memory for keys and values, such as 64MiB or 16384tokens; texts wait if it is full",
-              o.cache_memory, {.shown = "a whole context for each text at once"});
+  args.option(
+      "cache-memory", "SIZE",
+      "of many texts, memory for keys and values, such as 64MiB or 16384tokens; texts wait if it is full",
+      o.cache_memory, {.shown = "a whole context for each text at once"});
   args.option("stop", "TEXT", "ends a text before this; may be given several times", o.stops);
   args.option("tokens", "N", "tokens to generate", o.tokens,
               {.min = 1, .max = 1e9, .shown = "as many as fit in the model's context"});
@@ -137,22 +141,22 @@ int generate_many(const Options& o, const CheckpointModel& saved, const text::To
   nn::Params params(0, f32, o.device);
   const nn::Model model(params, saved.config);
   saved.restore(params);
-  const ManyTexts texts{
-      .prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
-      .tokens = o.tokens,
-      .samples = o.samples,
-      .seats = o.parallel,
-      .cache_memory = o.cache_memory,
-      .stops = o.stops,
-      .sampling = o.sampling,
-      .seed = static_cast<std::uint64_t>(o.seed),
-      .threads = static_cast<int>(o.threads),
-      .precision = nn::precision_named(o.dtype)};
+  const ManyTexts texts{.prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
+                        .tokens = o.tokens,
+                        .samples = o.samples,
+                        .beams = o.beams,
+                        .seats = o.parallel,
+                        .cache_memory = o.cache_memory,
+                        .stops = o.stops,
+                        .sampling = o.sampling,
+                        .seed = static_cast<std::uint64_t>(o.seed),
+                        .threads = static_cast<int>(o.threads),
+                        .precision = nn::precision_named(o.dtype)};
   return write_many(model, tokenizer, texts) == 0 ? 0 : 1;
 }
 
 bool asks_for_many(const Args& args) {
-  return args.given("prompts") || args.given("samples");
+  return args.given("prompts") || args.given("samples") || args.given("beams");
 }
 
 // What is wrong with a combination of options, or nothing.
@@ -162,10 +166,13 @@ std::string mistake_in(const Args& args, const Options& o) {
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
   for (const char* option : {"slide", "no-cache"})
     if (asks_for_many(args) && args.given(option))
-      return "--" + std::string(option) + " is for one text, not for --prompts or --samples";
+      return "--" + std::string(option) + " is for one text, not for --prompts, --samples or --beams";
+  for (const char* option : {"samples", "stop", "temperature", "top-k", "top-p", "seed"})
+    if (args.given("beams") && args.given(option))
+      return "--" + std::string(option) + " is for texts that are drawn, not for --beams";
   for (const char* option : {"parallel", "cache-memory"})
     if (!asks_for_many(args) && args.given(option))
-      return "--" + std::string(option) + " needs --prompts or --samples";
+      return "--" + std::string(option) + " needs --prompts, --samples or --beams";
   CacheMemory size;
   return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, size);
 }

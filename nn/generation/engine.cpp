@@ -31,9 +31,9 @@ const Engine::Options& checked(const Engine::Options& o) {
 
 Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
   constexpr i64 most = std::numeric_limits<std::int32_t>::max();
-  const i64 tokens = o.cache_tokens > 0                ? o.cache_tokens
+  const i64 tokens = o.cache_tokens > 0         ? o.cache_tokens
                      : context > most / o.seats ? most
-                                                       : o.seats * pages_of(context, o.page_size) * o.page_size,
+                                                : o.seats * pages_of(context, o.page_size) * o.page_size,
             pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
   if (pages < 1 || tokens > most || o.page_size > most || host > most)
     throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
@@ -62,7 +62,15 @@ i64 tokens_in_program(i64 tokens, i64 most) {
 struct Engine::Text {
   Request request;
   i64 written = 0;
-  std::map<std::string, Array> rows;  // of the cache's tensors, while it waits, kept on the host
+  std::shared_ptr<Beams> search = {};
+  std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
+};
+
+struct Engine::Beams {
+  Handle handle;
+  BeamSearch search;
+  std::function<void(std::vector<Hypothesis>)> report;
+  std::vector<Handle> texts;  // of the live beams, in their order
 };
 
 // The last `length` tokens of each of some texts → the logits of its very last one.
@@ -169,31 +177,50 @@ Engine::Run& Engine::run_of(i64 texts, i64 length) {
   return *run;
 }
 
-Engine::Handle Engine::add(Request request) {
+// How many tokens a text will get. Throws Error for a prompt or a number that does not fit.
+i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const {
   const auto refuse = [](const std::string& what) { throw Error("[engine] " + what); };
-  const auto& prompt = request.prompt;
   if (prompt.empty()) refuse("the prompt is empty");
   for (std::size_t i = 0; i < prompt.size(); ++i)
     if (prompt[i] < 0 || prompt[i] >= vocabulary_)
       refuse("token " + std::to_string(prompt[i]) + " at position " + std::to_string(i) +
              " of the prompt; the model has " + std::to_string(vocabulary_));
-  check_sampling(request.sampling);
   // The last token is written but not read.
   const i64 size = std::ssize(prompt), context = model_.context;
-  if (request.tokens < 0) refuse("got " + std::to_string(request.tokens) + " tokens to write");
-  const i64 tokens = request.tokens > 0 ? request.tokens : std::max<i64>(1, context - size + 1);
+  if (tokens < 0) refuse("got " + std::to_string(tokens) + " tokens to write");
+  if (tokens == 0) tokens = std::max<i64>(1, context - size + 1);
   if (size > context || tokens - 1 > context - size)
     refuse("a prompt of " + std::to_string(size) + " tokens and " + std::to_string(tokens) +
            " more exceed the model's context of " + std::to_string(context));
-  request.tokens = tokens;
-  const Handle text = scheduler_.add(prompt, size + tokens - 1);
+  return tokens;
+}
+
+Engine::Handle Engine::add(Request request) {
+  request.tokens = room_for(request.prompt, request.tokens);
+  check_sampling(request.sampling);
+  const Handle text = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
   texts_.emplace(text, new Text{std::move(request)});
+  return text;
+}
+
+Engine::Handle Engine::add(Search s) {
+  const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
+            pages = pages_of(most, options_.page_size), room = scheduler_.pool().pages();
+  if (s.beams < 1 || s.beams > options_.seats || s.beams > room / pages)
+    throw Error("[engine] a search with " + std::to_string(s.beams) + " beams, expected 1 to " +
+                std::to_string(std::min(options_.seats, room / pages)) +
+                ", for which there are seats and pages");
+  const Handle text = scheduler_.add(s.prompt, most);
+  auto search = std::make_shared<Beams>(Beams{text, {s.beams, tokens, s.end}, std::move(s.report), {text}});
+  texts_.emplace(text, new Text{{.prompt = std::move(s.prompt)}, 0, search});
+  searches_.emplace(text, std::move(search));
   return text;
 }
 
 Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report) {
   const auto found = texts_.find(text);
-  if (found == texts_.end()) throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
+  if (found == texts_.end() || found->second->search)
+    throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
   const Handle other = scheduler_.fork(text);
   auto copy = std::make_unique<Text>(Text{found->second->request, found->second->written});
   copy->request.seed = seed;
@@ -202,8 +229,18 @@ Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(
   return other;
 }
 
-void Engine::cancel(Handle text) {
+void Engine::remove(Handle text) {
   if (texts_.erase(text) > 0) scheduler_.remove(text);
+}
+
+void Engine::cancel(Handle handle) {
+  const auto search = searches_.find(handle);
+  if (search != searches_.end()) {
+    for (const Handle text : search->second->texts) remove(text);
+    searches_.erase(search);
+  } else if (const auto text = texts_.find(handle); text != texts_.end() && !text->second->search) {
+    remove(handle);
+  }
 }
 
 void Engine::move(const Scheduler::Plan& plan) {
@@ -308,14 +345,44 @@ void Engine::choose(Handle text, std::span<const float> logits) {
   const auto found = texts_.find(text);
   if (found == texts_.end()) return;  // cancelled by the report of another
   Text& t = *found->second;
-  const std::int32_t token =
-      sample_token(logits, t.request.sampling, sampling_draw(t.request.seed, static_cast<std::uint64_t>(t.written)));
+  if (t.search) {
+    Beams& s = *t.search;
+    s.search.offer(static_cast<std::size_t>(std::ranges::find(s.texts, text) - s.texts.begin()), logits);
+    if (s.search.complete()) advance(s);
+    return;
+  }
+  const std::int32_t token = sample_token(
+      logits, t.request.sampling, sampling_draw(t.request.seed, static_cast<std::uint64_t>(t.written)));
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
   if (token == t.request.end) end = End::token;
   if (end == End::no) scheduler_.append(text, token);
   const bool goes_on = !t.request.report || t.request.report({text, token, end, logits});
-  if (end != End::no || !goes_on) cancel(text);
+  if (end != End::no || !goes_on) remove(text);
+}
+
+// Each live beam goes on in the text of the beam that it continues, or in a fork of it if that has several.
+void Engine::advance(Beams& beams) {
+  const std::shared_ptr<Beams> keep = searches_.at(beams.handle);
+  const std::vector<std::size_t> parents = beams.search.advance();
+  if (parents.empty()) {
+    cancel(beams.handle);
+    if (beams.report) beams.report(beams.search.results());
+    return;
+  }
+  std::vector<Handle> before = std::exchange(beams.texts, {});
+  for (std::size_t b = 0; b < before.size(); ++b)
+    if (std::ranges::find(parents, b) == parents.end()) remove(before[b]);  // first: it leaves its seat
+  for (std::size_t i = 0; i < parents.size(); ++i) {
+    const Handle parent = before[parents[i]];
+    const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
+                                   parents[i]) == parents.end();
+    const Handle text = is_last ? parent : scheduler_.fork(parent);
+    if (!is_last) texts_.emplace(text, new Text{texts_.at(parent)->request, 0, keep});
+    beams.texts.push_back(text);
+  }
+  for (std::size_t i = 0; i < parents.size(); ++i)
+    scheduler_.append(beams.texts[i], beams.search.live()[i].tokens.back());
 }
 
 }  // namespace tg::nn

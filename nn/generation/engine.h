@@ -10,6 +10,7 @@
 #include <map>
 #include <span>
 
+#include <tilegrad/nn/generation/beam_search.h>
 #include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/generation/scheduler.h>
 #include <tilegrad/nn/layers/autocast.h>
@@ -21,12 +22,12 @@ namespace tg::nn {
 class Engine {
  public:
   struct Options {
-    std::int64_t seats = 16;         // texts in a step
-    std::int64_t cache_tokens = 0;   // room in the cache; 0: a whole context for each seat
-    std::int64_t page_size = 16;     // tokens in a page
-    std::int64_t chunk = 256;        // tokens of prompts in a step
-    std::int64_t host_tokens = 0;    // of texts that wait: kept on the host, not computed again
-    int threads = 0;                 // 0: all of the machine's
+    std::int64_t seats = 16;        // texts in a step
+    std::int64_t cache_tokens = 0;  // room in the cache; 0: a whole context for each seat
+    std::int64_t page_size = 16;    // tokens in a page
+    std::int64_t chunk = 256;       // tokens of prompts in a step
+    std::int64_t host_tokens = 0;   // of texts that wait: kept on the host, not computed again
+    int threads = 0;                // 0: all of the machine's
     Precision precision = Precision::full;
   };
   using Handle = std::uint64_t;
@@ -35,17 +36,27 @@ class Engine {
   struct Token {
     Handle text;
     std::int32_t token;
-    End end;                         // the text's last token, if it is not `no`
-    std::span<const float> logits;   // [vocabulary] that it was chosen from; valid during the call
+    End end;                        // the text's last token, if it is not `no`
+    std::span<const float> logits;  // [vocabulary] that it was chosen from; valid during the call
   };
   struct Request {
     std::vector<std::int32_t> prompt;
-    std::int64_t tokens = 0;                  // at most so many more; 0: as many as the context has room for
+    std::int64_t tokens = 0;  // at most so many more; 0: as many as the context has room for
     Sampling sampling = {};
-    std::uint64_t seed = 1;                   // of the draws, which depend on it and on the token's number
-    std::optional<std::int32_t> end = {};     // a token that ends the text
+    std::uint64_t seed = 1;                // of the draws, which depend on it and on the token's number
+    std::optional<std::int32_t> end = {};  // a token that ends the text
     // Called for each token; false ends the text. It may add, fork and cancel texts, but not call step().
     std::function<bool(const Token&)> report = {};
+  };
+
+  // Beam search: the likeliest continuations of a prompt, as far as keeping `beams` of them finds them. They
+  // share the pages of what they have in common, and each takes a seat.
+  struct Search {
+    std::vector<std::int32_t> prompt;
+    std::int64_t tokens = 0;  // as in Request
+    std::int64_t beams = 4;
+    std::optional<std::int32_t> end = {};                      // a token that ends a continuation
+    std::function<void(std::vector<Hypothesis>)> report = {};  // called once, likeliest first
   };
 
   // Parameters are read at every run. A layer whose rows depend on earlier ones must read them from the
@@ -59,13 +70,15 @@ class Engine {
   // Throws Error for an empty prompt, a token that the model does not have, more tokens than its context or
   // the whole cache has room for, and a sampling with numbers out of range.
   Handle add(Request request);
+  // Throws Error also for more beams than seats, or than the whole cache has room for without sharing.
+  Handle add(Search search);
   // The same text once more, as far as it is written, with draws of its own.
   Handle fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report = {});
-  // The text ends where it is. A handle whose text is over is ignored.
+  // The text or search ends where it is. A handle of what is over is ignored.
   void cancel(Handle text);
 
   // One token more for each text that has a seat and whose prompt has been read. Returns whether there are
-  // texts left. An error of the run leaves all texts as they were.
+  // texts or searches left. An error of the run leaves all texts as they were.
   bool step();
   void run() {
     while (step()) {
@@ -75,20 +88,23 @@ class Engine {
   // After a change of the weights: nothing computed before is used for texts that join from now on.
   void forget() { scheduler_.forget(); }
 
-  std::size_t texts() const { return texts_.size(); }
+  std::size_t texts() const { return texts_.size(); }  // a beam is one too
   const Scheduler& scheduler() const { return scheduler_; }
   const KvCache& cache() const { return cache_; }
   std::int64_t vocabulary() const { return vocabulary_; }
 
  private:
   struct Text;
-  struct Run;   // a program for some number of texts and of tokens in each
-  struct Move;  // a program that moves rows of the cache
+  struct Beams;  // a search
+  struct Run;    // a program for some number of texts and of tokens in each
+  struct Move;   // a program that moves rows of the cache
 
   Run& run_of(std::int64_t texts, std::int64_t length);
   void move(const Scheduler::Plan& plan);
-  void read(std::span<const Scheduler::Part> parts, std::int64_t length);
+  std::int64_t room_for(const std::vector<std::int32_t>& prompt, std::int64_t tokens) const;
   void choose(Handle text, std::span<const float> logits);
+  void advance(Beams& search);
+  void remove(Handle text);
 
   LanguageModel model_;
   Options options_;
@@ -97,6 +113,7 @@ class Engine {
   KvCache cache_;
   std::int64_t vocabulary_ = 0;
   std::map<Handle, std::unique_ptr<Text>> texts_;
+  std::map<Handle, std::shared_ptr<Beams>> searches_;  // by their first beam
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;
   std::unique_ptr<Move> move_;
   bool stepping_ = false;

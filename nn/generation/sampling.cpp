@@ -39,9 +39,9 @@ double sampling_draw(std::uint64_t seed, std::uint64_t k) {
 
 void check_sampling(const Sampling& s) {
   if (!(s.temperature >= 0) || s.top_k < 0 || !(s.top_p >= 0 && s.top_p <= 1))
-    throw Error("[sample] expected a temperature and a top_k that are not negative and a top_p of 0 to 1, got " +
-                std::to_string(s.temperature) + ", " + std::to_string(s.top_k) + " and " +
-                std::to_string(s.top_p));
+    throw Error(
+        "[sample] expected a temperature and a top_k that are not negative and a top_p of 0 to 1, got " +
+        std::to_string(s.temperature) + ", " + std::to_string(s.top_k) + " and " + std::to_string(s.top_p));
 }
 
 std::int32_t sample_token(std::span<const float> logits, const Sampling& s, double u) {

@@ -50,8 +50,9 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> text, std::int64_t most) 
     throw Error("[scheduler] a text of " + std::to_string(text.size()) + " tokens, which was to have " +
                 std::to_string(most) + " at most");
   if (pages_for(most) > pool_.pages())
-    throw Error("[scheduler] a text of up to " + std::to_string(most) + " tokens does not fit in a cache of " +
-                std::to_string(pool_.pages()) + " pages of " + std::to_string(pool_.page_size()));
+    throw Error("[scheduler] a text of up to " + std::to_string(most) +
+                " tokens does not fit in a cache of " + std::to_string(pool_.pages()) + " pages of " +
+                std::to_string(pool_.page_size()));
   const Id id = next_++;
   const auto place = texts_.emplace(id, new Text{id, std::move(text), most}).first;
   waiting_.emplace(id, place->second.get());
@@ -61,6 +62,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> text, std::int64_t most) 
 Scheduler::Id Scheduler::fork(Id text) {
   const Text& from = at(text);
   const Id id = add(from.tokens, from.most);
+  at(id).read = from.read;
   if (from.table && std::ssize(running_) < options_.seats) {
     at(id).table.emplace(from.table->fork());
     running_.insert(waiting_.extract(id));
@@ -116,7 +118,8 @@ bool Scheduler::make_room(Text& text, std::int64_t count) {
   while (!text.table->reserve(count, plan_.copies)) {
     Text* last = &text;
     for (auto it = running_.rbegin(); it->first != text.id; ++it)
-      if (last == &text || (last->preemptions >= most_preemptions && it->second->preemptions < most_preemptions))
+      if (last == &text ||
+          (last->preemptions >= most_preemptions && it->second->preemptions < most_preemptions))
         last = it->second;
     preempt(*last);
     if (last == &text) return false;
@@ -159,35 +162,49 @@ bool Scheduler::join(Text& text) {
   return true;
 }
 
+// Gives the text its part of the plan, if it has pages for it.
+void Scheduler::read_on(Text& text) {
+  const std::int64_t held = text.table->length(), unread = std::ssize(text.tokens) - held,
+                     count = unread == 1 ? 1 : std::min(unread, left_);
+  if (count == 0 || !make_room(text, count)) return;
+  (unread == 1 ? plan_.single : plan_.several).push_back({text.id, held, count});
+  if (unread > 1) left_ -= count;
+}
+
+Scheduler::Text* Scheduler::next_waiting() {
+  for (const auto& [id, text] : waiting_)
+    if (!text->is_idle()) return text;
+  return nullptr;
+}
+
 const Scheduler::Plan& Scheduler::plan() {
   plan_ = {};
-  std::int64_t left = options_.chunk;
+  left_ = options_.chunk;
   const std::int64_t before = preemptions_;
-  // Gives the text its part, if it has pages for it.
-  const auto read_on = [&](Text& t) {
-    const std::int64_t held = t.table->length(), unread = std::ssize(t.tokens) - held,
-                       count = unread == 1 ? 1 : std::min(unread, left);
-    if (count == 0 || !make_room(t, count)) return;
-    (unread == 1 ? plan_.single : plan_.several).push_back({t.id, held, count});
-    if (unread > 1) left -= count;
-  };
   // make_room() takes texts out of the list, but none up to the current one except itself.
   for (auto it = running_.begin(); it != running_.end();) {
     Text& t = *it->second;
     read_on(t);
     it = running_.upper_bound(t.id);
   }
-  while (preemptions_ == before && !waiting_.empty() && std::ssize(running_) < options_.seats && left > 0) {
-    Text& t = *waiting_.begin()->second;
-    if (!join(t)) break;
-    read_on(t);
+  if (preemptions_ > before && !plan_.is_empty()) return plan_;
+  for (Text* t = next_waiting(); t && left_ > 0; t = next_waiting()) {
+    if (std::ssize(running_) < options_.seats && join(*t)) {
+      read_on(*t);
+    } else if (plan_.is_empty() && !running_.empty()) {
+      preempt(*running_.rbegin()->second);  // all that run are idle
+    } else {
+      break;
+    }
   }
   return plan_;
 }
 
 void Scheduler::done(const Part& part) {
   Text& t = at(part.text);
-  t.table->append(std::span(t.tokens).subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.count)));
+  const auto begin = static_cast<std::size_t>(part.begin), count = static_cast<std::size_t>(part.count);
+  t.table->append(std::span(t.tokens).subspan(begin, count));
+  t.read = std::max(t.read, part.begin + part.count);
 }
 
 }  // namespace tg::nn

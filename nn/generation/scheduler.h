@@ -1,6 +1,7 @@
 // Which tokens of which texts a model reads in its next step, and in which pages of the cache: decided anew
 // before every step, on the host, without tensors [Stratos, PagedAttention §2]. Texts join and leave at any
-// step. Where pages run out, the text that came last gives its own back, and is read again when there is room.
+// step. Where pages run out, the text that came last gives its own back, and is read again when there is
+// room.
 #pragma once
 
 #include <map>
@@ -56,7 +57,8 @@ class Scheduler {
   };
   // Each text whose last token has not been read reads on: the one token, or the next `chunk` of them, if
   // that many may still be read in this step. Then texts that wait join, as long as there are seats and pages
-  // for all they have, and nobody has just had to leave.
+  // for all they have, and nobody has just had to leave. A text without another token to read is idle: it
+  // keeps its pages until others need them, and joins again when it gets a token.
   const Plan& plan();
   // The tokens of a part of this plan are in the cache.
   void done(const Part& part);
@@ -69,9 +71,12 @@ class Scheduler {
 
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t running() const { return running_.size(); }
-  std::int64_t cached() const;                       // tokens of all texts, as often as they have them
+  std::int64_t cached() const;  // tokens of all texts in the cache, those of shared pages as often as shared
+  std::int64_t held() const {   // room in pages that a text has
+    return std::int64_t{pool_.pages() - pool_.free()} * pool_.page_size();
+  }
   std::int64_t preemptions() const { return preemptions_; }
-  std::int64_t found() const { return found_; }      // tokens that were in the cache when their text joined
+  std::int64_t found() const { return found_; }  // tokens that were in the cache when their text joined
 
  private:
   struct Text {
@@ -80,7 +85,9 @@ class Scheduler {
     std::int64_t most;
     std::optional<PageTable> table = {};
     int preemptions = 0;
+    std::int64_t read = 0;     // so many of its tokens have been read, though they may have to be again
     std::int64_t on_host = 0;  // its first tokens are in pages that the caller keeps
+    bool is_idle() const { return read == std::ssize(tokens); }
   };
   using Texts = std::map<Id, Text*>;
 
@@ -90,6 +97,8 @@ class Scheduler {
   bool make_room(Text& text, std::int64_t count);
   void preempt(Text& text);
   bool join(Text& text);
+  void read_on(Text& text);
+  Text* next_waiting();
   void drop_from_host(Text& text);
   bool will_be_found(const Text& text) const;
 
@@ -98,6 +107,7 @@ class Scheduler {
   std::map<Id, std::unique_ptr<Text>> texts_;
   Texts running_, waiting_;
   Plan plan_;
+  std::int64_t left_ = 0;  // of the plan's chunk
   Id next_ = 1;
   std::int32_t host_used_ = 0;
   std::int64_t preemptions_ = 0, found_ = 0;

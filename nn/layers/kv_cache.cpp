@@ -17,7 +17,8 @@ std::string sizes(std::int64_t texts, std::int64_t length) {
 // first, first + step, …, a constant.
 Tensor numbers(Graph& graph, const Shape& shape, std::int64_t first, std::int64_t step = 1) {
   Array a(shape, i32);
-  for (std::int64_t i = 0; i < a.numel(); ++i) a.data<std::int32_t>()[i] = static_cast<std::int32_t>(first + i * step);
+  for (std::int64_t i = 0; i < a.numel(); ++i)
+    a.data<std::int32_t>()[i] = static_cast<std::int32_t>(first + i * step);
   return graph.constant(a);
 }
 
@@ -26,9 +27,10 @@ Tensor numbers(Graph& graph, const Shape& shape, std::int64_t first, std::int64_
 KvCache::KvCache(std::int64_t pages, std::int64_t page_size, Device device)
     : pages_(pages), page_size_(page_size), device_(device) {
   if (pages < 1 || page_size < 1 || pages > largest / page_size)
-    throw ShapeError("[kv_cache] expected positive numbers of pages and of tokens in a page, of 2^31 - 1 "
-                     "tokens at most, got " +
-                     std::to_string(pages) + " and " + std::to_string(page_size));
+    throw ShapeError(
+        "[kv_cache] expected positive numbers of pages and of tokens in a page, of 2^31 - 1 "
+        "tokens at most, got " +
+        std::to_string(pages) + " and " + std::to_string(page_size));
 }
 
 std::size_t KvCache::bytes() const {
@@ -83,9 +85,8 @@ Tensor CacheCall::append(const std::string& name, const TensorArg& in) {
   const Shape shape{cache_.pages() * cache_.page_size(), x.size(1), x.size(3)};
   auto place = cache_.tensors_.find(name);
   if (place == cache_.tensors_.end())
-    place =
-        cache_.tensors_.emplace(name, Parameter("cache." + name, Array(shape, x.dtype()), cache_.device_))
-            .first;
+    place = cache_.tensors_.emplace(name, Parameter("cache." + name, Array(shape, x.dtype()), cache_.device_))
+                .first;
   const Parameter& held = place->second;
   if (held.shape() != shape || held.dtype() != x.dtype())
     throw ShapeError(in_context(

@@ -105,10 +105,10 @@ Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Te
                        {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
   const double scale = 1 / std::sqrt(static_cast<double>(o_.head_width + o_.rope_width));
-  const Tensor o = cache.attend(path() + ".latent", concat({matmul(parts[0], u[0]), parts[1]}, -1),
-                                concat({unsqueeze(latent, 1), k_rope}, -1), o_.latent,
-                                {.scale = scale});         // [B, H, L, m]
-  const Tensor values = matmul(o, transpose(u[1], 1, 2));  // [B, H, L, dv]
+  const Tensor o =
+      cache.attend(path() + ".latent", concat({matmul(parts[0], u[0]), parts[1]}, -1),
+                   concat({unsqueeze(latent, 1), k_rope}, -1), o_.latent, {.scale = scale});  // [B, H, L, m]
+  const Tensor values = matmul(o, transpose(u[1], 1, 2));                                     // [B, H, L, dv]
   return reshape(transpose(values, 1, 2), {q.size(0), q.size(2), heads_ * o_.value_width});
 }
 

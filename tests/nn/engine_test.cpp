@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace {
@@ -44,13 +46,16 @@ nn::Engine::Request keeping(nn::Engine::Request request, Written& to) {
   return request;
 }
 
-Written alone(const nn::Model& model, const nn::Engine::Request& request, nn::Engine::Options options = {}) {
-  options.seats = 1;
-  nn::Engine engine(model, options);
-  Written text;
-  engine.add(keeping(request, text));
-  engine.run();
-  return text;
+// Each request on its own.
+std::vector<Written> alone(const nn::Model& model, const std::vector<nn::Engine::Request>& list) {
+  nn::Engine engine(model, {.seats = 1, .threads = 1});
+  std::vector<Written> texts(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    engine.forget();
+    engine.add(keeping(list[i], texts[i]));
+    engine.run();
+  }
+  return texts;
 }
 
 // Requests of different lengths, some of which begin alike, greedy and drawn.
@@ -60,8 +65,10 @@ std::vector<nn::Engine::Request> requests(int count, std::uint64_t seed) {
   for (int i = 0; i < 40; ++i) common.push_back(static_cast<std::int32_t>(random() % 29));
   std::vector<nn::Engine::Request> list;
   for (int i = 0; i < count; ++i) {
-    Tokens prompt(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(random() % 2 * (random() % 40)));
-    for (std::uint64_t n = 1 + random() % 30; n > 0; --n) prompt.push_back(static_cast<std::int32_t>(random() % 29));
+    Tokens prompt(common.begin(),
+                  common.begin() + static_cast<std::ptrdiff_t>(random() % 2 * (random() % 40)));
+    for (std::uint64_t n = 1 + random() % 30; n > 0; --n)
+      prompt.push_back(static_cast<std::int32_t>(random() % 29));
     list.push_back({.prompt = prompt,
                     .tokens = 1 + static_cast<std::int64_t>(random() % 20),
                     .sampling = {.temperature = i % 2 == 0 ? 0. : 1.},
@@ -75,14 +82,14 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
     nn::Params params(1);
     const nn::Model model(params, kind.config);
     const auto list = requests(24, 7);
-    std::vector<Written> expected;
-    for (const auto& r : list) expected.push_back(alone(model, r));
-    for (const nn::Engine::Options& options : {nn::Engine::Options{.seats = 8},
-                                               {.seats = 3, .page_size = 5, .chunk = 7},
-                                               {.seats = 24, .page_size = 64, .threads = 3},
-                                               {.seats = 8, .cache_tokens = 160},
-                                               {.seats = 8, .cache_tokens = 160, .host_tokens = 400},
-                                               {.seats = 4, .page_size = 96}}) {
+    const std::vector<Written> expected = alone(model, list);
+    for (const nn::Engine::Options& options :
+         {nn::Engine::Options{.seats = 8, .threads = 1},
+          {.seats = 3, .page_size = 5, .chunk = 7, .threads = 1},
+          {.seats = 24, .page_size = 64, .threads = 3},
+          {.seats = 8, .cache_tokens = 160, .threads = 1},
+          {.seats = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1},
+          {.seats = 4, .page_size = 96, .threads = 1}}) {
       nn::Engine engine(model, options);
       std::vector<Written> got(list.size());
       // Some join later.
@@ -99,6 +106,79 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
       EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
       if (options.cache_tokens > 0) {
         EXPECT_GT(engine.scheduler().preemptions(), 0);
+      }
+    }
+  }
+}
+
+// Beam search with nothing shared: every continuation is read as a text of its own.
+std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::Search& s) {
+  nn::Generator generator(model, {.threads = 1, .cache = false});
+  std::vector<nn::Hypothesis> live(1), ended;
+  const auto likelier = [](const nn::Hypothesis& a, const nn::Hypothesis& b) { return a.score > b.score; };
+  const auto n = static_cast<std::size_t>(s.beams);
+  for (std::int64_t step = 0; step < s.tokens; ++step) {
+    std::vector<nn::Hypothesis> all;
+    for (const nn::Hypothesis& h : live) {
+      Tokens text = s.prompt;
+      text.insert(text.end(), h.tokens.begin(), h.tokens.end());
+      const auto logits = generator.next(text);
+      double sum = 0;
+      for (const float x : logits) sum += std::exp(double{x});
+      for (std::size_t t = 0; t < logits.size(); ++t) {
+        all.push_back(h);
+        all.back().tokens.push_back(static_cast<std::int32_t>(t));
+        all.back().score += logits[t] - std::log(sum);
+      }
+    }
+    std::stable_sort(all.begin(), all.end(), likelier);
+    live.clear();
+    for (const nn::Hypothesis& h : all)
+      if (live.size() < n) (h.tokens.back() == s.end ? ended : live).push_back(h);
+    std::stable_sort(ended.begin(), ended.end(), likelier);
+    if (ended.size() > n) ended.resize(n);
+    if (ended.size() == n && ended.back().score >= live[0].score) return ended;
+  }
+  ended.insert(ended.end(), live.begin(), live.end());
+  std::stable_sort(ended.begin(), ended.end(), likelier);
+  ended.resize(n);
+  return ended;
+}
+
+TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(2);
+    const nn::Model model(params, kind.config);
+    for (const auto& [beams, end] :
+         {std::pair<std::int64_t, std::optional<std::int32_t>>{1, {}}, {4, {}}, {3, 5}, {5, 11}}) {
+      const nn::Engine::Search search{.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2},
+                                      .tokens = 12,
+                                      .beams = beams,
+                                      .end = end};
+      const auto expected = searched(model, search);
+      // Alone; beside other texts; and where beams have to wait for each other's pages.
+      for (const bool in_company : {false, true}) {
+        nn::Engine engine(model,
+                          {.seats = 8, .cache_tokens = in_company ? 160 : 0, .page_size = 4, .threads = 1});
+        std::vector<nn::Hypothesis> got, again;
+        auto first = search, second = search;
+        first.report = [&](std::vector<nn::Hypothesis> h) { got = std::move(h); };
+        second.report = [&](std::vector<nn::Hypothesis> h) { again = std::move(h); };
+        engine.add(first);
+        if (in_company) {
+          for (const auto& r : requests(6, 3)) engine.add(r);
+          engine.add(second);
+        }
+        engine.run();
+        ASSERT_EQ(got.size(), expected.size());
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(got[i].tokens, expected[i].tokens) << kind.name << ", " << beams << " beams, " << i;
+          EXPECT_NEAR(got[i].score, expected[i].score, 1e-4);
+          if (in_company) {
+            EXPECT_EQ(again.at(i).tokens, expected[i].tokens);
+          }
+        }
+        EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
       }
     }
   }

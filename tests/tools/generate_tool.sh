@@ -36,6 +36,39 @@ gpt=(--checkpoint "$dir/gpt" --prompt 'Line ')
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/null | head -c 20)
 [ ${#first} -ge 15 ] || fail "nothing comes before the end"
 
+# Many texts at once are what each is alone, in the order of the prompts, however little memory there is.
+printf 'Line 1\nLine\nLine 2 of\n' >"$dir/prompts"
+for model in gpt llama deepseek; do
+  many=("$generate" --checkpoint "$dir/$model" --prompts "$dir/prompts" --tokens 12 --temperature 1 --seed 5)
+  "${many[@]}" --samples 3 --parallel 4 >"$dir/many" 2>"$dir/err" || fail "$model, many: $(cat "$dir/err")"
+  "${many[@]}" --samples 3 --cache-memory 32tokens 2>/dev/null | cmp -s - "$dir/many" || fail "$model: other texts in little memory"
+  : >"$dir/each"
+  for p in 1 2 3; do
+    for s in 1 2 3; do
+      echo "== prompt $p, sample $s" >>"$dir/each"
+      "$generate" --checkpoint "$dir/$model" --prompt "$(sed -n ${p}p "$dir/prompts")" --tokens 12 --temperature 1 --seed $((s + 4)) >>"$dir/each" 2>/dev/null
+    done
+  done
+  cmp -s "$dir/each" "$dir/many" || fail "$model: together $(cat "$dir/many"), alone $(cat "$dir/each")"
+  grep -q '^9 texts, 108 tokens in .*up to 4 at once' "$dir/err" || fail "$model: no account of it: $(cat "$dir/err")"
+  "$generate" --checkpoint "$dir/$model" --prompt Line --beams 3 --tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
+  [ "$(grep -c '^== prompt 1, beam [123], log p = -' "$dir/beams")" = 3 ] || fail "$model, beams: $(cat "$dir/beams")"
+  grep 'log p' "$dir/beams" | sed 's/.*= //' | sort -gr | cmp -s - <(grep 'log p' "$dir/beams" | sed 's/.*= //') || fail "beams are not in order"
+done
+printf 'Line\\n1\n' >"$dir/escaped"
+[ "$("$generate" --checkpoint "$dir/gpt" --prompts "$dir/escaped" --tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
+# A prompt that cannot be continued is a line on stderr, and the others are written.
+printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
+"$generate" --checkpoint "$dir/gpt" --prompts "$dir/some" --tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
+[ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "not one text: $(cat "$dir/out")"
+grep -q '^generate: prompt 2: .*empty' "$dir/err" && grep -q '^generate: prompt 3: .*context of 24' "$dir/err" || fail "not named: $(cat "$dir/err")"
+# It ends before a stop string, alone and among others.
+whole=$("$generate" "${gpt[@]}" --temperature 0 2>/dev/null)
+stop=${whole:9:2}
+"$generate" "${gpt[@]}" --temperature 0 --stop "$stop" 2>/dev/null >"$dir/stopped"
+[ "$(cat "$dir/stopped")" = "${whole%%"$stop"*}" ] || fail "--stop '$stop' of '$whole': $(cat "$dir/stopped")"
+"$generate" "${gpt[@]}" --temperature 0 --samples 1 --stop "$stop" 2>/dev/null | tail -n +2 | cmp -s - "$dir/stopped" || fail "--stop among many"
+
 # Bad input: one line on stderr that names the mistake, nothing else, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
@@ -48,6 +81,18 @@ refuses 2 --tokens "${gpt[@]}" --tokens 0
 refuses 2 --top-p "${gpt[@]}" --top-p 1.5
 refuses 2 --temperature "${gpt[@]}" --temperature -1
 refuses 2 'f32, tf32, bf16, f16' "${gpt[@]}" --dtype f64
+refuses 2 'needs --prompts' "${gpt[@]}" --parallel 2
+refuses 2 'exclude each other' "${gpt[@]}" --prompts "$dir/prompts"
+refuses 2 'one text' --checkpoint "$dir/gpt" --prompts "$dir/prompts" --slide
+refuses 2 'not for --beams' "${gpt[@]}" --beams 2 --seed 3
+refuses 2 'size like 64MiB' "${gpt[@]}" --samples 2 --cache-memory much
+refuses 2 'stop is empty' "${gpt[@]}" --stop ''
+refuses 1 'whole pages' "${gpt[@]}" --samples 2 --cache-memory 3tokens
+refuses 1 'nothing: No such' --checkpoint "$dir/gpt" --prompts "$dir/nothing"
+: >"$dir/no-lines"
+refuses 1 'has no lines' --checkpoint "$dir/gpt" --prompts "$dir/no-lines"
+printf 'a\\b\n' >"$dir/backslash"
+refuses 1 'line 1: a backslash' --checkpoint "$dir/gpt" --prompts "$dir/backslash"
 refuses 2 --backend "${gpt[@]}" --backend gpu
 refuses 1 'cuda' "${gpt[@]}" --backend cuda:63
 refuses 1 'vocabulary' --checkpoint "$dir/gpt" --prompt 'жук'

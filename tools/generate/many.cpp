@@ -11,13 +11,6 @@ namespace tg {
 
 namespace {
 
-// One text, from its prompt to its end.
-struct Written {
-  std::string label, text;
-  text::TextStream stream;
-  bool complete = false;
-};
-
 void write(const std::string& s) {
   if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
     throw Error("[generate] cannot write to standard output");
@@ -57,59 +50,123 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
-int write_many(const nn::LanguageModel& model, const text::Tokenizer& tokenizer, const ManyTexts& o) {
-  nn::Engine engine(model, {.seats = o.seats,
-                            .cache_tokens = tokens_in(o.cache_memory, model, o.precision),
-                            .threads = o.threads,
-                            .precision = o.precision});
-  std::vector<std::unique_ptr<Written>> texts;
-  int refused = 0;
-  std::int64_t tokens = 0;
-  for (std::size_t p = 0; p < o.prompts.size(); ++p)
-    for (std::int64_t s = 0; s < o.samples; ++s) {
-      const std::string& prompt = o.prompts[p];
-      const std::string label = "prompt " + std::to_string(p + 1) +
-                                (o.samples > 1 ? ", sample " + std::to_string(s + 1) : "");
+namespace {
+
+// The texts in the order of their prompts, as they become complete, and what they cost.
+class Writer {
+ public:
+  Writer(const nn::LanguageModel& model, const text::Tokenizer& tokenizer, const ManyTexts& o)
+      : tokenizer_(tokenizer),
+        o_(o),
+        engine_(model, {.seats = o.seats,
+                        .cache_tokens = tokens_in(o.cache_memory, model, o.precision),
+                        .threads = o.threads,
+                        .precision = o.precision}) {}
+
+  // Returns how many prompts cannot be continued.
+  int add_all() {
+    int refused = 0;
+    for (std::size_t p = 0; p < o_.prompts.size(); ++p) {
+      const std::string label = "prompt " + std::to_string(p + 1);
       try {
-        auto t = std::make_unique<Written>(Written{label, prompt, text::TextStream(tokenizer, o.stops)});
-        engine.add({.prompt = tokenizer.encode(prompt),
-                    .tokens = o.tokens,
-                    .sampling = o.sampling,
-                    .seed = o.seed + static_cast<std::uint64_t>(s),
-                    .report = [&tokens, w = t.get()](const nn::Engine::Token& token) {
-                      ++tokens;
-                      w->text += w->stream.add(token.token);
-                      w->complete = token.end != nn::Engine::End::no || w->stream.stopped();
-                      if (w->complete) w->text += w->stream.finish();
-                      return !w->complete;
-                    }});
-        texts.push_back(std::move(t));
+        const std::vector<std::int32_t> prompt = tokenizer_.encode(o_.prompts[p]);
+        if (o_.beams > 0) {
+          search(label, o_.prompts[p], prompt);
+        } else {
+          for (std::int64_t s = 0; s < o_.samples; ++s)
+            sample(o_.samples > 1 ? label + ", sample " + std::to_string(s + 1) : label, o_.prompts[p],
+                   prompt, o_.seed + static_cast<std::uint64_t>(s));
+        }
       } catch (const Error& e) {
         std::fprintf(stderr, "generate: %s: %s\n", label.c_str(), printable(e.what()).c_str());
         ++refused;
-        break;  // its other samples would be refused too
       }
     }
-  const auto start = std::chrono::steady_clock::now();
-  std::size_t shown = 0, most = 0;
-  double used = 0;
-  const double room = static_cast<double>(engine.cache().pages() * engine.cache().page_size());
-  for (bool more = !texts.empty(); more;) {
-    more = engine.step();
-    most = std::max(most, engine.scheduler().running());
-    used = std::max(used, static_cast<double>(engine.scheduler().cached()) / room);
-    for (; shown < texts.size() && texts[shown]->complete; ++shown)
-      write("== " + texts[shown]->label + "\n" + texts[shown]->text + "\n");
+    return refused;
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const nn::Scheduler& scheduler = engine.scheduler();
-  std::fprintf(stderr,
-               "%zu texts, %lld tokens in %.2f s: %.0f tokens/s; up to %zu at once; cache %.1f KiB in pages of "
-               "%lld, %.0f %% in use at most; %lld tokens found in it, %lld times a text had to wait for pages\n",
-               texts.size(), static_cast<long long>(tokens), seconds, static_cast<double>(tokens) / seconds, most,
-               static_cast<double>(engine.cache().bytes()) / 1024,
-               static_cast<long long>(engine.cache().page_size()), 100 * used,
-               static_cast<long long>(scheduler.found()), static_cast<long long>(scheduler.preemptions()));
+
+  void run() {
+    if (texts_.empty()) return;
+    const auto start = std::chrono::steady_clock::now();
+    std::size_t shown = 0, most = 0;
+    double used = 0;
+    const double room = static_cast<double>(engine_.cache().pages() * engine_.cache().page_size());
+    for (bool more = true; more;) {
+      more = engine_.step();
+      most = std::max(most, engine_.scheduler().running());
+      used = std::max(used, static_cast<double>(engine_.scheduler().held()) / room);
+      for (; shown < texts_.size() && texts_[shown]->complete; ++shown) write(texts_[shown]->text);
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const nn::Scheduler& scheduler = engine_.scheduler();
+    std::fprintf(stderr,
+                 "%zu texts, %lld tokens in %.2f s: %.0f tokens/s; up to %zu at once; cache %.1f KiB in "
+                 "pages of %lld, "
+                 "%.0f %% in use at most; %lld tokens found in it, %lld times a text had to wait for pages\n",
+                 texts_.size(), static_cast<long long>(tokens_), seconds,
+                 static_cast<double>(tokens_) / seconds, most,
+                 static_cast<double>(engine_.cache().bytes()) / 1024,
+                 static_cast<long long>(engine_.cache().page_size()), 100 * used,
+                 static_cast<long long>(scheduler.found()), static_cast<long long>(scheduler.preemptions()));
+  }
+
+ private:
+  struct Text {
+    std::string text;
+    text::TextStream stream;
+    bool complete = false;
+  };
+
+  void sample(const std::string& label, const std::string& begin, const std::vector<std::int32_t>& prompt,
+              std::uint64_t seed) {
+    auto t =
+        std::make_unique<Text>(Text{"== " + label + "\n" + begin, text::TextStream(tokenizer_, o_.stops)});
+    engine_.add(nn::Engine::Request{.prompt = prompt,
+                                    .tokens = o_.tokens,
+                                    .sampling = o_.sampling,
+                                    .seed = seed,
+                                    .report = [this, t = t.get()](const nn::Engine::Token& token) {
+                                      ++tokens_;
+                                      t->text += t->stream.add(token.token);
+                                      t->complete = token.end != nn::Engine::End::no || t->stream.stopped();
+                                      if (t->complete) t->text += t->stream.finish() + "\n";
+                                      return !t->complete;
+                                    }});
+    texts_.push_back(std::move(t));
+  }
+
+  void search(const std::string& label, const std::string& begin, const std::vector<std::int32_t>& prompt) {
+    auto t = std::make_unique<Text>(Text{"", text::TextStream(tokenizer_)});
+    engine_.add(nn::Engine::Search{
+        .prompt = prompt,
+        .tokens = o_.tokens,
+        .beams = o_.beams,
+        .report = [this, t = t.get(), label, begin](const std::vector<nn::Hypothesis>& found) {
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            char score[32];
+            std::snprintf(score, sizeof score, "%.3f", found[i].score);
+            t->text += "== " + label + ", beam " + std::to_string(i + 1) + ", log p = " + score + "\n" +
+                       begin + tokenizer_.decode(found[i].tokens) + "\n";
+            tokens_ += std::ssize(found[i].tokens);
+          }
+          t->complete = true;
+        }});
+    texts_.push_back(std::move(t));
+  }
+
+  const text::Tokenizer& tokenizer_;
+  const ManyTexts& o_;
+  nn::Engine engine_;
+  std::vector<std::unique_ptr<Text>> texts_;
+  std::int64_t tokens_ = 0;
+};
+
+}  // namespace
+
+int write_many(const nn::LanguageModel& model, const text::Tokenizer& tokenizer, const ManyTexts& o) {
+  Writer writer(model, tokenizer, o);
+  const int refused = writer.add_all();
+  writer.run();
   return refused;
 }
 

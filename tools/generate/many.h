@@ -15,6 +15,7 @@ struct ManyTexts {
   std::vector<std::string> prompts;
   std::int64_t tokens = 0;   // of each text; 0: as many as fit in the context
   std::int64_t samples = 1;  // of each prompt: the first is drawn with `seed`, the next with seed + 1, …
+  std::int64_t beams = 0;    // instead of samples: the likeliest texts that a beam search finds; 0: none
   std::int64_t seats = 16;   // texts at once
   std::string cache_memory;  // as for parse_cache_memory; empty: a whole context for each seat
   std::vector<std::string> stops;
@@ -28,9 +29,10 @@ struct ManyTexts {
 // for a file without lines and for another character after a backslash.
 std::vector<std::string> read_prompts(const std::string& path);
 
-// Writes to standard output a line with the numbers of prompt and sample and the text, for each as soon as it
-// and those before it are complete; and to standard error, at the end, how fast that was. A text that cannot
-// be written is a line on standard error. Returns how many of those there were.
+// Writes to standard output a line with the numbers of prompt and sample, or of the beam and the logarithm of
+// its probability, and the text, for each as soon as it and those before it are complete; and to standard
+// error, at the end, how fast that was. A text that cannot be written is a line on standard error. Returns
+// how many of those there were.
 int write_many(const nn::LanguageModel& model, const text::Tokenizer& tokenizer, const ManyTexts& o);
 
 }  // namespace tg

@@ -1,0 +1,88 @@
+#include <tilegrad/nn/generation/beam_search.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <tilegrad/core/base/error.h>
+
+namespace tg::nn {
+
+namespace {
+
+bool is_likelier(const Hypothesis& a, const Hypothesis& b) {
+  return a.score > b.score;
+}
+
+}  // namespace
+
+BeamSearch::BeamSearch(std::int64_t beams, std::int64_t tokens, std::optional<std::int32_t> end)
+    : beams_(static_cast<std::size_t>(beams)), tokens_(tokens), end_(end), live_(1), candidates_(1) {
+  if (beams < 1 || tokens < 1)
+    throw Error("[beam search] expected positive numbers of beams and tokens, got " + std::to_string(beams) +
+                " and " + std::to_string(tokens));
+}
+
+void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
+  constexpr double nothing = -std::numeric_limits<double>::infinity();
+  const auto value = [&](float x) { return std::isnan(x) ? nothing : double{x}; };
+  double most = nothing, sum = 0;
+  for (const float x : logits) most = std::max(most, value(x));
+  if (most == nothing) throw Error("[beam search] no token has a probability");
+  for (const float x : logits) sum += std::exp(value(x) - most);
+  const double log_sum = most + std::log(sum);
+  auto& list = candidates_.at(beam);
+  if (list.empty()) ++offered_;
+  list.clear();
+  for (std::size_t t = 0; t < logits.size(); ++t)
+    if (const double p = value(logits[t]); p > nothing)
+      list.push_back({live_[beam].score + (p - log_sum), beam, static_cast<std::int32_t>(t)});
+  // One of them may end the text.
+  const std::size_t kept = std::min(list.size(), beams_ + 1);
+  const auto first = [](const Candidate& a, const Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.token < b.token;
+  };
+  std::partial_sort(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(kept), list.end(), first);
+  list.resize(kept);
+}
+
+std::vector<std::size_t> BeamSearch::advance() {
+  std::vector<Candidate> all;
+  for (auto& list : candidates_) all.insert(all.end(), list.begin(), list.end());
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  std::vector<Hypothesis> next;
+  std::vector<std::size_t> parents;
+  for (const Candidate& c : all) {
+    if (next.size() == beams_) break;
+    Hypothesis h = live_[c.beam];
+    h.tokens.push_back(c.token), h.score = c.score;
+    if (c.token == end_) {
+      ended_.push_back(std::move(h));
+    } else {
+      next.push_back(std::move(h)), parents.push_back(c.beam);
+    }
+  }
+  std::stable_sort(ended_.begin(), ended_.end(), is_likelier);
+  if (ended_.size() > beams_) ended_.resize(beams_);
+  live_ = std::move(next);
+  candidates_.assign(live_.size(), {});
+  offered_ = 0;
+  // A continuation is never likelier than what it continues.
+  const bool is_over = live_.empty() || std::ssize(live_[0].tokens) == tokens_ ||
+                       (ended_.size() == beams_ && ended_.back().score >= live_[0].score);
+  return is_over ? std::vector<std::size_t>{} : parents;
+}
+
+std::vector<Hypothesis> BeamSearch::results() const {
+  std::vector<Hypothesis> all = ended_;
+  if (!live_.empty() && std::ssize(live_[0].tokens) == tokens_)
+    all.insert(all.end(), live_.begin(), live_.end());
+  std::stable_sort(all.begin(), all.end(), is_likelier);
+  if (all.size() > beams_) all.resize(beams_);
+  return all;
+}
+
+}  // namespace tg::nn
