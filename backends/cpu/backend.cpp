@@ -64,7 +64,8 @@ struct Copies final : Transfer {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::span<const Step> steps, int threads) : threads_(threads), steps_(steps) {
+  CpuExecutable(std::span<const Step> steps, int threads, bool rows_alone)
+      : threads_(threads), rows_alone_(rows_alone), steps_(steps) {
     tasks_.reserve(steps.size());
     for (const Step& s : steps) add(s);
     workspace_bytes_ = shared_;
@@ -141,7 +142,7 @@ class CpuExecutable final : public Executable {
   };
 
   void add(const Step& s) {
-    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr}, nullptr, false};
+    Task t{find_kernel(s.op->name), {s.in, s.out, &s.attrs, nullptr, rows_alone_}, nullptr, false};
     std::string why = "no CPU kernel for op '" + s.op->name + "'";
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
@@ -242,6 +243,7 @@ class CpuExecutable final : public Executable {
   }
 
   const int threads_;
+  const bool rows_alone_;
   std::vector<Task> tasks_;
   std::size_t per_thread_ = 0, shared_ = 0, workspace_bytes_ = 0;
   std::byte* workspace_ = nullptr;
@@ -292,7 +294,8 @@ class CpuBackend final : public Backend {
     if (threads < 0 || threads > max_threads)
       throw DeviceError("[cpu] " + std::to_string(threads) + " threads requested: expected 0 to " +
                         std::to_string(max_threads));
-    return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads());
+    return std::make_unique<CpuExecutable>(steps, threads > 0 ? threads : default_threads(),
+                                           options.rows_alone);
   }
 };
 

@@ -16,6 +16,7 @@ struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
   const void* plan;
+  bool rows_alone;  // the order of a row's additions must not depend on the number of rows
 };
 
 struct Scratch {

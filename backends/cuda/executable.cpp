@@ -23,7 +23,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& s = steps[i];
     Task t{find_kernel(s.op->name),
-           {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order},
+           {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order, options.rows_alone},
            nullptr};
     bool epilogue = false;  // this kernel computes the next step too
     std::string why = "no CUDA kernel for op '" + s.op->name + "'";
@@ -47,7 +47,8 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     if (!t.kernel) throw refusal(s, why);
     tasks_.push_back(std::move(t));
     if (!epilogue) continue;
-    tasks_.push_back({nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false, false}, nullptr});
+    tasks_.push_back(
+        {nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false, false, false}, nullptr});
   }
 }
 

@@ -88,7 +88,7 @@ Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
   attrs = FusedAttrs{compute, {{&copy_op, f.dtype, 1, {{FusedAttrs::Source::constant, 0}}}}, {f.value}};
-  return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order};
+  return {c.in, c.out, &attrs, c.plan, c.gpu, c.tf32, c.in_order, c.rows_alone};
 }
 
 std::shared_ptr<const void> plan_full(const Call& c) {

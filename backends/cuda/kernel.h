@@ -38,8 +38,9 @@ struct Call {
   const Attrs* attrs;
   const void* plan;  // what Kernel::plan returned
   const Gpu& gpu;
-  bool tf32;      // f32 products may round their operands
-  bool in_order;  // kernels that could add in any order must add in a fixed order
+  bool tf32;        // f32 products may round their operands
+  bool in_order;    // kernels that could add in any order must add in a fixed order
+  bool rows_alone;  // the order of a row's additions must not depend on the number of rows
 };
 
 struct Kernel {

@@ -31,7 +31,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->graph = graph.share();
   state->device = device_of(graph, options);
   state->backend = &backend(state->device);
-  state->prepared = {options.threads, options.tf32, options.verify};
+  state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone};
 
   // Outputs → steps.
   const Outputs outputs = outputs_of(graph, fetch, options.assign);

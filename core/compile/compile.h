@@ -18,6 +18,13 @@ struct CompileOptions {
   std::optional<Device> device = {};  // default: where the graph's parameters live, the CPU if it has none
   int threads = 0;                    // CPU: 0 means TG_THREADS or, without it, all of the machine's
   bool tf32 = false;  // CUDA: f32 products on tensor cores, operands rounded to 10 bits of fraction
+  // A row of a result has the same bits alone as next to any other rows, and however many there are: matrix
+  // products choose how to add up by the sizes of a row, the dtypes and how the right matrix lies, not by the
+  // number of rows. Norms, softmax, rope, embedding, pointwise ops and their chains, argmax, top_k and
+  // indexing work row by row in any case, and so does paged_attn. Not covered are flash_attn, sums over rows
+  // and other reductions. Rows are those of equal programs: the same ops on more or fewer rows. Products of
+  // many rows may take longer.
+  bool rows_alone = false;
   bool fuse = true;   // chains of pointwise ops in one pass over memory
   bool reuse = true;  // one arena; false gives every tensor memory of its own
   // Every run is done twice, once as planned and once with a buffer per tensor, with unused memory filled

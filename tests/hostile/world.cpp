@@ -200,6 +200,7 @@ PagedAttentionOptions Draw<PagedAttentionOptions>::of(World& w) {
 CompileOptions Draw<CompileOptions>::of(World& w) {
   CompileOptions o{.threads = Draw<int>::of(w),
                    .tf32 = w.chance(0.2),
+                   .rows_alone = w.chance(0.3),
                    .fuse = w.chance(0.7),
                    .reuse = w.chance(0.7),
                    .verify = w.chance(0.5),

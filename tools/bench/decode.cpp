@@ -27,6 +27,7 @@ double bytes_of(const AttentionCell& c, DType dtype) {
 // x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts.
 struct ThinProduct {
   std::int64_t m, n, k;
+  bool rows_alone = false;  // as in CompileOptions
 
   double flops() const { return 2. * static_cast<double>(m * n * k); }
   double bytes(DType dtype) const {
@@ -35,7 +36,9 @@ struct ThinProduct {
   Program program(const Settings& settings) const {
     Graph g;
     const Tensor x = g.input("x", {m, k}, settings.dtype), w = g.input("w", {n, k}, settings.dtype);
-    Program p = compile(g, {matmul(x, w.transpose(0, 1))}, options_of(settings, settings.threads));
+    CompileOptions options = options_of(settings, settings.threads);
+    options.rows_alone = rows_alone;
+    Program p = compile(g, {matmul(x, w.transpose(0, 1))}, options);
     p.feed({x, normal_array(x.shape(), x.dtype(), 1)});
     p.feed({w, normal_array(w.shape(), w.dtype(), 2)});
     return p;
@@ -81,11 +84,11 @@ class DecodeBench {
 
   void run(const ThinProduct& p) {
     const std::int64_t sizes[] = {p.m, p.n, p.k};
-    row_.name = "thin product", row_.shape = joined(sizes);
+    row_.name = p.rows_alone ? "thin product, rows alone" : "thin product", row_.shape = joined(sizes);
     if (!report_.selects(row_.name)) return;
     Program program = p.program(settings_);
     measure(program, p.bytes(settings_.dtype), p.flops());
-    if (torch_) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, settings_));
+    if (torch_ && !p.rows_alone) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, settings_));
   }
 
  private:
@@ -140,7 +143,8 @@ void run_decode(const Settings& settings, const Machine& machine, Report& report
   for (const AttentionCell& c : settings.attention.cells) bench.run(c);
   if (!settings.attention.whole_suite) return;
   for (const std::int64_t size : {2048, 4096})
-    for (const std::int64_t m : {1, 4, 16, 64}) bench.run(ThinProduct{m, size, size});
+    for (const std::int64_t m : {1, 4, 16, 64, 256})
+      for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, size, size, rows_alone});
 }
 
 }  // namespace tg::bench

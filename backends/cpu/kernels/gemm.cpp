@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "backends/cpu/kernels/gemm_dots.h"
 #include "backends/cpu/kernels/gemm_parts.h"
 #include "backends/cpu/kernels/tiles.h"
 
@@ -53,6 +54,9 @@ Plan plan_for(const Gemm& g, int threads) {
 #endif
   p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
   p.k_chunks = at_least(1, ceil_div(p.k, k_block));
+  // Added where C lies, D would come before the second chunk, from a block of its own after the last: one of
+  // them for all rows, however D and C lie.
+  p.own_c = p.own_c || (g.rows_alone && g.d.data && p.k_chunks > 1);
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
   // Rows of B are read in place unless many rows of C share the cost of packing.
@@ -217,90 +221,6 @@ void run(const Gemm& g, Worker& w) {
     }
 }
 
-// ---- few rows times long contiguous columns (decoding with a transposed weight): dot products, nothing
-// packed ----
-
-constexpr i64 dot_rows = 8;
-
-bool is_dots(const Gemm& g) {
-  return g.a.col == 1 && g.b.row == 1 && (g.m < g.n ? g.m : g.n) <= dot_rows && g.k >= 2 * Tile<float>::width;
-}
-
-// sums[j][i] = Σ_p a(i, p)·b(p, j) for M rows and `columns` columns, whose elements along k are contiguous.
-template <class S, int M>
-void dots(i64 k, const S* a, i64 a_row, const S* b, i64 b_col, i64 columns, compute_t<S> (*sums)[dot_rows]) {
-  using V = vector_t<S>;
-  constexpr int W = lanes<V>, J = M <= 4 ? 4 : 2;  // J columns at a time, the last ones more than once
-  for (i64 j0 = 0; j0 < columns; j0 += J) {
-    const S* column[J];
-    for (int j = 0; j < J; ++j) column[j] = b + at_most(j0 + j, columns - 1) * b_col;
-    V sum[M][J] = {};
-    const auto step = [&](i64 p, auto&& read) __attribute__((always_inline)) {
-      V bv[J];
-#pragma GCC unroll 4
-      for (int j = 0; j < J; ++j) bv[j] = read(column[j] + p);
-#pragma GCC unroll 8
-      for (int i = 0; i < M; ++i) {
-        const V av = read(a + i * a_row + p);
-#pragma GCC unroll 4
-        for (int j = 0; j < J; ++j) sum[i][j] = fma(av, bv[j], sum[i][j]);
-      }
-    };
-    i64 p = 0;
-    for (; p + W <= k; p += W)
-      step(
-          p, [](const S* from) __attribute__((always_inline)) { return load(from); });
-    if (p < k)
-      step(
-          p, [rest = static_cast<int>(k - p)](const S* from)
-                 __attribute__((noinline)) { return load_partial(from, rest); });
-    for (int j = 0; j < J && j0 + j < columns; ++j)
-      for (int i = 0; i < M; ++i) sums[j0 + j][i] = reduce_add(sum[i][j]);
-  }
-}
-
-// C[:, j0 + j] = sums[j] + D[:, j0 + j], rounded to the storage type.
-template <class T>
-void write_sums(const Gemm& g, i64 item, i64 j0, i64 columns, const T (*sums)[dot_rows]) {
-  with_storage<T>(g.out_type, [&](auto* tag) {
-    using O = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-    O* c = const_cast<O*>(element<T, O>(g, g.c, item, 0, j0));
-    const O* d = g.d.data ? element<T, O>(g, g.d, item, 0, j0) : nullptr;
-    for (i64 i = 0; i < g.m; ++i)
-      for (i64 j = 0; j < columns; ++j) {
-        const T sum = d ? sums[j][i] + static_cast<T>(d[i * g.d.row + j * g.d.col]) : sums[j][i];
-        c[i * g.c.row + j * g.c.col] = static_cast<O>(sum);
-      }
-  });
-}
-
-template <class S>
-constexpr auto dots_of_rows(i64 m) {
-  constexpr decltype(&dots<S, 1>) of[dot_rows] = {dots<S, 1>, dots<S, 2>, dots<S, 3>, dots<S, 4>,
-                                                  dots<S, 5>, dots<S, 6>, dots<S, 7>, dots<S, 8>};
-  return of[m - 1];
-}
-
-template <class T>
-void run_dots(const Gemm& given, Worker& w) {
-  const Gemm g = given.m <= given.n ? given : swapped(given);
-  if (is_empty(g)) return;
-  i64 batches = 1;
-  for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
-  constexpr i64 span = 32;  // columns
-  const i64 blocks = ceil_div(g.n, span);
-  w.each(batches * blocks, [&](i64 part) {
-    const i64 item = part / blocks, j0 = part % blocks * span, columns = at_most(g.n - j0, span);
-    T sums[span][dot_rows];
-    with_storage<T>(g.type, [&](auto* tag) {
-      using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;
-      dots_of_rows<S>(g.m)(g.k, element<T, S>(g, g.a, item, 0, 0), g.a.row,
-                           element<T, S>(g, g.b, item, 0, j0), g.b.col, columns, sums);
-    });
-    write_sums(g, item, j0, columns, sums);
-  });
-}
-
 template <class T>
 ScratchSize scratch(const Gemm& g, int threads) {
   if (is_empty(g)) return {};
@@ -324,14 +244,20 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
                              : "packed by each block");
 }
 
+// The product or its transpose, whichever is faster: the additions are the same.
+Gemm oriented(const Gemm& g) {
+#if defined(TG_BF16_TILES)
+  // Few rows on tiles: a transposed weight is copied as it lies if it is the left operand.
+  if (g.rows_alone && is_for_tiles(g) && g.b.row == 1 && g.m <= 16 && g.m < g.n) return swapped(g);
+#endif
+  return normalised(g);
+}
+
 }  // namespace
 
 void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size) {
-  if (is_dots(g)) {
-    std::snprintf(text, size, "dot products, rows: %lld", static_cast<long long>(g.m < g.n ? g.m : g.n));
-    return;
-  }
-  const Gemm n = normalised(g);
+  if (is_dots(g)) return gemm_dots_choice(g, text, size);
+  const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
   if (is_for_tiles(n)) {
     std::snprintf(text, size, "AMX tiles of bf16");
@@ -342,8 +268,8 @@ void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size) {
 }
 
 ScratchSize gemm_scratch(const Gemm& g, int threads) {
-  if (is_dots(g)) return {};
-  const Gemm n = normalised(g);
+  if (is_dots(g)) return gemm_dots_scratch(g, threads);
+  const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
   if (is_for_tiles(n)) return gemm_tiles_scratch(n, threads);
 #endif
@@ -351,8 +277,8 @@ ScratchSize gemm_scratch(const Gemm& g, int threads) {
 }
 
 void gemm(const Gemm& g, Worker& worker) {
-  if (is_dots(g)) return g.type == DType::f64 ? run_dots<double>(g, worker) : run_dots<float>(g, worker);
-  const Gemm n = normalised(g);
+  if (is_dots(g)) return gemm_dots(g, worker);
+  const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
   if (is_for_tiles(n)) return gemm_tiles(n, worker);
 #endif

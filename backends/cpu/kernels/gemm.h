@@ -29,6 +29,9 @@ struct Gemm {
   DType out_type = DType::f32;    // of C and D: `type`, or f32 for half inputs; rounded once
   Bf16Unit bf16 = Bf16Unit::f32;  // one that the processor has; instruction sets without it use f32
   std::int64_t m = 0, n = 0, k = 0;
+  // The additions of an element of C are in an order that depends on k, the types and how B lies, not on m or
+  // on how A, C and D lie: a row has the same bits in any product.
+  bool rows_alone = false;
   int batch_rank = 0;
   std::int64_t batch[max_batch_rank] = {};
   Matrix a, b;  // [batch…, m, k], [batch…, k, n]

@@ -29,6 +29,7 @@ Gemm gemm_of(const Call& c) {
   Gemm g;
   g.type = g.out_type = c.out[0].dtype;
   g.bf16 = bf16_unit();
+  g.rows_alone = c.rows_alone;
   g.m = out[rank - 2];
   g.n = out[rank - 1];
   g.k = a.layout.shape[a.layout.rank() - 1];

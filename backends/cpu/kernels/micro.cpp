@@ -11,10 +11,7 @@ using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64
 template <bool Pairs, class V>
 TG_INLINE V multiply_add(V a, V b, V sum) {
 #if defined(TG_BF16_PAIRS)
-  if constexpr (Pairs) {  // the rest of this instruction set is compiled without this instruction
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
-  }
+  if constexpr (Pairs) return add_pair_products(a, b, sum);
 #endif
   return fma(a, b, sum);
 }

@@ -54,6 +54,12 @@ void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T
 // k counts pairs; both operands packed. Only where the processor has avx512_bf16.
 #if TG_VECTOR_BYTES == 64 && defined(__GNUC__) && !defined(__clang__)
 #define TG_BF16_PAIRS
+// sum + a.first·b.first + a.second·b.second in each lane. The rest of this instruction set is compiled
+// without this instruction.
+TG_INLINE F32 add_pair_products(F32 a, F32 b, F32 sum) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
 void multiply_pairs(i64 m, i64 n, i64 k, Left<float> a, Right<float> b, float* c, i64 ldc, const float* d,
                     i64 ldd);
 #endif

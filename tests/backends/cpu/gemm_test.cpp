@@ -89,7 +89,7 @@ struct ModelTiles {
 struct Matrix {
   Matrix(DType t, i64 batch, i64 rows, i64 cols, const std::string& layout, std::mt19937& rng,
          bool share_batch = false)
-      : type(t), values(static_cast<std::size_t>(batch * rows * cols)) {
+      : type(t), rows(rows), cols(cols), values(static_cast<std::size_t>(batch * rows * cols)) {
     if (layout == "row") row = cols, col = 1, batch_stride = rows * cols;
     if (layout == "column") row = 1, col = rows, batch_stride = rows * cols;
     if (layout == "padded") row = cols + 5, col = 1, batch_stride = rows * (cols + 5);
@@ -120,10 +120,19 @@ struct Matrix {
       }
     });
   }
+  // The same numbers, wherever they lie.
+  void copy(const Matrix& from) {
+    const std::size_t size = size_of(type);
+    for (i64 e = 0; e < from.rows * from.cols; ++e) {
+      const i64 i = e / from.cols, j = e % from.cols;
+      std::memcpy(bytes.data() + static_cast<std::size_t>(i * row + j * col) * size,
+                  from.bytes.data() + static_cast<std::size_t>(i * from.row + j * from.col) * size, size);
+    }
+  }
   Gemm::Matrix operand() { return {bytes.data(), row, col, {batch_stride}}; }
 
   DType type;
-  i64 row = 0, col = 0, batch_stride = 0;
+  i64 rows, cols, row = 0, col = 0, batch_stride = 0;
   std::vector<double> values;
   std::vector<std::byte> bytes;
 };
@@ -134,6 +143,7 @@ struct Case {
   DType type = DType::f32, out = DType::f32;
   bool share_b = false;
   Bf16Unit bf16 = Bf16Unit::f32;
+  bool rows_alone = false;
 };
 
 // Unit roundoff of the type in which the product is stored.
@@ -178,7 +188,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
       if (x.d == "bias") g.d = d.operand(), g.d.row = 0, g.d.batch_strides[0] = 0;
       if (x.d == "full") g.d = d.operand();
       if (x.d == "self") g.d = g.c;
-      g.bf16 = x.bf16;
+      g.bf16 = x.bf16, g.rows_alone = x.rows_alone;
       run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
       std::size_t at = 0;
       for (i64 e = 0; e < x.batch; ++e)
@@ -323,6 +333,120 @@ TEST(GemmOnTiles, RunOnThisProcessor) {
   EXPECT_EQ(bf16_unit() == Bf16Unit::tiles, std::getenv("TG_ISA") == nullptr);
 }
 #endif
+
+// ---- rows alone: a row of the product has the same bits in any number of rows ----
+
+struct RowsCase {
+  i64 n, k;
+  std::string b = "column";  // a transposed weight
+  DType type = DType::f32;
+  Bf16Unit bf16 = Bf16Unit::f32;
+  bool adds = false;
+};
+
+// The product of rows [first, first + m) of a with b, plus those of d.
+std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Matrix& d, i64 first, i64 m,
+                                    int threads, const Isa& isa) {
+  Gemm g;
+  g.type = g.out_type = x.type, g.m = m, g.n = x.n, g.k = x.k, g.rows_alone = true, g.bf16 = x.bf16;
+  g.a = a.operand(), g.b = b.operand();
+  std::vector<std::byte> out(static_cast<std::size_t>(m * x.n) * size_of(x.type));
+  g.c = {out.data(), x.n, 1};
+  const auto skip = [&](Gemm::Matrix& matrix) {
+    matrix.data =
+        static_cast<std::byte*>(matrix.data) + first * matrix.row * static_cast<i64>(size_of(x.type));
+  };
+  skip(g.a);
+  if (x.adds) g.d = d.operand(), skip(g.d);
+  run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
+  return out;
+}
+
+void check_rows_alone(const RowsCase& x, const std::vector<Isa>& units) {
+  constexpr i64 most = 256;
+  const std::string shape = std::to_string(x.n) + "x" + std::to_string(x.k) + " " + x.b + " " +
+                            std::string(name_of(x.type)) + (x.adds ? " + d" : "");
+  const std::size_t row_bytes = static_cast<std::size_t>(x.n) * size_of(x.type);
+  for (const Isa& isa : units) {
+    std::vector<std::byte> all;  // of the first layout; the others give the same
+    for (const char* layout : {"row", "column"}) {
+      std::mt19937 rng(11);
+      Matrix rows(x.type, 1, most, x.k, "row", rng), b(x.type, 1, x.k, x.n, x.b, rng),
+          d(x.type, 1, most, x.n, "row", rng);
+      Matrix a(x.type, 1, most, x.k, layout, rng), added(x.type, 1, most, x.n, layout, rng);
+      a.copy(rows), added.copy(d);
+      const auto company = rows_product(x, a, b, added, 0, most, 1, isa);
+      if (all.empty()) all = company;
+      ASSERT_EQ(all, company) << isa.name << " " << shape << ": bits depend on how the rows lie, " << layout;
+      ASSERT_EQ(all, rows_product(x, a, b, added, 0, most, 3, isa))
+          << isa.name << " " << shape << ": threads";
+      for (const i64 m : {1, 2, 3, 7, 8, 9, 16, 17, 64, 100})
+        for (const i64 first : {i64{0}, most - m}) {
+          const auto some = rows_product(x, a, b, added, first, m, 1 + static_cast<int>(m % 2), isa);
+          ASSERT_EQ(
+              std::memcmp(some.data(), all.data() + static_cast<std::size_t>(first) * row_bytes, some.size()),
+              0)
+              << isa.name << " " << shape << ": rows " << first << " to " << first + m - 1 << ", " << layout;
+        }
+    }
+  }
+}
+
+TEST(GemmOfRowsAlone, GivesARowTheSameBitsInAnyCompany) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const char* b : {"column", "row", "strided"})
+      for (const i64 n : {1, 5, 75})
+        for (const i64 k : {1, 31, 64, 77}) check_rows_alone({n, k, b, t, Bf16Unit::f32, k % 2 == 0}, isas());
+}
+
+TEST(GemmOfRowsAlone, AddsInOneOrderOverLongRows) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const char* b : {"column", "row"})
+      for (const i64 k : {769, 2050})
+        for (const bool adds : {false, true}) check_rows_alone({40, k, b, t, Bf16Unit::f32, adds}, isas());
+}
+
+#if defined(__x86_64__)
+TEST(GemmOfRowsAlone, MultipliesPairsOfBf16WhereTheProcessorCan) {
+  if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
+  for (const char* b : {"column", "row"})
+    for (const i64 n : {1, 40, 75})
+      for (const i64 k : {1, 31, 33, 64, 77, 1027, 2051})
+        check_rows_alone({n, k, b, DType::bf16, Bf16Unit::pairs, true}, isas());
+}
+#endif
+
+TEST(GemmOfRowsAlone, AgreesWithTheTripleLoop) {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const i64 m : {1, 8, 9, 33, 100})
+      for (const char* a : {"row", "column", "strided"})
+        for (const char* d : {"none", "bias", "full"}) {
+          Case x{2, m, 35, 77, a, "column", "row", d, t, t};
+          x.rows_alone = true;
+          check(x);
+          x.k = 1301, x.n = 5, x.batch = 1;
+          check(x);
+        }
+}
+
+// As gemm() does it: few rows with a transposed weight as columns of the transposed product.
+void rows_on_model(const Gemm& g, Worker& w) {
+  baseline::run_tiles<ModelTiles>(g.m <= 16 ? baseline::swapped(g) : g, w);
+}
+ScratchSize rows_on_model_scratch(const Gemm& g, int threads) {
+  return baseline::tiles_scratch(g.m <= 16 ? baseline::swapped(g) : g, threads);
+}
+
+TEST(GemmOfRowsAlone, IsTheSameOnTilesInAnyCompany) {
+  std::vector<Isa> units = {{"model of tiles", rows_on_model_scratch, rows_on_model}};
+#ifdef TILEGRAD_ISA_avx512
+  if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
+#endif
+  for (const char* b : {"column", "row"})
+    for (const i64 n : {1, 75})
+      for (const i64 k : {31, 64, 1100})
+        check_rows_alone({n, k, b, DType::bf16, Bf16Unit::tiles, true}, units);
+}
 
 TEST(Gemm, SplitsLongInnerSizes) {
   for (const char* a : {"row", "column"})

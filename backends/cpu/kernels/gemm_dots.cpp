@@ -1,0 +1,340 @@
+// A part takes a span of columns of C and walks over its rows in small groups, so that the columns of B come
+// from memory once. An element is a vector of sums, one for each lane, over the vectors along k in their
+// order, and then the sum of the lanes: the same additions in whatever group or span it lies.
+#include "backends/cpu/kernels/gemm_dots.h"
+
+#include <cstdio>
+
+#include "backends/cpu/kernels/gemm_parts.h"
+#include "backends/cpu/kernels/tiles.h"
+
+namespace tg::cpu::TG_ISA {
+namespace {
+
+constexpr i64 few_rows = 8;                                // up to which it is the faster way,
+constexpr i64 more_rows = 32, long_row = 512;              // or to which for such long rows
+constexpr i64 group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
+constexpr i64 most_columns = 32;                           // of a span
+constexpr i64 span_elements = 128 << 10;                   // of B, which stay in L2
+constexpr i64 chunk_bytes = 2048;                          // of a row at a time: a group's stay in L1
+constexpr i64 many_rows = 4 * group_rows;                  // that share the cost of copying a span of B
+
+// Columns whose sums are in registers next to those of `rows` rows.
+constexpr int columns_at_once(int rows) {
+  if (TG_VECTOR_BYTES == 64) return rows <= 4 ? 4 : 3;
+  return rows <= 2 ? 4 : TG_VECTOR_BYTES == 32 ? 3 : 2;
+}
+
+// A number in each lane.
+template <class S>
+struct Numbers {
+  using Storage = S;
+  using T = compute_t<S>;
+  using V = vector_t<S>;
+  static constexpr int width = lanes<V>;  // elements of a vector
+  static TG_INLINE V read(const S* p) { return load(p); }
+  static TG_INLINE V read_some(const S* p, int n) { return load_partial(p, n); }
+  static TG_INLINE V add_product(V a, V b, V sum) { return fma(a, b, sum); }
+};
+
+#if defined(TG_BF16_PAIRS)
+// Two neighbours in each lane.
+struct Pairs {
+  using Storage = bfloat16;
+  using T = float;
+  using V = F32;
+  static constexpr int width = 2 * lanes<F32>;
+  static TG_INLINE F32 read(const bfloat16* p) {
+    F32 v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static TG_INLINE F32 read_some(const bfloat16* p, int n) {
+    bfloat16 all[width] = {};
+    for (int i = 0; i < n; ++i) all[i] = p[i];
+    return read(all);
+  }
+  static TG_INLINE F32 add_product(F32 a, F32 b, F32 sum) { return add_pair_products(a, b, sum); }
+};
+#endif
+
+// Lane i: the sum of lanes 2·half·s + e and 2·half·s + half + e, s and e being i / half and i % half, of a
+// and, from the middle on, of b. Twice as many vectors' sums lie side by side, in half as many lanes each.
+template <int half, class V, int... i>
+TG_INLINE V add_halves(V a, V b, std::integer_sequence<int, i...>) {
+  constexpr int W = sizeof...(i), middle = W / 2;
+  constexpr auto lower = [](int lane) {
+    const int at = lane % middle;
+    return lane / middle * W + at / half * 2 * half + at % half;
+  };
+  return __builtin_shufflevector(a, b, lower(i)...) + __builtin_shufflevector(a, b, lower(i) + half...);
+}
+
+// v[0] = the sums of the lanes of N vectors, side by side from lane 0 on; added in the order of reduce_add.
+template <int N, class V, int half = lanes<V> / 2>
+TG_INLINE void reduce_together(V* v) {
+  if constexpr (half > 0) {
+    constexpr auto all = std::make_integer_sequence<int, lanes<V>>();
+    if constexpr (N == 1) {
+      v[0] = add_halves<half>(v[0], v[0], all);
+      reduce_together<1, V, half / 2>(v);
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < N / 2; ++i) v[i] = add_halves<half>(v[2 * i], v[2 * i + 1], all);
+      reduce_together<N / 2, V, half / 2>(v);
+    }
+  }
+}
+
+// to[i] = the sum of the lanes of v[i].
+template <int count, class T, class V>
+TG_INLINE void reduce_all(V* v, T* to) {
+  constexpr int W = lanes<V>, N = count >= 8 && W >= 8 ? 8 : count >= 4 && W >= 4 ? 4 : count >= 2 ? 2 : 1;
+  reduce_together<N>(v);
+  store_partial(to, v[0], N);
+  if constexpr (count > N) reduce_all<count - N>(v + N, to + N);
+}
+
+// Which part of the rows along k a call of `dots` takes: `kept` holds the lanes' sums before it,
+// [columns][M], unless it is the first, and after it, unless it is the last.
+template <class V>
+struct Chunk {
+  i64 k;
+  bool first, last;
+  V* kept;
+};
+
+// sums[j][i] = Σ_p a(i, p)·b(p, j) for M rows and `columns` columns.
+template <class E, int M>
+void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
+          const typename E::Storage* b, i64 b_col, i64 columns, typename E::T (*sums)[group_rows]) {
+  using V = typename E::V;
+  using S = typename E::Storage;
+  constexpr int W = E::width, J = columns_at_once(M);
+  for (i64 j0 = 0; j0 < columns; j0 += J) {
+    const S* column[J];
+    V* kept[J];
+    for (int j = 0; j < J; ++j) {  // the last columns more than once
+      const i64 at = at_most(j0 + j, columns - 1);
+      column[j] = b + at * b_col, kept[j] = chunk.kept + at * M;
+    }
+    V sum[M][J] = {};
+    if (!chunk.first) {
+#pragma GCC unroll 8
+      for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < J; ++j) sum[i][j] = kept[j][i];
+    }
+    const auto step = [&](i64 p, auto&& read) __attribute__((always_inline)) {
+      V bv[J];
+#pragma GCC unroll 4
+      for (int j = 0; j < J; ++j) bv[j] = read(column[j] + p);
+#pragma GCC unroll 8
+      for (int i = 0; i < M; ++i) {
+        const V av = read(a + i * a_row + p);
+#pragma GCC unroll 4
+        for (int j = 0; j < J; ++j) sum[i][j] = E::add_product(av, bv[j], sum[i][j]);
+      }
+    };
+    i64 p = 0;
+    for (; p + W <= chunk.k; p += W)
+      step(
+          p, [](const S* from) __attribute__((always_inline)) { return E::read(from); });
+    if (p < chunk.k)
+      step(
+          p, [rest = static_cast<int>(chunk.k - p)](const S* from)
+                 __attribute__((noinline)) { return E::read_some(from, rest); });
+    if (chunk.last && M == group_rows && M <= lanes<V>) {
+#pragma GCC unroll 4
+      for (int j = 0; j < J; ++j) {
+        V rows[M];
+#pragma GCC unroll 8
+        for (int i = 0; i < M; ++i) rows[i] = sum[i][j];
+        reduce_all<M>(rows, sums[at_most(j0 + j, columns - 1)]);
+      }
+    } else if (chunk.last) {
+      V flat[J * M];
+      typename E::T reduced[J * M];
+#pragma GCC unroll 8
+      for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < J; ++j) flat[j * M + i] = sum[i][j];
+      reduce_all<J * M>(flat, reduced);
+      for (int j = 0; j < J && j0 + j < columns; ++j)
+        for (int i = 0; i < M; ++i) sums[j0 + j][i] = reduced[j * M + i];
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < J; ++j) kept[j][i] = sum[i][j];
+    }
+  }
+}
+
+template <class E>
+constexpr auto dots_of_rows(i64 rows) {
+  constexpr decltype(&dots<E, 1>) of[] = {
+    dots<E, 1>,
+    dots<E, 2>,
+    dots<E, 3>,
+    dots<E, 4>,
+#if TG_VECTOR_BYTES == 64
+    dots<E, 5>,
+    dots<E, 6>,
+    dots<E, 7>,
+    dots<E, 8>
+#endif
+  };
+  return of[rows - 1];
+}
+
+// C^T = B^T·A^T where C has fewer columns than rows and a group holds them.
+Gemm with_few_rows(const Gemm& g) {
+  return g.n < g.m && g.n <= few_rows && g.a.col == 1 ? swapped(g) : g;
+}
+
+// How the work is divided and what is copied; the result does not depend on it.
+struct DotPlan {
+  i64 batches = 1, span, spans, row_blocks;
+  bool pairs, widen;    // of bf16; operands are copied in the compute type
+  bool copy_a, copy_b;  // chunk by chunk of a group's rows, or of a span's columns
+  i64 chunks;           // of k
+  i64 chunk;            // elements, the last one's are fewer than twice as many
+
+  DotPlan(const Gemm& g, int threads) {
+    for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
+    span = at_least(8, at_most(most_columns, span_elements / g.k));
+    spans = ceil_div(g.n, span);
+    const i64 groups = ceil_div(g.m, group_rows), parts = batches * spans, enough = 4 * threads;
+    row_blocks = threads == 1 || parts >= enough ? 1 : at_most(groups, ceil_div(enough, parts));
+#if defined(TG_BF16_PAIRS)
+    pairs = g.type == DType::bf16 && g.bf16 == Bf16Unit::pairs;
+#else
+    pairs = false;
+#endif
+    widen = !pairs && size_of(g.type) == 2 && g.m > group_rows;
+    chunk = chunk_bytes / (pairs ? 2 : g.type == DType::f64 ? 8 : 4);
+    chunks = at_least(1, g.k / chunk);
+    // Chunks of rows that are a power of two apart would push each other out of L1.
+    copy_b = widen || (g.m >= many_rows && chunks > 1);
+    copy_a = copy_b || g.a.col != 1;
+  }
+  i64 start(i64 q, i64 k) const {
+    return q < chunks ? q * chunk : k;
+  }
+  i64 element_bytes(const Gemm& g) const {
+    return widen ? 4 : static_cast<i64>(size_of(g.type));
+  }
+  i64 a_bytes(const Gemm& g) const {
+    return copy_a ? aligned(group_rows * at_most(g.k, 2 * chunk) * element_bytes(g)) : 0;
+  }
+  i64 b_bytes(const Gemm& g) const {
+    return copy_b ? aligned(span * g.k * element_bytes(g)) : 0;
+  }
+};
+
+// Lines of k elements, `line` apart and each `along` apart, one after another.
+template <class S, class To>
+void copy_lines(i64 lines, i64 k, const S* from, i64 line, i64 along, To* to) {
+  if constexpr (std::is_same_v<To, compute_t<S>>) {
+    if (along == 1) return copy_rows(lines, k, k, from, line, to, k);
+  } else {
+    if (along == 1) {
+      for (i64 i = 0; i < lines; ++i)
+        __builtin_memcpy(to + i * k, from + i * line, static_cast<std::size_t>(k) * sizeof(S));
+      return;
+    }
+  }
+  for (i64 i = 0; i < lines; ++i)
+    for (i64 p = 0; p < k; ++p) to[i * k + p] = static_cast<To>(from[i * line + p * along]);
+}
+
+// E: how elements are read, which lie in memory as S, or are copied as what E reads.
+template <class E, class S>
+void run(const Gemm& g, const DotPlan& plan, Worker& w) {
+  using T = typename E::T;
+  using V = typename E::V;
+  using In = typename E::Storage;
+  In* const copied_a = reinterpret_cast<In*>(w.scratch);                    // [rows, chunk]
+  In* const copied_b = reinterpret_cast<In*>(w.scratch + plan.a_bytes(g));  // for each chunk [columns, chunk]
+  w.each(plan.batches * plan.spans * plan.row_blocks, [&](i64 part) {
+    const i64 item = part / (plan.spans * plan.row_blocks), block = part % plan.row_blocks;
+    const i64 j0 = part / plan.row_blocks % plan.spans * plan.span, columns = at_most(g.n - j0, plan.span);
+    const i64 first = block * g.m / plan.row_blocks, rows = (block + 1) * g.m / plan.row_blocks - first;
+    const S* const from_b = element<T, S>(g, g.b, item, 0, j0);
+    if (plan.copy_b)
+      for (i64 q = 0; q < plan.chunks; ++q) {
+        const i64 p = plan.start(q, g.k);
+        copy_lines(columns, plan.start(q + 1, g.k) - p, from_b + p, g.b.col, 1, copied_b + p * columns);
+      }
+    const i64 groups = ceil_div(rows, group_rows);
+    for (i64 group = 0; group < groups; ++group) {
+      const i64 i0 = first + group * rows / groups, count = first + (group + 1) * rows / groups - i0;
+      const S* const from_a = element<T, S>(g, g.a, item, i0, 0);
+      T sums[most_columns][group_rows], own[group_rows * most_columns];
+      V kept[most_columns * group_rows];
+      for (i64 q = 0; q < plan.chunks; ++q) {
+        const i64 p = plan.start(q, g.k), k = plan.start(q + 1, g.k) - p;
+        const In *a = copied_a, *b = copied_b + p * columns;
+        i64 a_row = k, b_col = k;
+        if (plan.copy_a) copy_lines(count, k, from_a + p * g.a.col, g.a.row, g.a.col, copied_a);
+        if constexpr (std::is_same_v<In, S>) {
+          if (!plan.copy_a) a = from_a + p, a_row = g.a.row;
+          if (!plan.copy_b) b = from_b + p, b_col = g.b.col;
+        }
+        dots_of_rows<E>(count)({k, q == 0, q + 1 == plan.chunks, kept}, a, a_row, b, b_col, columns, sums);
+      }
+      copy_transposed(columns, count, sums[0], group_rows, own, most_columns);
+      write_out<T>(g, item, i0, i0 + count, j0, j0 + columns, own, most_columns);
+    }
+  });
+}
+
+}  // namespace
+
+bool is_dots(const Gemm& g) {
+  if (g.b.row != 1 || g.k < 2 * Tile<float>::width) return false;
+#if defined(TG_BF16_TILES)
+  const bool tiles = is_for_tiles(g);
+#else
+  const bool tiles = false;
+#endif
+  if (g.rows_alone) return !tiles;
+  if (g.a.col != 1) return false;
+  return at_most(g.m, g.n) <= few_rows || (g.m <= more_rows && g.k >= long_row && !tiles);
+}
+
+ScratchSize gemm_dots_scratch(const Gemm& given, int threads) {
+  if (is_empty(given)) return {};
+  const Gemm g = with_few_rows(given);
+  const DotPlan plan(g, threads);
+  return {static_cast<std::size_t>(plan.a_bytes(g) + plan.b_bytes(g)), 0};
+}
+
+void gemm_dots(const Gemm& given, Worker& w) {
+  if (is_empty(given)) return;
+  const Gemm g = with_few_rows(given);
+  const DotPlan plan(g, w.threads);
+#if defined(TG_BF16_PAIRS)
+  if (plan.pairs) return run<Pairs, bfloat16>(g, plan, w);
+#endif
+  switch (g.type) {
+    case DType::f64:
+      return run<Numbers<double>, double>(g, plan, w);
+    case DType::bf16:
+      return plan.widen ? run<Numbers<float>, bfloat16>(g, plan, w)
+                        : run<Numbers<bfloat16>, bfloat16>(g, plan, w);
+    case DType::f16:
+      return plan.widen ? run<Numbers<float>, float16>(g, plan, w)
+                        : run<Numbers<float16>, float16>(g, plan, w);
+    default:
+      return run<Numbers<float>, float>(g, plan, w);
+  }
+}
+
+void gemm_dots_choice(const Gemm& given, char* text, std::size_t size) {
+  const Gemm g = with_few_rows(given);
+  std::snprintf(text, size, "dot products, rows: %lld", static_cast<long long>(g.m));
+}
+
+}  // namespace tg::cpu::TG_ISA
