@@ -1,6 +1,9 @@
 // UTF-8 decoding by the ranges of RFC 3629 §4, and encoding.
 #include "io/files/utf8.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <tilegrad/core/base/error.h>
 
 namespace tg::io {
@@ -36,6 +39,19 @@ std::size_t utf8_valid_bytes(std::string_view s) {
     i += length;
   }
   return i;
+}
+
+std::size_t utf8_incomplete_bytes(std::string_view s) {
+  for (std::size_t n = 1; n <= std::min<std::size_t>(3, s.size()); ++n) {
+    // If any bytes complete them, the least or the greatest ones do.
+    for (const char filler : {'\x80', '\xbf'}) {
+      char bytes[4];
+      std::fill(s.copy(bytes, n, s.size() - n) + bytes, std::end(bytes), filler);
+      char32_t c = 0;
+      if (decode({bytes, sizeof bytes}, 0, c) > n) return n;
+    }
+  }
+  return 0;
 }
 
 char32_t utf8_next(std::string_view s, std::size_t& i) {

@@ -12,6 +12,10 @@ namespace tg::io {
 // ill-formed sequence.
 std::size_t utf8_valid_bytes(std::string_view s);
 
+// How many bytes at the end of s begin a character that is not complete: 0 to 3. Bytes that no further byte
+// can make well formed do not count.
+std::size_t utf8_incomplete_bytes(std::string_view s);
+
 // The code point at byte i of well-formed s, i < s.size(); moves i to the next one. Throws FormatError on an
 // ill-formed sequence.
 char32_t utf8_next(std::string_view s, std::size_t& i);

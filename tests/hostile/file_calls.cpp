@@ -6,6 +6,7 @@
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>
 #include <tilegrad/io/text/text.h>
+#include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/io/text/token_file.h>
 #include "tests/hostile/files.h"
 
@@ -107,6 +108,15 @@ void tokenizers(World& w) {
   if (const auto* chars = dynamic_cast<const text::CharVocab*>(t.get())) (void)chars->characters();
   t->decode(t->encode(w.chance(0.5) ? text : Draw<std::string>::of(w)));
   t->decode(ids(w));
+}
+
+void text_streams(World& w) {
+  const auto t = tokenizer(w, Draw<std::string>::of(w));
+  text::TextStream stream(*t, Draw<std::vector<std::string>>::of(w));
+  for (const std::int32_t id : ids(w)) stream.add(id);
+  if (stream.stopped() == stream.stop().empty()) throw std::logic_error("stopped by nothing");
+  stream.finish();
+  if (w.hostile()) stream.add(0);
 }
 
 // Reads whatever text in whatever order.
@@ -237,6 +247,7 @@ std::vector<Call> file_calls() {
                            : w.one_of<std::string>({"97 98\n", "7", "ab", "-1 0\n"});
          text::load_tokenizer(m, "hostile");
        }},
+      {"text streams", text_streams},
       {"json", json},
       {"files",
        [](World& w) {
