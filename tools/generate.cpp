@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, prompt = "\n", backend = "cpu", dtype = "f32";
+  std::string checkpoint, prompt = "\n", backend = "cpu", dtype = "f32", weights = "f32";
   std::int64_t tokens = 0, seed = 1, threads = 0;
   nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
@@ -40,6 +40,11 @@ void declare_options(Args& args, Options& o) {
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option(
+      "weights", "TYPE",
+      "dtype in which the weights are held; with bf16 or f16 they take half the memory, and everything is "
+      "computed in it",
+      o.weights, {.choices = {"f32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});
   args.flag("slide",
@@ -85,7 +90,7 @@ void generate(const Options& o) {
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
   if (!o.slide) check_room(prompt, tokens, config.context);
 
-  nn::Params params(0, f32, o.device);
+  nn::Params params(0, o.weights == "f32" ? f32 : o.weights == "bf16" ? bf16 : f16, o.device);
   const nn::Model model(params, config);
   saved.restore(params);
   if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype));
@@ -126,6 +131,8 @@ int main(int argc, char** argv) {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
+    if (o.weights != "f32" && args.given("dtype") && o.dtype != o.weights)
+      return args.fail("--weights " + o.weights + " computes in " + o.weights + ", got --dtype " + o.dtype);
     generate(o);
     if (!args.given("prompt") && bytes_on_standard_input() > 0)
       std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");
