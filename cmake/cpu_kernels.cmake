@@ -3,8 +3,8 @@
 file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp backends/cpu/kernels/attention/*.cpp)
 
 # Random numbers are the same on every instruction set: no multiply-add in place of a product and a sum.
-set_source_files_properties(core/base/random.cpp backends/cpu/kernels/random.cpp PROPERTIES
-                            COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
+set_source_files_properties(core/base/random.cpp backends/cpu/kernels/random.cpp backends/cpu/kernels/sample.cpp
+                            nn/generation/sampling.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
 
 function(tilegrad_kernels isa)  # further arguments: compiler flags
   add_library(tilegrad_kernels_${isa} OBJECT ${TILEGRAD_KERNELS})

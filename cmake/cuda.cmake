@@ -41,7 +41,7 @@ list(APPEND TILEGRAD_CUDA_KERNELS ${attention})
 # A register that ptxas spills in a kernel of attention ends the build.
 set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 # Random numbers are the CPU's bit for bit: no multiply-add in place of a product and a sum.
-set_source_files_properties(backends/cuda/kernels/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
+set_source_files_properties(backends/cuda/kernels/random.cu backends/cuda/kernels/sample.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 include(cmake/cuda_unity.cmake)
 # nvcc can compile for its targets at the same time. Where processors are few that takes longer, a file each is enough for
 # them; where they are many, all wait for the longest file.

@@ -19,7 +19,7 @@ set(together
   "kernels/index_add kernels/index_sums kernels/index_select kernels/index_assign kernels/copy kernels/arange kernels/rope kernels/matmul_strided
    kernels/set_memory kernels/note_thrown"
   "kernels/softmax kernels/cross_entropy kernels/cumsum kernels/top_k kernels/rows kernels/adamw kernels/squared_norm"
-  "kernels/random")
+  "kernels/random kernels/sample")
 
 set(TILEGRAD_CUDA_UNITS ${TILEGRAD_CUDA_KERNELS})
 if(NOT TILEGRAD_UNITY)

@@ -123,6 +123,14 @@ Tensor one_hot(TensorArg indices, std::int64_t n, DType dtype = i64);
 // largest
 std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis = -1);
 
+// sample.cpp: a token i32 [B] for each row of logits [B, V], drawn from softmax(logits / temperature).
+// `keys`, i64 [B, 2], has {seed, k}: token k of a text drawn under a seed is the same whatever else is in the
+// batch, and the same on every backend. temperature, top_k (0: all) and top_p (1: all) are numbers, or have
+// one for each row: floating, i64 or i32, and floating. They mean what they do in nn::Sampling
+// (nn/generation/sampling.h), and equal logits give nn::sample_token's tokens. A row of NaN gives 0.
+Tensor sample(TensorArg logits, TensorArg temperature, TensorArg keys, TensorArg top_k = {},
+              TensorArg top_p = {});
+
 // cumsum.cpp: sums of all elements up to each one; reverse: from each one on
 Tensor cumsum(TensorArg x, std::int64_t axis, bool reverse = false);
 

@@ -19,7 +19,7 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32";
+  std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32", weights = "f32";
   std::vector<std::string> stops;
   std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
@@ -58,6 +58,11 @@ void declare_options(Args& args, Options& o) {
   args.option("backend", "NAME", "cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE", "precision, as for train --dtype", o.dtype,
               {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option(
+      "weights", "TYPE",
+      "dtype in which the weights are held; with bf16 or f16 they take half the memory, and everything is "
+      "computed in it",
+      o.weights, {.choices = {"f32", "bf16", "f16"}});
   args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});
   args.flag("slide",
@@ -94,6 +99,10 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
+DType weights_dtype(const Options& o) {
+  return o.weights == "f32" ? f32 : o.weights == "bf16" ? bf16 : f16;
+}
+
 void generate_one(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
   const nn::ModelConfig& config = saved.config;
   std::vector<std::int32_t> text = tokenizer.encode(o.prompt);
@@ -103,7 +112,7 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
   if (!o.slide) check_room(prompt, tokens, config.context);
 
-  nn::Params params(0, f32, o.device);
+  nn::Params params(0, weights_dtype(o), o.device);
   const nn::Model model(params, config);
   saved.restore(params);
   if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype));
@@ -138,7 +147,7 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
 }
 
 int generate_many(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
-  nn::Params params(0, f32, o.device);
+  nn::Params params(0, weights_dtype(o), o.device);
   const nn::Model model(params, saved.config);
   saved.restore(params);
   const ManyTexts texts{.prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
@@ -173,6 +182,8 @@ std::string mistake_in(const Args& args, const Options& o) {
   for (const char* option : {"parallel", "cache-memory"})
     if (!asks_for_many(args) && args.given(option))
       return "--" + std::string(option) + " needs --prompts, --samples or --beams";
+  if (o.weights != "f32" && args.given("dtype") && o.dtype != o.weights)
+    return "--weights " + o.weights + " computes in " + o.weights + ", got --dtype " + o.dtype;
   CacheMemory size;
   return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, size);
 }

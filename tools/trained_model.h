@@ -41,9 +41,10 @@ struct CheckpointModel {
     return made;
   }
 
-  // Gives a model's parameters their values. Throws FormatError also for a NaN or an infinity among them.
+  // Gives a model's parameters their values, rounded to their dtype. Throws FormatError also for a NaN or an
+  // infinity among them.
   void restore(const nn::Params& params) const {
-    checkpoint.restore(std::vector<io::CheckpointFile>{{model_file, params.all()}});
+    checkpoint.restore(std::vector<io::CheckpointFile>{{model_file, params.all()}}, io::Dtypes::convert);
     io::check_finite(params.all(), where);
   }
 };

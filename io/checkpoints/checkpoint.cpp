@@ -12,6 +12,7 @@
 #include <tilegrad/io/files/json.h>
 #include "core/base/file_write.h"
 #include "core/base/hash.h"
+#include "io/checkpoints/convert.h"
 #include "io/checkpoints/directory.h"
 #include "io/checkpoints/finite.h"
 #include "io/checkpoints/tensor_check.h"
@@ -45,11 +46,20 @@ struct HostCopy {
   }
 };
 
+// Whether the tensor's values go into the parameter by conversion.
+bool is_converted(const TensorView& tensor, const Parameter& p, Dtypes dtypes) {
+  return dtypes == Dtypes::convert && tensor.dtype != p.dtype() && is_float(tensor.dtype) &&
+         is_float(p.dtype());
+}
+
 // The file's values in the order of the parameters.
 std::vector<Array> matched(const SafeTensors& file, const std::string& where,
-                           const std::vector<Parameter>& parameters) {
+                           const std::vector<Parameter>& parameters, Dtypes dtypes) {
   check_names(parameters, where);
-  for (const Parameter& p : parameters) tensor_like(file.tensors, p.name(), p.shape(), p.dtype(), where);
+  for (const Parameter& p : parameters) {
+    const TensorView& tensor = tensor_like(file.tensors, p.name(), p.shape(), std::nullopt, where);
+    if (!is_converted(tensor, p, dtypes)) tensor_like(file.tensors, p.name(), p.shape(), p.dtype(), where);
+  }
   if (file.tensors.size() > parameters.size()) {
     TensorMap others = file.tensors;
     for (const Parameter& p : parameters) others.erase(p.name());
@@ -58,9 +68,13 @@ std::vector<Array> matched(const SafeTensors& file, const std::string& where,
   check_settings(parameters, file.metadata, where);
   std::vector<Array> values;
   for (const Parameter& p : parameters) {
-    const std::span<const std::byte> bytes = file.tensors.at(p.name()).bytes;
-    values.emplace_back(p.shape(), p.dtype());
-    if (!bytes.empty()) std::memcpy(values.back().raw(), bytes.data(), bytes.size());
+    const TensorView& tensor = file.tensors.at(p.name());
+    if (is_converted(tensor, p, dtypes)) {
+      values.push_back(converted(tensor, p.shape(), p.dtype(), where, p.name()));
+    } else {
+      values.emplace_back(p.shape(), p.dtype());
+      if (!tensor.bytes.empty()) std::memcpy(values.back().raw(), tensor.bytes.data(), tensor.bytes.size());
+    }
   }
   return values;
 }
@@ -183,16 +197,17 @@ SafeTensors Checkpoint::load(const std::string& name) const {
   return parse_safetensors(std::move(content), "[checkpoint] " + path);
 }
 
-std::vector<std::vector<Array>> Checkpoint::values(std::span<const CheckpointFile> files) const {
+std::vector<std::vector<Array>> Checkpoint::values(std::span<const CheckpointFile> files,
+                                                   Dtypes dtypes) const {
   std::vector<std::vector<Array>> values;
   for (const CheckpointFile& file : files)
     values.push_back(
-        matched(load(file.name), "[checkpoint] " + directory_ + "/" + file.name, file.parameters));
+        matched(load(file.name), "[checkpoint] " + directory_ + "/" + file.name, file.parameters, dtypes));
   return values;
 }
 
-void Checkpoint::restore(std::span<const CheckpointFile> files) const {
-  const std::vector<std::vector<Array>> all = values(files);
+void Checkpoint::restore(std::span<const CheckpointFile> files, Dtypes dtypes) const {
+  const std::vector<std::vector<Array>> all = values(files, dtypes);
   for (std::size_t i = 0; i < files.size(); ++i) assign_all(files[i].parameters, all[i]);
 }
 
@@ -217,9 +232,9 @@ void save_parameters(const std::string& path, const std::vector<Parameter>& para
   save_safetensors(path, copy.tensors, copy.metadata);
 }
 
-Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters) {
+Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters, Dtypes dtypes) {
   SafeTensors file = load_safetensors(path);
-  const auto values = matched(file, "[checkpoint] " + path, parameters);
+  const auto values = matched(file, "[checkpoint] " + path, parameters, dtypes);
   assign_all(parameters, values);
   return std::move(file.metadata);
 }

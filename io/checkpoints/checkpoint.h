@@ -20,6 +20,13 @@ struct CheckpointFile {
   Metadata metadata = {};
 };
 
+// Which dtypes a file's tensors may have when parameters are restored.
+enum class Dtypes {
+  same,    // the parameters' own; what training continues from
+  convert  // any floating one for floating parameters: f32 weights into bf16 parameters, or the other way
+           // round
+};
+
 // Creates the directory, which must not exist, and writes every file and the manifest. All of it is on the
 // disk when this returns. Throws Error, also for two parameters of one name in a file, for a parameter that
 // is not finite, for a negative step, and for no files or a file whose name is not plain; then the caller
@@ -44,10 +51,12 @@ class Checkpoint {
 
   // Writes the files' values into the parameters. Every name, shape and dtype must be the same on both sides,
   // and every setting of the parameters that a file has (Parameter::settings), else FormatError, and no
-  // parameter of any file has changed.
-  void restore(std::span<const CheckpointFile> files) const;
+  // parameter of any file has changed. With Dtypes::convert, other floating values are rounded to the nearest
+  // of the parameter's dtype, of two the even one; FormatError for a number that is too large for it.
+  void restore(std::span<const CheckpointFile> files, Dtypes dtypes = Dtypes::same) const;
   // What restore() would write: for each file the values of its parameters, in their order.
-  std::vector<std::vector<Array>> values(std::span<const CheckpointFile> files) const;
+  std::vector<std::vector<Array>> values(std::span<const CheckpointFile> files,
+                                         Dtypes dtypes = Dtypes::same) const;
 
  private:
   struct Files;
@@ -70,9 +79,10 @@ void check_finite(const std::vector<Parameter>& parameters, std::span<const Arra
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                      const Metadata& metadata = {});
 
-// Writes the file's values into the parameters and returns its metadata. Names, shapes, dtypes and settings
-// must be the same on both sides, else FormatError, and no parameter has changed. A file without settings has
-// none to compare.
-Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters);
+// Writes the file's values into the parameters and returns its metadata. Names, shapes, dtypes (unless they
+// are converted, as by Checkpoint::restore) and settings must be the same on both sides, else FormatError,
+// and no parameter has changed. A file without settings has none to compare.
+Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters,
+                         Dtypes dtypes = Dtypes::same);
 
 }  // namespace tg::io

@@ -37,7 +37,8 @@ class Engine {
     Handle text;
     std::int32_t token;
     End end;                        // the text's last token, if it is not `no`
-    std::span<const float> logits;  // [vocabulary] that it was chosen from; valid during the call
+    std::span<const float> logits;  // [vocabulary] that it was chosen from, if the request asks for them;
+                                    // valid during the call
   };
   struct Request {
     std::vector<std::int32_t> prompt;
@@ -45,6 +46,7 @@ class Engine {
     Sampling sampling = {};
     std::uint64_t seed = 1;                // of the draws, which depend on it and on the token's number
     std::optional<std::int32_t> end = {};  // a token that ends the text
+    bool logits = false;                   // report() gets them: they are copied from the device
     // Called for each token; false ends the text. It may add, fork and cancel texts, but not call step().
     std::function<bool(const Token&)> report = {};
   };
@@ -102,7 +104,7 @@ class Engine {
   Run& run_of(std::int64_t texts, std::int64_t length);
   void move(const Scheduler::Plan& plan);
   std::int64_t room_for(const std::vector<std::int32_t>& prompt, std::int64_t tokens) const;
-  void choose(Handle text, std::span<const float> logits);
+  void choose(Handle text, std::int32_t token, std::span<const float> logits);
   void advance(Beams& search);
   void remove(Handle text);
 

@@ -7,34 +7,35 @@
 #include <vector>
 
 #include <tilegrad/core/base/error.h>
-#include <tilegrad/core/base/rng.h>
+#include "ops/sample.h"
 
 namespace tg::nn {
 
 namespace {
 
 // Sets the weights of all but the likeliest tokens to 0.
-void cut(std::vector<double>& weights, const Sampling& s) {
+void cut(std::span<const float> logits, std::vector<std::uint64_t>& weights, const Sampling& s) {
   std::vector<std::size_t> order(weights.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+                   [&](std::size_t a, std::size_t b) { return order_of(logits[a]) > order_of(logits[b]); });
   std::size_t kept = order.size();
   if (s.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(s.top_k));
-  double total = 0, reached = 0;
-  for (std::size_t i = 0; i < kept; ++i) total += weights[order[i]];
-  std::size_t enough = 0;
-  while (enough < kept && (enough == 0 || reached < s.top_p * total)) reached += weights[order[enough++]];
-  for (std::size_t i = enough; i < order.size(); ++i) weights[order[i]] = 0;
+  if (s.top_p < 1) {
+    std::uint64_t total = 0, reached = 0;
+    for (std::size_t i = 0; i < kept; ++i) total += weights[order[i]];
+    const std::uint64_t needed = kept_weight(total, s.top_p);
+    std::size_t enough = 0;
+    while (reached < needed) reached += weights[order[enough++]];
+    kept = enough;
+  }
+  for (std::size_t i = kept; i < order.size(); ++i) weights[order[i]] = 0;
 }
-
-constexpr std::uint32_t sampling_node = 0xffffff01u;  // no node of a graph: draws apart from dropout's
 
 }  // namespace
 
 double sampling_draw(std::uint64_t seed, std::uint64_t k) {
-  const PhiloxBlock words = philox({}, node_key(seed, k, sampling_node));
-  return uniform(words[0], words[1]);
+  return static_cast<double>(sample_fraction(seed, k)) * 0x1p-64;
 }
 
 void check_sampling(const Sampling& s) {
@@ -49,20 +50,18 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling& s, doub
   for (std::size_t i = 0; i < logits.size(); ++i)
     if (!std::isnan(logits[i]) && (best < 0 || logits[i] > logits[best])) best = static_cast<std::int32_t>(i);
   if (best < 0) throw Error("[sample] every logit is NaN");
-  if (s.temperature <= 0 || std::isinf(logits[best])) return best;
-  std::vector<double> weights;
+  if (!is_drawn(s.temperature) || std::isinf(logits[best])) return best;
+  std::vector<std::uint64_t> weights;
   for (const float logit : logits)
-    weights.push_back(std::isnan(logit) ? 0.0 : std::exp((double{logit} - logits[best]) / s.temperature));
-  if (s.top_k > 0 || s.top_p < 1) cut(weights, s);
-  double left = u * std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::int32_t drawn = best;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == 0) continue;
-    drawn = static_cast<std::int32_t>(i);
-    left -= weights[i];
-    if (left < 0) break;
-  }
-  return drawn;
+    weights.push_back(sample_weight(logit, logits[best], 1 / s.temperature, sample_bits(logits.size())));
+  if (s.top_k > 0 || s.top_p < 1) cut(logits, weights, s);
+  const std::uint64_t total = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  std::uint64_t left = share_of(total, u >= 1  ? ~std::uint64_t{0}
+                                       : u > 0 ? static_cast<std::uint64_t>(u * 0x1p64)
+                                               : 0);
+  std::size_t i = 0;
+  for (; left >= weights[i]; ++i) left -= weights[i];
+  return static_cast<std::int32_t>(i);
 }
 
 }  // namespace tg::nn

@@ -12,8 +12,9 @@ struct Sampling {
   double top_p = 1;        // of these, only the likeliest whose probabilities first add up to this
 };
 
-// A token drawn from softmax(logits / temperature), restricted to top_k and then to top_p, by the uniform
-// number u in [0, 1). Ties go to the first. Logits that are NaN are never drawn; throws Error if all are NaN.
+// The op `sample` in plain C++. A token drawn from softmax(logits / temperature), restricted to top_k and
+// then to top_p, by the uniform number u in [0, 1). Ties go to the first. Logits that are NaN are never
+// drawn; throws Error if all are NaN.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
 // The u of a text's k-th new token: texts with the same seed draw the same numbers.

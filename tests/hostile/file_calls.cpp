@@ -64,7 +64,7 @@ void checkpoints(World& w) {
     return last.step() + last.best_step();
   });
   const io::Checkpoint last(directory + "/last");
-  last.restore(files);
+  last.restore(files, w.one_of({io::Dtypes::same, io::Dtypes::convert}));
   if (w.chance(0.3)) store.clear();
   if (store.has_checkpoint()) io::Checkpoint(store.directory()).load(Draw<std::string>::of(w));
   last.load(Draw<std::string>::of(w));
@@ -234,7 +234,10 @@ std::vector<Call> file_calls() {
          io::save_parameters(path(w), Draw<std::vector<Parameter>>::of(w), {{Draw<std::string>::of(w), "v"}});
        }},
       {"load_parameters",
-       [](World& w) { io::load_parameters(path(w), Draw<std::vector<Parameter>>::of(w)); }},
+       [](World& w) {
+         io::load_parameters(path(w), Draw<std::vector<Parameter>>::of(w),
+                             w.one_of({io::Dtypes::same, io::Dtypes::convert}));
+       }},
       {"load_safetensors", [](World& w) { io::load_safetensors(path(w)); }},
       {"checkpoints", checkpoints},
       {"CheckpointStore", [](World& w) { io::CheckpointStore store(path(w)); }},

@@ -121,6 +121,7 @@ std::vector<Call> op_calls() {
       OP(normal),
       OP(bernoulli),
       OP(randint),
+      OP(sample),
       call("adamw",
            static_cast<std::array<Tensor, 3> (*)(T, T, T, T, T, T, T, const AdamWOptions&)>(tg::adamw)),
       call("adamw of a list",

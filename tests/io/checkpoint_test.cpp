@@ -613,4 +613,60 @@ TEST(Parameters, ComeBackFromOneFileBitForBit) {
   EXPECT_EQ(part.read().at(0), 0);
 }
 
+// A parameter of any dtype from a file of any other.
+TEST(Parameters, AreRestoredIntoAnotherFloatingDtypeWhereAsked) {
+  const TemporaryDirectory dir;
+  const std::string path = dir / "w.safetensors";
+  // Ties of bf16 and f16 between neighbours, to the even one; numbers that are subnormal in f16.
+  const std::vector<float> values{1,     1.00390625f, 1.01171875f, 1.00048828125f, -3.1415927f, 65000,
+                                  3e-7f, 0,           -0.f};
+  for (const DType from : {f64, f32, bf16, f16})
+    for (const DType to : {f64, f32, bf16, f16}) {
+      const Array saved = Array::of({9}, values).to(from);
+      io::save_parameters(path, {Parameter("w", saved)});
+      const Parameter w("w", Array({9}, to));
+      if (from != to) {
+        EXPECT_EQ(error_of([&] { io::load_parameters(path, {w}); }),
+                  "[checkpoint] " + path + ": w is " + std::string(name_of(from)) + " [9], expected " +
+                      std::string(name_of(to)) + " [9]");
+        EXPECT_EQ(w.read().at(0), 0);
+      }
+      io::load_parameters(path, {w}, io::Dtypes::convert);
+      EXPECT_TRUE(w.read().same_bits(saved.to(to))) << name_of(from) << " to " << name_of(to);
+    }
+  // What Array::to() does is rounding to the nearest, ties to even.
+  const Array half = Array::of({9}, values).to(bf16);
+  EXPECT_EQ(half.at(1), 1);
+  EXPECT_EQ(half.at(2), 1.015625);
+  EXPECT_EQ(Array::of({9}, values).to(f16).at(3), 1);
+  io::save_parameters(path, {Parameter("w", Array::of<float>({1}, {65519}))});
+  const Parameter w("w", Array({1}, f16));
+  io::load_parameters(path, {w}, io::Dtypes::convert);
+  EXPECT_EQ(w.read().at(0), 65504);
+}
+
+TEST(Parameters, ThatDoNotFitAnotherDtypeAreRefusedByName) {
+  const TemporaryDirectory dir;
+  const std::string path = dir / "w.safetensors";
+  io::save_parameters(path, {Parameter("a", Array::of<float>({2}, {1, 2})),
+                             Parameter("b", Array::of<float>({3}, {1, -65520, 70000}))});
+  const std::vector<Parameter> narrow{Parameter("a", Array({2}, f16)), Parameter("b", Array({3}, f16))};
+  EXPECT_EQ(error_of([&] { io::load_parameters(path, narrow, io::Dtypes::convert); }),
+            "[checkpoint] " + path + ": b has -65520.000000 at element 1, too large for f16");
+  EXPECT_EQ(narrow[0].read().at(0), 0);  // nothing has changed
+  io::save_parameters(path, {Parameter("a", Array::of<float>({1}, {3.4e38f}))});
+  EXPECT_EQ(error_of([&] {
+              io::load_parameters(path, {Parameter("a", Array({1}, bf16))}, io::Dtypes::convert);
+            }).substr(0, path.size() + 13 + 8),
+            "[checkpoint] " + path + ": a has ");
+  // Integers are not converted, nor floating numbers to integers.
+  io::save_parameters(path, {Parameter("a", Array::of<std::int64_t>({1}, {3}))});
+  EXPECT_THROW(io::load_parameters(path, {Parameter("a", Array({1}, f32))}, io::Dtypes::convert),
+               FormatError);
+  EXPECT_THROW(io::load_parameters(path, {Parameter("a", Array({1}, i32))}, io::Dtypes::convert),
+               FormatError);
+  EXPECT_THROW(io::load_parameters(path, {Parameter("a", Array({2}, i64))}, io::Dtypes::convert),
+               FormatError);
+}
+
 }  // namespace

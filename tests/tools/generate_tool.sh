@@ -31,6 +31,15 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
 done
 gpt=(--checkpoint "$dir/gpt" --prompt 'Line ')
 "$generate" "${gpt[@]}" --dtype bf16 >/dev/null 2>&1 || fail "bf16"
+# Weights in a half type: a text as long as with f32, drawn from nearly the same probabilities.
+for model in gpt llama deepseek; do
+  for type in bf16 f16; do
+    "$generate" --checkpoint "$dir/$model" --prompt 'Line ' --temperature 0 --weights $type >"$dir/half" 2>"$dir/err" ||
+      fail "--weights $type: $(cat "$dir/err")"
+    [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/half")" = 26 ] || fail "$model with --weights $type writes: $(cat "$dir/half")"
+  done
+done
+"$generate" "${gpt[@]}" --weights bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights and --dtype of one type"
 "$generate" --checkpoint "$dir/gpt/best" --tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
 # It writes each token as it comes: the reader of the first ones need not wait for the rest.
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --tokens 1000000000 2>/dev/null | head -c 20)
@@ -93,6 +102,8 @@ refuses 1 'nothing: No such' --checkpoint "$dir/gpt" --prompts "$dir/nothing"
 refuses 1 'has no lines' --checkpoint "$dir/gpt" --prompts "$dir/no-lines"
 printf 'a\\b\n' >"$dir/backslash"
 refuses 1 'line 1: a backslash' --checkpoint "$dir/gpt" --prompts "$dir/backslash"
+refuses 2 'f32, bf16, f16' "${gpt[@]}" --weights fp8
+refuses 2 'weights bf16 computes in bf16, got --dtype f16' "${gpt[@]}" --weights bf16 --dtype f16
 refuses 2 --backend "${gpt[@]}" --backend gpu
 refuses 1 'cuda' "${gpt[@]}" --backend cuda:63
 refuses 1 'vocabulary' --checkpoint "$dir/gpt" --prompt 'жук'
@@ -124,6 +135,8 @@ lies 'with transformer.h.0.attn.heads = 2, this one has 1' sed -i 's/"heads":"2"
 lies 'ln_f.eps = 2e-05, this one has 1e-05' sed -i 's/ln_f.eps":"1e-05"/ln_f.eps":"2e-05"/'
 lies 'the tokenizer has 256 tokens, the model' sed -i 's/"tokenizer":"chars"/"tokenizer":"bytes"/'
 lies 'has nan at element' plant_nan
+change_copy "$dir/gpt/last" "$generate" plant_1e6
+refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --checkpoint "$dir/lying" --weights f16
 
 # A file that is no file, or has no end.
 for name in model.safetensors manifest.json; do

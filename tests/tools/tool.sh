@@ -47,4 +47,6 @@ metadata() {
   sed -i "s/$old/$new$(printf '%*s' $room '')/${spare:+;s/$spare//}" "$3"
 }
 # The last number of a file of f32 weights becomes NaN.
-plant_nan() { printf '\0\0\300\177' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 4)) conv=notrunc status=none; }
+plant_nan() { plant '\0\0\300\177' "$1"; }
+plant_1e6() { plant '\0\044\164\111' "$1"; }  # 1,000,000, more than f16 holds
+plant() { printf "$1" | dd of="$2" bs=1 seek=$(($(stat -c %s "$2") - 4)) conv=notrunc status=none; }

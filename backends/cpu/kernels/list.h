@@ -6,7 +6,7 @@
 #define TG_CPU_KERNELS(X) \
   X(full) X(fused) \
   X(slice_assign) X(slice_at) X(concat) X(embedding) X(index_select) X(index_add) X(index_assign) \
-  X(gather) X(scatter_add) X(top_k) X(cumsum) X(arange) \
+  X(gather) X(scatter_add) X(top_k) X(sample) X(cumsum) X(arange) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) \
   X(argmax) X(argmin) \
   X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \

@@ -6,7 +6,7 @@
   X(fused) X(full) X(matmul) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \
   X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
-  X(cumsum) X(top_k) \
+  X(cumsum) X(top_k) X(sample) \
   X(layer_norm) X(layer_norm_backward) X(rms_norm) X(rms_norm_backward) \
   X(cross_entropy) X(cross_entropy_backward) X(adamw) X(squared_norm) \
   X(embedding) X(index_select) X(gather) X(index_add) X(index_assign) X(scatter_add) \

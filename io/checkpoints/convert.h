@@ -1,0 +1,17 @@
+// Values of a file in another floating dtype.
+#pragma once
+
+#include <string>
+
+#include <tilegrad/core/base/array.h>
+#include <tilegrad/io/files/safetensors.h>
+
+namespace tg::io {
+
+// The tensor's values, of this shape, rounded to the nearest number of the dtype, of two the even one; f64 to
+// a half type by way of f32. Both dtypes are floating. Throws FormatError, beginning with `where` and `name`,
+// for a number that is too large for the dtype; infinities and NaN stay what they are.
+Array converted(const TensorView& from, const Shape& shape, DType dtype, const std::string& where,
+                const std::string& name);
+
+}  // namespace tg::io

@@ -1,0 +1,93 @@
+// How a token is drawn from logits, the same on every backend and in nn/generation/sampling.h. A token's
+// weight e^((logit − best)/temperature) is rounded to an integer. Sums of integers are exact, so they can be
+// added in any order, and a token depends on its logits and its key alone. Compile what uses this without
+// contraction of products and sums: then the weights are the same bits everywhere too.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include <tilegrad/core/base/rng.h>
+
+namespace tg {
+
+// Of the graph's nodes none has this number: draws are apart from dropout's.
+inline constexpr std::uint32_t sample_stream = 0xffffff01u;
+
+// The uniform number in [0, 1) of token k under `seed`, in units of 2^-64: 53 bits of it are random.
+[[gnu::always_inline]] constexpr std::uint64_t sample_fraction(std::uint64_t seed, std::uint64_t k) {
+  const PhiloxBlock words = philox({}, node_key(seed, k, sample_stream));
+  return (std::uint64_t{words[0]} << 32 | words[1]) >> 11 << 11;
+}
+
+// ⌊a·b / 2^64⌋: of a total weight a, the share b.
+[[gnu::always_inline]] constexpr std::uint64_t share_of(std::uint64_t a, std::uint64_t b) {
+  const std::uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
+  const std::uint64_t middle = a1 * b0 + (a0 * b0 >> 32);
+  return a1 * b1 + (middle >> 32) + ((a0 * b1 + (middle & 0xffffffffu)) >> 32);
+}
+
+// e^x for −44 ≤ x ≤ 0, to within 2^-51 of it: 2^k·e^r with |r| ≤ ½·log 2, and the series of e^r up to r^12.
+[[gnu::always_inline]] constexpr double exp_of_negative(double x) {
+  const int k = static_cast<int>(x * 1.44269504088896340736 - 0.5);  // rounds towards 0, so to the nearest
+  // log 2 in two parts, the first of which times k is exact.
+  const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
+  double p = 1. / 479001600;
+  p = p * r + 1. / 39916800;
+  p = p * r + 1. / 3628800;
+  p = p * r + 1. / 362880;
+  p = p * r + 1. / 40320;
+  p = p * r + 1. / 5040;
+  p = p * r + 1. / 720;
+  p = p * r + 1. / 120;
+  p = p * r + 1. / 24;
+  p = p * r + 1. / 6;
+  p = p * r + 1. / 2;
+  p = p * r + 1;
+  p = p * r + 1;
+  return p * std::bit_cast<double>(static_cast<std::uint64_t>(1023 + k) << 52);
+}
+
+// The likeliest of n tokens has weight 2^(this): the sum of all weights is below 2^63.
+[[gnu::always_inline]] constexpr int sample_bits(std::uint64_t n) {
+  return 63 - std::bit_width(n);
+}
+
+// The weight of a logit that is at most `best`, which is finite; 0 for NaN. rate = 1/temperature.
+[[gnu::always_inline]] constexpr std::uint64_t sample_weight(double logit, double best, double rate,
+                                                             int bits) {
+  const double below = logit - best, x = below == 0 ? 0 : below * rate;
+  if (!(x >= -44)) return 0;  // less than half a unit
+  const double unit = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + bits) << 52);
+  return static_cast<std::uint64_t>(exp_of_negative(x) * unit + 0.5);
+}
+
+// Whether a temperature leaves anything to draw: 0, NaN, what is negative and what has no finite inverse do
+// not, and the likeliest token is taken.
+[[gnu::always_inline]] constexpr bool is_drawn(double temperature) {
+  return temperature > 0 && 1 / temperature <= std::numeric_limits<double>::max();
+}
+
+// How much of the total weight top_p < 1 keeps at least.
+[[gnu::always_inline]] constexpr std::uint64_t kept_weight(std::uint64_t total, double top_p) {
+  const double least = top_p * static_cast<double>(total);
+  if (!(least > 1)) return 1;
+  const auto whole = static_cast<std::uint64_t>(least);
+  const std::uint64_t up = static_cast<double>(whole) < least ? whole + 1 : whole;
+  return up < total ? up : total;
+}
+
+// Unsigned integers in the order of the logits: NaN before all others, −0 equal to 0.
+[[gnu::always_inline]] constexpr std::uint32_t order_of(float x) {
+  if (x != x) return 0;
+  const auto u = std::bit_cast<std::uint32_t>(x == 0 ? 0.f : x);
+  return u >> 31 ? ~u : u | 1u << 31;
+}
+[[gnu::always_inline]] constexpr std::uint64_t order_of(double x) {
+  if (x != x) return 0;
+  const auto u = std::bit_cast<std::uint64_t>(x == 0 ? 0. : x);
+  return u >> 63 ? ~u : u | std::uint64_t{1} << 63;
+}
+
+}  // namespace tg

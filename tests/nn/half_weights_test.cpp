@@ -1,0 +1,161 @@
+// Models on weights that are held in bf16 or f16, for inference: every architecture, with a key-value cache
+// and without.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include <tilegrad/io/checkpoints/checkpoint.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/layers/kv_cache.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
+#include <tilegrad/nn/models/model.h>
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::TemporaryDirectory;
+
+constexpr std::int64_t length = 12;
+
+struct Kind {
+  const char* name;
+  nn::ModelConfig config;
+};
+
+std::vector<Kind> kinds() {
+  const nn::ModelConfig base{
+      .vocabulary = 61, .context = 24, .layers = 2, .heads = 4, .width = 64, .std = 0.1};
+  std::vector<Kind> all = {
+      {"GPT", base}, {"Llama", base}, {"DeepSeek", base}, {"DeepSeek, query latent", base}};
+  all[1].config.architecture = nn::Llama{.key_heads = 2};
+  all[1].config.tied_head = false;
+  all[2].config.architecture = nn::DeepSeek{.latent = 16};
+  all[3].config.architecture = nn::DeepSeek{.latent = 16, .query_latent = 24};
+  all[3].config.tied_head = false;
+  return all;
+}
+
+const std::vector<std::int32_t> tokens{3, 1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32};
+
+// Parameters of a model in `dtype` with the values of those in f32, by way of a file.
+void round_into(const nn::Params& params, const nn::Params& from, const std::string& path) {
+  io::save_parameters(path, from.all());
+  io::load_parameters(path, params.all(), io::Dtypes::convert);
+}
+
+// A program for the logits of `tokens`, after an empty cache or without one.
+struct ModelRun {
+  Graph graph;
+  std::unique_ptr<nn::KvCache> cache;
+  std::unique_ptr<nn::CacheCall> call;
+  Tensor input = graph.input("tokens", {1, length}, i32), logits;
+  Program program;
+
+  ModelRun(const nn::Model& model, bool cached, nn::Precision precision = nn::Precision::full)
+      : program(build(model, cached, precision)) {
+    if (cached) program.feed({call->cached(), 0});
+    program.run({{input, tokens}});
+  }
+  Program build(const nn::Model& model, bool cached, nn::Precision precision) {
+    if (cached) {
+      cache = std::make_unique<nn::KvCache>(1, 24);
+      call = std::make_unique<nn::CacheCall>(graph, *cache, length);
+    }
+    const nn::Autocast autocast(graph, precision);
+    logits = model.head(model.features(input, {.cache = call.get()}));
+    CompileOptions options{.threads = 1};
+    if (cached) options.assign = call->assign();
+    return compile(graph, {logits}, options);
+  }
+  std::vector<double> values() const { return program.fetch(logits).to(f64).values<double>(); }
+};
+
+double norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double e : x) sum += e * e;
+  return std::sqrt(sum);
+}
+
+TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
+  const TemporaryDirectory dir;
+  for (const Kind& kind : kinds())
+    for (const DType dtype : {bf16, f16}) {
+      nn::Params full(1), half(2, dtype);
+      const nn::Model model(full, kind.config), narrow(half, kind.config);
+      round_into(half, full, dir / "w.safetensors");
+      EXPECT_EQ(2 * half.bytes(), full.bytes());
+      const double unit = dtype == bf16 ? 0x1p-8 : 0x1p-11;
+      for (const bool cached : {false, true}) {
+        const std::vector<double> expected = ModelRun(model, cached).values(),
+                                  got = ModelRun(narrow, cached).values();
+        std::vector<double> error(got.size());
+        for (std::size_t i = 0; i < got.size(); ++i) error[i] = got[i] - expected[i];
+        // Each layer has about 16 tensors that are rounded, weights among them, by up to a unit each. Errors
+        // of n roundings add up like √n of them.
+        EXPECT_LT(norm(error) / norm(expected), std::sqrt(2 * 16 + 4) * unit) << kind.name << name_of(dtype);
+        EXPECT_GT(norm(error), 0);
+      }
+    }
+}
+
+// With gains of 1 and biases of 0 nothing but the weights differs, and Autocast rounds these.
+TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
+  const TemporaryDirectory dir;
+  for (const Kind& kind : kinds())
+    for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16}) {
+      const DType dtype = precision == nn::Precision::bf16 ? bf16 : f16;
+      nn::Params full(1), half(2, dtype);
+      const nn::Model model(full, kind.config), narrow(half, kind.config);
+      round_into(half, full, dir / "w.safetensors");
+      for (const bool cached : {false, true}) {
+        const ModelRun expected(model, cached, precision), got(narrow, cached);
+        EXPECT_TRUE(got.program.fetch(got.logits)
+                        .to(dtype)
+                        .same_bits(expected.program.fetch(expected.logits).to(dtype)))
+            << kind.name;
+      }
+    }
+}
+
+// A token reads each weight once, as it lies: no step of the program makes another form of one.
+TEST(HalfWeights, AreReadAsTheyLie) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(1, bf16);
+    const nn::Model model(params, kind.config);
+    const ModelRun run(model, true);
+    for (const Step& s : run.program.steps()) {
+      if (s.op == &matmul_op || s.name.find("embedding") != std::string::npos) continue;
+      for (const Arg& in : s.in)
+        for (const Parameter& p : params.all())
+          EXPECT_TRUE(in.data != p.memory() || p.shape().size() == 1)
+              << kind.name << ": " << s.name << " reads " << p.name();
+    }
+  }
+}
+
+TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
+  const TemporaryDirectory dir;
+  const nn::ModelConfig config = kinds()[1].config;
+  nn::Params half(1, f16), full(2);
+  const nn::Model narrow(half, config), model(full, config);
+  io::save_parameters(dir / "half.safetensors", half.all());
+  io::load_parameters(dir / "half.safetensors", full.all(), io::Dtypes::convert);
+  for (std::size_t i = 0; i < half.all().size(); ++i)
+    EXPECT_TRUE(full.all()[i].read().same_bits(half.all()[i].read().to(f32)));
+}
+
+TEST(HalfWeights, GenerateTextWithACache) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(1, bf16);
+    const nn::Model model(params, kind.config);
+    nn::Generator generator(model);
+    std::vector<std::int32_t> text{1, 2, 3};
+    generator.extend(text, 10, {.temperature = 0}, 1);
+    EXPECT_EQ(text.size(), 13u) << kind.name;
+    for (const auto& [name, tensor] : generator.cache().tensors()) EXPECT_EQ(tensor.dtype(), bf16) << name;
+  }
+}
+
+}  // namespace

@@ -1,0 +1,133 @@
+// sample: the tokens of nn::sample_token, for every row on its own.
+#include "ops/sample.h"
+
+#include <tilegrad/nn/generation/generate.h>
+#include "tests/support/sampled_rows.h"
+#include "tests/support/small_gpt.h"
+
+namespace tg {
+namespace {
+
+using namespace testing;
+
+constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(SampleWeights, AreExponentialsRoundedToIntegers) {
+  EXPECT_EQ(sample_weight(3, 3, 1, 50), std::uint64_t{1} << 50);
+  for (int i = 0; i <= 44000; ++i) {
+    const double x = -i * 1e-3;
+    ASSERT_NEAR(exp_of_negative(x) / std::exp(x), 1, 0x1p-51) << x;
+    ASSERT_NEAR(static_cast<double>(sample_weight(x, 0, 1, 50)), std::exp(x) * 0x1p50, 1) << x;
+  }
+  EXPECT_EQ(sample_weight(-44.1, 0, 1, 62), 0u);
+  EXPECT_EQ(sample_weight(nan, 0, 1, 50), 0u);
+  EXPECT_EQ(sample_weight(-inf, 0, 0, 50), 0u);  // temperature ∞
+}
+
+TEST(SampleWeights, DoNotOverflowWhenTheyAreAdded) {
+  for (const std::uint64_t n : {1u, 2u, 3u, 255u, 256u, 257u, 0x7fffffffu})
+    EXPECT_LT(static_cast<double>(n) * std::exp2(sample_bits(n)), 0x1p63) << n;
+}
+
+TEST(SampleWeights, AShareIsTheUpperHalfOfAProduct) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t a = random() >> random() % 64, b = random() >> random() % 64;
+    ASSERT_EQ(share_of(a, b), static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * b >> 64));
+  }
+}
+
+TEST(Sample, DrawsTheTokensOfSampleToken) {
+  expect_rows_of_every_kind({.threads = 1}, 200, {1, 2, 3, 17, 64, 300});
+  expect_rows_of_every_kind({.threads = 3}, 20, {5000});
+}
+
+TEST(Sample, DrawsTheSameTokensFromLogitsOfEveryDtype) {
+  std::mt19937_64 random(3);
+  std::vector<SampledRow> rows = random_rows(random, 100, 50);
+  for (SampledRow& row : rows)
+    for (float& x : row.logits)
+      x = static_cast<float>(bfloat16(std::clamp(x, -100.f, 100.f)));  // f16 holds most
+  for (const DType dtype : {f64, bf16}) expect_sampled(rows, true, {}, dtype);
+}
+
+TEST(Sample, ARowDependsOnItselfAlone) {
+  std::mt19937_64 random(4);
+  const std::vector<SampledRow> rows = random_rows(random, 33, 70);
+  const std::vector<std::int32_t> together = drawn_together(rows, true, {});
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    EXPECT_EQ(drawn_together({rows[r]}, true, {})[0], together[r]) << r;
+}
+
+TEST(Sample, TakesViewsAndNumbersForSettings) {
+  Graph g;
+  const Tensor x = g.input("x", {5, 3}), keys = g.input("keys", {2, 3}, i64);
+  const std::vector<float> logits{0, 1, 2, 3, 4, 9, 1, 1, 1, 2, 0, 3, 7, 7, 0};
+  const std::vector<std::int64_t> key{1, 2, 3, 4, 5, 6};
+  const Tensor view = x.transpose(0, 1);  // [3, 5]
+  const Tensor drawn = sample(view, 0.5, keys.transpose(0, 1), 2, 0.9);
+  const std::vector<std::int32_t> got =
+      run_checked({drawn}, {{x, logits}, {keys, Array::of({2, 3}, key)}})[0].values<std::int32_t>();
+  for (std::size_t r = 0; r < 3; ++r) {
+    SampledRow row{{},
+                   {.temperature = 0.5, .top_k = 2, .top_p = 0.9},
+                   static_cast<std::uint64_t>(key[r]),
+                   static_cast<std::uint64_t>(key[3 + r])};
+    for (std::size_t i = 0; i < 5; ++i) row.logits.push_back(logits[3 * i + r]);
+    EXPECT_EQ(got[r], row.expected()) << r;
+  }
+}
+
+TEST(Sample, TakesTheFirstOfTheLikeliestWhereThereIsNothingToDraw) {
+  const std::vector<float> tie{1, 3, nan, 3};
+  for (const double temperature : {0., -1., std::nan(""), 1e-310})
+    EXPECT_EQ(drawn_together({{tie, {.temperature = temperature}}}, false, {})[0], 1) << temperature;
+  EXPECT_EQ(drawn_together({{{1, inf, inf}, {}}}, false, {})[0], 1);
+  EXPECT_EQ(drawn_together({{{nan, -inf, -inf}, {}}}, true, {})[0], 1);
+  EXPECT_EQ(drawn_together({{{nan, nan}, {}}}, true, {})[0], 0);
+}
+
+TEST(Sample, KeepsTheFirstOfEqualLogits) {
+  for (std::uint64_t k = 0; k < 50; ++k) {
+    EXPECT_LT(drawn_together({{{2, 0.f, 2, 2, 2}, {.top_k = 2}, 1, k}}, true, {})[0], 3);
+    EXPECT_LT(drawn_together({{{0.f, -0.f, 0.f, -0.f}, {.top_p = 0.5}, 1, k}}, true, {})[0], 2);
+  }
+}
+
+// The engine's draws are those of Generator::extend().
+TEST(Sample, DrawsTheTextThatTheGeneratorWrites) {
+  nn::Params params(3);
+  const nn::Model model(params, {.vocabulary = 31, .context = 12, .layers = 1, .heads = 2, .width = 16});
+  nn::Generator generator(model);
+  const nn::Sampling sampling{.temperature = 1.5, .top_k = 20, .top_p = 0.9};
+  std::vector<std::int32_t> text{4, 2};
+  generator.extend(text, 8, sampling, 77);
+  generator.forget();
+  for (std::size_t k = 0; k < 8; ++k) {
+    const auto logits = generator.next(std::span(text).first(2 + k));
+    const SampledRow row{{logits.begin(), logits.end()}, sampling, 77, k};
+    EXPECT_EQ(drawn_together({row}, true, {})[0], text[2 + k]) << k;
+  }
+}
+
+TEST(Sample, RefusesWhatDoesNotFit) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 4}), t = g.input("t", {3}), keys = g.input("keys", {3, 2}, i64),
+               k = g.input("k", {3}, i32);
+  expect_error<ShapeError>([&] { sample(g.input("y", {3}), t, keys); },
+                           {"[sample]", "expected logits [B, V]"});
+  expect_error<ShapeError>([&] { sample(g.input("z", {3, 0}), t, keys); }, {"expected logits [B, V]"});
+  expect_error<ShapeError>([&] { sample(x, g.input("u", {2}), keys); }, {"temperature is [2], expected [3]"});
+  expect_error<ShapeError>([&] { sample(x, t, g.input("v", {3}, i64)); }, {"keys is [3], expected [3, 2]"});
+  expect_error<ShapeError>([&] { sample(x, t, keys, g.input("w", {1}, i32)); },
+                           {"top_k is [1], expected [3]"});
+  expect_error<DTypeError>([&] { sample(x, t, g.input("i", {3, 2}, i32)); }, {"keys must be i64"});
+  expect_error<DTypeError>([&] { sample(x, k, keys); }, {"temperature must be floating"});
+  expect_error<DTypeError>([&] { sample(x, t, keys, t); }, {"top_k must be i64 or i32"});
+  expect_error<DTypeError>([&] { sample(x, t, keys, k, k); }, {"top_p must be floating"});
+  expect_error<Error>([&] { sample(x, t, 3); }, {"sample_test.cpp"});
+  expect_error<GradientError>([&] { gradients(sum(cast(sample(x, t, keys), f32)), {x}); }, {"sample"});
+}
+
+}  // namespace
+}  // namespace tg
