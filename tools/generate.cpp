@@ -19,7 +19,8 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32", weights = "f32";
+  std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
+                          weights = "f32";
   std::vector<std::string> stops;
   std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};

@@ -73,13 +73,18 @@ struct Engine::Beams {
   std::vector<Handle> texts;  // of the live beams, in their order
 };
 
-// The last `length` tokens of each of some texts → the logits of its very last one.
+// The last `length` tokens of each of some texts → the logits of its very last one, and a token drawn from
+// them.
 struct Engine::Run {
   Graph graph;
-  Tensor tokens, logits;  // i32 [texts, length], f32 [texts, 1, vocabulary]
+  Tensor tokens;                           // i32 [texts, length]
+  Tensor temperature, keys, top_k, top_p;  // [texts], keys [texts, 2]
+  Tensor logits, next;                     // f32 [texts, vocabulary], i32 [texts]
   CacheCall cache;
   Program program;
   std::vector<std::int32_t> token, row, length, table;  // what is fed
+  std::vector<float> temperatures, top_ps;
+  std::vector<std::int64_t> key, top_ks;
 
   Run(const LanguageModel& model, KvCache& into, i64 texts, i64 n, i64 room, const Options& o,
       const std::source_location& where)
@@ -89,19 +94,30 @@ struct Engine::Run {
         token(static_cast<std::size_t>(texts * n)),
         row(token.size()),
         length(static_cast<std::size_t>(texts)),
-        table(static_cast<std::size_t>(texts * room)) {}
+        table(static_cast<std::size_t>(texts * room)),
+        temperatures(length.size()),
+        top_ps(length.size(), 1),
+        key(2 * length.size()),
+        top_ks(length.size()) {}
 
   Program build(const LanguageModel& model, i64 n, const Options& o, const std::source_location& where) {
     {
       const Autocast autocast(graph, o.precision);
       const Tensor x = slice(model.features_of({tokens, where}, {.cache = &cache}), 1, n - 1, n);
-      logits = cast(model.head_of({x, where}), f32);
+      logits = squeeze(cast(model.head_of({x, where}), f32), 1);
     }
+    const i64 texts = tokens.size(0);
+    temperature = graph.input("temperature", {texts}, f32, where);
+    keys = graph.input("keys", {texts, 2}, tg::i64, where);
+    top_k = graph.input("top_k", {texts}, tg::i64, where);
+    top_p = graph.input("top_p", {texts}, f32, where);
+    next = sample({logits, where}, temperature, keys, top_k, top_p);
     detail::check_cached_attention(graph, "engine");
     CompileOptions options{.assign = cache.assign(),
-                           .threads = detail::threads_for(model, tokens.numel() == 1, o.threads),
-                           .tf32 = o.precision == Precision::tf32};
-    return compile(graph, {logits}, options);
+                           .threads = detail::threads_for(model, tokens.numel(), o.threads),
+                           .tf32 = o.precision == Precision::tf32,
+                           .rows_alone = true};
+    return compile(graph, {next, logits}, options);
   }
 
   // Entry b of the call: the last tokens of a text, of which the cache has all before `begin`.
@@ -118,18 +134,24 @@ struct Engine::Run {
     const auto held = std::min(room, pages.pages().size());
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
   }
+  void set_sampling(std::size_t b, const Sampling& s, std::uint64_t seed, i64 k) {
+    temperatures[b] = static_cast<float>(s.temperature);
+    top_ks[b] = s.top_k, top_ps[b] = static_cast<float>(s.top_p);
+    key[2 * b] = static_cast<i64>(seed), key[2 * b + 1] = k;
+  }
   void set_empty(std::size_t b) {
     const std::size_t n = token.size() / length.size();
     for (std::size_t i = 0; i < n; ++i) token[b * n + i] = 0, row[b * n + i] = -1;
     length[b] = 0;
+    set_sampling(b, {.temperature = 0}, 0, 0);
   }
-  Array run() {
-    const auto feed = [&](const Tensor& input, const std::vector<std::int32_t>& values) {
+  void run() {
+    const auto feed = [&](const Tensor& input, const auto& values) {
       if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
     };
     feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
+    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
     program.run();
-    return program.fetch(logits);
   }
 };
 
@@ -303,7 +325,8 @@ bool Engine::step() {
   move(plan);
   struct Ready {
     Handle text;
-    Array logits;
+    std::int32_t token;
+    std::optional<Array> logits;  // of all texts of its run
     i64 row;
   };
   std::vector<Ready> ready;
@@ -314,13 +337,23 @@ bool Engine::step() {
         continue;
       }
       const auto& [text, begin, count] = parts[b];
+      const Text& t = *texts_.at(text);
+      run.set_sampling(b, t.request.sampling, t.request.seed, t.written);
       run.set(b, std::span(scheduler_.tokens(text)).first(static_cast<std::size_t>(begin + count)), begin,
               scheduler_.table(text));
     }
-    const Array logits = run.run();
-    for (std::size_t b = 0; b < parts.size(); ++b)
-      if (parts[b].begin + parts[b].count == std::ssize(scheduler_.tokens(parts[b].text)))
-        ready.push_back({parts[b].text, logits, static_cast<i64>(b)});
+    run.run();
+    const Array next = run.program.fetch(run.next);
+    std::optional<Array> logits;
+    for (std::size_t b = 0; b < parts.size(); ++b) {
+      const Handle text = parts[b].text;
+      if (parts[b].begin + parts[b].count < std::ssize(scheduler_.tokens(text))) continue;
+      const Text& t = *texts_.at(text);
+      const bool wanted = t.request.logits || t.search;
+      if (wanted && !logits) logits = run.program.fetch(run.logits);
+      ready.push_back(
+          {text, next.data<std::int32_t>()[b], wanted ? logits : std::nullopt, static_cast<i64>(b)});
+    }
   };
   const i64 longest = std::min(options_.chunk, model_.context);
   for (const Scheduler::Part& p : plan.several) read({&p, 1}, run_of(1, tokens_in_program(p.count, longest)));
@@ -332,7 +365,10 @@ bool Engine::step() {
   stepping_ = true;
   try {
     for (const Ready& r : ready)
-      choose(r.text, {r.logits.data<float>() + r.row * vocabulary_, static_cast<std::size_t>(vocabulary_)});
+      choose(r.text, r.token,
+             r.logits ? std::span(r.logits->data<float>() + r.row * vocabulary_,
+                                  static_cast<std::size_t>(vocabulary_))
+                      : std::span<const float>());
   } catch (...) {
     stepping_ = false;
     throw;
@@ -341,7 +377,7 @@ bool Engine::step() {
   return !texts_.empty();
 }
 
-void Engine::choose(Handle text, std::span<const float> logits) {
+void Engine::choose(Handle text, std::int32_t token, std::span<const float> logits) {
   const auto found = texts_.find(text);
   if (found == texts_.end()) return;  // cancelled by the report of another
   Text& t = *found->second;
@@ -351,8 +387,6 @@ void Engine::choose(Handle text, std::span<const float> logits) {
     if (s.search.complete()) advance(s);
     return;
   }
-  const std::int32_t token = sample_token(
-      logits, t.request.sampling, sampling_draw(t.request.seed, static_cast<std::uint64_t>(t.written)));
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
   if (token == t.request.end) end = End::token;

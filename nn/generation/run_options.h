@@ -17,11 +17,11 @@ inline void check_cached_attention(const Graph& graph, const std::string& who) {
                   (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
 }
 
-// A run over one token is over when its weights have been read. Below this many, one thread has read them by
-// the time that several have agreed on who reads which.
-inline int threads_for(const LanguageModel& model, bool is_one_token, int threads) {
-  constexpr std::int64_t weights_worth_threads = std::int64_t{1} << 22;
-  return threads == 0 && is_one_token && model.count() < weights_worth_threads ? 1 : threads;
+// A run over few tokens is over soon. Below so many products of a weight and a number, one thread is done by
+// the time that several have agreed on who does what.
+inline int threads_for(const LanguageModel& model, std::int64_t tokens, int threads) {
+  constexpr std::int64_t worth_threads = std::int64_t{1} << 22;
+  return threads == 0 && model.count() < worth_threads / tokens ? 1 : threads;
 }
 
 }  // namespace tg::nn::detail

@@ -38,6 +38,7 @@ struct Written {
 };
 
 nn::Engine::Request keeping(nn::Engine::Request request, Written& to) {
+  request.logits = true;
   request.report = [&to](const nn::Engine::Token& t) {
     to.tokens.push_back(t.token);
     to.logits.insert(to.logits.end(), t.logits.begin(), t.logits.end());
