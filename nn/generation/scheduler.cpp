@@ -157,7 +157,7 @@ bool Scheduler::join(Text& text) {
     return false;
   }
   found_ += found;
-  if (kept > found) {
+  if (text.on_host > 0) {
     text.table->reserve(kept - found, plan_.copies);
     const auto& pages = text.table->pages();
     const std::int64_t first = pages_for(found);

@@ -41,7 +41,8 @@ class Scheduler {
     Id text;
     std::int64_t begin, count;
   };
-  // Pages of a text, from its page `first` on. Those that leave hold `tokens` tokens of it.
+  // Pages of a text, from its page `first` on. What the caller has kept of a text is over when it comes back,
+  // if only in part, or in no page at all.
   struct Moved {
     Id text;
     std::int64_t first;

@@ -422,15 +422,18 @@ class Trace {
     for (const auto& m : plan.in) {
       ASSERT_TRUE(scheduler_.is_running(m.text));
       const std::vector<Row>& rows = host_[m.text];
-      ASSERT_LE((m.first + std::ssize(m.pages)) * size(), std::ssize(rows));
+      ASSERT_TRUE(m.pages.empty() || (m.first + std::ssize(m.pages)) * size() <= std::ssize(rows));
       for (std::size_t i = 0; i < m.pages.size(); ++i) {
         ASSERT_TRUE(written.insert(m.pages[i]).second) << "a page is written for two texts";
         std::copy_n(&rows[(m.first + i) * size()], size(), &cache_[m.pages[i] * size()]);
       }
+      host_.erase(m.text);
       ++in;
     }
     for (const auto& [id, text] : texts_)
-      if (scheduler_.is_running(id)) host_.erase(id);
+      if (scheduler_.is_running(id)) {
+        ASSERT_FALSE(host_.contains(id));
+      }
     for (const auto& c : plan.copies) {
       ASSERT_TRUE(written.insert(c.to).second) << "a page is written for two texts";
       ASSERT_EQ(scheduler_.pool().holders(c.to), 1) << "a shared page is written";
