@@ -131,7 +131,7 @@ TEST_F(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
 TEST_F(EngineCalls, ATextThatTheWholeCacheHasNoRoomForIsRefused) {
   Engine small(model, {.cache_tokens = 15, .page_size = 4});  // three pages
   EXPECT_NE(error_of([&] {
-              small.add({.prompt = {1, 2}, .tokens = 12});
+              small.add(Engine::Request{.prompt = {1, 2}, .tokens = 12});
             }).find("up to 13 tokens does not fit in a cache of 3 pages of 4"),
             std::string::npos);
   EXPECT_EQ(small.texts(), 0u);
@@ -175,7 +175,7 @@ TEST_F(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
 TEST_F(EngineCalls, WithoutTextsThereIsNothingToDo) {
   EXPECT_FALSE(engine.step());
   engine.run();
-  engine.cancel(engine.add({.prompt = {1}}));
+  engine.cancel(engine.add(Engine::Request{.prompt = {1}}));
   EXPECT_FALSE(engine.step());
   engine.forget();
   EXPECT_EQ(engine.texts(), 0u);
@@ -278,7 +278,7 @@ TEST_F(EngineCalls, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
     run();
     EXPECT_EQ(got, Tokens(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(wanted)));
   }
-  engine.add({.prompt = {1}, .tokens = 3});  // nobody is told
+  engine.add(Engine::Request{.prompt = {1}, .tokens = 3});  // nobody is told
   run();
 }
 
@@ -344,15 +344,15 @@ TEST_F(EngineCalls, AReportMayForkAnyText) {
 
 TEST_F(EngineCalls, ATextWhoseLastTokenIsReportedIsOver) {
   int told = 0;
-  engine.add({.prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
-                if (++told == 2) {
-                  EXPECT_EQ(t.end, Engine::End::count);
-                  EXPECT_NE(error_of([&] { engine.fork(t.text, 1); }).find("there is no text"),
-                            std::string::npos);
-                  engine.cancel(t.text);
-                }
-                return true;
-              }});
+  engine.add(Engine::Request{.prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
+                               if (++told == 2) {
+                                 EXPECT_EQ(t.end, Engine::End::count);
+                                 EXPECT_NE(error_of([&] { engine.fork(t.text, 1); }).find("there is no text"),
+                                           std::string::npos);
+                                 engine.cancel(t.text);
+                               }
+                               return true;
+                             }});
   run();
   EXPECT_EQ(told, 2);
 }
@@ -498,7 +498,7 @@ TEST(Engine, AnErrorOfARunLeavesTheOtherTextsAsTheyWere) {
   const Engine::Handle first = engine.add(EngineCalls::into(got, request));
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
-  const Engine::Handle wrong = engine.add({.prompt = {8, 1}});
+  const Engine::Handle wrong = engine.add(Engine::Request{.prompt = {8, 1}});
   for (int n = 0; n < 3; ++n) {
     const std::string error = error_of([&] { engine.step(); });
     EXPECT_NE(error.find("index 8 at position"), std::string::npos) << error;
