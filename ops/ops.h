@@ -127,7 +127,7 @@ std::vector<Tensor> top_k(TensorArg x, std::int64_t k, std::int64_t axis = -1);
 // `keys`, i64 [B, 2], has {seed, k}: token k of a text drawn under a seed is the same whatever else is in the
 // batch, and the same on every backend. temperature, top_k (0: all) and top_p (1: all) are numbers, or have
 // one for each row: floating, i64 or i32, and floating. They mean what they do in nn::Sampling
-// (nn/generation/sampling.h), and equal logits give nn::sample_token's tokens. A row of NaN gives 0.
+// (nn/generation/sampling.h), and equal logits give nn::sample_token's tokens. A row of NaN gives −1.
 Tensor sample(TensorArg logits, TensorArg temperature, TensorArg keys, TensorArg top_k = {},
               TensorArg top_p = {});
 

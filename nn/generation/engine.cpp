@@ -31,9 +31,10 @@ const Engine::Options& checked(const Engine::Options& o) {
 
 Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
   constexpr i64 most = std::numeric_limits<std::int32_t>::max();
-  const i64 tokens = o.cache_tokens > 0         ? o.cache_tokens
-                     : context > most / o.seats ? most
-                                                : o.seats * pages_of(context, o.page_size) * o.page_size,
+  const i64 size = std::min(o.page_size, most), text = std::max<i64>(context, 0),
+            tokens = o.cache_tokens > 0      ? o.cache_tokens
+                     : text > most / o.seats ? most
+                                             : o.seats * pages_of(text, size) * size,
             pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
   if (pages < 1 || tokens > most || o.page_size > most || host > most)
     throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
@@ -244,10 +245,13 @@ Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(
   if (found == texts_.end() || found->second->search)
     throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
   const Handle other = scheduler_.fork(text);
-  auto copy = std::make_unique<Text>(Text{found->second->request, found->second->written});
+  auto copy = std::make_shared<Text>(Text{found->second->request, found->second->written});
   copy->request.seed = seed;
   copy->request.report = std::move(report);
   texts_.emplace(other, std::move(copy));
+  // Forked by a report of this step, in which its own token is yet to be chosen.
+  const auto ready = std::ranges::find(ready_, text, &Ready::text);
+  if (ready != ready_.end()) ready_.push_back({other, ready->logits, ready->row});
   return other;
 }
 
@@ -266,7 +270,7 @@ void Engine::cancel(Handle handle) {
 }
 
 void Engine::move(const Scheduler::Plan& plan) {
-  if (plan.out.empty() && plan.in.empty() && plan.copies.empty()) return;
+  if ((plan.out.empty() && plan.in.empty() && plan.copies.empty()) || cache_.tensors().empty()) return;
   if (!move_) move_ = std::make_unique<Move>(cache_);
   const i64 size = options_.page_size;
   // Rows of pages, a run's worth at a time, and the first of them.
@@ -319,17 +323,16 @@ void Engine::move(const Scheduler::Plan& plan) {
   in_runs(from, &to, [&](i64, i64) { move_->copy->run({{move_->from, a}, {move_->to, b}}); });
 }
 
-bool Engine::step() {
-  if (stepping_) throw Error("[engine] step() called by a report of step()");
+void Engine::forget() {
+  scheduler_.forget();
+  for (const auto& [handle, text] : texts_) text->rows.clear();
+}
+
+// Reads what the scheduler plans.
+void Engine::read() {
   const Scheduler::Plan& plan = scheduler_.plan();
   move(plan);
-  struct Ready {
-    Handle text;
-    std::int32_t token;
-    std::optional<Array> logits;  // of all texts of its run
-    i64 row;
-  };
-  std::vector<Ready> ready;
+  std::deque<Ready> ready;
   const auto read = [&](std::span<const Scheduler::Part> parts, Run& run) {
     for (std::size_t b = 0; b < run.length.size(); ++b) {
       if (b >= parts.size()) {
@@ -361,14 +364,22 @@ bool Engine::step() {
     read(plan.single, run_of(texts_in_program(std::ssize(plan.single), options_.seats), 1));
   for (const auto* parts : {&plan.several, &plan.single})
     for (const Scheduler::Part& p : *parts) scheduler_.done(p);
+  ready_ = std::move(ready);
+}
 
+bool Engine::step() {
+  if (stepping_) throw Error("[engine] step() called by a report of step()");
+  if (ready_.empty()) read();  // otherwise an error ended the step before
   stepping_ = true;
   try {
-    for (const Ready& r : ready)
+    while (!ready_.empty()) {
+      const Ready r = std::move(ready_.front());
+      ready_.pop_front();
       choose(r.text, r.token,
              r.logits ? std::span(r.logits->data<float>() + r.row * vocabulary_,
                                   static_cast<std::size_t>(vocabulary_))
                       : std::span<const float>());
+    }
   } catch (...) {
     stepping_ = false;
     throw;
@@ -379,20 +390,28 @@ bool Engine::step() {
 
 void Engine::choose(Handle text, std::int32_t token, std::span<const float> logits) {
   const auto found = texts_.find(text);
-  if (found == texts_.end()) return;  // cancelled by the report of another
-  Text& t = *found->second;
+  if (found == texts_.end()) return;                 // cancelled by the report of another
+  const std::shared_ptr<Text> kept = found->second;  // its report may cancel it
+  Text& t = *kept;
   if (t.search) {
     Beams& s = *t.search;
     s.search.offer(static_cast<std::size_t>(std::ranges::find(s.texts, text) - s.texts.begin()), logits);
     if (s.search.complete()) advance(s);
     return;
   }
+  if (token < 0) {
+    cancel(text);
+    throw Error("[engine] text " + std::to_string(text) + " ends: every logit is NaN");
+  }
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
   if (token == t.request.end) end = End::token;
-  if (end == End::no) scheduler_.append(text, token);
+  if (end == End::no)
+    scheduler_.append(text, token);
+  else
+    remove(text);
   const bool goes_on = !t.request.report || t.request.report({text, token, end, logits});
-  if (end != End::no || !goes_on) remove(text);
+  if (!goes_on) remove(text);
 }
 
 // Each live beam goes on in the text of the beam that it continues, or in a fork of it if that has several.

@@ -6,6 +6,7 @@
 // size of pages, nor on whether it had to wait.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <span>
@@ -48,6 +49,7 @@ class Engine {
     std::optional<std::int32_t> end = {};  // a token that ends the text
     bool logits = false;                   // report() gets them: they are copied from the device
     // Called for each token; false ends the text. It may add, fork and cancel texts, but not call step().
+    // What it throws comes out of step(), and the next step goes on behind it.
     std::function<bool(const Token&)> report = {};
   };
 
@@ -80,7 +82,8 @@ class Engine {
   void cancel(Handle text);
 
   // One token more for each text that has a seat and whose prompt has been read. Returns whether there are
-  // texts or searches left. An error of the run leaves all texts as they were.
+  // texts or searches left. An error of the run leaves all texts as they were. Throws Error for a text whose
+  // logits are all NaN, which ends.
   bool step();
   void run() {
     while (step()) {
@@ -88,7 +91,7 @@ class Engine {
   }
 
   // After a change of the weights: nothing computed before is used for texts that join from now on.
-  void forget() { scheduler_.forget(); }
+  void forget();
 
   std::size_t texts() const { return texts_.size(); }  // a beam is one too
   const Scheduler& scheduler() const { return scheduler_; }
@@ -97,12 +100,19 @@ class Engine {
 
  private:
   struct Text;
-  struct Beams;  // a search
-  struct Run;    // a program for some number of texts and of tokens in each
-  struct Move;   // a program that moves rows of the cache
+  struct Beams;   // a search
+  struct Ready {  // a text whose next token has been drawn
+    Handle text;
+    std::int32_t token;           // −1: every logit is NaN
+    std::optional<Array> logits;  // [texts of its run, vocabulary], if they are wanted
+    std::int64_t row;
+  };
+  struct Run;   // a program for some number of texts and of tokens in each
+  struct Move;  // a program that moves rows of the cache
 
   Run& run_of(std::int64_t texts, std::int64_t length);
   void move(const Scheduler::Plan& plan);
+  void read();
   std::int64_t room_for(const std::vector<std::int32_t>& prompt, std::int64_t tokens) const;
   void choose(Handle text, std::int32_t token, std::span<const float> logits);
   void advance(Beams& search);
@@ -114,8 +124,9 @@ class Engine {
   Scheduler scheduler_;
   KvCache cache_;
   std::int64_t vocabulary_ = 0;
-  std::map<Handle, std::unique_ptr<Text>> texts_;
+  std::map<Handle, std::shared_ptr<Text>> texts_;
   std::map<Handle, std::shared_ptr<Beams>> searches_;  // by their first beam
+  std::deque<Ready> ready_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;
   std::unique_ptr<Move> move_;
   bool stepping_ = false;

@@ -65,6 +65,7 @@ Scheduler::Id Scheduler::fork(Id text) {
   at(id).read = from.read;
   if (from.table && std::ssize(running_) < options_.seats) {
     at(id).table.emplace(from.table->fork());
+    at(id).is_old = from.is_old;
     running_.insert(waiting_.extract(id));
   }
   return id;
@@ -85,7 +86,10 @@ void Scheduler::remove(Id text) {
 
 void Scheduler::forget() {
   pool_.forget();
-  for (const auto& [id, text] : texts_) drop_from_host(*text);
+  for (const auto& [id, text] : texts_) {
+    drop_from_host(*text);
+    text->is_old = text->table.has_value();
+  }
 }
 
 std::int64_t Scheduler::cached() const {
@@ -101,13 +105,16 @@ void Scheduler::drop_from_host(Text& text) {
 
 void Scheduler::preempt(Text& text) {
   const std::int64_t held = text.table->length();
-  if (const std::int32_t n = pages_for(held); n > 0 && host_used_ + n <= options_.host_pages) {
+  const std::int32_t n = pages_for(held);
+  // Of what was read before forget(), nothing may come back: from then on others would find it.
+  if (n > 0 && !text.is_old && n <= options_.host_pages - host_used_) {
     const auto& pages = text.table->pages();
     plan_.out.push_back({text.id, 0, {pages.begin(), pages.begin() + n}});
     text.on_host = held;
     host_used_ += n;
   }
   text.table.reset();
+  text.is_old = false;
   ++text.preemptions, ++preemptions_;
   waiting_.insert(running_.extract(text.id));
 }
@@ -150,7 +157,7 @@ bool Scheduler::join(Text& text) {
     return false;
   }
   found_ += found;
-  if (kept > found) {
+  if (text.on_host > 0) {
     text.table->reserve(kept - found, plan_.copies);
     const auto& pages = text.table->pages();
     const std::int64_t first = pages_for(found);
@@ -202,6 +209,10 @@ const Scheduler::Plan& Scheduler::plan() {
 
 void Scheduler::done(const Part& part) {
   Text& t = at(part.text);
+  if (!t.table || part.begin != t.table->length() || part.count < 0 ||
+      part.count > std::ssize(t.tokens) - part.begin)
+    throw Error("[scheduler] " + std::to_string(part.count) + " tokens from " + std::to_string(part.begin) +
+                " of text " + std::to_string(part.text) + ", which does not follow what is in the cache");
   const auto begin = static_cast<std::size_t>(part.begin), count = static_cast<std::size_t>(part.count);
   t.table->append(std::span(t.tokens).subspan(begin, count));
   t.read = std::max(t.read, part.begin + part.count);

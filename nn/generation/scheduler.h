@@ -29,7 +29,8 @@ class Scheduler {
   // A text that will have at most `most` tokens. Texts are served in the order of their numbers. Throws Error
   // for an empty text, one of more than `most` tokens, and one that does not fit even if it has all pages.
   Id add(std::vector<std::int32_t> text, std::int64_t most);
-  // The same text once more, which may continue differently; it comes last. The two share their pages.
+  // The same text once more, which may continue differently; it comes last. If there is a seat, it runs at
+  // once, and the two share their pages.
   Id fork(Id text);
   void append(Id text, std::int32_t token);  // throws Error if it has `most` tokens already
   // It is over, or no longer wanted: its pages are free, though they may be found by texts that begin alike.
@@ -40,7 +41,8 @@ class Scheduler {
     Id text;
     std::int64_t begin, count;
   };
-  // Pages of a text, from its page `first` on. Those that leave hold `tokens` tokens of it.
+  // Pages of a text, from its page `first` on. What the caller has kept of a text is over when it comes back,
+  // if only in part, or in no page at all.
   struct Moved {
     Id text;
     std::int64_t first;
@@ -60,7 +62,8 @@ class Scheduler {
   // for all they have, and nobody has just had to leave. A text without another token to read is idle: it
   // keeps its pages until others need them, and joins again when it gets a token.
   const Plan& plan();
-  // The tokens of a part of this plan are in the cache.
+  // The tokens of a part of this plan are in the cache. Throws Error for a part that does not follow what the
+  // text has there.
   void done(const Part& part);
 
   const std::vector<std::int32_t>& tokens(Id text) const { return at(text).tokens; }
@@ -87,6 +90,7 @@ class Scheduler {
     int preemptions = 0;
     std::int64_t read = 0;     // so many of its tokens have been read, though they may have to be again
     std::int64_t on_host = 0;  // its first tokens are in pages that the caller keeps
+    bool is_old = false;       // it was read, in part, before forget()
     bool is_idle() const { return read == std::ssize(tokens); }
   };
   using Texts = std::map<Id, Text*>;

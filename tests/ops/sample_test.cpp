@@ -84,7 +84,7 @@ TEST(Sample, TakesTheFirstOfTheLikeliestWhereThereIsNothingToDraw) {
     EXPECT_EQ(drawn_together({{tie, {.temperature = temperature}}}, false, {})[0], 1) << temperature;
   EXPECT_EQ(drawn_together({{{1, inf, inf}, {}}}, false, {})[0], 1);
   EXPECT_EQ(drawn_together({{{nan, -inf, -inf}, {}}}, true, {})[0], 1);
-  EXPECT_EQ(drawn_together({{{nan, nan}, {}}}, true, {})[0], 0);
+  EXPECT_EQ(drawn_together({{{nan, nan}, {}}}, true, {})[0], -1);
 }
 
 TEST(Sample, KeepsTheFirstOfEqualLogits) {

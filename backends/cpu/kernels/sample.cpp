@@ -56,7 +56,7 @@ i64 token(const C* logits, i64 n, const Setting& s, Weight* weights) {
   i64 best = -1;
   for (i64 i = 0; i < n; ++i)
     if (logits[i] == logits[i] && (best < 0 || logits[i] > logits[best])) best = i;
-  if (best < 0) return 0;  // as argmax: the first NaN
+  if (best < 0) return -1;  // all are NaN
   const double top = static_cast<double>(logits[best]);
   if (!is_drawn(s.temperature) || top - top != 0) return best;  // or infinite
   const double rate = 1 / s.temperature;

@@ -138,6 +138,7 @@ __device__ i64 token_of(const SampleRows& a, i64 r) {
       over_block(greatest == top ? place : LLONG_MAX, [](i64 x, i64 y) { return x < y ? x : y; });
   const double logit = static_cast<double>(row.at(best)),
                temperature = load_as<double>(a.temperature.data, a.temperature_type, a.temperature.offset(r));
+  if (logit != logit) return -1;  // NaN is before all others: all are
   if (!is_drawn(temperature) || logit - logit != 0) return best;
 
   const double rate = 1 / temperature;

@@ -1,0 +1,562 @@
+// Scheduler, without a model: a cache in which each row names its token and all before it is written and
+// moved as plans say. A text always finds there what it has read, every text ends, and the last are the first
+// to leave.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include <tilegrad/nn/generation/scheduler.h>
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using nn::Scheduler;
+using Id = Scheduler::Id;
+using Tokens = std::vector<std::int32_t>;
+using tg::testing::error_of;
+
+Tokens count_from(std::int32_t first, std::int64_t n) {
+  Tokens tokens;
+  for (std::int64_t i = 0; i < n; ++i) tokens.push_back(first + static_cast<std::int32_t>(i));
+  return tokens;
+}
+
+// The prompts' parts, "|", and the single tokens.
+std::string text_of(const Scheduler::Plan& plan) {
+  std::string s;
+  const auto add = [&](const std::vector<Scheduler::Part>& parts) {
+    for (const auto& p : parts)
+      s += std::to_string(p.text) + ":" + std::to_string(p.begin) + "+" + std::to_string(p.count) + " ";
+  };
+  add(plan.several);
+  s += "| ";
+  add(plan.single);
+  s.pop_back();
+  return s;
+}
+
+// A step in which each text whose tokens have all been read gets another.
+std::string step(Scheduler& scheduler) {
+  const Scheduler::Plan& plan = scheduler.plan();
+  for (const auto* parts : {&plan.several, &plan.single})
+    for (const auto& p : *parts) {
+      scheduler.done(p);
+      if (p.begin + p.count == std::ssize(scheduler.tokens(p.text))) scheduler.append(p.text, 0);
+    }
+  return text_of(plan);
+}
+
+TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
+  Scheduler s({.pages = 20, .page_size = 2, .seats = 3, .chunk = 4});
+  const Id a = s.add(count_from(1, 3), 9), b = s.add(count_from(10, 6), 9), c = s.add(count_from(20, 1), 9),
+           d = s.add(count_from(30, 1), 9);
+  EXPECT_EQ(s.waiting(), 4u);
+  EXPECT_EQ(step(s), "1:0+3 2:0+1 |");
+  EXPECT_EQ(step(s), "2:1+4 | 1:3+1");
+  EXPECT_EQ(step(s), "| 1:4+1 2:5+1 3:0+1");
+  EXPECT_EQ(step(s), "| 1:5+1 2:6+1 3:1+1");
+  EXPECT_FALSE(s.is_running(d));
+  s.remove(a);
+  EXPECT_EQ(step(s), "| 2:7+1 3:2+1 4:0+1");
+  EXPECT_EQ(s.cached(), 8 + 3 + 1);
+  EXPECT_EQ(s.table(c).length(), 3);
+  EXPECT_EQ(s.running(), 3u);
+  s.remove(b), s.remove(c), s.remove(d);
+  EXPECT_TRUE(s.plan().is_empty());
+  EXPECT_EQ(s.pool().free(), 20);
+}
+
+TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
+  Scheduler s({.pages = 20, .page_size = 4, .seats = 8, .chunk = 100});
+  s.add(count_from(1, 10), 20), s.add(count_from(1, 11), 20);
+  EXPECT_EQ(step(s), "1:0+10 |");
+  EXPECT_EQ(step(s), "2:8+3 | 1:10+1");
+  EXPECT_EQ(s.found(), 8);
+  EXPECT_EQ(s.pool().holders(s.table(2).pages()[1]), 2);
+}
+
+TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
+  Scheduler s({.pages = 12, .page_size = 1, .seats = 6, .chunk = 100});
+  const auto read = [&] {
+    const Scheduler::Plan& plan = s.plan();
+    for (const auto* parts : {&plan.several, &plan.single})
+      for (const auto& p : *parts) s.done(p);
+  };
+  const auto append = [&](Id text, int count) {
+    for (int n = 0; n < count; ++n) s.append(text, 0);
+    read();
+  };
+  std::vector<Id> first;
+  for (std::int32_t n = 0; n < 4; ++n) first.push_back(s.add({n}, 12));
+  const Id b = s.add({10}, 12), c = s.add({11}, 12);
+  read();
+  for (int n = 0; n < 3; ++n) {
+    append(first[n], 7);  // one token more than there are free pages
+    EXPECT_FALSE(s.is_running(c));
+    EXPECT_TRUE(s.is_running(b));
+    s.remove(first[n]);
+    append(c, 1);
+    EXPECT_TRUE(s.is_running(c));
+  }
+  append(first[3], 7);
+  EXPECT_TRUE(s.is_running(c));
+  EXPECT_FALSE(s.is_running(b));
+  append(first[3], 1);  // from whom else?
+  EXPECT_FALSE(s.is_running(c));
+  EXPECT_EQ(s.preemptions(), 5);
+}
+
+// Which otherwise keep what others wait for.
+TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
+  Scheduler s({.pages = 4, .page_size = 2, .seats = 2, .chunk = 100, .host_pages = 2});
+  const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 4), 8), c = s.add(count_from(21, 5), 8);
+  const auto read = [&] {
+    const Scheduler::Plan& plan = s.plan();
+    for (const auto* parts : {&plan.several, &plan.single})
+      for (const auto& p : *parts) s.done(p);
+    return text_of(plan);
+  };
+  EXPECT_EQ(read(), "1:0+4 2:0+4 |");
+  EXPECT_EQ(read(), "3:0+5 |");
+  EXPECT_FALSE(s.is_running(a));
+  EXPECT_FALSE(s.is_running(b));
+  EXPECT_TRUE(s.plan().is_empty());
+  EXPECT_TRUE(s.is_running(c)) << "nobody needs its pages";
+  s.append(b, 15);
+  EXPECT_EQ(read(), "| 2:4+1") << "it was on the host";
+  EXPECT_FALSE(s.is_running(c));
+  s.append(a, 5), s.append(c, 26);
+  EXPECT_EQ(read(), "1:0+5 |");
+  EXPECT_TRUE(s.is_running(a));
+}
+
+TEST(Scheduler, SomePagesStayFreeForTextsThatRun) {
+  Scheduler s({.pages = 200, .page_size = 1, .seats = 8, .chunk = 1000});
+  s.add(count_from(0, 99), 150), s.add(count_from(1000, 100), 100), s.add(count_from(2000, 99), 150);
+  EXPECT_EQ(step(s), "1:0+99 |");  // with the second there would be one page left, of the two that stay free
+  s.remove(2);
+  EXPECT_EQ(step(s), "| 1:99+1");
+  s.remove(1);
+  EXPECT_EQ(step(s), "3:0+99 |");
+}
+
+TEST(Scheduler, RefusesWhatCannotBeServed) {
+  const auto message = [](Scheduler::Options o) { return error_of([&] { Scheduler s(o); }); };
+  EXPECT_THROW(Scheduler({.pages = 0}), ShapeError);
+  EXPECT_THROW(Scheduler({.page_size = 0}), ShapeError);
+  EXPECT_THROW(Scheduler({.seats = 0}), ShapeError);
+  EXPECT_NE(message({.seats = -1}).find("[scheduler] expected positive numbers of seats"), std::string::npos);
+  EXPECT_NE(message({.chunk = 0}).find("got 16 and 0"), std::string::npos);
+  EXPECT_NE(message({.host_pages = -1}).find("-1 pages on the host"), std::string::npos);
+
+  Scheduler s({.pages = 4, .page_size = 4, .seats = 1});
+  EXPECT_NE(error_of([&] { s.add({}, 4); }).find("the text is empty"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              s.add({1, 2}, 1);
+            }).find("2 tokens, which was to have 1 at most"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              s.add({1, 2}, 17);
+            }).find("17 tokens does not fit in a cache of 4 pages of 4"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { s.add({1}, std::numeric_limits<std::int64_t>::max()); }).find("does not fit"),
+            std::string::npos);
+  EXPECT_EQ(s.waiting(), 0u);
+  const Id a = s.add({1, 2}, 3), b = s.add({1}, 16);
+  const std::string none = "there is no text 7";
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { s.fork(7); }, [&] { s.append(7, 1); }, [&] { s.remove(7); }, [&] { s.tokens(7); },
+           [&] { (void)s.is_running(7); }, [&] { s.table(7); },
+           [&] {
+             s.done({7, 0, 1});
+           }})
+    EXPECT_NE(error_of(call).find(none), std::string::npos);
+  EXPECT_NE(error_of([&] { s.table(b); }).find("text 2 waits, and has no pages"), std::string::npos);
+  EXPECT_EQ(text_of(s.plan()), "1:0+2 |");
+  const std::int64_t last = std::numeric_limits<std::int64_t>::max();
+  for (const Scheduler::Part& p :
+       {Scheduler::Part{a, 1, 1}, {a, -1, 2}, {a, 0, 3}, {a, 0, -1}, {a, 0, last}, {b, 0, 1}})
+    EXPECT_NE(error_of([&] { s.done(p); }).find("does not follow"), std::string::npos)
+        << p.begin << "+" << p.count;
+  s.done({a, 0, 2});
+  s.append(a, 3);
+  EXPECT_NE(error_of([&] { s.append(a, 4); }).find("text 1 has 3 tokens already"), std::string::npos);
+  s.remove(a);
+  EXPECT_NE(error_of([&] { s.remove(a); }).find("there is no text 1"), std::string::npos);
+  EXPECT_EQ(text_of(s.plan()), "| 2:0+1");
+}
+
+TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
+  Scheduler s({.pages = 4, .page_size = 2, .seats = 2, .chunk = 100, .host_pages = 8});
+  const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 3), 8);
+  EXPECT_EQ(step(s), "1:0+4 2:0+3 |");
+  s.forget();
+  const Scheduler::Plan& plan = s.plan();
+  EXPECT_EQ(text_of(plan), "| 1:4+1");
+  EXPECT_FALSE(s.is_running(b));
+  EXPECT_TRUE(plan.out.empty()) << "it would come back as if it had been read since";
+  s.done({a, 4, 1});
+  s.remove(a);
+  EXPECT_EQ(step(s), "2:0+4 |");
+  // What it has read since then is worth keeping.
+  const Id c = s.add(count_from(21, 1), 8), d = s.fork(c);
+  EXPECT_EQ(step(s), "| 2:4+1 3:0+1");
+  s.remove(d);
+  EXPECT_EQ(step(s), "| 2:5+1 3:1+1");
+  EXPECT_EQ(step(s), "| 2:6+1");
+  EXPECT_EQ(s.plan().out.size(), 0u);
+  EXPECT_EQ(s.preemptions(), 2);
+}
+
+// Texts at random. A row of the cache is a number that names its token and all before it, and the weights it
+// was computed with.
+struct Row {
+  std::uint64_t text = 0;
+  int weights = 0;  // the oldest that it depends on
+};
+
+class Trace {
+ public:
+  explicit Trace(std::uint64_t seed)
+      : random_(seed), options_(draw()), scheduler_(options_), cache_((options_.pages + 1) * size()) {}
+
+  // With arrivals, and then until the last text has ended.
+  void run(int steps) {
+    for (int n = 0; n < steps; ++n) {
+      arrive();
+      step();
+      if (n % 8 == 0) check();
+      if (::testing::Test::HasFailure()) return;
+    }
+    for (std::int64_t left = tokens_to_come(); scheduler_.running() + scheduler_.waiting() > 0; --left) {
+      ASSERT_GT(left, 0) << "some text does not end";
+      step();
+      if (::testing::Test::HasFailure()) return;
+    }
+    check();
+    ASSERT_EQ(scheduler_.pool().free(), options_.pages);
+    ASSERT_EQ(scheduler_.preemptions(), preempted);
+    ASSERT_TRUE(host_.empty());
+    found += scheduler_.found();
+  }
+  std::string text() const {
+    return std::to_string(options_.pages) + " pages of " + std::to_string(options_.page_size) + ", " +
+           std::to_string(options_.seats) + " seats, chunks of " + std::to_string(options_.chunk) + ", " +
+           std::to_string(options_.host_pages) + " pages on the host";
+  }
+  std::int64_t steps = 0, found = 0, preempted = 0, spared = 0, returned = 0, out = 0, in = 0, copied = 0,
+               forked = 0, cancelled = 0, ended = 0, failed = 0, forgotten = 0;
+
+ private:
+  struct Text {
+    std::int64_t most;
+    int preemptions = 0;
+    int weights = 0;        // when it last joined
+    std::int64_t read = 0;  // of its tokens
+  };
+
+  std::int32_t size() const { return options_.page_size; }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n));
+  }
+  bool chance(std::int64_t one_in) { return below(one_in) == 0; }
+  Scheduler::Options draw() {
+    Scheduler::Options o;
+    o.page_size = static_cast<std::int32_t>(chance(2) ? 1 + below(4) : 1 + below(64));
+    // From one page to more than are needed.
+    o.pages = static_cast<std::int32_t>(1 + below(4 + 200 / o.page_size));
+    o.seats = 1 + below(20);
+    o.chunk = 1 + below(chance(2) ? 6 : 60);
+    o.host_pages = static_cast<std::int32_t>(chance(2) ? 0 : below(2 * o.pages));
+    return o;
+  }
+
+  static std::uint64_t after(std::uint64_t before, std::int32_t token) {
+    return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
+  }
+  std::int64_t tokens_of(Id id) const { return std::ssize(scheduler_.tokens(id)); }
+  // Each step reads a token or more of the first text that runs, and may fail once in a while.
+  std::int64_t tokens_to_come() const {
+    std::int64_t n = 1000;
+    for (const auto& [id, text] : texts_) n += 4 * text.most;
+    return n;
+  }
+  Id pick() {
+    auto at = texts_.begin();
+    std::advance(at, below(std::ssize(texts_)));
+    return at->first;
+  }
+
+  // Of few tokens, so that texts are often alike.
+  void arrive() {
+    const std::int64_t room = std::min<std::int64_t>(std::int64_t{options_.pages} * size(), 100);
+    if (texts_.size() < 30 && chance(4)) {
+      const std::int64_t most = 1 + below(room);
+      Tokens tokens(static_cast<std::size_t>(1 + below(chance(3) ? most : 1 + most / 4)));
+      for (std::int32_t& t : tokens) t = chance(8);
+      texts_[scheduler_.add(tokens, most)] = {most};
+    }
+    if (!texts_.empty() && texts_.size() < 30 && chance(10)) {
+      Id id = pick();
+      for (int n = 0; n < 3 && !scheduler_.is_running(id); ++n) id = pick();
+      const Id other = scheduler_.fork(id);
+      EXPECT_EQ(scheduler_.tokens(other), scheduler_.tokens(id));
+      EXPECT_GT(other, std::prev(texts_.end())->first);
+      texts_[other] = {.most = texts_[id].most, .weights = texts_[id].weights, .read = texts_[id].read};
+      ++forked;
+    }
+    if (!texts_.empty() && chance(40)) end(pick()), ++cancelled;
+    if (!texts_.empty() && chance(20)) {  // its caller knows how it goes on
+      const Id id = pick();
+      for (std::int64_t n = below(10); n > 0 && tokens_of(id) < texts_[id].most; --n)
+        scheduler_.append(id, static_cast<std::int32_t>(chance(8)));
+    }
+    if (chance(200)) {
+      scheduler_.forget();
+      host_.clear();
+      ++weights_, ++forgotten;
+    }
+  }
+  void end(Id id) {
+    scheduler_.remove(id);
+    texts_.erase(id), host_.erase(id);
+  }
+
+  bool is_idle(Id id) { return texts_[id].read == tokens_of(id); }
+  // Texts without anything to read go on, now or later.
+  void wake() {
+    std::vector<Id> idle;
+    for (const auto& [id, text] : texts_)
+      if (is_idle(id)) idle.push_back(id);
+    for (const Id id : idle)
+      if (idle.size() == texts_.size() || chance(4)) {
+        if (tokens_of(id) == texts_[id].most)
+          end(id), ++ended;
+        else
+          scheduler_.append(id, static_cast<std::int32_t>(chance(8)));
+      }
+  }
+
+  void step() {
+    ++steps;
+    wake();
+    std::map<Id, std::int64_t> cached;  // of those that run
+    for (const auto& [id, text] : texts_)
+      if (scheduler_.is_running(id)) cached[id] = scheduler_.table(id).length();
+    const Scheduler::Plan plan = scheduler_.plan();
+    check_who_runs(plan, cached);
+    move(plan, cached);
+    check_parts(plan);
+    if (::testing::Test::HasFailure()) return;
+    if (chance(50)) {
+      ++failed;  // nothing was read
+      return;
+    }
+    std::vector<Scheduler::Part> parts = plan.single;
+    parts.insert(parts.end(), plan.several.begin(), plan.several.end());
+    std::shuffle(parts.begin(), parts.end(), random_);
+    std::set<std::int64_t> written;
+    for (const Scheduler::Part& p : parts) {
+      const nn::PageTable& table = scheduler_.table(p.text);
+      Row row = p.begin == 0 ? Row{0, weights_} : cache_[table.row(p.begin - 1)];
+      for (std::int64_t at = p.begin; at < p.begin + p.count; ++at) {
+        row = {after(row.text, scheduler_.tokens(p.text)[at]), std::min(row.weights, weights_)};
+        cache_[table.row(at)] = row;
+        ASSERT_TRUE(written.insert(table.row(at)).second) << "a row is written for two texts";
+        ASSERT_EQ(scheduler_.pool().holders(table.pages()[at / size()]), 1) << "a shared page is written";
+      }
+    }
+    std::shuffle(parts.begin(), parts.end(), random_);
+    for (const Scheduler::Part& p : parts) {
+      scheduler_.done(p);
+      texts_[p.text].read = std::max(texts_[p.text].read, p.begin + p.count);
+    }
+    for (const Scheduler::Part& p : parts) go_on(p.text);
+  }
+
+  void go_on(Id id) {
+    if (scheduler_.table(id).length() < tokens_of(id)) return;
+    if (tokens_of(id) == texts_[id].most || chance(150))
+      end(id), ++ended;
+    else if (!chance(10))  // otherwise its caller has something else to do
+      scheduler_.append(id, static_cast<std::int32_t>(chance(8)));
+  }
+
+  void check_who_runs(const Scheduler::Plan& plan, const std::map<Id, std::int64_t>& cached) {
+    std::set<Id> left, stayed, joined;
+    Id first_waiting = ~Id{0};
+    for (auto& [id, text] : texts_) {
+      const bool ran = cached.contains(id), runs = scheduler_.is_running(id);
+      if (ran) (runs ? stayed : left).insert(id);
+      if (!ran && runs) joined.insert(id), text.weights = weights_;
+      if (!runs && !is_idle(id)) first_waiting = std::min(first_waiting, id);
+    }
+    ASSERT_LE(std::ssize(stayed) + std::ssize(joined), options_.seats);
+    if (!joined.empty()) {
+      ASSERT_LT(*joined.rbegin(), first_waiting) << "a text was overtaken";
+    }
+    // Nobody joins when one had to leave, but where all who stay are idle: then one of those may come back.
+    const auto busy = std::ranges::count_if(stayed, [&](Id id) { return !is_idle(id); });
+    const std::int64_t back = scheduler_.preemptions() - preempted - std::ssize(left);
+    if (back > 0) {
+      ASSERT_EQ(busy, back);
+      returned += back;
+      for (const Id id : stayed)
+        if (!is_idle(id)) ++texts_[id].preemptions, ++preempted, texts_[id].weights = weights_;
+    } else if (!left.empty() && busy > 0) {
+      ASSERT_TRUE(joined.empty());
+    }
+    for (const Id gone : left)
+      for (const Id kept : stayed)
+        if (kept > gone && !is_idle(gone)) {
+          ASSERT_GE(texts_[kept].preemptions, 3) << "text " << gone << " left, and " << kept << " stayed";
+          ASSERT_LT(texts_[gone].preemptions, 3);
+          ++spared;
+        }
+    for (const Id gone : left) ++texts_[gone].preemptions, ++preempted;
+    if (plan.is_empty()) {
+      for (const auto& [id, text] : texts_) ASSERT_TRUE(is_idle(id)) << "all wait";
+    }
+  }
+
+  void check_parts(const Scheduler::Plan& plan) {
+    std::map<Id, std::int64_t> counts;
+    std::int64_t of_prompts = 0;
+    const auto check_part = [&](const Scheduler::Part& p) {
+      ASSERT_TRUE(texts_.contains(p.text));
+      ASSERT_TRUE(scheduler_.is_running(p.text));
+      ASSERT_EQ(p.begin, scheduler_.table(p.text).length()) << "it does not follow what is cached";
+      ASSERT_GE(p.count, 1);
+      ASSERT_LE(p.begin + p.count, tokens_of(p.text));
+      ASSERT_TRUE(counts.emplace(p.text, p.count).second) << "two parts of a text";
+    };
+    for (const auto& p : plan.single) {
+      check_part(p);
+      ASSERT_EQ(p.begin + 1, tokens_of(p.text));
+    }
+    for (const auto& p : plan.several) check_part(p), of_prompts += p.count;
+    ASSERT_LE(of_prompts, options_.chunk);
+    for (const auto& [id, text] : texts_) {
+      if (!scheduler_.is_running(id)) continue;
+      const std::int64_t unread = tokens_of(id) - scheduler_.table(id).length();
+      // Nobody who runs waits, except for his share of the chunk.
+      if (unread == 1) {
+        ASSERT_TRUE(counts.contains(id));
+      }
+      if (unread > 1 && of_prompts < options_.chunk) {
+        ASSERT_EQ(counts[id], unread);
+      }
+      check_content(id);
+    }
+  }
+
+  void move(const Scheduler::Plan& plan, std::map<Id, std::int64_t>& cached) {
+    for (const auto& m : plan.out) {
+      ASSERT_EQ(m.first, 0);
+      ASSERT_EQ(std::ssize(m.pages), (cached[m.text] + size() - 1) / size());
+      std::vector<Row>& rows = host_[m.text];
+      rows.clear();
+      for (const std::int32_t n : m.pages)
+        rows.insert(rows.end(), &cache_[n * size()], &cache_[n * size()] + size());
+      ++out;
+    }
+    std::int64_t on_host = 0;
+    for (const auto& [id, rows] : host_) on_host += std::ssize(rows) / size();
+    ASSERT_LE(on_host, options_.host_pages);
+    std::set<std::int32_t> written;
+    for (const auto& m : plan.in) {
+      ASSERT_TRUE(scheduler_.is_running(m.text));
+      const std::vector<Row>& rows = host_[m.text];
+      ASSERT_TRUE(m.pages.empty() || (m.first + std::ssize(m.pages)) * size() <= std::ssize(rows));
+      for (std::size_t i = 0; i < m.pages.size(); ++i) {
+        ASSERT_TRUE(written.insert(m.pages[i]).second) << "a page is written for two texts";
+        std::copy_n(&rows[(m.first + i) * size()], size(), &cache_[m.pages[i] * size()]);
+      }
+      host_.erase(m.text);
+      ++in;
+    }
+    for (const auto& [id, text] : texts_)
+      if (scheduler_.is_running(id)) {
+        ASSERT_FALSE(host_.contains(id));
+      }
+    for (const auto& c : plan.copies) {
+      ASSERT_TRUE(written.insert(c.to).second) << "a page is written for two texts";
+      ASSERT_EQ(scheduler_.pool().holders(c.to), 1) << "a shared page is written";
+      std::copy_n(&cache_[c.from * size()], size(), &cache_[c.to * size()]);
+      ++copied;
+    }
+  }
+
+  // The cache has what the text's table says, computed with no weights older than it.
+  void check_content(Id id) {
+    const nn::PageTable& table = scheduler_.table(id);
+    std::uint64_t text = 0;
+    for (std::int64_t at = 0; at < table.length(); ++at) {
+      const Row& row = cache_[table.row(at)];
+      ASSERT_EQ(row.text, text = after(text, scheduler_.tokens(id)[at]))
+          << "token " << at << " of text " << id;
+      ASSERT_GE(row.weights, texts_[id].weights) << "token " << at << " of text " << id;
+    }
+  }
+  void check() {
+    std::map<std::int32_t, int> holders;
+    std::int64_t cached = 0;
+    std::size_t running = 0;
+    for (const auto& [id, text] : texts_)
+      if (scheduler_.is_running(id)) {
+        check_content(id);
+        for (const std::int32_t n : scheduler_.table(id).pages()) ++holders[n];
+        cached += scheduler_.table(id).length();
+        ++running;
+      }
+    ASSERT_EQ(scheduler_.cached(), cached);
+    ASSERT_EQ(scheduler_.running(), running);
+    ASSERT_EQ(scheduler_.waiting(), texts_.size() - running);
+    ASSERT_FALSE(holders.contains(0));
+    ASSERT_EQ(scheduler_.pool().free(), options_.pages - std::ssize(holders));
+    for (std::int32_t n = 1; n <= options_.pages; ++n) ASSERT_EQ(scheduler_.pool().holders(n), holders[n]);
+  }
+
+  std::mt19937_64 random_;
+  Scheduler::Options options_;
+  Scheduler scheduler_;
+  std::vector<Row> cache_;
+  std::map<Id, std::vector<Row>> host_;
+  std::map<Id, Text> texts_;
+  int weights_ = 0;
+};
+
+TEST(Scheduler, StaysRightInAHundredThousandSteps) {
+  Trace all(0);
+  for (std::uint64_t seed = 1; all.steps < 100'000; ++seed) {
+    Trace trace(seed);
+    trace.run(250);
+    ASSERT_FALSE(::testing::Test::HasFailure())
+        << "trace " << seed << ", step " << trace.steps << ", " << trace.text();
+    for (const auto count : {&Trace::steps, &Trace::found, &Trace::preempted, &Trace::spared,
+                             &Trace::returned, &Trace::out, &Trace::in, &Trace::copied, &Trace::forked,
+                             &Trace::cancelled, &Trace::ended, &Trace::failed, &Trace::forgotten})
+      all.*count += trace.*count;
+  }
+  // All of it happened, often.
+  EXPECT_GT(all.found, 40'000);
+  EXPECT_GT(all.preempted, 3'000);
+  EXPECT_GT(all.spared, 10);
+  EXPECT_GT(all.returned, 30);
+  EXPECT_GT(all.out, 1'000);
+  EXPECT_GT(all.in, 1'000);
+  EXPECT_GT(all.copied, 200);
+  EXPECT_GT(all.forked, 1'000);
+  EXPECT_GT(all.cancelled, 500);
+  EXPECT_GT(all.ended, 4'000);
+  EXPECT_GT(all.failed, 1'000);
+  EXPECT_GT(all.forgotten, 100);
+}
+
+}  // namespace
