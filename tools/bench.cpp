@@ -46,15 +46,16 @@ int run(int argc, char** argv) {
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
-  args.option(
-      "shape", "AxBx…",
-      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-      "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-      "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
-      "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,v_in_k (length=N: N of the T keys are "
-      "valid, by kv_lengths; page=N: in decode, paged_attn with pages of N keys; window=N: N keys before a "
-      "query's own, and after it unless causal; v_in_k: values are the first columns of keys)",
-      shapes, {.shown = "each mode's default sizes"});
+  args.option("shape", "AxBx…",
+              "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
+              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
+              "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
+              "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,ragged,v_in_k (length=N: N of "
+              "the T keys "
+              "are valid, by kv_lengths; ragged: 1 to T of them; page=N: in decode, paged_attn with pages of "
+              "N keys; window=N: N keys before a "
+              "query's own, and after it unless causal; v_in_k: values are the first columns of keys)",
+              shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});

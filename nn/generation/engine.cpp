@@ -244,14 +244,16 @@ Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(
   const auto found = texts_.find(text);
   if (found == texts_.end() || found->second->search)
     throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
-  const Handle other = scheduler_.fork(text);
   auto copy = std::make_shared<Text>(Text{found->second->request, found->second->written});
+  // Forked by a report of this step, in which its own token has been drawn but not yet reported: the other
+  // draws its own, so it reads the last token again.
+  const Request& r = copy->request;
+  const bool is_drawn = std::ranges::find(ready_, text, &Ready::text) != ready_.end();
+  const Handle other = is_drawn ? scheduler_.add(scheduler_.tokens(text), std::ssize(r.prompt) + r.tokens - 1)
+                                : scheduler_.fork(text);
   copy->request.seed = seed;
   copy->request.report = std::move(report);
   texts_.emplace(other, std::move(copy));
-  // Forked by a report of this step, in which its own token is yet to be chosen.
-  const auto ready = std::ranges::find(ready_, text, &Ready::text);
-  if (ready != ready_.end()) ready_.push_back({other, ready->logits, ready->row});
   return other;
 }
 

@@ -2,9 +2,11 @@
 // over parts of the keys whose results are merged.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <random>
 #include <vector>
 
+#include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/softmax.cuh"
@@ -268,6 +270,72 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   more.dropout = 0.1;
   EXPECT_EQ(words(more), "tensor cores, no wgmma: dropout");
   EXPECT_EQ(asked(x, AttentionKernels::wgmma, sm_90a).substr(0, 19), "tensor cores, wgmma");
+}
+
+// Of texts with room for so many keys.
+AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page, int d) {
+  AttentionCall x = few_queries(heads, key_heads, L, pages * page, d);
+  static const std::int32_t somewhere = 0;
+  x.B = B, x.table = &somewhere, x.page = page, x.pages = pages, x.pool = B * pages, x.causal = true;
+  for (AttentionCall::Operand* a : {&x.k, &x.v}) {
+    a->head = d, a->row = std::int64_t{key_heads} * d;
+    a->batch = a->row * page;
+  }
+  return x;
+}
+
+// What decides bits depends on head sizes alone.
+TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
+  const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
+    return forward(x, gpu).in_words();
+  };
+  const std::string decoded = "tensor cores, decoding, a cache in pages";
+  for (const int L : {1, 5, 300})
+    for (const int B : {1, 64, 1500})
+      for (const int pages : {1, 500}) EXPECT_EQ(words(paged(B, 32, 8, L, pages, 16, 128)), decoded);
+  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 64), small), decoded);
+  // 16 rows would not fit, so one row is not decoded either.
+  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 128), small), "plain multiply-adds");
+  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256)), "plain multiply-adds");
+  AttentionCall x = paged(1, 32, 8, 1, 10, 16, 128);
+  x.pool = 1 << 30;  // rows further away than is said in 32 bits
+  EXPECT_EQ(words(x), "plain multiply-adds");
+}
+
+TEST(AttentionDivision, ManyTilesOfAPromptAreSeveralLaunches) {
+  const auto launches = [](const AttentionCall& x) {
+    const int all = static_cast<int>(x.B) * ((decoding::rows_of(x) + 15) / 16);
+    int n = 0, tiles = 0;
+    for (decoding::Tiles t = decoding::tiles_of_launch(x, 0); t.count > 0;
+         t = decoding::tiles_of_launch(x, ++n)) {
+      EXPECT_EQ(t.first, tiles);
+      EXPECT_LE(t.count, decoding::most_entries);
+      tiles += t.count;
+    }
+    EXPECT_EQ(tiles, all);
+    EXPECT_LE(forward(x, sm_90a).bytes(), std::size_t{129} << 20);
+    return n;
+  };
+  EXPECT_EQ(launches(paged(64, 32, 8, 1, 512, 16, 128)), 1);
+  EXPECT_EQ(launches(paged(1025, 32, 8, 1, 1, 16, 128)), 2);
+  EXPECT_EQ(launches(paged(1, 32, 8, 256, 16, 16, 128)), 1);
+  EXPECT_EQ(launches(paged(2, 32, 8, 1024, 64, 16, 128)), 1);
+  EXPECT_GT(launches(paged(1, 32, 8, 2048, 512, 16, 128)), 1);
+  EXPECT_EQ(launches(paged(3, 32, 8, 0, 512, 16, 128)), 0);
+}
+
+TEST(AttentionDivision, RangesGrowAndCoverAllKeys) {
+  for (const int first : {256, 512, 1024}) {
+    const decoding::GrowingRanges ranges{first};
+    int n = 0;
+    for (unsigned from = 0; from < 1u << 31; from = ranges.begin(++n)) {
+      const unsigned to = ranges.begin(n + 1), keys = to - from;
+      EXPECT_EQ(ranges.of(static_cast<int>(from)), n);
+      EXPECT_EQ(ranges.of(static_cast<int>(to - 1)), n);
+      EXPECT_EQ(keys, from < 1024 ? first : std::max(1024u, std::bit_floor(from) / 16)) << from;
+    }
+    EXPECT_EQ(n, 1024 / first - 1 + 32 + 16 * 16);
+  }
 }
 
 TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {

@@ -39,6 +39,7 @@ struct PagedCall {
 
   struct Result {
     Array o, lse;
+    std::string choice;  // of kernels
   };
   Result run(const CompileOptions& how = {}, bool decomposed = false) const {
     Graph g;
@@ -72,13 +73,18 @@ struct PagedCall {
       if (sink) in.push_back(o.sink);
       results = node.op->decompose(in, node.attrs);
     }
-    const std::vector<Array> got = eval(results, feeds, how);
-    return {got[0], got[1]};
+    Program p = compile(g, results, how);
+    for (const Feed& f : feeds) p.feed(f);
+    p.run();
+    Result got{p.fetch(results[0]), p.fetch(results[1]), {}};
+    for (std::size_t s = 0; s < p.steps().size(); ++s)
+      if (p.steps()[s].op->name == "paged_attn") got.choice = p.choice(s);
+    return got;
   }
 
-  // By the definition, from the numbers.
+  // By the definition, from the numbers; `spread` is o with |v| for v.
   struct Defined {
-    Vector o, lse;
+    Vector o, lse, spread;
   };
   Defined defined() const {
     Defined all;
@@ -89,7 +95,7 @@ struct PagedCall {
           const std::int64_t own = lengths[b] - L + i, key_head = h / (H / Hk),
                              from = options.window_left < 0 ? 0 : own - options.window_left;
           double sum = sink ? std::exp(number(of_sink, 0, 0, h, 0)) : 0;
-          Vector o(static_cast<std::size_t>(dv));
+          Vector o(static_cast<std::size_t>(dv)), spread = o;
           for (std::int64_t t = std::max<std::int64_t>(from, 0); t <= own; ++t) {
             double a = 0;
             for (std::int64_t e = 0; e < d; ++e)
@@ -98,10 +104,13 @@ struct PagedCall {
             if (options.softcap > 0) a = options.softcap * std::tanh(a / options.softcap);
             const double p = std::exp(a);
             sum += p;
-            for (std::int64_t e = 0; e < dv; ++e)
-              o[static_cast<std::size_t>(e)] += p * number(of_v, texts[b], t, key_head, e);
+            for (std::int64_t e = 0; e < dv; ++e) {
+              const double v = number(of_v, texts[b], t, key_head, e);
+              o[static_cast<std::size_t>(e)] += p * v, spread[static_cast<std::size_t>(e)] += p * std::abs(v);
+            }
           }
           for (const double e : o) all.o.push_back(sum == 0 ? 0 : e / sum);
+          for (const double e : spread) all.spread.push_back(sum == 0 ? 0 : e / sum);
           all.lse.push_back(std::log(sum));
         }
     return all;
@@ -144,24 +153,27 @@ struct PagedCall {
 };
 
 // Results are the definition's: up to one rounding of the result, and the errors of sums of about 100 terms
-// of the compute type, each up to about 10.
-inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}) {
+// of the compute type, each up to about 10. Tensor cores take exp(A − c) rounded, too.
+inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, bool tensor_cores = false) {
   const PagedCall::Result got = c.run(how);
   const PagedCall::Defined expected = c.defined();
   const double terms = c.dtype == f64 ? 1e-12 : 1e-5;
-  const auto compare = [&](const Array& a, const Vector& e, double rounded, const char* what) {
+  const auto compare = [&](const Array& a, const Vector& e, double rounded, const char* what,
+                           const Vector* spread = nullptr) {
     ASSERT_EQ(static_cast<std::size_t>(a.numel()), e.size());
     const Vector values = doubles(a);
     for (std::size_t i = 0; i < e.size(); ++i) {
       if (std::isinf(e[i])) {
         ASSERT_EQ(values[i], e[i]) << what << " at " << i;
       } else {
-        ASSERT_NEAR(values[i], e[i], rounded * std::abs(e[i]) + terms * std::max(1.0, std::abs(e[i])))
+        const double factors = spread ? rounding(c.dtype) * (*spread)[i] : 0;
+        ASSERT_NEAR(values[i], e[i],
+                    rounded * (std::abs(e[i]) + factors) + factors + terms * std::max(1.0, std::abs(e[i])))
             << what << " at " << i;
       }
     }
   };
-  compare(got.o, expected.o, rounding(c.dtype), "o");
+  compare(got.o, expected.o, rounding(c.dtype), "o", tensor_cores ? &expected.spread : nullptr);
   compare(got.lse, expected.lse, 0, "lse");
 }
 

@@ -1,6 +1,7 @@
 // Pieces of `bench attention`: cells and their FLOPs, the model of memory traffic, ncu's output.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tools/bench/attention_counters.h"
@@ -90,6 +91,18 @@ TEST(AttentionCell, FlopsFollowThePairs) {
   const AttentionCell c = parse_cell("B=2,H=4,Hk=2,L=3,d=8,dv=16,causal");
   EXPECT_EQ(c.flops(false), 2 * 2 * 4 * 6 * 24);
   EXPECT_EQ(c.flops(true), 2.5 * c.flops(false));
+}
+
+TEST(AttentionCell, RaggedEntriesHaveLengthsFromOneToAll) {
+  const AttentionCell c = parse_cell("B=4,H=2,L=1,T=10,d=8,ragged");
+  std::vector<std::int32_t> lengths = c.lengths();
+  std::sort(lengths.begin(), lengths.end());
+  EXPECT_EQ(lengths, (std::vector<std::int32_t>{1, 4, 7, 10}));
+  EXPECT_EQ(c.flops(false), 2. * 2 * (1 + 4 + 7 + 10) * 16);
+  EXPECT_EQ(c.shape(), "4×2×1/1 to 10×8");
+  EXPECT_EQ(parse_cell(c.words()).words(), c.words());
+  EXPECT_EQ(parse_cell("B=1,L=1,T=10,d=8,ragged").lengths(), (std::vector<std::int32_t>{10}));
+  EXPECT_NE(mistake("L=1,T=10,d=8,ragged,length=3").find("exclude each other"), std::string::npos);
 }
 
 TEST(AttentionCell, SuitesHaveNoCellTwice) {

@@ -135,6 +135,9 @@ TEST(BenchDecode, MeasuresPagesToo) {
   const Outcome run = bench("decode" + shape), refused = bench("attention" + shape);
   EXPECT_EQ(run.code, 0) << run.output;
   EXPECT_NE(run.output.find("paged_attn page 16 decode"), std::string::npos) << run.output;
+  const Outcome ragged = bench("decode --quick --threads 1 --shape B=3,H=2,L=1,T=40,d=16,ragged,page=16");
+  EXPECT_EQ(ragged.code, 0) << ragged.output;
+  EXPECT_NE(ragged.output.find("3×2×1/1 to 40×16"), std::string::npos) << ragged.output;
   EXPECT_EQ(refused.code, 2) << refused.output;
   EXPECT_NE(refused.output.find("page= is for the mode decode"), std::string::npos) << refused.output;
 }
@@ -212,7 +215,7 @@ TEST(BenchDecode, PrintsPyTorchBesideAttentionAndProducts) {
       "echo ready PyTorch 9.9\n"
       "while read what dtype layout cell; do\n"
       "  [ $dtype = f32 ] || exit\n"
-      "  case $what in linear) echo 3 -;; forward) echo 1 2;; *) exit;; esac\n"
+      "  case $what in linear) echo 3 -;; graph) echo 1 2;; *) exit;; esac\n"
       "done\n");
   const Outcome run = bench("decode --compare --quick --threads 1 --filter thin", python.environment()),
                 cell =

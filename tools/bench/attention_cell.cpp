@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <random>
 #include <set>
 
 #include <tilegrad/core/base/error.h>
@@ -33,6 +34,8 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
     c.free_order = true;
   } else if (equals == std::string::npos && key == "v_in_k") {
     c.v_in_k = true;
+  } else if (equals == std::string::npos && key == "ragged") {
+    c.ragged = true;
   } else if (equals != std::string::npos && key == "window") {
     c.window = number_of(word, equals, 0);
   } else {
@@ -46,7 +49,8 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
       }
     throw Error(
         "'" + word +
-        "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, causal, free_order and v_in_k");
+        "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, causal, free_order, ragged and "
+        "v_in_k");
   }
 }
 
@@ -105,6 +109,21 @@ std::vector<AttentionCell> few_queries_suite() {
   return list;
 }
 
+// Each in one piece, and in pages of 16 and 64.
+std::vector<AttentionCell> gpu_decode_suite() {
+  std::vector<AttentionCell> list;
+  for (AttentionCell c :
+       parsed({"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=64,H=32,Hk=8,L=1,T=8192,d=128,ragged",
+               "B=32,H=32,Hk=8,L=1,T=4096,d=128", "B=1,H=32,Hk=8,L=1,T=65536,d=128",
+               "B=1,H=32,Hk=4,L=1,T=1024,d=128", "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64",
+               "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k"}))
+    for (const std::int64_t page : {0, 16, 64}) {
+      c.page = page, c.causal = page > 0;
+      list.push_back(c);
+    }
+  return list;
+}
+
 // One query after many keys: in the caches of a core; many more of them in memory, for multi-head, grouped,
 // multi-query and latent attention; and few of the keys that there is room for.
 std::vector<AttentionCell> decode_suite() {
@@ -129,8 +148,10 @@ std::string AttentionCell::name() const {
 }
 
 std::string AttentionCell::shape() const {
-  const std::string rows =
-      length > 0 ? std::to_string(L) + "/" + std::to_string(length) + " of " + std::to_string(T) : both(L, T);
+  const std::string rows = ragged ? std::to_string(L) + "/1 to " + std::to_string(T)
+                           : length > 0
+                               ? std::to_string(L) + "/" + std::to_string(length) + " of " + std::to_string(T)
+                               : both(L, T);
   return std::to_string(B) + "×" + both(H, Hk) + "×" + rows + "×" + both(d, dv);
 }
 
@@ -142,7 +163,26 @@ std::string AttentionCell::words() const {
   return s + (length > 0 ? ",length=" + std::to_string(length) : "") +
          (page > 0 ? ",page=" + std::to_string(page) : "") + (causal ? ",causal" : "") +
          (window >= 0 ? ",window=" + std::to_string(window) : "") + (free_order ? ",free_order" : "") +
-         (v_in_k ? ",v_in_k" : "");
+         (ragged ? ",ragged" : "") + (v_in_k ? ",v_in_k" : "");
+}
+
+std::vector<std::int32_t> AttentionCell::lengths() const {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(B), static_cast<std::int32_t>(keys()));
+  if (!ragged) return all;
+  for (std::int64_t b = 0; b < B - 1; ++b)
+    all[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(1 + b * (T - 1) / (B - 1));
+  std::shuffle(all.begin(), all.end(), std::mt19937_64(1));
+  return all;
+}
+
+std::vector<AttentionCell> AttentionCell::entries() const {
+  if (!ragged) return {*this};
+  std::vector<AttentionCell> all;
+  for (const std::int32_t n : lengths()) {
+    all.push_back(*this);
+    all.back().B = 1, all.back().length = n, all.back().ragged = false;
+  }
+  return all;
 }
 
 KeyRange keys_seen(const AttentionCell& c, std::int64_t i) {
@@ -163,6 +203,11 @@ double AttentionCell::pairs() const {
 }
 
 double AttentionCell::flops(bool backward) const {
+  if (ragged) {
+    double n = 0;
+    for (const AttentionCell& c : entries()) n += c.flops(backward);
+    return n;
+  }
   return 2 * static_cast<double>(B * H) * pairs() * static_cast<double>(d + dv) * (backward ? 2.5 : 1);
 }
 
@@ -184,6 +229,7 @@ AttentionCell parse_cell(const std::string& text) {
     throw Error("H=" + std::to_string(c.H) + " is no multiple of Hk=" + std::to_string(c.Hk));
   if (c.length > c.T)
     throw Error("length=" + std::to_string(c.length) + " is above T=" + std::to_string(c.T));
+  if (c.length > 0 && c.ragged) throw Error("length= and ragged exclude each other");
   if (c.v_in_k && c.dv > c.d)
     throw Error("v_in_k with dv=" + std::to_string(c.dv) + " above d=" + std::to_string(c.d));
   return c;
@@ -199,11 +245,7 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
   }
   if (name == "few-queries") return few_queries_suite();
   if (name == "decode") return decode_suite();
-  if (name == "gpu-decode")
-    return parsed({"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=32,H=32,Hk=8,L=1,T=4096,d=128",
-                   "B=1,H=32,Hk=8,L=1,T=65536,d=128", "B=1,H=32,Hk=4,L=1,T=1024,d=128",
-                   "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64",
-                   "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k"});
+  if (name == "gpu-decode") return gpu_decode_suite();
   return parsed({"B=4,H=16,L=4096,d=128,causal,window=512", "B=4,H=16,L=4096,d=128,window=256",
                  "B=1,H=16,L=16384,d=128,causal,window=4096", "B=4,H=16,L=1024,T=8192,d=128,causal",
                  "B=4,H=16,L=1024,T=8192,d=128", "B=4,H=16,L=4096,d=64,dv=128,causal",

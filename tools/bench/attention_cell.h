@@ -14,6 +14,7 @@ struct AttentionCell {
   bool causal = false, free_order = false, v_in_k = false;  // v_in_k: values are the first columns of keys
   std::int64_t window = -1;  // keys before a query's own position, and as many after it unless causal
   std::int64_t length = 0;   // kv_lengths of every batch entry, at most T; 0: all T keys, without kv_lengths
+  bool ragged = false;       // kv_lengths from 1 to T, evenly and in any order
   std::int64_t page = 0;     // of a cache in pages, those of a text in any order: paged_attn; 0: none
 
   // "flash_attn causal", "flash_attn causal window 512", …
@@ -25,8 +26,12 @@ struct AttentionCell {
   std::string words() const;
   // Visible (query, key) pairs of a head.
   double pairs() const;
-  // Keys of a head: length, or T.
+  // Keys of a head: length, or T. Of ragged ones the most.
   std::int64_t keys() const { return length > 0 ? length : T; }
+  // kv_lengths of each batch entry.
+  std::vector<std::int32_t> lengths() const;
+  // What the entries are: where they differ, a cell of each.
+  std::vector<AttentionCell> entries() const;
   // 2·B·H·pairs·(d + dv); the backward, with all that runs before and after it, counts 2.5 times as many.
   double flops(bool backward) const;
 };
@@ -35,7 +40,8 @@ struct AttentionCell {
 KeyRange keys_seen(const AttentionCell& c, std::int64_t i);
 
 // "B=4,H=32,Hk=8,L=4096,d=128,causal,window=512". L and d are required; B and H are 1 by default, Hk is H, T
-// is L and dv is d; "length=100" of T keys are valid, "page=16" is of paged_attn. Throws Error for anything
+// is L and dv is d; "length=100" of T keys are valid, of
+// "ragged" ones 1 to T, "page=16" is of paged_attn. Throws Error for anything
 // else.
 AttentionCell parse_cell(const std::string& text);
 

@@ -23,18 +23,21 @@ AttentionOptions options_for(const AttentionCell& c, const Settings& settings) {
 
 }  // namespace
 
-RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises) {
-  q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
-  c.page > 0 ? record_paged(c, settings) : record(c, settings, materialises);
+RecordedAttention::RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises,
+                                     int calls)
+    : calls_(calls) {
+  for (int n = 0; n < calls; ++n) {
+    q = add_input("q", {c.B, c.H, c.L, c.d}, settings);
+    c.page > 0 ? record_paged(c, settings) : record(c, settings, materialises);
+    outputs.push_back(out.o), outputs.push_back(out.lse);
+  }
 }
 
 void RecordedAttention::record(const AttentionCell& c, const Settings& settings, bool materialises) {
   k = add_input("k", {c.B, c.Hk, c.T, c.d}, settings);
   v = c.v_in_k ? k.slice(3, 0, c.dv) : add_input("v", {c.B, c.Hk, c.T, c.dv}, settings);
   AttentionOptions options = options_for(c, settings);
-  if (c.length > 0)
-    options.kv_lengths = g.constant(Array::of(
-        std::vector<std::int32_t>(static_cast<std::size_t>(c.B), static_cast<std::int32_t>(c.length))));
+  if (c.length > 0 || c.ragged) options.kv_lengths = g.constant(Array::of(c.lengths()));
   out = materialises ? standard_attn(q, k, v, options) : flash_attn(q, k, v, options);
 }
 
@@ -44,9 +47,7 @@ void RecordedAttention::record_paged(const AttentionCell& c, const Settings& set
   std::vector<std::int32_t> pages(static_cast<std::size_t>(c.B * n));
   std::iota(pages.begin(), pages.end(), 1);
   std::shuffle(pages.begin(), pages.end(), std::mt19937_64(1));
-  const Tensor table = g.constant(Array::of({c.B, n}, pages)),
-               lengths = g.constant(Array::of(std::vector<std::int32_t>(
-                   static_cast<std::size_t>(c.B), static_cast<std::int32_t>(c.keys()))));
+  const Tensor table = g.constant(Array::of({c.B, n}, pages)), lengths = g.constant(Array::of(c.lengths()));
   const auto pool = [&](const char* name, std::int64_t size) {
     return inputs_.emplace_back(g.input(name, {1 + c.B * n, c.page, c.Hk, size}, settings.dtype));
   };
@@ -62,13 +63,16 @@ Tensor RecordedAttention::add_input(const char* name, const Shape& shape, const 
 }
 
 void RecordedAttention::feed(Program& program) const {
-  for (std::size_t i = 0; i < inputs_.size(); ++i)
-    program.feed({inputs_[i], normal_array(inputs_[i].shape(), inputs_[i].dtype(), i + 1)});
+  const std::size_t each = inputs_.size() / static_cast<std::size_t>(calls_);
+  for (std::size_t i = 0; i < each; ++i) {
+    const Array x = normal_array(inputs_[i].shape(), inputs_[i].dtype(), i + 1);
+    for (std::size_t n = i; n < inputs_.size(); n += each) program.feed({inputs_[n], x});
+  }
 }
 
 Program forward_program(const AttentionCell& c, int threads, const Settings& settings) {
   RecordedAttention r(c, settings);
-  Program program = compile(r.g, {r.out.o, r.out.lse}, options_of(settings, threads));
+  Program program = compile(r.g, r.outputs, options_of(settings, threads));
   r.feed(program);
   return program;
 }

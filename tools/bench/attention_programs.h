@@ -6,16 +6,20 @@
 
 namespace tg::bench {
 
-// A call as recorded. Inputs are drawn from N(0, 1).
+// A call as recorded, or several one after the other, each with inputs of its own; then these are the last's.
+// Inputs are drawn from N(0, 1).
 struct RecordedAttention {
   Graph g;
   Tensor q, k, v;
   AttentionResult out;
+  std::vector<Tensor> outputs;  // of all calls
 
-  RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises = false);
+  RecordedAttention(const AttentionCell& c, const Settings& settings, bool materialises = false,
+                    int calls = 1);
   void feed(Program& program) const;
 
  private:
+  int calls_;
   std::vector<Tensor> inputs_;  // as they are in memory
   void record(const AttentionCell& c, const Settings& settings, bool materialises);
   void record_paged(const AttentionCell& c, const Settings& settings);

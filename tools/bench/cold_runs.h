@@ -1,4 +1,5 @@
-// Times programs on a GPU one run at a time, each with cold caches and without waiting for the host.
+// Times programs on a GPU with cold caches and without waiting for the host: one run at a time, or several
+// calls in a CUDA graph.
 #pragma once
 
 #include <optional>
@@ -16,9 +17,16 @@ class ColdRuns {
   // of it in the caches. That is in the queue when the run is, so the GPU goes from one to the other.
   double median(Program& program);
 
+  // How many calls that read so many bytes a program needs for all to find cold caches: by the time that the
+  // first is run again, `settings.copy_bytes` have been read.
+  int calls(double bytes) const;
+  // Median seconds of a call of a program of so many, which are one CUDA graph. Runs are queued
+  // for 10 ms at a time, so that the host's part in it is small.
+  double median_in_graph(Program& program, int calls, const Tensor& output);
+
  private:
   double one_run(Program& program);
-  double seconds_;
+  double seconds_, bytes_;
   std::optional<Program> flush_;
 };
 

@@ -1,8 +1,8 @@
 // What decoding consists of, each alone: attention of few queries with many keys, and products of few rows,
 // as the rate at which keys and values, or weights, are read. On the CPU it is a share of the rate at which
 // the same threads just read memory, with the multiply-adds as a share of theirs: the nearer of the two is
-// what bounds it. On a GPU runs are timed one at a time with cold caches, and the rate is a share of the rate
-// of copying.
+// what bounds it. On a GPU caches are cold, attention is timed in CUDA graphs of several calls and products
+// one run at a time, and the rate is a share of the rate of copying.
 #include <cmath>
 #include <optional>
 
@@ -19,9 +19,10 @@ namespace {
 
 // Of the keys and values that some query sees.
 double bytes_of(const AttentionCell& c, DType dtype) {
-  const std::int64_t row = c.v_in_k ? c.d : c.d + c.dv,
-                     keys = keys_seen(c, c.L - 1).to - keys_seen(c, 0).from;
-  return static_cast<double>(c.B * c.Hk * keys * row) * static_cast<double>(size_of(dtype));
+  const std::int64_t row = c.v_in_k ? c.d : c.d + c.dv;
+  std::int64_t keys = 0;
+  for (const AttentionCell& e : c.entries()) keys += e.B * (keys_seen(e, e.L - 1).to - keys_seen(e, 0).from);
+  return static_cast<double>(c.Hk * keys * row) * static_cast<double>(size_of(dtype));
 }
 
 // x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts.
@@ -74,10 +75,19 @@ class DecodeBench {
   void run(const AttentionCell& c) {
     row_.name = c.name() + " decode", row_.shape = c.shape();
     if (!report_.selects(row_.name)) return;
-    Program program = forward_program(c, settings_.threads, settings_);
-    measure(program, bytes_of(c, settings_.dtype), c.flops(false));
+    bytes_ = bytes_of(c, settings_.dtype);
+    const int calls = cold_ ? cold_->calls(bytes_) : 1;
+    {
+      RecordedAttention r(c, settings_, false, calls);
+      Program program = compile(r.g, r.outputs, options_of(settings_, settings_.threads));
+      r.feed(program);
+      if (cold_)
+        add_copied(cold_->median_in_graph(program, calls, r.out.lse));
+      else
+        measure_on_cpu(program, c.flops(false));
+    }
     if (!torch_ || c.page > 0) return;
-    const TorchProcess::Seconds theirs = torch_->time(c, false, settings_);
+    const TorchProcess::Seconds theirs = torch_->time_in_graph(c, calls, settings_);
     add(", cuDNN", theirs.cudnn);
     add(", FA2", theirs.flash);
   }
@@ -87,17 +97,20 @@ class DecodeBench {
     row_.name = p.rows_alone ? "thin product, rows alone" : "thin product", row_.shape = joined(sizes);
     if (!report_.selects(row_.name)) return;
     Program program = p.program(settings_);
-    measure(program, p.bytes(settings_.dtype), p.flops());
+    bytes_ = p.bytes(settings_.dtype);
+    if (cold_)
+      add_copied(cold_->median(program));
+    else
+      measure_on_cpu(program, p.flops());
     if (torch_ && !p.rows_alone) add(", F.linear", torch_->time_linear(p.m, p.n, p.k, settings_));
   }
 
  private:
-  void measure(Program& program, double bytes, double flops) {
-    bytes_ = bytes;
-    if (!memory_) {
-      of_ = "copy", best_rate_ = machine_.copy;
-      return add("", cold_->median(program));
-    }
+  void add_copied(double seconds) {
+    of_ = "copy", best_rate_ = machine_.copy;
+    add("", seconds);
+  }
+  void measure_on_cpu(Program& program, double flops) {
     const DecodeRates best(program, *memory_, settings_);
     of_ = "reading", best_rate_ = best.reading;
     add("", best.seconds);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`, which ask for
-one cell a line on standard input, "forward|backward DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds; "-" is
+one cell a line on standard input, "forward|backward|graph DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds; "-" is
 what a backend refuses. "linear DTYPE - m=…,n=…,k=…" is F.linear of x [m, k] and weights [n, k]: "MS -". The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
-tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events."""
+tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events;
+of "graph" the forward of calls=… calls in a CUDA graph, each with inputs of its own, the median of 150 ms of graphs."""
 import statistics
 import sys
 import time
@@ -46,6 +47,28 @@ def median_ms(run):
     return statistics.median(timed(run, flush, max(3, int(0.15 / each))))
 
 
+def graph_ms(run, calls):
+    """Of a call of a graph of calls: run(n) is the nth."""
+    run(0)  # what is prepared at the first call
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for n in range(calls):
+            run(n)
+    graph.replay()
+    times = []
+    end = time.perf_counter() + 0.15
+    while len(times) < 3 or time.perf_counter() < end:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        for _ in range(2):
+            graph.replay()
+        after.record()
+        torch.cuda.synchronize()
+        times.append(before.elapsed_time(after) / 2)
+    return statistics.median(times) / calls
+
+
 def tensor(batch, heads, rows, width, dtype, layout):
     """[B, heads, rows, width], in memory as it is or as [B, rows, heads, width]."""
     shape = (batch, rows, heads, width) if layout == "BLHd" else (batch, heads, rows, width)
@@ -53,19 +76,21 @@ def tensor(batch, heads, rows, width, dtype, layout):
     return (x.transpose(1, 2) if layout == "BLHd" else x).requires_grad_()
 
 
-def ms(backend, is_backward, dtype, layout, cell):
+def ms(backend, which, dtype, layout, cell):
     size = {k: int(v) for k, _, v in (word.partition("=") for word in cell.split(",")) if v}
     causal = "causal" in cell.split(",")
-    if "window" in size or "length" in size or (causal and size["L"] != size["T"]):
+    if "window" in size or "length" in size or "ragged" in cell.split(",") or (causal and size["L"] != size["T"]):
         return None  # no windows there, and its causal mask is aligned at the top left
-    q = tensor(size["B"], size["H"], size["L"], size["d"], DTYPES[dtype], layout)
-    k = tensor(size["B"], size["Hk"], size["T"], size["d"], DTYPES[dtype], layout)
-    v = tensor(size["B"], size["Hk"], size["T"], size["dv"], DTYPES[dtype], layout)
-    forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=size["H"] != size["Hk"])
+    calls = size.get("calls", 1)
+    inputs = [(tensor(size["B"], size["H"], size["L"], size["d"], DTYPES[dtype], layout),
+               tensor(size["B"], size["Hk"], size["T"], size["d"], DTYPES[dtype], layout),
+               tensor(size["B"], size["Hk"], size["T"], size["dv"], DTYPES[dtype], layout)) for _ in range(calls)]
+    forward = lambda n=0: F.scaled_dot_product_attention(*inputs[n], is_causal=causal, enable_gqa=size["H"] != size["Hk"])
+    q, k, v = inputs[0]
     with sdpa_kernel(backend):
-        if not is_backward:
+        if which != "backward":
             with torch.no_grad():
-                return median_ms(forward)
+                return graph_ms(forward, calls) if which == "graph" else median_ms(forward)
         o = forward()
         z = torch.randn_like(o)
         # autograd.grad returns the gradients without adding them to anything.
@@ -99,7 +124,7 @@ def main():
         if which == "linear":
             print(f"{linear_ms(dtype, cell):.6f} -", flush=True)
         else:
-            print(*(answer(b, which == "backward", dtype, layout, cell) for b in BACKENDS), flush=True)
+            print(*(answer(b, which, dtype, layout, cell) for b in BACKENDS), flush=True)
 
 
 main()

@@ -86,6 +86,12 @@ TorchProcess::Seconds TorchProcess::time(const AttentionCell& c, bool backward, 
              settings);
 }
 
+TorchProcess::Seconds TorchProcess::time_in_graph(const AttentionCell& c, int calls,
+                                                  const Settings& settings) {
+  return ask("graph", settings.attention.by_token ? "BLHd" : "BHLd",
+             c.words() + ",calls=" + std::to_string(calls), settings);
+}
+
 double TorchProcess::time_linear(std::int64_t m, std::int64_t n, std::int64_t k, const Settings& settings) {
   const std::string sizes = "m=" + std::to_string(m) + ",n=" + std::to_string(n) + ",k=" + std::to_string(k);
   return ask("linear", "-", sizes, settings).cudnn;

@@ -23,6 +23,8 @@ class TorchProcess {
   bool ready() const { return ready_; }
   const std::string& about() const { return about_; }  // its versions, or why it is not ready
   Seconds time(const AttentionCell& c, bool backward, const Settings& settings);
+  // The forward, of several calls in a CUDA graph, each with inputs of its own.
+  Seconds time_in_graph(const AttentionCell& c, int calls, const Settings& settings);
   // F.linear of x [m, k] and weights [n, k]; NaN: not measured.
   double time_linear(std::int64_t m, std::int64_t n, std::int64_t k, const Settings& settings);
 

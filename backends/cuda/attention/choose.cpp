@@ -10,7 +10,6 @@ namespace {
 // Why tensor cores cannot compute a call; null if they can. They take rows that begin at multiples of 16
 // bytes and have as many; bf16 and f16 with head sizes up to 576 (q, k) and 512 (v), f32 up to 128.
 const char* obstacle_on_tensor_cores(const AttentionCall& x) {
-  if (x.table) return "a cache in pages";
   if (x.type == DType::f64) return "f64";
   const int piece = 16 / static_cast<int>(size_of(x.type)), most = x.type == DType::f32 ? 128 : 576,
             most_v = x.type == DType::f32 ? 128 : 512;
@@ -120,7 +119,8 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
              decodes =
                  tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && decoding::takes(x, gpu),
-             own = tensor_cores && !decodes && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
+             without_pages = tensor_cores && !decodes && !x.table,
+             own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
   obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
@@ -128,9 +128,9 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     path = Path::decoding;
   } else if (own && !obstacle) {
     path = Path::hopper;
-  } else if (tensor_cores && x.type == DType::f32) {
+  } else if (without_pages && x.type == DType::f32) {
     path = Path::f32;
-  } else if (tensor_cores && (fits || !is_wide(x))) {
+  } else if (without_pages && (fits || !is_wide(x))) {
     if (backward && fits) workers = one_pass_workers(x, gpu);
     path = workers > 0 ? Path::one_pass : is_wide(x) ? Path::wide : Path::narrow;
   }
@@ -173,8 +173,10 @@ std::string Choice::in_words() const {
   std::string text = words[static_cast<int>(path)];
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
-  if (path == Path::decoding && work.parts > 1)
-    text += ", ranges of " + std::to_string(decoding::keys_of_range(x)) + " keys";
+  if (path == Path::decoding && x.table)
+    text += ", a cache in pages";
+  else if (path == Path::decoding && work.parts > 1)
+    text += ", ranges of " + std::to_string(decoding::ranges(x, decoding::InOnePiece()).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 

@@ -7,21 +7,65 @@
 
 namespace tg::cuda::attention::decoding {
 
-bool takes(const AttentionCall& x, const Gpu& gpu) {
+namespace {
+
+using i64 = std::int64_t;
+
+// In one piece, where there are few rows.
+bool takes_rows(const AttentionCall& x) {
   constexpr int few_keys = 64;  // of several queries of a head: they are a tile of another forward
-  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 &&
-         std::int64_t{x.H} / x.Hk * x.L <= most_rows && x.d <= 128 && x.dv <= 128 && x.B <= most_entries &&
-         (x.L == 1 || x.T > few_keys) && !x.bias.data && x.dropout == 0 && !x.cu_q &&
-         x.B * x.Hk * ranges_of(x) <= INT32_MAX &&
-         with_shape(x, gpu, [&](auto shape) { return shape.bytes(rows_of(x)) <= gpu.shared_per_block; });
+  return i64{x.H} / x.Hk * x.L <= most_rows && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
+         x.B * x.Hk * ranges_of(x) <= INT32_MAX;
+}
+
+// Of a pool, whether 32 bits can say in pieces of 16 bytes where any row begins.
+bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
+  constexpr i64 most = UINT32_MAX;
+  const i64 pages = std::max(x.pool - 1, 1), rows = std::max(x.page - 1, 1), batch = a.batch / 8,
+            row = a.row / 8;
+  return batch >= 0 && row >= 0 && batch <= most / pages && row <= most / rows &&
+         batch * pages + row * rows <= most;
+}
+// In pages, whatever L is: the path must not depend on it.
+bool takes_pages(const AttentionCall& x) {
+  const i64 rows = i64{x.H} / x.Hk * x.L;
+  return x.pool > 0 && is_in_reach(x, x.k) && is_in_reach(x, x.v) &&
+         (x.B == 0 || rows <= INT32_MAX / 2 / x.B) && i64{most_entries} * x.Hk * ranges_of(x) <= INT32_MAX;
+}
+
+}  // namespace
+
+bool takes(const AttentionCall& x, const Gpu& gpu) {
+  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && x.d <= 128 &&
+         x.dv <= 128 && !x.bias.data && x.dropout == 0 && !x.cu_q &&
+         (x.table ? takes_pages(x) : takes_rows(x)) && with_shape(x, gpu, [&](auto shape) {
+           return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block;
+         });
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
 // the results of the range before are written: on an H200 some 3 µs, 100 KB. No more than 32 ranges where one
 // block would have to merge them for long.
-int keys_of_range(const AttentionCall& x) {
+EqualRanges ranges(const AttentionCall& x, InOnePiece) {
   const int least = x.d <= 64 && x.dv <= 64 ? 1024 : x.T <= 2048 ? 256 : x.T <= 4096 ? 512 : 1024;
-  return std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))));
+  return {std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))))};
+}
+GrowingRanges ranges(const AttentionCall& x, InPages) {
+  return {x.d <= 64 && x.dv <= 64 ? 1024 : 512};
+}
+int ranges_of(const AttentionCall& x) {
+  const int last = std::max(x.T, 1) - 1;
+  return 1 + (x.table ? ranges(x, InPages()).of(last) : ranges(x, InOnePiece()).of(last));
+}
+
+Tiles tiles_of_launch(const AttentionCall& x, int n) {
+  const int of_entry = (rows_of(x) + most_rows - 1) / most_rows, all = static_cast<int>(x.B) * of_entry;
+  if (!x.table) return {0, n == 0 ? all : 0, of_entry};
+  constexpr i64 most_bytes = i64{128} << 20;
+  const i64 each = ranges_of(x) > 1 ? i64{4} * x.Hk * ranges_of(x) * rows_of_tile(x) * (x.dv + 1) : 0,
+            count = std::clamp<i64>(most_bytes / (each + 1), 1, most_entries), first = n * count;
+  return {static_cast<int>(std::min<i64>(first, all)), static_cast<int>(std::min<i64>(count, all - first)),
+          of_entry};
 }
 
 Workspace workspace(const AttentionCall& x, std::byte* base) {
@@ -29,7 +73,7 @@ Workspace workspace(const AttentionCall& x, std::byte* base) {
   Arena memory{base};
   work.parts = ranges_of(x);
   if (work.parts > 1) {
-    const std::size_t rows = std::size_t(x.B) * x.H * x.L * work.parts;
+    const std::size_t rows = std::size_t(tiles_of_launch(x, 0).count) * x.Hk * rows_of_tile(x) * work.parts;
     work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
   }
   work.bytes = memory.bytes;

@@ -1,39 +1,89 @@
 // Decoding: the forward where the queries of the heads that share keys are few, and keys may be many. It
-// reads each key once, as fast as memory delivers it. Keys are cut in ranges of a fixed number, by which
-// block computes each may change but no bit of the result; and no query's bits depend on others of the batch.
+// reads each key once, as fast as memory delivers it. Keys are cut in ranges, by which block computes each
+// may change but no bit of the result; and no query's bits depend on others of the batch.
+//
+// The same kernels compute every call on a cache in pages, also of many queries, in tiles of as few as one
+// call of decoding has: there a row has the same bits however it is computed (ops/paged_attn.h).
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
 
 namespace tg::cuda::attention::decoding {
 
-// Queries of the heads that share a key head, which are the rows of its products.
+constexpr int most_rows = 16, most_entries = 1024;  // of a tile; of a launch: a block has a table of them
+
+// Queries of the heads that share a key head, which are the rows of its products: row r is query r / group of
+// the head r % group.
+TG_HOST_DEVICE inline int group_of(const AttentionCall& x) {
+  return x.H / x.Hk;
+}
 TG_HOST_DEVICE inline int rows_of(const AttentionCall& x) {
-  return x.H / x.Hk * x.L;
+  return group_of(x) * x.L;
+}
+// Rows that are computed together.
+TG_HOST_DEVICE inline int rows_of_tile(const AttentionCall& x) {
+  return rows_of(x) < most_rows ? rows_of(x) : most_rows;
 }
 
-constexpr int most_rows = 16, most_entries = 1024;  // entries of a batch: a block has a table of them
+// Ranges of keys, [begin(n), begin(n + 1)): of as many keys each.
+struct EqualRanges {
+  int each;
+  TG_HOST_DEVICE int of(int key) const { return key / each; }
+  TG_HOST_DEVICE unsigned begin(int n) const { return static_cast<unsigned>(n) * each; }
+};
+// Where a row's bits may not depend on how many keys there can be: ranges are short at the start, so that
+// short texts are shared by several blocks, and from 32 of 1024 keys on they grow, 16 for twice as many
+// keys, so that those of a long text can be merged.
+struct GrowingRanges {
+  static constexpr int each = 1024, grow_from = 32 * each;
+  int first;  // keys of each range of the first 1024, a power of two
+  TG_HOST_DEVICE int of(int key) const {
+    if (key < each) return key / first;
+    int n = each / first - 1;
+    for (; key >= 2 * grow_from; key /= 2) n += 16;
+    return n + (key < grow_from ? key / each : 16 + key / (2 * each));
+  }
+  TG_HOST_DEVICE unsigned begin(int n) const {
+    if (n < each / first) return static_cast<unsigned>(n) * first;
+    n -= each / first - 1;
+    if (n < 32) return static_cast<unsigned>(n) * each;
+    return static_cast<unsigned>(16 + n % 16) * 2 * each << (n / 16 - 2);
+  }
+};
+
+// How keys lie, and so are cut.
+struct InOnePiece {
+  using Ranges = EqualRanges;
+};
+struct InPages {
+  using Ranges = GrowingRanges;
+};
 
 // Whether decoding takes a call that tensor cores take.
 bool takes(const AttentionCall& x, const Gpu& gpu);
 
-// The keys of a range: a function of how many there can be and of the head sizes, and neither of the batch
-// nor of the GPU.
-int keys_of_range(const AttentionCall& x);
-
+// Functions of how many keys there can be (in one piece) and of the head sizes, and neither of the batch nor
+// of the GPU.
+EqualRanges ranges(const AttentionCall& x, InOnePiece);
+GrowingRanges ranges(const AttentionCall& x, InPages);
 // How many ranges there can be.
-inline int ranges_of(const AttentionCall& x) {
-  const int each = keys_of_range(x);
-  return (x.T + each - 1) / each;
-}
+int ranges_of(const AttentionCall& x);
+
+// Tiles of rows of the batch entries, of_entry each, that a launch computes, for all key heads: all of them
+// in one piece; in pages as many as there is a table for, and memory for the results of their ranges.
+struct Tiles {
+  int first, count, of_entry;
+};
+// That of the nth launch. None if its count is not positive.
+Tiles tiles_of_launch(const AttentionCall& x, int n);
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
-// For each key head and warp that writes, how many ranges have been written: zeros between calls, so it
-// outlives them.
+// For each tile of a launch, key head and warp that writes, how many ranges have been written: zeros between
+// launches, so it outlives them.
 constexpr int most_writers = 12;
 inline std::size_t bytes_of_counters(const AttentionCall& x) {
-  return std::size_t(x.B) * x.Hk * most_writers * sizeof(int);
+  return std::size_t(tiles_of_launch(x, 0).count) * x.Hk * most_writers * sizeof(int);
 }
 
 }  // namespace tg::cuda::attention::decoding

@@ -1,85 +1,121 @@
-// The items of work of decoding. An item is a range of the keys of a batch entry, for all queries of a key
-// head. Which items there are depends on how many keys each entry has, which only the GPU knows: each block
-// makes a table of the entries, by which it finds any item.
+// The items of work of decoding. An item is a range of the keys of a batch entry, for a tile of the rows of a
+// key head. Which items there are depends on how many keys each entry has, which only the GPU knows: each
+// block makes a table of the tiles, by which it finds any item.
 #pragma once
+
+#include <type_traits>
 
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/tile/accumulator.cuh"
 
 namespace tg::cuda::attention::decoding {
 
-struct Item {
-  int b, head;                     // key head
-  int range, first_range, ranges;  // which range, and those of the entry
-  KeyRange keys;                   // of the range, that some query sees
-};
-
-struct Entry {
-  int before;     // ranges of all entries before but the last one of each
-  KeyRange keys;  // that some query sees; an entry without any has one range, of none
-
-  __device__ __forceinline__ int first(int range) const { return keys.from / range; }
-  __device__ __forceinline__ int last(int range) const {
-    return keys.from < keys.to ? (keys.to - 1) / range : first(range);
+// Rows of a batch entry.
+struct Tile {
+  int b, row0, rows;
+  __device__ __forceinline__ KeyRange some_of(const AttentionCall& x, const Band& band) const {
+    return band.some_of(row0 / group_of(x), (row0 + rows - 1) / group_of(x));
+  }
+  __device__ __forceinline__ KeyRange every_of(const AttentionCall& x, const Band& band) const {
+    return band.every_of(row0 / group_of(x), (row0 + rows - 1) / group_of(x));
   }
 };
 
-// In this order: all ranges but the last of each entry, which may be short and so come at the end. Key heads
+struct Item {
+  Tile tile;
+  int nth_tile, head;              // of the launch; key head
+  int range, first_range, ranges;  // which range, and those of the tile
+  KeyRange keys;                   // of the range, that some row sees
+};
+
+struct Entry {
+  int before;     // ranges of all tiles before but the last one of each
+  KeyRange keys;  // that some row sees; a tile without any has one range, of none
+
+  template <class Ranges>
+  __device__ __forceinline__ int first(Ranges ranges) const {
+    return ranges.of(keys.from);
+  }
+  template <class Ranges>
+  __device__ __forceinline__ int last(Ranges ranges) const {
+    return ranges.of(keys.from < keys.to ? keys.to - 1 : keys.from);
+  }
+};
+
+// In this order: all ranges but the last of each tile, which may be short and so come at the end. Key heads
 // of a range are neighbours.
+template <class Cache>
 struct Items {
-  Entry* entries;  // [B + 1], in shared memory
-  int range, entry_count, heads;
+  using Ranges = typename Cache::Ranges;
+  const AttentionCall& x;
+  Ranges ranges;
+  Tiles tiles;
+  Entry* entries;  // [tiles + 1], in shared memory
   int count, not_last;
 
   // By the whole block.
-  __device__ Items(const AttentionCall& x, int range, Entry* entries)
-      : entries(entries), range(range), entry_count(static_cast<int>(x.B)), heads(x.Hk) {
+  __device__ Items(const AttentionCall& x, Ranges ranges, const Tiles& tiles, Entry* entries)
+      : x(x), ranges(ranges), tiles(tiles), entries(entries) {
 #pragma unroll 1
-    for (int b = threadIdx.x; b <= entry_count; b += blockDim.x) {
+    for (int n = threadIdx.x; n <= tiles.count; n += blockDim.x) {
       Entry e{0, {0, 0}};
-      if (b < entry_count) e.keys = Band(x, sequence_of_query(x, b, 0)).some_of(0, x.L - 1);
-      e.before = e.last(range) - e.first(range);
-      entries[b] = e;
+      if (n < tiles.count) {
+        const Tile tile = tile_at(n);
+        e.keys = tile.some_of(x, Band(x, sequence_of_query(x, tile.b, 0)));
+      }
+      e.before = e.last(ranges) - e.first(ranges);
+      entries[n] = e;
     }
     __syncthreads();
     if (threadIdx.x < 32) sum_up();
     __syncthreads();
-    not_last = entries[entry_count].before, count = (not_last + entry_count) * heads;
+    not_last = entries[tiles.count].before, count = (not_last + tiles.count) * x.Hk;
   }
 
   __device__ Item at(int n) const {
     Item item;
-    item.head = n % heads;
-    const int nth = n / heads;
-    item.b = nth < not_last ? entry_of(nth) : nth - not_last;
-    const Entry e = entries[item.b];
-    const int last = e.last(range);
-    item.first_range = e.first(range), item.ranges = last - item.first_range + 1;
+    item.head = n % x.Hk;
+    const int nth = n / x.Hk;
+    item.nth_tile = nth < not_last ? entry_of(nth) : nth - not_last;
+    item.tile = tile_at(item.nth_tile);
+    const Entry e = entries[item.nth_tile];
+    const int last = e.last(ranges);
+    item.first_range = e.first(ranges), item.ranges = last - item.first_range + 1;
     item.range = nth < not_last ? item.first_range + nth - e.before : last;
-    item.keys = {max(e.keys.from, item.range * range), min(e.keys.to, (item.range + 1) * range)};
+    const unsigned from = ranges.begin(item.range), to = ranges.begin(item.range + 1);
+    item.keys = {static_cast<int>(max(static_cast<unsigned>(e.keys.from), from)),
+                 static_cast<int>(min(static_cast<unsigned>(e.keys.to), to))};
     return item;
   }
 
  private:
+  __device__ __forceinline__ Tile tile_at(int nth) const {
+    if constexpr (std::is_same_v<Cache, InOnePiece>) {
+      return {nth, 0, rows_of(x)};
+    } else {
+      const int n = tiles.first + nth, row0 = n % tiles.of_entry * most_rows;
+      return {n / tiles.of_entry, row0, min(most_rows, rows_of(x) - row0)};
+    }
+  }
   // Each entry's count of ranges becomes the sum of those before; by a warp.
   __device__ void sum_up() {
     int sum = 0;
 #pragma unroll 1
-    for (int b0 = 0; b0 <= entry_count; b0 += 32) {
-      const int b = b0 + tile::lane_id(), own = b <= entry_count ? entries[b].before : 0;
+    for (int b0 = 0; b0 <= tiles.count; b0 += 32) {
+      const int b = b0 + tile::lane_id(), own = b <= tiles.count ? entries[b].before : 0;
       int up_to = own;
 #pragma unroll
       for (int by = 1; by < 32; by *= 2) {
         const int other = __shfl_up_sync(~0u, up_to, by);
         if (tile::lane_id() >= by) up_to += other;
       }
-      if (b <= entry_count) entries[b].before = sum + up_to - own;
+      if (b <= tiles.count) entries[b].before = sum + up_to - own;
       sum += __shfl_sync(~0u, up_to, 31);
     }
   }
   // The last entry before which there are no more ranges than that.
   __device__ int entry_of(int nth) const {
-    int low = 0, high = entry_count;
+    int low = 0, high = tiles.count;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       (entries[middle].before <= nth ? low : high) = middle;

@@ -10,7 +10,7 @@
 
 namespace tg::cuda::attention::decoding {
 
-// Results of ranges: O [B, Hk, ranges, rows, dv] and ξ [B, Hk, ranges, rows] in units of log 2.
+// Results of ranges: O [tiles, Hk, ranges, rows, dv] and ξ [tiles, Hk, ranges, rows] in units of log 2.
 struct Partial {
   float *o, *xi;
   int rows, dv;
@@ -20,15 +20,17 @@ struct Partial {
     return {o + i64(nth) * rows * dv, xi + i64(nth) * rows, rows, dv};
   }
 };
-__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, int b, int head, int range) {
-  const int rows = rows_of(x);
-  return Partial{work.o, work.lse, rows, x.dv}.after((b * x.Hk + head) * work.parts + range);
+__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Item& item,
+                                  int range) {
+  return Partial{work.o, work.lse, rows_of_tile(x), x.dv}.after(
+      (item.nth_tile * x.Hk + item.head) * work.parts + range);
 }
 
-// O and ξ of four columns of a row of a key head: queries of its first head, then those of its second.
+// O and ξ of four columns of a row of a tile.
 template <class S>
-__device__ void put(const AttentionCall& x, int b, int key_head, int row, int column, MergedSets& all) {
-  const int head = key_head * (x.H / x.Hk) + row / x.L, i = row % x.L;
+__device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
+  const int b = item.tile.b, row = item.tile.row0 + row_of_tile,
+            head = item.head * group_of(x) + row % group_of(x), i = row / group_of(x);
   if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
   const float4 o = all.finished();
   *reinterpret_cast<uint2*>(x.o.at<S>(b, head) + i * x.o.row + column) = {tile::pack(o.x, o.y, S()),
@@ -55,18 +57,21 @@ __device__ __forceinline__ MergedSets merge_streams(const unsigned char* memory,
   return all;
 }
 
-// The same over ranges, which other blocks may have computed: read past the first-level cache.
-__device__ __forceinline__ MergedSets merge_ranges(const Partial& first, int ranges, int row, int column) {
+// The same over ranges from `first` to before `end`, which other blocks may have computed: read past the
+// first-level cache. They are added `together` at a time, from multiples of it on, so that ranges which a row
+// does not see change nothing.
+__device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
+                                                   int column) {
   constexpr int together = 16;
   MergedSets all;
 #pragma unroll 1
-  for (int n0 = 0; n0 < ranges; n0 += together) {
+  for (int n0 = first / together * together; n0 < end; n0 += together) {
     float xi[together], one[together];
     float4 o[together];
 #pragma unroll
     for (int n = 0; n < together; ++n) {
-      const Partial at = first.after(n0 + n);
-      const bool there = n0 + n < ranges;
+      const Partial at = range_0.after(n0 + n);
+      const bool there = n0 + n >= first && n0 + n < end;
       one[n] = 1;
       xi[n] = there ? __ldcg(at.xi + row) : -INFINITY;
       o[n] = there ? __ldcg(reinterpret_cast<const float4*>(at.at(row, column))) : float4{0, 0, 0, 0};
@@ -98,23 +103,23 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
 // columns of its own and counts its ranges itself. It does so when the next item comes: by then what it wrote
 // has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too: they have
 // nothing else to do, and the call waits for this.
-template <class S, class At, bool alone>
+template <class S, class At, class Cache, bool alone>
 struct Writer {
   static constexpr int warps = alone ? At::streams + At::writers : At::writers, quads = At::D / 4;
   const AttentionCall& x;
   const Workspace& work;
-  const Items& items;
+  const Items<Cache>& items;
   const unsigned char* memory;
   const int warp, rows;
 
-  __device__ Writer(const AttentionCall& x, const Workspace& work, const Items& items,
+  __device__ Writer(const AttentionCall& x, const Workspace& work, const Items<Cache>& items,
                     const unsigned char* memory)
       : x(x),
         work(work),
         items(items),
         memory(memory),
         warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
-        rows(rows_of(x)) {}
+        rows(rows_of_tile(x)) {}
 
   __device__ void run() {
     int uncounted = -1;
@@ -134,30 +139,30 @@ struct Writer {
   }
 
  private:
-  // f(row, column) for the lane's quads of columns.
+  // f(row, column) for the lane's quads of columns of an item.
   template <class F>
-  __device__ __forceinline__ void for_each_quad(F&& f) {
+  __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) {
 #pragma unroll 1
-    for (int i = 32 * warp + tile::lane_id(); i < rows * quads; i += 32 * warps)
+    for (int i = 32 * warp + tile::lane_id(); i < item.tile.rows * quads; i += 32 * warps)
       if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
   __device__ __forceinline__ void write(const Item& item) {
-    const Partial own = partial(x, work, item.b, item.head, item.range);
+    const Partial own = partial(x, work, item, item.range);
     const std::uint64_t stays = ptx::evict_last();
-    for_each_quad([&](int row, int column) {
-      MergedSets all = merge_streams<At>(memory, rows, row, column);
-      if (item.ranges == 1) return put<S>(x, item.b, item.head, row, column, all);
+    for_each_quad(item, [&](int row, int column) {
+      const MergedSets all = merge_streams<At>(memory, rows, row, column);
+      if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one());
       ptx::st_global_v4(own.at(row, column), all.finished(), stays);
       if (column == 0) own.xi[row] = all.xi();
     });
   }
   // The last warp merges.
   __device__ __forceinline__ void count(const Item& item) {
-    if (!is_last(work.turns + (item.b * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
-    const Partial first = partial(x, work, item.b, item.head, item.first_range);
-    for_each_quad([&](int row, int column) {
-      MergedSets all = merge_ranges(first, item.ranges, row, column);
-      put<S>(x, item.b, item.head, row, column, all);
+    if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    const Partial range_0 = partial(x, work, item, 0);
+    for_each_quad(item, [&](int row, int column) {
+      const int first = item.first_range;
+      put<S>(x, item, row, column, merge_ranges(range_0, first, first + item.ranges, row, column));
     });
   }
 };

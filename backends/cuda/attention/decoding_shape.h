@@ -30,14 +30,20 @@ struct Shape {
   }
 };
 
+// The rows that decide how many streams there are, and whether a block has the shared memory: in pages the
+// number of rows must not, for how many streams there are decides bits.
+inline int rows_of_shape(const AttentionCall& x) {
+  return x.table ? most_rows : rows_of(x);
+}
+
 // Calls f with the shape for a call. Eight streams if a block has the shared memory: one item at a time has
 // all of a multiprocessor.
 template <class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
-    return with_constant<8, 16>(rows_of(x), [&](auto rows) {
+    return with_constant<8, 16>(rows_of_tile(x), [&](auto rows) {
       using Large = Shape<d, rows, 8>;
-      return Large::bytes(rows_of(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<d, rows, 4>());
+      return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<d, rows, 4>());
     });
   });
 }

@@ -5,13 +5,8 @@
 namespace tg::cuda::attention {
 
 void launch_decoding(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
-  with_16_bits(x.type, [&](auto zero) {
-    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
-      decoding::with_shape(x, s.gpu, [&](auto shape) {
-        decoding::launch<decltype(zero), decltype(shape), options>(s, x, work);
-      });
-    });
-  });
+  if (x.table) return launch_paged_decoding(s, x, work);
+  decoding::launch_call<decoding::InOnePiece>(s, x, work);
 }
 
 }  // namespace tg::cuda::attention

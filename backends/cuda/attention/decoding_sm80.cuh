@@ -10,9 +10,9 @@
 // it leaves c, π and Gᵀ to the writing warps (decoding_merge.cuh), which wait for memory while it goes on.
 #pragma once
 
+#include "backends/cuda/attention/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding_merge.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
-#include "backends/cuda/tile/pipeline_sm80.cuh"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 #include "backends/cuda/tile/right_operand.cuh"
 
@@ -20,78 +20,14 @@ namespace tg::cuda::attention::decoding {
 
 using namespace tile;
 
-// Of a stream's first slice of these keys.
-template <class At>
-__device__ __forceinline__ int first_key(KeyRange keys, int stream) {
-  return (keys.from / At::keys + stream) * At::keys;
-}
-
-// Asks for a stream's slices, item after item. Each lane has a piece of 16 bytes of every few rows.
-template <class S, class At>
-struct Loader {
-  static constexpr int pieces = At::D / 8, rows = 32 / pieces;  // of a row; that the lanes have at a time
-  const AttentionCall& x;
-  const Items& items;
-  int stream, item, key;  // of the next slice
-  KeyRange keys;          // of its item
-  const S *k, *v;         // the lane's piece of the slice's first rows
-  u32 to, end;            // where it goes; the end of the ring for it
-  std::uint64_t once = ptx::evict_first();
-
-  __device__ __forceinline__ Loader(const AttentionCall& x, const Items& items, int stream, u32 ring)
-      : x(x), items(items), stream(stream) {
-    to = SharedTile<At::D>{ring}.address(row(), piece());
-    end = to + At::ring;
-    find(blockIdx.x);
-  }
-  // Copies of the next slice become a group; an empty one if there is none.
-  __device__ __forceinline__ void ask() {
-    if (item < items.count) {
-      const S *from_k = k, *from_v = v;
-#pragma unroll
-      for (int n = 0; n < At::keys; n += rows, from_k += rows * x.k.row, from_v += rows * x.v.row) {
-        const int j = key + row() + n;
-        const bool seen = j >= keys.from && j < keys.to;  // others become zeros, whatever memory holds
-        const u32 address = (to ^ n % 8 * 16) + n * pieces * 16;
-        ptx::cp_async_16(address, from_k, seen && piece() * 8 < x.d ? 16 : 0, once);
-        ptx::cp_async_16(address + At::half, from_v, seen && piece() * 8 < x.dv ? 16 : 0, once);
-      }
-      constexpr int step = At::streams * At::keys;
-      key += step, k += step * x.k.row, v += step * x.v.row;
-      if (key >= keys.to) find(item + gridDim.x);
-    }
-    commit();
-    to += At::stage;
-    if (to == end) to -= At::ring;
-  }
-
- private:
-  static __device__ __forceinline__ int row() {
-    return lane_id() / pieces;
-  }
-  static __device__ __forceinline__ int piece() {
-    return lane_id() % pieces;
-  }
-  // The stream's first slice of the items from n on.
-  __device__ __forceinline__ void find(int n) {
-    for (item = n; item < items.count; item += gridDim.x) {
-      const Item at = items.at(item);
-      keys = at.keys, key = first_key<At>(keys, stream);
-      if (key >= keys.to) continue;
-      k = x.k.at<S>(at.b, at.head) + (key + row()) * x.k.row + piece() * 8;
-      v = x.v.at<S>(at.b, at.head) + (key + row()) * x.v.row + piece() * 8;
-      return;
-    }
-  }
-};
-
 // The queries of an item.
 template <class S, class At>
 __device__ __forceinline__ void load_queries(RightOperand<At::rows, At::D>& q, const AttentionCall& x,
                                              const Item& item) {
   const auto row = [&](int r) -> const S* {
-    if (r >= rows_of(x)) return nullptr;
-    return x.q.at<S>(item.b, item.head * (x.H / x.Hk) + r / x.L) + r % x.L * x.q.row;
+    if (r >= item.tile.rows) return nullptr;
+    const int group = group_of(x), row = item.tile.row0 + r;
+    return x.q.at<S>(item.tile.b, item.head * group + row % group) + row / group * x.q.row;
   };
   load(q, row, x.d);
 }
@@ -114,15 +50,14 @@ __device__ __forceinline__ void leave(unsigned char* memory, int stream, int row
 }
 
 // A streaming warp: all items of the block. `alone`: there is one.
-template <class S, class At, Options options>
-__device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned char* memory, int stream,
-                            bool alone) {
+template <class S, class At, Options options, class Cache>
+__device__ void stream_keys(const AttentionCall& x, const Items<Cache>& items, unsigned char* memory,
+                            int stream, bool alone) {
   const u32 ring = shared_address(memory) + stream * At::ring;
-  const int rows = rows_of(x);
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
   const Score<S> score(static_cast<float>(factor_of(x)), static_cast<float>(cap_of(x)));
   const float factor = options == any ? 1 : score.factor;
-  Loader<S, At> loader(x, items, stream, ring);
+  Loader<S, At, Cache> loader(x, items, stream, ring);
 #pragma unroll
   for (int n = 1; n < At::stages; ++n) loader.ask();
   RightOperand<At::rows, At::D> q;
@@ -132,11 +67,11 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
   bool first = true;
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
-    const Band band(x, sequence_of_query(x, item.b, 0));
+    const Band band(x, sequence_of_query(x, item.tile.b, 0));
     __syncwarp();  // no lane needs those of the item before
-    seen.set_of_heads(band, x.L, rows);
+    seen.set_of_groups(band, group_of(x), item.tile.row0, item.tile.rows);
     __syncwarp();
-    KeyRange every = band.every_of(0, x.L - 1);
+    KeyRange every = item.tile.every_of(x, band);
     every = {max(every.from, item.keys.from), min(every.to, item.keys.to)};
     Accumulator<At::D, At::rows> o;
     o.fill(0);
@@ -146,7 +81,7 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
       ptx::cp_async_wait<At::stages - 2>();
       __syncwarp();
       loader.ask();
-      const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
+      const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       Accumulator<At::keys, At::rows> s;
       s.fill(0);
@@ -164,37 +99,53 @@ __device__ void stream_keys(const AttentionCall& x, const Items& items, unsigned
     }
     if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
     first = false;
-    leave<At>(memory, stream, rows, softmax, o);
+    leave<At>(memory, stream, rows_of_tile(x), softmax, o);
     if (!alone) ptx::bar_arrive(left, At::threads);
   }
 }
 
-template <class S, class At, Options options>
+template <class S, class At, Options options, class Cache>
 __global__ void __launch_bounds__(At::threads)
-    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work, int range) {
+    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
+           typename Cache::Ranges ranges, Tiles tiles) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  const Items items(x, range, reinterpret_cast<Entry*>(memory + At::entries));
+  const Items<Cache> items(x, ranges, tiles, reinterpret_cast<Entry*>(memory + At::entries));
   if (static_cast<int>(blockIdx.x) >= items.count) return;
   const bool alone = items.count <= static_cast<int>(gridDim.x);
   const int warp = threadIdx.x / 32;
   if (warp < At::streams) stream_keys<S, At, options>(x, items, memory, warp, alone);
   if (alone)
-    Writer<S, At, true>(x, work, items, memory).run();
+    Writer<S, At, Cache, true>(x, work, items, memory).run();
   else if (warp >= At::streams)
-    Writer<S, At, false>(x, work, items, memory).run();
+    Writer<S, At, Cache, false>(x, work, items, memory).run();
 }
 
-template <class S, class At, Options options>
+template <class S, class At, Options options, class Cache>
 void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
-  const i64 items = x.B * x.Hk * work.parts, places = i64{s.gpu.processors} * At::blocks;
-  LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
-                    static_cast<std::size_t>(At::bytes(rows_of(x)))};
-  shape.early = s.gpu.hopper;
-  launch_kernel(s, shape, decode<S, At, options>, x, work, keys_of_range(x));
+  const i64 places = i64{s.gpu.processors} * At::blocks;
+  Tiles tiles = tiles_of_launch(x, 0);
+  for (int n = 1; tiles.count > 0; tiles = tiles_of_launch(x, n++)) {
+    const i64 items = i64{tiles.count} * x.Hk * work.parts;
+    LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
+                      static_cast<std::size_t>(At::bytes(rows_of_tile(x)))};
+    shape.early = s.gpu.hopper;
+    launch_kernel(s, shape, decode<S, At, options, Cache>, x, work, ranges(x, Cache()), tiles);
+  }
+}
+
+// Of the type, shape and options of a call.
+template <class Cache>
+void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  with_16_bits(x.type, [&](auto zero) {
+    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
+      with_shape(x, s.gpu,
+                 [&](auto shape) { launch<decltype(zero), decltype(shape), options, Cache>(s, x, work); });
+    });
+  });
 }
 
 }  // namespace tg::cuda::attention::decoding

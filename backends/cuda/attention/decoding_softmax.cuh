@@ -67,6 +67,14 @@ struct MergedSets {
     const float by = tile::exp2_fast(top - now);
     top = now, sum = sum * by + tile::exp2_fast(c - now), o.x *= by, o.y *= by, o.z *= by, o.w *= by;
   }
+  // The same as one set with its O and ξ, which then has the bits that it has among sets of no keys.
+  __device__ __forceinline__ MergedSets as_one() const {
+    const float c[1] = {xi()}, pi[1] = {1};
+    const float4 g[1] = {finished()};
+    MergedSets one;
+    one.add(c, pi, g);
+    return one;
+  }
   // O = G ⊘ π, and ξ in units of log 2.
   __device__ __forceinline__ float4 finished() const {
     const float by = sum > 0 ? tile::reciprocal(sum) : sum;

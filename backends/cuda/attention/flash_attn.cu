@@ -1,9 +1,13 @@
 // flash_attn, flash_attn_backward and paged_attn: checks of sequences, lengths and tables, and the kernels
 // that choose.cpp chose.
+#include <algorithm>
+#include <iterator>
+
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/table.h"
+#include "backends/cuda/tile/ptx_sm90.cuh"
 
 namespace tg::cuda {
 
@@ -11,9 +15,13 @@ namespace attention {
 
 namespace {
 
-// Sequence boundaries and lengths are inputs of every run: a run is rejected if they exceed the tensors.
-__global__ void check_sequences(const __grid_constant__ AttentionCall x, Faults faults) {
-  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+// Sequence boundaries, lengths and tables are inputs of every run: a run is rejected if they exceed the
+// tensors.
+__global__ void check_inputs(const __grid_constant__ AttentionCall x, Faults faults) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  ptx::let_next_kernel_begin();
+#endif
+  const i64 at = i64{blockIdx.x} * blockDim.x + threadIdx.x;
   if (x.cu_q && at <= x.segments) {
     for (const auto& [cu, rows] : {std::pair{x.cu_q, x.L}, std::pair{x.cu_k, x.T}}) {
       const i64 before = at > 0 ? cu[at - 1] : 0;
@@ -26,19 +34,15 @@ __global__ void check_sequences(const __grid_constant__ AttentionCall x, Faults 
         x.lengths_are_i64 ? static_cast<const i64*>(x.lengths)[at] : static_cast<const int*>(x.lengths)[at];
     faults.check_index(n, x.T + i64{1}, at);
   }
-}
-// A table must have a page of the pool wherever there are keys.
-__global__ void check_table(const __grid_constant__ AttentionCall x, Faults faults) {
-  const i64 at = i64{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (at >= x.B * x.pages || at % x.pages * x.page >= kv_length(x, static_cast<int>(at / x.pages))) return;
-  faults.check_index(x.table[at], x.pool, at);
+  // A table must have a page of the pool wherever there are keys.
+  if (x.table && at < x.B * x.pages && at % x.pages * x.page < kv_length(x, static_cast<int>(at / x.pages)))
+    faults.check_index(x.table[at], x.pool, at);
 }
 
 void launch_checks(const Stream& s, const AttentionCall& x) {
-  const i64 n = x.cu_q ? x.segments + i64{1} : x.lengths ? x.B : 0;
-  if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_sequences, x, s.faults);
-  if (x.table && x.B * x.pages > 0)
-    launch_kernel(s, {blocks_for(x.B * x.pages, 256), 256}, check_table, x, s.faults);
+  const i64 inputs[] = {x.cu_q ? x.segments + i64{1} : 0, x.lengths ? x.B : 0, x.table ? x.B * x.pages : 0},
+            n = *std::max_element(std::begin(inputs), std::end(inputs));
+  if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_inputs, x, s.faults);
 }
 
 // In the order of Path.

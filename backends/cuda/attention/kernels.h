@@ -8,9 +8,9 @@
 
 namespace tg::cuda::attention {
 
-// plain: multiply-adds, for anything, and for pages. On tensor cores: f32 as f16 terms; bf16 and f16 with
-// heads to 128; wide heads; a backward in one pass instead of two; Hopper's own; decoding, a forward of few
-// queries.
+// plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
+// heads; a backward in one pass instead of two; Hopper's own; decoding, a forward of few queries, and of any
+// with a cache in pages.
 enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding };
 
 struct Choice {
@@ -50,6 +50,9 @@ void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Wor
                               const Powers* powers);
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
+
+// That of launch_decoding in decoding_paged_sm80.cu.
+void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work);

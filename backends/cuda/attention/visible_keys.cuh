@@ -43,11 +43,12 @@ struct SeenKeys {
       first[n] = r.from, last[n] = r.to;
     }
   }
-  // The same of one sequence whose band is known, `rows` queries in all; others see none.
-  __device__ void set_of_heads(const Band& band, int each, int rows) {
+  // The same of one sequence whose band is known, where rows from row0 on are the first query of each of a
+  // group of heads, then the second; others than those see none.
+  __device__ void set_of_groups(const Band& band, int group, int row0, int rows) {
 #pragma unroll 1
     for (int n = lane_id(); n < Queries; n += 32) {
-      const KeyRange r = n < rows ? band.of(n % each) : KeyRange{0, 0};
+      const KeyRange r = n < rows ? band.of((row0 + n) / group) : KeyRange{0, 0};
       first[n] = r.from, last[n] = r.to;
     }
   }

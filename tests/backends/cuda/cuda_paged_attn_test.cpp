@@ -47,6 +47,118 @@ TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
   }
 }
 
+// What decoding takes: 16 bits, and rows of 16 bytes that are not too long.
+TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
+  const auto choice = [](PagedCall c) {
+    const std::string all = c.run(on_gpu).choice;
+    return all.substr(all.find(", ") + 2);  // after the architecture
+  };
+  for (const DType t : {bf16, f16})
+    for (const std::int64_t size : {8, 64, 128})
+      for (const std::int64_t L : {1, 3, 40})
+        EXPECT_EQ(choice({.d = size, .dv = size, .dtype = t, .L = L}),
+                  "tensor cores, decoding, a cache in pages");
+  EXPECT_EQ(choice({.d = 64, .dv = 64}), "plain multiply-adds");
+  EXPECT_EQ(choice({.d = 12, .dv = 8, .dtype = bf16}), "plain multiply-adds");
+  EXPECT_EQ(choice({.d = 136, .dv = 8, .dtype = bf16}), "plain multiply-adds");
+}
+
+// As decoding.cpp has it: heads wider than 64 have two ranges of 512 keys and then such of 1024, others such
+// of 1024 from the start.
+constexpr std::int64_t wide_range = 512, range = 1024;
+
+TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
+  const std::pair<const char*, void (*)(PagedCall&)> options[] = {
+      {"none", [](PagedCall&) {}},
+      {"scale and sink", [](PagedCall& c) { c.options.scale = 0.3, c.sink = true; }},
+      {"negative scale", [](PagedCall& c) { c.options.scale = -0.2; }},
+      {"window", [](PagedCall& c) { c.options.window_left = 40; }},
+      {"narrow window and softcap", [](PagedCall& c) { c.options = {.window_left = 3, .softcap = 2}; }},
+      {"values in keys", [](PagedCall& c) { c.v_in_k = true, c.dv = c.d / 2; }},
+  };
+  struct Heads {
+    std::int64_t H, Hk, d, dv, page, L;
+  };
+  for (const Heads& n : {Heads{4, 2, 64, 64, 16, 1},
+                         {3, 1, 128, 128, 1, 4},
+                         {5, 1, 96, 40, 3, 7},
+                         {20, 1, 8, 128, 64, 2},
+                         {2, 2, 72, 64, 16, 20},
+                         {2, 1, 16, 8, 7, 33}})
+    for (const auto& [name, set] : options) {
+      SCOPED_TRACE(::testing::Message() << name << ", heads of " << n.d << ", queries " << n.L);
+      PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .dtype = bf16, .L = n.L};
+      c.texts = {0, 1, 2, 1, 3}, c.lengths = {63, 130, 65, 128, 0}, c.room = 1;
+      if (n.page == 3) c.dtype = f16;
+      set(c);
+      expect_defined(c, on_gpu, true);
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
+  for (const std::int64_t L : {1, 3})
+    for (const std::int64_t d : {16, 72}) {
+      const std::int64_t border = d == 16 ? range : wide_range;
+      PagedCall c{.H = 2, .Hk = 1, .d = d, .dv = 8, .dtype = bf16, .sink = d == 16, .L = L};
+      c.texts = {0, 1, 2, 3, 4, 2},
+      c.lengths = {border - 1, border, border + 1, 2 * border + 1, 1, border - 1};
+      c.page = L == 1 ? 16 : 5;
+      expect_defined(c, on_gpu, true);
+      if (HasFatalFailure()) return;
+    }
+}
+
+// At once, in parts, token by token; beside other texts, in other pages and more of them.
+TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
+  struct Heads {
+    std::int64_t H, Hk, d, dv;
+    bool v_in_k;
+  };
+  for (const Heads& n : {Heads{4, 2, 72, 72, false}, {6, 1, 16, 24, false}, {20, 1, 80, 16, true}})
+    for (const bool window : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d << (window ? ", window" : ""));
+      const std::int64_t border = n.d <= 64 ? range : wide_range, length = border + 20, L = 50;
+      PagedCall all{
+          .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = bf16, .sink = true, .L = L};
+      all.v_in_k = n.v_in_k, all.texts = {0, 1, 2}, all.lengths = {length, 70, 30};
+      if (window) all.options.window_left = 45, all.options.softcap = 5;
+      const PagedCall::Result together = all.run(on_gpu);
+      PagedCall one = all;
+      one.order = 3;
+      const auto compare = [&](std::size_t text, std::int64_t first, std::int64_t count) {
+        one.texts = {all.texts[text]}, one.L = count, one.lengths = {all.lengths[text] - L + first + count};
+        const PagedCall::Result alone = one.run(on_gpu);
+        const auto b = static_cast<std::int64_t>(text);
+        EXPECT_EQ(rows(alone.o, 0, 0, count), rows(together.o, b, first, count)) << text << ": " << first;
+        EXPECT_EQ(rows(alone.lse, 0, 0, count), rows(together.lse, b, first, count)) << text << ": " << first;
+      };
+      one.page = 5, one.room = 300;
+      for (const std::int64_t first : {0, 7, 29, 30, 31, 49}) compare(0, first, 1);
+      compare(1, 20, 1), compare(2, 20, 1);
+      one.page = 64, one.room = 1;
+      compare(0, 0, L), compare(2, 10, 40);
+      one.page = 1, one.room = 0;
+      for (std::int64_t first = 3; first + 7 <= L; first += 13) compare(0, first, 7);
+    }
+}
+
+// More tiles of rows than a launch has a table for, and more than its memory for ranges holds.
+TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
+  PagedCall all{.H = 16, .Hk = 1, .d = 8, .dv = 8, .page = 64, .dtype = bf16, .L = 1040};
+  all.lengths = {1060}, all.options.window_left = 5;
+  const PagedCall::Result together = all.run(on_gpu);
+  PagedCall one = all;
+  one.L = 1, one.page = 16;
+  for (const std::int64_t i : {0, 1, 1001, 1023, 1024, 1039}) {
+    one.lengths = {20 + i + 1};
+    const PagedCall::Result alone = one.run(on_gpu);
+    EXPECT_EQ(rows(alone.o, 0, 0, 1), rows(together.o, 0, i, 1)) << i;
+    EXPECT_EQ(rows(alone.lse, 0, 0, 1), rows(together.lse, 0, i, 1)) << i;
+  }
+  expect_defined(all, on_gpu, true);
+}
+
 TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   Graph g;
   const Tensor q = g.input("q", {2, 1, 1, 4}), k = g.input("k", {3, 4, 1, 4}),

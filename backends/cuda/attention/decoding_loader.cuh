@@ -1,0 +1,186 @@
+// How a streaming warp of decoding asks for its slices of keys and values, item after item: of a cache in one
+// piece, or in pages. Each lane copies a piece of 16 bytes of every few rows.
+#pragma once
+
+#include "backends/cuda/attention/decoding_items.cuh"
+#include "backends/cuda/attention/decoding_shape.h"
+#include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/tile/pipeline_sm80.cuh"
+#include "backends/cuda/tile/shared_sm80.cuh"
+
+namespace tg::cuda::attention::decoding {
+
+using namespace tile;
+
+// Of a stream's first slice of these keys: the nth of all slices is that of stream n % streams, so which
+// stream has a key depends on no other.
+template <class At>
+__device__ __forceinline__ int first_key(KeyRange keys, int stream) {
+  const int first = keys.from / At::keys;
+  return (first + ((stream - first) & (At::streams - 1))) * At::keys;
+}
+
+// Where a stream is.
+template <class At, class Cache>
+struct Cursor {
+  const Items<Cache>& items;
+  const int stream;
+  int item, key;  // of the next slice
+  KeyRange keys;  // of its item
+
+  __device__ __forceinline__ bool at_end() const { return item >= items.count; }
+  // The stream's first slice of the items from n on; begin(item) is called for its item.
+  template <class Begin>
+  __device__ __forceinline__ void find(int n, Begin&& begin) {
+    for (item = n; item < items.count; item += gridDim.x) {
+      const Item at = items.at(item);
+      keys = at.keys, key = first_key<At>(keys, stream);
+      if (key >= keys.to) continue;
+      begin(at);
+      return;
+    }
+  }
+};
+
+// What the loaders have in common: lanes and where a stage's pieces go.
+template <class S, class At>
+struct Copies {
+  static constexpr int pieces = At::D / 8, rows = 32 / pieces;  // of a row; that the lanes have at a time
+  u32 to, end;  // where the lane's piece of the next slice's first rows goes; the end of the ring for it
+  std::uint64_t once = ptx::evict_first();
+
+  __device__ __forceinline__ explicit Copies(u32 ring) {
+    to = SharedTile<At::D>{ring}.address(row(), piece());
+    end = to + At::ring;
+  }
+  static __device__ __forceinline__ int row() { return lane_id() / pieces; }
+  static __device__ __forceinline__ int piece() { return lane_id() % pieces; }
+  // Of rows n … n + rows − 1 of a slice: keys.
+  __device__ __forceinline__ void copy_keys(int n, const S* from, bool seen, int size) const {
+    ptx::cp_async_16(address(n), from, seen && piece() * 8 < size ? 16 : 0, once);
+  }
+  __device__ __forceinline__ void copy_values(int n, const S* from, bool seen, int size) const {
+    ptx::cp_async_16(address(n) + At::half, from, seen && piece() * 8 < size ? 16 : 0, once);
+  }
+  // Copies of this slice become a group.
+  __device__ __forceinline__ void end_slice() {
+    commit();
+    to += At::stage;
+    if (to == end) to -= At::ring;
+  }
+
+ private:
+  __device__ __forceinline__ u32 address(int n) const { return (to ^ n % 8 * 16) + n * pieces * 16; }
+};
+
+template <class S, class At, class Cache>
+struct Loader;
+
+template <class S, class At>
+struct Loader<S, At, InOnePiece> : Copies<S, At> {
+  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
+  const AttentionCall& x;
+  Cursor<At, InOnePiece> next;
+  const S *k, *v;  // the lane's piece of the next slice's first rows
+
+  __device__ __forceinline__ Loader(const AttentionCall& x, const Items<InOnePiece>& items, int stream,
+                                    u32 ring)
+      : Copies<S, At>(ring), x(x), next{items, stream} {
+    find(blockIdx.x);
+  }
+  // Where the values of a stage are.
+  __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const { return {stage + At::half}; }
+  // Copies of the next slice become a group; an empty one if there is none.
+  __device__ __forceinline__ void ask() {
+    if (!next.at_end()) {
+      const S *from_k = k, *from_v = v;
+#pragma unroll
+      for (int n = 0; n < At::keys; n += rows, from_k += rows * x.k.row, from_v += rows * x.v.row) {
+        const int j = next.key + row() + n;
+        const bool seen = j >= next.keys.from && j < next.keys.to;  // others become zeros
+        this->copy_keys(n, from_k, seen, x.d);
+        this->copy_values(n, from_v, seen, x.dv);
+      }
+      constexpr int step = At::streams * At::keys;
+      next.key += step, k += step * x.k.row, v += step * x.v.row;
+      if (next.key >= next.keys.to) find(next.item + gridDim.x);
+    }
+    this->end_slice();
+  }
+
+ private:
+  __device__ __forceinline__ void find(int n) {
+    next.find(n, [&](const Item& at) {
+      k = x.k.at<S>(at.tile.b, at.head) + (next.key + row()) * x.k.row + piece() * 8;
+      v = x.v.at<S>(at.tile.b, at.head) + (next.key + row()) * x.v.row + piece() * 8;
+    });
+  }
+};
+
+// A lane looks up the page of one key of the next slice, while this one is on its way, and gives where its
+// row begins to those that copy it. Pages may have any number of keys. Values that are the first columns of
+// keys are read with them, once.
+template <class S, class At>
+struct Loader<S, At, InPages> : Copies<S, At> {
+  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
+  const AttentionCall& x;
+  Cursor<At, InPages> next;
+  const S *k, *v;       // the lane's piece of the first row of page 0
+  const int* table;     // of the text
+  int number, in_page;  // page and row of the lane's key of the next slice
+  const bool values_in_keys;
+
+  __device__ __forceinline__ Loader(const AttentionCall& x, const Items<InPages>& items, int stream, u32 ring)
+      : Copies<S, At>(ring), x(x), next{items, stream}, values_in_keys(values_are_keys(x)) {
+    find(blockIdx.x);
+  }
+  __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const {
+    return {values_in_keys ? stage : stage + At::half};
+  }
+  __device__ __forceinline__ void ask() {
+    if (!next.at_end()) {
+      const u32 of_k = begin_of_row(x.k), of_v = begin_of_row(x.v);
+#pragma unroll
+      for (int n = 0; n < At::keys; n += rows) {
+        const int r = row() + n, j = next.key + r;
+        const bool seen = j >= next.keys.from && j < next.keys.to;
+        this->copy_keys(n, k + in_elements(__shfl_sync(~0u, of_k, r)), seen, x.d);
+        if (!values_in_keys) this->copy_values(n, v + in_elements(__shfl_sync(~0u, of_v, r)), seen, x.dv);
+      }
+      next.key += At::streams * At::keys;
+      if (next.key < next.keys.to)
+        look_up();
+      else
+        find(next.item + gridDim.x);
+    }
+    this->end_slice();
+  }
+
+ private:
+  __device__ __forceinline__ void find(int n) {
+    next.find(n, [&](const Item& at) {
+      k = x.k.at<S>(0, at.head) + piece() * 8;
+      v = x.v.at<S>(0, at.head) + piece() * 8;
+      table = x.table + i64(at.tile.b) * x.pages;
+      look_up();
+    });
+  }
+  // What the table has for keys that no row sees is not read.
+  __device__ __forceinline__ void look_up() {
+    const int j = next.key + lane_id() % At::keys;
+    const bool seen = j >= next.keys.from && j < next.keys.to;
+    in_page = seen ? j % x.page : 0;
+    number = seen ? __ldg(table + j / x.page) : 0;
+  }
+  // Of the lane's key, in pieces of 16 bytes, which 32 bits can say (decoding.cpp). A page that is not there
+  // is reported elsewhere.
+  __device__ __forceinline__ u32 begin_of_row(const AttentionCall::Operand& a) const {
+    const u32 page = static_cast<u32>(number) < static_cast<u32>(x.pool) ? number : 0;
+    return page * static_cast<u32>(a.batch / 8) + in_page * static_cast<u32>(a.row / 8);
+  }
+  static __device__ __forceinline__ i64 in_elements(u32 pieces_of_16_bytes) {
+    return i64(pieces_of_16_bytes) * 8;
+  }
+};
+
+}  // namespace tg::cuda::attention::decoding

@@ -1,0 +1,11 @@
+// The same of a cache in pages.
+#include "backends/cuda/attention/decoding_sm80.cuh"
+#include "backends/cuda/attention/kernels.h"
+
+namespace tg::cuda::attention {
+
+void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work) {
+  decoding::launch_call<decoding::InPages>(s, x, work);
+}
+
+}  // namespace tg::cuda::attention
