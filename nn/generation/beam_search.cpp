@@ -26,14 +26,16 @@ BeamSearch::BeamSearch(std::int64_t beams, std::int64_t tokens, std::optional<st
 }
 
 void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
+  if (beam >= live_.size())
+    throw Error("[beam search] beam " + std::to_string(beam) + " of " + std::to_string(live_.size()));
   constexpr double nothing = -std::numeric_limits<double>::infinity();
   const auto value = [&](float x) { return std::isnan(x) ? nothing : double{x}; };
   double most = nothing, sum = 0;
   for (const float x : logits) most = std::max(most, value(x));
-  if (most == nothing) throw Error("[beam search] no token has a probability");
+  if (!std::isfinite(most)) throw Error("[beam search] no token has a probability");
   for (const float x : logits) sum += std::exp(value(x) - most);
   const double log_sum = most + std::log(sum);
-  auto& list = candidates_.at(beam);
+  auto& list = candidates_[beam];
   if (list.empty()) ++offered_;
   list.clear();
   for (std::size_t t = 0; t < logits.size(); ++t)

@@ -22,7 +22,8 @@ class BeamSearch {
 
   // Those that go on, likeliest first; at the beginning one without tokens.
   const std::vector<Hypothesis>& live() const { return live_; }
-  // The logits after one of them. Throws Error if all are NaN; NaN otherwise counts as −∞.
+  // The logits after one of them. Throws Error for a number that is none of theirs, and if the
+  // largest logit is infinite or all are NaN; NaN otherwise counts as −∞.
   void offer(std::size_t beam, std::span<const float> logits);
   bool complete() const { return offered_ == live_.size(); }  // logits of all live ones were offered
   // Once complete: the n likeliest among all continuations of the live ones by a token become the live ones.

@@ -390,6 +390,11 @@ bool Engine::step() {
   return !texts_.empty();
 }
 
+void Engine::end_with(Handle handle, const std::string& why) {
+  cancel(handle);
+  throw Error("[engine] text " + std::to_string(handle) + " ends: " + why);
+}
+
 void Engine::choose(Handle text, std::int32_t token, std::span<const float> logits) {
   const auto found = texts_.find(text);
   if (found == texts_.end()) return;                 // cancelled by the report of another
@@ -397,14 +402,15 @@ void Engine::choose(Handle text, std::int32_t token, std::span<const float> logi
   Text& t = *kept;
   if (t.search) {
     Beams& s = *t.search;
-    s.search.offer(static_cast<std::size_t>(std::ranges::find(s.texts, text) - s.texts.begin()), logits);
+    try {
+      s.search.offer(static_cast<std::size_t>(std::ranges::find(s.texts, text) - s.texts.begin()), logits);
+    } catch (const Error& e) {
+      end_with(s.handle, e.what());
+    }
     if (s.search.complete()) advance(s);
     return;
   }
-  if (token < 0) {
-    cancel(text);
-    throw Error("[engine] text " + std::to_string(text) + " ends: every logit is NaN");
-  }
+  if (token < 0) end_with(text, "every logit is NaN");
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
   if (token == t.request.end) end = End::token;

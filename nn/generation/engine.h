@@ -82,8 +82,8 @@ class Engine {
   void cancel(Handle text);
 
   // One token more for each text that has a seat and whose prompt has been read. Returns whether there are
-  // texts or searches left. An error of the run leaves all texts as they were. Throws Error for a text whose
-  // logits are all NaN, which ends.
+  // texts or searches left. An error of the run leaves all texts as they were. Throws Error for a text or a
+  // search that has no token to choose, as all logits are NaN: it ends, and the others go on.
   bool step();
   void run() {
     while (step()) {
@@ -113,6 +113,7 @@ class Engine {
   Run& run_of(std::int64_t texts, std::int64_t length);
   void move(const Scheduler::Plan& plan);
   void read();
+  [[noreturn]] void end_with(Handle text, const std::string& why);
   std::int64_t room_for(const std::vector<std::int32_t>& prompt, std::int64_t tokens) const;
   void choose(Handle text, std::int32_t token, std::span<const float> logits);
   void advance(Beams& search);

@@ -1,5 +1,5 @@
 // Layers, models, optimizers, training and generation (nn/).
-#include <tilegrad/nn/generation/page_pool.h>
+#include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/layers/kv_cache.h>
@@ -146,6 +146,10 @@ void train_model(World& w) {
   evaluation.predictions(batch);
 }
 
+Sampling sampling(World& w) {
+  return {setting(w, 1), w.hostile() ? Draw<I>::of(w) : 0, setting(w, 1)};
+}
+
 void generate(World& w) {
   Params params(1);
   const ModelConfig c = config(w);
@@ -155,9 +159,139 @@ void generate(World& w) {
   g.next(ids(w, 1));
   attention_maps(model, ids(w, 1), Draw<int>::of(w));
   std::vector<std::int32_t> text = ids(w, 1 + static_cast<I>(w.below(3)));
-  const Sampling sampling{setting(w, 1), w.hostile() ? Draw<I>::of(w) : 0, setting(w, 1)};
   if (w.chance(0.3)) g.forget();
-  g.extend(text, w.hostile() ? -1 : 4, sampling, w.below(3));
+  g.extend(text, w.hostile() ? -1 : 4, sampling(w), w.below(3));
+}
+
+// What it refuses is no reason to stop.
+void attempt(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error&) {
+  }
+}
+
+void schedule(World& w) {
+  const auto few = [&](I ordinary) {
+    return static_cast<std::int32_t>(w.hostile() ? Draw<I>::of(w) % 100
+                                                 : 1 + static_cast<I>(w.below(ordinary)));
+  };
+  Scheduler s(
+      {.pages = few(20), .page_size = few(8), .seats = size(w), .chunk = size(w), .host_pages = few(10)});
+  std::vector<Scheduler::Id> ids;
+  const auto id = [&] {
+    return ids.empty() || w.hostile() ? Draw<std::uint64_t>::of(w) : ids[w.below(ids.size())];
+  };
+  for (int n = 0; n < 60; ++n)
+    attempt([&] {
+      switch (w.below(9)) {
+        case 0:
+          ids.push_back(s.add(Draw<std::vector<int>>::of(w), w.hostile() ? Draw<I>::of(w) : 20));
+          break;
+        case 1:
+          ids.push_back(s.fork(id()));
+          break;
+        case 2:
+          s.remove(id());
+          break;
+        case 3:
+          s.append(id(), Draw<int>::of(w));
+          break;
+        case 4:
+          (void)s.tokens(id()).size(), (void)s.is_running(id()), (void)s.table(id()).length();
+          break;
+        case 5:
+          s.done({id(), Draw<I>::of(w), Draw<I>::of(w)});
+          break;
+        case 6:
+          if (w.chance(0.2)) s.forget();
+          (void)s.pool().free(), (void)s.waiting(), (void)s.running(), (void)s.cached(), (void)s.held();
+          (void)s.preemptions(), (void)s.found();
+          break;
+        default: {
+          const Scheduler::Plan plan = s.plan();
+          (void)plan.is_empty();
+          for (const auto* parts : {&plan.single, &plan.several})
+            for (const auto& part : *parts) s.done(part);
+        }
+      }
+    });
+}
+
+void serve(World& w) {
+  Params params(1);
+  const ModelConfig c = config(w);
+  w.trace += "serve " + c.text() + "\n";
+  const Model model(params, c);
+  const auto few = [&] { return w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(20)); };
+  // More seats or tokens can be had, but not in the memory of a program.
+  Engine engine(model, {.seats = size(w) % 1000,
+                        .cache_tokens = w.chance(0.5) ? 0 : few() % 10000,
+                        .page_size = few(),
+                        .chunk = few(),
+                        .host_tokens = w.chance(0.5) ? 0 : few(),
+                        .threads = Draw<int>::of(w),
+                        .precision = w.one_of({Precision::full, Precision::bf16, Precision::f16})});
+  std::vector<Engine::Handle> handles;
+  const auto handle = [&] {
+    return handles.empty() || w.hostile() ? Draw<std::uint64_t>::of(w) : handles[w.below(handles.size())];
+  };
+  const auto tokens = [&] { return w.hostile() ? Draw<I>::of(w) : static_cast<I>(w.below(4)); };
+  const auto end = [&] {
+    return w.chance(0.2) ? std::optional<std::int32_t>(Draw<int>::of(w)) : std::nullopt;
+  };
+  std::function<void()> anything;
+  const auto report = [&](const Engine::Token& t) {
+    (void)t.logits.size();
+    if (w.chance(0.2)) anything();
+    if (w.hostile()) throw Error("[user] on purpose");
+    return w.chance(0.9);
+  };
+  anything = [&] {
+    switch (w.below(7)) {
+      case 0:
+      case 1:
+        handles.push_back(engine.add(Engine::Request{.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
+                                                     .tokens = tokens(),
+                                                     .sampling = sampling(w),
+                                                     .seed = w.below(3),
+                                                     .end = end(),
+                                                     .report = report}));
+        break;
+      case 2:
+        handles.push_back(engine.add(Engine::Search{.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
+                                                    .tokens = tokens(),
+                                                    .beams = size(w),
+                                                    .end = end(),
+                                                    .report = [&](const auto&) { anything(); }}));
+        break;
+      case 3:
+        handles.push_back(engine.fork(handle(), w.below(3), report));
+        break;
+      case 4:
+        engine.cancel(handle());
+        break;
+      case 5:
+        if (w.chance(0.3)) engine.forget();
+        (void)engine.texts(), (void)engine.scheduler().running(), (void)engine.cache().bytes();
+        (void)engine.vocabulary();
+        break;
+      default:
+        engine.step();
+    }
+  };
+  for (int n = 0; n < 20; ++n) attempt(anything);
+}
+
+void search(World& w) {
+  BeamSearch s(size(w), size(w), w.chance(0.5) ? std::optional<std::int32_t>(1) : std::nullopt);
+  for (int n = 0; n < 10; ++n)
+    attempt([&] {
+      std::vector<float> logits(w.below(5));
+      for (float& x : logits) x = Draw<float>::of(w);
+      s.offer(w.hostile() ? Draw<std::uint64_t>::of(w) : w.below(s.live().size()), logits);
+      if (s.complete() || w.hostile()) (void)s.advance().size(), (void)s.results().size();
+    });
 }
 
 void model_config(World& w) {
@@ -300,6 +434,9 @@ std::vector<Call> model_calls() {
        }},
       {"training", train_model},
       {"generation", generate},
+      {"Scheduler", schedule},
+      {"Engine", serve},
+      {"BeamSearch", search},
       {"dropped",
        [](World& w) {
          w.keep(dropped(Draw<TensorArg>::of(w), Draw<double>::of(w),
@@ -309,8 +446,10 @@ std::vector<Call> model_calls() {
        [](World& w) {
          std::vector<float> logits(w.below(5));
          for (float& x : logits) x = Draw<float>::of(w);
-         sample_token(logits, {Draw<double>::of(w), Draw<I>::of(w), Draw<double>::of(w)},
-                      Draw<double>::of(w));
+         const Sampling drawn{Draw<double>::of(w), Draw<I>::of(w), Draw<double>::of(w)};
+         sample_token(logits, drawn, Draw<double>::of(w));
+         (void)sampling_draw(Draw<std::uint64_t>::of(w), Draw<std::uint64_t>::of(w));
+         check_sampling(drawn);
        }},
       {"Schedule",
        [](World& w) {

@@ -520,18 +520,85 @@ TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
   std::fill_n(value.data<float>() + 8 * 4, 4, std::numeric_limits<float>::quiet_NaN());
   table.write(value);
   const Engine::Request request{.prompt = {1, 2, 3}, .tokens = 6, .sampling = {.temperature = 0}};
-  Engine engine(tables.model(), {.seats = 4, .page_size = 4, .threads = 1});
+  Engine engine(tables.model(), {.seats = 6, .page_size = 4, .threads = 1});
   Tokens expected, got, none;
   engine.add(EngineCalls::into(expected, request));
   engine.run();
   const Engine::Handle wrong = engine.add(EngineCalls::into(none, {.prompt = {1, 2, 8}}));
+  const Engine::Handle search = engine.add(Engine::Search{.prompt = {1, 8}, .beams = 2});
   engine.add(EngineCalls::into(got, request));
-  EXPECT_EQ(error_of([&] { engine.step(); }),
-            "[engine] text " + std::to_string(wrong) + " ends: every logit is NaN");
+  const auto message = [](Engine::Handle handle, const std::string& why) {
+    return "[engine] text " + std::to_string(handle) + " ends: " + why;
+  };
+  EXPECT_EQ(error_of([&] { engine.step(); }), message(wrong, "every logit is NaN"));
+  EXPECT_EQ(error_of([&] { engine.step(); }), message(search, "[beam search] no token has a probability"));
   EXPECT_EQ(engine.texts(), 1u);
   engine.run();
   EXPECT_EQ(got, expected);
   EXPECT_TRUE(none.empty());
+  EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
+}
+
+TEST_F(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
+  const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5};
+  EXPECT_NE(error_of([&] { engine.add(Engine::Search{}); }).find("[engine] the prompt is empty"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { engine.add(Engine::Search{.prompt = {29}}); }).find("token 29"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { engine.add(Engine::Search{.prompt = prompt, .tokens = 45}); }).find("context of 48"),
+      std::string::npos);
+  for (const std::int64_t beams : {-1, 0, 5})
+    EXPECT_NE(error_of([&] {
+                engine.add(Engine::Search{.prompt = prompt, .beams = beams});
+              }).find(std::to_string(beams) + " beams, expected 1 to 4"),
+              std::string::npos);
+  std::vector<nn::Hypothesis> expected;
+  const auto keep = [&](std::vector<nn::Hypothesis> found) { expected = std::move(found); };
+  engine.add(Engine::Search{.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
+  run();
+  ASSERT_EQ(expected.size(), 3u);
+  const Tokens whole = written(drawn_text);
+  for (int steps = 0; steps < 10; ++steps) {
+    engine.forget();
+    Tokens got, after;
+    std::vector<nn::Hypothesis> found;
+    bool told = false;
+    engine.add(into(got, drawn_text));
+    const Engine::Handle cancelled = engine.add(Engine::Search{
+        .prompt = prompt, .tokens = 30, .beams = 3, .report = [&](const auto&) { told = true; }});
+    engine.add(Engine::Search{
+        .prompt = prompt, .tokens = 9, .beams = 3, .report = [&](std::vector<nn::Hypothesis> f) {
+          found = std::move(f);
+          engine.add(into(after, drawn_text));
+        }});
+    for (int n = 0; n < steps; ++n) engine.step();
+    EXPECT_THROW(engine.fork(cancelled, 1), Error);
+    engine.cancel(cancelled);
+    run();
+    EXPECT_FALSE(told);
+    EXPECT_EQ(got, whole) << steps << " steps";
+    EXPECT_EQ(after, whole) << steps << " steps";
+    ASSERT_EQ(found.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(found[i].tokens, expected[i].tokens) << steps << " steps";
+  }
+}
+
+TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
+  EXPECT_THROW(nn::BeamSearch(0, 1, {}), Error);
+  EXPECT_THROW(nn::BeamSearch(1, 0, {}), Error);
+  nn::BeamSearch search(2, 3, {});
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  using Logits = std::vector<float>;
+  EXPECT_NE(error_of([&] { search.offer(1, Logits{1, 2}); }).find("beam 1 of 1"), std::string::npos);
+  for (const Logits& logits : {Logits{}, Logits{nan, nan}, Logits{-inf, -inf}, Logits{1, inf}})
+    EXPECT_NE(error_of([&] { search.offer(0, logits); }).find("no token has a probability"),
+              std::string::npos);
+  search.offer(0, Logits{nan, 1, -inf, 1});
+  EXPECT_TRUE(search.complete());
+  EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0}));
+  EXPECT_EQ(search.live()[0].tokens, Tokens{1});
+  EXPECT_EQ(search.live()[1].tokens, Tokens{3});
 }
 
 }  // namespace
