@@ -1,0 +1,59 @@
+// Engine: a small GPT memorises a tongue twister, then continues many prompts at once, in a cache that has no
+// room for all of them.
+//   build/examples/engine
+// Exits with status 0 if the likeliest texts are the rhyme's.
+#include <cstdio>
+
+#include <tilegrad/io/text/text.h>
+#include <tilegrad/nn/generation/engine.h>
+#include <tilegrad/nn/training/training.h>
+
+using namespace tg;
+
+int main() try {
+  std::string rhyme = "peter piper picked a peck of pickled peppers. how many peppers did peter piper pick? ";
+  while (rhyme.size() < 2000) rhyme += rhyme;
+  const text::CharVocab vocab(rhyme);
+  const std::vector<std::int32_t> tokens = vocab.encode(rhyme);
+
+  constexpr std::int64_t batch = 16, context = 48;
+  nn::Params params(/*seed=*/1);
+  const nn::Model model(params, {.vocabulary = vocab.size(), .context = context, .layers = 2, .width = 32});
+  const optim::AdamW optimizer(params.all(), {.weight_decay = 0.01});
+  train::TrainingProgram training(model, optimizer, {.batch = batch, .threads = 1});
+  const text::BatchSampler batches(tokens, batch, context, "rhyme");
+  std::vector<std::int32_t> x(batch * context), y(x.size());
+  for (std::uint64_t step = 0; step < 200; ++step) {
+    batches.random(/*seed=*/1, step, x, y);
+    training.run(x, y, step < 150 ? 1e-2 : 2e-3);
+  }
+
+  nn::Engine engine(model, {.seats = 4, .cache_tokens = 96, .page_size = 8, .threads = 1});
+  bool good = true;
+  // Is told each token as it comes; false would end the text.
+  const auto report = [&](std::string text, bool is_likeliest) {
+    return [&, text, is_likeliest](const nn::Engine::Token& t) mutable {
+      text += vocab.decode(std::span(&t.token, 1));
+      if (t.end != nn::Engine::End::no) std::printf("%s\n", text.c_str());
+      if (is_likeliest) good = good && rhyme.find(text) != std::string::npos;
+      return true;
+    };
+  };
+  const auto add = [&](const std::string& prompt, double temperature) {
+    nn::Engine::Request request{.prompt = vocab.encode(prompt), .tokens = 25};
+    request.sampling.temperature = temperature, request.report = report(prompt, temperature == 0);
+    return engine.add(request);
+  };
+  for (const auto prompt : {"peter ", "how many peppers ", "a peck of ", "did ", "pickled peppers. h"})
+    add(prompt, 0);
+  engine.run();
+  // Several continuations of one prompt share the pages that hold it, and have draws of their own.
+  const nn::Engine::Handle drawn = add("how many ", 2);
+  for (const std::uint64_t seed : {2, 3, 4}) engine.fork(drawn, seed, report("how many ", false));
+  engine.run();
+  std::printf("%lld times a text had to wait\n", static_cast<long long>(engine.scheduler().preemptions()));
+  return good ? 0 : 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 2;
+}
