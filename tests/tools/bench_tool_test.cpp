@@ -121,7 +121,7 @@ const Mode all_modes[] = {
      "16x24",
      {"add", "gelu", "softmax", "layer_norm", "cross_entropy", "copy of transposed", "sum of all"}},
     {"overhead", "50", {"dispatch", "plan memory", "GPT 12 layers: all"}},
-    {"generate", "8", {"whole text", "cached"}},
+    {"generate", "8", {"whole text", "cached", "engine, 1 text", "engine, 16 texts"}},
     {"serve", "1x2x16x64x13", {"contiguous", "pages of 16, cache in use", "paged / contiguous"}},
     {"train", "1x2x16x8x2", {"GPT step", "matmul", "flash_attn", "adamw"}},
 };
