@@ -31,7 +31,7 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
     std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
     for (std::int64_t i = 0; i < length; ++i)
       prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
-    engine.add({.prompt = prompt, .sampling = {.temperature = 0}});
+    engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
   }
   double best = std::numeric_limits<double>::infinity(), end = 0;
   bool more = true;

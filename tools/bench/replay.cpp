@@ -66,14 +66,15 @@ double percentile(const std::vector<double>& sorted, double p) {
 void warm_up(nn::Engine& engine, const nn::Engine::Options& options, i64 context) {
   const i64 most = std::min<i64>(options.seats, engine.scheduler().pool().pages());
   for (i64 texts = most; texts > 0; --texts) {
-    for (i64 i = 0; i < texts; ++i) engine.add({.prompt = {0}, .tokens = 1});
+    for (i64 i = 0; i < texts; ++i) engine.add(nn::Engine::Request{.prompt = {0}, .tokens = 1});
     engine.run();
   }
   const i64 longest = std::min(options.chunk, context);
   for (i64 length = 2; length <= longest;
        length = length < longest ? std::min(2 * length, longest) : longest + 1) {
     engine.forget();
-    engine.add({.prompt = std::vector<std::int32_t>(static_cast<std::size_t>(length)), .tokens = 1});
+    engine.add(nn::Engine::Request{.prompt = std::vector<std::int32_t>(static_cast<std::size_t>(length)),
+                                   .tokens = 1});
     engine.run();
   }
   engine.forget();
@@ -127,10 +128,10 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   };
   for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
     for (const double time = clock.seconds(); next < trace.size() && trace[next].seconds <= time; ++next) {
-      const auto handle = engine.add({.prompt = prompts[next],
-                                      .tokens = trace[next].output,
-                                      .sampling = {.temperature = 0},
-                                      .report = report});
+      const auto handle = engine.add(nn::Engine::Request{.prompt = prompts[next],
+                                                         .tokens = trace[next].output,
+                                                         .sampling = {.temperature = 0},
+                                                         .report = report});
       texts[handle] = {next, trace[next].seconds};
     }
     if (engine.texts() == 0) {

@@ -78,7 +78,7 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   const std::vector<std::int64_t> sizes =
       settings.shapes.empty() ? std::vector<std::int64_t>{4, 4, 128, 1024, 65} : settings.shapes[0];
   if (!s.picture.empty()) io::require_replaceable(s.picture, "bench");
-  nn::Params params(static_cast<std::uint64_t>(s.random.seed), f32, settings.device);
+  nn::Params params(static_cast<std::uint64_t>(s.random.seed), settings.dtype, settings.device);
   const nn::Model model(params, config_of(sizes));
   const std::int64_t context = sizes[3], of_token = bytes_of(cache_of_token(model, precision)),
                      room = s.cache.count > 0 ? static_cast<std::int64_t>(s.cache.bytes(of_token)) / of_token
