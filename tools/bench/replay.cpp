@@ -115,15 +115,15 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     });
   };
   const auto report = [&](const nn::Engine::Token& token) {
-    look();  // while texts that end in this step still have their pages
+    const double time = clock.seconds();
     const auto at = texts.find(token.text);
     Text& text = at->second;
-    const double time = clock.seconds();
     auto& written = r.texts_written[text.request];
     (written.empty() ? r.first : r.between).push_back(time - text.last);
     text.last = r.seconds = time;
     written.push_back(token.token);
     if (token.end != nn::Engine::End::no) texts.erase(at);
+    look();  // at the first report, when the others that end in this step still have their pages
     return true;
   };
   for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
