@@ -139,7 +139,9 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
       continue;
     }
     looked = false;
+    const double start = clock.seconds(), runs = engine.run_seconds();
     engine.step();
+    r.host += clock.seconds() - start - (engine.run_seconds() - runs);
     look();
     ++r.steps;
   }

@@ -42,6 +42,7 @@ class ServeRows {
     add("", {.ms = r.seconds * 1e3, .rate = count(r.tokens) / r.seconds, .unit = "tokens/s"});
     add(", requests", {.rate = static_cast<double>(r.first.size()) / r.seconds, .unit = "requests/s"});
     add(", step", {.ms = r.seconds * 1e3 / count(r.steps), .rate = r.texts, .unit = "texts"});
+    add(", host in a step", {.ms = r.host * 1e3 / count(r.steps)});
     add(", cache in use", {.share = r.useful, .of = "cache"});
     add(", in use, texts wait", {.share = r.useful_full, .of = "cache"});
     add(", most in use", {.share = r.most_useful, .of = "cache"});
