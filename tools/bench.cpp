@@ -8,6 +8,7 @@
 #include "tools/bench/attention_modes.h"
 #include "tools/bench/attention_options.h"
 #include "tools/bench/modes.h"
+#include "tools/bench/serve_options.h"
 #include "tools/run_tool.h"
 
 namespace {
@@ -20,10 +21,10 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
   std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {{"gemm", run_gemm, 3},         {"attention", run_attention, 4},
-                          {"decode", run_decode, 4},     {"ops", run_ops, 2},
-                          {"overhead", run_overhead, 1}, {"train", run_train, 5},
-                          {"tokens", run_tokens, 1},     {"generate", run_generate, 1}};
+constexpr Mode modes[] = {
+    {"gemm", run_gemm, 3},     {"attention", run_attention, 4}, {"decode", run_decode, 4},
+    {"ops", run_ops, 2},       {"overhead", run_overhead, 1},   {"train", run_train, 5},
+    {"tokens", run_tokens, 1}, {"generate", run_generate, 1},   {"serve", run_serve, 5}};
 
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
@@ -32,16 +33,17 @@ int run(int argc, char** argv) {
   bool quick = false;
   Settings settings;
   AttentionCommandLine attention;
+  ServeCommandLine serve;
   std::vector<std::string> names;
   for (const Mode& m : modes) names.push_back(m.name);
 
   Args args("bench", "Measures tilegrad on this machine, as shares of its own peak rates.");
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
-  args.option(
-      "dtype", "NAME",
-      "dtype of attention, decode, ops, train and generate; tf32 rounds the operands of matmuls on a GPU",
-      dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option("dtype", "NAME",
+              "dtype of attention, decode, ops, train, generate and serve; tf32 rounds the operands of "
+              "matmuls on a GPU",
+              dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
@@ -49,7 +51,8 @@ int run(int argc, char** argv) {
   args.option("shape", "AxBx…",
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
               "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-              "generate CONTEXT, attention and decode BxHxLxd (without and with a causal mask) or "
+              "generate CONTEXT, serve LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
+              "BxHxLxd (without and with a causal mask) or "
               "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,ragged,v_in_k (length=N: N of "
               "the T keys "
               "are valid, by kv_lengths; ragged: 1 to T of them; page=N: in decode, paged_attn with pages of "
@@ -57,6 +60,7 @@ int run(int argc, char** argv) {
               "query's own, and after it unless causal; v_in_k: values are the first columns of keys)",
               shapes, {.shown = "each mode's default sizes"});
   attention.declare(args);
+  serve.declare(args);
   args.option("text", "FILE", "text for the mode `tokens`", settings.text,
               {.shown = "a megabyte of made-up words"});
   args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0});
@@ -70,6 +74,8 @@ int run(int argc, char** argv) {
   args.example("bench decode --threads 1", "one query after many keys, beside the rate of reading memory");
   args.example("bench decode --backend cuda --dtype bf16 --compare",
                "attention of one query and products of few rows beside PyTorch's");
+  args.example("bench serve --requests 500 --picture pages.png",
+               "many texts at once, in a contiguous cache and in pages of one");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =
@@ -77,6 +83,7 @@ int run(int argc, char** argv) {
   if (quick) {
     settings.seconds = 0;
     settings.copy_bytes = 1 << 20;
+    if (!args.given("requests")) serve.settings.random.requests = 8;
   }
   settings.device = Device::parse(backend_name);
   settings.tf32 = dtype == "tf32";
@@ -84,9 +91,11 @@ int run(int argc, char** argv) {
     if (name_of(t) == dtype) settings.dtype = t;
   if (std::string mistake = attention.take(args, mode, shapes, settings); !mistake.empty())
     return args.fail(mistake);
+  if (std::string mistake = serve.take(args, mode); !mistake.empty()) return args.fail(mistake);
+  settings.serve = serve.settings;
   for (const std::string& s : shapes) {
     if (mode == "attention" || mode == "decode") break;
-    settings.shapes.push_back(parse_shape(s));
+    settings.shapes.push_back(parse_shape(mode == "serve" ? serve_shape(s) : s));
     if (settings.shapes.back().size() != m.sizes)
       return args.fail("--shape got '" + s + "', expected " + std::to_string(m.sizes) + " sizes joined by x");
   }

@@ -1,6 +1,7 @@
 #include <tilegrad/nn/generation/engine.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -146,13 +147,12 @@ struct Engine::Run {
     length[b] = 0;
     set_sampling(b, {.temperature = 0}, 0, 0);
   }
-  void run() {
+  void feed() {
     const auto feed = [&](const Tensor& input, const auto& values) {
       if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
     };
     feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
     feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
-    program.run();
   }
 };
 
@@ -347,7 +347,9 @@ void Engine::read() {
       run.set(b, std::span(scheduler_.tokens(text)).first(static_cast<std::size_t>(begin + count)), begin,
               scheduler_.table(text));
     }
-    run.run();
+    run.feed();
+    const auto start = std::chrono::steady_clock::now();
+    run.program.run();
     const Array next = run.program.fetch(run.next);
     std::optional<Array> logits;
     for (std::size_t b = 0; b < parts.size(); ++b) {
@@ -359,6 +361,7 @@ void Engine::read() {
       ready.push_back(
           {text, next.data<std::int32_t>()[b], wanted ? logits : std::nullopt, static_cast<i64>(b)});
     }
+    run_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   const i64 longest = std::min(options_.chunk, model_.context);
   for (const Scheduler::Part& p : plan.several) read({&p, 1}, run_of(1, tokens_in_program(p.count, longest)));

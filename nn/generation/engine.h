@@ -97,6 +97,9 @@ class Engine {
   const Scheduler& scheduler() const { return scheduler_; }
   const KvCache& cache() const { return cache_; }
   std::int64_t vocabulary() const { return vocabulary_; }
+  // Seconds that all steps so far have spent in the model's runs, and waiting for their results. The rest of
+  // a step is the host's own work.
+  double run_seconds() const { return run_seconds_; }
 
  private:
   struct Text;
@@ -130,6 +133,7 @@ class Engine {
   std::deque<Ready> ready_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;
   std::unique_ptr<Move> move_;
+  double run_seconds_ = 0;
   bool stepping_ = false;
 };
 

@@ -121,7 +121,8 @@ const Mode all_modes[] = {
      "16x24",
      {"add", "gelu", "softmax", "layer_norm", "cross_entropy", "copy of transposed", "sum of all"}},
     {"overhead", "50", {"dispatch", "plan memory", "GPT 12 layers: all"}},
-    {"generate", "8", {"whole text", "cached"}},
+    {"generate", "8", {"whole text", "cached", "engine, 1 text", "engine, 16 texts"}},
+    {"serve", "1x2x16x64x13", {"contiguous", "pages of 16, cache in use", "paged / contiguous"}},
     {"train", "1x2x16x8x2", {"GPT step", "matmul", "flash_attn", "adamw"}},
 };
 INSTANTIATE_TEST_SUITE_P(Bench, BenchModes, testing::ValuesIn(all_modes),
@@ -264,6 +265,49 @@ TEST(BenchAttention, RunsOneProgramForAProfiler) {
   }
 }
 
+const std::string small_serve = "serve --quick --threads 1 --shape 1x2x16x64x13";
+
+// The rate in the row of that name.
+double rate_of(const std::string& output, const std::string& row) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(row + "  ")) return std::stod(line.substr(line.find(" 1 ") + 3));
+  return -1;
+}
+
+TEST(BenchServe, ReplaysATraceFromAFileAndDrawsIt) {
+  const std::string path = testing::TempDir() + "trace" + std::to_string(getpid());
+  std::ofstream(path) << "# seconds prompt output\n0 40 20\n0 60 5\n0.01 64 1\n";
+  const Outcome run =
+      bench(small_serve + " --trace " + path + " --shared-prefix 32 --picture " + path + ".png");
+  EXPECT_EQ(run.code, 0) << run.output;
+  EXPECT_GE(rate_of(run.output, "pages of 16, found in the cache"), 32) << run.output;
+  EXPECT_TRUE(io::read_file(path + ".png", "test").starts_with("\x89PNG"));
+  std::ofstream(path) << "0 40 20\n0 60 6\n";
+  const Outcome refused = bench(small_serve + " --trace " + path);
+  EXPECT_EQ(refused.code, 1) << refused.output;
+  EXPECT_NE(refused.output.find(path + ":2 got '0 60 6', expected a prompt and a text that fit"),
+            std::string::npos)
+      << refused.output;
+  std::filesystem::remove(path), std::filesystem::remove(path + ".png");
+}
+
+TEST(BenchServe, CutsBothCachesToTheSameBytes) {
+  // Two contexts of 64 tokens and some more, and five pages of 24.
+  const Outcome run = bench(small_serve + " --requests 12 --cache-memory 150tokens --page 24"),
+                small = bench(small_serve + " --cache-memory 63tokens"),
+                page = bench(small_serve + " --page 65");
+  EXPECT_EQ(run.code, 0) << run.output;
+  // Two tensors of 16 numbers of 4 bytes for each token.
+  EXPECT_NEAR(rate_of(run.output, "cache"), 128 * 2 * 16 * 4 * 0x1p-20, 1e-5) << run.output;
+  EXPECT_EQ(small.code, 1) << small.output;
+  EXPECT_NE(small.output.find("--cache-memory has room for 63 tokens, expected at least 64"),
+            std::string::npos)
+      << small.output;
+  EXPECT_EQ(page.code, 1) << page.output;
+  EXPECT_NE(page.output.find("--page 65 is larger than the context of 64"), std::string::npos) << page.output;
+}
+
 TEST(Bench, HelpHasExamples) {
   const Outcome run = bench("--help");
   EXPECT_EQ(run.code, 0);
@@ -290,7 +334,12 @@ TEST(Bench, MistakesAreOneLineAndExitCodeTwo) {
                                 "attention --traffic --json rows.json",
                                 "attention --once forward --traffic",
                                 "attention --once both",
-                                "gemm --traffic"}) {
+                                "gemm --traffic",
+                                "gemm --requests 3",
+                                "serve --shape 4x4",
+                                "serve --rate -1",
+                                "serve --cache-memory 4KB",
+                                "serve --trace file --rate 3"}) {
     const Outcome run = bench(arguments);
     EXPECT_EQ(run.code, 2) << arguments;
     const std::size_t said = run.output.find("bench: ");

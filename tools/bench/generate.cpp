@@ -1,6 +1,9 @@
-// The cost of a token: after a few and after many in a key-value cache, and without a cache.
+// The cost of a token: after a few and after many in a key-value cache, without a cache, and for many texts
+// at once.
 #include <cmath>
+#include <limits>
 
+#include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/gpt.h>
@@ -16,6 +19,30 @@ struct Kind {
   const char* name;
   nn::Architecture architecture;
 };
+
+// Seconds of an engine's step in which each of `texts` texts reads one token, after half its context.
+double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_t texts, int threads,
+                       nn::Precision precision, double seconds) {
+  const std::int64_t length = (context + 1) / 2;
+  // The first step reads all prompts.
+  nn::Engine engine(model,
+                    {.seats = texts, .chunk = texts * length, .threads = threads, .precision = precision});
+  for (std::int64_t t = 0; t < texts; ++t) {
+    std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
+    for (std::int64_t i = 0; i < length; ++i)
+      prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
+    engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
+  }
+  double best = std::numeric_limits<double>::infinity(), end = 0;
+  bool more = true;
+  for (int steps = 0; more && (steps < 5 || now() < end); ++steps) {
+    if (steps == 2) end = now() + seconds;  // programs are compiled
+    const double start = now();
+    more = engine.step();
+    best = std::min(best, now() - start);
+  }
+  return best;
+}
 
 void measure(const Kind& kind, std::int64_t context, const Settings& settings, Report& report) {
   const nn::ModelConfig config{.architecture = kind.architecture,
@@ -35,7 +62,8 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
     return best_seconds(settings.seconds, [&] { generator.next(text); });
   };
   for (int threads = settings.threads;; threads = 1) {
-    const auto add = [&](const std::string& name, std::int64_t length, double s, double share) {
+    const auto add = [&](const std::string& name, std::int64_t length, double s, double share,
+                         const char* of = "whole text") {
       report.add(
           {.name = name,
            .shape = std::string(kind.name) + ", " + std::to_string(length) + " of " + std::to_string(context),
@@ -45,7 +73,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
            .rate = 1 / s,
            .unit = "tokens/s",
            .share = share,
-           .of = std::isnan(share) ? "" : "whole text"});
+           .of = std::isnan(share) ? "" : of});
     };
     nn::Generator plain(model, {.threads = threads, .precision = precision, .cache = false}),
         cached(model, {.threads = threads, .precision = precision});
@@ -55,6 +83,15 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
       if (!report.selects("cached")) break;
       const double s = seconds(cached, length);
       add("cached", length, s, s / whole);
+    }
+    double alone = Row::none;
+    for (const std::int64_t texts : {1, 4, 16, 64}) {
+      if (!report.selects("engine")) break;
+      const double s = seconds_of_step(model, context, texts, threads, precision, settings.seconds) /
+                       static_cast<double>(texts);
+      if (texts == 1) alone = s;
+      add("engine, " + std::to_string(texts) + (texts == 1 ? " text" : " texts"), (context + 1) / 2, s,
+          alone / s, "engine, 1 text");
     }
     if (threads == 1) break;
   }

@@ -8,6 +8,7 @@
 
 #include <tilegrad/core/compile/compile.h>
 #include "tools/bench/attention_settings.h"
+#include "tools/bench/serve_settings.h"
 
 namespace tg::bench {
 
@@ -20,6 +21,7 @@ struct Settings {
   std::string filter;                             // rows to measure: those whose name contains it
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
   AttentionSettings attention;
+  ServeSettings serve;
   std::string text;  // a file for the mode tokens, instead of a made-up text
   std::size_t copy_bytes = std::size_t{256} << 20;
 

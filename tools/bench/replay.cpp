@@ -1,0 +1,159 @@
+#include "tools/bench/replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "tools/bench/measure.h"
+
+namespace tg::bench {
+
+namespace {
+
+using i64 = std::int64_t;
+
+class Clock {
+ public:
+  double seconds() const { return now() - start_; }
+  // What f does takes no time.
+  template <class F>
+  void stopped(F&& f) {
+    const double before = now();
+    f();
+    start_ += now() - before;
+  }
+
+ private:
+  double start_ = now();
+};
+
+// Tokens in the cache, those that several texts share counted once.
+class UsefulTokens {
+ public:
+  explicit UsefulTokens(const nn::PagePool& pool) : held_(static_cast<std::size_t>(pool.pages()) + 1) {}
+
+  i64 count(const nn::Scheduler& scheduler, const std::vector<CachedText>& texts) {
+    std::fill(held_.begin(), held_.end(), 0);
+    i64 sum = 0;
+    const i64 size = scheduler.pool().page_size();
+    for (const CachedText& t : texts) {
+      i64 left = t.table->length();
+      for (const std::int32_t page : t.table->pages()) {
+        const i64 n = std::clamp<i64>(left, 0, size);
+        i64& held = held_[static_cast<std::size_t>(page)];
+        sum += std::max<i64>(0, n - held);
+        held = std::max(held, n);
+        left -= n;
+      }
+    }
+    return sum;
+  }
+
+ private:
+  std::vector<i64> held_;  // by page
+};
+
+}  // namespace
+
+double percentile(const std::vector<double>& sorted, double p) {
+  if (sorted.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto rank = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
+}
+
+void warm_up(nn::Engine& engine, const nn::Engine::Options& options, i64 context) {
+  const i64 most = std::min<i64>(options.seats, engine.scheduler().pool().pages());
+  for (i64 texts = most; texts > 0; --texts) {
+    for (i64 i = 0; i < texts; ++i) engine.add(nn::Engine::Request{.prompt = {0}, .tokens = 1});
+    engine.run();
+  }
+  const i64 longest = std::min(options.chunk, context);
+  for (i64 length = 2; length <= longest;
+       length = length < longest ? std::min(2 * length, longest) : longest + 1) {
+    engine.forget();
+    engine.add(nn::Engine::Request{.prompt = std::vector<std::int32_t>(static_cast<std::size_t>(length)),
+                                   .tokens = 1});
+    engine.run();
+  }
+  engine.forget();
+}
+
+Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
+              const std::vector<std::vector<std::int32_t>>& prompts, CacheHistory* history) {
+  const nn::Scheduler& scheduler = engine.scheduler();
+  const i64 preempted_before = scheduler.preemptions(), found_before = scheduler.found();
+  Replay r;
+  r.texts_written.resize(trace.size());
+  struct Text {
+    std::size_t request;
+    double last;  // when it had its last token, or arrived
+  };
+  std::map<nn::Engine::Handle, Text> texts;
+  UsefulTokens useful(scheduler.pool());
+  Clock clock;
+  bool looked = false;  // in this step
+  i64 full_steps = 0;   // with texts that wait
+  const auto look = [&] {
+    if (looked) return;
+    looked = true;
+    clock.stopped([&] {
+      std::vector<CachedText> cached;
+      for (const auto& [handle, text] : texts)
+        if (scheduler.is_running(handle))
+          cached.push_back(
+              {static_cast<i64>(text.request), &scheduler.table(handle), &scheduler.tokens(handle)});
+      const double share =
+          static_cast<double>(useful.count(scheduler, cached)) /
+          (static_cast<double>(scheduler.pool().pages()) * static_cast<double>(scheduler.pool().page_size()));
+      r.texts += static_cast<double>(cached.size());
+      r.useful += share;
+      if (scheduler.waiting() > 0) r.useful_full += share, ++full_steps;
+      r.most_useful = std::max(r.most_useful, share);
+      if (history) history->add(cached);
+    });
+  };
+  const auto report = [&](const nn::Engine::Token& token) {
+    const double time = clock.seconds();
+    const auto at = texts.find(token.text);
+    Text& text = at->second;
+    auto& written = r.texts_written[text.request];
+    (written.empty() ? r.first : r.between).push_back(time - text.last);
+    text.last = r.seconds = time;
+    written.push_back(token.token);
+    if (token.end != nn::Engine::End::no) texts.erase(at);
+    look();  // at the first report, when the others that end in this step still have their pages
+    return true;
+  };
+  for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
+    for (const double time = clock.seconds(); next < trace.size() && trace[next].seconds <= time; ++next) {
+      const auto handle = engine.add(nn::Engine::Request{.prompt = prompts[next],
+                                                         .tokens = trace[next].output,
+                                                         .sampling = {.temperature = 0},
+                                                         .report = report});
+      texts[handle] = {next, trace[next].seconds};
+    }
+    if (engine.texts() == 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
+      continue;
+    }
+    looked = false;
+    const double start = clock.seconds(), runs = engine.run_seconds();
+    engine.step();
+    r.host += clock.seconds() - start - (engine.run_seconds() - runs);
+    look();
+    ++r.steps;
+  }
+  r.preemptions = scheduler.preemptions() - preempted_before;
+  r.found = scheduler.found() - found_before;
+  r.tokens = std::ssize(r.first) + std::ssize(r.between);
+  r.texts /= static_cast<double>(r.steps);
+  r.useful /= static_cast<double>(r.steps);
+  r.useful_full /= static_cast<double>(full_steps);
+  std::sort(r.first.begin(), r.first.end());
+  std::sort(r.between.begin(), r.between.end());
+  return r;
+}
+
+}  // namespace tg::bench

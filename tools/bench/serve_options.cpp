@@ -1,0 +1,42 @@
+#include "tools/bench/serve_options.h"
+
+namespace tg::bench {
+
+void ServeCommandLine::declare(Args& args) {
+  RandomTrace& r = settings.random;
+  args.option(
+      "trace", "FILE",
+      "serve: requests to replay, one a line: the second of its arrival, tokens of its prompt, tokens "
+      "to write; # begins a comment",
+      settings.trace, {.shown = "made from --seed"});
+  args.option("requests", "N", "serve: requests of a trace that is made", r.requests, {.min = 1, .max = 1e6});
+  args.option("rate", "R", "serve: their arrivals per second (Poisson); 0: all at once, and no waiting",
+              r.rate, {.min = 0, .max = 1e9});
+  args.option("shared-prefix", "N", "serve: tokens that all prompts begin with", r.shared_prefix,
+              {.min = 0, .max = 1 << 20});
+  args.option("seed", "N", "serve: of the trace, its tokens and the weights", r.seed,
+              {.min = 0, .max = 1 << 30});
+  args.option("cache-memory", "SIZE", "serve: of each cache, like 64MiB or 16384tokens", cache_memory,
+              {.shown = "16 contexts"});
+  args.option("page", "N", "serve: tokens in a page", settings.page_size, {.min = 1, .max = 1 << 20});
+  args.option("seats", "N", "serve: texts in a step, at most", settings.seats, {.min = 1, .max = 4096});
+  args.option("picture", "FILE", "serve: also draw who has which part of the cache, step by step, as a PNG",
+              settings.picture, {.shown = "no picture"});
+}
+
+std::string ServeCommandLine::take(const Args& args, const std::string& mode) {
+  for (const char* name :
+       {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page", "seats", "picture"})
+    if (args.given(name) && mode != "serve")
+      return "--" + std::string(name) + " is an option of the mode serve";
+  for (const char* name : {"requests", "rate"})
+    if (args.given(name) && args.given("trace"))
+      return "--" + std::string(name) + " and --trace exclude each other";
+  return args.given("cache-memory") ? parse_cache_memory(cache_memory, settings.cache) : "";
+}
+
+std::string serve_shape(const std::string& text) {
+  return text == "124M" ? "12x12x768x1024x50304" : text;
+}
+
+}  // namespace tg::bench
