@@ -6,6 +6,11 @@ namespace tg {
 
 namespace {
 
+struct MatmulAttrs {
+  bool wide = false;  // the result, and a bias, in the type in which the product is added up
+  void fields(auto&& field) const { field("wide", wide, false); }
+};
+
 std::int64_t inner_of_b(const Shape& b) {
   return b[b.size() == 1 ? 0 : b.size() - 2];
 }
@@ -20,13 +25,13 @@ bool fits(const Tensor& a, const Tensor& b) {
   return a.rank() >= 1 && b.rank() >= 1 && a.shape().back() == inner_of_b(b.shape());
 }
 
-std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
+std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs& attrs) {
   detail::require_operands(in, 2, 3);
   const Operand &a = in[0], &b = in[1];
-  for (const Operand& x : in) {
-    detail::require_float(x.dtype);
-    if (x.dtype != a.dtype) throw DTypeError("operands differ in dtype");
-  }
+  detail::require_float(a.dtype);
+  const DType dtype = attrs.as<MatmulAttrs>().wide ? compute_type(a.dtype) : a.dtype;
+  if (b.dtype != a.dtype) throw DTypeError("operands differ in dtype");
+  if (in.size() == 3 && in[2].dtype != dtype) throw DTypeError("the bias differs in dtype from the result");
   detail::check_rank_at_least(a, 1);
   detail::check_rank_at_least(b, 1);
   if (a.shape().back() != inner_of_b(b.shape()))
@@ -38,7 +43,7 @@ std::vector<OutSpec> infer_matmul(std::span<const Operand> in, const Attrs&) {
   out.push_back(b.shape().back());
   if (in.size() == 3 && broadcast_shapes(out, in[2].shape(), "matmul") != out)
     throw ShapeError("the bias " + in[2].shape().text() + " does not broadcast to the product " + out.text());
-  return detail::row_major_output(a.dtype, out);
+  return detail::row_major_output(dtype, out);
 }
 
 Tensor flipped(const Tensor& x) {
@@ -64,35 +69,36 @@ Tensor rows_of(const Tensor& x) {
 // z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over the axes that broadcasting
 // stretched. A matrix B that all of A's matrices met gets its sum inside one product over all their rows.
 Tensors matmul_gradient(const Backprop& g) {
-  const Tensor &a = g.in[0], &b = g.in[1], &z = g.z[0];
+  const Tensor &a = g.in[0], &b = g.in[1], z = cast(g.z[0], a.dtype());
   Tensors out(g.in.size());
   if (g.needed[0]) out[0] = sum_to(product_like(a, z, flipped(b)), a.shape());
   if (g.needed[1]) {
     out[1] = b.rank() == 2 ? product_like(b, flipped(rows_of(a)), rows_of(z))
                            : sum_to(product_like(b, flipped(a), z), b.shape());
   }
-  if (g.in.size() == 3 && g.needed[2]) out[2] = sum_to(z, g.in[2].shape());
+  if (g.in.size() == 3 && g.needed[2]) out[2] = sum_to(g.z[0], g.in[2].shape());
   return out;
 }
 
-Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias) {
-  return bias.defined() ? record(matmul_op, {a, b, bias}) : record(matmul_op, {a, b});
+Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias, const MatmulAttrs& attrs) {
+  return bias.defined() ? record(matmul_op, {a, b, bias}, attrs) : record(matmul_op, {a, b}, attrs);
 }
 
 // If b is one matrix and a's leading axes can be merged, they become rows of one product.
-Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
+Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias, const MatmulAttrs& attrs) {
   if (b.rank() == 2 && a.rank() > 2) {
     Shape out = a.shape();
     out[out.size() - 1] = b.size(1);
     std::int64_t rows = 1;
     for (int i = 0; i + 1 < a.rank(); ++i) rows *= a.size(i);
     const Shape flat{rows, a.size(-1)};
-    if (can_view(a.layout(), flat)) return view(recorded(view(a, flat), b, bias), out);
+    if (can_view(a.layout(), flat)) return view(recorded(view(a, flat), b, bias, attrs), out);
   }
-  return recorded(a, b, bias);
+  return recorded(a, b, bias, attrs);
 }
 
-Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias) {
+Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias,
+                   const MatmulAttrs& attrs = {}) {
   const Scope scope(first);
   Tensor a = first.tensor(), b = second.tensor();
   DType dtype = detail::promote(a.dtype(), b.dtype());
@@ -100,9 +106,9 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias)
   a = cast(a, dtype);
   b = cast(b, dtype);
   if (bias.defined()) bias = cast(bias, dtype);
-  if (!fits(a, b)) return recorded(a, b, bias);  // throws, and shows the caller's shapes
+  if (!fits(a, b)) return recorded(a, b, bias, attrs);  // throws, and shows the caller's shapes
   const bool row = a.rank() == 1, column = b.rank() == 1;
-  Tensor c = product(row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b, bias);
+  Tensor c = product(row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b, bias, attrs);
   if (row) c = squeeze(c, -2);
   return column ? squeeze(c, -1) : c;
 }
@@ -127,6 +133,9 @@ extern const Op matmul_op{
               {"transposed",
                {{{3, 5}}, {{4, 3}}},
                [](auto x) { return Tensors{matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1))}; }},
+              {"wide",
+               {{{2, 5, 3}}, {{4, 3}}},
+               [](auto x) { return Tensors{matmul_wide(x[0], transpose(x[1], 0, 1))}; }},
               {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
               {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
               {"linear",
@@ -145,6 +154,10 @@ extern const Op matmul_op{
 
 Tensor matmul(TensorArg a, TensorArg b) {
   return matmul_with(a, b, {});
+}
+
+Tensor matmul_wide(TensorArg a, TensorArg b) {
+  return matmul_with(a, b, {}, {.wide = true});
 }
 
 Tensor linear(TensorArg x, TensorArg w, TensorArg bias) {

@@ -242,6 +242,8 @@ Tensor squared_norm(const std::vector<Tensor>& xs,
 // copy. A vector a is treated as a row, a vector b as a column, and that axis is dropped from the result (as
 // in PyTorch). Row-major result.
 Tensor matmul(TensorArg a, TensorArg b);
+// The same in the type in which it is added up: f32 for bf16 and f16, so that the result is not rounded.
+Tensor matmul_wide(TensorArg a, TensorArg b);
 Tensor linear(TensorArg x, TensorArg w,
               TensorArg bias = {});  // x·w + bias: x [..., in], w [in, out], bias [out]
 

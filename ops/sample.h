@@ -58,9 +58,10 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
 [[gnu::always_inline]] constexpr std::uint64_t sample_weight(double logit, double best, double rate,
                                                              int bits) {
   const double below = logit - best, x = below == 0 ? 0 : below * rate;
-  if (!(x >= -44)) return 0;  // less than half a unit
+  const bool counts = x >= -44;  // below it, less than half a unit
   const double unit = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + bits) << 52);
-  return static_cast<std::uint64_t>(exp_of_negative(x) * unit + 0.5);
+  const auto weight = static_cast<std::uint64_t>(exp_of_negative(counts ? x : -44) * unit + 0.5);
+  return counts ? weight : 0;
 }
 
 // Whether a temperature leaves anything to draw: 0, NaN, what is negative and what has no finite inverse do
@@ -78,16 +79,17 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   return up < total ? up : total;
 }
 
-// Unsigned integers in the order of the logits: NaN before all others, −0 equal to 0.
+// Unsigned integers in the order of the logits: NaN before all others, −0 equal to 0. Of negative numbers all
+// bits are negated, of others the sign, without a branch that would depend on the logits.
 [[gnu::always_inline]] constexpr std::uint32_t order_of(float x) {
-  if (x != x) return 0;
   const auto u = std::bit_cast<std::uint32_t>(x == 0 ? 0.f : x);
-  return u >> 31 ? ~u : u | 1u << 31;
+  const std::uint32_t order = u ^ ((0 - (u >> 31)) | 1u << 31);
+  return x == x ? order : 0;
 }
 [[gnu::always_inline]] constexpr std::uint64_t order_of(double x) {
-  if (x != x) return 0;
   const auto u = std::bit_cast<std::uint64_t>(x == 0 ? 0. : x);
-  return u >> 63 ? ~u : u | std::uint64_t{1} << 63;
+  const std::uint64_t order = u ^ ((0 - (u >> 63)) | std::uint64_t{1} << 63);
+  return x == x ? order : 0;
 }
 
 }  // namespace tg

@@ -155,9 +155,10 @@ const void* zero(DType t) {
 std::array<std::uint64_t, 2> key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
-  for (std::int64_t n : {x.m, x.n, x.k, static_cast<std::int64_t>(p.bias), static_cast<std::int64_t>(x.has_d),
-                         static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.out[0].dtype),
-                         static_cast<std::int64_t>(p.gelu ? 1 + p.keeps : 0)})
+  for (std::int64_t n :
+       {x.m, x.n, x.k, static_cast<std::int64_t>(p.bias), static_cast<std::int64_t>(x.has_d),
+        static_cast<std::int64_t>(call.tf32), static_cast<std::int64_t>(call.in[0].dtype),
+        static_cast<std::int64_t>(call.out[0].dtype), static_cast<std::int64_t>(p.gelu ? 1 + p.keeps : 0)})
     h.add(static_cast<std::uint64_t>(n));
   for (const View* v : {&x.a, &x.b, &x.c, &x.d}) {
     if (v == &x.d && !x.has_d) continue;
@@ -263,7 +264,7 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   Product& x = p.product;
   x = product_of(call);
   merge_batch(x);
-  const DType t = call.out[0].dtype;
+  const DType t = call.in[0].dtype, of_result = call.out[0].dtype;
   const auto lies_well = [](const View& v) { return v.matrix.row_major() || v.matrix.column_major(); };
   p.bias = x.has_d && x.d.matrix.row == 0 && x.d.matrix.col == 1;
   for (std::size_t a = 0; a < x.batch.size(); ++a) p.bias = p.bias && x.d.batch[a] == 0;
@@ -279,8 +280,8 @@ std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   set(p, CUBLASLT_MATMUL_DESC_TRANSB, x.a.matrix.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T);
   p.gelu = gelu, p.keeps = gelu && gelu != call.out[0].data;
   set_epilogue(p, call);
-  p.b = layout_of(t, x, x.b), p.a = layout_of(t, x, x.a), p.c = layout_of(t, x, x.c);
-  p.d = layout_of(t, x, x.has_d && !p.bias ? x.d : x.c);
+  p.b = layout_of(t, x, x.b), p.a = layout_of(t, x, x.a), p.c = layout_of(of_result, x, x.c);
+  p.d = layout_of(of_result, x, x.has_d && !p.bias ? x.d : x.c);
 
   cublasLtMatmulPreference_t preference;
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
@@ -322,7 +323,6 @@ void launch(const Stream& s, const Call& call) {
   const Product& x = p.product;
   if (p.own) return multiply_strided(s, call);
   const DType t = call.out[0].dtype;
-  const auto size = static_cast<std::int64_t>(size_of(t));
   const bool adds = x.has_d && !p.bias;
   std::int64_t calls = 1;
   for (std::size_t a = 0; a + 1 < x.batch.size(); ++a) calls *= x.batch[a];
@@ -331,7 +331,7 @@ void launch(const Stream& s, const Call& call) {
       std::int64_t offset = 0, rest = i;
       for (std::size_t a = x.batch.size() < 2 ? 0 : x.batch.size() - 1; a-- > 0; rest /= x.batch[a])
         offset += rest % x.batch[a] * v.batch[a];
-      return arg.data + offset * size;
+      return arg.data + offset * static_cast<std::int64_t>(size_of(arg.dtype));
     };
     std::byte* c = p.gelu ? p.gelu : at(call.out[0], x.c);
     const std::byte* d = adds ? at(call.in[2], x.d) : c;
@@ -357,7 +357,7 @@ std::string choice(const Call& call) {
   add("tile", CUBLASLT_ALGO_CONFIG_TILE_ID);
   add("stages", CUBLASLT_ALGO_CONFIG_STAGES_ID);
   add("splits of k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
-  if (call.out[0].dtype == f32) s += call.tf32 ? ", in TF32" : ", in f32";
+  if (call.in[0].dtype == f32) s += call.tf32 ? ", in TF32" : ", in f32";
   if (p.bias) s += ", with the bias";
   if (p.gelu) s += p.keeps ? ", with the product and gelu_tanh" : ", with gelu_tanh";
   return s;

@@ -10,13 +10,19 @@ namespace tg::nn {
 
 namespace {
 
+bool is_half(const Weight& weight) {
+  const DType dtype = weight.parameter().dtype();
+  return compute_type(dtype) != dtype;
+}
+
 class TiedHead : public Module {
  public:
   explicit TiedHead(const Embedding& table) : Module(table), weight_(table.weight()) {}
 
  private:
   Tensor record(TensorArg x, const Call&) const override {
-    return linear(Autocast::input(x), transpose(weight_.tensor(x), 0, 1));
+    const Tensor in = Autocast::input(x), w = transpose(weight_.tensor(x), 0, 1);
+    return is_half(weight_) ? matmul_wide(in, w) : linear(in, w);
   }
   Weight weight_;
 };
@@ -36,13 +42,18 @@ Tensor dropped(TensorArg x, double p, Mode mode) {
 }
 
 Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
-    : Module(at), weight_(at.create("weight", {out, in}, options.init.of_weight(in))) {
+    : Module(at), weight_(at.create("weight", {out, in}, options.init.of_weight(in))), wide_(options.wide) {
   if (options.bias) bias_ = at.create("bias", {out}, options.init.of_bias(in));
 }
 
 Tensor Linear::record(TensorArg x, const Call& call) const {
   const Tensor in = Autocast::input(x);
   const Tensor w = transpose(weight_.tensor(x), 0, 1), b = bias_.tensor(x);
+  if (wide_ && is_half(weight_)) {
+    Tensor y = matmul_wide(in, w);
+    if (b.defined()) y = y + b;
+    return call.residual.defined() ? y + call.residual : y;
+  }
   if (!call.residual.defined()) return linear(in, w, b);
   const Tensor onto = Autocast::input(call.residual);
   const Tensor added = b.defined() ? onto + b : onto;

@@ -20,6 +20,7 @@ class Linear : public Module {
   struct Options {
     bool bias = true;
     Init init = Init::gpt2();
+    bool wide = false;  // for a head: f32 from a weight that is held in bf16 or f16
   };
   Linear(const Path& at, std::int64_t in, std::int64_t out, Options options);
   Linear(const Path& at, std::int64_t in, std::int64_t out) : Linear(at, in, out, Options{}) {}
@@ -30,6 +31,7 @@ class Linear : public Module {
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }  // in the matmul's pass
   Weight weight_, bias_;
+  bool wide_;
 };
 
 // Rows of a table [count, width] ("weight") by number: ids i32 or i64 [...] → [..., width].
@@ -37,7 +39,9 @@ class Embedding : public Module {
  public:
   Embedding(const Path& at, std::int64_t count, std::int64_t width, Init init = Init::gpt2());
 
-  Layer head() const;  // x·Eᵀ: [..., width] → [..., count], the head of a model that ties it to the table
+  // x·Eᵀ: [..., width] → [..., count], the head of a model that ties it to the table; in f32 if the table is
+  // held in bf16 or f16.
+  Layer head() const;
   const Weight& weight() const { return weight_; }
 
  private:

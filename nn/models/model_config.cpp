@@ -73,7 +73,7 @@ Init ModelConfig::embedding_init() const {
 
 Layer ModelConfig::head(const Path& at, const Embedding& tokens) const {
   if (tied_head) return tokens.head();
-  return Linear(at, width, vocabulary, {.bias = false, .init = linear_init()});
+  return Linear(at, width, vocabulary, {.bias = false, .init = linear_init(), .wide = true});
 }
 
 }  // namespace tg::nn

@@ -129,6 +129,7 @@ std::vector<Call> op_calls() {
                                                               const AdamWOptions&)>(tg::adamw)),
       OP(squared_norm),
       OP(matmul),
+      OP(matmul_wide),
       OP(linear),
       OP(flash_attn),
       OP(standard_attn),

@@ -100,7 +100,8 @@ TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
     }
 }
 
-// With gains of 1 and biases of 0 nothing but the weights differs, and Autocast rounds these.
+// With gains of 1 and biases of 0 nothing but the weights differs, and Autocast rounds these. It rounds
+// logits too.
 TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
   const TemporaryDirectory dir;
   for (const Kind& kind : kinds())
@@ -117,6 +118,17 @@ TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
             << kind.name;
       }
     }
+}
+
+TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(1, bf16);
+    const nn::Model model(params, kind.config);
+    const ModelRun run(model, false);
+    ASSERT_EQ(run.logits.dtype(), f32) << kind.name;
+    const Array logits = run.program.fetch(run.logits);
+    EXPECT_FALSE(logits.to(bf16).to(f32).same_bits(logits)) << kind.name;
+  }
 }
 
 // A token reads each weight once, as it lies: no step of the program makes another form of one.

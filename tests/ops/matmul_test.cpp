@@ -213,4 +213,39 @@ TEST(Linear, OfRowsAndItsGradientsCopyNothing) {
   for (const Step& s : p.steps()) EXPECT_EQ(s.op->name, "matmul");
 }
 
+// The sums of products of halves, rounded to f32 and not to the half type: small integers come out exactly.
+TEST(MatmulWide, KeepsWhatAHalfTypeWouldRoundAway) {
+  for (const DType dtype : {bf16, f16})
+    for (const std::int64_t rows : {1, 3, 40}) {
+      Graph g;
+      const Tensor a = g.input("a", {rows, 64}, dtype), b = g.input("b", {5, 64}, dtype);
+      Array x({rows, 64}, dtype), y({5, 64}, dtype);
+      for (std::int64_t i = 0; i < x.numel(); ++i) x.set(i, static_cast<double>(i * i % 23 - 11));
+      for (std::int64_t i = 0; i < y.numel(); ++i) y.set(i, static_cast<double>(i * i % 19 + 100));
+      const Tensor c = matmul_wide(a, transpose(b, 0, 1)), rounded = matmul(a, transpose(b, 0, 1));
+      ASSERT_EQ(c.dtype(), f32);
+      ASSERT_EQ(rounded.dtype(), dtype);
+      const auto got = eval({c, rounded}, {{a, x}, {b, y}});
+      Vector columns;  // b transposed
+      for (std::int64_t p = 0; p < 64; ++p)
+        for (std::int64_t j = 0; j < 5; ++j) columns.push_back(y.at(j * 64 + p));
+      EXPECT_EQ(got[0].to(f64).values<double>(),
+                triple_loop(x.to(f64).values<double>(), columns, 1, rows, 64, 5));
+      EXPECT_TRUE(got[0].to(dtype).same_bits(got[1]));
+      EXPECT_FALSE(got[1].to(f32).same_bits(got[0]));
+    }
+  for (const DType dtype : {f32, f64}) {
+    Graph g;
+    EXPECT_EQ(matmul_wide(g.input("a", {2, 3}, dtype), g.input("b", {3, 4}, dtype)).dtype(), dtype);
+  }
+}
+
+TEST(MatmulWide, HasGradientsInTheOperandsDtype) {
+  Graph g;
+  const Tensor a = g.input("a", {2, 3}, bf16), b = g.input("b", {3, 4}, bf16);
+  const std::vector<Tensor> z = gradients(sum(matmul_wide(a, b)), {a, b});
+  EXPECT_EQ(z[0].dtype(), bf16);
+  EXPECT_EQ(z[1].dtype(), bf16);
+}
+
 }  // namespace

@@ -61,6 +61,16 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
   one("tril", "tril", [](Tensor x) { return tril(x); });
   weighted("embedding", {{all}, {{rows}, {Fill::index, 0, static_cast<double>(rows)}, i64}},
            [](auto x) { return embedding(x[0], x[1]); });
+  const SampleInput logits{all, {Fill::uniform, -10, 10}}, keys{{rows, 2}, {Fill::index, 0, 1e6}, i64};
+  const auto drawn = [&](const std::string& name, double temperature, double top_k, double top_p) {
+    list.push_back({name, "", {logits, keys}, [=](std::span<const Tensor> x) {
+                      return std::vector<Tensor>{sample(x[0], temperature, x[1], top_k, top_p)};
+                    }});
+  };
+  drawn("sample, temperature 0", 0, 0, 1);
+  drawn("sample", 0.8, 0, 1);
+  drawn("sample, top_k 50", 0.8, 50, 1);
+  drawn("sample, top_p 0.95", 0.8, 0, 0.95);
   weighted("concat", {{all}, {all}}, [](auto x) { return concat({x[0], x[1]}, 1); });
   one("full", "full", [=](Tensor x) { return full(x.graph(), all, 1.5); });
   list.push_back({"add a row", "", {{all}, {{columns}}}, [](std::span<const Tensor> x) {

@@ -27,7 +27,8 @@ Gemm gemm_of(const Call& c) {
   const Shape& out = c.out[0].layout.shape;
   const int rank = out.size();
   Gemm g;
-  g.type = g.out_type = c.out[0].dtype;
+  g.type = a.dtype;
+  g.out_type = c.out[0].dtype;
   g.bf16 = bf16_unit();
   g.rows_alone = c.rows_alone;
   g.m = out[rank - 2];

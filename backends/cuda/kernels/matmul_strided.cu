@@ -13,9 +13,9 @@ struct Operands {
   i64 row[4], col[4];
 };
 
-// A thread for each element of C; tiles of A and B go through shared memory.
-template <class S>
-__global__ void multiply(const S* a, const S* b, const S* d, S* c, Operands o, i64 m, i64 n, i64 k,
+// A thread for each element of C; tiles of A and B go through shared memory. O: of C and D.
+template <class S, class O>
+__global__ void multiply(const S* a, const S* b, const O* d, O* c, Operands o, i64 m, i64 n, i64 k,
                          i64 batches) {
   using C = compute_t<S>;
   __shared__ C left[tile][tile + 1], right[tile][tile + 1];
@@ -36,7 +36,7 @@ __global__ void multiply(const S* a, const S* b, const S* d, S* c, Operands o, i
     }
     if (i < m && j < n) {
       if (d) sum += widen(d[o.batch[2].offset(item) + i * o.row[2] + j * o.col[2]]);
-      c[o.batch[3].offset(item) + i * o.row[3] + j * o.col[3]] = narrow<S>(sum);
+      c[o.batch[3].offset(item) + i * o.row[3] + j * o.col[3]] = narrow<O>(sum);
     }
   }
 }
@@ -65,13 +65,17 @@ void multiply_strided(const Stream& s, const Call& call) {
   const bool adds = call.in.size() == 3;
   put(0, call.in[0], m, k), put(1, call.in[1], k, n), put(3, call.out[0], m, n);
   if (adds) put(2, call.in[2], m, n);
-  with_float(call.out[0].dtype, [&](auto* type) {
+  with_float(call.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    const i64 tiles = batches * ((m + tile - 1) / tile) * ((n + tile - 1) / tile);
-    launch_kernel(s, {blocks_for(tiles, 1), dim3(tile, tile)}, multiply<S>,
-                  reinterpret_cast<const S*>(call.in[0].data), reinterpret_cast<const S*>(call.in[1].data),
-                  adds ? reinterpret_cast<const S*>(call.in[2].data) : nullptr,
-                  reinterpret_cast<S*>(call.out[0].data), o, m, n, k, batches);
+    const auto run = [&](auto* result) {
+      using O = pointee_t<decltype(result)>;
+      const i64 tiles = batches * ((m + tile - 1) / tile) * ((n + tile - 1) / tile);
+      launch_kernel(s, {blocks_for(tiles, 1), dim3(tile, tile)}, multiply<S, O>,
+                    reinterpret_cast<const S*>(call.in[0].data), reinterpret_cast<const S*>(call.in[1].data),
+                    adds ? reinterpret_cast<const O*>(call.in[2].data) : nullptr,
+                    reinterpret_cast<O*>(call.out[0].data), o, m, n, k, batches);
+    };
+    call.out[0].dtype == call.in[0].dtype ? run(type) : run(static_cast<compute_t<S>*>(nullptr));
   });
 }
 

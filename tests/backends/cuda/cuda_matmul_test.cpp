@@ -58,4 +58,25 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
   }
 }
 
+// Operands that cuBLASLt takes, and strides that only our own kernel does.
+TEST_F(CudaMatmul, GivesProductsOfHalvesInF32) {
+  for (const DType t : {bf16, f16, f32})
+    for (const View view : {View::contiguous, View::transposed, View::sliced}) {
+      Graph g;
+      const Given a = given(g, {3, 24}, t, view, 1), b = given(g, {24, 16}, t, view, 2);
+      const Tensor y = matmul_wide(a.tensor, b.tensor),
+                   batched = matmul_wide(unsqueeze(a.tensor, 0), b.tensor);
+      ASSERT_EQ(y.dtype(), f32);
+      const std::vector<Feed> feeds = feeds_of({a, b});
+      const auto expected = eval({y, batched}, feeds),
+                 got = eval({y, batched}, feeds, {.device = Device::cuda()});
+      for (std::size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(close(doubles(got[i]), doubles(expected[i]), 24 * rounding(f32))) << y.text();
+        if (t != f32) {
+          EXPECT_FALSE(got[i].to(t).to(f32).same_bits(got[i]));
+        }
+      }
+    }
+}
+
 }  // namespace

@@ -67,4 +67,30 @@ TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
   EXPECT_EQ(text(Device::cuda()), text(Device::cpu()));
 }
 
+TEST_P(CudaModels, GiveTheLogitsOfTheCpuOnWeightsInHalfTypes) {
+  for (const DType dtype : {bf16, f16}) {
+    const auto logits = [&](Device device) {
+      nn::Params params(1, dtype, device);
+      const nn::Model model(params, GetParam());
+      nn::Generator generator(model);
+      const std::vector<std::int32_t> text{3, 1, 4, 1, 5, 9};
+      std::vector<float> all;
+      for (std::size_t n = 5; n <= text.size(); ++n) {  // the prompt, and a token after it
+        const auto next = generator.next(std::span(text).first(n));
+        all.insert(all.end(), next.begin(), next.end());
+      }
+      return all;
+    };
+    const auto here = logits(Device::cpu()), there = logits(Device::cuda());
+    double error = 0, size = 0;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      error += (there[i] - here[i]) * (there[i] - here[i]);
+      size += here[i] * here[i];
+    }
+    // About 16 tensors in each of the 2 layers are rounded on either device; n errors add up like √n of them.
+    EXPECT_LT(std::sqrt(error / size), std::sqrt(2 * 16) * (dtype == bf16 ? 0x1p-8 : 0x1p-11))
+        << name_of(dtype);
+  }
+}
+
 }  // namespace
