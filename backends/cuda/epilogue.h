@@ -12,8 +12,8 @@ namespace tg::cuda {
 bool is_gelu_of(const Step& product, const Step& next);
 
 // A plan for the product's kernel that also computes the next step, whose output is `gelu`. Null if cuBLASLt
-// has no kernel for it or does not document its accuracy (f32, f64), or if one step would overwrite what the
-// other still reads.
+// has no kernel for it or does not document its accuracy (f32, f64), if one step would overwrite what the
+// other still reads, or where rows must have the same bits alone.
 std::shared_ptr<const void> plan_with_gelu(const Call& product, const Arg& gelu);
 
 }  // namespace tg::cuda

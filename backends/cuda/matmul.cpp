@@ -13,6 +13,7 @@
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernel.h"
 #include "backends/cuda/matmul.h"
+#include "backends/cuda/rows_gemm.h"
 #include "core/base/hash.h"
 
 namespace tg::cuda {
@@ -103,6 +104,7 @@ void merge_batch(Product& p) {
 struct Plan {
   Product product;
   bool own = false;           // use our own kernel, for any strides
+  bool rows = false;          // use rows_gemm
   bool bias = false;          // D is one row for all
   std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
   bool keeps = false;         // the result before gelu_tanh is needed too
@@ -261,6 +263,11 @@ void set_epilogue(Plan& p, const Call& call) {
 std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   const auto made = std::make_shared<Plan>();
   Plan& p = *made;
+  if (call.rows_alone) {  // cuBLASLt's order of additions depends on the number of rows
+    p.rows = is_for_rows_gemm(call), p.own = !p.rows;
+    if (p.rows) p.workspace = rows_gemm_workspace(call);
+    return made;
+  }
   Product& x = p.product;
   x = product_of(call);
   merge_batch(x);
@@ -321,6 +328,7 @@ std::size_t workspace(const Call& c) {
 void launch(const Stream& s, const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
   const Product& x = p.product;
+  if (p.rows) return rows_gemm(s, call);
   if (p.own) return multiply_strided(s, call);
   const DType t = call.out[0].dtype;
   const bool adds = x.has_d && !p.bias;
@@ -344,6 +352,7 @@ void launch(const Stream& s, const Call& call) {
 
 std::string choice(const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
+  if (p.rows) return rows_gemm_choice(call);
   if (p.own) return "plain kernel for any strides";
   std::string s = "cuBLASLt";
   const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t what) {
@@ -368,6 +377,8 @@ std::string choice(const Call& call) {
 extern const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Arg& gelu) {
+  // Whether memory allows it may depend on the number of rows, and the bits on whether it is done.
+  if (call.rows_alone) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
   if ((t != bf16 && t != f16) || x.n % 8 != 0 || call.out[0].layout.rank() != 2) return nullptr;

@@ -1,0 +1,410 @@
+// y = x·w + d, an element's additions in one order however many rows x has. A block takes 16 or 32 outputs,
+// which are columns of w, of up to 64 rows. k is cut into 8 slices at fixed places, one for each warp; their
+// sums are added in the order of the slices. The weights go from memory straight to registers, each once for
+// the block's rows, with copies of the next ones on their way.
+//
+// In 16 bits Yᵀ = Wᵀ·Xᵀ on tensor cores: 16 outputs are the left operand, 8 rows of x the right one. The sum
+// over k does not mind in which order a product of 16 takes it: where mma expects numbers 2t, 2t + 1, 2t + 8,
+// 2t + 9 of a row in lane t of four, the lane gives it neighbours, of which it loads 8 at a time.
+#include "backends/cuda/rows_gemm.h"
+
+#include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/tile/terms.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+using tile::u32;
+
+constexpr int k_slices = 8, k_slice_threads = 32 * k_slices;
+constexpr int k_chunk = 32;  // of k, which a warp loads together
+
+struct RowsProduct {
+  enum Which { x, w, d, y };
+  const std::byte* data[4];
+  Strides batch[4];  // leading axes of the product
+  i64 row[4], col[4];
+  int m, n, k, batches;
+
+  template <class S>
+  __device__ __forceinline__ const S* at(Which which, int item) const {
+    return reinterpret_cast<const S*>(data[which]) + batch[which].offset(static_cast<unsigned>(item));
+  }
+};
+
+// ---- 16 bits: lane 4·g + t ----
+
+// along_k: w runs along k in memory, else along n. Rows: 8 · groups.
+template <class S, bool along_k, int groups>
+struct TensorRows {
+  using type = S;
+  static constexpr int outputs = along_k && groups == 1 ? 16 : 32, rows = 8 * groups;
+  static constexpr int together = groups == 1 ? (along_k ? 3 : 2) : groups == 2 ? 2 : 1;  // chunks
+  static constexpr int blocks = groups == 1 || groups == 4 ? 2 : 1;  // that a multiprocessor holds
+  static constexpr int pieces = along_k ? outputs / 8 : 4;
+
+  struct Chunk {
+    uint4 w[pieces], x[groups];
+  };
+
+  const RowsProduct& p;
+  const int g = tile::lane_id() / 4, t = tile::lane_id() % 4, i0, j0;
+  const unsigned short *x, *w;  // the lane's first element
+  float sum[outputs / 16][groups][4] = {};
+
+  __device__ __forceinline__ TensorRows(const RowsProduct& p, int item, int i0, int j0)
+      : p(p), i0(i0), j0(j0) {
+    x = p.at<unsigned short>(p.x, item) + (i0 + g) * p.row[p.x] + 8 * t;
+    w = p.at<unsigned short>(p.w, item) +
+        (along_k ? (j0 + g) * p.col[p.w] + 8 * t : (g / 2 * 8 + g % 2) * p.row[p.w] + j0 + 8 * t);
+  }
+
+  __device__ __forceinline__ void load(Chunk& to, int nth) const {
+    const int k0 = nth * k_chunk;
+    const bool there = k0 + 8 * t < p.k;
+#pragma unroll
+    for (int n = 0; n < pieces; ++n) {
+      // Eight neighbours along k of output 8·n + g; or eight outputs of row 8·(g / 2) + 2·n + g % 2.
+      const bool some = along_k ? there && j0 + 8 * n + g < p.n : k0 + g / 2 * 8 < p.k && j0 + 8 * t < p.n;
+      const unsigned short* from = along_k ? w + 8 * n * p.col[p.w] + k0 : w + (k0 + 2 * n) * p.row[p.w];
+      to.w[n] = some ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int n = 0; n < groups; ++n)
+      to.x[n] = there && i0 + 8 * n + g < p.m ? *reinterpret_cast<const uint4*>(x + 8 * n * p.row[p.x] + k0)
+                                              : uint4{0, 0, 0, 0};
+  }
+
+  __device__ __forceinline__ void add(const Chunk& c) {
+    u32 left[outputs / 8][4];  // of output `output(n, g)`: words 2t, 2t + 1, … along k
+#pragma unroll
+    for (int n = 0; n < outputs / 8; ++n)
+#pragma unroll
+      for (int word = 0; word < 4; ++word)
+        left[n][word] =
+            along_k ? word_of(c.w[n], word) : ptx::transpose_8x8(word_of(c.w[along_k ? 0 : word], n));
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int o = 0; o < outputs / 16; ++o) {
+        const tile::Fragment a{left[2 * o][2 * half], left[2 * o + 1][2 * half], left[2 * o][2 * half + 1],
+                               left[2 * o + 1][2 * half + 1]};
+#pragma unroll
+        for (int n = 0; n < groups; ++n)
+          tile::mma(sum[o][n], a, word_of(c.x[n], 2 * half), word_of(c.x[n], 2 * half + 1), S());
+      }
+  }
+
+  // f(row, output, sum) for all that the lane has.
+  template <class F>
+  __device__ __forceinline__ void each(F&& f) {
+#pragma unroll
+    for (int o = 0; o < outputs / 8; ++o)
+#pragma unroll
+      for (int n = 0; n < groups; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          f(8 * n + 2 * t + e, along_k ? 8 * o + g : g / 2 * 8 + 2 * o + g % 2, sum[o / 2][n][o % 2 * 2 + e]);
+  }
+
+ private:
+  static __device__ __forceinline__ u32 word_of(const uint4& v, int n) {
+    return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
+  }
+};
+
+// ---- f32: lane 8·g + t ----
+
+template <bool along_k, int rows_>
+struct PlainRows {
+  using type = float;
+  static constexpr int outputs = along_k ? 16 : 32, rows = rows_;
+  static constexpr int together = along_k && rows == 1 ? 2 : 1;
+  static constexpr int blocks = rows <= (along_k ? 4 : 1) ? 2 : 1;
+  static constexpr int pieces = along_k ? 4 : 8;
+
+  struct Chunk {
+    float4 w[pieces], x[rows][along_k ? 1 : 2];
+  };
+
+  const RowsProduct& p;
+  const int g = tile::lane_id() / 8, t = tile::lane_id() % 8, i0, j0;
+  const float *x, *w;
+  float sum[4 * rows] = {};  // along_k: of outputs 4·n + g over the lane's pieces of k; else of 4·t + n
+
+  __device__ __forceinline__ PlainRows(const RowsProduct& p, int item, int i0, int j0)
+      : p(p), i0(i0), j0(j0) {
+    x = p.at<float>(p.x, item) + i0 * p.row[p.x] + (along_k ? 4 * t : 8 * g);
+    w = p.at<float>(p.w, item) + (along_k ? (j0 + g) * p.col[p.w] + 4 * t : 8 * g * p.row[p.w] + j0 + 4 * t);
+  }
+
+  __device__ __forceinline__ void load(Chunk& to, int nth) const {
+    const int k0 = nth * k_chunk;
+    const float4 zero{0, 0, 0, 0};
+#pragma unroll
+    for (int n = 0; n < pieces; ++n) {
+      const bool some =
+          along_k ? k0 + 4 * t < p.k && j0 + 4 * n + g < p.n : k0 + 8 * g + n < p.k && j0 + 4 * t < p.n;
+      const float* from = along_k ? w + 4 * n * p.col[p.w] + k0 : w + (k0 + n) * p.row[p.w];
+      to.w[n] = some ? __ldcg(reinterpret_cast<const float4*>(from)) : zero;
+    }
+#pragma unroll
+    for (int i = 0; i < rows; ++i)
+#pragma unroll
+      for (int n = 0; n < (along_k ? 1 : 2); ++n) {
+        const bool some = i0 + i < p.m && k0 + (along_k ? 4 * t : 8 * g + 4 * n) < p.k;
+        to.x[i][n] = some ? *reinterpret_cast<const float4*>(x + i * p.row[p.x] + k0 + 4 * n) : zero;
+      }
+  }
+
+  __device__ __forceinline__ void add(const Chunk& c) {
+#pragma unroll
+    for (int i = 0; i < rows; ++i)
+#pragma unroll
+      for (int n = 0; n < pieces; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& to = sum[4 * i + (along_k ? n : e)];
+          to = fmaf(number_of(c.w[n], e),
+                    along_k ? number_of(c.x[i][0], e) : number_of(c.x[i][along_k ? 0 : n / 4], n % 4), to);
+        }
+  }
+
+  template <class F>
+  __device__ __forceinline__ void each(F&& f) {
+    fold<along_k ? 4 : 16, 4 * rows>(0, true, f);
+  }
+
+ private:
+  // Adds the first `count` sums over the lanes that have the same outputs, in steps of `by` lanes and less.
+  // Of two lanes each keeps half of the sums, from number `from` on, or one of them (`own`) the last one.
+  template <int by, int count, class F>
+  __device__ __forceinline__ void fold(int from, bool own, F& f) {
+    if constexpr (by == (along_k ? 0 : 4)) {
+#pragma unroll
+      for (int i = 0; i < count; ++i)
+        if (const int nth = from + i; own) f(nth / 4, along_k ? nth % 4 * 4 + g : 4 * t + nth % 4, sum[i]);
+    } else {
+      const bool upper = tile::lane_id() & by;
+      if constexpr (count == 1) {
+        sum[0] += __shfl_xor_sync(~0u, sum[0], by);
+        fold<by / 2, 1>(from, own && !upper, f);
+      } else {
+        constexpr int half = count / 2;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+          const float keep = upper ? sum[i + half] : sum[i], give = upper ? sum[i] : sum[i + half];
+          sum[i] = keep + __shfl_xor_sync(~0u, give, by);
+        }
+        fold<by / 2, half>(from + (upper ? half : 0), own, f);
+      }
+    }
+  }
+  static __device__ __forceinline__ float number_of(const float4& v, int n) {
+    return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
+  }
+};
+
+// Sums of a slice in shared memory, [rows, outputs] with space between rows.
+template <class Rows>
+constexpr int shared_row = Rows::outputs + 4;
+template <class Rows>
+constexpr int slice_floats = shared_row<Rows> * Rows::rows;
+
+// The warp's slice: chunks [first, end) of k, `together` of them on their way while as many are multiplied.
+template <class Rows>
+__device__ __forceinline__ void multiply_slice(Rows& rows, int first, int end) {
+  constexpr int together = Rows::together;
+  typename Rows::Chunk even[together], odd[together];
+  const auto load = [&](auto& to, int nth) {
+#pragma unroll
+    for (int n = 0; n < together; ++n)
+      if (nth + n < end) rows.load(to[n], nth + n);
+  };
+  const auto add = [&](const auto& from, int nth) {
+#pragma unroll
+    for (int n = 0; n < together; ++n)
+      if (nth + n < end) rows.add(from[n]);
+  };
+  load(even, first);
+#pragma unroll 1
+  for (int nth = first; nth < end; nth += 2 * together) {
+    load(odd, nth + together);
+    add(even, nth);
+    load(even, nth + 2 * together);
+    add(odd, nth + together);
+  }
+}
+
+template <class Rows>
+__global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
+    rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
+  using S = typename Rows::type;
+  TG_DYNAMIC_SHARED(memory, 16);
+  float* const sums = reinterpret_cast<float*>(memory);  // [slices, rows, outputs]
+  const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32;
+  const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
+            j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
+  const int chunks = (p.k + k_chunk - 1) / k_chunk;
+  const int first = static_cast<int>(i64{chunks} * warp / k_slices),
+            end = static_cast<int>(i64{chunks} * (warp + 1) / k_slices);
+#pragma unroll 1
+  for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
+    Rows rows(p, item, i0, j0);
+    multiply_slice(rows, first, end);
+    rows.each(
+        [&](int i, int j, float sum) { sums[warp * slice_floats<Rows> + i * shared_row<Rows> + j] = sum; });
+    __syncthreads();
+    const S* const d = p.data[p.d] ? p.at<S>(p.d, item) : nullptr;
+    S* const y = const_cast<S*>(p.at<S>(p.y, item));
+#pragma unroll 1
+    for (int e = threadIdx.x; e < Rows::rows * Rows::outputs; e += k_slice_threads) {
+      const int i = e / Rows::outputs, j = e % Rows::outputs;
+      if (i0 + i >= p.m || j0 + j >= p.n) continue;
+      const float* from = sums + i * shared_row<Rows> + j;
+      float sum = from[0];
+#pragma unroll
+      for (int slice = 1; slice < k_slices; ++slice) sum += from[slice * slice_floats<Rows>];
+      if (d) sum += widen(d[(i0 + i) * p.row[p.d] + (j0 + j) * p.col[p.d]]);
+      y[(i0 + i) * p.row[p.y] + (j0 + j) * p.col[p.y]] = narrow<S>(sum);
+    }
+    __syncthreads();
+  }
+}
+
+// x row after row, for loads of 16 bytes.
+template <class S>
+__global__ void __launch_bounds__(256) copy_rows_of_x(S* to, const __grid_constant__ RowsProduct p) {
+  const i64 i = i64{blockIdx.x} * blockDim.x + threadIdx.x, each = i64{p.m} * p.k;
+  if (i >= each * p.batches) return;
+  const i64 row = i % each / p.k, column = i % p.k;
+  to[i] = p.at<S>(p.x, static_cast<int>(i / each))[row * p.row[p.x] + column * p.col[p.x]];
+}
+
+template <class Rows>
+void launch_rows_gemm(const Stream& s, const RowsProduct& p) {
+  const i64 tiles =
+      (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
+  const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
+  launch_kernel(s,
+                {dim3(static_cast<unsigned>(tiles), batches), k_slice_threads,
+                 sizeof(float) * k_slices * slice_floats<Rows>},
+                rows_gemm_kernel<Rows>, p);
+}
+
+// The number of rows chooses how many a block takes, and nothing else.
+template <class S, bool along_k>
+void launch_for_rows(const Stream& s, const RowsProduct& p) {
+  if constexpr (sizeof(S) == 4) {
+    if (p.m == 1) return launch_rows_gemm<PlainRows<along_k, 1>>(s, p);
+    if (p.m <= 4) return launch_rows_gemm<PlainRows<along_k, 4>>(s, p);
+    launch_rows_gemm<PlainRows<along_k, 8>>(s, p);
+  } else {
+    if (p.m <= 8) return launch_rows_gemm<TensorRows<S, along_k, 1>>(s, p);
+    if (p.m <= 16) return launch_rows_gemm<TensorRows<S, along_k, 2>>(s, p);
+    if (p.m <= 32) return launch_rows_gemm<TensorRows<S, along_k, 4>>(s, p);
+    launch_rows_gemm<TensorRows<S, along_k, 8>>(s, p);
+  }
+}
+
+// Operands with strides along the product's axes; a broadcast axis has stride 0.
+RowsProduct rows_product_of(const Call& call) {
+  const Shape& out = call.out[0].layout.shape;
+  const int r = out.size();
+  RowsProduct p{};
+  p.m = static_cast<int>(out[r - 2]), p.n = static_cast<int>(out[r - 1]);
+  p.k = static_cast<int>(call.in[0].layout.shape.back());
+  p.batches = 1;
+  for (int a = 0; a + 2 < r; ++a) p.batches *= static_cast<int>(out[a]);
+  const auto put = [&](int which, const Arg& x, i64 rows, i64 columns) {
+    const Layout& l = x.layout;
+    const auto stride = [&](int axis, i64 size) -> i64 {
+      const int own = axis - (r - l.rank());
+      return own < 0 || (l.shape[own] == 1 && size != 1) ? 0 : l.strides[own];
+    };
+    p.data[which] = x.data;
+    p.batch[which].rank = r - 2;
+    for (int a = 0; a + 2 < r; ++a)
+      p.batch[which].size[a] = out[a], p.batch[which].stride[a] = stride(a, out[a]);
+    p.row[which] = stride(r - 2, rows), p.col[which] = stride(r - 1, columns);
+  };
+  put(RowsProduct::x, call.in[0], p.m, p.k), put(RowsProduct::w, call.in[1], p.k, p.n);
+  if (call.in.size() == 3) put(RowsProduct::d, call.in[2], p.m, p.n);
+  put(RowsProduct::y, call.out[0], p.m, p.n);
+  return p;
+}
+
+// Whether all that is reached from data in steps of `stride` and along the batch is aligned to 16 bytes.
+bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
+  const Strides& batch = p.batch[which];
+  bool fits = reinterpret_cast<std::uintptr_t>(p.data[which]) % 16 == 0 && stride % count == 0;
+  for (int a = 0; a < batch.rank; ++a) fits = fits && (batch.size[a] == 1 || batch.stride[a] % count == 0);
+  return fits;
+}
+
+bool x_in_pieces(const RowsProduct& p, DType t) {
+  const i64 count = 16 / static_cast<i64>(size_of(t));
+  return p.col[p.x] == 1 && in_pieces(p, p.x, p.m == 1 ? 0 : p.row[p.x], count);
+}
+bool is_along_k(const RowsProduct& p, DType t) {
+  return p.row[p.w] == 1 && p.k % (16 / static_cast<int>(size_of(t))) == 0;
+}
+
+}  // namespace
+
+bool is_for_rows_gemm(const Call& call) {
+  const DType t = call.out[0].dtype;
+  const Shape& out = call.out[0].layout.shape;
+  const i64 k = call.in[0].layout.shape.back();
+  if (t == DType::f64 || k == 0) return false;
+  const i64 count = 16 / static_cast<i64>(size_of(t)), most = 0x7fffffff;
+  i64 rows = 1;
+  for (int a = 0; a + 1 < out.size(); ++a) rows = rows > most ? rows : rows * out[a];
+  if (rows > most || out.back() > most || k > most) return false;
+  const RowsProduct p = rows_product_of(call);
+  if (is_along_k(p, t)) return in_pieces(p, p.w, p.col[p.w], count);
+  return p.col[p.w] == 1 && p.k % 8 == 0 && p.n % count == 0 && in_pieces(p, p.w, p.row[p.w], count);
+}
+
+std::size_t rows_gemm_workspace(const Call& call) {
+  const RowsProduct p = rows_product_of(call);
+  return x_in_pieces(p, call.in[0].dtype)
+             ? 0
+             : static_cast<std::size_t>(i64{p.m} * p.k * p.batches) * size_of(call.in[0].dtype);
+}
+
+void rows_gemm(const Stream& s, const Call& call) {
+  RowsProduct p = rows_product_of(call);
+  if (p.m == 0 || p.n == 0 || p.batches == 0) return;
+  const DType t = call.out[0].dtype;
+  const bool along_k = is_along_k(p, t);
+  const auto launch = [&](auto zero) {
+    using S = decltype(zero);
+    if (!x_in_pieces(p, t)) {
+      launch_kernel(s, {blocks_for(i64{p.m} * p.k * p.batches, 256), 256}, copy_rows_of_x<S>,
+                    reinterpret_cast<S*>(s.workspace), p);
+      p.data[p.x] = s.workspace, p.row[p.x] = p.k, p.col[p.x] = 1;
+      i64 stride = i64{p.m} * p.k;
+      Strides& batch = p.batch[p.x];
+      for (int a = batch.rank - 1; a >= 0; --a) batch.stride[a] = stride, stride *= batch.size[a];
+    }
+    along_k ? launch_for_rows<S, true>(s, p) : launch_for_rows<S, false>(s, p);
+  };
+  switch (t) {
+    case DType::f32:
+      return launch(float());
+    case DType::bf16:
+      return launch(__nv_bfloat16());
+    default:
+      return launch(__half());
+  }
+}
+
+std::string rows_gemm_choice(const Call& call) {
+  const RowsProduct p = rows_product_of(call);
+  return std::string(call.out[0].dtype == DType::f32 ? "plain multiply-adds" : "tensor cores") +
+         ", rows alone, 8 slices of k, weights along " + (is_along_k(p, call.out[0].dtype) ? "k" : "n");
+}
+
+}  // namespace tg::cuda

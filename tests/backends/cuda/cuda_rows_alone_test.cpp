@@ -1,0 +1,128 @@
+// CompileOptions::rows_alone on a GPU: products against the CPU's, and a row's bits alone, among others, and
+// however the rows lie. Skipped where there is no GPU.
+#include "backends/cuda/cuda.h"
+#include "tests/support/by_rows.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+class CudaRowsAlone : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+struct Product {
+  DType dtype;
+  std::int64_t n, k;
+  bool along_k = true;  // weights [n, k], transposed; else [k, n]
+  enum { nothing, bias, residual } adds = nothing;
+  std::int64_t heads = 0;  // with weights each, if not 0
+
+  // `spread`: rows of x do not lie in pieces of 16 bytes.
+  ByRows rows(Device device, bool spread = false) const {
+    constexpr std::int64_t most = 80;
+    const auto shape = [&](std::int64_t rows, std::int64_t columns, bool rows_first = false) {
+      return !heads       ? Shape{rows, columns}
+             : rows_first ? Shape{rows, heads, columns}
+                          : Shape{heads, rows, columns};
+    };
+    const Array w = random_rows(along_k ? shape(n, k) : shape(k, n), dtype, 2),
+                b = random_rows({n}, dtype, 3);
+    const auto f = [*this, w, b, spread](const Tensors& in) {
+      Graph& g = in[0].graph();
+      const auto by_head = [&](const Tensor& x) { return heads ? transpose(x, 0, 1) : x; };
+      const Tensor x = by_head(spread ? slice(in[0], -1, 1, k + 1) : in[0]),
+                   right = along_k ? transpose(g.constant(w), -2, -1) : g.constant(w);
+      const Tensor y = adds == bias       ? linear(x, right, g.constant(b))
+                       : adds == residual ? linear(x, right, in[1])
+                                          : matmul(x, right);
+      return Tensors{by_head(y)};
+    };
+    Array x = random_rows(shape(most, k, true), dtype, 1);
+    if (spread) {  // behind a number that is not used
+      const Array narrow = x;
+      x = Array(shape(most, k + 1, true), dtype);
+      const auto size = static_cast<std::int64_t>(size_of(dtype));
+      for (std::int64_t row = 0; row < x.numel() / (k + 1); ++row)
+        std::memcpy(x.raw() + (row * (k + 1) + 1) * size, narrow.raw() + row * k * size,
+                    static_cast<std::size_t>(k * size));
+    }
+    return {{x, random_rows({most, n}, dtype, 4)}, f, device};
+  }
+};
+
+void check(const Product& p) {
+  SCOPED_TRACE(::testing::Message() << name_of(p.dtype) << " n " << p.n << " k " << p.k << " along k "
+                                    << p.along_k << " adds " << p.adds << " heads " << p.heads);
+  const ByRows rows = p.rows(Device::cuda());
+  const std::int64_t most = rows.inputs[0].shape()[0];
+  const Array company = rows.of(0, most, 1)[0];
+  EXPECT_TRUE(close(doubles(company), doubles(p.rows(Device::cpu()).of(0, most, 1)[0]),
+                    2 * rounding(p.dtype) + 1e-5));
+  rows.check({1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 64, 65});
+  EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(company, 3, 9))) << "spread";
+}
+
+TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
+  const auto choice = [](const Product& p) {
+    const ByRows rows = p.rows(Device::cuda());
+    Graph g;
+    const Tensor x = g.input("x", rows.inputs[0].shape(), p.dtype),
+                 d = g.input("d", rows.inputs[1].shape(), p.dtype);
+    const Program program = compile(g, rows.f({x, d}), {.device = Device::cuda(), .rows_alone = true});
+    return program.choice(0).substr(program.choice(0).find(", ") + 2);  // after the architecture
+  };
+  const std::string tensors = "tensor cores, rows alone, 8 slices of k, weights along ",
+                    plain = "plain multiply-adds, rows alone, 8 slices of k, weights along ",
+                    any = "plain kernel for any strides";
+  EXPECT_EQ(choice({bf16, 9, 24}), tensors + "k");
+  EXPECT_EQ(choice({f16, 16, 24, false}), tensors + "n");
+  EXPECT_EQ(choice({f32, 9, 28}), plain + "k");
+  EXPECT_EQ(choice({f32, 12, 24, false}), plain + "n");
+  EXPECT_EQ(choice({bf16, 9, 28}), any);
+  EXPECT_EQ(choice({bf16, 9, 24, false}), any);
+  EXPECT_EQ(choice({f64, 8, 24}), any);
+}
+
+TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
+  for (const DType t : {bf16, f16, f32}) {
+    check({t, 40, 328, true, Product::bias});
+    check({t, 17, 64, true, Product::residual});  // outputs in part, fewer chunks than slices
+    check({t, 40, 328, false, Product::residual});
+    check({t, 72, 24, false, Product::bias});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaRowsAlone, ProductsOfHeadsDoSo) {
+  for (const DType t : {bf16, f32}) {
+    check({t, 40, 64, true, Product::nothing, 3});
+    check({t, 24, 40, false, Product::nothing, 3});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaRowsAlone, SoDoProductsThatItsKernelDoesNotTake) {
+  check({f64, 9, 40});
+  check({bf16, 9, 21});
+  check({f32, 9, 24, false});
+}
+
+TEST_F(CudaRowsAlone, OpsOnRowsKeepTheirBits) {
+  for (const DType t : {f32, bf16}) ops_on_rows(t, 34, Device::cuda()).check({1, 9});
+}
+
+// Of one token, whose attention is that to itself.
+TEST_F(CudaRowsAlone, ATextHasTheSameLogitsInAnyBatch) {
+  for (const ModelKind& kind : model_kinds()) {
+    SCOPED_TRACE(kind.name);
+    nn::Params params(1, f32, Device::cuda());
+    texts_of(nn::Model(params, kind.config), nn::Precision::bf16, 1, Device::cuda()).check({1, 17});
+  }
+}
+
+}  // namespace
