@@ -296,7 +296,9 @@ TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 64), small), decoded);
   // 16 rows would not fit, so one row is not decoded either.
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 128), small), "plain multiply-adds");
-  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256)), "plain multiply-adds");
+  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256)), decoded);
+  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256), small), decoded);
+  EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 264)), "plain multiply-adds");
   AttentionCall x = paged(1, 32, 8, 1, 10, 16, 128);
   x.pool = 1 << 30;  // rows further away than is said in 32 bits
   EXPECT_EQ(words(x), "plain multiply-adds");

@@ -14,8 +14,8 @@ using i64 = std::int64_t;
 // In one piece, where there are few rows.
 bool takes_rows(const AttentionCall& x) {
   constexpr int few_keys = 64;  // of several queries of a head: they are a tile of another forward
-  return i64{x.H} / x.Hk * x.L <= most_rows && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
-         x.B * x.Hk * ranges_of(x) <= INT32_MAX;
+  return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.d <= 128 && x.dv <= 128 && x.B <= most_entries &&
+         (x.L == 1 || x.T > few_keys) && x.B * x.Hk * ranges_of(x) <= INT32_MAX;
 }
 
 // Of a pool, whether 32 bits can say in pieces of 16 bytes where any row begins.
@@ -36,11 +36,11 @@ bool takes_pages(const AttentionCall& x) {
 }  // namespace
 
 bool takes(const AttentionCall& x, const Gpu& gpu) {
-  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && x.d <= 128 &&
-         x.dv <= 128 && !x.bias.data && x.dropout == 0 && !x.cu_q &&
-         (x.table ? takes_pages(x) : takes_rows(x)) && with_shape(x, gpu, [&](auto shape) {
-           return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block;
-         });
+  const auto fits = [&](auto shape) { return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block; };
+  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && x.d <= 256 &&
+         x.dv <= 256 && !x.bias.data && x.dropout == 0 && !x.cu_q &&
+         (x.table ? takes_pages(x) && with_shape<InPages>(x, gpu, fits)
+                  : takes_rows(x) && with_shape<InOnePiece>(x, gpu, fits));
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
@@ -51,7 +51,8 @@ EqualRanges ranges(const AttentionCall& x, InOnePiece) {
   return {std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))))};
 }
 GrowingRanges ranges(const AttentionCall& x, InPages) {
-  return {x.d <= 64 && x.dv <= 64 ? 1024 : 512};
+  const int size = std::max(x.d, x.dv);
+  return {size <= 64 ? 1024 : size <= 128 ? 512 : 256};
 }
 int ranges_of(const AttentionCall& x) {
   const int last = std::max(x.T, 1) - 1;
@@ -59,7 +60,7 @@ int ranges_of(const AttentionCall& x) {
 }
 
 Tiles tiles_of_launch(const AttentionCall& x, int n) {
-  const int of_entry = (rows_of(x) + most_rows - 1) / most_rows, all = static_cast<int>(x.B) * of_entry;
+  const int of_entry = (rows_of(x) + most_rows(x) - 1) / most_rows(x), all = static_cast<int>(x.B) * of_entry;
   if (!x.table) return {0, n == 0 ? all : 0, of_entry};
   constexpr i64 most_bytes = i64{128} << 20;
   const i64 each = ranges_of(x) > 1 ? i64{4} * x.Hk * ranges_of(x) * rows_of_tile(x) * (x.dv + 1) : 0,

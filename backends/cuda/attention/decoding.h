@@ -10,7 +10,7 @@
 
 namespace tg::cuda::attention::decoding {
 
-constexpr int most_rows = 16, most_entries = 1024;  // of a tile; of a launch: a block has a table of them
+constexpr int most_entries = 1024;  // tiles of a launch: a block has a table of them
 
 // Queries of the heads that share a key head, which are the rows of its products: row r is query r / group of
 // the head r % group.
@@ -20,9 +20,12 @@ TG_HOST_DEVICE inline int group_of(const AttentionCall& x) {
 TG_HOST_DEVICE inline int rows_of(const AttentionCall& x) {
   return group_of(x) * x.L;
 }
-// Rows that are computed together.
+// Rows that are computed together, at most: as many as a warp has registers for.
+TG_HOST_DEVICE inline int most_rows(const AttentionCall& x) {
+  return x.d <= 128 && x.dv <= 128 ? 16 : 8;
+}
 TG_HOST_DEVICE inline int rows_of_tile(const AttentionCall& x) {
-  return rows_of(x) < most_rows ? rows_of(x) : most_rows;
+  return rows_of(x) < most_rows(x) ? rows_of(x) : most_rows(x);
 }
 
 // Ranges of keys, [begin(n), begin(n + 1)): of as many keys each.

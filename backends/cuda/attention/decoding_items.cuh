@@ -93,8 +93,8 @@ struct Items {
     if constexpr (std::is_same_v<Cache, InOnePiece>) {
       return {nth, 0, rows_of(x)};
     } else {
-      const int n = tiles.first + nth, row0 = n % tiles.of_entry * most_rows;
-      return {n / tiles.of_entry, row0, min(most_rows, rows_of(x) - row0)};
+      const int n = tiles.first + nth, row0 = n % tiles.of_entry * most_rows(x);
+      return {n / tiles.of_entry, row0, min(most_rows(x), rows_of(x) - row0)};
     }
   }
   // Each entry's count of ranges becomes the sum of those before; by a warp.

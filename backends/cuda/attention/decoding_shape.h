@@ -1,13 +1,15 @@
 // What decoding's kernels are compiled for, and a block's shared memory.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/shapes.h"
 
 namespace tg::cuda::attention::decoding {
 
-// d, dv ≤ D, at most `rows` queries of a key head. Eight or four warps stream: each has slices of the keys of
-// its own, in stages of its own. Others write results.
+// d, dv ≤ D, at most `rows` queries of a key head. Eight, four or two warps stream: each has slices of the
+// keys of its own, in stages of its own. Others write results.
 template <int D_, int rows_, int streams_>
 struct Shape {
   static constexpr int D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
@@ -33,13 +35,18 @@ struct Shape {
 // The rows that decide how many streams there are, and whether a block has the shared memory: in pages the
 // number of rows must not, for how many streams there are decides bits.
 inline int rows_of_shape(const AttentionCall& x) {
-  return x.table ? most_rows : rows_of(x);
+  return x.table ? most_rows(x) : rows_of(x);
 }
 
-// Calls f with the shape for a call. Eight streams if a block has the shared memory: one item at a time has
-// all of a multiprocessor.
-template <class F>
+// Calls f with the shape for a call. Eight streams, or four of heads wider than 128, if a block has the
+// shared memory: one item at a time has all of a multiprocessor.
+template <class Cache, class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
+  if constexpr (std::is_same_v<Cache, InPages>)
+    if (most_rows(x) == 8) {
+      using Large = Shape<256, 8, 4>;
+      return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<256, 8, 2>());
+    }
   return with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
     return with_constant<8, 16>(rows_of_tile(x), [&](auto rows) {
       using Large = Shape<d, rows, 8>;

@@ -142,8 +142,8 @@ template <class Cache>
 void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {
     with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
-      with_shape(x, s.gpu,
-                 [&](auto shape) { launch<decltype(zero), decltype(shape), options, Cache>(s, x, work); });
+      with_shape<Cache>(
+          x, s.gpu, [&](auto shape) { launch<decltype(zero), decltype(shape), options, Cache>(s, x, work); });
     });
   });
 }

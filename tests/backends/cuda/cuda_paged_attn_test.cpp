@@ -54,18 +54,19 @@ TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
     return all.substr(all.find(", ") + 2);  // after the architecture
   };
   for (const DType t : {bf16, f16})
-    for (const std::int64_t size : {8, 64, 128})
+    for (const std::int64_t size : {8, 64, 128, 256})
       for (const std::int64_t L : {1, 3, 40})
         EXPECT_EQ(choice({.d = size, .dv = size, .dtype = t, .L = L}),
                   "tensor cores, decoding, a cache in pages");
   EXPECT_EQ(choice({.d = 64, .dv = 64}), "plain multiply-adds");
   EXPECT_EQ(choice({.d = 12, .dv = 8, .dtype = bf16}), "plain multiply-adds");
-  EXPECT_EQ(choice({.d = 136, .dv = 8, .dtype = bf16}), "plain multiply-adds");
+  EXPECT_EQ(choice({.d = 264, .dv = 8, .dtype = bf16}), "plain multiply-adds");
 }
 
-// As decoding.cpp has it: heads wider than 64 have two ranges of 512 keys and then such of 1024, others such
-// of 1024 from the start.
-constexpr std::int64_t wide_range = 512, range = 1024;
+// The keys of the first range, as decoding.cpp has it; from 1024 on ranges have that many.
+std::int64_t first_range(std::int64_t d) {
+  return d <= 64 ? 1024 : d <= 128 ? 512 : 256;
+}
 
 TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
   const std::pair<const char*, void (*)(PagedCall&)> options[] = {
@@ -84,7 +85,9 @@ TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
                          {5, 1, 96, 40, 3, 7},
                          {20, 1, 8, 128, 64, 2},
                          {2, 2, 72, 64, 16, 20},
-                         {2, 1, 16, 8, 7, 33}})
+                         {2, 1, 16, 8, 7, 33},
+                         {4, 2, 256, 256, 16, 3},
+                         {3, 1, 40, 192, 9, 1}})
     for (const auto& [name, set] : options) {
       SCOPED_TRACE(::testing::Message() << name << ", heads of " << n.d << ", queries " << n.L);
       PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .dtype = bf16, .L = n.L};
@@ -98,8 +101,8 @@ TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
 
 TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
   for (const std::int64_t L : {1, 3})
-    for (const std::int64_t d : {16, 72}) {
-      const std::int64_t border = d == 16 ? range : wide_range;
+    for (const std::int64_t d : {16, 72, 136}) {
+      const std::int64_t border = first_range(d);
       PagedCall c{.H = 2, .Hk = 1, .d = d, .dv = 8, .dtype = bf16, .sink = d == 16, .L = L};
       c.texts = {0, 1, 2, 3, 4, 2},
       c.lengths = {border - 1, border, border + 1, 2 * border + 1, 1, border - 1};
@@ -115,14 +118,15 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
     std::int64_t H, Hk, d, dv;
     bool v_in_k;
   };
-  for (const Heads& n : {Heads{4, 2, 72, 72, false}, {6, 1, 16, 24, false}, {20, 1, 80, 16, true}})
+  for (const Heads& n :
+       {Heads{4, 2, 72, 72, false}, {6, 1, 16, 24, false}, {20, 1, 80, 16, true}, {5, 1, 144, 24, false}})
     for (const bool window : {false, true}) {
       SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d << (window ? ", window" : ""));
-      const std::int64_t border = n.d <= 64 ? range : wide_range, length = border + 20, L = 50;
+      const std::int64_t length = first_range(n.d) + 20, L = 50;
       PagedCall all{
           .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = bf16, .sink = true, .L = L};
       all.v_in_k = n.v_in_k, all.texts = {0, 1, 2}, all.lengths = {length, 70, 30};
-      if (window) all.options.window_left = 45, all.options.softcap = 5;
+      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams have at a time
       const PagedCall::Result together = all.run(on_gpu);
       PagedCall one = all;
       one.order = 3;
