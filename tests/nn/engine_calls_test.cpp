@@ -42,7 +42,8 @@ struct EngineCalls : ::testing::Test {
   Engine engine{model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1}};
 
   // Steps until no text is left, of which there are few.
-  void run() {
+  void run() { run(engine); }
+  static void run(Engine& engine) {
     for (int n = 0; n < 200; ++n)
       if (!engine.step()) {
         EXPECT_EQ(engine.texts(), 0u);
@@ -138,7 +139,7 @@ TEST_F(EngineCalls, ATextThatTheWholeCacheHasNoRoomForIsRefused) {
   EXPECT_FALSE(small.step());
   Tokens text;
   small.add(into(text, {.prompt = {1, 2}, .tokens = 11}));
-  small.run();
+  run(small);
   EXPECT_EQ(text.size(), 11u);
 }
 
@@ -233,7 +234,7 @@ TEST_F(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
   std::vector<Tokens> got(6);
   const Engine::Handle first = small.add(into(got[0], drawn_text));
   for (std::uint64_t i = 1; i < got.size(); ++i) small.fork(first, i, into(got[i], {}).report);
-  small.run();
+  run(small);
   EXPECT_GT(small.scheduler().preemptions(), 0);
   for (std::uint64_t i = 0; i < got.size(); ++i) {
     Engine::Request request = drawn_text;
@@ -418,7 +419,7 @@ TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
       request.sampling = {.temperature = 0};
       engine.add(request);
     }
-    engine.run();
+    EngineCalls::run(engine);
     for (std::size_t i = 0; i < list.size(); ++i)
       for (nn::Generator* by : {&cached, &whole}) {
         Tokens text = list[i].prompt;
@@ -444,7 +445,7 @@ TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
       const std::size_t bytes = pages * 7 * numbers * sizeof(float);
       EXPECT_EQ(engine.cache().bytes(), bytes) << architecture.name();
       for (const auto& request : several()) engine.add(request);
-      engine.run();
+      EngineCalls::run(engine);
       EXPECT_EQ(engine.cache().bytes(), bytes) << architecture.name();
     }
   }
@@ -466,7 +467,7 @@ TEST_F(EngineCalls, AfterAChangeOfTheWeightsTextsAreThoseOfAnotherEngine) {
   Engine other(model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1});
   Tokens expected;
   other.add(into(expected, drawn_text));
-  other.run();
+  run(other);
   EXPECT_EQ(after, expected);
   EXPECT_EQ(running.size(), 20u);
   EXPECT_EQ(Tokens(running.begin(), running.begin() + 5), Tokens(before.begin(), before.begin() + 5));
@@ -495,7 +496,7 @@ TEST(Engine, AnErrorOfARunLeavesTheOtherTextsAsTheyWere) {
   Engine engine(tables.model(), {.seats = 4, .page_size = 4, .threads = 1});
   EXPECT_EQ(engine.vocabulary(), 9);
   engine.add(EngineCalls::into(expected, request));
-  engine.run();
+  EngineCalls::run(engine);
   const Engine::Handle first = engine.add(EngineCalls::into(got, request));
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
@@ -507,7 +508,7 @@ TEST(Engine, AnErrorOfARunLeavesTheOtherTextsAsTheyWere) {
     EXPECT_EQ(got.size(), 1u);
   }
   engine.cancel(wrong);
-  engine.run();
+  EngineCalls::run(engine);
   EXPECT_EQ(got, expected);
   other.insert(other.begin(), got[0]);
   EXPECT_EQ(other, expected);
@@ -524,7 +525,7 @@ TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
   Engine engine(tables.model(), {.seats = 6, .page_size = 4, .threads = 1});
   Tokens expected, got, none;
   engine.add(EngineCalls::into(expected, request));
-  engine.run();
+  EngineCalls::run(engine);
   const Engine::Handle wrong = engine.add(EngineCalls::into(none, {.prompt = {1, 2, 8}}));
   const Engine::Handle search = engine.add(Engine::Search{.prompt = {1, 8}, .beams = 2});
   engine.add(EngineCalls::into(got, request));
@@ -534,7 +535,7 @@ TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
   EXPECT_EQ(error_of([&] { engine.step(); }), message(wrong, "every logit is NaN"));
   EXPECT_EQ(error_of([&] { engine.step(); }), message(search, "[beam search] no token has a probability"));
   EXPECT_EQ(engine.texts(), 1u);
-  engine.run();
+  EngineCalls::run(engine);
   EXPECT_EQ(got, expected);
   EXPECT_TRUE(none.empty());
   EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
@@ -583,23 +584,6 @@ TEST_F(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
     ASSERT_EQ(found.size(), 3u);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(found[i].tokens, expected[i].tokens) << steps << " steps";
   }
-}
-
-TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
-  EXPECT_THROW(nn::BeamSearch(0, 1, {}), Error);
-  EXPECT_THROW(nn::BeamSearch(1, 0, {}), Error);
-  nn::BeamSearch search(2, 3, {});
-  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  using Logits = std::vector<float>;
-  EXPECT_NE(error_of([&] { search.offer(1, Logits{1, 2}); }).find("beam 1 of 1"), std::string::npos);
-  for (const Logits& logits : {Logits{}, Logits{nan, nan}, Logits{-inf, -inf}, Logits{1, inf}})
-    EXPECT_NE(error_of([&] { search.offer(0, logits); }).find("no token has a probability"),
-              std::string::npos);
-  search.offer(0, Logits{nan, 1, -inf, 1});
-  EXPECT_TRUE(search.complete());
-  EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0}));
-  EXPECT_EQ(search.live()[0].tokens, Tokens{1});
-  EXPECT_EQ(search.live()[1].tokens, Tokens{3});
 }
 
 }  // namespace

@@ -1,0 +1,119 @@
+// BeamSearch against a search that sorts a list of all continuations.
+#include <tilegrad/nn/generation/beam_search.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using Tokens = std::vector<std::int32_t>;
+using tg::testing::error_of;
+
+TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
+  EXPECT_THROW(nn::BeamSearch(0, 1, {}), Error);
+  EXPECT_THROW(nn::BeamSearch(1, 0, {}), Error);
+  nn::BeamSearch search(2, 3, {});
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  using Logits = std::vector<float>;
+  EXPECT_NE(error_of([&] { search.offer(1, Logits{1, 2}); }).find("beam 1 of 1"), std::string::npos);
+  for (const Logits& logits : {Logits{}, Logits{nan, nan}, Logits{-inf, -inf}, Logits{1, inf}})
+    EXPECT_NE(error_of([&] { search.offer(0, logits); }).find("no token has a probability"),
+              std::string::npos);
+  search.offer(0, Logits{nan, 1, -inf, 1});
+  EXPECT_TRUE(search.complete());
+  EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0}));
+  EXPECT_EQ(search.live()[0].tokens, Tokens{1});
+  EXPECT_EQ(search.live()[1].tokens, Tokens{3});
+}
+
+// Logits after each text, at random.
+std::vector<float> logits_after(const Tokens& text, std::uint64_t seed) {
+  for (const std::int32_t t : text)
+    seed = (seed + static_cast<std::uint64_t>(t) + 1) * 0x9E3779B97F4A7C15u + 1;
+  std::mt19937_64 random(seed);
+  std::vector<float> logits(5);
+  for (float& x : logits) x = std::normal_distribution<float>(0, 2)(random);
+  return logits;
+}
+bool is_likelier(const nn::Hypothesis& a, const nn::Hypothesis& b) {
+  return a.score > b.score;
+}
+
+// Every continuation of those that go on, in a list.
+std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, std::int32_t end,
+                                     std::uint64_t seed) {
+  std::vector<nn::Hypothesis> live(1), ended;
+  for (std::int64_t n = 0; n < tokens && !live.empty(); ++n) {
+    std::vector<nn::Hypothesis> all;
+    for (const nn::Hypothesis& h : live) {
+      const std::vector<float> logits = logits_after(h.tokens, seed);
+      double sum = 0;
+      for (const float x : logits) sum += std::exp(double{x});
+      for (std::int32_t t = 0; t < 5; ++t) {
+        all.push_back({h.tokens, h.score + logits[t] - std::log(sum)});
+        all.back().tokens.push_back(t);
+      }
+    }
+    std::ranges::sort(all, is_likelier);
+    live.clear();
+    for (const nn::Hypothesis& h : all)
+      if (live.size() < beams) (h.tokens.back() == end ? ended : live).push_back(h);
+    std::ranges::sort(ended, is_likelier);
+    if (ended.size() > beams) ended.resize(beams);
+    if (ended.size() == beams && ended.back().score >= live[0].score) return ended;
+  }
+  ended.insert(ended.end(), live.begin(), live.end());
+  std::ranges::sort(ended, is_likelier);
+  if (ended.size() > beams) ended.resize(beams);
+  return ended;
+}
+
+TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
+  int ended = 0, ended_early = 0;
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+    const std::int64_t beams = 1 + static_cast<std::int64_t>(seed % 6),
+                       tokens = 1 + static_cast<std::int64_t>(seed % 7);
+    const std::int32_t end = static_cast<std::int32_t>(seed % 5);
+    nn::BeamSearch search(beams, tokens, end);
+    std::int64_t steps = 0;
+    do {
+      ++steps;
+      std::vector<std::size_t> order(search.live().size());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+      for (const std::size_t b : order) {
+        EXPECT_FALSE(search.complete());
+        search.offer(b, logits_after(search.live()[b].tokens, seed));
+      }
+      EXPECT_TRUE(search.complete());
+      const std::vector<nn::Hypothesis> before = search.live();
+      const std::vector<std::size_t> parents = search.advance();
+      for (std::size_t i = 0; i < parents.size(); ++i) {
+        const Tokens& text = search.live()[i].tokens;
+        EXPECT_EQ(before.at(parents[i]).tokens, Tokens(text.begin(), text.end() - 1));
+      }
+      if (parents.empty()) break;
+    } while (steps < 10);
+    const auto got = search.results(),
+               expected = searched(static_cast<std::size_t>(beams), tokens, end, seed);
+    ASSERT_EQ(got.size(), expected.size()) << "seed " << seed;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].tokens, expected[i].tokens) << "seed " << seed;
+      EXPECT_NEAR(got[i].score, expected[i].score, 1e-9);
+      ended += got[i].tokens.back() == end;
+    }
+    ended_early += steps < tokens;
+  }
+  EXPECT_GT(ended, 300);
+  EXPECT_GT(ended_early, 30);
+}
+
+}  // namespace
