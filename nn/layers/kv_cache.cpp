@@ -125,6 +125,10 @@ Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, Tens
 Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
                          const PagedAttentionOptions& options) {
   const Scope scope(q);
+  if (k.tensor().rank() > 0 && (value_width < 1 || value_width > k.tensor().size(-1)))
+    throw ShapeError(in_context("[kv_cache] the first " + std::to_string(value_width) +
+                                    " numbers of a key as its value, of keys " + k.tensor().text(),
+                                k.where()));
   const Tensor keys = append(name, k);
   return attention(q.tensor(), keys, slice(keys, 2, 0, value_width), options);
 }

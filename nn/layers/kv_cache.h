@@ -64,7 +64,8 @@ class CacheCall {
   // length, dv]. Throws ShapeError and DTypeError for rows that do not fit the call or what the cache holds.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
                 const PagedAttentionOptions& options = {});
-  // The same where the first `value_width` numbers of a key are its value; they are kept once, under `name`.
+  // The same where the first `value_width` numbers of a key, 1 … d, are its value; they are kept once, under
+  // `name`.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
                 const PagedAttentionOptions& options = {});
   // For CompileOptions::assign: compile() throws Error for a program that computes attend() but does not

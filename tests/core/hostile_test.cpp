@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/tilegrad.h>
@@ -152,6 +153,30 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
          nn::CacheCall(g, c, -1);
        },
        "[kv_cache]"},
+      {"CacheCall of no texts",
+       [&] {
+         nn::KvCache c(4, 4);
+         nn::CacheCall(g, c, 0, 1, 1);
+       },
+       "[kv_cache] a call of 1 tokens in each of 0 texts with room for 1 pages, expected positive sizes"},
+      {"CacheCall without room",
+       [&] {
+         nn::KvCache c(4, 4);
+         nn::CacheCall(g, c, 2, 1, -1);
+       },
+       "[kv_cache]"},
+      {"CacheCall of more texts than there are",
+       [&] {
+         nn::KvCache c(4, 4);
+         nn::CacheCall(g, c, huge, huge, huge);
+       }},
+      {"KvCache of too many rows", [&] { nn::KvCache(1 << 16, 1 << 16); }, "[kv_cache]"},
+      {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool takes positive sizes"},
+      {"Scheduler", [&] { nn::Scheduler({.seats = 0}); }, "[scheduler]"},
+      {"Scheduler of no pages", [&] { nn::Scheduler({.pages = 0}); }, "PagePool takes positive sizes"},
+      {"Engine", [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.chunk = 0}); }, "[engine]"},
+      {"Engine with pages that no cache holds",
+       [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.page_size = huge}); }, "[engine]"},
   };
   expect_errors<ShapeError>(calls);
 }
@@ -525,6 +550,79 @@ TEST_F(HostileModel, ACacheOfAnotherLengthOrBatchIsRefusedByTheCall) {
         layer(g.input("x", {1, 4, 8}), {.cache = &more});
       },
       {"[layer/kv_cache]", "got f32 [1, 4, 8]", "hostile_test.cpp"});
+}
+
+TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
+  for (const bool in_pages : {false, true}) {
+    Graph graph;
+    nn::KvCache cache(2, 4);
+    nn::CacheCall call = in_pages ? nn::CacheCall(graph, cache, 2, 3, 2) : nn::CacheCall(graph, cache, 3);
+    const auto rows = [&](const Shape& shape, DType dtype = f32) {
+      return graph.input("rows", shape, dtype);
+    };
+    const Tensor q = rows({2, 2, 3, 8}), k = rows({2, 1, 3, 8}), v = rows({2, 1, 3, 6});
+    EXPECT_EQ(call.attend("a", q, k, v).shape(), (Shape{2, 2, 3, 6}));
+    EXPECT_EQ(call.attend("b", q, k, 5).shape(), (Shape{2, 2, 3, 5}));
+    EXPECT_EQ(cache.bytes(), 8 * (8 + 6 + 8) * sizeof(float));
+    EXPECT_EQ(call.assign().size(), 3u);
+    const std::string here = "hostile_test.cpp";
+    expect_error<ShapeError>(
+        [&] {
+          call.attend("c", q, rows({2, 3, 8}), v);
+        },
+        {"/kv_cache] expected c.k [2, heads, 3, n], got", here});
+    expect_error<ShapeError>([&] { call.attend("c", q, rows({1, 1, 3, 8}), v); }, {"expected c.k", here});
+    expect_error<ShapeError>([&] { call.attend("c", q, k, rows({2, 1, 2, 6})); }, {"expected c.v", here});
+    expect_error<ShapeError>(
+        [&] {
+          call.attend("a", q, rows({2, 2, 3, 8}), v);
+        },
+        {"a.k holds [8, 1, 8], which does not fit rows", here});
+    expect_error<ShapeError>([&] { call.attend("a", q, rows({2, 1, 3, 8}, bf16), v); }, {"a.k holds", here});
+    expect_error<Error>(
+        [&] {
+          call.attend("d", rows({2, 3, 3, 8}), rows({2, 2, 3, 8}), rows({2, 2, 3, 8}));
+        },
+        {here});
+    expect_error<Error>([&] { call.attend("e", rows({2, 2, 3, 9}), k, v); }, {here});
+    for (const std::int64_t width : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{9}, huge})
+      expect_error<ShapeError>([&] { call.attend("f", q, k, width); },
+                               {"[kv_cache] the first " + std::to_string(width) + " numbers", here});
+    EXPECT_FALSE(cache.tensors().contains("f"));
+    expect_error<Error>([&] { call.attend("a", tokens, tokens, tokens); }, {here});
+    expect_error<Error>([&] { call.attend("a", q, k, Tensor()); }, {});
+    Graph other;
+    expect_error<Error>([&] { call.attend("a", q, other.input("k", {2, 1, 3, 8}), v); }, {here});
+    expect_error<ShapeError>(
+        [&] {
+          call.check(rows({2, 4, 8}));
+        },
+        {"[kv_cache] the call is for 3 tokens in each of 2 texts", here});
+  }
+}
+
+TEST_F(HostileModel, NumbersOfRowsPagesAndTokensOutsideTheCacheAreErrorsOfTheRun) {
+  nn::KvCache cache(3, 4);
+  nn::CacheCall call(g, cache, 1, 2, 2);
+  const Tensor q = g.input("q", {1, 1, 2, 4}), o = call.attend("a", q, q, q);
+  Program program = compile(g, {o}, {.assign = call.assign()});
+  using Numbers = std::vector<std::int32_t>;
+  const auto run = [&](const Numbers& rows, const Numbers& lengths, const Numbers& table) {
+    program.run({{q, std::vector<float>(8, 1)},
+                 {call.rows(), rows},
+                 {call.lengths(), lengths},
+                 {call.table(), table}});
+  };
+  EXPECT_NO_THROW(run({0, 1}, {2}, {0, 99})) << "a page that the text has no tokens for";
+  EXPECT_NO_THROW(run({-1, -1}, {0}, {99, 99}));
+  EXPECT_NO_THROW(run({11, -1}, {8}, {2, 0}));
+  expect_error<Error>([&] { run({12, 1}, {2}, {0, 0}); }, {"12", "hostile_test.cpp"});
+  expect_error<Error>([&] { run({-2, 1}, {2}, {0, 0}); }, {"-2", "hostile_test.cpp"});
+  for (const Numbers& lengths : {Numbers{9}, Numbers{-1}})
+    expect_error<Error>([&] { run({0, 1}, lengths, {0, 1}); }, {"paged_attn", "hostile_test.cpp"});
+  for (const Numbers& table : {Numbers{3, 0}, Numbers{-1, 0}})
+    expect_error<Error>([&] { run({0, 1}, {2}, table); }, {"paged_attn", "hostile_test.cpp"});
+  EXPECT_NO_THROW(run({0, 1}, {2}, {0, 1})) << "after an error";
 }
 
 // Gradients
