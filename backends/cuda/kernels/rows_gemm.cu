@@ -8,7 +8,7 @@
 // 2t + 9 of a row in lane t of four, the lane gives it neighbours, of which it loads 8 at a time.
 #include "backends/cuda/rows_gemm.h"
 
-#include "backends/cuda/kernels/elements.cuh"
+#include "backends/cuda/kernels/rows_gemm.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda {
@@ -16,22 +16,7 @@ namespace tg::cuda {
 namespace {
 
 using tile::u32;
-
-constexpr int k_slices = 8, k_slice_threads = 32 * k_slices;
-constexpr int k_chunk = 32;  // of k, which a warp loads together
-
-struct RowsProduct {
-  enum Which { x, w, d, y };
-  const std::byte* data[4];
-  Strides batch[4];  // leading axes of the product
-  i64 row[4], col[4];
-  int m, n, k, batches;
-
-  template <class S>
-  __device__ __forceinline__ const S* at(Which which, int item) const {
-    return reinterpret_cast<const S*>(data[which]) + batch[which].offset(static_cast<unsigned>(item));
-  }
-};
+constexpr int k_slice_threads = 32 * k_slices;
 
 // ---- 16 bits: lane 4·g + t ----
 
@@ -210,7 +195,7 @@ struct PlainRows {
 template <class Rows>
 constexpr int shared_row = Rows::outputs + 4;
 template <class Rows>
-constexpr int slice_floats = shared_row<Rows> * Rows::rows;
+constexpr int slice_floats = shared_row<Rows>* Rows::rows;
 
 // The warp's slice: chunks [first, end) of k, `together` of them on their way while as many are multiplied.
 template <class Rows>
@@ -246,9 +231,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32;
   const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
             j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
-  const int chunks = (p.k + k_chunk - 1) / k_chunk;
-  const int first = static_cast<int>(i64{chunks} * warp / k_slices),
-            end = static_cast<int>(i64{chunks} * (warp + 1) / k_slices);
+  const int first = p.slice(warp), end = p.slice(warp + 1);
 #pragma unroll 1
   for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
     Rows rows(p, item, i0, j0);
@@ -256,19 +239,13 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     rows.each(
         [&](int i, int j, float sum) { sums[warp * slice_floats<Rows> + i * shared_row<Rows> + j] = sum; });
     __syncthreads();
-    const S* const d = p.data[p.d] ? p.at<S>(p.d, item) : nullptr;
-    S* const y = const_cast<S*>(p.at<S>(p.y, item));
-#pragma unroll 1
-    for (int e = threadIdx.x; e < Rows::rows * Rows::outputs; e += k_slice_threads) {
-      const int i = e / Rows::outputs, j = e % Rows::outputs;
-      if (i0 + i >= p.m || j0 + j >= p.n) continue;
+    p.write<S, Rows::rows, Rows::outputs, k_slice_threads>(item, i0, j0, [&](int i, int j) {
       const float* from = sums + i * shared_row<Rows> + j;
       float sum = from[0];
 #pragma unroll
       for (int slice = 1; slice < k_slices; ++slice) sum += from[slice * slice_floats<Rows>];
-      if (d) sum += widen(d[(i0 + i) * p.row[p.d] + (j0 + j) * p.col[p.d]]);
-      y[(i0 + i) * p.row[p.y] + (j0 + j) * p.col[p.y]] = narrow<S>(sum);
-    }
+      return sum;
+    });
     __syncthreads();
   }
 }
@@ -304,6 +281,7 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
     if (p.m <= 8) return launch_rows_gemm<TensorRows<S, along_k, 1>>(s, p);
     if (p.m <= 16) return launch_rows_gemm<TensorRows<S, along_k, 2>>(s, p);
     if (p.m <= 32) return launch_rows_gemm<TensorRows<S, along_k, 4>>(s, p);
+    if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
     launch_rows_gemm<TensorRows<S, along_k, 8>>(s, p);
   }
 }
@@ -403,8 +381,11 @@ void rows_gemm(const Stream& s, const Call& call) {
 
 std::string rows_gemm_choice(const Call& call) {
   const RowsProduct p = rows_product_of(call);
-  return std::string(call.out[0].dtype == DType::f32 ? "plain multiply-adds" : "tensor cores") +
-         ", rows alone, 8 slices of k, weights along " + (is_along_k(p, call.out[0].dtype) ? "k" : "n");
+  const DType t = call.out[0].dtype;
+  std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
+                  ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
+  if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";
+  return s;
 }
 
 }  // namespace tg::cuda

@@ -98,6 +98,14 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
   }
 }
 
+// Tiles of many rows, of which there are enough for each multiprocessor.
+TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
+  for (const bool along_k : {true, false}) {
+    const ByRows rows = Product{bf16, 4352, 360, along_k}.rows(Device::cuda());
+    rows.check({9, 64});
+  }
+}
+
 TEST_F(CudaRowsAlone, ProductsOfHeadsDoSo) {
   for (const DType t : {bf16, f32}) {
     check({t, 40, 64, true, Product::nothing, 3});

@@ -1,0 +1,221 @@
+// rows_gemm of many rows in 16 bits: the same products and additions as in rows_gemm.cu, by tiles that pass
+// through shared memory in stages. Eight warps have 32 outputs and 32 rows each. They go through all of k,
+// and add what they have to their total at the end of each slice.
+#include "backends/cuda/kernels/rows_gemm.cuh"
+#include "backends/cuda/tile/terms.cuh"
+
+namespace tg::cuda {
+
+namespace {
+
+using tile::u32;
+
+template <class S, bool along_k>
+struct ManyRows {
+  static constexpr int outputs = 128, rows = 64, depth = 64;  // of a tile; of k in a stage
+  static constexpr int threads = 256, stages = 3;
+  static constexpr int row_bytes = 2 * depth;  // of x, and of w along k
+  static constexpr int x_bytes = rows * row_bytes, stage_bytes = x_bytes + outputs * row_bytes;
+  static constexpr int shared_row = outputs + 4;  // of sums, in floats
+  static constexpr int bytes = stages * stage_bytes;
+  static_assert(rows * shared_row * 4 <= bytes);
+
+  static constexpr int k_step =
+      along_k ? 32 : 16;  // of w's rows, or rows along k, that the threads copy together
+
+  const RowsProduct& p;
+  const int i0, j0, chunks = p.slice(k_slices);
+  const int lane = tile::lane_id(), warp = threadIdx.x / 32, first_output = warp / 2 * 32,
+            first_row = warp % 2 * 32;
+  const unsigned short *x, *w;    // the first piece that the thread copies
+  const u32 memory, right, left;  // tiles; where the thread finds operands in the first tile of x and of w
+  float sum[2][4][4] = {}, total[2][4][4];  // of 16 outputs and 8 rows each
+
+  __device__ __forceinline__ ManyRows(const RowsProduct& p, int item, int i0, int j0, u32 memory)
+      : p(p),
+        i0(i0),
+        j0(j0),
+        x(p.at<unsigned short>(p.x, item) + (i0 + row_of()) * p.row[p.x] + 8 * piece_of()),
+        w(p.at<unsigned short>(p.w, item) + (along_k ? (j0 + row_of()) * p.col[p.w] + 8 * piece_of()
+                                                     : k_of() * p.row[p.w] + j0 + 8 * output_of())),
+        memory(memory),
+        right(place(first_row + lane / 4, lane % 4)),
+        left(x_bytes + (along_k ? place(first_output + lane / 4, lane % 4) : place_of_matrix())) {}
+
+  // What a thread copies: a piece of a row of x, or of w along k; or of a row of w along n.
+  static __device__ __forceinline__ int row_of() { return threadIdx.x / 8; }
+  static __device__ __forceinline__ int piece_of() { return threadIdx.x % 8; }
+  static __device__ __forceinline__ int k_of() { return threadIdx.x / 16; }
+  static __device__ __forceinline__ int output_of() { return threadIdx.x % 16; }
+
+  // Where 16 bytes of a row lie in a tile. Eight pieces that are read together are in different banks: those
+  // of two rows along k, or of the eight rows along n that make a part of 8 × 8.
+  static __device__ __forceinline__ u32 place(int row, int piece) {
+    return static_cast<u32>(row * row_bytes + (piece ^ row % 2 * 4) * 16);
+  }
+  static __device__ __forceinline__ u32 place_along_n(int row, int piece) {
+    return static_cast<u32>(row * 2 * outputs + (piece ^ (row / 8 % 4 * 2 + row % 2)) * 16);
+  }
+  // The row of a part of 8 × 8 that the lane names to ldmatrix: parts are outputs 0 … 8 and 8 … 16, and then
+  // those two of later rows along k.
+  __device__ __forceinline__ u32 place_of_matrix() const {
+    const int r = lane % 8, part = lane / 8;
+    return place_along_n(r / 2 * 8 + r % 2 + part / 2 * 2, first_output / 8 + part % 2);
+  }
+
+  // Copies of a stage become a group; an empty one beyond the last.
+  __device__ __forceinline__ void ask(int stage) const {
+    const int k0 = stage * depth;
+    if (k0 < p.k) {
+      u32 to = memory + stage % stages * stage_bytes;
+      const bool some = k0 + 8 * piece_of() < p.k;
+      const unsigned short* from = x + k0;
+#pragma unroll
+      for (int n = 0; n < rows / 32; ++n, from += 32 * p.row[p.x])
+        copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from,
+             some && i0 + row_of() + 32 * n < p.m);
+      to += x_bytes;
+      from = along_k ? w + k0 : w + k0 * p.row[p.w];
+#pragma unroll
+      for (int n = 0; n < 4; ++n, from += k_step * (along_k ? p.col[p.w] : p.row[p.w]))
+        if constexpr (along_k)
+          copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from,
+               some && j0 + row_of() + 32 * n < p.n);
+        else
+          copy(to + (place_along_n(k_of(), output_of()) ^ n % 2 * 64) + n * 16 * 2 * outputs, from,
+               k0 + k_of() + 16 * n < p.k && j0 + 8 * output_of() < p.n);
+    }
+    ptx::cp_async_commit();
+  }
+
+  // Half of a stage.
+  __device__ __forceinline__ void add(int chunk) {
+    const u32 at = memory + chunk / 2 % stages * stage_bytes;
+    const int part = chunk % 2;
+    uint4 b[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) b[n] = ptx::ld_shared_v4(at + (right ^ part * 64) + n * 8 * row_bytes);
+    tile::Fragment a[2][2];
+#pragma unroll
+    for (int o = 0; o < 2; ++o) {
+      if constexpr (along_k) {
+        const u32 from = at + (left ^ part * 64) + o * 16 * row_bytes;
+        const uint4 low = ptx::ld_shared_v4(from), high = ptx::ld_shared_v4(from + 8 * row_bytes);
+        a[o][0] = {{low.x, high.x, low.y, high.y}}, a[o][1] = {{low.z, high.z, low.w, high.w}};
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          ptx::ldmatrix_trans(a[o][half].x, at + (left ^ o * 32) + (32 * part + 4 * half) * 2 * outputs);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int o = 0; o < 2; ++o)
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+          tile::mma(sum[o][n], a[o][half], half ? b[n].z : b[n].x, half ? b[n].w : b[n].y, S());
+  }
+
+  __device__ __forceinline__ void end_slice(bool first) {
+#pragma unroll
+    for (int o = 0; o < 2; ++o)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          total[o][n][e] = first ? sum[o][n][e] : total[o][n][e] + sum[o][n][e];
+          sum[o][n][e] = 0;
+        }
+  }
+
+  __device__ __forceinline__ void multiply() {
+    int slice = 0, end = p.slice(1);
+    const auto end_slices = [&](int chunk) {  // that end before it
+      while (slice < k_slices && end == chunk) {
+        end_slice(slice == 0);
+        end = p.slice(++slice + 1);
+      }
+    };
+#pragma unroll
+    for (int n = 0; n + 1 < stages; ++n) ask(n);
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (chunk % 2 == 0) {
+        ptx::cp_async_wait<stages - 2>();
+        __syncthreads();  // the stage is there, and the one before it is free
+        ask(chunk / 2 + stages - 1);
+      }
+      end_slices(chunk);
+      add(chunk);
+    }
+    end_slices(chunks);
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+  }
+
+  // [rows, outputs] in shared memory.
+  __device__ __forceinline__ void leave(float* to) const {
+#pragma unroll
+    for (int o = 0; o < 2; ++o)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          to[(first_row + 8 * n + lane % 4 * 2 + e % 2) * shared_row + first_output + 16 * o + e / 2 * 8 +
+             lane / 4] = total[o][n][e];
+  }
+
+ private:
+  static __device__ __forceinline__ void copy(u32 to, const unsigned short* from, bool some) {
+    ptx::cp_async_16(to, from, some ? 16 : 0);
+  }
+};
+
+template <class S, bool along_k>
+__global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
+  using Rows = ManyRows<S, along_k>;
+  TG_DYNAMIC_SHARED(memory, 1024);
+  const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows;
+  const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
+            j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
+#pragma unroll 1
+  for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
+    Rows rows(p, item, i0, j0, ptx::shared_address(memory));
+    rows.multiply();
+    float* const sums = reinterpret_cast<float*>(memory);
+    rows.leave(sums);
+    __syncthreads();
+    p.template write<S, Rows::rows, Rows::outputs, Rows::threads>(
+        item, i0, j0, [&](int i, int j) { return sums[i * Rows::shared_row + j]; });
+    __syncthreads();
+  }
+}
+
+i64 many_rows_tiles(const RowsProduct& p) {
+  using Rows = ManyRows<__half, true>;
+  return (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
+}
+
+template <class S>
+void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
+  const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
+  const LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p)), batches),
+                          ManyRows<S, true>::threads, ManyRows<S, true>::bytes};
+  along_k ? launch_kernel(s, shape, many_rows_gemm_kernel<S, true>, p)
+          : launch_kernel(s, shape, many_rows_gemm_kernel<S, false>, p);
+}
+
+}  // namespace
+
+bool are_many_rows(const RowsProduct& p, const Gpu& gpu) {
+  return p.m > 64 && 2 * many_rows_tiles(p) * p.batches >= gpu.processors;
+}
+void launch_many_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16, bool along_k) {
+  launch_tiles_of_rows<__nv_bfloat16>(s, p, along_k);
+}
+void launch_many_rows(const Stream& s, const RowsProduct& p, __half, bool along_k) {
+  launch_tiles_of_rows<__half>(s, p, along_k);
+}
+
+}  // namespace tg::cuda
