@@ -56,8 +56,8 @@ def tensor(batch, heads, rows, width, dtype, layout):
 def ms(backend, is_backward, dtype, layout, cell):
     size = {k: int(v) for k, _, v in (word.partition("=") for word in cell.split(",")) if v}
     causal = "causal" in cell.split(",")
-    if "window" in size or "length" in size or (causal and size["L"] != size["T"]):
-        return None  # no windows there, and its causal mask is aligned at the top left
+    if {"window", "length", "softcap"} & size.keys() or (causal and size["L"] != size["T"]):
+        return None  # no windows and softcaps there, and its causal mask is aligned at the top left
     q = tensor(size["B"], size["H"], size["L"], size["d"], DTYPES[dtype], layout)
     k = tensor(size["B"], size["Hk"], size["T"], size["d"], DTYPES[dtype], layout)
     v = tensor(size["B"], size["Hk"], size["T"], size["dv"], DTYPES[dtype], layout)

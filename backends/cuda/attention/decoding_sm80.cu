@@ -6,7 +6,7 @@ namespace tg::cuda::attention {
 
 void launch_decoding(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   with_16_bits(x.type, [&](auto zero) {
-    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
+    with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
       decoding::with_shape(x, s.gpu, [&](auto shape) {
         decoding::launch<decltype(zero), decltype(shape), options>(s, x, work);
       });
