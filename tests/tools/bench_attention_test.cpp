@@ -49,6 +49,9 @@ TEST(AttentionCell, WordsReadBack) {
   const std::string latent = "B=1,H=16,Hk=1,L=64,T=64,d=576,dv=512,v_in_k";
   EXPECT_EQ(parse_cell(latent).words(), latent);
   EXPECT_EQ(parse_cell(latent).name(), "flash_attn v in k");
+  const std::string capped = "B=1,H=2,Hk=2,L=4,T=4,d=8,dv=8,causal,softcap=50,free_order";
+  EXPECT_EQ(parse_cell(capped).words(), capped);
+  EXPECT_EQ(parse_cell(capped).name(), "flash_attn causal softcap 50 free order");
   const std::string ragged = "B=2,H=4,Hk=2,L=1,T=64,d=8,dv=8,length=50";
   EXPECT_EQ(parse_cell(ragged).words(), ragged);
   EXPECT_EQ(parse_cell(ragged).shape(), "2×4/2×1/50 of 64×8");
@@ -66,6 +69,7 @@ TEST(AttentionCell, MistakesAreNamed) {
                                                           {"L=4,d=99999999999", "'d=99999999999'"},
                                                           {"L=4,d=4,window=-1", "'window=-1'"},
                                                           {"L=4,d=4,window", "'window'"},
+                                                          {"L=4,d=4,softcap=x", "'softcap=x'"},
                                                           {"L=4,d=4,causal=1", "'causal=1'"},
                                                           {"L=4,d=4,causal,causal", "twice"},
                                                           {"L=4,d=4,l=4", "'l=4'"},

@@ -40,17 +40,16 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
     c.window = number_of(word, equals, 0);
   } else {
     const std::pair<const char*, std::int64_t*> sizes[] = {
-        {"B", &c.B}, {"H", &c.H},   {"Hk", &c.Hk},         {"L", &c.L},      {"T", &c.T},
-        {"d", &c.d}, {"dv", &c.dv}, {"length", &c.length}, {"page", &c.page}};
+        {"B", &c.B}, {"H", &c.H},   {"Hk", &c.Hk},         {"L", &c.L},       {"T", &c.T},
+        {"d", &c.d}, {"dv", &c.dv}, {"length", &c.length}, {"page", &c.page}, {"softcap", &c.softcap}};
     for (const auto& [name, size] : sizes)
       if (equals != std::string::npos && key == name) {
         *size = number_of(word, equals, 1);
         return;
       }
-    throw Error(
-        "'" + word +
-        "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, causal, free_order, ragged and "
-        "v_in_k");
+    throw Error("'" + word +
+                "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, softcap=, causal, "
+                "free_order, ragged and v_in_k");
   }
 }
 
@@ -143,7 +142,8 @@ std::string AttentionCell::name() const {
   return (page > 0 ? "paged_attn page " + std::to_string(page)
           : causal ? "flash_attn causal"
                    : "flash_attn") +
-         (window >= 0 ? " window " + std::to_string(window) : "") + (free_order ? " free order" : "") +
+         (window >= 0 ? " window " + std::to_string(window) : "") +
+         (softcap > 0 ? " softcap " + std::to_string(softcap) : "") + (free_order ? " free order" : "") +
          (v_in_k ? " v in k" : "");
 }
 
@@ -162,7 +162,8 @@ std::string AttentionCell::words() const {
   for (const auto& [name, size] : sizes) s += name + std::to_string(size);
   return s + (length > 0 ? ",length=" + std::to_string(length) : "") +
          (page > 0 ? ",page=" + std::to_string(page) : "") + (causal ? ",causal" : "") +
-         (window >= 0 ? ",window=" + std::to_string(window) : "") + (free_order ? ",free_order" : "") +
+         (window >= 0 ? ",window=" + std::to_string(window) : "") +
+         (softcap > 0 ? ",softcap=" + std::to_string(softcap) : "") + (free_order ? ",free_order" : "") +
          (ragged ? ",ragged" : "") + (v_in_k ? ",v_in_k" : "");
 }
 

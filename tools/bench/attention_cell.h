@@ -15,6 +15,7 @@ struct AttentionCell {
   std::int64_t window = -1;  // keys before a query's own position, and as many after it unless causal
   std::int64_t length = 0;   // kv_lengths of every batch entry, at most T; 0: all T keys, without kv_lengths
   bool ragged = false;       // kv_lengths from 1 to T, evenly and in any order
+  std::int64_t softcap = 0;  // of scores; 0: none
   std::int64_t page = 0;     // of a cache in pages, those of a text in any order: paged_attn; 0: none
 
   // "flash_attn causal", "flash_attn causal window 512", …
@@ -40,9 +41,8 @@ struct AttentionCell {
 KeyRange keys_seen(const AttentionCell& c, std::int64_t i);
 
 // "B=4,H=32,Hk=8,L=4096,d=128,causal,window=512". L and d are required; B and H are 1 by default, Hk is H, T
-// is L and dv is d; "length=100" of T keys are valid, of
-// "ragged" ones 1 to T, "page=16" is of paged_attn. Throws Error for anything
-// else.
+// is L and dv is d; "length=100" of T keys are valid, of "ragged" ones 1 to T, "page=16" is of paged_attn,
+// "softcap=50" caps scores. Throws Error for anything else.
 AttentionCell parse_cell(const std::string& text);
 
 // Sets of cells by name: "cpu" and "gpu" are what those devices measure by default, "gpu-free-order" is

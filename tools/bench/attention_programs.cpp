@@ -16,6 +16,7 @@ AttentionOptions options_for(const AttentionCell& c, const Settings& settings) {
   AttentionOptions o{.causal = c.causal};
   o.free_order = c.free_order;
   o.kernels = settings.attention.kernels;
+  o.softcap = static_cast<double>(c.softcap);
   if (c.window >= 0) o.window_left = c.window;
   if (c.window >= 0 && !c.causal) o.window_right = c.window;
   return o;
@@ -53,7 +54,8 @@ void RecordedAttention::record_paged(const AttentionCell& c, const Settings& set
   };
   k = pool("k", c.d);
   v = c.v_in_k ? k.slice(3, 0, c.dv) : pool("v", c.dv);
-  out = paged_attn(q, k, v, table, lengths, {.window_left = c.window});
+  out = paged_attn(q, k, v, table, lengths,
+                   {.window_left = c.window, .softcap = static_cast<double>(c.softcap)});
 }
 
 Tensor RecordedAttention::add_input(const char* name, const Shape& shape, const Settings& settings) {

@@ -79,8 +79,9 @@ def tensor(batch, heads, rows, width, dtype, layout):
 def ms(backend, which, dtype, layout, cell):
     size = {k: int(v) for k, _, v in (word.partition("=") for word in cell.split(",")) if v}
     causal = "causal" in cell.split(",")
-    if "window" in size or "length" in size or "ragged" in cell.split(",") or (causal and size["L"] != size["T"]):
-        return None  # no windows there, and its causal mask is aligned at the top left
+    if ({"window", "length", "softcap"} & size.keys() or "ragged" in cell.split(",")
+            or (causal and size["L"] != size["T"])):
+        return None  # no windows and softcaps there, and its causal mask is aligned at the top left
     calls = size.get("calls", 1)
     inputs = [(tensor(size["B"], size["H"], size["L"], size["d"], DTYPES[dtype], layout),
                tensor(size["B"], size["Hk"], size["T"], size["d"], DTYPES[dtype], layout),

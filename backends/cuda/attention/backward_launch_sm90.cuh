@@ -183,22 +183,26 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
     for_keys.cluster = At::blocks;
     launch_kernel(s, for_keys, gradients<S, At, options>, x, work, plan, sections);
   }
-  if (tiles > 0 && !At::last_stores)
-    launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers);
+  if constexpr (!At::last_stores)
+    if (tiles > 0) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers);
 }
 
-// The kernel of the call's size; the two files that include this have some sizes each.
+// The kernel of a call of that size.
+template <class S, int size, Numbers numbers = of_16_bits>
+void launch_size(const Stream& s, const AttentionCall& x, const Workspace& work,
+                 const Powers* powers = nullptr) {
+  constexpr int of_v = values_beside(size);
+  if constexpr (size <= 128 && numbers != two_terms)
+    if (last_stores(x)) return launch<S, Shape<size, of_v, true, numbers>, none>(s, x, work, powers);
+  with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
+    launch<S, Shape<size, of_v, false, numbers>, options>(s, x, work, powers);
+  });
+}
+// Of bf16 and f16; the two files that include this have some sizes each.
 template <int... sizes>
-void launch_shape(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_sizes(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {
-    with_constant<sizes...>(work.width, [&](auto d) {
-      with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-        if (last_stores(x))
-          launch<decltype(zero), Shape<d, values_beside(d), d <= 128>, options>(s, x, work);
-        else
-          launch<decltype(zero), Shape<d, values_beside(d), false>, options>(s, x, work);
-      });
-    });
+    with_constant<sizes...>(work.width, [&](auto size) { launch_size<decltype(zero), size>(s, x, work); });
   });
 }
 

@@ -331,6 +331,7 @@ struct Steps {
   __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
                                                 const Stats& stats, const Score<S>& score, int j0,
                                                 bool masked) const {
+    if constexpr (options == any) score.template apply<!At::split>(s);
     if (masked)
       probabilities<true>(s, p, rows, stats, score, j0);
     else
@@ -340,7 +341,8 @@ struct Steps {
   __device__ __forceinline__ void probabilities(Scores& s, Operand& p, const Rows<queries>& rows,
                                                 const Stats& stats, const Score<S>& score, int j0) const {
     const Dropout<float> dropout(x);
-    const ScoreGradient<S, options, false, Stats> stage{x, score, dropout, stats, 0, 0, 0};
+    const Score<S> rest(options == any ? 1.f : score.factor, 0.f);
+    const ScoreGradient<S, none, false, Stats> stage{x, rest, dropout, stats, 0, 0, 0};
     const auto of_part = [&](int, int column, float(&a)[4]) {
       float slope[4];
       stage.probability({0, column}, a, slope);
@@ -369,7 +371,8 @@ struct Steps {
   // z_A = P ⊛ (z_P·unit − u)·slope, rounded.
   __device__ __forceinline__ void gradients(const Operand& p, Scores& z_p, Operand& z_a,
                                             const Rows<queries>& rows, const Score<S>& score) const {
-    const float unit = At::split ? shared.item().unit : 1.f;
+    const float unit = At::split ? shared.item().unit : 1.f,
+                inverse = options == any ? tile::reciprocal(score.cap) : 0;
     const StatRows stats{rows.lse, rows.u};
 #pragma unroll
     for (int part = 0; part < z_p.parts; ++part) {
@@ -379,8 +382,8 @@ struct Steps {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 a = pair(p, part / 2, part % 2 * 2 + half);
-        const float slope_x = options == any ? score.slope_of(a.x, lse.x) : 1,
-                    slope_y = options == any ? score.slope_of(a.y, lse.y) : 1;
+        const float slope_x = options == any ? score.slope_of(a.x, lse.x, inverse) : 1,
+                    slope_y = options == any ? score.slope_of(a.y, lse.y, inverse) : 1;
         put_pair(z_a, part / 2, part % 2 * 2 + half, score_gradient(a.x, b[2 * half], unit, u.x, slope_x),
                  score_gradient(a.y, b[2 * half + 1], unit, u.y, slope_y));
       }

@@ -8,7 +8,7 @@ void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspa
   if (work.width > 128)
     launch_wide_backward_sm90(s, x, work);
   else
-    backward_sm90::launch_shape<64, 128>(s, x, work);
+    backward_sm90::launch_sizes<64, 128>(s, x, work);
 }
 
 }  // namespace tg::cuda::attention

@@ -20,7 +20,7 @@ struct Consumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
   using Base::shared, Base::x, Base::plan, Base::group;
   using typename Base::Operand, typename Base::Scores;
-  static constexpr int D = At::K::columns;
+  static constexpr int D = At::K::columns, parts_ahead = At::template parts_ahead<options>;
 
   __device__ __forceinline__ void run() const {
     const int j0 = shared.item().at.row0, tiles = this->tiles();
@@ -32,7 +32,7 @@ struct Consumer : Steps<S, At, options> {
     keep(z_k), keep(z_v);
     if (all > 0) shared.ring_kept().wait(0);
     bool masked = all > 0 && await_tile(0, j0);
-    float2 ahead[At::parts_ahead];
+    float2 ahead[parts_ahead];
     if (all > 0) fetch(ahead, 0);
     int tile = 0;
 #pragma unroll 1
@@ -86,17 +86,17 @@ struct Consumer : Steps<S, At, options> {
     this->store_z_v(z_v, at);
   }
 
-  using Stats = StatsAhead<At::parts_ahead>;
+  using Stats = StatsAhead<parts_ahead>;
   // Until the nth tile is there. Then whether it has a mask.
   __device__ __forceinline__ bool await_tile(u32 n, int j0) const {
     shared.ring_q().wait(n), shared.ring_z_o().wait(n);
     return !covers(shared.rows_of(n).every, j0 + 64 * group, 64);
   }
   // ξ of its first parts.
-  __device__ __forceinline__ void fetch(float2 (&ahead)[At::parts_ahead], u32 n) const {
+  __device__ __forceinline__ void fetch(float2 (&ahead)[parts_ahead], u32 n) const {
     const auto& rows = shared.rows_of(n);
 #pragma unroll
-    for (int part = 0; part < At::parts_ahead; ++part)
+    for (int part = 0; part < parts_ahead; ++part)
       ahead[part] = StatRows{rows.lse, rows.u}.lse({0, 8 * part + lane_column()});
   }
 

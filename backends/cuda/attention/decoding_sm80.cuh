@@ -141,7 +141,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
 template <class Cache>
 void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {
-    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
+    with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
       with_shape<Cache>(
           x, s.gpu, [&](auto shape) { launch<decltype(zero), decltype(shape), options, Cache>(s, x, work); });
     });

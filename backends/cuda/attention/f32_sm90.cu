@@ -8,25 +8,18 @@ namespace tg::cuda::attention {
 
 void launch_f32_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
                              const Powers* powers) {
-  with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
-    forward_sm90::with_f32_shape(x, [&](auto shape) {
-      forward_sm90::launch<__half, decltype(shape), options>(s, x, x.L, work, powers);
-    });
-  });
+  forward_sm90::with_f32_shape(
+      x, [&](auto shape) { forward_sm90::launch<__half, decltype(shape), any>(s, x, x.L, work, powers); });
 }
 
 void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
                               const Powers* powers) {
   using namespace backward_sm90;
-  with_constant<64, 128>(work.width, [&](auto d) {
-    with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
-      if (is_of_two_terms(x))
-        launch<__half, Shape<d, d, false, two_terms>, options>(s, x, work, powers);
-      else if (options == none && last_stores(x))
-        launch<__half, Shape<d, d, options == none, one_term>, options>(s, x, work, powers);
-      else
-        launch<__half, Shape<d, d, false, one_term>, options>(s, x, work, powers);
-    });
+  with_constant<64, 128>(work.width, [&](auto size) {
+    if (is_of_two_terms(x))
+      launch_size<__half, size, two_terms>(s, x, work, powers);
+    else
+      launch_size<__half, size, one_term>(s, x, work, powers);
   });
 }
 

@@ -9,12 +9,10 @@ void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Wor
   const AttentionCall rows = with_heads_as_rows(x);
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);
-    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
-      if (values_are_keys(x))
-        launch<S, Shape<true>, options>(s, rows, x.L, work);
-      else
-        launch<S, Shape<false>, options>(s, rows, x.L, work);
-    });
+    if (values_are_keys(x))
+      launch<S, Shape<true>>(s, rows, x.L, work);
+    else
+      launch<S, Shape<false>>(s, rows, x.L, work);
   });
 }
 

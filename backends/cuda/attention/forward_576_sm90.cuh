@@ -135,7 +135,7 @@ struct Work {
 };
 
 // The first warpgroup. `row` is the warp's first of the block's queries.
-template <class S, class At, Options options>
+template <class S, class At>
 struct Scorer {
   using Scores = Accumulator<16, At::keys>;
   const Shared<At>& shared;
@@ -178,7 +178,8 @@ struct Scorer {
       if (work.batch_head < 0) return;
       const KeyRange every = item.every[0];
       const Score<S> score(plan.factor, plan.cap);
-      const float factor = options == any ? 1 : plan.factor;
+      const bool plain = score.is_plain();
+      const float factor = plain ? plan.factor : 1;
       OnlineSoftmax<16> softmax([&](int i) { return sink_of<S, At>(x, plan, item, work.i0 + row + i); });
 #pragma unroll 1
       for (int j = work.range.to - 1; j >= work.range.from; --j, ++tiles) {
@@ -186,7 +187,7 @@ struct Scorer {
         multiply(s);
         if (!At::values_are_keys) shared.ring_k().release(tiles);
         if (j == work.range.from) shared.ring_q().release(items);
-        if constexpr (options == any) score.apply(s);
+        if (!plain) score.template apply<true>(s);
         if (!covers(every, j * At::keys, At::keys)) mask(s, item.seen, row, 0, j * At::keys);
         const bool moved = softmax.raise(s, factor);
         shared.ring_p().acquire(tiles);
@@ -286,7 +287,7 @@ struct Adder {
   }
 };
 
-template <class S, class At, Options options>
+template <class S, class At>
 __global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__(At::threads, 1)
     else if (threadIdx.x < 64)
       forward_sm90::schedule<S, At>(shared, x, plan);
   } else if (group == 1) {
-    Scorer<S, At, options>{shared, x, plan, row}.run();
+    Scorer<S, At>{shared, x, plan, row}.run();
   } else {
     ptx::take_registers<At::adder_registers>();
     Adder<S, At>{shared, x, plan, row, (group - 2) * Adder<S, At>::columns}.run();
@@ -310,10 +311,10 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-template <class S, class At, Options options>
+template <class S, class At>
 void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work) {
   forward_sm90::launch_items<At>(s, x, queries, x.d + (At::values_are_keys ? 0 : x.dv), work,
-                                 Shared<At>::bytes, attend<S, At, options>);
+                                 Shared<At>::bytes, attend<S, At>);
 }
 
 }  // namespace tg::cuda::attention::forward_576_sm90

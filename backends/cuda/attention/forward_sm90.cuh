@@ -375,7 +375,8 @@ struct Consumer {
     float unit = 1;  // of q·k
     if constexpr (At::split) unit = power_of_two(-powers(item).q - powers(item).k);
     const Score<S> score(plan.factor * unit, plan.cap);
-    const float factor = options == any ? 1 : score.factor;
+    const bool plain = options == none || score.is_plain();
+    const float factor = plain ? score.factor : 1;
     OnlineSoftmax<16, !At::split> softmax(
         [&](int i) { return sink_of<S, At>(x, plan, item, item.i0 + 64 * group() + row() + i); });
     SumOfProducts<T, DV> o;
@@ -384,7 +385,7 @@ struct Consumer {
     // From q·k of tile j to P = exp(A − c). Returns whether c moved.
     const auto soften = [&](int j) {
       const int j0 = j * At::keys;
-      if constexpr (options == any) score.apply(s);
+      if (!plain) score.template apply<!At::split>(s);
       if (!covers(every, j0, At::keys)) mask(s, item.seen, 64 * group() + row(), 0, j0);
       return softmax.step(s, factor);
     };
@@ -526,13 +527,7 @@ void launch_items(const Stream& s, const AttentionCall& x, int queries, int numb
 // `x` and `queries` as above.
 template <class S, class At, Options options>
 void launch(const Stream& s, const AttentionCall& x, int queries, const Workspace& work,
-            const Powers* powers) {
-  if constexpr (!At::divided && !At::split)
-    if (work.parts > 1 || queries < x.L) {
-      // More than two consumer warpgroups leave the one that schedules too few registers for this.
-      using Few = std::conditional_t<(At::groups > 2), Shape<64, 64, 2>, At>;
-      return launch<S, Divided<Few>, options>(s, x, queries, work, powers);
-    }
+            const Powers* powers = nullptr) {
   const int numbers = size_in_memory<At>(x.k, x.d) + size_in_memory<At>(x.v, x.dv);
   launch_items<At>(s, x, queries, numbers, work, Shared<At>::bytes, attend<S, At, options>, powers);
 }

@@ -26,6 +26,11 @@ inline bool is_wide(const AttentionCall& x) {
   return x.d > 128 || x.dv > 128;
 }
 
+// Whether q·k may be compared in place of scores: without a bias, these are it times a positive factor.
+inline bool has_plain_scores(const AttentionCall& x) {
+  return x.softcap == 0 && x.scale > 0;
+}
+
 // Whether queries may see different numbers of keys.
 inline bool is_uneven(const AttentionCall& x) {
   return x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
@@ -50,7 +55,7 @@ constexpr int values_beside(int size) {
 template <int... sizes, class F>
 auto with_shape(const AttentionCall& x, F&& f) {
   const int size = std::max(x.d, x.dv), least = size <= 192 && x.dv > 128 ? 256 : size;
-  const bool simple = x.softcap == 0 && !x.bias.data && x.scale > 0;
+  const bool simple = has_plain_scores(x) && !x.bias.data;
   const Options needed = !simple ? any : x.dropout > 0 ? only_dropout : none;
   return with_constant<sizes...>(least, [&](auto d) {
     return with_constant<none, only_dropout, any>(needed, [&](auto options) {

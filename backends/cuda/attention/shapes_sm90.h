@@ -60,8 +60,8 @@ struct Shape {
   using V = tile::SwizzledTile<keys, terms * DV>;
 };
 
-// The same in a kernel that takes parts of the keys, and queries of several heads as those of one. One that
-// does not is 1 to 2 % faster at d 128.
+// The same in a kernel that takes parts of the keys, queries of several heads as those of one, and any
+// scores. One that does not is 1 to 2 % faster at d 128.
 template <class Shape>
 struct Divided : Shape {
   static constexpr bool divided = true, may_be_whole = false, stores_boxes = false;
@@ -137,7 +137,8 @@ struct Shape {
                         by_columns = D == 128 && !transposes;
   // Parts of 8 queries of a tile whose ξ is fetched while the tile before is worked on: as many as there are
   // registers for.
-  static constexpr int parts_ahead = D <= 64 ? 16 : 3;
+  template <Options options>
+  static constexpr int parts_ahead = D <= 64 && options == none ? 16 : 3;
   using K = tile::SwizzledTile<keys, terms * D>;
   using V = tile::SwizzledTile<keys, terms * DV>;
   using Q = tile::SwizzledTile<queries, terms * D>;

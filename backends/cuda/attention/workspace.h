@@ -44,10 +44,11 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
 }
 // Whether it pays that the last block to add to a tile's z_Q stores it, that kernels begin early, and that
 // tiles are small: with many keys, the blocks that come last in the grid would hold the others up. Two terms
-// leave no shared memory for it, and one term of f32 with a softcap no registers.
+// leave no shared memory for it, one term of f32 with a softcap no registers, and the softcap of other types
+// is too rare for kernels of its own.
 inline bool last_stores(const AttentionCall& x) {
-  return backward_width(x) <= 128 && !x.free_order && x.T <= (is_uneven(x) ? 2048 : 1024) &&
-         (x.type != DType::f32 || (x.tf32 && x.softcap == 0));
+  return backward_width(x) <= 128 && !x.free_order && x.T <= (is_uneven(x) ? 2048 : 1024) && x.softcap == 0 &&
+         !is_of_two_terms(x);
 }
 
 // Blocks of a cluster of those kernels.

@@ -148,6 +148,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({wide, {}, {.sink = true, .lengths = {290, 131}, .beyond = NAN}}, "wide lengths", {f16});
   check({some, {.causal = true, .softcap = 2}}, "softcap", {bf16, f32});
   check({wide, {.causal = true, .softcap = 2}}, "wide softcap", {f16});
+  check({{1, 2, 1, 70, 140, 128, 128}, {.causal = true, .softcap = 2}}, "128 softcap", {bf16, f32});
+  check({{1, 1, 1, 70, 140, 192, 128}, {.causal = true, .softcap = 2}}, "192 softcap", {bf16});
   check({wide, {.window_left = 100, .free_order = true}}, "wide window", {bf16});
   const Extras packed{.cu_q = {0, 3, 3, 40, 68}, .cu_k = {1, 65, 66, 200, 290}};
   check({{1, 2, 1, 70, 300, 256, 256}, {.causal = true}, packed}, "wide packed", {bf16});
