@@ -9,7 +9,7 @@
 namespace tg::io {
 namespace {
 
-constexpr std::int64_t none = -1;
+constexpr std::int64_t no_element = -1;
 
 // What can be rounded to S, and what S can be widened to, without a loss.
 template <class S>
@@ -19,7 +19,7 @@ using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
 // none.
 template <class From, class To>
 std::int64_t convert(const std::byte* from, std::byte* to, std::int64_t n) {
-  std::int64_t too_large = none;
+  std::int64_t too_large = no_element;
   for (std::int64_t i = 0; i < n; ++i) {
     From x;
     std::memcpy(&x, from + static_cast<std::size_t>(i) * sizeof x, sizeof x);
@@ -27,7 +27,7 @@ std::int64_t convert(const std::byte* from, std::byte* to, std::int64_t n) {
     const To y(static_cast<Wide<To>>(wide));
     std::memcpy(to + static_cast<std::size_t>(i) * sizeof y, &y, sizeof y);
     const bool is_lost = std::isfinite(wide) && !std::isfinite(static_cast<Wide<To>>(y));
-    if (is_lost && too_large == none) too_large = i;
+    if (is_lost && too_large == no_element) too_large = i;
   }
   return too_large;
 }
@@ -55,7 +55,7 @@ Array converted(const TensorView& from, const Shape& shape, DType dtype, const s
                 const std::string& name) {
   Array values(shape, dtype);
   const std::int64_t bad = conversion(from.dtype, dtype)(from.bytes.data(), values.raw(), values.numel());
-  if (bad == none) return values;
+  if (bad == no_element) return values;
   Array number({1}, from.dtype);
   const std::size_t size = size_of(from.dtype);
   std::memcpy(number.raw(), from.bytes.data() + static_cast<std::size_t>(bad) * size, size);
