@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <random>
 #include <stdexcept>
 
 #include <tilegrad/ops/ops.h>
@@ -44,7 +45,7 @@ struct EngineCalls : ::testing::Test {
   // Steps until no text is left, of which there are few.
   void run() { run(engine); }
   static void run(Engine& engine) {
-    for (int n = 0; n < 200; ++n)
+    for (int n = 0; n < 2000; ++n)
       if (!engine.step()) {
         EXPECT_EQ(engine.texts(), 0u);
         EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
@@ -387,6 +388,77 @@ TEST_F(EngineCalls, WhatAReportThrowsComesOutOfStepAndNothingIsLost) {
     EXPECT_EQ(thrown, std::ssize(whole[thrower]) / 3);
     EXPECT_EQ(got, whole) << "text " << thrower;
     run();
+  }
+}
+
+// Texts are added, forked and cancelled at any time, by reports and between steps, in a cache that is too
+// small for them.
+TEST_F(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
+  struct Text {
+    Engine::Handle handle = 0;
+    Engine::Request request;
+    std::uint64_t drawn = 0;  // by the text that it is a fork of
+    Tokens got = {};
+    bool is_whole = true;
+  };
+  Engine small(model,
+               {.seats = 3, .cache_tokens = 48, .page_size = 4, .chunk = 7, .host_tokens = 40, .threads = 1});
+  std::mt19937_64 random(1);
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  std::vector<std::unique_ptr<Text>> texts;
+  std::size_t forks = 0, cancelled = 0;
+  std::function<void()> call;
+  const auto told = [&](Text& text) {
+    return [&](const Engine::Token& t) {
+      text.got.push_back(t.token);
+      if (t.end != Engine::End::no) text.handle = 0;
+      if (below(6) == 0) call();
+      if (below(50) != 0) return true;
+      text.handle = 0, text.is_whole = text.is_whole && std::ssize(text.got) == text.request.tokens;
+      return false;
+    };
+  };
+  call = [&] {
+    Text* const old = texts.empty()
+                          ? nullptr
+                          : texts[texts.size() - 1 - below(std::min<std::size_t>(texts.size(), 6))].get();
+    const std::size_t what = below(8);
+    if (what < 3) {
+      auto text = std::make_unique<Text>(Text{.request = several()[below(5)]});
+      Engine::Request request = text->request;
+      request.report = told(*text);
+      text->handle = small.add(std::move(request));
+      texts.push_back(std::move(text));
+    } else if (what < 6 && old && old->handle != 0) {
+      auto text =
+          std::make_unique<Text>(Text{.request = old->request, .drawn = old->drawn + old->got.size()});
+      text->request.prompt.insert(text->request.prompt.end(), old->got.begin(), old->got.end());
+      text->request.tokens -= std::ssize(old->got);
+      text->request.seed = random();
+      text->handle = small.fork(old->handle, text->request.seed, told(*text));
+      texts.push_back(std::move(text)), ++forks;
+    } else if (what == 6 && old && old->handle != 0) {
+      small.cancel(old->handle);
+      old->handle = 0, old->is_whole = false, ++cancelled;
+    } else if (what == 7 && below(4) == 0) {
+      small.forget();
+    }
+  };
+  for (int n = 0; n < 600; ++n) {
+    if (texts.size() < 200 && below(2) == 0) call();
+    small.step();
+    if (texts.size() >= 200) break;
+  }
+  run(small);
+  EXPECT_GE(texts.size(), 100u);
+  EXPECT_GT(forks, 20u);
+  EXPECT_GT(cancelled, 10u);
+  EXPECT_GT(small.scheduler().preemptions(), 20);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto& [handle, request, before, got, is_whole] = *texts[i];
+    Tokens expected = drawn(request.prompt, request.tokens, request.sampling, request.seed, before);
+    if (!is_whole) expected.resize(std::min(expected.size(), got.size()));
+    EXPECT_EQ(got, expected) << "text " << i;
   }
 }
 
