@@ -19,7 +19,7 @@ constexpr Color free_color{22, 24, 30}, reserved_color{70, 74, 84}, shared_color
     found_color{255, 214, 10};
 constexpr float cache_title_size = 30, cache_panel_size = 24, cache_tick_size = 20;
 constexpr int cells_wide = 1500, most_high = 1100, least_high = 480, panel_gap = 60;
-constexpr int margin_left = 130, margin_right = 40, margin_top = 190, margin_bottom = 90;
+constexpr int margin_left = 130, margin_right = 40, margin_top = 210, margin_bottom = 90;
 
 // Neighbouring texts have far apart hues.
 Color color_of_request(std::int32_t request) {
