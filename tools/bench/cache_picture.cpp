@@ -19,7 +19,7 @@ constexpr Color free_color{22, 24, 30}, reserved_color{70, 74, 84}, shared_color
     found_color{255, 214, 10};
 constexpr float cache_title_size = 30, cache_panel_size = 24, cache_tick_size = 20;
 constexpr int cells_wide = 1500, most_high = 1100, least_high = 480, panel_gap = 60;
-constexpr int margin_left = 130, margin_right = 40, margin_top = 190, margin_bottom = 90;
+constexpr int margin_left = 130, margin_right = 40, margin_top = 210, margin_bottom = 90;
 
 // Neighbouring texts have far apart hues.
 Color color_of_request(std::int32_t request) {
@@ -53,16 +53,22 @@ void draw_panel(Image& image, const CachePanel& panel, int x0, int wide, int hig
   for (int x = 0; x < wide; ++x)
     for (int y = 0; y < high; ++y)
       image.set(x0 + x, margin_top + high - 1 - y, color_of(h.at(y * h.rows() / high, x * h.steps() / wide)));
-  image.text({static_cast<float>(x0), margin_top - 14}, panel.title,
-             {.size = cache_panel_size, .color = cache_ink});
+  float y = margin_top - 14 - 1.3f * cache_panel_size;
+  for (const std::string& line : panel.lines) {
+    // One that is longer than the panel ends with it.
+    const float width = plot::stroke_text(line, cache_panel_size).width;
+    image.text({static_cast<float>(x0) + std::min(0.f, static_cast<float>(wide) - width), y}, line,
+               {.size = cache_panel_size, .color = cache_ink});
+    y += 1.3f * cache_panel_size;
+  }
   const plot::PlotAxis axis =
       plot::make_plot_axis(0, static_cast<double>(h.steps()), false, std::max(1, wide / 130));
   for (const plot::PlotTick& t : axis.ticks) {
     if (t.value > static_cast<double>(h.steps()) || t.label.empty()) continue;
     const auto x = static_cast<float>(x0 + t.value * wide / static_cast<double>(h.steps()));
-    const auto y = static_cast<float>(margin_top + high);
-    image.line({x, y}, {x, y + 8}, 1.8f, cache_soft);
-    image.text({x, y + 12 + cache_tick_size}, t.label,
+    const auto below = static_cast<float>(margin_top + high);
+    image.line({x, below}, {x, below + 8}, 1.8f, cache_soft);
+    image.text({x, below + 12 + cache_tick_size}, t.label,
                {.size = cache_tick_size, .color = cache_soft, .align = TextStyle::Align::center});
   }
 }

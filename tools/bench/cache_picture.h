@@ -11,7 +11,7 @@
 namespace tg::bench {
 
 struct CachePanel {
-  std::string title;
+  std::vector<std::string> lines;  // two, above it
   const CacheHistory* history;
 };
 

@@ -127,10 +127,13 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   if (s.picture.empty()) return;
   std::vector<CachePanel> panels;
   for (const Cache& c : caches)
-    panels.push_back({c.name + ": " + short_number(100 * c.replay.useful) + " % in use, " +
-                          grouped(std::llround(static_cast<double>(c.replay.tokens) / c.replay.seconds)) +
-                          " tokens/s",
-                      &*c.history});
+    panels.push_back(
+        {{c.name + ": " + grouped(std::llround(static_cast<double>(c.replay.tokens) / c.replay.seconds)) +
+              " tokens/s",
+          std::isnan(c.replay.useful_full)
+              ? short_number(100 * c.replay.useful) + " % in use"
+              : short_number(100 * c.replay.useful_full) + " % in use while texts wait"},
+         &*c.history});
   draw_caches(std::to_string(trace.size()) + " requests in a cache of " +
                   size_text(static_cast<double>(tokens * of_token)),
               panels)
