@@ -10,6 +10,7 @@ set(together
   "kernels/norm kernels/norm_backward"
   "attention/forward_sm90"
   "attention/decoding_sm80"
+  "kernels/rows_gemm kernels/rows_gemm_many"
   "attention/forward_576_sm90"
   "attention/backward_sm90"
   "attention/backward_wide_sm90"
