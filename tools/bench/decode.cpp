@@ -155,7 +155,7 @@ void run_decode(const Settings& settings, const Machine& machine, Report& report
   DecodeBench bench(settings, machine, report);
   for (const AttentionCell& c : settings.attention.cells) bench.run(c);
   if (!settings.attention.whole_suite) return;
-  for (const std::int64_t size : {2048, 4096})
+  for (const std::int64_t size : {768, 2048, 4096})
     for (const std::int64_t m : {1, 4, 16, 64, 256})
       for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, size, size, rows_alone});
 }

@@ -226,7 +226,7 @@ template <class Rows>
 __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
   using S = typename Rows::type;
-  TG_DYNAMIC_SHARED(memory, 16);
+  TG_DYNAMIC_SHARED(memory, 1024);
   float* const sums = reinterpret_cast<float*>(memory);  // [slices, rows, outputs]
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32;
   const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
