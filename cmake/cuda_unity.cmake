@@ -11,6 +11,7 @@ set(together
   "attention/forward_sm90"
   "attention/decoding_sm80"
   "attention/decoding_paged_sm80"
+  "attention/decoding_latent_sm80"
   "attention/forward_576_sm90"
   "attention/backward_sm90"
   "attention/backward_wide_sm90"
