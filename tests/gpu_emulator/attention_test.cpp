@@ -277,6 +277,7 @@ AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page,
   AttentionCall x = few_queries(heads, key_heads, L, pages * page, d);
   static const std::int32_t somewhere = 0;
   x.B = B, x.table = &somewhere, x.page = page, x.pages = pages, x.pool = B * pages, x.causal = true;
+  x.v.data = static_cast<std::byte*>(x.k.data) + 16;  // not those of k
   for (AttentionCall::Operand* a : {&x.k, &x.v}) {
     a->head = d, a->row = std::int64_t{key_heads} * d;
     a->batch = a->row * page;
@@ -299,7 +300,12 @@ TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256)), decoded);
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256), small), decoded);
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 264)), "plain multiply-adds");
-  AttentionCall x = paged(1, 32, 8, 1, 10, 16, 128);
+  AttentionCall x = paged(1, 16, 1, 1, 10, 16, 576);
+  EXPECT_EQ(words(x), "plain multiply-adds");
+  x.dv = 512, x.v = x.k, x.o.head = x.o.row = 512;
+  EXPECT_EQ(words(x), decoded);  // values are the first columns of keys
+  EXPECT_EQ(words(x, small), "plain multiply-adds");
+  x = paged(1, 32, 8, 1, 10, 16, 128);
   x.pool = 1 << 30;  // rows further away than is said in 32 bits
   EXPECT_EQ(words(x), "plain multiply-adds");
 }
@@ -327,8 +333,9 @@ TEST(AttentionDivision, ManyTilesOfAPromptAreSeveralLaunches) {
 }
 
 TEST(AttentionDivision, RangesGrowAndCoverAllKeys) {
-  for (const int first : {256, 512, 1024}) {
-    const decoding::GrowingRanges ranges{first};
+  for (const int bits : {8, 9, 10}) {
+    const decoding::GrowingRanges ranges{bits};
+    const int first = 1 << bits;
     int n = 0;
     for (unsigned from = 0; from < 1u << 31; from = ranges.begin(++n)) {
       const unsigned to = ranges.begin(n + 1), keys = to - from;

@@ -176,7 +176,7 @@ std::string Choice::in_words() const {
   if (path == Path::decoding && x.table)
     text += ", a cache in pages";
   else if (path == Path::decoding && work.parts > 1)
-    text += ", ranges of " + std::to_string(decoding::ranges(x, decoding::InOnePiece()).each) + " keys";
+    text += ", ranges of " + std::to_string(decoding::ranges_in_one_piece(x).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
 }
 

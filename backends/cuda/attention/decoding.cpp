@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "backends/cuda/attention/decoding_shape.h"
 
@@ -18,13 +19,15 @@ bool takes_rows(const AttentionCall& x) {
          (x.L == 1 || x.T > few_keys) && x.B * x.Hk * ranges_of(x) <= INT32_MAX;
 }
 
-// Of a pool, whether 32 bits can say in pieces of 16 bytes where any row begins.
+// Of a pool, whether 32 bits can say in pieces of 16 bytes where any piece is.
 bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
-  constexpr i64 most = UINT32_MAX;
-  const i64 pages = std::max(x.pool - 1, 1), rows = std::max(x.page - 1, 1), batch = a.batch / 8,
-            row = a.row / 8;
-  return batch >= 0 && row >= 0 && batch <= most / pages && row <= most / rows &&
-         batch * pages + row * rows <= most;
+  i64 left = i64{UINT32_MAX} - 576 / 8;
+  for (const auto& [stride, count] :
+       {std::pair{a.batch, i64{x.pool}}, {a.row, i64{x.page}}, {a.head, i64{x.Hk}}}) {
+    if (stride < 0 || (count > 1 && stride / 8 > left / (count - 1))) return false;
+    left -= stride / 8 * (count - 1);
+  }
+  return true;
 }
 // In pages, whatever L is: the path must not depend on it.
 bool takes_pages(const AttentionCall& x) {
@@ -33,37 +36,47 @@ bool takes_pages(const AttentionCall& x) {
          (x.B == 0 || rows <= INT32_MAX / 2 / x.B) && i64{most_entries} * x.Hk * ranges_of(x) <= INT32_MAX;
 }
 
+// Whether ranges leave results for a merge: latents always do.
+bool has_partial_results(const AttentionCall& x) {
+  return ranges_of(x) > 1 || is_of_latents(x);
+}
+
 }  // namespace
 
 bool takes(const AttentionCall& x, const Gpu& gpu) {
   const auto fits = [&](auto shape) { return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block; };
-  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && x.d <= 256 &&
-         x.dv <= 256 && !x.bias.data && x.dropout == 0 && !x.cu_q &&
-         (x.table ? takes_pages(x) && with_shape<InPages>(x, gpu, fits)
+  if (is_of_latents(x) && !(x.table && x.d <= LatentShape::D && x.dv <= LatentShape::D_v &&
+                            values_are_keys(x) && LatentShape::bytes <= gpu.shared_per_block))
+    return false;
+  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && !x.bias.data &&
+         x.dropout == 0 && !x.cu_q &&
+         (x.table ? takes_pages(x) && (is_of_latents(x) || with_shape<InPages>(x, gpu, fits))
                   : takes_rows(x) && with_shape<InOnePiece>(x, gpu, fits));
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
 // the results of the range before are written: on an H200 some 3 µs, 100 KB. No more than 32 ranges where one
 // block would have to merge them for long.
-EqualRanges ranges(const AttentionCall& x, InOnePiece) {
+EqualRanges ranges_in_one_piece(const AttentionCall& x) {
   const int least = x.d <= 64 && x.dv <= 64 ? 1024 : x.T <= 2048 ? 256 : x.T <= 4096 ? 512 : 1024;
   return {std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))))};
 }
-GrowingRanges ranges(const AttentionCall& x, InPages) {
+GrowingRanges ranges_in_pages(const AttentionCall& x) {
   const int size = std::max(x.d, x.dv);
-  return {size <= 64 ? 1024 : size <= 128 ? 512 : 256};
+  return {size <= 64 ? 10 : size <= 128 ? 9 : 8};
 }
 int ranges_of(const AttentionCall& x) {
   const int last = std::max(x.T, 1) - 1;
-  return 1 + (x.table ? ranges(x, InPages()).of(last) : ranges(x, InOnePiece()).of(last));
+  return 1 + (!x.table           ? ranges_in_one_piece(x).of(last)
+              : is_of_latents(x) ? ranges_of_latents.of(last)
+                                 : ranges_in_pages(x).of(last));
 }
 
 Tiles tiles_of_launch(const AttentionCall& x, int n) {
   const int of_entry = (rows_of(x) + most_rows(x) - 1) / most_rows(x), all = static_cast<int>(x.B) * of_entry;
   if (!x.table) return {0, n == 0 ? all : 0, of_entry};
   constexpr i64 most_bytes = i64{128} << 20;
-  const i64 each = ranges_of(x) > 1 ? i64{4} * x.Hk * ranges_of(x) * rows_of_tile(x) * (x.dv + 1) : 0,
+  const i64 each = has_partial_results(x) ? i64{4} * x.Hk * ranges_of(x) * rows_of_tile(x) * (x.dv + 1) : 0,
             count = std::clamp<i64>(most_bytes / (each + 1), 1, most_entries), first = n * count;
   return {static_cast<int>(std::min<i64>(first, all)), static_cast<int>(std::min<i64>(count, all - first)),
           of_entry};
@@ -73,7 +86,7 @@ Workspace workspace(const AttentionCall& x, std::byte* base) {
   Workspace work;
   Arena memory{base};
   work.parts = ranges_of(x);
-  if (work.parts > 1) {
+  if (has_partial_results(x)) {
     const std::size_t rows = std::size_t(tiles_of_launch(x, 0).count) * x.Hk * rows_of_tile(x) * work.parts;
     work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
   }

@@ -20,9 +20,13 @@ TG_HOST_DEVICE inline int group_of(const AttentionCall& x) {
 TG_HOST_DEVICE inline int rows_of(const AttentionCall& x) {
   return group_of(x) * x.L;
 }
-// Rows that are computed together, at most: as many as a warp has registers for.
+// Heads that are too wide for a warp's registers (decoding_latent_sm80.cuh).
+TG_HOST_DEVICE inline bool is_of_latents(const AttentionCall& x) {
+  return x.d > 256 || x.dv > 256;
+}
+// Rows that are computed together, at most: as many as there are registers for.
 TG_HOST_DEVICE inline int most_rows(const AttentionCall& x) {
-  return x.d <= 128 && x.dv <= 128 ? 16 : 8;
+  return (x.d <= 128 && x.dv <= 128) || is_of_latents(x) ? 16 : 8;
 }
 TG_HOST_DEVICE inline int rows_of_tile(const AttentionCall& x) {
   return rows_of(x) < most_rows(x) ? rows_of(x) : most_rows(x);
@@ -39,16 +43,16 @@ struct EqualRanges {
 // keys, so that those of a long text can be merged.
 struct GrowingRanges {
   static constexpr int each = 1024, grow_from = 32 * each;
-  int first;  // keys of each range of the first 1024, a power of two
+  int bits;  // of the first 1024 keys, a range has 2^bits
   TG_HOST_DEVICE int of(int key) const {
-    if (key < each) return key / first;
-    int n = each / first - 1;
+    if (key < each) return key >> bits;
+    int n = (each >> bits) - 1;
     for (; key >= 2 * grow_from; key /= 2) n += 16;
     return n + (key < grow_from ? key / each : 16 + key / (2 * each));
   }
   TG_HOST_DEVICE unsigned begin(int n) const {
-    if (n < each / first) return static_cast<unsigned>(n) * first;
-    n -= each / first - 1;
+    if (n < each >> bits) return static_cast<unsigned>(n) << bits;
+    n -= (each >> bits) - 1;
     if (n < 32) return static_cast<unsigned>(n) * each;
     return static_cast<unsigned>(16 + n % 16) * 2 * each << (n / 16 - 2);
   }
@@ -57,9 +61,16 @@ struct GrowingRanges {
 // How keys lie, and so are cut.
 struct InOnePiece {
   using Ranges = EqualRanges;
+  explicit InOnePiece(const AttentionCall&) {}
+};
+struct InPagesOfLatents {
+  using Ranges = EqualRanges;
+  explicit InPagesOfLatents(const AttentionCall&) {}
 };
 struct InPages {
   using Ranges = GrowingRanges;
+  bool values_in_keys;
+  explicit InPages(const AttentionCall& x) : values_in_keys(values_are_keys(x)) {}
 };
 
 // Whether decoding takes a call that tensor cores take.
@@ -67,8 +78,9 @@ bool takes(const AttentionCall& x, const Gpu& gpu);
 
 // Functions of how many keys there can be (in one piece) and of the head sizes, and neither of the batch nor
 // of the GPU.
-EqualRanges ranges(const AttentionCall& x, InOnePiece);
-GrowingRanges ranges(const AttentionCall& x, InPages);
+EqualRanges ranges_in_one_piece(const AttentionCall& x);
+constexpr EqualRanges ranges_of_latents{1024};
+GrowingRanges ranges_in_pages(const AttentionCall& x);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);
 

@@ -42,6 +42,17 @@ struct Entry {
   }
 };
 
+// The nth tile of a launch.
+template <class Cache>
+__device__ __forceinline__ Tile tile_at(const AttentionCall& x, const Tiles& tiles, int nth) {
+  if constexpr (std::is_same_v<Cache, InOnePiece>) {
+    return {nth, 0, rows_of(x)};
+  } else {
+    const int n = tiles.first + nth, row0 = n % tiles.of_entry * most_rows(x);
+    return {n / tiles.of_entry, row0, min(most_rows(x), rows_of(x) - row0)};
+  }
+}
+
 // In this order: all ranges but the last of each tile, which may be short and so come at the end. Key heads
 // of a range are neighbours.
 template <class Cache>
@@ -60,7 +71,7 @@ struct Items {
     for (int n = threadIdx.x; n <= tiles.count; n += blockDim.x) {
       Entry e{0, {0, 0}};
       if (n < tiles.count) {
-        const Tile tile = tile_at(n);
+        const Tile tile = tile_at<Cache>(x, tiles, n);
         e.keys = tile.some_of(x, Band(x, sequence_of_query(x, tile.b, 0)));
       }
       e.before = e.last(ranges) - e.first(ranges);
@@ -77,7 +88,7 @@ struct Items {
     item.head = n % x.Hk;
     const int nth = n / x.Hk;
     item.nth_tile = nth < not_last ? entry_of(nth) : nth - not_last;
-    item.tile = tile_at(item.nth_tile);
+    item.tile = tile_at<Cache>(x, tiles, item.nth_tile);
     const Entry e = entries[item.nth_tile];
     const int last = e.last(ranges);
     item.first_range = e.first(ranges), item.ranges = last - item.first_range + 1;
@@ -89,14 +100,6 @@ struct Items {
   }
 
  private:
-  __device__ __forceinline__ Tile tile_at(int nth) const {
-    if constexpr (std::is_same_v<Cache, InOnePiece>) {
-      return {nth, 0, rows_of(x)};
-    } else {
-      const int n = tiles.first + nth, row0 = n % tiles.of_entry * most_rows(x);
-      return {n / tiles.of_entry, row0, min(most_rows(x), rows_of(x) - row0)};
-    }
-  }
   // Each entry's count of ranges becomes the sum of those before; by a warp.
   __device__ void sum_up() {
     int sum = 0;

@@ -83,8 +83,8 @@ struct Loader<S, At, InOnePiece> : Copies<S, At> {
   Cursor<At, InOnePiece> next;
   const S *k, *v;  // the lane's piece of the next slice's first rows
 
-  __device__ __forceinline__ Loader(const AttentionCall& x, const Items<InOnePiece>& items, int stream,
-                                    u32 ring)
+  __device__ __forceinline__ Loader(const AttentionCall& x, InOnePiece, const Items<InOnePiece>& items,
+                                    int stream, u32 ring)
       : Copies<S, At>(ring), x(x), next{items, stream} {
     find(blockIdx.x);
   }
@@ -117,21 +117,44 @@ struct Loader<S, At, InOnePiece> : Copies<S, At> {
   }
 };
 
-// A lane looks up the page of one key of the next slice, while this one is on its way, and gives where its
-// row begins to those that copy it. Pages may have any number of keys. Values that are the first columns of
+// Where a key of a text is in the pool: each lane of a warp looks up one, and later gives what it found to
+// those that copy the row.
+struct Place {
+  int b, head, number, in_page;  // text, key head, page, row of the page
+
+  __device__ __forceinline__ void enter(const Item& item) { b = item.tile.b, head = item.head; }
+  // Of key j; what the table has for keys that no row sees is not read.
+  __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
+    const bool seen = j >= keys.from && j < keys.to;
+    in_page = seen ? j % x.page : 0;
+    number = seen ? __ldg(x.table + i64(b) * x.pages + j / x.page) : 0;
+  }
+  // In pieces of 16 bytes, which 32 bits can say (decoding.cpp). A page that is not there is reported
+  // elsewhere.
+  __device__ __forceinline__ u32 begin(const AttentionCall& x, const AttentionCall::Operand& a) const {
+    const u32 page = static_cast<u32>(number) < static_cast<u32>(x.pool) ? number : 0;
+    return page * static_cast<u32>(a.batch / 8) + in_page * static_cast<u32>(a.row / 8) +
+           head * static_cast<u32>(a.head / 8);
+  }
+};
+template <class S>
+__device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u32 piece) {
+  return static_cast<const S*>(a.data) + i64(piece) * 8;
+}
+
+// Pages may have any number of keys. They are looked up a slice ahead. Values that are the first columns of
 // keys are read with them, once.
 template <class S, class At>
 struct Loader<S, At, InPages> : Copies<S, At> {
   using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
   const AttentionCall& x;
   Cursor<At, InPages> next;
-  const S *k, *v;       // the lane's piece of the first row of page 0
-  const int* table;     // of the text
-  int number, in_page;  // page and row of the lane's key of the next slice
+  Place place;  // of a key of the next slice
   const bool values_in_keys;
 
-  __device__ __forceinline__ Loader(const AttentionCall& x, const Items<InPages>& items, int stream, u32 ring)
-      : Copies<S, At>(ring), x(x), next{items, stream}, values_in_keys(values_are_keys(x)) {
+  __device__ __forceinline__ Loader(const AttentionCall& x, InPages cache, const Items<InPages>& items,
+                                    int stream, u32 ring)
+      : Copies<S, At>(ring), x(x), next{items, stream}, values_in_keys(cache.values_in_keys) {
     find(blockIdx.x);
   }
   __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const {
@@ -139,13 +162,14 @@ struct Loader<S, At, InPages> : Copies<S, At> {
   }
   __device__ __forceinline__ void ask() {
     if (!next.at_end()) {
-      const u32 of_k = begin_of_row(x.k), of_v = begin_of_row(x.v);
+      const u32 k = place.begin(x, x.k), v = place.begin(x, x.v);
 #pragma unroll
       for (int n = 0; n < At::keys; n += rows) {
         const int r = row() + n, j = next.key + r;
         const bool seen = j >= next.keys.from && j < next.keys.to;
-        this->copy_keys(n, k + in_elements(__shfl_sync(~0u, of_k, r)), seen, x.d);
-        if (!values_in_keys) this->copy_values(n, v + in_elements(__shfl_sync(~0u, of_v, r)), seen, x.dv);
+        this->copy_keys(n, at_piece<S>(x.k, __shfl_sync(~0u, k, r) + piece()), seen, x.d);
+        if (!values_in_keys)
+          this->copy_values(n, at_piece<S>(x.v, __shfl_sync(~0u, v, r) + piece()), seen, x.dv);
       }
       next.key += At::streams * At::keys;
       if (next.key < next.keys.to)
@@ -159,27 +183,12 @@ struct Loader<S, At, InPages> : Copies<S, At> {
  private:
   __device__ __forceinline__ void find(int n) {
     next.find(n, [&](const Item& at) {
-      k = x.k.at<S>(0, at.head) + piece() * 8;
-      v = x.v.at<S>(0, at.head) + piece() * 8;
-      table = x.table + i64(at.tile.b) * x.pages;
+      place.enter(at);
       look_up();
     });
   }
-  // What the table has for keys that no row sees is not read.
   __device__ __forceinline__ void look_up() {
-    const int j = next.key + lane_id() % At::keys;
-    const bool seen = j >= next.keys.from && j < next.keys.to;
-    in_page = seen ? j % x.page : 0;
-    number = seen ? __ldg(table + j / x.page) : 0;
-  }
-  // Of the lane's key, in pieces of 16 bytes, which 32 bits can say (decoding.cpp). A page that is not there
-  // is reported elsewhere.
-  __device__ __forceinline__ u32 begin_of_row(const AttentionCall::Operand& a) const {
-    const u32 page = static_cast<u32>(number) < static_cast<u32>(x.pool) ? number : 0;
-    return page * static_cast<u32>(a.batch / 8) + in_page * static_cast<u32>(a.row / 8);
-  }
-  static __device__ __forceinline__ i64 in_elements(u32 pieces_of_16_bytes) {
-    return i64(pieces_of_16_bytes) * 8;
+    place.look_up(x, next.key + lane_id() % At::keys, next.keys);
   }
 };
 

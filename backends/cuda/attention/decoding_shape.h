@@ -55,6 +55,18 @@ auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   });
 }
 
+// What the kernel of latents is compiled for: tiles of 64 keys, each 16 of which are multiplied by a pair of
+// warps.
+struct LatentShape {
+  static constexpr int D = 576, D_v = 512, rows = 16, keys = 64, stages = 2, warps = 8, threads = 32 * warps,
+                       groups = keys / 16;
+  static constexpr int tile = keys * D * 2;
+  // After the tiles: P; what warps share of rows; the table of entries.
+  static constexpr int p = stages * tile, of_rows = p + rows * keys * 2,
+                       entries = of_rows + (2 * groups + 1 + 2) * rows * 4,
+                       bytes = entries + (most_entries + 1) * 3 * int(sizeof(int));
+};
+
 // Named barriers of a block: what streams leave is there; the nth stream may leave more.
 enum Barrier { left = 1, may_leave = 2 };
 

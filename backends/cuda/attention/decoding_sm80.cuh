@@ -12,6 +12,7 @@
 
 #include "backends/cuda/attention/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding_merge.cuh"
+#include "backends/cuda/attention/decoding_plan.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 #include "backends/cuda/tile/right_operand.cuh"
@@ -19,18 +20,6 @@
 namespace tg::cuda::attention::decoding {
 
 using namespace tile;
-
-// The queries of an item.
-template <class S, class At>
-__device__ __forceinline__ void load_queries(RightOperand<At::rows, At::D>& q, const AttentionCall& x,
-                                             const Item& item) {
-  const auto row = [&](int r) -> const S* {
-    if (r >= item.tile.rows) return nullptr;
-    const int group = group_of(x), row = item.tile.row0 + r;
-    return x.q.at<S>(item.tile.b, item.head * group + row % group) + row / group * x.q.row;
-  };
-  load(q, row, x.d);
-}
 
 // c, π and G of a stream, [rows, D].
 template <class At>
@@ -51,18 +40,19 @@ __device__ __forceinline__ void leave(unsigned char* memory, int stream, int row
 
 // A streaming warp: all items of the block. `alone`: there is one.
 template <class S, class At, Options options, class Cache>
-__device__ void stream_keys(const AttentionCall& x, const Items<Cache>& items, unsigned char* memory,
-                            int stream, bool alone) {
+__device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
+                            unsigned char* memory, int stream, bool alone) {
   const u32 ring = shared_address(memory) + stream * At::ring;
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
-  const Score<S> score(static_cast<float>(factor_of(x)), static_cast<float>(cap_of(x)));
+  const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
-  Loader<S, At, Cache> loader(x, items, stream, ring);
+  Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
 #pragma unroll
   for (int n = 1; n < At::stages; ++n) loader.ask();
   RightOperand<At::rows, At::D> q;
   Item item = items.at(blockIdx.x);
-  load_queries<S, At>(q, x, item);
+  load(
+      q, [&](int r) { return query<S>(x, item, r); }, x.d);
   int slot = 0;
   bool first = true;
 #pragma unroll 1
@@ -95,7 +85,8 @@ __device__ void stream_keys(const AttentionCall& x, const Items<Cache>& items, u
     const int next = n + static_cast<int>(gridDim.x);
     if (next < items.count) {
       item = items.at(next);
-      load_queries<S, At>(q, x, item);
+      load(
+          q, [&](int r) { return query<S>(x, item, r); }, x.d);
     }
     if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
     first = false;
@@ -107,17 +98,17 @@ __device__ void stream_keys(const AttentionCall& x, const Items<Cache>& items, u
 template <class S, class At, Options options, class Cache>
 __global__ void __launch_bounds__(At::threads)
     decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-           typename Cache::Ranges ranges, Tiles tiles) {
+           const __grid_constant__ Plan<Cache> plan) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  const Items<Cache> items(x, ranges, tiles, reinterpret_cast<Entry*>(memory + At::entries));
+  const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries));
   if (static_cast<int>(blockIdx.x) >= items.count) return;
   const bool alone = items.count <= static_cast<int>(gridDim.x);
   const int warp = threadIdx.x / 32;
-  if (warp < At::streams) stream_keys<S, At, options>(x, items, memory, warp, alone);
+  if (warp < At::streams) stream_keys<S, At, options>(x, plan, items, memory, warp, alone);
   if (alone)
     Writer<S, At, Cache, true>(x, work, items, memory).run();
   else if (warp >= At::streams)
@@ -125,25 +116,28 @@ __global__ void __launch_bounds__(At::threads)
 }
 
 template <class S, class At, Options options, class Cache>
-void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch(const Stream& s, const AttentionCall& x, const Workspace& work,
+            const typename Cache::Ranges& ranges) {
   const i64 places = i64{s.gpu.processors} * At::blocks;
-  Tiles tiles = tiles_of_launch(x, 0);
-  for (int n = 1; tiles.count > 0; tiles = tiles_of_launch(x, n++)) {
-    const i64 items = i64{tiles.count} * x.Hk * work.parts;
+  Plan<Cache> plan = plan_of<Cache>(x, ranges);
+  for (int n = 1; plan.tiles.count > 0; plan.tiles = tiles_of_launch(x, n++)) {
+    const i64 items = i64{plan.tiles.count} * x.Hk * work.parts;
     LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
                       static_cast<std::size_t>(At::bytes(rows_of_tile(x)))};
     shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, decode<S, At, options, Cache>, x, work, ranges(x, Cache()), tiles);
+    launch_kernel(s, shape, decode<S, At, options, Cache>, x, work, plan);
   }
 }
 
 // Of the type, shape and options of a call.
 template <class Cache>
-void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work,
+                 const typename Cache::Ranges& ranges) {
   with_16_bits(x.type, [&](auto zero) {
     with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
-      with_shape<Cache>(
-          x, s.gpu, [&](auto shape) { launch<decltype(zero), decltype(shape), options, Cache>(s, x, work); });
+      with_shape<Cache>(x, s.gpu, [&](auto shape) {
+        launch<decltype(zero), decltype(shape), options, Cache>(s, x, work, ranges);
+      });
     });
   });
 }

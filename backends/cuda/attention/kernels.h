@@ -51,8 +51,9 @@ void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Wor
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// That of launch_decoding in decoding_paged_sm80.cu.
+// The parts of launch_decoding in decoding_paged_sm80.cu and decoding_latent_sm80.cu.
 void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
+void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 // Results of parts of the keys become O and ξ, in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work);

@@ -147,6 +147,37 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
     }
 }
 
+// Latents: keys whose first columns are the values, too wide for the registers of a warp.
+TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
+  PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
+  c.texts = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
+  const std::string choice = c.run(on_gpu).choice;
+  EXPECT_TRUE(choice.ends_with("tensor cores, decoding, a cache in pages")) << choice;
+  expect_defined(c, on_gpu, true);
+  c.H = 20, c.L = 1, c.page = 3, c.sink = true, c.options.window_left = 20;
+  expect_defined(c, on_gpu, true);
+  c.H = 2, c.Hk = 2, c.d = 264, c.dv = 72, c.dtype = f16, c.options = {.scale = -0.1, .softcap = 2};
+  c.texts = {0}, c.lengths = {1090};
+  expect_defined(c, on_gpu, true);
+}
+
+TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
+  for (const std::int64_t window : {-1, 150}) {
+    PagedCall all{
+        .H = 5, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
+    all.L = 40, all.texts = {0, 1}, all.lengths = {1040, 70}, all.options.window_left = window;
+    const PagedCall::Result together = all.run(on_gpu);
+    PagedCall one = all;
+    one.order = 3, one.page = 5, one.room = 300, one.texts = {0};
+    for (const auto& [first, L] : {std::pair{0, 1}, {23, 1}, {24, 1}, {39, 1}, {3, 7}, {17, 20}}) {
+      one.L = L, one.lengths = {1000 + first + L};
+      const PagedCall::Result alone = one.run(on_gpu);
+      EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
+      EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
+    }
+  }
+}
+
 // More tiles of rows than a launch has a table for, and more than its memory for ranges holds.
 TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   PagedCall all{.H = 16, .Hk = 1, .d = 8, .dv = 8, .page = 64, .dtype = bf16, .L = 1040};
