@@ -1,0 +1,96 @@
+// Requests for an Engine, each of them alone, and models to answer them.
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include <tilegrad/nn/generation/engine.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
+#include <tilegrad/nn/models/model.h>
+
+namespace tg::testing {
+
+using Tokens = std::vector<std::int32_t>;
+
+struct Kind {
+  const char* name;
+  nn::ModelConfig config;
+};
+
+inline std::vector<Kind> engine_kinds(std::int64_t width = 32) {
+  const nn::ModelConfig base{.vocabulary = 29,
+                             .context = 96,
+                             .layers = 2,
+                             .heads = 4,
+                             .width = width,
+                             .tied_head = false,
+                             .std = 0.2};
+  std::vector<Kind> list = {{"MHA", base}, {"GQA", base}, {"MLA", base}};
+  list[1].config.architecture = nn::Llama{.key_heads = 2};
+  list[2].config.architecture = nn::DeepSeek{};
+  return list;
+}
+
+// What a request became: its tokens, and the logits that each was chosen from.
+struct Written {
+  Tokens tokens;
+  std::vector<float> logits;
+  bool operator==(const Written&) const = default;
+};
+
+inline nn::Engine::Request keeping(nn::Engine::Request request, Written& to) {
+  request.logits = true;
+  request.report = [&to](const nn::Engine::Token& t) {
+    to.tokens.push_back(t.token);
+    to.logits.insert(to.logits.end(), t.logits.begin(), t.logits.end());
+    return true;
+  };
+  return request;
+}
+
+// Each request on its own.
+inline std::vector<Written> alone(const nn::Model& model, const std::vector<nn::Engine::Request>& list,
+                                  nn::Precision precision = nn::Precision::full) {
+  nn::Engine engine(model, {.seats = 1, .threads = 1, .precision = precision});
+  std::vector<Written> texts(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    engine.forget();
+    engine.add(keeping(list[i], texts[i]));
+    engine.run();
+  }
+  return texts;
+}
+
+// Requests of different lengths, some of which begin alike, greedy and drawn.
+inline std::vector<nn::Engine::Request> requests(int count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Tokens common;
+  for (int i = 0; i < 40; ++i) common.push_back(static_cast<std::int32_t>(random() % 29));
+  std::vector<nn::Engine::Request> list;
+  for (int i = 0; i < count; ++i) {
+    Tokens prompt(common.begin(),
+                  common.begin() + static_cast<std::ptrdiff_t>(random() % 2 * (random() % 40)));
+    for (std::uint64_t n = 1 + random() % 30; n > 0; --n)
+      prompt.push_back(static_cast<std::int32_t>(random() % 29));
+    list.push_back({.prompt = prompt,
+                    .tokens = 1 + static_cast<std::int64_t>(random() % 20),
+                    .sampling = {.temperature = i % 2 == 0 ? 0. : 1.},
+                    .seed = random()});
+  }
+  return list;
+}
+
+// Some join later.
+inline std::vector<Written> together(nn::Engine& engine, const std::vector<nn::Engine::Request>& list) {
+  std::vector<Written> texts(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    engine.add(keeping(list[i], texts[i]));
+    if (i % 3 == 0) engine.step();
+  }
+  engine.run();
+  return texts;
+}
+
+}  // namespace tg::testing
