@@ -220,7 +220,8 @@ void schedule(World& w) {
 
 void serve(World& w) {
   Params params(1);
-  const ModelConfig c = config(w);
+  ModelConfig c = config(w);
+  if (!w.hostile()) c.context = 16;
   w.trace += "serve " + c.text() + "\n";
   const Model model(params, c);
   const auto few = [&] { return w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(20)); };
@@ -248,7 +249,7 @@ void serve(World& w) {
     return w.chance(0.9);
   };
   anything = [&] {
-    switch (w.below(7)) {
+    switch (w.below(12)) {
       case 0:
       case 1:
         handles.push_back(engine.add(Engine::Request{.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
@@ -280,7 +281,7 @@ void serve(World& w) {
         engine.step();
     }
   };
-  for (int n = 0; n < 20; ++n) attempt(anything);
+  for (int n = 0; n < 60; ++n) attempt(anything);
 }
 
 void search(World& w) {
