@@ -275,7 +275,7 @@ void serve(World& w) {
       case 5:
         if (w.chance(0.3)) engine.forget();
         (void)engine.texts(), (void)engine.scheduler().running(), (void)engine.cache().bytes();
-        (void)engine.vocabulary();
+        (void)engine.vocabulary(), (void)engine.run_seconds();
         break;
       default:
         engine.step();

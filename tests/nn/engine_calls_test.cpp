@@ -181,6 +181,12 @@ TEST_F(EngineCalls, WithoutTextsThereIsNothingToDo) {
   EXPECT_FALSE(engine.step());
   engine.forget();
   EXPECT_EQ(engine.texts(), 0u);
+  const double before = engine.run_seconds();
+  engine.step();
+  EXPECT_EQ(engine.run_seconds(), before);
+  engine.add(Engine::Request{.prompt = {1}, .tokens = 2});
+  run();
+  EXPECT_GT(engine.run_seconds(), before);
 }
 
 TEST_F(EngineCalls, ACancelledTextIsABeginningAndTheOthersAreUnchanged) {
