@@ -14,7 +14,7 @@ namespace {
 constexpr i64 few_rows = 8;                                // up to which it is the faster way,
 constexpr i64 more_rows = 32, long_row = 512;              // or to which for such long rows
 constexpr i64 group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
-constexpr i64 most_columns = 32;                           // of a span
+constexpr i64 few_columns = 32, most_columns = 64;         // of a span
 constexpr i64 span_elements = 128 << 10;                   // of B, which stay in L2
 constexpr i64 chunk_bytes = 2048;                          // of a row at a time: a group's stay in L1
 constexpr i64 many_rows = 4 * group_rows;                  // that share the cost of copying a span of B
@@ -203,9 +203,12 @@ struct DotPlan {
 
   DotPlan(const Gemm& g, int threads) {
     for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
-    span = at_least(8, at_most(most_columns, span_elements / g.k));
+    // Of many rows A is read again for each span: from beyond L2, if it is large.
+    const i64 enough = 4 * threads;
+    const bool wide = g.m >= many_rows && batches * g.n >= enough * most_columns;
+    span = at_least(8, at_most(wide ? most_columns : few_columns, span_elements / g.k));
     spans = ceil_div(g.n, span);
-    const i64 groups = ceil_div(g.m, group_rows), parts = batches * spans, enough = 4 * threads;
+    const i64 groups = ceil_div(g.m, group_rows), parts = batches * spans;
     row_blocks = threads == 1 || parts >= enough ? 1 : at_most(groups, ceil_div(enough, parts));
 #if defined(TG_BF16_PAIRS)
     pairs = g.type == DType::bf16 && g.bf16 == Bf16Unit::pairs;

@@ -79,8 +79,9 @@ TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
   const std::string tensors = "tensor cores, rows alone, 8 slices of k, weights along ",
                     plain = "plain multiply-adds, rows alone, 8 slices of k, weights along ",
                     any = "plain kernel for any strides";
-  EXPECT_EQ(choice({bf16, 9, 24}), tensors + "k");
-  EXPECT_EQ(choice({f16, 16, 24, false}), tensors + "n");
+  EXPECT_EQ(choice({bf16, 9, 24}).substr(0, tensors.size() + 1), tensors + "k");
+  EXPECT_EQ(choice({f16, 16, 24, false}).substr(0, tensors.size() + 1), tensors + "n");
+  EXPECT_EQ(choice({f16, 4352, 24}), tensors + "k, tiles of 64 rows and 128 outputs");
   EXPECT_EQ(choice({f32, 9, 28}), plain + "k");
   EXPECT_EQ(choice({f32, 12, 24, false}), plain + "n");
   EXPECT_EQ(choice({bf16, 9, 28}), any);
