@@ -333,7 +333,13 @@ void Engine::forget() {
 // Reads what the scheduler plans.
 void Engine::read() {
   const Scheduler::Plan& plan = scheduler_.plan();
-  move(plan);
+  try {
+    move(plan);
+  } catch (...) {
+    scheduler_.start_again();  // some rows may have been moved, and others not
+    forget();
+    throw;
+  }
   std::deque<Ready> ready;
   const auto read = [&](std::span<const Scheduler::Part> parts, Run& run) {
     for (std::size_t b = 0; b < run.length.size(); ++b) {

@@ -92,6 +92,12 @@ void Scheduler::forget() {
   }
 }
 
+void Scheduler::start_again() {
+  forget();
+  for (const auto& [id, text] : running_) text->table.reset(), text->is_old = false;
+  waiting_.merge(running_);
+}
+
 std::int64_t Scheduler::cached() const {
   std::int64_t n = 0;
   for (const auto& [id, text] : running_) n += text->table->length();

@@ -71,6 +71,9 @@ class Scheduler {
   const PageTable& table(Id text) const;  // throws Error for a text that waits
   const PagePool& pool() const { return pool_; }
   void forget();  // PagePool::forget(); texts that are being read keep what they have
+  // What the cache and the caller hold is lost, as a plan could not be carried out: all texts wait, to be
+  // read again from their beginnings.
+  void start_again();
 
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t running() const { return running_.size(); }

@@ -205,6 +205,7 @@ void schedule(World& w) {
           break;
         case 6:
           if (w.chance(0.2)) s.forget();
+          if (w.chance(0.1)) s.start_again();
           (void)s.pool().free(), (void)s.waiting(), (void)s.running(), (void)s.cached(), (void)s.held();
           (void)s.preemptions(), (void)s.found();
           break;

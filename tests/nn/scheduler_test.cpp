@@ -251,7 +251,7 @@ class Trace {
            std::to_string(options_.host_pages) + " pages on the host";
   }
   std::int64_t steps = 0, found = 0, preempted = 0, spared = 0, returned = 0, out = 0, in = 0, copied = 0,
-               forked = 0, cancelled = 0, ended = 0, failed = 0, forgotten = 0;
+               forked = 0, cancelled = 0, ended = 0, failed = 0, forgotten = 0, lost = 0;
 
  private:
   struct Text {
@@ -351,6 +351,15 @@ class Trace {
       if (scheduler_.is_running(id)) cached[id] = scheduler_.table(id).length();
     const Scheduler::Plan plan = scheduler_.plan();
     check_who_runs(plan, cached);
+    if (chance(300)) {  // it was not possible
+      std::ranges::fill(cache_, Row{});
+      host_.clear();
+      scheduler_.start_again();
+      ++lost;
+      ASSERT_EQ(scheduler_.running(), 0u);
+      ASSERT_EQ(scheduler_.pool().free(), options_.pages);
+      return;
+    }
     move(plan, cached);
     check_parts(plan);
     if (::testing::Test::HasFailure()) return;
@@ -539,9 +548,10 @@ TEST(Scheduler, StaysRightInAHundredThousandSteps) {
     trace.run(250);
     ASSERT_FALSE(::testing::Test::HasFailure())
         << "trace " << seed << ", step " << trace.steps << ", " << trace.text();
-    for (const auto count : {&Trace::steps, &Trace::found, &Trace::preempted, &Trace::spared,
-                             &Trace::returned, &Trace::out, &Trace::in, &Trace::copied, &Trace::forked,
-                             &Trace::cancelled, &Trace::ended, &Trace::failed, &Trace::forgotten})
+    for (const auto count :
+         {&Trace::steps, &Trace::found, &Trace::preempted, &Trace::spared, &Trace::returned, &Trace::out,
+          &Trace::in, &Trace::copied, &Trace::forked, &Trace::cancelled, &Trace::ended, &Trace::failed,
+          &Trace::forgotten, &Trace::lost})
       all.*count += trace.*count;
   }
   // All of it happened, often.
@@ -557,6 +567,7 @@ TEST(Scheduler, StaysRightInAHundredThousandSteps) {
   EXPECT_GT(all.ended, 4'000);
   EXPECT_GT(all.failed, 1'000);
   EXPECT_GT(all.forgotten, 100);
+  EXPECT_GT(all.lost, 100);
 }
 
 }  // namespace
