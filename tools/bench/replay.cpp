@@ -141,7 +141,9 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     looked = false;
     const double start = clock.seconds(), runs = engine.run_seconds();
     engine.step();
-    r.host += clock.seconds() - start - (engine.run_seconds() - runs);
+    const double step = clock.seconds() - start;
+    r.stepping += step;
+    r.host += step - (engine.run_seconds() - runs);
     look();
     ++r.steps;
   }

@@ -8,8 +8,9 @@
 namespace tg::bench {
 
 struct Replay {
-  double seconds = 0;  // until the last token
-  double host = 0;     // of them in steps, but not in the model's runs
+  double seconds = 0;   // until the last token
+  double stepping = 0;  // of them in steps: the others passed without a text
+  double host = 0;      // of those in steps not in the model's runs
   std::int64_t steps = 0, tokens = 0;
   double texts = 0;  // that have a place in the cache, in a step: the mean
   // Share of the cache that holds tokens of a text, in a step: the mean, of those in which texts had to wait

@@ -41,10 +41,10 @@ class ServeRows {
     const auto count = [](std::int64_t n) { return static_cast<double>(n); };
     add("", {.ms = r.seconds * 1e3, .rate = count(r.tokens) / r.seconds, .unit = "tokens/s"});
     add(", requests", {.rate = static_cast<double>(r.first.size()) / r.seconds, .unit = "requests/s"});
-    add(", step", {.ms = r.seconds * 1e3 / count(r.steps), .rate = r.texts, .unit = "texts"});
+    add(", step", {.ms = r.stepping * 1e3 / count(r.steps), .rate = r.texts, .unit = "texts"});
     add(", host in a step", {.ms = r.host * 1e3 / count(r.steps)});
     add(", cache in use", {.share = r.useful, .of = "cache"});
-    add(", in use, texts wait", {.share = r.useful_full, .of = "cache"});
+    if (!std::isnan(r.useful_full)) add(", in use, texts wait", {.share = r.useful_full, .of = "cache"});
     add(", most in use", {.share = r.most_useful, .of = "cache"});
     add(", preemptions", {.rate = count(r.preemptions), .unit = "texts"});
     add(", found in the cache", {.rate = count(r.found), .unit = "tokens"});
