@@ -17,6 +17,8 @@ struct Shape {
   // Of a multiprocessor. Eight streams have 64 KiB of copies under way: enough for what memory delivers, and
   // more would only wait longer for each other. Four are for where shared memory has no room for them.
   static constexpr int blocks = 1;
+  // What ptxas is told of it: nothing (0) where that would make it spill.
+  static constexpr int least_blocks = streams == 8 ? 0 : blocks;
   static constexpr int keys = D <= 64 ? 32 : 16, stages = 2;  // of a slice; of a stream
   static constexpr int half = keys * D * 2, stage = 2 * half, ring = stages * stage;  // keys, then values
   // After the rings: which keys each query sees, for each stream; the table of entries; what the streams

@@ -96,7 +96,7 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
 }
 
 template <class S, class At, Options options, class Cache>
-__global__ void __launch_bounds__(At::threads, At::blocks)
+__global__ void __launch_bounds__(At::threads, At::least_blocks)
     decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
            const __grid_constant__ Plan<Cache> plan) {
   TG_DYNAMIC_SHARED(memory, 1024);
