@@ -226,7 +226,7 @@ Engine::Handle Engine::add(Request request) {
   return text;
 }
 
-Engine::Handle Engine::add(Search s) {
+Engine::Handle Engine::search(Search s) {
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
             pages = pages_of(most, options_.page_size), room = scheduler_.pool().pages();
   if (s.beams < 1 || s.beams > options_.seats || s.beams > room / pages)

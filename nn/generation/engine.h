@@ -74,8 +74,9 @@ class Engine {
   // Throws Error for an empty prompt, a token that the model does not have, more tokens than its context or
   // the whole cache has room for, and a sampling with numbers out of range.
   Handle add(Request request);
-  // Throws Error also for more beams than seats, or than the whole cache has room for without sharing.
-  Handle add(Search search);
+  // Throws Error as add() does, and for more beams than seats or than the whole cache has room for without
+  // sharing.
+  Handle search(Search request);
   // The same text once more, as far as it is written, with draws of its own.
   Handle fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report = {});
   // The text or search ends where it is. A handle of what is over is ignored.

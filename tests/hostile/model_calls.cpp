@@ -261,11 +261,11 @@ void serve(World& w) {
                                                      .report = report}));
         break;
       case 2:
-        handles.push_back(engine.add(Engine::Search{.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
-                                                    .tokens = tokens(),
-                                                    .beams = size(w),
-                                                    .end = end(),
-                                                    .report = [&](const auto&) { anything(); }}));
+        handles.push_back(engine.search({.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
+                                         .tokens = tokens(),
+                                         .beams = size(w),
+                                         .end = end(),
+                                         .report = [&](const auto&) { anything(); }}));
         break;
       case 3:
         handles.push_back(engine.fork(handle(), w.below(3), report));

@@ -605,7 +605,7 @@ TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
   engine.add(EngineCalls::into(expected, request));
   EngineCalls::run(engine);
   const Engine::Handle wrong = engine.add(EngineCalls::into(none, {.prompt = {1, 2, 8}}));
-  const Engine::Handle search = engine.add(Engine::Search{.prompt = {1, 8}, .beams = 2});
+  const Engine::Handle search = engine.search({.prompt = {1, 8}, .beams = 2});
   engine.add(EngineCalls::into(got, request));
   const auto message = [](Engine::Handle handle, const std::string& why) {
     return "[engine] text " + std::to_string(handle) + " ends: " + why;
@@ -621,21 +621,18 @@ TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
 
 TEST_F(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
   const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5};
-  EXPECT_NE(error_of([&] { engine.add(Engine::Search{}); }).find("[engine] the prompt is empty"),
+  EXPECT_NE(error_of([&] { engine.search({}); }).find("[engine] the prompt is empty"), std::string::npos);
+  EXPECT_NE(error_of([&] { engine.search({.prompt = {29}}); }).find("token 29"), std::string::npos);
+  EXPECT_NE(error_of([&] { engine.search({.prompt = prompt, .tokens = 45}); }).find("context of 48"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { engine.add(Engine::Search{.prompt = {29}}); }).find("token 29"),
-            std::string::npos);
-  EXPECT_NE(
-      error_of([&] { engine.add(Engine::Search{.prompt = prompt, .tokens = 45}); }).find("context of 48"),
-      std::string::npos);
   for (const std::int64_t beams : {-1, 0, 5})
     EXPECT_NE(error_of([&] {
-                engine.add(Engine::Search{.prompt = prompt, .beams = beams});
+                engine.search({.prompt = prompt, .beams = beams});
               }).find(std::to_string(beams) + " beams, expected 1 to 4"),
               std::string::npos);
   std::vector<nn::Hypothesis> expected;
   const auto keep = [&](std::vector<nn::Hypothesis> found) { expected = std::move(found); };
-  engine.add(Engine::Search{.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
+  engine.search({.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
   run();
   ASSERT_EQ(expected.size(), 3u);
   const Tokens whole = written(drawn_text);
@@ -645,13 +642,12 @@ TEST_F(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideTexts) {
     std::vector<nn::Hypothesis> found;
     bool told = false;
     engine.add(into(got, drawn_text));
-    const Engine::Handle cancelled = engine.add(Engine::Search{
-        .prompt = prompt, .tokens = 30, .beams = 3, .report = [&](const auto&) { told = true; }});
-    engine.add(Engine::Search{
-        .prompt = prompt, .tokens = 9, .beams = 3, .report = [&](std::vector<nn::Hypothesis> f) {
-          found = std::move(f);
-          engine.add(into(after, drawn_text));
-        }});
+    const Engine::Handle cancelled = engine.search(
+        {.prompt = prompt, .tokens = 30, .beams = 3, .report = [&](const auto&) { told = true; }});
+    engine.search({.prompt = prompt, .tokens = 9, .beams = 3, .report = [&](std::vector<nn::Hypothesis> f) {
+                     found = std::move(f);
+                     engine.add(into(after, drawn_text));
+                   }});
     for (int n = 0; n < steps; ++n) engine.step();
     EXPECT_THROW(engine.fork(cancelled, 1), Error);
     engine.cancel(cancelled);

@@ -94,10 +94,10 @@ TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
         auto first = search, second = search;
         first.report = [&](std::vector<nn::Hypothesis> h) { got = std::move(h); };
         second.report = [&](std::vector<nn::Hypothesis> h) { again = std::move(h); };
-        engine.add(first);
+        engine.search(first);
         if (in_company) {
           for (const auto& r : requests(6, 3)) engine.add(r);
-          engine.add(second);
+          engine.search(second);
         }
         engine.run();
         ASSERT_EQ(got.size(), expected.size());

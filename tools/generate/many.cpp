@@ -137,20 +137,19 @@ class Writer {
 
   void search(const std::string& label, const std::string& begin, const std::vector<std::int32_t>& prompt) {
     auto t = std::make_unique<Text>(Text{"", text::TextStream(tokenizer_)});
-    engine_.add(nn::Engine::Search{
-        .prompt = prompt,
-        .tokens = o_.tokens,
-        .beams = o_.beams,
-        .report = [this, t = t.get(), label, begin](const std::vector<nn::Hypothesis>& found) {
-          for (std::size_t i = 0; i < found.size(); ++i) {
-            char score[32];
-            std::snprintf(score, sizeof score, "%.3f", found[i].score);
-            t->text += "== " + label + ", beam " + std::to_string(i + 1) + ", log p = " + score + "\n" +
-                       begin + tokenizer_.decode(found[i].tokens) + "\n";
-            tokens_ += std::ssize(found[i].tokens);
-          }
-          t->complete = true;
-        }});
+    engine_.search({.prompt = prompt,
+                    .tokens = o_.tokens,
+                    .beams = o_.beams,
+                    .report = [this, t = t.get(), label, begin](const std::vector<nn::Hypothesis>& found) {
+                      for (std::size_t i = 0; i < found.size(); ++i) {
+                        char score[32];
+                        std::snprintf(score, sizeof score, "%.3f", found[i].score);
+                        t->text += "== " + label + ", beam " + std::to_string(i + 1) + ", log p = " + score +
+                                   "\n" + begin + tokenizer_.decode(found[i].tokens) + "\n";
+                        tokens_ += std::ssize(found[i].tokens);
+                      }
+                      t->complete = true;
+                    }});
     texts_.push_back(std::move(t));
   }
 
