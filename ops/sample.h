@@ -49,7 +49,7 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   return p * std::bit_cast<double>(static_cast<std::uint64_t>(1023 + k) << 52);
 }
 
-// The likeliest of n tokens has weight 2^(this): the sum of all weights is below 2^63.
+// The likeliest of n tokens has weight 2^(this): the sum of all weights is below 2^63. On the host only.
 [[gnu::always_inline]] constexpr int sample_bits(std::uint64_t n) {
   return 63 - std::bit_width(n);
 }

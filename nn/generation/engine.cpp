@@ -85,7 +85,7 @@ struct Engine::Run {
   CacheCall cache;
   Program program;
   std::vector<std::int32_t> token, row, length, table;  // what is fed
-  std::vector<float> temperatures, top_ps;
+  std::vector<double> temperatures, top_ps;
   std::vector<std::int64_t> key, top_ks;
 
   Run(const LanguageModel& model, KvCache& into, i64 texts, i64 n, i64 room, const Options& o,
@@ -109,10 +109,10 @@ struct Engine::Run {
       logits = squeeze(cast(model.head_of({x, where}), f32), 1);
     }
     const i64 texts = tokens.size(0);
-    temperature = graph.input("temperature", {texts}, f32, where);
+    temperature = graph.input("temperature", {texts}, f64, where);
     keys = graph.input("keys", {texts, 2}, tg::i64, where);
     top_k = graph.input("top_k", {texts}, tg::i64, where);
-    top_p = graph.input("top_p", {texts}, f32, where);
+    top_p = graph.input("top_p", {texts}, f64, where);
     next = sample({logits, where}, temperature, keys, top_k, top_p);
     detail::check_cached_attention(graph, "engine");
     CompileOptions options{.assign = cache.assign(),
@@ -137,8 +137,8 @@ struct Engine::Run {
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
   }
   void set_sampling(std::size_t b, const Sampling& s, std::uint64_t seed, i64 k) {
-    temperatures[b] = static_cast<float>(s.temperature);
-    top_ks[b] = s.top_k, top_ps[b] = static_cast<float>(s.top_p);
+    temperatures[b] = s.temperature;
+    top_ks[b] = s.top_k, top_ps[b] = s.top_p;
     key[2 * b] = static_cast<i64>(seed), key[2 * b + 1] = k;
   }
   void set_empty(std::size_t b) {

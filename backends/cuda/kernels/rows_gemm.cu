@@ -310,6 +310,7 @@ RowsProduct rows_product_of(const Call& call) {
   put(RowsProduct::x, call.in[0], p.m, p.k), put(RowsProduct::w, call.in[1], p.k, p.n);
   if (call.in.size() == 3) put(RowsProduct::d, call.in[2], p.m, p.n);
   put(RowsProduct::y, call.out[0], p.m, p.n);
+  p.wide = call.out[0].dtype != call.in[0].dtype;
   return p;
 }
 
@@ -332,7 +333,7 @@ bool is_along_k(const RowsProduct& p, DType t) {
 }  // namespace
 
 bool is_for_rows_gemm(const Call& call) {
-  const DType t = call.out[0].dtype;
+  const DType t = call.in[0].dtype;
   const Shape& out = call.out[0].layout.shape;
   const i64 k = call.in[0].layout.shape.back();
   if (t == DType::f64 || k == 0) return false;
@@ -355,7 +356,7 @@ std::size_t rows_gemm_workspace(const Call& call) {
 void rows_gemm(const Stream& s, const Call& call) {
   RowsProduct p = rows_product_of(call);
   if (p.m == 0 || p.n == 0 || p.batches == 0) return;
-  const DType t = call.out[0].dtype;
+  const DType t = call.in[0].dtype;
   const bool along_k = is_along_k(p, t);
   const auto launch = [&](auto zero) {
     using S = decltype(zero);
@@ -381,7 +382,7 @@ void rows_gemm(const Stream& s, const Call& call) {
 
 std::string rows_gemm_choice(const Call& call) {
   const RowsProduct p = rows_product_of(call);
-  const DType t = call.out[0].dtype;
+  const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
   if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";

@@ -15,6 +15,7 @@ struct RowsProduct {
   Strides batch[4];  // leading axes of the product
   i64 row[4], col[4];
   int m, n, k, batches;
+  bool wide;  // d and y are f32, though x and w are not
 
   template <class S>
   __device__ __forceinline__ const S* at(Which which, int item) const {
@@ -29,6 +30,15 @@ struct RowsProduct {
   // y = sum(i, j) + d for a tile of so many rows and outputs from (i0, j0) on, by the whole block.
   template <class S, int rows, int outputs, int threads, class Sum>
   __device__ __forceinline__ void write(int item, int i0, int j0, Sum&& sum) const {
+    if (sizeof(S) < sizeof(float) && wide)
+      write_as<float, rows, outputs, threads>(item, i0, j0, sum);
+    else
+      write_as<S, rows, outputs, threads>(item, i0, j0, sum);
+  }
+
+ private:
+  template <class S, int rows, int outputs, int threads, class Sum>
+  __device__ __forceinline__ void write_as(int item, int i0, int j0, Sum&& sum) const {
     const S* const added = data[d] ? at<S>(d, item) : nullptr;
     S* const to = const_cast<S*>(at<S>(y, item));
 #pragma unroll 1

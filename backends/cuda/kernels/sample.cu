@@ -15,6 +15,7 @@ struct SampleRows {
   DType type, temperature_type, top_k_type, top_p_type;
   i64 n, rows;
   bool cut;
+  int bits;  // sample_bits(n): in device code std::bit_width is not what it is on the host (nvcc 13.0)
   int* out;  // [B]
 };
 
@@ -142,9 +143,8 @@ __device__ i64 token_of(const SampleRows& a, i64 r) {
   if (!is_drawn(temperature) || logit - logit != 0) return best;
 
   const double rate = 1 / temperature;
-  const int bits = sample_bits(static_cast<std::uint64_t>(a.n));
   const auto weight = [&](i64, C x) -> Weight {
-    return sample_weight(static_cast<double>(x), logit, rate, bits);
+    return sample_weight(static_cast<double>(x), logit, rate, a.bits);
   };
   Likeliest<Order> kept;
   const auto kept_weight_of = [&](i64 i, C x) -> Weight {
@@ -189,6 +189,7 @@ void launch_sample(const Stream& s, const Call& c) {
                      shape[1],
                      shape[0],
                      cut,
+                     sample_bits(static_cast<std::uint64_t>(shape[1])),
                      reinterpret_cast<int*>(c.out[0].data)};
   const LaunchShape launch{blocks_for(a.rows, 1), a.n <= 4096 ? 128u : 32u * most_sample_warps};
   compute_type(a.type) == DType::f64 ? launch_kernel(s, launch, draw_tokens<double>, a)

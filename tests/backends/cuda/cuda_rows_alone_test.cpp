@@ -18,9 +18,9 @@ class CudaRowsAlone : public ::testing::Test {
 struct Product {
   DType dtype;
   std::int64_t n, k;
-  bool along_k = true;  // weights [n, k], transposed; else [k, n]
-  enum { nothing, bias, residual } adds = nothing;
-  std::int64_t heads = 0;  // with weights each, if not 0
+  bool along_k = true;                                    // weights [n, k], transposed; else [k, n]
+  enum { nothing, bias, residual, wide } adds = nothing;  // wide: results are f32
+  std::int64_t heads = 0;                                 // with weights each, if not 0
 
   // `spread`: rows of x do not lie in pieces of 16 bytes.
   ByRows rows(Device device, bool spread = false) const {
@@ -39,6 +39,7 @@ struct Product {
                    right = along_k ? transpose(g.constant(w), -2, -1) : g.constant(w);
       const Tensor y = adds == bias       ? linear(x, right, g.constant(b))
                        : adds == residual ? linear(x, right, in[1])
+                       : adds == wide     ? matmul_wide(x, right)
                                           : matmul(x, right);
       return Tensors{by_head(y)};
     };
@@ -95,6 +96,8 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
     check({t, 17, 64, true, Product::residual});  // outputs in part, fewer chunks than slices
     check({t, 40, 328, false, Product::residual});
     check({t, 72, 24, false, Product::bias});
+    check({t, 40, 328, true, Product::wide});
+    check({t, 72, 24, false, Product::wide});
     if (HasFatalFailure()) return;
   }
 }
