@@ -162,7 +162,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int n) {
   *p = {};
   std::strcpy(p->name, "emulated GPU");
   p->totalGlobalMem = tg::emulator::total_memory();
-  p->sharedMemPerBlockOptin = tg::emulator::most_shared;
+  const int kib = number_from("TG_EMULATOR_SHARED", static_cast<int>(tg::emulator::most_shared >> 10));
+  p->sharedMemPerBlockOptin = static_cast<std::size_t>(kib) << 10;
   is_hopper() ? (p->major = 9, p->minor = 0) : (p->major = 8, p->minor = 9);
   p->multiProcessorCount = number_from("TG_EMULATOR_SMS", 132);
   p->l2CacheSize = 50 << 20;
