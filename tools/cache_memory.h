@@ -51,9 +51,10 @@ struct CacheRow {
 };
 
 // Layer by layer.
-inline std::vector<CacheRow> cache_of_token(const nn::LanguageModel& model, nn::Precision precision) {
+inline std::vector<CacheRow> cache_of_token(const nn::LanguageModel& model, nn::Precision precision,
+                                            std::optional<DType> dtype = {}) {
   Graph graph;
-  nn::KvCache token(1, 1, model.device());
+  nn::KvCache token(1, 1, model.device(), dtype);
   nn::CacheCall call(graph, token, 1);
   const nn::Autocast autocast(graph, precision);
   model.features_of(graph.input("tokens", {1, 1}, i32), {.cache = &call});

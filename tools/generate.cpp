@@ -20,7 +20,7 @@ using namespace tg;
 
 struct Options {
   std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
-                          weights = "f32";
+                          weights = "f32", cache_dtype;
   std::vector<std::string> stops;
   std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
@@ -64,6 +64,11 @@ void declare_options(Args& args, Options& o) {
       "dtype in which the weights are held; with bf16 or f16 they take half the memory, and everything is "
       "computed in it",
       o.weights, {.choices = {"f32", "bf16", "f16"}});
+  args.option(
+      "cache-dtype", "TYPE",
+      "dtype in which keys and values are kept, and attention with them is computed; bf16 and f16 take "
+      "half of f32's memory",
+      o.cache_dtype, {.choices = {"f32", "bf16", "f16"}, .shown = "as they are computed"});
   args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});
   args.flag("slide",
@@ -100,8 +105,11 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
-DType weights_dtype(const Options& o) {
-  return o.weights == "f32" ? f32 : o.weights == "bf16" ? bf16 : f16;
+DType dtype_named(const std::string& name) {
+  return name == "f32" ? f32 : name == "bf16" ? bf16 : f16;
+}
+std::optional<DType> cache_dtype(const Options& o) {
+  return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
 }
 
 void generate_one(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
@@ -113,12 +121,13 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
   if (!o.slide) check_room(prompt, tokens, config.context);
 
-  nn::Params params(0, weights_dtype(o), o.device);
+  nn::Params params(0, dtype_named(o.weights), o.device);
   const nn::Model model(params, config);
   saved.restore(params);
-  if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype));
+  if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype), cache_dtype(o));
   nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
                                   .precision = nn::precision_named(o.dtype),
+                                  .cache_dtype = cache_dtype(o),
                                   .cache = !o.no_cache});
 
   const auto write = [](const std::string& s) {
@@ -148,7 +157,7 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
 }
 
 int generate_many(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
-  nn::Params params(0, weights_dtype(o), o.device);
+  nn::Params params(0, dtype_named(o.weights), o.device);
   const nn::Model model(params, saved.config);
   saved.restore(params);
   const ManyTexts texts{.prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
@@ -161,7 +170,8 @@ int generate_many(const Options& o, const CheckpointModel& saved, const text::To
                         .sampling = o.sampling,
                         .seed = static_cast<std::uint64_t>(o.seed),
                         .threads = static_cast<int>(o.threads),
-                        .precision = nn::precision_named(o.dtype)};
+                        .precision = nn::precision_named(o.dtype),
+                        .cache_dtype = cache_dtype(o)};
   return write_many(model, tokenizer, texts) == 0 ? 0 : 1;
 }
 
@@ -174,6 +184,7 @@ std::string mistake_in(const Args& args, const Options& o) {
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
+  if (o.no_cache && args.given("cache-dtype")) return "--cache-dtype needs a cache, got --no-cache";
   for (const char* option : {"slide", "no-cache"})
     if (asks_for_many(args) && args.given(option))
       return "--" + std::string(option) + " is for one text, not for --prompts, --samples or --beams";

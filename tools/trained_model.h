@@ -51,8 +51,9 @@ struct CheckpointModel {
 
 // Throws OutOfMemory if a key-value cache for the model's whole context does not fit on its device. Nothing
 // else bounds a context without a table of positions.
-inline void check_cache_memory(const nn::Model& model, std::int64_t batch, nn::Precision precision) {
-  const std::int64_t token = bytes_of(cache_of_token(model, precision));
+inline void check_cache_memory(const nn::Model& model, std::int64_t batch, nn::Precision precision,
+                               std::optional<DType> dtype = {}) {
+  const std::int64_t token = bytes_of(cache_of_token(model, precision, dtype));
   check_memory(nn::LanguageModel(model).device(),
                static_cast<double>(token) * static_cast<double>(batch) * static_cast<double>(model.context()),
                "a key-value cache for " + grouped(batch) + " × " + grouped(model.context()) + " tokens");

@@ -188,7 +188,7 @@ Engine::Engine(LanguageModel model, const Options& options, const std::source_lo
       options_(checked(options)),
       where_(where),
       scheduler_(scheduling(options_, model_.context)),
-      cache_(scheduler_.pool().pages(), options_.page_size, model_.device()) {
+      cache_(scheduler_.pool().pages(), options_.page_size, model_.device(), options_.cache_dtype) {
   vocabulary_ = run_of(1, 1).logits.size(-1);  // makes the cache's tensors
 }
 Engine::~Engine() = default;

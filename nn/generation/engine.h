@@ -30,6 +30,7 @@ class Engine {
     std::int64_t host_tokens = 0;   // of texts that wait: kept on the host, not computed again
     int threads = 0;                // 0: all of the machine's
     Precision precision = Precision::full;
+    std::optional<DType> cache_dtype = {};  // of keys and values in the cache; default: as they are computed
   };
   using Handle = std::uint64_t;
   // Why a text ends: it has as many tokens as it was to have, or its end token came.

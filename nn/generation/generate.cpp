@@ -44,7 +44,10 @@ struct Generator::Run {
 };
 
 Generator::Generator(LanguageModel model, const Options& options, const std::source_location& where)
-    : model_(std::move(model)), options_(options), where_(where), cache_(1, model_.context, model_.device()) {
+    : model_(std::move(model)),
+      options_(options),
+      where_(where),
+      cache_(1, model_.context, model_.device(), options.cache_dtype) {
   if (options.cache)
     runs_[1] = std::make_shared<Run>(model_, 1, &cache_, options, where);  // makes the cache's tensors
 }

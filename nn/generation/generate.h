@@ -22,6 +22,7 @@ class Generator {
   struct Options {
     int threads = 0;  // 0: all of the machine's; one for single tokens of a small model
     Precision precision = Precision::full;
+    std::optional<DType> cache_dtype = {};  // of keys and values in the cache; default: as they are computed
     bool cache = true;  // false: every token is a run over all tokens before it; the same text, slower
   };
   // For a Model or any other LanguageModel. Its parameters are read at every run. With a cache, a layer whose

@@ -24,8 +24,10 @@ Tensor numbers(Graph& graph, const Shape& shape, std::int64_t first, std::int64_
 
 }  // namespace
 
-KvCache::KvCache(std::int64_t pages, std::int64_t page_size, Device device)
-    : pages_(pages), page_size_(page_size), device_(device) {
+KvCache::KvCache(std::int64_t pages, std::int64_t page_size, Device device, std::optional<DType> dtype)
+    : pages_(pages), page_size_(page_size), device_(device), dtype_(dtype) {
+  if (dtype && !is_float(*dtype))
+    throw DTypeError("[kv_cache] expected a floating dtype, got " + std::string(name_of(*dtype)));
   if (pages < 1 || page_size < 1 || pages > largest / page_size)
     throw ShapeError(
         "[kv_cache] expected positive numbers of pages and of tokens in a page, of 2^31 - 1 "
@@ -76,7 +78,7 @@ void CacheCall::check(TensorArg x) const {
 // All rows of the cache's tensor of this name, with the new ones among them.
 Tensor CacheCall::append(const std::string& name, const TensorArg& in) {
   const Scope scope("cache", in.where());
-  const Tensor& x = in.tensor();
+  const Tensor x = cache_.dtype_ ? cast(in, *cache_.dtype_) : in.tensor();
   const Shape& call = positions_.shape();
   if (x.rank() != 4 || x.size(0) != call[0] || x.size(2) != call[1])
     throw ShapeError(in_context("[kv_cache] expected " + name + " [" + std::to_string(call[0]) + ", heads, " +
@@ -99,20 +101,23 @@ Tensor CacheCall::append(const std::string& name, const TensorArg& in) {
 }
 
 // k [rows of the cache, Hk, d], v [rows of the cache, Hk, dv].
-Tensor CacheCall::attention(const Tensor& q, const Tensor& k, const Tensor& v,
+Tensor CacheCall::attention(const Tensor& in, const Tensor& k, const Tensor& v,
                             const PagedAttentionOptions& o) const {
   const auto in_pages = [&](const Tensor& rows) {
     return view(rows, {cache_.pages(), cache_.page_size(), rows.size(1), rows.size(2)});
   };
-  if (table_.defined()) return paged_attn(q, in_pages(k), in_pages(v), table_, lengths_, o).o;
-  return flash_attn(q, transpose(in_pages(k), 1, 2), transpose(in_pages(v), 1, 2),
-                    {.scale = o.scale,
-                     .causal = true,
-                     .window_left = o.window_left,
-                     .softcap = o.softcap,
-                     .sink = o.sink,
-                     .kv_lengths = lengths_})
-      .o;
+  const Tensor q = cast(in, k.dtype());
+  const Tensor result = table_.defined()
+                            ? paged_attn(q, in_pages(k), in_pages(v), table_, lengths_, o).o
+                            : flash_attn(q, transpose(in_pages(k), 1, 2), transpose(in_pages(v), 1, 2),
+                                         {.scale = o.scale,
+                                          .causal = true,
+                                          .window_left = o.window_left,
+                                          .softcap = o.softcap,
+                                          .sink = o.sink,
+                                          .kv_lengths = lengths_})
+                                  .o;
+  return cast(result, in.dtype());
 }
 
 Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include <tilegrad/core/compile/compile.h>
 #include <tilegrad/ops/paged_attn.h>
@@ -14,8 +15,11 @@ class KvCache {
  public:
   // Pages with room for `page_size` tokens each. Either every text has one page, which is then as large as a
   // text may become, or many small ones, wherever there are free ones (PagePool). A tensor is allocated, with
-  // zeros, when the first graph extends it. Throws ShapeError for sizes that are not positive.
-  KvCache(std::int64_t pages, std::int64_t page_size, Device device = Device::cpu());
+  // zeros, when the first graph extends it. Rows are kept in `dtype`, in which attention is then computed, or
+  // else as they come. Throws ShapeError for sizes that are not positive, DTypeError for a dtype that is not
+  // floating.
+  KvCache(std::int64_t pages, std::int64_t page_size, Device device = Device::cpu(),
+          std::optional<DType> dtype = {});
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
@@ -29,6 +33,7 @@ class KvCache {
   friend class CacheCall;
   std::int64_t pages_, page_size_;
   Device device_;
+  std::optional<DType> dtype_;
   std::map<std::string, Parameter> tensors_;
 };
 
@@ -61,7 +66,8 @@ class CacheCall {
   void check(TensorArg x) const;
   // Appends keys [texts, Hk, length, d] and values [texts, Hk, length, dv] to the cache's tensors name + ".k"
   // and ".v". Each query [texts, H, length, d] sees the keys of its text up to its own, → o [texts, H,
-  // length, dv]. Throws ShapeError and DTypeError for rows that do not fit the call or what the cache holds.
+  // length, dv] in q's dtype. Throws ShapeError and DTypeError for rows that do not fit the call or what the
+  // cache holds.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
                 const PagedAttentionOptions& options = {});
   // The same where the first `value_width` numbers of a key, 1 … d, are its value; they are kept once, under
@@ -74,7 +80,7 @@ class CacheCall {
 
  private:
   Tensor append(const std::string& name, const TensorArg& rows);
-  Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const PagedAttentionOptions& o) const;
+  Tensor attention(const Tensor& in, const Tensor& k, const Tensor& v, const PagedAttentionOptions& o) const;
 
   KvCache& cache_;
   Tensor cached_, rows_, lengths_, table_, positions_;

@@ -496,7 +496,8 @@ std::vector<Call> model_calls() {
        }},
       {"KvCache",
        [](World& w) {
-         KvCache cache(size(w), size(w), Draw<Device>::of(w));
+         const auto dtype = w.chance(0.3) ? std::optional(Draw<DType>::of(w)) : std::nullopt;
+         KvCache cache(size(w), size(w), Draw<Device>::of(w), dtype);
          Graph& graph = Draw<Graph&>::of(w);
          const bool in_pages = w.chance(0.5);
          CacheCall call =

@@ -291,7 +291,42 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
 }
 
+// In bf16 instead of f32: half the bytes, and what comes out is what comes in within bf16's rounding.
+TEST(KvCache, KeepsRowsInAnotherDtype) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(3);
+    const Call attention = kind.make(nn::Path(params) / "attn");
+    for (Parameter p : params.all()) {
+      Array a = p.read();
+      for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, a.at(i) * (p.shape().size() == 2 ? 20 : 1));
+      p.write(a);
+    }
+    const auto run = [&](nn::KvCache& cache) {
+      Graph g;
+      nn::CacheCall call(g, cache, 5);
+      const Tensor x = g.input("x", {1, 5, 16});
+      const Tensor y = attention(x, {}, &call);
+      EXPECT_EQ(y.dtype(), f32);
+      Program program = compile(g, {y}, {.assign = call.assign(), .verify = true});
+      const auto values = reference::random_vector(5 * 16, 1);
+      program.run({{x, std::vector<float>(values.begin(), values.end())}, {call.cached(), 0}});
+      return program.fetch(y).values<float>();
+    };
+    nn::KvCache plain(1, 8), half(1, 8, Device::cpu(), bf16);
+    const std::vector<float> expected = run(plain), got = run(half);
+    EXPECT_EQ(2 * half.bytes(), plain.bytes()) << kind.name;
+    double size = 0, apart = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      size = std::max(size, std::abs(double{expected[i]}));
+      apart = std::max(apart, std::abs(double{got[i]} - expected[i]));
+    }
+    EXPECT_LE(apart, 0.03 * size) << kind.name;
+    EXPECT_GT(apart, 1e-5 * size) << kind.name << " is not rounded at all";
+  }
+}
+
 TEST(KvCache, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(nn::KvCache(1, 4, Device::cpu(), i32), DTypeError);
   EXPECT_THROW(nn::KvCache(0, 4), ShapeError);
   EXPECT_THROW(nn::KvCache(1, 0), ShapeError);
   nn::Params params;

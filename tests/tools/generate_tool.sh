@@ -66,6 +66,10 @@ for model in gpt llama deepseek; do
 done
 printf 'Line\\n1\n' >"$dir/escaped"
 [ "$("$generate" --checkpoint "$dir/gpt" --prompts "$dir/escaped" --tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
+# A cache in half precision takes half the memory.
+bytes_of() { "$generate" "${gpt[@]}" "$@" 2>&1 >/dev/null | sed -nE 's/.*cache ([0-9]+)\.0 KiB.*/\1/p'; }
+[ "$(bytes_of)" = $((2 * $(bytes_of --cache-dtype bf16))) ] || fail "cache: $(bytes_of) KiB, in bf16 $(bytes_of --cache-dtype bf16)"
+[ "$(bytes_of --samples 2)" = $((2 * $(bytes_of --samples 2 --cache-dtype f16))) ] || fail "cache of many texts in f16"
 # A prompt that cannot be continued is a line on stderr, and the others are written.
 printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
 "$generate" --checkpoint "$dir/gpt" --prompts "$dir/some" --tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
@@ -92,6 +96,8 @@ refuses 2 --temperature "${gpt[@]}" --temperature -1
 refuses 2 'f32, tf32, bf16, f16' "${gpt[@]}" --dtype f64
 refuses 2 'needs --prompts' "${gpt[@]}" --parallel 2
 refuses 2 'exclude each other' "${gpt[@]}" --prompts "$dir/prompts"
+refuses 2 'needs a cache' "${gpt[@]}" --cache-dtype bf16 --no-cache
+refuses 2 'f32, bf16, f16' "${gpt[@]}" --cache-dtype fp8
 refuses 2 'one text' --checkpoint "$dir/gpt" --prompts "$dir/prompts" --slide
 refuses 2 'not for --beams' "${gpt[@]}" --beams 2 --seed 3
 refuses 2 'size like 64MiB' "${gpt[@]}" --samples 2 --cache-memory much

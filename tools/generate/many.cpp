@@ -16,11 +16,12 @@ void write(const std::string& s) {
     throw Error("[generate] cannot write to standard output");
 }
 
-std::int64_t tokens_in(const std::string& memory, const nn::LanguageModel& model, nn::Precision precision) {
-  if (memory.empty()) return 0;
+std::int64_t tokens_in(const ManyTexts& o, const nn::LanguageModel& model) {
+  if (o.cache_memory.empty()) return 0;
   CacheMemory size;
-  if (const std::string mistake = parse_cache_memory(memory, size); !mistake.empty()) throw Error(mistake);
-  const double token = static_cast<double>(bytes_of(cache_of_token(model, precision)));
+  if (const std::string mistake = parse_cache_memory(o.cache_memory, size); !mistake.empty())
+    throw Error(mistake);
+  const auto token = static_cast<double>(bytes_of(cache_of_token(model, o.precision, o.cache_dtype)));
   return static_cast<std::int64_t>(size.tokens ? size.count : size.count / token);
 }
 
@@ -59,9 +60,10 @@ class Writer {
       : tokenizer_(tokenizer),
         o_(o),
         engine_(model, {.seats = o.seats,
-                        .cache_tokens = tokens_in(o.cache_memory, model, o.precision),
+                        .cache_tokens = tokens_in(o, model),
                         .threads = o.threads,
-                        .precision = o.precision}) {}
+                        .precision = o.precision,
+                        .cache_dtype = o.cache_dtype}) {}
 
   // Returns how many prompts cannot be continued.
   int add_all() {

@@ -23,6 +23,7 @@ struct ManyTexts {
   std::uint64_t seed = 1;
   int threads = 0;
   nn::Precision precision = nn::Precision::full;
+  std::optional<DType> cache_dtype = {};
 };
 
 // A prompt for each line of a file; in a line \n stands for a line break and \\ for a backslash. Throws Error
