@@ -26,6 +26,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     core/run/log.h
     core/report/profile.h
     core/run/program.h
+    core/run/shared_arena.h
     core/run/step.h
     io/checkpoints/checkpoint.h
     io/checkpoints/checkpoint_store.h

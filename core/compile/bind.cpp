@@ -1,6 +1,7 @@
 #include "core/compile/bind.h"
 
 #include "core/compile/poison.h"
+#include "core/run/arena_use.h"
 
 namespace tg {
 
@@ -25,7 +26,9 @@ void allocate(Program::State& state, const MemoryPlan& plan) {
     throw OutOfMemory("[compile] the program needs " + std::to_string(arena >> 20) +
                       " MiB for intermediate results and " + std::to_string(leaves >> 20) +
                       " MiB for inputs and constants; " + std::to_string(free >> 20) + " MiB are free");
-  state.block = state.backend->allocate(arena, "the program's intermediate results");
+  constexpr const char* what = "the program's intermediate results";
+  state.block = state.arena ? ArenaUse(*state.arena).results(*state.backend, state.device, arena, what)
+                            : state.backend->allocate(arena, what);
   state.leaf_block = state.backend->allocate(leaves, "the program's inputs and constants");
 }
 
@@ -112,7 +115,10 @@ void bind(Program::State& state, const Bindings& passes, bool poison) {
                            state.backend->status_bytes(), passes.buffers, passes.plan);
   state.executable = state.backend->prepare(state.steps, state.prepared);
   state.memory.workspace = state.executable->workspace_bytes();
-  state.workspace = state.backend->allocate(state.memory.workspace, "the kernels' workspace");
+  constexpr const char* what = "the kernels' workspace";
+  const std::size_t bytes = state.memory.workspace;
+  state.workspace = state.arena ? ArenaUse(*state.arena).scratch(*state.backend, state.device, bytes, what)
+                                : state.backend->allocate(bytes, what);
   memory.workspace = state.workspace.get();
   state.executable->bind(state.steps, memory);
 }

@@ -31,6 +31,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->graph = graph.share();
   state->device = device_of(graph, options);
   state->backend = &backend(state->device);
+  if (reuse) state->arena = options.arena;  // a program to compare with has memory of its own
   state->prepared = {options.threads, options.tf32, options.verify, options.rows_alone};
 
   // Outputs → steps.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <tilegrad/core/run/program.h>
+#include <tilegrad/core/run/shared_arena.h>
 
 namespace tg {
 
@@ -25,8 +26,9 @@ struct CompileOptions {
   // and other reductions. Rows are those of equal programs: the same ops on more or fewer rows. Products of
   // many rows may take longer.
   bool rows_alone = false;
-  bool fuse = true;   // chains of pointwise ops in one pass over memory
-  bool reuse = true;  // one arena; false gives every tensor memory of its own
+  bool fuse = true;                         // chains of pointwise ops in one pass over memory
+  bool reuse = true;                        // one arena; false gives every tensor memory of its own
+  std::shared_ptr<SharedArena> arena = {};  // memory that is shared with other programs; default: its own
   // Every run is done twice, once as planned and once with a buffer per tensor, with unused memory filled
   // with NaN patterns, and must give the same bits; throws Error naming the first tensor that differs. Ops
   // that may add in any order add in a fixed one. For finding planner and kernel bugs.

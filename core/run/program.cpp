@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/run/arena_use.h"
 #include "core/run/program_state.h"
 
 namespace tg {
@@ -126,8 +127,15 @@ class Run {
       throw Error("[" + std::string(who) +
                   "] this program is already running, in another thread or in the run that called one of its "
                   "host functions: compile another program for that");
+    if (program.arena && !ArenaUse(*program.arena).begin(&program)) {
+      program.running.store(false, std::memory_order_release);
+      throw Error("[" + std::string(who) + "] another program with the same arena is running");
+    }
   }
-  ~Run() { program_.running.store(false, std::memory_order_release); }
+  ~Run() {
+    if (program_.arena) ArenaUse(*program_.arena).end();
+    program_.running.store(false, std::memory_order_release);
+  }
   Run(const Run&) = delete;
 
   // The next run draws other random numbers.
@@ -255,9 +263,16 @@ const Arg& Program::State::fetched_arg(const Tensor& t) const {
               " was not among the tensors given to compile(): its memory may have been reused");
 }
 
+void Program::State::check_arena(const Arg& arg) const {
+  const std::byte *at = static_cast<const std::byte*>(arg.data), *first = block.get();
+  if (arena && at >= first && at < first + memory.arena && !ArenaUse(*arena).ran_last(this))
+    throw Error("[fetch] another program with the same arena has run since, or this one has not run yet");
+}
+
 Array Program::fetch(const Tensor& t) const {
   const State& s = state();
   const Arg& arg = s.fetched_arg(t);
+  s.check_arena(arg);
   if (arg.layout.is_contiguous()) {
     Array out(arg.layout.shape, arg.dtype);
     s.backend->read(out.raw(), arg.data, reach(arg));
@@ -278,6 +293,7 @@ Pending Program::fetch_later(std::span<const Tensor> ts) {
   s.pieces.clear();
   for (const Tensor& t : ts) {
     const Arg& arg = s.fetched_arg(t);
+    s.check_arena(arg);
     s.pieces.push_back({arg.data, reach(arg)});
   }
   return Pending(state_, s.executable->transfer(s.pieces));

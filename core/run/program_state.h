@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include <tilegrad/core/run/log.h>
+#include <tilegrad/core/run/shared_arena.h>
 
 namespace tg {
 
@@ -23,6 +24,7 @@ struct Program::State {
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;
+  std::shared_ptr<SharedArena> arena;  // that block and workspace belong to; null: they are its own
   std::unique_ptr<Executable> executable, planned;  // planned: of a program that is not to run
   MemoryReport memory;
   std::vector<ArenaBuffer> buffers;
@@ -37,6 +39,7 @@ struct Program::State {
   std::atomic<bool> running = false;
 
   void check_memory(const char* who) const;      // throws Error if the program was only planned
+  void check_arena(const Arg& arg) const;        // throws Error if another program has written there since
   void check_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed
   void write_rng();
   void run_once();

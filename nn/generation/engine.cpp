@@ -89,10 +89,10 @@ struct Engine::Run {
   std::vector<std::int64_t> key, top_ks;
 
   Run(const LanguageModel& model, KvCache& into, i64 texts, i64 n, i64 room, const Options& o,
-      const std::source_location& where)
+      const std::shared_ptr<SharedArena>& arena, const std::source_location& where)
       : tokens(graph.input("tokens", {texts, n}, i32, where)),
         cache(graph, into, texts, n, room),
-        program(build(model, n, o, where)),
+        program(build(model, n, o, arena, where)),
         token(static_cast<std::size_t>(texts * n)),
         row(token.size()),
         length(static_cast<std::size_t>(texts)),
@@ -102,7 +102,8 @@ struct Engine::Run {
         key(2 * length.size()),
         top_ks(length.size()) {}
 
-  Program build(const LanguageModel& model, i64 n, const Options& o, const std::source_location& where) {
+  Program build(const LanguageModel& model, i64 n, const Options& o,
+                const std::shared_ptr<SharedArena>& arena, const std::source_location& where) {
     {
       const Autocast autocast(graph, o.precision);
       const Tensor x = slice(model.features_of({tokens, where}, {.cache = &cache}), 1, n - 1, n);
@@ -118,7 +119,8 @@ struct Engine::Run {
     CompileOptions options{.assign = cache.assign(),
                            .threads = detail::threads_for(model, tokens.numel(), o.threads),
                            .tf32 = o.precision == Precision::tf32,
-                           .rows_alone = true};
+                           .rows_alone = true,
+                           .arena = arena};
     return compile(graph, {next, logits}, options);
   }
 
@@ -164,7 +166,7 @@ struct Engine::Move {
   std::map<std::string, Tensor> left, back;
   std::optional<Program> copy, leave, come_back;
 
-  explicit Move(const KvCache& cache) {
+  Move(const KvCache& cache, const std::shared_ptr<SharedArena>& arena) {
     from = copying.input("from", {rows_moved}, i32), to = copying.input("to", {rows_moved}, i32);
     out = leaving.input("out", {rows_moved}, i32), in = returning.input("in", {rows_moved}, i32);
     std::vector<Assign> copied, returned;
@@ -177,9 +179,9 @@ struct Engine::Move {
       const Tensor rows = back[name] = returning.input(name, {rows_moved, s[1], s[2]}, held.dtype());
       returned.push_back({held, index_assign(returning.param(held), 0, in, rows)});
     }
-    copy = compile(copying, {}, {.assign = copied});
-    leave = compile(leaving, fetched);
-    come_back = compile(returning, {}, {.assign = returned});
+    copy = compile(copying, {}, {.assign = copied, .arena = arena});
+    leave = compile(leaving, fetched, {.arena = arena});
+    come_back = compile(returning, {}, {.assign = returned, .arena = arena});
   }
 };
 
@@ -196,7 +198,7 @@ Engine::~Engine() = default;
 Engine::Run& Engine::run_of(i64 texts, i64 length) {
   std::unique_ptr<Run>& run = runs_[{texts, length}];
   const i64 room = std::min<i64>(pages_of(model_.context, options_.page_size), scheduler_.pool().pages());
-  if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, where_);
+  if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, arena_, where_);
   return *run;
 }
 
@@ -273,7 +275,7 @@ void Engine::cancel(Handle handle) {
 
 void Engine::move(const Scheduler::Plan& plan) {
   if ((plan.out.empty() && plan.in.empty() && plan.copies.empty()) || cache_.tensors().empty()) return;
-  if (!move_) move_ = std::make_unique<Move>(cache_);
+  if (!move_) move_ = std::make_unique<Move>(cache_, arena_);
   const i64 size = options_.page_size;
   // Rows of pages, a run's worth at a time, and the first of them.
   std::vector<std::int32_t> a(rows_moved), b(rows_moved);

@@ -98,6 +98,7 @@ class Engine {
   std::size_t texts() const { return texts_.size(); }  // a beam is one too
   const Scheduler& scheduler() const { return scheduler_; }
   const KvCache& cache() const { return cache_; }
+  const SharedArena& arena() const { return *arena_; }  // of intermediate results, one for all programs
   std::int64_t vocabulary() const { return vocabulary_; }
   // Seconds that all steps so far have spent in the model's runs, and waiting for their results. The rest of
   // a step is the host's own work.
@@ -129,6 +130,7 @@ class Engine {
   std::source_location where_;
   Scheduler scheduler_;
   KvCache cache_;
+  std::shared_ptr<SharedArena> arena_ = std::make_shared<SharedArena>();  // of all its programs
   std::int64_t vocabulary_ = 0;
   std::map<Handle, std::shared_ptr<Text>> texts_;
   std::map<Handle, std::shared_ptr<Beams>> searches_;  // by their first beam

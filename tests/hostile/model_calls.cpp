@@ -275,7 +275,8 @@ void serve(World& w) {
         break;
       case 5:
         if (w.chance(0.3)) engine.forget();
-        (void)engine.texts(), (void)engine.scheduler().running(), (void)engine.cache().bytes();
+        (void)engine.texts(), (void)engine.scheduler().running(), (void)engine.cache().bytes(),
+            (void)engine.arena().bytes();
         (void)engine.vocabulary(), (void)engine.run_seconds();
         break;
       default:

@@ -208,6 +208,7 @@ CompileOptions Draw<CompileOptions>::of(World& w) {
                    .allow_unassigned = w.chance(0.2)};
   if (w.chance(0.2)) o.assign = Draw<std::vector<Assign>>::of(w);
   if (w.hostile()) o.device = Draw<Device>::of(w);
+  if (w.chance(0.2)) o.arena = std::make_shared<SharedArena>(), (void)o.arena->bytes();
   return o;
 }
 

@@ -1,0 +1,43 @@
+// What compile() and Program do with a SharedArena.
+#pragma once
+
+#include <tilegrad/core/run/backend.h>
+#include <tilegrad/core/run/shared_arena.h>
+
+namespace tg {
+
+class ArenaUse {
+ public:
+  explicit ArenaUse(SharedArena& arena) : arena_(arena) {}
+
+  std::shared_ptr<std::byte> results(Backend& backend, Device device, std::size_t bytes, const char* what) {
+    return take(arena_.results_, backend, device, bytes, what);
+  }
+  std::shared_ptr<std::byte> scratch(Backend& backend, Device device, std::size_t bytes, const char* what) {
+    return take(arena_.scratch_, backend, device, bytes, what);
+  }
+
+  // Returns false if another program of the arena is running.
+  bool begin(const void* program) {
+    if (arena_.running_.exchange(true, std::memory_order_acquire)) return false;
+    arena_.last_.store(program, std::memory_order_relaxed);
+    return true;
+  }
+  void end() { arena_.running_.store(false, std::memory_order_release); }
+  bool ran_last(const void* program) const { return arena_.last_.load(std::memory_order_relaxed) == program; }
+
+ private:
+  std::shared_ptr<std::byte> take(SharedArena::Block& block, Backend& backend, Device device,
+                                  std::size_t bytes, const char* what) {
+    if (!arena_.device_) arena_.device_ = device;
+    if (*arena_.device_ != device)
+      throw Error("[compile] the arena is on " + arena_.device_->text() + ", the program on " +
+                  device.text());
+    if (bytes > block.bytes) block = {backend.allocate(bytes, what), bytes};
+    return block.memory;
+  }
+
+  SharedArena& arena_;
+};
+
+}  // namespace tg
