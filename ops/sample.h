@@ -60,7 +60,8 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   const double below = logit - best, x = below == 0 ? 0 : below * rate;
   const bool counts = x >= -44;  // below it, less than half a unit
   const double unit = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + bits) << 52);
-  const auto weight = static_cast<std::uint64_t>(exp_of_negative(counts ? x : -44) * unit + 0.5);
+  const double up = exp_of_negative(counts ? x : -44) * unit + 0.5;  // not negative: truncated, it is rounded
+  const auto weight = static_cast<std::uint64_t>(up);
   return counts ? weight : 0;
 }
 
