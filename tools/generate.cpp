@@ -11,6 +11,7 @@
 #include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
 #include "tools/generate/many.h"
+#include "tools/generate/output.h"
 #include "tools/run_tool.h"
 #include "tools/trained_model.h"
 
@@ -25,7 +26,8 @@ struct Options {
   std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
-  Device device;  // of `backend`
+  Device device;                          // of `backend`
+  std::optional<CacheMemory> cache_size;  // of `cache_memory`
 };
 
 void declare_options(Args& args, Options& o) {
@@ -130,22 +132,18 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
                                   .cache_dtype = cache_dtype(o),
                                   .cache = !o.no_cache});
 
-  const auto write = [](const std::string& s) {
-    if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
-      throw Error("[generate] cannot write to standard output");
-  };
-  write(o.prompt);
+  write_text(o.prompt);
   text::TextStream stream(tokenizer, o.stops);
   const auto start = std::chrono::steady_clock::now();
   double first = 0;  // when the prompt had been read and the first token drawn
   std::int64_t written = 0;
   generator.extend(text, tokens, o.sampling, static_cast<std::uint64_t>(o.seed), [&](std::int32_t token) {
     if (written++ == 0) first = seconds_since(start);
-    write(stream.add(token));
+    write_text(stream.add(token));
     return !stream.stopped();
   });
   const double rest = seconds_since(start) - first;
-  write(stream.finish() + "\n");
+  write_text(stream.finish() + "\n");
   std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", config.text().c_str(),
                static_cast<long long>(prompt), 1e3 * first);
   if (written > 1)
@@ -165,7 +163,7 @@ int generate_many(const Options& o, const CheckpointModel& saved, const text::To
                         .samples = o.samples,
                         .beams = o.beams,
                         .seats = o.parallel,
-                        .cache_memory = o.cache_memory,
+                        .cache_memory = o.cache_size,
                         .stops = o.stops,
                         .sampling = o.sampling,
                         .seed = static_cast<std::uint64_t>(o.seed),
@@ -179,8 +177,8 @@ bool asks_for_many(const Args& args) {
   return args.given("prompts") || args.given("samples") || args.given("beams");
 }
 
-// What is wrong with a combination of options, or nothing.
-std::string mistake_in(const Args& args, const Options& o) {
+// What is wrong with a combination of options, or nothing. Sets cache_size.
+std::string mistake_in(const Args& args, Options& o) {
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
@@ -196,8 +194,7 @@ std::string mistake_in(const Args& args, const Options& o) {
       return "--" + std::string(option) + " needs --prompts, --samples or --beams";
   if (o.weights != "f32" && args.given("dtype") && o.dtype != o.weights)
     return "--weights " + o.weights + " computes in " + o.weights + ", got --dtype " + o.dtype;
-  CacheMemory size;
-  return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, size);
+  return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, o.cache_size.emplace());
 }
 
 }  // namespace

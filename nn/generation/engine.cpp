@@ -383,21 +383,19 @@ void Engine::read() {
 bool Engine::step() {
   if (stepping_) throw Error("[engine] step() called by a report of step()");
   if (ready_.empty()) read();  // otherwise an error ended the step before
-  stepping_ = true;
-  try {
-    while (!ready_.empty()) {
-      const Ready r = std::move(ready_.front());
-      ready_.pop_front();
-      choose(r.text, r.token,
-             r.logits ? std::span(r.logits->data<float>() + r.row * vocabulary_,
-                                  static_cast<std::size_t>(vocabulary_))
-                      : std::span<const float>());
-    }
-  } catch (...) {
-    stepping_ = false;
-    throw;
+  struct Stepping {
+    bool& now;
+    explicit Stepping(bool& b) : now(b) { now = true; }
+    ~Stepping() { now = false; }
+  } const stepping(stepping_);
+  while (!ready_.empty()) {
+    const Ready r = std::move(ready_.front());
+    ready_.pop_front();
+    choose(r.text, r.token,
+           r.logits ? std::span(r.logits->data<float>() + r.row * vocabulary_,
+                                static_cast<std::size_t>(vocabulary_))
+                    : std::span<const float>());
   }
-  stepping_ = false;
   return !texts_.empty();
 }
 

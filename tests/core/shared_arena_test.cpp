@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
+#include "tests/support/files.h"
 
 namespace {
 
 using namespace tg;
+using tg::testing::error_of;
 
 // y = x·x summed over rows twice, with x [n, n] in between.
 struct Square {
@@ -26,15 +28,6 @@ struct Square {
     for (const float got : program.fetch(y).values<float>()) ASSERT_EQ(got, n * n * value * value * value);
   }
 };
-
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(SharedArena, HasWhatTheLargestProgramNeeds) {
   const auto arena = std::make_shared<SharedArena>();

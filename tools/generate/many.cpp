@@ -5,22 +5,16 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/text/text_stream.h>
+#include "tools/generate/output.h"
 #include "tools/printable.h"
 
 namespace tg {
 
 namespace {
 
-void write(const std::string& s) {
-  if (std::fwrite(s.data(), 1, s.size(), stdout) != s.size() || std::fflush(stdout) != 0)
-    throw Error("[generate] cannot write to standard output");
-}
-
 std::int64_t tokens_in(const ManyTexts& o, const nn::LanguageModel& model) {
-  if (o.cache_memory.empty()) return 0;
-  CacheMemory size;
-  if (const std::string mistake = parse_cache_memory(o.cache_memory, size); !mistake.empty())
-    throw Error(mistake);
+  if (!o.cache_memory) return 0;
+  const CacheMemory& size = *o.cache_memory;
   const auto token = static_cast<double>(bytes_of(cache_of_token(model, o.precision, o.cache_dtype)));
   return static_cast<std::int64_t>(size.tokens ? size.count : size.count / token);
 }
@@ -97,7 +91,7 @@ class Writer {
       more = engine_.step();
       most = std::max(most, engine_.scheduler().running());
       used = std::max(used, static_cast<double>(engine_.scheduler().held()) / room);
-      for (; shown < texts_.size() && texts_[shown]->complete; ++shown) write(texts_[shown]->text);
+      for (; shown < texts_.size() && texts_[shown]->complete; ++shown) write_text(texts_[shown]->text);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const nn::Scheduler& scheduler = engine_.scheduler();

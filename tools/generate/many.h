@@ -17,7 +17,7 @@ struct ManyTexts {
   std::int64_t samples = 1;  // of each prompt: the first is drawn with `seed`, the next with seed + 1, …
   std::int64_t beams = 0;    // instead of samples: the likeliest texts that a beam search finds; 0: none
   std::int64_t seats = 16;   // texts at once
-  std::string cache_memory;  // as for parse_cache_memory; empty: a whole context for each seat
+  std::optional<CacheMemory> cache_memory = {};  // default: a whole context for each seat
   std::vector<std::string> stops;
   nn::Sampling sampling = {};
   std::uint64_t seed = 1;

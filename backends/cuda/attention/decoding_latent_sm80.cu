@@ -6,7 +6,7 @@ namespace tg::cuda::attention {
 
 void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_16_bits(x.type, [&](auto zero) {
-    with_constant<none, any>(x.softcap == 0 && x.scale > 0 ? none : any, [&](auto options) {
+    with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
       decoding::launch_latents<decltype(zero), options>(s, x, work);
     });
   });
