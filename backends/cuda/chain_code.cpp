@@ -90,8 +90,15 @@ std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<
   code += "const int* fault";
   for (std::size_t i = 0; i < in.size(); ++i)
     code += std::string(", const ") + storage(in[i].dtype) + "* " + numbered("in", i);
+  // The kernel after this one may begin, and this one waits for the one before (begin_early in launch.cuh).
+  code += R"() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+)";
   // An ordinary cached load: otherwise all warps would queue for one address.
-  return code + ") {\n  const bool stopped = fault && *fault != 0x7fffffff;\n";
+  return code + "  const bool stopped = fault && *fault != 0x7fffffff;\n";
 }
 
 std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,

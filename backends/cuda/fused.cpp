@@ -64,8 +64,12 @@ void launch(const Stream& s, const Call& c) {
   for (const Arg& a : c.in) data.push_back(a.data);
   std::vector<void*> arguments;
   for (const void*& d : data) arguments.push_back(&d);
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(p.kernel), dim3(p.grid), dim3(chain_block),
-                         arguments.data(), 0, s.stream),
+  cudaLaunchAttribute early{};  // chain_begin has the other half
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{dim3(p.grid), dim3(chain_block),     0, s.stream,
+                                  &early,       s.gpu.hopper ? 1u : 0u};
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(p.kernel), arguments.data()),
         "a chain of pointwise ops");
 }
 

@@ -205,12 +205,12 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, cons
   return cudaSuccess;
 }
 // Arguments of such kernels are at most 8 bytes each.
-cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** args, std::size_t,
-                             cudaStream_t s) {
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* kernel, void** args) {
   const auto& k = *static_cast<const CUkern_st*>(kernel);
+  const dim3 grid = c->grid, block = c->block;
   std::vector<std::uint64_t> copied(static_cast<std::size_t>(k.arguments));
   for (std::size_t i = 0; i < copied.size(); ++i) std::memcpy(&copied[i], args[i], 8);
-  return tg::emulator::enqueue(s, [=, k = k] {
+  return tg::emulator::enqueue(c->stream, [=, k = k] {
     std::vector<void*> pointers;
     for (const std::uint64_t& a : copied) pointers.push_back(const_cast<std::uint64_t*>(&a));
     if (!k.meets) return k.run(pointers.data(), grid.x, block.x);

@@ -124,6 +124,7 @@ __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep
 template <class C>
 __global__ void __launch_bounds__(list_block) update(const Tensors* tensors, const Chunk* chunks, int count,
                                                      const __grid_constant__ Scalars scalars, Faults faults) {
+  begin_early();
   __shared__ Factors<C> f;
   if (faults.any()) return;
   if (threadIdx.x == 0) f.make(scalars);
@@ -185,11 +186,11 @@ void launch_adamw(const Stream& s, const Call& c) {
   const Scalars a{scalars[0].data,  scalars[1].data, scalars[2].data, scalars[0].dtype, scalars[1].dtype,
                   scalars[2].dtype, attrs.beta1,     attrs.beta2,     attrs.eps};
   if (p.single > 0)
-    launch_kernel(s, {list_grid(p.single, s.gpu), list_block}, update<float>, p.tensors.get(), p.chunks.get(),
-                  static_cast<int>(p.single), a, s.faults);
+    launch_early(s, {list_grid(p.single, s.gpu), list_block}, update<float>, p.tensors.get(), p.chunks.get(),
+                 static_cast<int>(p.single), a, s.faults);
   if (p.wide > 0)
-    launch_kernel(s, {list_grid(p.wide, s.gpu), list_block}, update<double>, p.tensors.get(),
-                  p.chunks.get() + p.single, static_cast<int>(p.wide), a, s.faults);
+    launch_early(s, {list_grid(p.wide, s.gpu), list_block}, update<double>, p.tensors.get(),
+                 p.chunks.get() + p.single, static_cast<int>(p.wide), a, s.faults);
 }
 
 }  // namespace

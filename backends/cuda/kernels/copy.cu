@@ -20,6 +20,7 @@ template <class U, class E, class I>
 __global__ void __launch_bounds__(threads_per_block)
     move(U* to, const E* from, const __grid_constant__ Region<2> r, const __grid_constant__ Start start,
          bool starts) {
+  begin_early();
   const I i = thread_number<I>();
   if (starts) {
     const i64 index = start.index[0];
@@ -82,9 +83,9 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
     const auto run = [&](auto* unit, auto* element) {
       using U = pointee_t<decltype(unit)>;
       using E = pointee_t<decltype(element)>;
-      launch_kernel(s, {blocks_for(r.numel > 0 ? r.numel : 1, threads_per_block), threads_per_block},
-                    move<U, E, I>, reinterpret_cast<U*>(to), reinterpret_cast<const E*>(from), r, start,
-                    given != nullptr);
+      launch_early(s, {blocks_for(r.numel > 0 ? r.numel : 1, threads_per_block), threads_per_block},
+                   move<U, E, I>, reinterpret_cast<U*>(to), reinterpret_cast<const E*>(from), r, start,
+                   given != nullptr);
     };
     if (fill)
       with_element(bytes, [&](auto* element) { run(static_cast<uint4*>(nullptr), element); });

@@ -59,6 +59,7 @@ struct Ahead {
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     losses(const __grid_constant__ CrossEntropy a, Faults faults) {
+  begin_early();
   using C = compute_t<S>;
   Team<!Row::held> team(a.across);
   const C hit = static_cast<C>(a.hit), share = static_cast<C>(a.share);
@@ -98,6 +99,7 @@ __global__ void __launch_bounds__(most_threads)
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads)
     logit_gradients(const __grid_constant__ CrossEntropy a, Faults faults) {
+  begin_early();
   using C = compute_t<S>;
   const Team<!Row::held> team(a.across);
   const C share = static_cast<C>(a.share);

@@ -44,6 +44,7 @@ __device__ __forceinline__ C sum_before(C v, C& total) {
 
 template <class C>
 __global__ void __launch_bounds__(block) along_lines(const __grid_constant__ Lines a) {
+  begin_early();
   for (i64 line = blockIdx.x; line < a.count; line += gridDim.x) {
     const i64 x = a.x.offset(line), y = a.y.offset(line);
     C carry = 0;
@@ -70,6 +71,7 @@ __global__ void __launch_bounds__(block) along_lines(const __grid_constant__ Lin
 
 template <class C>
 __global__ void __launch_bounds__(block) across_lines(const __grid_constant__ Lines a) {
+  begin_early();
   for (i64 line = i64(blockIdx.x) * block + threadIdx.x; line < a.count; line += i64(gridDim.x) * block) {
     const i64 x = a.x.offset(line), y = a.y.offset(line);
     C sum = 0;
@@ -85,9 +87,9 @@ __global__ void __launch_bounds__(block) across_lines(const __grid_constant__ Li
 template <class C>
 void cumsum_as(const Stream& s, const Lines& a) {
   if (a.n <= 32 || (a.x.step != 1 && a.count >= 1024))
-    launch_kernel(s, {blocks_for(a.count, block), block}, across_lines<C>, a);
+    launch_early(s, {blocks_for(a.count, block), block}, across_lines<C>, a);
   else
-    launch_kernel(s, {blocks_for(a.count, 1), block}, along_lines<C>, a);
+    launch_early(s, {blocks_for(a.count, 1), block}, along_lines<C>, a);
 }
 
 void launch_cumsum(const Stream& s, const Call& c) {

@@ -18,6 +18,7 @@ namespace {
 __global__ void __launch_bounds__(threads_per_block)
     find_rows(Indices indices, const __grid_constant__ Region<1> number, i64 limit, Key* keys,
               unsigned* positions, Faults faults) {
+  begin_early();
   const unsigned j = thread_number<unsigned>();
   if (j >= static_cast<unsigned>(number.numel)) return;
   const i64 index = indices[offset_in(number, j)];
@@ -31,6 +32,7 @@ __global__ void __launch_bounds__(threads_per_block)
 __global__ void __launch_bounds__(threads_per_block)
     find_places(Indices indices, const __grid_constant__ Region<2> places, i64 size, i64 step, i64 limit,
                 Key* keys, unsigned* positions, Faults faults) {
+  begin_early();
   const unsigned i = thread_number<unsigned>();
   if (i >= static_cast<unsigned>(places.numel)) return;
   i64 at[2];
@@ -127,8 +129,8 @@ void launch_rows(const Stream& s, const Call& c) {
   Problem p = rows_problem(c);
   if (p.count == 0) return;
   Additions a(p.count, p.limit, s.workspace);
-  launch_kernel(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_rows, Indices(c.in[1]),
-                region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);
+  launch_early(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_rows, Indices(c.in[1]),
+               region_of(c.in[1].layout), p.limit, a.keys, a.positions, s.faults);
   add_up(s, c, p, a);
 }
 
@@ -143,9 +145,9 @@ void launch_places(const Stream& s, const Call& c) {
   for (int a = 0; a < indices.layout.rank(); ++a)
     places.axis(indices.layout.shape[a], {indices.layout.strides[a], a == axis ? 0 : out.layout.strides[a]});
   Additions a(p.count, p.limit, s.workspace);
-  launch_kernel(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_places, Indices(indices),
-                places, out.layout.shape[axis], out.layout.strides[axis], p.limit, a.keys, a.positions,
-                s.faults);
+  launch_early(s, {blocks_for(p.count, threads_per_block), threads_per_block}, find_places, Indices(indices),
+               places, out.layout.shape[axis], out.layout.strides[axis], p.limit, a.keys, a.positions,
+               s.faults);
   add_up(s, c, p, a);
 }
 

@@ -24,6 +24,7 @@ struct Assignment {
 template <class U>
 __global__ void __launch_bounds__(threads_per_block)
     assign(U* out, const U* src, const __grid_constant__ Assignment m) {
+  begin_early();
   const unsigned j = blockIdx.x, count = static_cast<unsigned>(m.number.numel);
   i64 at[2], later[2];
   const i64 index = m.index_of(j, at);
@@ -65,8 +66,8 @@ void launch_index_assign(const Stream& s, const Call& c) {
   const unsigned parts = std::min(blocks_for(m.slice.numel, threads_per_block), 64u);
   with_unit(bytes * static_cast<std::size_t>(v), [&](auto* unit) {
     using U = pointee_t<decltype(unit)>;
-    launch_kernel(s, {dim3(static_cast<unsigned>(m.number.numel), parts), threads_per_block}, assign<U>,
-                  reinterpret_cast<U*>(out.data), reinterpret_cast<const U*>(src.data), m);
+    launch_early(s, {dim3(static_cast<unsigned>(m.number.numel), parts), threads_per_block}, assign<U>,
+                 reinterpret_cast<U*>(out.data), reinterpret_cast<const U*>(src.data), m);
   });
 }
 

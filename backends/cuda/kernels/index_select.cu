@@ -20,6 +20,7 @@ struct Selection {
 template <class U, class I>
 __global__ void __launch_bounds__(threads_per_block)
     select(U* out, const U* x, const __grid_constant__ Selection m) {
+  begin_early();
   const I i = thread_number<I>();
   if (i >= static_cast<I>(m.numel)) return;
   const I slice = static_cast<I>(m.slice.numel), count = static_cast<I>(m.number.numel);
@@ -52,8 +53,8 @@ void launch_select(const Stream& s, const Call& c) {
     using I = pointee_t<decltype(counter)>;
     with_unit(bytes * static_cast<std::size_t>(v), [&](auto* unit) {
       using U = pointee_t<decltype(unit)>;
-      launch_kernel(s, {blocks_for(m.numel, threads_per_block), threads_per_block}, select<U, I>,
-                    reinterpret_cast<U*>(out.data), reinterpret_cast<const U*>(x.data), m);
+      launch_early(s, {blocks_for(m.numel, threads_per_block), threads_per_block}, select<U, I>,
+                   reinterpret_cast<U*>(out.data), reinterpret_cast<const U*>(x.data), m);
     });
   });
 }
@@ -69,6 +70,7 @@ struct Gathering {
 template <class E, class I>
 __global__ void __launch_bounds__(threads_per_block)
     gather(E* out, const E* x, const __grid_constant__ Gathering m) {
+  begin_early();
   const I i = thread_number<I>();
   if (i >= static_cast<I>(m.places.numel)) return;
   i64 at[2];
@@ -91,8 +93,8 @@ void launch_gather(const Stream& s, const Call& c) {
     using I = pointee_t<decltype(counter)>;
     with_element(size_of(x.dtype), [&](auto* element) {
       using E = pointee_t<decltype(element)>;
-      launch_kernel(s, {blocks_for(m.places.numel, threads_per_block), threads_per_block}, gather<E, I>,
-                    reinterpret_cast<E*>(out.data), reinterpret_cast<const E*>(x.data), m);
+      launch_early(s, {blocks_for(m.places.numel, threads_per_block), threads_per_block}, gather<E, I>,
+                   reinterpret_cast<E*>(out.data), reinterpret_cast<const E*>(x.data), m);
     });
   });
 }

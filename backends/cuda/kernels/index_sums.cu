@@ -13,6 +13,7 @@ template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     sum_chunks(Unit<S, V>* out, const Unit<S, V>* src, Unit<compute_t<S>, V>* partial,
                const __grid_constant__ Sums m) {
+  begin_early();
   using C = compute_t<S>;
   constexpr int ahead = 4;  // slices read at once
   const I n = thread_number<I>(), units = static_cast<I>(m.columns.numel);
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(threads_per_block)
 template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     sum_partials(S* out, const compute_t<S>* partial, const __grid_constant__ Sums m, int v, int across) {
+  begin_early();
   using C = compute_t<S>;
   __shared__ C part[threads_per_block];
   const i64 chunk = blockIdx.x, begin = chunk * m.chunk, next = begin + m.chunk;
@@ -98,9 +100,9 @@ void sum_as(const Stream& s, const Arg& out, const Arg& src, const Sums& m, std:
   const i64 threads = m.columns.numel * m.chunks;
   with_count(threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
-    launch_kernel(s, {blocks_for(threads, threads_per_block), threads_per_block}, sum_chunks<S, V, I>,
-                  reinterpret_cast<Unit<S, V>*>(out.data), reinterpret_cast<const Unit<S, V>*>(src.data),
-                  reinterpret_cast<Unit<compute_t<S>, V>*>(partial), m);
+    launch_early(s, {blocks_for(threads, threads_per_block), threads_per_block}, sum_chunks<S, V, I>,
+                 reinterpret_cast<Unit<S, V>*>(out.data), reinterpret_cast<const Unit<S, V>*>(src.data),
+                 reinterpret_cast<Unit<compute_t<S>, V>*>(partial), m);
   });
 }
 
@@ -109,6 +111,7 @@ template <class S, class I>
 __global__ void __launch_bounds__(threads_per_block)
     add_each(S* out, const S* src, Indices indices, const __grid_constant__ Region<3> places, i64 size,
              i64 step, Faults faults) {
+  begin_early();
   const I i = thread_number<I>();
   if (i >= static_cast<I>(places.numel)) return;
   i64 at[3];
@@ -140,8 +143,8 @@ void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int 
     int across = 1;
     while (across < 32 && across < width) across *= 2;
     const dim3 grid(static_cast<unsigned>(m.chunks), blocks_for(width, across));
-    launch_kernel(s, {grid, threads_per_block}, sum_partials<S>, reinterpret_cast<S*>(out.data),
-                  reinterpret_cast<const compute_t<S>*>(partial), m, v, across);
+    launch_early(s, {grid, threads_per_block}, sum_partials<S>, reinterpret_cast<S*>(out.data),
+                 reinterpret_cast<const compute_t<S>*>(partial), m, v, across);
   });
 }
 
@@ -155,9 +158,9 @@ void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& 
     using S = pointee_t<decltype(type)>;
     with_count(places.numel, [&](auto* counter) {
       using I = pointee_t<decltype(counter)>;
-      launch_kernel(s, {blocks_for(places.numel, threads_per_block), threads_per_block}, add_each<S, I>,
-                    reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(src.data), Indices(indices),
-                    places, out.layout.shape[axis], out.layout.strides[axis], s.faults);
+      launch_early(s, {blocks_for(places.numel, threads_per_block), threads_per_block}, add_each<S, I>,
+                   reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(src.data), Indices(indices),
+                   places, out.layout.shape[axis], out.layout.strides[axis], s.faults);
     });
   });
 }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "backends/cuda/kernel.h"
+#include "backends/cuda/tile/ptx_sm90.cuh"
 
 // Declares `unsigned char name[]`, the dynamic shared memory of the block, with that alignment in bytes.
 #ifndef TG_DYNAMIC_SHARED  // the emulator's <cuda_runtime.h> has its own
@@ -22,7 +23,7 @@ struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
   // On Hopper: it may begin before the kernel before it has ended, for which each of its threads waits
-  // (ptx::wait_for_kernel_before).
+  // (begin_early, or ptx::wait_for_kernel_before).
   bool early = false;
   // On Hopper: neighbours in x that run at the same time and reach each other's shared memory.
   unsigned cluster = 1;
@@ -55,6 +56,23 @@ void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P..
   }
   const cudaLaunchConfig_t config{shape.grid, shape.block, shape.shared, s.stream, attributes, count};
   cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// The same for a kernel that begins with begin_early(): short kernels one after the other cost less.
+template <class... P>
+void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
+                  const std::type_identity_t<P>&... args) {
+  shape.early = s.gpu.hopper;
+  launch_kernel(s, shape, kernel, args...);
+}
+
+// By all threads, before anything that memory's contents decide. The kernel after this one may begin now:
+// until this one has ended, it waits here.
+__device__ __forceinline__ void begin_early() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  ptx::let_next_kernel_begin();
+  ptx::wait_for_kernel_before();
+#endif
 }
 
 }  // namespace tg::cuda

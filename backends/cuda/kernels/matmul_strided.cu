@@ -17,6 +17,7 @@ struct Operands {
 template <class S, class O>
 __global__ void multiply(const S* a, const S* b, const O* d, O* c, Operands o, i64 m, i64 n, i64 k,
                          i64 batches) {
+  begin_early();
   using C = compute_t<S>;
   __shared__ C left[tile][tile + 1], right[tile][tile + 1];
   const i64 row_tiles = (m + tile - 1) / tile, column_tiles = (n + tile - 1) / tile;
@@ -70,10 +71,10 @@ void multiply_strided(const Stream& s, const Call& call) {
     const auto run = [&](auto* result) {
       using O = pointee_t<decltype(result)>;
       const i64 tiles = batches * ((m + tile - 1) / tile) * ((n + tile - 1) / tile);
-      launch_kernel(s, {blocks_for(tiles, 1), dim3(tile, tile)}, multiply<S, O>,
-                    reinterpret_cast<const S*>(call.in[0].data), reinterpret_cast<const S*>(call.in[1].data),
-                    adds ? reinterpret_cast<const O*>(call.in[2].data) : nullptr,
-                    reinterpret_cast<O*>(call.out[0].data), o, m, n, k, batches);
+      launch_early(s, {blocks_for(tiles, 1), dim3(tile, tile)}, multiply<S, O>,
+                   reinterpret_cast<const S*>(call.in[0].data), reinterpret_cast<const S*>(call.in[1].data),
+                   adds ? reinterpret_cast<const O*>(call.in[2].data) : nullptr,
+                   reinterpret_cast<O*>(call.out[0].data), o, m, n, k, batches);
     };
     call.out[0].dtype == call.in[0].dtype ? run(type) : run(static_cast<compute_t<S>*>(nullptr));
   });

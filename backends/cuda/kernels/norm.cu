@@ -18,6 +18,7 @@ struct Norm {
 // y = (x - μ)/σ ⊛ w + b,  σ² = mean((x - μ)²) + eps; μ = 0 for rms_norm.
 template <class S, bool centred, class Row>
 __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant__ Norm a) {
+  begin_early();
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
   Team<!Row::held> team(a.across);
@@ -71,6 +72,7 @@ constexpr int short_blocks() {
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
     normalize_short(const __grid_constant__ Norm a) {
+  begin_early();
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
   const int n = static_cast<int>(a.n);
@@ -118,8 +120,8 @@ bool run_short(const Stream& s, const Norm& a) {
     const i64 blocks = (a.rows + short_warps - 1) / short_warps;
     const i64 most = short_blocks<S, V * K>() * s.gpu.processors;
     const auto shared = staged_bytes<S>(a.n, 2);
-    launch_kernel(s, {static_cast<unsigned>(std::min(blocks, most)), short_threads, shared},
-                  normalize_short<S, centred, V, K>, a);
+    launch_early(s, {static_cast<unsigned>(std::min(blocks, most)), short_threads, shared},
+                 normalize_short<S, centred, V, K>, a);
   });
 }
 

@@ -55,6 +55,7 @@ using GradientRow = HeldRow<S, 2, per_thread / pack_of<S>>;
 // g = z ⊛ w, x̂ = (x - μ)/σ:  z_x = (g - mean(g) - x̂ ⊛ mean(g ⊛ x̂))/σ; rms_norm: μ = 0, without mean(g).
 template <class S, bool centred, class Row>
 __global__ void __launch_bounds__(most_threads) differentiate(const __grid_constant__ Gradient a) {
+  begin_early();
   using C = compute_t<S>;
   constexpr int V = pack_of<S>;
   constexpr bool ahead = Row::held && sizeof(S) == 2;  // there are registers for a second row
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
 // z_w = Σ z ⊛ x̂ and z_b = Σ z over each stretch of rows, for rows that are not held: 32 columns by 8 rows.
 template <class S, bool centred>
 __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradient a, i64 stretches) {
+  begin_early();
   using C = compute_t<S>;
   __shared__ C of_thread[2][8][32];
   const i64 blocks = (a.n + 31) / 32;
@@ -158,6 +160,7 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
+  begin_early();
   using C = compute_t<S>;
   TG_DYNAMIC_SHARED(shared, 16);
   const int n = static_cast<int>(a.n), warp = threadIdx.x / 32;
@@ -248,8 +251,8 @@ bool run_short(const Stream& s, const Gradient& a, i64& parts) {
   return with_short<S>(a.n, [&](auto V, auto K) {
     parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
     const auto shared = static_cast<std::size_t>(a.n) * (1 + short_warps) * sizeof(compute_t<S>);
-    launch_kernel(s, {static_cast<unsigned>(parts), short_threads, shared},
-                  differentiate_short<S, centred, V, K>, a);
+    launch_early(s, {static_cast<unsigned>(parts), short_threads, shared},
+                 differentiate_short<S, centred, V, K>, a);
   });
 }
 
@@ -280,15 +283,15 @@ void run_norm_backward(const Stream& s, const Call& c) {
       if (held && run_short<S, centred>(s, a, parts)) return;
       if (held) {
         teams.shared = staged_bytes<S>(a.n, 1);  // of the weight, then of sums
-        launch_kernel(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
-                      differentiate<S, centred, Row>, a);
+        launch_early(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
+                     differentiate<S, centred, Row>, a);
         return;
       }
       if (sums > 0)  // before z_x overwrites x or z
-        launch_kernel(s, {blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8)}, sum_columns<S, centred>, a,
-                      parts);
-      launch_kernel(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
-                    differentiate<S, centred, ReadRow<S, 2>>, a);
+        launch_early(s, {blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8)}, sum_columns<S, centred>, a,
+                     parts);
+      launch_early(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
+                   differentiate<S, centred, ReadRow<S, 2>>, a);
     });
   const i64 bytes = wide ? 8 : 4;
   for (int which = 0; which < sums; ++which)

@@ -9,13 +9,14 @@ namespace tg::cuda {
 namespace {
 
 __global__ void note(const volatile int* threw, Faults faults) {
+  begin_early();
   if (*threw != 0) faults.check_index(-1, 0, Fault::thrown);
 }
 
 }  // namespace
 
 void note_thrown(const Stream& s, const int* threw) {
-  launch_kernel(s, {1, 1}, note, threw, s.faults);
+  launch_early(s, {1, 1}, note, threw, s.faults);
 }
 
 }  // namespace tg::cuda

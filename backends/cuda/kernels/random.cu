@@ -61,6 +61,7 @@ template <class S, int V>
 __global__ void __launch_bounds__(threads_per_block)
     drop_dense(Words<S, V>* y, const Words<S, V>* x, i64 packs, Source source, std::uint32_t bound,
                compute_t<S> scale) {
+  begin_early();
   const std::uint64_t key = source.key();
   i64 i = first_thread();
   Words<S, V> next{};
@@ -82,6 +83,7 @@ template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     drop(S* y, const S* x, i64 first, i64 numel, const __grid_constant__ Region<1> from, Source source,
          std::uint32_t bound, compute_t<S> scale) {
+  begin_early();
   const std::uint64_t key = source.key();
   for (i64 i = first_thread() + first / 4; i * 4 < numel; i += all_threads()) {
     const i64 start = i * 4;
@@ -110,13 +112,13 @@ void launch_dropout(const Stream& s, const Call& c) {
     const i64 packs = x.layout.is_contiguous() && aligned(x) && aligned(y) ? numel / V : 0,
               rest = numel - packs * V;
     if (packs > 0)
-      launch_kernel(s, {grid_for(s, packs), threads_per_block}, drop_dense<S, V>,
-                    reinterpret_cast<Words<S, V>*>(y.data), reinterpret_cast<const Words<S, V>*>(x.data),
-                    packs, source, bound, scale);
+      launch_early(s, {grid_for(s, packs), threads_per_block}, drop_dense<S, V>,
+                   reinterpret_cast<Words<S, V>*>(y.data), reinterpret_cast<const Words<S, V>*>(x.data),
+                   packs, source, bound, scale);
     if (rest > 0)
-      launch_kernel(s, {grid_for(s, (rest + 3) / 4), threads_per_block}, drop<S>,
-                    reinterpret_cast<S*>(y.data), reinterpret_cast<const S*>(x.data), packs * V, numel,
-                    region_of(x.layout), source, bound, scale);
+      launch_early(s, {grid_for(s, (rest + 3) / 4), threads_per_block}, drop<S>, reinterpret_cast<S*>(y.data),
+                   reinterpret_cast<const S*>(x.data), packs * V, numel, region_of(x.layout), source, bound,
+                   scale);
   });
 }
 
@@ -124,6 +126,7 @@ void launch_dropout(const Stream& s, const Call& c) {
 template <class S, int each, class F>
 __global__ void __launch_bounds__(threads_per_block)
     make(S* out, i64 numel, Source source, const __grid_constant__ F f) {
+  begin_early();
   constexpr int V = 4 / each;
   const std::uint64_t key = source.key();
   for (i64 i = first_thread(); i * V < numel; i += all_threads()) {
@@ -143,8 +146,8 @@ void fill(const Stream& s, const Call& c, const F& f) {
   const Arg& out = c.out[0];  // row-major, from an aligned address on
   const i64 numel = out.layout.numel();
   if (numel == 0) return;
-  launch_kernel(s, {grid_for(s, (numel * each + 3) / 4), threads_per_block}, make<S, each, F>,
-                reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
+  launch_early(s, {grid_for(s, (numel * each + 3) / 4), threads_per_block}, make<S, each, F>,
+               reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
 }
 
 // low + range·u in f64, u of 53 bits for f64 and of 24 for the others.
@@ -226,6 +229,7 @@ void launch_randint(const Stream& s, const Call& c) {
 // thread.
 __global__ void __launch_bounds__(threads_per_block)
     keep_mask(bool* keep, i64 rows, i64 queries, i64 keys, Source source, std::uint32_t bound) {
+  begin_early();
   const std::uint64_t key = source.key();
   const i64 in_row = (keys + 3) / 4;
   for (i64 i = first_thread(); i < rows * in_row; i += all_threads()) {
@@ -243,9 +247,9 @@ void launch_mask(const Stream& s, const Call& c) {
   const auto& a = c.attrs->as<KeepMaskAttrs>();
   const i64 rows = a.shape[0] * a.shape[1] * a.shape[2], keys = a.shape[3];
   if (rows * keys == 0) return;
-  launch_kernel(s, {grid_for(s, rows * ((keys + 3) / 4)), threads_per_block}, keep_mask,
-                reinterpret_cast<bool*>(c.out[0].data), rows, a.shape[2], keys,
-                Source(c.in[0], static_cast<std::uint64_t>(a.stream)), dropout_bound(a.dropout));
+  launch_early(s, {grid_for(s, rows * ((keys + 3) / 4)), threads_per_block}, keep_mask,
+               reinterpret_cast<bool*>(c.out[0].data), rows, a.shape[2], keys,
+               Source(c.in[0], static_cast<std::uint64_t>(a.stream)), dropout_bound(a.dropout));
 }
 
 }  // namespace

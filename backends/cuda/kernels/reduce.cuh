@@ -135,6 +135,7 @@ __device__ __forceinline__ void add_pack(typename R::State (&a)[V], const Source
 template <class R, class Source, int V>
 __global__ void __launch_bounds__(reduce_block)
     reduce_rows(Source x, const __grid_constant__ Walk w, Results<R> out) {
+  begin_early();
   using State = typename R::State;
   __shared__ __align__(16) unsigned char of_warps[reduce_block / 32 * sizeof(State)];
   State* of_warp = reinterpret_cast<State*>(of_warps);  // without constructors
@@ -185,6 +186,7 @@ __global__ void __launch_bounds__(reduce_block)
 template <class R, class Source, int V>
 __global__ void __launch_bounds__(column_threads)
     reduce_columns(Source x, const __grid_constant__ Walk w, Results<R> out) {
+  begin_early();
   using State = typename R::State;
   TG_DYNAMIC_SHARED(shared, 16);
   State* of_thread = reinterpret_cast<State*>(shared);  // [blockDim.y, blockDim.x · V]
@@ -262,17 +264,17 @@ inline int row_group(i64 count) {
 template <class R, int V, class Source>
 void launch_rows(const Stream& s, const Source& x, Walk w, const Results<R>& out) {
   w.group = row_group(w.count / w.splits);
-  launch_kernel(s, {blocks_for(w.outs * w.splits, reduce_block / w.group), reduce_block},
-                reduce_rows<R, Source, V>, x, w, out);
+  launch_early(s, {blocks_for(w.outs * w.splits, reduce_block / w.group), reduce_block},
+               reduce_rows<R, Source, V>, x, w, out);
 }
 template <class R, int V, class Source>
 void launch_columns(const Stream& s, const Source& x, const Walk& w, const Results<R>& out) {
   using State = typename R::State;
   const dim3 block = column_block(V, w.outs, w.count / w.splits, w.splits, sizeof(State), s.gpu);
-  launch_kernel(s,
-                {blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block,
-                 std::size_t{block.x} * block.y * V * sizeof(State)},
-                reduce_columns<R, Source, V>, x, w, out);
+  launch_early(s,
+               {blocks_for((w.outs + block.x - 1) / block.x * w.splits, 1), block,
+                std::size_t{block.x} * block.y * V * sizeof(State)},
+               reduce_columns<R, Source, V>, x, w, out);
 }
 
 // The second launch: `parts` states of each of n results, part p of result i at partial[p·part + i·result].

@@ -23,6 +23,7 @@ struct HeldReduction {
 template <class R, class S>
 __global__ void __launch_bounds__(most_threads)
     reduce_held_rows(const __grid_constant__ HeldReduction a, Results<R> out) {
+  begin_early();
   using Row = ReducedRow<S>;
   Team<false> team(false);
   const i64 step = i64(gridDim.x) * blockDim.y;

@@ -39,6 +39,7 @@ template <class C, class I>
 __global__ void __launch_bounds__(threads_per_block)
     make_table(C* table, const __grid_constant__ Region<1> rows, Indices positions, i64 start, int first,
                int n, int pairs, bool inverse, const __grid_constant__ Frequencies frequencies) {
+  begin_early();
   const I i = thread_number<I>();
   if (i >= static_cast<I>(rows.numel) * static_cast<I>(n)) return;
   const I in_table = i / static_cast<I>(n);
@@ -101,6 +102,7 @@ __device__ __forceinline__ void join_pairs(C (&a)[V], C (&b)[V]) {
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     rotate(S* out, const S* x, const compute_t<S>* table, const __grid_constant__ Rotation m) {
+  begin_early();
   using C = compute_t<S>;
   const unsigned rotated = static_cast<unsigned>(m.pairs) / V,
                  units = rotated + static_cast<unsigned>(m.rest) / V,
@@ -169,9 +171,9 @@ void launch_as(const Stream& s, const Call& c) {
     Frequencies f{};
     for (int i = 0; i < n; ++i) f.at[i] = a.frequencies[static_cast<std::size_t>(first + i)];
     with_count(rows.positions.numel * n, [&](auto* counter) {
-      launch_kernel(s, {blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block},
-                    make_table<C, pointee_t<decltype(counter)>>, table, rows.positions,
-                    Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start, first, n, pairs, a.inverse, f);
+      launch_early(s, {blocks_for(rows.positions.numel * n, threads_per_block), threads_per_block},
+                   make_table<C, pointee_t<decltype(counter)>>, table, rows.positions,
+                   Indices(c.in.size() > 1 ? c.in[1] : Arg{}), a.start, first, n, pairs, a.inverse, f);
     });
   }
   Rotation m{{},
@@ -203,8 +205,8 @@ void launch_as(const Stream& s, const Call& c) {
   with_count(threads, [&](auto* counter) {
     using I = pointee_t<decltype(counter)>;
     const auto run = [&](auto* kernel) {
-      launch_kernel(s, {blocks_for(threads, threads_per_block), threads_per_block}, kernel,
-                    reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(x.data), table, m);
+      launch_early(s, {blocks_for(threads, threads_per_block), threads_per_block}, kernel,
+                   reinterpret_cast<S*>(out.data), reinterpret_cast<const S*>(x.data), table, m);
     };
     whole ? run(&rotate<S, V, I>) : run(&rotate<S, 1, I>);
   });

@@ -67,8 +67,8 @@ void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P
       &of_processor, kernel, static_cast<int>(teams.block.x * teams.block.y), teams.shared);
   const i64 all = (rows + teams.rows_per_block - 1) / teams.rows_per_block,
             most = i64{std::max(of_processor, 1)} * s.gpu.processors, rounds = (all + most - 1) / most;
-  launch_kernel(s, {static_cast<unsigned>((all + rounds - 1) / rounds), teams.block, teams.shared}, kernel,
-                args...);
+  launch_early(s, {static_cast<unsigned>((all + rounds - 1) / rounds), teams.block, teams.shared}, kernel,
+               args...);
 }
 
 // Two sums that are computed together.

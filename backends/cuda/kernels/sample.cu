@@ -1,6 +1,8 @@
-// sample: a token for each row of logits, by the weights of ops/sample.h. A block has a row. It reads the
-// logits anew for whatever it needs of them, and computes the weights again where they count. Compiled
-// without contraction of products and sums, as random.cu is.
+// sample: a token for each row of logits, by the weights of ops/sample.h. Of long rows blocks have a piece
+// each: one kernel finds the likeliest token of every piece, a second one adds up the weights in it, and a
+// third one, a block for each row, draws the token. Short rows, and those restricted by top_k or top_p, are
+// the last one's alone; it reads the logits anew for whatever it needs of them. Compiled without contraction
+// of products and sums, as random.cu is.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
@@ -10,23 +12,28 @@ namespace {
 
 using Weight = unsigned long long;
 
+constexpr i64 logits_of_piece = 4096;
+constexpr unsigned piece_threads = 256, most_sample_warps = 32;
+
 struct SampleRows {
   RowLayout logits, temperature, keys, top_k, top_p;
-  DType type, temperature_type, top_k_type, top_p_type;
+  DType temperature_type, top_k_type, top_p_type;
   i64 n, rows;
   bool cut;
   int bits;  // sample_bits(n): in device code std::bit_width is not what it is on the host (nvcc 13.0)
   int* out;  // [B]
+  // Of each row's pieces [B, pieces], if there are any: the likeliest token, and the sum of the weights.
+  int pieces;
+  int* likeliest;
+  Weight* weights;
 };
-
-constexpr int most_sample_warps = 32;
 
 // op over the values of a block's threads, for each of them.
 template <class T, class Op>
 __device__ T over_block(T v, Op op) {
   __shared__ T of_warp[most_sample_warps];
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, by));
+  for (int by = 16; by > 0; by /= 2) v = op(v, from_lane_xor(v, by));
   __syncthreads();  // others may still read what the call before left
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
@@ -40,38 +47,61 @@ __device__ T sum_over_block(T v) {
 }
 
 // A row of logits, read by the block's threads.
-template <class C>
+template <class S>
 struct LogitRow {
+  using C = compute_t<S>;
   using Order = decltype(order_of(C()));
-  const void* data;
-  DType type;
-  i64 first, step, n;
+  const S* data;
+  i64 step, n;
 
-  __device__ C at(i64 i) const { return load_as<C>(data, type, first + i * step); }
+  __device__ LogitRow(const SampleRows& a, i64 r) : data(a.logits.at<S>(r)), step(a.logits.step), n(a.n) {}
+  __device__ C at(i64 i) const { return widen(data[i * step]); }
 
-  // Σ f(i, logit)
+  // f(i, logit) for tokens begin … end − 1, each by one of so many threads.
   template <class F>
-  __device__ Weight sum(F f) const {
+  __device__ __forceinline__ void each(i64 begin, i64 end, int thread, int threads, F f) const {
+    constexpr int together = 8;
+    for (i64 i = begin + thread; i < end; i += i64{together} * threads) {
+      C x[together];
+#pragma unroll
+      for (int e = 0; e < together; ++e) x[e] = i + e * threads < end ? at(i + e * threads) : C(0);
+#pragma unroll
+      for (int e = 0; e < together; ++e)
+        if (i + e * threads < end) f(i + e * threads, x[e]);
+    }
+  }
+  // The likeliest of tokens begin … end − 1: of equal ones the first.
+  __device__ i64 best(i64 begin, i64 end) const {
+    Order greatest = 0;
+    i64 place = LLONG_MAX;
+    each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) {
+      const Order order = order_of(x);
+      if (order > greatest || place == LLONG_MAX) greatest = order, place = i;
+    });
+    const Order top = over_block(greatest, [](Order x, Order y) { return x > y ? x : y; });
+    return over_block(greatest == top ? place : LLONG_MAX, [](i64 x, i64 y) { return x < y ? x : y; });
+  }
+  // Σ f(i, logit) of tokens begin … end − 1.
+  template <class F>
+  __device__ Weight sum(i64 begin, i64 end, F f) const {
     Weight total = 0;
-#pragma unroll 4
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) total += f(i, at(i));
+    each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) { total += f(i, x); });
     return sum_over_block(total);
   }
-
-  // The first i for which Σ f over tokens 0 … i exceeds `target`, which is below the sum over all. The warps
-  // take a piece each of the range that is left, and the one with the place in it becomes the range.
+  // The first of tokens begin … end − 1 up to which Σ f from begin on exceeds `target`, which is below the
+  // sum over all. The warps take a piece each of the range that is left, and the one with the place in it
+  // becomes the range.
   template <class F>
-  __device__ i64 find(Weight target, F f) const {
+  __device__ i64 find(i64 begin, i64 end, Weight target, F f) const {
     __shared__ Weight of_piece[most_sample_warps];
     const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
-    i64 begin = 0, end = n;
     while (end - begin > 1) {
       const i64 piece = (end - begin + warps - 1) / warps, from = begin + warp * piece,
                 to = from + piece < end ? from + piece : end;
       Weight v = 0;
-      for (i64 i = from + threadIdx.x % 32; i < to; i += 32) v += f(i, at(i));
+      each(from, to, threadIdx.x % 32, 32, [&](i64 i, C x) { v += f(i, x); });
 #pragma unroll
-      for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(0xffffffffu, v, by);
+      for (int by = 16; by > 0; by /= 2) v += from_lane_xor(v, by);
       __syncthreads();
       if (threadIdx.x % 32 == 0) of_piece[warp] = v;
       __syncthreads();
@@ -84,6 +114,68 @@ struct LogitRow {
   }
 };
 
+// How a row's token is drawn, once its likeliest one is known.
+template <class S>
+struct Draw {
+  using C = compute_t<S>;
+  i64 best;
+  double logit, rate;  // of the likeliest; 1/temperature
+  int bits;
+  bool any;  // whether there is a choice: otherwise the token is `best`, or −1 if all logits are NaN
+
+  __device__ Draw(const SampleRows& a, const LogitRow<S>& row, i64 r, i64 best)
+      : best(best), logit(static_cast<double>(row.at(best))), bits(a.bits) {
+    const double temperature =
+        load_as<double>(a.temperature.data, a.temperature_type, a.temperature.offset(r));
+    any = is_drawn(temperature) && logit - logit == 0;
+    rate = 1 / temperature;
+  }
+  __device__ i64 without_choice() const {
+    return logit != logit ? -1 : best;  // NaN is before all others: all are
+  }
+  __device__ Weight operator()(i64, C x) const {
+    return sample_weight(static_cast<double>(x), logit, rate, bits);
+  }
+};
+
+// The likeliest token of a row, of those of its pieces.
+template <class S>
+__device__ i64 best_of_pieces(const SampleRows& a, const LogitRow<S>& row, i64 r) {
+  using Order = typename LogitRow<S>::Order;
+  Order greatest = 0;
+  i64 place = LLONG_MAX;
+  for (int p = threadIdx.x; p < a.pieces; p += blockDim.x) {
+    const i64 i = a.likeliest[r * a.pieces + p];
+    const Order order = order_of(row.at(i));
+    if (order > greatest || place == LLONG_MAX) greatest = order, place = i;
+  }
+  const Order top = over_block(greatest, [](Order x, Order y) { return x > y ? x : y; });
+  return over_block(greatest == top ? place : LLONG_MAX, [](i64 x, i64 y) { return x < y ? x : y; });
+}
+
+template <class S>
+__global__ void __launch_bounds__(piece_threads) find_likeliest(const __grid_constant__ SampleRows a) {
+  begin_early();
+  const i64 begin = blockIdx.x * logits_of_piece, end = min(begin + logits_of_piece, a.n);
+  for (i64 r = blockIdx.y; r < a.rows; r += gridDim.y) {
+    const i64 best = LogitRow<S>(a, r).best(begin, end);
+    if (threadIdx.x == 0) a.likeliest[r * a.pieces + blockIdx.x] = static_cast<int>(best);
+  }
+}
+
+template <class S>
+__global__ void __launch_bounds__(piece_threads) add_weights(const __grid_constant__ SampleRows a) {
+  begin_early();
+  const i64 begin = blockIdx.x * logits_of_piece, end = min(begin + logits_of_piece, a.n);
+  for (i64 r = blockIdx.y; r < a.rows; r += gridDim.y) {
+    const LogitRow<S> row(a, r);
+    const Draw<S> weight(a, row, r, best_of_pieces(a, row, r));
+    if (!weight.any) continue;
+    const Weight sum = row.sum(begin, end, weight);
+    if (threadIdx.x == 0) a.weights[r * a.pieces + blockIdx.x] = sum;
+  }
+}
+
 // The tokens whose logits are above `least`, and those equal to it up to token `last`.
 template <class Order>
 struct Likeliest {
@@ -94,59 +186,39 @@ struct Likeliest {
 
 // The likeliest tokens, as few as have at least `needed` of `amount` together: of equal ones the first. Finds
 // `least` by its digits of two bits, the highest first.
-template <class C, class F>
-__device__ Likeliest<typename LogitRow<C>::Order> likeliest(const LogitRow<C>& row, Weight needed, F amount) {
-  using Order = typename LogitRow<C>::Order;
+template <class S, class F>
+__device__ Likeliest<typename LogitRow<S>::Order> likeliest(const LogitRow<S>& row, Weight needed, F amount) {
+  using Order = typename LogitRow<S>::Order;
+  using C = compute_t<S>;
   Order least = 0;
   for (int shift = static_cast<int>(sizeof(Order)) * 8 - 2; shift >= 0; shift -= 2) {
-    Weight of_digit[4] = {};
-#pragma unroll 4
-    for (i64 i = threadIdx.x; i < row.n; i += blockDim.x) {
-      const C logit = row.at(i);
+    Two<Two<Weight>> of_digit{};  // {{-, 1}, {2, 3}}
+    row.each(0, row.n, threadIdx.x, blockDim.x, [&](i64 i, C logit) {
       const Order order = order_of(logit);
       const int digit = static_cast<int>(order >> shift & 3);
-      if ((order >> shift >> 2) != (least >> shift >> 2) || digit == 0) continue;
+      if ((order >> shift >> 2) != (least >> shift >> 2) || digit == 0) return;
       const Weight a = amount(i, logit);
-#pragma unroll
-      for (int d = 1; d < 4; ++d) of_digit[d] += d == digit ? a : 0;
-    }
+      (digit == 1 ? of_digit.a.b : digit == 2 ? of_digit.b.a : of_digit.b.b) += a;
+    });
+    of_digit = sum_over_block(of_digit);
+    const Weight with[4] = {0, of_digit.a.b, of_digit.b.a, of_digit.b.b};
     int digit = 3;
-    for (; digit > 0; --digit) {
-      const Weight a = sum_over_block(of_digit[digit]);
-      if (a >= needed) break;
-      needed -= a;
-    }
+    for (; digit > 0 && with[digit] < needed; --digit) needed -= with[digit];
     least |= static_cast<Order>(digit) << shift;
   }
-  return {least, row.find(needed - 1, [&](i64 i, C logit) {
+  return {least, row.find(0, row.n, needed - 1, [&](i64 i, C logit) {
             return order_of(logit) == least ? amount(i, logit) : Weight{0};
           })};
 }
 
-template <class C>
+template <class S>
 __device__ i64 token_of(const SampleRows& a, i64 r) {
-  const LogitRow<C> row{a.logits.data, a.type, a.logits.offset(r), a.logits.step, a.n};
-  using Order = typename LogitRow<C>::Order;
-  Order greatest = 0;
-  i64 place = LLONG_MAX;
-#pragma unroll 4
-  for (i64 i = threadIdx.x; i < a.n; i += blockDim.x) {
-    const Order order = order_of(row.at(i));
-    if (order > greatest || place == LLONG_MAX) greatest = order, place = i;
-  }
-  const Order top = over_block(greatest, [](Order x, Order y) { return x > y ? x : y; });
-  const i64 best =
-      over_block(greatest == top ? place : LLONG_MAX, [](i64 x, i64 y) { return x < y ? x : y; });
-  const double logit = static_cast<double>(row.at(best)),
-               temperature = load_as<double>(a.temperature.data, a.temperature_type, a.temperature.offset(r));
-  if (logit != logit) return -1;  // NaN is before all others: all are
-  if (!is_drawn(temperature) || logit - logit != 0) return best;
+  using C = compute_t<S>;
+  const LogitRow<S> row(a, r);
+  const Draw<S> weight(a, row, r, a.pieces > 0 ? best_of_pieces(a, row, r) : row.best(0, a.n));
+  if (!weight.any) return weight.without_choice();
 
-  const double rate = 1 / temperature;
-  const auto weight = [&](i64, C x) -> Weight {
-    return sample_weight(static_cast<double>(x), logit, rate, a.bits);
-  };
-  Likeliest<Order> kept;
+  Likeliest<typename LogitRow<S>::Order> kept;
   const auto kept_weight_of = [&](i64 i, C x) -> Weight {
     return kept.has(order_of(x), i) ? weight(i, x) : 0;
   };
@@ -155,21 +227,36 @@ __device__ i64 token_of(const SampleRows& a, i64 r) {
     const double p = load_as<double>(a.top_p.data, a.top_p_type, a.top_p.offset(r));
     if (k > 0 && k < a.n) kept = likeliest(row, static_cast<Weight>(k), [](i64, C) -> Weight { return 1; });
     // Weights of tokens that top_k leaves out are not needed to reach a share of the others.
-    if (p < 1) kept = likeliest(row, kept_weight(row.sum(kept_weight_of), p), weight);
+    if (p < 1) kept = likeliest(row, kept_weight(row.sum(0, a.n, kept_weight_of), p), weight);
   }
   const i64 key = 2 * r;
   const auto seed = load_as<i64>(a.keys.data, DType::i64, a.keys.offset(key)),
              k = load_as<i64>(a.keys.data, DType::i64, a.keys.offset(key + 1));
   const Weight fraction = sample_fraction(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(k));
-  return row.find(share_of(row.sum(kept_weight_of), fraction), kept_weight_of);
+  if (a.cut || a.pieces == 0)
+    return row.find(0, a.n, share_of(row.sum(0, a.n, kept_weight_of), fraction), kept_weight_of);
+  const Weight* const weights = a.weights + r * a.pieces;
+  Weight all = 0;
+  for (int p = 0; p < a.pieces; ++p) all += weights[p];
+  Weight target = share_of(all, fraction);
+  int p = 0;
+  for (; p < a.pieces - 1 && target >= weights[p]; ++p) target -= weights[p];
+  const i64 begin = p * logits_of_piece;
+  return row.find(begin, min(begin + logits_of_piece, a.n), target, weight);
 }
 
-template <class C>
+template <class S>
 __global__ void __launch_bounds__(32 * most_sample_warps) draw_tokens(const __grid_constant__ SampleRows a) {
+  begin_early();
   for (i64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
-    const i64 token = token_of<C>(a, r);
+    const i64 token = token_of<S>(a, r);
     if (threadIdx.x == 0) a.out[r] = static_cast<int>(token);
   }
+}
+
+int pieces_of(const Call& c) {
+  const i64 n = c.in[0].layout.shape[1];
+  return n <= logits_of_piece ? 0 : static_cast<int>((n + logits_of_piece - 1) / logits_of_piece);
 }
 
 void launch_sample(const Stream& s, const Call& c) {
@@ -177,12 +264,13 @@ void launch_sample(const Stream& s, const Call& c) {
   if (shape[0] == 0) return;
   const bool cut = c.in.size() == 5;
   const Arg &top_k = c.in[cut ? 3 : 2], &top_p = c.in[cut ? 4 : 1];
+  const int pieces = pieces_of(c);
+  auto* const weights = reinterpret_cast<Weight*>(s.workspace);
   const SampleRows a{RowLayout(c.in[0], 1),
                      RowLayout(c.in[1], -1),
                      RowLayout(c.in[2], -1),
                      RowLayout(top_k, -1),
                      RowLayout(top_p, -1),
-                     c.in[0].dtype,
                      c.in[1].dtype,
                      top_k.dtype,
                      top_p.dtype,
@@ -190,14 +278,28 @@ void launch_sample(const Stream& s, const Call& c) {
                      shape[0],
                      cut,
                      sample_bits(static_cast<std::uint64_t>(shape[1])),
-                     reinterpret_cast<int*>(c.out[0].data)};
-  const LaunchShape launch{blocks_for(a.rows, 1), a.n <= 4096 ? 128u : 32u * most_sample_warps};
-  compute_type(a.type) == DType::f64 ? launch_kernel(s, launch, draw_tokens<double>, a)
-                                     : launch_kernel(s, launch, draw_tokens<float>, a);
+                     reinterpret_cast<int*>(c.out[0].data),
+                     pieces,
+                     reinterpret_cast<int*>(weights + shape[0] * pieces),
+                     weights};
+  const dim3 of_pieces(static_cast<unsigned>(pieces), static_cast<unsigned>(std::min<i64>(a.rows, 1 << 15)));
+  with_float(c.in[0].dtype, [&](auto* type) {
+    using S = pointee_t<decltype(type)>;
+    if (pieces > 0) {
+      launch_early(s, {of_pieces, piece_threads}, find_likeliest<S>, a);
+      if (!cut) launch_early(s, {of_pieces, piece_threads}, add_weights<S>, a);
+    }
+    launch_early(s, {blocks_for(a.rows, 1), a.n <= logits_of_piece ? 128u : 32 * most_sample_warps},
+                 draw_tokens<S>, a);
+  });
+}
+
+std::size_t workspace_of_sample(const Call& c) {
+  return static_cast<std::size_t>(c.in[0].layout.shape[0] * pieces_of(c)) * (sizeof(Weight) + sizeof(int));
 }
 
 }  // namespace
 
-extern const Kernel sample_kernel{&launch_sample};
+extern const Kernel sample_kernel{&launch_sample, &workspace_of_sample};
 
 }  // namespace tg::cuda

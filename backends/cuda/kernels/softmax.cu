@@ -18,6 +18,7 @@ struct Softmax {
 // y = exp(x - c)/π, or x - c - log π, with c = max x and π = Σ exp(x - c)
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads) softmax_rows(const __grid_constant__ Softmax a) {
+  begin_early();
   using C = compute_t<S>;
   Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(most_threads) softmax_rows(const __grid_consta
 // z_x = P ⊛ (z - Σ P ⊛ z), of log P: z - P·Σ z
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads) softmax_gradients(const __grid_constant__ Softmax a) {
+  begin_early();
   using C = compute_t<S>;
   Team<!Row::held> team(a.across);
   const i64 per_block = team.across ? 32 : blockDim.y, step = gridDim.x * per_block;

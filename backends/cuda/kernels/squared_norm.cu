@@ -81,6 +81,7 @@ template <class C>
 __global__ void __launch_bounds__(list_block)
     sum_squares(const Source* tensors, const Chunk* chunks, int count, double* partial, unsigned* done,
                 C* out) {
+  begin_early();
   __shared__ bool last;
   double sum = 0;
   for (int c = blockIdx.x; c < count; c += gridDim.x) {
@@ -135,9 +136,9 @@ std::size_t workspace(const Call& c) {
 void launch_squared_norm(const Stream& s, const Call& c) {
   const auto& p = *static_cast<const SquaredNormPlan*>(c.plan);
   const auto run = [&](auto* out, auto kernel) {
-    launch_kernel(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
-                  static_cast<int>(p.count), reinterpret_cast<double*>(s.workspace),
-                  static_cast<unsigned*>(p.done.get()), out);
+    launch_early(s, {grid_of(p, s.gpu), list_block}, kernel, p.tensors.get(), p.chunks.get(),
+                 static_cast<int>(p.count), reinterpret_cast<double*>(s.workspace),
+                 static_cast<unsigned*>(p.done.get()), out);
   };
   if (c.out[0].dtype == DType::f64)
     run(reinterpret_cast<double*>(c.out[0].data), sum_squares<double>);

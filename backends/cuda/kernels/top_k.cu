@@ -91,6 +91,7 @@ __device__ void sort(Entry* list, i64 room) {
 
 template <class C>
 __global__ void __launch_bounds__(1024) choose(const __grid_constant__ Choice a) {
+  begin_early();
   using K = decltype(key_of(C()));
   TG_DYNAMIC_SHARED(shared, 16);
   __shared__ Threshold<K> t;
@@ -156,7 +157,7 @@ template <class C>
 void top_k_as(const Stream& s, const Choice& a) {
   const unsigned threads = a.n <= 1024 ? 32 : a.n <= 8192 ? 256 : 1024;
   const std::size_t shared = a.lists ? 0 : static_cast<std::size_t>(a.room) * sizeof(Entry);
-  launch_kernel(s, {grid_of(a, s.gpu), threads, shared}, choose<C>, a);
+  launch_early(s, {grid_of(a, s.gpu), threads, shared}, choose<C>, a);
 }
 
 void launch_top_k(const Stream& s, const Call& c) {
