@@ -60,6 +60,48 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
+// The same for rows that may be few, a block for each: its threads have a pack each, and ask for all they
+// need before they wait for any of it.
+template <class S, bool centred>
+__global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ Norm a) {
+  begin_early();
+  using C = compute_t<S>;
+  constexpr int V = pack_of<S>;
+  Team<false> team(false);
+  const i64 r = blockIdx.x, i = i64{threadIdx.x} * V;
+  const bool here = i < a.n;
+  Words<S, V> pack{};
+  if (here) pack = *reinterpret_cast<const Words<S, V>*>(a.x.at<S, true>(r) + i);
+  C x[V], w[V], b[V];
+#pragma unroll
+  for (int e = 0; e < V; ++e) {
+    w[e] = here && a.weight.data ? element<C>(a.weight, i + e) : C(1);
+    b[e] = here && a.bias.data ? element<C>(a.bias, i + e) : C(0);
+  }
+  unpack(pack, x);
+  const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
+  C mu = 0, squares = 0;
+  if (centred) {
+#pragma unroll
+    for (const C v : x) mu += v;
+    mu = team.sum(mu) * part;
+  }
+#pragma unroll
+  for (C& v : x) v -= mu, squares += here ? v * v : C(0);
+  const C scale = C(1) / sqrt(team.sum(squares) * part + eps);
+  if (!here) return;
+#pragma unroll
+  for (int e = 0; e < V; ++e) {
+    x[e] *= scale;
+    if (a.weight.data) x[e] *= w[e];
+    if (a.bias.data) x[e] += b[e];
+  }
+  *reinterpret_cast<Words<S, V>*>(a.y.at<S, true>(r) + i) = packed<S>(x);
+  if (i > 0) return;
+  if (centred) static_cast<C*>(a.mean)[r] = mu;
+  static_cast<C*>(a.scale)[r] = scale;
+}
+
 // Blocks for which a multiprocessor has registers if lanes have that many elements of a row: for each
 // element, its value, and the next row's in the storage type.
 template <class S, int slots>
@@ -142,6 +184,11 @@ void run_norm(const Stream& s, const Call& c) {
     using Row = Held<S>;
     const std::size_t shared = staged_bytes<S>(a.n, (a.weight.data != nullptr) + (a.bias.data != nullptr));
     const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.y}) && shared <= most_staged;
+    // By a rule that does not count the rows, for they do not decide bits.
+    if (held && c.rows_alone && a.n <= 1024 * pack_of<S> && a.rows <= INT_MAX) {
+      const auto threads = static_cast<unsigned>((a.n / pack_of<S> + 31) / 32 * 32);
+      return launch_early(s, {static_cast<unsigned>(a.rows), threads}, normalize_alone<S, centred>, a);
+    }
     if (held && run_short<S, centred>(s, a)) return;
     a.across = !held && a.x.step != 1;
     Teams teams(a.n, Row::per_thread, a.across, 512);  // as many as may share the weights

@@ -125,7 +125,28 @@ TEST_F(CudaRowsAlone, SoDoProductsThatItsKernelDoesNotTake) {
 }
 
 TEST_F(CudaRowsAlone, OpsOnRowsKeepTheirBits) {
-  for (const DType t : {f32, bf16}) ops_on_rows(t, 34, Device::cuda()).check({1, 9});
+  for (const DType t : {f32, bf16})
+    for (const std::int64_t n : {34, 40}) ops_on_rows(t, n, Device::cuda()).check({1, 9});
+}
+
+// Rows of one warp, of several, and of threads that have none of it.
+TEST_F(CudaRowsAlone, NormsAgreeWithTheCpu) {
+  for (const DType t : {f32, bf16})
+    for (const std::int64_t n : {40, 768, 4096}) {
+      Graph g;
+      const Array rows = random_rows({5, n}, t, 1);
+      const Tensor x = g.input("x", rows.shape(), t), gain = g.constant(random_rows({n}, t, 2)),
+                   shift = g.constant(random_rows({n}, t, 3));
+      for (const Tensor& y : {layer_norm(x, gain, shift), layer_norm(x, gain, {}), rms_norm(x, gain)}) {
+        const std::vector<Feed> feeds{{x, rows}};
+        const std::vector<double> got =
+                                      doubles(eval(y, feeds, {.device = Device::cuda(), .rows_alone = true})),
+                                  expected = doubles(eval(y, feeds));
+        for (std::size_t i = 0; i < got.size(); ++i)
+          ASSERT_NEAR(got[i], expected[i], (t == f32 ? 2e-6 : 8e-3) * (1 + std::abs(expected[i])))
+              << name_of(t) << " n " << n << " element " << i;
+      }
+    }
 }
 
 // Of one token, whose attention is that to itself.
