@@ -9,6 +9,7 @@
 // Each range leaves O and ξ, which a second kernel merges.
 #pragma once
 
+#include "backends/cuda/attention/checks.cuh"
 #include "backends/cuda/attention/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding_merge.cuh"
 #include "backends/cuda/attention/decoding_plan.cuh"
@@ -101,7 +102,7 @@ struct LatentRows {
 template <class S, Options options>
 __global__ void __launch_bounds__(LatentShape::threads)
     decode_latents(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-                   const __grid_constant__ Plan<InPagesOfLatents> plan) {
+                   const __grid_constant__ Plan<InPagesOfLatents> plan, Faults faults) {
   using At = LatentShape;
   using T = Terms<S, 1>;
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -120,6 +121,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
   const float factor = options == any ? 1 : score.factor;
   LatentLoader<S> loader(x, items, ring);
   loader.ask();
+  if (plan.tiles.first == 0) check_places(x, faults, threadIdx.x, At::threads);  // while it arrives
   int slot = 0;
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
@@ -241,7 +243,7 @@ void launch_latents(const Stream& s, const AttentionCall& x, const Workspace& wo
     LaunchShape shape{blocks_for(std::min<i64>(pairs * work.parts, s.gpu.processors), 1),
                       LatentShape::threads, static_cast<std::size_t>(LatentShape::bytes)};
     shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, decode_latents<S, options>, x, work, plan);
+    launch_kernel(s, shape, decode_latents<S, options>, x, work, plan, s.faults);
     LaunchShape merge{blocks_for(pairs * rows_of_tile(x), 1), LatentShape::D_v / 4};
     merge.early = s.gpu.hopper;
     launch_kernel(s, merge, merge_latents<S>, x, work, plan);

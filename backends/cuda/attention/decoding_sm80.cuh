@@ -10,6 +10,7 @@
 // it leaves c, π and Gᵀ to the writing warps (decoding_merge.cuh), which wait for memory while it goes on.
 #pragma once
 
+#include "backends/cuda/attention/checks.cuh"
 #include "backends/cuda/attention/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding_merge.cuh"
 #include "backends/cuda/attention/decoding_plan.cuh"
@@ -98,16 +99,19 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
 template <class S, class At, Options options, class Cache>
 __global__ void __launch_bounds__(At::threads, At::least_blocks)
     decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-           const __grid_constant__ Plan<Cache> plan) {
+           const __grid_constant__ Plan<Cache> plan, Faults faults) {
   TG_DYNAMIC_SHARED(memory, 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries));
+  const int warp = threadIdx.x / 32;
+  // Warps that write have nothing else to do while the first keys arrive.
+  if (plan.tiles.first == 0 && warp >= At::streams)
+    check_places(x, faults, threadIdx.x - 32 * At::streams, 32 * At::writers);
   if (static_cast<int>(blockIdx.x) >= items.count) return;
   const bool alone = items.count <= static_cast<int>(gridDim.x);
-  const int warp = threadIdx.x / 32;
   if (warp < At::streams) stream_keys<S, At, options>(x, plan, items, memory, warp, alone);
   if (alone)
     Writer<S, At, Cache, true>(x, work, items, memory).run();
@@ -125,7 +129,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work,
     LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
                       static_cast<std::size_t>(At::bytes(rows_of_tile(x)))};
     shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, decode<S, At, options, Cache>, x, work, plan);
+    launch_kernel(s, shape, decode<S, At, options, Cache>, x, work, plan, s.faults);
   }
 }
 

@@ -1,11 +1,10 @@
 // flash_attn, flash_attn_backward and paged_attn: checks of sequences, lengths and tables, and the kernels
 // that choose.cpp chose.
 #include <algorithm>
-#include <iterator>
 
+#include "backends/cuda/attention/checks.cuh"
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/kernels.h"
-#include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/table.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
@@ -15,8 +14,6 @@ namespace attention {
 
 namespace {
 
-// Sequence boundaries, lengths and tables are inputs of every run: a run is rejected if they exceed the
-// tensors.
 __global__ void check_inputs(const __grid_constant__ AttentionCall x, Faults faults) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
@@ -29,19 +26,11 @@ __global__ void check_inputs(const __grid_constant__ AttentionCall x, Faults fau
         faults.check_index(cu[at] - before, rows + i64{1}, at);
     }
   }
-  if (x.lengths && at < x.B) {
-    const i64 n =
-        x.lengths_are_i64 ? static_cast<const i64*>(x.lengths)[at] : static_cast<const int*>(x.lengths)[at];
-    faults.check_index(n, x.T + i64{1}, at);
-  }
-  // A table must have a page of the pool wherever there are keys.
-  if (x.table && at < x.B * x.pages && at % x.pages * x.page < kv_length(x, static_cast<int>(at / x.pages)))
-    faults.check_index(x.table[at], x.pool, at);
+  check_place(x, faults, at);
 }
 
 void launch_checks(const Stream& s, const AttentionCall& x) {
-  const i64 inputs[] = {x.cu_q ? x.segments + i64{1} : 0, x.lengths ? x.B : 0, x.table ? x.B * x.pages : 0},
-            n = *std::max_element(std::begin(inputs), std::end(inputs));
+  const i64 n = std::max(x.cu_q ? x.segments + i64{1} : 0, checked_places(x));
   if (n > 0) launch_kernel(s, {blocks_for(n, 256), 256}, check_inputs, x, s.faults);
 }
 
@@ -58,8 +47,9 @@ void run_chosen(const Stream& s, Choice c, const void* plan) {
     c.work.turns = static_cast<int*>(zeros);
   else
     c.work.taken = static_cast<Taken*>(zeros);
-  launch_checks(s, c.x);
-  if (c.x.B == 0 || c.x.H == 0 || c.x.L == 0) return;
+  const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0;
+  if (is_empty || c.path != Path::decoding) launch_checks(s, c.x);  // kernels of decoding check, too
+  if (is_empty) return;
   if (c.split) launch_split(s, c.x, *c.split);
   forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
 }

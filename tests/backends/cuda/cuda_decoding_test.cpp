@@ -152,5 +152,23 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
       }
 }
 
+TEST_F(CudaDecoding, RefusesLengthsBeyondTheKeys) {
+  for (const std::int64_t L : {1, 0}) {
+    Call c = Call::random({3, 2, 1, L, 70, 16, 16}, bf16);
+    c.lengths = {70, 0, 70};
+    c.run({});
+    for (const std::int64_t length : {71, -1}) {
+      c.lengths[2] = length;
+      try {
+        c.run({});
+        ADD_FAILURE() << length << " was accepted";
+      } catch (const Error& e) {
+        const std::string expected = "index " + std::to_string(length) + " at position 2 is out of range";
+        EXPECT_NE(std::string(e.what()).find(expected), std::string::npos) << e.what();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tg

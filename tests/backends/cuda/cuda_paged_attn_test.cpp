@@ -194,19 +194,42 @@ TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   expect_defined(all, on_gpu, true);
 }
 
+// By a kernel of its own, by those of decoding and by that of latents.
 TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
-  Graph g;
-  const Tensor q = g.input("q", {2, 1, 1, 4}), k = g.input("k", {3, 4, 1, 4}),
-               table = g.input("table", {2, 2}, i32), lengths = g.input("lengths", {2}, i32);
-  const Tensor o = paged_attn(q, k, k, table, lengths).o;
-  const std::vector<float> ones(8, 1.f), pool(48, 1.f);
-  const auto run = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n) {
-    eval(o, {{q, ones}, {k, pool}, {table, pages}, {lengths, n}}, {.device = Device::cuda()});
+  struct Kernels {
+    DType dtype;
+    std::int64_t d, dv;
   };
-  run({2, 99, 0, -7}, {4, 0});  // no keys there
-  expect_error<Error>([&] { run({2, 3, 1, 2}, {5, 8}); }, {"paged_attn", "3", "out of range"});
-  expect_error<Error>([&] { run({2, 1, -1, 2}, {5, 1}); }, {"paged_attn", "-1", "out of range"});
-  expect_error<Error>([&] { run({2, 1, 1, 2}, {9, 1}); }, {"paged_attn", "9", "out of range"});
+  for (const Kernels& kernels : {Kernels{f32, 4, 4}, {bf16, 8, 8}, {bf16, 144, 8}, {f16, 264, 8}}) {
+    SCOPED_TRACE(kernels.d);
+    for (const std::int64_t B : {2, 70}) {  // of as many numbers as a block has threads, and of more
+      Graph g;
+      const std::int64_t d = kernels.d;
+      const Tensor q = g.input("q", {B, 1, 1, d}, kernels.dtype),
+                   k = g.input("k", {3, 4, 1, d}, kernels.dtype), table = g.input("table", {B, 2}, i32),
+                   lengths = g.input("lengths", {B}, i32);
+      const Tensor o = paged_attn(q, k, slice(k, 3, 0, kernels.dv), table, lengths).o;
+      const Array ones = Array::of({B, 1, 1, d}, Vector(std::size_t(B * d), 1)).to(kernels.dtype),
+                  pool = Array::of({3, 4, 1, d}, Vector(std::size_t(12 * d), 1)).to(kernels.dtype);
+      const auto run = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n) {
+        pages.insert(pages.begin(), std::size_t(2 * B - 4), 1);  // of the last two texts
+        n.insert(n.begin(), std::size_t(B - 2), 8);
+        eval(o, {{q, ones}, {k, pool}, {table, pages}, {lengths, n}}, {.device = Device::cuda()});
+      };
+      run({2, 99, 0, -7}, {4, 0});  // no keys there
+      const auto refused = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n, int index,
+                               std::int64_t position) {
+        expect_error<Error>([&] { run(pages, n); },
+                            {"paged_attn", "index " + std::to_string(index) + " at position " +
+                                               std::to_string(position) + " is out of range"});
+      };
+      refused({2, 3, 1, 2}, {5, 8}, 3, 2 * B - 3);
+      refused({2, 1, -1, 2}, {5, 1}, -1, 2 * B - 2);
+      refused({2, 1, 1, 7}, {0, 8}, 7, 2 * B - 1);
+      refused({2, 1, 1, 2}, {9, 1}, 9, B - 2);
+      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first of several
+    }
+  }
 }
 
 }  // namespace
