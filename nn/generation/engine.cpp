@@ -423,10 +423,13 @@ void Engine::start(Step& step, std::span<const Scheduler::Part> parts, Run& run)
       if (const Text& t = *texts_.at(d.text); !t.part && !t.search && t.goes_on()) scheduler_.expect(d.text);
 }
 
-void Engine::wait(const Step& step) {
+void Engine::wait(Step& step) {
   if (step.runs.empty()) return;
   const auto start = std::chrono::steady_clock::now();
-  for (const Step::Started& s : step.runs) s.values.wait();
+  for (Step::Started& s : step.runs) {
+    s.tokens = s.values.values<std::int32_t>(s.run->next);
+    if (s.has_logits) s.logits = s.values.values<float>(s.run->logits);
+  }
   run_seconds_ += seconds_since(start);
 }
 
@@ -474,27 +477,23 @@ bool Engine::step() {
   return !texts_.empty();
 }
 
-void Engine::report(const Drawn& drawn) {
-  const Step::Started& s = now_.runs[drawn.run];
-  std::span<const float> logits;
-  if (const auto text = texts_.find(drawn.text);
-      s.logits && text != texts_.end() && (text->second->request.logits || text->second->search))
-    logits = s.values.values<float>(s.run->logits)
-                 .subspan(static_cast<std::size_t>(drawn.row * vocabulary_),
-                          static_cast<std::size_t>(vocabulary_));
-  choose(drawn.text, s.values.values<std::int32_t>(s.run->next)[static_cast<std::size_t>(drawn.row)], logits);
-}
-
 void Engine::end_with(Handle handle, const std::string& why) {
   cancel(handle);
   throw Error("[engine] text " + std::to_string(handle) + " ends: " + why);
 }
 
-void Engine::choose(Handle text, std::int32_t token, std::span<const float> logits) {
+void Engine::report(const Drawn& drawn) {
+  const Handle text = drawn.text;
   const auto found = texts_.find(text);
   if (found == texts_.end()) return;                 // cancelled by the report of another
   const std::shared_ptr<Text> kept = found->second;  // its report may cancel it
   Text& t = *kept;
+  const Step::Started& run = now_.runs[drawn.run];
+  const std::int32_t token = run.tokens[static_cast<std::size_t>(drawn.row)];
+  std::span<const float> logits;
+  if (t.request.logits || t.search)
+    logits = run.logits.subspan(static_cast<std::size_t>(drawn.row * vocabulary_),
+                                static_cast<std::size_t>(vocabulary_));
   if (t.search) {
     Beams& s = *t.search;
     try {

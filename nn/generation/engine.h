@@ -127,7 +127,10 @@ class Engine {
     struct Started {
       Run* run;
       Pending values;
-      bool logits;  // are among them
+      bool has_logits;  // are among them
+      // Once they are there.
+      std::span<const std::int32_t> tokens = {};  // [texts of the run]
+      std::span<const float> logits = {};         // [texts of the run, vocabulary], or empty
     };
     std::vector<Started> runs;
     std::vector<Drawn> drawn;
@@ -138,10 +141,9 @@ class Engine {
   void move(const Scheduler::Plan& plan);
   void start(Step& step);
   void start(Step& step, std::span<const Scheduler::Part> parts, Run& run);
-  void wait(const Step& step);
+  void wait(Step& step);
   void lose_steps();
   void report(const Drawn& drawn);
-  void choose(Handle text, std::int32_t token, std::span<const float> logits);
   [[noreturn]] void end_with(Handle text, const std::string& why);
   std::int64_t room_for(const std::vector<std::int32_t>& prompt, std::int64_t tokens) const;
   void advance(Beams& search);
