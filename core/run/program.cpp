@@ -333,6 +333,15 @@ const std::byte* Pending::element(const Tensor& t) const {
   return raw;
 }
 
+const std::byte* Pending::in_order(const Tensor& t) const {
+  const std::byte* raw = bytes(t);
+  Layout layout = program_->fetched_arg(t).layout;
+  layout.offset = 0;
+  if (!layout.is_contiguous())
+    throw ShapeError("[pending] " + t.text() + " does not lie in row-major order: fetch() copies it");
+  return raw;
+}
+
 void Pending::refuse(const Tensor& t, DType dtype) {
   throw DTypeError("[pending] " + t.text() + " is read as " + std::string(name_of(dtype)));
 }

@@ -158,8 +158,8 @@ class Program {
 };
 
 // Values of a run, perhaps still being computed or copied. Any number may exist at a time; the memory of
-// those no longer held is reused. fetch, item, number and wait wait for the run; if it failed, each of them
-// throws its error.
+// those no longer held is reused. fetch, item, number, values and wait wait for the run; if it failed, each
+// of them throws its error.
 class Pending {
  public:
   Pending() = default;
@@ -179,11 +179,20 @@ class Pending {
     return value;
   }
   double number(const Tensor& t) const { return load_element(t.dtype(), element(t), 0); }
+  // The elements in row-major order, of the tensor's own type, where the run's copy has them: they are there
+  // as long as this Pending or a copy of it. Throws ShapeError for a tensor that does not lie in that order.
+  // Allocates nothing.
+  template <class T>
+  std::span<const T> values(const Tensor& t) const {
+    if (t.dtype() != dtype_of<T>) refuse(t, dtype_of<T>);
+    return {reinterpret_cast<const T*>(in_order(t)), static_cast<std::size_t>(t.numel())};
+  }
 
  private:
   Transfer& transfer() const;
   const std::byte* bytes(const Tensor& t) const;
   const std::byte* element(const Tensor& t) const;
+  const std::byte* in_order(const Tensor& t) const;
   [[noreturn]] static void refuse(const Tensor& t, DType dtype);
   std::shared_ptr<const Program::State> program_;  // declared first: it must outlive transfer_
   std::shared_ptr<Transfer> transfer_;

@@ -18,6 +18,10 @@ using i64 = std::int64_t;
 
 constexpr i64 rows_moved = 256;  // in one run
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 i64 pages_of(i64 tokens, i64 page_size) {
   return tokens / page_size + (tokens % page_size != 0);
 }
@@ -63,9 +67,13 @@ i64 tokens_in_program(i64 tokens, i64 most) {
 
 struct Engine::Text {
   Request request;
-  i64 written = 0;
+  i64 written = 0;  // and reported
   std::shared_ptr<Beams> search = {};
   std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
+  std::int32_t place = 0;                  // in last_, of the token that was drawn last
+  // Of the step that was started behind the one being reported: it reads a token that is not known yet.
+  std::optional<Scheduler::Part> part = {};
+  bool goes_on() const { return written + 1 < request.tokens; }  // after the next token
 };
 
 struct Engine::Beams {
@@ -76,47 +84,64 @@ struct Engine::Beams {
 };
 
 // The last `length` tokens of each of some texts → the logits of its very last one, and a token drawn from
-// them.
+// them. With `last`, that token is put there for the next step, and a single token may come from there.
 struct Engine::Run {
   Graph graph;
-  Tensor tokens;                           // i32 [texts, length]
+  Tensor tokens;                           // i32 [texts, length]; −1: in `last`
   Tensor temperature, keys, top_k, top_p;  // [texts], keys [texts, 2]
+  Tensor from, to;                         // i32 [texts]: places in `last`; −1: nowhere
   Tensor logits, next;                     // f32 [texts, vocabulary], i32 [texts]
   CacheCall cache;
   Program program;
-  std::vector<std::int32_t> token, row, length, table;  // what is fed
+  std::vector<std::int32_t> token, row, length, table, place, new_place;  // what is fed
   std::vector<double> temperatures, top_ps;
   std::vector<std::int64_t> key, top_ks;
 
   Run(const LanguageModel& model, KvCache& into, i64 texts, i64 n, i64 room, const Options& o,
-      const std::shared_ptr<SharedArena>& arena, const std::source_location& where)
+      const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
+      const std::source_location& where)
       : tokens(graph.input("tokens", {texts, n}, i32, where)),
         cache(graph, into, texts, n, room),
-        program(build(model, n, o, arena, where)),
+        program(build(model, n, o, last, arena, where)),
         token(static_cast<std::size_t>(texts * n)),
         row(token.size()),
         length(static_cast<std::size_t>(texts)),
         table(static_cast<std::size_t>(texts * room)),
+        place(length.size()),
+        new_place(length.size()),
         temperatures(length.size()),
         top_ps(length.size(), 1),
         key(2 * length.size()),
         top_ks(length.size()) {}
 
-  Program build(const LanguageModel& model, i64 n, const Options& o,
+  Program build(const LanguageModel& model, i64 n, const Options& o, const std::optional<Parameter>& last,
                 const std::shared_ptr<SharedArena>& arena, const std::source_location& where) {
+    const i64 texts = tokens.size(0);
+    std::vector<Assign> assign;
+    Tensor read = tokens;
+    if (last && n == 1) {
+      from = graph.input("from", {texts}, i32, where);
+      // −1, of logits that are all NaN, is no token: that text is about to end.
+      const Tensor drawn = maximum(index_select(graph.param(*last), 0, from), 0);
+      read = tg::where(less(tokens, 0), view(drawn, {texts, 1}), tokens);
+    }
     {
       const Autocast autocast(graph, o.precision);
-      const Tensor x = slice(model.features_of({tokens, where}, {.cache = &cache}), 1, n - 1, n);
-      logits = squeeze(cast(model.head_of({x, where}), f32), 1);
+      const Tensor x = slice(model.features_of({read, where}, {.cache = &cache}), 1, n - 1, n);
+      logits = contiguous(squeeze(cast(model.head_of({x, where}), f32), 1));
     }
-    const i64 texts = tokens.size(0);
     temperature = graph.input("temperature", {texts}, f64, where);
     keys = graph.input("keys", {texts, 2}, tg::i64, where);
     top_k = graph.input("top_k", {texts}, tg::i64, where);
     top_p = graph.input("top_p", {texts}, f64, where);
     next = sample({logits, where}, temperature, keys, top_k, top_p);
+    if (last) {
+      to = graph.input("to", {texts}, i32, where);
+      assign.push_back({*last, index_assign(graph.param(*last), 0, to, next)});
+    }
     detail::check_cached_attention(graph, "engine");
-    CompileOptions options{.assign = cache.assign(),
+    assign.insert(assign.end(), cache.assign().begin(), cache.assign().end());
+    CompileOptions options{.assign = assign,
                            .threads = detail::threads_for(model, tokens.numel(), o.threads),
                            .tf32 = o.precision == Precision::tf32,
                            .rows_alone = true,
@@ -124,17 +149,18 @@ struct Engine::Run {
     return compile(graph, {next, logits}, options);
   }
 
-  // Entry b of the call: the last tokens of a text, of which the cache has all before `begin`.
-  void set(std::size_t b, std::span<const std::int32_t> text, i64 begin, const PageTable& pages) {
+  // Entry b of the call: a part of a text, of which all tokens are known but perhaps its last.
+  void set(std::size_t b, const Scheduler::Part& part, std::span<const std::int32_t> text,
+           const PageTable& pages) {
     const std::size_t n = token.size() / length.size(), room = table.size() / length.size();
-    const i64 first = std::ssize(text) - static_cast<i64>(n);
+    const i64 end = part.begin + part.count, first = end - static_cast<i64>(n), known = std::ssize(text);
     for (std::size_t i = 0; i < n; ++i) {
       const i64 at = first + static_cast<i64>(i);
-      token[b * n + i] = at < 0 ? 0 : text[static_cast<std::size_t>(at)];
+      token[b * n + i] = at < 0 ? 0 : at < known ? text[static_cast<std::size_t>(at)] : -1;
       // The pool counts pages from 1, the cache from 0.
-      row[b * n + i] = at < begin ? -1 : static_cast<std::int32_t>(pages.row(at) - pages.page_size());
+      row[b * n + i] = at < part.begin ? -1 : static_cast<std::int32_t>(pages.row(at) - pages.page_size());
     }
-    length[b] = static_cast<std::int32_t>(text.size());
+    length[b] = static_cast<std::int32_t>(end);
     const auto held = std::min(room, pages.pages().size());
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
   }
@@ -143,18 +169,25 @@ struct Engine::Run {
     top_ks[b] = s.top_k, top_ps[b] = s.top_p;
     key[2 * b] = static_cast<i64>(seed), key[2 * b + 1] = k;
   }
+  void set_places(std::size_t b, std::int32_t read, std::int32_t written) {
+    place[b] = read, new_place[b] = written;
+  }
   void set_empty(std::size_t b) {
     const std::size_t n = token.size() / length.size();
     for (std::size_t i = 0; i < n; ++i) token[b * n + i] = 0, row[b * n + i] = -1;
     length[b] = 0;
     set_sampling(b, {.temperature = 0}, 0, 0);
+    set_places(b, 0, -1);
   }
+  // In the order in which the inputs were recorded: they are copied in one piece.
   void feed() {
     const auto feed = [&](const Tensor& input, const auto& values) {
       if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
     };
     feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
+    if (from.defined()) feed(from, place);
     feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
+    if (to.defined()) feed(to, new_place);
   }
 };
 
@@ -191,6 +224,8 @@ Engine::Engine(LanguageModel model, const Options& options, const std::source_lo
       where_(where),
       scheduler_(scheduling(options_, model_.context)),
       cache_(scheduler_.pool().pages(), options_.page_size, model_.device(), options_.cache_dtype) {
+  if (options_.ahead.value_or(model_.device().kind == Device::cuda_kind))
+    last_ = Parameter("engine.last", Array({options_.seats}, i32), model_.device());
   vocabulary_ = run_of(1, 1).logits.size(-1);  // makes the cache's tensors
 }
 Engine::~Engine() = default;
@@ -198,7 +233,7 @@ Engine::~Engine() = default;
 Engine::Run& Engine::run_of(i64 texts, i64 length) {
   std::unique_ptr<Run>& run = runs_[{texts, length}];
   const i64 room = std::min<i64>(pages_of(model_.context, options_.page_size), scheduler_.pool().pages());
-  if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, arena_, where_);
+  if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, last_, arena_, where_);
   return *run;
 }
 
@@ -247,10 +282,13 @@ Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(
   if (found == texts_.end() || found->second->search)
     throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
   auto copy = std::make_shared<Text>(Text{found->second->request, found->second->written});
-  // Forked by a report of this step, in which its own token has been drawn but not yet reported: the other
-  // draws its own, so it reads the last token again.
+  // A run under way draws its next token, perhaps after one that its report has just got. The other draws its
+  // own, so it reads the last token again.
   const Request& r = copy->request;
-  const bool is_drawn = std::ranges::find(ready_, text, &Ready::text) != ready_.end();
+  const auto draws = [&](std::span<const Drawn> drawn) {
+    return std::ranges::find(drawn, text, &Drawn::text) != drawn.end();
+  };
+  const bool is_drawn = draws(std::span(now_.drawn).subspan(reported_)) || draws(next_.drawn);
   const Handle other = is_drawn ? scheduler_.add(scheduler_.tokens(text), std::ssize(r.prompt) + r.tokens - 1)
                                 : scheduler_.fork(text);
   copy->request.seed = seed;
@@ -261,6 +299,7 @@ Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(
 
 void Engine::remove(Handle text) {
   if (texts_.erase(text) > 0) scheduler_.remove(text);
+  if (texts_.empty()) next_.clear();  // nobody waits for what it draws
 }
 
 void Engine::cancel(Handle handle) {
@@ -332,70 +371,109 @@ void Engine::forget() {
   for (const auto& [handle, text] : texts_) text->rows.clear();
 }
 
-// Reads what the scheduler plans.
-void Engine::read() {
+// Starts to read what the scheduler plans. A later run, copy or transfer comes after this one on the device:
+// that is why the tokens count as cached from now on, and why pages that a text leaves while this runs may be
+// given to others at once.
+void Engine::start(Step& step) {
   const Scheduler::Plan& plan = scheduler_.plan();
-  try {
-    move(plan);
-  } catch (...) {
-    scheduler_.start_again();  // some rows may have been moved, and others not
-    forget();
-    throw;
-  }
-  std::deque<Ready> ready;
-  const auto read = [&](std::span<const Scheduler::Part> parts, Run& run) {
-    for (std::size_t b = 0; b < run.length.size(); ++b) {
-      if (b >= parts.size()) {
-        run.set_empty(b);
-        continue;
-      }
-      const auto& [text, begin, count] = parts[b];
-      const Text& t = *texts_.at(text);
-      run.set_sampling(b, t.request.sampling, t.request.seed, t.written);
-      run.set(b, std::span(scheduler_.tokens(text)).first(static_cast<std::size_t>(begin + count)), begin,
-              scheduler_.table(text));
-    }
-    run.feed();
-    const auto start = std::chrono::steady_clock::now();
-    run.program.run();
-    const Array next = run.program.fetch(run.next);
-    std::optional<Array> logits;
-    for (std::size_t b = 0; b < parts.size(); ++b) {
-      const Handle text = parts[b].text;
-      if (parts[b].begin + parts[b].count < std::ssize(scheduler_.tokens(text))) continue;
-      const Text& t = *texts_.at(text);
-      const bool wanted = t.request.logits || t.search;
-      if (wanted && !logits) logits = run.program.fetch(run.logits);
-      ready.push_back(
-          {text, next.data<std::int32_t>()[b], wanted ? logits : std::nullopt, static_cast<i64>(b)});
-    }
-    run_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  const i64 longest = std::min(options_.chunk, model_.context);
-  for (const Scheduler::Part& p : plan.several) read({&p, 1}, run_of(1, tokens_in_program(p.count, longest)));
+  move(plan);
+  // Prompts come last: their first tokens are put where the others still find those that they read.
   if (!plan.single.empty())
-    read(plan.single, run_of(texts_in_program(std::ssize(plan.single), options_.seats), 1));
-  for (const auto* parts : {&plan.several, &plan.single})
-    for (const Scheduler::Part& p : *parts) scheduler_.done(p);
-  ready_ = std::move(ready);
+    start(step, plan.single, run_of(texts_in_program(std::ssize(plan.single), options_.seats), 1));
+  const i64 longest = std::min(options_.chunk, model_.context);
+  for (const Scheduler::Part& p : plan.several)
+    start(step, {&p, 1}, run_of(1, tokens_in_program(p.count, longest)));
+}
+
+void Engine::start(Step& step, std::span<const Scheduler::Part> parts, Run& run) {
+  const std::size_t first = step.drawn.size();
+  bool logits = false;
+  for (std::size_t b = 0; b < run.length.size(); ++b) {
+    if (b >= parts.size()) {
+      run.set_empty(b);
+      continue;
+    }
+    const Scheduler::Part& p = parts[b];
+    Text& t = *texts_.at(p.text);
+    const std::vector<std::int32_t>& tokens = scheduler_.tokens(p.text);
+    const i64 end = p.begin + p.count;
+    const bool is_known = end <= std::ssize(tokens), is_last = end >= std::ssize(tokens);
+    const std::int32_t read = is_known ? 0 : t.place;
+    if (is_last) {
+      t.place = static_cast<std::int32_t>(step.drawn.size());
+      step.drawn.push_back({p.text, step.runs.size(), static_cast<i64>(b)});
+      logits = logits || t.request.logits || t.search;
+    }
+    if (!is_known) t.part = p;
+    run.set(b, p, tokens, scheduler_.table(p.text));
+    run.set_sampling(b, t.request.sampling, t.request.seed, end - std::ssize(t.request.prompt));
+    run.set_places(b, read, is_last ? t.place : -1);
+  }
+  run.feed();
+  const auto start = std::chrono::steady_clock::now();
+  run.program.run();
+  step.runs.push_back(
+      {&run, logits ? run.program.fetch_later({run.next, run.logits}) : run.program.fetch_later({run.next}),
+       logits});
+  run_seconds_ += seconds_since(start);
+  for (const Scheduler::Part& p : parts)
+    if (p.begin + p.count <= std::ssize(scheduler_.tokens(p.text))) scheduler_.done(p);
+  if (last_)
+    for (const Drawn& d : std::span(step.drawn).subspan(first))
+      if (const Text& t = *texts_.at(d.text); !t.part && !t.search && t.goes_on()) scheduler_.expect(d.text);
+}
+
+void Engine::wait(Step& step) {
+  if (step.runs.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  for (Step::Started& s : step.runs) {
+    s.tokens = s.values.values<std::int32_t>(s.run->next);
+    if (s.has_logits) s.logits = s.values.values<float>(s.run->logits);
+  }
+  run_seconds_ += seconds_since(start);
+}
+
+// After an error: what has not been reported is void, and some rows of the cache may have been written, and
+// others not. So every text is read again from its beginning.
+void Engine::lose_steps() {
+  for (Step* const step : {&now_, &next_}) {
+    for (const Step::Started& s : step->runs) try {
+        s.values.wait();
+      } catch (const std::exception&) {
+        // Of several errors the first was thrown; the others must not come out of a later run.
+      }
+    for (const Drawn& d : step->drawn)
+      if (const auto text = texts_.find(d.text); text != texts_.end()) {
+        text->second->part.reset();
+        scheduler_.read_again(d.text);
+      }
+    step->clear();
+  }
+  reported_ = 0;
+  scheduler_.start_again();
+  forget();
 }
 
 bool Engine::step() {
   if (stepping_) throw Error("[engine] step() called by a report of step()");
-  if (ready_.empty()) read();  // otherwise an error ended the step before
+  if (reported_ == now_.drawn.size()) try {  // otherwise an error ended the step before
+      std::swap(now_, next_);
+      next_.clear(), reported_ = 0;
+      if (now_.runs.empty()) start(now_);
+      // A search chooses among the tokens of all its beams, on the host: while there is one, nothing is
+      // ahead.
+      if (last_ && searches_.empty() && !now_.runs.empty()) start(next_);
+      wait(now_);
+    } catch (...) {
+      lose_steps();
+      throw;
+    }
   struct Stepping {
     bool& now;
     explicit Stepping(bool& b) : now(b) { now = true; }
     ~Stepping() { now = false; }
   } const stepping(stepping_);
-  while (!ready_.empty()) {
-    const Ready r = std::move(ready_.front());
-    ready_.pop_front();
-    choose(r.text, r.token,
-           r.logits ? std::span(r.logits->data<float>() + r.row * vocabulary_,
-                                static_cast<std::size_t>(vocabulary_))
-                    : std::span<const float>());
-  }
+  while (reported_ < now_.drawn.size()) report(now_.drawn[reported_++]);
   return !texts_.empty();
 }
 
@@ -404,11 +482,18 @@ void Engine::end_with(Handle handle, const std::string& why) {
   throw Error("[engine] text " + std::to_string(handle) + " ends: " + why);
 }
 
-void Engine::choose(Handle text, std::int32_t token, std::span<const float> logits) {
+void Engine::report(const Drawn& drawn) {
+  const Handle text = drawn.text;
   const auto found = texts_.find(text);
   if (found == texts_.end()) return;                 // cancelled by the report of another
   const std::shared_ptr<Text> kept = found->second;  // its report may cancel it
   Text& t = *kept;
+  const Step::Started& run = now_.runs[drawn.run];
+  const std::int32_t token = run.tokens[static_cast<std::size_t>(drawn.row)];
+  std::span<const float> logits;
+  if (t.request.logits || t.search)
+    logits = run.logits.subspan(static_cast<std::size_t>(drawn.row * vocabulary_),
+                                static_cast<std::size_t>(vocabulary_));
   if (t.search) {
     Beams& s = *t.search;
     try {
@@ -423,10 +508,16 @@ void Engine::choose(Handle text, std::int32_t token, std::span<const float> logi
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
   if (token == t.request.end) end = End::token;
-  if (end == End::no)
+  if (end == End::no) {
     scheduler_.append(text, token);
-  else
+    if (t.part) {
+      scheduler_.done(*t.part);
+      t.part.reset();
+      if (t.goes_on()) scheduler_.expect(text);
+    }
+  } else {
     remove(text);
+  }
   const bool goes_on = !t.request.report || t.request.report({text, token, end, logits});
   if (!goes_on) remove(text);
 }
@@ -447,7 +538,7 @@ void Engine::advance(Beams& beams) {
     const Handle parent = before[parents[i]];
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
                                    parents[i]) == parents.end();
-    const Handle text = is_last ? parent : scheduler_.fork(parent);
+    const Handle text = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
     if (!is_last) texts_.emplace(text, new Text{texts_.at(parent)->request, 0, keep});
     beams.texts.push_back(text);
   }

@@ -6,10 +6,12 @@
 // size of pages, nor on whether it had to wait.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
+#include <unordered_map>
+#include <vector>
 
 #include <tilegrad/nn/generation/beam_search.h>
 #include <tilegrad/nn/generation/sampling.h>
@@ -31,6 +33,10 @@ class Engine {
     int threads = 0;                // 0: all of the machine's
     Precision precision = Precision::full;
     std::optional<DType> cache_dtype = {};  // of keys and values in the cache; default: as they are computed
+    // A step is started before the tokens of the one before are known, unless there is a search, and its
+    // tokens stay on the device. So a device never waits for its host, and a text that ends has been read
+    // once more, for nothing. Texts are the same. Default: on a GPU; a CPU has nothing to gain.
+    std::optional<bool> ahead = {};
   };
   using Handle = std::uint64_t;
   // Why a text ends: it has as many tokens as it was to have, or its end token came.
@@ -84,15 +90,16 @@ class Engine {
   void cancel(Handle text);
 
   // One token more for each text that has a seat and whose prompt has been read. Returns whether there are
-  // texts or searches left. An error of the run leaves all texts as they were. Throws Error for a text or a
-  // search that has no token to choose, as all logits are NaN: it ends, and the others go on.
+  // texts or searches left. An error of the run leaves all texts as they were, to be read again. Throws Error
+  // for a text or a search that has no token to choose, as all logits are NaN: it ends, and the others go on.
   bool step();
   void run() {
     while (step()) {
     }
   }
 
-  // After a change of the weights: nothing computed before is used for texts that join from now on.
+  // After a change of the weights: nothing computed before is used for texts that join from now on. With
+  // Options::ahead, the next step has been computed before.
   void forget();
 
   std::size_t texts() const { return texts_.size(); }  // a beam is one too
@@ -106,22 +113,39 @@ class Engine {
 
  private:
   struct Text;
-  struct Beams;   // a search
-  struct Ready {  // a text whose next token has been drawn
+  struct Beams;  // a search
+  struct Run;    // a program for some number of texts and of tokens in each
+  struct Move;   // a program that moves rows of the cache
+  // Where a text's next token comes from: row `row` of the step's run `run`.
+  struct Drawn {
     Handle text;
-    std::int32_t token;           // −1: every logit is NaN
-    std::optional<Array> logits;  // [texts of its run, vocabulary], if they are wanted
+    std::size_t run;
     std::int64_t row;
   };
-  struct Run;   // a program for some number of texts and of tokens in each
-  struct Move;  // a program that moves rows of the cache
+  // The runs of a step that has been started.
+  struct Step {
+    struct Started {
+      Run* run;
+      Pending values;
+      bool has_logits;  // are among them
+      // Once they are there.
+      std::span<const std::int32_t> tokens = {};  // [texts of the run]
+      std::span<const float> logits = {};         // [texts of the run, vocabulary], or empty
+    };
+    std::vector<Started> runs;
+    std::vector<Drawn> drawn;
+    void clear() { runs.clear(), drawn.clear(); }
+  };
 
   Run& run_of(std::int64_t texts, std::int64_t length);
   void move(const Scheduler::Plan& plan);
-  void read();
+  void start(Step& step);
+  void start(Step& step, std::span<const Scheduler::Part> parts, Run& run);
+  void wait(Step& step);
+  void lose_steps();
+  void report(const Drawn& drawn);
   [[noreturn]] void end_with(Handle text, const std::string& why);
   std::int64_t room_for(const std::vector<std::int32_t>& prompt, std::int64_t tokens) const;
-  void choose(Handle text, std::int32_t token, std::span<const float> logits);
   void advance(Beams& search);
   void remove(Handle text);
 
@@ -132,11 +156,15 @@ class Engine {
   KvCache cache_;
   std::shared_ptr<SharedArena> arena_ = std::make_shared<SharedArena>();  // of all its programs
   std::int64_t vocabulary_ = 0;
-  std::map<Handle, std::shared_ptr<Text>> texts_;
+  std::unordered_map<Handle, std::shared_ptr<Text>> texts_;
   std::map<Handle, std::shared_ptr<Beams>> searches_;  // by their first beam
-  std::deque<Ready> ready_;
+  std::optional<Parameter> last_;  // with Options::ahead, i32 [seats]: the tokens of the step started last
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;
   std::unique_ptr<Move> move_;
+  // What is under way: tokens of `now_` from number `reported_` on have not been reported, and `next_`, if it
+  // has runs, was started behind it. All programs and copies of an engine are on one stream.
+  Step now_, next_;
+  std::size_t reported_ = 0;
   double run_seconds_ = 0;
   bool stepping_ = false;
 };

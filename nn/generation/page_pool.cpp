@@ -1,30 +1,48 @@
 #include <tilegrad/nn/generation/page_pool.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <functional>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
+#include <tilegrad/core/run/backend.h>
 
 namespace tg::nn {
 
-std::size_t PagePool::Hash::operator()(const View& v) const {
-  const std::string_view bytes(reinterpret_cast<const char*>(v.tokens.data()), v.tokens.size_bytes());
-  return (std::hash<std::string_view>()(bytes) ^ v.before * 0x9E3779B97F4A7C15u) & bits;
-}
-bool PagePool::Equal::operator()(const View& a, const View& b) const {
-  return a.before == b.before && std::ranges::equal(a.tokens, b.tokens);
-}
-
 PagePool::PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits)
-    : page_size_(page_size), found_(0, Hash{hash_bits}) {
+    : page_size_(page_size), hash_bits_(hash_bits) {
   if (pages <= 0 || page_size <= 0)
     throw ShapeError("PagePool takes positive sizes, got " + std::to_string(pages) + " pages of " +
                      std::to_string(page_size) + " tokens");
-  pages_.resize(static_cast<std::size_t>(pages) + 1);
-  for (std::int32_t n = 1; n <= pages; ++n) pages_[n].at = free_.insert(free_.end(), n);
+  const auto count = static_cast<std::size_t>(pages) + 1, lists = std::bit_ceil(count),
+             size = static_cast<std::size_t>(page_size);
+  const double bytes = static_cast<double>(count) * (sizeof(Page) + 4. * static_cast<double>(size)) +
+                       4. * static_cast<double>(lists);
+  const auto refuse = [&] {
+    throw OutOfMemory("PagePool: no memory to keep books on " + std::to_string(pages) + " pages of " +
+                      std::to_string(page_size) +
+                      " tokens: " + std::to_string(std::llround(bytes / 1024 / 1024)) + " MiB needed");
+  };
+  // The system would promise more memory than it has, and kill the process later.
+  if (bytes > static_cast<double>(Backend::worth_asking) &&
+      bytes > static_cast<double>(backend(Device::cpu()).available_bytes()))
+    refuse();
+  try {
+    pages_.resize(count);
+    tokens_.resize(count * size);
+    lists_.resize(lists);
+  } catch (const std::bad_alloc&) {
+    refuse();
+  } catch (const std::length_error&) {
+    refuse();
+  }
+  for (std::int32_t n = 1; n <= pages; ++n) insert(n, 0);
 }
 
 std::int32_t PagePool::holders(std::int32_t n) const {
@@ -37,11 +55,12 @@ PageTable PagePool::open(std::span<const std::int32_t> text) {
   PageTable table(*this);
   const auto size = static_cast<std::size_t>(page_size_);
   for (std::size_t at = 0; at + size < text.size(); at += size) {
-    const auto found = found_.find(View(table.full_, text.subspan(at, size)));
-    if (found == found_.end()) break;
-    hold(found->second.page);
-    table.pages_.push_back(found->second.page);
-    table.full_ = found->second.content;
+    const auto tokens = text.subspan(at, size);
+    const std::int32_t n = find(hash_of(table.full_, tokens), table.full_, tokens);
+    if (n == 0) break;
+    hold(n);
+    table.pages_.push_back(n);
+    table.full_ = pages_[n].found;
     table.length_ += page_size_;
   }
   return table;
@@ -49,36 +68,68 @@ PageTable PagePool::open(std::span<const std::int32_t> text) {
 
 void PagePool::forget() {
   ++epoch_;
-  found_.clear();
-  for (Page& page : pages_) page.key = nullptr;
+  std::ranges::fill(lists_, 0);
+  for (Page& page : pages_) page.found = 0;
+}
+
+void PagePool::insert(std::int32_t n, std::int32_t before) {
+  const std::int32_t other = std::exchange(pages_[before].before, n);
+  pages_[other].after = n;
+  pages_[n].before = other, pages_[n].after = before;
+  ++free_;
 }
 
 std::int32_t PagePool::take() {
-  const std::int32_t n = free_.front();
+  const std::int32_t n = pages_[0].after;
   Page& page = pages_[n];
-  if (page.key) found_.erase(found_.find(*page.key));
-  page.key = nullptr;
+  if (page.found != 0) {
+    std::int32_t* at = &list_of(page.hash);
+    while (*at != n) at = &pages_[*at].next;
+    *at = page.next;
+    page.found = 0;
+  }
   hold(n);
   return n;
 }
 
 void PagePool::hold(std::int32_t n) {
-  if (pages_[n].holders++ == 0) free_.erase(pages_[n].at);
+  Page& page = pages_[n];
+  if (page.holders++ > 0) return;
+  pages_[page.before].after = page.after, pages_[page.after].before = page.before;
+  --free_;
 }
 
 void PagePool::leave(std::int32_t n) {
-  Page& page = pages_[n];
-  if (--page.holders == 0) page.at = free_.insert(page.key ? free_.end() : free_.begin(), n);
+  if (--pages_[n].holders == 0) insert(n, pages_[n].found != 0 ? 0 : pages_[0].after);
+}
+
+std::span<std::int32_t> PagePool::tokens_of(std::int32_t n) {
+  const auto size = static_cast<std::size_t>(page_size_);
+  return std::span(tokens_).subspan(static_cast<std::size_t>(n) * size, size);
+}
+
+std::size_t PagePool::hash_of(Content before, std::span<const std::int32_t> tokens) const {
+  const std::string_view bytes(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
+  return (std::hash<std::string_view>()(bytes) ^ before * 0x9E3779B97F4A7C15u) & hash_bits_;
+}
+
+std::int32_t PagePool::find(std::size_t hash, Content before, std::span<const std::int32_t> tokens) {
+  std::int32_t n = list_of(hash);
+  while (n != 0 && !(pages_[n].hash == hash && pages_[n].after_content == before &&
+                     std::ranges::equal(tokens_of(n), tokens)))
+    n = pages_[n].next;
+  return n;
 }
 
 // The number of what page n holds now. If another page holds the same, that one is found.
-PagePool::Content PagePool::keep(std::int32_t n, const View& v) {
-  const auto found = found_.find(v);
-  if (found != found_.end()) return found->second.content;
-  const auto entry =
-      found_.emplace(Key{v.before, {v.tokens.begin(), v.tokens.end()}}, Found{++contents_, n}).first;
-  pages_[n].key = &entry->first;
-  return contents_;
+PagePool::Content PagePool::keep(std::int32_t n, Content before, std::span<const std::int32_t> tokens) {
+  const std::size_t hash = hash_of(before, tokens);
+  if (const std::int32_t other = find(hash, before, tokens); other != 0) return pages_[other].found;
+  Page& page = pages_[n];
+  page.after_content = before, page.hash = hash;
+  std::ranges::copy(tokens, tokens_of(n).begin());
+  page.next = std::exchange(list_of(hash), n);
+  return page.found = ++contents_;
 }
 
 PageTable::PageTable(PageTable&& other) noexcept
@@ -138,7 +189,7 @@ void PageTable::append(std::span<const std::int32_t> tokens) {
   for (const std::int32_t token : tokens) {
     rest_.push_back(token);
     if (++length_ % size != 0) continue;
-    if (epoch_ == pool_->epoch_) full_ = pool_->keep(pages_[length_ / size - 1], {full_, rest_});
+    if (epoch_ == pool_->epoch_) full_ = pool_->keep(pages_[length_ / size - 1], full_, rest_);
     rest_.clear();
   }
 }

@@ -6,9 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace tg::nn {
@@ -18,8 +16,9 @@ class PageTable;
 class PagePool {
  public:
   // Pages 1 … `pages` of `page_size` tokens each. Page 0 is no text's: for rows that are written nowhere.
-  // Throws ShapeError for sizes that are not positive. A test may leave fewer bits of hashes, so that they
-  // collide: that takes longer, and changes nothing else.
+  // Throws ShapeError for sizes that are not positive, OutOfMemory for more pages than the host can keep
+  // books on. A test may leave fewer bits of hashes, so that they collide: that takes longer, and changes
+  // nothing else.
   PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits = ~std::size_t{0});
   PagePool(const PagePool&) = delete;  // tables point to it, and must not outlive it
   PagePool& operator=(const PagePool&) = delete;
@@ -27,7 +26,7 @@ class PagePool {
   std::int32_t pages() const { return static_cast<std::int32_t>(pages_.size()) - 1; }
   std::int32_t page_size() const { return page_size_; }
   // Pages that no text has, some of which may hold what another text will find.
-  std::int32_t free() const { return static_cast<std::int32_t>(free_.size()); }
+  std::int32_t free() const { return free_; }
   // How many texts have page n. Throws Error unless 1 ≤ n ≤ pages().
   std::int32_t holders(std::int32_t n) const;
 
@@ -41,45 +40,32 @@ class PagePool {
   friend class PageTable;
   // What full pages hold, all tokens up to and with theirs, has a number; 0: no tokens.
   using Content = std::uint64_t;
-  // A page's tokens, after some content. As a key they are compared, not only hashed.
-  struct Key {
-    Content before;
-    std::vector<std::int32_t> tokens;
-  };
-  struct View {
-    Content before;
-    std::span<const std::int32_t> tokens;
-    View(Content c, std::span<const std::int32_t> t) : before(c), tokens(t) {}
-    View(const Key& k) : before(k.before), tokens(k.tokens) {}
-  };
-  struct Hash {
-    using is_transparent = void;
-    std::size_t bits = ~std::size_t{0};
-    std::size_t operator()(const View& v) const;
-  };
-  struct Equal {
-    using is_transparent = void;
-    bool operator()(const View& a, const View& b) const;
-  };
-  struct Found {
-    Content content;
-    std::int32_t page;
-  };
+  // Page 0 is the ring that holds the free pages: those to be taken first come first.
   struct Page {
     std::int32_t holders = 0;
-    const Key* key = nullptr;              // under which it is found
-    std::list<std::int32_t>::iterator at;  // in free_
+    std::int32_t before = 0, after = 0;  // of a free one: the free ones next to it
+    Content found = 0;                   // what it holds; 0: it is not found
+    // Of a page that is found. Its tokens are compared, not only hashed.
+    Content after_content = 0;
+    std::size_t hash = 0;
+    std::int32_t next = 0;  // the next one whose hash has the same list; 0: none
   };
 
+  void insert(std::int32_t n, std::int32_t before);  // among the free ones
   std::int32_t take();  // a free page, which then holds nothing; there must be one
   void hold(std::int32_t n);
   void leave(std::int32_t n);
-  Content keep(std::int32_t n, const View& v);
+  std::span<std::int32_t> tokens_of(std::int32_t n);
+  std::size_t hash_of(Content before, std::span<const std::int32_t> tokens) const;
+  std::int32_t& list_of(std::size_t hash) { return lists_[hash & (lists_.size() - 1)]; }
+  std::int32_t find(std::size_t hash, Content before, std::span<const std::int32_t> tokens);  // 0: none
+  Content keep(std::int32_t n, Content before, std::span<const std::int32_t> tokens);
 
-  std::int32_t page_size_;
+  std::int32_t page_size_, free_ = 0;
   std::vector<Page> pages_;
-  std::list<std::int32_t> free_;  // those to be taken first come first
-  std::unordered_map<Key, Found, Hash, Equal> found_;
+  std::vector<std::int32_t> tokens_;  // [pages + 1, page_size], of pages that are found
+  std::vector<std::int32_t> lists_;   // of those, by hash: the first one; 2^n of them
+  std::size_t hash_bits_;
   Content contents_ = 0;
   std::uint64_t epoch_ = 0;  // forget() begins another
 };

@@ -59,11 +59,14 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> text, std::int64_t most) 
   return id;
 }
 
-Scheduler::Id Scheduler::fork(Id text) {
+Scheduler::Id Scheduler::fork(Id text, Turn turn) {
   const Text& from = at(text);
+  const bool waits = turn == Turn::last && std::ranges::any_of(waiting_, [](const auto& other) {
+                       return !other.second->is_idle();
+                     });
   const Id id = add(from.tokens, from.most);
   at(id).read = from.read;
-  if (from.table && std::ssize(running_) < options_.seats) {
+  if (from.table && !waits && std::ssize(running_) < options_.seats) {
     at(id).table.emplace(from.table->fork());
     at(id).is_old = from.is_old;
     running_.insert(waiting_.extract(id));
@@ -77,6 +80,22 @@ void Scheduler::append(Id text, std::int32_t token) {
     throw Error("[scheduler] text " + std::to_string(text) + " has " + std::to_string(t.most) +
                 " tokens already, which were to be all");
   t.tokens.push_back(token);
+  t.expected = 0;
+}
+
+void Scheduler::expect(Id text) {
+  Text& t = at(text);
+  if (!t.is_idle() || t.expected > 0 || t.size() >= t.most)
+    throw Error("[scheduler] no token can be expected of text " + std::to_string(text) + ", which has read " +
+                std::to_string(t.read) + " of " + std::to_string(t.size()) + " tokens and may have " +
+                std::to_string(t.most));
+  t.expected = 1;
+}
+
+void Scheduler::read_again(Id text) {
+  Text& t = at(text);
+  t.expected = 0;
+  t.read = std::min(t.read, std::ssize(t.tokens) - 1);
 }
 
 void Scheduler::remove(Id text) {
@@ -177,21 +196,23 @@ bool Scheduler::join(Text& text) {
 
 // Gives the text its part of the plan, if it has pages for it.
 void Scheduler::read_on(Text& text) {
-  const std::int64_t held = text.table->length(), unread = std::ssize(text.tokens) - held,
+  const std::int64_t held = text.table->length(), unread = text.size() - held,
                      count = unread == 1 ? 1 : std::min(unread, left_);
   if (count == 0 || !make_room(text, count)) return;
   (unread == 1 ? plan_.single : plan_.several).push_back({text.id, held, count});
   if (unread > 1) left_ -= count;
 }
 
+// A text of which a token is expected has just left, and nobody overtakes it.
 Scheduler::Text* Scheduler::next_waiting() {
   for (const auto& [id, text] : waiting_)
-    if (!text->is_idle()) return text;
+    if (!text->is_idle()) return text->expected > 0 ? nullptr : text;
   return nullptr;
 }
 
 const Scheduler::Plan& Scheduler::plan() {
-  plan_ = {};
+  plan_.out.clear(), plan_.in.clear(), plan_.copies.clear();
+  plan_.single.clear(), plan_.several.clear();
   left_ = options_.chunk;
   const std::int64_t before = preemptions_;
   // make_room() takes texts out of the list, but none up to the current one except itself.

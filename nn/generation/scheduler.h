@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include <tilegrad/nn/generation/page_pool.h>
@@ -29,14 +30,22 @@ class Scheduler {
   // A text that will have at most `most` tokens. Texts are served in the order of their numbers. Throws Error
   // for an empty text, one of more than `most` tokens, and one that does not fit even if it has all pages.
   Id add(std::vector<std::int32_t> text, std::int64_t most);
-  // The same text once more, which may continue differently; it comes last. If there is a seat, it runs at
-  // once, and the two share their pages.
-  Id fork(Id text);
+  // The same text once more, as far as its tokens are known, which may continue differently. It comes last.
+  // If its turn has come and there is a seat, it runs at once, and the two share their pages.
+  enum class Turn {
+    last,       // it comes after the texts that wait
+    of_parent,  // it is a part of what its parent is, and takes a free seat before them
+  };
+  Id fork(Id text, Turn turn = Turn::last);
   void append(Id text, std::int32_t token);  // throws Error if it has `most` tokens already
+  // A run that has been started says how the text goes on, but not yet: append() will have that token. Until
+  // then the text is planned as if it had the token, but does not join. Throws as append() does, and for a
+  // text with tokens that have not been read.
+  void expect(Id text);
   // It is over, or no longer wanted: its pages are free, though they may be found by texts that begin alike.
   void remove(Id text);
 
-  // Tokens [begin, begin + count) of a text, to be read in a step.
+  // Tokens [begin, begin + count) of a text, to be read in a step. The last one may be expected.
   struct Part {
     Id text;
     std::int64_t begin, count;
@@ -62,9 +71,12 @@ class Scheduler {
   // for all they have, and nobody has just had to leave. A text without another token to read is idle: it
   // keeps its pages until others need them, and joins again when it gets a token.
   const Plan& plan();
-  // The tokens of a part of this plan are in the cache. Throws Error for a part that does not follow what the
-  // text has there.
+  // The tokens of a part of this plan are in the cache, for all that is done after this. Throws Error for a
+  // part that does not follow what the text has there, and for one with a token that is only expected.
   void done(const Part& part);
+  // What followed the last token of the text, which has been read, got lost: it is to be read again. No token
+  // is expected any more.
+  void read_again(Id text);
 
   const std::vector<std::int32_t>& tokens(Id text) const { return at(text).tokens; }
   bool is_running(Id text) const { return at(text).table.has_value(); }
@@ -93,8 +105,10 @@ class Scheduler {
     int preemptions = 0;
     std::int64_t read = 0;     // so many of its tokens have been read, though they may have to be again
     std::int64_t on_host = 0;  // its first tokens are in pages that the caller keeps
+    int expected = 0;          // 1: one more token, which is not known yet
     bool is_old = false;       // it was read, in part, before forget()
-    bool is_idle() const { return read == std::ssize(tokens); }
+    std::int64_t size() const { return std::ssize(tokens) + expected; }
+    bool is_idle() const { return read == size(); }
   };
   using Texts = std::map<Id, Text*>;
 
@@ -111,7 +125,7 @@ class Scheduler {
 
   Options options_;
   PagePool pool_;
-  std::map<Id, std::unique_ptr<Text>> texts_;
+  std::unordered_map<Id, std::unique_ptr<Text>> texts_;
   Texts running_, waiting_;
   Plan plan_;
   std::int64_t left_ = 0;  // of the plan's chunk

@@ -243,6 +243,7 @@ std::vector<Call> programs() {
       METHOD(Pending, fetch),
       METHOD(Pending, number),
       call("Pending::item", &Pending::item<float>),
+      call("Pending::values", &Pending::values<float>),
       {"first_bad_node",
        [](World& w) {
          const std::vector<Feed> feeds = Draw<std::vector<Feed>>::of(w);

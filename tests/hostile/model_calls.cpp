@@ -184,12 +184,12 @@ void schedule(World& w) {
   };
   for (int n = 0; n < 60; ++n)
     attempt([&] {
-      switch (w.below(9)) {
+      switch (w.below(10)) {
         case 0:
           ids.push_back(s.add(Draw<std::vector<int>>::of(w), w.hostile() ? Draw<I>::of(w) : 20));
           break;
         case 1:
-          ids.push_back(s.fork(id()));
+          ids.push_back(s.fork(id(), w.chance(0.5) ? Scheduler::Turn::last : Scheduler::Turn::of_parent));
           break;
         case 2:
           s.remove(id());
@@ -208,6 +208,9 @@ void schedule(World& w) {
           if (w.chance(0.1)) s.start_again();
           (void)s.pool().free(), (void)s.waiting(), (void)s.running(), (void)s.cached(), (void)s.held();
           (void)s.preemptions(), (void)s.found();
+          break;
+        case 7:
+          w.chance(0.5) ? s.expect(id()) : s.read_again(id());
           break;
         default: {
           const Scheduler::Plan plan = s.plan();
@@ -233,7 +236,8 @@ void serve(World& w) {
                         .chunk = few(),
                         .host_tokens = w.chance(0.5) ? 0 : few(),
                         .threads = Draw<int>::of(w),
-                        .precision = w.one_of({Precision::full, Precision::bf16, Precision::f16})});
+                        .precision = w.one_of({Precision::full, Precision::bf16, Precision::f16}),
+                        .ahead = w.chance(0.5)});
   std::vector<Engine::Handle> handles;
   const auto handle = [&] {
     return handles.empty() || w.hostile() ? Draw<std::uint64_t>::of(w) : handles[w.below(handles.size())];

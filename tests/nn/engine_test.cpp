@@ -25,7 +25,12 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
           {.seats = 24, .page_size = 64, .threads = 3},
           {.seats = 8, .cache_tokens = 160, .threads = 1},
           {.seats = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1},
-          {.seats = 4, .page_size = 96, .threads = 1}}) {
+          {.seats = 4, .page_size = 96, .threads = 1},
+          {.seats = 1, .threads = 1, .ahead = true},
+          {.seats = 8, .threads = 1, .ahead = true},
+          {.seats = 3, .page_size = 5, .chunk = 7, .threads = 1, .ahead = true},
+          {.seats = 8, .cache_tokens = 160, .threads = 1, .ahead = true},
+          {.seats = 8, .cache_tokens = 160, .host_tokens = 400, .threads = 1, .ahead = true}}) {
       nn::Engine engine(model, options);
       const std::vector<Written> got = together(engine, list);
       for (std::size_t i = 0; i < list.size(); ++i) {
@@ -88,8 +93,11 @@ TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
       const auto expected = searched(model, search);
       // Alone; beside other texts; and where beams have to wait for each other's pages.
       for (const bool in_company : {false, true}) {
-        nn::Engine engine(model,
-                          {.seats = 8, .cache_tokens = in_company ? 160 : 0, .page_size = 4, .threads = 1});
+        nn::Engine engine(model, {.seats = 8,
+                                  .cache_tokens = in_company ? 160 : 0,
+                                  .page_size = 4,
+                                  .threads = 1,
+                                  .ahead = in_company});
         std::vector<nn::Hypothesis> got, again;
         auto first = search, second = search;
         first.report = [&](std::vector<nn::Hypothesis> h) { got = std::move(h); };

@@ -109,11 +109,12 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   Cache caches[] = {{"contiguous", context, std::min(s.seats, contexts)},
                     {"pages of " + std::to_string(s.page_size), s.page_size, s.seats}};
   for (Cache& c : caches) {
-    const nn::Engine::Options options{.seats = c.seats,
-                                      .cache_tokens = tokens / c.page_size * c.page_size,
-                                      .page_size = c.page_size,
-                                      .threads = settings.threads,
-                                      .precision = precision};
+    nn::Engine::Options options{.seats = c.seats,
+                                .cache_tokens = tokens / c.page_size * c.page_size,
+                                .page_size = c.page_size,
+                                .threads = settings.threads,
+                                .precision = precision};
+    if (s.in_step) options.ahead = false;
     c.engine.emplace(model, options);
     warm_up(*c.engine, options, context);
     constexpr std::int64_t most_columns = 2000;

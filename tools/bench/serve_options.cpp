@@ -20,13 +20,15 @@ void ServeCommandLine::declare(Args& args) {
               {.shown = "16 contexts"});
   args.option("page", "N", "serve: tokens in a page", settings.page_size, {.min = 1, .max = 1 << 20});
   args.option("seats", "N", "serve: texts in a step, at most", settings.seats, {.min = 1, .max = 4096});
+  args.flag("in-step", "serve: start no step before the tokens of the one before are known",
+            settings.in_step);
   args.option("picture", "FILE", "serve: also draw who has which part of the cache, step by step, as a PNG",
               settings.picture, {.shown = "no picture"});
 }
 
 std::string ServeCommandLine::take(const Args& args, const std::string& mode) {
-  for (const char* name :
-       {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page", "seats", "picture"})
+  for (const char* name : {"trace", "requests", "rate", "shared-prefix", "seed", "cache-memory", "page",
+                           "seats", "in-step", "picture"})
     if (args.given(name) && mode != "serve")
       return "--" + std::string(name) + " is an option of the mode serve";
   for (const char* name : {"requests", "rate"})

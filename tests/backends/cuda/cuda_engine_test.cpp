@@ -26,6 +26,7 @@ TEST_F(CudaEngine, WritesEachTextAsIfItWereAlone) {
       const std::vector<Written> expected = alone(model, list, precision);
       for (const nn::Engine::Options& options :
            {nn::Engine::Options{.seats = 8, .precision = precision},
+            {.seats = 8, .precision = precision, .ahead = false},
             {.seats = 3, .cache_tokens = 112, .page_size = 16, .chunk = 7, .precision = precision},
             {.seats = 8, .cache_tokens = 112, .host_tokens = 200, .precision = precision}}) {
         nn::Engine engine(model, options);
