@@ -10,6 +10,7 @@
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include "tools/bench/modes.h"
+#include "tools/bench/other_decoding.h"
 
 namespace tg::bench {
 
@@ -84,14 +85,22 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
       const double s = seconds(cached, length);
       add("cached", length, s, s / whole);
     }
+    const std::int64_t sizes[] = {config.layers, config.heads, config.width, context, config.vocabulary};
+    std::list<OtherDecoding> others;  // that have a GPT
+    if (report.selects("engine") && kind.architecture.name() == nn::Gpt::name)
+      others = other_decodings(settings, sizes);
     double alone = Row::none;
     for (const std::int64_t texts : {1, 4, 16, 64}) {
       if (!report.selects("engine")) break;
-      const double s = seconds_of_step(model, context, texts, threads, precision, settings.seconds) /
-                       static_cast<double>(texts);
+      const auto count = static_cast<double>(texts);
+      const std::string name = ", " + std::to_string(texts) + (texts == 1 ? " text" : " texts");
+      const double s = seconds_of_step(model, context, texts, threads, precision, settings.seconds) / count;
       if (texts == 1) alone = s;
-      add("engine, " + std::to_string(texts) + (texts == 1 ? " text" : " texts"), (context + 1) / 2, s,
-          alone / s, "engine, 1 text");
+      add("engine" + name, (context + 1) / 2, s, alone / s, "engine, 1 text");
+      for (OtherDecoding& other : others) {
+        const double theirs = other.seconds_of_step(texts, (context + 1) / 2 + 1) / count;
+        if (!std::isnan(theirs)) add(other.name() + name, (context + 1) / 2, theirs, s / theirs, "engine");
+      }
     }
     if (threads == 1) break;
   }
