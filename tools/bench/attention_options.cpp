@@ -31,7 +31,7 @@ void AttentionCommandLine::declare(Args& args) {
   args.flag(
       "compare",
       "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear; generate "
-      "and serve: beside PyTorch, compiled",
+      "and serve: beside PyTorch, compiled, and llama.cpp on the CPU",
       compare);
   args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",

@@ -45,6 +45,7 @@ std::list<OtherDecoding> other_decodings(const Settings& settings, std::span<con
     else
       std::printf("no %s to compare with: %s\n", name, other.about().c_str()), others.pop_back();
   };
+  if (settings.device.kind == Device::cpu_kind) add("llama.cpp", "llama_decode.py");
   add("PyTorch", "torch_decode.py");
   return others;
 }

@@ -1,4 +1,4 @@
-// Other libraries that decode the same GPT beside this one: PyTorch.
+// Other libraries that decode the same GPT beside this one: PyTorch, and llama.cpp on the CPU.
 #pragma once
 
 #include <list>
