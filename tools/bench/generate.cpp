@@ -25,22 +25,28 @@ struct Kind {
 double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_t texts, int threads,
                        nn::Precision precision, double seconds) {
   const std::int64_t length = (context + 1) / 2;
-  // The first step reads all prompts.
   nn::Engine engine(model,
                     {.seats = texts, .chunk = texts * length, .threads = threads, .precision = precision});
-  for (std::int64_t t = 0; t < texts; ++t) {
-    std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
-    for (std::int64_t i = 0; i < length; ++i)
-      prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
-    engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
-  }
   double best = std::numeric_limits<double>::infinity(), end = 0;
-  bool more = true;
-  for (int steps = 0; more && (steps < 5 || now() < end); ++steps) {
-    if (steps == 2) end = now() + seconds;  // programs are compiled
-    const double start = now();
-    more = engine.step();
-    best = std::min(best, now() - start);
+  for (bool compiled = false; !compiled || now() < end;) {
+    engine.forget();
+    for (std::int64_t t = 0; t < texts; ++t) {
+      std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
+      for (std::int64_t i = 0; i < length; ++i)
+        prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
+      engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
+    }
+    engine.step();  // reads all prompts
+    engine.step();  // the first time, compiles the next program
+    if (!compiled) compiled = true, end = now() + seconds;
+    while (engine.texts() == texts) {
+      const double start = now();
+      engine.step();
+      const double step = now() - start;
+      if (engine.texts() == texts || std::isinf(best)) best = std::min(best, step);
+      if (now() >= end) return best;
+    }
+    engine.run();
   }
   return best;
 }
