@@ -39,11 +39,12 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
     engine.step();  // reads all prompts
     engine.step();  // the first time, compiles the next program
     if (!compiled) compiled = true, end = now() + seconds;
-    while (engine.texts() == texts) {
+    const auto all = static_cast<std::size_t>(texts);
+    while (engine.texts() == all) {
       const double start = now();
       engine.step();
       const double step = now() - start;
-      if (engine.texts() == texts || std::isinf(best)) best = std::min(best, step);
+      if (engine.texts() == all || std::isinf(best)) best = std::min(best, step);
       if (now() >= end) return best;
     }
     engine.run();
@@ -58,7 +59,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
                                .layers = 4,
                                .heads = 4,
                                .width = 128};
-  nn::Params params(0, f32, settings.device);
+  nn::Params params(0, settings.dtype, settings.device);
   const nn::Model model(params, config);
   const nn::Precision precision = nn::precision_named(settings.dtype_name());
   // If a generator gets the same text again, it reads only its last token again.
