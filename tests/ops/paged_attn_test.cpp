@@ -140,31 +140,60 @@ TEST(PagedAttn, HasTheBitsOfDecodingWithoutPages) {
   }
 }
 
-// A key that only a later query sees is NaN: the queries before it are as without it.
-TEST(PagedAttn, AQueryIsAsWithoutTheKeysAfterIt) {
-  Graph g;
-  const std::int64_t T = 40;
-  const Tensor q = g.input("q", {1, 2, T, 4}, f32), k = g.input("k", {2, T, 1, 4}, f32),
-               table = g.constant(Array::of<std::int32_t>({1, 1}, {1})),
-               lengths = g.constant(Array::of<std::int32_t>({1}, {static_cast<std::int32_t>(T)}));
-  const AttentionResult r = paged_attn(q, k, k, table, lengths);
-  Array aq({1, 2, T, 4}, f32), ak({2, T, 1, 4}, f32);
-  for (std::int64_t e = 0; e < aq.numel(); ++e) aq.set(e, std::sin(static_cast<double>(e)));
-  for (std::int64_t e = 0; e < ak.numel(); ++e) ak.set(e, std::cos(static_cast<double>(e)));
-  const Array whole = eval(r.o, {{q, aq}, {k, ak}});
-  const std::int64_t bad = 21;
-  for (int e = 0; e < 4; ++e) ak.set((T + bad) * 4 + e, std::numeric_limits<double>::quiet_NaN());
-  const Array some = eval(r.o, {{q, aq}, {k, ak}});
-  for (int h = 0; h < 2; ++h)
-    for (std::int64_t i = 0; i < T; ++i)
-      for (int e = 0; e < 4; ++e) {
-        const std::int64_t at = (h * T + i) * 4 + e;
-        if (i < bad) {
-          EXPECT_EQ(some.at(at), whole.at(at)) << i;
-        } else {
-          EXPECT_TRUE(std::isnan(some.at(at))) << i;
+// A key or value that only later queries see is NaN: the queries before it are as without it, and so are
+// those whose window begins after it.
+TEST(PagedAttn, AQueryIsAsWithoutTheKeysThatItDoesNotSee) {
+  struct Case {
+    std::int64_t T, L, H, d;
+    DType dtype;
+    std::int64_t window;
+  };
+  for (const Case c : {Case{40, 40, 2, 4, f32, -1},
+                       {40, 40, 2, 4, f32, 9},
+                       {150, 70, 1, 40, bf16, -1},
+                       {150, 70, 4, 40, f16, 30},
+                       {70, 8, 2, 64, bf16, 5},
+                       {40, 40, 2, 4, f64, -1},
+                       {600, 5, 2, 64, f32, 3}})
+    for (const bool in_values : {false, true}) {
+      Graph g;
+      const Tensor q = g.input("q", {1, c.H, c.L, c.d}, c.dtype), k = g.input("k", {2, c.T, 1, c.d}, c.dtype),
+                   v = g.input("v", {2, c.T, 1, c.d}, c.dtype),
+                   table = g.constant(Array::of<std::int32_t>({1, 1}, {1})),
+                   lengths = g.constant(Array::of<std::int32_t>({1}, {static_cast<std::int32_t>(c.T)}));
+      const AttentionResult r = paged_attn(q, k, v, table, lengths, {.window_left = c.window});
+      Array aq(q.shape(), c.dtype), ak(k.shape(), c.dtype), av(v.shape(), c.dtype);
+      for (std::int64_t e = 0; e < aq.numel(); ++e) aq.set(e, std::sin(static_cast<double>(e)));
+      for (std::int64_t e = 0; e < ak.numel(); ++e)
+        ak.set(e, std::cos(static_cast<double>(e))), av.set(e, std::cos(static_cast<double>(3 * e)));
+      Program p = compile(g, {r.o, r.lse});
+      p.feed({q, aq}), p.feed({k, ak}), p.feed({v, av});
+      p.run();
+      const Array whole = p.fetch(r.o), whole_lse = p.fetch(r.lse);
+      const std::int64_t first = c.T - c.L;  // the first query's own key
+      for (const std::int64_t bad : {first + 1, first + c.L / 2, c.T - 1}) {
+        Array with = (in_values ? av : ak).copy();
+        for (std::int64_t e = 0; e < c.d; ++e)
+          with.set((c.T + bad) * c.d + e, std::numeric_limits<double>::quiet_NaN());
+        p.feed({in_values ? v : k, with});
+        p.run();
+        const Array some = p.fetch(r.o), some_lse = p.fetch(r.lse);
+        for (std::int64_t row = 0; row < c.H * c.L; ++row) {
+          const std::int64_t own = first + row % c.L;
+          const bool sees = bad <= own && (c.window < 0 || bad >= own - c.window);
+          EXPECT_EQ(std::isnan(some_lse.at(row)), sees && !in_values) << own << ", NaN at " << bad;
+          for (std::int64_t e = row * c.d; e < (row + 1) * c.d; ++e) {
+            if (sees) {
+              EXPECT_TRUE(std::isnan(some.at(e))) << own << ", NaN at " << bad;
+            } else {
+              ASSERT_EQ(some.at(e), whole.at(e))
+                  << name_of(c.dtype) << " query " << own << ", NaN at " << bad;
+              ASSERT_EQ(some_lse.at(row), whole_lse.at(row)) << own << ", NaN at " << bad;
+            }
+          }
         }
       }
+    }
 }
 
 TEST(PagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {

@@ -292,6 +292,47 @@ TEST(BenchServe, ReplaysATraceFromAFileAndDrawsIt) {
   std::filesystem::remove(path), std::filesystem::remove(path + ".png");
 }
 
+TEST(BenchServe, PrintsAnotherDecodingBesideATrace) {
+  const FakePython python(
+      "[ $4 = 1x2x16x64x13 ] && [ $5 = 1 ] || exit\n"
+      "case $1 in *torch_decode.py) ;; *llama_decode.py) echo none it is not installed; exit;; *) exit;; "
+      "esac\n"
+      "echo ready PyTorch 9.9\n"
+      "read what seats first rest && [ \"$what $seats $first $rest\" = 'trace 2 1:7 2:5 3:4' ] && echo 2.0 "
+      "100\n");
+  const std::string path = testing::TempDir() + "compared" + std::to_string(getpid()),
+                    command = small_serve + " --compare --cache-memory 128tokens --trace " + path;
+  std::ofstream(path) << "0 1 7\n0 2 5\n0 3 4\n";
+  const Outcome run = bench(command, python.environment());
+  std::ofstream(path) << "0 1 7\n0.5 2 5\n";
+  const Outcome later = bench(command, python.environment());
+  EXPECT_EQ(run.code, 0) << run.output;
+  EXPECT_NE(run.output.find("PyTorch 9.9"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("no llama.cpp to compare with: it is not installed"), std::string::npos)
+      << run.output;
+  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos) << run.output;  // 16 of them
+  EXPECT_NE(run.output.find("PyTorch, step"), std::string::npos) << run.output;
+  EXPECT_EQ(later.code, 1) << later.output;
+  EXPECT_NE(later.output.find("--compare needs requests that are all there at the beginning"),
+            std::string::npos)
+      << later.output;
+  std::filesystem::remove(path);
+}
+
+TEST(BenchGenerate, PrintsAnotherDecodingBesideItsSteps) {
+  const FakePython python(
+      "case $1 in *llama*) echo ready llama.cpp 8.8;; *) echo ready PyTorch 9.9;; esac\n"
+      "while read what texts keys; do [ $what$keys = step5 ] && [ $texts != 4 ] && echo 8 || echo -; done\n");
+  const Outcome run =
+      bench("generate --quick --threads 1 --shape 8 --filter engine --compare", python.environment());
+  EXPECT_EQ(run.code, 0) << run.output;
+  EXPECT_NE(run.output.find("PyTorch, 16 texts"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("llama.cpp, 64 texts"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("0.500       2000 tokens/s"), std::string::npos)
+      << run.output;  // 8 ms for 16 texts
+  EXPECT_EQ(run.output.find("PyTorch, 4 texts"), std::string::npos) << run.output;
+}
+
 TEST(BenchServe, CutsBothCachesToTheSameBytes) {
   // Two contexts of 64 tokens and some more, and five pages of 24.
   const Outcome run = bench(small_serve + " --requests 12 --cache-memory 150tokens --page 24"),

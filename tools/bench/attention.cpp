@@ -44,7 +44,7 @@ class AttentionBench {
       product_ = sgemm(settings, settings.threads, machine, report);
     else
       cold_.emplace(settings);
-    if (settings.attention.compare) {
+    if (settings.compare) {
       torch_.emplace(settings.device);
       std::printf("%s%s\n", torch_->ready() ? "" : "no PyTorch to compare with: ", torch_->about().c_str());
     }
@@ -70,7 +70,7 @@ class AttentionBench {
   void finish() const {
     const bool compares = torch_ && torch_->ready();
     if (rates_.empty()) return;
-    if (!on_cpu() || settings_.attention.compare) std::printf("\n%s", rates_table(rates_, compares).c_str());
+    if (!on_cpu() || settings_.compare) std::printf("\n%s", rates_table(rates_, compares).c_str());
     if (!settings_.attention.png.empty())
       draw_rates(rates_, machine_.model + ", flash_attn in " + settings_.dtype_name() + ", TFLOP/s")
           .save_png(settings_.attention.png);

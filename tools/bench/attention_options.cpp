@@ -28,9 +28,11 @@ void AttentionCommandLine::declare(Args& args) {
               "attention: the kernels that run it; an error where they cannot (AttentionKernels in "
               "ops/flash_attn.h)",
               kernels, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
-  args.flag("compare",
-            "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear",
-            compare);
+  args.flag(
+      "compare",
+      "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear; generate "
+      "and serve: beside PyTorch, compiled, and llama.cpp on the CPU",
+      compare);
   args.option("png", "FILE", "attention: also draw the rates", png, {.shown = "no picture"});
   args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
             traffic);
@@ -42,12 +44,13 @@ void AttentionCommandLine::declare(Args& args) {
 
 std::string AttentionCommandLine::take(const Args& args, const std::string& mode,
                                        const std::vector<std::string>& shapes, Settings& settings) const {
-  if (args.given("compare") && mode != "attention" && mode != "decode")
-    return "--compare is an option of the modes attention and decode";
+  if (args.given("compare") && mode != "attention" && mode != "decode" && mode != "generate" &&
+      mode != "serve")
+    return "--compare is an option of the modes attention, decode, generate and serve";
   for (const char* name : {"suite", "layout", "kernels", "png", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
-  settings.attention.compare = compare;
+  settings.compare = compare;
   if (mode == "decode")
     return take_cells(shapes, settings.device.kind == Device::cpu_kind ? "decode" : "gpu-decode", settings);
   if (mode != "attention") return "";
@@ -56,7 +59,7 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
     if (args.given(name) && (traffic || !once.empty()))
       return "--" + std::string(name) + " needs rates, which --traffic and --once do not measure";
   if (traffic && !once.empty()) return "--traffic and --once exclude each other";
-  settings.attention = {.by_token = layout == "BLHd", .compare = compare, .png = png, .once = once};
+  settings.attention = {.by_token = layout == "BLHd", .png = png, .once = once};
   for (const AttentionKernels k :
        {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
     if (kernels == name_of(k)) settings.attention.kernels = k;

@@ -9,7 +9,6 @@ struct AttentionSettings {
   std::vector<AttentionCell> cells;  // to measure
   bool whole_suite = false;          // the cells are those that the device measures by default
   bool by_token = false;             // q, k and v are [B, L, H, d] in memory, as a projection leaves them
-  bool compare = false;              // measure PyTorch too
   AttentionKernels kernels = AttentionKernels::best;
   std::string png;   // also draw the rates into this file
   std::string once;  // only run this program of each cell, once, for a profiler

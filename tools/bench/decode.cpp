@@ -67,7 +67,7 @@ class DecodeBench {
       memory_.emplace(settings);
     else
       cold_.emplace(settings);
-    if (!settings.attention.compare) return;
+    if (!settings.compare) return;
     torch_.emplace(settings.device);
     std::printf("%s%s\n", torch_->ready() ? "" : "no PyTorch to compare with: ", torch_->about().c_str());
   }

@@ -10,6 +10,7 @@
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include "tools/bench/modes.h"
+#include "tools/bench/other_decoding.h"
 
 namespace tg::bench {
 
@@ -24,22 +25,29 @@ struct Kind {
 double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_t texts, int threads,
                        nn::Precision precision, double seconds) {
   const std::int64_t length = (context + 1) / 2;
-  // The first step reads all prompts.
   nn::Engine engine(model,
                     {.seats = texts, .chunk = texts * length, .threads = threads, .precision = precision});
-  for (std::int64_t t = 0; t < texts; ++t) {
-    std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
-    for (std::int64_t i = 0; i < length; ++i)
-      prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
-    engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
-  }
   double best = std::numeric_limits<double>::infinity(), end = 0;
-  bool more = true;
-  for (int steps = 0; more && (steps < 5 || now() < end); ++steps) {
-    if (steps == 2) end = now() + seconds;  // programs are compiled
-    const double start = now();
-    more = engine.step();
-    best = std::min(best, now() - start);
+  for (bool compiled = false; !compiled || now() < end;) {
+    engine.forget();
+    for (std::int64_t t = 0; t < texts; ++t) {
+      std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
+      for (std::int64_t i = 0; i < length; ++i)
+        prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
+      engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
+    }
+    engine.step();  // reads all prompts
+    engine.step();  // the first time, compiles the next program
+    if (!compiled) compiled = true, end = now() + seconds;
+    const auto all = static_cast<std::size_t>(texts);
+    while (engine.texts() == all) {
+      const double start = now();
+      engine.step();
+      const double step = now() - start;
+      if (engine.texts() == all || std::isinf(best)) best = std::min(best, step);
+      if (now() >= end) return best;
+    }
+    engine.run();
   }
   return best;
 }
@@ -51,7 +59,7 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
                                .layers = 4,
                                .heads = 4,
                                .width = 128};
-  nn::Params params(0, f32, settings.device);
+  nn::Params params(0, settings.dtype, settings.device);
   const nn::Model model(params, config);
   const nn::Precision precision = nn::precision_named(settings.dtype_name());
   // If a generator gets the same text again, it reads only its last token again.
@@ -84,14 +92,22 @@ void measure(const Kind& kind, std::int64_t context, const Settings& settings, R
       const double s = seconds(cached, length);
       add("cached", length, s, s / whole);
     }
+    const std::int64_t sizes[] = {config.layers, config.heads, config.width, context, config.vocabulary};
+    std::list<OtherDecoding> others;  // that have a GPT
+    if (report.selects("engine") && kind.architecture.name() == nn::Gpt::name)
+      others = other_decodings(settings, sizes);
     double alone = Row::none;
     for (const std::int64_t texts : {1, 4, 16, 64}) {
       if (!report.selects("engine")) break;
-      const double s = seconds_of_step(model, context, texts, threads, precision, settings.seconds) /
-                       static_cast<double>(texts);
+      const auto count = static_cast<double>(texts);
+      const std::string name = ", " + std::to_string(texts) + (texts == 1 ? " text" : " texts");
+      const double s = seconds_of_step(model, context, texts, threads, precision, settings.seconds) / count;
       if (texts == 1) alone = s;
-      add("engine, " + std::to_string(texts) + (texts == 1 ? " text" : " texts"), (context + 1) / 2, s,
-          alone / s, "engine, 1 text");
+      add("engine" + name, (context + 1) / 2, s, alone / s, "engine, 1 text");
+      for (OtherDecoding& other : others) {
+        const double theirs = other.seconds_of_step(texts, (context + 1) / 2 + 1) / count;
+        if (!std::isnan(theirs)) add(other.name() + name, (context + 1) / 2, theirs, s / theirs, "engine");
+      }
     }
     if (threads == 1) break;
   }

@@ -18,6 +18,7 @@ struct Settings {
   bool tf32 = false;                              // as in CompileOptions
   int threads = 1;                                // of the CPU
   double seconds = 0.3;                           // minimum time to measure a row
+  bool compare = false;                           // measure PyTorch, and what else there is, too
   std::string filter;                             // rows to measure: those whose name contains it
   std::vector<std::vector<std::int64_t>> shapes;  // instead of a mode's own; meaning depends on the mode
   AttentionSettings attention;

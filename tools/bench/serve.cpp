@@ -8,6 +8,7 @@
 #include <tilegrad/nn/models/model.h>
 #include "tools/bench/cache_picture.h"
 #include "tools/bench/modes.h"
+#include "tools/bench/other_decoding.h"
 #include "tools/bench/replay.h"
 #include "tools/train_report.h"
 
@@ -94,6 +95,9 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
   const std::vector<Arrival> trace = s.trace.empty()
                                          ? random_trace(s.random, context)
                                          : parse_trace(io::read_file(s.trace, "trace"), s.trace, context);
+  if (settings.compare && trace.back().seconds > 0)
+    throw Error("[serve] --compare needs requests that are all there at the beginning");
+  std::list<OtherDecoding> others = other_decodings(settings, sizes);
   const auto prompts = random_prompts(trace, s.random.shared_prefix, sizes[4], s.random.seed);
   const std::string shape = joined(sizes);
   ServeRows(settings, "cache", shape, report)
@@ -123,6 +127,16 @@ void run_serve(const Settings& settings, const Machine&, Report& report) {
     ServeRows(settings, c.name, shape, report).add(c.replay);
   }
   check_equal(caches[0].replay, caches[1].replay);
+  for (OtherDecoding& other : others) {
+    const OtherDecoding::Replay r = other.replay(caches[0].seats, trace);
+    ServeRows rows(settings, other.name(), shape, report);
+    rows.add("", {.ms = r.seconds * 1e3,
+                  .rate = static_cast<double>(caches[0].replay.tokens) / r.seconds,
+                  .unit = "tokens/s",
+                  .share = caches[1].replay.seconds / r.seconds,
+                  .of = caches[1].name});
+    rows.add(", step", {.ms = r.seconds * 1e3 / r.steps});
+  }
   const double ratio = caches[0].replay.seconds / caches[1].replay.seconds;
   ServeRows(settings, "paged / contiguous", shape, report).add("", {.rate = ratio, .unit = "×"});
   if (s.picture.empty()) return;

@@ -7,6 +7,7 @@
 
 #include "backends/cpu/kernels/gemm_dots.h"
 #include "backends/cpu/kernels/gemm_parts.h"
+#include "backends/cpu/kernels/gemm_rows.h"
 #include "backends/cpu/kernels/tiles.h"
 
 namespace tg::cpu::TG_ISA {
@@ -33,8 +34,7 @@ struct Plan {
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
 };
 
-constexpr i64 k_block = 384;    // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2
-constexpr i64 row_block = 112;  // A block: 112·384 f32 = 168 KiB of L2
+constexpr i64 row_block = 112;       // A block: 112·384 f32 = 168 KiB of L2
 constexpr i64 column_block = 1024;   // C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k
 constexpr i64 pass_bytes = 8 << 20;  // packed B of one pass
 
@@ -53,7 +53,7 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pairs = false;
 #endif
   p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
-  p.k_chunks = at_least(1, ceil_div(p.k, k_block));
+  p.k_chunks = k_chunks(p.k);
   // Added where C lies, D would come before the second chunk, from a block of its own after the last: one of
   // them for all rows, however D and C lie.
   p.own_c = p.own_c || (g.rows_alone && g.d.data && p.k_chunks > 1);
@@ -244,6 +244,16 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
                              : "packed by each block");
 }
 
+// A row of each of many batch items that share B, such as a token of each text: rows of one product.
+Gemm with_items_as_rows(Gemm g) {
+  for (int i = 0; g.m == 1 && i < g.batch_rank; ++i) {
+    if (g.batch[i] == 1 || g.b.batch_strides[i] != 0) continue;
+    g.m = g.batch[i], g.batch[i] = 1;
+    for (Gemm::Matrix* x : {&g.a, &g.c, &g.d}) x->row = x->batch_strides[i];
+  }
+  return g;
+}
+
 // The product or its transpose, whichever is faster: the additions are the same.
 Gemm oriented(const Gemm& g) {
 #if defined(TG_BF16_TILES)
@@ -255,7 +265,8 @@ Gemm oriented(const Gemm& g) {
 
 }  // namespace
 
-void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size) {
+void gemm_choice(const Gemm& given, int threads, char* text, std::size_t size) {
+  const Gemm g = with_items_as_rows(given);
   if (is_dots(g)) return gemm_dots_choice(g, text, size);
   const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
@@ -264,24 +275,29 @@ void gemm_choice(const Gemm& g, int threads, char* text, std::size_t size) {
     return;
   }
 #endif
+  if (is_rows(n)) return gemm_rows_choice(n, text, size);
   g.type == DType::f64 ? describe<double>(n, threads, text, size) : describe<float>(n, threads, text, size);
 }
 
-ScratchSize gemm_scratch(const Gemm& g, int threads) {
+ScratchSize gemm_scratch(const Gemm& given, int threads) {
+  const Gemm g = with_items_as_rows(given);
   if (is_dots(g)) return gemm_dots_scratch(g, threads);
   const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
   if (is_for_tiles(n)) return gemm_tiles_scratch(n, threads);
 #endif
+  if (is_rows(n)) return gemm_rows_scratch(n, threads);
   return g.type == DType::f64 ? scratch<double>(n, threads) : scratch<float>(n, threads);
 }
 
-void gemm(const Gemm& g, Worker& worker) {
+void gemm(const Gemm& given, Worker& worker) {
+  const Gemm g = with_items_as_rows(given);
   if (is_dots(g)) return gemm_dots(g, worker);
   const Gemm n = oriented(g);
 #if defined(TG_BF16_TILES)
   if (is_for_tiles(n)) return gemm_tiles(n, worker);
 #endif
+  if (is_rows(n)) return gemm_rows(n, worker);
   if (g.type == DType::f64) {
     run<double>(n, worker);
   } else {

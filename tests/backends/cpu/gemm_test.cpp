@@ -344,9 +344,9 @@ struct RowsCase {
   bool adds = false;
 };
 
-// The product of rows [first, first + m) of a with b, plus those of d.
+// The product of rows [first, first + m) of a with b, plus those of d; or of each row as a batch item.
 std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Matrix& d, i64 first, i64 m,
-                                    int threads, const Isa& isa) {
+                                    int threads, const Isa& isa, bool as_items = false) {
   Gemm g;
   g.type = g.out_type = x.type, g.m = m, g.n = x.n, g.k = x.k, g.rows_alone = true, g.bf16 = x.bf16;
   g.a = a.operand(), g.b = b.operand();
@@ -358,6 +358,10 @@ std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Mat
   };
   skip(g.a);
   if (x.adds) g.d = d.operand(), skip(g.d);
+  if (as_items) {
+    g.m = 1, g.batch_rank = 2, g.batch[0] = m, g.batch[1] = 1, g.b.batch_strides[0] = 0;
+    for (Gemm::Matrix* each : {&g.a, &g.c, &g.d}) each->batch_strides[0] = each->row, each->row = 0;
+  }
   run_team(threads, isa.scratch(g, threads), [&](Worker& w) { isa.gemm(g, w); });
   return out;
 }
@@ -387,6 +391,8 @@ void check_rows_alone(const RowsCase& x, const std::vector<Isa>& units) {
               std::memcmp(some.data(), all.data() + static_cast<std::size_t>(first) * row_bytes, some.size()),
               0)
               << isa.name << " " << shape << ": rows " << first << " to " << first + m - 1 << ", " << layout;
+          ASSERT_EQ(some, rows_product(x, a, b, added, first, m, 2, isa, true))
+              << isa.name << " " << shape << ": " << m << " items, " << layout;
         }
     }
   }

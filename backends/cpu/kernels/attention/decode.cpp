@@ -64,10 +64,10 @@ i64 ranges_of(const AttentionCall& x) {
   return (x.T + range - 1) / range;
 }
 
-// Whether several threads share the keys of a group. With many queries there are groups enough for all
-// threads, and what ranges leave would take much memory.
+// Whether several threads share the keys of a group: if there can be several ranges. With many queries there
+// are groups enough for all threads, and what ranges leave would take much memory.
 bool shares_keys(const AttentionCall& x) {
-  return x.L <= few_queries;
+  return x.L <= few_queries && ranges_of(x) > 1;
 }
 
 // Rows of a narrower type are converted once if more than one block of query rows reads them.
@@ -217,24 +217,28 @@ class Rows {
   // Adds keys from … to − 1 of the tile that begins at key0.
   void add_tile(i64 key0, i64 from, i64 to) {
     const bool one = values_are_keys(x_);
-    const RowsInMemory<S> k = rows_in_memory(x_.k, key0, x_.d, s_.k_at);
+    const RowsInMemory<S> k = rows_in_memory(x_.k, key0, to, x_.d, s_.k_at);
     RowsInMemory<S> v = k;
-    if (!one) v = rows_in_memory(x_.v, key0, x_.dv, s_.v_at);
-    if (one) v.ahead = 0;  // they are there already
+    if (!one) v = rows_in_memory(x_.v, key0, to, x_.dv, s_.v_at);
+    if (one) v.ahead = v.skip = 0;  // they are there already
     if (!copies<C>(x_)) return add_keys(k, v, key0, from, to, x_.d, x_.dv);
     for (i64 j = from / W * W; j < to; ++j) {  // whole vectors of scores
       copy_chunks(k.at(j), x_.d, s_.k + (s_.own_k_at[j] = j * s_.padded_d));
       if (!one) copy_chunks(v.at(j), x_.dv, s_.v + (s_.own_v_at[j] = j * s_.all.padded));
     }
-    const RowsInMemory<C> own_k{s_.k, s_.own_k_at, 0}, own_v{s_.v, s_.own_v_at, 0};
+    const RowsInMemory<C> own_k{s_.k, s_.own_k_at}, own_v{s_.v, s_.own_v_at};
     add_keys(own_k, one ? own_k : own_v, key0, from, to, s_.padded_d, s_.all.padded);
   }
-  // Rows from key0 on, of the tile and as many as are fetched ahead.
-  RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 key0, i64 size, i64* at) const {
-    const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1,
-              ahead = x_.table || rows_ >= rows_to_fetch_for ? smaller(tile_, fetched) : 0;
-    find_rows(a, key0, tile_ + ahead, at);
-    return {static_cast<const S*>(a.data), at, ahead};
+  // `count` rows of a tile from key0 on, and as many after them as are fetched ahead. With the last tile, the
+  // next head's rows are fetched.
+  RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 key0, i64 count, i64 size,
+                                 i64* at) const {
+    const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
+    const bool last = key0 + tile_ >= group_.seen.to,
+               fetches = !last && (x_.table || rows_ >= rows_to_fetch_for);
+    const i64 ahead = fetches ? smaller(tile_, fetched) : 0;
+    find_rows(a, key0, count + ahead, at);
+    return {static_cast<const S*>(a.data), at, ahead, !last || group_.key_head + 1 == x_.Hk ? 0 : a.head};
   }
   // Where keys key0 … key0 + count − 1 lie: those beyond the last as the last.
   void find_rows(const AttentionCall::Operand& a, i64 key0, i64 count, i64* at) const {
@@ -404,7 +408,8 @@ void run_groups(const AttentionCall& x, const Scratch<C>& s, Worker& w) {
   });
 }
 
-// Threads share the ranges of all groups, and then the rows. A part is a range of a group.
+// Threads share the ranges of all groups, and then the rows. A part is a range of a group. A range that is
+// the only one of its text leaves rows that are finished at once.
 template <class S, class C>
 void run_ranges(const AttentionCall& x, const Scratch<C>& s, const Sums<C>& parts, Worker& w) {
   const i64 groups = groups_of(x), heads = heads_of_key(x);
@@ -416,11 +421,20 @@ void run_ranges(const AttentionCall& x, const Scratch<C>& s, const Sums<C>& part
     const Seen seen(x, b, 0, x.L - 1);
     const i64 place = part - s.start[b], of_all = place / seen.ranges;
     const Group group(x, b, of_all / groups, of_all % groups);
-    Rows<S, C>(x, s, group).run(seen.first + place % seen.ranges, parts.from_row(part * rows_of_group(x)));
+    const i64 range = seen.first + place % seen.ranges;
+    const Sums<C> sums = parts.from_row(part * rows_of_group(x));
+    Rows<S, C> rows(x, s, group);
+    rows.run(range, sums);
+    for (i64 r = 0; seen.ranges == 1 && r < group.rows; ++r) {
+      start_row<S>(x, group.head(r), s.all);
+      if (rows.sees(r, range)) add_range(s.all, sums.from_row(r));
+      finish_row<S>(x, b, group.head(r), group.query(r), s.all);
+    }
   });
   w.barrier();
   w.each(query_heads(x) * x.L, [&](i64 row) {
     const i64 b = row / (x.H * i64{x.L}), h = row / x.L % x.H, i = row % x.L;
+    if (s.start[b + 1] - s.start[b] == x.Hk * groups) return;
     const Seen seen(x, b, 0, x.L - 1), own(x, b, i, i);
     const i64 r = i * heads + h % heads,
               part = s.start[b] + (h / heads * groups + r / most_rows) * seen.ranges - seen.first;
@@ -476,7 +490,7 @@ void attention_decode_choice(const AttentionCall& x, char* text, std::size_t siz
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   const Cut cut(x);
   std::snprintf(text, size, "%s queries: ranges of %lld keys in tiles of %lld, read once for %lld rows, %s%s",
-                shares_keys(x) ? "few" : "many", static_cast<long long>(cut.range),
+                x.L <= few_queries ? "few" : "many", static_cast<long long>(cut.range),
                 static_cast<long long>(cut.tile), static_cast<long long>(rows_of_group(x)),
                 x.type != DType::f64 && copies<float>(x) ? "converted" : "in place",
                 values_are_keys(x) ? ", values are keys" : "");

@@ -63,15 +63,16 @@ TG_INLINE void each_chunk(const S* row, i64 size, F f) {
   if (e < size) load_part_of_chunk(row + e, size - e, v), f(e, v);
 }
 
-// Rows in memory, each anywhere. While an element is read, that of the row `ahead` of it is fetched into a
-// cache near the core; 0 fetches none.
+// Rows in memory, each anywhere. While an element is read, the one `skip` elements after that of the row
+// `ahead` is fetched into a cache near the core.
 template <class S>
 struct RowsInMemory {
   const S* data;
   const i64* place;  // [rows + ahead]: of each row, in elements from `data`
-  i64 ahead;
+  i64 ahead = 0, skip = 0;
   const S* at(i64 r) const { return data + place[r]; }
-  RowsInMemory from_column(i64 e) const { return {data + e, place, ahead}; }
+  const S* fetched_at(i64 r) const { return at(r + ahead) + skip; }
+  RowsInMemory from_column(i64 e) const { return {data + e, place, ahead, skip}; }
 };
 
 // ---- the sums of the lanes of as many vectors as a vector has lanes ----
@@ -130,7 +131,7 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64
 #pragma GCC unroll 4
     for (int j = 0; j < together; ++j) {
       const i64 r = key + first + j < end ? key + first + j : end - 1;
-      row[j] = k.at(r), next[j] = k.at(r + k.ahead);
+      row[j] = k.at(r), next[j] = k.fetched_at(r);
     }
     V s[Heads][together] = {};
     const auto add = [&](i64 e, auto read) {
@@ -191,7 +192,7 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, 
 #pragma GCC unroll 16
     for (int i = 0; i < vectors; ++i) sum[h][i] = load(g + h * g_row + i * W);
   for (i64 j = from; j < to; ++j) {
-    const S *row = v.at(j), *next = v.at(j + v.ahead);
+    const S *row = v.at(j), *next = v.fetched_at(j);
     V weight[Heads];
 #pragma GCC unroll 8
     for (int h = 0; h < Heads; ++h) weight[h] = splat<V>(p[h * p_row + j]);

@@ -1,0 +1,200 @@
+#include "backends/cpu/kernels/gemm_rows.h"
+
+#include <cstdio>
+
+#include "backends/cpu/kernels/gemm_parts.h"
+
+namespace tg::cpu::TG_ISA {
+namespace {
+
+constexpr i64 most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
+constexpr i64 most_columns = 1024;                        // of a part: its sums stay in L1 and L2
+constexpr i64 ahead = 12;  // rows of B, which the hardware does not see coming, are fetched so far ahead
+
+// What keeps enough sums in flight.
+constexpr int vectors_at_once(int rows) {
+  constexpr bool many = TG_VECTOR_BYTES == 64;  // registers
+  return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 2) ? 4 : 2;
+}
+
+// Elements along k that a lane takes at a time: numbers, converted, or pairs of bf16.
+template <class S>
+struct HalfNumbers {
+  using Storage = S;
+  static constexpr int depth = 1;
+  static TG_INLINE F32 read(const S* p, i64, bool) { return load(p); }
+  static TG_INLINE F32 spread(const float* p) { return splat<F32>(*p); }
+  static TG_INLINE F32 add_product(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
+  static void pack_a(i64 m, i64 k, const S* a, const Gemm::Matrix& x, float* to) {
+    pack_left(m, k, a, x.row, x.col, to);
+  }
+  static void pack_b(i64 k, i64 n, const S* b, const Gemm::Matrix& x, float* to) {
+    pack_right(k, n, b, x.row, x.col, to);
+  }
+  static constexpr auto multiply = TG_ISA::multiply<float>;
+};
+
+#if defined(TG_BF16_PAIRS)
+struct HalfPairs {
+  using Storage = bfloat16;
+  static constexpr int depth = 2;
+  static TG_INLINE F32 read(const bfloat16* p, i64 row, bool second) {
+    return pairs_of(p, second ? p + row : nullptr);
+  }
+  static TG_INLINE F32 spread(const float* p) {  // moved as the integer it is stored as
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return bits_as<F32>(splat<U32>(bits));
+  }
+  static TG_INLINE F32 add_product(F32 a, F32 b, F32 sum) { return add_pair_products(a, b, sum); }
+  static void pack_a(i64 m, i64 k, const bfloat16* a, const Gemm::Matrix& x, float* to) {
+    pack_left_pairs(m, k, a, x.row, x.col, to);
+  }
+  static void pack_b(i64 k, i64 n, const bfloat16* b, const Gemm::Matrix& x, float* to) {
+    pack_right_pairs(k, n, b, x.row, x.col, to);
+  }
+  static constexpr auto multiply = multiply_pairs;
+};
+#endif
+
+// c[M × N vectors] = A·B, plus c if it adds. A is packed: [k / depth][M].
+template <class E, int M, int N>
+void row_block(i64 k, const float* a, const typename E::Storage* b, i64 row, float* c, i64 ldc, bool adds) {
+  constexpr int W = lanes<F32>;
+  F32 sum[M][N] = {};
+  const auto step = [&](bool whole) __attribute__((always_inline)) {
+    F32 av[M];
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) av[i] = E::spread(a + i);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) {
+      __builtin_prefetch(b + ahead * row + j * W);
+      if (E::depth == 2) __builtin_prefetch(b + (ahead + 1) * row + j * W);
+      const F32 bv = E::read(b + j * W, row, whole);
+#pragma GCC unroll 8
+      for (int i = 0; i < M; ++i) sum[i][j] = E::add_product(av[i], bv, sum[i][j]);
+    }
+    a += M, b += E::depth * row;
+  };
+  for (i64 p = 0; p + E::depth <= k; p += E::depth) step(true);
+  if (k % E::depth != 0) step(false);
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) {
+      float* to = c + i * ldc + j * W;
+      store(to, adds ? load(to) + sum[i][j] : sum[i][j]);
+    }
+}
+
+// Whole pairs of vectors of columns; returns how many columns these are.
+template <class E, int M>
+i64 row_blocks(i64 k, const float* a, const typename E::Storage* b, i64 row, i64 n, float* c, i64 ldc,
+               bool adds) {
+  constexpr int W = lanes<F32>, many = vectors_at_once(M);
+  i64 j = 0;
+  for (; j + many * W <= n; j += many * W) row_block<E, M, many>(k, a, b + j, row, c + j, ldc, adds);
+  for (; j + 2 * W <= n; j += 2 * W) row_block<E, M, 2>(k, a, b + j, row, c + j, ldc, adds);
+  return j;
+}
+
+template <class E>
+constexpr auto blocks_of_rows(i64 rows) {
+  constexpr decltype(&row_blocks<E, 1>) of[] = {
+    row_blocks<E, 1>,
+    row_blocks<E, 2>,
+    row_blocks<E, 3>,
+    row_blocks<E, 4>,
+#if TG_VECTOR_BYTES == 64
+    row_blocks<E, 5>,
+    row_blocks<E, 6>,
+    row_blocks<E, 7>,
+    row_blocks<E, 8>
+#endif
+  };
+  return of[rows - 1];
+}
+
+struct RowsPlan {
+  i64 batches = 1, spans, span;  // columns of a part, a multiple of the panel
+  bool pairs;
+  i64 depth;   // elements along k at a time
+  i64 k;       // of them, the last may be short
+  i64 chunks;  // of k, as the packed product has them
+
+  RowsPlan(const Gemm& g, int threads) {
+    constexpr i64 N = Tile<float>::columns;
+    for (int i = 0; i < g.batch_rank; ++i) batches *= g.batch[i];
+#if defined(TG_BF16_PAIRS)
+    pairs = g.bf16 == Bf16Unit::pairs && g.type == DType::bf16;
+#else
+    pairs = false;
+#endif
+    depth = pairs ? 2 : 1;
+    k = ceil_div(g.k, depth);
+    chunks = k_chunks(k);
+    const i64 enough = threads == 1 ? 1 : 4 * threads, panels = ceil_div(g.n, N),
+              parts = at_least(ceil_div(panels * N, most_columns), ceil_div(enough, batches));
+    span = at_least(1, panels / parts) * N;
+    spans = ceil_div(panels * N, span);
+  }
+  i64 start(i64 chunk) const {
+    return chunk * k / chunks;
+  }
+  i64 longest() const {
+    return ceil_div(k, chunks);
+  }
+};
+
+template <class E>
+void run(const Gemm& g, const RowsPlan& plan, Worker& w) {
+  using S = typename E::Storage;
+  constexpr i64 N = Tile<float>::columns;
+  float* const a = reinterpret_cast<float*>(w.scratch);
+  float* const own = a + aligned(g.m * plan.longest());
+  float* const panel = own + aligned(g.m * plan.span);
+  w.each(plan.batches * plan.spans, [&](i64 part) {
+    const i64 item = part / plan.spans, j0 = part % plan.spans * plan.span, n = at_most(g.n - j0, plan.span);
+    for (i64 q = 0; q < plan.chunks; ++q) {
+      const i64 p = plan.start(q) * E::depth, k = at_most(g.k, plan.start(q + 1) * E::depth) - p;
+      E::pack_a(g.m, k, element<float, S>(g, g.a, item, 0, p), g.a, a);
+      const S* const b = element<float, S>(g, g.b, item, p, j0);
+      const i64 done = blocks_of_rows<E>(g.m)(k, a, b, g.b.row, n, own, plan.span, q > 0);
+      if (done == n) continue;
+      E::pack_b(k, n - done, b + done, g.b, panel);
+      E::multiply(g.m, n - done, ceil_div(k, E::depth), {a, 0, 0, Form::packed}, {panel, 0, Form::packed},
+                  own + done, plan.span, q > 0 ? own + done : nullptr, plan.span);
+    }
+    write_out(g, item, 0, g.m, j0, j0 + n, own, plan.span);
+  });
+  static_assert(N == 2 * lanes<F32>);
+}
+
+}  // namespace
+
+bool is_rows(const Gemm& g) {
+  return size_of(g.type) == 2 && g.b.col == 1 && g.m <= most_rows && g.k > 0;
+}
+
+ScratchSize gemm_rows_scratch(const Gemm& g, int threads) {
+  if (is_empty(g)) return {};
+  const RowsPlan plan(g, threads);
+  const i64 floats = aligned(g.m * plan.longest()) + aligned(g.m * plan.span) +
+                     aligned(Tile<float>::columns * plan.longest());
+  return {static_cast<std::size_t>(floats) * sizeof(float), 0};
+}
+
+void gemm_rows(const Gemm& g, Worker& w) {
+  if (is_empty(g)) return;
+  const RowsPlan plan(g, w.threads);
+#if defined(TG_BF16_PAIRS)
+  if (plan.pairs) return run<HalfPairs>(g, plan, w);
+#endif
+  g.type == DType::bf16 ? run<HalfNumbers<bfloat16>>(g, plan, w) : run<HalfNumbers<float16>>(g, plan, w);
+}
+
+void gemm_rows_choice(const Gemm& g, char* text, std::size_t size) {
+  std::snprintf(text, size, "half rows of b in place, rows: %lld", static_cast<long long>(g.m));
+}
+
+}  // namespace tg::cpu::TG_ISA

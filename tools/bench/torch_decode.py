@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Times PyTorch's decoding of a GPT for `bench generate --compare` and `bench serve --compare`: arguments are the device,
+the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests, one a line on standard input, and answers:
+
+    step TEXTS KEYS           milliseconds of a step in which each text reads one token, with KEYS keys including its own
+    trace SEATS P:O P:O …     seconds and steps for texts (tokens of the prompt, tokens to write) that are all there at once
+
+and "-" is what cannot be measured. The first line of output is "ready VERSIONS" or "none REASON".
+
+The model is compiled by torch.compile, with static caches; on a GPU a step of each length is a CUDA graph of its own, so
+that attention needs no mask and reads no key too many. Attention is by the backend that is the fastest alone. Weights are
+random. A trace is cut into static batches of SEATS texts, which are padded to the longest prompt and run until the longest
+text is written; reading prompts and capturing graphs costs them nothing."""
+import math
+import statistics
+import sys
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as error:
+    sys.exit(print(f"none {error}"))
+DEVICE, DTYPE, SHAPE = sys.argv[1:4]
+ON_GPU = DEVICE.startswith("cuda")
+if ON_GPU and not torch.cuda.is_available():
+    sys.exit(print("none PyTorch sees no GPU"))
+
+DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=torch.float32, f64=torch.float64)
+LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
+BACKENDS = ([SDPBackend.CUDNN_ATTENTION] if ON_GPU else []) + [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+MODE = "max-autotune-no-cudagraphs" if ON_GPU else "default"
+LENGTHS = 64  # a step's time is measured at multiples of this many keys
+
+
+def seconds_of(run, least=0.15):
+    """The median of a call, after some that warm up; by events on a GPU, where ten calls wait for nothing."""
+    times, end = [], time.perf_counter() + least
+    for _ in range(3):
+        run()
+    while len(times) < 3 or time.perf_counter() < end:
+        if ON_GPU:
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            for _ in range(10):
+                run()
+            after.record()
+            after.synchronize()
+            times.append(before.elapsed_time(after) / 1e4)
+        else:
+            begin = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begin)
+    return statistics.median(times) if ON_GPU else min(times)
+
+
+def replayed(run):
+    """On a GPU a replay of the CUDA graph of a call."""
+    if not ON_GPU:
+        return run
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):  # what is compiled or prepared at the first call
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def random(*shape, std=0.02):
+    return torch.randn(shape, device=DEVICE).mul_(std).to(DTYPES[DTYPE])
+
+
+class Weights:
+    """GPT-2 as nn/models/gpt.h has it: learned positions, no biases, and the head shares the embedding."""
+
+    def __init__(self):
+        def norm():
+            return random(WIDTH, std=0.1) + 1
+
+        self.tokens, self.positions, self.norm = random(VOCABULARY, WIDTH), random(CONTEXT, WIDTH), norm()
+        self.layers = [(norm(), random(3 * WIDTH, WIDTH), random(WIDTH, WIDTH), norm(), random(4 * WIDTH, WIDTH),
+                        random(WIDTH, 4 * WIDTH)) for _ in range(LAYERS)]
+
+
+class Batch:
+    """So many texts, each with a token to read and a cache."""
+
+    def __init__(self, texts, weights):
+        self.weights, self.texts = weights, texts
+        self.read = torch.zeros(texts, dtype=torch.long, device=DEVICE)
+        width = WIDTH // HEADS
+        self.caches = [tuple(random(texts, HEADS, CONTEXT, width, std=1) for _ in range(2)) for _ in range(LAYERS)]
+        self.query = random(texts, HEADS, 1, width, std=1)
+        self.compiled = {}  # by the backend of attention
+
+    def fastest(self, keys):
+        """The backend that is the fastest alone."""
+        times = {}
+        for backend in BACKENDS:
+            try:
+                with sdpa_kernel(backend):
+                    run = replayed(lambda: [F.scaled_dot_product_attention(self.query, k[:, :, :keys], v[:, :, :keys])
+                                            for k, v in self.caches])
+                times[backend] = seconds_of(run, 0.02)
+            except RuntimeError as error:  # it does not take the call
+                print(f"torch_decode: {backend}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return min(times, key=times.get)
+
+    def step(self, keys, at):
+        """Reads a token at position `at` [1]; `keys` has as many elements as there are keys."""
+        w, n = self.weights, keys.shape[0]
+        x = w.tokens[self.read] + w.positions[at]
+        for (norm, qkv, out, norm2, up, down), (k, v) in zip(w.layers, self.caches):
+            parts = F.linear(F.layer_norm(x, (WIDTH,), norm), qkv).view(self.texts, 3, HEADS, 1, WIDTH // HEADS)
+            query, key, value = parts.unbind(1)
+            k.index_copy_(2, at, key)
+            v.index_copy_(2, at, value)
+            o = F.scaled_dot_product_attention(query, k[:, :, :n], v[:, :, :n])
+            x = x + F.linear(o.reshape(self.texts, WIDTH), out)
+            x = x + F.linear(F.gelu(F.linear(F.layer_norm(x, (WIDTH,), norm2), up)), down)
+        logits = F.linear(F.layer_norm(x, (WIDTH,), w.norm), w.tokens)
+        self.read.copy_(logits.argmax(-1))
+
+    def seconds(self, keys):
+        backend = self.fastest(keys)
+        if backend not in self.compiled:
+            self.compiled[backend] = torch.compile(self.step, mode=MODE)
+        length = torch.empty(keys, device=DEVICE)
+        torch._dynamo.maybe_mark_dynamic(length, 0)  # or each length would be compiled
+        at = torch.tensor([keys - 1], device=DEVICE)
+        with sdpa_kernel(backend):
+            return seconds_of(replayed(lambda: self.compiled[backend](length, at)))
+
+
+class Decoding:
+    def __init__(self):
+        self.weights, self.batch, self.times = Weights(), None, {}
+
+    def step(self, texts, keys):
+        if (texts, keys) not in self.times:
+            if self.batch is None or self.batch.texts != texts:
+                self.batch = Batch(texts, self.weights)
+            self.times[texts, keys] = self.batch.seconds(keys)
+        return self.times[texts, keys]
+
+    def trace(self, seats, requests):
+        seats, seconds, steps = min(seats, len(requests)), 0, 0
+        for first in range(0, len(requests), seats):
+            batch = requests[first:first + seats]
+            prompt, output = (max(sizes) for sizes in zip(*batch))
+            for keys in range(prompt, prompt + output):
+                seconds += self.step(seats, min(CONTEXT, math.ceil(keys / LENGTHS) * LENGTHS))
+            steps += output
+        return seconds, steps
+
+
+@torch.no_grad()
+def main():
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = DTYPE == "tf32"
+    torch._dynamo.config.recompile_limit = 64
+    if not ON_GPU:
+        torch.set_num_threads(int(sys.argv[4]))
+    decoding = Decoding()
+    on = f"CUDA graphs, cuDNN {torch.backends.cudnn.version()}" if ON_GPU else f"{sys.argv[4]} threads"
+    print(f"ready PyTorch {torch.__version__}, compiled, {on}", flush=True)
+    for line in sys.stdin:
+        what, count, *rest = line.split()
+        try:
+            if what == "step":
+                print(f"{1e3 * decoding.step(int(count), int(rest[0])):.6f}", flush=True)
+            else:
+                requests = [tuple(int(n) for n in r.split(":")) for r in rest]
+                print(*decoding.trace(int(count), requests), flush=True)
+        except Exception as error:
+            print(f"torch_decode: {str(error).splitlines()[0]}", file=sys.stderr)
+            print("-", flush=True)
+
+
+main()
