@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <tilegrad/ops/ops.h>
+#include "nn/generation/page_count.h"
 #include "nn/generation/run_options.h"
 
 namespace tg::nn {
@@ -16,14 +17,12 @@ namespace {
 
 using i64 = std::int64_t;
 
+using detail::pages_for;
+
 constexpr i64 rows_moved = 256;  // in one run
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-i64 pages_of(i64 tokens, i64 page_size) {
-  return tokens / page_size + (tokens % page_size != 0);
 }
 
 const Engine::Options& checked(const Engine::Options& o) {
@@ -39,7 +38,7 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
   const i64 size = std::min(o.page_size, most), text = std::max<i64>(context, 0),
             tokens = o.cache_tokens > 0      ? o.cache_tokens
                      : text > most / o.seats ? most
-                                             : o.seats * pages_of(text, size) * size,
+                                             : o.seats * pages_for(text, size) * size,
             pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
   if (pages < 1 || tokens > most || o.page_size > most || host > most)
     throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
@@ -232,7 +231,7 @@ Engine::~Engine() = default;
 
 Engine::Run& Engine::run_of(i64 texts, i64 length) {
   std::unique_ptr<Run>& run = runs_[{texts, length}];
-  const i64 room = std::min<i64>(pages_of(model_.context, options_.page_size), scheduler_.pool().pages());
+  const i64 room = std::min<i64>(pages_for(model_.context, options_.page_size), scheduler_.pool().pages());
   if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, last_, arena_, where_);
   return *run;
 }
@@ -265,7 +264,7 @@ Engine::Handle Engine::add(Request request) {
 
 Engine::Handle Engine::search(Search s) {
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
-            pages = pages_of(most, options_.page_size), room = scheduler_.pool().pages();
+            pages = pages_for(most, options_.page_size), room = scheduler_.pool().pages();
   if (s.beams < 1 || s.beams > options_.seats || s.beams > room / pages)
     throw Error("[engine] a search with " + std::to_string(s.beams) + " beams, expected 1 to " +
                 std::to_string(std::min(options_.seats, room / pages)) +
