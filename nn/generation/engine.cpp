@@ -68,10 +68,10 @@ struct Engine::Text {
   Request request;
   i64 written = 0;  // and reported
   std::shared_ptr<Beams> search = {};
-  std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
-  std::int32_t place = 0;                  // in last_, of the token that was drawn last
+  std::int32_t place = 0;  // in last_, of the token that was drawn last
   // Of the step that was started behind the one being reported: it reads a token that is not known yet.
   std::optional<Scheduler::Part> part = {};
+  std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
   bool goes_on() const { return written + 1 < request.tokens; }  // after the next token
 };
 
@@ -258,7 +258,7 @@ Engine::Handle Engine::add(Request request) {
   request.tokens = room_for(request.prompt, request.tokens);
   check_sampling(request.sampling);
   const Handle text = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
-  texts_.emplace(text, new Text{std::move(request)});
+  texts_.emplace(text, std::make_shared<Text>(Text{std::move(request)}));
   return text;
 }
 
@@ -271,7 +271,7 @@ Engine::Handle Engine::search(Search s) {
                 ", for which there are seats and pages");
   const Handle text = scheduler_.add(s.prompt, most);
   auto search = std::make_shared<Beams>(Beams{text, {s.beams, tokens, s.end}, std::move(s.report), {text}});
-  texts_.emplace(text, new Text{{.prompt = std::move(s.prompt)}, 0, search});
+  texts_.emplace(text, std::make_shared<Text>(Text{{.prompt = std::move(s.prompt)}, 0, search}));
   searches_.emplace(text, std::move(search));
   return text;
 }
@@ -538,7 +538,7 @@ void Engine::advance(Beams& beams) {
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
                                    parents[i]) == parents.end();
     const Handle text = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
-    if (!is_last) texts_.emplace(text, new Text{texts_.at(parent)->request, 0, keep});
+    if (!is_last) texts_.emplace(text, std::make_shared<Text>(Text{texts_.at(parent)->request, 0, keep}));
     beams.texts.push_back(text);
   }
   for (std::size_t i = 0; i < parents.size(); ++i)
