@@ -1,4 +1,5 @@
-// Slices of an axis written by number, as rows of a cache are: a row of numbers says where each goes.
+// Slices of an axis written by number, as rows of a cache are: a row of numbers says where each goes. A list
+// of tensors takes one step.
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -8,31 +9,40 @@ extern const Op index_assign_op;
 
 namespace {
 
+// In: x and src of each tensor, then the indices.
 std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attrs) {
-  detail::require_operands(in, 3);
-  const Operand &x = in[0], &indices = in[1], &src = in[2];
+  if (in.size() < 3 || in.size() % 2 == 0)
+    throw ShapeError("expected a tensor and what is assigned, as often as there are tensors, and indices");
+  const Operand& indices = in.back();
   detail::require_index(indices.dtype);
-  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is assigned differ in dtype");
   const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
-  Shape expected;
-  for (int a = 0; a < axis; ++a) expected.push_back(x.shape()[a]);
-  for (const std::int64_t n : indices.shape()) expected.push_back(n);
-  for (int a = axis + 1; a < x.layout.rank(); ++a) expected.push_back(x.shape()[a]);
-  if (src.shape() != expected) throw ShapeError("what is assigned must have shape " + expected.text());
-  return detail::row_major_output(x.dtype, x.shape());
+  std::vector<OutSpec> out;
+  for (std::size_t i = 0; i + 1 < in.size(); i += 2) {
+    const Operand &x = in[i], &src = in[i + 1];
+    if (x.dtype != src.dtype || x.dtype != in[0].dtype)
+      throw DTypeError("the tensor and what is assigned differ in dtype");
+    if (axis >= x.layout.rank())
+      throw ShapeError("axis " + std::to_string(axis) + " of a tensor of " + x.shape().text());
+    Shape expected;
+    for (int a = 0; a < axis; ++a) expected.push_back(x.shape()[a]);
+    for (const std::int64_t n : indices.shape()) expected.push_back(n);
+    for (int a = axis + 1; a < x.layout.rank(); ++a) expected.push_back(x.shape()[a]);
+    if (src.shape() != expected) throw ShapeError("what is assigned must have shape " + expected.text());
+    out.push_back(detail::row_major_output(x.dtype, x.shape())[0]);
+  }
+  return out;
 }
 
 // The gradient of src: z where its slices went, if no later one went to the same place.
-Tensor source_gradient(const Backprop& g) {
-  const Tensor &x = g.in[0], &indices = g.in[1], &z = g.z[0];
-  const std::int64_t axis = g.attrs.as<AxisAttrs>().axis, size = x.shape()[static_cast<int>(axis)];
-  if (size == 0) return zeros_like(g.in[2]);
+Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z, std::int64_t axis) {
+  const std::int64_t size = z.shape()[static_cast<int>(axis)];
+  if (size == 0) return zeros_like(src);
   const std::int64_t count = indices.numel();
   const Tensor numbers = reshape(arange(z.graph(), 0, static_cast<double>(count)), indices.shape()),
                last = index_assign(full(z.graph(), {size}, -1, i64), 0, indices, numbers),
                inside = maximum(indices, 0);
   Shape shape = indices.shape();
-  for (int a = static_cast<int>(axis) + 1; a < x.shape().size(); ++a) shape.push_back(1);
+  for (int a = static_cast<int>(axis) + 1; a < z.shape().size(); ++a) shape.push_back(1);
   return where(reshape(equal(index_select(last, 0, inside), numbers), shape), index_select(z, axis, inside),
                0);
 }
@@ -42,14 +52,20 @@ Tensor source_gradient(const Backprop& g) {
 extern const Op index_assign_op{
     .name = "index_assign",
     .doc =
-        "x, indices, src → y: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal indices "
-        "the last counts",
+        "x, src, …, indices → y, …: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal "
+        "indices the last counts; for a list of tensors",
     .infer = infer_assign,
     .vjp = [](const Backprop& g) -> Tensors {
-      Tensor zx, zs;
-      if (g.needed[0]) zx = index_assign(g.z[0], g.attrs.as<AxisAttrs>().axis, g.in[1], zeros_like(g.in[2]));
-      if (g.needed[2]) zs = source_gradient(g);
-      return {zx, Tensor(), zs};
+      const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+      const Tensor& indices = g.in.back();
+      Tensors grads(g.in.size());
+      for (std::size_t i = 0; i < g.z.size(); ++i) {
+        if (!g.z[i].defined()) continue;  // nothing depends on this one
+        const Tensor& src = g.in[2 * i + 1];
+        if (g.needed[2 * i]) grads[2 * i] = index_assign(g.z[i], axis, indices, zeros_like(src));
+        if (g.needed[2 * i + 1]) grads[2 * i + 1] = source_gradient(src, indices, g.z[i], axis);
+      }
+      return grads;
     },
     .samples = []() -> std::vector<Sample> {
       return {{"rows",
@@ -61,14 +77,35 @@ extern const Op index_assign_op{
               {"middle",
                {{{2, 5, 3}}, detail::sample_indices({2, 2}, 5), {{2, 2, 2, 3}}},
                [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
-              {"last", {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}}, [](auto x) {
-                 return Tensors{index_assign(x[0], 1, x[1], x[2])};
+              {"last",
+               {{{3, 4}}, detail::sample_indices({3}, 4), {{3, 3}}},
+               [](auto x) { return Tensors{index_assign(x[0], 1, x[1], x[2])}; }},
+              {"list",
+               {{{5, 4}}, detail::sample_indices({3}, 6), {{3, 4}}, {{5, 2, 3}}, {{3, 2, 3}}, {{5}}, {{3}}},
+               [](auto x) {
+                 return index_assign_each({x[0], x[3], x[5]}, 0, x[1] - 1, {x[2], x[4], x[6]});
                }}};
     },
-    .inplace = {{0, 0}}};
+    .inplace = {{0, 0}},
+    .each = {1, 2}};
 
 Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
-  return record(index_assign_op, {x, indices, src}, AxisAttrs{detail::axis_of(x, axis, "index_assign")});
+  return record(index_assign_op, {x, src, indices}, AxisAttrs{detail::axis_of(x, axis, "index_assign")});
+}
+
+std::vector<Tensor> index_assign_each(const std::vector<Tensor>& xs, std::int64_t axis, TensorArg indices,
+                                      const std::vector<Tensor>& srcs) {
+  if (xs.empty() || xs.size() != srcs.size())
+    throw ShapeError(in_context("[index_assign] got " + std::to_string(xs.size()) + " tensors and " +
+                                    std::to_string(srcs.size()) +
+                                    " to assign, expected as many, at least one",
+                                indices.where()));
+  Tensors in;
+  for (std::size_t i = 0; i < xs.size(); ++i) in.insert(in.end(), {xs[i], srcs[i]});
+  in.push_back(indices.tensor());
+  const TensorArg first(xs[0], indices.where());
+  return first.tensor().graph().record(
+      index_assign_op, in, AxisAttrs{detail::axis_of(first, axis, "index_assign")}, indices.where());
 }
 
 }  // namespace tg

@@ -110,6 +110,9 @@ Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
 // index_assign.cpp: x with src's slices at these places of an axis; index −1: a slice goes nowhere; of equal
 // indices the last counts. Indices as above; src's shape is x's with the axis replaced by the indices' axes.
 Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src);
+// The same places of several tensors of one dtype, in one step.
+std::vector<Tensor> index_assign_each(const std::vector<Tensor>& xs, std::int64_t axis, TensorArg indices,
+                                      const std::vector<Tensor>& srcs);
 
 // gather.cpp: elements by index, one index per element (PyTorch's gather and scatter_add)
 Tensor gather(TensorArg x, std::int64_t axis,

@@ -114,6 +114,15 @@ std::optional<DType> cache_dtype(const Options& o) {
   return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
 }
 
+struct RestoredModel {
+  nn::Params params;
+  nn::Model model;
+  RestoredModel(const Options& o, const CheckpointModel& saved)
+      : params(0, dtype_named(o.weights), o.device), model(params, saved.config) {
+    saved.restore(params);
+  }
+};
+
 void generate_one(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
   const nn::ModelConfig& config = saved.config;
   std::vector<std::int32_t> text = tokenizer.encode(o.prompt);
@@ -123,9 +132,8 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
       o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
   if (!o.slide) check_room(prompt, tokens, config.context);
 
-  nn::Params params(0, dtype_named(o.weights), o.device);
-  const nn::Model model(params, config);
-  saved.restore(params);
+  const RestoredModel restored(o, saved);
+  const nn::Model& model = restored.model;
   if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype), cache_dtype(o));
   nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
                                   .precision = nn::precision_named(o.dtype),
@@ -155,9 +163,7 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
 }
 
 int generate_many(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
-  nn::Params params(0, dtype_named(o.weights), o.device);
-  const nn::Model model(params, saved.config);
-  saved.restore(params);
+  const RestoredModel restored(o, saved);
   const ManyTexts texts{.prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
                         .tokens = o.tokens,
                         .samples = o.samples,
@@ -170,7 +176,7 @@ int generate_many(const Options& o, const CheckpointModel& saved, const text::To
                         .threads = static_cast<int>(o.threads),
                         .precision = nn::precision_named(o.dtype),
                         .cache_dtype = cache_dtype(o)};
-  return write_many(model, tokenizer, texts) == 0 ? 0 : 1;
+  return write_many(restored.model, tokenizer, texts) == 0 ? 0 : 1;
 }
 
 bool asks_for_many(const Args& args) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include <tilegrad/ops/ops.h>
-#include "nn/generation/run_options.h"
+#include "nn/generation/engine_programs.h"
+#include "nn/generation/page_count.h"
 
 namespace tg::nn {
 
@@ -16,14 +16,10 @@ namespace {
 
 using i64 = std::int64_t;
 
-constexpr i64 rows_moved = 256;  // in one run
+using detail::pages_for;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-i64 pages_of(i64 tokens, i64 page_size) {
-  return tokens / page_size + (tokens % page_size != 0);
 }
 
 const Engine::Options& checked(const Engine::Options& o) {
@@ -39,7 +35,7 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
   const i64 size = std::min(o.page_size, most), text = std::max<i64>(context, 0),
             tokens = o.cache_tokens > 0      ? o.cache_tokens
                      : text > most / o.seats ? most
-                                             : o.seats * pages_of(text, size) * size,
+                                             : o.seats * pages_for(text, size) * size,
             pages = tokens / o.page_size, host = o.host_tokens / o.page_size;
   if (pages < 1 || tokens > most || o.page_size > most || host > most)
     throw ShapeError("[engine] a cache of " + std::to_string(tokens) + " tokens in pages of " +
@@ -69,10 +65,10 @@ struct Engine::Text {
   Request request;
   i64 written = 0;  // and reported
   std::shared_ptr<Beams> search = {};
-  std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
-  std::int32_t place = 0;                  // in last_, of the token that was drawn last
+  std::int32_t place = 0;  // in last_, of the token that was drawn last
   // Of the step that was started behind the one being reported: it reads a token that is not known yet.
   std::optional<Scheduler::Part> part = {};
+  std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
   bool goes_on() const { return written + 1 < request.tokens; }  // after the next token
 };
 
@@ -81,141 +77,6 @@ struct Engine::Beams {
   BeamSearch search;
   std::function<void(std::vector<Hypothesis>)> report;
   std::vector<Handle> texts;  // of the live beams, in their order
-};
-
-// The last `length` tokens of each of some texts → the logits of its very last one, and a token drawn from
-// them. With `last`, that token is put there for the next step, and a single token may come from there.
-struct Engine::Run {
-  Graph graph;
-  Tensor tokens;                           // i32 [texts, length]; −1: in `last`
-  Tensor temperature, keys, top_k, top_p;  // [texts], keys [texts, 2]
-  Tensor from, to;                         // i32 [texts]: places in `last`; −1: nowhere
-  Tensor logits, next;                     // f32 [texts, vocabulary], i32 [texts]
-  CacheCall cache;
-  Program program;
-  std::vector<std::int32_t> token, row, length, table, place, new_place;  // what is fed
-  std::vector<double> temperatures, top_ps;
-  std::vector<std::int64_t> key, top_ks;
-
-  Run(const LanguageModel& model, KvCache& into, i64 texts, i64 n, i64 room, const Options& o,
-      const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
-      const std::source_location& where)
-      : tokens(graph.input("tokens", {texts, n}, i32, where)),
-        cache(graph, into, texts, n, room),
-        program(build(model, n, o, last, arena, where)),
-        token(static_cast<std::size_t>(texts * n)),
-        row(token.size()),
-        length(static_cast<std::size_t>(texts)),
-        table(static_cast<std::size_t>(texts * room)),
-        place(length.size()),
-        new_place(length.size()),
-        temperatures(length.size()),
-        top_ps(length.size(), 1),
-        key(2 * length.size()),
-        top_ks(length.size()) {}
-
-  Program build(const LanguageModel& model, i64 n, const Options& o, const std::optional<Parameter>& last,
-                const std::shared_ptr<SharedArena>& arena, const std::source_location& where) {
-    const i64 texts = tokens.size(0);
-    std::vector<Assign> assign;
-    Tensor read = tokens;
-    if (last && n == 1) {
-      from = graph.input("from", {texts}, i32, where);
-      // −1, of logits that are all NaN, is no token: that text is about to end.
-      const Tensor drawn = maximum(index_select(graph.param(*last), 0, from), 0);
-      read = tg::where(less(tokens, 0), view(drawn, {texts, 1}), tokens);
-    }
-    {
-      const Autocast autocast(graph, o.precision);
-      const Tensor x = slice(model.features_of({read, where}, {.cache = &cache}), 1, n - 1, n);
-      logits = contiguous(squeeze(cast(model.head_of({x, where}), f32), 1));
-    }
-    temperature = graph.input("temperature", {texts}, f64, where);
-    keys = graph.input("keys", {texts, 2}, tg::i64, where);
-    top_k = graph.input("top_k", {texts}, tg::i64, where);
-    top_p = graph.input("top_p", {texts}, f64, where);
-    next = sample({logits, where}, temperature, keys, top_k, top_p);
-    if (last) {
-      to = graph.input("to", {texts}, i32, where);
-      assign.push_back({*last, index_assign(graph.param(*last), 0, to, next)});
-    }
-    detail::check_cached_attention(graph, "engine");
-    assign.insert(assign.end(), cache.assign().begin(), cache.assign().end());
-    CompileOptions options{.assign = assign,
-                           .threads = detail::threads_for(model, tokens.numel(), o.threads),
-                           .tf32 = o.precision == Precision::tf32,
-                           .rows_alone = true,
-                           .arena = arena};
-    return compile(graph, {next, logits}, options);
-  }
-
-  // Entry b of the call: a part of a text, of which all tokens are known but perhaps its last.
-  void set(std::size_t b, const Scheduler::Part& part, std::span<const std::int32_t> text,
-           const PageTable& pages) {
-    const std::size_t n = token.size() / length.size(), room = table.size() / length.size();
-    const i64 end = part.begin + part.count, first = end - static_cast<i64>(n), known = std::ssize(text);
-    for (std::size_t i = 0; i < n; ++i) {
-      const i64 at = first + static_cast<i64>(i);
-      token[b * n + i] = at < 0 ? 0 : at < known ? text[static_cast<std::size_t>(at)] : -1;
-      // The pool counts pages from 1, the cache from 0.
-      row[b * n + i] = at < part.begin ? -1 : static_cast<std::int32_t>(pages.row(at) - pages.page_size());
-    }
-    length[b] = static_cast<std::int32_t>(end);
-    const auto held = std::min(room, pages.pages().size());
-    for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
-  }
-  void set_sampling(std::size_t b, const Sampling& s, std::uint64_t seed, i64 k) {
-    temperatures[b] = s.temperature;
-    top_ks[b] = s.top_k, top_ps[b] = s.top_p;
-    key[2 * b] = static_cast<i64>(seed), key[2 * b + 1] = k;
-  }
-  void set_places(std::size_t b, std::int32_t read, std::int32_t written) {
-    place[b] = read, new_place[b] = written;
-  }
-  void set_empty(std::size_t b) {
-    const std::size_t n = token.size() / length.size();
-    for (std::size_t i = 0; i < n; ++i) token[b * n + i] = 0, row[b * n + i] = -1;
-    length[b] = 0;
-    set_sampling(b, {.temperature = 0}, 0, 0);
-    set_places(b, 0, -1);
-  }
-  // In the order in which the inputs were recorded: they are copied in one piece.
-  void feed() {
-    const auto feed = [&](const Tensor& input, const auto& values) {
-      if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
-    };
-    feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
-    if (from.defined()) feed(from, place);
-    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
-    if (to.defined()) feed(to, new_place);
-  }
-};
-
-// Rows of all tensors of the cache: copied to other rows, to the host, and back. −1 and what is after the
-// rows to be moved is moved nowhere.
-struct Engine::Move {
-  Graph copying, leaving, returning;
-  Tensor from, to, out, in;  // i32 [rows_moved]
-  std::map<std::string, Tensor> left, back;
-  std::optional<Program> copy, leave, come_back;
-
-  Move(const KvCache& cache, const std::shared_ptr<SharedArena>& arena) {
-    from = copying.input("from", {rows_moved}, i32), to = copying.input("to", {rows_moved}, i32);
-    out = leaving.input("out", {rows_moved}, i32), in = returning.input("in", {rows_moved}, i32);
-    std::vector<Assign> copied, returned;
-    std::vector<Tensor> fetched;
-    for (const auto& [name, held] : cache.tensors()) {
-      const Tensor all = copying.param(held);
-      copied.push_back({held, index_assign(all, 0, to, index_select(all, 0, from))});
-      fetched.push_back(left[name] = index_select(leaving.param(held), 0, out));
-      const Shape& s = held.shape();
-      const Tensor rows = back[name] = returning.input(name, {rows_moved, s[1], s[2]}, held.dtype());
-      returned.push_back({held, index_assign(returning.param(held), 0, in, rows)});
-    }
-    copy = compile(copying, {}, {.assign = copied, .arena = arena});
-    leave = compile(leaving, fetched, {.arena = arena});
-    come_back = compile(returning, {}, {.assign = returned, .arena = arena});
-  }
 };
 
 Engine::Engine(LanguageModel model, const Options& options, const std::source_location& where)
@@ -232,7 +93,7 @@ Engine::~Engine() = default;
 
 Engine::Run& Engine::run_of(i64 texts, i64 length) {
   std::unique_ptr<Run>& run = runs_[{texts, length}];
-  const i64 room = std::min<i64>(pages_of(model_.context, options_.page_size), scheduler_.pool().pages());
+  const i64 room = std::min<i64>(pages_for(model_.context, options_.page_size), scheduler_.pool().pages());
   if (!run) run = std::make_unique<Run>(model_, cache_, texts, length, room, options_, last_, arena_, where_);
   return *run;
 }
@@ -259,20 +120,20 @@ Engine::Handle Engine::add(Request request) {
   request.tokens = room_for(request.prompt, request.tokens);
   check_sampling(request.sampling);
   const Handle text = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
-  texts_.emplace(text, new Text{std::move(request)});
+  texts_.emplace(text, std::make_shared<Text>(Text{std::move(request)}));
   return text;
 }
 
 Engine::Handle Engine::search(Search s) {
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
-            pages = pages_of(most, options_.page_size), room = scheduler_.pool().pages();
+            pages = pages_for(most, options_.page_size), room = scheduler_.pool().pages();
   if (s.beams < 1 || s.beams > options_.seats || s.beams > room / pages)
     throw Error("[engine] a search with " + std::to_string(s.beams) + " beams, expected 1 to " +
                 std::to_string(std::min(options_.seats, room / pages)) +
                 ", for which there are seats and pages");
   const Handle text = scheduler_.add(s.prompt, most);
   auto search = std::make_shared<Beams>(Beams{text, {s.beams, tokens, s.end}, std::move(s.report), {text}});
-  texts_.emplace(text, new Text{{.prompt = std::move(s.prompt)}, 0, search});
+  texts_.emplace(text, std::make_shared<Text>(Text{{.prompt = std::move(s.prompt)}, 0, search}));
   searches_.emplace(text, std::move(search));
   return text;
 }
@@ -317,13 +178,13 @@ void Engine::move(const Scheduler::Plan& plan) {
   if (!move_) move_ = std::make_unique<Move>(cache_, arena_);
   const i64 size = options_.page_size;
   // Rows of pages, a run's worth at a time, and the first of them.
-  std::vector<std::int32_t> a(rows_moved), b(rows_moved);
+  std::vector<std::int32_t> a(Move::rows_moved), b(Move::rows_moved);
   const auto in_runs = [&](const std::vector<std::int32_t>& pages, const std::vector<std::int32_t>* to,
                            const auto& run) {
     const i64 rows = std::ssize(pages) * size;
-    for (i64 at = 0; at < rows; at += rows_moved) {
-      const i64 n = std::min(rows - at, rows_moved);
-      for (i64 i = 0; i < rows_moved; ++i) {
+    for (i64 at = 0; at < rows; at += Move::rows_moved) {
+      const i64 n = std::min(rows - at, Move::rows_moved);
+      for (i64 i = 0; i < Move::rows_moved; ++i) {
         const i64 page = (at + i) / size, place = (at + i) % size;
         a[i] = i < n ? static_cast<std::int32_t>((pages[page] - 1) * size + place) : 0;
         if (to) b[i] = i < n ? static_cast<std::int32_t>(((*to)[page] - 1) * size + place) : -1;
@@ -342,7 +203,7 @@ void Engine::move(const Scheduler::Plan& plan) {
       move_->leave->run({{move_->out, a}});
       for (auto& [name, rows] : text.rows) {
         const Array moved = move_->leave->fetch(move_->left.at(name));
-        const std::size_t row = moved.bytes() / rows_moved;
+        const std::size_t row = moved.bytes() / Move::rows_moved;
         std::memcpy(rows.raw() + at * row, moved.raw(), n * row);
       }
     });
@@ -353,7 +214,7 @@ void Engine::move(const Scheduler::Plan& plan) {
       for (const auto& [name, rows] : text.rows) {
         const Tensor& input = move_->back.at(name);
         Array moved(input.shape(), input.dtype());
-        const std::size_t row = moved.bytes() / rows_moved;
+        const std::size_t row = moved.bytes() / Move::rows_moved;
         std::memcpy(moved.raw(), rows.raw() + (m.first * size + at) * row, n * row);
         move_->come_back->feed({input, moved});
       }
@@ -539,7 +400,7 @@ void Engine::advance(Beams& beams) {
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
                                    parents[i]) == parents.end();
     const Handle text = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
-    if (!is_last) texts_.emplace(text, new Text{texts_.at(parent)->request, 0, keep});
+    if (!is_last) texts_.emplace(text, std::make_shared<Text>(Text{texts_.at(parent)->request, 0, keep}));
     beams.texts.push_back(text);
   }
   for (std::size_t i = 0; i < parents.size(); ++i)

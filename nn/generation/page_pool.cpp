@@ -12,6 +12,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/run/backend.h>
+#include "nn/generation/page_count.h"
 
 namespace tg::nn {
 
@@ -166,7 +167,7 @@ bool PageTable::reserve(std::int64_t count, std::vector<PageCopy>& copies) {
   const std::int64_t size = pool_->page_size_, begun = length_ / size;
   if (count > (std::ssize(pages_) + pool_->free()) * size - length_) return false;
   const bool shared = length_ % size != 0 && pool_->holders(pages_[begun]) > 1;
-  const std::int64_t all = (length_ + count + size - 1) / size,
+  const std::int64_t all = detail::pages_for(length_ + count, size),
                      more = std::max<std::int64_t>(all - std::ssize(pages_), 0);
   if (more + shared > pool_->free()) return false;
   if (shared) {
@@ -198,7 +199,7 @@ PageTable PageTable::fork() const {
   PageTable table(*pool_);
   const std::int64_t size = pool_->page_size_;
   table.epoch_ = epoch_, table.length_ = length_, table.full_ = full_, table.rest_ = rest_;
-  table.pages_.assign(pages_.begin(), pages_.begin() + (length_ + size - 1) / size);
+  table.pages_.assign(pages_.begin(), pages_.begin() + detail::pages_for(length_, size));
   for (const std::int32_t n : table.pages_) pool_->hold(n);
   return table;
 }

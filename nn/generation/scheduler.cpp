@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
+#include "nn/generation/page_count.h"
 
 namespace tg::nn {
 
@@ -40,7 +41,7 @@ const PageTable& Scheduler::table(Id text) const {
 }
 
 std::int32_t Scheduler::pages_for(std::int64_t tokens) const {
-  const std::int64_t size = options_.page_size, n = tokens / size + (tokens % size != 0);
+  const std::int64_t n = detail::pages_for(tokens, options_.page_size);
   return static_cast<std::int32_t>(std::min<std::int64_t>(n, std::numeric_limits<std::int32_t>::max()));
 }
 

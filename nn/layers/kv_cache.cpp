@@ -75,8 +75,7 @@ void CacheCall::check(TensorArg x) const {
         "[kv_cache] the call is for " + sizes(call[0], call[1]) + ", got " + x.tensor().text(), x.where()));
 }
 
-// All rows of the cache's tensor of this name, with the new ones among them.
-Tensor CacheCall::append(const std::string& name, const TensorArg& in) {
+CacheCall::Rows CacheCall::rows_of(const std::string& name, const TensorArg& in) {
   const Scope scope("cache", in.where());
   const Tensor x = cache_.dtype_ ? cast(in, *cache_.dtype_) : in.tensor();
   const Shape& call = positions_.shape();
@@ -94,9 +93,22 @@ Tensor CacheCall::append(const std::string& name, const TensorArg& in) {
     throw ShapeError(in_context(
         "[kv_cache] " + name + " holds " + held.shape().text() + ", which does not fit rows " + x.text(),
         in.where()));
-  const Tensor extended = index_assign(x.graph().param(held), 0, rows_, transpose(x, 1, 2));
-  assign_.push_back({held, extended});
-  x.graph().must_assign(held, extended);
+  return {held, transpose(x, 1, 2)};
+}
+
+// The tensors with the new rows among their own: those of one dtype take one step.
+std::vector<Tensor> CacheCall::append(const std::vector<Rows>& tensors) {
+  const Scope scope("cache");
+  std::vector<Tensor> held, added;
+  for (const Rows& r : tensors) {
+    held.push_back(r.added.graph().param(r.held));
+    added.push_back(r.added);
+  }
+  const std::vector<Tensor> extended = index_assign_each(held, 0, rows_, added);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    assign_.push_back({tensors[i].held, extended[i]});
+    added[i].graph().must_assign(tensors[i].held, extended[i]);
+  }
   return extended;
 }
 
@@ -123,8 +135,13 @@ Tensor CacheCall::attention(const Tensor& in, const Tensor& k, const Tensor& v,
 Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
                          const PagedAttentionOptions& options) {
   const Scope scope(q);
-  const Tensor keys = append(name + ".k", k), values = append(name + ".v", v);
-  return attention(q.tensor(), keys, values, options);
+  const Rows keys = rows_of(name + ".k", k), values = rows_of(name + ".v", v);
+  std::vector<Tensor> extended;
+  if (keys.added.dtype() == values.added.dtype())
+    extended = append({keys, values});
+  else
+    extended = {append({keys})[0], append({values})[0]};
+  return attention(q.tensor(), extended[0], extended[1], options);
 }
 
 Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
@@ -134,7 +151,7 @@ Tensor CacheCall::attend(const std::string& name, TensorArg q, TensorArg k, std:
     throw ShapeError(in_context("[kv_cache] the first " + std::to_string(value_width) +
                                     " numbers of a key as its value, of keys " + k.tensor().text(),
                                 k.where()));
-  const Tensor keys = append(name, k);
+  const Tensor keys = append({rows_of(name, k)})[0];
   return attention(q.tensor(), keys, slice(keys, 2, 0, value_width), options);
 }
 

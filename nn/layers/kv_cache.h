@@ -79,7 +79,13 @@ class CacheCall {
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:
-  Tensor append(const std::string& name, const TensorArg& rows);
+  // All rows of the cache's tensor of this name, and new ones [texts, length, heads, n] to be put among them.
+  struct Rows {
+    Parameter held;
+    Tensor added;
+  };
+  Rows rows_of(const std::string& name, const TensorArg& in);
+  std::vector<Tensor> append(const std::vector<Rows>& tensors);
   Tensor attention(const Tensor& in, const Tensor& k, const Tensor& v, const PagedAttentionOptions& o) const;
 
   KvCache& cache_;

@@ -82,6 +82,7 @@ std::vector<Call> op_calls() {
       OP(index_select),
       OP(index_add),
       OP(index_assign),
+      OP(index_assign_each),
       OP(gather),
       OP(scatter_add),
       OP(one_hot),

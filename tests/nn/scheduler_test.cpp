@@ -72,6 +72,49 @@ TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
   EXPECT_EQ(s.pool().free(), 20);
 }
 
+TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
+  Scheduler s({.pages = 20, .page_size = 2, .seats = 3, .chunk = 8});
+  const Id a = s.add(count_from(1, 3), 9);
+  EXPECT_EQ(step(s), "1:0+3 |");
+  EXPECT_TRUE(s.is_running(s.fork(a)));  // 2: there is nobody before it
+  const Id waits = s.add(count_from(10, 2), 9);
+  EXPECT_FALSE(s.is_running(s.fork(a)));
+  EXPECT_TRUE(s.is_running(s.fork(a, Scheduler::Turn::of_parent)));
+  EXPECT_EQ(step(s), "| 1:3+1 2:3+1 5:3+1");
+  s.remove(2);
+  EXPECT_EQ(step(s), "3:0+2 | 1:4+1 5:4+1");
+  EXPECT_TRUE(s.is_running(waits));
+}
+
+TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
+  Scheduler s({.pages = 3, .page_size = 2, .seats = 3, .chunk = 8});
+  const Id a = s.add(count_from(1, 2), 5), b = s.add(count_from(10, 1), 5);
+  EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of text 1"), std::string::npos);
+  EXPECT_EQ(text_of(s.plan()), "1:0+2 | 2:0+1");
+  s.done({a, 0, 2}), s.done({b, 0, 1});
+  s.expect(a), s.expect(b);
+  EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of text 1"), std::string::npos);
+  EXPECT_EQ(text_of(s.plan()), "| 1:2+1 2:1+1");
+  EXPECT_NE(error_of([&] { s.done({a, 2, 1}); }).find("does not follow"), std::string::npos);
+  s.append(a, 3), s.append(b, 11);
+  EXPECT_EQ(s.tokens(a), (Tokens{1, 2, 3}));
+  s.done({a, 2, 1}), s.done({b, 1, 1});
+  s.expect(a), s.expect(b);
+  EXPECT_EQ(text_of(s.plan()), "| 1:3+1");  // b has left
+  EXPECT_FALSE(s.is_running(b));
+  s.append(a, 4);
+  s.done({a, 3, 1});
+  s.remove(a);
+  EXPECT_TRUE(s.plan().is_empty());  // there is room for it, but its last token is not known
+  s.append(b, 12);
+  EXPECT_EQ(text_of(s.plan()), "| 2:2+1");  // its first page was found
+  s.done({b, 2, 1});
+  EXPECT_TRUE(s.plan().is_empty());
+  s.read_again(b);  // the token after it got lost
+  s.start_again();
+  EXPECT_EQ(text_of(s.plan()), "2:0+3 |");
+}
+
 TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
   Scheduler s({.pages = 20, .page_size = 4, .seats = 8, .chunk = 100});
   s.add(count_from(1, 10), 20), s.add(count_from(1, 11), 20);

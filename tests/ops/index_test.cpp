@@ -255,6 +255,34 @@ TEST(IndexAssign, WritesACacheInPlaceOnAnyNumberOfThreads) {
   }
 }
 
+TEST(IndexAssign, AssignsAListInOneStepOnAnyNumberOfThreads) {
+  for (int threads : {1, 3})
+    for (View view : all_views) {
+      Graph g;
+      const std::vector<Given> xs{given(g, {7, 6}, f32, view, 1), given(g, {7, 2, 5}, f32, view, 2),
+                                  given(g, {7}, f32, view, 3), given(g, {7, 16}, f32, view, 4)},
+          ss{given(g, {3, 2, 6}, f32, view, 5), given(g, {3, 2, 2, 5}, f32, view, 6),
+             given(g, {3, 2}, f32, view, 7), given(g, {3, 2, 16}, f32, view, 8)};
+      const Given i = indices(g, {3, 2}, i32, View::contiguous, 8, 9);
+      Vector numbers = i.values;
+      for (double& n : numbers) n -= 1;
+      std::vector<Tensor> held, added;
+      std::vector<Feed> feeds{i.feed()};
+      for (std::size_t k = 0; k < xs.size(); ++k) {
+        held.push_back(xs[k].tensor), added.push_back(ss[k].tensor);
+        feeds.push_back(xs[k].feed()), feeds.push_back(ss[k].feed());
+      }
+      const std::vector<Tensor> all = index_assign_each(held, 0, i.tensor - 1, added);
+      Program program = compile(g, all, {.threads = threads});
+      EXPECT_EQ(std::ranges::count(program.steps(), &index_assign_op, &Step::op), 1);
+      program.run(feeds);
+      for (std::size_t k = 0; k < all.size(); ++k)
+        EXPECT_EQ(doubles(program.fetch(all[k])),
+                  assigned(xs[k].values, xs[k].tensor.shape(), 0, numbers, ss[k].values))
+            << k;
+    }
+}
+
 TEST(IndexAssign, OfNothing) {
   Graph g;
   const Given x = given(g, {4}, f64, View::contiguous, 9);
@@ -270,6 +298,16 @@ TEST(IndexAssign, RefusesWrongShapesAndNumbers) {
   expect_error<ShapeError>([&] { index_assign(x, 0, i, s); }, {"[index_assign]", "must have shape [2, 4]"});
   expect_error<DTypeError>([&] { index_assign(x, 0, i, cast(slice(s, 0, 0, 2), f64)); }, {"differ in dtype"});
   expect_error<DTypeError>([&] { index_assign(x, 0, slice(s, 0, 0, 2), s); }, {"i64 or i32"});
+  const Tensor two = slice(s, 0, 0, 2), y = g.input("y", {4});
+  expect_error<ShapeError>([&] { index_assign_each({x, x}, 0, i, {two}); }, {"2 tensors and 1 to assign"});
+  expect_error<ShapeError>([&] { index_assign_each({}, 0, i, {}); }, {"0 tensors"});
+  expect_error<ShapeError>([&] { index_assign_each({x, x}, 0, i, {two, s}); }, {"must have shape [2, 4]"});
+  expect_error<ShapeError>([&] { index_assign_each({x, y}, 1, i, {slice(s, 1, 0, 2), y}); }, {"axis 1"});
+  expect_error<DTypeError>(
+      [&] {
+        index_assign_each({x, cast(x, f64)}, 0, i, {two, cast(two, f64)});
+      },
+      {"differ in dtype"});
   for (const std::int64_t bad : {3, -2})
     expect_error<Error>(
         [&] {

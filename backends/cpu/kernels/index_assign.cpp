@@ -1,6 +1,6 @@
 // index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, where
 // p, j and q stand for any number of axes each. A thread has some of p and q and all of j, in order: so of
-// equal indices the last counts.
+// equal indices the last counts. The tensors of a list come one after the other.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 
@@ -8,12 +8,9 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-void run(Worker& w, const Call& call) {
-  const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
-  if (out.data != x.data) move_all(w, Move(out, x));
-  w.barrier();
+void assign(Worker& w, const Arg& x, const Arg& indices, const Arg& src, const Arg& out, int axis) {
   if (src.layout.numel() == 0) return;
-  const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
+  const int rank = x.layout.rank();
   const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
   const i64 size = static_cast<i64>(size_of(x.dtype)), step = out.layout.strides[axis] * size;
   Walk to, from, number, next;
@@ -43,6 +40,16 @@ void run(Worker& w, const Call& call) {
       move_elements(m, begin, end);
     }
   });
+}
+
+void run(Worker& w, const Call& call) {
+  const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis);
+  for (std::size_t i = 0; i < call.out.size(); ++i) {
+    const Arg &x = call.in[2 * i], &out = call.out[i];
+    if (out.data != x.data) move_all(w, Move(out, x));
+    w.barrier();
+    assign(w, x, call.in.back(), call.in[2 * i + 1], out, axis);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1.
+// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, of each
+// tensor of a list.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -19,12 +20,23 @@ struct Assignment {
   }
 };
 
-// A block has some of slice j = blockIdx.x, and looks whether a later one goes to the same place: they are
-// few.
+// Tensors of a list that a launch writes: a key and its value go to the same rows of a cache.
+constexpr int assigned_at_once = 2;
 template <class U>
-__global__ void __launch_bounds__(threads_per_block)
-    assign(U* out, const U* src, const __grid_constant__ Assignment m) {
+struct Assignments {
+  U* out[assigned_at_once];
+  const U* src[assigned_at_once];
+  Assignment of[assigned_at_once];
+};
+
+// A block has some of slice j = blockIdx.x of tensor blockIdx.z, and looks whether a later one goes to the
+// same place: they are few.
+template <class U>
+__global__ void __launch_bounds__(threads_per_block) assign(const __grid_constant__ Assignments<U> all) {
   begin_early();
+  const Assignment& m = all.of[blockIdx.z];
+  U* const out = all.out[blockIdx.z];
+  const U* const src = all.src[blockIdx.z];
   const unsigned j = blockIdx.x, count = static_cast<unsigned>(m.number.numel);
   i64 at[2], later[2];
   const i64 index = m.index_of(j, at);
@@ -36,47 +48,89 @@ __global__ void __launch_bounds__(threads_per_block)
   bool again = false;
   for (unsigned k = j + 1 + threadIdx.x; k < count; k += blockDim.x) again |= m.index_of(k, later) == index;
   if (__syncthreads_or(again)) return;
-  const unsigned all = static_cast<unsigned>(m.slice.numel), step = gridDim.y * blockDim.x;
-  for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < all; i += step) {
+  const unsigned all_of_it = static_cast<unsigned>(m.slice.numel), step = gridDim.y * blockDim.x;
+  for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < all_of_it; i += step) {
     i64 place[2];
     m.slice.offsets(i, place);
     out[place[0] + index * m.step] = src[place[1] + at[1]];
   }
 }
 
-void launch_index_assign(const Stream& s, const Call& c) {
-  const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
-  if (out.data != x.data) copy(s, out, x);
-  if (src.layout.numel() == 0) return;
-  const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
+Assignment assignment(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis) {
   const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
-  Assignment m{Indices(indices), {}, {}, x.layout.shape[axis], out.layout.strides[axis], s.faults};
+  Assignment m{Indices(indices), {}, {}, out.layout.shape[axis], out.layout.strides[axis], s.faults};
   for (int a = 0; a <= more; ++a)
     m.number.axis(indices.layout.shape[a], {indices.layout.strides[a], src.layout.strides[axis + a]});
-  for (int a = 0; a < x.layout.rank(); ++a)
+  for (int a = 0; a < out.layout.rank(); ++a)
     if (a != axis)
-      m.slice.axis(x.layout.shape[a], {out.layout.strides[a], src.layout.strides[a < axis ? a : a + more]});
-  const std::size_t bytes = size_of(x.dtype);
+      m.slice.axis(out.layout.shape[a], {out.layout.strides[a], src.layout.strides[a < axis ? a : a + more]});
+  return m;
+}
+
+// Elements that can be copied at once.
+int vector_of(const Assignment& m, const Arg& src, const Arg& out) {
+  const std::size_t bytes = size_of(out.dtype);
   int v = m.slice.vector(static_cast<int>(16 / bytes), {bytes, bytes}, {out.data, src.data}, m.step);
   for (int a = 0; a < m.number.rank; ++a)
     while (m.number.stride[a][1] % v != 0) v /= 2;
+  return v;
+}
+
+void group(Assignment& m, int v) {
   for (int a = 0; a < m.number.rank; ++a) m.number.stride[a][1] /= v;
   m.slice.group(v);
   m.step /= v;
-  const unsigned parts = std::min(blocks_for(m.slice.numel, threads_per_block), 64u);
-  with_unit(bytes * static_cast<std::size_t>(v), [&](auto* unit) {
+}
+
+// The tensors from number `first` on, `count` of them.
+void launch_assignments(const Stream& s, const Call& c, std::size_t first, int count) {
+  const Arg& indices = c.in.back();
+  const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
+  Assignment m[assigned_at_once]{{Indices(indices)}, {Indices(indices)}};
+  int v = 16;
+  for (int k = 0; k < count; ++k) {
+    const Arg &src = c.in[2 * (first + k) + 1], &out = c.out[first + k];
+    m[k] = assignment(s, indices, src, out, axis);
+    v = std::min(v, vector_of(m[k], src, out));
+  }
+  i64 most = 0;
+  for (int k = 0; k < count; ++k) {
+    group(m[k], v);
+    most = std::max(most, m[k].slice.numel);
+  }
+  const dim3 grid(static_cast<unsigned>(m[0].number.numel),
+                  std::min(blocks_for(most, threads_per_block), 64u), static_cast<unsigned>(count));
+  with_unit(size_of(c.out[0].dtype) * static_cast<std::size_t>(v), [&](auto* unit) {
     using U = pointee_t<decltype(unit)>;
-    launch_early(s, {dim3(static_cast<unsigned>(m.number.numel), parts), threads_per_block}, assign<U>,
-                 reinterpret_cast<U*>(out.data), reinterpret_cast<const U*>(src.data), m);
+    Assignments<U> all{{}, {}, {m[0], m[1]}};
+    for (int k = 0; k < count; ++k) {
+      all.out[k] = reinterpret_cast<U*>(c.out[first + k].data);
+      all.src[k] = reinterpret_cast<const U*>(c.in[2 * (first + k) + 1].data);
+    }
+    launch_early(s, {grid, threads_per_block}, assign<U>, all);
   });
+}
+
+void launch_index_assign(const Stream& s, const Call& c) {
+  for (std::size_t i = 0; i < c.out.size(); ++i)
+    if (c.out[i].data != c.in[2 * i].data) copy(s, c.out[i], c.in[2 * i]);
+  if (c.in.back().layout.numel() == 0) return;
+  const auto is_empty = [&](std::size_t i) { return c.in[2 * i + 1].layout.numel() == 0; };
+  for (std::size_t i = 0; i < c.out.size(); ++i) {
+    if (is_empty(i)) continue;
+    const bool two = i + 1 < c.out.size() && !is_empty(i + 1);
+    launch_assignments(s, c, i, two ? 2 : 1);
+    i += two;
+  }
 }
 
 // Offsets and places in a slice are counted in 32 bits.
 std::shared_ptr<const void> plan_index_assign(const Call& c) {
-  const i64 count = c.in[1].layout.numel();
+  const i64 count = c.in.back().layout.numel();
   if (count > INT_MAX) throw DeviceError(std::to_string(count) + " indices: expected at most 2^31 - 1");
-  if (count > 0 && c.in[2].layout.numel() / count > INT_MAX)
-    throw DeviceError("a slice of more than 2^31 - 1 elements");
+  for (std::size_t i = 0; i < c.out.size(); ++i)
+    if (count > 0 && c.in[2 * i + 1].layout.numel() / count > INT_MAX)
+      throw DeviceError("a slice of more than 2^31 - 1 elements");
   return nullptr;
 }
 
