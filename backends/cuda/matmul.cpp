@@ -384,14 +384,6 @@ bool is_tanh_form(const Step& gelu) {
   return gelu.attrs.as<FusedAttrs>().code[0].op->name == "gelu_tanh";
 }
 
-// Whether gelu would overwrite what the product still reads, or part of what it leaves.
-bool overwrites(const Step& gelu, const Call& product) {
-  const MemoryRange to = range_of(gelu.out[0]);
-  for (const Arg& in : product.in)
-    if (overlap(range_of(in), to)) return true;
-  return gelu.out[0].data != product.out[0].data && overlap(range_of(product.out[0]), to);
-}
-
 // Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
 // then writes number i of the other.
 bool crosses(const Arg& read, const Arg& written) {
@@ -400,10 +392,19 @@ bool crosses(const Arg& read, const Arg& written) {
   return !same && overlap(range_of(read), range_of(written));
 }
 
+// Whether a step that is computed together with the product would overwrite its factors, or part of what it
+// leaves.
+bool overwrites(const Step& other, const Call& product) {
+  const Arg& out = other.out[0];
+  return overlap(range_of(product.in[0]), range_of(out)) || overlap(range_of(product.in[1]), range_of(out)) ||
+         crosses(product.out[0], out);
+}
+
 }  // namespace
 
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {
   if (call.rows_alone || !is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
+  if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
   if ((t != bf16 && t != f16) || x.n % 8 != 0 || call.out[0].layout.rank() != 2) return nullptr;
@@ -416,22 +417,22 @@ std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& 
                                          const Step* gelu) {
   const std::shared_ptr<Plan> p = make_plan(call, nullptr);
   if (p->own && !sum && !gelu) return p;
-  if (p->own || (gelu && overwrites(*gelu, call))) return nullptr;
+  const auto is_apart = [&](const Step* other) {
+    if (!other) return true;
+    bool apart = !overwrites(*other, call) && (call.in.size() < 3 || !crosses(call.in[2], other->out[0]));
+    if (sum)
+      for (const Arg& in : sum->in) apart = apart && !crosses(in, other->out[0]) && !crosses(in, call.out[0]);
+    return apart;
+  };
+  if (p->own || !is_apart(sum) || !is_apart(gelu)) return nullptr;
   RowsContext& context = p->of_rows;
   context.written = written;
   if (gelu) {
     context.function = is_tanh_form(*gelu) ? RowsContext::gelu_tanh : RowsContext::gelu;
     context.result = gelu->out[0].data;
   }
-  if (!sum) return p;
-  const Arg &y = call.out[0], &stored = sum->out[0];
-  for (const Arg& in : sum->in) {
-    if (crosses(in, y) || crosses(in, stored) || (gelu && crosses(in, gelu->out[0]))) return nullptr;
-    context.sum.push_back(*in_shape_of(in, y));
-  }
-  for (const Arg* factor : {&call.in[0], &call.in[1]})
-    if (overlap(range_of(*factor), range_of(stored))) return nullptr;
-  context.sum.push_back(stored);
+  if (sum)
+    context.sum = {*in_shape_of(sum->in[0], call.out[0]), *in_shape_of(sum->in[1], call.out[0]), sum->out[0]};
   return p;
 }
 

@@ -128,6 +128,90 @@ TEST_F(CudaRowsAlone, OpsOnRowsKeepTheirBits) {
   for (const DType t : {f32, bf16}) ops_on_rows(t, 34, Device::cuda()).check({1, 9});
 }
 
+// What a product's kernel computes in addition has the bits of steps of their own.
+struct Neighbours {
+  DType dtype;
+  std::int64_t m;
+  bool along_k = true, is_tanh = true;
+  const std::int64_t k = 72, n = 40;
+
+  Array w = random_rows(along_k ? Shape{n, k} : Shape{k, n}, dtype, 1), x = random_rows({m, k}, dtype, 2),
+        bias = random_rows({n}, dtype, 3), residual = random_rows({m, n}, dtype, 4);
+
+  Tensor weights(Graph& g) const { return along_k ? transpose(g.constant(w), 0, 1) : g.constant(w); }
+  Tensor gelu_of(const Tensor& h) const { return is_tanh ? gelu_tanh(h) : gelu(h); }
+
+  std::vector<Array> run(Graph& g, const std::vector<Tensor>& results, std::vector<std::string> steps) const {
+    Program p = compile(g, results, {.device = Device::cuda(), .rows_alone = true});
+    std::vector<Array> values;
+    p.run();
+    for (const Tensor& t : results) values.push_back(p.fetch(t));
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      EXPECT_NE(p.choice(i).find(steps[i]), std::string::npos) << "step " << i << ": " << p.choice(i);
+    return values;
+  }
+  // As steps of their own: a program each.
+  Array product(const Array& left, const Array& added) const {
+    Graph g;
+    return run(g, {linear(g.constant(left), weights(g), g.constant(added))}, {})[0];
+  }
+  Array gelu_alone(const Array& h) const {
+    Graph g;
+    return run(g, {gelu_of(g.constant(h))}, {})[0];
+  }
+  Array sum_alone() const {
+    Graph g;
+    return run(g, {g.constant(residual) + g.constant(bias)}, {})[0];
+  }
+};
+
+TEST_F(CudaRowsAlone, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
+  for (const DType t : {bf16, f16, f32})
+    for (const std::int64_t m : {1, 9, 80})
+      for (const bool is_tanh : {true, false}) {
+        const Neighbours c{t, m, m != 9, is_tanh};
+        const Array h = c.product(c.x, c.bias), expected = c.gelu_alone(h);
+        const std::string name = is_tanh ? ", with gelu_tanh" : ", with gelu";
+        Graph alone, both;
+        const auto product = [&](Graph& g) {
+          return linear(g.constant(c.x), c.weights(g), g.constant(c.bias));
+        };
+        EXPECT_TRUE(c.run(alone, {c.gelu_of(product(alone))}, {name, "done by the previous step"})[0]
+                        .same_bits(expected));
+        const Tensor kept = product(both);
+        const auto got = c.run(both, {kept, c.gelu_of(kept)}, {name, "done by the previous step"});
+        EXPECT_TRUE(got[0].same_bits(h));
+        EXPECT_TRUE(got[1].same_bits(expected));
+      }
+}
+
+TEST_F(CudaRowsAlone, ASumThatIsAddedToAProductToo) {
+  for (const DType t : {bf16, f16, f32})
+    for (const std::int64_t m : {1, 9, 80}) {
+      const Neighbours c{t, m, m != 9};
+      const Array sum = c.sum_alone(), expected = c.product(c.x, sum);
+      const auto record = [&](Graph& g, bool keeps) {
+        const Tensor s = g.constant(c.residual) + g.constant(c.bias),
+                     y = linear(g.constant(c.x), c.weights(g), s);
+        const auto got = c.run(g, keeps ? Tensors{y, s} : Tensors{y},
+                               {"done by the next step", ", with the sum that is added"});
+        EXPECT_TRUE(got[0].same_bits(expected));
+        if (keeps) {
+          EXPECT_TRUE(got[1].same_bits(sum));
+        }
+      };
+      Graph alone, both;
+      record(alone, false), record(both, true);
+      Graph all;  // before and after
+      const Tensor y = c.gelu_of(
+          linear(all.constant(c.x), c.weights(all), all.constant(c.residual) + all.constant(c.bias)));
+      EXPECT_TRUE(c.run(all, {y},
+                        {"done by the next step", ", with the sum that is added, with gelu_tanh",
+                         "done by the previous step"})[0]
+                      .same_bits(c.gelu_alone(expected)));
+    }
+}
+
 // Of one token, whose attention is that to itself.
 TEST_F(CudaRowsAlone, ATextHasTheSameLogitsInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
