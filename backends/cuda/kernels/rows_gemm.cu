@@ -346,7 +346,8 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
       const i64 blocks = (i64{p.m} + rows - 1) / rows * ((i64{p.n} + 31) / 32) * p.batches;
       return 5 * blocks >= i64{3} * s.gpu.processors;
     };
-    if (p.m > 32 && are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
+    if (are_for_clusters(p, s.gpu, along_k)) return launch_clusters_of_rows(s, p, S());
+    if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
     if (p.m > 32 && are_enough(64)) return launch_rows_gemm<TensorRows<S, along_k, 8>>(s, p);
     if (p.m > 16 && are_enough(32)) return launch_rows_gemm<TensorRows<S, along_k, 4>>(s, p);
     if (p.m > 8 && are_enough(16)) return launch_rows_gemm<TensorRows<S, along_k, 2>>(s, p);

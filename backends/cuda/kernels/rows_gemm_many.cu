@@ -226,7 +226,8 @@ void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
 }  // namespace
 
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu) {
-  return p.m > 64 && 2 * many_rows_tiles(p) * p.batches >= gpu.processors;
+  const i64 tiles = many_rows_tiles(p) * p.batches;
+  return p.m > 64 ? 2 * tiles >= gpu.processors : p.m > 16 && tiles >= gpu.processors;
 }
 void launch_many_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16, bool along_k) {
   launch_tiles_of_rows<__nv_bfloat16>(s, p, along_k);
