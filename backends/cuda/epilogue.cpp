@@ -42,7 +42,8 @@ std::optional<Arg> in_shape_of(const Arg& a, const Arg& result) {
   if (a.layout.is_contiguous() && a.layout.numel() == result.layout.numel())
     return Arg{a.dtype, row_major(result.layout.shape), a.data};
   const int last = a.layout.rank() - 1;
-  bool is_row = shape[last] == result.layout.shape.back() && (a.layout.strides[last] == 1 || shape[last] == 1);
+  bool is_row =
+      shape[last] == result.layout.shape.back() && (a.layout.strides[last] == 1 || shape[last] == 1);
   for (int axis = 0; axis < last; ++axis)
     is_row = is_row && (a.layout.strides[axis] == 0 || shape[axis] == 1);
   if (!is_row) return std::nullopt;

@@ -106,7 +106,7 @@ struct Plan {
   Product product;
   bool own = false;           // use our own kernel, for any strides
   bool rows = false;          // use rows_gemm
-  RowsContext of_rows;
+  RowsContext of_rows;        // what that computes in addition
   bool bias = false;          // D is one row for all
   std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
   bool keeps = false;         // the result before gelu_tanh is needed too

@@ -23,9 +23,9 @@ WrittenMemory::WrittenMemory(std::span<const Step> steps) {
 
 bool WrittenMemory::overlaps(const Arg& a) const {
   const MemoryRange range = range_of(a);
-  const auto first_behind = std::upper_bound(
-      ranges_.begin(), ranges_.end(), range.begin,
-      [](const std::byte* begin, const MemoryRange& r) { return begin < r.end; });
+  const auto first_behind =
+      std::upper_bound(ranges_.begin(), ranges_.end(), range.begin,
+                       [](const std::byte* begin, const MemoryRange& r) { return begin < r.end; });
   return first_behind != ranges_.end() && overlap(*first_behind, range);
 }
 

@@ -156,8 +156,8 @@ struct PlainRows {
 #pragma unroll
       for (int n = 0; n < (along_k ? 1 : 2); ++n) {
         const bool some = i0 + i < p.m && k0 + (along_k ? 4 * t : 8 * g + 4 * n) < p.k;
-        to.x[i][n] = some ? *reinterpret_cast<const float4*>(x + i * p.row[p.x] + k0 + 4 * n)
-                           : float4{0, 0, 0, 0};
+        to.x[i][n] =
+            some ? *reinterpret_cast<const float4*>(x + i * p.row[p.x] + k0 + 4 * n) : float4{0, 0, 0, 0};
       }
   }
 
@@ -465,7 +465,10 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
-  if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";
+  if (t != DType::f32 && are_for_clusters(p, call.gpu, is_along_k(p, t)))
+    s += ", over clusters";
+  else if (t != DType::f32 && are_many_rows(p, call.gpu))
+    s += ", tiles of 64 rows and 128 outputs";
   if (!context.sum.empty()) s += ", with the sum that is added";
   if (context.function != RowsContext::none)
     s += context.function == RowsContext::gelu ? ", with gelu" : ", with gelu_tanh";

@@ -17,9 +17,9 @@ struct SliceOfRows {
   static constexpr int threads = 128, stages = 3;
   static constexpr int row_bytes = 2 * depth;
   static constexpr int x_bytes = rows * row_bytes, stage_bytes = x_bytes + outputs * row_bytes;
-  static constexpr int of_warp = outputs / 2;       // its outputs, of 32 rows
-  static constexpr int shared_row = outputs + 4;    // of sums, in floats
-  static constexpr int share = rows / k_slices;     // rows that a block adds up
+  static constexpr int of_warp = outputs / 2;     // its outputs, of 32 rows
+  static constexpr int shared_row = outputs + 4;  // of sums, in floats
+  static constexpr int share = rows / k_slices;   // rows that a block adds up
   static constexpr int share_bytes = share * shared_row * 4;
   // Stages, then what comes from the blocks, then a barrier for that. Sums that leave lie over the stages.
   static constexpr int received = stages * stage_bytes, barrier = received + k_slices * share_bytes,
@@ -34,7 +34,8 @@ struct SliceOfRows {
   const u32 memory, right, left;  // tiles; where the thread finds operands in the first tile of x and of w
   float sum[of_warp / 16][4][4] = {};  // of 16 outputs and 8 rows each
 
-  __device__ __forceinline__ SliceOfRows(const RowsProduct& p, int item, int i0, int j0, int slice, u32 memory)
+  __device__ __forceinline__ SliceOfRows(const RowsProduct& p, int item, int i0, int j0, int slice,
+                                         u32 memory)
       : p(p),
         i0(i0),
         j0(j0),

@@ -72,8 +72,7 @@ struct ManyRows {
     const unsigned short* from = x + k0;
 #pragma unroll
     for (int n = 0; n < rows / 32; ++n, from += 32 * p.row[p.x])
-      copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from,
-           some && i0 + row_of() + 32 * n < p.m);
+      copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from, some && i0 + row_of() + 32 * n < p.m);
   }
   __device__ __forceinline__ void ask_w(int stage) const {
     const int k0 = stage * depth;

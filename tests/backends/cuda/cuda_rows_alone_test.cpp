@@ -1,6 +1,7 @@
 // CompileOptions::rows_alone on a GPU: products against the CPU's, and a row's bits alone, among others, and
 // however the rows lie. Skipped where there is no GPU.
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/written_memory.h"
 #include "tests/support/by_rows.h"
 
 namespace {
@@ -82,7 +83,7 @@ TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
                     any = "plain kernel for any strides";
   EXPECT_EQ(choice({bf16, 9, 24}).substr(0, tensors.size() + 1), tensors + "k");
   EXPECT_EQ(choice({f16, 16, 24, false}).substr(0, tensors.size() + 1), tensors + "n");
-  EXPECT_EQ(choice({f16, 4352, 24}), tensors + "k, tiles of 64 rows and 128 outputs");
+  EXPECT_EQ(choice({f16, 8704, 24}), tensors + "k, tiles of 64 rows and 128 outputs");
   EXPECT_EQ(choice({f32, 9, 28}), plain + "k");
   EXPECT_EQ(choice({f32, 12, 24, false}), plain + "n");
   EXPECT_EQ(choice({bf16, 9, 28}), any);
@@ -102,12 +103,37 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
   }
 }
 
-// Tiles of many rows, of which there are enough for each multiprocessor.
+// Tiles of many rows, of which there are enough for each multiprocessor. On Hopper clusters take fewer.
 TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
   for (const bool along_k : {true, false}) {
     const ByRows rows = Product{bf16, 4352, 360, along_k}.rows(Device::cuda());
     rows.check({9, 64});
   }
+  Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
+}
+
+// More slices than chunks, slices that differ by one, and a last chunk that is not whole.
+TEST_F(CudaRowsAlone, SoDoProductsWhoseSlicesDiffer) {
+  for (const DType t : {bf16, f16})
+    for (const std::int64_t k : {104, 296, 776, 1160})
+      Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
+}
+
+TEST(CudaWrittenMemory, IsWhatStepsWrite) {
+  std::byte memory[100];
+  const auto arg = [&](std::ptrdiff_t first, std::int64_t count) {
+    return Arg{u8, row_major({count}), memory + first};
+  };
+  std::vector<Step> steps(3);
+  steps[0].out = {arg(50, 10)}, steps[1].out = {arg(10, 10), arg(20, 5)}, steps[2].out = {arg(52, 20)};
+  steps[0].in = {arg(80, 10)};
+  const cuda::WrittenMemory written(steps);
+  for (const auto& [first, count] :
+       {std::pair{0, 11}, {24, 1}, {15, 2}, {0, 100}, {60, 5}, {71, 29}, {24, 27}})
+    EXPECT_TRUE(written.overlaps(arg(first, count))) << first;
+  for (const auto& [first, count] : {std::pair{0, 10}, {25, 25}, {72, 28}, {80, 10}})
+    EXPECT_FALSE(written.overlaps(arg(first, count))) << first;
+  EXPECT_FALSE(cuda::WrittenMemory().overlaps(arg(0, 100)));
 }
 
 TEST_F(CudaRowsAlone, ProductsOfHeadsDoSo) {
@@ -176,8 +202,9 @@ TEST_F(CudaRowsAlone, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
         const auto product = [&](Graph& g) {
           return linear(g.constant(c.x), c.weights(g), g.constant(c.bias));
         };
-        EXPECT_TRUE(c.run(alone, {c.gelu_of(product(alone))}, {name, "done by the previous step"})[0]
-                        .same_bits(expected));
+        EXPECT_TRUE(
+            c.run(alone, {c.gelu_of(product(alone))}, {name, "done by the previous step"})[0].same_bits(
+                expected));
         const Tensor kept = product(both);
         const auto got = c.run(both, {kept, c.gelu_of(kept)}, {name, "done by the previous step"});
         EXPECT_TRUE(got[0].same_bits(h));
