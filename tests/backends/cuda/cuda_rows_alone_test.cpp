@@ -119,6 +119,19 @@ TEST_F(CudaRowsAlone, SoDoProductsWhoseSlicesDiffer) {
       Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
 }
 
+// Kernels that begin before the one before has ended, with a record of the time between them.
+TEST_F(CudaRowsAlone, StepsOfProductsCanBeTimed) {
+  Graph g;
+  Tensor x = g.constant(random_rows({20, 64}, bf16, 1));
+  for (std::uint64_t layer = 0; layer < 3; ++layer)
+    x = relu(linear(x, transpose(g.constant(random_rows({64, 64}, bf16, layer)), 0, 1)));
+  Program p = compile(g, {x}, {.device = Device::cuda(), .rows_alone = true});
+  p.run();
+  const Array expected = p.fetch(x);
+  EXPECT_EQ(p.profile().size(), 6u);
+  EXPECT_TRUE(p.fetch(x).same_bits(expected));
+}
+
 TEST(CudaWrittenMemory, IsWhatStepsWrite) {
   std::byte memory[100];
   const auto arg = [&](std::ptrdiff_t first, std::int64_t count) {
