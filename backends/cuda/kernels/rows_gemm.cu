@@ -9,6 +9,7 @@
 #include "backends/cuda/rows_gemm.h"
 
 #include "backends/cuda/kernels/rows_gemm.cuh"
+#include "backends/cuda/tile/prefetch.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda {
@@ -52,7 +53,7 @@ struct TensorRows {
   }
   __device__ __forceinline__ void prefetch_w(int nth) const {
     each_piece(nth, [](int, const unsigned short* from, bool some) {
-      if (some) ptx::prefetch_line(from);
+      if (some) ptx::prefetch_to_second_level(from);
     });
   }
   __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
@@ -146,7 +147,7 @@ struct PlainRows {
   }
   __device__ __forceinline__ void prefetch_w(int nth) const {
     each_piece(nth, [](int, const float* from, bool some) {
-      if (some) ptx::prefetch_line(from);
+      if (some) ptx::prefetch_to_second_level(from);
     });
   }
   __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
