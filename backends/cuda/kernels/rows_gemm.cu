@@ -9,7 +9,6 @@
 #include "backends/cuda/rows_gemm.h"
 
 #include "backends/cuda/kernels/rows_gemm.cuh"
-#include "backends/cuda/tile/prefetch.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda {
@@ -289,7 +288,10 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
                         j0 + threadIdx.x % Rows::outputs);
     };
     const bool begins = item == static_cast<int>(blockIdx.y);
-    read_added(true);
+    if constexpr (one)
+      read_added(true);
+    else
+      p.prefetch_added<S, Rows::outputs>(item, i0, j0);
     multiply_slice(rows, first, end, begins && p.constant[p.w], [&] {
       if (begins) wait_for_step_before();
       read_added(false);

@@ -4,6 +4,7 @@
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/gelu.cuh"
 #include "backends/cuda/rows_gemm.h"
+#include "backends/cuda/tile/prefetch.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "backends/cuda/tile/ptx_sm90.cuh"
 #endif
@@ -62,6 +63,22 @@ struct RowsProduct {
       read_added_as<float>(to, those, item, i, j);
     else
       read_added_as<S>(to, those, item, i, j);
+  }
+
+  // The constant ones of d and e for a row's `outputs` numbers from (i, j0) on, to the second-level cache:
+  // they are read when the tile has been multiplied.
+  template <class S, int outputs>
+  __device__ __forceinline__ void prefetch_added(int item, int i, int j0) const {
+    const int j = j0 + threadIdx.x;
+    if (threadIdx.x >= outputs || i >= m || j >= n) return;
+    for (const Which which : {d, e})
+      if (data[which] && constant[which]) {
+        const i64 at_j = i * row[which] + j * col[which];
+        if (sizeof(S) < sizeof(float) && wide)
+          ptx::prefetch_to_second_level(at<float>(which, item) + at_j);
+        else
+          ptx::prefetch_to_second_level(at<S>(which, item) + at_j);
+      }
   }
 
   // y = sum(i, j) + added(i, j) for a tile of so many rows and outputs from (i0, j0) on, by the whole block.

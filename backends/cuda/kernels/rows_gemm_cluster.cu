@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(128, outputs == 64 ? 3 : 2)
   }
   ptx::cluster_arrive();
   Rows rows(p, item, i0, j0, slice, base);
+  p.prefetch_added<S, outputs>(item, i0 + slice * Rows::share, j0);
   rows.multiply(p.constant[p.w], [] { wait_for_step_before(); });
   rows.leave(reinterpret_cast<float*>(memory));
   ptx::fence_async();

@@ -195,6 +195,7 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
   for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
     Rows rows(p, item, i0, j0, ptx::shared_address(memory));
     const bool begins = item == static_cast<int>(blockIdx.y);
+    p.template prefetch_added<S, Rows::outputs>(item, i0, j0);
     rows.multiply(begins && p.constant[p.w], [&] {
       if (begins) wait_for_step_before();
     });
