@@ -4,14 +4,50 @@
 
 namespace tg::cuda {
 
+namespace {
+
+// The op of a step of one pointwise op, without constants; null for others.
+const Op* only_op_of(const Step& s) {
+  if (s.op != &fused_op || s.out.size() != 1) return nullptr;
+  const auto& code = s.attrs.as<FusedAttrs>().code;
+  return code.size() == 1 && code[0].operands().size() == s.in.size() ? code[0].op : nullptr;
+}
+
+// The same numbers in the same order.
+bool is_all_of(const Arg& read, const Arg& made) {
+  return read.data == made.data && read.dtype == made.dtype && read.layout.is_contiguous() &&
+         made.layout.is_contiguous() && read.layout.numel() == made.layout.numel();
+}
+
+}  // namespace
+
 bool is_gelu_of(const Step& product, const Step& next) {
-  if (product.op->name != "matmul" || next.op != &fused_op || next.in.size() != 1) return false;
-  const auto& code = next.attrs.as<FusedAttrs>().code;
-  if (code.size() != 1 || code[0].op->name != "gelu_tanh") return false;
-  const Arg &made = product.out[0], &read = next.in[0], &out = next.out[0];
-  return read.data == made.data && read.dtype == made.dtype && out.dtype == made.dtype &&
-         read.layout.is_contiguous() && out.layout.is_contiguous() &&
-         read.layout.numel() == made.layout.numel();
+  const Op* op = only_op_of(next);
+  if (product.op->name != "matmul" || !op || (op->name != "gelu" && op->name != "gelu_tanh")) return false;
+  return is_all_of(next.in[0], product.out[0]) && next.out[0].dtype == product.out[0].dtype &&
+         next.out[0].layout.is_contiguous();
+}
+
+bool is_sum_for(const Step& sum, const Step& product) {
+  const Op* op = only_op_of(sum);
+  return product.op->name == "matmul" && product.in.size() == 3 && op && op->name == "add" &&
+         sum.in.size() == 2 && is_all_of(product.in[2], sum.out[0]) &&
+         product.in[2].layout.shape == product.out[0].layout.shape &&
+         in_shape_of(sum.in[0], product.out[0]) && in_shape_of(sum.in[1], product.out[0]);
+}
+
+std::optional<Arg> in_shape_of(const Arg& a, const Arg& result) {
+  const Shape& shape = a.layout.shape;
+  if (a.dtype != result.dtype || a.layout.rank() == 0) return std::nullopt;
+  if (a.layout.is_contiguous() && a.layout.numel() == result.layout.numel())
+    return Arg{a.dtype, row_major(result.layout.shape), a.data};
+  const int last = a.layout.rank() - 1;
+  bool is_row =
+      shape[last] == result.layout.shape.back() && (a.layout.strides[last] == 1 || shape[last] == 1);
+  for (int axis = 0; axis < last; ++axis)
+    is_row = is_row && (a.layout.strides[axis] == 0 || shape[axis] == 1);
+  if (!is_row) return std::nullopt;
+  return Arg{a.dtype, row_major({shape[last]}), a.data};
 }
 
 }  // namespace tg::cuda

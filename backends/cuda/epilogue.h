@@ -1,19 +1,37 @@
-// Epilogues: what cuBLASLt computes from a product before it writes it, instead of a separate step.
+// Steps next to a product that its kernel can compute as well: what is computed from the result before it is
+// written, and the sum of two operands that is added to it.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "backends/cuda/kernel.h"
+#include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
 
-// Whether `next` computes gelu_tanh of the whole result of the matmul step before it, and nothing else.
-// cuBLASLt's GELU is the tanh form; gelu, by erf, remains a step of its own.
+// Whether `next` computes gelu or gelu_tanh of the whole result of the matmul step before it, and nothing
+// else.
 bool is_gelu_of(const Step& product, const Step& next);
 
-// A plan for the product's kernel that also computes the next step, whose output is `gelu`. Null if cuBLASLt
-// has no kernel for it or does not document its accuracy (f32, f64), if one step would overwrite what the
-// other still reads, or where rows must have the same bits alone.
-std::shared_ptr<const void> plan_with_gelu(const Call& product, const Arg& gelu);
+// Whether `sum` computes left + right and nothing else, and the matmul step after it adds that to its
+// product.
+bool is_sum_for(const Step& sum, const Step& product);
+
+// An operand of such a sum, whose shape may have other leading axes than the product's: all numbers of the
+// product's shape, or one row for all. Nothing for one that lies otherwise.
+std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
+
+// A plan for the product's kernel that also computes gelu_tanh, the step after it. Null if cuBLASLt has no
+// kernel for it or does not document its accuracy (f32, f64), if one step would overwrite what the other
+// still reads, or where rows must have the same bits alone.
+std::shared_ptr<const void> plan_with_gelu(const Call& product, const Step& gelu);
+
+// A plan for a product whose rows must have the same bits alone, in a program that writes that memory. Its
+// kernel also computes `sum` before it and `gelu` after it (null: there is no such step), with the bits that
+// steps of their own would leave. Null if it does not compute one of them, or if one step would overwrite
+// what the other still reads.
+std::shared_ptr<const void> plan_of_rows(const Call& product, const WrittenMemory& written, const Step* sum,
+                                         const Step* gelu);
 
 }  // namespace tg::cuda

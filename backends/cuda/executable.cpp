@@ -20,36 +20,51 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
     : gpu_(gpu), stream_(stream), staging_(staging), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   steps_ = steps;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const Step& s = steps[i];
-    Task t{find_kernel(s.op->name),
-           {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order, options.rows_alone},
-           nullptr};
-    bool epilogue = false;  // this kernel computes the next step too
-    std::string why = "no CUDA kernel for op '" + s.op->name + "'";
-    try {
-      if (!t.kernel && s.op->host) {
-        t.kernel = &host_kernel;
-        t.plan = plan_host(s, thrown_);
-      } else if (i + 1 < steps.size() && is_gelu_of(s, steps[i + 1]) &&
-                 (t.plan = plan_with_gelu(t.call, steps[i + 1].out[0]))) {
-        epilogue = true;
-      } else if (t.kernel && t.kernel->plan) {
-        t.plan = t.kernel->plan(t.call);
-      }
-      t.call.plan = t.plan.get();
-      if (t.kernel && t.kernel->workspace)
-        workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
-    } catch (const DeviceError& e) {
-      why = e.what();
-      t.kernel = nullptr;
+  const WrittenMemory written(steps);
+  while (tasks_.size() < steps.size()) add_tasks(options, written);
+}
+
+CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOptions& options) const {
+  const Step& s = steps_[step];
+  return {find_kernel(s.op->name),
+          {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order, options.rows_alone},
+          nullptr};
+}
+
+void CudaExecutable::add_tasks(const PrepareOptions& options, const WrittenMemory& written) {
+  const std::size_t first = tasks_.size();
+  const auto is_next = [&](auto&& related, std::size_t i) {
+    return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
+  };
+  // The step, or a product with the sum before it, the gelu after it, or both.
+  const bool sums = options.rows_alone && is_next(is_sum_for, first);
+  std::size_t at = first + sums, last = at + is_next(is_gelu_of, at);
+  try {
+    std::shared_ptr<const void> plan;
+    if (const Call product = task_of(at, options).call; first < last)
+      plan = options.rows_alone ? plan_of_rows(product, written, sums ? &steps_[first] : nullptr,
+                                               at < last ? &steps_[last] : nullptr)
+                                : plan_with_gelu(product, steps_[last]);
+    if (!plan) at = last = first;
+    for (std::size_t i = first; i <= last; ++i) tasks_.push_back(task_of(i, options));
+    Task& t = tasks_[at];
+    if (!t.kernel && steps_[at].op->host) {
+      t.kernel = &host_kernel;
+      plan = plan_host(steps_[at], thrown_);
+    } else if (!plan && options.rows_alone && steps_[at].op->name == "matmul") {
+      plan = plan_of_rows(t.call, written, nullptr, nullptr);
+    } else if (!plan && t.kernel && t.kernel->plan) {
+      plan = t.kernel->plan(t.call);
     }
-    if (!t.kernel) throw refusal(s, why);
-    tasks_.push_back(std::move(t));
-    if (!epilogue) continue;
-    tasks_.push_back(
-        {nullptr, {steps[++i].in, steps[i].out, nullptr, nullptr, gpu_, false, false, false}, nullptr});
+    if (!t.kernel) throw DeviceError("no CUDA kernel for op '" + steps_[at].op->name + "'");
+    t.plan = std::move(plan);
+    t.call.plan = t.plan.get();
+    if (t.kernel->workspace) workspace_bytes_ = std::max(workspace_bytes_, t.kernel->workspace(t.call));
+  } catch (const DeviceError& e) {
+    throw refusal(steps_[at], e.what());
   }
+  for (std::size_t i = first; i <= last; ++i)
+    if (i != at) tasks_[i].kernel = nullptr, tasks_[i].computed_by = i < at ? "next" : "previous";
 }
 
 CudaExecutable::~CudaExecutable() {
@@ -162,7 +177,7 @@ void CudaExecutable::report(const Fault& f, int epoch) {
 
 std::string CudaExecutable::choice(std::size_t step) const {
   const Task& t = tasks_[step];
-  if (!t.kernel) return "done by the previous step";
+  if (!t.kernel) return std::string("done by the ") + t.computed_by + " step";
   if (t.kernel == &host_kernel) return "the op's own C++ function, on the host";
   std::string s = "sm_" + std::to_string(gpu_.capability);
   if (t.kernel->choice) s += ", " + t.kernel->choice(t.call);

@@ -6,6 +6,7 @@
 #include "backends/cuda/host_kernel.h"
 #include "backends/cuda/staging.h"
 #include "backends/cuda/transfer.h"
+#include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
 
@@ -36,10 +37,14 @@ class CudaExecutable final : public Executable {
 
  private:
   struct Task {
-    const Kernel* kernel;  // null if the kernel of the task before it computes this step too
+    const Kernel* kernel;  // null if the kernel of the task before or after computes this step too
     Call call;
     std::shared_ptr<const void> plan;
+    const char* computed_by = "";  // that task
   };
+  // Appends the task of the next step, and those of steps that its kernel computes too.
+  void add_tasks(const PrepareOptions& options, const WrittenMemory& written);
+  Task task_of(std::size_t step, const PrepareOptions& options) const;
   void enqueue(std::size_t step);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();

@@ -15,6 +15,7 @@
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/rows_gemm.h"
 #include "core/base/hash.h"
+#include "core/compile/lower.h"
 
 namespace tg::cuda {
 
@@ -105,6 +106,7 @@ struct Plan {
   Product product;
   bool own = false;           // use our own kernel, for any strides
   bool rows = false;          // use rows_gemm
+  RowsContext of_rows;        // what that computes in addition
   bool bias = false;          // D is one row for all
   std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
   bool keeps = false;         // the result before gelu_tanh is needed too
@@ -328,7 +330,7 @@ std::size_t workspace(const Call& c) {
 void launch(const Stream& s, const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
   const Product& x = p.product;
-  if (p.rows) return rows_gemm(s, call);
+  if (p.rows) return rows_gemm(s, call, p.of_rows);
   if (p.own) return multiply_strided(s, call);
   const DType t = call.out[0].dtype;
   const bool adds = x.has_d && !p.bias;
@@ -352,7 +354,7 @@ void launch(const Stream& s, const Call& call) {
 
 std::string choice(const Call& call) {
   const Plan& p = *static_cast<const Plan*>(call.plan);
-  if (p.rows) return rows_gemm_choice(call);
+  if (p.rows) return rows_gemm_choice(call, p.of_rows);
   if (p.own) return "plain kernel for any strides";
   std::string s = "cuBLASLt";
   const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t what) {
@@ -376,24 +378,62 @@ std::string choice(const Call& call) {
 
 extern const Kernel matmul_kernel{&launch, &workspace, &plan, &choice};
 
-std::shared_ptr<const void> plan_with_gelu(const Call& call, const Arg& gelu) {
-  // Whether memory allows it may depend on the number of rows, and the bits on whether it is done.
-  if (call.rows_alone) return nullptr;
+namespace {
+
+bool is_tanh_form(const Step& gelu) {
+  return gelu.attrs.as<FusedAttrs>().code[0].op->name == "gelu_tanh";
+}
+
+// Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
+// then writes number i of the other.
+bool crosses(const Arg& read, const Arg& written) {
+  const bool same = read.data == written.data && read.layout.is_contiguous() &&
+                    written.layout.is_contiguous() && read.layout.numel() == written.layout.numel();
+  return !same && overlap(range_of(read), range_of(written));
+}
+
+// Whether a step that is computed together with the product would overwrite its factors, or part of what it
+// leaves.
+bool overwrites(const Step& other, const Call& product) {
+  const Arg& out = other.out[0];
+  return overlap(range_of(product.in[0]), range_of(out)) || overlap(range_of(product.in[1]), range_of(out)) ||
+         crosses(product.out[0], out);
+}
+
+}  // namespace
+
+std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {
+  if (call.rows_alone || !is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
+  if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;
   if ((t != bf16 && t != f16) || x.n % 8 != 0 || call.out[0].layout.rank() != 2) return nullptr;
   if (x.has_d && (x.d.matrix.row != 0 || x.d.matrix.col != 1)) return nullptr;
-  // gelu must not overwrite what the product still reads.
-  const auto range = [](const Arg& a) {
-    return std::pair{a.data, a.data + a.layout.extent() * static_cast<std::int64_t>(size_of(a.dtype))};
-  };
-  const auto [begin, end] = range(gelu);
-  for (const Arg& in : call.in)
-    if (const auto [first, last] = range(in); first < end && begin < last) return nullptr;
-  if (const auto [first, last] = range(call.out[0]); gelu.data != first && first < end && begin < last)
-    return nullptr;
-  const std::shared_ptr<Plan> p = make_plan(call, gelu.data);
+  const std::shared_ptr<Plan> p = make_plan(call, gelu.out[0].data);
   return p->own ? nullptr : p;
+}
+
+std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& written, const Step* sum,
+                                         const Step* gelu) {
+  const std::shared_ptr<Plan> p = make_plan(call, nullptr);
+  if (p->own && !sum && !gelu) return p;
+  const auto is_apart = [&](const Step* other) {
+    if (!other) return true;
+    bool apart = !overwrites(*other, call) && (call.in.size() < 3 || !crosses(call.in[2], other->out[0]));
+    if (sum)
+      for (const Arg& in : sum->in) apart = apart && !crosses(in, other->out[0]) && !crosses(in, call.out[0]);
+    return apart;
+  };
+  if (p->own || !is_apart(sum) || !is_apart(gelu)) return nullptr;
+  RowsContext& context = p->of_rows;
+  context.written = written;
+  if (gelu) {
+    context.function = is_tanh_form(*gelu) ? RowsContext::gelu_tanh : RowsContext::gelu;
+    context.result = gelu->out[0].data;
+  }
+  if (sum)
+    context.sum = {*in_shape_of(sum->in[0], call.out[0]), *in_shape_of(sum->in[1], call.out[0]), sum->out[0]};
+  return p;
 }
 
 }  // namespace tg::cuda

@@ -45,16 +45,19 @@ struct TensorRows {
         (along_k ? (j0 + g) * p.col[p.w] + 8 * t : (g / 2 * 8 + g % 2) * p.row[p.w] + j0 + 8 * t);
   }
 
-  __device__ __forceinline__ void load(Chunk& to, int nth) const {
+  __device__ __forceinline__ void load_w(Chunk& to, int nth) const {
+    each_piece(nth, [&](int n, const unsigned short* from, bool some) {
+      to.w[n] = some ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
+    });
+  }
+  __device__ __forceinline__ void prefetch_w(int nth) const {
+    each_piece(nth, [](int, const unsigned short* from, bool some) {
+      if (some) ptx::prefetch_to_second_level(from);
+    });
+  }
+  __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
     const int k0 = nth * k_chunk;
     const bool there = k0 + 8 * t < p.k;
-#pragma unroll
-    for (int n = 0; n < pieces; ++n) {
-      // Eight neighbours along k of output 8·n + g; or eight outputs of row 8·(g / 2) + 2·n + g % 2.
-      const bool some = along_k ? there && j0 + 8 * n + g < p.n : k0 + g / 2 * 8 < p.k && j0 + 8 * t < p.n;
-      const unsigned short* from = along_k ? w + 8 * n * p.col[p.w] + k0 : w + (k0 + 2 * n) * p.row[p.w];
-      to.w[n] = some ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
-    }
 #pragma unroll
     for (int n = 0; n < groups; ++n)
       to.x[n] = there && i0 + 8 * n + g < p.m ? *reinterpret_cast<const uint4*>(x + 8 * n * p.row[p.x] + k0)
@@ -94,6 +97,18 @@ struct TensorRows {
   }
 
  private:
+  // f(n, address, whether it is in w) for the lane's pieces of a chunk: eight neighbours along k of output
+  // 8·n + g, or eight outputs of row 8·(g / 2) + 2·n + g % 2.
+  template <class F>
+  __device__ __forceinline__ void each_piece(int nth, F&& f) const {
+    const int k0 = nth * k_chunk;
+#pragma unroll
+    for (int n = 0; n < pieces; ++n)
+      if constexpr (along_k)
+        f(n, w + 8 * n * p.col[p.w] + k0, k0 + 8 * t < p.k && j0 + 8 * n + g < p.n);
+      else
+        f(n, w + (k0 + 2 * n) * p.row[p.w], k0 + g / 2 * 8 < p.k && j0 + 8 * t < p.n);
+  }
   static __device__ __forceinline__ u32 word_of(const uint4& v, int n) {
     return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
   }
@@ -124,22 +139,25 @@ struct PlainRows {
     w = p.at<float>(p.w, item) + (along_k ? (j0 + g) * p.col[p.w] + 4 * t : 8 * g * p.row[p.w] + j0 + 4 * t);
   }
 
-  __device__ __forceinline__ void load(Chunk& to, int nth) const {
+  __device__ __forceinline__ void load_w(Chunk& to, int nth) const {
+    each_piece(nth, [&](int n, const float* from, bool some) {
+      to.w[n] = some ? __ldcg(reinterpret_cast<const float4*>(from)) : float4{0, 0, 0, 0};
+    });
+  }
+  __device__ __forceinline__ void prefetch_w(int nth) const {
+    each_piece(nth, [](int, const float* from, bool some) {
+      if (some) ptx::prefetch_to_second_level(from);
+    });
+  }
+  __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
     const int k0 = nth * k_chunk;
-    const float4 zero{0, 0, 0, 0};
-#pragma unroll
-    for (int n = 0; n < pieces; ++n) {
-      const bool some =
-          along_k ? k0 + 4 * t < p.k && j0 + 4 * n + g < p.n : k0 + 8 * g + n < p.k && j0 + 4 * t < p.n;
-      const float* from = along_k ? w + 4 * n * p.col[p.w] + k0 : w + (k0 + n) * p.row[p.w];
-      to.w[n] = some ? __ldcg(reinterpret_cast<const float4*>(from)) : zero;
-    }
 #pragma unroll
     for (int i = 0; i < rows; ++i)
 #pragma unroll
       for (int n = 0; n < (along_k ? 1 : 2); ++n) {
         const bool some = i0 + i < p.m && k0 + (along_k ? 4 * t : 8 * g + 4 * n) < p.k;
-        to.x[i][n] = some ? *reinterpret_cast<const float4*>(x + i * p.row[p.x] + k0 + 4 * n) : zero;
+        to.x[i][n] =
+            some ? *reinterpret_cast<const float4*>(x + i * p.row[p.x] + k0 + 4 * n) : float4{0, 0, 0, 0};
       }
   }
 
@@ -162,6 +180,18 @@ struct PlainRows {
   }
 
  private:
+  // f(n, address, whether it is in w) for the lane's pieces of a chunk: four neighbours along k of output
+  // 4·n + g, or four outputs of row 8·g + n.
+  template <class F>
+  __device__ __forceinline__ void each_piece(int nth, F&& f) const {
+    const int k0 = nth * k_chunk;
+#pragma unroll
+    for (int n = 0; n < pieces; ++n)
+      if constexpr (along_k)
+        f(n, w + 4 * n * p.col[p.w] + k0, k0 + 4 * t < p.k && j0 + 4 * n + g < p.n);
+      else
+        f(n, w + (k0 + n) * p.row[p.w], k0 + 8 * g + n < p.k && j0 + 4 * t < p.n);
+  }
   // Adds the first `count` sums over the lanes that have the same outputs, in steps of `by` lanes and less.
   // Of two lanes each keeps half of the sums, from number `from` on, or one of them (`own`) the last one.
   template <int by, int count, class F>
@@ -198,27 +228,40 @@ template <class Rows>
 constexpr int slice_floats = shared_row<Rows>* Rows::rows;
 
 // The warp's slice: chunks [first, end) of k, `together` of them on their way while as many are multiplied.
-template <class Rows>
-__device__ __forceinline__ void multiply_slice(Rows& rows, int first, int end) {
+// before_x() comes before the first element of x is read; `at_once`: weights are read before that.
+template <class Rows, class Wait>
+__device__ __forceinline__ void multiply_slice(Rows& rows, int first, int end, bool at_once,
+                                               Wait&& before_x) {
   constexpr int together = Rows::together;
   typename Rows::Chunk even[together], odd[together];
-  const auto load = [&](auto& to, int nth) {
+  const auto for_each = [&](auto& chunks, int nth, auto&& f) {
 #pragma unroll
     for (int n = 0; n < together; ++n)
-      if (nth + n < end) rows.load(to[n], nth + n);
+      if (nth + n < end) f(chunks[n], nth + n);
+  };
+  const auto load_w = [&](auto& to, int nth) {
+    for_each(to, nth, [&](auto& chunk, int i) { rows.load_w(chunk, i); });
+  };
+  const auto load_x = [&](auto& to, int nth) {
+    for_each(to, nth, [&](auto& chunk, int i) { rows.load_x(chunk, i); });
   };
   const auto add = [&](const auto& from, int nth) {
-#pragma unroll
-    for (int n = 0; n < together; ++n)
-      if (nth + n < end) rows.add(from[n]);
+    for_each(from, nth, [&](const auto& chunk, int) { rows.add(chunk); });
   };
-  load(even, first);
+  if (at_once) {
+    load_w(even, first), load_w(odd, first + together);
+#pragma unroll 1
+    for (int nth = first + 2 * together; nth < end; ++nth) rows.prefetch_w(nth);
+  }
+  before_x();
+  if (!at_once) load_w(even, first), load_w(odd, first + together);
+  load_x(even, first), load_x(odd, first + together);
 #pragma unroll 1
   for (int nth = first; nth < end; nth += 2 * together) {
-    load(odd, nth + together);
     add(even, nth);
-    load(even, nth + 2 * together);
+    load_w(even, nth + 2 * together), load_x(even, nth + 2 * together);
     add(odd, nth + together);
+    load_w(odd, nth + 3 * together), load_x(odd, nth + 3 * together);
   }
 }
 
@@ -227,25 +270,47 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
   using S = typename Rows::type;
   TG_DYNAMIC_SHARED(memory, 1024);
+  let_product_after_begin();
   float* const sums = reinterpret_cast<float*>(memory);  // [slices, rows, outputs]
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32;
   const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
             j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
   const int first = p.slice(warp), end = p.slice(warp + 1);
+  // Where a thread writes one number at most, what is added to it arrives while the warp multiplies.
+  constexpr bool one = Rows::rows * Rows::outputs <= k_slice_threads;
 #pragma unroll 1
   for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
     Rows rows(p, item, i0, j0);
-    multiply_slice(rows, first, end);
+    Added added;
+    const auto read_added = [&](bool constant) {
+      if constexpr (one)
+        p.read_added<S>(added, constant, item, i0 + threadIdx.x / Rows::outputs,
+                        j0 + threadIdx.x % Rows::outputs);
+    };
+    const bool begins = item == static_cast<int>(blockIdx.y);
+    if constexpr (one)
+      read_added(true);
+    else
+      p.prefetch_added<S, Rows::outputs>(item, i0, j0);
+    multiply_slice(rows, first, end, begins && p.constant[p.w], [&] {
+      if (begins) wait_for_step_before();
+      read_added(false);
+    });
     rows.each(
         [&](int i, int j, float sum) { sums[warp * slice_floats<Rows> + i * shared_row<Rows> + j] = sum; });
     __syncthreads();
-    p.write<S, Rows::rows, Rows::outputs, k_slice_threads>(item, i0, j0, [&](int i, int j) {
+    const auto sum_of_slices = [&](int i, int j) {
       const float* from = sums + i * shared_row<Rows> + j;
       float sum = from[0];
 #pragma unroll
       for (int slice = 1; slice < k_slices; ++slice) sum += from[slice * slice_floats<Rows>];
       return sum;
-    });
+    };
+    if constexpr (one)
+      p.write<S, Rows::rows, Rows::outputs, k_slice_threads>(item, i0, j0, sum_of_slices,
+                                                             [&](int, int) { return added; });
+    else
+      p.write<S, Rows::rows, Rows::outputs, k_slice_threads>(item, i0, j0, sum_of_slices);
     __syncthreads();
   }
 }
@@ -264,10 +329,10 @@ void launch_rows_gemm(const Stream& s, const RowsProduct& p) {
   const i64 tiles =
       (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
-  launch_kernel(s,
-                {dim3(static_cast<unsigned>(tiles), batches), k_slice_threads,
-                 sizeof(float) * k_slices * slice_floats<Rows>},
-                rows_gemm_kernel<Rows>, p);
+  LaunchShape shape{dim3(static_cast<unsigned>(tiles), batches), k_slice_threads,
+                    sizeof(float) * k_slices * slice_floats<Rows>};
+  shape.early = s.gpu.hopper;
+  launch_kernel(s, shape, rows_gemm_kernel<Rows>, p);
 }
 
 // The numbers of rows and outputs choose how many rows a block takes, and nothing else: as many as leave
@@ -284,7 +349,8 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
       const i64 blocks = (i64{p.m} + rows - 1) / rows * ((i64{p.n} + 31) / 32) * p.batches;
       return 5 * blocks >= i64{3} * s.gpu.processors;
     };
-    if (p.m > 32 && are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
+    if (are_for_clusters(p, s.gpu, along_k)) return launch_clusters_of_rows(s, p, S());
+    if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
     if (p.m > 32 && are_enough(64)) return launch_rows_gemm<TensorRows<S, along_k, 8>>(s, p);
     if (p.m > 16 && are_enough(32)) return launch_rows_gemm<TensorRows<S, along_k, 4>>(s, p);
     if (p.m > 8 && are_enough(16)) return launch_rows_gemm<TensorRows<S, along_k, 2>>(s, p);
@@ -293,7 +359,7 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
 }
 
 // Operands with strides along the product's axes; a broadcast axis has stride 0.
-RowsProduct rows_product_of(const Call& call) {
+RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullptr) {
   const Shape& out = call.out[0].layout.shape;
   const int r = out.size();
   RowsProduct p{};
@@ -312,10 +378,21 @@ RowsProduct rows_product_of(const Call& call) {
     for (int a = 0; a + 2 < r; ++a)
       p.batch[which].size[a] = out[a], p.batch[which].stride[a] = stride(a, out[a]);
     p.row[which] = stride(r - 2, rows), p.col[which] = stride(r - 1, columns);
+    p.constant[which] = context && !context->written.overlaps(x);
   };
   put(RowsProduct::x, call.in[0], p.m, p.k), put(RowsProduct::w, call.in[1], p.k, p.n);
-  if (call.in.size() == 3) put(RowsProduct::d, call.in[2], p.m, p.n);
   put(RowsProduct::y, call.out[0], p.m, p.n);
+  const bool sums = context && !context->sum.empty();
+  if (sums) {
+    put(RowsProduct::d, context->sum[0], p.m, p.n), put(RowsProduct::e, context->sum[1], p.m, p.n);
+    if (context->sum[2].data != call.out[0].data) p.sum = context->sum[2].data;
+  } else if (call.in.size() == 3) {
+    put(RowsProduct::d, call.in[2], p.m, p.n);
+  }
+  if (context && context->function != RowsContext::none) {
+    p.function = context->function, p.result = context->result;
+    if (p.result == call.out[0].data) p.data[p.y] = nullptr;
+  }
   p.wide = call.out[0].dtype != call.in[0].dtype;
   return p;
 }
@@ -359,8 +436,8 @@ std::size_t rows_gemm_workspace(const Call& call) {
              : static_cast<std::size_t>(i64{p.m} * p.k * p.batches) * size_of(call.in[0].dtype);
 }
 
-void rows_gemm(const Stream& s, const Call& call) {
-  RowsProduct p = rows_product_of(call);
+void rows_gemm(const Stream& s, const Call& call, const RowsContext& context) {
+  RowsProduct p = rows_product_of(call, &context);
   if (p.m == 0 || p.n == 0 || p.batches == 0) return;
   const DType t = call.in[0].dtype;
   const bool along_k = is_along_k(p, t);
@@ -369,7 +446,7 @@ void rows_gemm(const Stream& s, const Call& call) {
     if (!x_in_pieces(p, t)) {
       launch_kernel(s, {blocks_for(i64{p.m} * p.k * p.batches, 256), 256}, copy_rows_of_x<S>,
                     reinterpret_cast<S*>(s.workspace), p);
-      p.data[p.x] = s.workspace, p.row[p.x] = p.k, p.col[p.x] = 1;
+      p.data[p.x] = s.workspace, p.row[p.x] = p.k, p.col[p.x] = 1, p.constant[p.x] = false;
       i64 stride = i64{p.m} * p.k;
       Strides& batch = p.batch[p.x];
       for (int a = batch.rank - 1; a >= 0; --a) batch.stride[a] = stride, stride *= batch.size[a];
@@ -386,12 +463,18 @@ void rows_gemm(const Stream& s, const Call& call) {
   }
 }
 
-std::string rows_gemm_choice(const Call& call) {
+std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   const RowsProduct p = rows_product_of(call);
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
-  if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";
+  if (t != DType::f32 && are_for_clusters(p, call.gpu, is_along_k(p, t)))
+    s += ", over clusters";
+  else if (t != DType::f32 && are_many_rows(p, call.gpu))
+    s += ", tiles of 64 rows and 128 outputs";
+  if (!context.sum.empty()) s += ", with the sum that is added";
+  if (context.function != RowsContext::none)
+    s += context.function == RowsContext::gelu ? ", with gelu" : ", with gelu_tanh";
   return s;
 }
 

@@ -63,29 +63,31 @@ struct ManyRows {
     return place_along_n(r / 2 * 8 + r % 2 + part / 2 * 2, first_output / 8 + part % 2);
   }
 
-  // Copies of a stage become a group; an empty one beyond the last.
-  __device__ __forceinline__ void ask(int stage) const {
+  // Copies of a stage of x, and of w; none beyond the last.
+  __device__ __forceinline__ void ask_x(int stage) const {
     const int k0 = stage * depth;
-    if (k0 < p.k) {
-      u32 to = memory + stage % stages * stage_bytes;
-      const bool some = k0 + 8 * piece_of() < p.k;
-      const unsigned short* from = x + k0;
+    if (k0 >= p.k) return;
+    const u32 to = memory + stage % stages * stage_bytes;
+    const bool some = k0 + 8 * piece_of() < p.k;
+    const unsigned short* from = x + k0;
 #pragma unroll
-      for (int n = 0; n < rows / 32; ++n, from += 32 * p.row[p.x])
+    for (int n = 0; n < rows / 32; ++n, from += 32 * p.row[p.x])
+      copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from, some && i0 + row_of() + 32 * n < p.m);
+  }
+  __device__ __forceinline__ void ask_w(int stage) const {
+    const int k0 = stage * depth;
+    if (k0 >= p.k) return;
+    const u32 to = memory + stage % stages * stage_bytes + x_bytes;
+    const bool some = k0 + 8 * piece_of() < p.k;
+    const unsigned short* from = along_k ? w + k0 : w + k0 * p.row[p.w];
+#pragma unroll
+    for (int n = 0; n < 4; ++n, from += k_step * (along_k ? p.col[p.w] : p.row[p.w]))
+      if constexpr (along_k)
         copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from,
-             some && i0 + row_of() + 32 * n < p.m);
-      to += x_bytes;
-      from = along_k ? w + k0 : w + k0 * p.row[p.w];
-#pragma unroll
-      for (int n = 0; n < 4; ++n, from += k_step * (along_k ? p.col[p.w] : p.row[p.w]))
-        if constexpr (along_k)
-          copy(to + place(row_of(), piece_of()) + n * 32 * row_bytes, from,
-               some && j0 + row_of() + 32 * n < p.n);
-        else
-          copy(to + (place_along_n(k_of(), output_of()) ^ n % 2 * 64) + n * 16 * 2 * outputs, from,
-               k0 + k_of() + 16 * n < p.k && j0 + 8 * output_of() < p.n);
-    }
-    ptx::cp_async_commit();
+             some && j0 + row_of() + 32 * n < p.n);
+      else
+        copy(to + (place_along_n(k_of(), output_of()) ^ n % 2 * 64) + n * 16 * 2 * outputs, from,
+             k0 + k_of() + 16 * n < p.k && j0 + 8 * output_of() < p.n);
   }
 
   // Half of a stage.
@@ -129,7 +131,9 @@ struct ManyRows {
         }
   }
 
-  __device__ __forceinline__ void multiply() {
+  // before_x() comes before the first element of x is read; `at_once`: weights are read before that.
+  template <class Wait>
+  __device__ __forceinline__ void multiply(bool at_once, Wait&& before_x) {
     int slice = 0, end = p.slice(1);
     const auto end_slices = [&](int chunk) {  // that end before it
       while (slice < k_slices && end == chunk) {
@@ -137,14 +141,21 @@ struct ManyRows {
         end = p.slice(++slice + 1);
       }
     };
+    const auto ask_first = [&] {
 #pragma unroll
-    for (int n = 0; n + 1 < stages; ++n) ask(n);
+      for (int n = 0; n + 1 < stages; ++n) ask_w(n);
+    };
+    if (at_once) ask_first();
+    before_x();
+    if (!at_once) ask_first();
+#pragma unroll
+    for (int n = 0; n + 1 < stages; ++n) ask_x(n), ptx::cp_async_commit();
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
       if (chunk % 2 == 0) {
         ptx::cp_async_wait<stages - 2>();
         __syncthreads();  // the stage is there, and the one before it is free
-        ask(chunk / 2 + stages - 1);
+        ask_w(chunk / 2 + stages - 1), ask_x(chunk / 2 + stages - 1), ptx::cp_async_commit();
       }
       end_slices(chunk);
       add(chunk);
@@ -176,13 +187,18 @@ template <class S, bool along_k>
 __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
   using Rows = ManyRows<S, along_k>;
   TG_DYNAMIC_SHARED(memory, 1024);
+  let_product_after_begin();
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows;
   const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
             j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
 #pragma unroll 1
   for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
     Rows rows(p, item, i0, j0, ptx::shared_address(memory));
-    rows.multiply();
+    const bool begins = item == static_cast<int>(blockIdx.y);
+    p.template prefetch_added<S, Rows::outputs>(item, i0, j0);
+    rows.multiply(begins && p.constant[p.w], [&] {
+      if (begins) wait_for_step_before();
+    });
     float* const sums = reinterpret_cast<float*>(memory);
     rows.leave(sums);
     __syncthreads();
@@ -200,8 +216,9 @@ i64 many_rows_tiles(const RowsProduct& p) {
 template <class S>
 void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
-  const LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p)), batches),
-                          ManyRows<S, true>::threads, ManyRows<S, true>::bytes};
+  LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p)), batches), ManyRows<S, true>::threads,
+                    ManyRows<S, true>::bytes};
+  shape.early = s.gpu.hopper;
   along_k ? launch_kernel(s, shape, many_rows_gemm_kernel<S, true>, p)
           : launch_kernel(s, shape, many_rows_gemm_kernel<S, false>, p);
 }
@@ -209,7 +226,8 @@ void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
 }  // namespace
 
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu) {
-  return p.m > 64 && 2 * many_rows_tiles(p) * p.batches >= gpu.processors;
+  const i64 tiles = many_rows_tiles(p) * p.batches;
+  return p.m > 64 ? 2 * tiles >= gpu.processors : p.m > 16 && tiles >= gpu.processors;
 }
 void launch_many_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16, bool along_k) {
   launch_tiles_of_rows<__nv_bfloat16>(s, p, along_k);

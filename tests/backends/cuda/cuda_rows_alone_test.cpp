@@ -1,6 +1,7 @@
 // CompileOptions::rows_alone on a GPU: products against the CPU's, and a row's bits alone, among others, and
 // however the rows lie. Skipped where there is no GPU.
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/written_memory.h"
 #include "tests/support/by_rows.h"
 
 namespace {
@@ -82,7 +83,7 @@ TEST_F(CudaRowsAlone, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
                     any = "plain kernel for any strides";
   EXPECT_EQ(choice({bf16, 9, 24}).substr(0, tensors.size() + 1), tensors + "k");
   EXPECT_EQ(choice({f16, 16, 24, false}).substr(0, tensors.size() + 1), tensors + "n");
-  EXPECT_EQ(choice({f16, 4352, 24}), tensors + "k, tiles of 64 rows and 128 outputs");
+  EXPECT_EQ(choice({f16, 8704, 24}), tensors + "k, tiles of 64 rows and 128 outputs");
   EXPECT_EQ(choice({f32, 9, 28}), plain + "k");
   EXPECT_EQ(choice({f32, 12, 24, false}), plain + "n");
   EXPECT_EQ(choice({bf16, 9, 28}), any);
@@ -102,12 +103,50 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
   }
 }
 
-// Tiles of many rows, of which there are enough for each multiprocessor.
+// Tiles of many rows, of which there are enough for each multiprocessor. On Hopper clusters take fewer.
 TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
   for (const bool along_k : {true, false}) {
     const ByRows rows = Product{bf16, 4352, 360, along_k}.rows(Device::cuda());
     rows.check({9, 64});
   }
+  Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
+}
+
+// More slices than chunks, slices that differ by one, and a last chunk that is not whole.
+TEST_F(CudaRowsAlone, SoDoProductsWhoseSlicesDiffer) {
+  for (const DType t : {bf16, f16})
+    for (const std::int64_t k : {104, 296, 776, 1160})
+      Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
+}
+
+// Kernels that begin before the one before has ended, with a record of the time between them.
+TEST_F(CudaRowsAlone, StepsOfProductsCanBeTimed) {
+  Graph g;
+  Tensor x = g.constant(random_rows({20, 64}, bf16, 1));
+  for (std::uint64_t layer = 0; layer < 3; ++layer)
+    x = relu(linear(x, transpose(g.constant(random_rows({64, 64}, bf16, layer)), 0, 1)));
+  Program p = compile(g, {x}, {.device = Device::cuda(), .rows_alone = true});
+  p.run();
+  const Array expected = p.fetch(x);
+  EXPECT_EQ(p.profile().size(), 6u);
+  EXPECT_TRUE(p.fetch(x).same_bits(expected));
+}
+
+TEST(CudaWrittenMemory, IsWhatStepsWrite) {
+  std::byte memory[100];
+  const auto arg = [&](std::ptrdiff_t first, std::int64_t count) {
+    return Arg{u8, row_major({count}), memory + first};
+  };
+  std::vector<Step> steps(3);
+  steps[0].out = {arg(50, 10)}, steps[1].out = {arg(10, 10), arg(20, 5)}, steps[2].out = {arg(52, 20)};
+  steps[0].in = {arg(80, 10)};
+  const cuda::WrittenMemory written(steps);
+  for (const auto& [first, count] :
+       {std::pair{0, 11}, {24, 1}, {15, 2}, {0, 100}, {60, 5}, {71, 29}, {24, 27}})
+    EXPECT_TRUE(written.overlaps(arg(first, count))) << first;
+  for (const auto& [first, count] : {std::pair{0, 10}, {25, 25}, {72, 28}, {80, 10}})
+    EXPECT_FALSE(written.overlaps(arg(first, count))) << first;
+  EXPECT_FALSE(cuda::WrittenMemory().overlaps(arg(0, 100)));
 }
 
 TEST_F(CudaRowsAlone, ProductsOfHeadsDoSo) {
@@ -146,6 +185,91 @@ TEST_F(CudaRowsAlone, NormsAgreeWithTheCpu) {
           ASSERT_NEAR(got[i], expected[i], (t == f32 ? 2e-6 : 8e-3) * (1 + std::abs(expected[i])))
               << name_of(t) << " n " << n << " element " << i;
       }
+    }
+}
+
+// What a product's kernel computes in addition has the bits of steps of their own.
+struct Neighbours {
+  DType dtype;
+  std::int64_t m;
+  bool along_k = true, is_tanh = true;
+  const std::int64_t k = 72, n = 40;
+
+  Array w = random_rows(along_k ? Shape{n, k} : Shape{k, n}, dtype, 1), x = random_rows({m, k}, dtype, 2),
+        bias = random_rows({n}, dtype, 3), residual = random_rows({m, n}, dtype, 4);
+
+  Tensor weights(Graph& g) const { return along_k ? transpose(g.constant(w), 0, 1) : g.constant(w); }
+  Tensor gelu_of(const Tensor& h) const { return is_tanh ? gelu_tanh(h) : gelu(h); }
+
+  std::vector<Array> run(Graph& g, const std::vector<Tensor>& results, std::vector<std::string> steps) const {
+    Program p = compile(g, results, {.device = Device::cuda(), .rows_alone = true});
+    std::vector<Array> values;
+    p.run();
+    for (const Tensor& t : results) values.push_back(p.fetch(t));
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      EXPECT_NE(p.choice(i).find(steps[i]), std::string::npos) << "step " << i << ": " << p.choice(i);
+    return values;
+  }
+  // As steps of their own: a program each.
+  Array product(const Array& left, const Array& added) const {
+    Graph g;
+    return run(g, {linear(g.constant(left), weights(g), g.constant(added))}, {})[0];
+  }
+  Array gelu_alone(const Array& h) const {
+    Graph g;
+    return run(g, {gelu_of(g.constant(h))}, {})[0];
+  }
+  Array sum_alone() const {
+    Graph g;
+    return run(g, {g.constant(residual) + g.constant(bias)}, {})[0];
+  }
+};
+
+TEST_F(CudaRowsAlone, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
+  for (const DType t : {bf16, f16, f32})
+    for (const std::int64_t m : {1, 9, 80})
+      for (const bool is_tanh : {true, false}) {
+        const Neighbours c{t, m, m != 9, is_tanh};
+        const Array h = c.product(c.x, c.bias), expected = c.gelu_alone(h);
+        const std::string name = is_tanh ? ", with gelu_tanh" : ", with gelu";
+        Graph alone, both;
+        const auto product = [&](Graph& g) {
+          return linear(g.constant(c.x), c.weights(g), g.constant(c.bias));
+        };
+        EXPECT_TRUE(
+            c.run(alone, {c.gelu_of(product(alone))}, {name, "done by the previous step"})[0].same_bits(
+                expected));
+        const Tensor kept = product(both);
+        const auto got = c.run(both, {kept, c.gelu_of(kept)}, {name, "done by the previous step"});
+        EXPECT_TRUE(got[0].same_bits(h));
+        EXPECT_TRUE(got[1].same_bits(expected));
+      }
+}
+
+TEST_F(CudaRowsAlone, ASumThatIsAddedToAProductToo) {
+  for (const DType t : {bf16, f16, f32})
+    for (const std::int64_t m : {1, 9, 80}) {
+      const Neighbours c{t, m, m != 9};
+      const Array sum = c.sum_alone(), expected = c.product(c.x, sum);
+      const auto record = [&](Graph& g, bool keeps) {
+        const Tensor s = g.constant(c.residual) + g.constant(c.bias),
+                     y = linear(g.constant(c.x), c.weights(g), s);
+        const auto got = c.run(g, keeps ? Tensors{y, s} : Tensors{y},
+                               {"done by the next step", ", with the sum that is added"});
+        EXPECT_TRUE(got[0].same_bits(expected));
+        if (keeps) {
+          EXPECT_TRUE(got[1].same_bits(sum));
+        }
+      };
+      Graph alone, both;
+      record(alone, false), record(both, true);
+      Graph all;  // before and after
+      const Tensor y = c.gelu_of(
+          linear(all.constant(c.x), c.weights(all), all.constant(c.residual) + all.constant(c.bias)));
+      EXPECT_TRUE(c.run(all, {y},
+                        {"done by the next step", ", with the sum that is added, with gelu_tanh",
+                         "done by the previous step"})[0]
+                      .same_bits(c.gelu_alone(expected)));
     }
 }
 

@@ -1,0 +1,33 @@
+// The memory that a program's steps write: what else they read is the same from the beginning of a run to its
+// end, so that a kernel may read it before the kernels before it have ended.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include <tilegrad/core/run/step.h>
+
+namespace tg::cuda {
+
+struct MemoryRange {
+  const std::byte *begin, *end;
+};
+// From the first element of an operand to its last.
+MemoryRange range_of(const Arg& a);
+
+inline bool overlap(const MemoryRange& a, const MemoryRange& b) {
+  return a.begin < b.end && b.begin < a.end;
+}
+
+class WrittenMemory {
+ public:
+  WrittenMemory() = default;
+  explicit WrittenMemory(std::span<const Step> steps);  // with the addresses of their operands
+
+  bool overlaps(const Arg& a) const;
+
+ private:
+  std::vector<MemoryRange> ranges_;  // in order, with space between them
+};
+
+}  // namespace tg::cuda
