@@ -25,7 +25,7 @@ extern constinit thread_local Here here;
 
 inline constexpr std::size_t most_shared = std::size_t{227} << 10;  // bytes of dynamic shared memory
 
-inline constexpr unsigned most_blocks = 8;  // of a cluster
+inline constexpr unsigned most_blocks = 4;  // of a cluster
 extern unsigned cluster_blocks;             // of the cluster that runs; 1: its block has no other beside it
 
 // Runs a grid, in clusters of that many neighbours in x. Throws std::runtime_error, with the block and the

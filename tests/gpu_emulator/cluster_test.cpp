@@ -52,7 +52,7 @@ TEST(Clusters, ALaunchGroupsNeighbours) {
   config.grid = dim3(3);
   EXPECT_EQ(cudaLaunchKernelEx(&config, number_blocks, out), cudaErrorInvalidValue);
   cudaGetLastError();
-  EXPECT_FAULT(run_cluster(9, number_blocks, 128, out), "no more than 8");
+  EXPECT_FAULT(run_cluster(5, number_blocks, 128, out), "no more than 4");
   EXPECT_FAULT(run_cluster(2, number_blocks, 64, out), "whole warpgroups");
 }
 

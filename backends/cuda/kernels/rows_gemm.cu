@@ -349,7 +349,6 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
       const i64 blocks = (i64{p.m} + rows - 1) / rows * ((i64{p.n} + 31) / 32) * p.batches;
       return 5 * blocks >= i64{3} * s.gpu.processors;
     };
-    if (are_for_clusters(p, s.gpu, along_k)) return launch_clusters_of_rows(s, p, S());
     if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
     if (p.m > 32 && are_enough(64)) return launch_rows_gemm<TensorRows<S, along_k, 8>>(s, p);
     if (p.m > 16 && are_enough(32)) return launch_rows_gemm<TensorRows<S, along_k, 4>>(s, p);
@@ -468,9 +467,7 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
-  if (t != DType::f32 && are_for_clusters(p, call.gpu, is_along_k(p, t)))
-    s += ", over clusters";
-  else if (t != DType::f32 && are_many_rows(p, call.gpu))
+  if (t != DType::f32 && are_many_rows(p, call.gpu))
     s += ", tiles of 64 rows and 128 outputs";
   if (!context.sum.empty()) s += ", with the sum that is added";
   if (context.function != RowsContext::none)

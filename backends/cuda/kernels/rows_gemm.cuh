@@ -134,11 +134,6 @@ struct RowsProduct {
   }
 };
 
-// rows_gemm_cluster.cu: of more than 16 rows on Hopper, where there are fewer tiles than multiprocessors.
-bool are_for_clusters(const RowsProduct& p, const Gpu& gpu, bool along_k);
-void launch_clusters_of_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16);
-void launch_clusters_of_rows(const Stream& s, const RowsProduct& p, __half);
-
 // rows_gemm_many.cu: of more than 64 rows, in tiles that give each multiprocessor enough to do; of more than
 // 16, if they do so without a second tile of rows.
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu);

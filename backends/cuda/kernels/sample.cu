@@ -1,8 +1,10 @@
 // sample: a token for each row of logits, by the weights of ops/sample.h. Of long rows blocks have a piece
 // each: one kernel finds the likeliest token of every piece, a second one adds up the weights in it, and a
 // third one, a block for each row, draws the token. Short rows, and those restricted by top_k or top_p, are
-// the last one's alone; it reads the logits anew for whatever it needs of them. Compiled without contraction
-// of products and sums, as random.cu is.
+// the last one's alone; it reads the logits anew for whatever it needs of them. Where weights of a model
+// stream through the second-level cache, code that runs once a token comes from memory: what every token
+// takes is short, and loops are not unrolled that gain nothing by it. Compiled without contraction of
+// products and sums, as random.cu is.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
@@ -28,22 +30,47 @@ struct SampleRows {
   Weight* weights;
 };
 
-// op over the values of a block's threads, for each of them.
+// op over the values of a warp's lanes, and of a block's threads, for each of them.
+template <class T, class Op>
+__device__ T over_warp(T v, Op op) {
+#pragma unroll 1
+  for (int by = 16; by > 0; by /= 2) v = op(v, from_lane_xor(v, by));
+  return v;
+}
 template <class T, class Op>
 __device__ T over_block(T v, Op op) {
   __shared__ T of_warp[most_sample_warps];
-#pragma unroll
-  for (int by = 16; by > 0; by /= 2) v = op(v, from_lane_xor(v, by));
+  v = over_warp(v, op);
   __syncthreads();  // others may still read what the call before left
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
   T all = of_warp[0];
+#pragma unroll 1
   for (int w = 1; w < blockDim.x / 32; ++w) all = op(all, of_warp[w]);
   return all;
 }
 template <class T>
 __device__ T sum_over_block(T v) {
   return over_block(v, [](T a, T b) { return a + b; });
+}
+
+// The likeliest of some tokens: of equal ones the first.
+template <class Order>
+struct Likely {
+  Order order = 0;
+  int token = INT_MAX;
+
+  __device__ friend Likely operator|(const Likely& a, const Likely& b) {
+    return b.order > a.order || (b.order == a.order && b.token < a.token) ? b : a;
+  }
+};
+template <class Order>
+__device__ Likely<Order> from_lane_xor(const Likely<Order>& v, int by) {
+  return {from_lane_xor(v.order, by), from_lane_xor(v.token, by)};
+}
+template <class T>
+__device__ T likelier(const T& a, const T& b) {
+  return a | b;
 }
 
 // A row of logits, read by the block's threads.
@@ -70,16 +97,16 @@ struct LogitRow {
         if (i + e * threads < end) f(i + e * threads, x[e]);
     }
   }
-  // The likeliest of tokens begin … end − 1: of equal ones the first.
+  __device__ Likely<Order> likely(i64 i) const {
+    return {order_of(at(i)), static_cast<int>(i)};
+  }
+  // The likeliest of tokens begin … end − 1.
   __device__ i64 best(i64 begin, i64 end) const {
-    Order greatest = 0;
-    i64 place = LLONG_MAX;
+    Likely<Order> best;
     each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) {
-      const Order order = order_of(x);
-      if (order > greatest || place == LLONG_MAX) greatest = order, place = i;
+      best = best | Likely<Order>{order_of(x), static_cast<int>(i)};
     });
-    const Order top = over_block(greatest, [](Order x, Order y) { return x > y ? x : y; });
-    return over_block(greatest == top ? place : LLONG_MAX, [](i64 x, i64 y) { return x < y ? x : y; });
+    return over_block(best, likelier<Likely<Order>>).token;
   }
   // Σ f(i, logit) of tokens begin … end − 1.
   template <class F>
@@ -100,8 +127,7 @@ struct LogitRow {
                 to = from + piece < end ? from + piece : end;
       Weight v = 0;
       each(from, to, threadIdx.x % 32, 32, [&](i64 i, C x) { v += f(i, x); });
-#pragma unroll
-      for (int by = 16; by > 0; by /= 2) v += from_lane_xor(v, by);
+      v = over_warp(v, [](Weight x, Weight y) { return x + y; });
       __syncthreads();
       if (threadIdx.x % 32 == 0) of_piece[warp] = v;
       __syncthreads();
@@ -138,19 +164,15 @@ struct Draw {
   }
 };
 
-// The likeliest token of a row, of those of its pieces.
+// The likeliest token of a row, of those of its pieces: by each warp, for they are few.
 template <class S>
 __device__ i64 best_of_pieces(const SampleRows& a, const LogitRow<S>& row, i64 r) {
-  using Order = typename LogitRow<S>::Order;
-  Order greatest = 0;
-  i64 place = LLONG_MAX;
-  for (int p = threadIdx.x; p < a.pieces; p += blockDim.x) {
-    const i64 i = a.likeliest[r * a.pieces + p];
-    const Order order = order_of(row.at(i));
-    if (order > greatest || place == LLONG_MAX) greatest = order, place = i;
-  }
-  const Order top = over_block(greatest, [](Order x, Order y) { return x > y ? x : y; });
-  return over_block(greatest == top ? place : LLONG_MAX, [](i64 x, i64 y) { return x < y ? x : y; });
+  using Best = Likely<typename LogitRow<S>::Order>;
+  Best best;
+#pragma unroll 1
+  for (int p = threadIdx.x % 32; p < a.pieces; p += 32)
+    best = best | row.likely(a.likeliest[r * a.pieces + p]);
+  return over_warp(best, likelier<Best>).token;
 }
 
 template <class S>

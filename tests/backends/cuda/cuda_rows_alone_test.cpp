@@ -103,7 +103,7 @@ TEST_F(CudaRowsAlone, ProductsAgreeWithTheCpuAndKeepARowsBits) {
   }
 }
 
-// Tiles of many rows, of which there are enough for each multiprocessor. On Hopper clusters take fewer.
+// Tiles of many rows, of which there are enough for each multiprocessor.
 TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
   for (const bool along_k : {true, false}) {
     const ByRows rows = Product{bf16, 4352, 360, along_k}.rows(Device::cuda());
