@@ -25,8 +25,8 @@ void AttentionCommandLine::declare(Args& args) {
   args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout,
               {.choices = {"BHLd", "BLHd"}});
   args.option("kernels", "NAME",
-              "attention: the kernels that run it; an error where they cannot (AttentionKernels in "
-              "ops/flash_attn.h)",
+              "attention, decode without pages: the kernels that run it; an error where they cannot "
+              "(AttentionKernels in ops/flash_attn.h)",
               kernels, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
   args.flag(
       "compare",
@@ -47,10 +47,16 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
   if (args.given("compare") && mode != "attention" && mode != "decode" && mode != "generate" &&
       mode != "serve")
     return "--compare is an option of the modes attention, decode, generate and serve";
-  for (const char* name : {"suite", "layout", "kernels", "png", "traffic", "once"})
+  if (args.given("kernels") && mode != "attention" && mode != "decode")
+    return "--kernels is an option of the modes attention and decode";
+  for (const char* name : {"suite", "layout", "png", "traffic", "once"})
     if (args.given(name) && mode != "attention")
       return "--" + std::string(name) + " is an option of the mode attention";
-  settings.compare = compare;
+  AttentionKernels asked = AttentionKernels::best;
+  for (const AttentionKernels k :
+       {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
+    if (kernels == name_of(k)) asked = k;
+  settings.compare = compare, settings.attention.kernels = asked;
   if (mode == "decode")
     return take_cells(shapes, settings.device.kind == Device::cpu_kind ? "decode" : "gpu-decode", settings);
   if (mode != "attention") return "";
@@ -60,9 +66,7 @@ std::string AttentionCommandLine::take(const Args& args, const std::string& mode
       return "--" + std::string(name) + " needs rates, which --traffic and --once do not measure";
   if (traffic && !once.empty()) return "--traffic and --once exclude each other";
   settings.attention = {.by_token = layout == "BLHd", .png = png, .once = once};
-  for (const AttentionKernels k :
-       {AttentionKernels::plain, AttentionKernels::tensor_cores, AttentionKernels::wgmma})
-    if (kernels == name_of(k)) settings.attention.kernels = k;
+  settings.attention.kernels = asked;
   for (const std::string& shape : shapes)
     if (shape.find("page=") != std::string::npos) return "page= is for the mode decode";
   const char* own = settings.device.kind == Device::cpu_kind ? "cpu" : "gpu";

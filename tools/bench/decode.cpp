@@ -82,7 +82,7 @@ class DecodeBench {
       Program program = compile(r.g, r.outputs, options_of(settings_, settings_.threads));
       r.feed(program);
       if (cold_)
-        add_copied(cold_->median_in_graph(program, calls, r.out.lse));
+        measure_on_gpu(cold_->median_in_graph(program, calls, r.out.lse), c);
       else
         measure_on_cpu(program, c.flops(false));
     }
@@ -109,6 +109,14 @@ class DecodeBench {
   void add_copied(double seconds) {
     of_ = "copy", best_rate_ = machine_.copy;
     add("", seconds);
+  }
+  // With its products where they may be what bounds it: of 64 rows or more, a tile of wgmma.
+  void measure_on_gpu(double seconds, const AttentionCell& c) {
+    add_copied(seconds);
+    const double rate = c.flops(false) * 1e-9 / seconds;
+    if (c.H / c.Hk * c.L >= 64)
+      add_row(", products", seconds, rate, "GFLOP/s", rate / product_peak(machine_, settings_.dtype),
+              "product");
   }
   void measure_on_cpu(Program& program, double flops) {
     const DecodeRates best(program, *memory_, settings_);

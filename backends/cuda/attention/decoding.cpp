@@ -12,13 +12,6 @@ namespace {
 
 using i64 = std::int64_t;
 
-// In one piece, where there are few rows.
-bool takes_rows(const AttentionCall& x) {
-  constexpr int few_keys = 64;  // of several queries of a head: they are a tile of another forward
-  return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.d <= 128 && x.dv <= 128 && x.B <= most_entries &&
-         (x.L == 1 || x.T > few_keys) && x.B * x.Hk * ranges_of(x) <= INT32_MAX;
-}
-
 // Of a pool, whether 32 bits can say in pieces of 16 bytes where any piece is.
 bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
   i64 left = i64{UINT32_MAX} - 576 / 8;
@@ -29,11 +22,22 @@ bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
   }
   return true;
 }
+// In one piece, where there are few rows.
+bool takes_rows(const AttentionCall& x) {
+  constexpr int few_keys = 64;  // of several queries of a head: they are a tile of another forward
+  return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
+         x.B * x.Hk * ranges_of(x) <= INT32_MAX && (!is_of_latents(x) || is_in_reach(in_pages(x), x.k));
+}
 // In pages, whatever L is: the path must not depend on it.
 bool takes_pages(const AttentionCall& x) {
   const i64 rows = i64{x.H} / x.Hk * x.L;
   return x.pool > 0 && is_in_reach(x, x.k) && is_in_reach(x, x.v) &&
          (x.B == 0 || rows <= INT32_MAX / 2 / x.B) && i64{most_entries} * x.Hk * ranges_of(x) <= INT32_MAX;
+}
+
+bool takes_latents(const AttentionCall& x, const Gpu& gpu) {
+  return x.d <= LatentShape::D && x.dv <= LatentShape::D_v && values_are_keys(x) &&
+         LatentShape::bytes <= gpu.shared_per_block;
 }
 
 // Whether ranges leave results for a merge: latents always do.
@@ -44,32 +48,37 @@ bool has_partial_results(const AttentionCall& x) {
 }  // namespace
 
 bool takes(const AttentionCall& x, const Gpu& gpu) {
-  const auto fits = [&](auto shape) { return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block; };
-  if (is_of_latents(x) && !(x.table && x.d <= LatentShape::D && x.dv <= LatentShape::D_v &&
-                            values_are_keys(x) && LatentShape::bytes <= gpu.shared_per_block))
-    return false;
+  const auto has_memory = [&](auto shape) { return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block; };
   return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && !x.bias.data &&
-         x.dropout == 0 && !x.cu_q &&
-         (x.table ? takes_pages(x) && (is_of_latents(x) || with_shape<InPages>(x, gpu, fits))
-                  : takes_rows(x) && with_shape<InOnePiece>(x, gpu, fits));
+         x.dropout == 0 && !x.cu_q && (x.table ? takes_pages(x) : takes_rows(x)) &&
+         (is_of_latents(x) ? takes_latents(x, gpu) : with_shape(x, gpu, has_memory));
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
 // the results of the range before are written: on an H200 some 3 µs, 100 KB. No more than 32 ranges where one
 // block would have to merge them for long.
 EqualRanges ranges_in_one_piece(const AttentionCall& x) {
-  const int least = x.d <= 64 && x.dv <= 64 ? 1024 : x.T <= 2048 ? 256 : x.T <= 4096 ? 512 : 1024;
+  const int size = std::max(x.d, x.dv),
+            narrow = x.T <= 2048   ? 256
+                     : x.T <= 4096 ? 512
+                                   : 1024,
+            least = size <= 64    ? 1024
+                    : size <= 128 ? narrow
+                                  : narrow / 2;
   return {std::max(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>((x.T - 1) / 32 + 1))))};
 }
 GrowingRanges ranges_in_pages(const AttentionCall& x) {
   const int size = std::max(x.d, x.dv);
   return {size <= 64 ? 10 : size <= 128 ? 9 : 8};
 }
+EqualRanges ranges_of_latents(const AttentionCall& x) {
+  return x.table ? EqualRanges{1024} : ranges_in_one_piece(x);
+}
 int ranges_of(const AttentionCall& x) {
   const int last = std::max(x.T, 1) - 1;
-  return 1 + (!x.table           ? ranges_in_one_piece(x).of(last)
-              : is_of_latents(x) ? ranges_of_latents.of(last)
-                                 : ranges_in_pages(x).of(last));
+  return 1 + (is_of_latents(x) ? ranges_of_latents(x).of(last)
+              : x.table        ? ranges_in_pages(x).of(last)
+                               : ranges_in_one_piece(x).of(last));
 }
 
 Tiles tiles_of_launch(const AttentionCall& x, int n) {

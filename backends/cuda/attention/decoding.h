@@ -63,15 +63,22 @@ struct InOnePiece {
   using Ranges = EqualRanges;
   explicit InOnePiece(const AttentionCall&) {}
 };
-struct InPagesOfLatents {
-  using Ranges = EqualRanges;
-  explicit InPagesOfLatents(const AttentionCall&) {}
-};
 struct InPages {
   using Ranges = GrowingRanges;
   bool values_in_keys;
   explicit InPages(const AttentionCall& x) : values_in_keys(values_are_keys(x)) {}
 };
+// In one piece (in_pages()) or in pages.
+struct OfLatents {
+  using Ranges = EqualRanges;
+  explicit OfLatents(const AttentionCall&) {}
+};
+
+// A cache in one piece as one in pages: each entry has a page of its own, and needs no table to say which.
+inline AttentionCall in_pages(AttentionCall x) {
+  if (!x.table) x.page = x.T, x.pages = 1, x.pool = static_cast<int>(x.B);
+  return x;
+}
 
 // Whether decoding takes a call that tensor cores take.
 bool takes(const AttentionCall& x, const Gpu& gpu);
@@ -79,7 +86,7 @@ bool takes(const AttentionCall& x, const Gpu& gpu);
 // Functions of how many keys there can be (in one piece) and of the head sizes, and neither of the batch nor
 // of the GPU.
 EqualRanges ranges_in_one_piece(const AttentionCall& x);
-constexpr EqualRanges ranges_of_latents{1024};
+EqualRanges ranges_of_latents(const AttentionCall& x);
 GrowingRanges ranges_in_pages(const AttentionCall& x);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);

@@ -1,4 +1,4 @@
-// Decoding of latents in bf16 and f16, keys to 576, of which values to 512.
+// Decoding of latents in bf16 and f16, keys to 576, of which values to 512, in one piece or in pages.
 #include "backends/cuda/attention/decoding_latent_sm80.cuh"
 #include "backends/cuda/attention/kernels.h"
 

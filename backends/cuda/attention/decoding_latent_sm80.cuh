@@ -19,6 +19,14 @@
 
 namespace tg::cuda::attention::decoding {
 
+// The same also in one piece: there each text is a page (in_pages()).
+struct PlaceOfLatent : Place {
+  __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
+    if (x.table) return Place::look_up(x, j, keys);
+    number = b, in_page = j >= keys.from && j < keys.to ? j : 0;
+  }
+};
+
 // Asks for tiles, item after item. A warp copies eight rows, a lane every eighth piece of 16 bytes of two of
 // them. Each lane looks up the page of one of the eight, a tile ahead.
 template <class S>
@@ -26,15 +34,14 @@ struct LatentLoader {
   using At = LatentShape;
   static constexpr int rows = At::keys / At::warps, row_bytes = At::D * 2;
   const AttentionCall& x;
-  const Items<InPagesOfLatents>& items;
-  int item, key;  // of the next tile
-  KeyRange keys;  // of its item
-  Place place;    // of a key of the next tile
-  u32 to, end;    // where the lane's first piece of it goes; the end of the ring for it
+  const Items<OfLatents>& items;
+  int item, key;        // of the next tile
+  KeyRange keys;        // of its item
+  PlaceOfLatent place;  // of a key of the next tile
+  u32 to, end;          // where the lane's first piece of it goes; the end of the ring for it
   std::uint64_t once = ptx::evict_first();
 
-  __device__ __forceinline__ LatentLoader(const AttentionCall& x, const Items<InPagesOfLatents>& items,
-                                          u32 ring)
+  __device__ __forceinline__ LatentLoader(const AttentionCall& x, const Items<OfLatents>& items, u32 ring)
       : x(x), items(items) {
     to = SharedTile<At::D>{ring}.address(first_row() + row(), piece());
     end = to + At::stages * At::tile;
@@ -102,7 +109,7 @@ struct LatentRows {
 template <class S, Options options>
 __global__ void __launch_bounds__(LatentShape::threads)
     decode_latents(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-                   const __grid_constant__ Plan<InPagesOfLatents> plan, Faults faults) {
+                   const __grid_constant__ Plan<OfLatents> plan, Faults faults) {
   using At = LatentShape;
   using T = Terms<S, 1>;
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -110,8 +117,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  const Items<InPagesOfLatents> items(x, plan.ranges, plan.tiles,
-                                      reinterpret_cast<Entry*>(memory + At::entries));
+  const Items<OfLatents> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries));
   LatentRows& shared = *reinterpret_cast<LatentRows*>(memory + At::of_rows);
   const u32 ring = shared_address(memory);
   const SharedTile<At::keys> p{ring + At::p};  // P [rows, keys]
@@ -220,14 +226,14 @@ __global__ void __launch_bounds__(LatentShape::threads)
 template <class S>
 __global__ void __launch_bounds__(LatentShape::D_v / 4)
     merge_latents(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-                  const __grid_constant__ Plan<InPagesOfLatents> plan) {
+                  const __grid_constant__ Plan<OfLatents> plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::wait_for_kernel_before();
 #endif
   const int rows = rows_of_tile(x), row = blockIdx.x % rows, at = blockIdx.x / rows;
   Item item{};
   item.nth_tile = at / x.Hk, item.head = at % x.Hk;
-  item.tile = tile_at<InPagesOfLatents>(x, plan.tiles, item.nth_tile);
+  item.tile = tile_at<OfLatents>(x, plan.tiles, item.nth_tile);
   const int column = static_cast<int>(threadIdx.x) * 4;
   if (row >= item.tile.rows || column >= x.dv) return;
   const Entry e{0, item.tile.some_of(x, Band(x, sequence_of_query(x, item.tile.b, 0)))};
@@ -236,8 +242,9 @@ __global__ void __launch_bounds__(LatentShape::D_v / 4)
 }
 
 template <class S, Options options>
-void launch_latents(const Stream& s, const AttentionCall& x, const Workspace& work) {
-  Plan<InPagesOfLatents> plan = plan_of<InPagesOfLatents>(x, ranges_of_latents);
+void launch_latents(const Stream& s, const AttentionCall& call, const Workspace& work) {
+  const AttentionCall x = in_pages(call);
+  Plan<OfLatents> plan = plan_of<OfLatents>(x, ranges_of_latents(x));
   for (int n = 1; plan.tiles.count > 0; plan.tiles = tiles_of_launch(x, n++)) {
     const i64 pairs = i64{plan.tiles.count} * x.Hk;
     LaunchShape shape{blocks_for(std::min<i64>(pairs * work.parts, s.gpu.processors), 1),

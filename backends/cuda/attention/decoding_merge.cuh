@@ -100,7 +100,7 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
 }
 
 // A warp that writes results: what streams leave becomes results of a range, or of the call. Each warp has
-// columns of its own and counts its ranges itself. It does so when the next item comes: by then what it wrote
+// rows of its own and counts its ranges itself. It does so when the next item comes: by then what it wrote
 // has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too: they have
 // nothing else to do, and the call waits for this.
 template <class S, class At, class Cache, bool alone>
@@ -139,12 +139,16 @@ struct Writer {
   }
 
  private:
-  // f(row, column) for the lane's quads of columns of an item.
+  // f(row, column) for the lane's quads of columns of an item. A row is one warp's: its ξ is counted with it.
   template <class F>
   __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) {
+    constexpr int each = quads < 32 ? 32 : quads;
+    const int all = item.tile.rows * quads;
 #pragma unroll 1
-    for (int i = 32 * warp + tile::lane_id(); i < item.tile.rows * quads; i += 32 * warps)
-      if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
+    for (int i0 = each * warp + tile::lane_id(); i0 < all; i0 += each * warps)
+#pragma unroll
+      for (int i = i0; i < i0 + each; i += 32)
+        if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
   __device__ __forceinline__ void write(const Item& item) {
     const Partial own = partial(x, work, item, item.range);

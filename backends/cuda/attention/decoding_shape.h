@@ -1,8 +1,6 @@
 // What decoding's kernels are compiled for, and a block's shared memory.
 #pragma once
 
-#include <type_traits>
-
 #include "backends/cuda/attention/decoding.h"
 #include "backends/cuda/attention/shapes.h"
 
@@ -42,13 +40,12 @@ inline int rows_of_shape(const AttentionCall& x) {
 
 // Calls f with the shape for a call. Eight streams, or four of heads wider than 128, if a block has the
 // shared memory: one item at a time has all of a multiprocessor.
-template <class Cache, class F>
+template <class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
-  if constexpr (std::is_same_v<Cache, InPages>)
-    if (most_rows(x) == 8) {
-      using Large = Shape<256, 8, 4>;
-      return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<256, 8, 2>());
-    }
+  if (most_rows(x) == 8) {
+    using Large = Shape<256, 8, 4>;
+    return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<256, 8, 2>());
+  }
   return with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
     return with_constant<8, 16>(rows_of_tile(x), [&](auto rows) {
       using Large = Shape<d, rows, 8>;

@@ -1,4 +1,4 @@
-// Decoding of bf16 and f16, heads to 128.
+// Decoding of bf16 and f16, heads to 256.
 #include "backends/cuda/attention/decoding_sm80.cuh"
 #include "backends/cuda/attention/kernels.h"
 

@@ -139,7 +139,7 @@ void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work,
                  const typename Cache::Ranges& ranges) {
   with_16_bits(x.type, [&](auto zero) {
     with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
-      with_shape<Cache>(x, s.gpu, [&](auto shape) {
+      with_shape(x, s.gpu, [&](auto shape) {
         launch<decltype(zero), decltype(shape), options, Cache>(s, x, work, ranges);
       });
     });

@@ -24,10 +24,16 @@ struct Decoded {
 struct Call {
   Array q, k, v, sink = {};
   std::vector<std::int64_t> lengths = {};
+  std::int64_t values_in_keys = 0;  // so many columns of keys are the values, and v is not read
 
   static Call random(const Sizes& n, DType t) {
     return {random_array({n.B, n.H, n.L, n.d}, 1, t, 2), random_array({n.B, n.Hk, n.T, n.d}, 2, t),
             random_array({n.B, n.Hk, n.T, n.dv}, 3, t), random_array({n.H}, 4, t)};
+  }
+  static Call of_latents(const Sizes& n, DType t) {
+    Call c = random(n, t);
+    c.values_in_keys = n.dv;
+    return c;
   }
   // Entry b alone.
   Call alone(std::int64_t b) const {
@@ -38,13 +44,17 @@ struct Call {
       const Vector all = doubles(a);
       return Array::of(shape, Vector(all.begin() + b * each, all.begin() + (b + 1) * each)).to(a.dtype());
     };
-    return {of(q), of(k), of(v), sink, lengths.empty() ? lengths : std::vector{lengths[std::size_t(b)]}};
+    return {
+        of(q),         of(k), of(v), sink, lengths.empty() ? lengths : std::vector{lengths[std::size_t(b)]},
+        values_in_keys};
   }
-  Decoded run(AttentionOptions o, bool with_sink = true) const {
+  Decoded run(AttentionOptions o, bool with_sink = true, Device where = Device::cuda()) const {
     Graph g;
     const Tensor tq = g.input("q", q.shape(), q.dtype()), tk = g.input("k", k.shape(), k.dtype()),
-                 tv = g.input("v", v.shape(), v.dtype());
-    std::vector<Feed> feeds{{tq, q}, {tk, k}, {tv, v}};
+                 tv =
+                     values_in_keys > 0 ? tk.slice(3, 0, values_in_keys) : g.input("v", v.shape(), v.dtype());
+    std::vector<Feed> feeds{{tq, q}, {tk, k}};
+    if (values_in_keys == 0) feeds.emplace_back(tv, v);
     if (with_sink) {
       o.sink = g.input("sink", sink.shape(), sink.dtype());
       feeds.emplace_back(o.sink, sink);
@@ -55,13 +65,30 @@ struct Call {
       feeds.emplace_back(o.kv_lengths, n);
     }
     const AttentionResult y = flash_attn(tq, tk, tv, o);
-    Program p = compile(g, {y.o, y.lse}, {.device = Device::cuda(), .verify = true});
+    Program p = compile(g, {y.o, y.lse}, {.device = where, .verify = true});
     for (const Feed& f : feeds) p.feed(f);
     p.run();
     Decoded r{p.fetch(y.o), p.fetch(y.lse), {}};
     for (std::size_t n = 0; n < p.steps().size(); ++n)
       if (p.steps()[n].op->name == "flash_attn") r.choice = p.choice(n);
     return r;
+  }
+  // The forward is that of the same numbers in f64 on the CPU, where keys beyond lengths are NaN here.
+  void expect_reference(const AttentionOptions& o, bool with_sink) const {
+    Call exact = *this, dead = *this;
+    for (Array* a : {&exact.q, &exact.k, &exact.v, &exact.sink}) *a = a->to(f64);
+    for (Array* a : {&dead.k, &dead.v}) {
+      const Shape& s = a->shape();
+      for (std::int64_t e = 0; e < a->numel() && !lengths.empty(); ++e)
+        if (e / s[3] % s[2] >= lengths[static_cast<std::size_t>(e / (s[1] * s[2] * s[3]))]) a->set(e, NAN);
+    }
+    const Decoded got = dead.run(o, with_sink), expected = exact.run(o, with_sink, Device::cpu());
+    for (const auto& [is, was] : {std::pair{got.o, expected.o}, {got.lse, expected.lse}}) {
+      const Vector g = doubles(is), w = doubles(was);
+      const auto [units, where] = distance(g, w, q.dtype());
+      EXPECT_LE(units, 1) << "at " << where << ": got " << g[where] << ", expected " << w[where];
+    }
+    EXPECT_NE(got.choice.find("decoding"), std::string::npos) << got.choice;
   }
 };
 
@@ -82,6 +109,13 @@ TEST_F(CudaDecoding, IsTakenForFewQueries) {
   EXPECT_EQ(choice({1, 8, 2, 1, keys, 64, 64}, best), "tensor cores, decoding");
   EXPECT_EQ(choice({1, 8, 2, 1, 64, 64, 64}, best), "tensor cores, decoding");
   EXPECT_EQ(choice({1, 1, 1, 1, 40000, 8, 8}, best), "tensor cores, decoding, ranges of 2048 keys");
+  EXPECT_EQ(choice({1, 16, 2, 1, keys, 256, 256}, best), "tensor cores, decoding, ranges of 128 keys");
+  EXPECT_EQ(choice({1, 18, 2, 1, keys, 256, 256}, tensor_cores), "tensor cores, wide heads");  // 9 rows
+  const auto of_latents = [](std::int64_t H) {
+    return Call::of_latents({1, H, 1, 1, keys, 576, 512}, bf16).run({.kernels = tensor_cores}).choice;
+  };
+  EXPECT_TRUE(of_latents(16).ends_with("tensor cores, decoding, ranges of 128 keys")) << of_latents(16);
+  EXPECT_TRUE(of_latents(17).ends_with("tensor cores, wide heads")) << of_latents(17);
   EXPECT_EQ(choice({1, 8, 2, 1, 64, 64, 64}, plain), "plain multiply-adds");
   EXPECT_EQ(choice({1, 34, 2, 1, keys, 64, 64}, tensor_cores), "tensor cores");  // 17 rows
 }
@@ -119,19 +153,56 @@ TEST_F(CudaDecoding, TakesLengthsAroundRanges) {
     }
 }
 
+// Wide heads, and latents: keys whose first columns are the values. Groups of any size, several queries.
+TEST_F(CudaDecoding, AgreesOnWideHeads) {
+  const std::pair<const char*, AttentionOptions> options[] = {
+      {"none", {}},
+      {"causal", {.causal = true}},
+      {"window", {.window_left = 50, .window_right = 0}},
+      {"softcap and scale", {.scale = -0.3, .softcap = 1.3}},
+  };
+  for (const Sizes& n :
+       {Sizes{2, 7, 1, 1, 260, 256, 256}, Sizes{2, 2, 1, 4, 190, 136, 24}, Sizes{1, 3, 3, 2, 140, 40, 192},
+        Sizes{1, 1, 1, 1, 300, 192, 128}, Sizes{2, 16, 1, 1, 200, 576, 512}, Sizes{1, 1, 1, 1, 70, 576, 512},
+        Sizes{2, 3, 1, 5, 130, 264, 72}, Sizes{1, 10, 2, 1, 200, 320, 320}})
+    for (const DType t : {bf16, f16}) {
+      Call c = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
+      for (const auto& [name, o] : options) {
+        SCOPED_TRACE(text(n) + name);
+        c.expect_reference(o, o.causal);
+      }
+      for (std::int64_t b = 0; b < n.B; ++b) c.lengths.push_back(n.T - 40 * b - 3);
+      SCOPED_TRACE(text(n) + "lengths");
+      c.expect_reference({.causal = n.L > 1}, true);
+    }
+}
+
+TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
+  constexpr int each = range / 2;
+  for (const std::int64_t d : {256, 280}) {
+    Call c = d > 256 ? Call::of_latents({9, 5, 1, 1, keys, d, 24}, bf16)
+                     : Call::random({9, 3, 1, 1, keys, d, 256}, bf16);
+    c.lengths = {0, 1, each - 1, each, each + 1, 2 * each, 64, 65, keys};
+    c.expect_reference({}, false);
+  }
+}
+
 // Alone, or in a batch of entries that are shorter and longer; whatever dead memory holds.
 TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
   for (const DType t : {bf16, f16})
     for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
-      for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128}}) {
+      for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128},
+                             Sizes{6, 3, 1, 1, keys, 136, 16}, Sizes{6, 9, 1, 1, keys, 264, 16}}) {
         SCOPED_TRACE(text(n) + std::string(name_of(t)));
-        Call all = Call::random(n, t);
+        Call all = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
         all.lengths = {keys, 0, 1, 256, 320, 577};
         const Decoded together = all.run(o);
         for (std::int64_t b = 0; b < n.B; ++b) {
           Call one = all.alone(b);
           for (std::int64_t e = 0; e < one.k.numel(); ++e)
-            if (e % (n.T * n.d) / n.d >= one.lengths[0]) one.k.set(e, 7), one.v.set(e, NAN);
+            if (e % (n.T * n.d) / n.d >= one.lengths[0]) one.k.set(e, 7);
+          for (std::int64_t e = 0; e < one.v.numel(); ++e)
+            if (e % (n.T * n.dv) / n.dv >= one.lengths[0]) one.v.set(e, NAN);
           const Decoded got = one.run(o);
           const auto same = [&](const Array& x, const Array& whole) {
             const Vector w = doubles(whole), g = doubles(x);
@@ -148,7 +219,7 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
           if (e / (n.L * n.d) % n.H != 1) loud.q.set(e, 30);
         const Vector x = doubles(loud.run(o).o), y = doubles(together.o);
         for (std::size_t e = 0; e < x.size(); ++e)
-          if (e / std::size_t(n.L * n.d) % std::size_t(n.H) == 1) ASSERT_EQ(x[e], y[e]);
+          if (e / std::size_t(n.L * n.dv) % std::size_t(n.H) == 1) ASSERT_EQ(x[e], y[e]);
       }
 }
 

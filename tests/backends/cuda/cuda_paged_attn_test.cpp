@@ -103,7 +103,8 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
   for (const std::int64_t L : {1, 3})
     for (const std::int64_t d : {16, 72, 136}) {
       const std::int64_t border = first_range(d);
-      PagedCall c{.H = 2, .Hk = 1, .d = d, .dv = 8, .dtype = bf16, .sink = d == 16, .L = L};
+      const std::int64_t dv = d > 128 ? 200 : 8;  // columns of two warps
+      PagedCall c{.H = 2, .Hk = 1, .d = d, .dv = dv, .dtype = bf16, .sink = d == 16, .L = L};
       c.texts = {0, 1, 2, 3, 4, 2},
       c.lengths = {border - 1, border, border + 1, 2 * border + 1, 1, border - 1};
       c.page = L == 1 ? 16 : 5;
