@@ -59,19 +59,18 @@ template <class Order>
 struct Likely {
   Order order = 0;
   int token = INT_MAX;
-
-  __device__ friend Likely operator|(const Likely& a, const Likely& b) {
-    return b.order > a.order || (b.order == a.order && b.token < a.token) ? b : a;
-  }
 };
+using cuda::from_lane_xor;
 template <class Order>
 __device__ Likely<Order> from_lane_xor(const Likely<Order>& v, int by) {
   return {from_lane_xor(v.order, by), from_lane_xor(v.token, by)};
 }
-template <class T>
-__device__ T likelier(const T& a, const T& b) {
-  return a | b;
-}
+struct Likelier {
+  template <class T>
+  __device__ __forceinline__ T operator()(const T& a, const T& b) const {
+    return b.order > a.order || (b.order == a.order && b.token < a.token) ? b : a;
+  }
+};
 
 // A row of logits, read by the block's threads.
 template <class S>
@@ -104,9 +103,9 @@ struct LogitRow {
   __device__ i64 best(i64 begin, i64 end) const {
     Likely<Order> best;
     each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) {
-      best = best | Likely<Order>{order_of(x), static_cast<int>(i)};
+      best = Likelier()(best, Likely<Order>{order_of(x), static_cast<int>(i)});
     });
-    return over_block(best, likelier<Likely<Order>>).token;
+    return over_block(best, Likelier()).token;
   }
   // Σ f(i, logit) of tokens begin … end − 1.
   template <class F>
@@ -171,8 +170,8 @@ __device__ i64 best_of_pieces(const SampleRows& a, const LogitRow<S>& row, i64 r
   Best best;
 #pragma unroll 1
   for (int p = threadIdx.x % 32; p < a.pieces; p += 32)
-    best = best | row.likely(a.likeliest[r * a.pieces + p]);
-  return over_warp(best, likelier<Best>).token;
+    best = Likelier()(best, row.likely(a.likeliest[r * a.pieces + p]));
+  return over_warp(best, Likelier()).token;
 }
 
 template <class S>
