@@ -57,7 +57,8 @@ struct Teams {
 };
 
 // Launches a kernel whose blocks iterate over the rows. There are as many blocks as the GPU holds at once, so
-// that a block's work before its first row is done once, and all blocks have the same number of rows.
+// that a block's work before its first row is done once, and all blocks have the same number of rows. The
+// kernel begins with begin_early().
 template <class... P>
 void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P...),
                  const std::type_identity_t<P>&... args) {
