@@ -26,6 +26,7 @@ struct Item {
   int nth_tile, head;              // of the launch; key head
   int range, first_range, ranges;  // which range, and those of the tile
   KeyRange keys;                   // of the range, that some row sees
+  bool is_short;                   // whether a warp computes it by itself
 };
 
 struct Entry {
@@ -53,20 +54,31 @@ __device__ __forceinline__ Tile tile_at(const AttentionCall& x, const Tiles& til
   }
 }
 
-// In this order: all ranges but the last of each tile, which may be short and so come at the end. Key heads
-// of a range are neighbours.
+// Short tiles, whose few keys a warp computes by itself: where items are many, that is faster than to share
+// each. `order` has them, and from the end on the others.
+struct ShortTiles {
+  int count;
+  unsigned short order[most_entries];
+};
+
+// In this order: short tiles; then of the others all ranges but the last of each, which may be short and so
+// come at the end. Key heads of a range are neighbours.
 template <class Cache>
 struct Items {
   using Ranges = typename Cache::Ranges;
   const AttentionCall& x;
   Ranges ranges;
   Tiles tiles;
-  Entry* entries;  // [tiles + 1], in shared memory
-  int count, not_last;
+  Entry* entries;           // [tiles + 1], in shared memory
+  ShortTiles* short_tiles;  // there, too; null if no tile is short
+  int count, shorts;        // all items, of which so many are short tiles
+  int not_last;             // ranges that are not the last of their tile
 
-  // By the whole block.
-  __device__ Items(const AttentionCall& x, Ranges ranges, const Tiles& tiles, Entry* entries)
-      : x(x), ranges(ranges), tiles(tiles), entries(entries) {
+  // By the whole block. Short are tiles whose keys lie between neighbouring multiples of `short_keys`, of
+  // which any range begins at one: they have one range.
+  __device__ Items(const AttentionCall& x, Ranges ranges, const Tiles& tiles, Entry* entries,
+                   ShortTiles* short_tiles = nullptr, int short_keys = 1)
+      : x(x), ranges(ranges), tiles(tiles), entries(entries), short_tiles(short_tiles) {
 #pragma unroll 1
     for (int n = threadIdx.x; n <= tiles.count; n += blockDim.x) {
       Entry e{0, {0, 0}};
@@ -78,21 +90,41 @@ struct Items {
       entries[n] = e;
     }
     __syncthreads();
-    if (threadIdx.x < 32) sum_up();
+    if (threadIdx.x < 32) {
+      sum_up();
+      if (short_tiles) order(short_keys);
+    }
     __syncthreads();
     not_last = entries[tiles.count].before, count = (not_last + tiles.count) * x.Hk;
+    shorts = short_tiles ? short_tiles->count * x.Hk : 0;
+  }
+
+  // The items of a warp that streams: some of the short ones, and then those of its block.
+  __device__ int first(int stream) const {
+    return or_long(static_cast<int>(blockIdx.x + stream * gridDim.x));
+  }
+  __device__ int after(int n, int streams) const {
+    return short_tiles && n < shorts ? or_long(n + streams * static_cast<int>(gridDim.x))
+                                     : n + static_cast<int>(gridDim.x);
+  }
+  // The first of the block that is not short.
+  __device__ int first_long() const {
+    return shorts + static_cast<int>(blockIdx.x);
   }
 
   __device__ Item at(int n) const {
     Item item;
+    item.is_short = short_tiles && n < shorts;
     item.head = n % x.Hk;
-    const int nth = n / x.Hk;
-    item.nth_tile = nth < not_last ? entry_of(nth) : nth - not_last;
+    const int nth = (item.is_short ? n : n - shorts) / x.Hk;
+    item.nth_tile = item.is_short    ? short_tiles->order[nth]
+                    : nth < not_last ? entry_of(nth)
+                                     : long_tile(nth - not_last);
     item.tile = tile_at<Cache>(x, tiles, item.nth_tile);
     const Entry e = entries[item.nth_tile];
     const int last = e.last(ranges);
     item.first_range = e.first(ranges), item.ranges = last - item.first_range + 1;
-    item.range = nth < not_last ? item.first_range + nth - e.before : last;
+    item.range = !item.is_short && nth < not_last ? item.first_range + nth - e.before : last;
     const unsigned from = ranges.begin(item.range), to = ranges.begin(item.range + 1);
     item.keys = {static_cast<int>(max(static_cast<unsigned>(e.keys.from), from)),
                  static_cast<int>(min(static_cast<unsigned>(e.keys.to), to))};
@@ -100,6 +132,12 @@ struct Items {
   }
 
  private:
+  __device__ int or_long(int n) const {
+    return short_tiles && n < shorts ? n : first_long();
+  }
+  __device__ int long_tile(int nth) const {
+    return short_tiles ? short_tiles->order[tiles.count - 1 - nth] : nth;
+  }
   // Each entry's count of ranges becomes the sum of those before; by a warp.
   __device__ void sum_up() {
     int sum = 0;
@@ -115,6 +153,23 @@ struct Items {
       if (b <= tiles.count) entries[b].before = sum + up_to - own;
       sum += __shfl_sync(~0u, up_to, 31);
     }
+  }
+  // By a warp.
+  __device__ void order(int short_keys) {
+    int shorts = 0;
+#pragma unroll 1
+    for (int b0 = 0; b0 < tiles.count; b0 += 32) {
+      const int b = b0 + tile::lane_id();
+      const KeyRange keys = entries[b < tiles.count ? b : 0].keys;
+      const bool is_short = b < tiles.count && (keys.to - 1) / short_keys <= keys.from / short_keys;
+      const unsigned all = __ballot_sync(~0u, is_short);
+      const int before = shorts + __popc(all & ((1u << tile::lane_id()) - 1));
+      if (b < tiles.count)
+        short_tiles->order[is_short ? before : tiles.count - 1 - (b - before)] =
+            static_cast<unsigned short>(b);
+      shorts += __popc(all);
+    }
+    if (tile::lane_id() == 0) short_tiles->count = shorts;
   }
   // The last entry before which there are no more ranges than that.
   __device__ int entry_of(int nth) const {

@@ -20,21 +20,32 @@ __device__ __forceinline__ int first_key(KeyRange keys, int stream) {
   return (first + ((stream - first) & (At::streams - 1))) * At::keys;
 }
 
+// The same of an item, and from there to its next one: of a short tile a warp has all slices, which lie
+// between multiples of At::step and so are in the order of their streams.
+template <class At>
+__device__ __forceinline__ int first_key(const Item& item, int stream) {
+  return item.is_short ? item.keys.from / At::keys * At::keys : first_key<At>(item.keys, stream);
+}
+template <class At>
+__device__ __forceinline__ int step_of(const Item& item) {
+  return item.is_short ? At::keys : At::step;
+}
+
 // Where a stream is.
 template <class At, class Cache>
 struct Cursor {
   const Items<Cache>& items;
   const int stream;
-  int item, key;  // of the next slice
-  KeyRange keys;  // of its item
+  int item, key, step;  // of the next slice; from there to the one after it
+  KeyRange keys;        // of its item
 
   __device__ __forceinline__ bool at_end() const { return item >= items.count; }
-  // The stream's first slice of the items from n on; begin(item) is called for its item.
+  // The stream's first slice of its items from n on; begin(item) is called for its item.
   template <class Begin>
   __device__ __forceinline__ void find(int n, Begin&& begin) {
-    for (item = n; item < items.count; item += gridDim.x) {
+    for (item = n; !at_end(); item = items.after(item, At::streams)) {
       const Item at = items.at(item);
-      keys = at.keys, key = first_key<At>(keys, stream);
+      keys = at.keys, key = first_key<At>(at, stream), step = step_of<At>(at);
       if (key >= keys.to) continue;
       begin(at);
       return;
@@ -86,7 +97,7 @@ struct Loader<S, At, InOnePiece> : Copies<S, At> {
   __device__ __forceinline__ Loader(const AttentionCall& x, InOnePiece, const Items<InOnePiece>& items,
                                     int stream, u32 ring)
       : Copies<S, At>(ring), x(x), next{items, stream} {
-    find(blockIdx.x);
+    find(items.first(stream));
   }
   // Where the values of a stage are.
   __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const { return {stage + At::half}; }
@@ -101,9 +112,8 @@ struct Loader<S, At, InOnePiece> : Copies<S, At> {
         this->copy_keys(n, from_k, seen, x.d);
         this->copy_values(n, from_v, seen, x.dv);
       }
-      constexpr int step = At::streams * At::keys;
-      next.key += step, k += step * x.k.row, v += step * x.v.row;
-      if (next.key >= next.keys.to) find(next.item + gridDim.x);
+      next.key += next.step, k += next.step * x.k.row, v += next.step * x.v.row;
+      if (next.key >= next.keys.to) find(next.items.after(next.item, At::streams));
     }
     this->end_slice();
   }
@@ -155,7 +165,7 @@ struct Loader<S, At, InPages> : Copies<S, At> {
   __device__ __forceinline__ Loader(const AttentionCall& x, InPages cache, const Items<InPages>& items,
                                     int stream, u32 ring)
       : Copies<S, At>(ring), x(x), next{items, stream}, values_in_keys(cache.values_in_keys) {
-    find(blockIdx.x);
+    find(items.first(stream));
   }
   __device__ __forceinline__ SharedTile<At::D> values(u32 stage) const {
     return {values_in_keys ? stage : stage + At::half};
@@ -171,11 +181,11 @@ struct Loader<S, At, InPages> : Copies<S, At> {
         if (!values_in_keys)
           this->copy_values(n, at_piece<S>(x.v, __shfl_sync(~0u, v, r) + piece()), seen, x.dv);
       }
-      next.key += At::streams * At::keys;
+      next.key += next.step;
       if (next.key < next.keys.to)
         look_up();
       else
-        find(next.item + gridDim.x);
+        find(next.items.after(next.item, At::streams));
     }
     this->end_slice();
   }

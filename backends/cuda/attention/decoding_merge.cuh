@@ -39,21 +39,32 @@ __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, i
     static_cast<float*>(x.lse)[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
 }
 
+// What a stream leaves of a tile's rows: c and π of each, and G.
+template <class At>
+struct Left {
+  float2* tops;  // [rows]
+  float* sums;   // [rows, At::row]
+  int rows;
+
+  __device__ __forceinline__ Left(unsigned char* memory, int stream, int rows)
+      : tops(reinterpret_cast<float2*>(memory + At::tops) + stream * rows),
+        sums(reinterpret_cast<float*>(memory + At::sums(rows)) + stream * rows * At::row),
+        rows(rows) {}
+  // Four columns of a row.
+  __device__ __forceinline__ MergedSets at(int row, int column) const {
+    return {tops[row].x, tops[row].y, *reinterpret_cast<const float4*>(sums + row * At::row + column)};
+  }
+};
+
 // Four columns of a row, over the block's streams.
 template <class At>
-__device__ __forceinline__ MergedSets merge_streams(const unsigned char* memory, int rows, int row,
-                                                    int column) {
-  float c[At::streams], pi[At::streams];
-  float4 g[At::streams];
+__device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int rows, int row, int column) {
+  MergedSets all;
 #pragma unroll
   for (int n = 0; n < At::streams; ++n) {
-    const int at = n * rows + row;
-    const float2 top = reinterpret_cast<const float2*>(memory + At::tops)[at];
-    c[n] = top.x, pi[n] = top.y;
-    g[n] = *reinterpret_cast<const float4*>(memory + At::sums(rows) + (at * At::row + column) * 4);
+    const MergedSets own = Left<At>(memory, n, rows).at(row, column);
+    all.add(own.top, own.sum, own.o);
   }
-  MergedSets all;
-  all.add(c, pi, g);
   return all;
 }
 
@@ -109,11 +120,11 @@ struct Writer {
   const AttentionCall& x;
   const Workspace& work;
   const Items<Cache>& items;
-  const unsigned char* memory;
+  unsigned char* memory;
   const int warp, rows;
 
   __device__ Writer(const AttentionCall& x, const Workspace& work, const Items<Cache>& items,
-                    const unsigned char* memory)
+                    unsigned char* memory)
       : x(x),
         work(work),
         items(items),
@@ -124,7 +135,7 @@ struct Writer {
   __device__ void run() {
     int uncounted = -1;
 #pragma unroll 1
-    for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
+    for (int n = items.first_long(); n < items.count; n += gridDim.x) {
       ptx::bar_sync(left, At::threads);
       if (!alone && uncounted >= 0) count(items.at(uncounted));
       const Item item = items.at(n);

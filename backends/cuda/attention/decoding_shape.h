@@ -19,11 +19,15 @@ struct Shape {
   static constexpr int least_blocks = streams == 8 ? 0 : blocks;
   static constexpr int keys = D <= 64 ? 32 : 16, stages = 2;  // of a slice; of a stream
   static constexpr int half = keys * D * 2, stage = 2 * half, ring = stages * stage;  // keys, then values
-  // After the rings: which keys each query sees, for each stream; the table of entries; what the streams
-  // leave, c and π of each query, and G.
+  static constexpr int step = streams * keys;  // from a stream's slice to its next
+  // Whether a stream computes short tiles by itself: eight of the largest have no registers left for it.
+  static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
+  // After the rings: which keys each query sees, for each stream; the table of entries; which tiles are
+  // short; what the streams leave, c and π of each query, and G.
   static constexpr int row = D + 4;  // numbers of G, padded for the banks
   static constexpr int seen = streams * ring, entries = seen + streams * 2 * rows * int(sizeof(int)),
-                       tops = aligned(entries + (most_entries + 1) * 3 * int(sizeof(int)), 16);
+                       shorts = entries + (most_entries + 1) * 3 * int(sizeof(int)),
+                       tops = aligned(shorts + int(sizeof(int)) + most_entries * int(sizeof(short)), 16);
   TG_HOST_DEVICE static constexpr int sums(int queries) {
     return tops + aligned(streams * queries * int(sizeof(float2)), 16);
   }

@@ -8,6 +8,9 @@
 // head, with little padding. A stream has its own ring of slices, waits for no other warp while it goes
 // through an item, and asks for the first slice of the next item before it has finished this one. At the end
 // it leaves c, π and Gᵀ to the writing warps (decoding_merge.cuh), which wait for memory while it goes on.
+//
+// Before that streams compute short tiles, each by itself: what as many streams would leave of its slices
+// comes together in the same order, and so in the same bits.
 #pragma once
 
 #include "backends/cuda/attention/checks.cuh"
@@ -22,53 +25,94 @@ namespace tg::cuda::attention::decoding {
 
 using namespace tile;
 
-// c, π and G of a stream, [rows, D].
+// c, π and G of a stream.
 template <class At>
-__device__ __forceinline__ void leave(unsigned char* memory, int stream, int rows,
-                                      ColumnSoftmax<At::rows>& softmax, Accumulator<At::D, At::rows>& o) {
-  auto* const tops = reinterpret_cast<float2*>(memory + At::tops) + stream * rows;
-  auto* const sums = reinterpret_cast<float*>(memory + At::sums(rows)) + stream * rows * At::row;
+__device__ __forceinline__ void leave(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
+                                      Accumulator<At::D, At::rows>& o) {
 #pragma unroll
   for (int c = 0; c < o.columns; ++c) {
     const int query = lane_column() + o.column(c);
     const float sum = column_sum(softmax.sum[c]);
-    if (query >= rows) continue;
-    if (lane_row() == 0) tops[query] = {softmax.top[c], sum};
+    if (query >= to.rows) continue;
+    if (lane_row() == 0) to.tops[query] = {softmax.top[c], sum};
 #pragma unroll
-    for (int r = 0; r < o.rows; ++r) sums[query * At::row + lane_row() + o.row(r)] = o(r, c);
+    for (int r = 0; r < o.rows; ++r) to.sums[query * At::row + lane_row() + o.row(r)] = o(r, c);
   }
 }
 
-// A streaming warp: all items of the block. `alone`: there is one.
+// Of a short tile: nothing yet, a slice more, and the results.
+template <class At>
+__device__ __forceinline__ void begin_short(const Left<At>& to) {
+#pragma unroll 1
+  for (int n = lane_id(); n < to.rows; n += 32) to.tops[n] = {-INFINITY, 0};
+#pragma unroll 1
+  for (int n = lane_id(); n < to.rows * At::row; n += 32) to.sums[n] = 0;
+  __syncwarp();
+}
+template <class At>
+__device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
+                                          Accumulator<At::D, At::rows>& o) {
+#pragma unroll
+  for (int c = 0; c < o.columns; ++c) {
+    const int query = lane_column() + o.column(c);
+    const float sum = column_sum(softmax.sum[c]);
+    const float2 before = query < to.rows ? to.tops[query] : float2{0, 0};
+    __syncwarp();
+    if (query >= to.rows) continue;
+    const Joined all(before.x, softmax.top[c]);
+    if (lane_row() == 0) to.tops[query] = {all.top, all.of(before.y, sum)};
+#pragma unroll
+    for (int r = 0; r < o.rows; ++r) {
+      float& g = to.sums[query * At::row + lane_row() + o.row(r)];
+      g = all.of(g, o(r, c));
+    }
+  }
+}
+template <class S, class At>
+__device__ __forceinline__ void put_short(const AttentionCall& x, const Item& item, const Left<At>& from) {
+  constexpr int quads = At::D / 4;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane_id(); i < item.tile.rows * quads; i += 32)
+    if (const int row = i / quads, column = i % quads * 4; column < x.dv)
+      put<S>(x, item, row, column, from.at(row, column).as_one());
+  __syncwarp();
+}
+
+// A streaming warp that has items: its short items and then all others of the block. `alone`: there is one of
+// these.
 template <class S, class At, Options options, class Cache>
 __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
                             unsigned char* memory, int stream, bool alone) {
   const u32 ring = shared_address(memory) + stream * At::ring;
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
+  int n = items.first(stream);
+  const auto place = [&] { return Left<At>(memory, stream, rows_of_tile(x)); };  // not kept in registers
   const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
   Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
 #pragma unroll
   for (int n = 1; n < At::stages; ++n) loader.ask();
   RightOperand<At::rows, At::D> q;
-  Item item = items.at(blockIdx.x);
+  Item item = items.at(n);
   load(
       q, [&](int r) { return query<S>(x, item, r); }, x.d);
   int slot = 0;
   bool first = true;
 #pragma unroll 1
-  for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
+  while (n < items.count) {
     const Band band(x, sequence_of_query(x, item.tile.b, 0));
     __syncwarp();  // no lane needs those of the item before
     seen.set_of_groups(band, group_of(x), item.tile.row0, item.tile.rows);
     __syncwarp();
     KeyRange every = item.tile.every_of(x, band);
     every = {max(every.from, item.keys.from), min(every.to, item.keys.to)};
+    if (item.is_short) begin_short(place());
     Accumulator<At::D, At::rows> o;
     o.fill(0);
     ColumnSoftmax<At::rows> softmax;
 #pragma unroll 1
-    for (int key = first_key<At>(item.keys, stream); key < item.keys.to; key += At::streams * At::keys) {
+    for (int key = first_key<At>(item, stream); key < item.keys.to; key += step_of<At>(item)) {
       ptx::cp_async_wait<At::stages - 2>();
       __syncwarp();
       loader.ask();
@@ -81,17 +125,25 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
       if (!covers(every, key, At::keys)) mask<false>(s, seen, 0, 0, key);
       softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
+      if (item.is_short) {
+        add_slice(place(), softmax, o);
+        o.fill(0);
+        softmax = {};
+      }
     }
+    const bool is_short = item.is_short;
+    if (is_short) put_short<S>(x, item, place());
     // Queries of the next item arrive while this one's sums are left.
-    const int next = n + static_cast<int>(gridDim.x);
-    if (next < items.count) {
-      item = items.at(next);
+    n = items.after(n, At::streams);
+    if (n < items.count) {
+      item = items.at(n);
       load(
           q, [&](int r) { return query<S>(x, item, r); }, x.d);
     }
+    if (is_short) continue;
     if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
     first = false;
-    leave<At>(memory, stream, rows_of_tile(x), softmax, o);
+    leave(place(), softmax, o);
     if (!alone) ptx::bar_arrive(left, At::threads);
   }
 }
@@ -105,14 +157,17 @@ __global__ void __launch_bounds__(At::threads, At::least_blocks)
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries));
+  // With an item for each block, all streams of it share a short tile, too.
+  const bool crowded = At::takes_short && plan.tiles.count * x.Hk > static_cast<int>(gridDim.x);
+  const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
+                           crowded ? reinterpret_cast<ShortTiles*>(memory + At::shorts) : nullptr, At::step);
   const int warp = threadIdx.x / 32;
   // Warps that write have nothing else to do while the first keys arrive.
   if (plan.tiles.first == 0 && warp >= At::streams)
     check_places(x, faults, threadIdx.x - 32 * At::streams, 32 * At::writers);
-  if (static_cast<int>(blockIdx.x) >= items.count) return;
-  const bool alone = items.count <= static_cast<int>(gridDim.x);
-  if (warp < At::streams) stream_keys<S, At, options>(x, plan, items, memory, warp, alone);
+  const bool alone = items.count - items.shorts <= static_cast<int>(gridDim.x);
+  if (warp < At::streams && items.first(warp) < items.count)
+    stream_keys<S, At, options>(x, plan, items, memory, warp, alone);
   if (alone)
     Writer<S, At, Cache, true>(x, work, items, memory).run();
   else if (warp >= At::streams)

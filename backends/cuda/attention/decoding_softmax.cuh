@@ -41,12 +41,34 @@ struct ColumnSoftmax {
   }
 };
 
+// Results of some keys, whose largest score is `before`, and those of others, whose is c (−∞: none, nothing
+// changes) become one: by the same instructions wherever that is.
+struct Joined {
+  float top, by, by_c;  // the larger score; what results are multiplied by
+  bool some;
+
+  __device__ __forceinline__ Joined(float before, float c)
+      : top(fmaxf(before, c)),
+        by(tile::exp2_fast(before - top)),
+        by_c(tile::exp2_fast(c - top)),
+        some(c != -INFINITY) {}
+  __device__ __forceinline__ float of(float before, float more) const {
+    return some ? fmaf(by_c, more, __fmul_rn(by, before)) : before;
+  }
+};
+
 // Four columns of results over several sets of keys, in their order: c, π and G of what has been added.
 struct MergedSets {
   float top = -INFINITY, sum = 0;
   float4 o{0, 0, 0, 0};
 
-  // Sets with their c, π and G.
+  // A set with its c, π and G.
+  __device__ __forceinline__ void add(float c, float pi, const float4& g) {
+    const Joined all(top, c);
+    top = all.top, sum = all.of(sum, pi);
+    o = {all.of(o.x, g.x), all.of(o.y, g.y), all.of(o.z, g.z), all.of(o.w, g.w)};
+  }
+  // Several at once: of other bits.
   template <int N>
   __device__ __forceinline__ void add(const float (&c)[N], const float (&pi)[N], const float4 (&g)[N]) {
     float now = top;

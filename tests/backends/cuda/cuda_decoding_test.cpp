@@ -223,6 +223,26 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
       }
 }
 
+// Where entries are many, a warp computes a short one by itself.
+TEST_F(CudaDecoding, GivesAShortEntryTheSameBitsInACrowd) {
+  for (const Sizes& n : {Sizes{150, 2, 1, 1, 300, 64, 64}, Sizes{150, 4, 1, 2, 300, 72, 8}})
+    for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 40}}) {
+      SCOPED_TRACE(text(n));
+      Call all = Call::random(n, bf16);
+      constexpr std::int64_t borders[] = {0, 1, 15, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 300};
+      for (int b = 0; b < n.B; ++b) all.lengths.push_back(b < 14 ? borders[b] : 1 + b * 5 % 70);
+      const Decoded together = all.run(o);
+      for (std::int64_t b = 0; b < n.B; b += b < 16 ? 1 : 29) {
+        const Decoded one = all.alone(b).run(o);
+        const std::pair<Vector, Vector> results[] = {{doubles(one.o), doubles(together.o)},
+                                                     {doubles(one.lse), doubles(together.lse)}};
+        for (const auto& [alone, whole] : results)
+          for (std::size_t e = 0; e < alone.size(); ++e)
+            ASSERT_EQ(alone[e], whole[alone.size() * std::size_t(b) + e]) << "entry " << b << " at " << e;
+      }
+    }
+}
+
 TEST_F(CudaDecoding, RefusesLengthsBeyondTheKeys) {
   for (const std::int64_t L : {1, 0}) {
     Call c = Call::random({3, 2, 1, L, 70, 16, 16}, bf16);
