@@ -113,12 +113,16 @@ AttentionCall call_of(const Call& call) {
 }  // namespace
 
 Choice::Choice(const Call& call, std::byte* base)
-    : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base) {}
+    : Choice(call_of(call), call.attrs->as<AttentionAttrs>().backward, call.gpu, base, call.rows_alone) {}
 
-Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base) : x(call) {
+Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base, bool rows_alone)
+    : x(call) {
+  // Of wide heads in one piece wgmma reads keys faster, in parts whose number depends on the batch.
+  const bool wide_by_wgmma = is_wide(x) && !x.table && gpu.hopper && !rows_alone &&
+                             x.kernels == AttentionKernels::best && !obstacle_on_hopper(x, backward);
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
-             decodes =
-                 tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && decoding::takes(x, gpu),
+             decodes = tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && !wide_by_wgmma &&
+                       decoding::takes(x, gpu),
              without_pages = tensor_cores && !decodes && !x.table,
              own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);

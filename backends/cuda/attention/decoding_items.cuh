@@ -97,6 +97,8 @@ struct Items {
     __syncthreads();
     not_last = entries[tiles.count].before, count = (not_last + tiles.count) * x.Hk;
     shorts = short_tiles ? short_tiles->count * x.Hk : 0;
+    // One or two for each block are computed sooner by all of its streams.
+    if (shorts < 2 * static_cast<int>(gridDim.x)) this->short_tiles = nullptr, shorts = 0;
   }
 
   // The items of a warp that streams: some of the short ones, and then those of its block.

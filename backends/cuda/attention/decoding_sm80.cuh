@@ -157,10 +157,10 @@ __global__ void __launch_bounds__(At::threads, At::least_blocks)
   ptx::let_next_kernel_begin();
   ptx::wait_for_kernel_before();
 #endif
-  // With an item for each block, all streams of it share a short tile, too.
-  const bool crowded = At::takes_short && plan.tiles.count * x.Hk > static_cast<int>(gridDim.x);
+  const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
-                           crowded ? reinterpret_cast<ShortTiles*>(memory + At::shorts) : nullptr, At::step);
+                           crowded ? reinterpret_cast<ShortTiles*>(memory + At::shorts) : nullptr,
+                           At::step / 2);
   const int warp = threadIdx.x / 32;
   // Warps that write have nothing else to do while the first keys arrive.
   if (plan.tiles.first == 0 && warp >= At::streams)

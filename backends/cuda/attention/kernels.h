@@ -21,9 +21,10 @@ struct Choice {
   std::optional<SplitOperands> split;  // of f32 on tensor cores
 
   // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
-  // kernels that the call asks for cannot compute it.
+  // kernels that the call asks for cannot compute it. rows_alone: CompileOptions has it.
   explicit Choice(const Call& call, std::byte* base = nullptr);
-  Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr);
+  Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr,
+         bool rows_alone = false);
   std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
   // The call with the operands that kernels multiply, and the powers of two that scale them.
   AttentionCall operands() const;
