@@ -36,6 +36,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/files/json.h
     io/files/mapped_file.h
     io/files/safetensors.h
+    io/interop/pretrained.h
     io/plots/heat_map.h
     io/plots/image.h
     io/plots/png_plot.h
@@ -78,6 +79,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/model.h
     nn/models/model_config.h
     nn/models/model_parts.h
+    nn/models/rope_scaling.h
     nn/models/rotary_stack.h
     nn/optimizers/adamw.h
     nn/optimizers/muon.h

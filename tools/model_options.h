@@ -42,6 +42,7 @@ inline std::vector<ModelOption> model_options(ModelOptions& o) {
     if (s.help) all.push_back({s});
   for (nn::Architecture& a : o.architectures)
     for (const nn::Setting& s : a.settings()) {
+      if (!s.help) continue;
       if (const auto known = named(s.name); known != all.end()) {
         known->of.push_back(a.name());
         continue;
@@ -68,8 +69,10 @@ inline void declare_model_options(Args& args, ModelOptions& o) {
       args.option(option.name(), "N", help, **n, limits);
     else if (double* const* x = std::get_if<double*>(&option.setting.value))
       args.option(option.name(), "X", help, **x, limits);
+    else if (bool* const* on = std::get_if<bool*>(&option.setting.value))
+      args.flag(option.name(), help, **on);
     else
-      args.flag(option.name(), help, *std::get<bool*>(option.setting.value));
+      args.option(option.name(), "NAME", help, *std::get<std::string*>(option.setting.value));
   }
   args.option("init", "NAME", "initial weights: GPT-2's N(0, init-std²), or those of PyTorch's layers",
               o.initializer, {.choices = {"gpt2", "pytorch"}});

@@ -10,6 +10,11 @@ Parameter::Parameter(std::string name, const Array& value, Device device)
   write(value);
 }
 
+Parameter::Parameter(std::string name, const Shape& shape, DType dtype, Device device)
+    : state_(std::make_shared<State>(State{std::move(name), shape, dtype, device, nullptr})) {
+  state_->memory = backend(device).allocate(bytes(), "parameter " + state_->name);
+}
+
 void Parameter::refuse() {
   throw Error("[parameter] an empty Parameter was used: it was default-constructed or moved from");
 }
@@ -28,6 +33,13 @@ void Parameter::write(const Array& value) {
     throw DTypeError("[parameter] " + name() + " is " + std::string(name_of(dtype())) + ", got " +
                      std::string(name_of(value.dtype())));
   backend(device()).write(memory(), value.raw(), value.bytes());
+}
+
+void Parameter::write(std::size_t offset, std::span<const std::byte> part) {
+  if (offset > bytes() || part.size() > bytes() - offset)
+    throw ShapeError("[parameter] " + name() + " has " + std::to_string(bytes()) + " bytes, got " +
+                     std::to_string(part.size()) + " for offset " + std::to_string(offset));
+  backend(device()).write(memory() + offset, part.data(), part.size());
 }
 
 }  // namespace tg

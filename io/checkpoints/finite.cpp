@@ -1,25 +1,36 @@
 #include "io/checkpoints/finite.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tg::io {
 namespace {
 
-// All bits of the exponent are set.
+// All bits of the exponent are set. Blocks are looked through without a branch for each element.
 template <class Word>
-std::optional<std::int64_t> first_with(Word exponent, const Array& values) {
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
+std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte> values) {
+  constexpr std::size_t block = 1024;
+  const std::size_t n = values.size() / sizeof(Word);
+  const auto is_bad = [&](std::size_t i) {
     Word bits;
-    std::memcpy(&bits, values.raw() + static_cast<std::size_t>(i) * sizeof bits, sizeof bits);
-    if ((bits & exponent) == exponent) return i;
+    std::memcpy(&bits, values.data() + i * sizeof bits, sizeof bits);
+    return static_cast<Word>(bits & exponent) == exponent;
+  };
+  for (std::size_t from = 0; from < n; from += block) {
+    const std::size_t to = std::min(n, from + block);
+    Word any = 0;
+    for (std::size_t i = from; i < to; ++i) any = static_cast<Word>(any | static_cast<Word>(is_bad(i)));
+    if (any == 0) continue;
+    for (std::size_t i = from; i < to; ++i)
+      if (is_bad(i)) return static_cast<std::int64_t>(i);
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<std::int64_t> first_not_finite(const Array& values) {
-  switch (values.dtype()) {
+std::optional<std::int64_t> first_not_finite(std::span<const std::byte> values, DType dtype) {
+  switch (dtype) {
     case f64:
       return first_with<std::uint64_t>(0x7ff0000000000000, values);
     case f32:
@@ -31,6 +42,10 @@ std::optional<std::int64_t> first_not_finite(const Array& values) {
     default:
       return std::nullopt;
   }
+}
+
+std::optional<std::int64_t> first_not_finite(const Array& values) {
+  return first_not_finite({values.raw(), values.bytes()}, values.dtype());
 }
 
 }  // namespace tg::io

@@ -1,5 +1,6 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -10,24 +11,45 @@ namespace tg::io {
 
 namespace {
 
-std::string text_of(double x) {
+std::string setting_text(double x) {
   char digits[40];
   return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
 }
-std::string text_of(std::int64_t x) {
+std::string setting_text(std::int64_t x) {
   return std::to_string(x);
 }
-std::string text_of(bool x) {
+std::string setting_text(bool x) {
   return x ? "true" : "false";
 }
+std::string setting_text(const std::string& x) {
+  return x;
+}
+std::string setting_text(const std::vector<std::int64_t>& list) {
+  std::string s;
+  for (const std::int64_t x : list) s += (s.empty() ? "" : " ") + std::to_string(x);
+  return s;
+}
 
-bool parse(const std::string& text, bool& x) {
+bool parse_setting(const std::string& text, bool& x) {
   x = text == "true";
   return x || text == "false";
 }
-bool parse(const std::string& text, auto& x) {
+bool parse_setting(const std::string& text, std::string& x) {
+  x = text;
+  return true;
+}
+bool parse_setting(const std::string& text, auto& x) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
   return error == std::errc() && end == text.data() + text.size();
+}
+bool parse_setting(const std::string& text, std::vector<std::int64_t>& list) {
+  list.clear();
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    if (!parse_setting(text.substr(at, end - at), list.emplace_back())) return false;
+    at = end + 1;
+  }
+  return true;
 }
 
 nn::Architecture named(const std::string& name, const std::vector<nn::Architecture>& known) {
@@ -41,8 +63,10 @@ nn::Architecture named(const std::string& name, const std::vector<nn::Architectu
 Metadata to_metadata(nn::ModelConfig c) {
   c.architecture.complete(c);
   Metadata m{{"model", c.architecture.name()}};
-  for (const nn::Setting& s : c.settings())
-    m[s.name] = std::visit([](const auto* value) { return text_of(*value); }, s.value);
+  for (const nn::Setting& s : c.settings()) {
+    const std::string text = std::visit([](const auto* value) { return setting_text(*value); }, s.value);
+    if (s.absent != text) m[s.name] = text;
+  }
   return m;
 }
 
@@ -55,9 +79,11 @@ nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
   };
   try {
     nn::ModelConfig c{.architecture = named(value("model"), known)};
-    for (const nn::Setting& s : c.settings())
-      if (!std::visit([&](auto* to) { return parse(value(s.name), *to); }, s.value))
-        throw FormatError(where + ": metadata has " + s.name + " '" + value(s.name) + "'");
+    for (const nn::Setting& s : c.settings()) {
+      const std::string& text = s.absent && !metadata.contains(s.name) ? *s.absent : value(s.name);
+      if (!std::visit([&](auto* to) { return parse_setting(text, *to); }, s.value))
+        throw FormatError(where + ": metadata has " + s.name + " '" + text + "'");
+    }
     c.check();
     return c;
   } catch (const FormatError&) {

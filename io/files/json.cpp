@@ -229,6 +229,13 @@ void JsonReader::skip() {  // recursion is bounded by max_depth
   }
 }
 
+std::string_view JsonReader::raw() {
+  peek();
+  const std::size_t from = at_;
+  skip();
+  return text_.substr(from, at_ - from);
+}
+
 void JsonReader::end() {
   if (!levels_.empty()) fail(levels_.back().object ? "object is not closed" : "array is not closed");
   space();

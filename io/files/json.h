@@ -38,6 +38,7 @@ class JsonReader {
   bool boolean();                         //
   void null();                            //
   void skip();                            // any one value, checked as strictly as the rest
+  std::string_view raw();                 // the same: its text
   void end();                             // nothing is open, and only white space may follow
 
   [[noreturn]] void fail(const std::string& what) const;

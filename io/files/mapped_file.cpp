@@ -1,6 +1,7 @@
 #include <tilegrad/io/files/mapped_file.h>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
@@ -23,6 +24,13 @@ MappedFile::MappedFile(const std::string& path, std::string_view who) {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
+}
+
+void MappedFile::release(std::string_view part) const {
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto offset = static_cast<std::size_t>(part.data() - data_);
+  const std::size_t first = (offset + page - 1) / page * page, last = (offset + part.size()) / page * page;
+  if (first < last) ::madvise(const_cast<char*>(data_) + first, last - first, MADV_DONTNEED);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

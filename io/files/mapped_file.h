@@ -19,6 +19,8 @@ class MappedFile {
   std::string_view bytes() const {
     return {data_, size_};
   }  // at an address that is a multiple of the page size
+  // Bytes that are not needed any more: their pages leave this process's memory. Later reads find them again.
+  void release(std::string_view part) const;
 
  private:
   const char* data_ = nullptr;

@@ -149,26 +149,21 @@ std::string header_text(const std::vector<std::pair<std::string, TensorView>>& o
   return header;
 }
 
-}  // namespace
-
-SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
-  const std::string where(where_view);
+// Checks every rule of the format on the file's bytes.
+TensorMap views_of(std::string_view file, const std::string& where, Metadata& metadata) {
   const auto refuse = [&](const std::string& what) { throw FormatError(where + ": " + what); };
-  SafeTensors out;
-  out.storage = std::move(file);
-  const std::uint64_t size = out.storage.size();
+  const std::uint64_t size = file.size();
   std::uint64_t n = 0;
   if (size < 8) refuse("file of " + std::to_string(size) + " bytes, expected at least 8");
-  std::memcpy(&n, out.storage.data(), 8);
-  if (n > max_header && out.storage.front() == '{')
+  std::memcpy(&n, file.data(), 8);
+  if (n > max_header && file.front() == '{')
     refuse("begins with '{', as JSON does, and is no safetensors file");
   if (n > max_header) refuse("header of " + std::to_string(n) + " bytes, expected at most 100000000");
   if (n > size - 8) {
     refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size) +
            ": is the file truncated?");
   }
-  std::vector<Entry> entries =
-      read_header(std::string_view(out.storage).substr(8, static_cast<std::size_t>(n)), where, out.metadata);
+  std::vector<Entry> entries = read_header(file.substr(8, static_cast<std::size_t>(n)), where, metadata);
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
@@ -198,14 +193,32 @@ SafeTensors parse_safetensors(std::string file, std::string_view where_view) {
   if (previous != available) {
     refuse("tensors cover " + std::to_string(previous) + " of " + std::to_string(available) + " data bytes");
   }
+  TensorMap tensors;
   for (Entry& e : entries) {
-    char* from = out.storage.data() + data + e.begin;
-    const auto length = static_cast<std::size_t>(e.end - e.begin);
-    if (e.dtype == boolean)
-      std::transform(from, from + length, from, [](char c) { return static_cast<char>(c != 0); });
-    out.tensors.emplace(std::move(e.name),
-                        TensorView{e.dtype, std::move(e.shape), std::as_bytes(std::span(from, length))});
+    const std::span bytes(file.data() + data + e.begin, static_cast<std::size_t>(e.end - e.begin));
+    tensors.emplace(std::move(e.name), TensorView{e.dtype, std::move(e.shape), std::as_bytes(bytes)});
   }
+  return tensors;
+}
+
+}  // namespace
+
+SafeTensors parse_safetensors(std::string file, std::string_view where) {
+  SafeTensors out;
+  out.storage = std::move(file);
+  out.tensors = views_of(out.storage, std::string(where), out.metadata);
+  for (const auto& [name, tensor] : out.tensors) {
+    if (tensor.dtype != boolean) continue;
+    char* from =
+        out.storage.data() + (reinterpret_cast<const char*>(tensor.bytes.data()) - out.storage.data());
+    std::transform(from, from + tensor.bytes.size(), from, [](char c) { return static_cast<char>(c != 0); });
+  }
+  return out;
+}
+
+MappedSafeTensors map_safetensors(const std::string& path, std::string_view who) {
+  MappedSafeTensors out{MappedFile(path, who)};
+  out.tensors = views_of(out.file.bytes(), "[" + std::string(who) + "] " + path, out.metadata);
   return out;
 }
 

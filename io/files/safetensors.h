@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tilegrad/core/base/dtype.h>
+#include <tilegrad/io/files/mapped_file.h>
 
 namespace tg::io {
 
@@ -44,6 +45,16 @@ SafeTensors load_safetensors(const std::string& path);
 
 // The same for a file's bytes already in memory; `where` begins the messages.
 SafeTensors parse_safetensors(std::string file, std::string_view where);
+
+// A file of which only the pages that are read are in memory. Its views are those of load_safetensors(),
+// except that bytes of bool tensors are as they lie in the file.
+struct MappedSafeTensors {
+  MappedFile file;
+  TensorMap tensors = {};
+  Metadata metadata = {};
+};
+// Throws as load_safetensors(). See MappedFile for a file that is truncated meanwhile.
+MappedSafeTensors map_safetensors(const std::string& path, std::string_view who);
 
 // The content of a file: the length of its header, the header, then the bytes of the tensors, which are not
 // copied and must outlive it. Tensors come widest dtype first, then by name, from an offset that is a

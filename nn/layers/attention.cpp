@@ -29,12 +29,20 @@ namespace {
 
 using detail::by_head, detail::merged, detail::product;
 
+struct Scores {
+  double dropout = 0;  // in training
+  PagedAttentionOptions options = {};
+};
+
 // Causal attention on [B, H, L, d] and [B, Hk, L, d], heads merged.
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, const Call& call,
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scores& s, const Call& call,
               const std::string& path) {
-  if (call.cache) return merged(call.cache->attend(path, q, k, v));
-  AttentionOptions options{.causal = true};
-  if (call.mode == Mode::train) options.dropout = dropout;
+  if (call.cache) return merged(call.cache->attend(path, q, k, v, s.options));
+  AttentionOptions options{.scale = s.options.scale,
+                           .causal = true,
+                           .window_left = s.options.window_left,
+                           .softcap = s.options.softcap};
+  if (call.mode == Mode::train) options.dropout = s.dropout;
   return merged(flash_attn(q, k, v, options).o);
 }
 
@@ -51,7 +59,17 @@ GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, s
     throw ShapeError(at.refusal("attention", std::to_string(heads) + " query heads are not a multiple of " +
                                                  std::to_string(o.key_heads) + " key heads, or their width " +
                                                  std::to_string(o.head_width) + " is not positive"));
+  if (o.window < 0)
+    throw ShapeError(at.refusal("attention", "a window of " + std::to_string(o.window) + " keys"));
   return o;
+}
+
+std::vector<RmsNorm> query_key_norms(const Path& at, std::int64_t heads, const GroupedAttention::Options& o) {
+  using enum GroupedAttention::QueryKeyNorm;
+  if (o.qk_norm == none) return {};
+  const bool all = o.qk_norm == whole;
+  return {RmsNorm(at / "q_norm", all ? heads * o.head_width : o.head_width, o.eps, o.plus_one),
+          RmsNorm(at / "k_norm", all ? o.key_heads * o.head_width : o.head_width, o.eps, o.plus_one)};
 }
 
 }  // namespace
@@ -68,8 +86,8 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
 Tensor SelfAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
   const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
-  const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_), dropout_,
-                          call, path());
+  const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_),
+                          {.dropout = dropout_}, call, path());
   return c_proj_(o, {.residual = call.residual});
 }
 
@@ -79,39 +97,60 @@ GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int6
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, const Options& o, std::int64_t heads)
     : Module(at),
       heads_(heads),
-      key_heads_(o.key_heads),
-      dropout_(o.dropout),
-      rotate_(o.rotate),
-      rope_(o.rope),
-      q_proj_(at / "q_proj", width, product(heads, o.head_width), {.bias = o.bias, .init = o.init}),
-      k_proj_(at / "k_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
-      v_proj_(at / "v_proj", width, key_heads_ * o.head_width, {.bias = o.bias, .init = o.init}),
-      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}) {
+      o_(o),
+      q_proj_(at / "q_proj", width, product(heads, o.head_width),
+              {.bias = o.bias || o.qkv_bias, .init = o.init}),
+      k_proj_(at / "k_proj", width, o.key_heads * o.head_width,
+              {.bias = o.bias || o.qkv_bias, .init = o.init}),
+      v_proj_(at / "v_proj", width, o.key_heads * o.head_width,
+              {.bias = o.bias || o.qkv_bias, .init = o.init}),
+      o_proj_(at / "o_proj", heads * o.head_width, width, {.bias = o.bias, .init = o.output_init}),
+      norms_(query_key_norms(at, heads, o)) {
+  keep_settings(at);
+}
+
+void GroupedAttention::keep_settings(const Path& at) const {
   const Weight& weight = q_proj_.weight();
-  at.setting(weight, "heads", heads);
-  at.setting(weight, "rotate", rotate_);
-  if (!rotate_) return;
-  at.setting(weight, "interleaved", rope_.interleaved);
-  at.setting(weight, "start", rope_.start);
-  const std::int64_t dims = rope_.dims == 0 ? o.head_width : rope_.dims;
-  if (!rope_.frequencies.empty()) {
-    at.setting(weight, "frequencies", rope_.frequencies);
+  at.setting(weight, "heads", heads_);
+  if (o_.window > 0) at.setting(weight, "window", o_.window);
+  if (o_.scale != 0) at.setting(weight, "scale", o_.scale);
+  if (o_.softcap != 0) at.setting(weight, "softcap", o_.softcap);
+  at.setting(weight, "rotate", o_.rotate);
+  if (!o_.rotate) return;
+  at.setting(weight, "interleaved", o_.rope.interleaved);
+  at.setting(weight, "start", o_.rope.start);
+  const std::int64_t dims = o_.rope.dims == 0 ? o_.head_width : o_.rope.dims;
+  if (!o_.rope.frequencies.empty()) {
+    at.setting(weight, "frequencies", o_.rope.frequencies);
   } else {
-    at.setting(weight, "theta", rope_.theta);
+    at.setting(weight, "theta", o_.rope.theta);
     at.setting(weight, "dims", dims);
   }
 }
 
+Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_t norm,
+                                 const Tensor& positions) const {
+  Tensor y;
+  if (norms_.empty()) {
+    y = by_head(x, heads);
+  } else if (o_.qk_norm == QueryKeyNorm::whole) {
+    y = by_head(norms_[norm](x), heads);
+  } else {
+    y = transpose(norms_[norm](x.view({x.size(0), x.size(1), heads, o_.head_width})), 1, 2);
+  }
+  return o_.rotate ? rope(y, positions, o_.rope) : y;
+}
+
 Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
-  Tensor q = by_head(q_proj_(x), heads_), k = by_head(k_proj_(x), key_heads_);
-  if (rotate_) {
-    const Tensor positions = detail::positions_by_head(call);
-    q = rope(q, positions, rope_);
-    k = rope(k, positions, rope_);
-  }
-  const Tensor v = by_head(v_proj_(x), key_heads_);
-  return o_proj_(attend(q, k, v, dropout_, call, path()), {.residual = call.residual});
+  const Tensor positions = o_.rotate ? detail::positions_by_head(call) : Tensor();
+  const Tensor q = rotated(q_proj_(x), heads_, 0, positions);
+  const Tensor k = rotated(k_proj_(x), o_.key_heads, 1, positions);
+  const Tensor v = by_head(v_proj_(x), o_.key_heads);
+  Scores scores{.dropout = o_.dropout, .options = {.softcap = o_.softcap}};
+  if (o_.scale != 0) scores.options.scale = o_.scale;
+  if (o_.window > 0) scores.options.window_left = o_.window - 1;
+  return o_proj_(attend(q, k, v, scores, call, path()), {.residual = call.residual});
 }
 
 }  // namespace tg::nn

@@ -34,15 +34,28 @@ class SelfAttention : public Module {
 // Grouped-query attention [Stratos, FlashAttention §3.1] with rotary positions, in Llama's layout: "q_proj"
 // [heads·d, width], "k_proj" and "v_proj" [key_heads·d, width], "o_proj". Query head h reads key head h /
 // (heads / key_heads); key_heads = 1 is multi-query attention, key_heads = heads is multi-head attention.
+// Queries and keys can be normalized before they are rotated ("q_norm", "k_norm").
 class GroupedAttention : public Module {
  public:
+  enum class QueryKeyNorm {
+    none,
+    head,  // RMSNorm of each head's d numbers: gains [d] (Qwen 3, Gemma 3)
+    whole  // of all heads' numbers together: gains [heads·d] and [key_heads·d] (OLMo 2)
+  };
   struct Options {
     std::int64_t key_heads = 0;   // 0: heads
     std::int64_t head_width = 0;  // d; 0: width / heads
     bool bias = false;
-    double dropout = 0;     // of attention weights
-    bool rotate = true;     // rope on queries and keys
-    RopeOptions rope = {};  // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
+    bool qkv_bias = false;  // without `bias`: of the first three projections
+    QueryKeyNorm qk_norm = QueryKeyNorm::none;
+    double eps = 1e-6;        // of that norm
+    bool plus_one = false;    // its gains, as RmsNorm has it
+    std::int64_t window = 0;  // keys that a query sees, its own included; 0: all before it
+    double scale = 0;         // of scores; 0: 1/√d
+    double softcap = 0;       // c·tanh(score / c); 0: none
+    double dropout = 0;       // of attention weights
+    bool rotate = true;       // rope on queries and keys
+    RopeOptions rope = {};    // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of the first three, and of o_proj
   };
   // Throws ShapeError unless heads is a multiple of key_heads and, without head_width, width one of heads.
@@ -54,12 +67,14 @@ class GroupedAttention : public Module {
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }
   GroupedAttention(const Path& at, std::int64_t width, const Options& checked, std::int64_t heads);
+  void keep_settings(const Path& at) const;
+  // Heads of queries or keys, normalized and rotated: [B, heads, L, d].
+  Tensor rotated(const Tensor& x, std::int64_t heads, std::size_t norm, const Tensor& positions) const;
 
-  std::int64_t heads_, key_heads_;
-  double dropout_;
-  bool rotate_;
-  RopeOptions rope_;
+  std::int64_t heads_;
+  Options o_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  std::vector<RmsNorm> norms_;  // none, or of queries and of keys
 };
 
 namespace detail {

@@ -24,8 +24,12 @@ LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std
   if (o.value_width < 1) refuse("expected a positive width of values", o.value_width);
   if (o.rope_width < 2 || o.rope_width % 2 != 0) refuse("the rotary width must be even", o.rope_width);
   if (o.head_width < 1 || o.head_width % 2 != 0) refuse("a head's width must be even", o.head_width);
+  if (!o.frequencies.empty() && std::ssize(o.frequencies) * 2 != o.rope_width)
+    refuse("expected half as many frequencies as the rotary width", std::ssize(o.frequencies));
   for (const std::int64_t n : {heads, o.latent, o.query_latent, o.value_width, o.rope_width, o.head_width})
     if (n > std::numeric_limits<std::int32_t>::max()) refuse("expected sizes below 2^31", n);
+  if (o.frequencies.empty()) o.frequencies = rope_frequencies(o.rope_width, o.theta);
+  if (o.scale == 0) o.scale = 1 / std::sqrt(static_cast<double>(o.head_width + o.rope_width));
   return o;
 }
 
@@ -44,10 +48,11 @@ std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& 
   return {RmsNorm(at / "q_a_layernorm", o.query_latent, o.eps)};
 }
 
-std::vector<double> query_frequencies(const LatentAttention::Options& o) {
+RopeOptions query_rope(const LatentAttention::Options& o) {
+  if (!o.interleaved) return {.frequencies = o.frequencies};
   std::vector<double> frequencies(static_cast<std::size_t>(o.head_width / 2), 0.0);
-  for (const double f : rope_frequencies(o.rope_width, o.theta)) frequencies.push_back(f);
-  return frequencies;
+  frequencies.insert(frequencies.end(), o.frequencies.begin(), o.frequencies.end());
+  return {.interleaved = true, .frequencies = std::move(frequencies)};
 }
 
 }  // namespace
@@ -63,14 +68,24 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
       kv_b_(at / "kv_b_proj", o_.latent, heads * (o_.head_width + o_.value_width),
             {.bias = false, .init = o_.init}),
       o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}),
-      frequencies_(query_frequencies(o_)) {
-  at.setting(kv_b_.weight(), "heads", heads);
-  at.setting(kv_b_.weight(), "theta", o_.theta);
+      query_rope_(query_rope(o_)),
+      key_rope_{.interleaved = o_.interleaved, .frequencies = o_.frequencies} {
+  const Weight& weight = kv_b_.weight();
+  at.setting(weight, "heads", heads);
+  if (options.frequencies.empty())
+    at.setting(weight, "theta", o_.theta);
+  else
+    at.setting(weight, "frequencies", o_.frequencies);
+  if (!o_.interleaved) at.setting(weight, "interleaved", o_.interleaved);
+  if (o_.magnitude != 1) at.setting(weight, "magnitude", o_.magnitude);
+  if (options.scale != 0) at.setting(weight, "scale", o_.scale);
 }
 
 Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
-  const Tensor q = q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x)));
-  return rope(by_head(q, heads_), positions, {.interleaved = true, .frequencies = frequencies_});
+  const Tensor q = by_head(q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x))), heads_);
+  if (o_.interleaved) return rope(q, positions, query_rope_);
+  const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
+  return concat({parts[0], rope(parts[1], positions, query_rope_)}, -1);
 }
 
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
@@ -79,7 +94,8 @@ Tensor LatentAttention::record(TensorArg x, const Call& call) const {
   const Tensor q = queries(x, positions);
   const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
-  const Tensor k_rope = rope(unsqueeze(a[1], 1), positions, {.theta = o_.theta, .interleaved = true});
+  Tensor k_rope = rope(unsqueeze(a[1], 1), positions, key_rope_);
+  if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // of both sides of the scores
   return o_proj_(
       call.cache ? absorbed(q, latent, k_rope, *call.cache) : expanded(q, latent, k_rope, call.mode),
       {.residual = call.residual});
@@ -93,7 +109,7 @@ Tensor LatentAttention::expanded(const Tensor& q, const Tensor& latent, const Te
                         {o_.head_width, o_.value_width}, -1);
   const Tensor shared = expand(transpose(k_rope, 1, 2), {batch, length, heads_, o_.rope_width});
   const Tensor k = concat({kv[0], shared}, -1);
-  AttentionOptions options{.causal = true};
+  AttentionOptions options{.scale = o_.scale, .causal = true};
   if (mode == Mode::train) options.dropout = o_.dropout;
   return merged(flash_attn(q, transpose(k, 1, 2), transpose(kv[1], 1, 2), options).o);
 }
@@ -104,11 +120,10 @@ Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Te
   const auto u = split(kv_b.view({heads_, o_.head_width + o_.value_width, o_.latent}),
                        {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
-  const double scale = 1 / std::sqrt(static_cast<double>(o_.head_width + o_.rope_width));
-  const Tensor o =
-      cache.attend(path() + ".latent", concat({matmul(parts[0], u[0]), parts[1]}, -1),
-                   concat({unsqueeze(latent, 1), k_rope}, -1), o_.latent, {.scale = scale});  // [B, H, L, m]
-  const Tensor values = matmul(o, transpose(u[1], 1, 2));                                     // [B, H, L, dv]
+  const Tensor o = cache.attend(path() + ".latent", concat({matmul(parts[0], u[0]), parts[1]}, -1),
+                                concat({unsqueeze(latent, 1), k_rope}, -1), o_.latent,
+                                {.scale = o_.scale});      // [B, H, L, m]
+  const Tensor values = matmul(o, transpose(u[1], 1, 2));  // [B, H, L, dv]
   return reshape(transpose(values, 1, 2), {q.size(0), q.size(2), heads_ * o_.value_width});
 }
 

@@ -11,7 +11,8 @@ namespace tg::nn {
 //   [K_h V_h]   = kv_b_proj(Z)                                                   heads·(d + dv)
 //   [Q_h Q_rope,h] = q_proj(x), or q_b_proj(q_a_layernorm(q_a_proj(x)))          heads·(d + p)
 //   o_h         = softmax([Q_h R(Q_rope,h)]·[K_h R(K_rope)]ᵀ / √(d + p))·V_h,  then o_proj
-// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, and queries are rotated in one pass.
+// Rotary pairs are (2i, 2i + 1). Queries, values and heads are views, and queries are rotated in one pass;
+// pairs (i, i + p/2), if they are asked for, cost a copy of the queries.
 // Keys are assembled once, because K_rope is shared and flash_attn reads whole rows of keys.
 //
 // With a cache, kv_b_proj is absorbed: with kv_b_proj's U_k and U_v of head h, scores are
@@ -26,8 +27,12 @@ class LatentAttention : public Module {
     std::int64_t head_width = 0;    // d, even; 0: width / heads
     std::int64_t value_width = 0;   // dv; 0: d
     double theta = 10000;
-    double eps = 1e-6;  // of the norms
-    bool bias = false;
+    std::vector<double> frequencies = {};                  // ω_i, p/2 of them, instead of those of theta
+    bool interleaved = true;                               // rotary pairs (2i, 2i + 1), else (i, i + p/2)
+    double magnitude = 1;                                  // a, by which rotations are multiplied (YaRN)
+    double scale = 0;                                      // of scores; 0: 1/√(d + p)
+    double eps = 1e-6;                                     // of the norms
+    bool bias = false;                                     // of q_a_proj, kv_a_proj_with_mqa and o_proj
     double dropout = 0;                                    // of attention weights
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of all but o_proj, and of that
   };
@@ -51,7 +56,7 @@ class LatentAttention : public Module {
   Linear kv_a_;
   RmsNorm kv_norm_;
   Linear kv_b_, o_proj_;
-  std::vector<double> frequencies_;  // of a query's rotary pairs; 0 for its first d elements
+  RopeOptions query_rope_, key_rope_;  // interleaved queries: of whole rows, whose first d elements stay
 };
 
 }  // namespace tg::nn

@@ -92,13 +92,18 @@ Tensor LayerNorm::record(TensorArg x, const Call&) const {
   return layer_norm(x, weight_.stored(x), bias_.stored(x), eps_);
 }
 
-RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps)
-    : Module(at), weight_(at.create("weight", {width}, Init::ones())), eps_(eps) {
+RmsNorm::RmsNorm(const Path& at, std::int64_t width, double eps, bool plus_one)
+    : Module(at),
+      weight_(at.create("weight", {width}, plus_one ? Init::zeros() : Init::ones())),
+      eps_(eps),
+      plus_one_(plus_one) {
   at.setting(weight_, "eps", eps);
+  if (plus_one) at.setting(weight_, "plus_one", plus_one);
 }
 
 Tensor RmsNorm::record(TensorArg x, const Call&) const {
-  return rms_norm(x, weight_.stored(x), eps_);
+  const Tensor gain = weight_.stored(x);
+  return rms_norm(x, plus_one_ ? cast(gain, compute_type(gain.dtype())) + 1 : gain, eps_);
 }
 
 }  // namespace tg::nn

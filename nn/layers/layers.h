@@ -71,15 +71,17 @@ class LayerNorm : public Module {
   double eps_;
 };
 
-// Over the last axis: x/√(mean(x²) + eps) · gain, "weight" [width].
+// Over the last axis: x/√(mean(x²) + eps) · gain, "weight" [width]. With plus_one the gain is 1 + weight, and
+// the weight is 0 at first (Gemma).
 class RmsNorm : public Module {
  public:
-  RmsNorm(const Path& at, std::int64_t width, double eps = 1e-6);
+  RmsNorm(const Path& at, std::int64_t width, double eps = 1e-6, bool plus_one = false);
 
  private:
   Tensor record(TensorArg x, const Call& call) const override;
   Weight weight_;
   double eps_;
+  bool plus_one_;
 };
 
 }  // namespace tg::nn

@@ -46,6 +46,10 @@ Params Params::counting(DType dtype, Each each) {
   return Params(Counting{}, dtype, std::move(each));
 }
 
+Params Params::unset(DType dtype, Device device) {
+  return Params(Unset{}, dtype, device);
+}
+
 Parameter Params::create(const std::string& path, const Shape& shape, Init init,
                          const std::source_location& where) {
   for (std::int64_t d : shape)
@@ -56,7 +60,10 @@ Parameter Params::create(const std::string& path, const Shape& shape, Init init,
   if (each_) each_(path, shape);
   count_ += numel(shape);
   if (only_counts_) return {};
-  all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
+  if (is_unset_)
+    all_.emplace_back(path, shape, dtype_, device_);
+  else
+    all_.emplace_back(path, values_of(init, shape, dtype_, key_of(seed_, path)), device_);
   return all_.back();
 }
 

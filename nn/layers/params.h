@@ -40,6 +40,9 @@ class Params {
   // made on it; all() stays empty. `each`, if given, is called for each of them first, and may throw.
   using Each = std::function<void(const std::string& path, const Shape& shape)>;
   static Params counting(DType dtype = f32, Each each = {});
+  // Parameters without initial values, for weights that are read from a file: the content of their memory is
+  // undefined until the caller has written each of them.
+  static Params unset(DType dtype = f32, Device device = Device::cpu());
 
   // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init,
@@ -53,6 +56,8 @@ class Params {
   Device device() const { return device_; }
 
  private:
+  struct Unset {};
+  Params(Unset, DType dtype, Device device) : Params(0, dtype, device) { is_unset_ = true; }
   struct Counting {};
   Params(Counting, DType dtype, Each each) : Params(0, dtype) {
     only_counts_ = true;
@@ -62,7 +67,7 @@ class Params {
   std::uint64_t seed_;
   DType dtype_;
   Device device_;
-  bool only_counts_ = false;
+  bool only_counts_ = false, is_unset_ = false;
   Each each_;
   std::int64_t count_ = 0;
   std::vector<Parameter> all_;

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,11 +18,14 @@ struct ModelConfig;
 // A setting as metadata of checkpoints and command lines name it.
 struct Setting {
   std::string name = {};  // "key_heads", whose option is --key-heads
-  std::variant<std::int64_t*, double*, bool*> value = {};
+  std::variant<std::int64_t*, double*, bool*, std::string*, std::vector<std::int64_t>*> value = {};
   const char* help = nullptr;  // null: tools have no option for it
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   std::string shown = {};  // the default as --help shows it, if not the value
   std::string after = {};  // the setting that precedes it in --help
+  // The value, as metadata write it, of a file that does not name the setting; it is then not written either.
+  // None: every file names it.
+  std::optional<std::string> absent = {};
 };
 
 // Every setting of a struct with `void fields(auto&& field)`, which calls field(name, member) or field(name,

@@ -12,10 +12,13 @@ Tensor Block::record(TensorArg input, const Call& call) const {
   const bool drops = call.mode == Mode::train && dropout_ > 0;
   for (const Branch& branch : branches_) {
     Call inner = call;
-    const Tensor normed = branch.norm(x, call);
-    if (!drops) inner.residual = x;
-    const Tensor y = branch.layer(normed, inner);
-    x = drops ? x + dropout(y, dropout_) : y;
+    const Tensor normed = branch.norm.is_empty() ? x : branch.norm(x, call);
+    const bool layer_adds = !drops && branch.after.is_empty();
+    if (layer_adds) inner.residual = x;
+    Tensor y = branch.layer(normed, inner);
+    if (!branch.after.is_empty()) y = branch.after(y, call);
+    if (drops) y = dropout(y, dropout_);
+    x = layer_adds ? y : x + y;
   }
   return x;
 }

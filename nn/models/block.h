@@ -5,9 +5,11 @@
 
 namespace tg::nn {
 
-// x + layer(norm(x)). Without dropout the layer itself adds x if it can (Module::adds_residual).
+// x + after(layer(norm(x))), where both norms can be empty. Without `after` and dropout the layer itself adds
+// x if it can (Module::adds_residual).
 struct Branch {
   Layer norm, layer;
+  Layer after = {};
 };
 
 // x [B, L, width] → [B, L, width]: one branch after the other, such as attention and then an MLP, with

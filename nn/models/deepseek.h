@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tilegrad/nn/layers/latent_attention.h>
+#include <tilegrad/nn/models/rope_scaling.h>
 #include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::nn {
@@ -11,6 +12,12 @@ struct DeepSeek {
   std::int64_t latent = 32, query_latent = 0, rope_width = 8;  // as LatentAttention's
   std::int64_t mlp_width = 0;                                  // inside the MLP; 0: swiglu_width
   double theta = 10000;                                        // of rotary positions
+  std::int64_t head_width = 0, value_width = 0;                // as LatentAttention's
+  double eps = 1e-6;            // of the blocks' norms; those of the latents have 1e-6
+  bool attention_bias = false;  // as LatentAttention's, without ModelConfig::bias
+  bool interleaved = true;      // as LatentAttention's
+  double attention_scale = 0;   // of scores; 0: 1/√(head_width + rope_width)
+  RopeScaling scaling = {};     // of the frequencies
 
   void fields(auto&& field) {
     field("latent", latent,
@@ -30,12 +37,26 @@ struct DeepSeek {
                   .after = "heads"});
     field("mlp_width", mlp_width, mlp_width_setting());
     field("theta", theta, theta_setting());
+    field("head_width", head_width, Setting{.absent = "0"});
+    field("value_width", value_width, Setting{.absent = "0"});
+    field("eps", eps, Setting{.absent = "1e-06"});
+    field("attention_bias", attention_bias, Setting{.absent = "false"});
+    field("interleaved", interleaved, Setting{.absent = "true"});
+    field("attention_scale", attention_scale, Setting{.absent = "0"});
+    scaling.fields(field);
   }
   void complete(const ModelConfig& c) {
     if (mlp_width == 0) mlp_width = swiglu_width(c.width);
   }
   void check(const ModelConfig& c) const {
-    check_rotary_stack(c, mlp_width, theta);
+    stack().check(c);
+    if (head_width == 0) check_divisible(c);
+    check_rotary(head_width == 0 ? c.width / c.heads : head_width, theta);
+    if (value_width != 0) check_size(value_width, "width of values");
+    scaling.check();
+    if (!(attention_scale >= 0))
+      throw Error("[model] the scale of attention must not be negative, got " +
+                  std::to_string(attention_scale));
     check_size(latent, "width of the latent");
     if (query_latent != 0) check_size(query_latent, "width of the queries' latent");
     check_size(rope_width, "rotary width");
@@ -48,18 +69,28 @@ struct DeepSeek {
            (query_latent > 0 ? " and " + std::to_string(query_latent) : "");
   }
   ModelParts make(const Path& at, const ModelConfig& c) const {
-    return rotary_stack(at, c, mlp_width, [&](const Path& place) {
-      return LatentAttention(place, c.width, c.heads,
-                             {.latent = latent,
-                              .query_latent = query_latent,
-                              .rope_width = rope_width,
-                              .theta = theta,
-                              .bias = c.bias,
-                              .dropout = c.dropout,
-                              .init = c.linear_init(),
-                              .output_init = c.residual_init()});
+    const LatentAttention::Options options{
+        .latent = latent,
+        .query_latent = query_latent,
+        .rope_width = rope_width,
+        .head_width = head_width,
+        .value_width = value_width,
+        .theta = theta,
+        .frequencies = scaling.is_none() ? std::vector<double>() : scaling.frequencies(rope_width, theta),
+        .interleaved = interleaved,
+        .magnitude = scaling.magnitude,
+        .scale = attention_scale,
+        .bias = c.bias || attention_bias,
+        .dropout = c.dropout,
+        .init = c.linear_init(),
+        .output_init = c.residual_init()};
+    return stack().make(at, c, [&](const Path& place, std::int64_t) {
+      return LatentAttention(place, c.width, c.heads, options);
     });
   }
+
+ private:
+  RotaryStack stack() const { return {.mlp_width = mlp_width, .eps = eps}; }
 };
 
 }  // namespace tg::nn

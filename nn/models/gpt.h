@@ -10,9 +10,21 @@ namespace tg::nn {
 
 struct Gpt {
   static constexpr const char *name = "gpt", *title = "GPT";
+  std::string activation = "gelu";  // of the MLP: activation_named; "gelu_tanh" in GPT-2's weights
+  std::int64_t mlp_width = 0;       // inside the MLP; 0: four times the width
+  double eps = 1e-5;                // of the norms
 
-  void fields(auto&&) {}
-
+  void fields(auto&& field) {
+    field("activation", activation, Setting{.absent = "gelu"});
+    field("mlp_width", mlp_width, Setting{.absent = "0"});
+    field("eps", eps, Setting{.absent = "1e-05"});
+  }
+  void check(const ModelConfig& c) const {
+    check_divisible(c);
+    activation_named(activation);
+    if (mlp_width != 0) check_size(mlp_width, "width of the MLP");
+    if (!(eps >= 0)) throw Error("[model] eps must not be negative, got " + std::to_string(eps));
+  }
   ModelParts make(const Path& at, const ModelConfig& c) const {
     const Path root = at / "transformer";
     const Embedding tokens(root / "wte", c.vocabulary, c.width, c.embedding_init());
@@ -20,20 +32,25 @@ struct Gpt {
     parts.positions = PositionEmbedding(root / "wpe", c.context, c.width, c.embedding_init());
     parts.dropout = c.dropout;
     for (int i = 0; i < c.layers; ++i) parts.blocks.push_back(block(root / "h" / i, c));
-    parts.norm = LayerNorm(root / "ln_f", c.width, c.bias);
+    parts.norm = LayerNorm(root / "ln_f", c.width, c.bias, eps);
     parts.head = c.head(at / "lm_head", tokens);
     return parts;
   }
 
  private:
-  static Layer block(const Path& at, const ModelConfig& c) {
+  Layer block(const Path& at, const ModelConfig& c) const {
     const Init init = c.linear_init(), last = c.residual_init();
     const Branch attention{
-        LayerNorm(at / "ln_1", c.width, c.bias),
+        LayerNorm(at / "ln_1", c.width, c.bias, eps),
         SelfAttention(at / "attn", c.width, c.heads,
                       {.bias = c.bias, .dropout = c.dropout, .init = init, .output_init = last})};
-    const Branch mlp{LayerNorm(at / "ln_2", c.width, c.bias),
-                     Mlp(at / "mlp", c.width, {.bias = c.bias, .init = init, .output_init = last})};
+    const Branch mlp{LayerNorm(at / "ln_2", c.width, c.bias, eps),
+                     Mlp(at / "mlp", c.width,
+                         {.inner = mlp_width,
+                          .activation = activation_named(activation),
+                          .bias = c.bias,
+                          .init = init,
+                          .output_init = last})};
     return Block(at, {attention, mlp}, c.dropout);
   }
 };

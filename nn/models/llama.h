@@ -1,7 +1,8 @@
-// Llama under Hugging Face's names: rotary positions, RMSNorm, grouped-query attention, SwiGLU.
+// Llama and its relatives under Hugging Face's names: rotary positions, RMSNorm, grouped-query attention,
+// gated MLPs. The relatives (Qwen, Mistral, OLMo, Gemma, …) are settings of it.
 #pragma once
 
-#include <tilegrad/nn/layers/attention.h>
+#include <tilegrad/nn/models/rope_scaling.h>
 #include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::nn {
@@ -12,6 +13,26 @@ struct Llama {
   std::int64_t mlp_width = 0;  // inside the MLP; 0: swiglu_width
   double theta = 10000;        // of rotary positions
 
+  // Where models of other families differ from Llama.
+  std::int64_t head_width = 0;             // of queries, keys and values; 0: width / heads
+  double eps = 1e-6;                       // of the norms
+  bool attention_bias = false;             // without ModelConfig::bias: in q_proj, k_proj, v_proj and o_proj
+  bool qkv_bias = false;                   // in the first three of them (Qwen 2)
+  bool mlp_bias = false;                   // in the MLP
+  std::string activation = "silu";         // of the MLP: activation_named
+  std::string qk_norm = "none";            // of queries and keys: "head" (Qwen 3) or "whole" (OLMo 2)
+  std::string norms = "before";            // of the branches: "after" (OLMo 2) or "both" (Gemma)
+  bool plus_one = false;                   // gains are 1 + weight (Gemma)
+  double embedding_scale = 1;              // of embedded tokens (Gemma: √width)
+  double attention_scale = 0;              // of scores; 0: 1/√head_width
+  double attention_softcap = 0;            // of scores; 0: none
+  double logit_softcap = 0;                // of logits; 0: none
+  std::vector<std::int64_t> windows = {};  // keys that a query sees in layer i: number i, and from the first
+                                           // again after the last; 0: all. Empty: all in every layer
+  std::vector<std::int64_t> rotated = {};  // likewise, whether layer i has rotary positions: 1 or 0
+  double window_theta = 0;                 // theta of layers with a window, unscaled; 0: as the others
+  RopeScaling scaling = {};                // of the frequencies
+
   void fields(auto&& field) {
     field("key_heads", key_heads,
           Setting{.help = "heads of keys and values, each shared by a group of heads",
@@ -21,32 +42,31 @@ struct Llama {
                   .after = "heads"});
     field("mlp_width", mlp_width, mlp_width_setting());
     field("theta", theta, theta_setting());
+    field("head_width", head_width, Setting{.absent = "0"});
+    field("eps", eps, Setting{.absent = "1e-06"});
+    field("attention_bias", attention_bias, Setting{.absent = "false"});
+    field("qkv_bias", qkv_bias, Setting{.absent = "false"});
+    field("mlp_bias", mlp_bias, Setting{.absent = "false"});
+    field("activation", activation, Setting{.absent = "silu"});
+    field("qk_norm", qk_norm, Setting{.absent = "none"});
+    field("norms", norms, Setting{.absent = "before"});
+    field("plus_one", plus_one, Setting{.absent = "false"});
+    field("embedding_scale", embedding_scale, Setting{.absent = "1"});
+    field("attention_scale", attention_scale, Setting{.absent = "0"});
+    field("attention_softcap", attention_softcap, Setting{.absent = "0"});
+    field("logit_softcap", logit_softcap, Setting{.absent = "0"});
+    field("windows", windows, Setting{.absent = ""});
+    field("rotated", rotated, Setting{.absent = ""});
+    field("window_theta", window_theta, Setting{.absent = "0"});
+    scaling.fields(field);
   }
-  void complete(const ModelConfig& c) {
-    if (key_heads == 0) key_heads = c.heads;
-    if (mlp_width == 0) mlp_width = swiglu_width(c.width);
-  }
-  void check(const ModelConfig& c) const {
-    check_rotary_stack(c, mlp_width, theta);
-    if (key_heads < 0 || (key_heads > 0 && c.heads % key_heads != 0))
-      throw ShapeError("[model] " + std::to_string(c.heads) + " heads are not divisible by " +
-                       std::to_string(key_heads) + " key heads");
-  }
-  std::string text(const ModelConfig& c) const {
-    if (key_heads <= 0 || key_heads == c.heads) return "";
-    return ", " + std::to_string(key_heads) + " key head" + (key_heads == 1 ? "" : "s");
-  }
-  ModelParts make(const Path& at, const ModelConfig& c) const {
-    return rotary_stack(at, c, mlp_width, [&](const Path& place) {
-      return GroupedAttention(place, c.width, c.heads,
-                              {.key_heads = key_heads,
-                               .bias = c.bias,
-                               .dropout = c.dropout,
-                               .rope = {.theta = theta},
-                               .init = c.linear_init(),
-                               .output_init = c.residual_init()});
-    });
-  }
+  void complete(const ModelConfig& c);
+  void check(const ModelConfig& c) const;
+  std::string text(const ModelConfig& c) const;
+  ModelParts make(const Path& at, const ModelConfig& c) const;
+
+ private:
+  RotaryStack stack() const;
 };
 
 }  // namespace tg::nn

@@ -16,15 +16,19 @@ void check_size(std::int64_t n, const char* what) {
     throw ShapeError("[model] expected a " + std::string(what) + " below 2^31, got " + std::to_string(n));
 }
 
+void check_divisible(const ModelConfig& c) {
+  check_size(c.heads, "number of heads");
+  if (c.width % c.heads != 0)
+    throw ShapeError("[model] width " + std::to_string(c.width) + " is not divisible by " +
+                     std::to_string(c.heads) + " heads");
+}
+
 void ModelConfig::check() const {
   check_size(vocabulary, "vocabulary");
   check_size(context, "context");
   check_size(layers, "number of layers");
   check_size(heads, "number of heads");
   check_size(width, "width");
-  if (width % heads != 0)
-    throw ShapeError("[model] width " + std::to_string(width) + " is not divisible by " +
-                     std::to_string(heads) + " heads");
   architecture.check(*this);
   if (!(dropout >= 0 && dropout < 1))
     throw Error("[model] dropout must lie in [0, 1), got " + std::to_string(dropout));

@@ -1,0 +1,235 @@
+#include "io/interop/hf_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
+#include "io/interop/hf_rope.h"
+#include "io/interop/json_object.h"
+
+namespace tg::io {
+
+namespace {
+
+// What keys that a file leaves out mean, which differs between the families.
+struct Usual {
+  std::int64_t context = 2048;
+  std::int64_t key_heads = 0;   // 0: as many as heads
+  std::int64_t head_width = 0;  // 0: hidden_size / num_attention_heads
+  double eps = 1e-6, theta = 10000;
+  bool is_tied = false;
+};
+
+struct Family {
+  const char* name;
+  const char* head;
+  void (*read)(const JsonObject& json, const Usual& usual, HfConfig& to);
+  Usual usual = {};
+};
+
+void must_be(const JsonObject& json, const char* key, bool expected) {
+  if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
+}
+
+std::string activation_of(const JsonObject& json, const char* key, const char* usual,
+                          const std::vector<std::pair<std::string, std::string>>& known) {
+  const std::string name = json.string(key, usual);
+  std::string expected;
+  for (const auto& [theirs, ours] : known) {
+    if (name == theirs) return ours;
+    expected += (expected.empty() ? "" : " or ") + theirs;
+  }
+  json.refuse(key, expected);
+}
+
+// ---- GPT-2
+
+void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  must_be(json, "scale_attn_weights", true);
+  must_be(json, "scale_attn_by_inverse_layer_idx", false);
+  must_be(json, "add_cross_attention", false);
+  nn::ModelConfig& m = to.model;
+  m.vocabulary = json.integer("vocab_size"), m.context = json.integer("n_positions");
+  m.layers = json.integer("n_layer"), m.heads = json.integer("n_head"), m.width = json.integer("n_embd");
+  m.bias = true;
+  m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
+  m.architecture =
+      nn::Gpt{.activation = activation_of(
+                  json, "activation_function", "gelu_new",
+                  {{"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu", "gelu"}}),
+              .mlp_width = json.integer("n_inner", 0),
+              .eps = json.number("layer_norm_epsilon", 1e-5)};
+}
+
+// ---- Llama and its relatives
+
+// Sizes, head and rotary positions, of which the names are the same in all of them.
+HfRope read_common(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::ModelConfig& m = to.model;
+  m.vocabulary = json.integer("vocab_size");
+  m.context = json.integer("max_position_embeddings", usual.context);
+  m.layers = json.integer("num_hidden_layers"), m.heads = json.integer("num_attention_heads");
+  m.width = json.integer("hidden_size");
+  m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
+  return hf_rope(json, usual.theta, static_cast<double>(m.context));
+}
+
+nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  const HfRope rope = read_common(json, usual, to);
+  nn::Llama l{.mlp_width = json.integer("intermediate_size"),
+              .theta = rope.theta,
+              .eps = json.number("rms_norm_eps", usual.eps),
+              .scaling = rope.scaling};
+  // null: as many as heads.
+  l.key_heads = json.integer("num_key_value_heads", json.has("num_key_value_heads") ? 0 : usual.key_heads);
+  l.head_width = json.integer("head_dim", usual.head_width);
+  l.activation = activation_of(json, "hidden_act", "silu", {{"silu", "silu"}, {"swish", "silu"}});
+  return l;
+}
+
+// Windows of `window` keys in layers of which layer_types says so; where it is left out, where is_local does.
+std::vector<std::int64_t> windows_of(const JsonObject& json, std::int64_t layers, std::int64_t window,
+                                     const std::function<bool(std::int64_t)>& is_local) {
+  std::vector<std::int64_t> windows;
+  if (json.is_set("layer_types")) {
+    for (const std::string& type : json.strings("layer_types")) {
+      if (type != "full_attention" && type != "sliding_attention")
+        json.refuse("layer_types", "full_attention and sliding_attention only");
+      windows.push_back(type == "sliding_attention" ? window : 0);
+    }
+    if (std::ssize(windows) != layers)
+      json.refuse("layer_types", "one for each of " + std::to_string(layers) + " layers");
+  } else {
+    for (std::int64_t i = 0; i < layers; ++i) windows.push_back(is_local(i) ? window : 0);
+  }
+  if (std::all_of(windows.begin(), windows.end(), [&](std::int64_t w) { return w == windows[0]; }))
+    windows.resize(windows[0] == 0 ? 0 : 1);
+  return windows;
+}
+
+std::int64_t window_of(const JsonObject& json, std::int64_t usual) {
+  if (json.has("sliding_window") && !json.is_set("sliding_window")) return 0;  // null: none
+  const std::int64_t window = json.integer("sliding_window", usual);
+  if (window < 1) json.refuse("sliding_window", "a positive number of tokens, or null");
+  return window;
+}
+
+void read_llama(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::Llama l = llama_of(json, usual, to);
+  l.attention_bias = json.boolean("attention_bias", false);
+  l.mlp_bias = json.boolean("mlp_bias", false);
+  to.model.architecture = l;
+}
+
+void read_qwen(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::Llama l = llama_of(json, usual, to);
+  if (to.family == "qwen3") {
+    l.qk_norm = "head";
+    l.attention_bias = json.boolean("attention_bias", false);
+  } else {
+    l.qkv_bias = true;
+  }
+  const std::int64_t first = json.integer("max_window_layers", 28);
+  const std::int64_t window = json.boolean("use_sliding_window", false) ? window_of(json, 4096) : 0;
+  l.windows =
+      windows_of(json, to.model.layers, window, [&](std::int64_t i) { return window > 0 && i >= first; });
+  to.model.architecture = l;
+}
+
+void read_mistral(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::Llama l = llama_of(json, usual, to);
+  const std::int64_t window = window_of(json, 4096);
+  l.windows = windows_of(json, to.model.layers, window, [](std::int64_t) { return true; });
+  if (l.windows.size() > 1) json.refuse("layer_types", "the same for every layer");
+  to.model.architecture = l;
+}
+
+// ---- DeepSeek with dense layers
+
+void read_deepseek(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  const bool is_v3 = to.family == "deepseek_v3";
+  const HfRope rope = read_common(json, usual, to);
+  if (json.integer("first_k_dense_replace", is_v3 ? 3 : 0) < to.model.layers)
+    json.refuse("first_k_dense_replace", std::to_string(to.model.layers) +
+                                             ", the number of layers: mixture-of-experts layers are not "
+                                             "supported");
+  if (const std::int64_t k = json.integer("num_key_value_heads", to.model.heads); k != to.model.heads)
+    json.refuse("num_key_value_heads", std::to_string(to.model.heads) + ", num_attention_heads");
+  if (!is_v3) must_be(json, "mlp_bias", false);
+  activation_of(json, "hidden_act", "silu", {{"silu", "silu"}, {"swish", "silu"}});
+  nn::DeepSeek d{.latent = json.integer("kv_lora_rank", 512),
+                 .query_latent = json.integer("q_lora_rank", json.has("q_lora_rank") ? 0 : 1536),
+                 .rope_width = json.integer("qk_rope_head_dim", 64),
+                 .mlp_width = json.integer("intermediate_size"),
+                 .theta = rope.theta,
+                 .head_width = json.integer("qk_nope_head_dim", 128),
+                 .value_width = json.integer("v_head_dim", 128),
+                 .eps = json.number("rms_norm_eps", usual.eps),
+                 .attention_bias = json.boolean("attention_bias", false),
+                 .interleaved = !is_v3 || json.boolean("rope_interleave", true),
+                 .scaling = rope.scaling};
+  if (rope.score_scale != 1)
+    d.attention_scale = rope.score_scale / std::sqrt(static_cast<double>(d.head_width + d.rope_width));
+  to.model.architecture = d;
+}
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all{
+      {"gpt2", "GPT2LMHeadModel", read_gpt2, {.is_tied = true}},
+      {"llama", "LlamaForCausalLM", read_llama},
+      {"qwen2", "Qwen2ForCausalLM", read_qwen, {.context = 32768, .key_heads = 32}},
+      {"qwen3", "Qwen3ForCausalLM", read_qwen, {.context = 32768, .key_heads = 32, .head_width = 128}},
+      {"mistral", "MistralForCausalLM", read_mistral, {.context = 131072, .key_heads = 8}},
+      {"deepseek_v2", "DeepseekV2ForCausalLM", read_deepseek},
+      {"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek, {.context = 4096}},
+  };
+  return all;
+}
+
+void read_ids(const JsonObject& json, HfConfig& to) {
+  if (json.is_set("eos_token_id")) to.end_tokens = json.integers("eos_token_id");
+  if (json.is_set("bos_token_id")) to.start_token = json.integer("bos_token_id");
+  if (json.is_set("pad_token_id")) to.padding_token = json.integer("pad_token_id");
+}
+
+}  // namespace
+
+std::string hf_families() {
+  std::string names;
+  for (const Family& f : families()) names += (names.empty() ? "" : ", ") + std::string(f.name);
+  return names;
+}
+
+HfConfig parse_hf_config(std::string_view text, const std::string& where) {
+  const JsonObject json(text, where);
+  HfConfig c{.family = json.string("model_type")};
+  const auto family =
+      std::find_if(families().begin(), families().end(), [&](const Family& f) { return c.family == f.name; });
+  if (family == families().end()) json.refuse("model_type", "one of " + hf_families());
+  c.head = family->head;
+  if (json.is_set("architectures") && json.strings("architectures") != std::vector{c.head})
+    json.refuse("architectures", "[\"" + c.head + "\"]");
+  if (json.is_set("quantization_config"))
+    json.refuse("quantization_config", "none: quantized weights cannot be read");
+  must_be(json, "is_encoder_decoder", false);
+  must_be(json, "use_bidirectional_attention", false);
+  family->read(json, family->usual, c);
+  read_ids(json, c);
+  try {
+    c.model.check();
+  } catch (const FormatError&) {
+    throw;
+  } catch (const Error& e) {
+    throw FormatError(where + ": " + e.what());
+  }
+  return c;
+}
+
+void parse_hf_generation(std::string_view text, const std::string& where, HfConfig& config) {
+  read_ids(JsonObject(text, where), config);
+}
+
+}  // namespace tg::io

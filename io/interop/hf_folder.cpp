@@ -1,0 +1,228 @@
+#include "io/interop/hf_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/files/json.h>
+#include "io/checkpoints/directory.h"
+#include "io/interop/json_object.h"
+#include "io/interop/tensor_copy.h"
+
+namespace tg::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* who = "from_pretrained";
+constexpr const char* one_file = "model.safetensors";
+constexpr const char* index_file = "model.safetensors.index.json";
+
+std::string at(const std::string& path) {
+  return "[" + std::string(who) + "] " + path;
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// Why a folder without safetensors has none that could be read.
+[[noreturn]] void refuse_without_weights(const std::string& folder) {
+  std::vector<std::string> pickles;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension == ".bin" || extension == ".pth" || extension == ".pt" || extension == ".ckpt")
+      pickles.push_back(entry.path().filename().string());
+  }
+  const std::string what = at(folder) + ": has no " + std::string(one_file) + " and no " + index_file;
+  if (pickles.empty()) throw FormatError(what);
+  const std::string& name = *std::min_element(pickles.begin(), pickles.end());
+  throw FormatError(what + ", only " + name +
+                    ", a pickle, which is a program and is not run: save the model as safetensors");
+}
+
+// tensor → file, of a model.safetensors.index.json.
+std::map<std::string, std::string> read_weight_map(const std::string& path) {
+  const std::string text = read_file(path, who);
+  JsonReader json(text, at(path));
+  std::map<std::string, std::string> files;
+  bool has_map = false;
+  json.begin_object();
+  while (const auto key = json.next_key()) {
+    if (*key != "weight_map") {
+      json.skip();
+      continue;
+    }
+    has_map = true;
+    json.begin_object();
+    while (const auto tensor = json.next_key()) {
+      const std::string file = json.string();
+      if (!is_plain_name(file))
+        throw FormatError(at(path) + ": weight_map has " + *tensor + " in " + json_string(file) +
+                          ", expected the plain name of a file");
+      files[*tensor] = file;
+    }
+  }
+  json.end();
+  if (!has_map) throw FormatError(at(path) + ": has no weight_map");
+  if (files.empty()) throw FormatError(at(path) + ": its weight_map is empty");
+  return files;
+}
+
+// The first names of a list and how many more there are.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? ", " : "") + names[i];
+  return names.size() > most ? text + " and " + std::to_string(names.size() - most) + " more" : text;
+}
+
+std::string text_of_shape(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+HfFolder::HfFolder(const std::string& path) : path_(path) {
+  const std::string config = path + "/config.json";
+  if (!exists(config))
+    throw FormatError(at(path) + ": has no config.json" +
+                      (exists(path + "/adapter_config.json")
+                           ? ", but an adapter_config.json: it is an adapter "
+                             "to a model, expected the model's folder"
+                           : ", expected a Hugging Face folder"));
+  config_ = parse_hf_config(read_file(config, who), at(config));
+  if (const std::string generation = path + "/generation_config.json"; exists(generation))
+    parse_hf_generation(read_file(generation, who), at(generation), config_);
+  open_files();
+  match();
+}
+
+std::string HfFolder::where(std::size_t file) const {
+  return at(path_ + "/" + files_[file]);
+}
+
+void HfFolder::open_files() {
+  const std::string index = path_ + "/" + index_file;
+  std::map<std::string, std::string> listed;
+  if (exists(path_ + "/" + one_file)) {
+    files_ = {one_file};
+  } else if (exists(index)) {
+    listed = read_weight_map(index);
+    for (const auto& [tensor, file] : listed) files_.push_back(file);
+    std::sort(files_.begin(), files_.end());
+    files_.erase(std::unique(files_.begin(), files_.end()), files_.end());
+  } else {
+    refuse_without_weights(path_);
+  }
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    mapped_.push_back(map_safetensors(path_ + "/" + files_[i], who));
+    for (const auto& [name, tensor] : mapped_[i].tensors) {
+      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}});
+      if (!is_new)
+        throw FormatError(where(i) + ": has a tensor " + name + ", which " + files_[place->second.file] +
+                          " has too");
+      if (const auto in = listed.find(name);
+          !listed.empty() && (in == listed.end() || in->second != files_[i]))
+        throw FormatError(where(i) + ": has a tensor " + name + ", which " + index_file +
+                          (in == listed.end() ? " does not list" : " lists in " + in->second));
+    }
+  }
+  for (const auto& [name, file] : listed)
+    if (!found_.contains(name))
+      throw FormatError(at(path_ + "/" + file) + ": has no tensor " + name + ", which " + index_file +
+                        " lists");
+}
+
+// GPT-2's first files have names without "transformer.", which transformers adds.
+std::string HfFolder::tensor_name(const std::string& name) const {
+  const std::string root = "transformer.";
+  if (!found_.contains(name) && name.starts_with(root) && found_.contains(name.substr(root.size())))
+    return name.substr(root.size());
+  return name;
+}
+
+void HfFolder::match() {
+  std::vector<std::string> missing;
+  std::set<std::string> used;
+  const std::string file = files_.size() == 1 ? where(0) : at(path_);
+  const auto take = [&](const std::string& name, const Shape& shape) {
+    HfTensor theirs = hf_tensor(config_.family, name, shape);
+    theirs.name = tensor_name(theirs.name);
+    const auto found = found_.find(theirs.name);
+    if (found == found_.end()) {
+      missing.push_back(theirs.name);
+      return;
+    }
+    const TensorView& t = *found->second.tensor;
+    if (!std::equal(t.shape.begin(), t.shape.end(), theirs.shape.begin(), theirs.shape.end()) ||
+        !is_float(t.dtype))
+      throw FormatError(where(found->second.file) + ": " + theirs.name + " is " +
+                        std::string(name_of(t.dtype)) + " " + text_of_shape(t.shape) +
+                        ", expected a floating type and " + theirs.shape.text() + " by config.json");
+    used.insert(theirs.name);
+    places_[name] = {found->second.file, &t, std::move(theirs)};
+  };
+  try {
+    config_.model.each_parameter(take);
+  } catch (const FormatError&) {
+    throw;
+  } catch (const Error& e) {  // sizes whose product overflows
+    throw FormatError(at(path_ + "/config.json") + ": " + e.what());
+  }
+  if (!missing.empty()) throw FormatError(file + ": has no tensor " + some_of(missing));
+  std::vector<std::string> unknown;
+  for (const auto& [name, place] : found_) {
+    if (used.contains(name)) continue;
+    if (name == "lm_head.weight" && config_.model.tied_head)
+      check_tied_head(places_.at(places_.contains("transformer.wte.weight") ? "transformer.wte.weight"
+                                                                            : "model.embed_tokens.weight"),
+                      place);
+    else if (!is_dropped_by_hf(config_.family, name, config_.model.layers))
+      unknown.push_back(name);
+    dropped_.push_back(name);
+  }
+  if (!unknown.empty())
+    throw FormatError(file + ": has a tensor " + some_of(unknown) + " that a " + config_.family +
+                      " of this config.json does not have");
+}
+
+void HfFolder::check_tied_head(const Place& embedding, const Place& head) const {
+  const TensorView &a = *embedding.tensor, &b = *head.tensor;
+  if (a.dtype != b.dtype || a.shape != b.shape ||
+      !std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin()))
+    throw FormatError(where(head.file) + ": lm_head.weight differs from " + embedding.theirs.name +
+                      ", though tie_word_embeddings of config.json is true");
+}
+
+std::vector<DType> HfFolder::dtypes() const {
+  std::set<DType> all;
+  for (const auto& [name, place] : places_) all.insert(place.tensor->dtype);
+  return {all.begin(), all.end()};
+}
+
+std::uint64_t HfFolder::bytes() const {
+  std::uint64_t n = 0;
+  for (const auto& [name, place] : places_) n += place.tensor->bytes.size();
+  return n;
+}
+
+void HfFolder::load(const std::vector<Parameter>& parameters) const {
+  for (const Parameter& p : parameters) {
+    const auto found = places_.find(p.name());
+    if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
+    const Place& place = found->second;
+    copy_tensor(*place.tensor, place.theirs.is_transposed, p, where(place.file));
+    const std::span<const std::byte> bytes = place.tensor->bytes;
+    mapped_[place.file].file.release({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+}
+
+}  // namespace tg::io

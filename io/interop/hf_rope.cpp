@@ -1,0 +1,63 @@
+#include "io/interop/hf_rope.h"
+
+#include <cmath>
+
+namespace tg::io {
+
+namespace {
+
+// YaRN's growth of the scores with the factor.
+double yarn_growth(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+double yarn_magnitude(const JsonObject& rope, double factor) {
+  if (rope.is_set("attention_factor")) return rope.number("attention_factor", 1);
+  const double mscale = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
+  return mscale != 0 && all != 0 ? yarn_growth(factor, mscale) / yarn_growth(factor, all)
+                                 : yarn_growth(factor, 1);
+}
+
+double number_or(const JsonObject& rope, const char* key, double usual) {
+  const double x = rope.number(key, usual);
+  return x == 0 ? usual : x;
+}
+
+}  // namespace
+
+HfRope hf_rope(const JsonObject& config, double usual_theta, double context) {
+  HfRope r{.theta = config.number("rope_theta", usual_theta)};
+  if (config.number("partial_rotary_factor", 1) != 1) config.refuse("partial_rotary_factor", "1");
+  const char* key = config.is_set("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (!config.is_set(key)) return r;
+  const JsonObject rope = config.object(key);
+  r.theta = rope.number("rope_theta", r.theta);
+  if (rope.number("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "1");
+  const char* type_key = rope.is_set("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.string(type_key, "default");
+  if (type == "default") return r;
+  if (type != "linear" && type != "llama3" && type != "yarn")
+    rope.refuse(type_key, "default, linear, llama3 or yarn");
+  nn::RopeScaling& s = r.scaling;
+  s.type = type;
+  const char* first = "original_max_position_embeddings";  // the outer one has precedence
+  s.first_context = config.number(first, rope.number(first, context));
+  if (!rope.is_set("factor") && type != "yarn") rope.refuse("factor", "a number");
+  s.factor = rope.number("factor", context / s.first_context);
+  if (type == "llama3") {
+    for (const char* needed : {"low_freq_factor", "high_freq_factor"})
+      if (!rope.is_set(needed)) rope.refuse(needed, "a number");
+    s.low_frequency = rope.number("low_freq_factor", 1),
+    s.high_frequency = rope.number("high_freq_factor", 4);
+  }
+  if (type == "yarn") {
+    s.beta_fast = number_or(rope, "beta_fast", 32), s.beta_slow = number_or(rope, "beta_slow", 1);
+    s.whole_pairs = rope.boolean("truncate", true);
+    s.magnitude = yarn_magnitude(rope, s.factor);
+  }
+  if (const double all = rope.number("mscale_all_dim", 0); all != 0)
+    r.score_scale = std::pow(yarn_growth(s.factor, all), 2);
+  return r;
+}
+
+}  // namespace tg::io

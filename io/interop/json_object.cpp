@@ -1,0 +1,120 @@
+#include "io/interop/json_object.h"
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/json.h>
+#include "io/files/utf8.h"
+
+namespace tg::io {
+
+namespace {
+
+using Kind = JsonReader::Kind;
+
+// At most n bytes, whole characters.
+std::string beginning(std::string_view text, std::size_t n) {
+  return std::string(text.substr(0, utf8_valid_bytes(text.substr(0, n)))) + "…";
+}
+
+}  // namespace
+
+// A reader of one member that names it, and its text, if it is of another kind.
+class JsonObject::Member {
+ public:
+  Member(const JsonObject& of, std::string key, const std::string& text, const char* expected)
+      : of_(of), key_(std::move(key)), expected_(expected), json_(text, of.where_ + ": " + key_) {}
+
+  template <class Read>
+  auto read(Kind kind, Read read) {
+    if (json_.peek() != kind) of_.refuse(key_, expected_);
+    try {
+      return read(json_);
+    } catch (const FormatError&) {
+      of_.refuse(key_, expected_);
+    }
+  }
+  Kind kind() { return json_.peek(); }
+
+ private:
+  const JsonObject& of_;
+  std::string key_, expected_;
+  JsonReader json_;
+};
+
+JsonObject::JsonObject(std::string_view text, std::string where) : where_(std::move(where)) {
+  JsonReader json(text, where_);
+  json.begin_object();
+  while (const auto key = json.next_key()) members_[*key] = std::string(json.raw());
+  json.end();
+}
+
+bool JsonObject::is_set(const std::string& key) const {
+  const auto found = members_.find(key);
+  return found != members_.end() && found->second != "null";
+}
+
+void JsonObject::refuse(const std::string& key, const std::string& expected) const {
+  constexpr std::size_t most = 100;
+  const auto found = members_.find(key);
+  if (found == members_.end()) throw FormatError(where_ + ": has no " + key + ", expected " + expected);
+  const std::string& text = found->second;
+  throw FormatError(where_ + ": " + key + " is " + (text.size() <= most ? text : beginning(text, most)) +
+                    ", expected " + expected);
+}
+
+JsonObject::Member JsonObject::member(const std::string& key, const char* expected) const {
+  if (!is_set(key)) refuse(key, expected);
+  return {*this, key, members_.at(key), expected};
+}
+
+std::int64_t JsonObject::integer(const std::string& key) const {
+  return member(key, "an integer").read(Kind::number, [](JsonReader& j) { return j.integer(); });
+}
+
+std::string JsonObject::string(const std::string& key) const {
+  return member(key, "a string").read(Kind::string, [](JsonReader& j) { return j.string(); });
+}
+
+JsonObject JsonObject::object(const std::string& key) const {
+  member(key, "an object").read(Kind::object, [](JsonReader&) { return true; });
+  return JsonObject(members_.at(key), where_ + ": " + key);
+}
+
+std::vector<std::string> JsonObject::strings(const std::string& key) const {
+  return member(key, "an array of strings").read(Kind::array, [](JsonReader& j) {
+    std::vector<std::string> all;
+    j.begin_array();
+    while (j.next_item()) all.push_back(j.string());
+    return all;
+  });
+}
+
+std::vector<std::int64_t> JsonObject::integers(const std::string& key) const {
+  Member m = member(key, "an integer or an array of integers");
+  if (m.kind() == Kind::number) return {integer(key)};
+  return m.read(Kind::array, [](JsonReader& j) {
+    std::vector<std::int64_t> all;
+    j.begin_array();
+    while (j.next_item()) all.push_back(j.integer());
+    return all;
+  });
+}
+
+std::int64_t JsonObject::integer(const std::string& key, std::int64_t otherwise) const {
+  return is_set(key) ? integer(key) : otherwise;
+}
+
+double JsonObject::number(const std::string& key, double otherwise) const {
+  if (!is_set(key)) return otherwise;
+  return member(key, "a number").read(Kind::number, [](JsonReader& j) { return j.number(); });
+}
+
+bool JsonObject::boolean(const std::string& key, bool otherwise) const {
+  if (!is_set(key)) return otherwise;
+  return member(key, "true or false").read(Kind::logical, [](JsonReader& j) { return j.boolean(); });
+}
+
+std::string JsonObject::string(const std::string& key, const std::string& otherwise) const {
+  return is_set(key) ? string(key) : otherwise;
+}
+
+}  // namespace tg::io

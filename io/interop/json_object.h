@@ -1,0 +1,43 @@
+// JsonObject: the members of a JSON object, read by name when they are needed. For small files of settings.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg::io {
+
+class JsonObject {
+ public:
+  // Throws FormatError, beginning with `where`, for what is not one JSON object.
+  JsonObject(std::string_view text, std::string where);
+
+  bool has(const std::string& key) const { return members_.contains(key); }
+  bool is_set(const std::string& key) const;  // it is there, and not null
+  // Throws FormatError for a member that is not set or of another kind.
+  std::int64_t integer(const std::string& key) const;
+  std::string string(const std::string& key) const;
+  JsonObject object(const std::string& key) const;
+  std::vector<std::string> strings(const std::string& key) const;    // an array
+  std::vector<std::int64_t> integers(const std::string& key) const;  // an array, or one number
+  // The same, but `otherwise` for a member that is not set.
+  std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
+  double number(const std::string& key, double otherwise) const;
+  bool boolean(const std::string& key, bool otherwise) const;
+  std::string string(const std::string& key, const std::string& otherwise) const;
+
+  // Throws FormatError: "<where>: key is <its text>, expected …".
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected) const;
+
+ private:
+  class Member;
+  Member member(const std::string& key, const char* expected) const;
+
+  std::string where_;
+  std::map<std::string, std::string> members_;  // their texts
+};
+
+}  // namespace tg::io

@@ -1,0 +1,53 @@
+#include <tilegrad/io/interop/pretrained.h>
+
+#include <tilegrad/core/base/error.h>
+#include "io/interop/hf_folder.h"
+
+namespace tg::nn {
+
+namespace {
+
+PretrainedInfo info_of(const io::HfFolder& folder) {
+  const io::HfConfig& c = folder.config();
+  return {.folder = folder.path(),
+          .family = c.family,
+          .config = c.model,
+          .dtypes = folder.dtypes(),
+          .bytes = folder.bytes(),
+          .dropped = folder.dropped(),
+          .end_tokens = c.end_tokens,
+          .start_token = c.start_token,
+          .padding_token = c.padding_token};
+}
+
+Model model_of(Params& params, const ModelConfig& config, std::int64_t context) {
+  ModelParts parts = config.architecture.make(params, config);
+  if (context > 0) parts.context = context;
+  return Model(params, std::move(parts));
+}
+
+}  // namespace
+
+std::string PretrainedInfo::text() const {
+  std::string types;
+  for (const DType t : dtypes) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
+  return family + ", " + std::to_string(config.parameters()) + " parameters in " + types + ", " +
+         std::to_string(bytes >> 20) + " MiB";
+}
+
+Pretrained from_pretrained(const std::string& path, Device device, const PretrainedOptions& options) {
+  const io::HfFolder folder(path);
+  if (!is_float(options.dtype))
+    throw DTypeError("[from_pretrained] expected a floating dtype, got " +
+                     std::string(name_of(options.dtype)));
+  const ModelConfig& config = folder.config().model;
+  if (options.context < 0 || options.context > config.context)
+    throw ShapeError("[from_pretrained] " + path + ": expected a context up to " +
+                     std::to_string(config.context) + ", got " + std::to_string(options.context));
+  Params params = Params::unset(options.dtype, device);
+  Pretrained made{info_of(folder), model_of(params, config, options.context)};
+  folder.load(params.all());
+  return made;
+}
+
+}  // namespace tg::nn

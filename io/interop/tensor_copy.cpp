@@ -1,0 +1,72 @@
+#include "io/interop/tensor_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <tilegrad/core/base/error.h>
+#include "io/checkpoints/convert.h"
+#include "io/checkpoints/finite.h"
+
+namespace tg::io {
+
+namespace {
+
+// Pieces that fit in a cache: what is checked or converted is then still there.
+constexpr std::int64_t piece_bytes = 1 << 18;
+
+struct Copy {
+  const TensorView& from;
+  Parameter to;
+  const std::string& where;
+
+  // Elements that lie one after another in the parameter, from the one numbered `first`.
+  void write(std::span<const std::byte> bytes, std::int64_t first) {
+    const auto n = static_cast<std::int64_t>(bytes.size() / size_of(from.dtype));
+    if (const auto bad = first_not_finite(bytes, from.dtype))
+      throw FormatError(where + ": " + to.name() + " has a number that is not finite at element " +
+                        std::to_string(first + *bad));
+    const auto offset = static_cast<std::size_t>(first) * size_of(to.dtype());
+    if (from.dtype == to.dtype()) {
+      to.write(offset, bytes);
+    } else {
+      const Array values = converted({from.dtype, {n}, bytes}, {n}, to.dtype(), where, to.name());
+      to.write(offset, {values.raw(), values.bytes()});
+    }
+  }
+
+  void in_order() {
+    const auto piece = static_cast<std::size_t>(piece_bytes);
+    for (std::size_t i = 0; i < from.bytes.size(); i += piece)
+      write(from.bytes.subspan(i, std::min(piece, from.bytes.size() - i)),
+            static_cast<std::int64_t>(i / size_of(from.dtype)));
+  }
+
+  // Some rows of the parameter at a time, which are columns of the tensor.
+  void transposed() {
+    const std::int64_t rows = to.shape()[0], columns = to.shape()[1];
+    const auto size = static_cast<std::int64_t>(size_of(from.dtype));
+    const std::int64_t together = std::max<std::int64_t>(64 / size, piece_bytes / (columns * size));
+    std::vector<std::byte> buffer;
+    for (std::int64_t r = 0; r < rows; r += together) {
+      const std::int64_t n = std::min(together, rows - r);
+      buffer.resize(static_cast<std::size_t>(n * columns * size));
+      for (std::int64_t c = 0; c < columns; ++c)
+        for (std::int64_t i = 0; i < n; ++i)
+          std::memcpy(buffer.data() + (i * columns + c) * size, from.bytes.data() + (c * rows + r + i) * size,
+                      static_cast<std::size_t>(size));
+      write(buffer, r * columns);
+    }
+  }
+};
+
+}  // namespace
+
+void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where) {
+  Copy copy{from, std::move(to), where};
+  if (is_transposed)
+    copy.transposed();
+  else
+    copy.in_order();
+}
+
+}  // namespace tg::io

@@ -1,0 +1,17 @@
+// Values of a tensor of a file into a parameter, piece by piece.
+#pragma once
+
+#include <string>
+
+#include <tilegrad/core/graph/parameter.h>
+#include <tilegrad/io/files/safetensors.h>
+
+namespace tg::io {
+
+// The tensor has as many elements as the parameter, both are floating; with is_transposed it is [n, m] for a
+// parameter [m, n]. Values are rounded as by converted() of io/checkpoints/convert.h, and must be finite.
+// Needs memory for a few pieces of some MiB. Throws FormatError, beginning with `where` and the parameter's
+// name.
+void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where);
+
+}  // namespace tg::io

@@ -1,0 +1,99 @@
+#include <tilegrad/nn/models/llama.h>
+
+#include <cmath>
+
+#include <tilegrad/nn/layers/attention.h>
+
+namespace tg::nn {
+
+namespace {
+
+GroupedAttention::QueryKeyNorm qk_norm_named(const std::string& name) {
+  using enum GroupedAttention::QueryKeyNorm;
+  if (name == "none") return none;
+  if (name == "head") return head;
+  if (name == "whole") return whole;
+  throw Error("[model] qk_norm: got '" + name + "', expected none, head or whole");
+}
+
+NormPlace norm_place_named(const std::string& name) {
+  if (name == "before") return NormPlace::before;
+  if (name == "after") return NormPlace::after;
+  if (name == "both") return NormPlace::both;
+  throw Error("[model] norms: got '" + name + "', expected before, after or both");
+}
+
+std::int64_t of_layer(const std::vector<std::int64_t>& list, std::int64_t layer, std::int64_t otherwise) {
+  return list.empty() ? otherwise : list[static_cast<std::size_t>(layer) % list.size()];
+}
+
+}  // namespace
+
+RotaryStack Llama::stack() const {
+  return {.mlp_width = mlp_width,
+          .mlp_bias = mlp_bias,
+          .activation = activation_named(activation),
+          .eps = eps,
+          .norms = norm_place_named(norms),
+          .plus_one = plus_one,
+          .embedding_scale = embedding_scale,
+          .softcap = logit_softcap};
+}
+
+void Llama::complete(const ModelConfig& c) {
+  if (key_heads == 0) key_heads = c.heads;
+  if (mlp_width == 0) mlp_width = swiglu_width(c.width);
+}
+
+void Llama::check(const ModelConfig& c) const {
+  stack().check(c);
+  qk_norm_named(qk_norm);
+  if (head_width == 0) check_divisible(c);
+  check_rotary(head_width == 0 ? c.width / c.heads : head_width, theta);
+  if (window_theta != 0) check_rotary(2, window_theta);
+  scaling.check();
+  if (key_heads < 0 || (key_heads > 0 && c.heads % key_heads != 0))
+    throw ShapeError("[model] " + std::to_string(c.heads) + " heads are not divisible by " +
+                     std::to_string(key_heads) + " key heads");
+  for (const std::int64_t w : windows)
+    if (w < 0) throw ShapeError("[model] a window of " + std::to_string(w) + " keys");
+  if (!(attention_scale >= 0) || !(attention_softcap >= 0))
+    throw Error("[model] the scale and the softcap of attention must not be negative, got " +
+                std::to_string(attention_scale) + " and " + std::to_string(attention_softcap));
+}
+
+std::string Llama::text(const ModelConfig& c) const {
+  if (key_heads <= 0 || key_heads == c.heads) return "";
+  return ", " + std::to_string(key_heads) + " key head" + (key_heads == 1 ? "" : "s");
+}
+
+ModelParts Llama::make(const Path& at, const ModelConfig& c) const {
+  const std::int64_t d = head_width == 0 ? c.width / c.heads : head_width;
+  GroupedAttention::Options o{.key_heads = key_heads,
+                              .head_width = head_width,
+                              .bias = c.bias || attention_bias,
+                              .qkv_bias = qkv_bias,
+                              .qk_norm = qk_norm_named(qk_norm),
+                              .eps = eps,
+                              .plus_one = plus_one,
+                              .softcap = attention_softcap,
+                              .dropout = c.dropout,
+                              .init = c.linear_init(),
+                              .output_init = c.residual_init()};
+  return stack().make(at, c, [&](const Path& place, std::int64_t layer) {
+    o.window = of_layer(windows, layer, 0);
+    o.rotate = of_layer(rotated, layer, 1) != 0;
+    o.scale = attention_scale;
+    const bool is_local = o.window > 0 && window_theta != 0;
+    o.rope = {.theta = is_local ? window_theta : theta};
+    if (!is_local && !scaling.is_none()) {
+      o.rope.frequencies = scaling.frequencies(d, theta);
+      // Rotations that are a times as large make scores a² times as large.
+      const double usual = o.scale == 0 ? 1 / std::sqrt(static_cast<double>(d)) : o.scale;
+      if (scaling.magnitude != 1 && o.rotate) o.scale = usual * scaling.magnitude * scaling.magnitude;
+    }
+    return GroupedAttention(place, c.width, c.heads, o);
+  });
+}
+
+}  // namespace tg::nn

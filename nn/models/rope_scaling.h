@@ -1,0 +1,41 @@
+// RopeScaling: how a model's rotary frequencies ω_i = theta^(−2i/d) were changed for longer texts than those
+// it was first trained on. Formulas and names of types as in Hugging Face's config.json.
+#pragma once
+
+#include <tilegrad/nn/models/architecture.h>
+
+namespace tg::nn {
+
+struct RopeScaling {
+  // "none";
+  // "linear": ω / factor;
+  // "llama3" (Llama 3.1): with λ = 2π/ω and the first context C, ω if λ < C/high_frequency, ω / factor if
+  //   λ > C/low_frequency, and in between a mixture of the two;
+  // "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
+  //   beta_fast and beta_slow times in C.
+  std::string type = "none";
+  double factor = 1;
+  double first_context = 0;                      // C, in tokens: of llama3 and yarn
+  double low_frequency = 1, high_frequency = 4;  // of llama3, in rotations per C
+  double beta_fast = 32, beta_slow = 1;          // of yarn, in rotations per C
+  bool whole_pairs = true;                       // of yarn: the mixture begins and ends at whole numbers i
+  double magnitude = 1;                          // of yarn: sine and cosine are multiplied by it
+
+  bool is_none() const { return type == "none"; }
+  void check() const;  // throws Error for an unknown type, and for numbers that the formulas cannot use
+  std::vector<double> frequencies(std::int64_t d, double theta) const;  // d/2 of them
+
+  void fields(auto&& field) {
+    field("rope_type", type, Setting{.absent = "none"});
+    field("rope_factor", factor, Setting{.absent = "1"});
+    field("rope_first_context", first_context, Setting{.absent = "0"});
+    field("rope_low_frequency", low_frequency, Setting{.absent = "1"});
+    field("rope_high_frequency", high_frequency, Setting{.absent = "4"});
+    field("rope_beta_fast", beta_fast, Setting{.absent = "32"});
+    field("rope_beta_slow", beta_slow, Setting{.absent = "1"});
+    field("rope_whole_pairs", whole_pairs, Setting{.absent = "true"});
+    field("rope_magnitude", magnitude, Setting{.absent = "1"});
+  }
+};
+
+}  // namespace tg::nn

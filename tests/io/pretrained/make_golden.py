@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Writes the golden files of tests/io/pretrained_test.cpp: for each model below a Hugging Face folder with random
+weights, and expected.safetensors, what transformers computes from it in f32:
+  tokens [2, L], logits [2, L, V], loss; grad.NAME for every parameter; greedy [prompt + 64], the first row's
+  beginning continued by the likeliest token.
+
+  make_golden.py [NAME ...]        needs torch, transformers, safetensors (made with 5.24.0)
+
+Weights are large (0.3·N(0, 1)), so that errors show, and rounded to the dtype of the file. Texts are longer than two
+windows. Seeds are counted up until no two tokens are nearly equally likely."""
+import copy
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = pathlib.Path(__file__).parent
+LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
+
+SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+             max_position_embeddings=96, bos_token_id=1, eos_token_id=2)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=24)
+DEEPSEEK = dict(SIZES, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=2,
+                kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, rms_norm_eps=1e-5)
+
+# name: (model_type, config, dtype of the file, what is done to the folder afterwards)
+MODELS = {
+    "gpt2": ("gpt2", dict(vocab_size=37, n_positions=96, n_embd=32, n_layer=2, n_head=4, bos_token_id=1,
+                          eos_token_id=2), "bfloat16", []),
+    "gpt2_bare": ("gpt2", dict(vocab_size=37, n_positions=80, n_embd=32, n_layer=1, n_head=2, n_inner=40,
+                               layer_norm_epsilon=1e-3, activation_function="gelu", tie_word_embeddings=False,
+                               bos_token_id=1, eos_token_id=2), "float32", ["bare"]),
+    "llama": ("llama", dict(SIZES, num_key_value_heads=2, rms_norm_eps=1e-5), "bfloat16", ["shards"]),
+    "llama_biased": ("llama", dict(SIZES, head_dim=12, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+                                   rope_parameters=dict(rope_type="linear", rope_theta=500.0, factor=2.5)),
+                     "float16", ["old"]),
+    "llama3": ("llama", dict(SIZES, num_key_value_heads=1, tie_word_embeddings=True, eos_token_id=[2, 5],
+                             rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0,
+                                                  low_freq_factor=1.0, high_freq_factor=4.0,
+                                                  original_max_position_embeddings=32)), "bfloat16", ["old"]),
+    "llama_yarn": ("llama", dict(SIZES, rope_parameters=YARN), "bfloat16", []),
+    "qwen2": ("qwen2", dict(SIZES, num_key_value_heads=2, tie_word_embeddings=True, use_sliding_window=True,
+                            sliding_window=5, max_window_layers=1), "bfloat16", ["old"]),
+    "qwen3": ("qwen3", dict(SIZES, num_key_value_heads=2, head_dim=16), "bfloat16", []),
+    "mistral": ("mistral", dict(SIZES, num_key_value_heads=2, sliding_window=5), "bfloat16", ["old", "buffers"]),
+    "mistral_whole": ("mistral", dict(SIZES, num_hidden_layers=1, num_key_value_heads=4, sliding_window=None),
+                      "bfloat16", []),
+    "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
+    "deepseek_v3": ("deepseek_v3", dict(DEEPSEEK, q_lora_rank=16, attention_bias=True,
+                                        rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.7)),
+                    "bfloat16", ["further"]),
+    "deepseek_v3_halves": ("deepseek_v3", dict(DEEPSEEK, q_lora_rank=None, num_hidden_layers=1,
+                                               first_k_dense_replace=1, rope_interleave=False), "bfloat16", []),
+}
+
+
+def make(model_type, options, dtype, seed):
+    config = transformers.AutoConfig.for_model(model_type, **options)
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            gain = "norm" in name or "ln_" in name
+            p.copy_(0.3 * torch.randn(p.shape) + (1 if gain and name.endswith("weight") else 0))
+            p.copy_(p.to(getattr(torch, dtype)).float())
+    return model
+
+
+def continued(model, tokens):
+    """The text, and the smallest distance of the likeliest token's logit from the next one's."""
+    least = float("inf")
+    with torch.no_grad():
+        for _ in range(GREEDY):
+            best = model(tokens[None]).logits[0, -1].topk(2)
+            least = min(least, (best.values[0] - best.values[1]).item())
+            tokens = torch.cat([tokens, best.indices[:1]])
+    return tokens, least
+
+
+def expected_of(model):
+    tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+    out = model(tokens, labels=tokens)
+    out.loss.backward()
+    greedy, gap = continued(model, tokens[0, :PROMPT])
+    tensors = {"grad." + name: p.grad.contiguous() for name, p in model.named_parameters()}
+    tensors.update(tokens=tokens.int(), logits=out.logits.detach(), loss=out.loss.detach(), greedy=greedy.int())
+    return tensors, gap
+
+
+def edit(path, change):
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config, indent=1) + "\n")
+
+
+def old_keys(config):
+    """As transformers 4 wrote them."""
+    config["torch_dtype"] = config.pop("dtype")
+    rope = config.pop("rope_parameters", {})
+    config["rope_theta"] = rope.pop("rope_theta", 10000.0)
+    kind = rope.pop("rope_type", "default")
+    if kind != "default":
+        config["rope_scaling"] = dict(rope, type=kind) if kind == "linear" else dict(rope, rope_type=kind)
+    else:
+        config["rope_scaling"] = None
+
+
+def change_folder(folder, changes, layers):
+    file = folder / "model.safetensors"
+    for change in changes:
+        if change == "old":
+            edit(folder / "config.json", old_keys)
+            continue
+        if change == "shards":
+            continue
+        tensors = load_file(file)
+        if change == "bare":  # as the first GPT-2 file: no prefix, and the buffers of the mask
+            tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()}
+            tensors["h.0.attn.bias"] = torch.ones(1, 1, 8, 8).tril()
+        if change == "buffers":
+            tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+        if change == "further":  # a layer that predicts further tokens
+            tensors[f"model.layers.{layers}.eh_proj.weight"] = torch.ones(2, 4, dtype=torch.bfloat16)
+        save_file(tensors, file, metadata={"format": "pt"})
+
+
+def write(name):
+    model_type, options, dtype, changes = MODELS[name]
+    for seed in range(1000):
+        model = make(model_type, options, dtype, seed)
+        tensors, gap = expected_of(model)
+        if gap > LEAST_GAP:
+            break
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    stored = copy.deepcopy(model).to(getattr(torch, dtype))
+    transformers.logging.disable_progress_bar()
+    stored.save_pretrained(folder, max_shard_size="12KB" if "shards" in changes else "50GB")
+    change_folder(folder, changes, model.config.num_hidden_layers)
+    again = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                              attn_implementation="eager").eval()
+    with torch.no_grad():
+        assert torch.equal(again(tensors["tokens"].long()).logits, tensors["logits"]), name
+    save_file(tensors, folder / "expected.safetensors")
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    print(f"{name}: seed {seed}, gap {gap:.4f}, largest logit {tensors['logits'].abs().max():.2f}, {size >> 10} KiB, "
+          f"{len(list(folder.glob('*.safetensors'))) - 1} file(s)")
+
+
+for chosen in sys.argv[1:] or MODELS:
+    write(chosen)
