@@ -35,7 +35,7 @@ void Parameter::write(const Array& value) {
   backend(device()).write(memory(), value.raw(), value.bytes());
 }
 
-void Parameter::write(std::size_t offset, std::span<const std::byte> part) {
+void Parameter::write_bytes(std::size_t offset, std::span<const std::byte> part) {
   if (offset > bytes() || part.size() > bytes() - offset)
     throw ShapeError("[parameter] " + name() + " has " + std::to_string(bytes()) + " bytes, got " +
                      std::to_string(part.size()) + " for offset " + std::to_string(offset));

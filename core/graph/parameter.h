@@ -19,7 +19,7 @@ class Parameter {
   Parameter() = default;  // empty: what follows throws Error, but for key(), which is null
   // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
-  // Its memory alone, whose content is undefined until write() has set all of it.
+  // Its memory alone, whose content is undefined until write() or write_bytes() has set all of it.
   Parameter(std::string name, const Shape& shape, DType dtype, Device device);
 
   const std::string& name() const { return state().name; }
@@ -33,7 +33,7 @@ class Parameter {
   // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
   void write(const Array& value);
   // Copies bytes to those that begin at `offset`; throws ShapeError for more than there are.
-  void write(std::size_t offset, std::span<const std::byte> bytes);
+  void write_bytes(std::size_t offset, std::span<const std::byte> bytes);
   // What results depend on and values do not show, such as "h.0.attn.heads": "6". Files of parameters hold
   // it, and loading compares it (io/checkpoints/checkpoint.h).
   using Settings = std::map<std::string, std::string>;

@@ -26,10 +26,10 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
 }
 
-void MappedFile::release(std::string_view part) const {
+void MappedFile::release(std::size_t offset, std::size_t bytes) const {
+  if (offset > size_ || bytes > size_ - offset) return;
   static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const auto offset = static_cast<std::size_t>(part.data() - data_);
-  const std::size_t first = (offset + page - 1) / page * page, last = (offset + part.size()) / page * page;
+  const std::size_t first = (offset + page - 1) / page * page, last = (offset + bytes) / page * page;
   if (first < last) ::madvise(const_cast<char*>(data_) + first, last - first, MADV_DONTNEED);
 }
 

@@ -20,7 +20,7 @@ class MappedFile {
     return {data_, size_};
   }  // at an address that is a multiple of the page size
   // Bytes that are not needed any more: their pages leave this process's memory. Later reads find them again.
-  void release(std::string_view part) const;
+  void release(std::size_t offset, std::size_t bytes) const;
 
  private:
   const char* data_ = nullptr;

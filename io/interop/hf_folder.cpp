@@ -220,8 +220,10 @@ void HfFolder::load(const std::vector<Parameter>& parameters) const {
     if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
     const Place& place = found->second;
     copy_tensor(*place.tensor, place.theirs.is_transposed, p, where(place.file));
+    const MappedFile& file = mapped_[place.file].file;
     const std::span<const std::byte> bytes = place.tensor->bytes;
-    mapped_[place.file].file.release({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    file.release(static_cast<std::size_t>(reinterpret_cast<const char*>(bytes.data()) - file.bytes().data()),
+                 bytes.size());
   }
 }
 

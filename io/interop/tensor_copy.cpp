@@ -27,10 +27,10 @@ struct Copy {
                         std::to_string(first + *bad));
     const auto offset = static_cast<std::size_t>(first) * size_of(to.dtype());
     if (from.dtype == to.dtype()) {
-      to.write(offset, bytes);
+      to.write_bytes(offset, bytes);
     } else {
       const Array values = converted({from.dtype, {n}, bytes}, {n}, to.dtype(), where, to.name());
-      to.write(offset, {values.raw(), values.bytes()});
+      to.write_bytes(offset, {values.raw(), values.bytes()});
     }
   }
 

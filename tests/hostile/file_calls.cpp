@@ -1,7 +1,11 @@
 // Text, checkpoints and plots (io/). Files that are damaged are the fuzz targets' (tests/fuzz).
+#include <filesystem>
+
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
+#include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/files/mapped_file.h>
+#include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>
@@ -68,6 +72,29 @@ void checkpoints(World& w) {
   if (w.chance(0.3)) store.clear();
   if (store.has_checkpoint()) io::Checkpoint(store.directory()).load(Draw<std::string>::of(w));
   last.load(Draw<std::string>::of(w));
+}
+
+// A folder of a small GPT-2, or one whose config.json says something else of the same weights.
+void pretrained(World& w) {
+  std::filesystem::create_directories("pretrained");
+  const auto number = [&](I n) { return std::to_string(w.chance(0.1) ? Draw<I>::of(w) : n); };
+  const std::string family = w.chance(0.9) ? "gpt2" : Draw<std::string>::of(w);
+  io::replace_file("pretrained/config.json",
+                   std::vector<std::string_view>{
+                       "{\"model_type\": " + io::json_string(family) + ", \"vocab_size\": " + number(5) +
+                       ", \"n_positions\": " + number(4) + ", \"n_layer\": " + number(1) +
+                       ", \"n_head\": " + number(2) + ", \"n_embd\": " + number(4) + "}"},
+                   "hostile");
+  nn::Params params(1);
+  const nn::ModelConfig c{
+      .vocabulary = 5, .context = 4, .layers = 1, .heads = 2, .width = 4, .bias = w.chance(0.9)};
+  const nn::Model written(params, c);
+  io::save_parameters("pretrained/model.safetensors", written.parameters());
+  const nn::Pretrained model = nn::from_pretrained(
+      "pretrained", Draw<Device>::of(w),
+      {.dtype = w.one_of({f32, bf16, f64, i32}), .context = w.chance(0.5) ? 0 : Draw<I>::of(w)});
+  w.trace += model.info.text() + "\n";
+  w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
 }
 
 std::unique_ptr<text::Tokenizer> tokenizer(World& w, const std::string& text) {
@@ -321,7 +348,14 @@ std::vector<Call> file_calls() {
            if (kind == 3) file.close();
          }
        }},
-      {"MappedFile", [](World& w) { (void)io::MappedFile(path(w), "hostile").bytes(); }},
+      {"MappedFile",
+       [](World& w) {
+         const io::MappedFile file(path(w), "hostile");
+         file.release(static_cast<std::size_t>(Draw<I>::of(w)), static_cast<std::size_t>(Draw<I>::of(w)));
+         (void)file.bytes();
+       }},
+      {"map_safetensors", [](World& w) { (void)io::map_safetensors(path(w), "hostile").tensors.size(); }},
+      {"from_pretrained", pretrained},
       {"TokenView",
        [](World& w) {
          const std::vector<std::int32_t> tokens = ids(w);

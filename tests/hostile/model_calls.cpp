@@ -7,6 +7,7 @@
 #include <tilegrad/nn/layers/mlp.h>
 #include <tilegrad/nn/models/architectures.h>
 #include <tilegrad/nn/models/attention_maps.h>
+#include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/training/largest_batch.h>
 #include "tests/hostile/world.h"
 
@@ -60,6 +61,22 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
           }};
 }
 
+// Llama with settings of its relatives.
+Llama relative(World& w) {
+  const auto number = [&](double usual) { return w.hostile() ? Draw<double>::of(w) : usual; };
+  Llama l{.head_width = w.chance(0.5) ? 0 : size(w), .eps = number(1e-5), .attention_bias = w.chance(0.3)};
+  l.qk_norm = w.one_of<std::string>({"none", "head", "whole", "x"});
+  l.norms = w.one_of<std::string>({"before", "after", "both"});
+  l.activation = w.one_of<std::string>({"silu", "gelu", "gelu_tanh"});
+  l.plus_one = w.chance(0.3);
+  l.embedding_scale = number(2), l.attention_scale = number(0.5), l.logit_softcap = number(30);
+  for (std::uint64_t n = w.below(3); n > 0; --n) l.windows.push_back(size(w)), l.rotated.push_back(n % 2);
+  l.scaling = {.type = w.one_of<std::string>({"none", "linear", "llama3", "yarn", ""}),
+               .factor = number(4),
+               .first_context = number(8)};
+  return l;
+}
+
 ModelConfig config(World& w) {
   ModelConfig c{
       .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
@@ -68,6 +85,7 @@ ModelConfig config(World& w) {
   c.layers %= 300;  // more can be made, but not in the time of a program
   const std::vector<Architecture>& all = architectures();
   c.architecture = all[w.below(all.size())];
+  if (w.chance(0.3)) c.architecture = relative(w);
   c.bias = w.chance(0.5), c.tied_head = w.chance(0.5);
   if (w.chance(0.2)) c.dropout = Draw<double>::of(w);
   if (w.chance(0.1)) c.std = Draw<double>::of(w);
@@ -420,6 +438,15 @@ std::vector<Call> model_calls() {
          (void)params.bytes();
          w.keep(weight.tensor(Draw<TensorArg>::of(w)));
        }},
+      {"Params::unset",
+       [](World& w) {
+         Params params = Params::unset(Draw<DType>::of(w), Draw<Device>::of(w));
+         const Parameter p = params.create(Draw<std::string>::of(w), Draw<Dims>::of(w), init(w));
+         Parameter(p).write_bytes(0, std::vector<std::byte>(p.bytes()));
+         w.keep(p);
+         const std::vector<std::byte> some(w.below(9));
+         Parameter(p).write_bytes(static_cast<std::size_t>(Draw<I>::of(w)), some);
+       }},
       {"Params::create",
        [](World& w) {
          Params params(0, Draw<DType>::of(w));
@@ -480,6 +507,16 @@ std::vector<Call> model_calls() {
       {"names",
        [](World& w) {
          w.chance(0.5) ? (void)precision_named(Draw<std::string>::of(w)) : (void)architecture_named("x");
+       }},
+      {"activation_named", [](World& w) { (void)activation_named(Draw<std::string>::of(w)); }},
+      {"RopeScaling",
+       [](World& w) {
+         const RopeScaling s{.type = w.one_of<std::string>({"none", "linear", "llama3", "yarn"}),
+                             .factor = Draw<double>::of(w),
+                             .first_context = Draw<double>::of(w),
+                             .beta_fast = Draw<double>::of(w)};
+         if (!s.is_none() && w.chance(0.5)) s.check();
+         (void)s.frequencies(size(w), Draw<double>::of(w)).size();
        }},
       call("orthogonalized", static_cast<Tensor (*)(const Tensor&, int)>(
                                  +[](const Tensor& x, int n) { return optim::orthogonalized(x, n % 20); })),
