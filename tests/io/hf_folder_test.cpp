@@ -1,0 +1,333 @@
+// Hugging Face folders that must be refused, each in one line with file, key and value, and folders that say the
+// same in another way.
+#include "io/interop/hf_folder.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/files/json.h>
+#include <tilegrad/io/interop/pretrained.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/tilegrad.h>
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::error_of;
+using tg::testing::TemporaryDirectory;
+
+const std::string llama_json = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+  "vocab_size": 5, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "max_position_embeddings": 16, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+  "tie_word_embeddings": false})";
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string with(const std::string& members) {
+  return replaced(llama_json, "\"model_type\"", members + ", \"model_type\"");
+}
+
+// A folder of a model with weights of its own, which tests change.
+struct Folder {
+  TemporaryDirectory directory;
+  std::string path = directory.path.string();
+  nn::ModelConfig config = io::parse_hf_config(llama_json, "here").model;
+  nn::Params params{3};
+  nn::Model model{params, config};
+
+  Folder() {
+    directory.file("config.json", llama_json);
+    save("model.safetensors", params.all());
+  }
+  void save(const std::string& name, const std::vector<Parameter>& parameters) const {
+    io::save_parameters(directory / name, parameters);
+  }
+  void remove(const std::string& name) const { std::filesystem::remove(directory / name); }
+  // The weights in two shards, of which the index names `second` as the other.
+  void shard(const std::string& second = "b.safetensors") const {
+    remove("model.safetensors");
+    const std::vector<Parameter>& all = params.all();
+    const auto middle = all.begin() + 5;
+    save("a.safetensors", {all.begin(), middle}), save("b.safetensors", {middle, all.end()});
+    std::string map;
+    for (auto p = all.begin(); p != all.end(); ++p)
+      map += (map.empty() ? "" : ", ") + io::json_string(p->name()) + ": " +
+             io::json_string(p < middle ? "a.safetensors" : second);
+    directory.file("model.safetensors.index.json", "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {" + map + "}}");
+  }
+  std::string error() const {
+    std::string message = error_of([&] { nn::from_pretrained(path); });
+    for (std::size_t at; (at = message.find(path)) != std::string::npos;) message.replace(at, path.size(), "DIR");
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+  bool has_the_weights(DType dtype = f32) const {
+    const nn::Pretrained made = nn::from_pretrained(path, Device::cpu(), {.dtype = dtype});
+    for (const Parameter& p : made.model.parameters())
+      if (!p.read().same_bits(params.find(p.name())->read().to(dtype))) return false;
+    return true;
+  }
+};
+
+TEST(HfFolder, IsReadWhole) {
+  const Folder f;
+  EXPECT_EQ(f.error(), "no error");
+  EXPECT_TRUE(f.has_the_weights());
+  const nn::Pretrained made = nn::from_pretrained(f.path);
+  EXPECT_EQ(made.info.text(), "llama, " + std::to_string(f.config.parameters()) + " parameters in f32, 0 MiB");
+  EXPECT_EQ(made.model.context(), 16);
+  EXPECT_EQ(nn::from_pretrained(f.path, Device::cpu(), {.context = 9}).model.context(), 9);
+  EXPECT_EQ(error_of([&] { nn::from_pretrained(f.path, Device::cpu(), {.context = 17}); }),
+            "[from_pretrained] " + f.path + ": expected a context up to 16, got 17");
+}
+
+TEST(HfFolder, WeightsAreRoundedToTheDtypeThatIsAskedFor) {
+  const Folder f;
+  for (const DType dtype : {bf16, f16, f64}) EXPECT_TRUE(f.has_the_weights(dtype)) << name_of(dtype);
+  EXPECT_NE(error_of([&] { nn::from_pretrained(f.path, Device::cpu(), {.dtype = i32}); }), "no error");
+}
+
+// Large enough for several pieces, whose last one is not full.
+TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
+  const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 523},
+                          .vocabulary = 5,
+                          .context = 4,
+                          .layers = 1,
+                          .heads = 1,
+                          .width = 301,
+                          .bias = true};
+  nn::Params params(1);
+  const nn::Model model(params, c);
+  std::vector<Parameter> theirs;
+  for (const Parameter& p : params.all()) {
+    const io::HfTensor t = io::hf_tensor("gpt2", p.name(), p.shape());
+    Array values(t.shape, f32);
+    const Array ours = p.read();
+    for (std::int64_t i = 0; i < ours.numel(); ++i)
+      values.set(t.is_transposed ? i % t.shape[0] * t.shape[1] + i / t.shape[0] : i, ours.at(i));
+    theirs.emplace_back(p.name(), values);
+  }
+  const TemporaryDirectory directory;
+  io::save_parameters(directory / "model.safetensors", theirs);
+  directory.file("config.json", R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1,
+    "n_head": 1, "n_embd": 301, "n_inner": 523})");
+  for (const DType dtype : {f32, bf16}) {
+    const nn::Pretrained made = nn::from_pretrained(directory.path.string(), Device::cpu(), {.dtype = dtype});
+    for (const Parameter& p : made.model.parameters())
+      EXPECT_TRUE(p.read().same_bits(params.find(p.name())->read().to(dtype))) << p.name();
+  }
+}
+
+TEST(HfFolder, ShardsAreOneModel) {
+  const Folder f;
+  f.shard();
+  EXPECT_TRUE(f.has_the_weights());
+}
+
+TEST(HfFolder, ShardsThatDoNotFitTheIndexAreRefused) {
+  const Folder f;
+  const std::string name = f.params.all()[0].name();
+  f.shard();
+  f.remove("b.safetensors");
+  EXPECT_EQ(f.error(), "[from_pretrained] cannot read DIR/b.safetensors: No such file or directory");
+  f.shard("../b.safetensors");
+  EXPECT_NE(f.error().find("[from_pretrained] DIR/model.safetensors.index.json: weight_map has "), std::string::npos)
+      << f.error();
+  EXPECT_NE(f.error().find(" in \"../b.safetensors\", expected the plain name of a file"), std::string::npos);
+  f.shard("a.safetensors");  // the others are listed where they are not
+  EXPECT_NE(f.error().find("[from_pretrained] DIR/a.safetensors: has no tensor "), std::string::npos) << f.error();
+  f.shard();
+  f.save("b.safetensors", f.params.all());
+  EXPECT_EQ(f.error(), "[from_pretrained] DIR/b.safetensors: has a tensor " +
+                           std::min_element(f.params.all().begin(), f.params.all().begin() + 5,
+                                            [](auto& a, auto& b) { return a.name() < b.name(); })
+                               ->name() +
+                           ", which a.safetensors has too");
+  f.shard();
+  std::vector<Parameter> more(f.params.all().begin(), f.params.all().begin() + 5);
+  more.emplace_back("extra", Array({1}, f32));
+  f.save("a.safetensors", more);
+  EXPECT_EQ(f.error(),
+            "[from_pretrained] DIR/a.safetensors: has a tensor extra, which model.safetensors.index.json does not list");
+  f.directory.file("model.safetensors.index.json", "{\"metadata\": {}}");
+  EXPECT_EQ(f.error(), "[from_pretrained] DIR/model.safetensors.index.json: has no weight_map");
+}
+
+TEST(HfFolder, FoldersWithoutWeightsAreRefused) {
+  const Folder f;
+  f.remove("model.safetensors");
+  EXPECT_EQ(f.error(), "[from_pretrained] DIR: has no model.safetensors and no model.safetensors.index.json");
+  f.directory.file("pytorch_model.bin", "pickle");
+  EXPECT_EQ(f.error(),
+            "[from_pretrained] DIR: has no model.safetensors and no model.safetensors.index.json, only "
+            "pytorch_model.bin, a pickle, which is a program and is not run: save the model as safetensors");
+  f.remove("config.json");
+  EXPECT_EQ(f.error(), "[from_pretrained] DIR: has no config.json, expected a Hugging Face folder");
+  f.directory.file("adapter_config.json", "{}");
+  EXPECT_EQ(f.error(),
+            "[from_pretrained] DIR: has no config.json, but an adapter_config.json: it is an adapter to a model, "
+            "expected the model's folder");
+}
+
+TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
+  const Folder f;
+  rusage before{};
+  getrusage(RUSAGE_SELF, &before);
+  const std::string file = "[from_pretrained] DIR/model.safetensors: ";
+  const auto error_with = [&](const std::string& from, const std::string& to) {
+    f.directory.file("config.json", replaced(llama_json, from, to));
+    return f.error();
+  };
+  EXPECT_EQ(error_with("\"vocab_size\": 5", "\"vocab_size\": 90000000"),
+            file + "model.embed_tokens.weight is f32 [5, 8], expected a floating type and [90000000, 8] by config.json");
+  EXPECT_EQ(error_with("\"intermediate_size\": 12", "\"intermediate_size\": 200000000"),
+            file + "model.layers.0.mlp.gate_proj.weight is f32 [12, 8], expected a floating type and [200000000, 8] "
+                   "by config.json");
+  EXPECT_EQ(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"),
+            file + "has no tensor model.layers.2.input_layernorm.weight, model.layers.2.self_attn.q_proj.weight, "
+                   "model.layers.2.self_attn.k_proj.weight, model.layers.2.self_attn.v_proj.weight, "
+                   "model.layers.2.self_attn.o_proj.weight and 4 more");
+  EXPECT_NE(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")
+                .find(file + "has a tensor model.layers.1.input_layernorm.weight, "),
+            std::string::npos);
+  EXPECT_EQ(error_with("\"hidden_size\": 8", "\"hidden_size\": 9"),
+            "[from_pretrained] DIR/config.json: [model] width 9 is not divisible by 2 heads");
+  EXPECT_EQ(error_with("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"),
+            file + "lm_head.weight differs from model.embed_tokens.weight, though tie_word_embeddings of config.json "
+                   "is true");
+  rusage after{};
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
+}
+
+TEST(HfFolder, DamagedFilesAreRefused) {
+  const Folder f;
+  const std::string path = f.directory / "model.safetensors", whole = io::read_file(path, "test");
+  for (const std::size_t size : {std::size_t{1}, std::size_t{7}, std::size_t{100}, whole.size() - 1}) {
+    f.directory.file("model.safetensors", whole.substr(0, size));
+    EXPECT_EQ(f.error().find("[from_pretrained] DIR/model.safetensors: "), 0u) << f.error();
+  }
+  f.directory.file("model.safetensors", "");
+  EXPECT_EQ(f.error(), "[from_pretrained] cannot read DIR/model.safetensors: it is empty");
+  f.directory.file("model.safetensors", replaced(whole, "\"F32\"", "\"F8_E4M3\""));
+  EXPECT_NE(f.error().find("F8_E4M3"), std::string::npos) << f.error();
+  Array values = f.params.all()[2].read();
+  values.set(3, NAN);
+  std::vector<Parameter> parameters = f.params.all();
+  parameters[2] = Parameter(parameters[2].name(), values);
+  io::TensorMap tensors;
+  std::vector<Array> kept;
+  for (const Parameter& p : parameters) kept.push_back(p.read());
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    tensors[parameters[i].name()] = {
+        f32, {kept[i].shape().begin(), kept[i].shape().end()}, {kept[i].raw(), kept[i].bytes()}};
+  io::save_safetensors(path, tensors);
+  EXPECT_EQ(f.error(), "[from_pretrained] DIR/model.safetensors: " + parameters[2].name() +
+                           " has a number that is not finite at element 3");
+}
+
+TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
+  const auto error = [](const std::string& text) {
+    return error_of([&] { io::parse_hf_config(text, "config.json"); });
+  };
+  EXPECT_EQ(error(llama_json), "no error");
+  EXPECT_EQ(error(with(R"("some_new_key": [1, {"a": null}])")), "no error");
+  const std::pair<std::string, std::string> cases[] = {
+      {replaced(llama_json, "\"llama\"", "\"mamba\""),
+       "config.json: model_type is \"mamba\", expected one of " + io::hf_families()},
+      {replaced(llama_json, "\"model_type\": \"llama\",", ""),
+       "config.json: has no model_type, expected a string"},
+      {replaced(llama_json, "\"LlamaForCausalLM\"", "\"LlamaForSequenceClassification\""),
+       "config.json: architectures is [\"LlamaForSequenceClassification\"], expected [\"LlamaForCausalLM\"]"},
+      {replaced(llama_json, "\"silu\"", "\"relu\""), "config.json: hidden_act is \"relu\", expected silu or swish"},
+      {replaced(llama_json, "\"vocab_size\": 5", "\"vocab_size\": \"5\""),
+       "config.json: vocab_size is \"5\", expected an integer"},
+      {replaced(llama_json, "\"vocab_size\": 5", "\"vocab_size\": 5.5"),
+       "config.json: vocab_size is 5.5, expected an integer"},
+      {replaced(llama_json, "\"hidden_size\": 8,", ""), "config.json: has no hidden_size, expected an integer"},
+      {replaced(llama_json, "\"num_key_value_heads\": 1", "\"num_key_value_heads\": -1"),
+       "config.json: [model] 2 heads are not divisible by -1 key heads"},
+      {with(R"("quantization_config": {"quant_method": "fp8"})"),
+       "config.json: quantization_config is {\"quant_method\": \"fp8\"}, expected none: quantized weights cannot be "
+       "read"},
+      {with(R"("use_bidirectional_attention": true)"),
+       "config.json: use_bidirectional_attention is true, expected false"},
+      {with(R"("rope_scaling": {"type": "dynamic", "factor": 2.0})"),
+       "config.json: rope_scaling: type is \"dynamic\", expected default, linear, llama3 or yarn"},
+      {with(R"("rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4})"),
+       "config.json: rope_parameters: rope_type is \"longrope\", expected default, linear, llama3 or yarn"},
+      {with(R"("rope_scaling": {"rope_type": "linear"})"),
+       "config.json: rope_scaling: has no factor, expected a number"},
+      {with(R"("rope_scaling": {"rope_type": "linear", "factor": -1})"),
+       "config.json: [model] rope scaling: expected a positive factor, got -1.000000"},
+      {with(R"("partial_rotary_factor": 0.5)"), "config.json: partial_rotary_factor is 0.5, expected 1"},
+      {with(R"("head_dim": 7)"), "config.json: [model] heads of width 7 have no rotary pairs"},
+  };
+  for (const auto& [text, message] : cases) EXPECT_EQ(error(text), message);
+
+  const std::string mistral = replaced(replaced(llama_json, "\"llama\"", "\"mistral\""), "Llama", "Mistral");
+  EXPECT_EQ(error(replaced(mistral, "\"vocab_size\"", "\"sliding_window\": 0, \"vocab_size\"")),
+            "config.json: sliding_window is 0, expected a positive number of tokens, or null");
+  const std::string qwen = replaced(replaced(llama_json, "\"llama\"", "\"qwen2\""), "Llama", "Qwen2");
+  EXPECT_EQ(error(replaced(qwen, "\"vocab_size\"", "\"layer_types\": [\"full_attention\"], \"vocab_size\"")),
+            "config.json: layer_types is [\"full_attention\"], expected one for each of 2 layers");
+  EXPECT_EQ(error(replaced(qwen, "\"vocab_size\"", "\"layer_types\": [\"linear_attention\"], \"vocab_size\"")),
+            "config.json: layer_types is [\"linear_attention\"], expected full_attention and sliding_attention only");
+  const std::string gpt2 = R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1, "n_head": 1,
+    "n_embd": 8})";
+  EXPECT_EQ(error(gpt2), "no error");
+  EXPECT_EQ(error(replaced(gpt2, "{", R"({"scale_attn_by_inverse_layer_idx": true, )")),
+            "config.json: scale_attn_by_inverse_layer_idx is true, expected false");
+  EXPECT_EQ(error(replaced(gpt2, "{", R"({"activation_function": "relu", )")),
+            "config.json: activation_function is \"relu\", expected gelu_new or gelu_pytorch_tanh or gelu");
+  const std::string deepseek = replaced(replaced(llama_json, "\"llama\"", "\"deepseek_v3\""), "Llama", "DeepseekV3");
+  EXPECT_EQ(error(replaced(deepseek, "\"num_key_value_heads\": 1", "\"first_k_dense_replace\": 1")),
+            "config.json: first_k_dense_replace is 1, expected 2, the number of layers: mixture-of-experts layers are "
+            "not supported");
+}
+
+// The same settings as transformers 4 and 5 write them.
+TEST(HfConfig, OldAndNewKeysMeanTheSame) {
+  const auto metadata = [](const std::string& members) {
+    return io::to_metadata(io::parse_hf_config(with(members), "config.json").model);
+  };
+  EXPECT_EQ(metadata(R"("rope_theta": 5e5, "rope_scaling": null, "torch_dtype": "bfloat16")"),
+            metadata(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "dtype": "bfloat16")"));
+  EXPECT_EQ(metadata(R"("rope_theta": 500, "rope_scaling": {"type": "linear", "factor": 2.0})"),
+            metadata(R"("rope_parameters": {"rope_theta": 500, "rope_type": "linear", "factor": 2})"));
+  EXPECT_NE(metadata(R"("rope_theta": 5e5)"), metadata(R"("rope_theta": 1e4)"));
+}
+
+TEST(HfConfig, AllItsSettingsComeBackFromMetadata) {
+  for (const char* members :
+       {R"("attention_bias": true, "head_dim": 6)", R"("mlp_bias": true, "rope_parameters": {"rope_type": "llama3",
+         "rope_theta": 5e5, "factor": 8, "low_freq_factor": 1, "high_freq_factor": 3,
+         "original_max_position_embeddings": 8})",
+        R"("rope_parameters": {"rope_type": "yarn", "factor": 4, "beta_fast": 30, "truncate": false})"}) {
+    const nn::ModelConfig c = io::parse_hf_config(with(members), "config.json").model;
+    const io::Metadata saved = io::to_metadata(c);
+    EXPECT_GT(saved.size(), io::to_metadata(io::parse_hf_config(llama_json, "config.json").model).size());
+    EXPECT_EQ(io::to_metadata(io::model_config(saved, "file")), saved);
+  }
+}
+
+TEST(HfConfig, GenerationConfigHasPrecedence) {
+  io::HfConfig c = io::parse_hf_config(with(R"("eos_token_id": 2, "bos_token_id": 1)"), "config.json");
+  EXPECT_EQ(c.end_tokens, std::vector<std::int64_t>{2});
+  io::parse_hf_generation(R"({"eos_token_id": [3, 4], "pad_token_id": null})", "generation_config.json", c);
+  EXPECT_EQ(c.end_tokens, (std::vector<std::int64_t>{3, 4}));
+  EXPECT_EQ(c.start_token, 1);
+  EXPECT_FALSE(c.padding_token);
+  EXPECT_EQ(error_of([&] { io::parse_hf_generation(R"({"eos_token_id": "x"})", "generation_config.json", c); }),
+            "generation_config.json: eos_token_id is \"x\", expected an integer or an array of integers");
+}
+
+}  // namespace
