@@ -1,4 +1,5 @@
-// generate writes text with a model from a checkpoint of tools/train: one as it comes, or many at once.
+// generate writes text with a model from a checkpoint of tools/train or a Hugging Face folder: one as it
+// comes, or many at once.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -11,19 +12,19 @@
 #include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
 #include "tools/generate/many.h"
+#include "tools/generate/opened_model.h"
 #include "tools/generate/output.h"
 #include "tools/run_tool.h"
-#include "tools/trained_model.h"
 
 namespace {
 
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
-                          weights = "f32", cache_dtype;
+  std::string checkpoint, folder, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
+                                  weights = "f32", cache_dtype;
   std::vector<std::string> stops;
-  std::int64_t tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
+  std::int64_t context = 0, tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
   Device device;                          // of `backend`
@@ -32,7 +33,12 @@ struct Options {
 
 void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
-              o.checkpoint, {.required = true});
+              o.checkpoint);
+  args.option("model", "FOLDER",
+              "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json",
+              o.folder);
+  args.option("context", "N", "of --model: at most so many tokens in a text, for which there is memory",
+              o.context, {.min = 1, .max = 1e9, .shown = "as many as config.json says"});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
   args.option(
       "prompts", "FILE",
@@ -84,6 +90,8 @@ void declare_options(Args& args, Options& o) {
                "the most likely text, from the best checkpoint");
   args.example("generate --checkpoint out/train --tokens 500 --slide --top-k 20 --top-p 0.95",
                "more than the context holds, from likely tokens only");
+  args.example("generate --model SmolLM-135M --prompt 'Once upon' --temperature 0",
+               "from a Hugging Face folder");
   args.example("generate --checkpoint out/train --prompts prompts.txt --samples 4 --stop END",
                "four texts for each line of a file, many at once");
 }
@@ -114,26 +122,20 @@ std::optional<DType> cache_dtype(const Options& o) {
   return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
 }
 
-struct RestoredModel {
-  nn::Params params;
-  nn::Model model;
-  RestoredModel(const Options& o, const CheckpointModel& saved)
-      : params(0, dtype_named(o.weights), o.device), model(params, saved.config) {
-    saved.restore(params);
-  }
-};
+nn::Model loaded(const Options& o, const OpenedModel& opened) {
+  return opened.load(dtype_named(o.weights), o.device);
+}
 
-void generate_one(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
-  const nn::ModelConfig& config = saved.config;
+void generate_one(const Options& o, const OpenedModel& opened) {
+  const text::Tokenizer& tokenizer = *opened.tokenizer;
   std::vector<std::int32_t> text = tokenizer.encode(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
   const auto prompt = std::ssize(text);
   const std::int64_t tokens =
-      o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, config.context - prompt + 1);
-  if (!o.slide) check_room(prompt, tokens, config.context);
+      o.tokens > 0 ? o.tokens : std::max<std::int64_t>(1, opened.context - prompt + 1);
+  if (!o.slide) check_room(prompt, tokens, opened.context);
 
-  const RestoredModel restored(o, saved);
-  const nn::Model& model = restored.model;
+  const nn::Model model = loaded(o, opened);
   if (!o.no_cache) check_cache_memory(model, 1, nn::precision_named(o.dtype), cache_dtype(o));
   nn::Generator generator(model, {.threads = static_cast<int>(o.threads),
                                   .precision = nn::precision_named(o.dtype),
@@ -147,12 +149,13 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
   std::int64_t written = 0;
   generator.extend(text, tokens, o.sampling, static_cast<std::uint64_t>(o.seed), [&](std::int32_t token) {
     if (written++ == 0) first = seconds_since(start);
+    if (opened.is_end(token)) return false;
     write_text(stream.add(token));
     return !stream.stopped();
   });
   const double rest = seconds_since(start) - first;
   write_text(stream.finish() + "\n");
-  std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", config.text().c_str(),
+  std::fprintf(stderr, "%s: prompt of %lld and first token in %.1f ms", opened.title.c_str(),
                static_cast<long long>(prompt), 1e3 * first);
   if (written > 1)
     std::fprintf(stderr, ", then %.0f tokens/s, %.3f ms each", static_cast<double>(written - 1) / rest,
@@ -162,8 +165,8 @@ void generate_one(const Options& o, const CheckpointModel& saved, const text::To
   std::fprintf(stderr, "\n");
 }
 
-int generate_many(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
-  const RestoredModel restored(o, saved);
+int generate_many(const Options& o, const OpenedModel& opened) {
+  const nn::Model model = loaded(o, opened);
   const ManyTexts texts{.prompts = o.prompts.empty() ? std::vector{o.prompt} : read_prompts(o.prompts),
                         .tokens = o.tokens,
                         .samples = o.samples,
@@ -171,12 +174,13 @@ int generate_many(const Options& o, const CheckpointModel& saved, const text::To
                         .seats = o.parallel,
                         .cache_memory = o.cache_size,
                         .stops = o.stops,
+                        .end_tokens = opened.end_tokens,
                         .sampling = o.sampling,
                         .seed = static_cast<std::uint64_t>(o.seed),
                         .threads = static_cast<int>(o.threads),
                         .precision = nn::precision_named(o.dtype),
                         .cache_dtype = cache_dtype(o)};
-  return write_many(restored.model, tokenizer, texts) == 0 ? 0 : 1;
+  return write_many(model, *opened.tokenizer, texts) == 0 ? 0 : 1;
 }
 
 bool asks_for_many(const Args& args) {
@@ -185,6 +189,8 @@ bool asks_for_many(const Args& args) {
 
 // What is wrong with a combination of options, or nothing. Sets cache_size.
 std::string mistake_in(const Args& args, Options& o) {
+  if (o.checkpoint.empty() == o.folder.empty()) return "expected --checkpoint DIR or --model FOLDER";
+  if (o.folder.empty() && args.given("context")) return "--context is one of --model FOLDER";
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
@@ -207,17 +213,20 @@ std::string mistake_in(const Args& args, Options& o) {
 
 int main(int argc, char** argv) {
   Options o;
-  Args args("generate", "Generates text with a model trained by train, and prints it as it is generated.");
+  Args args(
+      "generate",
+      "Generates text with a model trained by train or from a Hugging Face folder, and prints it as it is "
+      "generated.");
   declare_options(args, o);
   return run_tool("generate", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    const CheckpointModel saved(o.checkpoint);
-    const auto tokenizer = saved.tokenizer();
-    if (asks_for_many(args)) return generate_many(o, saved, *tokenizer);
-    generate_one(o, saved, *tokenizer);
+    const OpenedModel opened =
+        o.folder.empty() ? open_checkpoint(o.checkpoint) : open_folder(o.folder, o.context);
+    if (asks_for_many(args)) return generate_many(o, opened);
+    generate_one(o, opened);
     if (!args.given("prompt") && bytes_on_standard_input() > 0)
       std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");
     return 0;

@@ -35,6 +35,10 @@ std::string PretrainedInfo::text() const {
          std::to_string(bytes >> 20) + " MiB";
 }
 
+PretrainedInfo pretrained_info(const std::string& folder) {
+  return info_of(io::HfFolder(folder));
+}
+
 Pretrained from_pretrained(const std::string& path, Device device, const PretrainedOptions& options) {
   const io::HfFolder folder(path);
   if (!is_float(options.dtype))

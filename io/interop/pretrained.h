@@ -38,6 +38,9 @@ struct Pretrained {
   operator LanguageModel() const { return model; }
 };
 
+// What from_pretrained() would read: everything is checked, no weights are read. Throws the same.
+PretrainedInfo pretrained_info(const std::string& folder);
+
 // The model of a folder with config.json and model.safetensors, or its shards and their index: gpt2, llama,
 // qwen2, qwen3, mistral, and deepseek_v2 and deepseek_v3 with dense layers. Weights in f32, f16 or bf16 are
 // read tensor by tensor into parameters in options.dtype. Throws, before it makes any, Error for a file that

@@ -93,7 +93,7 @@ void pretrained(World& w) {
   const nn::Pretrained model = nn::from_pretrained(
       "pretrained", Draw<Device>::of(w),
       {.dtype = w.one_of({f32, bf16, f64, i32}), .context = w.chance(0.5) ? 0 : Draw<I>::of(w)});
-  w.trace += model.info.text() + "\n";
+  w.trace += nn::pretrained_info("pretrained").text() + "\n";
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
 }
 

@@ -1,5 +1,5 @@
-// Hugging Face folders that must be refused, each in one line with file, key and value, and folders that say the
-// same in another way.
+// Hugging Face folders that must be refused, each in one line with file, key and value, and folders that say
+// the same in another way.
 #include "io/interop/hf_folder.h"
 
 #include <gtest/gtest.h>
@@ -61,11 +61,13 @@ struct Folder {
     for (auto p = all.begin(); p != all.end(); ++p)
       map += (map.empty() ? "" : ", ") + io::json_string(p->name()) + ": " +
              io::json_string(p < middle ? "a.safetensors" : second);
-    directory.file("model.safetensors.index.json", "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {" + map + "}}");
+    directory.file("model.safetensors.index.json",
+                   "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {" + map + "}}");
   }
   std::string error() const {
     std::string message = error_of([&] { nn::from_pretrained(path); });
-    for (std::size_t at; (at = message.find(path)) != std::string::npos;) message.replace(at, path.size(), "DIR");
+    for (std::size_t at; (at = message.find(path)) != std::string::npos;)
+      message.replace(at, path.size(), "DIR");
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     return message;
   }
@@ -82,7 +84,8 @@ TEST(HfFolder, IsReadWhole) {
   EXPECT_EQ(f.error(), "no error");
   EXPECT_TRUE(f.has_the_weights());
   const nn::Pretrained made = nn::from_pretrained(f.path);
-  EXPECT_EQ(made.info.text(), "llama, " + std::to_string(f.config.parameters()) + " parameters in f32, 0 MiB");
+  EXPECT_EQ(made.info.text(),
+            "llama, " + std::to_string(f.config.parameters()) + " parameters in f32, 0 MiB");
   EXPECT_EQ(made.model.context(), 16);
   EXPECT_EQ(nn::from_pretrained(f.path, Device::cpu(), {.context = 9}).model.context(), 9);
   EXPECT_EQ(error_of([&] { nn::from_pretrained(f.path, Device::cpu(), {.context = 17}); }),
@@ -139,11 +142,13 @@ TEST(HfFolder, ShardsThatDoNotFitTheIndexAreRefused) {
   f.remove("b.safetensors");
   EXPECT_EQ(f.error(), "[from_pretrained] cannot read DIR/b.safetensors: No such file or directory");
   f.shard("../b.safetensors");
-  EXPECT_NE(f.error().find("[from_pretrained] DIR/model.safetensors.index.json: weight_map has "), std::string::npos)
+  EXPECT_NE(f.error().find("[from_pretrained] DIR/model.safetensors.index.json: weight_map has "),
+            std::string::npos)
       << f.error();
   EXPECT_NE(f.error().find(" in \"../b.safetensors\", expected the plain name of a file"), std::string::npos);
   f.shard("a.safetensors");  // the others are listed where they are not
-  EXPECT_NE(f.error().find("[from_pretrained] DIR/a.safetensors: has no tensor "), std::string::npos) << f.error();
+  EXPECT_NE(f.error().find("[from_pretrained] DIR/a.safetensors: has no tensor "), std::string::npos)
+      << f.error();
   f.shard();
   f.save("b.safetensors", f.params.all());
   EXPECT_EQ(f.error(), "[from_pretrained] DIR/b.safetensors: has a tensor " +
@@ -156,7 +161,8 @@ TEST(HfFolder, ShardsThatDoNotFitTheIndexAreRefused) {
   more.emplace_back("extra", Array({1}, f32));
   f.save("a.safetensors", more);
   EXPECT_EQ(f.error(),
-            "[from_pretrained] DIR/a.safetensors: has a tensor extra, which model.safetensors.index.json does not list");
+            "[from_pretrained] DIR/a.safetensors: has a tensor extra, which model.safetensors.index.json "
+            "does not list");
   f.directory.file("model.safetensors.index.json", "{\"metadata\": {}}");
   EXPECT_EQ(f.error(), "[from_pretrained] DIR/model.safetensors.index.json: has no weight_map");
 }
@@ -172,9 +178,10 @@ TEST(HfFolder, FoldersWithoutWeightsAreRefused) {
   f.remove("config.json");
   EXPECT_EQ(f.error(), "[from_pretrained] DIR: has no config.json, expected a Hugging Face folder");
   f.directory.file("adapter_config.json", "{}");
-  EXPECT_EQ(f.error(),
-            "[from_pretrained] DIR: has no config.json, but an adapter_config.json: it is an adapter to a model, "
-            "expected the model's folder");
+  EXPECT_EQ(
+      f.error(),
+      "[from_pretrained] DIR: has no config.json, but an adapter_config.json: it is an adapter to a model, "
+      "expected the model's folder");
 }
 
 TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
@@ -187,22 +194,30 @@ TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
     return f.error();
   };
   EXPECT_EQ(error_with("\"vocab_size\": 5", "\"vocab_size\": 90000000"),
-            file + "model.embed_tokens.weight is f32 [5, 8], expected a floating type and [90000000, 8] by config.json");
-  EXPECT_EQ(error_with("\"intermediate_size\": 12", "\"intermediate_size\": 200000000"),
-            file + "model.layers.0.mlp.gate_proj.weight is f32 [12, 8], expected a floating type and [200000000, 8] "
-                   "by config.json");
-  EXPECT_EQ(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"),
-            file + "has no tensor model.layers.2.input_layernorm.weight, model.layers.2.self_attn.q_proj.weight, "
-                   "model.layers.2.self_attn.k_proj.weight, model.layers.2.self_attn.v_proj.weight, "
-                   "model.layers.2.self_attn.o_proj.weight and 4 more");
+            file +
+                "model.embed_tokens.weight is f32 [5, 8], expected a floating type and [90000000, 8] by "
+                "config.json");
+  EXPECT_EQ(
+      error_with("\"intermediate_size\": 12", "\"intermediate_size\": 200000000"),
+      file +
+          "model.layers.0.mlp.gate_proj.weight is f32 [12, 8], expected a floating type and [200000000, 8] "
+          "by config.json");
+  EXPECT_EQ(
+      error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"),
+      file +
+          "has no tensor model.layers.2.input_layernorm.weight, model.layers.2.self_attn.q_proj.weight, "
+          "model.layers.2.self_attn.k_proj.weight, model.layers.2.self_attn.v_proj.weight, "
+          "model.layers.2.self_attn.o_proj.weight and 4 more");
   EXPECT_NE(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")
                 .find(file + "has a tensor model.layers.1.input_layernorm.weight, "),
             std::string::npos);
   EXPECT_EQ(error_with("\"hidden_size\": 8", "\"hidden_size\": 9"),
             "[from_pretrained] DIR/config.json: [model] width 9 is not divisible by 2 heads");
-  EXPECT_EQ(error_with("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"),
-            file + "lm_head.weight differs from model.embed_tokens.weight, though tie_word_embeddings of config.json "
-                   "is true");
+  EXPECT_EQ(
+      error_with("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"),
+      file +
+          "lm_head.weight differs from model.embed_tokens.weight, though tie_word_embeddings of config.json "
+          "is true");
   rusage after{};
   getrusage(RUSAGE_SELF, &after);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
@@ -247,16 +262,19 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
        "config.json: has no model_type, expected a string"},
       {replaced(llama_json, "\"LlamaForCausalLM\"", "\"LlamaForSequenceClassification\""),
        "config.json: architectures is [\"LlamaForSequenceClassification\"], expected [\"LlamaForCausalLM\"]"},
-      {replaced(llama_json, "\"silu\"", "\"relu\""), "config.json: hidden_act is \"relu\", expected silu or swish"},
+      {replaced(llama_json, "\"silu\"", "\"relu\""),
+       "config.json: hidden_act is \"relu\", expected silu or swish"},
       {replaced(llama_json, "\"vocab_size\": 5", "\"vocab_size\": \"5\""),
        "config.json: vocab_size is \"5\", expected an integer"},
       {replaced(llama_json, "\"vocab_size\": 5", "\"vocab_size\": 5.5"),
        "config.json: vocab_size is 5.5, expected an integer"},
-      {replaced(llama_json, "\"hidden_size\": 8,", ""), "config.json: has no hidden_size, expected an integer"},
+      {replaced(llama_json, "\"hidden_size\": 8,", ""),
+       "config.json: has no hidden_size, expected an integer"},
       {replaced(llama_json, "\"num_key_value_heads\": 1", "\"num_key_value_heads\": -1"),
        "config.json: [model] 2 heads are not divisible by -1 key heads"},
       {with(R"("quantization_config": {"quant_method": "fp8"})"),
-       "config.json: quantization_config is {\"quant_method\": \"fp8\"}, expected none: quantized weights cannot be "
+       "config.json: quantization_config is {\"quant_method\": \"fp8\"}, expected none: quantized weights "
+       "cannot be "
        "read"},
       {with(R"("use_bidirectional_attention": true)"),
        "config.json: use_bidirectional_attention is true, expected false"},
@@ -279,18 +297,23 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
   const std::string qwen = replaced(replaced(llama_json, "\"llama\"", "\"qwen2\""), "Llama", "Qwen2");
   EXPECT_EQ(error(replaced(qwen, "\"vocab_size\"", "\"layer_types\": [\"full_attention\"], \"vocab_size\"")),
             "config.json: layer_types is [\"full_attention\"], expected one for each of 2 layers");
-  EXPECT_EQ(error(replaced(qwen, "\"vocab_size\"", "\"layer_types\": [\"linear_attention\"], \"vocab_size\"")),
-            "config.json: layer_types is [\"linear_attention\"], expected full_attention and sliding_attention only");
-  const std::string gpt2 = R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1, "n_head": 1,
+  EXPECT_EQ(
+      error(replaced(qwen, "\"vocab_size\"", "\"layer_types\": [\"linear_attention\"], \"vocab_size\"")),
+      "config.json: layer_types is [\"linear_attention\"], expected full_attention and sliding_attention "
+      "only");
+  const std::string gpt2 =
+      R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1, "n_head": 1,
     "n_embd": 8})";
   EXPECT_EQ(error(gpt2), "no error");
   EXPECT_EQ(error(replaced(gpt2, "{", R"({"scale_attn_by_inverse_layer_idx": true, )")),
             "config.json: scale_attn_by_inverse_layer_idx is true, expected false");
   EXPECT_EQ(error(replaced(gpt2, "{", R"({"activation_function": "relu", )")),
             "config.json: activation_function is \"relu\", expected gelu_new or gelu_pytorch_tanh or gelu");
-  const std::string deepseek = replaced(replaced(llama_json, "\"llama\"", "\"deepseek_v3\""), "Llama", "DeepseekV3");
+  const std::string deepseek =
+      replaced(replaced(llama_json, "\"llama\"", "\"deepseek_v3\""), "Llama", "DeepseekV3");
   EXPECT_EQ(error(replaced(deepseek, "\"num_key_value_heads\": 1", "\"first_k_dense_replace\": 1")),
-            "config.json: first_k_dense_replace is 1, expected 2, the number of layers: mixture-of-experts layers are "
+            "config.json: first_k_dense_replace is 1, expected 2, the number of layers: mixture-of-experts "
+            "layers are "
             "not supported");
 }
 
@@ -299,8 +322,9 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   const auto metadata = [](const std::string& members) {
     return io::to_metadata(io::parse_hf_config(with(members), "config.json").model);
   };
-  EXPECT_EQ(metadata(R"("rope_theta": 5e5, "rope_scaling": null, "torch_dtype": "bfloat16")"),
-            metadata(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "dtype": "bfloat16")"));
+  EXPECT_EQ(
+      metadata(R"("rope_theta": 5e5, "rope_scaling": null, "torch_dtype": "bfloat16")"),
+      metadata(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "dtype": "bfloat16")"));
   EXPECT_EQ(metadata(R"("rope_theta": 500, "rope_scaling": {"type": "linear", "factor": 2.0})"),
             metadata(R"("rope_parameters": {"rope_theta": 500, "rope_type": "linear", "factor": 2})"));
   EXPECT_NE(metadata(R"("rope_theta": 5e5)"), metadata(R"("rope_theta": 1e4)"));
@@ -308,7 +332,8 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
 
 TEST(HfConfig, AllItsSettingsComeBackFromMetadata) {
   for (const char* members :
-       {R"("attention_bias": true, "head_dim": 6)", R"("mlp_bias": true, "rope_parameters": {"rope_type": "llama3",
+       {R"("attention_bias": true, "head_dim": 6)",
+        R"("mlp_bias": true, "rope_parameters": {"rope_type": "llama3",
          "rope_theta": 5e5, "factor": 8, "low_freq_factor": 1, "high_freq_factor": 3,
          "original_max_position_embeddings": 8})",
         R"("rope_parameters": {"rope_type": "yarn", "factor": 4, "beta_fast": 30, "truncate": false})"}) {
@@ -326,8 +351,9 @@ TEST(HfConfig, GenerationConfigHasPrecedence) {
   EXPECT_EQ(c.end_tokens, (std::vector<std::int64_t>{3, 4}));
   EXPECT_EQ(c.start_token, 1);
   EXPECT_FALSE(c.padding_token);
-  EXPECT_EQ(error_of([&] { io::parse_hf_generation(R"({"eos_token_id": "x"})", "generation_config.json", c); }),
-            "generation_config.json: eos_token_id is \"x\", expected an integer or an array of integers");
+  EXPECT_EQ(
+      error_of([&] { io::parse_hf_generation(R"({"eos_token_id": "x"})", "generation_config.json", c); }),
+      "generation_config.json: eos_token_id is \"x\", expected an integer or an array of integers");
 }
 
 }  // namespace

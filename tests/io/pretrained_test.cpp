@@ -1,5 +1,5 @@
 // Models from Hugging Face folders, compared with what transformers computes from the same files. The folders
-// and the expected numbers are written by tests/io/pretrained/make_golden.py.
+// and the expected numbers are written by tests/interop/make_golden.py.
 #include <tilegrad/io/interop/pretrained.h>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 #include "tools/generate/many.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -123,8 +124,10 @@ class Writer {
                                     .seed = seed,
                                     .report = [this, t = t.get()](const nn::Engine::Token& token) {
                                       ++tokens_;
-                                      t->text += t->stream.add(token.token);
-                                      t->complete = token.end != nn::Engine::End::no || t->stream.stopped();
+                                      const bool ends = is_end(token.token);
+                                      if (!ends) t->text += t->stream.add(token.token);
+                                      t->complete =
+                                          ends || token.end != nn::Engine::End::no || t->stream.stopped();
                                       if (t->complete) t->text += t->stream.finish() + "\n";
                                       return !t->complete;
                                     }});
@@ -136,6 +139,8 @@ class Writer {
     engine_.search({.prompt = prompt,
                     .tokens = o_.tokens,
                     .beams = o_.beams,
+                    .end = o_.end_tokens.empty() ? std::nullopt
+                                                 : std::optional(static_cast<std::int32_t>(o_.end_tokens[0])),
                     .report = [this, t = t.get(), label, begin](const std::vector<nn::Hypothesis>& found) {
                       for (std::size_t i = 0; i < found.size(); ++i) {
                         char score[32];
@@ -147,6 +152,10 @@ class Writer {
                       t->complete = true;
                     }});
     texts_.push_back(std::move(t));
+  }
+
+  bool is_end(std::int32_t token) const {
+    return std::find(o_.end_tokens.begin(), o_.end_tokens.end(), token) != o_.end_tokens.end();
   }
 
   const text::Tokenizer& tokenizer_;

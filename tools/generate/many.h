@@ -19,6 +19,7 @@ struct ManyTexts {
   std::int64_t seats = 16;   // texts at once
   std::optional<CacheMemory> cache_memory = {};  // default: a whole context for each seat
   std::vector<std::string> stops;
+  std::vector<std::int64_t> end_tokens = {};  // any of them ends a text
   nn::Sampling sampling = {};
   std::uint64_t seed = 1;
   int threads = 0;

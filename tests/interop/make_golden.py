@@ -18,7 +18,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-HERE = pathlib.Path(__file__).parent
+FOLDERS = pathlib.Path(__file__).parent.parent / "io" / "pretrained"
 LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
 
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
@@ -136,7 +136,7 @@ def write(name):
         tensors, gap = expected_of(model)
         if gap > LEAST_GAP:
             break
-    folder = HERE / name
+    folder = FOLDERS / name
     shutil.rmtree(folder, ignore_errors=True)
     stored = copy.deepcopy(model).to(getattr(torch, dtype))
     transformers.logging.disable_progress_bar()

@@ -1,0 +1,62 @@
+// The model that generate writes with: of a checkpoint of train, or of a Hugging Face folder.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/interop/pretrained.h>
+#include "tools/trained_model.h"
+
+namespace tg {
+
+// What is known before the weights are read.
+struct OpenedModel {
+  std::string title;         // for the report: config.text(), or the family and its size
+  std::int64_t context = 0;  // the most tokens in a text
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::vector<std::int64_t> end_tokens;  // any of them ends a text
+  std::function<nn::Model(DType weights, Device device)> load;
+
+  bool is_end(std::int32_t token) const {
+    return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
+  }
+};
+
+inline OpenedModel open_checkpoint(const std::string& path) {
+  const auto saved = std::make_shared<const CheckpointModel>(path);
+  return {.title = saved->config.text(),
+          .context = saved->config.context,
+          .tokenizer = saved->tokenizer(),
+          .load = [saved](DType weights, Device device) {
+            nn::Params params(0, weights, device);
+            nn::Model model(params, saved->config);
+            saved->restore(params);
+            return model;
+          }};
+}
+
+// `context`: at most so many tokens; 0: as many as config.json says. Throws FormatError for a tokenizer of
+// another model.
+inline OpenedModel open_folder(const std::string& path, std::int64_t context) {
+  const nn::PretrainedInfo info = nn::pretrained_info(path);
+  const std::string file = path + "/tokenizer.json";
+  auto tokenizer = text::load_tokenizer(
+      {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "generate")}}, "[generate] " + file);
+  // The vocabulary of a model can be larger: it is rounded up.
+  if (tokenizer->size() > info.config.vocabulary)
+    throw FormatError("[generate] " + file + ": has " + std::to_string(tokenizer->size()) +
+                      " tokens, the model " + std::to_string(info.config.vocabulary));
+  return {.title = info.text(),
+          .context = context > 0 ? context : info.config.context,
+          .tokenizer = std::move(tokenizer),
+          .end_tokens = info.end_tokens,
+          .load = [path, context](DType weights, Device device) {
+            return nn::from_pretrained(path, device, {.dtype = weights, .context = context}).model;
+          }};
+}
+
+}  // namespace tg
