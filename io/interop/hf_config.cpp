@@ -34,8 +34,11 @@ void must_be(const JsonObject& json, const char* key, bool expected) {
   if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
 }
 
+using Activations = std::vector<std::pair<std::string, std::string>>;  // theirs, ours
+const Activations silus{{"silu", "silu"}, {"swish", "silu"}};
+
 std::string activation_of(const JsonObject& json, const char* key, const char* usual,
-                          const std::vector<std::pair<std::string, std::string>>& known) {
+                          const Activations& known) {
   const std::string name = json.string(key, usual);
   std::string expected;
   for (const auto& [theirs, ours] : known) {
@@ -66,19 +69,17 @@ void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
 
 // ---- Llama and its relatives
 
-// Sizes, head and rotary positions, of which the names are the same in all of them.
-HfRope read_common(const JsonObject& json, const Usual& usual, HfConfig& to) {
+// Sizes and head, of which the names are the same in all of them.
+void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::ModelConfig& m = to.model;
   m.vocabulary = json.integer("vocab_size");
   m.context = json.integer("max_position_embeddings", usual.context);
   m.layers = json.integer("num_hidden_layers"), m.heads = json.integer("num_attention_heads");
   m.width = json.integer("hidden_size");
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
-  return hf_rope(json, usual.theta, static_cast<double>(m.context));
 }
 
-nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
-  const HfRope rope = read_common(json, usual, to);
+nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& rope) {
   nn::Llama l{.mlp_width = json.integer("intermediate_size"),
               .theta = rope.theta,
               .eps = json.number("rms_norm_eps", usual.eps),
@@ -86,7 +87,15 @@ nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
   // null: as many as heads.
   l.key_heads = json.integer("num_key_value_heads", json.has("num_key_value_heads") ? 0 : usual.key_heads);
   l.head_width = json.integer("head_dim", usual.head_width);
-  l.activation = activation_of(json, "hidden_act", "silu", {{"silu", "silu"}, {"swish", "silu"}});
+  l.attention_bias = json.boolean("attention_bias", false);
+  return l;
+}
+
+nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  read_sizes(json, usual, to);
+  const HfRope rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+  nn::Llama l = llama_with(json, usual, rope);
+  l.activation = activation_of(json, "hidden_act", "silu", silus);
   return l;
 }
 
@@ -119,19 +128,16 @@ std::int64_t window_of(const JsonObject& json, std::int64_t usual) {
 
 void read_llama(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::Llama l = llama_of(json, usual, to);
-  l.attention_bias = json.boolean("attention_bias", false);
   l.mlp_bias = json.boolean("mlp_bias", false);
   to.model.architecture = l;
 }
 
 void read_qwen(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::Llama l = llama_of(json, usual, to);
-  if (to.family == "qwen3") {
+  if (to.family == "qwen3")
     l.qk_norm = "head";
-    l.attention_bias = json.boolean("attention_bias", false);
-  } else {
-    l.qkv_bias = true;
-  }
+  else
+    l.qkv_bias = true, l.attention_bias = false;  // it has no such key
   const std::int64_t first = json.integer("max_window_layers", 28);
   const std::int64_t window = json.boolean("use_sliding_window", false) ? window_of(json, 4096) : 0;
   l.windows =
@@ -147,11 +153,92 @@ void read_mistral(const JsonObject& json, const Usual& usual, HfConfig& to) {
   to.model.architecture = l;
 }
 
+void read_phi3(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::Llama l = llama_of(json, usual, to);
+  l.attention_bias = false;  // it has no such key
+  if (json.is_set("sliding_window")) l.windows = {window_of(json, 0)};
+  to.model.architecture = l;
+}
+
+// Some layers have no rotary positions.
+void read_smollm3(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::Llama l = llama_of(json, usual, to);
+  l.mlp_bias = json.boolean("mlp_bias", false);
+  const std::int64_t layers = to.model.layers, interval = json.integer("no_rope_layer_interval", 4);
+  if (json.is_set("no_rope_layers")) {
+    l.rotated = json.integers("no_rope_layers");
+    if (std::ssize(l.rotated) != layers)
+      json.refuse("no_rope_layers", "a number for each of " + std::to_string(layers) + " layers");
+  } else {
+    if (interval < 1) json.refuse("no_rope_layer_interval", "a positive number of layers");
+    for (std::int64_t i = 0; i < layers; ++i) l.rotated.push_back((i + 1) % interval != 0);
+  }
+  const bool has_windows = json.boolean("use_sliding_window", false) && json.is_set("sliding_window");
+  l.windows = windows_of(json, layers, has_windows ? window_of(json, 0) : 0, [&](std::int64_t i) {
+    return has_windows && l.rotated[static_cast<std::size_t>(i)] == 0;
+  });
+  to.model.architecture = l;
+}
+
+void read_olmo2(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  nn::Llama l = llama_of(json, usual, to);
+  l.norms = "after", l.qk_norm = "whole";
+  to.model.architecture = l;
+}
+
+// null: none.
+double softcap_of(const JsonObject& json, const char* key, double usual) {
+  return json.has(key) ? json.number(key, 0) : usual;
+}
+
+// Layers of two kinds have rotary positions of their own: rope_parameters has an object for each, or the keys
+// of transformers 4 say so.
+void read_gemma3_rope(const JsonObject& json, HfConfig& to, HfRope& whole, HfRope& local) {
+  const auto context = static_cast<double>(to.model.context);
+  whole.theta = json.number("rope_theta", 1e6), local.theta = json.number("rope_local_base_freq", 1e4);
+  if (json.is_set("rope_scaling"))
+    whole = hf_rope_of(json.object("rope_scaling"), json, whole.theta, context);
+  if (!json.is_set("rope_parameters")) return;
+  const JsonObject both = json.object("rope_parameters");
+  whole = hf_rope_of(both.object("full_attention"), json, 1e6, context);
+  local = hf_rope_of(both.object("sliding_attention"), json, 1e4, context);
+  if (!local.scaling.is_none()) both.refuse("sliding_attention", "rope_type default");
+}
+
+void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  const bool is_third = to.family == "gemma3_text";
+  read_sizes(json, usual, to);
+  HfRope rope, local;
+  if (is_third)
+    read_gemma3_rope(json, to, rope, local);
+  else
+    rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+  nn::Llama l = llama_with(json, usual, rope);
+  l.activation =
+      activation_of(json, "hidden_activation", "gelu_pytorch_tanh", {{"gelu_pytorch_tanh", "gelu_tanh"}});
+  l.norms = "both", l.plus_one = true;
+  l.embedding_scale = std::sqrt(static_cast<double>(to.model.width));
+  const double scalar = json.number("query_pre_attn_scalar", 256);
+  if (!(scalar > 0)) json.refuse("query_pre_attn_scalar", "a positive number");
+  l.attention_scale = 1 / std::sqrt(scalar);
+  l.attention_softcap = softcap_of(json, "attn_logit_softcapping", is_third ? 0 : 50);
+  l.logit_softcap = softcap_of(json, "final_logit_softcapping", is_third ? 0 : 30);
+  const std::int64_t pattern = is_third ? json.integer("sliding_window_pattern", 6) : 2;
+  if (pattern < 1) json.refuse("sliding_window_pattern", "a positive number of layers");
+  const std::int64_t window = window_of(json, 4096);
+  if (window == 0) json.refuse("sliding_window", "a positive number of tokens");
+  l.windows =
+      windows_of(json, to.model.layers, window, [&](std::int64_t i) { return (i + 1) % pattern != 0; });
+  if (is_third) l.qk_norm = "head", l.window_theta = local.theta;
+  to.model.architecture = l;
+}
+
 // ---- DeepSeek with dense layers
 
 void read_deepseek(const JsonObject& json, const Usual& usual, HfConfig& to) {
   const bool is_v3 = to.family == "deepseek_v3";
-  const HfRope rope = read_common(json, usual, to);
+  read_sizes(json, usual, to);
+  const HfRope rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
   if (json.integer("first_k_dense_replace", is_v3 ? 3 : 0) < to.model.layers)
     json.refuse("first_k_dense_replace", std::to_string(to.model.layers) +
                                              ", the number of layers: mixture-of-experts layers are not "
@@ -159,7 +246,7 @@ void read_deepseek(const JsonObject& json, const Usual& usual, HfConfig& to) {
   if (const std::int64_t k = json.integer("num_key_value_heads", to.model.heads); k != to.model.heads)
     json.refuse("num_key_value_heads", std::to_string(to.model.heads) + ", num_attention_heads");
   if (!is_v3) must_be(json, "mlp_bias", false);
-  activation_of(json, "hidden_act", "silu", {{"silu", "silu"}, {"swish", "silu"}});
+  activation_of(json, "hidden_act", "silu", silus);
   nn::DeepSeek d{.latent = json.integer("kv_lora_rank", 512),
                  .query_latent = json.integer("q_lora_rank", json.has("q_lora_rank") ? 0 : 1536),
                  .rope_width = json.integer("qk_rope_head_dim", 64),
@@ -183,6 +270,20 @@ const std::vector<Family>& families() {
       {"qwen2", "Qwen2ForCausalLM", read_qwen, {.context = 32768, .key_heads = 32}},
       {"qwen3", "Qwen3ForCausalLM", read_qwen, {.context = 32768, .key_heads = 32, .head_width = 128}},
       {"mistral", "MistralForCausalLM", read_mistral, {.context = 131072, .key_heads = 8}},
+      {"smollm3",
+       "SmolLM3ForCausalLM",
+       read_smollm3,
+       {.context = 32768, .key_heads = 4, .theta = 2e6, .is_tied = true}},
+      {"olmo2", "Olmo2ForCausalLM", read_olmo2, {.eps = 1e-5}},
+      {"phi3", "Phi3ForCausalLM", read_phi3, {.context = 4096, .eps = 1e-5}},
+      {"gemma2",
+       "Gemma2ForCausalLM",
+       read_gemma,
+       {.context = 8192, .key_heads = 4, .head_width = 256, .is_tied = true}},
+      {"gemma3_text",
+       "Gemma3ForCausalLM",
+       read_gemma,
+       {.context = 131072, .key_heads = 4, .head_width = 256, .is_tied = true}},
       {"deepseek_v2", "DeepseekV2ForCausalLM", read_deepseek},
       {"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek, {.context = 4096}},
   };

@@ -154,7 +154,7 @@ void HfFolder::match() {
   std::set<std::string> used;
   const std::string file = files_.size() == 1 ? where(0) : at(path_);
   const auto take = [&](const std::string& name, const Shape& shape) {
-    HfTensor theirs = hf_tensor(config_.family, name, shape);
+    HfTensor theirs = hf_tensor(config_.family, config_.model, name, shape);
     theirs.name = tensor_name(theirs.name);
     const auto found = found_.find(theirs.name);
     if (found == found_.end()) {
@@ -219,9 +219,14 @@ void HfFolder::load(const std::vector<Parameter>& parameters) const {
     const auto found = places_.find(p.name());
     if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
     const Place& place = found->second;
-    copy_tensor(*place.tensor, place.theirs.is_transposed, p, where(place.file));
     const MappedFile& file = mapped_[place.file].file;
-    const std::span<const std::byte> bytes = place.tensor->bytes;
+    const std::size_t row = place.tensor->bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
+    const auto first = static_cast<std::size_t>(place.theirs.first_row) * row;
+    const bool is_whole = p.shape() == place.theirs.shape || place.theirs.is_transposed;
+    const std::span<const std::byte> bytes =
+        is_whole ? place.tensor->bytes
+                 : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
+    copy_tensor({place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p, where(place.file));
     file.release(static_cast<std::size_t>(reinterpret_cast<const char*>(bytes.data()) - file.bytes().data()),
                  bytes.size());
   }

@@ -21,10 +21,44 @@ std::int64_t layer_of_tensor(const std::string& name) {
   return layer;
 }
 
+struct Part {
+  const char *ours, *theirs;
+  std::int64_t first, all;  // rows
+};
+
+// Rows of k_proj, of as many heads as the architecture says.
+std::int64_t key_rows(nn::ModelConfig model) {
+  std::int64_t heads = 0;
+  for (const nn::Setting& s : model.settings())
+    if (s.name == "key_heads") heads = *std::get<std::int64_t*>(s.value);
+  return model.width / model.heads * (heads == 0 ? model.heads : heads);
+}
+
+// Phi 3 has queries, keys and values in one tensor, and gates and values of the MLP in another.
+void join_rows(const nn::ModelConfig& model, HfTensor& t) {
+  const std::int64_t rows = t.shape[0];
+  const std::int64_t q = model.width;  // all heads of queries
+  const std::int64_t k = key_rows(model);
+  const Part parts[] = {{".self_attn.q_proj.weight", ".self_attn.qkv_proj.weight", 0, q + 2 * k},
+                        {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight", q, q + 2 * k},
+                        {".self_attn.v_proj.weight", ".self_attn.qkv_proj.weight", q + k, q + 2 * k},
+                        {".mlp.gate_proj.weight", ".mlp.gate_up_proj.weight", 0, 2 * rows},
+                        {".mlp.up_proj.weight", ".mlp.gate_up_proj.weight", rows, 2 * rows}};
+  for (const Part& p : parts) {
+    if (!t.name.ends_with(p.ours)) continue;
+    t.name = t.name.substr(0, t.name.size() - std::string_view(p.ours).size()) + p.theirs;
+    t.first_row = p.first;
+    t.shape[0] = p.all;
+    return;
+  }
+}
+
 }  // namespace
 
-HfTensor hf_tensor(const std::string& family, const std::string& parameter, const Shape& shape) {
+HfTensor hf_tensor(const std::string& family, const nn::ModelConfig& model, const std::string& parameter,
+                   const Shape& shape) {
   HfTensor t{.name = parameter, .shape = shape};
+  if (family == "phi3") join_rows(model, t);
   // GPT-2's linear layers in blocks are its "Conv1D", whose weights are [inputs, outputs].
   if (family == "gpt2" && ends_with_any(parameter, {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})) {
     t.is_transposed = true;

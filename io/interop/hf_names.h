@@ -4,18 +4,20 @@
 
 #include <string>
 
-#include <tilegrad/core/base/layout.h>
+#include <tilegrad/nn/models/model_config.h>
 
 namespace tg::io {
 
 struct HfTensor {
   std::string name;            // theirs
   bool is_transposed = false;  // theirs is [columns, rows]
+  std::int64_t first_row = 0;  // ours is that row of theirs and those after it
   Shape shape = {};            // theirs
 };
 
-// Of the parameter of that name and shape, of a model of a family (HfConfig::family).
-HfTensor hf_tensor(const std::string& family, const std::string& parameter, const Shape& shape);
+// Of the parameter of that name and shape, of a model of a family (HfConfig::family, HfConfig::model).
+HfTensor hf_tensor(const std::string& family, const nn::ModelConfig& model, const std::string& parameter,
+                   const Shape& shape);
 
 // Whether a tensor of theirs is not a weight that the model has: buffers that are computed, and layers that
 // predict further tokens, which follow the `layers` of the model.

@@ -26,12 +26,15 @@ double number_or(const JsonObject& rope, const char* key, double usual) {
 }  // namespace
 
 HfRope hf_rope(const JsonObject& config, double usual_theta, double context) {
-  HfRope r{.theta = config.number("rope_theta", usual_theta)};
+  const double theta = config.number("rope_theta", usual_theta);
   if (config.number("partial_rotary_factor", 1) != 1) config.refuse("partial_rotary_factor", "1");
   const char* key = config.is_set("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (!config.is_set(key)) return r;
-  const JsonObject rope = config.object(key);
-  r.theta = rope.number("rope_theta", r.theta);
+  if (!config.is_set(key)) return {.theta = theta};
+  return hf_rope_of(config.object(key), config, theta, context);
+}
+
+HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual_theta, double context) {
+  HfRope r{.theta = rope.number("rope_theta", usual_theta)};
   if (rope.number("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "1");
   const char* type_key = rope.is_set("rope_type") ? "rope_type" : "type";
   const std::string type = rope.string(type_key, "default");

@@ -14,5 +14,7 @@ struct HfRope {
 
 // `context` is max_position_embeddings. Throws FormatError for a type that is not known.
 HfRope hf_rope(const JsonObject& config, double usual_theta, double context);
+// The same of one kind of layers, where `rope` is their part of rope_parameters, or rope_scaling.
+HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual_theta, double context);
 
 }  // namespace tg::io

@@ -42,9 +42,11 @@ struct Pretrained {
 PretrainedInfo pretrained_info(const std::string& folder);
 
 // The model of a folder with config.json and model.safetensors, or its shards and their index: gpt2, llama,
-// qwen2, qwen3, mistral, and deepseek_v2 and deepseek_v3 with dense layers. Weights in f32, f16 or bf16 are
-// read tensor by tensor into parameters in options.dtype. Throws, before it makes any, Error for a file that
-// cannot be read, FormatError naming file, key and value for what it cannot represent exactly; OutOfMemory.
+// qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and deepseek_v2 and deepseek_v3 with
+// dense layers (docs/interop.md). Weights in f32, f16 or bf16 are read tensor by tensor into parameters in
+// options.dtype. Throws, before it makes any, Error for a file that cannot be read, FormatError naming file,
+// key and value for what it cannot represent exactly; OutOfMemory; FormatError for a number that is not
+// finite.
 Pretrained from_pretrained(const std::string& folder, Device device = Device::cpu(),
                            const PretrainedOptions& options = {});
 

@@ -8,10 +8,10 @@
 
 namespace tg::io {
 
-// The tensor has as many elements as the parameter, both are floating; with is_transposed it is [n, m] for a
-// parameter [m, n]. Values are rounded as by converted() of io/checkpoints/convert.h, and must be finite.
-// Needs memory for a few pieces of some MiB. Throws FormatError, beginning with `where` and the parameter's
-// name.
+// The tensor, whose shape is not looked at, has as many elements as the parameter, both are floating; with
+// is_transposed it is [n, m] for a parameter [m, n]. Values are rounded as by converted() of
+// io/checkpoints/convert.h, and must be finite. Needs memory for a few pieces of some MiB. Throws
+// FormatError, beginning with `where` and the parameter's name.
 void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where);
 
 }  // namespace tg::io

@@ -49,6 +49,19 @@ MODELS = {
     "mistral": ("mistral", dict(SIZES, num_key_value_heads=2, sliding_window=5), "bfloat16", ["old", "buffers"]),
     "mistral_whole": ("mistral", dict(SIZES, num_hidden_layers=1, num_key_value_heads=4, sliding_window=None),
                       "bfloat16", []),
+    "smollm3": ("smollm3", dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, pad_token_id=None), "bfloat16",
+                []),
+    "olmo2": ("olmo2", dict(SIZES, num_key_value_heads=2, pad_token_id=None), "bfloat16", []),
+    "phi3": ("phi3", dict(SIZES, num_key_value_heads=2, sliding_window=5, pad_token_id=None), "bfloat16", ["old"]),
+    "gemma2": ("gemma2", dict(SIZES, head_dim=12, num_key_value_heads=2, sliding_window=5, query_pre_attn_scalar=20,
+                              final_logit_softcapping=4.0, attn_logit_softcapping=3.0, pad_token_id=None), "bfloat16",
+               []),
+    "gemma3": ("gemma3_text", dict(SIZES, head_dim=12, num_key_value_heads=2, sliding_window=5,
+                                   layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=20,
+                                   pad_token_id=None, rope_parameters={
+                                       "sliding_attention": dict(rope_type="default", rope_theta=100.0),
+                                       "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=3.0)}),
+               "bfloat16", []),
     "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
     "deepseek_v3": ("deepseek_v3", dict(DEEPSEEK, q_lora_rank=16, attention_bias=True,
                                         rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.7)),
@@ -66,7 +79,8 @@ def make(model_type, options, dtype, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             gain = "norm" in name or "ln_" in name
-            p.copy_(0.3 * torch.randn(p.shape) + (1 if gain and name.endswith("weight") else 0))
+            start = 1 if gain and name.endswith("weight") and "gemma" not in model_type else 0
+            p.copy_(0.3 * torch.randn(p.shape) + start)
             p.copy_(p.to(getattr(torch, dtype)).float())
     return model
 

@@ -111,7 +111,7 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   const nn::Model model(params, c);
   std::vector<Parameter> theirs;
   for (const Parameter& p : params.all()) {
-    const io::HfTensor t = io::hf_tensor("gpt2", p.name(), p.shape());
+    const io::HfTensor t = io::hf_tensor("gpt2", c, p.name(), p.shape());
     Array values(t.shape, f32);
     const Array ours = p.read();
     for (std::int64_t i = 0; i < ours.numel(); ++i)

@@ -35,12 +35,13 @@ inline double largest(const Array& a) {
   return most;
 }
 
-// The largest difference; infinite for NaN. With is_transposed, b is [n, m] and a [m, n].
-inline double difference(const Array& a, const Array& b, bool is_transposed = false) {
+// The largest difference; infinite for NaN. With is_transposed, b is [n, m] and a [m, n]; else a is compared
+// with the elements of b from the one numbered `first`.
+inline double difference(const Array& a, const Array& b, bool is_transposed = false, std::int64_t first = 0) {
   double most = 0;
   const std::int64_t columns = a.shape().back();
   for (std::int64_t i = 0; i < a.numel(); ++i) {
-    const std::int64_t j = is_transposed ? i % columns * (a.numel() / columns) + i / columns : i;
+    const std::int64_t j = is_transposed ? i % columns * (a.numel() / columns) + i / columns : first + i;
     const double d = std::abs(a.at(i) - b.at(j));
     most = d <= most ? most : std::isnan(d) ? INFINITY : d;
   }
