@@ -5,6 +5,7 @@
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/io/text/token_file.h>
@@ -70,8 +71,28 @@ void checkpoints(World& w) {
   last.load(Draw<std::string>::of(w));
 }
 
+// A tokenizer.json that is right or nearly so.
+std::string tokenizer_file(World& w) {
+  const std::string merge =
+      w.one_of<std::string>({R"(["a","b"])", R"("a b")", R"(["ab","ab"])", R"(["a"])", "7", ""});
+  const std::string id = w.one_of<std::string>({"2", "3", "-1", "2147483647", "99999999999"});
+  const std::string pre =
+      w.one_of<std::string>({"null", R"({"type":"ByteLevel","add_prefix_space":true})",
+                             R"({"type":"Metaspace","replacement":"\u2581"})",
+                             R"({"type":"Sequence","pretokenizers":[]})", R"({"type":"Split"})"});
+  const std::string decoder =
+      w.one_of<std::string>({R"({"type":"ByteLevel"})",
+                             R"({"type":"Replace","pattern":{"String":"\u2581"},"content":" "})", "null"});
+  return R"({"added_tokens":[],"normalizer":null,"pre_tokenizer":)" + pre +
+         R"(,"post_processor":null,"decoder":)" + decoder +
+         R"(,"model":{"type":"BPE","unk_token":"a","vocab":{"a":0,"b":1,"ab":)" + id + R"(},"merges":[)" +
+         merge + "]}}";
+}
+
 std::unique_ptr<text::Tokenizer> tokenizer(World& w, const std::string& text) {
-  switch (w.below(6)) {
+  switch (w.below(7)) {
+    case 6:
+      return std::make_unique<text::HfTokenizer>(w.chance(0.9) ? tokenizer_file(w) : text, "hostile");
     case 0:
       return std::make_unique<text::CharVocab>(std::string_view(text));
     case 1: {
@@ -90,7 +111,8 @@ std::unique_ptr<text::Tokenizer> tokenizer(World& w, const std::string& text) {
       for (std::uint64_t n = w.below(4); n > 0; --n)
         merges.emplace_back(static_cast<std::int32_t>(Draw<I>::of(w)),
                             static_cast<std::int32_t>(w.below(259)));
-      return std::make_unique<text::Bpe>(merges);
+      return std::make_unique<text::Bpe>(
+          merges, w.one_of({text::WordRule::gpt2, text::WordRule::bytes, text::WordRule::spaces}));
     }
     default:
       return std::make_unique<text::Bpe>(
@@ -104,7 +126,18 @@ void tokenizers(World& w) {
   (void)t->kind(), (void)t->unit();
   if (t->size() > 0) readable([&] { return text::load_tokenizer(t->metadata(), "hostile"); });
   if (const auto* bpe = dynamic_cast<const text::Bpe*>(t.get()))
-    (void)bpe->merges(), (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+    (void)bpe->merges(), (void)bpe->words(), text::tokenizer_json(*bpe),
+        (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+  if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(t.get())) {
+    const auto id = static_cast<std::int32_t>(Draw<I>::of(w));
+    (void)hf->json(), (void)hf->merges(), (void)hf->before(), (void)hf->after(), (void)hf->is_byte_level();
+    (void)hf->is_special(id), (void)hf->is_added(id), (void)hf->ignores_merges(), (void)hf->find(text);
+    hf->encode(text, {.special = w.chance(0.5), .whole = w.chance(0.5)});
+    hf->token_text(id);
+  }
+  t->encode_whole(text);
+  (void)t->safe_cut(text, w.below(2 * text.size() + 2));
+  if (w.chance(0.5)) t->continuation(static_cast<std::int32_t>(Draw<I>::of(w)));
   if (const auto* chars = dynamic_cast<const text::CharVocab*>(t.get())) (void)chars->characters();
   t->decode(t->encode(w.chance(0.5) ? text : Draw<std::string>::of(w)));
   t->decode(ids(w));
