@@ -41,6 +41,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/plots/image.h
     io/plots/png_plot.h
     io/text/bpe.h
+    io/text/hf_tokenizer.h
     io/text/text.h
     io/text/text_stream.h
     io/text/token_file.h

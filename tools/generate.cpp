@@ -128,7 +128,7 @@ nn::Model loaded(const Options& o, const OpenedModel& opened) {
 
 void generate_one(const Options& o, const OpenedModel& opened) {
   const text::Tokenizer& tokenizer = *opened.tokenizer;
-  std::vector<std::int32_t> text = tokenizer.encode(o.prompt);
+  std::vector<std::int32_t> text = tokenizer.encode_whole(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
   const auto prompt = std::ssize(text);
   const std::int64_t tokens =

@@ -1,10 +1,12 @@
-// tokens converts a text of any size to a file of tokens, for train --tokens.
+// tokens converts a text of any size to a file of tokens, for train --tokens, and shows the tokens of a short
+// one.
 #include <algorithm>
 #include <filesystem>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/checkpoint.h>
 #include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/token_file.h>
 #include "tools/args.h"
@@ -31,7 +33,20 @@ std::unique_ptr<text::Tokenizer> learn_from(std::string_view text, const std::st
                                             std::int64_t vocabulary) {
   if (kind == "bytes") return std::make_unique<text::ByteTokenizer>();
   if (kind == "chars") return std::make_unique<text::CharVocab>(text);
-  return std::make_unique<text::Bpe>(text::Bpe::train(text, vocabulary));
+  if (kind == "bpe") return std::make_unique<text::Bpe>(text::Bpe::train(text, vocabulary));
+  return std::make_unique<text::HfTokenizer>(text::HfTokenizer::open(kind));
+}
+
+// A line for each token: its id, and how the tokenizer's file writes it.
+void show(const std::string& path, std::string_view text) {
+  const text::HfTokenizer tokenizer = text::HfTokenizer::open(path);
+  const std::vector<std::int32_t> ids = tokenizer.encode_whole(text);
+  std::string all;
+  for (const std::int32_t id : ids) all += (all.empty() ? "" : " ") + std::to_string(id);
+  print_row("ids", all);
+  for (const std::int32_t id : ids)
+    print_row(std::to_string(id),
+              printable(tokenizer.token_text(id)) + (tokenizer.is_added(id) ? "  (added token)" : ""));
 }
 
 void run(const std::string& text_path, const std::string& out, const std::string& like,
@@ -47,7 +62,7 @@ void run(const std::string& text_path, const std::string& out, const std::string
   while (!rest.empty()) {
     // Split where the tokens before and after do not depend on each other, so that they are those of the
     // whole text.
-    std::size_t n = rest.size() <= chunk ? rest.size() : text::safe_cut(rest, chunk);
+    std::size_t n = rest.size() <= chunk ? rest.size() : tokenizer->safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
     writer.write(tokenizer->encode(rest.substr(0, n)));
     rest.remove_prefix(n);
@@ -66,26 +81,39 @@ void run(const std::string& text_path, const std::string& out, const std::string
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string text, out, like, kind = "bpe";
+  std::string text, out, like, kind = "bpe", shown;
   std::int64_t vocabulary = 4096;
   Args args("tokens", "Makes a file of tokens from a text, which `train --tokens` maps into memory.");
-  args.option("text", "FILE", "the text, of any size", text, {.required = true});
-  args.option("out", "FILE", "file of tokens to write", out, {.required = true});
+  args.option("text", "FILE", "the text, of any size", text);
+  args.option("out", "FILE", "file of tokens to write", out);
   args.option("like", "PATH", "use the tokenizer of this token file, checkpoint or run", like,
               {.shown = "none"});
   args.option("tokenizer", "KIND",
-              "without --like: tokens are characters (UTF-8), bytes, or learned from the text (bpe)", kind,
-              {.choices = {"chars", "bytes", "bpe"}});
+              "without --like: tokens are characters (chars; UTF-8), bytes, learned from the text (bpe), or "
+              "those of a "
+              "tokenizer.json or of a folder that has one",
+              kind);
   args.option("vocabulary", "N", "number of tokens for --tokenizer bpe", vocabulary,
               {.min = 257, .max = static_cast<double>(text::Bpe::max_vocabulary)});
+  args.positional("shown", "with --tokenizer FOLDER or FILE: print the tokens of this text, as a line each",
+                  shown);
   args.example("tokens --text corpus.txt --out corpus.tokens", "4096 tokens, learned from the text");
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
                "another text in the same tokens");
   args.example("train --tokens corpus.tokens", "train on it");
+  args.example("tokens --tokenizer gpt2/ 'Hello world'", "ids and pieces, by gpt2/tokenizer.json");
   return run_tool("tokens", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
       return args.fail("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
+    const bool is_file = kind != "bpe" && kind != "chars" && kind != "bytes";
+    if (args.given("shown")) {
+      if (!is_file || !text.empty() || !out.empty() || !like.empty())
+        return args.fail("a text to show needs --tokenizer FOLDER or FILE, and no other option");
+      show(kind, shown);
+      return 0;
+    }
+    if (text.empty() || out.empty()) return args.fail("--text and --out are required, or a text to show");
     if (args.given("vocabulary") && kind != "bpe") return args.fail("--vocabulary is for --tokenizer bpe");
     run(text, out, like, kind, vocabulary);
     return 0;

@@ -7,10 +7,7 @@
 #include <tilegrad/core/base/error.h>
 
 namespace tg::io {
-namespace {
-
-// Decodes the sequence at s[i] into c; returns its length, 0 if it is ill formed.
-std::size_t decode(std::string_view s, std::size_t i, char32_t& c) {
+std::size_t utf8_decode(std::string_view s, std::size_t i, char32_t& c) {
   const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(s[i + k]); };
   const unsigned lead = byte(0);
   if (lead < 0x80) {
@@ -29,12 +26,10 @@ std::size_t decode(std::string_view s, std::size_t i, char32_t& c) {
   return length;
 }
 
-}  // namespace
-
 std::size_t utf8_valid_bytes(std::string_view s) {
   std::size_t i = 0;
   for (char32_t c; i < s.size();) {
-    const std::size_t length = decode(s, i, c);
+    const std::size_t length = utf8_decode(s, i, c);
     if (length == 0) break;
     i += length;
   }
@@ -48,7 +43,7 @@ std::size_t utf8_incomplete_bytes(std::string_view s) {
       char bytes[4];
       std::fill(s.copy(bytes, n, s.size() - n) + bytes, std::end(bytes), filler);
       char32_t c = 0;
-      if (decode({bytes, sizeof bytes}, 0, c) > n) return n;
+      if (utf8_decode({bytes, sizeof bytes}, 0, c) > n) return n;
     }
   }
   return 0;
@@ -56,7 +51,7 @@ std::size_t utf8_incomplete_bytes(std::string_view s) {
 
 char32_t utf8_next(std::string_view s, std::size_t& i) {
   char32_t c = 0;
-  const std::size_t length = i < s.size() ? decode(s, i, c) : 0;
+  const std::size_t length = i < s.size() ? utf8_decode(s, i, c) : 0;
   if (length == 0) throw FormatError("[utf8] no well-formed character at byte " + std::to_string(i));
   i += length;
   return c;

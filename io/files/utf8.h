@@ -20,6 +20,10 @@ std::size_t utf8_incomplete_bytes(std::string_view s);
 // ill-formed sequence.
 char32_t utf8_next(std::string_view s, std::size_t& i);
 
+// Decodes the character at byte i < s.size() into c and returns its length; 0 on an ill-formed
+// sequence, and c is then any value.
+std::size_t utf8_decode(std::string_view s, std::size_t i, char32_t& c);
+
 // Appends the encoding of a code point that UTF-8 can hold.
 void utf8_append(std::string& out, char32_t c);
 

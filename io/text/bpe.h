@@ -1,8 +1,9 @@
 // Byte-level byte-pair encoding [Sennrich, BPE], on bytes as in [Radford, GPT-2]. Tokens 0 … 255 are the
-// bytes; token 256 + k is the pair of tokens that merge k joins. Any bytes can be encoded, and are decoded
-// unchanged.
+// bytes; token 256 + k is the pair of tokens that merge k joins, within the words of GPT-2. Any bytes can be
+// encoded, and are decoded unchanged.
 #pragma once
 
+#include <memory>
 #include <utility>
 
 #include <tilegrad/io/text/tokenizer.h>
@@ -10,21 +11,26 @@
 
 namespace tg::text {
 
+class MergeTable;
+
 class Bpe final : public Tokenizer {
  public:
   using Merge = std::pair<std::int32_t, std::int32_t>;
 
-  // Throws FormatError for a merge of tokens that do not exist before it, a duplicate merge, or one of more
-  // than max_word_bytes bytes.
-  explicit Bpe(std::vector<Merge> merges);
+  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of a checkpoint of version 0.1. Throws
+  // FormatError for a merge of tokens that do not exist before it, a duplicate merge, or one of more than
+  // max_word_bytes bytes, and Error for another rule.
+  explicit Bpe(std::vector<Merge> merges, WordRule words = WordRule::gpt2);
 
   // Repeatedly joins the most frequent pair of tokens within the words of the text (of equally frequent pairs
-  // the one with the smaller ids), until there are `vocabulary` tokens or no pair occurs twice. The result
-  // depends on the text alone. Error for a vocabulary below 257 or above max_vocabulary.
+  // the one with the smaller ids) that makes a token of at most max_word_bytes bytes, until there are
+  // `vocabulary` tokens or no pair occurs twice. The result depends on the text alone. Error for a vocabulary
+  // below 257 or above max_vocabulary.
   static Bpe train(std::string_view text, std::int64_t vocabulary);
   static constexpr std::int64_t max_vocabulary = 1 << 20;
 
   const std::vector<Merge>& merges() const { return merges_; }
+  WordRule words() const { return words_; }
   std::string_view bytes(std::int32_t id) const;  // of one token; Error for an id outside [0, size)
 
   std::string_view kind() const override { return "bpe"; }
@@ -35,20 +41,9 @@ class Bpe final : public Tokenizer {
   io::Metadata metadata() const override;
 
  private:
-  // The token that two make, or −1: a hash table with open addressing, at most half full.
-  std::int32_t merged(std::int32_t left, std::int32_t right) const;
-  std::size_t slot_of(std::uint64_t pair) const;
-  // Writes the tokens of one word to `out`, which has room for its bytes, and returns how many there are.
-  std::size_t encode_word(std::string_view word, std::int32_t* out) const;
-
-  struct Slot {
-    std::uint64_t pair = empty;
-    std::int32_t token = -1;
-    static constexpr std::uint64_t empty = ~std::uint64_t{0};
-  };
   std::vector<Merge> merges_;
-  std::vector<Slot> slots_;
-  int shift_ = 0;                    // 64 − log₂ of the number of slots
+  WordRule words_;
+  std::shared_ptr<const MergeTable> table_;
   std::string bytes_;                // of all tokens, one after the other
   std::vector<std::uint32_t> from_;  // where those of each begin; one more for the end
 };

@@ -19,7 +19,7 @@ std::vector<CountedWord> count_words(std::string_view text) {
   std::unordered_map<std::string_view, std::size_t> places;
   std::vector<CountedWord> words;
   for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
-    end = word_end(text, i);
+    end = word_end(WordRule::gpt2, text, i);
     const std::string_view word = text.substr(i, end - i);
     const auto [place, is_new] = places.try_emplace(word, words.size());
     if (is_new) {
@@ -45,11 +45,12 @@ class PairCounts {
     for (const auto& [pair, info] : pairs_) queue_.push({info.count, pair});
   }
 
-  // The most frequent pair that occurs twice or more; false if there is none.
+  // The most frequent pair that occurs twice or more and is not too long; false if there is none.
   bool take_best(Bpe::Merge& best) {
     while (!queue_.empty()) {
       const Candidate top = queue_.top();
       queue_.pop();
+      if (bytes_[index(top.pair.first)] + bytes_[index(top.pair.second)] > max_word_bytes) continue;
       const std::int64_t now = pairs_[top.pair].count;
       if (now == top.count && now >= 2) {
         best = top.pair;
@@ -62,6 +63,7 @@ class PairCounts {
 
   // Replaces every pair by `token`, from left to right.
   void merge(const Bpe::Merge& pair, std::int32_t token) {
+    bytes_.push_back(bytes_[index(pair.first)] + bytes_[index(pair.second)]);
     const std::vector<std::size_t> where = std::move(pairs_[pair].words);
     for (const std::size_t w : where) {
       std::vector<std::int32_t>& tokens = words_[w].tokens;
@@ -108,7 +110,10 @@ class PairCounts {
     }
   }
 
+  static std::size_t index(std::int32_t token) { return static_cast<std::size_t>(token); }
+
   std::vector<CountedWord> words_;
+  std::vector<std::size_t> bytes_ = std::vector<std::size_t>(256, 1);  // of each token
   std::unordered_map<Bpe::Merge, Info, PairHash> pairs_;
   std::priority_queue<Candidate> queue_;
   std::vector<Bpe::Merge> made_;  // pairs with the newest token

@@ -37,7 +37,7 @@ void TextStream::check_open(const char* what) const {
 
 std::string TextStream::add(std::int32_t token) {
   check_open("add()");
-  const std::string bytes = tokenizer_->decode({&token, 1});
+  const std::string bytes = tokenizer_->continuation(token);
   if (stopped()) return {};
   for (const char byte : bytes) {
     held_ += byte;

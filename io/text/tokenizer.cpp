@@ -5,6 +5,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/io/text/text.h>
 #include "io/files/utf8.h"
 
@@ -18,6 +19,10 @@ void check_id(std::int32_t id, std::int64_t size) {
 }
 
 }  // namespace detail
+
+std::size_t Tokenizer::safe_cut(std::string_view text, std::size_t limit) const {
+  return text::safe_cut(text, limit);
+}
 
 std::vector<std::int32_t> ByteTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
@@ -89,8 +94,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const st
   };
   if (kind == "bpe") {
     auto merges = parse_merges(value("merges"), where + ": merges");
-    return made([&] { return std::make_unique<Bpe>(std::move(merges)); });
+    const auto words = metadata.find("words");  // absent in checkpoints of version 0.1
+    if (words != metadata.end() && words->second != "gpt2")
+      throw FormatError(where + ": words is '" + words->second + "', expected gpt2");
+    const WordRule rule = words == metadata.end() ? WordRule::bytes : WordRule::gpt2;
+    return made([&] { return std::make_unique<Bpe>(std::move(merges), rule); });
   }
+  if (kind == "hf") return std::make_unique<HfTokenizer>(value("tokenizer.json"), where + ": tokenizer.json");
   if (kind == "numbers") {
     const std::string& text = value("vocabulary");
     std::int64_t size = 0;
@@ -101,7 +111,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const st
     return std::make_unique<NumberTokenizer>(size);
   }
   if (kind != "chars")
-    throw FormatError(where + ": tokenizer is '" + kind + "', expected chars, bytes, bpe or numbers");
+    throw FormatError(where + ": tokenizer is '" + kind + "', expected chars, bytes, bpe, numbers or hf");
   const std::string& text = value("characters");
   if (text.empty() || io::utf8_valid_bytes(text) != text.size())
     throw FormatError(where + ": characters are not UTF-8 text of one character or more");

@@ -16,7 +16,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view kind() const = 0;  // "chars", "bytes", "bpe" or "numbers"
+  virtual std::string_view kind() const = 0;  // "chars", "bytes", "bpe", "numbers" or "hf"
   virtual std::string_view unit()
       const = 0;                          // the word for a token in messages: "character", "byte", "token"
   virtual std::int64_t size() const = 0;  // ids are 0 … size − 1
@@ -25,6 +25,15 @@ class Tokenizer {
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   // Error for an id outside [0, size).
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+
+  // A text from its beginning to its end: encode(), between the tokens that the tokenizer has for these (bos,
+  // eos), if it has any.
+  virtual std::vector<std::int32_t> encode_whole(std::string_view text) const { return encode(text); }
+  // The bytes with which the token continues a text. Those of a text's first token can be fewer in decode().
+  virtual std::string continuation(std::int32_t id) const { return decode({&id, 1}); }
+  // The last position up to `limit` at which a text can be cut in two that are encoded separately, to the
+  // same tokens; 0 if there is none.
+  virtual std::size_t safe_cut(std::string_view text, std::size_t limit) const;
 
   // The input of load_tokenizer(): "tokenizer", and further keys that the kind needs.
   virtual io::Metadata metadata() const = 0;

@@ -1,3 +1,4 @@
+// Words by bytes. The rules on characters are in words_unicode.cpp.
 #include <tilegrad/io/text/words.h>
 
 #include <algorithm>
@@ -47,12 +48,6 @@ std::size_t word_end(std::string_view text, std::size_t i) {
   const bool more = end < text.size() && class_of(text[end]) != ByteClass::space;
   if (kind == ByteClass::space && more && end - i > 1 && text[end - 1] == ' ') --end;
   return end;
-}
-
-std::size_t safe_cut(std::string_view text, std::size_t limit) {
-  std::size_t i = std::min(limit, text.size());
-  while (i > 0 && !(text[i - 1] == '\n' && (i == text.size() || class_of(text[i]) != ByteClass::space))) --i;
-  return i;
 }
 
 }  // namespace tg::text

@@ -9,9 +9,11 @@
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 #include <tilegrad/io/text/bpe.h>
+#include <tilegrad/io/text/hf_tokenizer.h>
 #include <tilegrad/io/text/text.h>
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/io/text/token_file.h>
+#include <tilegrad/nn/models/llama.h>
 #include "tests/hostile/files.h"
 
 namespace tg::hostile {
@@ -74,31 +76,56 @@ void checkpoints(World& w) {
   last.load(Draw<std::string>::of(w));
 }
 
-// A folder of a small GPT-2, or one whose config.json says something else of the same weights.
+// A folder of a small Llama, or one whose config.json says something else of the same weights.
 void pretrained(World& w) {
   std::filesystem::create_directories("pretrained");
-  const auto number = [&](I n) { return std::to_string(w.chance(0.1) ? Draw<I>::of(w) : n); };
-  const std::string family = w.chance(0.9) ? "gpt2" : Draw<std::string>::of(w);
-  io::replace_file("pretrained/config.json",
-                   std::vector<std::string_view>{
-                       "{\"model_type\": " + io::json_string(family) + ", \"vocab_size\": " + number(5) +
-                       ", \"n_positions\": " + number(4) + ", \"n_layer\": " + number(1) +
-                       ", \"n_head\": " + number(2) + ", \"n_embd\": " + number(4) + "}"},
-                   "hostile");
+  const auto number = [&](I n) { return std::to_string(w.chance(0.05) ? Draw<I>::of(w) : n); };
+  const std::string family = w.chance(0.9) ? "llama" : Draw<std::string>::of(w);
+  const std::string config =
+      "{\"model_type\": " + io::json_string(family) + ", \"vocab_size\": " + number(5) +
+      ", \"max_position_embeddings\": " + number(4) + ", \"num_hidden_layers\": " + number(1) +
+      ", \"num_attention_heads\": " + number(2) + ", \"hidden_size\": " + number(4) +
+      ", \"intermediate_size\": " + number(16) + "}";
+  io::replace_file("pretrained/config.json", std::vector<std::string_view>{config}, "hostile");
   nn::Params params(1);
-  const nn::ModelConfig c{
-      .vocabulary = 5, .context = 4, .layers = 1, .heads = 2, .width = 4, .bias = w.chance(0.9)};
+  const nn::ModelConfig c{.architecture = nn::Llama{},
+                          .vocabulary = 5,
+                          .context = 4,
+                          .layers = 1,
+                          .heads = 2,
+                          .width = 4,
+                          .tied_head = w.chance(0.1)};
   const nn::Model written(params, c);
   io::save_parameters("pretrained/model.safetensors", written.parameters());
   const nn::Pretrained model = nn::from_pretrained(
-      "pretrained", Draw<Device>::of(w),
+      "pretrained", w.chance(0.8) ? Device::cpu() : Draw<Device>::of(w),
       {.dtype = w.one_of({f32, bf16, f64, i32}), .context = w.chance(0.5) ? 0 : Draw<I>::of(w)});
   w.trace += nn::pretrained_info("pretrained").text() + "\n";
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
 }
 
+// A tokenizer.json that is right or nearly so.
+std::string tokenizer_file(World& w) {
+  const std::string merge =
+      w.one_of<std::string>({R"(["a","b"])", R"("a b")", R"(["ab","ab"])", R"(["a"])", "7", ""});
+  const std::string id = w.one_of<std::string>({"2", "3", "-1", "2147483647", "99999999999"});
+  const std::string pre =
+      w.one_of<std::string>({"null", R"({"type":"ByteLevel","add_prefix_space":true})",
+                             R"({"type":"Metaspace","replacement":"\u2581"})",
+                             R"({"type":"Sequence","pretokenizers":[]})", R"({"type":"Split"})"});
+  const std::string decoder =
+      w.one_of<std::string>({R"({"type":"ByteLevel"})",
+                             R"({"type":"Replace","pattern":{"String":"\u2581"},"content":" "})", "null"});
+  return R"({"added_tokens":[],"normalizer":null,"pre_tokenizer":)" + pre +
+         R"(,"post_processor":null,"decoder":)" + decoder +
+         R"(,"model":{"type":"BPE","unk_token":"a","vocab":{"a":0,"b":1,"ab":)" + id + R"(},"merges":[)" +
+         merge + "]}}";
+}
+
 std::unique_ptr<text::Tokenizer> tokenizer(World& w, const std::string& text) {
-  switch (w.below(6)) {
+  switch (w.below(7)) {
+    case 6:
+      return std::make_unique<text::HfTokenizer>(w.chance(0.9) ? tokenizer_file(w) : text, "hostile");
     case 0:
       return std::make_unique<text::CharVocab>(std::string_view(text));
     case 1: {
@@ -117,7 +144,8 @@ std::unique_ptr<text::Tokenizer> tokenizer(World& w, const std::string& text) {
       for (std::uint64_t n = w.below(4); n > 0; --n)
         merges.emplace_back(static_cast<std::int32_t>(Draw<I>::of(w)),
                             static_cast<std::int32_t>(w.below(259)));
-      return std::make_unique<text::Bpe>(merges);
+      return std::make_unique<text::Bpe>(
+          merges, w.one_of({text::WordRule::gpt2, text::WordRule::bytes, text::WordRule::spaces}));
     }
     default:
       return std::make_unique<text::Bpe>(
@@ -131,7 +159,18 @@ void tokenizers(World& w) {
   (void)t->kind(), (void)t->unit();
   if (t->size() > 0) readable([&] { return text::load_tokenizer(t->metadata(), "hostile"); });
   if (const auto* bpe = dynamic_cast<const text::Bpe*>(t.get()))
-    (void)bpe->merges(), (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+    (void)bpe->merges(), (void)bpe->words(), text::tokenizer_json(*bpe),
+        (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+  if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(t.get())) {
+    const auto id = static_cast<std::int32_t>(Draw<I>::of(w));
+    (void)hf->json(), (void)hf->merges(), (void)hf->before(), (void)hf->after(), (void)hf->is_byte_level();
+    (void)hf->is_special(id), (void)hf->is_added(id), (void)hf->ignores_merges(), (void)hf->find(text);
+    hf->encode(text, {.special = w.chance(0.5), .whole = w.chance(0.5)});
+    hf->token_text(id);
+  }
+  t->encode_whole(text);
+  (void)t->safe_cut(text, w.below(2 * text.size() + 2));
+  if (w.chance(0.5)) t->continuation(static_cast<std::int32_t>(Draw<I>::of(w)));
   if (const auto* chars = dynamic_cast<const text::CharVocab*>(t.get())) (void)chars->characters();
   t->decode(t->encode(w.chance(0.5) ? text : Draw<std::string>::of(w)));
   t->decode(ids(w));

@@ -17,10 +17,12 @@ namespace {
 
 using testing::error_of;
 
-std::vector<std::string> words_of(std::string_view text) {
+using text::WordRule;
+
+std::vector<std::string> words_of(std::string_view text, WordRule rule = WordRule::bytes) {
   std::vector<std::string> words;
   for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
-    end = text::word_end(text, i);
+    end = text::word_end(rule, text, i);
     words.emplace_back(text.substr(i, end - i));
   }
   return words;
@@ -47,6 +49,35 @@ TEST(Words, AreCutAsGpt2Cuts) {
   EXPECT_EQ(words_of("'s"), (List{"'s"}));
 }
 
+// The rules on characters; whole tokenizers are compared with their reference in hf_tokenizer_test.
+TEST(Words, OfCharactersAreThoseOfThePatterns) {
+  using List = std::vector<std::string>;
+  const auto of = [](WordRule rule) {
+    return [rule](std::string_view text) { return words_of(text, rule); };
+  };
+  const auto gpt2 = of(WordRule::gpt2), llama3 = of(WordRule::llama3), qwen2 = of(WordRule::qwen2),
+             deepseek = of(WordRule::deepseek_words);
+  EXPECT_EQ(gpt2("It's 12345  x\n\ny"), (List{"It", "'s", " 12345", " ", " x", "\n", "\n", "y"}));
+  EXPECT_EQ(gpt2("f\u00fcr\u00a0x \u20ac\u00bd"), (List{"f\u00fcr", "\u00a0", "x", " \u20ac", "\u00bd"}));
+  EXPECT_EQ(gpt2("\x1f-a"), (List{"\x1f-", "a"}));  // U+001F is no white space
+  EXPECT_EQ(gpt2("'S'\u017f"), (List{"'", "S", "'", "\u017f"}));
+  EXPECT_EQ(gpt2("a\xff\xff b"), (List{"a", "\xff\xff", " b"}));
+  EXPECT_EQ(llama3("'S'\u017f'LLx"), (List{"'S", "'\u017f", "'LL", "x"}));
+  EXPECT_EQ(llama3("12345 (x).\r\n\n y"), (List{"123", "45", " (", "x", ").\r\n\n", " y"}));
+  EXPECT_EQ(llama3("a \n \n  b"), (List{"a", " \n \n", " ", " b"}));
+  EXPECT_EQ(llama3("\tx\u093f"), (List{"\tx", "\u093f"}));  // a mark is no letter
+  EXPECT_EQ(qwen2("123 4"), (List{"1", "2", "3", " ", "4"}));
+  EXPECT_EQ(deepseek("(abc\u00e9 x\u093f."), (List{"(abc", "\u00e9", " x\u093f", "."}));
+  EXPECT_EQ(deepseek("\x01\x02x"), (List{"\x01", "\x02x"}));
+  EXPECT_EQ(words_of("12345a", WordRule::deepseek_digits), (List{"123", "45", "a"}));
+  EXPECT_EQ(words_of("a\u4e00\u3042b", WordRule::deepseek_ideographs), (List{"a", "\u4e00\u3042", "b"}));
+  EXPECT_EQ(words_of("ab12c", WordRule::each_digit), (List{"ab", "1", "2", "c"}));
+  EXPECT_EQ(words_of("ab12c", WordRule::digits), (List{"ab", "12", "c"}));
+  const std::string mark = "\u2581";
+  EXPECT_EQ(words_of("x" + mark + mark + "y", WordRule::each_space), (List{"x", mark, mark + "y"}));
+  EXPECT_EQ(words_of("x" + mark + mark + "y", WordRule::spaces), (List{"x", mark + mark + "y"}));
+}
+
 TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
   std::mt19937 random(1);
   for (const std::string& text :
@@ -64,36 +95,44 @@ TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
 TEST(Words, ATextCutWhereItIsSafeGivesTheSameWords) {
   std::mt19937 random(2);
   const std::string text = random_text(random, 20000);
-  const auto whole = words_of(text);
-  int cuts = 0;
-  for (std::size_t limit = 0; limit <= text.size(); limit += 97) {
-    const std::size_t cut = text::safe_cut(text, limit);
-    ASSERT_LE(cut, limit);
-    if (cut == 0) continue;
-    auto parts = words_of(std::string_view(text).substr(0, cut));
-    const auto rest = words_of(std::string_view(text).substr(cut));
-    parts.insert(parts.end(), rest.begin(), rest.end());
-    ASSERT_EQ(parts, whole) << cut;
-    ++cuts;
+  for (const WordRule rule :
+       {WordRule::bytes, WordRule::gpt2, WordRule::llama3, WordRule::qwen2, WordRule::deepseek_words}) {
+    const auto whole = words_of(text, rule);
+    int cuts = 0;
+    for (std::size_t limit = 0; limit <= text.size(); limit += 97) {
+      const std::size_t cut = text::safe_cut(text, limit);
+      ASSERT_LE(cut, limit);
+      if (cut == 0) continue;
+      auto parts = words_of(std::string_view(text).substr(0, cut), rule);
+      const auto rest = words_of(std::string_view(text).substr(cut), rule);
+      parts.insert(parts.end(), rest.begin(), rest.end());
+      ASSERT_EQ(parts, whole) << cut;
+      ++cuts;
+    }
+    EXPECT_GT(cuts, 100);
   }
-  EXPECT_GT(cuts, 100);
 }
 
 // The definition of training, with no shortcut: count all pairs, join the most frequent, begin again.
 std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
   std::vector<std::vector<std::int32_t>> words;
-  for (const std::string& word : words_of(text)) {
+  for (const std::string& word : words_of(text, WordRule::gpt2)) {
     words.emplace_back();
     for (const char c : word) words.back().push_back(static_cast<unsigned char>(c));
   }
   std::vector<text::Bpe::Merge> merges;
+  std::vector<std::size_t> bytes(256, 1);
+  const auto bytes_of = [&](const text::Bpe::Merge& m) {
+    return bytes[static_cast<std::size_t>(m.first)] + bytes[static_cast<std::size_t>(m.second)];
+  };
   while (256 + static_cast<std::int64_t>(merges.size()) < vocabulary) {
     std::map<text::Bpe::Merge, std::int64_t> counts;
     for (const auto& word : words)
       for (std::size_t i = 0; i + 1 < word.size(); ++i) ++counts[{word[i], word[i + 1]}];
     std::pair<text::Bpe::Merge, std::int64_t> best{{}, 1};
     for (const auto& entry : counts)
-      if (entry.second > best.second) best = entry;  // the first of equal ones has the smallest ids
+      if (entry.second > best.second && bytes_of(entry.first) <= text::max_word_bytes)
+        best = entry;  // the first of equal ones has the smallest ids
     if (best.second < 2) break;
     for (auto& word : words) {
       std::vector<std::int32_t> joined;
@@ -105,6 +144,7 @@ std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t
       word = joined;
     }
     merges.push_back(best.first);
+    bytes.push_back(bytes_of(best.first));
   }
   return merges;
 }
@@ -117,12 +157,14 @@ TEST(Bpe, TrainingIsThatOfTheDefinition) {
   }
   const std::string runs = "aaaaa aaa aaaaaaa aaaa\naaaaaaaaaaaaa bababab";
   EXPECT_EQ(text::Bpe::train(runs, 300).merges(), plain_training(runs, 300));
+  const std::string long_runs(2000, '-');  // its tokens would have 256, 512 and more bytes
+  EXPECT_EQ(text::Bpe::train(long_runs, 300).merges(), plain_training(long_runs, 300));
 }
 
 // The definition of encoding: each merge in turn, over the whole word.
 std::vector<std::int32_t> plain_encoding(const text::Bpe& bpe, std::string_view text) {
   std::vector<std::int32_t> ids;
-  for (const std::string& word : words_of(text)) {
+  for (const std::string& word : words_of(text, bpe.words())) {
     std::vector<std::int32_t> tokens;
     for (const char c : word) tokens.push_back(static_cast<unsigned char>(c));
     for (std::size_t k = 0; k < bpe.merges().size(); ++k)
@@ -138,7 +180,7 @@ std::vector<std::int32_t> plain_encoding(const text::Bpe& bpe, std::string_view 
 
 TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
   std::mt19937 random(4);
-  const text::Bpe bpe = text::Bpe::train(random_text(random, 20000), 500);
+  const text::Bpe bpe = text::Bpe::train(random_text(random, 20000), 500), old(bpe.merges(), WordRule::bytes);
   EXPECT_EQ(bpe.size(), 500);
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
@@ -153,9 +195,28 @@ TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
     const auto ids = bpe.encode(text);
     ASSERT_EQ(ids, plain_encoding(bpe, text));
     ASSERT_EQ(bpe.decode(ids), text);
+    ASSERT_EQ(old.encode(text), plain_encoding(old, text));
   }
   const std::string trained = random_text(random, 20000);
   EXPECT_LT(bpe.encode(trained).size(), trained.size() * 3 / 4);
+}
+
+// Its words were cut by bytes, and its metadata do not say so.
+TEST(Bpe, ThatOfAnOldCheckpointEncodesAsItDid) {
+  const std::string merges = "195 169\n32 10\n226 128\n";  // é; a space and a line break; of “ and ”
+  const auto old = text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}}, "m");
+  EXPECT_EQ(old->metadata(), (io::Metadata{{"tokenizer", "bpe"}, {"merges", merges}}));
+  const auto now = text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}, {"words", "gpt2"}}, "m");
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(old->encode("x \nx"), (Ids{'x', 257, 'x'}));  // the line break is left to the x by GPT-2's rule
+  EXPECT_EQ(now->encode("x \nx"), (Ids{'x', ' ', '\n', 'x'}));
+  EXPECT_EQ(old->encode("a\u201c"), (Ids{'a', 258, 0x9c}));
+  EXPECT_EQ(now->encode("a\u201c"), (Ids{'a', 258, 0x9c}));
+  EXPECT_EQ(error_of([&] {
+              text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}, {"words", "x"}}, "m");
+            }),
+            "m: words is 'x', expected gpt2");
+  EXPECT_THROW(text::Bpe({}, WordRule::llama3), Error);
 }
 
 TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
@@ -235,7 +296,7 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
   };
   EXPECT_EQ(refused({}), "m: metadata has no tokenizer");
   EXPECT_EQ(refused({{"tokenizer", "words"}}),
-            "m: tokenizer is 'words', expected chars, bytes, bpe or numbers");
+            "m: tokenizer is 'words', expected chars, bytes, bpe, numbers or hf");
   EXPECT_EQ(refused({{"tokenizer", "bpe"}}), "m: metadata has no merges");
   EXPECT_EQ(refused({{"tokenizer", "chars"}}), "m: metadata has no characters");
   const std::string not_text = "m: characters are not UTF-8 text of one character or more";

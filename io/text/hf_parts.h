@@ -1,0 +1,40 @@
+// What a tokenizer.json holds, read and checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/text/added_tokens.h"
+#include "io/text/bpe_model.h"
+#include "io/text/hf_stages.h"
+
+namespace tg::text {
+
+struct HfToken {
+  std::int32_t id = 0;
+  std::string text = {};   // as the file has it
+  std::string bytes = {};  // what it decodes to
+  bool special = false, added = false;
+};
+
+struct HfParts {
+  std::string json;
+  HfStages stages;
+  BpeModel model;
+  std::vector<HfToken> tokens;  // of the model and added ones, by id, one or more
+  AddedTokenFinder raw_tokens, normalized_tokens;
+  bool can_be_cut = false;  // a text, where io/text/words.h says
+
+  const HfToken& token(std::int32_t id) const;  // an empty one if the id has none
+};
+
+struct HfTokenizer::Parts : HfParts {
+  explicit Parts(HfParts&& read) : HfParts(std::move(read)) {}
+};
+
+// Throws FormatError, beginning with `where`.
+HfParts read_hf_parts(std::string json, const std::string& where);
+
+}  // namespace tg::text

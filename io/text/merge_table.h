@@ -1,0 +1,41 @@
+// Byte-pair encoding of one word [Sennrich, BPE]: which pairs of tokens are joined, in which order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tg::text {
+
+class MergeTable {
+ public:
+  // For up to that many merges.
+  explicit MergeTable(std::size_t merges);
+
+  // Of the pairs in a word, the one with the lowest rank is joined first. False if the pair is there already;
+  // it then keeps its rank.
+  bool add(std::int32_t left, std::int32_t right, std::uint32_t rank, std::int32_t token);
+
+  // Joins pairs until none is left: each time that with the lowest rank, of equal ones the leftmost. The
+  // word's n tokens are replaced by the result, whose size is returned. Needs O(n log n) time and O(n)
+  // memory.
+  std::size_t apply(std::span<std::int32_t> tokens) const;
+
+ private:
+  static constexpr std::uint32_t never = ~std::uint32_t{0};
+  struct Slot {  // of a hash table with open addressing, at most half full
+    std::uint64_t pair = empty;
+    std::uint32_t rank = never;
+    std::int32_t token = -1;
+    static constexpr std::uint64_t empty = ~std::uint64_t{0};
+  };
+  std::size_t slot_of(std::uint64_t pair) const;
+  const Slot& look(std::int32_t left, std::int32_t right) const;
+  std::size_t apply_to_short(std::span<std::int32_t> tokens) const;
+  std::size_t apply_to_long(std::span<std::int32_t> tokens) const;
+
+  std::vector<Slot> slots_;
+  int shift_;  // 64 − log₂ of the number of slots
+};
+
+}  // namespace tg::text

@@ -1,0 +1,50 @@
+// What Unicode says about characters, as far as tokenizers ask: their classes, of version 16.0, and the
+// canonical composition (NFC). The tables are written by tools/unicode_tables.py.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "io/files/utf8.h"
+
+namespace tg::text {
+
+// Flags of a character. The first five are the general categories L, M, N, P and S; a character has at most
+// one of them, control characters and what is not assigned have none.
+namespace char_class {
+inline constexpr std::uint8_t letter = 1, mark = 2, number = 4, punctuation = 8, symbol = 16;
+inline constexpr std::uint8_t space = 32;  // White_Space: \s of regular expressions
+inline constexpr std::uint8_t word =
+    64;  // \w: letters, marks, digits, letter-like numbers, connectors, joiners
+inline constexpr std::uint8_t numeric = 128;  // N of Unicode 17.0
+}  // namespace char_class
+
+// The flags of every code point, [0x110000]. Made by the first call.
+const std::uint8_t* char_classes();
+
+// A character of a text that may hold any bytes: each byte of an ill-formed sequence is one without flags.
+struct Char {
+  char32_t code;  // not_a_character for such a byte
+  std::uint8_t flags;
+  std::uint8_t length;  // in bytes
+
+  static constexpr char32_t not_a_character = 0x110000;
+  bool is(int any_of) const { return (flags & any_of) != 0; }
+};
+
+inline Char char_at(std::string_view text, std::size_t i, const std::uint8_t* classes) {
+  const auto lead = static_cast<unsigned char>(text[i]);
+  if (lead < 0x80) return {lead, classes[lead], 1};
+  char32_t c = 0;
+  const std::size_t length = io::utf8_decode(text, i, c);
+  if (length == 0) return {Char::not_a_character, 0, 1};
+  return {c, classes[c], static_cast<std::uint8_t>(length)};
+}
+
+// The text in Normalization Form C (UAX 15), with the characters of Unicode 9.0 as the package `tokenizers`
+// has it. Bytes that are not UTF-8 stay, and nothing is composed across them.
+std::string nfc(std::string_view text);
+
+}  // namespace tg::text

@@ -1,0 +1,79 @@
+// The words that one call of encode() has met, with their tokens, so that each is merged once.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg::text {
+
+class WordCache {
+ public:
+  struct Entry {
+    // Where the word and its tokens are in the pools. A word that occurs has at least one byte.
+    std::uint32_t word = 0, length = 0, first = 0, count = 0;
+  };
+
+  // For a text of that many bytes.
+  explicit WordCache(std::size_t text_bytes)
+      : entries_(std::bit_ceil(std::clamp<std::size_t>(text_bytes, 16, 1 << 12))) {}
+
+  // The word's place: its entry, or an empty one (of length 0) to be filled with fill(), before the next
+  // find().
+  Entry& find(std::string_view word) {
+    std::size_t i = hash(word) & (entries_.size() - 1);
+    while (entries_[i].length != 0 && !same(entries_[i], word)) i = (i + 1) & (entries_.size() - 1);
+    return entries_[i];
+  }
+  void fill(Entry& entry, std::string_view word, std::span<const std::int32_t> tokens) {
+    if (used_ == most || word.size() > longest) return;
+    entry = {static_cast<std::uint32_t>(words_.size()), static_cast<std::uint32_t>(word.size()),
+             static_cast<std::uint32_t>(tokens_.size()), static_cast<std::uint32_t>(tokens.size())};
+    words_ += word;
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    if (2 * ++used_ > entries_.size()) grow();
+  }
+  std::span<const std::int32_t> tokens(const Entry& entry) const {
+    return std::span(tokens_).subspan(entry.first, entry.count);
+  }
+
+ private:
+  static constexpr std::size_t most = 1 << 18;    // enough for one text; further words are merged each time
+  static constexpr std::size_t longest = 1 << 8;  // words of that many bytes do not come back
+
+  bool same(const Entry& entry, std::string_view word) const {
+    return entry.length == word.size() &&
+           std::memcmp(words_.data() + entry.word, word.data(), word.size()) == 0;
+  }
+  static std::size_t hash(std::string_view word) {
+    std::uint64_t h = word.size();
+    const char* at = word.data();
+    for (std::size_t left = word.size(); left > 0;) {
+      std::uint64_t chunk = 0;
+      const std::size_t n = left < 8 ? left : 8;
+      std::memcpy(&chunk, at, n);
+      h = (h ^ chunk) * 0x9e3779b97f4a7c15u;
+      h ^= h >> 29;
+      at += n, left -= n;
+    }
+    return h * 0xbf58476d1ce4e5b9u >> 32;
+  }
+  void grow() {
+    std::vector<Entry> old(2 * entries_.size());
+    old.swap(entries_);
+    for (const Entry& e : old)
+      if (e.length != 0) find({words_.data() + e.word, e.length}) = e;
+  }
+
+  std::vector<Entry> entries_;
+  std::string words_;
+  std::vector<std::int32_t> tokens_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace tg::text

@@ -1,0 +1,15 @@
+// The regular expressions of tokenizer.json files that have a scanner: no other one is understood.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <tilegrad/io/text/words.h>
+
+namespace tg::text {
+
+// The rule whose words are the matches of the pattern, each isolated, and what is between them.
+std::optional<WordRule> rule_of_pattern(std::string_view pattern);
+
+}  // namespace tg::text

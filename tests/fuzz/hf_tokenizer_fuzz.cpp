@@ -1,0 +1,45 @@
+// Fuzz target of tokenizer.json: up to the first zero byte, the file; after it, a text. FormatError is the
+// only way out of reading; of a file that is read, ids are those of its tokens, and a text that is cut where
+// it may be has the same.
+#include <algorithm>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/text/hf_tokenizer.h>
+#include "tests/fuzz/target.h"
+
+namespace {
+
+using namespace tg;
+
+void check_encoding(const text::HfTokenizer& tokenizer, std::string_view text) {
+  const std::vector<std::int32_t> ids = tokenizer.encode_whole(text);
+  for (const std::int32_t id : ids) {
+    fuzz_expect(id >= 0 && id < tokenizer.size(), "ids are below the size");
+    fuzz_expect(!tokenizer.token_text(id).empty(), "ids are those of tokens");
+  }
+  tokenizer.decode(ids);
+  fuzz_expect(text::HfTokenizer(tokenizer.json(), "fuzz").encode_whole(text) == ids,
+              "what is read again gives the same ids");
+  const std::size_t cut = tokenizer.safe_cut(text, text.size() / 2);
+  if (cut == 0) return;
+  std::vector<std::int32_t> parts = tokenizer.encode(text.substr(0, cut));
+  const std::vector<std::int32_t> rest = tokenizer.encode(text.substr(cut));
+  parts.insert(parts.end(), rest.begin(), rest.end());
+  fuzz_expect(parts == tokenizer.encode(text), "a text may be cut where it says so");
+}
+
+}  // namespace
+
+void fuzz_one(std::string_view bytes) {
+  const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
+  std::optional<text::HfTokenizer> tokenizer;
+  try {
+    tokenizer.emplace(std::string(bytes.substr(0, zero)), "fuzz");
+  } catch (const FormatError&) {
+    return;
+  }
+  try {
+    check_encoding(*tokenizer, bytes.substr(std::min(zero + 1, bytes.size())));
+  } catch (const Error&) {  // a character without a token
+  }
+}

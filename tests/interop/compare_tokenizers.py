@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Compares ids with those of the package `tokenizers`, over many strings, and speed on one thread.
+
+usage: compare_tokenizers.py ENCODE_STRINGS TOKENIZER.JSON... [--random N] [--speed TEXT]
+
+ENCODE_STRINGS is the program build/tests/encode_strings (ninja encode_strings). For each tokenizer the strings are: the
+list of tests/interop/tokenizer_strings.py; every code point, alone and between letters; every token of the vocabulary;
+N random strings (100,000) of characters, of bytes' letters, of words of the vocabulary and of added tokens. Ids are
+compared with the tokens that a template puts around a text. With --speed, both encode the text as a whole, and a word
+of 1 MB. Exits with status 1 if any id differs, 77 if the package is not installed.
+"""
+import argparse
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+try:
+    import tokenizers
+except ImportError:
+    print("the package tokenizers is not installed: skipped")
+    sys.exit(77)
+import tokenizer_strings
+
+
+def ours(program, path, strings):
+    """Ids of each string, how many do not come back from their ids, and seconds of encoding."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, ids = pathlib.Path(folder, "strings"), pathlib.Path(folder, "ids")
+        with data.open("wb") as f:
+            for s in strings:
+                f.write(struct.pack("<I", len(s)) + s)
+        done = subprocess.run([program, path, data, ids], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{path}: {done.stderr}")
+        raw, found, at = ids.read_bytes(), [], 0
+        for _ in strings:
+            (n,) = struct.unpack_from("<I", raw, at)
+            found.append(list(struct.unpack_from(f"<{n}I", raw, at + 4)))
+            at += 4 + 4 * n
+        lost, seconds = done.stdout.split()
+        return found, int(lost), float(seconds)
+
+
+def compare(program, path, count):
+    reference = tokenizers.Tokenizer.from_file(path)
+    file = json.loads(pathlib.Path(path).read_text())
+    changes = (file["normalizer"] or {}).get("normalizers", True) if file["normalizer"] else False
+    changes = changes or any(t["lstrip"] or t["rstrip"] for t in file["added_tokens"])  # text is then not that of its ids
+    differences = 0
+    for name, strings in tokenizer_strings.groups(reference, count):
+        found, lost, _ = ours(program, path, [s.encode() for s in strings])
+        bad = [(s, a, b) for s, a in zip(strings, found) if a != (b := reference.encode(s).ids)]
+        lost = 0 if changes else lost
+        differences += len(bad) + lost
+        print(f"{path}: {name}: {len(strings)} strings, {len(bad)} differ, {lost} do not come back", flush=True)
+        for s, a, b in bad[:5]:
+            print(f"  {s[:200]!a}\n    ours      {a[:40]}\n    reference {b[:40]}")
+    return differences
+
+
+def speed(program, path, text):
+    reference = tokenizers.Tokenizer.from_file(path)
+    data = pathlib.Path(text).read_text()
+    for name, s in [(f"{len(data.encode()) / 1e6:.1f} MB of text", data), ("a word of 1 MB", "a" * 1_000_000)]:
+        theirs = []
+        for _ in range(3):
+            start = time.perf_counter()
+            expected = reference.encode(s).ids
+            theirs.append(time.perf_counter() - start)
+        mine = []
+        for _ in range(3):
+            found, _, seconds = ours(program, path, [s.encode()])
+            mine.append(seconds)
+        size = len(s.encode()) / 1e6
+        same = "equal ids" if found[0] == expected else "OTHER IDS"
+        print(f"{path}: {name}: {size / min(mine):.1f} MB/s, tokenizers {size / min(theirs):.2f} MB/s, {same}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("tokenizers", nargs="+")
+    parser.add_argument("--random", type=int, default=100_000)
+    parser.add_argument("--speed")
+    options = parser.parse_args()
+    total = 0
+    for one in options.tokenizers:
+        if options.random:
+            total += compare(options.program, one, options.random)
+        if options.speed:
+            speed(options.program, one, options.speed)
+    print(f"tokenizers {tokenizers.__version__}: {total} differences")
+    sys.exit(total > 0)

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Writes tests/io/tokenizers/NAME/: small tokenizers, and the ids that the package `tokenizers` gives for texts.
+
+usage: make_tokenizer_golden.py
+
+Needs tokenizers 0.23.3. Each folder has a tokenizer.json, trained here, and cases.json: texts, their ids with and without
+the tokens around a text, the text that comes back, and for some a checksum of the ids of a text with every assigned code point.
+checksums.json has for each rule of io/text/words.h a checksum of where words end in a text with every assigned code point, for few
+vocabularies show all of these ends in their ids, and one of such texts in NFC.
+"""
+import importlib.metadata
+import json
+import pathlib
+
+import tokenizer_strings
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+assert importlib.metadata.version("tokenizers") == "0.23.3"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+          r"\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace("{1,3}", "")
+DEEPSEEK3 = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+             "[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
+TEXT = [(ROOT / name).read_text() for name in ("CONTRIBUTING.md", "docs/models.md")] + tokenizer_strings.HARD * 3
+
+
+def splits(*patterns):
+    steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
+    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def byte_level(pre_tokenizer, vocabulary=900, **options):
+    made = Tokenizer(models.BPE(**options))
+    made.pre_tokenizer = pre_tokenizer
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False))
+    return made
+
+
+def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
+    """As Llama 2's: trained on characters, then with the 256 bytes in the vocabulary, and merges kept."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trained.train_from_iterator(TEXT, trainers.BpeTrainer(
+        vocab_size=vocabulary, limit_alphabet=150, special_tokens=["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))],
+        show_progress=False))
+    file = json.loads(trained.to_str())
+    file["model"].update(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    file["added_tokens"] = file["added_tokens"][:3]
+    made = Tokenizer.from_str(json.dumps(file))
+    made.pre_tokenizer = pre_tokenizer
+    if normalizer:
+        made.normalizer = normalizer
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return made
+
+
+def tokenizers():
+    gpt2 = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    gpt2.add_special_tokens(["<|endoftext|>"])
+    yield "gpt2", gpt2, "a?b"
+
+    llama3 = json.loads(byte_level(splits(LLAMA3)).to_str())
+    size = len(llama3["model"]["vocab"])
+    llama3["model"]["vocab"]["Ġquokka"] = size  # no merges lead to it
+    llama3["model"]["ignore_merges"] = True
+    llama3 = Tokenizer.from_str(json.dumps(llama3))
+    llama3.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
+    llama3.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
+        "<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", size + 1)])])
+    yield "llama3", llama3, "a?b"
+
+    qwen2 = byte_level(splits(QWEN2))
+    qwen2.normalizer = normalizers.NFC()
+    qwen2.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    qwen2.add_tokens(["<tool_call>"])
+    yield "qwen2", qwen2, "a?b"
+
+    deepseek3 = byte_level(splits(*DEEPSEEK3))
+    deepseek3.add_special_tokens(["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"])
+    yield "deepseek3", deepseek3, "a?b"
+
+    yield "smollm", byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                        pre_tokenizers.ByteLevel(add_prefix_space=False)])), "a?b"
+    yield "prefix_space", byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), 500), ""
+
+    llama2 = on_characters(normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None)
+    yield "llama2", llama2, "a?b"
+    for scheme, split in (("first", False), ("always", True)):
+        yield f"metaspace_{scheme}", on_characters(None, pre_tokenizers.Metaspace("▁", scheme, split)), ""
+
+    added = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 400)
+    added.normalizer = normalizers.NFC()
+    added.add_tokens([AddedToken("<l>", lstrip=True, normalized=False), AddedToken("<r>", rstrip=True, normalized=False),
+                      AddedToken("<lr>", lstrip=True, rstrip=True, normalized=False), AddedToken("<", normalized=False),
+                      AddedToken("word", single_word=True, normalized=False), AddedToken("cafe\u0301", normalized=True),
+                      AddedToken("caf", normalized=False, special=True), AddedToken("  ", normalized=True),
+                      AddedToken("<l><r>", normalized=False), AddedToken(" tail", rstrip=True, normalized=True)])
+    yield "added", added, "?word word? ?<l>? <r>?"
+
+
+# Those that are assigned, and some of the others; compare_tokenizers.py has all.
+CODE_POINTS = [*range(0xD800), *range(0xE000, 0x33000), *range(0xE0000, 0xE1000)]
+
+
+def with_every_code_point(template):
+    return [template.replace("?", chr(c)) for c in CODE_POINTS]
+
+
+def checksum(numbers):
+    """FNV-1a, of numbers instead of bytes."""
+    value = 0xCBF29CE484222325
+    for number in numbers:
+        value = ((value ^ number) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+
+def ids_of(tokenizer, template):
+    texts = with_every_code_point(template)
+    for first in range(0, len(texts), 0x4000):
+        for encoding in tokenizer.encode_batch(texts[first:first + 0x4000], add_special_tokens=False):
+            yield from encoding.ids
+
+
+def word_ends(pre_tokenizer):
+    for text in with_every_code_point("a?b ?1?2345  ?'s?\n? ??  ?x"):
+        at = 0
+        for piece, _ in pre_tokenizer.pre_tokenize_str(text):
+            at += len(piece.encode())
+            yield at
+
+
+def write_checksums(path):
+    rules = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2, "deepseek_digits": DEEPSEEK3[0], "deepseek_ideographs": DEEPSEEK3[1],
+             "deepseek_words": DEEPSEEK3[2]}
+    made = {name: checksum(word_ends(pre_tokenizers.Split(Regex(pattern), "isolated"))) for name, pattern in rules.items()}
+    made["each_digit"] = checksum(word_ends(pre_tokenizers.Digits(individual_digits=True)))
+    made["digits"] = checksum(word_ends(pre_tokenizers.Digits(individual_digits=False)))
+    nfc = normalizers.NFC()
+    made["nfc"] = checksum(byte for text in with_every_code_point("?a?\u0334 \u0345? ?\u0327 ?\u0301\u11a8")
+                           for byte in nfc.normalize_str(text).encode())
+    path.write_text(json.dumps(made, indent=1) + "\n")
+
+
+def texts(name, tokenizer):
+    yield from [*tokenizer_strings.HARD, "a quokka Quokka quokkas"]
+    yield from tokenizer_strings.random_strings(tokenizer, 300, 1)
+    if name == "added":
+        pieces = ["<l>", "<r>", "<lr>", "<", "word", "café", "cafe\u0301", "caf", "  ", " ", "\n", "a", "_", "1", "\u0301", ".", " tail", "\u2003"]
+        for a in pieces:
+            for b in pieces:
+                for c in ("", "<l>", " word", "<r> "):
+                    yield a + b + c
+
+
+if __name__ == "__main__":
+    write_checksums(ROOT / "tests/io/tokenizers/checksums.json")
+    for name, tokenizer, template in tokenizers():
+        folder = ROOT / "tests/io/tokenizers" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        file = json.loads(tokenizer.to_str())
+        (folder / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
+        lines = []
+        for text in texts(name, tokenizer):
+            case = {"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids,
+                    "whole": tokenizer.encode(text).ids}
+            case["decoded"] = tokenizer.decode(case["ids"], skip_special_tokens=False)
+            if case["whole"] == case["ids"]:
+                del case["whole"]
+            if case["decoded"] == text:
+                del case["decoded"]
+            lines.append(json.dumps(case, ensure_ascii=True, separators=(",", ":")))
+        code_points = json.dumps(checksum(ids_of(tokenizer, template)) if template else "")
+        (folder / "cases.json").write_text('{"template":' + json.dumps(template) + ',"code_points":' + code_points + ',"cases":[\n' + ",\n".join(lines) + "\n]}\n")
+        print(name, tokenizer.get_vocab_size(), len(lines), (folder / "cases.json").stat().st_size)

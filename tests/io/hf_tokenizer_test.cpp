@@ -1,0 +1,375 @@
+// Tokenizers of Hugging Face folders: ids of the reference, which tests/interop/make_tokenizer_golden.py
+// wrote; every byte string comes back; what is not understood is refused by name.
+#include <tilegrad/io/text/hf_tokenizer.h>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/files/json.h>
+#include <tilegrad/io/text/text_stream.h>
+#include "io/files/utf8.h"
+#include "io/text/unicode.h"
+#include "tests/support/files.h"
+
+namespace tg {
+namespace {
+
+using testing::error_of;
+using Ids = std::vector<std::int32_t>;
+
+std::string golden(const std::string& name) {
+  return std::string(TG_TOKENIZERS) + "/" + name;
+}
+
+Ids ids_of(io::JsonReader& json) {
+  Ids ids;
+  json.begin_array();
+  while (json.next_item()) ids.push_back(static_cast<std::int32_t>(json.integer()));
+  return ids;
+}
+
+// With bytes that are not UTF-8 as the reference shows them.
+std::string lossy(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    char32_t c = 0;
+    std::size_t length = io::utf8_decode(text, i, c);
+    if (length > 0) {
+      out += text.substr(i, length);
+    } else {
+      // A U+FFFD for the bytes that can begin a character.
+      for (length = 1; i + length < text.size() && length < 4; ++length)
+        if (io::utf8_incomplete_bytes(text.substr(i, length + 1)) != length + 1) break;
+      out += "\xef\xbf\xbd";
+    }
+    i += length;
+  }
+  return out;
+}
+
+// FNV-1a, of numbers instead of bytes.
+class Checksum {
+ public:
+  void add(std::uint64_t number) { value_ = (value_ ^ number) * 0x100000001b3; }
+  std::string text() const {
+    char shown[20];
+    std::snprintf(shown, sizeof shown, "%016llx", static_cast<unsigned long long>(value_));
+    return shown;
+  }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325;
+};
+
+// Calls f with the pattern for every code point that is assigned, and some others, in place of each '?'.
+template <class F>
+void for_every_code_point(const std::string& pattern, F&& f) {
+  for (char32_t c = 0; c < 0xe1000; ++c) {
+    if ((c >= 0xd800 && c <= 0xdfff) || (c >= 0x33000 && c < 0xe0000)) continue;
+    std::string character, text;
+    io::utf8_append(character, c);
+    for (const char letter : pattern) text += letter == '?' ? character : std::string(1, letter);
+    f(text);
+  }
+}
+
+class HfGolden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HfGolden, IdsAreThoseOfTheReference) {
+  const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(GetParam()));
+  const std::string file = io::read_file(golden(GetParam()) + "/cases.json", "test");
+  io::JsonReader json(file, "cases");
+  std::string code_points, pattern;
+  int cases = 0;
+  json.begin_object();
+  while (const auto key = json.next_key()) {
+    if (*key == "code_points" || *key == "template") {
+      (*key == "template" ? pattern : code_points) = json.string();
+      continue;
+    }
+    json.begin_array();
+    while (json.next_item()) {
+      std::string text;
+      Ids ids;
+      std::optional<Ids> whole;
+      std::optional<std::string> decoded;
+      json.begin_object();
+      while (const auto field = json.next_key()) {
+        if (*field == "text") text = json.string();
+        if (*field == "ids") ids = ids_of(json);
+        if (*field == "whole") whole = ids_of(json);
+        if (*field == "decoded") decoded = json.string();
+      }
+      EXPECT_EQ(tokenizer.encode(text), ids) << text;
+      EXPECT_EQ(tokenizer.encode_whole(text), whole.value_or(ids)) << text;
+      // Added tokens decode to their own text, where the reference shows the byte that a letter of it stands
+      // for; and bytes that are no character stay bytes.
+      if (tokenizer.is_byte_level() && GetParam() != "added") {
+        EXPECT_EQ(lossy(tokenizer.decode(ids)), decoded.value_or(text)) << text;
+      }
+      ++cases;
+    }
+  }
+  EXPECT_GT(cases, 300);
+  if (code_points.empty()) return;
+  Checksum checksum;
+  for_every_code_point(pattern, [&](const std::string& text) {
+    for (const std::int32_t id : tokenizer.encode(text)) checksum.add(static_cast<std::uint64_t>(id));
+  });
+  EXPECT_EQ(checksum.text(), code_points);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HfGolden,
+                         ::testing::Values("gpt2", "llama3", "qwen2", "deepseek3", "smollm", "prefix_space",
+                                           "llama2", "metaspace_first", "metaspace_always", "added"),
+                         [](const auto& param) { return param.param; });
+
+// The numbers of code points that the reference has (tools/unicode_tables.py).
+TEST(Unicode, ClassesAreThoseOfVersion16) {
+  const std::uint8_t* classes = text::char_classes();
+  const auto count = [&](int flag) {
+    return std::count_if(classes, classes + 0x110000, [&](int c) { return c & flag; });
+  };
+  EXPECT_EQ(count(text::char_class::letter), 141028);
+  EXPECT_EQ(count(text::char_class::mark), 2501);
+  EXPECT_EQ(count(text::char_class::number), 1911);
+  EXPECT_EQ(count(text::char_class::punctuation), 855);
+  EXPECT_EQ(count(text::char_class::symbol), 8514);
+  EXPECT_EQ(count(text::char_class::space), 25);
+  EXPECT_EQ(count(text::char_class::numeric), 1924);
+  EXPECT_EQ(classes[0x1f], 0);
+}
+
+// Where words end in a text with every code point, and its normal form.
+TEST(Unicode, WordsAndNfcAreThoseOfTheReference) {
+  using text::WordRule;
+  const std::vector<std::pair<std::string, WordRule>> rules{
+      {"gpt2", WordRule::gpt2},
+      {"llama3", WordRule::llama3},
+      {"qwen2", WordRule::qwen2},
+      {"deepseek_digits", WordRule::deepseek_digits},
+      {"deepseek_ideographs", WordRule::deepseek_ideographs},
+      {"deepseek_words", WordRule::deepseek_words},
+      {"each_digit", WordRule::each_digit},
+      {"digits", WordRule::digits}};
+  std::vector<Checksum> words(rules.size());
+  for_every_code_point("a?b ?1?2345  ?'s?\n? ??  ?x", [&](const std::string& text) {
+    for (std::size_t r = 0; r < rules.size(); ++r)
+      for (std::size_t i = 0; i < text.size(); words[r].add(i)) i = text::word_end(rules[r].second, text, i);
+  });
+  Checksum nfc;
+  for_every_code_point("?a?\u0334 \u0345? ?\u0327 ?\u0301\u11a8", [&](const std::string& text) {
+    for (const char c : text::nfc(text)) nfc.add(static_cast<unsigned char>(c));
+  });
+  const std::string file = io::read_file(golden("checksums.json"), "test");
+  io::JsonReader json(file, "checksums");
+  json.begin_object();
+  for (std::size_t r = 0; const auto name = json.next_key(); ++r) {
+    EXPECT_EQ(*name, r < rules.size() ? rules[r].first : "nfc");
+    EXPECT_EQ(r < rules.size() ? words[r].text() : nfc.text(), json.string()) << *name;
+  }
+}
+
+TEST(Unicode, NfcComposesAndOrders) {
+  EXPECT_EQ(text::nfc("Cafe\u0301 \u212b A\u030a"), "Caf\u00e9 \u00c5 \u00c5");
+  EXPECT_EQ(text::nfc("e\u0301\u0327"), "\u0229\u0301");
+  EXPECT_EQ(text::nfc("\u1100\u1161\u11a8 \uac00\u11a8"), "\uac01 \uac01");
+  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");                // a composition that is excluded
+  EXPECT_EQ(text::nfc("e\xff\u0301 \xcc"), "e\xff\u0301 \xcc");  // nothing across a byte that is no character
+  const std::string ascii = "plain text";
+  EXPECT_EQ(text::nfc(ascii), ascii);
+}
+
+TEST(HfTokenizer, EveryByteStringComesBack) {
+  std::mt19937 random(1);
+  for (const char* name : {"gpt2", "llama3", "deepseek3", "smollm", "llama2"}) {
+    const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
+    for (int i = 0; i < 300; ++i) {
+      std::string noise(random() % 60, ' ');
+      for (char& c : noise)
+        c = random() % 2 == 0 ? "ab \n\xc3\xa9"[random() % 6] : static_cast<char>(random());
+      const Ids ids = tokenizer.encode(noise);
+      ASSERT_EQ(tokenizer.decode(ids), noise) << name;
+      std::string pieces;
+      for (const std::int32_t id : ids) pieces += tokenizer.continuation(id);
+      if (tokenizer.is_byte_level()) {
+        ASSERT_EQ(pieces, noise) << name;
+      }
+    }
+  }
+}
+
+TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
+  const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden("llama2"));
+  text::TextStream stream(tokenizer);
+  std::string shown;
+  for (const std::int32_t id : tokenizer.encode("the \U0001f999 the")) {
+    const std::string piece = stream.add(id);
+    EXPECT_EQ(io::utf8_valid_bytes(piece), piece.size());
+    shown += piece;
+  }
+  EXPECT_EQ(shown + stream.finish(), " the \U0001f999 the");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
+}
+
+TEST(HfTokenizer, SpecialTokensOfUsersAreText) {
+  const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden("gpt2"));
+  const std::int32_t end = tokenizer.find("<|endoftext|>").value();
+  EXPECT_TRUE(tokenizer.is_special(end) && tokenizer.is_added(end));
+  EXPECT_EQ(tokenizer.encode("<|endoftext|>"), Ids{end});
+  const Ids as_text = tokenizer.encode("<|endoftext|>", {.special = false});
+  EXPECT_GT(as_text.size(), 1u);
+  EXPECT_EQ(tokenizer.decode(as_text), "<|endoftext|>");
+}
+
+TEST(HfTokenizer, IsWhatItWasInACheckpoint) {
+  const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden("qwen2"));
+  const auto loaded = text::load_tokenizer(tokenizer.metadata(), "m");
+  EXPECT_EQ(loaded->kind(), "hf");
+  EXPECT_EQ(loaded->size(), tokenizer.size());
+  EXPECT_EQ(loaded->encode("Hello <|im_start|>"), tokenizer.encode("Hello <|im_start|>"));
+  EXPECT_EQ(loaded->metadata(), tokenizer.metadata());
+}
+
+TEST(HfTokenizer, ATextCutWhereItIsSafeHasTheSameIds) {
+  const std::string text = "One line.\nAnother one  with <|endoftext|> words\n\nand 123 more\r\nof it \n x";
+  for (const char* name :
+       {"gpt2", "llama3", "qwen2", "deepseek3", "smollm", "llama2", "prefix_space", "added"}) {
+    const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
+    int cuts = 0;
+    for (std::size_t limit = 0; limit < text.size(); ++limit) {
+      const std::size_t cut = tokenizer.safe_cut(text, limit);
+      if (cut == 0) continue;
+      ++cuts;
+      Ids ids = tokenizer.encode(text.substr(0, cut));
+      const Ids rest = tokenizer.encode(text.substr(cut));
+      ids.insert(ids.end(), rest.begin(), rest.end());
+      EXPECT_EQ(ids, tokenizer.encode(text)) << name << " " << cut;
+    }
+    EXPECT_EQ(cuts > 0, tokenizer.is_byte_level() && name != std::string("prefix_space") &&
+                            name != std::string("added"));
+  }
+}
+
+// No word is too long: the time for one is not that of the square of its length.
+TEST(HfTokenizer, AWordOfAMegabyteIsEncoded) {
+  for (const char* name : {"gpt2", "llama2"}) {
+    const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
+    const std::string word(1'000'000, 'e');
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(word)), word);
+  }
+}
+
+TEST(HfTokenizer, AnOwnOneIsExportedExactly) {
+  const std::string text = io::read_file(std::string(TG_TOKENIZERS) + "/gpt2/cases.json", "test");
+  const text::Bpe bpe = text::Bpe::train(text, 700);
+  const text::HfTokenizer exported(text::tokenizer_json(bpe), "test");
+  EXPECT_EQ(exported.size(), bpe.size());
+  std::mt19937 random(2);
+  for (int i = 0; i < 300; ++i) {
+    std::string noise = text.substr(random() % text.size(), 80);
+    if (i % 2 == 0)
+      for (char& c : noise)
+        if (random() % 4 == 0) c = static_cast<char>(random());
+    ASSERT_EQ(exported.encode(noise), bpe.encode(noise));
+  }
+  EXPECT_NE(error_of([&] {
+              text::tokenizer_json(text::Bpe(bpe.merges(), text::WordRule::bytes));
+            }).find("version 0.1"),
+            std::string::npos);
+}
+
+// A small valid file, with a part of it replaced.
+std::string small_file(const std::string& from = "", const std::string& to = "") {
+  std::string file = R"({"version":"1.0","truncation":null,"padding":null,
+ "added_tokens":[{"id":4,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
+ "normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
+ "post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
+ "model":{"type":"BPE","dropout":null,"unk_token":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,
+ "vocab":{"a":0,"b":1,"ab":2,"abab":3},"merges":[["a","b"],["ab","ab"]]}})";
+  if (const std::size_t at = file.find(from); !from.empty()) file.replace(at, from.size(), to);
+  return file;
+}
+std::string refusal(const std::string& from, const std::string& to) {
+  return error_of([&] { text::HfTokenizer(small_file(from, to), "m"); });
+}
+
+TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
+  EXPECT_EQ(text::HfTokenizer(small_file(), "m").encode("ababab<e>"), (Ids{3, 2, 4}));
+  EXPECT_EQ(text::HfTokenizer(small_file(R"(["a","b"],["ab","ab"])", R"("a b","ab ab")"), "m").encode("abab"),
+            Ids{3});
+  EXPECT_EQ(refusal(R"("normalizer":null)", R"("normalizer":{"type":"Lowercase"})"),
+            R"(m: normalizer.type is "Lowercase", expected NFC, Prepend, Replace or Sequence)");
+  EXPECT_EQ(refusal(R"("normalizer":null)",
+                    R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"NFKC"}]})"),
+            R"(m: normalizer.normalizers[1].type is "NFKC", expected NFC, Prepend, Replace or Sequence)");
+  EXPECT_EQ(refusal(R"("normalizer":null)",
+                    R"("normalizer":{"type":"Replace","pattern":{"Regex":"x+"},"content":""})"),
+            R"(m: normalizer.pattern is {"Regex": "x+"}, expected a String)");
+  EXPECT_EQ(
+      refusal(R"("pre_tokenizer":{"type":"ByteLevel")", R"("pre_tokenizer":{"type":"Whitespace")"),
+      R"(m: pre_tokenizer.type is "Whitespace", expected ByteLevel, Digits, Metaspace, Split or Sequence)");
+  EXPECT_EQ(refusal(R"("use_regex":true},)", R"("use_regex":true,"fast":1},)"),
+            "m: pre_tokenizer (ByteLevel) has fast = 1, which is not supported");
+  EXPECT_EQ(
+      refusal(
+          R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
+          R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated","invert":false})"),
+      R"(m: pre_tokenizer.pattern is {"Regex": "\\w+"}, expected one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek-V3)");
+  EXPECT_EQ(
+      refusal(R"("post_processor":null)", R"("post_processor":{"type":"BertProcessing"})"),
+      R"(m: post_processor.type is "BertProcessing", expected TemplateProcessing, ByteLevel or Sequence)");
+  EXPECT_EQ(refusal(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")"),
+            R"(m: decoder.type is "WordPiece", expected ByteLevel)");
+  EXPECT_NE(
+      refusal(R"("type":"BPE")", R"("type":"Unigram")").find(R"(model.type is "Unigram", expected "BPE")"),
+      std::string::npos);
+  EXPECT_NE(refusal(R"("dropout":null)", R"("dropout":0.1)").find("model.dropout is 0.1, expected null"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"("dropout":null)", R"("speed":9)").find("model has speed = 9, which is not supported"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"("truncation":null)", R"("truncation":{"max_length":5})")
+                .find(R"(truncation is {"max_length": 5}, expected null)"),
+            std::string::npos);
+}
+
+TEST(HfTokenizer, AFileThatContradictsItselfIsRefused) {
+  EXPECT_EQ(refusal(R"(["ab","ab"])", R"(["ab","c"])"),
+            R"(m: model.merges: merge 1 ("ab", "c") needs token "c", which is not in the vocabulary)");
+  EXPECT_EQ(refusal(R"(["ab","ab"])", R"(["ab","a"])"),
+            R"(m: model.merges: merge 1 ("ab", "a") needs token "aba", which is not in the vocabulary)");
+  EXPECT_EQ(refusal(R"(["ab","ab"])", R"(["","ab"])"),
+            R"(m: model.merges: merge 1 ("", "ab") needs token "", which is not in the vocabulary)");
+  EXPECT_EQ(refusal(R"("ab":2)", R"("ab":1)"), R"(m: model.vocab: token "ab" has id 1, which "b" has too)");
+  EXPECT_NE(refusal(R"("ab":2)", R"("ab":-2)").find("id -2, expected 0 to 2147483646"), std::string::npos);
+  EXPECT_NE(refusal(R"("ab":2)", R"("ab":99999999999)").find("id 99999999999, expected 0 to 2147483646"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"("ab":2)", R"("ab":2,"ab":9)").find(R"(duplicate key "ab")"), std::string::npos);
+  EXPECT_EQ(refusal(R"("abab":3)", R"("abab":2000000000)"), "no error");  // gaps need no memory
+  EXPECT_EQ(refusal(R"("unk_token":null)", R"("unk_token":"<u>")"),
+            R"(m: model.unk_token is "<u>", which is not in the vocabulary)");
+  EXPECT_EQ(
+      refusal(R"("id":4,"content":"<e>")", R"("id":5,"content":"<e>")"),
+      R"(m: added token "<e>" has id 5, expected 4: those that are not in the vocabulary follow it in order)");
+  EXPECT_EQ(refusal(R"("id":4,"content":"<e>")", R"("id":4,"content":"ab")"),
+            R"(m: added token "ab" has id 4, but 2 in the vocabulary)");
+  EXPECT_EQ(
+      refusal(
+          R"("post_processor":null)",
+          R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"<s>":{"id":"<s>","ids":[77],"tokens":["<s>"]}}})"),
+      "m: post_processor has id 77, which no token has");
+  const std::string file = small_file();
+  for (std::size_t n = 0; n < file.size(); ++n)
+    EXPECT_THROW(text::HfTokenizer(file.substr(0, n), "m"), FormatError) << n;
+  EXPECT_EQ(error_of([&] { text::HfTokenizer::open("/nowhere"); }),
+            "[tokenizer] cannot read /nowhere: No such file or directory");
+  EXPECT_EQ(error_of([&] { text::HfTokenizer(small_file(), "m").encode("xyz"); }),
+            "[encode] byte 0x78 has no token, and the tokenizer has no unknown token");
+}
+
+}  // namespace
+}  // namespace tg

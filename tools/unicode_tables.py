@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Writes io/text/unicode_tables.inc: the classes of characters and the canonical compositions that tokenizers use.
+
+usage: unicode_tables.py            prints the tables
+       unicode_tables.py --check    exits with status 1 if io/text/unicode_tables.inc is not what it prints
+
+Needs unicodedata2 16.0.0 and tokenizers 0.23.3, from PyPI, and refuses others: another version of Unicode has other
+letters, and ids of tokens then differ. The classes are those of Unicode 16.0. The compositions are those that
+`tokenizers` has, whose normalizer is of Unicode 9.0: values of later characters are left out. Characters that it splits
+as numerals are of Unicode 17.0, by its programming language.
+"""
+import pathlib
+import sys
+import importlib.metadata
+
+import tokenizers
+import unicodedata2 as unicode
+from tokenizers import normalizers, pre_tokenizers
+
+assert unicode.unidata_version == "16.0.0", unicode.unidata_version
+assert importlib.metadata.version("tokenizers") == "0.23.3", tokenizers.__version__
+
+CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
+# Characters of \w that are neither letters, marks nor digits: joiners, and circled letters.
+OTHER_WORD = {0x200C, 0x200D, *range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A),
+              *range(0x1F170, 0x1F18A)}
+LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, WORD, NUMERIC = (1 << i for i in range(8))
+
+
+def numerals():
+    """What the reference's Digits splits off."""
+    split = pre_tokenizers.Digits(individual_digits=True)
+    return {c for c in CHARACTERS if len(split.pre_tokenize_str("a" + chr(c) + "a")) == 3}
+
+
+def class_of(c, numeric):
+    category = unicode.category(chr(c))
+    flags = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S": SYMBOL}.get(category[0], 0)
+    flags |= SPACE * (c in SPACES) | NUMERIC * (c in numeric)
+    return flags | WORD * (category[0] in "LM" or category in ("Nd", "Nl", "Pc") or c in OTHER_WORD)
+
+
+def ranges(values):
+    """(first, last, value) of the runs of equal values other than 0."""
+    runs = []
+    for c, value in values:
+        if value and runs and runs[-1][1] == c - 1 and runs[-1][2] == value:
+            runs[-1][1] = c
+        elif value:
+            runs.append([c, c, value])
+    return runs
+
+
+def combining(c, nfd=normalizers.NFD()):
+    """The combining class, 0 if the reference does not know it: it then leaves c behind U+0345, of class 240."""
+    value = unicode.combining(chr(c))
+    return value if value in (0, 240) or nfd.normalize_str("\u0345" + chr(c))[0] != "\u0345" else 0
+
+
+def decompositions():
+    """({composed: (first, second)}, {what only decomposes: characters}), both a single step, without Hangul."""
+    nfc, nfd = normalizers.NFC(), normalizers.NFD()
+    pairs, others = {}, {}
+    for c in CHARACTERS:
+        text = unicode.decomposition(chr(c))
+        if not text or text.startswith("<"):
+            continue
+        parts = [int(part, 16) for part in text.split()]
+        if nfd.normalize_str(chr(c)) == chr(c):
+            continue
+        if len(parts) == 2 and nfc.normalize_str(chr(c)) == chr(c):
+            pairs[c] = parts
+        else:
+            others[c] = parts + [0] * (2 - len(parts))
+    return pairs, others
+
+
+def table(kind, name, rows, comment):
+    lines, line = [], " "
+    for row in rows:
+        cell = " {" + ", ".join(f"0x{x:x}" if x > 9 else str(x) for x in row) + "},"
+        if len(line) + len(cell) > 118:
+            lines.append(line)
+            line = " "
+        line += cell
+    return [f"// {comment}", f"constexpr {kind} {name}[] = {{", *lines, line, "};", ""]
+
+
+def content():
+    numeric = numerals()
+    classes = ranges((c, class_of(c, numeric)) for c in CHARACTERS)
+    marks = ranges((c, combining(c)) for c in CHARACTERS)
+    pairs, others = decompositions()
+    return "\n".join(
+        ["// Written by tools/unicode_tables.py from Unicode 16.0: do not edit.", "// clang-format off", ""] +
+        table("ClassRange", "class_ranges", classes, "first, last, flags of CharClass") +
+        table("ClassRange", "combining_ranges", marks, "first, last, canonical combining class") +
+        table("Decomposition", "compositions", [(c, *p) for c, p in pairs.items()],
+              "a character, and the two that it is composed of") +
+        table("Decomposition", "decompositions", [(c, *p) for c, p in others.items()],
+              "a character that is only decomposed, into one or two; never composed again") + ["// clang-format on", ""])
+
+
+if __name__ == "__main__":
+    made = content()
+    if sys.argv[1:] == ["--check"]:
+        path = pathlib.Path(__file__).resolve().parent.parent / "io/text/unicode_tables.inc"
+        sys.exit(0 if path.read_text() == made else f"{path} differs: run {__file__} > {path}")
+    sys.stdout.write(made)
