@@ -6,23 +6,26 @@
 namespace tg::io {
 namespace {
 
-// All bits of the exponent are set. Blocks are looked through without a branch for each element.
+// All bits of the exponent are set: adding its lowest bit then carries into the sign. Blocks are looked
+// through without a branch for each element.
 template <class Word>
 std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte> values) {
   constexpr std::size_t block = 1024;
+  constexpr Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+  const Word lowest = static_cast<Word>(sign - exponent);
   const std::size_t n = values.size() / sizeof(Word);
-  const auto is_bad = [&](std::size_t i) {
+  const auto carried = [&](std::size_t i) {
     Word bits;
     std::memcpy(&bits, values.data() + i * sizeof bits, sizeof bits);
-    return static_cast<Word>(bits & exponent) == exponent;
+    return static_cast<Word>((bits & exponent) + lowest);
   };
   for (std::size_t from = 0; from < n; from += block) {
     const std::size_t to = std::min(n, from + block);
     Word any = 0;
-    for (std::size_t i = from; i < to; ++i) any = static_cast<Word>(any | static_cast<Word>(is_bad(i)));
-    if (any == 0) continue;
+    for (std::size_t i = from; i < to; ++i) any = static_cast<Word>(any | carried(i));
+    if ((any & sign) == 0) continue;
     for (std::size_t i = from; i < to; ++i)
-      if (is_bad(i)) return static_cast<std::int64_t>(i);
+      if ((carried(i) & sign) != 0) return static_cast<std::int64_t>(i);
   }
   return std::nullopt;
 }

@@ -226,9 +226,11 @@ void HfFolder::load(const std::vector<Parameter>& parameters) const {
     const std::span<const std::byte> bytes =
         is_whole ? place.tensor->bytes
                  : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
-    copy_tensor({place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p, where(place.file));
-    file.release(static_cast<std::size_t>(reinterpret_cast<const char*>(bytes.data()) - file.bytes().data()),
-                 bytes.size());
+    copy_tensor({place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p, where(place.file),
+                [&file](std::span<const std::byte> read) {
+                  const char* from = reinterpret_cast<const char*>(read.data());
+                  file.release(static_cast<std::size_t>(from - file.bytes().data()), read.size());
+                });
   }
 }
 

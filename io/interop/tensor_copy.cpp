@@ -13,11 +13,13 @@ namespace {
 
 // Pieces that fit in a cache: what is checked or converted is then still there.
 constexpr std::int64_t piece_bytes = 1 << 18;
+constexpr std::size_t pieces_done = 64;  // at a time
 
 struct Copy {
   const TensorView& from;
   Parameter to;
   const std::string& where;
+  const std::function<void(std::span<const std::byte>)>& done;
 
   // Elements that lie one after another in the parameter, from the one numbered `first`.
   void write(std::span<const std::byte> bytes, std::int64_t first) {
@@ -36,9 +38,14 @@ struct Copy {
 
   void in_order() {
     const auto piece = static_cast<std::size_t>(piece_bytes);
-    for (std::size_t i = 0; i < from.bytes.size(); i += piece)
-      write(from.bytes.subspan(i, std::min(piece, from.bytes.size() - i)),
-            static_cast<std::int64_t>(i / size_of(from.dtype)));
+    std::size_t kept = 0;  // what is done ends here
+    for (std::size_t i = 0; i < from.bytes.size(); i += piece) {
+      const std::size_t end = std::min(i + piece, from.bytes.size());
+      write(from.bytes.subspan(i, end - i), static_cast<std::int64_t>(i / size_of(from.dtype)));
+      if (end - kept < pieces_done * piece && end < from.bytes.size()) continue;
+      done(from.bytes.subspan(kept, end - kept));
+      kept = end;
+    }
   }
 
   // Some rows of the parameter at a time, which are columns of the tensor.
@@ -56,13 +63,15 @@ struct Copy {
                       static_cast<std::size_t>(size));
       write(buffer, r * columns);
     }
+    done(from.bytes);
   }
 };
 
 }  // namespace
 
-void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where) {
-  Copy copy{from, std::move(to), where};
+void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where,
+                 const std::function<void(std::span<const std::byte>)>& done) {
+  Copy copy{from, std::move(to), where, done};
   if (is_transposed)
     copy.transposed();
   else
