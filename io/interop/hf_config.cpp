@@ -34,6 +34,14 @@ void must_be(const JsonObject& json, const char* key, bool expected) {
   if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
 }
 
+// More would cost memory before it is known that their tensors are there.
+std::int64_t layers_of(const JsonObject& json, const char* key) {
+  constexpr std::int64_t most = 10000;
+  const std::int64_t layers = json.integer(key);
+  if (layers < 1 || layers > most) json.refuse(key, "1 to " + std::to_string(most) + " layers");
+  return layers;
+}
+
 using Activations = std::vector<std::pair<std::string, std::string>>;  // theirs, ours
 const Activations silus{{"silu", "silu"}, {"swish", "silu"}};
 
@@ -56,7 +64,7 @@ void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
   must_be(json, "add_cross_attention", false);
   nn::ModelConfig& m = to.model;
   m.vocabulary = json.integer("vocab_size"), m.context = json.integer("n_positions");
-  m.layers = json.integer("n_layer"), m.heads = json.integer("n_head"), m.width = json.integer("n_embd");
+  m.layers = layers_of(json, "n_layer"), m.heads = json.integer("n_head"), m.width = json.integer("n_embd");
   m.bias = true;
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
   m.architecture =
@@ -74,7 +82,7 @@ void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::ModelConfig& m = to.model;
   m.vocabulary = json.integer("vocab_size");
   m.context = json.integer("max_position_embeddings", usual.context);
-  m.layers = json.integer("num_hidden_layers"), m.heads = json.integer("num_attention_heads");
+  m.layers = layers_of(json, "num_hidden_layers"), m.heads = json.integer("num_attention_heads");
   m.width = json.integer("hidden_size");
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
 }

@@ -159,6 +159,8 @@ void HfFolder::match() {
     const auto found = found_.find(theirs.name);
     if (found == found_.end()) {
       missing.push_back(theirs.name);
+      if (missing.size() > found_.size() + 1000)  // a config.json of another model
+        throw FormatError(file + ": has no tensor " + some_of(missing));
       return;
     }
     const TensorView& t = *found->second.tensor;

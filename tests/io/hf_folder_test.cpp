@@ -211,6 +211,11 @@ TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
   EXPECT_NE(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")
                 .find(file + "has a tensor model.layers.1.input_layernorm.weight, "),
             std::string::npos);
+  EXPECT_NE(
+      error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 10000").find(file + "has no tensor "),
+      std::string::npos);
+  EXPECT_EQ(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 2000000000"),
+            "[from_pretrained] DIR/config.json: num_hidden_layers is 2000000000, expected 1 to 10000 layers");
   EXPECT_EQ(error_with("\"hidden_size\": 8", "\"hidden_size\": 9"),
             "[from_pretrained] DIR/config.json: [model] width 9 is not divisible by 2 heads");
   EXPECT_EQ(
