@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer PATH/TO/own_layer
+# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer PATH/TO/own_layer PATH/TO/pretrained
 set -u
-loop=$1 trainer=$2 own_layer=$3
+loop=$1 trainer=$2 own_layer=$3 pretrained=$4
 source=$(dirname "$0")/../../examples
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -33,6 +33,12 @@ for run in whole halves; do
   [ -s "$dir/own/$run/last/model.safetensors" ] || fail "own_layer leaves no checkpoint of the run $run"
 done
 cmp -s "$dir"/own/{whole,halves}/last/model.safetensors || fail "own_layer: two halves are not the whole"
+
+# What docs/interop.md shows.
+root=$(dirname "$0")/../..
+(cd "$root" && "$pretrained" tests/io/pretrained/qwen3 3 1 4) >"$dir/out" || fail "pretrained: $(cat "$dir/out")"
+sed -n '/^    \$ .*pretrained/,/^$/p' "$root/docs/interop.md" | sed 1d | sed 's/^    //; /^$/d' | diff - "$dir/out" ||
+  fail "docs/interop.md shows another output"
 
 [ $failed = 0 ] && echo "examples: all as they must be"
 exit $failed

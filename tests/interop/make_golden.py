@@ -5,6 +5,7 @@ weights, and expected.safetensors, what transformers computes from it in f32:
   beginning continued by the likeliest token.
 
   make_golden.py [NAME ...]        needs torch, transformers, safetensors (made with 5.24.0)
+  make_golden.py --check           instead: that the transformers that is installed computes the same from the folders
 
 Weights are large (0.3·N(0, 1)), so that errors show, and rounded to the dtype of the file. Texts are longer than two
 windows. Seeds are counted up until no two tokens are nearly equally likely."""
@@ -14,9 +15,13 @@ import pathlib
 import shutil
 import sys
 
-import torch
-import transformers
-from safetensors.torch import load_file, save_file
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
 
 FOLDERS = pathlib.Path(__file__).parent.parent / "io" / "pretrained"
 LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
@@ -166,5 +171,22 @@ def write(name):
           f"{len(list(folder.glob('*.safetensors'))) - 1} file(s)")
 
 
-for chosen in sys.argv[1:] or MODELS:
-    write(chosen)
+def check(name):
+    expected = load_file(FOLDERS / name / "expected.safetensors")
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        FOLDERS / name, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    dropped = {key for key in report["unexpected_keys"] if "eh_proj" not in key}
+    assert not (report["missing_keys"] or report["mismatched_keys"] or dropped), (name, report)
+    with torch.no_grad():
+        logits = model.eval()(expected["tokens"].long()).logits
+    error = (logits - expected["logits"]).abs().max().item()
+    assert error <= 1e-5 * max(1, expected["logits"].abs().max().item()), f"{name}: logits differ by {error}"
+
+
+if sys.argv[1:] == ["--check"]:
+    for known in MODELS:
+        check(known)
+    print(f"transformers {transformers.__version__}: {len(MODELS)} models, all as expected")
+else:
+    for chosen in sys.argv[1:] or MODELS:
+        write(chosen)
