@@ -85,6 +85,8 @@ std::vector<Case> layer_cases() {
       layer("LayerNorm", "without bias", {rows},
             [](const nn::Path& at) { return of_one(nn::LayerNorm(at, 4, false)); }),
       layer("RmsNorm", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::RmsNorm(at, 4)); }),
+      layer("RmsNorm", "gains 1 + w", {rows},
+            [](const nn::Path& at) { return of_one(nn::RmsNorm(at, 4, 1e-3, true)); }),
       layer("SelfAttention", "two heads", {rows},
             [](const nn::Path& at) { return of_one(nn::SelfAttention(at, 4, 2)); }),
       layer("SelfAttention", "dropout and residual", {rows, rows},
@@ -108,6 +110,22 @@ std::vector<Case> layer_cases() {
                 return attention(x[0], {.mode = nn::Mode::train, .residual = x[1]});
               };
             }),
+      layer("GroupedAttention", "norms of heads, a window, a scale and a softcap", {wide},
+            [](const nn::Path& at) {
+              return of_one(nn::GroupedAttention(at, 8, 4,
+                                                 {.key_heads = 2,
+                                                  .qkv_bias = true,
+                                                  .qk_norm = nn::GroupedAttention::QueryKeyNorm::head,
+                                                  .window = 2,
+                                                  .scale = 0.6,
+                                                  .softcap = 3,
+                                                  .rope = {.frequencies = {0.5}}}));
+            }),
+      layer("GroupedAttention", "norms of whole rows", {wide},
+            [](const nn::Path& at) {
+              return of_one(nn::GroupedAttention(
+                  at, 8, 4, {.key_heads = 2, .qk_norm = nn::GroupedAttention::QueryKeyNorm::whole}));
+            }),
       layer("LatentAttention", "plain queries", {rows},
             [](const nn::Path& at) {
               return of_one(nn::LatentAttention(at, 4, 2, {.latent = 3, .rope_width = 2}));
@@ -123,6 +141,16 @@ std::vector<Case> layer_cases() {
                                                  .theta = 30,
                                                  .bias = true}));
             }),
+      layer("LatentAttention", "rotary halves, a magnitude and a scale", {rows},
+            [](const nn::Path& at) {
+              return of_one(nn::LatentAttention(at, 4, 2,
+                                                {.latent = 3,
+                                                 .rope_width = 4,
+                                                 .frequencies = {0.7, 0.2},
+                                                 .interleaved = false,
+                                                 .magnitude = 1.2,
+                                                 .scale = 0.5}));
+            }),
       layer("LatentAttention", "dropout and residual", {rows, rows},
             [](const nn::Path& at) -> LayerFunction {
               return
@@ -132,6 +160,10 @@ std::vector<Case> layer_cases() {
                   };
             }),
       layer("Mlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::Mlp(at, 4)); }),
+      layer("Mlp", "gelu by tanh", {rows},
+            [](const nn::Path& at) {
+              return of_one(nn::Mlp(at, 4, {.inner = 5, .activation = nn::Activation::gelu_tanh}));
+            }),
       layer("GatedMlp", "rows", {rows}, [](const nn::Path& at) { return of_one(nn::GatedMlp(at, 4, 5)); }),
       layer("GatedMlp", "bias and residual", {rows, rows},
             [](const nn::Path& at) -> LayerFunction {
