@@ -34,13 +34,16 @@ HfRope hf_rope(const JsonObject& config, double usual_theta, double context) {
 }
 
 HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual_theta, double context) {
+  for (const char* part : {"full_attention", "sliding_attention"})
+    if (rope.is_set(part)) rope.refuse(part, "the same rotary positions in all layers");
   HfRope r{.theta = rope.number("rope_theta", usual_theta)};
   if (rope.number("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "1");
   const char* type_key = rope.is_set("rope_type") ? "rope_type" : "type";
   const std::string type = rope.string(type_key, "default");
-  if (type == "default") return r;
+  // "dynamic" changes theta only for texts longer than max_position_embeddings, which is the model's context.
+  if (type == "default" || type == "dynamic") return r;
   if (type != "linear" && type != "llama3" && type != "yarn")
-    rope.refuse(type_key, "default, linear, llama3 or yarn");
+    rope.refuse(type_key, "default, dynamic, linear, llama3 or yarn");
   nn::RopeScaling& s = r.scaling;
   s.type = type;
   const char* first = "original_max_position_embeddings";  // the outer one has precedence

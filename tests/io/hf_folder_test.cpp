@@ -283,10 +283,14 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
        "read"},
       {with(R"("use_bidirectional_attention": true)"),
        "config.json: use_bidirectional_attention is true, expected false"},
-      {with(R"("rope_scaling": {"type": "dynamic", "factor": 2.0})"),
-       "config.json: rope_scaling: type is \"dynamic\", expected default, linear, llama3 or yarn"},
+      {with(R"("rope_scaling": {"type": "su", "factor": 2.0})"),
+       "config.json: rope_scaling: type is \"su\", expected default, dynamic, linear, llama3 or yarn"},
+      {with(R"("rope_parameters": {"sliding_attention": {}})"),
+       "config.json: rope_parameters: sliding_attention is {}, expected the same rotary positions in all "
+       "layers"},
       {with(R"("rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4})"),
-       "config.json: rope_parameters: rope_type is \"longrope\", expected default, linear, llama3 or yarn"},
+       "config.json: rope_parameters: rope_type is \"longrope\", expected default, dynamic, linear, llama3 "
+       "or yarn"},
       {with(R"("rope_scaling": {"rope_type": "linear"})"),
        "config.json: rope_scaling: has no factor, expected a number"},
       {with(R"("rope_scaling": {"rope_type": "linear", "factor": -1})"),
@@ -332,6 +336,8 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
       metadata(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "dtype": "bfloat16")"));
   EXPECT_EQ(metadata(R"("rope_theta": 500, "rope_scaling": {"type": "linear", "factor": 2.0})"),
             metadata(R"("rope_parameters": {"rope_theta": 500, "rope_type": "linear", "factor": 2})"));
+  EXPECT_EQ(metadata(R"("rope_theta": 500, "rope_scaling": {"type": "dynamic", "factor": 2.0})"),
+            metadata(R"("rope_theta": 500)"));
   EXPECT_NE(metadata(R"("rope_theta": 5e5)"), metadata(R"("rope_theta": 1e4)"));
 }
 
