@@ -32,7 +32,8 @@ std::string PretrainedInfo::text() const {
   std::string types;
   for (const DType t : dtypes) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
   return family + ", " + std::to_string(config.parameters()) + " parameters in " + types + ", " +
-         std::to_string(bytes >> 20) + " MiB";
+         std::to_string(bytes >> 20) + " MiB" + (dropped.empty() ? "" : "; not needed: " + dropped[0]) +
+         (dropped.size() > 1 ? " and " + std::to_string(dropped.size() - 1) + " more" : "");
 }
 
 PretrainedInfo pretrained_info(const std::string& folder) {

@@ -28,7 +28,7 @@ struct PretrainedInfo {
   std::vector<std::int64_t> end_tokens;  // any of them ends a text
   std::optional<std::int64_t> start_token, padding_token;
 
-  std::string text() const;  // "llama, 134,515,008 parameters in bf16, 257 MiB"
+  std::string text() const;  // "llama, 134515008 parameters in bf16, 256 MiB; not needed: lm_head.weight"
 };
 
 struct Pretrained {
