@@ -28,7 +28,6 @@ LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std
     refuse("expected half as many frequencies as the rotary width", std::ssize(o.frequencies));
   for (const std::int64_t n : {heads, o.latent, o.query_latent, o.value_width, o.rope_width, o.head_width})
     if (n > std::numeric_limits<std::int32_t>::max()) refuse("expected sizes below 2^31", n);
-  if (o.frequencies.empty()) o.frequencies = rope_frequencies(o.rope_width, o.theta);
   if (o.scale == 0) o.scale = 1 / std::sqrt(static_cast<double>(o.head_width + o.rope_width));
   return o;
 }
@@ -48,10 +47,16 @@ std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& 
   return {RmsNorm(at / "q_a_layernorm", o.query_latent, o.eps)};
 }
 
+// Made after the weights, whose file says first if a width is a lie.
+std::vector<double> pair_frequencies(const LatentAttention::Options& o) {
+  return o.frequencies.empty() ? rope_frequencies(o.rope_width, o.theta) : o.frequencies;
+}
+
 RopeOptions query_rope(const LatentAttention::Options& o) {
-  if (!o.interleaved) return {.frequencies = o.frequencies};
+  const std::vector<double> pairs = pair_frequencies(o);
+  if (!o.interleaved) return {.frequencies = pairs};
   std::vector<double> frequencies(static_cast<std::size_t>(o.head_width / 2), 0.0);
-  frequencies.insert(frequencies.end(), o.frequencies.begin(), o.frequencies.end());
+  frequencies.insert(frequencies.end(), pairs.begin(), pairs.end());
   return {.interleaved = true, .frequencies = std::move(frequencies)};
 }
 
@@ -69,7 +74,7 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
             {.bias = false, .init = o_.init}),
       o_proj_(at / "o_proj", heads * o_.value_width, width, {.bias = o_.bias, .init = o_.output_init}),
       query_rope_(query_rope(o_)),
-      key_rope_{.interleaved = o_.interleaved, .frequencies = o_.frequencies} {
+      key_rope_{.interleaved = o_.interleaved, .frequencies = pair_frequencies(o_)} {
   const Weight& weight = kv_b_.weight();
   at.setting(weight, "heads", heads);
   if (options.frequencies.empty())
