@@ -125,7 +125,7 @@ struct RestoredModel {
 
 void generate_one(const Options& o, const CheckpointModel& saved, const text::Tokenizer& tokenizer) {
   const nn::ModelConfig& config = saved.config;
-  std::vector<std::int32_t> text = tokenizer.encode(o.prompt);
+  std::vector<std::int32_t> text = tokenizer.encode_whole(o.prompt);
   if (text.empty()) throw Error("[generate] the prompt is empty");
   const auto prompt = std::ssize(text);
   const std::int64_t tokens =

@@ -65,7 +65,7 @@ class Writer {
     for (std::size_t p = 0; p < o_.prompts.size(); ++p) {
       const std::string label = "prompt " + std::to_string(p + 1);
       try {
-        const std::vector<std::int32_t> prompt = tokenizer_.encode(o_.prompts[p]);
+        const std::vector<std::int32_t> prompt = tokenizer_.encode_whole(o_.prompts[p]);
         if (o_.beams > 0) {
           search(label, o_.prompts[p], prompt);
         } else {
