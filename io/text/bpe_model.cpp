@@ -59,7 +59,7 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
   std::string joined;
   // From the last one: the first that is added of a pair counts.
   for (std::size_t rank = merges_.size(); rank-- > 0;) {
-    const auto& [left, right] = merges_[rank];
+    const std::string &left = merges_[rank].first, &right = merges_[rank].second;
     joined = left;
     joined += right;
     const auto id = [&](const std::string& text) {
