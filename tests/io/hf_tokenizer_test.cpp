@@ -321,6 +321,24 @@ std::string refusal(const std::string& from, const std::string& to) {
   return error_of([&] { text::HfTokenizer(small_file(from, to), "m"); });
 }
 
+// As the reference has it: an unknown token is written after the bytes that follow it.
+TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
+  const auto encode = [](const std::string& fuse, std::string_view text) {
+    return text::HfTokenizer(
+               R"({"pre_tokenizer":null,"decoder":{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},"model":
+                {"type":"BPE","unk_token":"?","fuse_unk":)" +
+                   fuse + R"(,"byte_fallback":true,
+                 "vocab":{"?":0,"a":1,"<0xC3>":2,"<0xA9>":3},"merges":[]}})",
+               "m")
+        .encode(text);
+  };
+  EXPECT_EQ(encode("true", "xya"), (Ids{0, 1}));
+  EXPECT_EQ(encode("false", "xya"), (Ids{0, 0, 1}));
+  EXPECT_EQ(encode("true", "xy\u00e9za"), (Ids{2, 3, 0, 1}));
+  EXPECT_EQ(encode("false", "xy\u00e9za"), (Ids{0, 2, 3, 0, 0, 1}));
+  EXPECT_EQ(encode("true", "\u00e9x"), (Ids{2, 3, 0}));
+}
+
 TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
   EXPECT_EQ(text::HfTokenizer(small_file(), "m").encode("ababab<e>"), (Ids{3, 2, 4}));
   EXPECT_EQ(text::HfTokenizer(small_file(R"(["a","b"],["ab","ab"])", R"("a b","ab ab")"), "m").encode("abab"),
