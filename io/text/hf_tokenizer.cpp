@@ -130,8 +130,9 @@ std::size_t HfTokenizer::safe_cut(std::string_view text, std::size_t limit) cons
 }
 
 std::optional<std::int32_t> HfTokenizer::find(std::string_view token_text) const {
+  if (const auto id = parts_->model.find(token_text)) return id;
   for (const HfToken& token : parts_->tokens)
-    if (token.text == token_text) return token.id;
+    if (token.added && token.text == token_text) return token.id;
   return std::nullopt;
 }
 
