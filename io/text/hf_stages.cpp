@@ -249,6 +249,14 @@ void read_decoder(const Stage& stage, HfStages& stages) {
 
 }  // namespace
 
+std::size_t SplitStep::end(std::string_view text, std::size_t i) const {
+  if (runs) return runs->word_end(text, i);
+  std::size_t end = word_end(rule, text, i);
+  const auto is_kept = [&](const std::string& c) { return text.substr(0, end).ends_with(c); };
+  while (end < text.size() && std::any_of(kept.begin(), kept.end(), is_kept)) end = word_end(rule, text, end);
+  return end;
+}
+
 HfStages read_hf_stages(const Tree& normalizer, const Tree& pre_tokenizer, const Tree& post_processor,
                         const Tree& decoder) {
   HfStages stages;

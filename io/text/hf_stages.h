@@ -27,12 +27,11 @@ struct SplitStep {
   } kind;
   WordRule rule = WordRule::gpt2;
   std::optional<CharRuns> runs = {};
+  std::vector<std::string> kept = {};  // characters after which WordRule::spaces does not divide
   enum class Prefix { always, first, never } prefix = Prefix::never;  // first: only where the text begins
 
   // Of the steps that divide: where the piece of the text that begins at i ends.
-  std::size_t end(std::string_view text, std::size_t i) const {
-    return runs ? runs->word_end(text, i) : word_end(rule, text, i);
-  }
+  std::size_t end(std::string_view text, std::size_t i) const;
 };
 
 struct HfStages {

@@ -339,6 +339,26 @@ TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
   EXPECT_EQ(encode("true", "\u00e9x"), (Ids{2, 3, 0}));
 }
 
+// Words are cut before ▁ where no merge goes across.
+TEST(HfTokenizer, MergesAcrossSpacesAreMade) {
+  const auto encode = [](const std::string& vocabulary, const std::string& merges, std::string_view text) {
+    return text::HfTokenizer(
+               R"({"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"\u2581"},"pre_tokenizer":null,
+                "decoder":{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},"model":{"type":"BPE","unk_token":"?",
+                "fuse_unk":true,"byte_fallback":true,"vocab":{"?":0,"a":1,"b":2,"\u2581":3,"\u2581b":4,)" +
+                   vocabulary + R"(},"merges":[["\u2581","b"],)" + merges + "]}}",
+               "m")
+        .encode(text);
+  };
+  const std::string across = R"("a\u2581b":5)", merge = R"(["a","\u2581b"])";
+  EXPECT_EQ(encode(across, merge, "a ba bb b b"), (Ids{5, 5, 2, 4, 4}));
+  EXPECT_EQ(encode(across, merge, "xa b x b"), (Ids{0, 5, 3, 0, 4}));
+  const std::string byte = R"("<0xFF>":5,"<0xFF>\u2581b":6)", byte_merge = R"(["<0xFF>","\u2581b"])";
+  EXPECT_EQ(encode(byte, byte_merge, "\xff b"), Ids{6});
+  const std::string unknown = R"("?\u2581b":5)", unknown_merge = R"(["?","\u2581b"])";
+  EXPECT_EQ(encode(unknown, unknown_merge, "xy b"), Ids{5});
+}
+
 TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
   EXPECT_EQ(text::HfTokenizer(small_file(), "m").encode("ababab<e>"), (Ids{3, 2, 4}));
   EXPECT_EQ(text::HfTokenizer(small_file(R"(["a","b"],["ab","ab"])", R"("a b","ab ab")"), "m").encode("abab"),
