@@ -2,7 +2,8 @@
 """Writes io/text/unicode_tables.inc: the classes of characters and the canonical compositions that tokenizers use.
 
 usage: unicode_tables.py            prints the tables
-       unicode_tables.py --check    exits with status 1 if io/text/unicode_tables.inc is not what it prints
+       unicode_tables.py --check    exits with status 1 if io/text/unicode_tables.inc is not what it prints, with 77 if
+                                    the packages are not those that it needs
 
 Needs unicodedata2 16.0.0 and tokenizers 0.23.3, from PyPI, and refuses others: another version of Unicode has other
 letters, and ids of tokens then differ. The classes are those of Unicode 16.0. The compositions are those that
@@ -11,14 +12,19 @@ as numerals are of Unicode 17.0, by its programming language.
 """
 import pathlib
 import sys
-import importlib.metadata
+from importlib import metadata
 
-import tokenizers
+VERSIONS = {"unicodedata2": "16.0.0", "tokenizers": "0.23.3"}
+try:
+    found = {name: metadata.version(name) for name in VERSIONS}
+except metadata.PackageNotFoundError as error:
+    found = str(error)
+if found != VERSIONS:
+    print(f"needs {VERSIONS}, found {found}", file=sys.stderr)
+    sys.exit(77)
+
 import unicodedata2 as unicode
 from tokenizers import normalizers, pre_tokenizers
-
-assert unicode.unidata_version == "16.0.0", unicode.unidata_version
-assert importlib.metadata.version("tokenizers") == "0.23.3", tokenizers.__version__
 
 CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]

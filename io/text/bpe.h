@@ -17,7 +17,7 @@ class Bpe final : public Tokenizer {
  public:
   using Merge = std::pair<std::int32_t, std::int32_t>;
 
-  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of a checkpoint of version 0.1. Throws
+  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of an older checkpoint. Throws
   // FormatError for a merge of tokens that do not exist before it, a duplicate merge, or one of more than
   // max_word_bytes bytes, and Error for another rule.
   explicit Bpe(std::vector<Merge> merges, WordRule words = WordRule::gpt2);

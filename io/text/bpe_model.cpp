@@ -55,11 +55,10 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
   for (int byte = 0; byte < 256; ++byte)
     byte_ids_[static_cast<std::size_t>(byte)] = id_of(fallback_text(byte));
 
-  splits_before_spaces_ = id_of(meta_space) >= 0;
   std::string joined;
   // From the last one: the first that is added of a pair counts.
   for (std::size_t rank = merges_.size(); rank-- > 0;) {
-    const auto& [left, right] = merges_[rank];
+    const std::string &left = merges_[rank].first, &right = merges_[rank].second;
     joined = left;
     joined += right;
     const auto id = [&](const std::string& text) {
@@ -72,8 +71,27 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
     };
     const std::int32_t first = id(left), second = id(right);
     table_.add(first, second, static_cast<std::uint32_t>(rank), id(joined));
-    if (right.starts_with(meta_space) && !left.ends_with(meta_space)) splits_before_spaces_ = false;
   }
+  find_kept_before_spaces();
+}
+
+void BpeModel::find_kept_before_spaces() {
+  constexpr std::size_t most = 16;
+  if (id_of(meta_space) < 0) return;  // unknown characters could be joined across it
+  std::vector<std::string> kept;
+  for (const auto& [left, right] : merges_) {
+    if (!right.starts_with(meta_space) || left.ends_with(meta_space)) continue;
+    // What a token of a byte, or of what is unknown, stands for does not end as its text does.
+    const bool is_byte =
+        left.size() >= 6 && left.ends_with('>') && left.compare(left.size() - 6, 3, "<0x") == 0;
+    if (is_byte || (options_.unknown && left.ends_with(*options_.unknown))) return;
+    std::size_t last = left.size() - 1;
+    while (last > 0 && (left[last] & 0xc0) == 0x80) --last;
+    if (std::find(kept.begin(), kept.end(), left.substr(last)) == kept.end())
+      kept.push_back(left.substr(last));
+    if (kept.size() > most) return;
+  }
+  kept_before_spaces_ = std::move(kept);
 }
 
 std::int32_t BpeModel::id_of(std::string_view text) const {

@@ -46,12 +46,13 @@ class BpeModel {
   // there is no unknown token.
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
-  // Whether no merge joins what ▁ begins to what ends with another character, so that a word may be cut
-  // before each ▁ that follows another character: the tokens stay the same.
-  bool splits_before_spaces() const { return splits_before_spaces_; }
+  // A word may be cut before each ▁ that follows another character, and keeps its tokens, but not after these
+  // characters: no merge joins what others end with to what ▁ begins. Nothing if that is not so.
+  const std::optional<std::vector<std::string>>& kept_before_spaces() const { return kept_before_spaces_; }
 
  private:
   std::int32_t id_of(std::string_view text) const;  // −1 if it has none
+  void find_kept_before_spaces();
   std::int32_t id_of_character(std::string_view character, char32_t code) const;
 
   Options options_;
@@ -62,7 +63,7 @@ class BpeModel {
   std::array<std::int32_t, 256> byte_ids_;                  // of <0xNN>
   std::int32_t unknown_ = -1;
   MergeTable table_;
-  bool splits_before_spaces_ = false;
+  std::optional<std::vector<std::string>> kept_before_spaces_;
 };
 
 }  // namespace tg::text

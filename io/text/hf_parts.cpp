@@ -233,8 +233,9 @@ HfParts make_parts(ModelJson&& read, const std::vector<AddedToken>& added, HfSta
         throw FormatError("post_processor has id " + std::to_string(id) + ", which no token has");
   if (parts.stages.pre_tokenizer.empty() ||
       parts.stages.pre_tokenizer.back().kind == SplitStep::Kind::meta_space)
-    if (parts.model.splits_before_spaces() && !parts.model.options().ignore_merges)
-      parts.stages.pre_tokenizer.push_back({SplitStep::Kind::words, WordRule::spaces});
+    if (const auto& kept = parts.model.kept_before_spaces(); kept && !parts.model.options().ignore_merges)
+      parts.stages.pre_tokenizer.push_back(
+          {.kind = SplitStep::Kind::words, .rule = WordRule::spaces, .kept = *kept});
   parts.can_be_cut = can_be_cut_where_words_begin(parts.stages, added);
   return parts;
 }

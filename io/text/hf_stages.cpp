@@ -123,11 +123,19 @@ void read_split(const Stage& stage, HfStages& stages) {
   if (const Tree* text = pattern.find("String"); no_spaces && text != nullptr && text->scalar == " ") return;
   if (behavior != "Isolated")
     throw FormatError(stage.where() + ".behavior is " + io::json_string(behavior) + ", expected Isolated");
-  const auto rule = rule_of_pattern(stage.pattern(true));
-  if (!rule)
-    refuse_stage(stage.where() + ".pattern", pattern,
-                 "one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek-V3");
-  stages.pre_tokenizer.push_back({SplitStep::Kind::words, *rule});
+  const std::string text = stage.pattern(true);
+  if (const auto rule = rule_of_pattern(text)) {
+    stages.pre_tokenizer.push_back({SplitStep::Kind::words, *rule});
+    return;
+  }
+  auto runs = CharRuns::parse(text);
+  // "$" is the end of a line too: line breaks must have been isolated.
+  const auto is_line_break = [](const SplitStep& s) { return s.runs && s.runs->pattern() == "[\r\n]"; };
+  const bool has_lines =
+      std::none_of(stages.pre_tokenizer.begin(), stages.pre_tokenizer.end(), is_line_break);
+  if (!runs || (has_lines && text.ends_with('$')))
+    refuse_stage(stage.where() + ".pattern", pattern, "one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek");
+  stages.pre_tokenizer.push_back({SplitStep::Kind::runs, {}, std::move(runs)});
 }
 
 void read_pre_tokenizer(const Stage& stage, HfStages& stages) {
@@ -150,7 +158,7 @@ void read_pre_tokenizer(const Stage& stage, HfStages& stages) {
     stage.has_only({"replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
     if (stage.string("replacement") != meta_mark)
       refuse_stage(stage.where() + ".replacement", stage.value("replacement"), "▁");
-    stages.pre_tokenizer.push_back({SplitStep::Kind::meta_space, {}, prefix_of(stage)});
+    stages.pre_tokenizer.push_back({.kind = SplitStep::Kind::meta_space, .prefix = prefix_of(stage)});
     if (stage.boolean("split", true))
       stages.pre_tokenizer.push_back({SplitStep::Kind::words, WordRule::each_space});
   } else if (stage.type() == "Split") {
@@ -240,6 +248,14 @@ void read_decoder(const Stage& stage, HfStages& stages) {
 }
 
 }  // namespace
+
+std::size_t SplitStep::end(std::string_view text, std::size_t i) const {
+  if (runs) return runs->word_end(text, i);
+  std::size_t end = word_end(rule, text, i);
+  const auto is_kept = [&](const std::string& c) { return text.substr(0, end).ends_with(c); };
+  while (end < text.size() && std::any_of(kept.begin(), kept.end(), is_kept)) end = word_end(rule, text, end);
+  return end;
+}
 
 HfStages read_hf_stages(const Tree& normalizer, const Tree& pre_tokenizer, const Tree& post_processor,
                         const Tree& decoder) {

@@ -9,6 +9,7 @@
 
 #include <tilegrad/io/text/words.h>
 #include "io/files/json_tree.h"
+#include "io/text/char_runs.h"
 
 namespace tg::text {
 
@@ -20,11 +21,17 @@ struct NormalizeStep {
 struct SplitStep {
   enum class Kind {
     words,         // divides by a rule
+    runs,          // divides by a set of characters
     prefix_space,  // puts a space before what does not begin with one
     meta_space,  // replaces spaces by ▁ and puts one before, as `prefix` says, what does not begin with one
   } kind;
   WordRule rule = WordRule::gpt2;
+  std::optional<CharRuns> runs = {};
+  std::vector<std::string> kept = {};  // characters after which WordRule::spaces does not divide
   enum class Prefix { always, first, never } prefix = Prefix::never;  // first: only where the text begins
+
+  // Of the steps that divide: where the piece of the text that begins at i ends.
+  std::size_t end(std::string_view text, std::size_t i) const;
 };
 
 struct HfStages {

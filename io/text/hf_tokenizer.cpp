@@ -52,9 +52,9 @@ class HfEncoding {
     const std::vector<SplitStep>& steps = parts_.stages.pre_tokenizer;
     if (k == steps.size()) return encode_word(piece);
     const SplitStep& step = steps[k];
-    if (step.kind == SplitStep::Kind::words) {
+    if (step.kind == SplitStep::Kind::words || step.kind == SplitStep::Kind::runs) {
       for (std::size_t i = 0, end = 0; i < piece.size(); i = end) {
-        end = word_end(step.rule, piece, i);
+        end = step.end(piece, i);
         pre_tokenize(k + 1, piece.substr(i, end - i), begins && i == 0);
       }
     } else if (step.kind == SplitStep::Kind::prefix_space) {
@@ -130,8 +130,9 @@ std::size_t HfTokenizer::safe_cut(std::string_view text, std::size_t limit) cons
 }
 
 std::optional<std::int32_t> HfTokenizer::find(std::string_view token_text) const {
+  if (const auto id = parts_->model.find(token_text)) return id;
   for (const HfToken& token : parts_->tokens)
-    if (token.text == token_text) return token.id;
+    if (token.added && token.text == token_text) return token.id;
   return std::nullopt;
 }
 
@@ -169,7 +170,7 @@ io::Metadata HfTokenizer::metadata() const {
 std::string tokenizer_json(const Bpe& bpe) {
   if (bpe.words() != WordRule::gpt2)
     throw Error(
-        "[tokenizer_json] this tokenizer cuts words by bytes, as checkpoints of version 0.1 do, which no "
+        "[tokenizer_json] this tokenizer cuts words by bytes, as older checkpoints do, which no "
         "tokenizer.json "
         "can say: train one with GPT-2's words");
   const std::string byte_level =

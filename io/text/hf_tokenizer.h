@@ -65,7 +65,7 @@ class HfTokenizer final : public Tokenizer {
 };
 
 // A tokenizer.json with the ids of `bpe`. Error if its words are not GPT-2's: no tokenizer.json splits as
-// those of checkpoints of version 0.1.
+// those of older checkpoints.
 std::string tokenizer_json(const Bpe& bpe);
 
 }  // namespace tg::text

@@ -94,7 +94,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const st
   };
   if (kind == "bpe") {
     auto merges = parse_merges(value("merges"), where + ": merges");
-    const auto words = metadata.find("words");  // absent in checkpoints of version 0.1
+    const auto words = metadata.find("words");  // absent in older checkpoints
     if (words != metadata.end() && words->second != "gpt2")
       throw FormatError(where + ": words is '" + words->second + "', expected gpt2");
     const WordRule rule = words == metadata.end() ? WordRule::bytes : WordRule::gpt2;

@@ -15,7 +15,7 @@ inline constexpr std::size_t max_word_bytes = 128;
 // Unicode's categories and \s its white space, of version 16.0. A byte that is not UTF-8 is a character
 // without a category.
 enum class WordRule : std::uint8_t {
-  // The rule of checkpoints of version 0.1: much like gpt2, on bytes instead of characters. A word has at
+  // The rule of older checkpoints: much like gpt2, on bytes instead of characters. A word has at
   // most
   // max_word_bytes bytes and is the first of:
   //   · 's 't 'm 'd 're 've 'll

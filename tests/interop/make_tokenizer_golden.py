@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/io/tokenizers/NAME/: small tokenizers, and the ids that the package `tokenizers` gives for texts.
 
-usage: make_tokenizer_golden.py
+usage: make_tokenizer_golden.py [NAME...]
 
 Needs tokenizers 0.23.3. Each folder has a tokenizer.json, trained here, and cases.json: texts, their ids with and without
 the tokens around a text, the text that comes back, and for some a checksum of the ids of a text with every assigned code point.
@@ -11,6 +11,7 @@ vocabularies show all of these ends in their ids, and one of such texts in NFC.
 import importlib.metadata
 import json
 import pathlib
+import sys
 
 import tokenizer_strings
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -27,8 +28,12 @@ DEEPSEEK3 = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
 TEXT = [(ROOT / name).read_text() for name in ("CONTRIBUTING.md", "docs/models.md")] + tokenizer_strings.HARD * 3
 
 
-def splits(*patterns):
-    steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
+DEEPSEEK = ["[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿΑ-ΡΣ-ϵ]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-\ud7ff]+"]
+DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+"]
+
+
+def splits(*patterns, more=()):
+    steps = [*(pre_tokenizers.Split(Regex(p), "isolated") for p in patterns), *more]
     return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
@@ -85,6 +90,9 @@ def tokenizers():
     deepseek3.add_special_tokens(["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"])
     yield "deepseek3", deepseek3, "a?b"
 
+    digits = [pre_tokenizers.Digits(individual_digits=True)]
+    yield "deepseek", byte_level(splits(*DEEPSEEK, more=digits)), "a?b ?1?2  ?'s?\n ?? x?  "
+    yield "deepseek_coder", byte_level(splits(*DEEPSEEK_CODER, more=digits)), "a?b ?1?2  ?'s?\n ?? x?  "
     yield "smollm", byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
                                                         pre_tokenizers.ByteLevel(add_prefix_space=False)])), "a?b"
     yield "prefix_space", byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), 500), ""
@@ -159,8 +167,12 @@ def texts(name, tokenizer):
 
 
 if __name__ == "__main__":
-    write_checksums(ROOT / "tests/io/tokenizers/checksums.json")
+    only = sys.argv[1:]  # names of tokenizers; all without
+    if not only:
+        write_checksums(ROOT / "tests/io/tokenizers/checksums.json")
     for name, tokenizer, template in tokenizers():
+        if only and name not in only:
+            continue
         folder = ROOT / "tests/io/tokenizers" / name
         folder.mkdir(parents=True, exist_ok=True)
         file = json.loads(tokenizer.to_str())

@@ -12,6 +12,7 @@
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/text_stream.h>
 #include "io/files/utf8.h"
+#include "io/text/char_runs.h"
 #include "io/text/unicode.h"
 #include "tests/support/files.h"
 
@@ -124,8 +125,9 @@ TEST_P(HfGolden, IdsAreThoseOfTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HfGolden,
-                         ::testing::Values("gpt2", "llama3", "qwen2", "deepseek3", "smollm", "prefix_space",
-                                           "llama2", "metaspace_first", "metaspace_always", "added"),
+                         ::testing::Values("gpt2", "llama3", "qwen2", "deepseek3", "deepseek",
+                                           "deepseek_coder", "smollm", "prefix_space", "llama2",
+                                           "metaspace_first", "metaspace_always", "added"),
                          [](const auto& param) { return param.param; });
 
 // The numbers of code points that the reference has (tools/unicode_tables.py).
@@ -184,9 +186,30 @@ TEST(Unicode, NfcComposesAndOrders) {
   EXPECT_EQ(text::nfc(ascii), ascii);
 }
 
+TEST(CharRuns, AreThoseOfTheirPatterns) {
+  const auto words = [](const std::string& pattern, std::string_view text) {
+    std::vector<std::string> found;
+    const auto runs = text::CharRuns::parse(pattern).value();
+    for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
+      end = runs.word_end(text, i);
+      found.emplace_back(text.substr(i, end - i));
+    }
+    return found;
+  };
+  using List = std::vector<std::string>;
+  EXPECT_EQ(words("[\r\n]", "a\r\n\nb"), (List{"a", "\r", "\n", "\n", "b"}));
+  EXPECT_EQ(words(R"(\s?[a-c\-\]]+)", "xa- ]c  b"), (List{"x", "a-", " ]c", " ", " b"}));
+  EXPECT_EQ(words("\\s?[\u3000\\p{N}]+", "1\u3000\u3000 x"), (List{"1\u3000\u3000", " x"}));
+  EXPECT_EQ(words(R"(\p{P}{1,3})", "a....b"), (List{"a", "...", ".", "b"}));
+  EXPECT_EQ(words(R"(\s+$)", " a b  "), (List{" a b", "  "}));
+  for (const char* other : {"", "a+", "[a", "[]+", "[^a]+", "[b-a]+", "[a[b]]+", R"([\w]+)", R"(\p{Lu}+)",
+                            "[a]*", "[a]+?", R"(\s?)", R"(\s+)"})
+    EXPECT_FALSE(text::CharRuns::parse(other)) << other;
+}
+
 TEST(HfTokenizer, EveryByteStringComesBack) {
   std::mt19937 random(1);
-  for (const char* name : {"gpt2", "llama3", "deepseek3", "smollm", "llama2"}) {
+  for (const char* name : {"gpt2", "llama3", "deepseek3", "deepseek", "smollm", "llama2"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
     for (int i = 0; i < 300; ++i) {
       std::string noise(random() % 60, ' ');
@@ -279,7 +302,7 @@ TEST(HfTokenizer, AnOwnOneIsExportedExactly) {
   }
   EXPECT_NE(error_of([&] {
               text::tokenizer_json(text::Bpe(bpe.merges(), text::WordRule::bytes));
-            }).find("version 0.1"),
+            }).find("older checkpoints"),
             std::string::npos);
 }
 
@@ -296,6 +319,44 @@ std::string small_file(const std::string& from = "", const std::string& to = "")
 }
 std::string refusal(const std::string& from, const std::string& to) {
   return error_of([&] { text::HfTokenizer(small_file(from, to), "m"); });
+}
+
+// As the reference has it: an unknown token is written after the bytes that follow it.
+TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
+  const auto encode = [](const std::string& fuse, std::string_view text) {
+    return text::HfTokenizer(
+               R"({"pre_tokenizer":null,"decoder":{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},"model":
+                {"type":"BPE","unk_token":"?","fuse_unk":)" +
+                   fuse + R"(,"byte_fallback":true,
+                 "vocab":{"?":0,"a":1,"<0xC3>":2,"<0xA9>":3},"merges":[]}})",
+               "m")
+        .encode(text);
+  };
+  EXPECT_EQ(encode("true", "xya"), (Ids{0, 1}));
+  EXPECT_EQ(encode("false", "xya"), (Ids{0, 0, 1}));
+  EXPECT_EQ(encode("true", "xy\u00e9za"), (Ids{2, 3, 0, 1}));
+  EXPECT_EQ(encode("false", "xy\u00e9za"), (Ids{0, 2, 3, 0, 0, 1}));
+  EXPECT_EQ(encode("true", "\u00e9x"), (Ids{2, 3, 0}));
+}
+
+// Words are cut before ▁ where no merge goes across.
+TEST(HfTokenizer, MergesAcrossSpacesAreMade) {
+  const auto encode = [](const std::string& vocabulary, const std::string& merges, std::string_view text) {
+    return text::HfTokenizer(
+               R"({"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"\u2581"},"pre_tokenizer":null,
+                "decoder":{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},"model":{"type":"BPE","unk_token":"?",
+                "fuse_unk":true,"byte_fallback":true,"vocab":{"?":0,"a":1,"b":2,"\u2581":3,"\u2581b":4,)" +
+                   vocabulary + R"(},"merges":[["\u2581","b"],)" + merges + "]}}",
+               "m")
+        .encode(text);
+  };
+  const std::string across = R"("a\u2581b":5)", merge = R"(["a","\u2581b"])";
+  EXPECT_EQ(encode(across, merge, "a ba bb b b"), (Ids{5, 5, 2, 4, 4}));
+  EXPECT_EQ(encode(across, merge, "xa b x b"), (Ids{0, 5, 3, 0, 4}));
+  const std::string byte = R"("<0xFF>":5,"<0xFF>\u2581b":6)", byte_merge = R"(["<0xFF>","\u2581b"])";
+  EXPECT_EQ(encode(byte, byte_merge, "\xff b"), Ids{6});
+  const std::string unknown = R"("?\u2581b":5)", unknown_merge = R"(["?","\u2581b"])";
+  EXPECT_EQ(encode(unknown, unknown_merge, "xy b"), Ids{5});
 }
 
 TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
@@ -319,7 +380,7 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
       refusal(
           R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
           R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated","invert":false})"),
-      R"(m: pre_tokenizer.pattern is {"Regex": "\\w+"}, expected one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek-V3)");
+      R"(m: pre_tokenizer.pattern is {"Regex": "\\w+"}, expected one of those of GPT-2, Llama 3, Qwen 2 and DeepSeek)");
   EXPECT_EQ(
       refusal(R"("post_processor":null)", R"("post_processor":{"type":"BertProcessing"})"),
       R"(m: post_processor.type is "BertProcessing", expected TemplateProcessing, ByteLevel or Sequence)");

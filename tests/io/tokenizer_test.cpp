@@ -63,6 +63,7 @@ TEST(Words, OfCharactersAreThoseOfThePatterns) {
   EXPECT_EQ(gpt2("'S'\u017f"), (List{"'", "S", "'", "\u017f"}));
   EXPECT_EQ(gpt2("a\xff\xff b"), (List{"a", "\xff\xff", " b"}));
   EXPECT_EQ(llama3("'S'\u017f'LLx"), (List{"'S", "'\u017f", "'LL", "x"}));
+  EXPECT_EQ(llama3("'\u017fx"), (List{"'\u017f", "x"}));
   EXPECT_EQ(llama3("12345 (x).\r\n\n y"), (List{"123", "45", " (", "x", ").\r\n\n", " y"}));
   EXPECT_EQ(llama3("a \n \n  b"), (List{"a", " \n \n", " ", " b"}));
   EXPECT_EQ(llama3("\tx\u093f"), (List{"\tx", "\u093f"}));  // a mark is no letter

@@ -32,6 +32,18 @@ cmp -s "$dir"/{bpe,again}.tokens || fail "the tokenizer of a run gives other tok
 mv "$dir/bpe.tokens" "$dir/moved.tokens"
 "$train" --resume --out "$dir/run" --steps 20 --tokens "$dir/moved.tokens" >/dev/null || fail "resuming on tokens that moved"
 
+# A tokenizer.json: ids and pieces of a text, and files of tokens.
+folder=$(dirname "$0")/../io/tokenizers/llama3
+"$tokens" --tokenizer "$folder" 'Hello <|eot_id|>' >"$dir/out" || fail "tokens of a text"
+grep -q '^ids  *901 .* 903$' "$dir/out" || fail "ids are $(cat "$dir/out")"
+grep -q '^903  *<|eot_id|>  (added token)$' "$dir/out" || fail "pieces are $(cat "$dir/out")"
+"$tokens" --tokenizer "$folder/tokenizer.json" 'Hello <|eot_id|>' | cmp -s - "$dir/out" || fail "a file is not as its folder"
+"$tokens" --text "$text" --tokenizer "$folder" --out "$dir/hf.tokens" >"$dir/out" || fail "tokens by a tokenizer.json"
+grep -q '^tokenizer  *hf, 904 tokens' "$dir/out" || fail "the tool says: $(cat "$dir/out")"
+"$train" --tokens "$dir/hf.tokens" "${small[@]}" --out "$dir/hf" >"$dir/out" || fail "training on tokens of a tokenizer.json"
+"$tokens" --text "$text" --like "$dir/hf" --out "$dir/again.tokens" >/dev/null || fail "tokens --like a run with a tokenizer.json"
+cmp -s "$dir"/{hf,again}.tokens || fail "the tokenizer.json of a run gives other tokens"
+
 # Plain ids, as other tools write them.
 tail -c 400 "$dir/moved.tokens" >"$dir/plain.bin"
 "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 300 "${small[@]}" --out "$dir/plain" >"$dir/out" || fail "plain ids"
@@ -42,6 +54,12 @@ tail -n 1 "$dir/out" | grep -E '^([0-9]+ ){20}$' >/dev/null || fail "the sample 
 refuses_command 2 --out "$tokens" --text "$text"
 refuses_command 2 --like "$tokens" --text "$text" --out "$dir/x" --like "$dir/like.tokens" --vocabulary 300
 refuses_command 2 --vocabulary "$tokens" --text "$text" --out "$dir/x" --tokenizer bytes --vocabulary 300
+refuses_command 2 'a text to show' "$tokens" 'Hello'
+refuses_command 2 'a text to show' "$tokens" --tokenizer "$folder" --text "$text" 'Hello'
+refuses_command 2 required "$tokens" --tokenizer "$folder"
+refuses_command 1 'cannot read nowhere' "$tokens" --tokenizer nowhere 'Hello'
+head -c 5000 "$folder/tokenizer.json" >"$dir/cut.json"
+refuses_command 1 'at byte' "$tokens" --tokenizer "$dir/cut.json" 'Hello'
 refuses_command 1 empty "$tokens" --text "$dir/empty" --out "$dir/x"
 refuses_command 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --like "$text"
 refuses_command 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
