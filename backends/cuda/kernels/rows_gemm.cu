@@ -467,8 +467,7 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
-  if (t != DType::f32 && are_many_rows(p, call.gpu))
-    s += ", tiles of 64 rows and 128 outputs";
+  if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";
   if (!context.sum.empty()) s += ", with the sum that is added";
   if (context.function != RowsContext::none)
     s += context.function == RowsContext::gelu ? ", with gelu" : ", with gelu_tanh";

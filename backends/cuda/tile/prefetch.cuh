@@ -1,4 +1,5 @@
-// Reads ahead: an instruction as in ptx_sm80.cuh, for kernels that begin before what they will read is needed.
+// Reads ahead: an instruction as in ptx_sm80.cuh, for kernels that begin before what they will read is
+// needed.
 #pragma once
 
 namespace tg::cuda::ptx {
