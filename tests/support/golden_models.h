@@ -39,7 +39,7 @@ inline double largest(const Array& a) {
 // with the elements of b from the one numbered `first`.
 inline double difference(const Array& a, const Array& b, bool is_transposed = false, std::int64_t first = 0) {
   double most = 0;
-  const std::int64_t columns = a.shape().back();
+  const std::int64_t columns = is_transposed ? a.shape().back() : 1;
   for (std::int64_t i = 0; i < a.numel(); ++i) {
     const std::int64_t j = is_transposed ? i % columns * (a.numel() / columns) + i / columns : first + i;
     const double d = std::abs(a.at(i) - b.at(j));
