@@ -1,95 +1,21 @@
 // Engine: what its callers may do at any time, and what it refuses.
-#include <tilegrad/nn/generation/engine.h>
-#include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
-#include <tilegrad/nn/models/model.h>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <random>
-#include <stdexcept>
 
 #include <tilegrad/ops/ops.h>
+#include "tests/support/engine_calls.h"
 #include "tests/support/files.h"
 
 namespace {
 
 using namespace tg;
-using nn::Engine;
-using Tokens = std::vector<std::int32_t>;
-using tg::testing::error_of;
-
-constexpr std::int64_t context = 48;
-
-nn::ModelConfig config(const nn::Architecture& architecture = {}) {
-  nn::ModelConfig c{.vocabulary = 29,
-                    .context = context,
-                    .layers = 1,
-                    .heads = 4,
-                    .width = 32,
-                    .tied_head = false,
-                    .std = 0.2};
-  c.architecture = architecture;
-  return c;
-}
-
-// With the parameter, a step is started before the tokens of the one before are known.
-struct EngineCalls : ::testing::TestWithParam<bool> {
-  nn::Params params{1};
-  const nn::Model model{params, config()};
-  Engine engine{model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = GetParam()}};
-
-  // Steps until no text is left, of which there are few.
-  void run() { run(engine); }
-  static void run(Engine& engine) {
-    for (int n = 0; n < 2000; ++n)
-      if (!engine.step()) {
-        EXPECT_EQ(engine.texts(), 0u);
-        EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
-        return;
-      }
-    ADD_FAILURE() << engine.texts() << " texts do not end";
-  }
-  static Engine::Request into(Tokens& text, Engine::Request request) {
-    request.report = [&text](const Engine::Token& t) {
-      text.push_back(t.token);
-      return true;
-    };
-    return request;
-  }
-  Tokens written(const Engine::Request& request) {
-    Tokens text;
-    engine.add(into(text, request));
-    run();
-    return text;
-  }
-  // The tokens after a text, the first of which is drawn by the seed's draw number `drawn`.
-  Tokens drawn(Tokens text, std::int64_t count, const nn::Sampling& sampling, std::uint64_t seed,
-               std::uint64_t drawn) {
-    nn::Generator generator(model, {.threads = 1});
-    Tokens more;
-    for (std::int64_t n = 0; n < count; ++n) {
-      more.push_back(nn::sample_token(generator.next(text), sampling, nn::sampling_draw(seed, drawn++)));
-      text.push_back(more.back());
-    }
-    return more;
-  }
-};
-
-const Engine::Request drawn_text{.prompt = {3, 1, 4, 1, 5}, .tokens = 20, .seed = 5};
-
-// Of different lengths, some alike.
-std::vector<Engine::Request> several() {
-  return {{.prompt = {3, 1, 4, 1, 5}, .tokens = 9, .seed = 2},
-          {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 7, .sampling = {.temperature = 0}},
-          {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 12, .seed = 3},
-          {.prompt = {7}, .tokens = 1, .seed = 4},
-          {.prompt = Tokens(30, 8), .tokens = 11, .sampling = {.temperature = 2, .top_k = 9}, .seed = 5}};
-}
+using namespace tg::testing;
 
 TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
   const Tokens expected = written(drawn_text);
@@ -251,153 +177,6 @@ TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
   }
 }
 
-TEST_P(EngineCalls, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
-  const Tokens whole = written(drawn_text);
-  const std::int32_t end = whole[7];
-  const auto first = std::find(whole.begin(), whole.end(), end) + 1;
-  Engine::Request request = drawn_text;
-  request.end = end;
-  const auto last = std::make_shared<Engine::End>(Engine::End::no);
-  Tokens got;
-  request.report = [&, last](const Engine::Token& t) {
-    EXPECT_EQ(*last, Engine::End::no);
-    EXPECT_EQ(t.logits.size(), request.logits ? 29u : 0u);
-    *last = t.end;
-    got.push_back(t.token);
-    return true;
-  };
-  engine.add(request);
-  run();
-  EXPECT_EQ(got, Tokens(whole.begin(), first));
-  EXPECT_EQ(*last, Engine::End::token);
-
-  *last = Engine::End::no, request.end = 1000, got.clear();  // which is no token
-  request.logits = true;
-  engine.add(request);
-  run();
-  EXPECT_EQ(got, whole);
-  EXPECT_EQ(*last, Engine::End::count);
-
-  for (std::size_t wanted = 1; wanted <= 20; ++wanted) {
-    got.clear();
-    request.report = [&](const Engine::Token& t) {
-      got.push_back(t.token);
-      return got.size() < wanted;
-    };
-    engine.add(request);
-    run();
-    EXPECT_EQ(got, Tokens(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(wanted)));
-  }
-  engine.add(Engine::Request{.prompt = {1}, .tokens = 3});  // nobody is told
-  run();
-}
-
-TEST_P(EngineCalls, AReportMayAddForkAndCancelTexts) {
-  const std::vector<Engine::Request> list = several();
-  std::vector<Tokens> whole, got(5);
-  for (const auto& request : list) whole.push_back(written(request));
-  Tokens fork, fork_of_last;
-  std::vector<Engine::Handle> handles(5);
-  Engine::Request first = list[0];
-  first.report = [&](const Engine::Token& t) {
-    got[0].push_back(t.token);
-    if (got[0].size() == 1) handles[4] = engine.add(into(got[4], list[4]));
-    if (got[0].size() == 2) engine.fork(t.text, 77, into(fork, {}).report);
-    if (got[0].size() == 3) engine.cancel(handles[1]);
-    // Its own end, after which what it has captured is still there.
-    if (got[0].size() == 4) engine.cancel(t.text), got[0].push_back(-1);
-    return true;
-  };
-  handles[0] = engine.add(first);
-  for (const std::size_t i : {1, 2, 3}) handles[i] = engine.add(into(got[i], list[i]));
-  run();
-  EXPECT_EQ(got[0].back(), -1);
-  got[0].pop_back();
-  EXPECT_EQ(got[0], Tokens(whole[0].begin(), whole[0].begin() + 4));
-  EXPECT_LT(got[1].size(), 4u);
-  EXPECT_EQ(got[1], Tokens(whole[1].begin(), whole[1].begin() + std::ssize(got[1])));
-  for (const std::size_t i : {2, 3, 4}) EXPECT_EQ(got[i], whole[i]) << i;
-  Tokens text = list[0].prompt;
-  text.insert(text.end(), whole[0].begin(), whole[0].begin() + 2);
-  EXPECT_EQ(fork, drawn(text, 7, {}, 77, 2));
-}
-
-// Their next tokens are chosen in the same step, before or after the report.
-TEST_P(EngineCalls, AReportMayForkAnyText) {
-  const std::vector<Engine::Request> list = several();
-  for (const std::size_t forked : {0, 1, 2})
-    for (const std::size_t at : {1, 3}) {
-      engine.forget();
-      std::vector<Tokens> got(3);
-      Tokens other, so_far;
-      std::vector<Engine::Handle> handles;
-      for (const std::size_t i : {0, 1, 2}) {
-        Engine::Request request = into(got[i], list[i]);
-        if (i == 1)
-          request.report = [&, at, forked](const Engine::Token& t) {
-            got[1].push_back(t.token);
-            if (got[1].size() != at) return true;
-            so_far = got[forked];
-            engine.fork(handles[forked], 77, into(other, {}).report);
-            return true;
-          };
-        handles.push_back(engine.add(request));
-      }
-      run();
-      Tokens text = list[forked].prompt;
-      text.insert(text.end(), so_far.begin(), so_far.end());
-      EXPECT_EQ(other, drawn(text, list[forked].tokens - std::ssize(so_far), list[forked].sampling, 77,
-                             so_far.size()))
-          << "text " << forked << " at token " << at;
-    }
-}
-
-TEST_P(EngineCalls, ATextWhoseLastTokenIsReportedIsOver) {
-  int told = 0;
-  engine.add(Engine::Request{.prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
-                               if (++told == 2) {
-                                 EXPECT_EQ(t.end, Engine::End::count);
-                                 EXPECT_NE(error_of([&] { engine.fork(t.text, 1); }).find("there is no text"),
-                                           std::string::npos);
-                                 engine.cancel(t.text);
-                               }
-                               return true;
-                             }});
-  run();
-  EXPECT_EQ(told, 2);
-}
-
-TEST_P(EngineCalls, WhatAReportThrowsComesOutOfStepAndNothingIsLost) {
-  const std::vector<Engine::Request> list = several();
-  std::vector<Tokens> whole;
-  for (const auto& request : list) whole.push_back(written(request));
-  for (const std::size_t thrower : {0, 1, 2, 4}) {
-    engine.forget();
-    std::vector<Tokens> got(list.size());
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      Engine::Request request = list[i];
-      request.report = [&, i](const Engine::Token& t) {
-        got[i].push_back(t.token);
-        if (i == thrower && got[i].size() % 3 == 0) throw std::runtime_error("no more paper");
-        return true;
-      };
-      engine.add(request);
-    }
-    int thrown = 0;
-    bool left = true;
-    for (int n = 0; n < 100 && left; ++n) try {
-        left = engine.step();
-      } catch (const std::runtime_error& e) {
-        EXPECT_STREQ(e.what(), "no more paper");
-        ++thrown;
-      }
-    EXPECT_FALSE(left);
-    EXPECT_EQ(thrown, std::ssize(whole[thrower]) / 3);
-    EXPECT_EQ(got, whole) << "text " << thrower;
-    run();
-  }
-}
-
 // Texts are added, forked and cancelled at any time, by reports and between steps, in a cache that is too
 // small for them.
 TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
@@ -494,20 +273,6 @@ TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
   }
   engine.cancel(search);
   run();
-}
-
-TEST_P(EngineCalls, StepIsNotForReports) {
-  const Tokens whole = written(drawn_text);
-  Tokens got;
-  Engine::Request request = drawn_text;
-  request.report = [&](const Engine::Token& t) {
-    got.push_back(t.token);
-    EXPECT_EQ(error_of([&] { engine.step(); }), "[engine] step() called by a report of step()");
-    return true;
-  };
-  engine.add(request);
-  run();
-  EXPECT_EQ(got, whole);
 }
 
 TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {

@@ -1,0 +1,84 @@
+// A small engine, what its texts write, and requests for it.
+#pragma once
+
+#include <tilegrad/nn/generation/engine.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/model.h>
+
+#include <gtest/gtest.h>
+
+#include <tilegrad/ops/ops.h>
+
+namespace tg::testing {
+
+using nn::Engine;
+using Tokens = std::vector<std::int32_t>;
+inline constexpr std::int64_t context = 48;
+
+inline nn::ModelConfig config(const nn::Architecture& architecture = {}) {
+  nn::ModelConfig c{.vocabulary = 29,
+                    .context = context,
+                    .layers = 1,
+                    .heads = 4,
+                    .width = 32,
+                    .tied_head = false,
+                    .std = 0.2};
+  c.architecture = architecture;
+  return c;
+}
+
+// With the parameter, a step is started before the tokens of the one before are known.
+struct EngineCalls : ::testing::TestWithParam<bool> {
+  nn::Params params{1};
+  const nn::Model model{params, config()};
+  Engine engine{model, {.seats = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = GetParam()}};
+
+  // Steps until no text is left, of which there are few.
+  void run() { run(engine); }
+  static void run(Engine& engine) {
+    for (int n = 0; n < 2000; ++n)
+      if (!engine.step()) {
+        EXPECT_EQ(engine.texts(), 0u);
+        EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
+        return;
+      }
+    ADD_FAILURE() << engine.texts() << " texts do not end";
+  }
+  static Engine::Request into(Tokens& text, Engine::Request request) {
+    request.report = [&text](const Engine::Token& t) {
+      text.push_back(t.token);
+      return true;
+    };
+    return request;
+  }
+  Tokens written(const Engine::Request& request) {
+    Tokens text;
+    engine.add(into(text, request));
+    run();
+    return text;
+  }
+  // The tokens after a text, the first of which is drawn by the seed's draw number `drawn`.
+  Tokens drawn(Tokens text, std::int64_t count, const nn::Sampling& sampling, std::uint64_t seed,
+               std::uint64_t drawn) {
+    nn::Generator generator(model, {.threads = 1});
+    Tokens more;
+    for (std::int64_t n = 0; n < count; ++n) {
+      more.push_back(nn::sample_token(generator.next(text), sampling, nn::sampling_draw(seed, drawn++)));
+      text.push_back(more.back());
+    }
+    return more;
+  }
+};
+
+inline const Engine::Request drawn_text{.prompt = {3, 1, 4, 1, 5}, .tokens = 20, .seed = 5};
+
+// Of different lengths, some alike.
+inline std::vector<Engine::Request> several() {
+  return {{.prompt = {3, 1, 4, 1, 5}, .tokens = 9, .seed = 2},
+          {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 7, .sampling = {.temperature = 0}},
+          {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 12, .seed = 3},
+          {.prompt = {7}, .tokens = 1, .seed = 4},
+          {.prompt = Tokens(30, 8), .tokens = 11, .sampling = {.temperature = 2, .top_k = 9}, .seed = 5}};
+}
+
+}  // namespace tg::testing
