@@ -5,9 +5,10 @@
 namespace tg::io {
 namespace {
 
+constexpr std::size_t most_text = 100;  // bytes
+
 void write_json(const JsonTree& tree, std::string& out) {
-  constexpr std::size_t most = 100;
-  if (out.size() > most) return;
+  if (out.size() > most_text) return;
   switch (tree.kind) {
     case JsonReader::Kind::object:
     case JsonReader::Kind::array: {
@@ -44,13 +45,9 @@ const JsonTree* JsonTree::find(std::string_view key) const {
 }
 
 std::string JsonTree::text() const {
-  constexpr std::size_t most = 100;
   std::string out;
   write_json(*this, out);
-  if (out.size() <= most) return out;
-  out.resize(most);
-  out.resize(out.size() - utf8_incomplete_bytes(out));
-  return out + "…";
+  return utf8_shortened(out, most_text);
 }
 
 JsonTree read_json_tree(JsonReader& json) {  // recursion is bounded by JsonReader::max_depth

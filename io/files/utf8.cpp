@@ -71,4 +71,9 @@ void utf8_append(std::string& out, char32_t c) {
   }
 }
 
+std::string utf8_shortened(std::string_view s, std::size_t most) {
+  if (s.size() <= most) return std::string(s);
+  return std::string(s.substr(0, utf8_valid_bytes(s.substr(0, most)))) + "…";
+}
+
 }  // namespace tg::io

@@ -16,6 +16,9 @@ std::size_t utf8_valid_bytes(std::string_view s);
 // can make well formed do not count.
 std::size_t utf8_incomplete_bytes(std::string_view s);
 
+// s, or where it is longer than `most` bytes, the whole characters of so many and "…".
+std::string utf8_shortened(std::string_view s, std::size_t most);
+
 // The code point at byte i of well-formed s, i < s.size(); moves i to the next one. Throws FormatError on an
 // ill-formed sequence.
 char32_t utf8_next(std::string_view s, std::size_t& i);

@@ -10,11 +10,6 @@ namespace {
 
 using Kind = JsonReader::Kind;
 
-// At most n bytes, whole characters.
-std::string beginning(std::string_view text, std::size_t n) {
-  return std::string(text.substr(0, utf8_valid_bytes(text.substr(0, n)))) + "…";
-}
-
 }  // namespace
 
 // A reader of one member that names it, and its text, if it is of another kind.
@@ -53,12 +48,10 @@ bool JsonObject::is_set(const std::string& key) const {
 }
 
 void JsonObject::refuse(const std::string& key, const std::string& expected) const {
-  constexpr std::size_t most = 100;
   const auto found = members_.find(key);
   if (found == members_.end()) throw FormatError(where_ + ": has no " + key + ", expected " + expected);
-  const std::string& text = found->second;
-  throw FormatError(where_ + ": " + key + " is " + (text.size() <= most ? text : beginning(text, most)) +
-                    ", expected " + expected);
+  throw FormatError(where_ + ": " + key + " is " + utf8_shortened(found->second, 100) + ", expected " +
+                    expected);
 }
 
 JsonObject::Member JsonObject::member(const std::string& key, const char* expected) const {
