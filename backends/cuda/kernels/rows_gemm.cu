@@ -50,11 +50,6 @@ struct TensorRows {
       to.w[n] = some ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
     });
   }
-  __device__ __forceinline__ void prefetch_w(int nth) const {
-    each_piece(nth, [](int, const unsigned short* from, bool some) {
-      if (some) ptx::prefetch_to_second_level(from);
-    });
-  }
   __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
     const int k0 = nth * k_chunk;
     const bool there = k0 + 8 * t < p.k;
@@ -142,11 +137,6 @@ struct PlainRows {
   __device__ __forceinline__ void load_w(Chunk& to, int nth) const {
     each_piece(nth, [&](int n, const float* from, bool some) {
       to.w[n] = some ? __ldcg(reinterpret_cast<const float4*>(from)) : float4{0, 0, 0, 0};
-    });
-  }
-  __device__ __forceinline__ void prefetch_w(int nth) const {
-    each_piece(nth, [](int, const float* from, bool some) {
-      if (some) ptx::prefetch_to_second_level(from);
     });
   }
   __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
@@ -248,11 +238,7 @@ __device__ __forceinline__ void multiply_slice(Rows& rows, int first, int end, b
   const auto add = [&](const auto& from, int nth) {
     for_each(from, nth, [&](const auto& chunk, int) { rows.add(chunk); });
   };
-  if (at_once) {
-    load_w(even, first), load_w(odd, first + together);
-#pragma unroll 1
-    for (int nth = first + 2 * together; nth < end; ++nth) rows.prefetch_w(nth);
-  }
+  if (at_once) load_w(even, first), load_w(odd, first + together);
   before_x();
   if (!at_once) load_w(even, first), load_w(odd, first + together);
   load_x(even, first), load_x(odd, first + together);
