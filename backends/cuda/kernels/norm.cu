@@ -11,7 +11,7 @@ struct Norm {
   NormVector weight, bias;
   void *mean, *scale;  // [rows], the compute type; no mean for rms_norm
   i64 n, rows;
-  double eps;
+  double eps, part;  // part: 1/n
   bool across;
 };
 
@@ -73,13 +73,11 @@ __global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ 
   Words<S, V> pack{};
   if (here) pack = *reinterpret_cast<const Words<S, V>*>(a.x.at<S, true>(r) + i);
   C x[V], w[V], b[V];
-#pragma unroll
-  for (int e = 0; e < V; ++e) {
-    w[e] = here && a.weight.data ? element<C>(a.weight, i + e) : C(1);
-    b[e] = here && a.bias.data ? element<C>(a.bias, i + e) : C(0);
-  }
+  const i64 at = here ? i : 0;
+  load_pack<S>(w, a.weight, at, C(1));
+  load_pack<S>(b, a.bias, at, C(0));
   unpack(pack, x);
-  const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
+  const C part = static_cast<C>(a.part), eps = static_cast<C>(a.eps);
   C mu = 0, squares = 0;
   if (centred) {
 #pragma unroll
@@ -91,11 +89,7 @@ __global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ 
   const C scale = C(1) / sqrt(team.sum(squares) * part + eps);
   if (!here) return;
 #pragma unroll
-  for (int e = 0; e < V; ++e) {
-    x[e] *= scale;
-    if (a.weight.data) x[e] *= w[e];
-    if (a.bias.data) x[e] += b[e];
-  }
+  for (int e = 0; e < V; ++e) x[e] = x[e] * scale * w[e] + b[e];
   *reinterpret_cast<Words<S, V>*>(a.y.at<S, true>(r) + i) = packed<S>(x);
   if (i > 0) return;
   if (centred) static_cast<C*>(a.mean)[r] = mu;
@@ -172,11 +166,11 @@ void run_norm(const Stream& s, const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const int last = c.in[0].layout.rank() - 1;
   Norm a{RowLayout(c.in[0], last), RowLayout(c.out[0], last)};
-  if (attrs.weight) a.weight = NormVector(c.in[1]);
-  if (attrs.bias) a.bias = NormVector(c.in[2]);
+  if (attrs.weight) a.weight = NormVector(c.in[1], c.in[0].dtype);
+  if (attrs.bias) a.bias = NormVector(c.in[2], c.in[0].dtype);
   a.mean = centred ? c.out[1].data : nullptr;
   a.scale = c.out[centred ? 2 : 1].data;
-  a.n = c.in[0].layout.shape.back(), a.eps = attrs.eps;
+  a.n = c.in[0].layout.shape.back(), a.eps = attrs.eps, a.part = 1. / static_cast<double>(a.n);
   a.rows = c.out[1].layout.numel();
   if (a.rows == 0) return;
   with_float(c.in[0].dtype, [&](auto* type) {

@@ -11,10 +11,24 @@ struct NormVector {
   const void* data = nullptr;
   DType type = DType::f32;
   i64 step = 0;
+  bool in_packs = false;  // of `rows`' dtype, one after the other and aligned to 16 bytes
 
   NormVector() = default;
-  explicit NormVector(const Arg& a) : data(a.data), type(a.dtype), step(a.layout.strides[0]) {}
+  NormVector(const Arg& a, DType rows)
+      : data(a.data),
+        type(a.dtype),
+        step(a.layout.strides[0]),
+        in_packs(type == rows && step == 1 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0) {}
 };
+
+// Its elements i … i + V − 1, of rows that are held; `none` if there is no vector.
+template <class S, class C, int V>
+__device__ __forceinline__ void load_pack(C (&to)[V], const NormVector& v, i64 i, C none) {
+  if (v.in_packs)
+    return unpack(reinterpret_cast<const Words<S, V>*>(static_cast<const S*>(v.data) + i)[0], to);
+#pragma unroll
+  for (int e = 0; e < V; ++e) to[e] = v.data ? load_as<C>(v.data, v.type, (i + e) * v.step) : none;
+}
 
 // Its element i, of rows that are not held.
 template <class C>

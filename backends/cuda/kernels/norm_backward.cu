@@ -263,7 +263,7 @@ void run_norm_backward(const Stream& s, const Call& c) {
   const int last = layout.rank() - 1;
   Gradient a{RowLayout(c.in[0], last), RowLayout(c.in[1], last), RowLayout(c.out[0], last),
              RowLayout(c.in[2], -1), RowLayout(c.in[centred ? 3 : 2], -1)};
-  if (attrs.weight) a.weight = NormVector(c.in[centred ? 4 : 3]);
+  if (attrs.weight) a.weight = NormVector(c.in[centred ? 4 : 3], c.in[0].dtype);
   a.partial = s.workspace;
   a.n = layout.shape.back(), a.rows = c.in[2].layout.numel();
   a.weight_gradient = attrs.weight_gradient, a.bias = attrs.bias;

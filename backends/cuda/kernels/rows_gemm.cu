@@ -35,33 +35,52 @@ struct TensorRows {
 
   const RowsProduct& p;
   const int g = tile::lane_id() / 4, t = tile::lane_id() % 4, i0, j0;
-  const unsigned short *x, *w;  // the lane's first element
+  // Of the lane's first row of x, and of its outputs or its column of w. What lies beyond the end of an
+  // operand is read from its last numbers instead: along m and n it changes no result, along k see trim().
+  const unsigned short *x, *w[along_k ? pieces : 1];
   float sum[outputs / 16][groups][4] = {};
 
   __device__ __forceinline__ TensorRows(const RowsProduct& p, int item, int i0, int j0)
       : p(p), i0(i0), j0(j0) {
-    x = p.at<unsigned short>(p.x, item) + (i0 + g) * p.row[p.x] + 8 * t;
-    w = p.at<unsigned short>(p.w, item) +
-        (along_k ? (j0 + g) * p.col[p.w] + 8 * t : (g / 2 * 8 + g % 2) * p.row[p.w] + j0 + 8 * t);
+    x = p.at<unsigned short>(p.x, item) + min(i0 + g, p.m - 1) * p.row[p.x];
+    const unsigned short* first = p.at<unsigned short>(p.w, item);
+    if constexpr (along_k)
+#pragma unroll
+      for (int n = 0; n < pieces; ++n) w[n] = first + min(j0 + 8 * n + g, p.n - 1) * p.col[p.w];
+    else
+      w[0] = first + min(j0 + 8 * t, p.n - 8);
   }
 
+  // Along k eight neighbours of output 8·n + g, else eight outputs of row 8·(g / 2) + 2·n + g % 2.
   __device__ __forceinline__ void load_w(Chunk& to, int nth) const {
-    each_piece(nth, [&](int n, const unsigned short* from, bool some) {
-      to.w[n] = some ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
-    });
-  }
-  __device__ __forceinline__ void prefetch_w(int nth) const {
-    each_piece(nth, [](int, const unsigned short* from, bool some) {
-      if (some) ptx::prefetch_to_second_level(from);
-    });
+    if constexpr (along_k) {
+      const int k = min(nth * k_chunk + 8 * t, p.k - 8);
+#pragma unroll
+      for (int n = 0; n < pieces; ++n) to.w[n] = __ldcg(reinterpret_cast<const uint4*>(w[n] + k));
+    } else {
+      const int k = min(nth * k_chunk + g / 2 * 8, p.k - 8) + g % 2;
+      const unsigned short* from = w[0] + k * p.row[p.w];
+#pragma unroll
+      for (int n = 0; n < pieces; ++n)
+        to.w[n] = __ldcg(reinterpret_cast<const uint4*>(from + 2 * n * p.row[p.w]));
+    }
   }
   __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
-    const int k0 = nth * k_chunk;
-    const bool there = k0 + 8 * t < p.k;
+    const unsigned short* from = x + min(nth * k_chunk + 8 * t, p.k - 8);
 #pragma unroll
     for (int n = 0; n < groups; ++n)
-      to.x[n] = there && i0 + 8 * n + g < p.m ? *reinterpret_cast<const uint4*>(x + 8 * n * p.row[p.x] + k0)
-                                              : uint4{0, 0, 0, 0};
+      to.x[n] = *reinterpret_cast<const uint4*>(i0 + 8 * n + g < p.m ? from + 8 * n * p.row[p.x] : from);
+  }
+  // Of the last chunk, if it is not whole: zeros beyond the end of k.
+  __device__ __forceinline__ void trim(Chunk& c, int nth) const {
+    const int left = p.k - nth * k_chunk;
+    if (left >= k_chunk) return;
+#pragma unroll
+    for (uint4& w : c.w)
+      if ((along_k ? t : g / 2) * 8 >= left) w = {0, 0, 0, 0};
+#pragma unroll
+    for (uint4& x : c.x)
+      if (8 * t >= left) x = {0, 0, 0, 0};
   }
 
   __device__ __forceinline__ void add(const Chunk& c) {
@@ -97,18 +116,6 @@ struct TensorRows {
   }
 
  private:
-  // f(n, address, whether it is in w) for the lane's pieces of a chunk: eight neighbours along k of output
-  // 8·n + g, or eight outputs of row 8·(g / 2) + 2·n + g % 2.
-  template <class F>
-  __device__ __forceinline__ void each_piece(int nth, F&& f) const {
-    const int k0 = nth * k_chunk;
-#pragma unroll
-    for (int n = 0; n < pieces; ++n)
-      if constexpr (along_k)
-        f(n, w + 8 * n * p.col[p.w] + k0, k0 + 8 * t < p.k && j0 + 8 * n + g < p.n);
-      else
-        f(n, w + (k0 + 2 * n) * p.row[p.w], k0 + g / 2 * 8 < p.k && j0 + 8 * t < p.n);
-  }
   static __device__ __forceinline__ u32 word_of(const uint4& v, int n) {
     return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
   }
@@ -144,11 +151,6 @@ struct PlainRows {
       to.w[n] = some ? __ldcg(reinterpret_cast<const float4*>(from)) : float4{0, 0, 0, 0};
     });
   }
-  __device__ __forceinline__ void prefetch_w(int nth) const {
-    each_piece(nth, [](int, const float* from, bool some) {
-      if (some) ptx::prefetch_to_second_level(from);
-    });
-  }
   __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
     const int k0 = nth * k_chunk;
 #pragma unroll
@@ -161,6 +163,7 @@ struct PlainRows {
       }
   }
 
+  __device__ __forceinline__ void trim(Chunk&, int) const {}  // what is loaded ends where k does
   __device__ __forceinline__ void add(const Chunk& c) {
 #pragma unroll
     for (int i = 0; i < rows; ++i)
@@ -245,14 +248,13 @@ __device__ __forceinline__ void multiply_slice(Rows& rows, int first, int end, b
   const auto load_x = [&](auto& to, int nth) {
     for_each(to, nth, [&](auto& chunk, int i) { rows.load_x(chunk, i); });
   };
-  const auto add = [&](const auto& from, int nth) {
-    for_each(from, nth, [&](const auto& chunk, int) { rows.add(chunk); });
+  const auto add = [&](auto& from, int nth) {
+    for_each(from, nth, [&](auto& chunk, int i) {
+      rows.trim(chunk, i);
+      rows.add(chunk);
+    });
   };
-  if (at_once) {
-    load_w(even, first), load_w(odd, first + together);
-#pragma unroll 1
-    for (int nth = first + 2 * together; nth < end; ++nth) rows.prefetch_w(nth);
-  }
+  if (at_once) load_w(even, first), load_w(odd, first + together);
   before_x();
   if (!at_once) load_w(even, first), load_w(odd, first + together);
   load_x(even, first), load_x(odd, first + together);
@@ -272,9 +274,9 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   TG_DYNAMIC_SHARED(memory, 1024);
   let_product_after_begin();
   float* const sums = reinterpret_cast<float*>(memory);  // [slices, rows, outputs]
-  const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32;
-  const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
-            j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
+  const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32,
+            tile = static_cast<int>(blockIdx.x), nth = row_tiles == 1 ? tile : tile / row_tiles;
+  const int i0 = (tile - nth * row_tiles) * Rows::rows, j0 = nth * Rows::outputs;
   const int first = p.slice(warp), end = p.slice(warp + 1);
   // Where a thread writes one number at most, what is added to it arrives while the warp multiplies.
   constexpr bool one = Rows::rows * Rows::outputs <= k_slice_threads;

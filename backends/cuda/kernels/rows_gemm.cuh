@@ -47,12 +47,21 @@ struct RowsProduct {
 
   template <class S>
   __device__ __forceinline__ const S* at(Which which, int item) const {
-    return reinterpret_cast<const S*>(data[which]) + batch[which].offset(static_cast<unsigned>(item));
+    // A loop, for most products have one item: their kernel is short, and its code is there when it runs.
+    i64 offset = 0;
+    auto left = static_cast<unsigned>(item);
+#pragma unroll 1
+    for (int a = batches == 1 ? -1 : batch[which].rank - 1; a >= 0; --a) {
+      const auto size = static_cast<unsigned>(batch[which].size[a]);
+      offset += left % size * batch[which].stride[a];
+      left /= size;
+    }
+    return reinterpret_cast<const S*>(data[which]) + offset;
   }
 
   // The first chunk of a slice.
   __device__ __forceinline__ int slice(int nth) const {
-    return static_cast<int>(i64{(k + k_chunk - 1) / k_chunk} * nth / k_slices);
+    return (k + k_chunk - 1) / k_chunk * nth / k_slices;
   }
 
   // Reads those of d and e that are constant, or those that are not, for number (i, j) of y.
