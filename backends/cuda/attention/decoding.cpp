@@ -14,11 +14,12 @@ using i64 = std::int64_t;
 
 // Of a pool, whether 32 bits can say in pieces of 16 bytes where any piece is.
 bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
-  i64 left = i64{UINT32_MAX} - 576 / 8;
+  const i64 each = 16 / static_cast<i64>(size_of(x.type));
+  i64 left = i64{UINT32_MAX} - 576 / each;
   for (const auto& [stride, count] :
        {std::pair{a.batch, i64{x.pool}}, {a.row, i64{x.page}}, {a.head, i64{x.Hk}}}) {
-    if (stride < 0 || (count > 1 && stride / 8 > left / (count - 1))) return false;
-    left -= stride / 8 * (count - 1);
+    if (stride < 0 || (count > 1 && stride / each > left / (count - 1))) return false;
+    left -= stride / each * (count - 1);
   }
   return true;
 }
@@ -49,9 +50,10 @@ bool has_partial_results(const AttentionCall& x) {
 
 bool takes(const AttentionCall& x, const Gpu& gpu) {
   const auto has_memory = [&](auto shape) { return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block; };
-  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && !x.bias.data &&
-         x.dropout == 0 && !x.cu_q && (x.table ? takes_pages(x) : takes_rows(x)) &&
-         (is_of_latents(x) ? takes_latents(x, gpu) : with_shape(x, gpu, has_memory));
+  if (x.Hk == 0 || x.T == 0 || x.bias.data || x.dropout > 0 || x.cu_q) return false;
+  if (!(x.table ? takes_pages(x) : takes_rows(x))) return false;
+  if (x.type == DType::f32) return !is_of_latents(x) && with_shape<4>(x, gpu, has_memory);
+  return is_of_latents(x) ? takes_latents(x, gpu) : with_shape<2>(x, gpu, has_memory);
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while

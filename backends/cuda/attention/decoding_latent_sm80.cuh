@@ -50,7 +50,7 @@ struct LatentLoader {
   // Copies of the next tile become a group; an empty one if there is none.
   __device__ __forceinline__ void ask() {
     if (item < items.count) {
-      const u32 begin = place.begin(x, x.k);
+      const u32 begin = place.begin<S>(x, x.k);
 #pragma unroll
       for (int n = 0; n < rows; n += rows / 2) {
         const int r = row() + n, j = key + first_row() + r;
