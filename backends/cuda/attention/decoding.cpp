@@ -85,12 +85,12 @@ int ranges_of(const AttentionCall& x) {
 
 Tiles tiles_of_launch(const AttentionCall& x, int n) {
   const int of_entry = (rows_of(x) + most_rows(x) - 1) / most_rows(x), all = static_cast<int>(x.B) * of_entry;
-  if (!x.table) return {0, n == 0 ? all : 0, of_entry};
+  if (!x.table) return {0, n == 0 ? all : 0, of_entry, rows_of_tile(x)};
   constexpr i64 most_bytes = i64{128} << 20;
   const i64 each = has_partial_results(x) ? i64{4} * x.Hk * ranges_of(x) * rows_of_tile(x) * (x.dv + 1) : 0,
             count = std::clamp<i64>(most_bytes / (each + 1), 1, most_entries), first = n * count;
   return {static_cast<int>(std::min<i64>(first, all)), static_cast<int>(std::min<i64>(count, all - first)),
-          of_entry};
+          of_entry, rows_of_tile(x)};
 }
 
 Workspace workspace(const AttentionCall& x, std::byte* base) {

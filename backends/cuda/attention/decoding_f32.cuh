@@ -241,7 +241,7 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
   using Part = RowPart<At>;
   unsigned char* const ring = memory + stream * At::ring;
   float* const p = reinterpret_cast<float*>(memory + At::seen + stream * At::of_stream);  // [keys, rows]
-  const auto place = [&] { return Left<At>(memory, stream, rows_of_tile(x)); };
+  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };
   int n = items.first(stream);
   const Score<float> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;

@@ -20,10 +20,10 @@ struct Partial {
     return {o + i64(nth) * rows * dv, xi + i64(nth) * rows, rows, dv};
   }
 };
-__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Item& item,
-                                  int range) {
-  return Partial{work.o, work.lse, rows_of_tile(x), x.dv}.after(
-      (item.nth_tile * x.Hk + item.head) * work.parts + range);
+__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Tiles& tiles,
+                                  const Item& item, int range) {
+  return Partial{work.o, work.lse, tiles.rows, x.dv}.after((item.nth_tile * x.Hk + item.head) * work.parts +
+                                                           range);
 }
 
 // Four numbers of O.
@@ -157,7 +157,7 @@ struct Writer {
         items(items),
         memory(memory),
         warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
-        rows(rows_of_tile(x)) {}
+        rows(items.tiles.rows) {}
 
   __device__ void run() {
     int uncounted = -1;
@@ -189,7 +189,7 @@ struct Writer {
         if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
   __device__ __forceinline__ void write(const Item& item) {
-    const Partial own = partial(x, work, item, item.range);
+    const Partial own = partial(x, work, items.tiles, item, item.range);
     const std::uint64_t stays = ptx::evict_last();
     for_each_quad(item, [&](int row, int column) {
       const MergedSets all = merge_streams<At>(memory, rows, row, column);
@@ -201,7 +201,7 @@ struct Writer {
   // The last warp merges.
   __device__ __forceinline__ void count(const Item& item) {
     if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
-    const Partial range_0 = partial(x, work, item, 0);
+    const Partial range_0 = partial(x, work, items.tiles, item, 0);
     for_each_quad(item, [&](int row, int column) {
       const int first = item.first_range;
       put<S>(x, item, row, column, merge_ranges(range_0, first, first + item.ranges, row, column));

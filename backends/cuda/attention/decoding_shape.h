@@ -22,6 +22,11 @@ struct Shape {
   static constexpr int step = streams * keys;  // from a stream's slice to its next
   // Whether a stream computes short tiles by itself: eight of the largest have no registers left for it.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
+  // Rows of a tile, as rows_of_tile() has it: computed where it is needed, not kept in a register.
+  TG_HOST_DEVICE static int rows_of_tile(const AttentionCall& x) {
+    constexpr int most = size == 4 || D > 128 ? 8 : 16;
+    return rows_of(x) < most ? rows_of(x) : most;
+  }
   // After the rings, for each stream: which keys each query sees, or P in f32; then the table of entries;
   // which tiles are short; what the streams leave, c and π of each query, and G.
   static constexpr int row = D + 4;  // numbers of G, padded for the banks

@@ -65,7 +65,7 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
   const u32 ring = shared_address(memory) + stream * At::ring;
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
   int n = items.first(stream);
-  const auto place = [&] { return Left<At>(memory, stream, rows_of_tile(x)); };  // not kept in registers
+  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };  // not kept in registers
   const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
   Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
