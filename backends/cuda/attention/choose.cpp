@@ -119,10 +119,17 @@ void require_batch(const AttentionCall& x) {
   if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
 }
 
+// Whether an operand is the same from the beginning of a run to its end.
+bool is_fixed(const Call& call, const Arg* a) {
+  return !a || (call.written && !call.written->overlaps(*a));
+}
+
 AttentionCall call_of(const Call& call) {
-  AttentionCall x = attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>());
+  const AttentionAttrs& attrs = call.attrs->as<AttentionAttrs>();
+  AttentionCall x = attention_call(call.in, call.out, attrs);
   require_batch(x);
   x.tf32 = call.tf32;
+  x.fixed_places = is_fixed(call, detail::AttentionOperands<Arg>(call.in, attrs).lengths);
   x.free_order = x.free_order && !call.in_order;
   return x;
 }
@@ -166,6 +173,7 @@ Choice paged_choice(const Call& call, std::byte* base) {
   AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
   require_batch(x);
   x.tf32 = call.tf32;
+  x.fixed_places = is_fixed(call, &call.in[3]) && is_fixed(call, &call.in[4]);
   return {x, false, call.gpu, base};
 }
 

@@ -246,8 +246,9 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
   const Score<float> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
   Loader<float, At, Cache> loader(x, plan.cache, items, stream, shared_address(ring));
+  await_kernels_before();
 #pragma unroll
-  for (int n = 1; n < At::stages; ++n) loader.ask();
+  for (int n = 0; n < At::stages; ++n) loader.ask();
   Part q[At::rows];
   const auto load_queries = [&](const Item& item) {
 #pragma unroll
@@ -270,9 +271,8 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
     RowSoftmax<At> softmax;
 #pragma unroll 1
     for (int key = first_key<At>(item, stream); key < item.keys.to; key += step_of<At>(item)) {
-      ptx::cp_async_wait<At::stages - 2>();
+      ptx::cp_async_wait<At::stages - 1>();
       __syncwarp();
-      loader.ask();
       const int at = slot * At::stage;
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       Scores<At> s;
@@ -291,6 +291,8 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
       sums.scale(by);
       __syncwarp();
       sums.add(p, reinterpret_cast<const float*>(ring + loader.values(at).base));
+      __syncwarp();  // no lane needs the slice
+      loader.ask();
       if (item.is_short) {
         add_slice(place(), softmax, sums, reinterpret_cast<float2*>(p));
         sums.fill(0);

@@ -12,8 +12,8 @@ template <int size_, int D_, int rows_, int streams_>
 struct Shape {
   static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
-  // Of a multiprocessor. Eight streams have 64 KiB of copies under way: enough for what memory delivers, and
-  // more would only wait longer for each other. Four are for where shared memory has no room for them.
+  // Of a multiprocessor. Eight streams have 64 to 128 KiB of copies under way: 64 are enough for what memory
+  // delivers. Four are for where shared memory has no room for them.
   static constexpr int blocks = 1;
   // What ptxas is told of it: nothing (0) where that would make it spill.
   static constexpr int least_blocks = streams == 8 ? 0 : blocks;

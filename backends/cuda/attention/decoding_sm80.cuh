@@ -69,8 +69,9 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
   const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
   Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
+  await_kernels_before();
 #pragma unroll
-  for (int n = 1; n < At::stages; ++n) loader.ask();
+  for (int n = 0; n < At::stages; ++n) loader.ask();
   RightOperand<At::rows, At::D> q;
   Item item = items.at(n);
   load(
@@ -91,9 +92,8 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
     ColumnSoftmax<At::rows> softmax;
 #pragma unroll 1
     for (int key = first_key<At>(item, stream); key < item.keys.to; key += step_of<At>(item)) {
-      ptx::cp_async_wait<At::stages - 2>();
+      ptx::cp_async_wait<At::stages - 1>();
       __syncwarp();
-      loader.ask();
       const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       Accumulator<At::keys, At::rows> s;
@@ -103,6 +103,8 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
       if (!covers(every, key, At::keys)) mask<false>(s, seen, 0, 0, key);
       softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
+      __syncwarp();                            // no lane needs the slice
+      loader.ask();
       if (item.is_short) {
         add_slice(place(), softmax, o);
         o.fill(0);
