@@ -135,7 +135,6 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
                          {6, 1, 16, 24, false},
                          {20, 1, 80, 16, true},
                          {5, 1, 144, 24, false},
-                         {4, 2, 72, 72, false, f32},
                          {6, 1, 16, 24, false, f32},
                          {20, 1, 80, 16, true, f32},
                          {5, 1, 144, 24, false, f32}})
