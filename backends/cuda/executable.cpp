@@ -17,21 +17,21 @@ namespace tg::cuda {
 
 CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
                                cudaStream_t stream, Staging& staging)
-    : gpu_(gpu), stream_(stream), staging_(staging), stepwise_(stepwise()) {
+    : gpu_(gpu), stream_(stream), staging_(staging), written_(steps), stepwise_(stepwise()) {
   tasks_.reserve(steps.size());
   steps_ = steps;
-  const WrittenMemory written(steps);
-  while (tasks_.size() < steps.size()) add_tasks(options, written);
+  while (tasks_.size() < steps.size()) add_tasks(options);
 }
 
 CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOptions& options) const {
   const Step& s = steps_[step];
-  return {find_kernel(s.op->name),
-          {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order, options.rows_alone},
-          nullptr};
+  return {
+      find_kernel(s.op->name),
+      {s.in, s.out, &s.attrs, nullptr, gpu_, options.tf32, options.in_order, options.rows_alone, &written_},
+      nullptr};
 }
 
-void CudaExecutable::add_tasks(const PrepareOptions& options, const WrittenMemory& written) {
+void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const std::size_t first = tasks_.size();
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
@@ -42,7 +42,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options, const WrittenMemor
   try {
     std::shared_ptr<const void> plan;
     if (const Call product = task_of(at, options).call; first < last)
-      plan = options.rows_alone ? plan_of_rows(product, written, sums ? &steps_[first] : nullptr,
+      plan = options.rows_alone ? plan_of_rows(product, written_, sums ? &steps_[first] : nullptr,
                                                at < last ? &steps_[last] : nullptr)
                                 : plan_with_gelu(product, steps_[last]);
     if (!plan) at = last = first;
@@ -52,7 +52,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options, const WrittenMemor
       t.kernel = &host_kernel;
       plan = plan_host(steps_[at], thrown_);
     } else if (!plan && options.rows_alone && steps_[at].op->name == "matmul") {
-      plan = plan_of_rows(t.call, written, nullptr, nullptr);
+      plan = plan_of_rows(t.call, written_, nullptr, nullptr);
     } else if (!plan && t.kernel && t.kernel->plan) {
       plan = t.kernel->plan(t.call);
     }

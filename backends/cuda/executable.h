@@ -43,7 +43,7 @@ class CudaExecutable final : public Executable {
     const char* computed_by = "";  // that task
   };
   // Appends the task of the next step, and those of steps that its kernel computes too.
-  void add_tasks(const PrepareOptions& options, const WrittenMemory& written);
+  void add_tasks(const PrepareOptions& options);
   Task task_of(std::size_t step, const PrepareOptions& options) const;
   void enqueue(std::size_t step);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
@@ -57,6 +57,7 @@ class CudaExecutable final : public Executable {
   std::size_t workspace_bytes_ = 0;
   ProgramMemory memory_{};
   std::span<const Step> steps_;
+  const WrittenMemory written_;
   cudaGraphExec_t graph_ = nullptr;
   cudaGraphExec_t timed_ =
       nullptr;  // the same with events between the steps, recorded by the first profile()

@@ -10,6 +10,7 @@
 
 #include <tilegrad/core/run/step.h>
 #include "backends/cuda/fault.h"
+#include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
 
@@ -41,6 +42,7 @@ struct Call {
   bool tf32;        // f32 products may round their operands
   bool in_order;    // kernels that could add in any order must add in a fixed order
   bool rows_alone;  // the order of a row's additions must not depend on the number of rows
+  const WrittenMemory* written = nullptr;  // what the program's steps write; null: any memory
 };
 
 struct Kernel {

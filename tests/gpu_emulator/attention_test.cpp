@@ -268,6 +268,13 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(few_queries(64, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");  // faster
   EXPECT_EQ(words(few_queries(64, 8, 1, 8192, 256), small), "tensor cores, decoding, ranges of 512 keys");
   EXPECT_EQ(words(few_queries(72, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");  // 9
+  AttentionCall of_f32 = few_queries(32, 8, 2, 8192, 128);
+  of_f32.type = DType::f32;
+  EXPECT_EQ(words(of_f32), "multiply-adds, decoding, ranges of 1024 keys");  // 8 rows, and no copies
+  EXPECT_EQ(words(of_f32, small), words(of_f32));
+  EXPECT_EQ(forward(of_f32, sm_90a).bytes(), 8u * 8 * 8 * 129 * 4);
+  of_f32.L = 3;
+  EXPECT_EQ(words(of_f32).substr(0, 19), "tensor cores, wgmma");
   AttentionCall latents = few_queries(16, 1, 1, 8192, 576);
   latents.dv = latents.v.row = latents.o.head = latents.o.row = 512;
   EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // values are not those of the keys

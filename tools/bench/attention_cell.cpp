@@ -108,16 +108,16 @@ std::vector<AttentionCell> few_queries_suite() {
   return list;
 }
 
-// Each in one piece, and in pages of 16 and 64.
+// Each in one piece, and in pages of 16 and 64; the last two are few of the keys that there is room for.
 std::vector<AttentionCell> gpu_decode_suite() {
   std::vector<AttentionCell> list;
-  for (AttentionCell c :
-       parsed({"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=64,H=32,Hk=8,L=1,T=8192,d=128,ragged",
-               "B=32,H=32,Hk=8,L=1,T=4096,d=128", "B=1,H=32,Hk=8,L=1,T=65536,d=128",
-               "B=1,H=32,Hk=4,L=1,T=1024,d=128", "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64",
-               "B=16,H=16,Hk=8,L=1,T=8192,d=256", "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
-               "B=1,H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k",
-               "B=32,H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k"}))
+  for (AttentionCell c : parsed(
+           {"B=64,H=32,Hk=8,L=1,T=8192,d=128", "B=64,H=32,Hk=8,L=1,T=8192,d=128,ragged",
+            "B=32,H=32,Hk=8,L=1,T=4096,d=128", "B=1,H=32,Hk=8,L=1,T=65536,d=128",
+            "B=1,H=32,Hk=4,L=1,T=1024,d=128", "B=16,H=32,L=1,T=4096,d=128", "B=8,H=32,L=1,T=4096,d=64",
+            "B=16,H=16,Hk=8,L=1,T=8192,d=256", "B=32,H=16,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
+            "B=1,H=16,Hk=1,L=1,T=32768,d=576,dv=512,v_in_k", "B=32,H=128,Hk=1,L=1,T=8192,d=576,dv=512,v_in_k",
+            "B=16,H=32,Hk=8,L=1,T=256,d=128,length=128", "B=16,H=32,Hk=8,L=1,T=8192,d=128,length=128"}))
     for (const std::int64_t page : {0, 16, 64}) {
       c.page = page, c.causal = page > 0;
       list.push_back(c);

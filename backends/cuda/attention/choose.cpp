@@ -7,19 +7,36 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Why tensor cores cannot compute a call; null if they can. They take rows that begin at multiples of 16
-// bytes and have as many; bf16 and f16 with head sizes up to 576 (q, k) and 512 (v), f32 up to 128.
-const char* obstacle_on_tensor_cores(const AttentionCall& x) {
-  if (x.type == DType::f64) return "f64";
-  const int piece = 16 / static_cast<int>(size_of(x.type)), most = x.type == DType::f32 ? 128 : 576,
-            most_v = x.type == DType::f32 ? 128 : 512;
+// Why rows cannot be copied in pieces of 16 bytes; null if they can: they begin at multiples of 16 bytes and
+// have as many.
+const char* obstacle_of_rows(const AttentionCall& x) {
+  const int piece = 16 / static_cast<int>(size_of(x.type));
   if (x.dv == 0) return "heads of v of size 0";
   if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are no multiple of 16 bytes";
-  if (x.d > most || x.dv > most_v)
-    return x.type == DType::f32 ? "f32 heads wider than 128" : "heads wider than 576, or 512 of v";
   for (const AttentionCall::Operand& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
     if (!in_pieces(a, piece)) return "rows that do not begin at multiples of 16 bytes";
   return nullptr;
+}
+
+// Why tensor cores cannot compute a call; null if they can. They take bf16 and f16 with head sizes up to 576
+// (q, k) and 512 (v), f32 up to 128.
+const char* obstacle_on_tensor_cores(const AttentionCall& x) {
+  if (x.type == DType::f64) return "f64";
+  const int most = x.type == DType::f32 ? 128 : 576, most_v = x.type == DType::f32 ? 128 : 512;
+  if (x.d > most || x.dv > most_v)
+    return x.type == DType::f32 ? "f32 heads wider than 128" : "heads wider than 576, or 512 of v";
+  return obstacle_of_rows(x);
+}
+
+// Whether kernels of decoding compute a forward: of f32 by multiply-adds, and so not where tensor cores are
+// asked for.
+bool decodes(const AttentionCall& x, const Gpu& gpu) {
+  using enum AttentionKernels;
+  const bool fits = x.type == DType::f32 ? x.kernels == best && !obstacle_of_rows(x)
+                    : x.type == DType::f64
+                        ? false
+                        : (x.kernels == best || x.kernels == tensor_cores) && !obstacle_on_tensor_cores(x);
+  return fits && decoding::takes(x, gpu);
 }
 
 // Whether a block has the shared memory.
@@ -102,10 +119,17 @@ void require_batch(const AttentionCall& x) {
   if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
 }
 
+// Whether an operand is the same from the beginning of a run to its end.
+bool is_fixed(const Call& call, const Arg* a) {
+  return !a || (call.written && !call.written->overlaps(*a));
+}
+
 AttentionCall call_of(const Call& call) {
-  AttentionCall x = attention_call(call.in, call.out, call.attrs->as<AttentionAttrs>());
+  const AttentionAttrs& attrs = call.attrs->as<AttentionAttrs>();
+  AttentionCall x = attention_call(call.in, call.out, attrs);
   require_batch(x);
   x.tf32 = call.tf32;
+  x.fixed_places = is_fixed(call, detail::AttentionOperands<Arg>(call.in, attrs).lengths);
   x.free_order = x.free_order && !call.in_order;
   return x;
 }
@@ -118,17 +142,16 @@ Choice::Choice(const Call& call, std::byte* base)
 Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::byte* base, bool rows_alone)
     : x(call) {
   // Of wide heads in one piece wgmma reads keys faster, in parts whose number depends on the batch.
-  const bool wide_by_wgmma = is_wide(x) && !x.table && gpu.hopper && !rows_alone &&
+  const bool wide_by_wgmma = is_wide(x) && x.type != DType::f32 && !x.table && gpu.hopper && !rows_alone &&
                              x.kernels == AttentionKernels::best && !obstacle_on_hopper(x, backward);
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
-             decodes = tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && !wide_by_wgmma &&
-                       decoding::takes(x, gpu),
-             without_pages = tensor_cores && !decodes && !x.table,
+             few_queries = !backward && !wide_by_wgmma && decodes(x, gpu),
+             without_pages = tensor_cores && !few_queries && !x.table,
              own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
   obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
-  if (decodes) {
+  if (few_queries) {
     path = Path::decoding;
   } else if (own && !obstacle) {
     path = Path::hopper;
@@ -142,7 +165,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::decoding) work = decoding::workspace(x, base);
   if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
-  if (path != Path::plain && x.type == DType::f32)
+  if (x.type == DType::f32 && path != Path::plain && path != Path::decoding)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }
 
@@ -150,6 +173,7 @@ Choice paged_choice(const Call& call, std::byte* base) {
   AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
   require_batch(x);
   x.tf32 = call.tf32;
+  x.fixed_places = is_fixed(call, &call.in[3]) && is_fixed(call, &call.in[4]);
   return {x, false, call.gpu, base};
 }
 
@@ -173,7 +197,7 @@ std::string Choice::in_words() const {
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma",
-      "tensor cores, decoding"};
+      x.type == DType::f32 ? "multiply-adds, decoding" : "tensor cores, decoding"};
   std::string text = words[static_cast<int>(path)];
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";

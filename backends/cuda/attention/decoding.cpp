@@ -14,11 +14,12 @@ using i64 = std::int64_t;
 
 // Of a pool, whether 32 bits can say in pieces of 16 bytes where any piece is.
 bool is_in_reach(const AttentionCall& x, const AttentionCall::Operand& a) {
-  i64 left = i64{UINT32_MAX} - 576 / 8;
+  const i64 each = 16 / static_cast<i64>(size_of(x.type));
+  i64 left = i64{UINT32_MAX} - 576 / each;
   for (const auto& [stride, count] :
        {std::pair{a.batch, i64{x.pool}}, {a.row, i64{x.page}}, {a.head, i64{x.Hk}}}) {
-    if (stride < 0 || (count > 1 && stride / 8 > left / (count - 1))) return false;
-    left -= stride / 8 * (count - 1);
+    if (stride < 0 || (count > 1 && stride / each > left / (count - 1))) return false;
+    left -= stride / each * (count - 1);
   }
   return true;
 }
@@ -49,9 +50,10 @@ bool has_partial_results(const AttentionCall& x) {
 
 bool takes(const AttentionCall& x, const Gpu& gpu) {
   const auto has_memory = [&](auto shape) { return shape.bytes(rows_of_shape(x)) <= gpu.shared_per_block; };
-  return (x.type == DType::bf16 || x.type == DType::f16) && x.Hk > 0 && x.T > 0 && !x.bias.data &&
-         x.dropout == 0 && !x.cu_q && (x.table ? takes_pages(x) : takes_rows(x)) &&
-         (is_of_latents(x) ? takes_latents(x, gpu) : with_shape(x, gpu, has_memory));
+  if (x.Hk == 0 || x.T == 0 || x.bias.data || x.dropout > 0 || x.cu_q) return false;
+  if (!(x.table ? takes_pages(x) : takes_rows(x))) return false;
+  if (x.type == DType::f32) return !is_of_latents(x) && with_shape<4>(x, gpu, has_memory);
+  return is_of_latents(x) ? takes_latents(x, gpu) : with_shape<2>(x, gpu, has_memory);
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
@@ -83,12 +85,12 @@ int ranges_of(const AttentionCall& x) {
 
 Tiles tiles_of_launch(const AttentionCall& x, int n) {
   const int of_entry = (rows_of(x) + most_rows(x) - 1) / most_rows(x), all = static_cast<int>(x.B) * of_entry;
-  if (!x.table) return {0, n == 0 ? all : 0, of_entry};
+  if (!x.table) return {0, n == 0 ? all : 0, of_entry, rows_of_tile(x)};
   constexpr i64 most_bytes = i64{128} << 20;
   const i64 each = has_partial_results(x) ? i64{4} * x.Hk * ranges_of(x) * rows_of_tile(x) * (x.dv + 1) : 0,
             count = std::clamp<i64>(most_bytes / (each + 1), 1, most_entries), first = n * count;
   return {static_cast<int>(std::min<i64>(first, all)), static_cast<int>(std::min<i64>(count, all - first)),
-          of_entry};
+          of_entry, rows_of_tile(x)};
 }
 
 Workspace workspace(const AttentionCall& x, std::byte* base) {

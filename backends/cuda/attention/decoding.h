@@ -25,10 +25,10 @@ TG_HOST_DEVICE inline bool is_of_latents(const AttentionCall& x) {
   return x.d > 256 || x.dv > 256;
 }
 // Rows that are computed together, at most: as many as there are registers for.
-TG_HOST_DEVICE inline int most_rows(const AttentionCall& x) {
-  return (x.d <= 128 && x.dv <= 128) || is_of_latents(x) ? 16 : 8;
+inline int most_rows(const AttentionCall& x) {
+  return x.type != DType::f32 && ((x.d <= 128 && x.dv <= 128) || is_of_latents(x)) ? 16 : 8;
 }
-TG_HOST_DEVICE inline int rows_of_tile(const AttentionCall& x) {
+inline int rows_of_tile(const AttentionCall& x) {
   return rows_of(x) < most_rows(x) ? rows_of(x) : most_rows(x);
 }
 
@@ -80,7 +80,8 @@ inline AttentionCall in_pages(AttentionCall x) {
   return x;
 }
 
-// Whether decoding takes a call that tensor cores take.
+// Whether decoding takes a call of bf16 or f16 that tensor cores take, or one of f32 whose rows are in pieces
+// of 16 bytes.
 bool takes(const AttentionCall& x, const Gpu& gpu);
 
 // Functions of how many keys there can be (in one piece) and of the head sizes, and neither of the batch nor
@@ -91,10 +92,11 @@ GrowingRanges ranges_in_pages(const AttentionCall& x);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);
 
-// Tiles of rows of the batch entries, of_entry each, that a launch computes, for all key heads: all of them
-// in one piece; in pages as many as there is a table for, and memory for the results of their ranges.
+// Tiles of `rows` rows, or less at the end, of the batch entries, of_entry each, that a launch computes, for
+// all key heads: all of them in one piece; in pages as many as there is a table for, and memory for the
+// results of their ranges.
 struct Tiles {
-  int first, count, of_entry;
+  int first, count, of_entry, rows;
 };
 // That of the nth launch. None if its count is not positive.
 Tiles tiles_of_launch(const AttentionCall& x, int n);

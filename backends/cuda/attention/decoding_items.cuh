@@ -47,10 +47,10 @@ struct Entry {
 template <class Cache>
 __device__ __forceinline__ Tile tile_at(const AttentionCall& x, const Tiles& tiles, int nth) {
   if constexpr (std::is_same_v<Cache, InOnePiece>) {
-    return {nth, 0, rows_of(x)};
+    return {nth, 0, tiles.rows};
   } else {
-    const int n = tiles.first + nth, row0 = n % tiles.of_entry * most_rows(x);
-    return {n / tiles.of_entry, row0, min(most_rows(x), rows_of(x) - row0)};
+    const int n = tiles.first + nth, row0 = n % tiles.of_entry * tiles.rows;
+    return {n / tiles.of_entry, row0, min(tiles.rows, rows_of(x) - row0)};
   }
 }
 

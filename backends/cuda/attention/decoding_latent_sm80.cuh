@@ -50,7 +50,7 @@ struct LatentLoader {
   // Copies of the next tile become a group; an empty one if there is none.
   __device__ __forceinline__ void ask() {
     if (item < items.count) {
-      const u32 begin = place.begin(x, x.k);
+      const u32 begin = place.begin<S>(x, x.k);
 #pragma unroll
       for (int n = 0; n < rows; n += rows / 2) {
         const int r = row() + n, j = key + first_row() + r;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
       if (lane_row() == 0) shared.sum[group][row + c] = all, shared.top[group][row + c] = top[c];
     }
     __syncthreads();
-    const Partial to = partial(x, work, item, item.range);
+    const Partial to = partial(x, work, plan.tiles, item, item.range);
 #pragma unroll
     for (int c = 0; c < o.columns; ++c) {
       const int i = lane_column() + o.column(c);
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(LatentShape::D_v / 4)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::wait_for_kernel_before();
 #endif
-  const int rows = rows_of_tile(x), row = blockIdx.x % rows, at = blockIdx.x / rows;
+  const int rows = plan.tiles.rows, row = blockIdx.x % rows, at = blockIdx.x / rows;
   Item item{};
   item.nth_tile = at / x.Hk, item.head = at % x.Hk;
   item.tile = tile_at<OfLatents>(x, plan.tiles, item.nth_tile);
@@ -238,7 +238,8 @@ __global__ void __launch_bounds__(LatentShape::D_v / 4)
   if (row >= item.tile.rows || column >= x.dv) return;
   const Entry e{0, item.tile.some_of(x, Band(x, sequence_of_query(x, item.tile.b, 0)))};
   put<S>(x, item, row, column,
-         merge_ranges(partial(x, work, item, 0), e.first(plan.ranges), e.last(plan.ranges) + 1, row, column));
+         merge_ranges(partial(x, work, plan.tiles, item, 0), e.first(plan.ranges), e.last(plan.ranges) + 1,
+                      row, column));
 }
 
 template <class S, Options options>

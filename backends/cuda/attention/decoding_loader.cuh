@@ -53,25 +53,28 @@ struct Cursor {
   }
 };
 
-// What the loaders have in common: lanes and where a stage's pieces go.
+// What the loaders have in common: lanes and where a stage's pieces go. Tiles of 16 bits are permuted as
+// tensor cores read them (SharedTile); of f32, a warp reads rows from end to end.
 template <class S, class At>
 struct Copies {
-  static constexpr int pieces = At::D / 8, rows = 32 / pieces;  // of a row; that the lanes have at a time
+  static constexpr int each = 16 / sizeof(S), pieces = At::D / each;  // elements of a piece; pieces of a row
+  static constexpr int lanes = pieces < 32 ? pieces : 32, rows = 32 / lanes;  // of a row; at a time
+  static constexpr bool permuted = sizeof(S) == 2;
   u32 to, end;  // where the lane's piece of the next slice's first rows goes; the end of the ring for it
   std::uint64_t once = ptx::evict_first();
 
   __device__ __forceinline__ explicit Copies(u32 ring) {
-    to = SharedTile<At::D>{ring}.address(row(), piece());
+    to = permuted ? SharedTile<At::D>{ring}.address(row(), piece()) : ring + (row() * pieces + piece()) * 16;
     end = to + At::ring;
   }
-  static __device__ __forceinline__ int row() { return lane_id() / pieces; }
-  static __device__ __forceinline__ int piece() { return lane_id() % pieces; }
+  static __device__ __forceinline__ int row() { return lane_id() / lanes; }
+  static __device__ __forceinline__ int piece() { return lane_id() % lanes; }  // the lane's first of a row
   // Of rows n … n + rows − 1 of a slice: keys.
   __device__ __forceinline__ void copy_keys(int n, const S* from, bool seen, int size) const {
-    ptx::cp_async_16(address(n), from, seen && piece() * 8 < size ? 16 : 0, once);
+    copy(address(n), from, seen, size);
   }
   __device__ __forceinline__ void copy_values(int n, const S* from, bool seen, int size) const {
-    ptx::cp_async_16(address(n) + At::half, from, seen && piece() * 8 < size ? 16 : 0, once);
+    copy(address(n) + At::half, from, seen, size);
   }
   // Copies of this slice become a group.
   __device__ __forceinline__ void end_slice() {
@@ -81,7 +84,14 @@ struct Copies {
   }
 
  private:
-  __device__ __forceinline__ u32 address(int n) const { return (to ^ n % 8 * 16) + n * pieces * 16; }
+  __device__ __forceinline__ u32 address(int n) const {
+    return (permuted ? to ^ n % 8 * 16 : to) + n * pieces * 16;
+  }
+  __device__ __forceinline__ void copy(u32 address, const S* from, bool seen, int size) const {
+#pragma unroll
+    for (int p = 0; p < pieces; p += lanes)
+      ptx::cp_async_16(address + p * 16, from + p * each, seen && (piece() + p) * each < size ? 16 : 0, once);
+  }
 };
 
 template <class S, class At, class Cache>
@@ -89,7 +99,7 @@ struct Loader;
 
 template <class S, class At>
 struct Loader<S, At, InOnePiece> : Copies<S, At> {
-  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
+  using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows, Copies<S, At>::each;
   const AttentionCall& x;
   Cursor<At, InOnePiece> next;
   const S *k, *v;  // the lane's piece of the next slice's first rows
@@ -121,8 +131,8 @@ struct Loader<S, At, InOnePiece> : Copies<S, At> {
  private:
   __device__ __forceinline__ void find(int n) {
     next.find(n, [&](const Item& at) {
-      k = x.k.at<S>(at.tile.b, at.head) + (next.key + row()) * x.k.row + piece() * 8;
-      v = x.v.at<S>(at.tile.b, at.head) + (next.key + row()) * x.v.row + piece() * 8;
+      k = x.k.at<S>(at.tile.b, at.head) + (next.key + row()) * x.k.row + piece() * each;
+      v = x.v.at<S>(at.tile.b, at.head) + (next.key + row()) * x.v.row + piece() * each;
     });
   }
 };
@@ -141,15 +151,17 @@ struct Place {
   }
   // In pieces of 16 bytes, which 32 bits can say (decoding.cpp). A page that is not there is reported
   // elsewhere.
+  template <class S>
   __device__ __forceinline__ u32 begin(const AttentionCall& x, const AttentionCall::Operand& a) const {
+    constexpr int each = 16 / sizeof(S);
     const u32 page = static_cast<u32>(number) < static_cast<u32>(x.pool) ? number : 0;
-    return page * static_cast<u32>(a.batch / 8) + in_page * static_cast<u32>(a.row / 8) +
-           head * static_cast<u32>(a.head / 8);
+    return page * static_cast<u32>(a.batch / each) + in_page * static_cast<u32>(a.row / each) +
+           head * static_cast<u32>(a.head / each);
   }
 };
 template <class S>
 __device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u32 piece) {
-  return static_cast<const S*>(a.data) + i64(piece) * 8;
+  return static_cast<const S*>(a.data) + i64(piece) * static_cast<int>(16 / sizeof(S));
 }
 
 // Pages may have any number of keys. They are looked up a slice ahead. Values that are the first columns of
@@ -172,7 +184,7 @@ struct Loader<S, At, InPages> : Copies<S, At> {
   }
   __device__ __forceinline__ void ask() {
     if (!next.at_end()) {
-      const u32 k = place.begin(x, x.k), v = place.begin(x, x.v);
+      const u32 k = place.begin<S>(x, x.k), v = place.begin<S>(x, x.v);
 #pragma unroll
       for (int n = 0; n < At::keys; n += rows) {
         const int r = row() + n, j = next.key + r;

@@ -20,10 +20,19 @@ struct Partial {
     return {o + i64(nth) * rows * dv, xi + i64(nth) * rows, rows, dv};
   }
 };
-__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Item& item,
-                                  int range) {
-  return Partial{work.o, work.lse, rows_of_tile(x), x.dv}.after(
-      (item.nth_tile * x.Hk + item.head) * work.parts + range);
+__device__ inline Partial partial(const AttentionCall& x, const Workspace& work, const Tiles& tiles,
+                                  const Item& item, int range) {
+  return Partial{work.o, work.lse, tiles.rows, x.dv}.after((item.nth_tile * x.Hk + item.head) * work.parts +
+                                                           range);
+}
+
+// Four numbers of O.
+__device__ __forceinline__ void store_four(float* to, const float4& o) {
+  *reinterpret_cast<float4*>(to) = o;
+}
+template <class S>
+__device__ __forceinline__ void store_four(S* to, const float4& o) {
+  *reinterpret_cast<uint2*>(to) = {tile::pack(o.x, o.y, S()), tile::pack(o.z, o.w, S())};
 }
 
 // O and ξ of four columns of a row of a tile.
@@ -32,9 +41,7 @@ __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, i
   const int b = item.tile.b, row = item.tile.row0 + row_of_tile,
             head = item.head * group_of(x) + row % group_of(x), i = row / group_of(x);
   if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
-  const float4 o = all.finished();
-  *reinterpret_cast<uint2*>(x.o.at<S>(b, head) + i * x.o.row + column) = {tile::pack(o.x, o.y, S()),
-                                                                          tile::pack(o.z, o.w, S())};
+  store_four(x.o.at<S>(b, head) + i * x.o.row + column, all.finished());
   if (column == 0)
     static_cast<float*>(x.lse)[(i64(b) * x.H + head) * x.L + i] = all.xi() * static_cast<float>(ln_2);
 }
@@ -55,6 +62,26 @@ struct Left {
     return {tops[row].x, tops[row].y, *reinterpret_cast<const float4*>(sums + row * At::row + column)};
   }
 };
+
+// A short tile, whose slices are added to what is left of it: of none, and its results at the end.
+template <class At>
+__device__ __forceinline__ void begin_short(const Left<At>& to) {
+#pragma unroll 1
+  for (int n = tile::lane_id(); n < to.rows; n += 32) to.tops[n] = {-INFINITY, 0};
+#pragma unroll 1
+  for (int n = tile::lane_id(); n < to.rows * At::row; n += 32) to.sums[n] = 0;
+  __syncwarp();
+}
+template <class S, class At>
+__device__ __forceinline__ void put_short(const AttentionCall& x, const Item& item, const Left<At>& from) {
+  constexpr int quads = At::D / 4;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = tile::lane_id(); i < item.tile.rows * quads; i += 32)
+    if (const int row = i / quads, column = i % quads * 4; column < x.dv)
+      put<S>(x, item, row, column, from.at(row, column).as_one());
+  __syncwarp();
+}
 
 // Four columns of a row, over the block's streams.
 template <class At>
@@ -130,7 +157,7 @@ struct Writer {
         items(items),
         memory(memory),
         warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
-        rows(rows_of_tile(x)) {}
+        rows(items.tiles.rows) {}
 
   __device__ void run() {
     int uncounted = -1;
@@ -162,7 +189,7 @@ struct Writer {
         if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
   __device__ __forceinline__ void write(const Item& item) {
-    const Partial own = partial(x, work, item, item.range);
+    const Partial own = partial(x, work, items.tiles, item, item.range);
     const std::uint64_t stays = ptx::evict_last();
     for_each_quad(item, [&](int row, int column) {
       const MergedSets all = merge_streams<At>(memory, rows, row, column);
@@ -174,7 +201,7 @@ struct Writer {
   // The last warp merges.
   __device__ __forceinline__ void count(const Item& item) {
     if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
-    const Partial range_0 = partial(x, work, item, 0);
+    const Partial range_0 = partial(x, work, items.tiles, item, 0);
     for_each_quad(item, [&](int row, int column) {
       const int first = item.first_range;
       put<S>(x, item, row, column, merge_ranges(range_0, first, first + item.ranges, row, column));

@@ -5,7 +5,7 @@
 namespace tg::cuda::attention {
 
 void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work) {
-  decoding::launch_call<decoding::InPages>(s, x, work, decoding::ranges_in_pages(x));
+  decoding::launch_on_tensor_cores<decoding::InPages>(s, x, work, decoding::ranges_in_pages(x));
 }
 
 }  // namespace tg::cuda::attention

@@ -6,26 +6,32 @@
 
 namespace tg::cuda::attention::decoding {
 
-// d, dv ≤ D, at most `rows` queries of a key head. Eight, four or two warps stream: each has slices of the
-// keys of its own, in stages of its own. Others write results.
-template <int D_, int rows_, int streams_>
+// d, dv ≤ D, at most `rows` queries of a key head, numbers of `size` bytes. Eight, four or two warps stream:
+// each has slices of the keys of its own, in stages of its own. Others write results.
+template <int size_, int D_, int rows_, int streams_>
 struct Shape {
-  static constexpr int D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
+  static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
-  // Of a multiprocessor. Eight streams have 64 KiB of copies under way: enough for what memory delivers, and
-  // more would only wait longer for each other. Four are for where shared memory has no room for them.
+  // Of a multiprocessor. Eight streams have 64 to 128 KiB of copies under way: 64 are enough for what memory
+  // delivers. Four are for where shared memory has no room for them.
   static constexpr int blocks = 1;
   // What ptxas is told of it: nothing (0) where that would make it spill.
   static constexpr int least_blocks = streams == 8 ? 0 : blocks;
-  static constexpr int keys = D <= 64 ? 32 : 16, stages = 2;  // of a slice; of a stream
-  static constexpr int half = keys * D * 2, stage = 2 * half, ring = stages * stage;  // keys, then values
+  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // of a slice; of a stream
+  static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
   static constexpr int step = streams * keys;  // from a stream's slice to its next
   // Whether a stream computes short tiles by itself: eight of the largest have no registers left for it.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
-  // After the rings: which keys each query sees, for each stream; the table of entries; which tiles are
-  // short; what the streams leave, c and π of each query, and G.
+  // Rows of a tile, as rows_of_tile() has it: computed where it is needed, not kept in a register.
+  TG_HOST_DEVICE static int rows_of_tile(const AttentionCall& x) {
+    constexpr int most = size == 4 || D > 128 ? 8 : 16;
+    return rows_of(x) < most ? rows_of(x) : most;
+  }
+  // After the rings, for each stream: which keys each query sees, or P in f32; then the table of entries;
+  // which tiles are short; what the streams leave, c and π of each query, and G.
   static constexpr int row = D + 4;  // numbers of G, padded for the banks
-  static constexpr int seen = streams * ring, entries = seen + streams * 2 * rows * int(sizeof(int)),
+  static constexpr int of_stream = (size == 4 ? keys : 2) * rows * int(sizeof(int)), seen = streams * ring,
+                       entries = seen + streams * of_stream,
                        shorts = entries + (most_entries + 1) * 3 * int(sizeof(int)),
                        tops = aligned(shorts + int(sizeof(int)) + most_entries * int(sizeof(short)), 16);
   TG_HOST_DEVICE static constexpr int sums(int queries) {
@@ -42,19 +48,24 @@ inline int rows_of_shape(const AttentionCall& x) {
   return x.table ? most_rows(x) : rows_of(x);
 }
 
-// Calls f with the shape for a call. Eight streams, or four of heads wider than 128, if a block has the
-// shared memory: one item at a time has all of a multiprocessor.
-template <class F>
+// Calls f with the shape of a size and rows for a call: eight streams, or four of heads wider than 128, if a
+// block has the shared memory. One item at a time has all of a multiprocessor.
+template <int size, int D, int rows, class F>
+auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
+  constexpr int most = D > 128 ? 4 : 8;
+  using Large = Shape<size, D, rows, most>;
+  return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large())
+                                                                : f(Shape<size, D, rows, most / 2>());
+}
+// The same for a call of numbers of `size` bytes.
+template <int size, class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
-  if (most_rows(x) == 8) {
-    using Large = Shape<256, 8, 4>;
-    return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<256, 8, 2>());
-  }
-  return with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
-    return with_constant<8, 16>(rows_of_tile(x), [&](auto rows) {
-      using Large = Shape<d, rows, 8>;
-      return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large()) : f(Shape<d, rows, 4>());
-    });
+  return with_constant<64, 128, 256>(std::max(x.d, x.dv), [&](auto d) {
+    if constexpr (size == 4 || d > 128)
+      return with_streams<size, d, 8>(x, gpu, f);
+    else
+      return with_constant<8, 16>(rows_of_tile(x),
+                                  [&](auto rows) { return with_streams<size, d, rows>(x, gpu, f); });
   });
 }
 

@@ -6,8 +6,9 @@ namespace tg::cuda::attention {
 
 void launch_decoding(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers*) {
   if (decoding::is_of_latents(x)) return launch_latent_decoding(s, x, work);
+  if (x.type == DType::f32) return launch_f32_decoding(s, x, work);
   if (x.table) return launch_paged_decoding(s, x, work);
-  decoding::launch_call<decoding::InOnePiece>(s, x, work, decoding::ranges_in_one_piece(x));
+  decoding::launch_on_tensor_cores<decoding::InOnePiece>(s, x, work, decoding::ranges_in_one_piece(x));
 }
 
 }  // namespace tg::cuda::attention

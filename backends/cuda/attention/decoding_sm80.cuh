@@ -13,12 +13,8 @@
 // comes together in the same order, and so in the same bits.
 #pragma once
 
-#include "backends/cuda/attention/checks.cuh"
-#include "backends/cuda/attention/decoding_loader.cuh"
-#include "backends/cuda/attention/decoding_merge.cuh"
-#include "backends/cuda/attention/decoding_plan.cuh"
+#include "backends/cuda/attention/decoding_launch.cuh"
 #include "backends/cuda/attention/visible_keys.cuh"
-#include "backends/cuda/tile/ptx_sm90.cuh"
 #include "backends/cuda/tile/right_operand.cuh"
 
 namespace tg::cuda::attention::decoding {
@@ -40,15 +36,7 @@ __device__ __forceinline__ void leave(const Left<At>& to, ColumnSoftmax<At::rows
   }
 }
 
-// Of a short tile: nothing yet, a slice more, and the results.
-template <class At>
-__device__ __forceinline__ void begin_short(const Left<At>& to) {
-#pragma unroll 1
-  for (int n = lane_id(); n < to.rows; n += 32) to.tops[n] = {-INFINITY, 0};
-#pragma unroll 1
-  for (int n = lane_id(); n < to.rows * At::row; n += 32) to.sums[n] = 0;
-  __syncwarp();
-}
+// Of a short tile, those of a slice more.
 template <class At>
 __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
                                           Accumulator<At::D, At::rows>& o) {
@@ -68,16 +56,6 @@ __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::
     }
   }
 }
-template <class S, class At>
-__device__ __forceinline__ void put_short(const AttentionCall& x, const Item& item, const Left<At>& from) {
-  constexpr int quads = At::D / 4;
-  __syncwarp();
-#pragma unroll 1
-  for (int i = lane_id(); i < item.tile.rows * quads; i += 32)
-    if (const int row = i / quads, column = i % quads * 4; column < x.dv)
-      put<S>(x, item, row, column, from.at(row, column).as_one());
-  __syncwarp();
-}
 
 // A streaming warp that has items: its short items and then all others of the block. `alone`: there is one of
 // these.
@@ -87,12 +65,13 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
   const u32 ring = shared_address(memory) + stream * At::ring;
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
   int n = items.first(stream);
-  const auto place = [&] { return Left<At>(memory, stream, rows_of_tile(x)); };  // not kept in registers
+  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };  // not kept in registers
   const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
   Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
+  await_kernels_before();
 #pragma unroll
-  for (int n = 1; n < At::stages; ++n) loader.ask();
+  for (int n = 0; n < At::stages; ++n) loader.ask();
   RightOperand<At::rows, At::D> q;
   Item item = items.at(n);
   load(
@@ -113,9 +92,8 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
     ColumnSoftmax<At::rows> softmax;
 #pragma unroll 1
     for (int key = first_key<At>(item, stream); key < item.keys.to; key += step_of<At>(item)) {
-      ptx::cp_async_wait<At::stages - 2>();
+      ptx::cp_async_wait<At::stages - 1>();
       __syncwarp();
-      loader.ask();
       const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       Accumulator<At::keys, At::rows> s;
@@ -125,6 +103,8 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
       if (!covers(every, key, At::keys)) mask<false>(s, seen, 0, 0, key);
       softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
+      __syncwarp();                            // no lane needs the slice
+      loader.ask();
       if (item.is_short) {
         add_slice(place(), softmax, o);
         o.fill(0);
@@ -148,56 +128,24 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
   }
 }
 
-template <class S, class At, Options options, class Cache>
-__global__ void __launch_bounds__(At::threads, At::least_blocks)
-    decode(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
-           const __grid_constant__ Plan<Cache> plan, Faults faults) {
-  TG_DYNAMIC_SHARED(memory, 1024);
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::let_next_kernel_begin();
-  ptx::wait_for_kernel_before();
-#endif
-  const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
-  const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
-                           crowded ? reinterpret_cast<ShortTiles*>(memory + At::shorts) : nullptr,
-                           At::step / 2);
-  const int warp = threadIdx.x / 32;
-  // Warps that write have nothing else to do while the first keys arrive.
-  if (plan.tiles.first == 0 && warp >= At::streams)
-    check_places(x, faults, threadIdx.x - 32 * At::streams, 32 * At::writers);
-  const bool alone = items.count - items.shorts <= static_cast<int>(gridDim.x);
-  if (warp < At::streams && items.first(warp) < items.count)
-    stream_keys<S, At, options>(x, plan, items, memory, warp, alone);
-  if (alone)
-    Writer<S, At, Cache, true>(x, work, items, memory).run();
-  else if (warp >= At::streams)
-    Writer<S, At, Cache, false>(x, work, items, memory).run();
-}
-
-template <class S, class At, Options options, class Cache>
-void launch(const Stream& s, const AttentionCall& x, const Workspace& work,
-            const typename Cache::Ranges& ranges) {
-  const i64 places = i64{s.gpu.processors} * At::blocks;
-  Plan<Cache> plan = plan_of<Cache>(x, ranges);
-  for (int n = 1; plan.tiles.count > 0; plan.tiles = tiles_of_launch(x, n++)) {
-    const i64 items = i64{plan.tiles.count} * x.Hk * work.parts;
-    LaunchShape shape{blocks_for(std::min(items, places), 1), At::threads,
-                      static_cast<std::size_t>(At::bytes(rows_of_tile(x)))};
-    shape.early = s.gpu.hopper;
-    launch_kernel(s, shape, decode<S, At, options, Cache>, x, work, plan, s.faults);
+// Of bf16 and f16 (decoding_launch.cuh).
+template <class S_, class At_, Options options>
+struct MultipliedByTensorCores {
+  using S = S_;
+  using At = At_;
+  template <class Cache>
+  static __device__ __forceinline__ void stream(const AttentionCall& x, const Plan<Cache>& plan,
+                                                const Items<Cache>& items, unsigned char* memory, int stream,
+                                                bool alone) {
+    stream_keys<S, At, options>(x, plan, items, memory, stream, alone);
   }
-}
+};
 
-// Of the type, shape and options of a call.
 template <class Cache>
-void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work,
-                 const typename Cache::Ranges& ranges) {
+void launch_on_tensor_cores(const Stream& s, const AttentionCall& x, const Workspace& work,
+                            const typename Cache::Ranges& ranges) {
   with_16_bits(x.type, [&](auto zero) {
-    with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
-      with_shape(x, s.gpu, [&](auto shape) {
-        launch<decltype(zero), decltype(shape), options, Cache>(s, x, work, ranges);
-      });
-    });
+    launch_call<MultipliedByTensorCores, decltype(zero), Cache>(s, x, work, ranges);
   });
 }
 

@@ -9,8 +9,8 @@
 namespace tg::cuda::attention {
 
 // plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
-// heads; a backward in one pass instead of two; Hopper's own; decoding, a forward of few queries, and of any
-// with a cache in pages.
+// heads; a backward in one pass instead of two; Hopper's own. decoding: a forward of few queries, and of any
+// with a cache in pages, on tensor cores or, of f32, by multiply-adds.
 enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding };
 
 struct Choice {
@@ -52,7 +52,8 @@ void launch_f32_backward_sm90(const Stream& s, const AttentionCall& x, const Wor
 void launch_wide_forward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_wide_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The parts of launch_decoding in decoding_paged_sm80.cu and decoding_latent_sm80.cu.
+// The parts of launch_decoding in decoding_f32.cu, decoding_paged_sm80.cu and decoding_latent_sm80.cu.
+void launch_f32_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_paged_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 

@@ -120,6 +120,23 @@ TEST_F(CudaDecoding, IsTakenForFewQueries) {
   EXPECT_EQ(choice({1, 34, 2, 1, keys, 64, 64}, tensor_cores), "tensor cores");  // 17 rows
 }
 
+// As it is, of any size of rows of 16 bytes; not as f16 terms, for which all the cache has to be copied.
+TEST_F(CudaDecoding, IsTakenForFewQueriesInF32) {
+  const auto choice = [](const Sizes& n, AttentionKernels kernels = AttentionKernels::best) {
+    const std::string all = Call::random(n, f32).run({.kernels = kernels}).choice;
+    return all.substr(all.find(", ") + 2);  // after the architecture
+  };
+  EXPECT_EQ(choice({1, 8, 2, 1, keys, 128, 128}), "multiply-adds, decoding, ranges of 256 keys");
+  EXPECT_EQ(choice({1, 8, 2, 2, keys, 12, 4}), "multiply-adds, decoding");
+  EXPECT_EQ(choice({1, 1, 1, 8, keys, 256, 16}), "multiply-adds, decoding, ranges of 128 keys");
+  EXPECT_EQ(choice({1, 1, 1, 1, keys, 260, 16}), "plain multiply-adds");
+  EXPECT_EQ(choice({1, 8, 2, 1, keys, 66, 66}), "plain multiply-adds");
+  for (const AttentionKernels kernels : {AttentionKernels::best, AttentionKernels::tensor_cores}) {
+    const std::string nine_rows = choice({1, 18, 2, 1, keys, 64, 64}, kernels);
+    EXPECT_NE(nine_rows.find("f32 as halves of two terms"), std::string::npos) << nine_rows;
+  }
+}
+
 // Groups of any number of heads, several queries of each, sizes that are padded; more than one range.
 TEST_F(CudaDecoding, AgreesOnEveryOption) {
   for (const Sizes& n :
@@ -150,7 +167,37 @@ TEST_F(CudaDecoding, TakesLengthsAroundRanges) {
     for (const std::int64_t d : {64, 128}) {
       const Sizes n{static_cast<std::int64_t>(lengths.size()), 4, 2, L, keys, d, d};
       check({n, {.causal = L > 1}, {.sink = d == 64, .lengths = lengths, .beyond = NAN}}, text(n), {bf16});
+      Call c = Call::random(n, f32);
+      c.lengths = lengths;
+      c.expect_reference({.causal = L > 1}, d == 64);
     }
+}
+
+// Sums are as exact as f32's.
+TEST_F(CudaDecoding, AgreesInF32) {
+  const std::pair<const char*, AttentionOptions> options[] = {
+      {"none", {}},
+      {"causal", {.causal = true}},
+      {"top-left", {.causal = true, .alignment = O::top_left}},
+      {"window", {.window_left = 90, .window_right = 2}},
+      {"narrow window", {.window_left = 3, .window_right = 0}},
+      {"softcap", {.causal = true, .softcap = 1.3}},
+      {"scale", {.scale = -0.3}},
+  };
+  for (const Sizes& n :
+       {Sizes{2, 4, 2, 1, 150, 64, 64}, Sizes{1, 5, 5, 3, 330, 128, 128}, Sizes{3, 7, 1, 1, 270, 96, 40},
+        Sizes{1, 2, 2, 7, 260, 12, 128}, Sizes{2, 1, 1, 8, 129, 72, 64}, Sizes{1, 2, 1, 1, 1100, 32, 32}}) {
+    Call c = Call::random(n, f32);
+    for (const auto& [name, o] : options) {
+      SCOPED_TRACE(text(n) + name);
+      c.expect_reference(o, o.causal);
+    }
+    for (std::int64_t b = 0; b < n.B; ++b) c.lengths.push_back(b == 1 ? 0 : n.T - 70 * b - 3);
+    for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 70}}) {
+      SCOPED_TRACE(text(n) + "lengths");
+      c.expect_reference(o, true);
+    }
+  }
 }
 
 // Wide heads, and latents: keys whose first columns are the values. Groups of any size, several queries.
@@ -165,7 +212,8 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
        {Sizes{2, 7, 1, 1, 260, 256, 256}, Sizes{2, 2, 1, 4, 190, 136, 24}, Sizes{1, 3, 3, 2, 140, 40, 192},
         Sizes{1, 1, 1, 1, 300, 192, 128}, Sizes{2, 16, 1, 1, 200, 576, 512}, Sizes{1, 1, 1, 1, 70, 576, 512},
         Sizes{2, 3, 1, 5, 130, 264, 72}, Sizes{1, 10, 2, 1, 200, 320, 320}})
-    for (const DType t : {bf16, f16}) {
+    for (const DType t : {bf16, f16, f32}) {
+      if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
       Call c = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
       for (const auto& [name, o] : options) {
         SCOPED_TRACE(text(n) + name);
@@ -179,9 +227,9 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
 
 TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
   constexpr int each = range / 2;
-  for (const std::int64_t d : {256, 280}) {
-    Call c = d > 256 ? Call::of_latents({9, 5, 1, 1, keys, d, 24}, bf16)
-                     : Call::random({9, 3, 1, 1, keys, d, 256}, bf16);
+  for (const auto& [d, t] : {std::pair{256, bf16}, {280, bf16}, {256, f32}}) {
+    Call c = d > 256 ? Call::of_latents({9, 5, 1, 1, keys, d, 24}, t)
+                     : Call::random({9, 3, 1, 1, keys, d, 256}, t);
     c.lengths = {0, 1, each - 1, each, each + 1, 2 * each, 64, 65, keys};
     c.expect_reference({}, false);
   }
@@ -189,10 +237,12 @@ TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
 
 // Alone, or in a batch of entries that are shorter and longer; whatever dead memory holds.
 TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
-  for (const DType t : {bf16, f16})
+  for (const DType t : {bf16, f16, f32})
     for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
       for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128},
-                             Sizes{6, 3, 1, 1, keys, 136, 16}, Sizes{6, 9, 1, 1, keys, 264, 16}}) {
+                             Sizes{6, 1, 1, 4, keys, 128, 128}, Sizes{6, 3, 1, 1, keys, 136, 16},
+                             Sizes{6, 9, 1, 1, keys, 264, 16}}) {
+        if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
         SCOPED_TRACE(text(n) + std::string(name_of(t)));
         Call all = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
         all.lengths = {keys, 0, 1, 256, 320, 577};
@@ -230,9 +280,12 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
 // Where entries are many, a warp computes a short one by itself.
 TEST_F(CudaDecoding, GivesAShortEntryTheSameBitsInACrowd) {
   for (const Sizes& n : {Sizes{TG_CROWD, 2, 1, 1, 300, 64, 64}, Sizes{TG_CROWD, 4, 1, 2, 300, 72, 8}})
-    for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 40}}) {
-      SCOPED_TRACE(text(n));
-      Call all = Call::random(n, bf16);
+    for (const auto& [t, o] : {std::pair{bf16, O{}},
+                               {bf16, O{.causal = true, .window_left = 40}},
+                               {f32, O{}},
+                               {f32, O{.causal = true, .window_left = 20}}}) {
+      SCOPED_TRACE(text(n) + std::string(name_of(t)));
+      Call all = Call::random(n, t);
       constexpr std::int64_t borders[] = {0, 1, 15, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 300};
       for (int b = 0; b < n.B; ++b) all.lengths.push_back(b < 14 ? borders[b] : 1 + b * 5 % 60);
       const Decoded together = all.run(o);

@@ -47,7 +47,7 @@ TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
   }
 }
 
-// What decoding takes: 16 bits, and rows of 16 bytes that are not too long.
+// What decoding takes: rows in pieces of 16 bytes that are not too long.
 TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   const auto choice = [](PagedCall c) {
     const std::string all = c.run(on_gpu).choice;
@@ -58,7 +58,12 @@ TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
       for (const std::int64_t L : {1, 3, 40})
         EXPECT_EQ(choice({.d = size, .dv = size, .dtype = t, .L = L}),
                   "tensor cores, decoding, a cache in pages");
-  EXPECT_EQ(choice({.d = 64, .dv = 64}), "plain multiply-adds");
+  for (const std::int64_t size : {4, 64, 128, 256})
+    for (const std::int64_t L : {1, 3, 40})
+      EXPECT_EQ(choice({.d = size, .dv = size, .L = L}), "multiply-adds, decoding, a cache in pages");
+  EXPECT_EQ(choice({.d = 6, .dv = 4}), "plain multiply-adds");
+  EXPECT_EQ(choice({.d = 260, .dv = 8}), "plain multiply-adds");
+  EXPECT_EQ(choice({.d = 64, .dv = 64, .dtype = f64}), "plain multiply-adds");
   EXPECT_EQ(choice({.d = 12, .dv = 8, .dtype = bf16}), "plain multiply-adds");
   EXPECT_EQ(choice({.d = 264, .dv = 8, .dtype = bf16}), "plain multiply-adds");
 }
@@ -89,13 +94,16 @@ TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
                          {4, 2, 256, 256, 16, 3},
                          {3, 1, 40, 192, 9, 1}})
     for (const auto& [name, set] : options) {
-      SCOPED_TRACE(::testing::Message() << name << ", heads of " << n.d << ", queries " << n.L);
-      PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .dtype = bf16, .L = n.L};
+      PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .L = n.L};
       c.texts = {0, 1, 2, 1, 3}, c.lengths = {63, 130, 65, 128, 0}, c.room = 1;
-      if (n.page == 3) c.dtype = f16;
       set(c);
-      expect_defined(c, on_gpu, true);
-      if (HasFatalFailure()) return;
+      for (const DType t : {n.page == 3 ? f16 : bf16, f32}) {
+        SCOPED_TRACE(::testing::Message()
+                     << name << ", heads of " << n.d << ", queries " << n.L << ", " << name_of(t));
+        c.dtype = t;
+        expect_defined(c, on_gpu, t != f32);
+        if (HasFatalFailure()) return;
+      }
     }
 }
 
@@ -108,8 +116,11 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
       c.texts = {0, 1, 2, 3, 4, 2},
       c.lengths = {border - 1, border, border + 1, 2 * border + 1, 1, border - 1};
       c.page = L == 1 ? 16 : 5;
-      expect_defined(c, on_gpu, true);
-      if (HasFatalFailure()) return;
+      for (const DType t : {bf16, f32}) {
+        c.dtype = t;
+        expect_defined(c, on_gpu, t != f32);
+        if (HasFatalFailure()) return;
+      }
     }
 }
 
@@ -118,14 +129,21 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
   struct Heads {
     std::int64_t H, Hk, d, dv;
     bool v_in_k;
+    DType dtype = bf16;
   };
-  for (const Heads& n :
-       {Heads{4, 2, 72, 72, false}, {6, 1, 16, 24, false}, {20, 1, 80, 16, true}, {5, 1, 144, 24, false}})
+  for (const Heads& n : {Heads{4, 2, 72, 72, false},
+                         {6, 1, 16, 24, false},
+                         {20, 1, 80, 16, true},
+                         {5, 1, 144, 24, false},
+                         {6, 1, 16, 24, false, f32},
+                         {20, 1, 80, 16, true, f32},
+                         {5, 1, 144, 24, false, f32}})
     for (const bool window : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << n.H << " heads of " << n.d << (window ? ", window" : ""));
+      SCOPED_TRACE(::testing::Message()
+                   << n.H << " heads of " << n.d << ", " << name_of(n.dtype) << (window ? ", window" : ""));
       const std::int64_t length = first_range(n.d) + 20, L = 50;
       PagedCall all{
-          .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = bf16, .sink = true, .L = L};
+          .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = n.dtype, .sink = true, .L = L};
       all.v_in_k = n.v_in_k, all.texts = {0, 1, 2}, all.lengths = {length, 70, 30};
       if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams have at a time
       const PagedCall::Result together = all.run(on_gpu);
@@ -154,10 +172,10 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
 #define TG_CROWD 330
 #endif
 TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
-  for (const std::int64_t d : {16, 80, 136})
+  for (const auto& [d, t] : {std::pair{16, bf16}, {80, bf16}, {136, bf16}, {16, f32}, {80, f32}, {136, f32}})
     for (const std::int64_t window : {-1, 40}) {
-      SCOPED_TRACE(::testing::Message() << "heads of " << d << ", window " << window);
-      PagedCall all{.H = 2, .Hk = 1, .d = d, .dv = 8, .page = 5, .dtype = bf16, .sink = window > 0};
+      SCOPED_TRACE(::testing::Message() << "heads of " << d << ", window " << window << ", " << name_of(t));
+      PagedCall all{.H = 2, .Hk = 1, .d = d, .dv = 8, .page = 5, .dtype = t, .sink = window > 0};
       all.options.window_left = window, all.texts.clear(), all.lengths.clear();
       for (int b = 0; b < TG_CROWD; ++b) {
         constexpr std::int64_t borders[] = {0, 1, 15, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 300, 600};
@@ -174,7 +192,7 @@ TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
         EXPECT_EQ(rows(alone.o, 0, 0, 1), rows(together.o, nth, 0, 1)) << b;
         EXPECT_EQ(rows(alone.lse, 0, 0, 1), rows(together.lse, nth, 0, 1)) << b;
       }
-      expect_defined(all, on_gpu, true);
+      expect_defined(all, on_gpu, t != f32);
     }
 }
 
@@ -231,7 +249,8 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
     DType dtype;
     std::int64_t d, dv;
   };
-  for (const Kernels& kernels : {Kernels{f32, 4, 4}, {bf16, 8, 8}, {bf16, 144, 8}, {f16, 264, 8}}) {
+  for (const Kernels& kernels :
+       {Kernels{f32, 6, 4}, {f32, 4, 4}, {bf16, 8, 8}, {bf16, 144, 8}, {f16, 264, 8}}) {
     SCOPED_TRACE(kernels.d);
     for (const std::int64_t B : {2, 70}) {  // of as many numbers as a block has threads, and of more
       Graph g;
