@@ -121,14 +121,18 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   const bool wide_by_wgmma = is_wide(x) && !x.table && gpu.hopper && !rows_alone &&
                              x.kernels == AttentionKernels::best && !obstacle_on_hopper(x, backward);
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
+             latents = tensor_cores && !backward && x.kernels == AttentionKernels::best &&
+                       (x.table || rows_alone) && decoding::takes_by_wgmma(x, gpu),
              decodes = tensor_cores && !backward && x.kernels != AttentionKernels::wgmma && !wide_by_wgmma &&
-                       decoding::takes(x, gpu),
-             without_pages = tensor_cores && !decodes && !x.table,
+                       !latents && decoding::takes(x, gpu),
+             without_pages = tensor_cores && !decodes && !latents && !x.table,
              own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
   obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
-  if (decodes) {
+  if (latents) {
+    path = Path::latents;
+  } else if (decodes) {
     path = Path::decoding;
   } else if (own && !obstacle) {
     path = Path::hopper;
@@ -141,6 +145,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::decoding) work = decoding::workspace(x, base);
+  if (path == Path::latents) work = decoding::workspace_by_wgmma(x, base);
   if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
   if (path != Path::plain && x.type == DType::f32)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
@@ -173,12 +178,16 @@ std::string Choice::in_words() const {
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma",
-      "tensor cores, decoding"};
+      "tensor cores, decoding",
+      "tensor cores, wgmma, decoding"};
   std::string text = words[static_cast<int>(path)];
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
-  if (path == Path::decoding && x.table)
+  const bool decodes = path == Path::decoding || path == Path::latents;
+  if (decodes && x.table)
     text += ", a cache in pages";
+  else if (path == Path::latents)
+    text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
   else if (path == Path::decoding && work.parts > 1)
     text += ", ranges of " + std::to_string(decoding::ranges_in_one_piece(x).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");
