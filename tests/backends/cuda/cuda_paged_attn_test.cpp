@@ -209,6 +209,13 @@ TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
   }
 }
 
+bool has_wgmma() {
+  Graph g;
+  const Tensor x = g.input("x", {1, 2, 40, 64}, bf16);
+  const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
+  return p.choice(0).find("wgmma") != std::string::npos;
+}
+
 // Of 16 heads and more wgmma computes them on Hopper: ranges of 2048 keys, of up to 32 heads 1024.
 TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
   for (const std::int64_t page : {16, 64, 24, 3}) {
@@ -218,6 +225,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     if (page == 16) c.L = 2, c.sink = true;
     const std::string choice = c.run(on_gpu).choice;
     EXPECT_TRUE(choice.ends_with("decoding, a cache in pages")) << choice;
+    EXPECT_EQ(choice.find("wgmma") != std::string::npos, has_wgmma()) << choice;
     expect_defined(c, on_gpu, true);
     if (HasFatalFailure()) return;
   }
