@@ -41,7 +41,14 @@ __device__ __forceinline__ int place_of(const AttentionCall& x, const Plan& plan
 struct Item : forward_sm90::Item<1> {
   int query;  // of its text; h is the item's first head
 };
-using Shared = forward_576_sm90::Shared<At, Item>;
+struct Shared : forward_576_sm90::Shared<At, Item> {
+  using Base = forward_576_sm90::Shared<At, Item>;
+  static constexpr int handed_on = aligned(Base::bytes, 8), bytes = handed_on + Ring<At::k_stages>::bytes;
+  static_assert(bytes <= 227 << 10);
+  // Tiles of keys whose stage is empty and which the second loader fills: the nth that it does.
+  __device__ Ring<At::k_stages> ring_handed_on() const { return {base + handed_on}; }
+  __device__ void init() const { ring_handed_on().init(1), Base::init(2); }
+};
 
 // Keys of the nth query of a launch.
 __device__ __forceinline__ KeyRange keys_of(const AttentionCall& x, const Plan& plan, int nth) {
@@ -165,7 +172,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
     __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
     if (lane_id() == 0) ring.expect(use, to.bytes);
   };
-  u32 tiles = 0;
+  u32 tiles = 0, handed_on = 0;
 #pragma unroll 1
   for (u32 items = 0;; ++items) {
     shared.ring_items().wait(items);
@@ -180,6 +187,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
       const int row0 = j * At::keys;
       if (!by_rows) from.place.look_up(x, row0 + lane_id() * plan.box_rows, {row0, row0 + At::keys});
       shared.ring_k().acquire(tiles);
+      if (by_rows) shared.ring_handed_on().announce_by_warp(handed_on++);
 #pragma unroll 1
       for (int n = 0; n < At::thirds; ++n) {
         const int column0 = n * Third<At::K>::columns;
@@ -230,7 +238,7 @@ __device__ __forceinline__ void copy_keys(At::K to, const AttentionCall& x, deco
 // The warp that copies the other tiles of keys.
 template <class S>
 __device__ __forceinline__ void load_by_rows(const Shared& shared, const AttentionCall& x, const Plan& plan) {
-  u32 tiles = 0;
+  u32 tiles = 0, handed_on = 0;
 #pragma unroll 1
   for (u32 items = 0;; ++items) {
     shared.ring_items().wait(items);
@@ -240,8 +248,8 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
     shared.ring_items().release(items);
 #pragma unroll 1
     for (int j = from.range.to - 1; j >= from.range.from; --j, ++tiles) {
-      shared.ring_k().acquire(tiles);
       if (!from.by_rows(plan, j)) continue;
+      shared.ring_handed_on().wait(handed_on++);
       copy_keys<S>(shared.tile_k(tiles), x, from.place, j * At::keys, from.some);
       if (lane_id() < At::thirds) shared.ring_k(lane_id()).announce(tiles);
     }
@@ -253,9 +261,9 @@ __global__ void __launch_bounds__(At::threads, 1)
     attend(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan, Faults faults) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   TG_DYNAMIC_SHARED(memory, 1024);
-  const Shared shared{memory};
+  const Shared shared{{memory}};
   ptx::let_next_kernel_begin();
-  if (threadIdx.x == 0) shared.init(2);
+  if (threadIdx.x == 0) shared.init();
   __syncthreads();
   ptx::wait_for_kernel_before();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), row = static_cast<int>(threadIdx.x / 32 % 4) * 16;
