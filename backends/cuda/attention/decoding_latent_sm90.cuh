@@ -289,7 +289,8 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-// The ranges of each query and head of a launch, a block for each.
+// The ranges of each query and head of a launch, a block for each: four at a time, with few registers, so
+// that many blocks wait for memory at once.
 template <class S>
 __global__ void __launch_bounds__(At::V::columns / 4)
     merge(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
@@ -309,7 +310,7 @@ __global__ void __launch_bounds__(At::V::columns / 4)
   const int first = plan.ranges.of(keys.from),
             end = keys.from < keys.to ? plan.ranges.of(keys.to - 1) + 1 : first;
   decoding::put<S>(x, item, row, column,
-                   decoding::merge_ranges(range_0, first, end, row, column, static_cast<float>(log2_e)));
+                   decoding::merge_ranges<4>(range_0, first, end, row, column, static_cast<float>(log2_e)));
 #endif
 }
 

@@ -71,9 +71,9 @@ __device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int r
 // The same over ranges from `first` to before `end`, which other blocks may have computed: read past the
 // first-level cache. They are added `together` at a time, from multiples of it on, so that ranges which a row
 // does not see change nothing. `unit` is that of their ξ: 1 of log 2.
+template <int together = 16>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
                                                    int column, float unit = 1) {
-  constexpr int together = 16;
   MergedSets all;
 #pragma unroll 1
   for (int n0 = first / together * together; n0 < end; n0 += together) {
