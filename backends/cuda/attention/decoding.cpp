@@ -124,8 +124,8 @@ Workspace workspace_by_wgmma(const AttentionCall& x, std::byte* base) {
   Workspace work;
   Arena memory{base};
   work.parts = range_count(x);
-  const std::size_t rows = std::size_t(queries_of_launch(x, 0).count) * x.Hk * pieces_of(x) *
-                           heads_of_piece(x) * work.parts;
+  const std::size_t rows =
+      std::size_t(queries_of_launch(x, 0).count) * x.Hk * pieces_of(x) * heads_of_piece(x) * work.parts;
   work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
   work.bytes = memory.bytes;
   return work;

@@ -101,9 +101,9 @@ Tiles tiles_of_launch(const AttentionCall& x, int n);
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
-// Latents by wgmma (decoding_latent_sm90.cuh), of many heads: there a tile is one query of all heads that share
-// a key head, in pieces of at most 64 of them. Whether it takes a call is the same for any number of texts
-// and, in pages, of queries.
+// Latents by wgmma (decoding_latent_sm90.cuh), of many heads: there a tile is one query of all heads that
+// share a key head, in pieces of at most 64 of them. Whether it takes a call is the same for any number of
+// texts and, in pages, of queries.
 bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu);
 constexpr int most_heads = 64;
 TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {
