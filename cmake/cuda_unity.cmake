@@ -13,7 +13,7 @@ set(together
   "attention/decoding_paged_sm80"
   "attention/decoding_f32"
   "attention/backward_sm90 attention/backward_wide_sm90"
-  "attention/f32_sm90 attention/forward_576_sm90 attention/merge_sm90"
+  "attention/f32_sm90 attention/forward_576_sm90 attention/decoding_latent_sm90 attention/merge_sm90"
   "kernels/rows_gemm kernels/rows_gemm_many"
   "attention/decoding_latent_sm80"
   "attention/backward_sm80"

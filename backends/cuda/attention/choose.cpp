@@ -145,13 +145,17 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   const bool wide_by_wgmma = is_wide(x) && x.type != DType::f32 && !x.table && gpu.hopper && !rows_alone &&
                              x.kernels == AttentionKernels::best && !obstacle_on_hopper(x, backward);
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
-             few_queries = !backward && !wide_by_wgmma && decodes(x, gpu),
-             without_pages = tensor_cores && !few_queries && !x.table,
+             latents = tensor_cores && !backward && x.kernels == AttentionKernels::best &&
+                       (x.table || rows_alone) && decoding::takes_by_wgmma(x, gpu),
+             few_queries = !backward && !wide_by_wgmma && !latents && decodes(x, gpu),
+             without_pages = tensor_cores && !few_queries && !latents && !x.table,
              own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,
              fits = backward ? fits_one_pass(x, gpu) : fits_forward(x, gpu);
   int workers = 0;
   obstacle = own ? obstacle_on_hopper(x, backward) : nullptr;
-  if (few_queries) {
+  if (latents) {
+    path = Path::latents;
+  } else if (few_queries) {
     path = Path::decoding;
   } else if (own && !obstacle) {
     path = Path::hopper;
@@ -164,6 +168,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
   require_asked(x, path, gpu, obstacle);
   if (backward && path != Path::hopper) work = {x, workers, base};
   if (path == Path::decoding) work = decoding::workspace(x, base);
+  if (path == Path::latents) work = decoding::workspace_by_wgmma(x, base);
   if (path == Path::hopper) work = backward ? Workspace(x, base) : forward_workspace(x, gpu, base);
   if (x.type == DType::f32 && path != Path::plain && path != Path::decoding)
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
@@ -197,12 +202,16 @@ std::string Choice::in_words() const {
       "tensor cores, wide heads",
       x.free_order ? "tensor cores, one pass in free order" : "tensor cores, one pass in order",
       "tensor cores, wgmma",
-      x.type == DType::f32 ? "multiply-adds, decoding" : "tensor cores, decoding"};
+      x.type == DType::f32 ? "multiply-adds, decoding" : "tensor cores, decoding",
+      "tensor cores, wgmma, decoding"};
   std::string text = words[static_cast<int>(path)];
   if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
   if (path == Path::hopper && work.parts > 1) text += ", keys in " + std::to_string(work.parts) + " parts";
-  if (path == Path::decoding && x.table)
+  const bool decodes = path == Path::decoding || path == Path::latents;
+  if (decodes && x.table)
     text += ", a cache in pages";
+  else if (path == Path::latents)
+    text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
   else if (path == Path::decoding && work.parts > 1)
     text += ", ranges of " + std::to_string(decoding::ranges_in_one_piece(x).each) + " keys";
   return text + (obstacle ? std::string(", no wgmma: ") + obstacle : "");

@@ -46,6 +46,11 @@ bool has_partial_results(const AttentionCall& x) {
   return ranges_of(x) > 1 || is_of_latents(x);
 }
 
+// How many ranges there can be by wgmma.
+int range_count(const AttentionCall& x) {
+  return 1 + ranges_by_wgmma(x).of(std::max(x.T, 1) - 1);
+}
+
 }  // namespace
 
 bool takes(const AttentionCall& x, const Gpu& gpu) {
@@ -91,6 +96,41 @@ Tiles tiles_of_launch(const AttentionCall& x, int n) {
             count = std::clamp<i64>(most_bytes / (each + 1), 1, most_entries), first = n * count;
   return {static_cast<int>(std::min<i64>(first, all)), static_cast<int>(std::min<i64>(count, all - first)),
           of_entry, rows_of_tile(x)};
+}
+
+bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu) {
+  constexpr int least_heads = 16;  // of fewer, a tile of 64 rows is too empty for prompts
+  const auto expanded = [](i64 stride, i64 count) { return stride == 0 && count > 1; };
+  const AttentionCall all = in_pages(x);
+  return gpu.hopper && (x.type == DType::bf16 || x.type == DType::f16) && x.B > 0 && x.L > 0 && x.Hk > 0 &&
+         all.page > 0 && all.pages > 0 && all.pool > 0 && is_of_latents(x) && x.d <= LatentShape::D &&
+         x.dv <= LatentShape::D_v && values_are_keys(x) && group_of(x) >= least_heads && !x.bias.data &&
+         x.dropout == 0 && !x.cu_q && (x.table || x.L == 1) && x.L <= INT32_MAX / x.B &&
+         i64{x.Hk} * pieces_of(x) * heads_of_piece(x) * range_count(x) <= INT32_MAX / 2 &&
+         is_in_reach(all, x.k) && !expanded(x.q.batch, x.B) && !expanded(x.q.head, x.H) &&
+         !expanded(x.q.row, x.L) && !expanded(x.k.batch, all.pool) && !expanded(x.k.head, x.Hk) &&
+         !expanded(x.k.row, all.page);
+}
+// Each row leaves dv numbers in f32 for a merge: at most 1/18 of the keys' bytes where a tile has 64 rows.
+EqualRanges ranges_by_wgmma(const AttentionCall& x) {
+  return {group_of(x) > 32 ? 2048 : 1024};
+}
+Tiles queries_of_launch(const AttentionCall& x, int n) {
+  constexpr i64 most_bytes = i64{128} << 20;
+  const i64 all = x.B * x.L, rows = i64{x.Hk} * pieces_of(x) * heads_of_piece(x),
+            each = 4 * rows * range_count(x) * (x.dv + 1), count = std::max<i64>(most_bytes / each, 1),
+            first = n * count;
+  return {static_cast<int>(std::min(first, all)), static_cast<int>(std::min(count, all - first)), x.L};
+}
+Workspace workspace_by_wgmma(const AttentionCall& x, std::byte* base) {
+  Workspace work;
+  Arena memory{base};
+  work.parts = range_count(x);
+  const std::size_t rows =
+      std::size_t(queries_of_launch(x, 0).count) * x.Hk * pieces_of(x) * heads_of_piece(x) * work.parts;
+  work.o = memory.take<float>(rows * x.dv), work.lse = memory.take<float>(rows);
+  work.bytes = memory.bytes;
+  return work;
 }
 
 Workspace workspace(const AttentionCall& x, std::byte* base) {

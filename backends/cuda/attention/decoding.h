@@ -103,6 +103,23 @@ Tiles tiles_of_launch(const AttentionCall& x, int n);
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
+// Latents by wgmma (decoding_latent_sm90.cuh), of many heads: there a tile is one query of all heads that
+// share a key head, in pieces of at most 64 of them. Whether it takes a call is the same for any number of
+// texts and, in pages, of queries.
+bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu);
+constexpr int most_heads = 64;
+TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {
+  return group_of(x) < most_heads ? group_of(x) : most_heads;
+}
+TG_HOST_DEVICE inline int pieces_of(const AttentionCall& x) {
+  return (group_of(x) + most_heads - 1) / most_heads;
+}
+EqualRanges ranges_by_wgmma(const AttentionCall& x);
+// Queries of the texts, L each, that the nth launch computes; none if their count is not positive.
+Tiles queries_of_launch(const AttentionCall& x, int n);
+// Results of the ranges: O [queries, Hk, pieces, ranges, heads of a piece, dv] and ξ.
+Workspace workspace_by_wgmma(const AttentionCall& x, std::byte* base);
+
 // For each tile of a launch, key head and warp that writes, how many ranges have been written: zeros between
 // launches, so it outlives them.
 constexpr int most_writers = 12;

@@ -19,14 +19,6 @@
 
 namespace tg::cuda::attention::decoding {
 
-// The same also in one piece: there each text is a page (in_pages()).
-struct PlaceOfLatent : Place {
-  __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
-    if (x.table) return Place::look_up(x, j, keys);
-    number = b, in_page = j >= keys.from && j < keys.to ? j : 0;
-  }
-};
-
 // Asks for tiles, item after item. A warp copies eight rows, a lane every eighth piece of 16 bytes of two of
 // them. Each lane looks up the page of one of the eight, a tile ahead.
 template <class S>

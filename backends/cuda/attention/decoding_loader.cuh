@@ -159,6 +159,13 @@ struct Place {
            head * static_cast<u32>(a.head / each);
   }
 };
+// The same also in one piece: there each text is a page (in_pages()).
+struct PlaceOfLatent : Place {
+  __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
+    if (x.table) return Place::look_up(x, j, keys);
+    number = b, in_page = j >= keys.from && j < keys.to ? j : 0;
+  }
+};
 template <class S>
 __device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u32 piece) {
   return static_cast<const S*>(a.data) + i64(piece) * static_cast<int>(16 / sizeof(S));

@@ -97,10 +97,10 @@ __device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int r
 
 // The same over ranges from `first` to before `end`, which other blocks may have computed: read past the
 // first-level cache. They are added `together` at a time, from multiples of it on, so that ranges which a row
-// does not see change nothing.
+// does not see change nothing. `unit` is that of their ξ: 1 of log 2.
+template <int together = 16>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
-                                                   int column) {
-  constexpr int together = 16;
+                                                   int column, float unit = 1) {
   MergedSets all;
 #pragma unroll 1
   for (int n0 = first / together * together; n0 < end; n0 += together) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int f
       const Partial at = range_0.after(n0 + n);
       const bool there = n0 + n >= first && n0 + n < end;
       one[n] = 1;
-      xi[n] = there ? __ldcg(at.xi + row) : -INFINITY;
+      xi[n] = there ? __ldcg(at.xi + row) * unit : -INFINITY;
       o[n] = there ? __ldcg(reinterpret_cast<const float4*>(at.at(row, column))) : float4{0, 0, 0, 0};
     }
     all.add(xi, one, o);

@@ -36,8 +36,8 @@ void launch_checks(const Stream& s, const AttentionCall& x) {
 
 // In the order of Path.
 constexpr Launch *forwards[] =
-    {launch_plain_forward, launch_f32_forward, launch_forward, launch_forward, nullptr,
-     launch_forward_sm90,  launch_decoding},
+    {launch_plain_forward, launch_f32_forward, launch_forward,     launch_forward, nullptr,
+     launch_forward_sm90,  launch_decoding,    launch_latents_sm90},
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
@@ -47,8 +47,9 @@ void run_chosen(const Stream& s, Choice c, const void* plan) {
     c.work.turns = static_cast<int*>(zeros);
   else
     c.work.taken = static_cast<Taken*>(zeros);
-  const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0;
-  if (is_empty || c.path != Path::decoding) launch_checks(s, c.x);  // kernels of decoding check, too
+  const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0,
+             decodes = c.path == Path::decoding || c.path == Path::latents;
+  if (is_empty || !decodes) launch_checks(s, c.x);  // kernels of decoding check, too
   if (is_empty) return;
   if (c.split) launch_split(s, c.x, *c.split);
   forwards[static_cast<int>(c.path)](s, c.operands(), c.work, c.powers());
@@ -79,7 +80,8 @@ std::size_t workspace_of_paged(const Call& call) {
 // Of a forward: the counters of its kernel, zero between calls.
 std::shared_ptr<const void> plan_of_chosen(const Choice& c) {
   if (c.path == Path::decoding) return zeros_on_device(decoding::bytes_of_counters(c.x));
-  return c.path == Path::hopper ? zeros_on_device(sizeof(Taken)) : nullptr;
+  const bool takes_items = c.path == Path::hopper || c.path == Path::latents;
+  return takes_items ? zeros_on_device(sizeof(Taken)) : nullptr;
 }
 std::shared_ptr<const void> plan_of(const Call& call) {
   return plan_of_chosen(Choice(call));

@@ -24,7 +24,7 @@ struct Passed {
   float shrink[64], inverse[64];
 };
 
-template <class At>
+template <class At, class Item = Item<1>>
 struct Shared {
   static constexpr int k = At::Q::bytes, v = k + At::k_stages * At::K::bytes,
                        passed_ = v + (At::values_are_keys ? 0 : At::V::bytes),
@@ -33,7 +33,7 @@ struct Shared {
                        v_ring = k_rings + At::thirds * Ring<At::k_stages>::bytes,
                        p_rings = v_ring + Ring<1>::bytes, item_ring = p_rings + 2 * Ring<1>::bytes,
                        item = item_ring + Ring<At::items>::bytes,
-                       bytes = item + At::items * int(sizeof(Item<1>));
+                       bytes = item + At::items * int(sizeof(Item));
   static_assert(bytes <= 227 << 10);
   unsigned char* start;
   u32 base = shared_address(start);
@@ -55,13 +55,13 @@ struct Shared {
   // P arrives in halves of the keys, so that products of the first begin early.
   __device__ Ring<1> ring_p(int half = 0) const { return {base + p_rings + half * Ring<1>::bytes}; }
   __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
-  __device__ Item<1>& item_of(u32 use) const {
-    return reinterpret_cast<Item<1>*>(start + item)[Ring<At::items>::stage(use)];
+  __device__ Item& item_of(u32 use) const {
+    return reinterpret_cast<Item*>(start + item)[Ring<At::items>::stage(use)];
   }
   __device__ Passed& passed() const { return *reinterpret_cast<Passed*>(start + passed_); }
-  __device__ void init() const {
+  __device__ void init(int loaders = 1) const {  // warps that copy tiles
     for (int n = 0; n < At::thirds; ++n) ring_q(n).init(4), ring_k(n).init(At::values_are_keys ? 8 : 4);
-    ring_v().init(8), ring_p(0).init(8, 4), ring_p(1).init(8, 4), ring_items().init(4 + 8 + 1);
+    ring_v().init(8), ring_p(0).init(8, 4), ring_p(1).init(8, 4), ring_items().init(4 + 8 + loaders);
     ptx::fence_mbarrier_init();
   }
 };
@@ -135,10 +135,10 @@ struct Work {
 };
 
 // The first warpgroup. `row` is the warp's first of the block's queries.
-template <class S, class At>
+template <class S, class At, class Memory = Shared<At>>
 struct Scorer {
   using Scores = Accumulator<16, At::keys>;
-  const Shared<At>& shared;
+  const Memory& shared;
   const AttentionCall& x;
   const Plan& plan;
   int row;
@@ -217,11 +217,11 @@ struct Scorer {
 
 // The second or third warpgroup, of the columns of G from column0 on, in two parts: an instruction for both
 // at once would need more registers than a thread of 512 has before roles take theirs (C7602).
-template <class S, class At>
+template <class S, class At, class Memory = Shared<At>>
 struct Adder {
   static constexpr int columns = At::V::columns / 2;
   using Half = Accumulator<16, columns / 2>;
-  const Shared<At>& shared;
+  const Memory& shared;
   const AttentionCall& x;
   const Plan& plan;
   int row, column0;

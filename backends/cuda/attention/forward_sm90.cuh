@@ -35,7 +35,7 @@ struct Plan {
   const Powers* powers;  // of operands that are split
   // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
   // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
-  // [parts, B, H, L, dv] and [parts, B, H, L].
+  // [parts, B, H, L, dv] and [parts, B, H, L], null where results are the call's.
   int queries, parts;
   float *o, *lse;
 };
@@ -252,7 +252,7 @@ struct Destination {
   float* part;  // instead of o
   __device__ __forceinline__ Destination(const AttentionCall& x, const Plan& plan, int batch_head, int b,
                                          int h)
-      : in_parts(At::divided && plan.parts > 1),
+      : in_parts(At::divided && plan.o),
         b(b),
         h(h),
         lse((in_parts ? plan.lse : static_cast<float*>(x.lse)) + i64{batch_head} * x.L),

@@ -10,8 +10,8 @@ namespace tg::cuda::attention {
 
 // plain: multiply-adds, for anything. On tensor cores: f32 as f16 terms; bf16 and f16 with heads to 128; wide
 // heads; a backward in one pass instead of two; Hopper's own. decoding: a forward of few queries, and of any
-// with a cache in pages, on tensor cores or, of f32, by multiply-adds.
-enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding };
+// with a cache in pages, on tensor cores or, of f32, by multiply-adds. latents: that of many heads by wgmma.
+enum class Path { plain, f32, narrow, wide, one_pass, hopper, decoding, latents };
 
 struct Choice {
   AttentionCall x;
@@ -69,6 +69,7 @@ Launch launch_f32_forward, launch_f32_backward;      // f32_sm80.cu
 Launch launch_forward;                               // forward_sm80.cu
 Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_decoding;                              // decoding_sm80.cu
+Launch launch_latents_sm90;                          // decoding_latent_sm90.cu
 Launch launch_backward_sm90;                         // backward_sm90.cu, with u and all that it starts from
 Launch launch_two_passes;                            // backward_sm80.cu
 Launch launch_one_pass;  // backward_one_pass_sm80.cu, wide heads in two passes too

@@ -98,6 +98,11 @@ std::string text(const Sizes& n) {
   return s;
 }
 
+bool has_wgmma() {
+  return Call::of_latents({1, 17, 1, 1, keys, 576, 512}, bf16).run({}).choice.find("wgmma") !=
+         std::string::npos;
+}
+
 TEST_F(CudaDecoding, IsTakenForFewQueries) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels) {
     const std::string all = Call::random(n, bf16).run({.kernels = kernels}).choice;
@@ -211,9 +216,10 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
   for (const Sizes& n :
        {Sizes{2, 7, 1, 1, 260, 256, 256}, Sizes{2, 2, 1, 4, 190, 136, 24}, Sizes{1, 3, 3, 2, 140, 40, 192},
         Sizes{1, 1, 1, 1, 300, 192, 128}, Sizes{2, 16, 1, 1, 200, 576, 512}, Sizes{1, 1, 1, 1, 70, 576, 512},
-        Sizes{2, 3, 1, 5, 130, 264, 72}, Sizes{1, 10, 2, 1, 200, 320, 320}})
+        Sizes{2, 3, 1, 5, 130, 264, 72}, Sizes{1, 10, 2, 1, 200, 320, 320}, Sizes{2, 70, 1, 1, 160, 576, 512}})
     for (const DType t : {bf16, f16, f32}) {
       if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
+      if (n.H > 16 && !has_wgmma()) continue;  // of as many heads by wgmma alone
       Call c = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
       for (const auto& [name, o] : options) {
         SCOPED_TRACE(text(n) + name);
@@ -241,7 +247,7 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
     for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
       for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128},
                              Sizes{6, 1, 1, 4, keys, 128, 128}, Sizes{6, 3, 1, 1, keys, 136, 16},
-                             Sizes{6, 9, 1, 1, keys, 264, 16}}) {
+                             Sizes{6, 9, 1, 1, keys, 264, 16}, Sizes{6, 16, 1, 1, keys, 264, 16}}) {
         if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
         SCOPED_TRACE(text(n) + std::string(name_of(t)));
         Call all = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
@@ -263,7 +269,9 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
           EXPECT_TRUE(same(got.o, together.o)) << "entry " << b;
           EXPECT_TRUE(same(got.lse, together.lse)) << "entry " << b;
         }
-        // A query's bits are its own, too: others of its tile may be anything.
+        // A query's bits are its own, too: others of its tile may be anything. (By wgmma those are of other
+        // heads of the same token, and a warp's rows move their c together.)
+        if (n.H >= 16) continue;
         Call loud = all;
         for (std::int64_t e = 0; e < loud.q.numel(); ++e)
           if (e / (n.L * n.d) % n.H != 1) loud.q.set(e, 30);

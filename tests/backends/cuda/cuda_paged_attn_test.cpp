@@ -227,6 +227,63 @@ TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
   }
 }
 
+bool has_wgmma() {
+  Graph g;
+  const Tensor x = g.input("x", {1, 2, 40, 64}, bf16);
+  const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
+  return p.choice(0).find("wgmma") != std::string::npos;
+}
+
+// Of 16 heads and more wgmma computes them on Hopper: ranges of 2048 keys, of up to 32 heads 1024.
+TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
+  for (const std::int64_t page : {16, 64, 24, 3}) {
+    SCOPED_TRACE(page);
+    PagedCall c{.H = 128, .Hk = 1, .d = 576, .dv = 512, .page = page, .dtype = bf16, .v_in_k = true};
+    c.texts = {0, 1, 2, 3, 4}, c.lengths = {63, 130, 0, 1, 64}, c.room = 1;
+    if (page == 16) c.L = 2, c.sink = true;
+    const std::string choice = c.run(on_gpu).choice;
+    EXPECT_TRUE(choice.ends_with("decoding, a cache in pages")) << choice;
+    EXPECT_EQ(choice.find("wgmma") != std::string::npos, has_wgmma()) << choice;
+    expect_defined(c, on_gpu, true);
+    if (HasFatalFailure()) return;
+  }
+  struct Heads {
+    std::int64_t H, Hk, d, dv, page, length;
+  };
+  for (const Heads& n : {Heads{64, 1, 264, 8, 64, 2 * 2048 + 70},
+                         {40, 2, 280, 24, 16, 1024},
+                         {40, 2, 280, 24, 16, 1025},
+                         {96, 1, 264, 16, 32, 2047},
+                         {72, 1, 264, 8, 100, 2049}})
+    for (const bool capped : {false, true}) {
+      SCOPED_TRACE(::testing::Message()
+                   << n.H << " heads, " << n.length << " keys" << (capped ? ", cap" : ""));
+      PagedCall c{.H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = n.page, .dtype = f16, .v_in_k = true};
+      c.texts = {0, 1}, c.lengths = {n.length, 70}, c.room = 2, c.L = capped ? 2 : 1;
+      if (capped) c.options = {.scale = -0.1, .window_left = 1000, .softcap = 2}, c.sink = true;
+      expect_defined(c, on_gpu, true);
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
+  for (const std::int64_t window : {-1, 150}) {
+    PagedCall all{
+        .H = 72, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
+    all.L = 12, all.texts = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
+    const PagedCall::Result together = all.run(on_gpu);
+    PagedCall one = all;
+    one.order = 3, one.room = 20, one.texts = {0};
+    for (const auto& [first, L, page] :
+         {std::tuple{0, 1, 5}, {4, 1, 64}, {5, 1, 16}, {11, 1, 128}, {3, 7, 24}}) {
+      one.L = L, one.lengths = {2043 + first + L}, one.page = page;
+      const PagedCall::Result alone = one.run(on_gpu);
+      EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
+      EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
+    }
+  }
+}
+
 // More tiles of rows than a launch has a table for, and more than its memory for ranges holds.
 TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   PagedCall all{.H = 16, .Hk = 1, .d = 8, .dv = 8, .page = 64, .dtype = bf16, .L = 1040};
