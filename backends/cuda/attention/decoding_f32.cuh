@@ -264,8 +264,6 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
     const int row = Scores<At>::row();
     const KeyRange seen =
         row < item.tile.rows ? band.of((item.tile.row0 + row) / group_of(x)) : KeyRange{0, 0};
-    KeyRange every = item.tile.every_of(x, band);
-    every = {max(every.from, item.keys.from), min(every.to, item.keys.to)};
     if (item.is_short) begin_short(place());
     RowSums<At> sums;
     RowSoftmax<At> softmax;
@@ -282,7 +280,7 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
           float slope;
           a = score.of(a, 0, 0, false, &slope);
         });
-      if (!covers(every, key, At::keys))
+      if (!covers(item.every, key, At::keys))
         s.for_each([&](float& a, int n) {
           if (key + n < seen.from || key + n >= seen.to) a = -INFINITY;
         });

@@ -21,12 +21,23 @@ struct Tile {
   }
 };
 
-struct Item {
+struct alignas(16) Item {
   Tile tile;
-  int nth_tile, head;              // of the launch; key head
+  int nth_tile, head, first_head;  // of the launch; key head, and the first of its query heads
   int range, first_range, ranges;  // which range, and those of the tile
-  KeyRange keys;                   // of the range, that some row sees
+  KeyRange keys, every;            // of the range, that some row sees; that every row does
   bool is_short;                   // whether a warp computes it by itself
+};
+static_assert(sizeof(Item) == item_bytes);
+
+// Where row r of an item's tile is: query i of a head.
+struct QueryPlace {
+  int head, i;
+  __device__ __forceinline__ QueryPlace(const AttentionCall& x, const Item& item, int r) {
+    const int row = item.tile.row0 + r;
+    i = x.L == 1 ? 0 : row / group_of(x);
+    head = item.first_head + row - (i == 0 ? 0 : i * group_of(x));
+  }
 };
 
 struct Entry {
@@ -71,14 +82,16 @@ struct Items {
   Tiles tiles;
   Entry* entries;           // [tiles + 1], in shared memory
   ShortTiles* short_tiles;  // there, too; null if no tile is short
+  Item* noted;              // the block's first items [most_noted], there, too; or null
   int count, shorts;        // all items, of which so many are short tiles
   int not_last;             // ranges that are not the last of their tile
+  int own_shorts;           // short tiles that are the block's
 
   // By the whole block. Short are tiles whose keys lie between neighbouring multiples of `short_keys`, of
   // which any range begins at one: they have one range.
   __device__ Items(const AttentionCall& x, Ranges ranges, const Tiles& tiles, Entry* entries,
-                   ShortTiles* short_tiles = nullptr, int short_keys = 1)
-      : x(x), ranges(ranges), tiles(tiles), entries(entries), short_tiles(short_tiles) {
+                   Item* noted = nullptr, ShortTiles* short_tiles = nullptr, int short_keys = 1)
+      : x(x), ranges(ranges), tiles(tiles), entries(entries), short_tiles(short_tiles), noted(noted) {
 #pragma unroll 1
     for (int n = threadIdx.x; n <= tiles.count; n += blockDim.x) {
       Entry e{0, {0, 0}};
@@ -99,6 +112,15 @@ struct Items {
     shorts = short_tiles ? short_tiles->count * x.Hk : 0;
     // One or two for each block are computed sooner by all of its streams.
     if (shorts < 2 * static_cast<int>(gridDim.x)) this->short_tiles = nullptr, shorts = 0;
+    const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+    own_shorts = first < shorts ? (shorts - first - 1) / step + 1 : 0;
+    if (!noted) return;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < most_noted; i += blockDim.x)
+      if (const int n = i < own_shorts ? first + i * step : shorts + first + (i - own_shorts) * step;
+          n < count)
+        noted[i] = find(n);
+    __syncthreads();
   }
 
   // The items of a warp that streams: some of the short ones, and then those of its block.
@@ -114,7 +136,19 @@ struct Items {
     return shorts + static_cast<int>(blockIdx.x);
   }
 
+  // One of the block's items.
   __device__ Item at(int n) const {
+    if (noted) {
+      const bool is_short = short_tiles && n < shorts;
+      const unsigned of_kind = static_cast<unsigned>(is_short ? n : n - shorts) / gridDim.x,
+                     i = is_short ? of_kind : own_shorts + of_kind;
+      if (i < most_noted) return noted[i];
+    }
+    return find(n);
+  }
+
+ private:
+  __device__ Item find(int n) const {
     Item item;
     item.is_short = short_tiles && n < shorts;
     item.head = n % x.Hk;
@@ -130,10 +164,11 @@ struct Items {
     const unsigned from = ranges.begin(item.range), to = ranges.begin(item.range + 1);
     item.keys = {static_cast<int>(max(static_cast<unsigned>(e.keys.from), from)),
                  static_cast<int>(min(static_cast<unsigned>(e.keys.to), to))};
+    item.first_head = item.head * group_of(x);
+    item.every = item.tile.every_of(x, Band(x, sequence_of_query(x, item.tile.b, 0)));
+    item.every = {max(item.every.from, item.keys.from), min(item.every.to, item.keys.to)};
     return item;
   }
-
- private:
   __device__ int or_long(int n) const {
     return short_tiles && n < shorts ? n : first_long();
   }

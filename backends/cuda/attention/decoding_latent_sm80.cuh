@@ -126,7 +126,6 @@ __global__ void __launch_bounds__(LatentShape::threads)
     const Item item = items.at(n);
     const Band band(x, sequence_of_query(x, item.tile.b, 0));
     if (warp == 0) shared.seen.set_of_groups(band, group_of(x), item.tile.row0, item.tile.rows);
-    const KeyRange every = item.tile.every_of(x, band);
     RightOperand<8, At::D> q;
     load(
         q, [&](int r) { return query<S>(x, item, row0 + r); }, x.d);
@@ -145,8 +144,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
       mma_ABt<S>(s, SharedTile<At::D>{k.base + group * 16 * At::D * 2}, q);
       if constexpr (options == any) score.apply(s);
       const int key0 = key + 16 * group;
-      if (!covers(every, key0, 16) || !covers(item.keys, key0, 16))
-        mask<false>(s, shared.seen, 0, row0, key0);
+      if (!covers(item.every, key0, 16)) mask<false>(s, shared.seen, 0, row0, key0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const float most = column_max(fmaxf(s(0, c), s(1, c))) * factor;
@@ -224,7 +222,7 @@ __global__ void __launch_bounds__(LatentShape::D_v / 4)
 #endif
   const int rows = plan.tiles.rows, row = blockIdx.x % rows, at = blockIdx.x / rows;
   Item item{};
-  item.nth_tile = at / x.Hk, item.head = at % x.Hk;
+  item.nth_tile = at / x.Hk, item.head = at % x.Hk, item.first_head = item.head * group_of(x);
   item.tile = tile_at<OfLatents>(x, plan.tiles, item.nth_tile);
   const int column = static_cast<int>(threadIdx.x) * 4;
   if (row >= item.tile.rows || column >= x.dv) return;

@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(At::V::columns / 4)
             column = static_cast<int>(threadIdx.x) * 4;
   if (column >= x.dv) return;
   decoding::Item item{};
-  item.tile.b = at / plan.queries, item.head = head / group;
+  item.tile.b = at / plan.queries, item.head = head / group, item.first_head = item.head * group;
   item.tile.row0 = at % plan.queries * group + piece * decoding::most_heads;
   const Partial range_0 = Partial{plan.o, plan.lse, decoding::heads_of_piece(x), x.dv}.after(
       place_of(x, plan, query, item.head * plan.pieces + piece, 0));

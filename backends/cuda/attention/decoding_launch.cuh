@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
   if (!x.fixed_places) await_kernels_before();
   const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
+                           reinterpret_cast<Item*>(memory + At::noted),
                            crowded ? reinterpret_cast<ShortTiles*>(memory + At::shorts) : nullptr,
                            At::step / 2);
   const int warp = threadIdx.x / 32;

@@ -38,8 +38,8 @@ __device__ __forceinline__ void store_four(S* to, const float4& o) {
 // O and ξ of four columns of a row of a tile.
 template <class S>
 __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
-  const int b = item.tile.b, row = item.tile.row0 + row_of_tile,
-            head = item.head * group_of(x) + row % group_of(x), i = row / group_of(x);
+  const int b = item.tile.b;
+  const auto [head, i] = QueryPlace(x, item, row_of_tile);
   if (x.sink) all.add_sink(widen(static_cast<const S*>(x.sink)[head]) * static_cast<float>(log2_e));
   store_four(x.o.at<S>(b, head) + i * x.o.row + column, all.finished());
   if (column == 0)

@@ -31,8 +31,8 @@ __device__ __forceinline__ void await_kernels_before() {
 template <class S>
 __device__ __forceinline__ const S* query(const AttentionCall& x, const Item& item, int r) {
   if (r >= item.tile.rows) return nullptr;
-  const int group = group_of(x), row = item.tile.row0 + r;
-  return x.q.at<S>(item.tile.b, item.head * group + row % group) + row / group * x.q.row;
+  const QueryPlace at(x, item, r);
+  return x.q.at<S>(item.tile.b, at.head) + at.i * x.q.row;
 }
 
 }  // namespace tg::cuda::attention::decoding

@@ -80,12 +80,7 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
   bool first = true;
 #pragma unroll 1
   while (n < items.count) {
-    const Band band(x, sequence_of_query(x, item.tile.b, 0));
-    __syncwarp();  // no lane needs those of the item before
-    seen.set_of_groups(band, group_of(x), item.tile.row0, item.tile.rows);
-    __syncwarp();
-    KeyRange every = item.tile.every_of(x, band);
-    every = {max(every.from, item.keys.from), min(every.to, item.keys.to)};
+    bool knows_seen = false;
     if (item.is_short) begin_short(place());
     Accumulator<At::D, At::rows> o;
     o.fill(0);
@@ -100,7 +95,16 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
       s.fill(0);
       mma_ABt<S>(s, k, q);  // Aᵀ
       if constexpr (options == any) score.apply(s);
-      if (!covers(every, key, At::keys)) mask<false>(s, seen, 0, 0, key);
+      if (!covers(item.every, key, At::keys)) {
+        if (!knows_seen) {
+          __syncwarp();  // no lane needs those of the item before
+          seen.set_of_groups(Band(x, sequence_of_query(x, item.tile.b, 0)), group_of(x), item.tile.row0,
+                             item.tile.rows);
+          __syncwarp();
+          knows_seen = true;
+        }
+        mask<false>(s, seen, 0, 0, key);
+      }
       softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
       __syncwarp();                            // no lane needs the slice
