@@ -216,7 +216,7 @@ __device__ __forceinline__ void copy_keys(At::K to, const AttentionCall& x, deco
 #pragma unroll 1
   for (int half = 0; half < At::keys; half += 32) {
     place.look_up(x, row0 + half + lane_id(), seen);
-    const u32 begin = place.begin(x, x.k);
+    const u32 begin = place.begin<S>(x, x.k);
 #pragma unroll 1
     for (int n = 0; n < 32; n += rows) {
       const int row = half + n + row_of_lane, key = row0 + row;
