@@ -254,21 +254,21 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
 #pragma unroll
     for (int r = 0; r < At::rows; ++r) q[r].load(query<float>(x, item, r), x.d);
   };
-  Item item = items.at(n);
-  load_queries(item);
+  const Item* item = items.kept(n, stream);
+  load_queries(*item);
   int slot = 0;
   bool first = true;
 #pragma unroll 1
   while (n < items.count) {
-    const Band band(x, sequence_of_query(x, item.tile.b, 0));
+    const Band band(x, sequence_of_query(x, item->tile.b, 0));
     const int row = Scores<At>::row();
     const KeyRange seen =
-        row < item.tile.rows ? band.of((item.tile.row0 + row) / group_of(x)) : KeyRange{0, 0};
-    if (item.is_short) begin_short(place());
+        row < item->tile.rows ? band.of((item->tile.row0 + row) / group_of(x)) : KeyRange{0, 0};
+    if (item->is_short) begin_short(place());
     RowSums<At> sums;
     RowSoftmax<At> softmax;
 #pragma unroll 1
-    for (int key = first_key<At>(item, stream); key < item.keys.to; key += step_of<At>(item)) {
+    for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
       ptx::cp_async_wait<At::stages - 1>();
       __syncwarp();
       const int at = slot * At::stage;
@@ -280,7 +280,7 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
           float slope;
           a = score.of(a, 0, 0, false, &slope);
         });
-      if (!covers(item.every, key, At::keys))
+      if (!covers(item->every, key, At::keys))
         s.for_each([&](float& a, int n) {
           if (key + n < seen.from || key + n >= seen.to) a = -INFINITY;
         });
@@ -291,19 +291,19 @@ __device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan,
       sums.add(p, reinterpret_cast<const float*>(ring + loader.values(at).base));
       __syncwarp();  // no lane needs the slice
       loader.ask();
-      if (item.is_short) {
+      if (item->is_short) {
         add_slice(place(), softmax, sums, reinterpret_cast<float2*>(p));
         sums.fill(0);
         softmax = {};
       }
     }
-    const bool is_short = item.is_short;
-    if (is_short) put_short<float>(x, item, place());
+    const bool is_short = item->is_short;
+    if (is_short) put_short<float>(x, *item, place());
     // Queries of the next item arrive while this one's sums are left.
     n = items.after(n, At::streams);
     if (n < items.count) {
-      item = items.at(n);
-      load_queries(item);
+      item = items.kept(n, stream);
+      load_queries(*item);
     }
     if (is_short) continue;
     if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));

@@ -82,10 +82,10 @@ struct Items {
   Tiles tiles;
   Entry* entries;           // [tiles + 1], in shared memory
   ShortTiles* short_tiles;  // there, too; null if no tile is short
-  Item* noted;              // the block's first items [most_noted], there, too; or null
-  int count, shorts;        // all items, of which so many are short tiles
-  int not_last;             // ranges that are not the last of their tile
-  int own_shorts;           // short tiles that are the block's
+  Item* noted;        // the block's first items [most_noted], there, too, and one for each stream; or null
+  int count, shorts;  // all items, of which so many are short tiles
+  int not_last;       // ranges that are not the last of their tile
+  int own_shorts;     // short tiles that are the block's
 
   // By the whole block. Short are tiles whose keys lie between neighbouring multiples of `short_keys`, of
   // which any range begins at one: they have one range.
@@ -138,16 +138,27 @@ struct Items {
 
   // One of the block's items.
   __device__ Item at(int n) const {
-    if (noted) {
-      const bool is_short = short_tiles && n < shorts;
-      const unsigned of_kind = static_cast<unsigned>(is_short ? n : n - shorts) / gridDim.x,
-                     i = is_short ? of_kind : own_shorts + of_kind;
-      if (i < most_noted) return noted[i];
-    }
-    return find(n);
+    const int i = noted ? place_in_table(n) : most_noted;
+    return i < most_noted ? noted[i] : find(n);
+  }
+  // The same in shared memory, until a stream's next call; by its warp. A stream that multiplies has no
+  // registers for it.
+  __device__ const Item* kept(int n, int stream) const {
+    const int i = place_in_table(n);
+    if (i < most_noted) return noted + i;
+    Item* const own = noted + most_noted + stream;
+    __syncwarp();  // no lane needs the item before
+    if (tile::lane_id() == 0) *own = find(n);
+    __syncwarp();
+    return own;
   }
 
  private:
+  __device__ __forceinline__ int place_in_table(int n) const {
+    const bool is_short = short_tiles && n < shorts;
+    const unsigned of_kind = static_cast<unsigned>(is_short ? n : n - shorts) / gridDim.x;
+    return static_cast<int>(is_short ? of_kind : own_shorts + of_kind);
+  }
   __device__ Item find(int n) const {
     Item item;
     item.is_short = short_tiles && n < shorts;

@@ -73,20 +73,20 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
 #pragma unroll
   for (int n = 0; n < At::stages; ++n) loader.ask();
   RightOperand<At::rows, At::D> q;
-  Item item = items.at(n);
+  const Item* item = items.kept(n, stream);
   load(
-      q, [&](int r) { return query<S>(x, item, r); }, x.d);
+      q, [&](int r) { return query<S>(x, *item, r); }, x.d);
   int slot = 0;
   bool first = true;
 #pragma unroll 1
   while (n < items.count) {
     bool knows_seen = false;
-    if (item.is_short) begin_short(place());
+    if (item->is_short) begin_short(place());
     Accumulator<At::D, At::rows> o;
     o.fill(0);
     ColumnSoftmax<At::rows> softmax;
 #pragma unroll 1
-    for (int key = first_key<At>(item, stream); key < item.keys.to; key += step_of<At>(item)) {
+    for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
       ptx::cp_async_wait<At::stages - 1>();
       __syncwarp();
       const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
@@ -95,11 +95,11 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
       s.fill(0);
       mma_ABt<S>(s, k, q);  // Aᵀ
       if constexpr (options == any) score.apply(s);
-      if (!covers(item.every, key, At::keys)) {
+      if (!covers(item->every, key, At::keys)) {
         if (!knows_seen) {
           __syncwarp();  // no lane needs those of the item before
-          seen.set_of_groups(Band(x, sequence_of_query(x, item.tile.b, 0)), group_of(x), item.tile.row0,
-                             item.tile.rows);
+          seen.set_of_groups(Band(x, sequence_of_query(x, item->tile.b, 0)), group_of(x), item->tile.row0,
+                             item->tile.rows);
           __syncwarp();
           knows_seen = true;
         }
@@ -109,20 +109,20 @@ __device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, con
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
       __syncwarp();                            // no lane needs the slice
       loader.ask();
-      if (item.is_short) {
+      if (item->is_short) {
         add_slice(place(), softmax, o);
         o.fill(0);
         softmax = {};
       }
     }
-    const bool is_short = item.is_short;
-    if (is_short) put_short<S>(x, item, place());
+    const bool is_short = item->is_short;
+    if (is_short) put_short<S>(x, *item, place());
     // Queries of the next item arrive while this one's sums are left.
     n = items.after(n, At::streams);
     if (n < items.count) {
-      item = items.at(n);
+      item = items.kept(n, stream);
       load(
-          q, [&](int r) { return query<S>(x, item, r); }, x.d);
+          q, [&](int r) { return query<S>(x, *item, r); }, x.d);
     }
     if (is_short) continue;
     if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
