@@ -11,6 +11,7 @@
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
+#include "tools/dtype_named.h"
 #include "tools/generate/many.h"
 #include "tools/generate/opened_model.h"
 #include "tools/generate/output.h"
@@ -115,9 +116,6 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
-DType dtype_named(const std::string& name) {
-  return name == "f32" ? f32 : name == "bf16" ? bf16 : f16;
-}
 std::optional<DType> cache_dtype(const Options& o) {
   return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
 }

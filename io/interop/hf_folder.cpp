@@ -98,9 +98,11 @@ HfFolder::HfFolder(const std::string& path) : path_(path) {
                            ? ", but an adapter_config.json: it is an adapter "
                              "to a model, expected the model's folder"
                            : ", expected a Hugging Face folder"));
-  config_ = parse_hf_config(read_file(config, who), at(config));
-  if (const std::string generation = path + "/generation_config.json"; exists(generation))
-    parse_hf_generation(read_file(generation, who), at(generation), config_);
+  for (const char* name : nn::folder_file_names)
+    if (exists(path + "/" + name)) small_files_[name] = read_file(path + "/" + name, who);
+  config_ = parse_hf_config(small_files_.at("config.json"), at(config));
+  if (const auto generation = small_files_.find("generation_config.json"); generation != small_files_.end())
+    parse_hf_generation(generation->second, at(path + "/generation_config.json"), config_);
   open_files();
   match();
 }
@@ -125,7 +127,7 @@ void HfFolder::open_files() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     mapped_.push_back(map_safetensors(path_ + "/" + files_[i], who));
     for (const auto& [name, tensor] : mapped_[i].tensors) {
-      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}});
+      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}, {}});
       if (!is_new)
         throw FormatError(where(i) + ": has a tensor " + name + ", which " + files_[place->second.file] +
                           " has too");
@@ -170,7 +172,7 @@ void HfFolder::match() {
                         std::string(name_of(t.dtype)) + " " + text_of_shape(t.shape) +
                         ", expected a floating type and " + theirs.shape.text() + " by config.json");
     used.insert(theirs.name);
-    places_[name] = {found->second.file, &t, std::move(theirs)};
+    places_[name] = {found->second.file, &t, std::move(theirs), shape};
   };
   try {
     config_.model.each_parameter(take);
@@ -216,23 +218,31 @@ std::uint64_t HfFolder::bytes() const {
   return n;
 }
 
+HfFolder::Values HfFolder::values(const std::string& parameter) const {
+  const auto found = places_.find(parameter);
+  if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + parameter);
+  const Place& place = found->second;
+  Values v{*place.tensor, place.theirs.is_transposed, place.file};
+  if (v.is_transposed) return v;
+  const std::size_t row = v.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
+  v.tensor.shape.assign(place.shape.begin(), place.shape.end());
+  v.tensor.bytes = v.tensor.bytes.subspan(static_cast<std::size_t>(place.theirs.first_row) * row,
+                                          static_cast<std::size_t>(place.shape[0]) * row);
+  return v;
+}
+
+void HfFolder::release(const Values& values) const {
+  const MappedFile& file = mapped_[values.file].file;
+  const char* from = reinterpret_cast<const char*>(values.tensor.bytes.data());
+  file.release(static_cast<std::size_t>(from - file.bytes().data()), values.tensor.bytes.size());
+}
+
 void HfFolder::load(const std::vector<Parameter>& parameters) const {
   for (const Parameter& p : parameters) {
-    const auto found = places_.find(p.name());
-    if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
-    const Place& place = found->second;
-    const MappedFile& file = mapped_[place.file].file;
-    const std::size_t row = place.tensor->bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
-    const auto first = static_cast<std::size_t>(place.theirs.first_row) * row;
-    const bool is_whole = p.shape() == place.theirs.shape || place.theirs.is_transposed;
-    const std::span<const std::byte> bytes =
-        is_whole ? place.tensor->bytes
-                 : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
-    copy_tensor({place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p, where(place.file),
-                [&file](std::span<const std::byte> read) {
-                  const char* from = reinterpret_cast<const char*>(read.data());
-                  file.release(static_cast<std::size_t>(from - file.bytes().data()), read.size());
-                });
+    const Values v = values(p.name());
+    copy_tensor(v.tensor, v.is_transposed, p, where(v.file), [&](std::span<const std::byte> read) {
+      release({{v.tensor.dtype, {}, read}, v.is_transposed, v.file});
+    });
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <tilegrad/io/files/json.h>
+
 namespace tg::io {
 
 namespace {
@@ -64,6 +66,29 @@ HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual
   if (const double all = rope.number("mscale_all_dim", 0); all != 0)
     r.score_scale = std::pow(yarn_growth(s.factor, all), 2);
   return r;
+}
+
+std::string hf_rope_json(const HfRope& rope) {
+  const nn::RopeScaling& s = rope.scaling;
+  std::string text = "{\"rope_type\": " + json_string(s.is_none() ? "default" : s.type) +
+                     ", \"rope_theta\": " + json_real(rope.theta);
+  const auto add = [&](const char* key, const std::string& json) {
+    text += ", " + json_string(key) + ": " + json;
+  };
+  if (!s.is_none()) add("factor", json_real(s.factor));
+  if (s.type == "llama3" || s.type == "yarn")
+    add("original_max_position_embeddings", json_number(s.first_context));
+  if (s.type == "llama3")
+    add("low_freq_factor", json_real(s.low_frequency)), add("high_freq_factor", json_real(s.high_frequency));
+  if (s.type == "yarn") {
+    add("beta_fast", json_real(s.beta_fast)), add("beta_slow", json_real(s.beta_slow));
+    add("truncate", s.whole_pairs ? "true" : "false");
+    add("attention_factor", json_real(s.magnitude));
+    // score_scale = yarn_growth(factor, mscale_all_dim)²
+    if (rope.score_scale != 1 && s.factor > 1)
+      add("mscale_all_dim", json_real((std::sqrt(rope.score_scale) - 1) / (0.1 * std::log(s.factor))));
+  }
+  return text + "}";
 }
 
 }  // namespace tg::io

@@ -17,4 +17,7 @@ HfRope hf_rope(const JsonObject& config, double usual_theta, double context);
 // The same of one kind of layers, where `rope` is their part of rope_parameters, or rope_scaling.
 HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual_theta, double context);
 
+// The inverse: rope_parameters of transformers 5.
+std::string hf_rope_json(const HfRope& rope);
+
 }  // namespace tg::io

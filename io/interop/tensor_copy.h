@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/io/files/safetensors.h>
@@ -17,5 +18,8 @@ namespace tg::io {
 // parameter's name.
 void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where,
                  const std::function<void(std::span<const std::byte>)>& done);
+
+// The bytes of a tensor [n, m] as one of [m, n].
+std::vector<std::byte> transposed(const TensorView& from);
 
 }  // namespace tg::io

@@ -1,0 +1,390 @@
+// config.json of a model, for the families that hf_config.cpp reads.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/files/json.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/gpt.h>
+#include <tilegrad/nn/models/llama.h>
+#include "io/interop/hf_config.h"
+#include "io/interop/hf_rope.h"
+#include "io/interop/json_object.h"
+
+namespace tg::io {
+
+namespace {
+
+using nn::ModelConfig;
+
+std::string json_of(std::int64_t x) {
+  return std::to_string(x);
+}
+std::string json_of(bool x) {
+  return x ? "true" : "false";
+}
+std::string json_of(const std::string& x) {
+  return json_string(x);
+}
+std::string json_of(double x) {
+  return json_real(x);
+}
+template <class T>
+std::string json_of(const std::vector<T>& list) {
+  std::string text;
+  for (const T& x : list) text += (text.empty() ? "" : ", ") + json_of(x);
+  return "[" + text + "]";
+}
+template <class T>
+std::string json_of(const std::optional<T>& x) {
+  return x ? json_of(*x) : "null";
+}
+
+// Members of a config.json, by name.
+class ConfigText {
+ public:
+  template <class T>
+  void set(const char* key, const T& value) {
+    members_[key] = json_of(value);
+  }
+  void set(const char* key, const char* value) { members_[key] = json_string(value); }
+  void set_json(const char* key, std::string json) { members_[key] = std::move(json); }
+  std::string text() const { return json_object_text(members_); }
+
+ private:
+  std::map<std::string, std::string> members_;
+};
+
+const char* their_activation(const std::string& ours) {
+  return ours == "gelu_tanh" ? "gelu_pytorch_tanh" : ours == "gelu" ? "gelu" : "silu";
+}
+
+void write_sizes(const ModelConfig& m, ConfigText& to) {
+  to.set("vocab_size", m.vocabulary), to.set("max_position_embeddings", m.context);
+  to.set("hidden_size", m.width), to.set("num_hidden_layers", m.layers);
+  to.set("num_attention_heads", m.heads);
+}
+
+// What all relatives of Llama have.
+void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_sizes(m, to);
+  to.set("intermediate_size", l.mlp_width), to.set("num_key_value_heads", l.key_heads);
+  to.set("head_dim", l.head_width), to.set("rms_norm_eps", l.eps);
+  to.set("attention_bias", l.attention_bias);
+  to.set("hidden_act", their_activation(l.activation));
+  to.set_json("rope_parameters", hf_rope_json({.theta = l.theta, .scaling = l.scaling}));
+}
+
+// The one window that layers have; 0: none.
+std::int64_t any_window(const nn::Llama& l) {
+  return l.windows.empty() ? 0 : *std::max_element(l.windows.begin(), l.windows.end());
+}
+
+void write_layer_types(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  std::vector<std::string> types;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(m.layers); ++i) {
+    const bool has_window = !l.windows.empty() && l.windows[i % l.windows.size()] > 0;
+    types.push_back(has_window ? "sliding_attention" : "full_attention");
+  }
+  to.set("layer_types", types);
+}
+
+void write_optional_windows(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  const std::int64_t window = any_window(l);
+  to.set("use_sliding_window", window > 0);
+  to.set("sliding_window", window > 0 ? std::optional(window) : std::nullopt);
+  write_layer_types(m, l, to);
+}
+
+void write_window_of_all(const nn::Llama& l, ConfigText& to) {
+  const std::int64_t window = any_window(l);
+  to.set("sliding_window", window > 0 ? std::optional(window) : std::nullopt);
+}
+
+void write_llama(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_llama_of(m, l, to);
+  to.set("mlp_bias", l.mlp_bias);
+}
+
+void write_qwen(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_llama_of(m, l, to);
+  write_optional_windows(m, l, to);
+  to.set("max_window_layers", m.layers);  // layer_types has precedence
+}
+
+void write_mistral(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_llama_of(m, l, to);
+  write_window_of_all(l, to);
+}
+
+void write_phi3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_mistral(m, l, to);
+  to.set("original_max_position_embeddings", m.context);
+}
+
+void write_smollm3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_llama_of(m, l, to);
+  to.set("mlp_bias", l.mlp_bias);
+  std::vector<std::int64_t> rotated;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(m.layers); ++i)
+    rotated.push_back(l.rotated.empty() ? 1 : l.rotated[i % l.rotated.size()]);
+  to.set("no_rope_layers", rotated);
+  write_optional_windows(m, l, to);
+}
+
+void write_gemma2(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_llama_of(m, l, to);
+  to.set("hidden_activation", their_activation(l.activation));
+  // Their classes have a whole number.
+  to.set("query_pre_attn_scalar",
+         static_cast<std::int64_t>(std::llround(1 / (l.attention_scale * l.attention_scale))));
+  const auto cap = [](double x) { return x == 0 ? std::nullopt : std::optional(x); };
+  to.set("attn_logit_softcapping", cap(l.attention_softcap));
+  to.set("final_logit_softcapping", cap(l.logit_softcap));
+  to.set("sliding_window", any_window(l) > 0 ? any_window(l) : m.context);
+  write_layer_types(m, l, to);
+}
+
+void write_gemma3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
+  write_gemma2(m, l, to);
+  const double local = l.window_theta == 0 ? l.theta : l.window_theta;
+  to.set_json("rope_parameters",
+              "{\"full_attention\": " + hf_rope_json({.theta = l.theta, .scaling = l.scaling}) +
+                  ", \"sliding_attention\": " + hf_rope_json({.theta = local}) + "}");
+}
+
+void write_gpt2(const ModelConfig& m, const nn::Gpt& g, ConfigText& to) {
+  to.set("vocab_size", m.vocabulary), to.set("n_embd", m.width);
+  to.set("n_positions", m.context), to.set("n_ctx", m.context);  // other programs read the old key
+  to.set("n_layer", m.layers), to.set("n_head", m.heads), to.set("n_inner", g.mlp_width);
+  to.set("layer_norm_epsilon", g.eps);
+  to.set("activation_function", g.activation == "gelu_tanh" ? "gelu_new" : their_activation(g.activation));
+}
+
+void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to) {
+  write_sizes(m, to);
+  to.set("intermediate_size", d.mlp_width), to.set("num_key_value_heads", m.heads);
+  to.set("kv_lora_rank", d.latent);
+  to.set("q_lora_rank", d.query_latent == 0 ? std::nullopt : std::optional(d.query_latent));
+  to.set("qk_rope_head_dim", d.rope_width), to.set("qk_nope_head_dim", d.head_width);
+  to.set("v_head_dim", d.value_width), to.set("rms_norm_eps", d.eps);
+  to.set("attention_bias", d.attention_bias), to.set("hidden_act", "silu");
+  const double usual = 1 / std::sqrt(static_cast<double>(d.head_width + d.rope_width));
+  const double scale = d.attention_scale == 0 ? usual : d.attention_scale;
+  to.set_json("rope_parameters",
+              hf_rope_json({.theta = d.theta, .scaling = d.scaling, .score_scale = scale / usual}));
+  // No layer has experts; their classes want sizes of some.
+  to.set("first_k_dense_replace", m.layers);
+  to.set("n_routed_experts", std::int64_t{4}), to.set("num_experts_per_tok", std::int64_t{2});
+  to.set("n_group", std::int64_t{1}), to.set("topk_group", std::int64_t{1});
+}
+
+void write_deepseek_v3(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to) {
+  write_deepseek(m, d, to);
+  to.set("rope_interleave", d.interleaved);
+}
+
+template <class Kind, auto write>
+bool written(const ModelConfig& m, ConfigText& to) {
+  const Kind* kind = m.architecture.as<Kind>();
+  if (kind != nullptr) write(m, *kind, to);
+  return kind != nullptr;
+}
+
+// In the order in which a family is looked for.
+struct FamilyText {
+  const char* name;
+  bool (*write)(const ModelConfig& model, ConfigText& to);  // false for another architecture
+};
+const FamilyText family_texts[] = {
+    {"gpt2", written<nn::Gpt, write_gpt2>},
+    {"llama", written<nn::Llama, write_llama>},
+    {"qwen2", written<nn::Llama, write_qwen>},
+    {"qwen3", written<nn::Llama, write_qwen>},
+    {"mistral", written<nn::Llama, write_mistral>},
+    {"smollm3", written<nn::Llama, write_smollm3>},
+    {"olmo2", written<nn::Llama, write_llama_of>},
+    {"phi3", written<nn::Llama, write_phi3>},
+    {"gemma2", written<nn::Llama, write_gemma2>},
+    {"gemma3_text", written<nn::Llama, write_gemma3>},
+    {"deepseek_v3", written<nn::DeepSeek, write_deepseek_v3>},
+    {"deepseek_v2", written<nn::DeepSeek, write_deepseek>},
+};
+
+const FamilyText* family_text(const std::string& name) {
+  const auto found = std::find_if(std::begin(family_texts), std::end(family_texts),
+                                  [&](const FamilyText& f) { return name == f.name; });
+  return found == std::end(family_texts) ? nullptr : found;
+}
+
+// The text without ids and dtype; nothing if the family is of another architecture.
+std::optional<ConfigText> model_text(const FamilyText& family, const ModelConfig& model) {
+  ConfigText to;
+  if (!family.write(model, to)) return std::nullopt;
+  to.set("model_type", family.name);
+  to.set("tie_word_embeddings", model.tied_head);
+  return to;
+}
+
+// ---- The same model in the one form that a config.json gives it
+
+nn::RopeScaling plain(const nn::RopeScaling& s) {
+  nn::RopeScaling p{.type = s.type};
+  if (s.is_none()) return p;
+  p.factor = s.factor;
+  if (s.type != "linear") p.first_context = s.first_context;
+  if (s.type == "llama3") p.low_frequency = s.low_frequency, p.high_frequency = s.high_frequency;
+  if (s.type == "yarn")
+    p.beta_fast = s.beta_fast, p.beta_slow = s.beta_slow, p.whole_pairs = s.whole_pairs,
+    p.magnitude = s.magnitude;
+  return p;
+}
+
+// A number for each layer, or one for all; none where all have `usual`.
+std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::int64_t layers,
+                                   std::int64_t usual) {
+  if (list.empty()) return {};
+  std::vector<std::int64_t> all;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(layers); ++i) all.push_back(list[i % list.size()]);
+  if (std::any_of(all.begin(), all.end(), [&](std::int64_t x) { return x != all[0]; })) return all;
+  all.resize(all[0] == usual ? 0 : 1);
+  return all;
+}
+
+nn::Gpt plain(nn::Gpt g, ModelConfig& m) {
+  if (g.mlp_width == 0) g.mlp_width = 4 * m.width;
+  m.bias = true;  // those that it does not have are zeros
+  return g;
+}
+
+nn::Llama plain(nn::Llama l, ModelConfig& m) {
+  if (l.head_width == 0) l.head_width = m.width / m.heads;
+  if (m.bias) l.attention_bias = l.mlp_bias = true, m.bias = false;
+  if (l.attention_bias) l.qkv_bias = false;
+  l.windows = by_layer(l.windows, m.layers, 0), l.rotated = by_layer(l.rotated, m.layers, 1);
+  l.scaling = plain(l.scaling);
+  if (l.windows.empty() || (l.window_theta == l.theta && l.scaling.is_none())) l.window_theta = 0;
+  if (l.attention_scale == 0) l.attention_scale = 1 / std::sqrt(static_cast<double>(l.head_width));
+  return l;
+}
+
+nn::DeepSeek plain(nn::DeepSeek d, ModelConfig& m) {
+  if (d.head_width == 0) d.head_width = m.width / m.heads;
+  if (d.value_width == 0) d.value_width = d.head_width;
+  d.scaling = plain(d.scaling);
+  if (d.attention_scale == 0)
+    d.attention_scale = 1 / std::sqrt(static_cast<double>(d.head_width + d.rope_width));
+  return d;
+}
+
+ModelConfig plain(ModelConfig m) {
+  m.architecture.complete(m);
+  if (const auto* g = m.architecture.as<nn::Gpt>()) m.architecture = plain(*g, m);
+  if (const auto* l = m.architecture.as<nn::Llama>()) m.architecture = plain(*l, m);
+  if (const auto* d = m.architecture.as<nn::DeepSeek>()) m.architecture = plain(*d, m);
+  return m;
+}
+
+// Numbers that were computed from each other differ in their last bits.
+bool is_same(double a, double b) {
+  return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
+}
+bool is_same(const auto& a, const auto& b) {
+  return a == b;
+}
+
+// Settings in which two models in that form differ, as " qk_norm whole" of the first.
+std::vector<std::string> differing(ModelConfig a, ModelConfig b) {
+  std::vector<std::string> names;
+  const Metadata values = to_metadata(a);
+  const std::vector<nn::Setting> of_a = a.settings(), of_b = b.settings();
+  for (std::size_t i = 0; i < of_a.size(); ++i) {
+    const nn::Setting& s = of_a[i];
+    const bool same = std::visit(
+        [&](const auto* x) { return is_same(*x, *std::get<std::decay_t<decltype(*x)>*>(of_b[i].value)); },
+        s.value);
+    if (same) continue;
+    const auto value = values.find(s.name);
+    names.push_back(s.name + " " + (value == values.end() ? s.absent.value_or("") : value->second));
+  }
+  return names;
+}
+
+std::string joined_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const std::string& family) {
+  model.check();
+  const ModelConfig form = plain(model);
+  std::vector<std::string> least;  // what the nearest family cannot say
+  std::string nearest;
+  for (const FamilyText& f : family_texts) {
+    if (!family.empty() && family != f.name) continue;
+    const auto text = model_text(f, form);
+    if (!text) continue;
+    std::vector<std::string> wrong;
+    try {
+      HfConfig made = parse_hf_config(text->text(), where);
+      wrong = differing(form, plain(made.model));
+      if (wrong.empty()) return made;
+    } catch (const FormatError&) {
+      continue;  // layers that differ in what the family has once
+    }
+    if (nearest.empty() || wrong.size() < least.size()) least = wrong, nearest = f.name;
+  }
+  if (nearest.empty())
+    throw FormatError(where + ": no Hugging Face class has the architecture '" + model.architecture.name() +
+                      "'" + (family.empty() ? "" : " as " + family));
+  throw FormatError(where + ": no Hugging Face class can hold this model: " + nearest +
+                    ", the nearest, cannot have " + joined_names(least));
+}
+
+bool is_config_of(const HfConfig& config, const ModelConfig& model) {
+  const ModelConfig a = plain(config.model), b = plain(model);
+  return a.architecture.name() == b.architecture.name() && differing(a, b).empty();
+}
+
+std::string hf_config_json(const HfConfig& config, DType dtype) {
+  const FamilyText* family = family_text(config.family);
+  auto text = family == nullptr ? std::nullopt : model_text(*family, plain(config.model));
+  if (!text) throw Error("[hf_config] " + config.family + " is no family of this model");
+  text->set("architectures", std::vector<std::string>{config.head});
+  text->set("dtype", std::string(hf_dtype_name(dtype)));
+  // Said even if there are none: the classes have defaults, which are tokens of other vocabularies.
+  text->set("bos_token_id", config.start_token), text->set("pad_token_id", config.padding_token);
+  if (config.end_tokens.size() > 1)
+    text->set("eos_token_id", config.end_tokens);
+  else
+    text->set("eos_token_id", config.end_tokens.empty() ? std::nullopt : std::optional(config.end_tokens[0]));
+  return text->text();
+}
+
+std::string hf_config_with_dtype(std::string_view text, const std::string& where, DType dtype) {
+  JsonObject json(text, where);
+  const char* key = json.has("torch_dtype") && !json.has("dtype") ? "torch_dtype" : "dtype";
+  if (json.string(key, "") == hf_dtype_name(dtype)) return std::string(text);
+  json.set(key, json_string(hf_dtype_name(dtype)));
+  return json.text();
+}
+
+std::string hf_generation_json(const HfConfig& config) {
+  std::map<std::string, std::string> members;
+  if (config.start_token) members["bos_token_id"] = json_of(*config.start_token);
+  if (config.padding_token) members["pad_token_id"] = json_of(*config.padding_token);
+  if (config.end_tokens.size() == 1) members["eos_token_id"] = json_of(config.end_tokens[0]);
+  if (config.end_tokens.size() > 1) members["eos_token_id"] = json_of(config.end_tokens);
+  return json_object_text(members);
+}
+
+std::string_view hf_dtype_name(DType dtype) {
+  return dtype == f64 ? "float64" : dtype == f32 ? "float32" : dtype == bf16 ? "bfloat16" : "float16";
+}
+
+}  // namespace tg::io
