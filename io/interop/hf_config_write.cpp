@@ -323,27 +323,28 @@ std::string joined_names(const std::vector<std::string>& names) {
 HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const std::string& family) {
   model.check();
   const ModelConfig form = plain(model);
-  std::vector<std::string> least;  // what the nearest family cannot say
-  std::string nearest;
+  // What the nearest family cannot say, and what its reader says of a text that it would not take.
+  std::vector<std::string> least;
+  std::string nearest, refusal;
   for (const FamilyText& f : family_texts) {
     if (!family.empty() && family != f.name) continue;
     const auto text = model_text(f, form);
     if (!text) continue;
-    std::vector<std::string> wrong;
     try {
-      HfConfig made = parse_hf_config(text->text(), where);
-      wrong = differing(form, plain(made.model));
+      HfConfig made = parse_hf_config(text->text(), f.name);
+      const std::vector<std::string> wrong = differing(form, plain(made.model));
       if (wrong.empty()) return made;
-    } catch (const FormatError&) {
-      continue;  // layers that differ in what the family has once
+      if (nearest.empty() || wrong.size() < least.size()) least = wrong, nearest = f.name;
+    } catch (
+        const FormatError& e) {  // layers differ in what the family has once, or a function is not theirs
+      if (refusal.empty()) refusal = e.what();
     }
-    if (nearest.empty() || wrong.size() < least.size()) least = wrong, nearest = f.name;
   }
-  if (nearest.empty())
-    throw FormatError(where + ": no Hugging Face class has the architecture '" + model.architecture.name() +
-                      "'" + (family.empty() ? "" : " as " + family));
-  throw FormatError(where + ": no Hugging Face class can hold this model: " + nearest +
-                    ", the nearest, cannot have " + joined_names(least));
+  const std::string what = where + ": no Hugging Face class can hold this model: ";
+  if (!nearest.empty()) throw FormatError(what + nearest + ", the nearest, has no " + joined_names(least));
+  if (!refusal.empty()) throw FormatError(what + refusal);
+  throw FormatError(what + "its architecture is '" + model.architecture.name() + "'" +
+                    (family.empty() ? "" : ", which is not " + family + "'s"));
 }
 
 bool is_config_of(const HfConfig& config, const ModelConfig& model) {

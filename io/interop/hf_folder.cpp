@@ -214,7 +214,7 @@ std::vector<DType> HfFolder::dtypes() const {
 
 std::uint64_t HfFolder::bytes() const {
   std::uint64_t n = 0;
-  for (const auto& [name, place] : places_) n += place.tensor->bytes.size();
+  for (const auto& [name, place] : places_) n += values(name).tensor.bytes.size();
   return n;
 }
 
