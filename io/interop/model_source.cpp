@@ -8,6 +8,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/checkpoints/tensor_check.h"
 
 namespace tg::io {
 
@@ -61,6 +62,14 @@ class FolderReader final : public WeightReader {
   std::vector<std::byte> transposed_;
 };
 
+// What weights do not show (heads, theta …), and layers keep beside them, must be as the config says. Memory
+// that nothing is written to costs none.
+void check_layers(const nn::ModelConfig& config, const Metadata& settings, const std::string& where) {
+  nn::Params params = nn::Params::unset(bf16);
+  config.architecture.make(params, config);
+  check_settings(params.all(), settings, where);
+}
+
 }  // namespace
 
 std::vector<DType> ModelSource::dtypes() const {
@@ -83,6 +92,9 @@ ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelC
   if (found != parameters.size())
     throw Error("[save_pretrained] the model has " + std::to_string(parameters.size()) +
                 " parameters, the config " + std::to_string(found));
+  Metadata settings;
+  add_settings(parameters, settings);
+  check_layers(config, settings, "[save_pretrained] the config");
   return {.from = "model", .config = config, .weights = std::make_unique<ParameterReader>(parameters)};
 }
 
@@ -91,6 +103,7 @@ ModelSource source_of_checkpoint(const std::string& path) {
   const std::string name = "model.safetensors", where = checkpoint.directory() + "/" + name;
   SafeTensors file = checkpoint.load(name);
   ModelSource source{.from = checkpoint.directory(), .config = model_config(file, where)};
+  check_layers(source.config, file.metadata, where);
   source.files = nn::folder_files(file.metadata);
   source.tokenizer = text::load_tokenizer(file.metadata, where);
   if (source.tokenizer->size() > source.config.vocabulary)

@@ -39,8 +39,8 @@ struct ModelSource {
   std::vector<DType> dtypes() const;  // of the weights, each once
 };
 
-// A model in memory, whose parameters must outlive the source. Throws Error for parameters that are not those
-// of the config.
+// A model in memory. Throws Error for parameters that are not those of the config, and FormatError for layers
+// that compute something else.
 ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelConfig& config);
 // A checkpoint of train, or its run. Its file is read into memory. Throws as Checkpoint::load, and
 // FormatError for a tokenizer that is not the model's.

@@ -388,7 +388,12 @@ TEST(SaveModel, AnotherModelsConfigIsRefused) {
   nn::ModelConfig other = s.made.config;
   other.layers = 2;
   EXPECT_NE(error_of([&] { nn::save_pretrained(s.directory / "saved", s.made.model, other); }), "no error");
-  other.layers = 3, other.width = 64;
+  other.layers = 3, other.architecture = nn::Llama{.theta = 500};  // which no weight shows
+  EXPECT_NE(error_of([&] {
+              nn::save_pretrained(s.directory / "saved", s.made.model, other);
+            }).find("self_attn.theta = 10000, this one has 500"),
+            std::string::npos);
+  other.architecture = nn::Llama{}, other.width = 64;
   EXPECT_NE(error_of([&] { nn::save_pretrained(s.directory / "saved", s.made.model, other); }), "no error");
   EXPECT_TRUE(names_in(s.directory.path).empty());
 }
