@@ -359,7 +359,8 @@ std::string hf_config_json(const HfConfig& config, DType dtype) {
   text->set("architectures", std::vector<std::string>{config.head});
   text->set("dtype", std::string(hf_dtype_name(dtype)));
   // Said even if there are none: the classes have defaults, which are tokens of other vocabularies.
-  text->set("bos_token_id", config.start_token), text->set("pad_token_id", config.padding_token);
+  text->set("bos_token_id", config.start_token);
+  text->set("pad_token_id", config.padding_token);
   if (config.end_tokens.size() > 1)
     text->set("eos_token_id", config.end_tokens);
   else

@@ -13,7 +13,7 @@
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/llama.h>
 #include "io/interop/hf_config.h"
-#include "io/interop/hf_folder.h"
+#include "io/interop/hf_writer.h"
 #include "io/interop/json_object.h"
 #include "io/interop/model_source.h"
 #include "tests/support/files.h"
@@ -102,10 +102,20 @@ TEST_P(SavePretrained, FolderToOursToFolderIsTheSameInEveryDtype) {
 // same.
 TEST_P(SavePretrained, AModelIsWhatItsSettingsSay) {
   const nn::Pretrained model = nn::from_pretrained(golden);
-  const io::HfConfig own = io::hf_config_for(model.info.config, "test", model.info.family);
+  io::HfConfig own = io::hf_config_for(model.info.config, "test", model.info.family);
   EXPECT_EQ(own.family, model.info.family);
-  const io::HfConfig written = io::parse_hf_config(io::hf_config_json(own, f32), "test");
+  // A class has ids of its own where the file says nothing.
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    EXPECT_TRUE(io::JsonObject(io::hf_config_json(own, f32), "test").has(key));
+  own.end_tokens = model.info.end_tokens, own.start_token = 3, own.padding_token = 4;
+  io::HfConfig written = io::parse_hf_config(io::hf_config_json(own, f32), "test");
   EXPECT_TRUE(io::is_config_of(written, model.info.config));
+  EXPECT_EQ(written.end_tokens, model.info.end_tokens);
+  EXPECT_EQ(written.start_token, 3);
+  EXPECT_EQ(written.padding_token, 4);
+  written.end_tokens.clear();
+  io::parse_hf_generation(io::hf_generation_json(own), "test", written);
+  EXPECT_EQ(written.end_tokens, model.info.end_tokens);
   nn::save_pretrained(folder, model.model, model.info.config);
   EXPECT_EQ(names_in(folder), (std::vector<std::string>{"config.json", "model.safetensors"}));
   const io::SafeTensors expected = io::load_safetensors(golden + "/expected.safetensors");
@@ -157,8 +167,41 @@ TEST_P(SavePretrained, ACheckpointOfAFolderComesOutAsTheFolder) {
   });
 }
 
+// What was changed after reading is written anew, as the same family.
+TEST_P(SavePretrained, AChangedModelHasAnotherConfig) {
+  nn::PretrainedInfo info = nn::pretrained_info(golden);
+  for (nn::Setting& s : info.config.settings())
+    if (s.name == "eps") *std::get<double*>(s.value) = 0.25;
+  nn::Params params(1);
+  const nn::Pretrained model{info, nn::Model(params, info.config)};
+  nn::save_pretrained(folder, model);
+  const nn::PretrainedInfo read = nn::pretrained_info(folder);
+  EXPECT_EQ(read.family, model.info.family);
+  EXPECT_EQ(read.end_tokens, model.info.end_tokens);
+  EXPECT_NE(content(folder + "/config.json").find("0.25"), std::string::npos);
+  EXPECT_EQ(content(folder + "/generation_config.json"), content(golden + "/generation_config.json"));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, SavePretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
+
+TEST(SaveFolder, TensorsKeepTheirOwnDtypes) {
+  const std::string golden = golden_folders + "phi3";
+  const nn::Pretrained model = nn::from_pretrained(golden);
+  const TemporaryDirectory directory;
+  fs::create_directory(directory / "mixed");
+  fs::copy_file(golden + "/config.json", directory / "mixed/config.json");
+  nn::save_pretrained(directory / "whole", model);
+  std::vector<Parameter> theirs;
+  for (const auto& [name, tensor] : Tensors(directory / "whole").all)
+    theirs.emplace_back(name, array_of(tensor).to(name.ends_with("norm.weight") ? f32 : f16));
+  io::save_parameters(directory / "mixed/model.safetensors", theirs, {{"format", "pt"}});
+  io::ModelSource source = io::source_of_folder(directory / "mixed");
+  EXPECT_EQ(source.dtypes().size(), 2u);
+  io::HfWriter(source, {}).write(directory / "saved");
+  for (const std::string& name : names_in(directory / "mixed"))
+    EXPECT_TRUE(content(directory / "saved/" + name) == content(directory / "mixed/" + name)) << name;
+}
 
 // ---- Models that were made here
 
