@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include <tilegrad/core/base/error.h>
+#include "io/interop/json_object.h"
 #include "tools/args.h"
 #include "tools/export/form.h"
 #include "tools/run_tool.h"
@@ -36,8 +37,11 @@ const Form& form_named(const std::string& name) {
 }
 
 void print_source(const io::ModelSource& source) {
-  const auto family = source.files.find("config.json");
-  print_row("reads", source.from + (family == source.files.end() ? "" : ", from a Hugging Face folder"));
+  const auto config = source.files.find("config.json");
+  print_row("reads", source.from + (config == source.files.end()
+                                        ? ""
+                                        : ": " + io::JsonObject(config->second, source.from).string("model_type") +
+                                              " of Hugging Face"));
   std::string types;
   for (const DType t : source.dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
   print_row("model",
