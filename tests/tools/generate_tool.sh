@@ -176,6 +176,12 @@ grep -q '^once upon[^c]*$' "$dir/cached" || fail "its end token does not end a t
 [ "$(wc -c <"$dir/cached")" -lt 90 ] || fail "no end: $(cat "$dir/cached")"
 grep -q '^llama, 16352 parameters in bf16' "$dir/err" || fail "the folder is not described: $(cat "$dir/err")"
 "${run[@]}" --tokens 9 --weights bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
+# Any of several end tokens ends a text, that of a beam too, and is not written.
+sed -i 's/"eos_token_id": 2/"eos_token_id": [2, 5, 14]/' "$folder/generation_config.json"
+for how in '--beams 4' '--samples 4'; do
+  "${run[@]}" --tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"
+  [ "$(wc -l <"$dir/ended")" = 4 ] && ! grep -q '[cfo]' "$dir/ended" || fail "$how goes on behind an end token: $(cat "$dir/ended")"
+done
 refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --tokens 30
 refuses 2 'expected --checkpoint DIR or --model FOLDER' --prompt x
 refuses 2 'expected --checkpoint DIR or --model FOLDER' --checkpoint "$dir/gpt" --model "$folder"
