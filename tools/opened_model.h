@@ -1,7 +1,8 @@
-// The model that generate writes with: of a checkpoint of train, or of a Hugging Face folder.
+// The model that a tool reads: of a checkpoint of train, or of a Hugging Face folder.
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,26 +19,29 @@ struct OpenedModel {
   std::string title;         // for the report: config.text(), or the family and its size
   std::int64_t context = 0;  // the most tokens in a text
   std::unique_ptr<text::Tokenizer> tokenizer;
-  std::vector<std::int64_t> end_tokens;  // any of them ends a text
-  std::function<nn::Model(DType weights, Device device)> load;
+  std::vector<std::int64_t> end_tokens = {};  // any of them ends a text
+  std::function<nn::Model(DType weights, Device device, std::int64_t context)> make;
 
+  nn::Model load(DType weights, Device device) const { return make(weights, device, context); }
+  // A shorter context. Throws ShapeError for a longer one than the model's.
+  void limit_context(std::int64_t to) {
+    if (to > context)
+      throw ShapeError("[model] expected a context up to " + std::to_string(context) + ", the model's, got " +
+                       std::to_string(to));
+    context = to;
+  }
   bool is_end(std::int32_t token) const {
     return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
   }
 };
 
-// `context`: at most so many tokens; 0: as many as the model was made for.
-inline OpenedModel open_checkpoint(const std::string& path, std::int64_t context) {
+inline OpenedModel open_checkpoint(const std::string& path) {
   const auto saved = std::make_shared<const CheckpointModel>(path);
-  if (context > saved->config.context)
-    throw ShapeError(saved->where + ": expected a context up to " + std::to_string(saved->config.context) +
-                     ", got " + std::to_string(context));
-  if (context == 0) context = saved->config.context;
   return {.title = saved->config.text(),
-          .context = context,
+          .context = saved->config.context,
           .tokenizer = saved->tokenizer(),
           .end_tokens = saved->end_tokens(),
-          .load = [saved, context](DType weights, Device device) {
+          .make = [saved](DType weights, Device device, std::int64_t context) {
             nn::Params params = nn::Params::unset(weights, device);
             nn::Model model = model_with_context(params, saved->config, context);
             saved->restore(params);
@@ -45,24 +49,29 @@ inline OpenedModel open_checkpoint(const std::string& path, std::int64_t context
           }};
 }
 
-// `context`: at most so many tokens; 0: as many as config.json says. Throws FormatError for a tokenizer of
-// another model.
-inline OpenedModel open_folder(const std::string& path, std::int64_t context) {
+// Throws FormatError for a tokenizer of another model.
+inline OpenedModel open_folder(const std::string& path) {
   const nn::PretrainedInfo info = nn::pretrained_info(path);
   const std::string file = path + "/tokenizer.json";
   auto tokenizer = text::load_tokenizer(
-      {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "generate")}}, "[generate] " + file);
+      {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
   // The vocabulary of a model can be larger: it is rounded up.
   if (tokenizer->size() > info.config.vocabulary)
-    throw FormatError("[generate] " + file + ": has " + std::to_string(tokenizer->size()) +
+    throw FormatError("[tokenizer] " + file + ": has " + std::to_string(tokenizer->size()) +
                       " tokens, the model " + std::to_string(info.config.vocabulary));
   return {.title = info.text(),
-          .context = context > 0 ? context : info.config.context,
+          .context = info.config.context,
           .tokenizer = std::move(tokenizer),
           .end_tokens = info.end_tokens,
-          .load = [path, context](DType weights, Device device) {
+          .make = [path](DType weights, Device device, std::int64_t context) {
             return nn::from_pretrained(path, device, {.dtype = weights, .context = context}).model;
           }};
+}
+
+// Of either, whichever the path is.
+inline OpenedModel open_model(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path + "/config.json", error) ? open_folder(path) : open_checkpoint(path);
 }
 
 }  // namespace tg
