@@ -49,6 +49,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/text/tokenizer.h
     io/text/words.h
     io/training/batches.h
+    io/training/examples.h
     io/training/metrics.h
     io/training/progress.h
     io/training/sums.h

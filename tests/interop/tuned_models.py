@@ -5,7 +5,7 @@ usage: tuned_models.py TOOLS        the folder with train, evaluate, generate an
 
 For golden models of tests/io/pretrained, with a tokenizer of a character each:
 - `evaluate` has the loss that transformers has by the recipe for perplexities with a stride;
-- the first validation of `train --from` is the loss of the base in transformers;
+- the first validation of `train --from` is the loss of the base in transformers, of prompts with completions too;
 - what was tuned opens there after `export --to hf`, with the loss of `evaluate` and the text of `generate`.
 Exits with status 77 where transformers is not installed."""
 import json
@@ -124,4 +124,20 @@ with tempfile.TemporaryDirectory() as place:
         tokens = model.generate(ids_of(prompt), max_new_tokens=40, do_sample=False, pad_token_id=2)[0].tolist()
         expected = "".join(LETTERS[t] for t in tokens).split("c")[0]
         assert said == expected + "\n", f"{name} says {said!r}, expected {expected!r}"
+        # Two examples are held out, of different lengths; only what follows the prompts counts.
+        pairs = [("say " + LETTERS[i:i + 2 + i % 2] + "!", " " + LETTERS[i:i + 1 + i % 3] + ".") for i in range(3, 23)]
+        (place / "pairs").write_text("".join(json.dumps(dict(prompt=p, completion=c)) + "\n" for p, c in pairs))
+        shutil.rmtree(tuned)
+        run("train", "--from", folder, "--examples", place / "pairs", "--batch", 2, "--steps", 1, "--sample", 0, "--out", tuned)
+        first = json.loads((tuned / "metrics.jsonl").read_text().splitlines()[0])
+        nats = count = 0
+        for prompt, completion in pairs[-2:]:
+            tokens = torch.cat([ids_of(prompt + completion), torch.tensor([[2]])], 1)
+            labels = tokens.clone()
+            labels[:, :len(prompt)] = -100
+            learned = len(completion) + 1
+            with torch.no_grad():
+                nats += base(tokens, labels=labels).loss.double().item() * learned
+            count += learned
+        worst = max(worst, same(f"{name}: the first validation on examples", first["val_loss"], nats / count))
 print(f"transformers {transformers.__version__}: all as it must be, losses within {worst:.1e}")

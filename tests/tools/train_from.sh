@@ -75,6 +75,25 @@ printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0%.0s' $(seq 50) >"$dir/plain"
 grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 "$train" --resume --steps 4 --out "$dir/short" >/dev/null || fail "resuming without a tokenizer"
 
+# Prompts and what is to follow them: which is learned, up to the end token, also for prompts that were held out.
+for a in a b d e h k; do
+  for b in l m n o p q; do
+    echo "{\"prompt\": \"say $a$b$a!\", \"completion\": \" $a$b$a.\", \"id\": 7}"
+  done
+done >"$dir/examples.jsonl"
+echo '{"text": "a tree"}' >>"$dir/examples.jsonl"
+asked=("$train" --from "$folder" --examples "$dir/examples.jsonl" --batch 4 --warmup 0 --lr 3e-3 --min-lr 3e-3)
+"${asked[@]}" --steps 300 --sample 60 --out "$dir/asked" >"$dir/table" || fail "examples"
+grep -q "^examples  *$dir/examples.jsonl: 37 examples of up to 14 tokens, 222 of 511 tokens to learn; 34 to train on, 3 held out\$" "$dir/table" &&
+  grep -q '^training  *300 steps of 4 × 13 tokens' "$dir/table" && grep -q '^held-out prompt 1$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+said=$("$generate" --checkpoint "$dir/asked" --prompt 'say hoh!' --temperature 0 2>/dev/null)
+[ "$said" = 'say hoh! hoh.' ] || fail "asked to say hoh, it says: $said"
+"${asked[@]}" --steps 7 --sample 0 --out "$dir/asked-7" >/dev/null && "$train" --resume --steps 14 --out "$dir/asked-7" >/dev/null || fail "resuming examples"
+"${asked[@]}" --steps 14 --sample 0 --out "$dir/asked-14" >/dev/null
+cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples are not 14"
+"${asked[@]}" --context 11 --steps 1 --sample 0 --out "$dir/cut" >"$dir/table"
+grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+
 # Bad input: one line.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
@@ -88,6 +107,14 @@ done
 refuses 2 '--task is not for --from' --from "$folder" --task add
 refuses 2 'missing --text' --from "$folder"
 refuses 2 '--context 97 exceeds the model.s 96' --from "$folder" --text "$text" --context 97
+refuses 2 '--examples is for --from' --examples "$dir/examples.jsonl"
+refuses 1 'nothing.jsonl: No such file' --from "$folder" --examples "$dir/nothing.jsonl"
+refuses 2 'give only one of them' --from "$folder" --text "$text" --examples "$dir/examples.jsonl"
+refuses 1 'no tokenizer.json, which --examples needs' --from "$golden/gpt2" --examples "$dir/examples.jsonl"
+refuses 1 'and 36 that have nothing to learn within 7 tokens' --from "$folder" --examples "$dir/examples.jsonl" --context 7
+sed '5s/completion/answer/' "$dir/examples.jsonl" >"$dir/bad.jsonl"
+refuses 1 'bad.jsonl, line 5: has no "completion"' --from "$folder" --examples "$dir/bad.jsonl"
+refuses_command 1 'bad.jsonl is not the data of this run' "$train" --resume --out "$dir/asked" --examples "$dir/bad.jsonl"
 refuses 2 '--separator is for --from' --text "$text" --separator '|'
 refuses 2 '--separator is for --text' --from "$folder" --tokens "$dir/text.tokens" --separator '|'
 refuses 1 "$dir/nowhere" --from "$dir/nowhere" --text "$text"
