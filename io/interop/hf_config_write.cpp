@@ -370,9 +370,15 @@ std::string hf_config_json(const HfConfig& config, DType dtype) {
 
 std::string hf_config_with_dtype(std::string_view text, const std::string& where, DType dtype) {
   JsonObject json(text, where);
-  const char* key = json.has("torch_dtype") && !json.has("dtype") ? "torch_dtype" : "dtype";
-  if (json.string(key, "") == hf_dtype_name(dtype)) return std::string(text);
-  json.set(key, json_string(hf_dtype_name(dtype)));
+  const std::string name(hf_dtype_name(dtype));
+  bool is_said = false, is_right = true;
+  for (const char* key : {"dtype", "torch_dtype"}) {  // the second one by transformers 4
+    if (!json.has(key)) continue;
+    is_said = true, is_right &= json.string(key, "") == name;
+    json.set(key, json_string(name));
+  }
+  if (is_said && is_right) return std::string(text);
+  if (!is_said) json.set("dtype", json_string(name));
   return json.text();
 }
 

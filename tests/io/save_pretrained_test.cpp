@@ -185,6 +185,18 @@ TEST_P(SavePretrained, AChangedModelHasAnotherConfig) {
 INSTANTIATE_TEST_SUITE_P(All, SavePretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
+TEST(SaveFolder, ConfigSaysTheDtypeUnderTheKeyThatItHas) {
+  const auto with_dtype = [](const std::string& text) {
+    return io::hf_config_with_dtype(text, "test", bf16);
+  };
+  for (const std::string text : {"{\"a\":1,\n \"dtype\":\"bfloat16\"}", "{\"torch_dtype\": \"bfloat16\"}"})
+    EXPECT_EQ(with_dtype(text), text);
+  EXPECT_EQ(with_dtype("{\"a\": [1,\n2]}"), "{\n  \"a\": [1,\n2],\n  \"dtype\": \"bfloat16\"\n}\n");
+  EXPECT_EQ(with_dtype("{\"torch_dtype\": null}"), "{\n  \"torch_dtype\": \"bfloat16\"\n}\n");
+  EXPECT_EQ(with_dtype("{\"torch_dtype\": \"float16\", \"dtype\": \"bfloat16\"}"),
+            "{\n  \"dtype\": \"bfloat16\",\n  \"torch_dtype\": \"bfloat16\"\n}\n");
+}
+
 TEST(SaveFolder, TensorsKeepTheirOwnDtypes) {
   const std::string golden = golden_folders + "phi3";
   const nn::Pretrained model = nn::from_pretrained(golden);
