@@ -1,5 +1,7 @@
 #include <tilegrad/io/interop/pretrained.h>
 
+#include <algorithm>
+
 #include <tilegrad/core/base/error.h>
 #include "io/interop/hf_folder.h"
 
@@ -38,6 +40,17 @@ std::string PretrainedInfo::text() const {
 
 PretrainedInfo pretrained_info(const std::string& folder) {
   return info_of(io::HfFolder(folder));
+}
+
+void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where) {
+  const std::int64_t tokens = tokenizer.size();
+  if (tokens > info.config.vocabulary)
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model " +
+                      std::to_string(info.config.vocabulary));
+  const std::vector<std::int64_t>& ends = info.end_tokens;
+  if (!ends.empty() && std::all_of(ends.begin(), ends.end(), [&](std::int64_t id) { return id >= tokens; }))
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's texts end with " +
+                      std::to_string(ends[0]) + ", its eos_token_id");
 }
 
 Pretrained from_pretrained(const std::string& path, Device device, const PretrainedOptions& options) {

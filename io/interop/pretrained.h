@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <tilegrad/io/text/tokenizer.h>
 #include <tilegrad/nn/models/model.h>
 
 namespace tg::nn {
@@ -40,6 +41,10 @@ struct Pretrained {
 
 // What from_pretrained() would read: everything is checked, no weights are read. Throws the same.
 PretrainedInfo pretrained_info(const std::string& folder);
+
+// Throws FormatError, beginning with `where`, for a tokenizer that cannot be the model's: it has more tokens,
+// or none of those that end the model's texts. It may have fewer, since vocabularies are rounded up.
+void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where);
 
 // The model of a folder with config.json and model.safetensors, or its shards and their index: gpt2, llama,
 // qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and deepseek_v2 and deepseek_v3 with
