@@ -87,6 +87,14 @@ void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
 }
 
+// Numbers of a head that are rotated, where only a share of them is. At least 1, as 0 would be all: whether
+// they are pairs is checked with the model.
+std::int64_t rotary_width_of(const nn::ModelConfig& model, const nn::Llama& l, double share) {
+  const std::int64_t d =
+      l.head_width != 0 ? l.head_width : model.width / std::max<std::int64_t>(1, model.heads);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(d) * share));
+}
+
 nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& rope) {
   nn::Llama l{.mlp_width = json.integer("intermediate_size"),
               .theta = rope.theta,
@@ -99,10 +107,16 @@ nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& r
   return l;
 }
 
+HfUsualRope usual_rope(const Usual& usual, const HfConfig& of) {
+  return {
+      .theta = usual.theta, .context = static_cast<double>(of.model.context), .is_phi3 = of.family == "phi3"};
+}
+
 nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
   read_sizes(json, usual, to);
-  const HfRope rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+  const HfRope rope = hf_rope(json, usual_rope(usual, to));
   nn::Llama l = llama_with(json, usual, rope);
+  if (rope.share != 1) l.rotary_width = rotary_width_of(to.model, l, rope.share);
   l.activation = activation_of(json, "hidden_act", "silu", silus);
   return l;
 }
@@ -212,13 +226,13 @@ void read_gemma3_rope(const JsonObject& json, HfConfig& to, HfRope& whole, HfRop
   const auto context = static_cast<double>(to.model.context);
   whole.theta = json.number("rope_theta", 1e6), local.theta = json.number("rope_local_base_freq", 1e4);
   if (json.is_set("rope_scaling"))
-    whole = hf_rope_of(json.object("rope_scaling"), json, whole.theta, context);
+    whole = hf_rope_of(json.object("rope_scaling"), json, {whole.theta, context});
   if (!json.is_set("rope_parameters")) return;
   const JsonObject both = json.object("rope_parameters");
   if (both.is_set("full_attention"))
-    whole = hf_rope_of(both.object("full_attention"), json, whole.theta, context);
+    whole = hf_rope_of(both.object("full_attention"), json, {whole.theta, context});
   if (both.is_set("sliding_attention"))
-    local = hf_rope_of(both.object("sliding_attention"), json, local.theta, context);
+    local = hf_rope_of(both.object("sliding_attention"), json, {local.theta, context});
   if (!local.scaling.is_none()) both.refuse("sliding_attention", "rope_type default");
 }
 
@@ -229,7 +243,7 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
   if (is_third)
     read_gemma3_rope(json, to, rope, local);
   else
-    rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+    rope = hf_rope(json, usual_rope(usual, to));
   nn::Llama l = llama_with(json, usual, rope);
   l.activation =
       activation_of(json, "hidden_activation", "gelu_pytorch_tanh", {{"gelu_pytorch_tanh", "gelu_tanh"}});
@@ -255,7 +269,7 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
 void read_deepseek(const JsonObject& json, const Usual& usual, HfConfig& to) {
   const bool is_v3 = to.family == "deepseek_v3";
   read_sizes(json, usual, to);
-  const HfRope rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+  const HfRope rope = hf_rope(json, usual_rope(usual, to));
   if (json.integer("first_k_dense_replace", is_v3 ? 3 : 0) < to.model.layers)
     json.refuse("first_k_dense_replace", std::to_string(to.model.layers) +
                                              ", the number of layers: mixture-of-experts layers are not "

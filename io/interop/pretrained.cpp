@@ -22,8 +22,13 @@ PretrainedInfo info_of(const io::HfFolder& folder) {
           .padding_token = c.padding_token};
 }
 
+// `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
+// positions do), the model is made for the shorter one, which its rotary positions may depend on.
 Model model_of(Params& params, const ModelConfig& config, std::int64_t context) {
-  ModelParts parts = config.architecture.make(params, config);
+  ModelConfig shorter = config;
+  if (context > 0) shorter.context = context;
+  const bool is_free = shorter.parameters() == config.parameters();
+  ModelParts parts = config.architecture.make(params, is_free ? shorter : config);
   if (context > 0) parts.context = context;
   return Model(params, std::move(parts));
 }

@@ -437,13 +437,22 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
       {with(R"("use_bidirectional_attention": true)"),
        "config.json: use_bidirectional_attention is true, expected false"},
       {with(R"("rope_scaling": {"type": "su", "factor": 2.0})"),
-       "config.json: rope_scaling: type is \"su\", expected default, dynamic, linear, llama3 or yarn"},
+       "config.json: rope_scaling: type is \"su\", expected default, dynamic, linear, llama3, yarn or "
+       "longrope"},
       {with(R"("rope_parameters": {"sliding_attention": {}})"),
        "config.json: rope_parameters: sliding_attention is {}, expected the same rotary positions in all "
        "layers"},
       {with(R"("rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4})"),
-       "config.json: rope_parameters: rope_type is \"longrope\", expected default, dynamic, linear, llama3 "
-       "or yarn"},
+       "config.json: rope_parameters: has no short_factor, expected an array of numbers"},
+      {with(
+           R"("rope_parameters": {"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [1, "2"]})"),
+       "config.json: rope_parameters: long_factor is [1, \"2\"], expected an array of numbers"},
+      {with(R"("rope_parameters": {"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [1]})"),
+       "config.json: [model] rope scaling: got 1 factors, expected one for each of 2 pairs"},
+      {with(R"("rope_parameters": {"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [1, 0]})"),
+       "config.json: [model] rope scaling: expected a positive long factor, got 0.000000"},
+      {with(R"("rope_parameters": {"partial_rotary_factor": 0.5})"),
+       "config.json: rope_parameters: partial_rotary_factor is 0.5, expected 1"},
       {with(R"("rope_scaling": {"rope_type": "linear"})"),
        "config.json: rope_scaling: has no factor, expected a number"},
       {with(R"("rope_scaling": {"rope_type": "linear", "factor": -1})"),
@@ -474,6 +483,22 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
       error(replaced(qwen, "\"vocab_size\"", "\"layer_types\": [\"linear_attention\"], \"vocab_size\"")),
       "config.json: layer_types is [\"linear_attention\"], expected full_attention and sliding_attention "
       "only");
+  const std::string phi3 = replaced(replaced(llama_json, "\"llama\"", "\"phi3\""), "Llama", "Phi3");
+  const auto phi3_error = [&](const std::string& members) {
+    return error(replaced(phi3, "\"vocab_size\"", members + ", \"vocab_size\""));
+  };
+  EXPECT_EQ(
+      phi3_error(R"("rope_scaling": {"type": "linear", "factor": 2})"),
+      "config.json: rope_scaling: type is \"linear\", expected default or longrope, or su or yarn as its "
+      "earlier names");
+  EXPECT_EQ(
+      phi3_error(R"("partial_rotary_factor": 1.5)"),
+      "config.json: partial_rotary_factor is 1.5, expected a share of a head, more than 0 and at most 1");
+  EXPECT_EQ(phi3_error(R"("partial_rotary_factor": 0.75)"),
+            "config.json: [model] heads of width 3 have no rotary pairs");
+  EXPECT_EQ(phi3_error(R"("partial_rotary_factor": 0.1)"),
+            "config.json: [model] heads of width 1 have no rotary pairs");
+  EXPECT_EQ(phi3_error(R"("partial_rotary_factor": 0.5)"), "no error");
   const std::string gpt2 =
       R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1, "n_head": 1,
     "n_embd": 8})";
@@ -560,6 +585,24 @@ TEST(HfConfig, KeysThatAreLeftOutHaveTheUsualValuesOfTheFamily) {
                                 .model));
 }
 
+// Of heads whose width is not width / heads.
+TEST(HfConfig, RowsOfJoinedTensorsAreThoseOfTheHeads) {
+  const std::string text = replaced(with(R"("head_dim": 6)"), "LlamaForCausalLM", "Phi3ForCausalLM");
+  const nn::ModelConfig c = io::parse_hf_config(replaced(text, "\"llama\"", "\"phi3\""), "x").model;
+  const auto at = [&](const std::string& name, std::int64_t rows) {
+    const std::string layer = "model.layers.1.";
+    const io::HfTensor t = io::hf_tensor("phi3", c, layer + name, {rows, 8});
+    return t.name.substr(layer.size()) + " " + t.shape.text() + " from " + std::to_string(t.first_row);
+  };
+  const std::string qkv = "self_attn.qkv_proj.weight [24, 8] from ",
+                    mlp = "mlp.gate_up_proj.weight [24, 8] from ";
+  EXPECT_EQ(at("self_attn.q_proj.weight", 12), qkv + "0");
+  EXPECT_EQ(at("self_attn.k_proj.weight", 6), qkv + "12");
+  EXPECT_EQ(at("self_attn.v_proj.weight", 6), qkv + "18");
+  EXPECT_EQ(at("mlp.gate_proj.weight", 12), mlp + "0");
+  EXPECT_EQ(at("mlp.up_proj.weight", 12), mlp + "12");
+}
+
 // null as a number of key heads is not the family's usual number.
 TEST(HfConfig, NullKeyHeadsAreAsManyAsHeads) {
   for (const char* family : {"qwen2", "qwen3", "smollm3"}) {
@@ -579,7 +622,9 @@ TEST(HfConfig, AllItsSettingsComeBackFromMetadata) {
         R"("mlp_bias": true, "rope_parameters": {"rope_type": "llama3",
          "rope_theta": 5e5, "factor": 8, "low_freq_factor": 1, "high_freq_factor": 3,
          "original_max_position_embeddings": 8})",
-        R"("rope_parameters": {"rope_type": "yarn", "factor": 4, "beta_fast": 30, "truncate": false})"}) {
+        R"("rope_parameters": {"rope_type": "yarn", "factor": 4, "beta_fast": 30, "truncate": false})",
+        R"("rope_parameters": {"rope_type": "longrope", "factor": 4, "short_factor": [1, 1.0625],
+         "long_factor": [1.1, 0.3333333333333333], "original_max_position_embeddings": 8})"}) {
     const nn::ModelConfig c = io::parse_hf_config(with(members), "config.json").model;
     const io::Metadata saved = io::to_metadata(c);
     EXPECT_GT(saved.size(), io::to_metadata(io::parse_hf_config(llama_json, "config.json").model).size());
