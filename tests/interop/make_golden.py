@@ -60,6 +60,9 @@ MODELS = {
                 []),
     "olmo2": ("olmo2", dict(SIZES, num_key_value_heads=2, pad_token_id=None), "bfloat16", []),
     "phi3": ("phi3", dict(SIZES, num_key_value_heads=2, sliding_window=5, pad_token_id=None), "bfloat16", ["old"]),
+    "phi3_partial": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, num_hidden_layers=1,
+                                  rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
+                     "bfloat16", []),
     # Texts of 6 tokens and more are longer than the first context, or all are shorter: the factors do not change within one.
     "phi3_long": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, tie_word_embeddings=True,
                                original_max_position_embeddings=5,

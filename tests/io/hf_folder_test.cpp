@@ -528,6 +528,19 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   EXPECT_EQ(metadata(R"("rope_theta": 500, "rope_scaling": {"type": "dynamic", "factor": 2.0})"),
             metadata(R"("rope_theta": 500)"));
   EXPECT_NE(metadata(R"("rope_theta": 5e5)"), metadata(R"("rope_theta": 1e4)"));
+  EXPECT_EQ(metadata(R"("rope_theta": 5e5)"),
+            metadata(R"("rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5})"));
+  for (const std::string type : {"llama3", "yarn", "longrope"}) {  // the outer first context counts
+    const std::string rope =
+        "{\"rope_type\": \"" + type + R"(", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4,
+          "short_factor": [1, 2], "long_factor": [3, 4], "original_max_position_embeddings": )";
+    const auto scaled = [&](const std::string& first, const std::string& outer) {
+      return metadata(outer + "\"rope_parameters\": " + rope + first + "}");
+    };
+    EXPECT_EQ(scaled("8", "\"original_max_position_embeddings\": 12, "), scaled("12", "")) << type;
+    EXPECT_NE(scaled("8", ""), scaled("12", "")) << type;
+    EXPECT_EQ(scaled("null", ""), scaled("16", "")) << type << ": max_position_embeddings";
+  }
 }
 
 // What a key that is left out means differs between families.
@@ -583,6 +596,30 @@ TEST(HfConfig, KeysThatAreLeftOutHaveTheUsualValuesOfTheFamily) {
               "scale_attn_weights": true})",
                                                 "x")
                                 .model));
+}
+
+// Its rope_scaling as it was written over the years.
+TEST(HfConfig, Phi3HasALongRopeOfThreeNames) {
+  const std::string phi3 = replaced(replaced(llama_json, "\"llama\"", "\"phi3\""), "Llama", "Phi3");
+  const auto metadata = [&](const std::string& members) {
+    const std::string text = replaced(replaced(phi3, "{", "{" + members + ", "), ": 16,", ": 8192,");
+    return io::to_metadata(io::parse_hf_config(text, "x").model);
+  };
+  const std::string lists = R"("short_factor": [1, 1.5], "long_factor": [2, 3])";
+  const io::Metadata now = metadata(R"("original_max_position_embeddings": 4096, "rope_parameters": {)" +
+                                    lists + R"(, "rope_type": "longrope", "partial_rotary_factor": 1.0})");
+  EXPECT_EQ(now.at("rope_first_context"), "4096");
+  EXPECT_EQ(now.at("rope_long_factors"), "2 3");
+  EXPECT_EQ(std::stod(now.at("rope_magnitude")), std::sqrt(1 + std::log(2.0) / std::log(4096.0)));
+  for (const std::string type : {"longrope", "su", "yarn"})
+    EXPECT_EQ(metadata("\"rope_scaling\": {" + lists + ", \"type\": \"" + type + "\"}"), now) << type;
+  EXPECT_EQ(metadata("\"rope_scaling\": {" + lists + R"(, "type": "su", "attention_factor": 1.25})")
+                .at("rope_magnitude"),
+            "1.25");
+  const std::string half = R"("partial_rotary_factor": 0.5)";
+  EXPECT_EQ(metadata(half), metadata("\"rope_parameters\": {" + half + "}"));
+  EXPECT_EQ(metadata(half).at("rotary_width"), "2");
+  EXPECT_EQ(metadata(R"("partial_rotary_factor": 1.0)"), metadata(R"("rope_theta": 10000)"));
 }
 
 // Of heads whose width is not width / heads.
