@@ -67,6 +67,14 @@ void write_sizes(const ModelConfig& m, ConfigText& to) {
   to.set("num_attention_heads", m.heads);
 }
 
+// The share of a head that is rotated, of which the whole part of share · width is taken.
+double rotated_share(const nn::Llama& l) {
+  if (l.rotary_width == 0) return 1;
+  const auto d = static_cast<double>(l.head_width), turning = static_cast<double>(l.rotary_width);
+  const double share = turning / d;
+  return d * share < turning ? std::nextafter(share, 1.0) : share;
+}
+
 // What all relatives of Llama have.
 void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_sizes(m, to);
@@ -74,7 +82,8 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   to.set("head_dim", l.head_width), to.set("rms_norm_eps", l.eps);
   to.set("attention_bias", l.attention_bias);
   to.set("hidden_act", their_activation(l.activation));
-  to.set_json("rope_parameters", hf_rope_json({.theta = l.theta, .scaling = l.scaling}));
+  to.set_json("rope_parameters",
+              hf_rope_json({.theta = l.theta, .scaling = l.scaling, .share = rotated_share(l)}));
 }
 
 // The one window that layers have; 0: none.
@@ -121,7 +130,8 @@ void write_mistral(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
 
 void write_phi3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_mistral(m, l, to);
-  to.set("original_max_position_embeddings", m.context);
+  to.set("original_max_position_embeddings",
+         l.scaling.is_none() ? m.context : static_cast<std::int64_t>(l.scaling.first_context));
 }
 
 void write_smollm3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
@@ -239,6 +249,8 @@ nn::RopeScaling plain(const nn::RopeScaling& s) {
   if (s.type == "yarn")
     p.beta_fast = s.beta_fast, p.beta_slow = s.beta_slow, p.whole_pairs = s.whole_pairs,
     p.magnitude = s.magnitude;
+  if (s.type == "longrope")
+    p.short_factors = s.short_factors, p.long_factors = s.long_factors, p.magnitude = s.magnitude;
   return p;
 }
 
@@ -261,6 +273,7 @@ nn::Gpt plain(nn::Gpt g, ModelConfig& m) {
 
 nn::Llama plain(nn::Llama l, ModelConfig& m) {
   if (l.head_width == 0) l.head_width = m.width / m.heads;
+  if (l.rotary_width == l.head_width) l.rotary_width = 0;
   if (m.bias) l.attention_bias = l.mlp_bias = true, m.bias = false;
   if (l.attention_bias) l.qkv_bias = false;
   l.windows = by_layer(l.windows, m.layers, 0), l.rotated = by_layer(l.rotated, m.layers, 1);
