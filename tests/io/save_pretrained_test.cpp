@@ -234,6 +234,7 @@ TEST(SaveModel, AFamilyIsChosenByTheSettings) {
   EXPECT_EQ(family_of(small(nn::Llama{.windows = {4, 0}})), "smollm3");
   EXPECT_EQ(family_of(small(nn::Llama{.rotated = {1, 0}})), "smollm3");
   EXPECT_EQ(family_of(small(nn::Llama{.qk_norm = "whole", .norms = "after"})), "olmo2");
+  EXPECT_EQ(family_of(small(nn::Llama{.head_width = 14, .rotary_width = 6})), "phi3");  // 14·(6/14) < 6
   EXPECT_EQ(family_of(small(nn::DeepSeek{})), "deepseek_v3");
   nn::ModelConfig biased = small(nn::Llama{});
   biased.bias = true;
