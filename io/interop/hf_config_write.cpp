@@ -67,12 +67,13 @@ void write_sizes(const ModelConfig& m, ConfigText& to) {
   to.set("num_attention_heads", m.heads);
 }
 
-// The share of a head that is rotated, of which the whole part of share · width is taken.
-double rotated_share(const nn::Llama& l) {
+// The share of each head that is rotated, of which its reader takes whole numbers.
+double rotary_share(const nn::Llama& l) {
   if (l.rotary_width == 0) return 1;
-  const auto d = static_cast<double>(l.head_width), turning = static_cast<double>(l.rotary_width);
-  const double share = turning / d;
-  return d * share < turning ? std::nextafter(share, 1.0) : share;
+  const double d = static_cast<double>(l.head_width), width = static_cast<double>(l.rotary_width);
+  double share = width / d;
+  while (d * share < width) share = std::nextafter(share, 1);
+  return share;
 }
 
 // What all relatives of Llama have.
@@ -82,8 +83,10 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   to.set("head_dim", l.head_width), to.set("rms_norm_eps", l.eps);
   to.set("attention_bias", l.attention_bias);
   to.set("hidden_act", their_activation(l.activation));
-  to.set_json("rope_parameters",
-              hf_rope_json({.theta = l.theta, .scaling = l.scaling, .share = rotated_share(l)}));
+  HfRope rope{.theta = l.theta, .scaling = l.scaling, .share = rotary_share(l)};
+  if (l.scaling.type == "longrope")  // it changes nothing, but their classes warn where it is missing
+    rope.scaling.factor = static_cast<double>(m.context) / l.scaling.first_context;
+  to.set_json("rope_parameters", hf_rope_json(rope));
 }
 
 // The one window that layers have; 0: none.
@@ -131,7 +134,7 @@ void write_mistral(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
 void write_phi3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_mistral(m, l, to);
   to.set("original_max_position_embeddings",
-         l.scaling.is_none() ? m.context : static_cast<std::int64_t>(l.scaling.first_context));
+         l.scaling.type == "longrope" ? static_cast<std::int64_t>(l.scaling.first_context) : m.context);
 }
 
 void write_smollm3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
@@ -243,14 +246,12 @@ std::optional<ConfigText> model_text(const FamilyText& family, const ModelConfig
 nn::RopeScaling plain(const nn::RopeScaling& s) {
   nn::RopeScaling p{.type = s.type};
   if (s.is_none()) return p;
-  p.factor = s.factor;
+  if (s.type != "longrope") p.factor = s.factor;
   if (s.type != "linear") p.first_context = s.first_context;
   if (s.type == "llama3") p.low_frequency = s.low_frequency, p.high_frequency = s.high_frequency;
-  if (s.type == "yarn")
-    p.beta_fast = s.beta_fast, p.beta_slow = s.beta_slow, p.whole_pairs = s.whole_pairs,
-    p.magnitude = s.magnitude;
-  if (s.type == "longrope")
-    p.short_factors = s.short_factors, p.long_factors = s.long_factors, p.magnitude = s.magnitude;
+  if (s.type == "yarn") p.beta_fast = s.beta_fast, p.beta_slow = s.beta_slow, p.whole_pairs = s.whole_pairs;
+  if (s.type == "longrope") p.short_factors = s.short_factors, p.long_factors = s.long_factors;
+  if (s.type == "yarn" || s.type == "longrope") p.magnitude = s.magnitude;
   return p;
 }
 
@@ -273,10 +274,10 @@ nn::Gpt plain(nn::Gpt g, ModelConfig& m) {
 
 nn::Llama plain(nn::Llama l, ModelConfig& m) {
   if (l.head_width == 0) l.head_width = m.width / m.heads;
-  if (l.rotary_width == l.head_width) l.rotary_width = 0;
   if (m.bias) l.attention_bias = l.mlp_bias = true, m.bias = false;
   if (l.attention_bias) l.qkv_bias = false;
   l.windows = by_layer(l.windows, m.layers, 0), l.rotated = by_layer(l.rotated, m.layers, 1);
+  if (l.rotary_width == l.head_width) l.rotary_width = 0;
   l.scaling = plain(l.scaling);
   if (l.windows.empty() || (l.window_theta == l.theta && l.scaling.is_none())) l.window_theta = 0;
   if (l.attention_scale == 0) l.attention_scale = 1 / std::sqrt(static_cast<double>(l.head_width));

@@ -53,6 +53,12 @@ std::string type_of(const JsonObject& rope, const HfUsualRope& usual) {
   return type;
 }
 
+std::string json_reals(const std::vector<double>& list) {
+  std::string text;
+  for (const double x : list) text += (text.empty() ? "" : ", ") + json_real(x);
+  return "[" + text + "]";
+}
+
 }  // namespace
 
 HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual) {
@@ -105,6 +111,7 @@ std::string hf_rope_json(const HfRope& rope) {
   const auto add = [&](const char* key, const std::string& json) {
     text += ", " + json_string(key) + ": " + json;
   };
+  if (rope.share != 1) add("partial_rotary_factor", json_real(rope.share));
   if (!s.is_none()) add("factor", json_real(s.factor));
   if (s.type == "llama3" || s.type == "yarn" || s.type == "longrope")
     add("original_max_position_embeddings", json_number(s.first_context));
@@ -117,15 +124,9 @@ std::string hf_rope_json(const HfRope& rope) {
     if (rope.score_scale != 1 && s.factor > 1)
       add("mscale_all_dim", json_real((std::sqrt(rope.score_scale) - 1) / (0.1 * std::log(s.factor))));
   }
-  const auto list = [](const std::vector<double>& numbers) {
-    std::string items;
-    for (const double x : numbers) items += (items.empty() ? "" : ", ") + json_real(x);
-    return "[" + items + "]";
-  };
   if (s.type == "longrope")
-    add("short_factor", list(s.short_factors)), add("long_factor", list(s.long_factors));
+    add("short_factor", json_reals(s.short_factors)), add("long_factor", json_reals(s.long_factors));
   if (s.type == "yarn" || s.type == "longrope") add("attention_factor", json_real(s.magnitude));
-  if (rope.share != 1) add("partial_rotary_factor", json_real(rope.share));
   return text + "}";
 }
 
