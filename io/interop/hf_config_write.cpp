@@ -67,6 +67,14 @@ void write_sizes(const ModelConfig& m, ConfigText& to) {
   to.set("num_attention_heads", m.heads);
 }
 
+// For transformers 5, and for 4, which would take another theta for what it does not find.
+void write_rope(const HfRope& rope, ConfigText& to) {
+  to.set_json("rope_parameters", hf_rope_json(rope));
+  to.set("rope_theta", rope.theta);
+  if (rope.share != 1) to.set("partial_rotary_factor", rope.share);
+  if (!rope.scaling.is_none()) to.set_json("rope_scaling", hf_rope_scaling_json(rope));
+}
+
 // The share of each head that is rotated, of which its reader takes whole numbers.
 double rotary_share(const nn::Llama& l) {
   if (l.rotary_width == 0) return 1;
@@ -86,7 +94,7 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   HfRope rope{.theta = l.theta, .scaling = l.scaling, .share = rotary_share(l)};
   if (l.scaling.type == "longrope")  // it changes nothing, but their classes warn where it is missing
     rope.scaling.factor = static_cast<double>(m.context) / l.scaling.first_context;
-  to.set_json("rope_parameters", hf_rope_json(rope));
+  write_rope(rope, to);
 }
 
 // The one window that layers have; 0: none.
@@ -163,9 +171,11 @@ void write_gemma2(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
 void write_gemma3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_gemma2(m, l, to);
   const double local = l.window_theta == 0 ? l.theta : l.window_theta;
-  to.set_json("rope_parameters",
-              "{\"full_attention\": " + hf_rope_json({.theta = l.theta, .scaling = l.scaling}) +
-                  ", \"sliding_attention\": " + hf_rope_json({.theta = local}) + "}");
+  const HfRope whole{.theta = l.theta, .scaling = l.scaling};
+  write_rope(whole, to);
+  to.set("rope_local_base_freq", local);
+  to.set_json("rope_parameters", "{\"full_attention\": " + hf_rope_json(whole) +
+                                     ", \"sliding_attention\": " + hf_rope_json({.theta = local}) + "}");
 }
 
 void write_gpt2(const ModelConfig& m, const nn::Gpt& g, ConfigText& to) {
@@ -186,8 +196,7 @@ void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to)
   to.set("attention_bias", d.attention_bias), to.set("hidden_act", "silu");
   const double usual = 1 / std::sqrt(static_cast<double>(d.head_width + d.rope_width));
   const double scale = d.attention_scale == 0 ? usual : d.attention_scale;
-  to.set_json("rope_parameters",
-              hf_rope_json({.theta = d.theta, .scaling = d.scaling, .score_scale = scale / usual}));
+  write_rope({.theta = d.theta, .scaling = d.scaling, .score_scale = scale / usual}, to);
   // No layer has experts; their classes want sizes of some.
   to.set("first_k_dense_replace", m.layers);
   to.set("n_routed_experts", std::int64_t{4}), to.set("num_experts_per_tok", std::int64_t{2});
