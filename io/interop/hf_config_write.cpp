@@ -67,6 +67,23 @@ void write_sizes(const ModelConfig& m, ConfigText& to) {
   to.set("num_attention_heads", m.heads);
 }
 
+// For transformers 5, and for 4, which would take another theta for what it does not find.
+void write_rope(const HfRope& rope, ConfigText& to) {
+  to.set_json("rope_parameters", hf_rope_json(rope));
+  to.set("rope_theta", rope.theta);
+  if (rope.share != 1) to.set("partial_rotary_factor", rope.share);
+  if (!rope.scaling.is_none()) to.set_json("rope_scaling", hf_rope_scaling_json(rope));
+}
+
+// The share of each head that is rotated, of which its reader takes whole numbers.
+double rotary_share(const nn::Llama& l) {
+  if (l.rotary_width == 0) return 1;
+  const double d = static_cast<double>(l.head_width), width = static_cast<double>(l.rotary_width);
+  double share = width / d;
+  while (d * share < width) share = std::nextafter(share, 1);
+  return share;
+}
+
 // What all relatives of Llama have.
 void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_sizes(m, to);
@@ -74,7 +91,10 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   to.set("head_dim", l.head_width), to.set("rms_norm_eps", l.eps);
   to.set("attention_bias", l.attention_bias);
   to.set("hidden_act", their_activation(l.activation));
-  to.set_json("rope_parameters", hf_rope_json({.theta = l.theta, .scaling = l.scaling}));
+  HfRope rope{.theta = l.theta, .scaling = l.scaling, .share = rotary_share(l)};
+  if (l.scaling.type == "longrope")  // it changes nothing, but their classes warn where it is missing
+    rope.scaling.factor = static_cast<double>(m.context) / l.scaling.first_context;
+  write_rope(rope, to);
 }
 
 // The one window that layers have; 0: none.
@@ -121,7 +141,8 @@ void write_mistral(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
 
 void write_phi3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_mistral(m, l, to);
-  to.set("original_max_position_embeddings", m.context);
+  to.set("original_max_position_embeddings",
+         l.scaling.type == "longrope" ? static_cast<std::int64_t>(l.scaling.first_context) : m.context);
 }
 
 void write_smollm3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
@@ -150,9 +171,11 @@ void write_gemma2(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
 void write_gemma3(const ModelConfig& m, const nn::Llama& l, ConfigText& to) {
   write_gemma2(m, l, to);
   const double local = l.window_theta == 0 ? l.theta : l.window_theta;
-  to.set_json("rope_parameters",
-              "{\"full_attention\": " + hf_rope_json({.theta = l.theta, .scaling = l.scaling}) +
-                  ", \"sliding_attention\": " + hf_rope_json({.theta = local}) + "}");
+  const HfRope whole{.theta = l.theta, .scaling = l.scaling};
+  write_rope(whole, to);
+  to.set("rope_local_base_freq", local);
+  to.set_json("rope_parameters", "{\"full_attention\": " + hf_rope_json(whole) +
+                                     ", \"sliding_attention\": " + hf_rope_json({.theta = local}) + "}");
 }
 
 void write_gpt2(const ModelConfig& m, const nn::Gpt& g, ConfigText& to) {
@@ -173,8 +196,7 @@ void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, ConfigText& to)
   to.set("attention_bias", d.attention_bias), to.set("hidden_act", "silu");
   const double usual = 1 / std::sqrt(static_cast<double>(d.head_width + d.rope_width));
   const double scale = d.attention_scale == 0 ? usual : d.attention_scale;
-  to.set_json("rope_parameters",
-              hf_rope_json({.theta = d.theta, .scaling = d.scaling, .score_scale = scale / usual}));
+  write_rope({.theta = d.theta, .scaling = d.scaling, .score_scale = scale / usual}, to);
   // No layer has experts; their classes want sizes of some.
   to.set("first_k_dense_replace", m.layers);
   to.set("n_routed_experts", std::int64_t{4}), to.set("num_experts_per_tok", std::int64_t{2});
@@ -233,12 +255,12 @@ std::optional<ConfigText> model_text(const FamilyText& family, const ModelConfig
 nn::RopeScaling plain(const nn::RopeScaling& s) {
   nn::RopeScaling p{.type = s.type};
   if (s.is_none()) return p;
-  p.factor = s.factor;
+  if (s.type != "longrope") p.factor = s.factor;
   if (s.type != "linear") p.first_context = s.first_context;
   if (s.type == "llama3") p.low_frequency = s.low_frequency, p.high_frequency = s.high_frequency;
-  if (s.type == "yarn")
-    p.beta_fast = s.beta_fast, p.beta_slow = s.beta_slow, p.whole_pairs = s.whole_pairs,
-    p.magnitude = s.magnitude;
+  if (s.type == "yarn") p.beta_fast = s.beta_fast, p.beta_slow = s.beta_slow, p.whole_pairs = s.whole_pairs;
+  if (s.type == "longrope") p.short_factors = s.short_factors, p.long_factors = s.long_factors;
+  if (s.type == "yarn" || s.type == "longrope") p.magnitude = s.magnitude;
   return p;
 }
 
@@ -264,6 +286,7 @@ nn::Llama plain(nn::Llama l, ModelConfig& m) {
   if (m.bias) l.attention_bias = l.mlp_bias = true, m.bias = false;
   if (l.attention_bias) l.qkv_bias = false;
   l.windows = by_layer(l.windows, m.layers, 0), l.rotated = by_layer(l.rotated, m.layers, 1);
+  if (l.rotary_width == l.head_width) l.rotary_width = 0;
   l.scaling = plain(l.scaling);
   if (l.windows.empty() || (l.window_theta == l.theta && l.scaling.is_none())) l.window_theta = 0;
   if (l.attention_scale == 0) l.attention_scale = 1 / std::sqrt(static_cast<double>(l.head_width));
@@ -370,9 +393,15 @@ std::string hf_config_json(const HfConfig& config, DType dtype) {
 
 std::string hf_config_with_dtype(std::string_view text, const std::string& where, DType dtype) {
   JsonObject json(text, where);
-  const char* key = json.has("torch_dtype") && !json.has("dtype") ? "torch_dtype" : "dtype";
-  if (json.string(key, "") == hf_dtype_name(dtype)) return std::string(text);
-  json.set(key, json_string(hf_dtype_name(dtype)));
+  const std::string name(hf_dtype_name(dtype));
+  bool is_said = false, is_right = true;
+  for (const char* key : {"dtype", "torch_dtype"}) {  // the second one by transformers 4
+    if (!json.has(key)) continue;
+    is_said = true, is_right &= json.string(key, "") == name;
+    json.set(key, json_string(name));
+  }
+  if (is_said && is_right) return std::string(text);
+  if (!is_said) json.set("dtype", json_string(name));
   return json.text();
 }
 

@@ -110,9 +110,12 @@ std::string HfWriter::config_text() const {
 }
 
 std::string HfWriter::tokenizer_config_text() const {
-  std::map<std::string, std::string> members{{"tokenizer_class", json_string("PreTrainedTokenizerFast")},
-                                             {"model_max_length", std::to_string(config_.model.context)},
-                                             {"clean_up_tokenization_spaces", "false"}};
+  std::map<std::string, std::string> members{
+      {"tokenizer_class", json_string("PreTrainedTokenizerFast")},
+      {"model_max_length", std::to_string(config_.model.context)},
+      {"clean_up_tokenization_spaces", "false"},
+      // Without token types, which transformers 4 would make and give to models that have none.
+      {"model_input_names", "[\"input_ids\", \"attention_mask\"]"}};
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(source_.tokenizer.get())) {
     const auto name = [&](const char* key, const std::optional<std::int64_t>& id) {
       if (id && *id >= 0 && *id < hf->size())
