@@ -92,6 +92,15 @@ std::vector<std::int64_t> JsonObject::integers(const std::string& key) const {
   });
 }
 
+std::vector<double> JsonObject::numbers(const std::string& key) const {
+  return member(key, "an array of numbers").read(Kind::array, [](JsonReader& j) {
+    std::vector<double> all;
+    j.begin_array();
+    while (j.next_item()) all.push_back(j.number());
+    return all;
+  });
+}
+
 std::int64_t JsonObject::integer(const std::string& key, std::int64_t otherwise) const {
   return is_set(key) ? integer(key) : otherwise;
 }
