@@ -1,8 +1,12 @@
 #include "io/interop/hf_folder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
@@ -86,6 +90,15 @@ std::string text_of_shape(const std::vector<std::int64_t>& shape) {
   std::string text;
   for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
   return "[" + text + "]";
+}
+
+// Threads that read files at a time: a core alone copies less than memory can take.
+unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
+  constexpr std::uint64_t worth_a_thread = 32 << 20;
+  const bool on_host = std::all_of(parameters.begin(), parameters.end(),
+                                   [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
+  if (!on_host || bytes < worth_a_thread) return 1;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
 }
 
 }  // namespace
@@ -216,24 +229,47 @@ std::uint64_t HfFolder::bytes() const {
   return n;
 }
 
+void HfFolder::load(const Parameter& p) const {
+  const auto found = places_.find(p.name());
+  if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
+  const Place& place = found->second;
+  const std::size_t row = place.tensor->bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
+  const auto first = static_cast<std::size_t>(place.theirs.first_row) * row;
+  const bool is_whole = p.shape() == place.theirs.shape || place.theirs.is_transposed;
+  const std::span<const std::byte> bytes =
+      is_whole ? place.tensor->bytes
+               : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
+  copy_tensor(mapped_[place.file].file, {place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p,
+              where(place.file));
+}
+
 void HfFolder::load(const std::vector<Parameter>& parameters) const {
-  for (const Parameter& p : parameters) {
-    const auto found = places_.find(p.name());
-    if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
-    const Place& place = found->second;
-    const MappedFile& file = mapped_[place.file].file;
-    const std::size_t row = place.tensor->bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
-    const auto first = static_cast<std::size_t>(place.theirs.first_row) * row;
-    const bool is_whole = p.shape() == place.theirs.shape || place.theirs.is_transposed;
-    const std::span<const std::byte> bytes =
-        is_whole ? place.tensor->bytes
-                 : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
-    copy_tensor({place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p, where(place.file),
-                [&file](std::span<const std::byte> read) {
-                  const char* from = reinterpret_cast<const char*>(read.data());
-                  file.release(static_cast<std::size_t>(from - file.bytes().data()), read.size());
-                });
+  std::vector<const Parameter*> largest_first;
+  for (const Parameter& p : parameters) largest_first.push_back(&p);
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [](const Parameter* a, const Parameter* b) { return a->bytes() > b->bytes(); });
+  std::vector<std::exception_ptr> failures(parameters.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  const auto work = [&] {
+    for (std::size_t i; !has_failed && (i = next++) < largest_first.size();) {
+      try {
+        load(*largest_first[i]);
+      } catch (...) {
+        failures[i] = std::current_exception(), has_failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    try {
+      for (unsigned n = readers_of(parameters, bytes()); n > 1; --n) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: those that there are do it
+    }
+    work();
   }
+  for (const std::exception_ptr& e : failures)
+    if (e) std::rethrow_exception(e);
 }
 
 }  // namespace tg::io
