@@ -406,6 +406,8 @@ std::vector<Call> file_calls() {
          const io::MappedFile file(path(w), "hostile");
          file.release(static_cast<std::size_t>(Draw<I>::of(w)), static_cast<std::size_t>(Draw<I>::of(w)));
          (void)file.bytes();
+         std::byte some[7];
+         file.read(static_cast<std::size_t>(Draw<I>::of(w)), std::span(some).first(w.below(8)));
        }},
       {"map_safetensors", [](World& w) { (void)io::map_safetensors(path(w), "hostile").tensors.size(); }},
       {"from_pretrained", pretrained},
