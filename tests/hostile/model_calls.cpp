@@ -9,6 +9,7 @@
 #include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/training/largest_batch.h>
+#include <tilegrad/nn/training/perplexity.h>
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -162,6 +163,13 @@ void train_model(World& w) {
       evaluation.start(ids(w, options.batch * c.context), ids(w, options.batch * c.context));
   evaluation.result(batch);
   evaluation.predictions(batch);
+  const train::Perplexity p = train::perplexity(model, ids(w, static_cast<I>(w.below(40))),
+                                                {.stride = w.hostile() ? Draw<I>::of(w) : 0,
+                                                 .batch = options.batch,
+                                                 .threads = options.threads,
+                                                 .precision = options.precision,
+                                                 .progress = [&](I, I) { return w.chance(0.9); }});
+  (void)p.loss(), (void)p.value();
 }
 
 Sampling sampling(World& w) {
