@@ -65,6 +65,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/layers/kv_cache.h
     nn/layers/latent_attention.h
     nn/layers/layers.h
+    nn/layers/low_rank.h
     nn/layers/mlp.h
     nn/layers/module.h
     nn/layers/params.h
@@ -77,6 +78,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/gpt.h
     nn/models/language_model.h
     nn/models/llama.h
+    nn/models/lora.h
     nn/models/model.h
     nn/models/model_config.h
     nn/models/model_parts.h
