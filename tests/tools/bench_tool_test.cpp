@@ -124,6 +124,7 @@ const Mode all_modes[] = {
     {"generate", "8", {"whole text", "cached", "engine, 1 text", "engine, 16 texts"}},
     {"serve", "1x2x16x64x13", {"contiguous", "pages of 16, cache in use", "paged / contiguous"}},
     {"train", "1x2x16x8x2", {"GPT step", "matmul", "flash_attn", "adamw"}},
+    {"lora", "2x2x16x8x2x40x3", {"all parameters", "LoRA, attention's input", "LoRA, all linear layers"}},
 };
 INSTANTIATE_TEST_SUITE_P(Bench, BenchModes, testing::ValuesIn(all_modes),
                          [](const auto& m) { return m.param.name; });
