@@ -50,6 +50,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/text/tokenizer.h
     io/text/words.h
     io/training/batches.h
+    io/training/examples.h
     io/training/metrics.h
     io/training/progress.h
     io/training/sums.h
@@ -91,6 +92,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/schedule.h
     nn/optimizers/sgd.h
     nn/training/largest_batch.h
+    nn/training/perplexity.h
     nn/training/training.h
     ops/ceilings.h
     ops/flash_attn.h
