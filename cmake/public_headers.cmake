@@ -36,6 +36,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/files/json.h
     io/files/mapped_file.h
     io/files/safetensors.h
+    io/interop/peft.h
     io/interop/pretrained.h
     io/plots/heat_map.h
     io/plots/image.h
@@ -49,6 +50,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/text/tokenizer.h
     io/text/words.h
     io/training/batches.h
+    io/training/examples.h
     io/training/metrics.h
     io/training/progress.h
     io/training/sums.h
@@ -90,6 +92,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/schedule.h
     nn/optimizers/sgd.h
     nn/training/largest_batch.h
+    nn/training/perplexity.h
     nn/training/training.h
     ops/ceilings.h
     ops/flash_attn.h

@@ -38,10 +38,11 @@ const Form& form_named(const std::string& name) {
 
 void print_source(const io::ModelSource& source) {
   const auto config = source.files.find("config.json");
-  print_row("reads", source.from + (config == source.files.end()
-                                        ? ""
-                                        : ": " + io::JsonObject(config->second, source.from).string("model_type") +
-                                              " of Hugging Face"));
+  print_row("reads",
+            source.from + (config == source.files.end()
+                               ? ""
+                               : ": " + io::JsonObject(config->second, source.from).string("model_type") +
+                                     " of Hugging Face"));
   std::string types;
   for (const DType t : source.dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
   print_row("model",

@@ -130,12 +130,17 @@ ModelSource source_of_folder(const std::string& path) {
   return source;
 }
 
+HfConfig config_in(const nn::FolderFiles& files, const std::string& where) {
+  const auto text = files.find("config.json"), more = files.find("generation_config.json");
+  if (text == files.end()) throw FormatError(where + ": has no config.json of the model's folder");
+  HfConfig config = parse_hf_config(text->second, where + ": config.json");
+  if (more != files.end()) parse_hf_generation(more->second, where + ": generation_config.json", config);
+  return config;
+}
+
 HfConfig hf_config_of(const ModelSource& source, const std::string& where) {
-  if (const auto text = source.files.find("config.json"); text != source.files.end()) {
-    const std::string file = source.from + ": config.json";
-    HfConfig config = parse_hf_config(text->second, file);
-    if (const auto more = source.files.find("generation_config.json"); more != source.files.end())
-      parse_hf_generation(more->second, source.from + ": generation_config.json", config);
+  if (source.files.contains("config.json")) {
+    HfConfig config = config_in(source.files, source.from);
     if (is_config_of(config, source.config)) return config;
     HfConfig changed = hf_config_for(source.config, where, config.family);
     changed.end_tokens = config.end_tokens, changed.start_token = config.start_token;

@@ -49,6 +49,10 @@ ModelSource source_of_checkpoint(const std::string& path);
 // tokenizer.json has none.
 ModelSource source_of_folder(const std::string& path);
 
+// What the small files of a folder say of its model: config.json, and the ids of generation_config.json if it
+// is there. Throws FormatError, beginning with `where`.
+HfConfig config_in(const nn::FolderFiles& files, const std::string& where);
+
 // The config with which Hugging Face's classes open the model: that of its files, if it is still the model's,
 // or hf_config_for(). The ids of tokens that begin and end a text are those of the files, or the tokenizer's.
 HfConfig hf_config_of(const ModelSource& source, const std::string& where);

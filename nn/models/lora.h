@@ -28,8 +28,9 @@ struct LoraOptions {
   // Other ranks and alphas of modules, which are chosen as by targets.
   std::map<std::string, std::int64_t> ranks = {};
   std::map<std::string, double> alphas = {};
-  std::uint64_t seed = 0;  // of A
-  DType dtype = f32;       // of A and B, whatever that of the weights is
+  std::uint64_t seed = 0;   // of A
+  std::string origin = {};  // adapter_config.json of the PEFT folder that it came from (io/interop/peft.h)
+  DType dtype = f32;        // of A and B, whatever that of the weights is
 };
 
 // A module's adapter. A module is a Linear layer or, where others call several of ours one (phi3's qkv_proj),

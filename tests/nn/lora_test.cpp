@@ -15,10 +15,12 @@
 #include <tilegrad/nn/optimizers/sgd.h>
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
+#include "tests/support/files.h"
 
 namespace {
 
 using namespace tg;
+using tg::testing::error_of;
 
 constexpr std::int64_t length = 12;
 const std::vector<std::int32_t> tokens{3, 1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32};
@@ -72,15 +74,6 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
   return most;
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
