@@ -598,6 +598,34 @@ TEST(HfConfig, KeysThatAreLeftOutHaveTheUsualValuesOfTheFamily) {
                                 .model));
 }
 
+// Layers of two kinds: rope_parameters has a part for each, older files have keys beside each other.
+TEST(HfConfig, Gemma3HasTwoRopesInOldAndNewKeys) {
+  const std::string gemma =
+      R"({"model_type": "gemma3_text", "vocab_size": 9, "hidden_size": 64, "intermediate_size": 12,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "sliding_window": 8, )";
+  const auto metadata = [&](const std::string& members) {
+    return io::to_metadata(io::parse_hf_config(gemma + members + "}", "x").model);
+  };
+  const std::string layers = R"("layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+    "full_attention"])";
+  const io::Metadata now = metadata(layers + R"(, "rope_parameters": {
+    "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}})");
+  EXPECT_EQ(metadata(R"("sliding_window_pattern": 2, "rope_theta": 5e5, "rope_local_base_freq": 2e4,
+    "rope_scaling": {"rope_type": "linear", "factor": 8})"),
+            now);
+  EXPECT_EQ(metadata(R"("sliding_window_pattern": 2, "rope_theta": 5e5, "rope_local_base_freq": 2e4,
+    "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8}})"),
+            now);
+  EXPECT_EQ(now.at("windows"), "8 0 8 0");
+  EXPECT_EQ(now.at("window_theta"), "20000");
+  EXPECT_EQ(error_of([&] {
+              metadata(R"("rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}})");
+            }),
+            "x: rope_parameters: sliding_attention is {\"rope_type\": \"linear\", \"factor\": 2}, expected "
+            "rope_type default");
+}
+
 // Its rope_scaling as it was written over the years.
 TEST(HfConfig, Phi3HasALongRopeOfThreeNames) {
   const std::string phi3 = replaced(replaced(llama_json, "\"llama\"", "\"phi3\""), "Llama", "Phi3");
