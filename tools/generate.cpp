@@ -11,6 +11,7 @@
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
+#include "tools/dtype_named.h"
 #include "tools/generate/many.h"
 #include "tools/generate/opened_model.h"
 #include "tools/generate/output.h"
@@ -37,8 +38,8 @@ void declare_options(Args& args, Options& o) {
   args.option("model", "FOLDER",
               "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json",
               o.folder);
-  args.option("context", "N", "of --model: at most so many tokens in a text, for which there is memory",
-              o.context, {.min = 1, .max = 1e9, .shown = "as many as config.json says"});
+  args.option("context", "N", "at most so many tokens in a text, for which there is memory", o.context,
+              {.min = 1, .max = 1e9, .shown = "as many as the model was made for"});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
   args.option(
       "prompts", "FILE",
@@ -115,9 +116,6 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
-DType dtype_named(const std::string& name) {
-  return name == "f32" ? f32 : name == "bf16" ? bf16 : f16;
-}
 std::optional<DType> cache_dtype(const Options& o) {
   return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
 }
@@ -190,7 +188,6 @@ bool asks_for_many(const Args& args) {
 // What is wrong with a combination of options, or nothing. Sets cache_size.
 std::string mistake_in(const Args& args, Options& o) {
   if (o.checkpoint.empty() == o.folder.empty()) return "expected --checkpoint DIR or --model FOLDER";
-  if (o.folder.empty() && args.given("context")) return "--context is one of --model FOLDER";
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
@@ -224,7 +221,7 @@ int main(int argc, char** argv) {
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
     const OpenedModel opened =
-        o.folder.empty() ? open_checkpoint(o.checkpoint) : open_folder(o.folder, o.context);
+        o.folder.empty() ? open_checkpoint(o.checkpoint, o.context) : open_folder(o.folder, o.context);
     if (asks_for_many(args)) return generate_many(o, opened);
     generate_one(o, opened);
     if (!args.given("prompt") && bytes_on_standard_input() > 0)

@@ -1,4 +1,4 @@
-// train: a GPT on a text or a task, from the command line.
+// train: a model on a text or a task, from the command line: a new one, or one from a Hugging Face folder.
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -18,6 +18,7 @@
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
+#include "tools/trained_model.h"
 
 namespace {
 
@@ -40,31 +41,27 @@ void catch_signals() {
   if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
 }
 
-constexpr const char* model_file = "model.safetensors";
+constexpr std::int64_t most_tokens = 1024;           // in a row, where --from has no --context
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
-
-io::Metadata description(const TrainOptions& o, const text::Tokenizer& tokenizer, std::int64_t step) {
-  io::Metadata about = io::to_metadata(o.model);
-  about["step"] = std::to_string(step);
-  about.merge(tokenizer.metadata());
-  return about;
-}
 
 class Run {
  public:
   // `args` are the options that a checkpoint saves. With a store, its run is resumed.
-  Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store)
-      : o_(std::move(options)), args_(args), store_(std::move(store)) {
+  // `base`: of --from; a resumed run finds it in its checkpoint.
+  Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store,
+      std::optional<BaseModel> base)
+      : o_(std::move(options)), args_(args), store_(std::move(store)), base_(std::move(base)) {
     o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
     if (store_) {
       find_place();
     } else {
+      take_base();
       data_ = open_data(o_.data, std::nullopt);
       store_ = std::make_unique<io::CheckpointStore>(o_.out);
       if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
-    o_.model.vocabulary = data_->tokenizer().size();
+    if (!base_) o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) check_same_model();
     state_.data_sum = data_->identity();
   }
@@ -73,8 +70,8 @@ class Run {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
     const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
     check_memory(o_.device, 3 * bytes, "the model with its optimizer");
-    nn::Params params(seed, f32, o_.device);
-    const nn::Model model(params, o_.model);
+    nn::Params params = base_ ? nn::Params::unset(f32, o_.device) : nn::Params(seed, f32, o_.device);
+    const nn::Model model = model_with_context(params, o_.model, o_.data.context);
     const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
     const auto made = make_optimizer(o_.learning, params.all(), scale);
     const optim::Optimizer& optimizer = *made;
@@ -87,6 +84,7 @@ class Run {
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
     print_table(params, memory);
     check_room(memory, model, optimizer, programs);
+    if (base_ && base_->weights) base_->weights->load(params.all());
     std::optional<train::Progress> progress;
     const train::Trainer::Hooks hooks{
         .stop = [] { return stop_asked != 0; },
@@ -95,7 +93,11 @@ class Run {
               progress->update(row.step, row.train_loss, row.lr);
               row.tokens_per_s = static_cast<float>(progress->tokens_per_s());
             },
-        .validated = [&](const train::MetricsRow& row) { progress->validation(row.val_loss); },
+        .validated =
+            [&](const train::MetricsRow& row) {
+              if (row.step == 0) print_row("before", "validation loss " + loss_text(row.val_loss));
+              progress->validation(row.val_loss);
+            },
         .files = [&](const train::Trainer::State& state) { return files(params, state); }};
     train::Trainer trainer(model, optimizer, *data_,
                            {.steps = o_.steps,
@@ -105,6 +107,7 @@ class Run {
                             .validate_every = o_.eval_every,
                             .validation_batches = o_.eval_batches,
                             .save_every = o_.save_every,
+                            .validate_first = base_.has_value(),
                             .trap_nan = o_.trap_nan},
                            hooks, store_.get());
     if (o_.profile > 0) return print_profile(trainer.training());
@@ -113,10 +116,10 @@ class Run {
       resumed_.reset();  // its files take room on the disk as long as they are open
     }
     const std::int64_t first = state_.step;
-    progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
+    progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
     trainer.run();
     progress.reset();
-    if (trainer.rows().empty()) return stop_asked ? 130 : 0;
+    if (trainer.state().step == 0) return stop_asked ? 130 : 0;
     save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()),
                     trainer.rows());
     report(trainer, first);
@@ -144,7 +147,17 @@ class Run {
         step != saved_model_.metadata.end() && step->second != std::to_string(state_.step))
       throw FormatError(model + ": metadata has step '" + step->second + "', but the run is at step " +
                         std::to_string(state_.step));
+    if (!o_.from.empty()) base_ = base_of_run(saved_model_.metadata, model);
+    take_base();
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
+  }
+
+  // The options say the length of a row and the dropout; the rest of the model is the base's.
+  void take_base() {
+    if (!base_) return;
+    const double dropout = o_.model.dropout;
+    o_.model = base_->config, o_.model.dropout = dropout;
+    o_.data.base = &*base_;
   }
 
   // The files of a checkpoint belong to one step.
@@ -174,21 +187,28 @@ class Run {
   // The files of a checkpoint.
   std::vector<io::CheckpointFile> files(const nn::Params& params, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
-    return {{model_file, params.all(), description(o_, data_->tokenizer(), state.step)},
-            {run_file, {}, to_metadata(run, args_)}};
+    io::Metadata about = io::to_metadata(o_.model);
+    about["step"] = std::to_string(state.step);
+    about.merge(data_->tokenizer().metadata());
+    if (base_) about.merge(nn::folder_metadata(base_->files));
+    return {{model_file, params.all(), std::move(about)}, {run_file, {}, to_metadata(run, args_)}};
+  }
+
+  std::string start_of_weights() const {
+    if (base_) return o_.from;
+    if (o_.model.initializer == nn::Initializer::gpt2) return "N(0, " + short_number(o_.model.std) + "²)";
+    return "PyTorch's layers";
   }
 
   void print_table(const nn::Params& params, const train::TrainingMemory& memory) const {
+    if (base_) base_->print(o_.from);
     print_row(data_->name(), data_->description());
-    const std::string start = o_.model.initializer == nn::Initializer::gpt2
-                                  ? "N(0, " + short_number(o_.model.std) + "²)"
-                                  : "PyTorch's layers";
-    print_row("model", o_.model.text() + ", weights from " + start +
+    print_row("model", o_.model.text() + ", weights from " + start_of_weights() +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training",
               grouped(o_.steps) + " steps of " +
                   (o_.learning.accumulate > 1 ? std::to_string(o_.learning.accumulate) + " × " : "") +
-                  std::to_string(o_.batch) + " × " + std::to_string(o_.model.context) + " tokens, " +
+                  std::to_string(o_.batch) + " × " + std::to_string(o_.data.context) + " tokens, " +
                   description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                   (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     if (resumed_)
@@ -206,7 +226,7 @@ class Run {
   void check_room(const train::TrainingMemory& memory, const nn::Model& model,
                   const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
     const auto prepared = [&](std::int64_t b) {  // batches prepared ahead, if they share the device's memory
-      const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.model.context);
+      const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.data.context);
       return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
     };
     const std::size_t need = memory.beside_parameters() + prepared(o_.batch);
@@ -225,7 +245,7 @@ class Run {
 
   // Runs steps on the first batch and prints their profile.
   int print_profile(train::TrainingProgram& training) {
-    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
+    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.data.context)), y(x.size());
     data_->training(static_cast<std::uint64_t>(o_.seed), 0, x, y);
     const Profile p =
         profile(training.program(), measure_ceilings(training.program()), static_cast<int>(o_.profile),
@@ -278,6 +298,7 @@ class Run {
   const Args& args_;
   std::unique_ptr<io::CheckpointStore> store_;
   std::optional<io::Checkpoint> resumed_;
+  std::optional<BaseModel> base_;
   io::SafeTensors saved_model_;  // the resumed weights, until they are known to be this model's
   RunState state_;
   std::unique_ptr<TrainData> data_;
@@ -294,6 +315,10 @@ int main(int argc, char** argv) {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = not_saveable(args); !mistake.empty()) return args.fail(mistake);
     std::unique_ptr<io::CheckpointStore> store;
+    std::optional<BaseModel> base;
+    if (args.given("from")) {
+      if (const std::string mistake = not_for_from(args, o); !mistake.empty()) return args.fail(mistake);
+    }
     if (o.resume) {
       if (o.overwrite)
         return args.fail("--resume continues a run, --overwrite replaces it: give only one of them");
@@ -301,21 +326,30 @@ int main(int argc, char** argv) {
       store = std::make_unique<io::CheckpointStore>(o.out);
       take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);
     } else {
-      if (const std::string mistake = settle_optimizer(args, o.learning); !mistake.empty())
+      if (const std::string mistake = settle_optimizer(args, o.learning, !o.from.empty()); !mistake.empty())
         return args.fail(mistake);
       if (!args.given("save-every")) o.save_every = o.eval_every;
       if (o.data.task == "add") {  // a sum in a row
         if (!args.given("context")) o.model.context = train::Sums::tokens(o.data.digits);
         if (!args.given("batch")) o.batch = 64;
       }
+      if (!o.from.empty()) {
+        base = base_of_folder(o.from);
+        if (!args.given("context")) o.model.context = std::min(most_tokens, base->config.context);
+        if (o.model.context > base->config.context)
+          return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
+                           std::to_string(base->config.context));
+      }
       // Gives a layer's output the same size as in GPT-2, whatever the width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
-    if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
+    if (o.from.empty()) {
+      if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
+    }
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
     catch_signals();
-    return Run(o, args, std::move(store)).go();
+    return Run(o, args, std::move(store), std::move(base)).go();
   });
 }

@@ -28,6 +28,12 @@ inline std::string short_number(double x) {
   return s;
 }
 
+inline std::string loss_text(double x) {
+  char s[32];
+  std::snprintf(s, sizeof s, "%.4f", x);
+  return s;
+}
+
 inline std::string size_text(double bytes) {
   const char* unit = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {

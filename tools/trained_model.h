@@ -7,15 +7,25 @@
 
 #include <tilegrad/io/checkpoints/checkpoint.h>
 #include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/text/tokenizer.h>
 #include <tilegrad/nn/layers/autocast.h>
 #include <tilegrad/nn/models/model.h>
+#include "io/interop/model_source.h"
 #include "tools/cache_memory.h"
 #include "tools/train_report.h"
 
 namespace tg {
 
 inline constexpr const char* model_file = "model.safetensors";
+
+// A model of which at most `context` tokens in a row are used.
+inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& config, std::int64_t context) {
+  if (context == config.context) return nn::Model(params, config);
+  nn::ModelParts parts = config.architecture.make(params, config);
+  parts.context = context;
+  return nn::Model(params, std::move(parts));
+}
 
 // What a checkpoint says of its model: the configuration, and the metadata it was read from.
 struct CheckpointModel {
@@ -32,13 +42,22 @@ struct CheckpointModel {
     metadata = std::move(file.metadata);
   }
 
-  // Throws FormatError when there is none, or it is not the model's.
+  // Throws FormatError when there is none, or it is not the model's. The vocabulary of a model from a folder
+  // can be larger than its tokenizer's: it is rounded up.
   std::unique_ptr<text::Tokenizer> tokenizer() const {
     auto made = text::load_tokenizer(metadata, where);
-    if (made->size() != config.vocabulary)
+    if (made->size() > config.vocabulary || (files().empty() && made->size() < config.vocabulary))
       throw FormatError(where + ": the tokenizer has " + std::to_string(made->size()) +
                         " tokens, the model " + std::to_string(config.vocabulary));
     return made;
+  }
+
+  // Of the folder that train --from began with; none if it began with a new model.
+  nn::FolderFiles files() const { return nn::folder_files(metadata); }
+  // Any of them ends a text.
+  std::vector<std::int64_t> end_tokens() const {
+    const nn::FolderFiles of = files();
+    return of.empty() ? std::vector<std::int64_t>{} : io::config_in(of, where).end_tokens;
   }
 
   // Gives a model's parameters their values, rounded to their dtype. Throws FormatError also for a NaN or an

@@ -111,9 +111,11 @@ HfFolder::HfFolder(const std::string& path) : path_(path) {
                            ? ", but an adapter_config.json: it is an adapter "
                              "to a model, expected the model's folder"
                            : ", expected a Hugging Face folder"));
-  config_ = parse_hf_config(read_file(config, who), at(config));
-  if (const std::string generation = path + "/generation_config.json"; exists(generation))
-    parse_hf_generation(read_file(generation, who), at(generation), config_);
+  for (const char* name : nn::folder_file_names)
+    if (exists(path + "/" + name)) small_files_[name] = read_file(path + "/" + name, who);
+  config_ = parse_hf_config(small_files_.at("config.json"), at(config));
+  if (const auto generation = small_files_.find("generation_config.json"); generation != small_files_.end())
+    parse_hf_generation(generation->second, at(path + "/generation_config.json"), config_);
   open_files();
   match();
 }
@@ -138,7 +140,7 @@ void HfFolder::open_files() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     mapped_.push_back(map_safetensors(path_ + "/" + files_[i], who));
     for (const auto& [name, tensor] : mapped_[i].tensors) {
-      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}});
+      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}, {}});
       if (!is_new)
         throw FormatError(where(i) + ": has a tensor " + name + ", which " + files_[place->second.file] +
                           " has too");
@@ -183,7 +185,7 @@ void HfFolder::match() {
                         std::string(name_of(t.dtype)) + " " + text_of_shape(t.shape) +
                         ", expected a floating type and " + theirs.shape.text() + " by config.json");
     used.insert(theirs.name);
-    places_[name] = {found->second.file, &t, std::move(theirs)};
+    places_[name] = {found->second.file, &t, std::move(theirs), shape};
   };
   try {
     config_.model.each_parameter(take);
@@ -225,22 +227,32 @@ std::vector<DType> HfFolder::dtypes() const {
 
 std::uint64_t HfFolder::bytes() const {
   std::uint64_t n = 0;
-  for (const auto& [name, place] : places_) n += place.tensor->bytes.size();
+  for (const auto& [name, place] : places_) n += values(name).tensor.bytes.size();
   return n;
 }
 
-void HfFolder::load(const Parameter& p) const {
-  const auto found = places_.find(p.name());
-  if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
+HfFolder::Values HfFolder::values(const std::string& parameter) const {
+  const auto found = places_.find(parameter);
+  if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + parameter);
   const Place& place = found->second;
-  const std::size_t row = place.tensor->bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
-  const auto first = static_cast<std::size_t>(place.theirs.first_row) * row;
-  const bool is_whole = p.shape() == place.theirs.shape || place.theirs.is_transposed;
-  const std::span<const std::byte> bytes =
-      is_whole ? place.tensor->bytes
-               : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
-  copy_tensor(mapped_[place.file].file, {place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p,
-              where(place.file));
+  Values v{*place.tensor, place.theirs.is_transposed, place.file};
+  if (v.is_transposed) return v;
+  const std::size_t row = v.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
+  v.tensor.shape.assign(place.shape.begin(), place.shape.end());
+  v.tensor.bytes = v.tensor.bytes.subspan(static_cast<std::size_t>(place.theirs.first_row) * row,
+                                          static_cast<std::size_t>(place.shape[0]) * row);
+  return v;
+}
+
+void HfFolder::release(const Values& values) const {
+  const MappedFile& file = mapped_[values.file].file;
+  const char* from = reinterpret_cast<const char*>(values.tensor.bytes.data());
+  file.release(static_cast<std::size_t>(from - file.bytes().data()), values.tensor.bytes.size());
+}
+
+void HfFolder::load(const Parameter& p) const {
+  const Values v = values(p.name());
+  copy_tensor(mapped_[v.file].file, v.tensor, v.is_transposed, p, where(v.file));
 }
 
 void HfFolder::load(const std::vector<Parameter>& parameters) const {

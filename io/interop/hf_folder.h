@@ -8,6 +8,7 @@
 
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/io/files/safetensors.h>
+#include <tilegrad/io/interop/pretrained.h>
 #include "io/interop/hf_config.h"
 #include "io/interop/hf_names.h"
 
@@ -30,6 +31,19 @@ class HfFolder {
   std::vector<DType> dtypes() const;                                    // of the weights, each once
   std::uint64_t bytes() const;                                          // of the weights
 
+  // The files of folder_file_names that the folder has.
+  const nn::FolderFiles& small_files() const { return small_files_; }
+
+  // The values of a parameter as they lie in a file: rows of one of its tensors, or a whole one of [columns,
+  // rows]. Throws Error for a parameter that the model does not have.
+  struct Values {
+    TensorView tensor;
+    bool is_transposed = false;
+    std::size_t file = 0;
+  };
+  Values values(const std::string& parameter) const;
+  void release(const Values& values) const;  // gives back their memory until they are read again
+
   // Writes values into parameters of the model, which have the names that each_parameter() of the config has,
   // in whatever floating dtype: rounded to the nearest of it, of two the even one. Throws FormatError for a
   // number that is not finite, or too large for the dtype; then some are written already.
@@ -41,6 +55,7 @@ class HfFolder {
     std::size_t file;
     const TensorView* tensor;
     HfTensor theirs;
+    Shape shape = {};  // of the parameter
   };
   void load(const Parameter& parameter) const;
   void open_files();
@@ -50,6 +65,7 @@ class HfFolder {
   std::string where(std::size_t file) const;
 
   std::string path_;
+  nn::FolderFiles small_files_;
   HfConfig config_;
   std::vector<std::string> files_;
   std::vector<MappedSafeTensors> mapped_;

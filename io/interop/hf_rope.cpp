@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <tilegrad/io/files/json.h>
+
 namespace tg::io {
 
 namespace {
@@ -51,6 +53,37 @@ std::string type_of(const JsonObject& rope, const HfUsualRope& usual) {
   return type;
 }
 
+std::string json_reals(const std::vector<double>& list) {
+  std::string text;
+  for (const double x : list) text += (text.empty() ? "" : ", ") + json_real(x);
+  return "[" + text + "]";
+}
+
+// How the frequencies are scaled, as members of an object.
+std::string scaling_members(const HfRope& rope) {
+  const nn::RopeScaling& s = rope.scaling;
+  std::string text = "\"rope_type\": " + json_string(s.is_none() ? "default" : s.type);
+  const auto add = [&](const char* key, const std::string& json) {
+    text += ", " + json_string(key) + ": " + json;
+  };
+  if (!s.is_none()) add("factor", json_real(s.factor));
+  if (s.type == "llama3" || s.type == "yarn" || s.type == "longrope")
+    add("original_max_position_embeddings", json_number(s.first_context));
+  if (s.type == "llama3")
+    add("low_freq_factor", json_real(s.low_frequency)), add("high_freq_factor", json_real(s.high_frequency));
+  if (s.type == "yarn") {
+    add("beta_fast", json_real(s.beta_fast)), add("beta_slow", json_real(s.beta_slow));
+    add("truncate", s.whole_pairs ? "true" : "false");
+    // score_scale = yarn_growth(factor, mscale_all_dim)²
+    if (rope.score_scale != 1 && s.factor > 1)
+      add("mscale_all_dim", json_real((std::sqrt(rope.score_scale) - 1) / (0.1 * std::log(s.factor))));
+  }
+  if (s.type == "longrope")
+    add("short_factor", json_reals(s.short_factors)), add("long_factor", json_reals(s.long_factors));
+  if (s.type == "yarn" || s.type == "longrope") add("attention_factor", json_real(s.magnitude));
+  return text;
+}
+
 }  // namespace
 
 HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual) {
@@ -94,6 +127,16 @@ HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsua
   if (const double all = rope.number("mscale_all_dim", 0); all != 0)
     r.score_scale = std::pow(yarn_growth(s.factor, all), 2);
   return r;
+}
+
+std::string hf_rope_json(const HfRope& rope) {
+  std::string text = scaling_members(rope) + ", \"rope_theta\": " + json_real(rope.theta);
+  if (rope.share != 1) text += ", \"partial_rotary_factor\": " + json_real(rope.share);
+  return "{" + text + "}";
+}
+
+std::string hf_rope_scaling_json(const HfRope& rope) {
+  return rope.scaling.is_none() ? "null" : "{" + scaling_members(rope) + "}";
 }
 
 }  // namespace tg::io

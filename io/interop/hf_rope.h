@@ -27,4 +27,8 @@ HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual);
 // The same of one kind of layers, where `rope` is their part of rope_parameters, or rope_scaling.
 HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsualRope& usual);
 
+// The inverse: rope_parameters of transformers 5, and rope_scaling of transformers 4, or null.
+std::string hf_rope_json(const HfRope& rope);
+std::string hf_rope_scaling_json(const HfRope& rope);
+
 }  // namespace tg::io

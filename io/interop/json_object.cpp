@@ -121,4 +121,20 @@ std::string JsonObject::string(const std::string& key, const std::string& otherw
   return is_set(key) ? string(key) : otherwise;
 }
 
+std::string JsonObject::text() const {
+  return json_object_text(members_);
+}
+
+std::string json_object_text(const std::map<std::string, std::string>& members) {
+  std::string text;
+  for (const auto& [key, json] : members)
+    text += (text.empty() ? "{\n  " : ",\n  ") + json_string(key) + ": " + json;
+  return (text.empty() ? "{" : text + "\n") + "}\n";
+}
+
+std::string json_real(double x) {
+  const std::string text = json_number(x);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
 }  // namespace tg::io

@@ -32,6 +32,10 @@ class JsonObject {
   bool boolean(const std::string& key, bool otherwise) const;
   std::string string(const std::string& key, const std::string& otherwise) const;
 
+  // Sets a member to a JSON text, and the object as text: its members in the order of their names.
+  void set(const std::string& key, std::string json) { members_[key] = std::move(json); }
+  std::string text() const;
+
   // Throws FormatError: "<where>: key is <its text>, expected …".
   [[noreturn]] void refuse(const std::string& key, const std::string& expected) const;
 
@@ -42,5 +46,10 @@ class JsonObject {
   std::string where_;
   std::map<std::string, std::string> members_;  // their texts
 };
+
+// An object of members whose values are JSON texts, a line each.
+std::string json_object_text(const std::map<std::string, std::string>& members);
+// A number that Python reads as a float: "1.0", "1e-05".
+std::string json_real(double x);
 
 }  // namespace tg::io

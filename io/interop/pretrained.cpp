@@ -4,6 +4,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include "io/interop/hf_folder.h"
+#include "io/interop/hf_writer.h"
 
 namespace tg::nn {
 
@@ -19,16 +20,28 @@ PretrainedInfo info_of(const io::HfFolder& folder) {
           .dropped = folder.dropped(),
           .end_tokens = c.end_tokens,
           .start_token = c.start_token,
-          .padding_token = c.padding_token};
+          .padding_token = c.padding_token,
+          .files = folder.small_files()};
+}
+
+constexpr const char* folder_key = "folder/";
+
+void save(const std::string& folder, io::ModelSource source, const text::Tokenizer* tokenizer,
+          const SaveOptions& options) {
+  if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
+  io::HfWriter(source, options).write(folder);
 }
 
 // `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
 // positions do), the model is made for the shorter one, which its rotary positions may depend on.
-Model model_of(Params& params, const ModelConfig& config, std::int64_t context) {
+ModelConfig made_for(const ModelConfig& config, std::int64_t context) {
   ModelConfig shorter = config;
   if (context > 0) shorter.context = context;
-  const bool is_free = shorter.parameters() == config.parameters();
-  ModelParts parts = config.architecture.make(params, is_free ? shorter : config);
+  return shorter.parameters() == config.parameters() ? shorter : config;
+}
+
+Model model_of(Params& params, const ModelConfig& config, std::int64_t context) {
+  ModelParts parts = config.architecture.make(params, made_for(config, context));
   if (context > 0) parts.context = context;
   return Model(params, std::move(parts));
 }
@@ -71,6 +84,34 @@ Pretrained from_pretrained(const std::string& path, Device device, const Pretrai
   Pretrained made{info_of(folder), model_of(params, config, options.context)};
   folder.load(params.all());
   return made;
+}
+
+io::Metadata folder_metadata(const FolderFiles& files) {
+  io::Metadata metadata;
+  for (const auto& [name, text] : files) metadata[folder_key + name] = text;
+  return metadata;
+}
+
+FolderFiles folder_files(const io::Metadata& metadata) {
+  FolderFiles files;
+  for (const char* name : folder_file_names)
+    if (const auto found = metadata.find(folder_key + std::string(name)); found != metadata.end())
+      files[name] = found->second;
+  return files;
+}
+
+void save_pretrained(const std::string& folder, const Pretrained& model, const text::Tokenizer* tokenizer,
+                     const SaveOptions& options) {
+  const ModelConfig& config = model.info.config;
+  io::ModelSource source = io::source_of(model.model.parameters(), made_for(config, model.model.context()));
+  source.config = config;
+  source.from = model.info.folder, source.files = model.info.files;
+  save(folder, std::move(source), tokenizer, options);
+}
+
+void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
+                     const text::Tokenizer* tokenizer, const SaveOptions& options) {
+  save(folder, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 }  // namespace tg::nn

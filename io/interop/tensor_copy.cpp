@@ -88,4 +88,18 @@ void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transpo
     copy.in_order();
 }
 
+std::vector<std::byte> transposed(const TensorView& from) {
+  const auto rows = static_cast<std::size_t>(from.shape[0]),
+             columns = static_cast<std::size_t>(from.shape[1]);
+  const std::size_t size = size_of(from.dtype);
+  std::vector<std::byte> to(from.bytes.size());
+  constexpr std::size_t block = 32;  // of rows and columns, whose lines fit in the cache
+  for (std::size_t r0 = 0; r0 < rows; r0 += block)
+    for (std::size_t c0 = 0; c0 < columns; c0 += block)
+      for (std::size_t r = r0; r < std::min(r0 + block, rows); ++r)
+        for (std::size_t c = c0; c < std::min(c0 + block, columns); ++c)
+          std::memcpy(to.data() + (c * rows + r) * size, from.bytes.data() + (r * columns + c) * size, size);
+  return to;
+}
+
 }  // namespace tg::io

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/io/files/safetensors.h>
@@ -14,5 +15,8 @@ namespace tg::io {
 // Throws FormatError, beginning with `where` and the parameter's name; Error if the file cannot be read.
 void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
                  const std::string& where);
+
+// The bytes of a tensor [n, m] as one of [m, n].
+std::vector<std::byte> transposed(const TensorView& from);
 
 }  // namespace tg::io

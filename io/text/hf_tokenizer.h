@@ -64,8 +64,9 @@ class HfTokenizer final : public Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// A tokenizer.json with the ids of `bpe`. Error if its words are not GPT-2's: no tokenizer.json splits as
-// those of older checkpoints.
-std::string tokenizer_json(const Bpe& bpe);
+// A tokenizer.json with the ids of the tokenizer: one of this kind, of bytes, of characters, or of pairs of
+// bytes. Error for what no tokenizer.json can say: words that are not GPT-2's, as of older checkpoints,
+// tokens that are numbers, and ▁ among characters.
+std::string tokenizer_json(const Tokenizer& tokenizer);
 
 }  // namespace tg::text

@@ -73,7 +73,7 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
   restore(checkpoint);
   training_.set_step(state_.step);
   if (store_) rows_ = cut_metrics(store_->directory() + "/metrics.jsonl", state_.step);
-  if (state) return;
+  if (state || state_.best_step == 0) return;
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
 }
@@ -102,6 +102,7 @@ const Trainer::State& Trainer::run() {
   }
   for (const Parameter& p : optimizer_.state())
     if (p.name() == "optimizer.skipped") skipped_ = static_cast<std::int64_t>(p.read().item<float>());
+  if (begins && o_.validate_first) validate_start();
   const std::int64_t first = state_.step;
   saved_ = first;
   Prefetch prepared(
@@ -154,6 +155,14 @@ void Trainer::finish(const Running& running) {
   const bool better = validates && row.val_loss < state_.best_loss;
   if (better) state_.best_step = state_.step, state_.best_loss = row.val_loss;
   if (better || last || state_.step % o_.save_every == 0) save();
+}
+
+void Trainer::validate_start() {
+  MetricsRow row{.step = 0};
+  validate(false, row);
+  if (hooks_.validated) hooks_.validated(row);
+  rows_.push_back(row);
+  if (metrics_) metrics_->write(row);
 }
 
 // The mean over fixed batches spread over what is held out.

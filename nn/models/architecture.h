@@ -61,6 +61,12 @@ class Architecture {
     return *this;
   }
 
+  // What it was made from; null if that is of another kind.
+  template <class Kind>
+  const Kind* as() const {
+    const auto* of = dynamic_cast<const Of<Kind>*>(kind_.get());
+    return of == nullptr ? nullptr : &of->kind;
+  }
   std::string name() const { return kind_->name(); }
   std::string title() const { return kind_->title(); }
   std::vector<Setting> settings() { return kind_->settings(); }

@@ -104,6 +104,18 @@ void pretrained(World& w) {
   w.trace += info.text() + "\n";
   if (w.chance(0.2)) nn::check_tokenizer(info, text::ByteTokenizer(), "hostile");
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
+  if (nn::folder_files(nn::folder_metadata(model.info.files)) != model.info.files)
+    throw std::logic_error("files of a folder got lost in metadata");
+  std::filesystem::remove_all("saved");
+  nn::SaveOptions options{.shard_bytes = w.below(2000)};
+  if (w.chance(0.5)) options.dtype = w.one_of({f32, bf16, f16, i64});
+  const text::NumberTokenizer tokenizer(w.below(8));
+  const std::string folder = w.one_of<std::string>({"saved", "saved/", "pretrained", "", "no/folder"});
+  if (w.chance(0.5))
+    nn::save_pretrained(folder, model, &tokenizer, options);
+  else
+    nn::save_pretrained(folder, model.model, w.chance(0.8) ? model.info.config : c, nullptr, options);
+  nn::from_pretrained(folder);
 }
 
 // A tokenizer.json that is right or nearly so.
@@ -161,8 +173,7 @@ void tokenizers(World& w) {
   (void)t->kind(), (void)t->unit();
   if (t->size() > 0) readable([&] { return text::load_tokenizer(t->metadata(), "hostile"); });
   if (const auto* bpe = dynamic_cast<const text::Bpe*>(t.get()))
-    (void)bpe->merges(), (void)bpe->words(), text::tokenizer_json(*bpe),
-        (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+    (void)bpe->merges(), (void)bpe->words(), (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(t.get())) {
     const auto id = static_cast<std::int32_t>(Draw<I>::of(w));
     (void)hf->json(), (void)hf->merges(), (void)hf->before(), (void)hf->after(), (void)hf->is_byte_level();
@@ -170,6 +181,7 @@ void tokenizers(World& w) {
     hf->encode(text, {.special = w.chance(0.5), .whole = w.chance(0.5)});
     hf->token_text(id);
   }
+  if (w.chance(0.5)) text::HfTokenizer(text::tokenizer_json(*t), "hostile").encode(text);
   t->encode_whole(text);
   (void)t->safe_cut(text, w.below(2 * text.size() + 2));
   if (w.chance(0.5)) t->continuation(static_cast<std::int32_t>(Draw<I>::of(w)));

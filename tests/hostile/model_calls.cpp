@@ -261,8 +261,10 @@ void serve(World& w) {
     return handles.empty() || w.hostile() ? Draw<std::uint64_t>::of(w) : handles[w.below(handles.size())];
   };
   const auto tokens = [&] { return w.hostile() ? Draw<I>::of(w) : static_cast<I>(w.below(4)); };
-  const auto end = [&] {
-    return w.chance(0.2) ? std::optional<std::int32_t>(Draw<int>::of(w)) : std::nullopt;
+  const auto ends = [&] {
+    std::vector<std::int32_t> some(w.chance(0.2) ? 1 + w.below(2) : 0);
+    for (std::int32_t& token : some) token = Draw<int>::of(w);
+    return some;
   };
   std::function<void()> anything;
   const auto report = [&](const Engine::Token& t) {
@@ -279,14 +281,14 @@ void serve(World& w) {
                                                      .tokens = tokens(),
                                                      .sampling = sampling(w),
                                                      .seed = w.below(3),
-                                                     .end = end(),
+                                                     .ends = ends(),
                                                      .report = report}));
         break;
       case 2:
         handles.push_back(engine.search({.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
                                          .tokens = tokens(),
                                          .beams = size(w),
-                                         .end = end(),
+                                         .ends = ends(),
                                          .report = [&](const auto&) { anything(); }}));
         break;
       case 3:
@@ -309,7 +311,7 @@ void serve(World& w) {
 }
 
 void search(World& w) {
-  BeamSearch s(size(w), size(w), w.chance(0.5) ? std::optional<std::int32_t>(1) : std::nullopt);
+  BeamSearch s(size(w), size(w), w.chance(0.5) ? std::vector<std::int32_t>{1} : std::vector<std::int32_t>{});
   for (int n = 0; n < 10; ++n)
     attempt([&] {
       std::vector<float> logits(w.below(5));

@@ -26,14 +26,20 @@ struct OpenedModel {
   }
 };
 
-inline OpenedModel open_checkpoint(const std::string& path) {
+// `context`: at most so many tokens; 0: as many as the model was made for.
+inline OpenedModel open_checkpoint(const std::string& path, std::int64_t context) {
   const auto saved = std::make_shared<const CheckpointModel>(path);
+  if (context > saved->config.context)
+    throw ShapeError(saved->where + ": expected a context up to " + std::to_string(saved->config.context) +
+                     ", got " + std::to_string(context));
+  if (context == 0) context = saved->config.context;
   return {.title = saved->config.text(),
-          .context = saved->config.context,
+          .context = context,
           .tokenizer = saved->tokenizer(),
-          .load = [saved](DType weights, Device device) {
-            nn::Params params(0, weights, device);
-            nn::Model model(params, saved->config);
+          .end_tokens = saved->end_tokens(),
+          .load = [saved, context](DType weights, Device device) {
+            nn::Params params = nn::Params::unset(weights, device);
+            nn::Model model = model_with_context(params, saved->config, context);
             saved->restore(params);
             return model;
           }};

@@ -55,11 +55,11 @@ class CorpusData final : public TrainData {
     batches_.validation(k, count, x, y);
   }
 
-  // The prompt is a line break, if the tokenizer has one, and is not shown.
+  // The prompt is a line break, if the tokenizer has one, as the beginning of a text, and is not shown.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::vector<std::int32_t> tokens;
     try {
-      tokens = tokenizer_->encode("\n");
+      tokens = tokenizer_->encode_whole("\n");
     } catch (const Error&) {
     }
     if (tokens.empty()) tokens = {0};
@@ -82,26 +82,60 @@ std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std
   return std::make_shared<text::Bpe>(text::Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
 }
 
+// The documents of a text as the base model knows them: each begins as its tokenizer begins a text, and is
+// followed by its end token. A text without separators is one document.
+std::vector<std::int32_t> encode_documents(const DataOptions& o, std::string_view text) {
+  std::vector<std::int32_t> all;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end =
+        o.separator.empty() ? text.size() : std::min(text.find(o.separator, at), text.size());
+    if (end > at) append_document(*o.base, text.substr(at, end - at), all);
+    at = end + o.separator.size();
+  }
+  return all;
+}
+
 std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const bool is_tuned = o.base != nullptr;
   const std::string text =
-      o.tokenizer == "chars" ? text::load_text(o.text) : io::read_file(o.text, "load_text");
+      o.tokenizer == "chars" && !is_tuned ? text::load_text(o.text) : io::read_file(o.text, "load_text");
   if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
   const std::string identity = sum_of(text);
   check_same(o.text, identity, saved);
-  std::shared_ptr<const text::Tokenizer> tokenizer =
-      saved ? text::load_tokenizer(saved->model, saved->where) : learn_tokenizer(o, text);
-  const auto tokens = std::make_shared<const std::vector<std::int32_t>>(tokenizer->encode(text));
+  std::shared_ptr<const text::Tokenizer> tokenizer = is_tuned ? o.base->tokenizer
+                                                     : saved
+                                                         ? text::load_tokenizer(saved->model, saved->where)
+                                                         : learn_tokenizer(o, text);
+  if (!tokenizer)
+    throw Error("[from] the folder has no tokenizer.json, which --text needs: give --tokens FILE");
+  const auto tokens = std::make_shared<const std::vector<std::int32_t>>(is_tuned ? encode_documents(o, text)
+                                                                                 : tokenizer->encode(text));
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);
 }
 
+// Of a file of tokens: its own, or that of the base model, which must be the same.
+std::shared_ptr<const text::Tokenizer> tokenizer_of(const DataOptions& o,
+                                                    const std::shared_ptr<const text::TokenFile>& file) {
+  const std::shared_ptr<const text::Tokenizer> its(file, &file->tokenizer());
+  if (o.base == nullptr) return its;
+  if (its->size() > o.base->config.vocabulary)
+    throw Error("[from] " + o.tokens + " has " + std::to_string(its->size()) + " tokens, the model " +
+                std::to_string(o.base->config.vocabulary));
+  const std::shared_ptr<const text::Tokenizer>& known = o.base->tokenizer;
+  if (!known || known->kind() == "numbers") return its;
+  if (its->kind() != "numbers" && its->metadata() != known->metadata())
+    throw Error("[from] " + o.tokens + " was written with another tokenizer than the model's");
+  return known;
+}
+
 std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const std::int64_t vocabulary = o.base != nullptr ? o.base->config.vocabulary : o.vocabulary;
   const auto file = o.plain == "none" ? std::make_shared<const text::TokenFile>(o.tokens)
                                       : std::make_shared<const text::TokenFile>(
-                                            o.tokens, o.plain == "u16" ? 2 : 4, o.vocabulary);
+                                            o.tokens, o.plain == "u16" ? 2 : 4, vocabulary);
   check_same(o.tokens, file->identity(), saved);
-  return std::make_unique<CorpusData>(o, o.tokens, file->identity(),
-                                      std::shared_ptr<const text::Tokenizer>(file, &file->tokenizer()),
-                                      file->tokens(), file);
+  return std::make_unique<CorpusData>(o, o.tokens, file->identity(), tokenizer_of(o, file), file->tokens(),
+                                      file);
 }
 
 class SumsData final : public TrainData {
@@ -163,6 +197,9 @@ void declare_data_options(Args& args, DataOptions& o) {
               {.shown = "required without --resume, --tokens or --task"});
   args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
+  args.option("separator", "TEXT",
+              "with --from: what is between two documents of --text; the model's end token takes its place",
+              o.separator, {.shown = "none: the text is one document"});
   args.option("plain", "KIND", "--tokens has ids of 16 or 32 bits, below --vocabulary, and no header",
               o.plain, {.choices = {"none", "u16", "u32"}});
   args.option("task", "NAME", "instead of a text: add generates sums of integers, a tenth of them held out",
@@ -180,12 +217,14 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   if (kinds == 0) return "missing --text FILE (or --tokens FILE, or --task add)";
   if (kinds > 1) return "--text, --tokens and --task: give only one of them";
   if (args.given("resume")) return {};  // the rest is as when the run was started
+  if (args.given("separator") && !args.given("from")) return "--separator is for --from";
+  if (args.given("separator") && o.text.empty()) return "--separator is for --text";
   if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
   if (!task && args.given("digits")) return "--digits is for --task add";
   if (!file && plain) return "--plain is for --tokens";
   if (args.given("vocabulary") && o.tokenizer != "bpe" && !plain)
     return "--vocabulary is for --tokenizer bpe and for --plain";
-  if (plain && !args.given("vocabulary")) return "missing --vocabulary N with --plain";
+  if (plain && !args.given("vocabulary") && !args.given("from")) return "missing --vocabulary N with --plain";
   if (o.tokenizer == "bpe" && o.vocabulary < 257)
     return "--vocabulary got '" + std::to_string(o.vocabulary) +
            "', expected 257 or more with --tokenizer bpe";

@@ -10,6 +10,7 @@
 
 #include <tilegrad/io/training/text_batches.h>
 #include "tools/args.h"
+#include "tools/train/base_model.h"
 
 namespace tg {
 
@@ -18,6 +19,8 @@ struct DataOptions {
   std::int64_t vocabulary = 1024, digits = 2;
   // Rows of a program's batch (--batch), rows of a step (times --accumulate), and --context.
   std::int64_t batch = 12, step_rows = 12, context = 64;
+  std::string separator;            // between the documents of a text
+  const BaseModel* base = nullptr;  // of --from: its tokenizer and the token that ends a document
 };
 
 void declare_data_options(Args& args, DataOptions& o);

@@ -10,6 +10,7 @@ namespace tg {
 
 struct TrainOptions : ModelOptions {
   DataOptions data;
+  std::string from;  // a Hugging Face folder; empty: a new model
   std::string out = "out/train", backend = "cpu", dtype = "f32";
   Device device;  // of `backend`
   std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0;
@@ -20,5 +21,8 @@ struct TrainOptions : ModelOptions {
 
 // Every option with its help and its limits, and the examples.
 void declare_options(Args& args, TrainOptions& o);
+// The first option on the command line that a model from a folder does not have, as a mistake; empty if there
+// is none.
+std::string not_for_from(const Args& args, TrainOptions& o);
 
 }  // namespace tg
