@@ -13,8 +13,8 @@
 #include "tools/args.h"
 #include "tools/dtype_named.h"
 #include "tools/generate/many.h"
-#include "tools/generate/opened_model.h"
 #include "tools/generate/output.h"
+#include "tools/opened_model.h"
 #include "tools/run_tool.h"
 
 namespace {
@@ -220,8 +220,8 @@ int main(int argc, char** argv) {
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    const OpenedModel opened =
-        o.folder.empty() ? open_checkpoint(o.checkpoint, o.context) : open_folder(o.folder, o.context);
+    OpenedModel opened = o.folder.empty() ? open_checkpoint(o.checkpoint) : open_folder(o.folder);
+    if (o.context > 0) opened.limit_context(o.context);
     if (asks_for_many(args)) return generate_many(o, opened);
     generate_one(o, opened);
     if (!args.given("prompt") && bytes_on_standard_input() > 0)

@@ -15,6 +15,7 @@
 #include <tilegrad/ops/ceilings.h>
 #include "io/training/prefetch.h"
 #include "tools/run_tool.h"
+#include "tools/train/example_data.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
@@ -335,7 +336,10 @@ int main(int argc, char** argv) {
       }
       if (!o.from.empty()) {
         base = base_of_folder(o.from);
-        if (!args.given("context")) o.model.context = std::min(most_tokens, base->config.context);
+        if (!args.given("context"))
+          o.model.context =
+              std::min({most_tokens, base->config.context,
+                        o.data.examples.empty() ? most_tokens : longest_example(o.data.examples, *base)});
         if (o.model.context > base->config.context)
           return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));

@@ -60,6 +60,12 @@ bool JsonObject::is_set(const std::string& key) const {
   return found != members_.end() && found->second != "null";
 }
 
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> all;
+  for (const auto& [key, json] : members_) all.push_back(key);
+  return all;
+}
+
 void JsonObject::refuse(const std::string& key, const std::string& expected) const {
   const auto found = members_.find(key);
   if (found == members_.end()) throw FormatError(where_ + ": has no " + key + ", expected " + expected);

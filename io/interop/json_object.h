@@ -19,6 +19,8 @@ class JsonObject {
 
   bool has(const std::string& key) const { return members_.contains(key); }
   bool is_set(const std::string& key) const;  // it is there, and not null
+  std::vector<std::string> keys() const;      // sorted
+  const std::string& json(const std::string& key) const { return members_.at(key); }  // its text
   // Throws FormatError for a member that is not set or of another kind.
   std::int64_t integer(const std::string& key) const;
   std::string string(const std::string& key) const;

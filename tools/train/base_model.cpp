@@ -11,10 +11,9 @@
 namespace tg {
 namespace {
 
-void check_size(const BaseModel& base, const std::string& where) {
-  if (base.tokenizer && base.tokenizer->size() > base.config.vocabulary)
-    throw FormatError(where + ": the tokenizer has " + std::to_string(base.tokenizer->size()) +
-                      " tokens, the model " + std::to_string(base.config.vocabulary));
+void check_tokenizer(const BaseModel& base, const io::HfConfig& config, const std::string& where) {
+  if (!base.tokenizer) return;
+  nn::check_tokenizer({.config = base.config, .end_tokens = config.end_tokens}, *base.tokenizer, where);
 }
 
 // Of several end tokens the first, which is the one of a whole text.
@@ -34,7 +33,7 @@ BaseModel base_of_folder(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path + "/tokenizer.json", error))
     base.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
-  check_size(base, "[from] " + path + "/tokenizer.json");
+  check_tokenizer(base, folder->config(), "[from] " + path + "/tokenizer.json");
   base.weights = std::move(folder);
   return base;
 }
@@ -45,7 +44,7 @@ BaseModel base_of_run(const io::Metadata& saved, const std::string& where) {
   base.family = config.family;
   take_end_token(base, config);
   base.tokenizer = text::load_tokenizer(saved, where);
-  check_size(base, where);
+  check_tokenizer(base, config, where + ": the tokenizer");
   return base;
 }
 

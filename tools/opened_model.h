@@ -1,0 +1,74 @@
+// The model that a tool reads: of a checkpoint of train, or of a Hugging Face folder.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/interop/pretrained.h>
+#include "tools/trained_model.h"
+
+namespace tg {
+
+// What is known before the weights are read.
+struct OpenedModel {
+  std::string title;         // for the report: config.text(), or the family and its size
+  std::int64_t context = 0;  // the most tokens in a text
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::vector<std::int64_t> end_tokens = {};  // any of them ends a text
+  std::function<nn::Model(DType weights, Device device, std::int64_t context)> make;
+
+  nn::Model load(DType weights, Device device) const { return make(weights, device, context); }
+  // A shorter context. Throws ShapeError for a longer one than the model's.
+  void limit_context(std::int64_t to) {
+    if (to > context)
+      throw ShapeError("[model] expected a context up to " + std::to_string(context) + ", the model's, got " +
+                       std::to_string(to));
+    context = to;
+  }
+  bool is_end(std::int32_t token) const {
+    return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
+  }
+};
+
+inline OpenedModel open_checkpoint(const std::string& path) {
+  const auto saved = std::make_shared<const CheckpointModel>(path);
+  return {.title = saved->config.text(),
+          .context = saved->config.context,
+          .tokenizer = saved->tokenizer(),
+          .end_tokens = saved->end_tokens(),
+          .make = [saved](DType weights, Device device, std::int64_t context) {
+            nn::Params params = nn::Params::unset(weights, device);
+            nn::Model model = model_with_context(params, saved->config, context);
+            saved->restore(params);
+            return model;
+          }};
+}
+
+// Throws FormatError for a tokenizer of another model.
+inline OpenedModel open_folder(const std::string& path) {
+  const nn::PretrainedInfo info = nn::pretrained_info(path);
+  const std::string file = path + "/tokenizer.json";
+  auto tokenizer = text::load_tokenizer(
+      {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
+  nn::check_tokenizer(info, *tokenizer, "[tokenizer] " + file);
+  return {.title = info.text(),
+          .context = info.config.context,
+          .tokenizer = std::move(tokenizer),
+          .end_tokens = info.end_tokens,
+          .make = [path](DType weights, Device device, std::int64_t context) {
+            return nn::from_pretrained(path, device, {.dtype = weights, .context = context}).model;
+          }};
+}
+
+// Of either, whichever the path is.
+inline OpenedModel open_model(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path + "/config.json", error) ? open_folder(path) : open_checkpoint(path);
+}
+
+}  // namespace tg
