@@ -12,6 +12,8 @@ namespace tg::io {
 
 class JsonObject {
  public:
+  static constexpr std::int64_t most_items = 1000;  // of an array: no setting has more
+
   // Throws FormatError, beginning with `where`, for what is not one JSON object.
   JsonObject(std::string_view text, std::string where);
 

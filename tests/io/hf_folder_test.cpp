@@ -358,10 +358,10 @@ TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
                 .find(file + "has a tensor model.layers.1.input_layernorm.weight, "),
             std::string::npos);
   EXPECT_NE(
-      error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 10000").find(file + "has no tensor "),
+      error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1000").find(file + "has no tensor "),
       std::string::npos);
   EXPECT_EQ(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 2000000000"),
-            "[from_pretrained] DIR/config.json: num_hidden_layers is 2000000000, expected 1 to 10000 layers");
+            "[from_pretrained] DIR/config.json: num_hidden_layers is 2000000000, expected 1 to 1000 layers");
   EXPECT_EQ(error_with("\"hidden_size\": 8", "\"hidden_size\": 9"),
             "[from_pretrained] DIR/config.json: [model] width 9 is not divisible by 2 heads");
   EXPECT_EQ(
@@ -462,6 +462,9 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
   };
   for (const auto& [text, message] : cases) EXPECT_EQ(error(text), message);
 
+  std::string many = "1";
+  for (int i = 0; i < 1000; ++i) many += ", 1";
+  EXPECT_EQ(error(with("\"eos_token_id\": [" + many + "]")).find("config.json: eos_token_id is [1, 1, "), 0u);
   const std::string mistral = replaced(replaced(llama_json, "\"llama\"", "\"mistral\""), "Llama", "Mistral");
   EXPECT_EQ(error(replaced(mistral, "\"vocab_size\"", "\"sliding_window\": 0, \"vocab_size\"")),
             "config.json: sliding_window is 0, expected a positive number of tokens, or null");
