@@ -14,7 +14,6 @@ using namespace tg;
 
 const Form forms[] = {
     {"hf", "a Hugging Face folder for transformers", {"f32", "bf16", "f16"}, export_hf},
-    {"gguf", "a file for llama.cpp", {"f32", "bf16", "f16", "q8_0"}, export_gguf},
 };
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -83,7 +82,6 @@ int main(int argc, char** argv) {
   args.positional("out", "the folder or file to write, which must not exist", o.out, {.required = true});
   args.example("export --checkpoint out/train --to hf my-model", "a folder for transformers");
   args.example("export --from SmolLM-135M --to hf smol-bf16 --dtype bf16", "a folder in another dtype");
-  args.example("export --from SmolLM-135M --to gguf smol.gguf --dtype q8_0", "a file for llama.cpp");
   return run_tool("export", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (checkpoint.empty() == folder.empty()) return args.fail("expected --checkpoint DIR or --from FOLDER");

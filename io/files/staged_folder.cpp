@@ -30,16 +30,12 @@ std::string without_slash(std::string folder) {
 
 }  // namespace
 
-void require_new_path(const std::string& path, const std::string& who, const char* what) {
-  const std::string name = fs::path(without_slash(path)).filename().string();
-  if (name.empty() || name == "." || name == "..")
-    throw Error("[" + who + "] expected the name of a new " + what + ", got '" + path + "'");
-  if (is_there(without_slash(path)))
-    throw Error("[" + who + "] " + path + " exists: choose another name, or remove it first");
-}
-
 void require_new_folder(const std::string& folder, const std::string& who) {
-  require_new_path(folder, who, "folder");
+  const std::string name = fs::path(without_slash(folder)).filename().string();
+  if (name.empty() || name == "." || name == "..")
+    throw Error("[" + who + "] expected the name of a new folder, got '" + folder + "'");
+  if (is_there(without_slash(folder)))
+    throw Error("[" + who + "] " + folder + " exists: choose another name, or remove it first");
 }
 
 StagedFolder::StagedFolder(const std::string& folder, std::string who)

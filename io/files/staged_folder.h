@@ -5,8 +5,7 @@
 
 namespace tg::io {
 
-// Throws Error, "[who] …", if something has that name, or none can be made of it. `what`: "file".
-void require_new_path(const std::string& path, const std::string& who, const char* what);
+// Throws Error, "[who] …", if something has that name, or none can be made of it.
 void require_new_folder(const std::string& folder, const std::string& who);
 
 // Files are written into a hidden folder beside the one that is made, ".NAME.unfinished", which publish()

@@ -12,7 +12,4 @@ namespace tg::text {
 // The rule whose words are the matches of the pattern, each isolated, and what is between them.
 std::optional<WordRule> rule_of_pattern(std::string_view pattern);
 
-// The pattern of such a rule; empty if it has none.
-std::string_view pattern_of_rule(WordRule rule);
-
 }  // namespace tg::text
