@@ -542,6 +542,11 @@ void GgufStart::add(const std::string& key, const std::vector<float>& items) {
   begin(key, GgufKind::array), append_array(keys_, GgufKind::f32, items);
 }
 
+void GgufStart::add_booleans(const std::string& key, const std::vector<bool>& items) {
+  begin(key, GgufKind::array);
+  append_array(keys_, GgufKind::boolean, std::vector<std::uint8_t>(items.begin(), items.end()));
+}
+
 void GgufStart::add_tensor(const std::string& name, GgufType type, const std::vector<std::int64_t>& shape) {
   append_string(tensors_, name);
   append(tensors_, static_cast<std::uint32_t>(shape.size()));

@@ -61,6 +61,7 @@ class Gguf {
   std::vector<std::string> keys() const;    // in order of their names
   std::vector<GgufTensor> tensors() const;  // in order of their names
   std::optional<GgufTensor> tensor(std::string_view name) const;
+  std::size_t tensor_count() const { return tensors_.size(); }
 
   bool has(std::string_view key) const { return find(key).has_value(); }
   // Throws FormatError for a key that is not there, or of another kind. Whole numbers are of any width.
@@ -119,6 +120,7 @@ class GgufStart {
   void add(const std::string& key, const std::vector<std::string>& items);
   void add(const std::string& key, const std::vector<std::int32_t>& items);
   void add(const std::string& key, const std::vector<float>& items);
+  void add_booleans(const std::string& key, const std::vector<bool>& items);
   void add(const std::string& key, const char* value) { add(key, std::string(value)); }
   // In the order of their data. The last size is a multiple of gguf_block().
   void add_tensor(const std::string& name, GgufType type, const std::vector<std::int64_t>& shape);

@@ -1,4 +1,4 @@
-// The model that generate writes with: of a checkpoint of train, or of a Hugging Face folder.
+// The model that generate writes with: of a checkpoint of train, a Hugging Face folder, or a GGUF file.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/interop/pretrained.h>
+#include "io/interop/gguf_tokenizer.h"
 #include "tools/trained_model.h"
 
 namespace tg {
@@ -45,13 +46,25 @@ inline OpenedModel open_checkpoint(const std::string& path, std::int64_t context
           }};
 }
 
-// `context`: at most so many tokens; 0: as many as config.json says. Throws FormatError for a tokenizer of
-// another model.
+// A file without a tokenizer has tokens that are numbers.
+inline std::unique_ptr<text::Tokenizer> tokenizer_of_gguf(const std::string& path, std::int64_t vocabulary) {
+  const auto found = io::read_gguf_tokenizer(io::MappedGguf(path, "generate").gguf);
+  if (found == nullptr) return std::make_unique<text::NumberTokenizer>(vocabulary);
+  return std::make_unique<text::HfTokenizer>(*found);
+}
+
+// Of a folder, or a GGUF file. `context`: at most so many tokens; 0: as many as it says. Throws FormatError
+// for a tokenizer of another model.
 inline OpenedModel open_folder(const std::string& path, std::int64_t context) {
   const nn::PretrainedInfo info = nn::pretrained_info(path);
-  const std::string file = path + "/tokenizer.json";
-  auto tokenizer = text::load_tokenizer(
-      {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "generate")}}, "[generate] " + file);
+  const bool is_file = io::is_gguf_file(path);
+  const std::string file = is_file ? path : path + "/tokenizer.json";
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  if (is_file)
+    tokenizer = tokenizer_of_gguf(path, info.config.vocabulary);
+  else
+    tokenizer = text::load_tokenizer(
+        {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "generate")}}, "[generate] " + file);
   nn::check_tokenizer(info, *tokenizer, "[generate] " + file);
   return {.title = info.text(),
           .context = context > 0 ? context : info.config.context,
