@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include <tilegrad/core/base/error.h>
+#include "io/interop/gguf.h"
 #include "io/interop/json_object.h"
 #include "tools/args.h"
 #include "tools/export/form.h"
@@ -14,6 +15,7 @@ using namespace tg;
 
 const Form forms[] = {
     {"hf", "a Hugging Face folder for transformers", {"f32", "bf16", "f16"}, export_hf},
+    {"gguf", "a GGUF file for llama.cpp", {"f32", "bf16", "f16", "q8_0"}, export_gguf},
 };
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -75,13 +77,14 @@ int main(int argc, char** argv) {
   Args args("export", "Writes a model for other programs.");
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               checkpoint);
-  args.option("from", "FOLDER", "instead: a Hugging Face folder", folder);
+  args.option("from", "FOLDER", "instead: a Hugging Face folder, or a GGUF file", folder);
   args.option("to", "FORM", what, to, {.choices = names, .required = true});
   args.option("dtype", "TYPE", "of the weights, which are rounded to it", o.dtype,
               {.choices = dtypes, .shown = "as they are"});
   args.positional("out", "the folder or file to write, which must not exist", o.out, {.required = true});
   args.example("export --checkpoint out/train --to hf my-model", "a folder for transformers");
   args.example("export --from SmolLM-135M --to hf smol-bf16 --dtype bf16", "a folder in another dtype");
+  args.example("export --from SmolLM-135M --to gguf smol.gguf --dtype q8_0", "8 bits for llama.cpp");
   return run_tool("export", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (checkpoint.empty() == folder.empty()) return args.fail("expected --checkpoint DIR or --from FOLDER");
@@ -89,8 +92,9 @@ int main(int argc, char** argv) {
     if (!o.dtype.empty() && std::find(form.dtypes.begin(), form.dtypes.end(), o.dtype) == form.dtypes.end())
       return args.fail("--to " + to + " has no --dtype " + o.dtype);
     catch_interrupts();
-    io::ModelSource source =
-        folder.empty() ? io::source_of_checkpoint(checkpoint) : io::source_of_folder(folder);
+    io::ModelSource source = folder.empty()             ? io::source_of_checkpoint(checkpoint)
+                             : io::is_gguf_file(folder) ? io::source_of_gguf(folder)
+                                                        : io::source_of_folder(folder);
     print_source(source);
     std::printf("%s\n", form.write(source, o).c_str());
     return 0;

@@ -35,9 +35,11 @@ struct Options {
 void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               o.checkpoint);
-  args.option("model", "FOLDER",
-              "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json",
-              o.folder);
+  args.option(
+      "model", "FOLDER",
+      "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json, or a GGUF "
+      "file",
+      o.folder);
   args.option("context", "N", "at most so many tokens in a text, for which there is memory", o.context,
               {.min = 1, .max = 1e9, .shown = "as many as the model was made for"});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});

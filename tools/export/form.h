@@ -27,5 +27,6 @@ struct Form {
 };
 
 std::string export_hf(io::ModelSource& source, const ExportOptions& options);
+std::string export_gguf(io::ModelSource& source, const ExportOptions& options);
 
 }  // namespace tg
