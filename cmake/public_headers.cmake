@@ -36,6 +36,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/files/json.h
     io/files/mapped_file.h
     io/files/safetensors.h
+    io/interop/peft.h
     io/interop/pretrained.h
     io/plots/heat_map.h
     io/plots/image.h
@@ -66,6 +67,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/layers/kv_cache.h
     nn/layers/latent_attention.h
     nn/layers/layers.h
+    nn/layers/low_rank.h
     nn/layers/mlp.h
     nn/layers/module.h
     nn/layers/params.h
@@ -78,6 +80,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/gpt.h
     nn/models/language_model.h
     nn/models/llama.h
+    nn/models/lora.h
     nn/models/model.h
     nn/models/model_config.h
     nn/models/model_parts.h

@@ -42,11 +42,19 @@ Tensor dropped(TensorArg x, double p, Mode mode) {
 }
 
 Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
-    : Module(at), weight_(at.create("weight", {out, in}, options.init.of_weight(in))), wide_(options.wide) {
+    : Module(at),
+      weight_(at.create("weight", {out, in}, options.init.of_weight(in))),
+      wide_(options.wide),
+      adapter_(at.add_linear(weight_, in, out, options.wide)) {
   if (options.bias) bias_ = at.create("bias", {out}, options.init.of_bias(in));
 }
 
 Tensor Linear::record(TensorArg x, const Call& call) const {
+  const Tensor y = product(x, call);
+  return *adapter_ ? (*adapter_)->added_to(y, x, call.mode) : y;
+}
+
+Tensor Linear::product(TensorArg x, const Call& call) const {
   const Tensor in = Autocast::input(x);
   const Tensor w = transpose(weight_.tensor(x), 0, 1), b = bias_.tensor(x);
   if (wide_ && is_half(weight_)) {

@@ -82,7 +82,10 @@ rm -r "$dir/lying"
 # Killed at any moment, it leaves nothing or all; the next one clears up what was hidden.
 for ms in 2 4 6 8 12 20; do
   rm -rf "$dir/killed"
-  { timeout -s KILL 0.0$(printf %02d $ms) "$export" --checkpoint "$run" --to hf "$dir/killed"; } >/dev/null 2>&1
+  "$export" --checkpoint "$run" --to hf "$dir/killed" >/dev/null 2>&1 &
+  sleep 0.0$(printf %02d $ms)
+  kill -KILL $! 2>/dev/null
+  wait $! 2>/dev/null  # until it is gone, and its lock with it
   [ ! -e "$dir/killed" ] || say --model "$dir/killed" >/dev/null || fail "half a folder after $ms ms"
 done
 rm -rf "$dir/killed"

@@ -87,6 +87,21 @@ printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0%.0s' $(seq 50) >"$dir/plain"
 grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 "$train" --resume --steps 4 --out "$dir/short" >/dev/null || fail "resuming without a tokenizer"
 
+# Of several end tokens, here c and f, the tokenizer's own ends a document, also when the run is resumed; otherwise the first.
+letters_folder llama3 "$dir/chat"
+ends() {  # TOKEN EOS_TOKEN
+  echo "{\"eos_token\": $2}" >"$dir/chat/tokenizer_config.json"
+  "$train" --from "$dir/chat" "${data[@]}" --steps 1 --overwrite --out "$dir/short" >"$dir/table" || fail "eos_token $2"
+  "$train" --resume --steps 2 --out "$dir/short" >>"$dir/table" || fail "resuming with eos_token $2"
+  [ "$(grep -c "^tokenizer  *hf, 37 tokens; token $1, " "$dir/table")" = 2 ] || fail "eos_token $2: $(cat "$dir/table")"
+}
+ends 5 '"f"'
+ends 5 '{"content": "f", "special": true}'
+ends 2 '"z"'
+ends 2 null
+echo '{' >"$dir/chat/tokenizer_config.json"
+refuses_command 1 'chat: tokenizer_config.json' "$train" --from "$dir/chat" "${data[@]}" --overwrite --out "$dir/short"
+
 # Prompts and what is to follow them: which is learned, up to the end token, also for prompts that were held out.
 for a in a b d e h k; do
   for b in l m n o p q; do
