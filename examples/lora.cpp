@@ -1,5 +1,5 @@
-// Fine-tunes the model of a Hugging Face folder with LoRA until it knows some tokens by heart, writes them, and
-// saves the adapter for PEFT.
+// Fine-tunes the model of a Hugging Face folder with LoRA until it knows some tokens by heart, writes them,
+// and saves the adapter for PEFT.
 //   lora FOLDER ADAPTER TOKEN...
 #include <tilegrad/io/interop/peft.h>
 #include <tilegrad/tilegrad.h>
@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
   try {
     std::vector<std::int32_t> tokens;
     for (int i = 3; i < argc; ++i) tokens.push_back(std::atoi(argv[i]));
-    const std::vector<std::int32_t> read(tokens.begin(), tokens.end() - 1), next(tokens.begin() + 1, tokens.end());
+    const std::vector<std::int32_t> read(tokens.begin(), tokens.end() - 1),
+        next(tokens.begin() + 1, tokens.end());
 
     // The weights stay as they are, in bf16; what is trained is in f32.
     const auto length = static_cast<std::int64_t>(read.size());
