@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include "io/interop/gguf_tokenizer.h"
 #include "tools/trained_model.h"
@@ -36,8 +37,32 @@ struct OpenedModel {
   }
 };
 
+// The model of a folder with an adapter: a PEFT folder, or a run of train --lora.
+inline nn::Model with_adapter(nn::Pretrained model, const std::string& adapter) {
+  std::error_code error;
+  if (std::filesystem::exists(adapter + "/adapter_config.json", error))
+    nn::load_adapter(model, adapter);
+  else
+    io::add_adapter(model, io::saved_adapter(adapter));
+  return model.model;
+}
+
 inline OpenedModel open_checkpoint(const std::string& path) {
   const auto saved = std::make_shared<const CheckpointModel>(path);
+  if (saved->adapter) {
+    const std::string base = saved->adapter->config.base;
+    nn::pretrained_info(base);  // it is still there
+    return {.title = saved->config.text() + ", with an adapter on " + base,
+            .context = saved->config.context,
+            .tokenizer = saved->tokenizer(),
+            .end_tokens = saved->end_tokens(),
+            .make = [saved, base](DType weights, Device device, std::int64_t context) {
+              nn::Pretrained model =
+                  nn::from_pretrained(base, device, {.dtype = weights, .context = context});
+              io::add_adapter(model, *saved->adapter);
+              return model.model;
+            }};
+  }
   return {.title = saved->config.text(),
           .context = saved->config.context,
           .tokenizer = saved->tokenizer(),
@@ -57,8 +82,9 @@ inline std::unique_ptr<text::Tokenizer> tokenizer_of_gguf(const std::string& pat
   return std::make_unique<text::HfTokenizer>(*found);
 }
 
-// Of a folder, or a GGUF file. Throws FormatError for a tokenizer of another model.
-inline OpenedModel open_folder(const std::string& path) {
+// Of a folder, or a GGUF file; with `adapter`, unless it is empty. Throws FormatError for a tokenizer of
+// another model.
+inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
   const nn::PretrainedInfo info = nn::pretrained_info(path);
   const bool is_file = io::is_gguf_file(path);
   const std::string file = is_file ? path : path + "/tokenizer.json";
@@ -69,12 +95,13 @@ inline OpenedModel open_folder(const std::string& path) {
     tokenizer = text::load_tokenizer(
         {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
   nn::check_tokenizer(info, *tokenizer, "[tokenizer] " + file);
-  return {.title = info.text(),
+  return {.title = info.text() + (adapter.empty() ? "" : ", with the adapter " + adapter),
           .context = info.config.context,
           .tokenizer = std::move(tokenizer),
           .end_tokens = info.end_tokens,
-          .make = [path](DType weights, Device device, std::int64_t context) {
-            return nn::from_pretrained(path, device, {.dtype = weights, .context = context}).model;
+          .make = [path, adapter](DType weights, Device device, std::int64_t context) {
+            nn::Pretrained model = nn::from_pretrained(path, device, {.dtype = weights, .context = context});
+            return adapter.empty() ? model.model : with_adapter(std::move(model), adapter);
           }};
 }
 
