@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tilegrad/io/files/file.h>
+#include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include "tools/trained_model.h"
 
@@ -35,8 +36,32 @@ struct OpenedModel {
   }
 };
 
+// The model of a folder with an adapter: a PEFT folder, or a run of train --lora.
+inline nn::Model with_adapter(nn::Pretrained model, const std::string& adapter) {
+  std::error_code error;
+  if (std::filesystem::exists(adapter + "/adapter_config.json", error))
+    nn::load_adapter(model, adapter);
+  else
+    io::add_adapter(model, io::saved_adapter(adapter));
+  return model.model;
+}
+
 inline OpenedModel open_checkpoint(const std::string& path) {
   const auto saved = std::make_shared<const CheckpointModel>(path);
+  if (saved->adapter) {
+    const std::string base = saved->adapter->config.base;
+    nn::pretrained_info(base);  // it is still there
+    return {.title = saved->config.text() + ", with an adapter on " + base,
+            .context = saved->config.context,
+            .tokenizer = saved->tokenizer(),
+            .end_tokens = saved->end_tokens(),
+            .make = [saved, base](DType weights, Device device, std::int64_t context) {
+              nn::Pretrained model =
+                  nn::from_pretrained(base, device, {.dtype = weights, .context = context});
+              io::add_adapter(model, *saved->adapter);
+              return model.model;
+            }};
+  }
   return {.title = saved->config.text(),
           .context = saved->config.context,
           .tokenizer = saved->tokenizer(),
@@ -49,8 +74,8 @@ inline OpenedModel open_checkpoint(const std::string& path) {
           }};
 }
 
-// Throws FormatError for a tokenizer of another model.
-inline OpenedModel open_folder(const std::string& path) {
+// With `adapter`, unless it is empty. Throws FormatError for a tokenizer of another model.
+inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
   const nn::PretrainedInfo info = nn::pretrained_info(path);
   const std::string file = path + "/tokenizer.json";
   auto tokenizer = text::load_tokenizer(
@@ -59,12 +84,13 @@ inline OpenedModel open_folder(const std::string& path) {
   if (tokenizer->size() > info.config.vocabulary)
     throw FormatError("[tokenizer] " + file + ": has " + std::to_string(tokenizer->size()) +
                       " tokens, the model " + std::to_string(info.config.vocabulary));
-  return {.title = info.text(),
+  return {.title = info.text() + (adapter.empty() ? "" : ", with the adapter " + adapter),
           .context = info.config.context,
           .tokenizer = std::move(tokenizer),
           .end_tokens = info.end_tokens,
-          .make = [path](DType weights, Device device, std::int64_t context) {
-            return nn::from_pretrained(path, device, {.dtype = weights, .context = context}).model;
+          .make = [path, adapter](DType weights, Device device, std::int64_t context) {
+            nn::Pretrained model = nn::from_pretrained(path, device, {.dtype = weights, .context = context});
+            return adapter.empty() ? model.model : with_adapter(std::move(model), adapter);
           }};
 }
 
