@@ -197,6 +197,50 @@ TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
   EXPECT_EQ(lora.of_weights, 0u);
 }
 
+// The model's weights, rounded to bf16, in parameters of either dtype.
+struct RoundedModel {
+  nn::Params params;
+  nn::Model model;
+  RoundedModel(const nn::ModelConfig& config, DType dtype) : params(1, dtype), model(params, config) {
+    for (Parameter p : model.parameters()) p.write(p.read().to(bf16).to(dtype));
+  }
+};
+
+TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
+  for (const Kind& kind : kinds()) {
+    RoundedModel whole(kind.config, f32), base(kind.config, bf16);
+    nn::add_lora(base.model, {.rank = 4});
+    const train::ProgramOptions o{.batch = 1, .threads = 1, .precision = nn::Precision::bf16};
+    EXPECT_EQ(train::EvaluationProgram(base.model, o).run(tokens, targets),
+              train::EvaluationProgram(whole.model, o).run(tokens, targets))
+        << kind.name;
+    const optim::AdamW adapters(base.model.parameters()), all(whole.model.parameters());
+    EXPECT_EQ(train::TrainingProgram(base.model, adapters, o).run(tokens, targets, 0.01).loss,
+              train::TrainingProgram(whole.model, all, o).run(tokens, targets, 0.01).loss)
+        << kind.name;
+  }
+}
+
+// Logits of a base in bf16 must not be wider than those of one in f32.
+TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
+  for (const Kind& kind : kinds()) {
+    nn::ModelConfig config = kind.config;
+    config.vocabulary = 2000;
+    RoundedModel whole(config, f32), base(config, bf16);
+    nn::add_lora(base.model, {.rank = 4});
+    const train::ProgramOptions o{
+        .batch = 64, .threads = 1, .plan_only = true, .precision = nn::Precision::bf16};
+    const optim::AdamW all(whole.model.parameters()), adapters(base.model.parameters());
+    const MemoryReport most = train::TrainingProgram(whole.model, all, o).memory(),
+                       less = train::TrainingProgram(base.model, adapters, o).memory();
+    EXPECT_LT(less.arena, most.arena) << kind.name;
+    EXPECT_LT(less.parameters, most.parameters / 3) << kind.name;
+    EXPECT_LT(train::EvaluationProgram(base.model, o).program().memory().arena,
+              1.1 * static_cast<double>(train::EvaluationProgram(whole.model, o).program().memory().arena))
+        << kind.name;
+  }
+}
+
 TEST(Lora, TrainsTheAdaptersAlone) {
   for (const Kind& kind : kinds()) {
     for (const auto& [dtype, precision] :

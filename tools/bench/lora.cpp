@@ -1,7 +1,10 @@
 // A step of fine-tuning a GPT whole, and with LoRA: how long it takes, and how much memory it needs.
 #include <string>
 
+#include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/lora.h>
+#include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/optimizers/adamw.h>
 #include <tilegrad/nn/training/training.h>
 #include "tools/bench/modes.h"
 
