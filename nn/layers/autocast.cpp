@@ -26,8 +26,8 @@ Precision precision_named(std::string_view name) {
   throw Error("[precision] got '" + std::string(name) + "', expected f32, tf32, bf16 or f16");
 }
 
-Autocast::Autocast(Graph& graph, Precision precision)
-    : graph_(graph), dtype_(half_type(precision)), outer_(innermost) {
+Autocast::Autocast(Graph& graph, Precision precision, bool wide_heads)
+    : graph_(graph), dtype_(half_type(precision)), wide_heads_(wide_heads), outer_(innermost) {
   innermost = this;
 }
 
@@ -51,6 +51,11 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
     half = cast({w, where}, *a->dtype_);
   }
   return half;
+}
+
+bool Autocast::has_wide_heads(const Graph& graph) {
+  const Autocast* const a = of(graph);
+  return !a || a->wide_heads_;
 }
 
 Tensor Autocast::input(TensorArg x) {

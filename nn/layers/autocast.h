@@ -26,7 +26,10 @@ Precision precision_named(std::string_view name);
 // keep their gains as they are, because their kernels accept gains of any dtype. Like torch.autocast.
 class Autocast {
  public:
-  Autocast(Graph& graph, Precision precision);
+  // A head whose weight is held in a half type gives f32, which texts are drawn from. In training, without
+  // `wide_heads`, it gives the half type like one whose weight is cast: logits are most of the memory of a
+  // step.
+  Autocast(Graph& graph, Precision precision, bool wide_heads = true);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -35,6 +38,9 @@ class Autocast {
   // Autocast it is x itself.
   static Tensor input(TensorArg x);
 
+  // For heads.
+  static bool has_wide_heads(const Graph& graph);
+
  private:
   friend class Weight;
   static Tensor weight(const Parameter& p, Graph& graph, std::source_location where);
@@ -42,6 +48,7 @@ class Autocast {
 
   Graph& graph_;
   std::optional<DType> dtype_;
+  bool wide_heads_;
   std::unordered_map<const void*, Tensor> weights_;  // cast, by the key of their parameter
   Autocast* outer_;
 };

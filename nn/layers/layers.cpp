@@ -10,9 +10,10 @@ namespace tg::nn {
 
 namespace {
 
-bool is_half(const Weight& weight) {
+// Whether a head of that weight gives f32 though it computes in a half type.
+bool is_wide_head(const Weight& weight, const Tensor& x) {
   const DType dtype = weight.parameter().dtype();
-  return compute_type(dtype) != dtype;
+  return compute_type(dtype) != dtype && Autocast::has_wide_heads(x.graph());
 }
 
 class TiedHead : public Module {
@@ -22,7 +23,7 @@ class TiedHead : public Module {
  private:
   Tensor record(TensorArg x, const Call&) const override {
     const Tensor in = Autocast::input(x), w = transpose(weight_.tensor(x), 0, 1);
-    return is_half(weight_) ? matmul_wide(in, w) : linear(in, w);
+    return is_wide_head(weight_, in) ? matmul_wide(in, w) : linear(in, w);
   }
   Weight weight_;
 };
@@ -57,7 +58,7 @@ Tensor Linear::record(TensorArg x, const Call& call) const {
 Tensor Linear::product(TensorArg x, const Call& call) const {
   const Tensor in = Autocast::input(x);
   const Tensor w = transpose(weight_.tensor(x), 0, 1), b = bias_.tensor(x);
-  if (wide_ && is_half(weight_)) {
+  if (wide_ && is_wide_head(weight_, in)) {
     Tensor y = matmul_wide(in, w);
     if (b.defined()) y = y + b;
     return call.residual.defined() ? y + call.residual : y;

@@ -18,7 +18,7 @@ Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& mode
 
 Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Mode mode, nn::Precision precision,
                     bool recompute) {
-  const nn::Autocast autocast(tokens.tensor().graph(), precision);
+  const nn::Autocast autocast(tokens.tensor().graph(), precision, false);
   return model.logits(tokens, {.mode = mode, .recompute = recompute});
 }
 
