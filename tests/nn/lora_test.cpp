@@ -272,6 +272,27 @@ TEST(Lora, TrainsTheAdaptersAlone) {
   }
 }
 
+// Logits are most of the memory of this step: they must not be wider because the head's weight is held in
+// bf16.
+TEST(Lora, NeedsLessMemoryThanAllParameters) {
+  for (const bool tied : {true, false}) {
+    const nn::ModelConfig config{
+        .vocabulary = 8192, .context = 32, .layers = 1, .heads = 2, .width = 32, .tied_head = tied};
+    std::size_t arena[2], all[2];
+    for (const bool has_lora : {false, true}) {
+      nn::Params params(1, has_lora ? bf16 : f32);
+      nn::Model model(params, config);
+      if (has_lora) nn::add_lora(model, {.rank = 2});
+      const train::ProgramOptions options{.batch = 2, .threads = 1, .precision = nn::Precision::bf16};
+      const MemoryReport memory =
+          train::plan_memory(model, optim::AdamW(model.parameters()), options).training;
+      arena[has_lora] = memory.arena, all[has_lora] = memory.peak();
+    }
+    EXPECT_LT(arena[1], arena[0]);
+    EXPECT_LT(static_cast<double>(all[1]), 0.5 * static_cast<double>(all[0]));
+  }
+}
+
 TEST(Lora, MergedModelsComputeTheSame) {
   for (const Kind& kind : kinds()) {
     nn::Params params(1);

@@ -21,6 +21,11 @@ grep -q '^lora  *rank 4, alpha 8, dropout 0.1, on 6 layers: 1,472 parameters are
 tune --steps 1 --out "$dir/full" >/dev/null || fail "training all"
 [ "$(value "$dir/whole" 1 val_loss)" = "$(value "$dir/full" 1 val_loss)" ] || fail "the first loss is $(value "$dir/whole" 1 val_loss), not the base's"
 
+# In bf16 too, where the frozen weights are held in bf16, as the folder has them.
+tune "${lora[@]}" --steps 1 --dtype bf16 --out "$dir/half-lora" >"$dir/table" && tune --steps 1 --dtype bf16 --out "$dir/half-full" >/dev/null || fail "training in bf16"
+grep -q ' are frozen, in bf16$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+[ "$(value "$dir/half-lora" 1 val_loss)" = "$(value "$dir/half-full" 1 val_loss)" ] || fail "the first loss in bf16 is $(value "$dir/half-lora" 1 val_loss), not the base's"
+
 # It continues bit for bit, from anywhere.
 (cd "$dir" && tune "${lora[@]}" --steps 10 --out "$dir/halves" >/dev/null) || fail "the first half"
 (cd / && "$train" --resume --steps 20 --out "$dir/halves" >"$dir/table") || fail "resuming"
