@@ -25,7 +25,8 @@ constexpr Mode modes[] = {{"gemm", run_gemm, 3},         {"attention", run_atten
                           {"decode", run_decode, 4},     {"ops", run_ops, 2},
                           {"overhead", run_overhead, 1}, {"train", run_train, 5},
                           {"lora", run_lora, 7},         {"tokens", run_tokens, 1},
-                          {"generate", run_generate, 1}, {"serve", run_serve, 5}};
+                          {"generate", run_generate, 1}, {"serve", run_serve, 5},
+                          {"load", run_load, 4}};
 
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
@@ -53,7 +54,8 @@ int run(int argc, char** argv) {
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
               "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same and "
               "xVOCABULARYxRANK, tokens VOCABULARY, "
-              "generate CONTEXT, serve LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
+              "generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
+              "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
               "BxHxLxd (without and with a causal mask) or "
               "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,ragged,v_in_k (length=N: N of "
               "the T keys "
@@ -78,6 +80,7 @@ int run(int argc, char** argv) {
                "attention of one query and products of few rows beside PyTorch's");
   args.example("bench serve --requests 500 --picture pages.png",
                "many texts at once, in a contiguous cache and in pages of one");
+  args.example("bench load", "a Hugging Face folder into bf16 weights, beside the rate of reading its file");
   args.example("bench lora --backend cuda --dtype bf16",
                "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");

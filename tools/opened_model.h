@@ -80,10 +80,7 @@ inline OpenedModel open_folder(const std::string& path, const std::string& adapt
   const std::string file = path + "/tokenizer.json";
   auto tokenizer = text::load_tokenizer(
       {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
-  // The vocabulary of a model can be larger: it is rounded up.
-  if (tokenizer->size() > info.config.vocabulary)
-    throw FormatError("[tokenizer] " + file + ": has " + std::to_string(tokenizer->size()) +
-                      " tokens, the model " + std::to_string(info.config.vocabulary));
+  nn::check_tokenizer(info, *tokenizer, "[tokenizer] " + file);
   return {.title = info.text() + (adapter.empty() ? "" : ", with the adapter " + adapter),
           .context = info.config.context,
           .tokenizer = std::move(tokenizer),

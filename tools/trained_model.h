@@ -21,11 +21,21 @@ namespace tg {
 
 inline constexpr const char* model_file = "model.safetensors";
 
-// A model of which at most `context` tokens in a row are used.
+// A model of which at most `context` tokens in a row are used. It is made for that many, as far as its
+// parameters allow (a table of positions does not), for rotary positions can depend on it. The parameters'
+// settings are those of the whole model, whose weights they are.
 inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& config, std::int64_t context) {
   if (context == config.context) return nn::Model(params, config);
-  nn::ModelParts parts = config.architecture.make(params, config);
+  nn::ModelConfig shorter = config;
+  shorter.context = context;
+  const bool fits = shorter.parameters() == config.parameters();
+  nn::ModelParts parts = config.architecture.make(params, fits ? shorter : config);
   parts.context = context;
+  nn::Params whole = nn::Params::unset(bf16);
+  config.architecture.make(whole, config);
+  for (std::size_t i = 0; i < whole.all().size(); ++i)
+    for (const auto& [name, value] : whole.all()[i].settings())
+      Parameter(params.all()[i]).add_setting(name, value);
   return nn::Model(params, std::move(parts));
 }
 

@@ -7,7 +7,6 @@
 #include <tilegrad/io/interop/peft.h>
 #include "io/checkpoints/tensor_check.h"
 #include "io/interop/peft_folder.h"
-#include "io/interop/tensor_copy.h"
 
 namespace tg::io {
 
@@ -108,9 +107,12 @@ void add_adapter(nn::Pretrained& model, const SavedAdapter& adapter) {
   check_base(adapter, model.info.config, model.info.folder);
   modules_of(adapter, model.info.family);
   nn::add_lora(model, adapter.config.options);
-  for (const Parameter& p : model.model.lora()->parameters())
-    copy_tensor(adapter.file.tensors.at(p.name()), false, p, adapter.where,
-                [](std::span<const std::byte>) {});
+  const std::vector<Parameter> parameters = model.model.lora()->parameters();
+  for (Parameter p : parameters) {
+    const TensorView& t = adapter.file.tensors.at(p.name());
+    p.write(array_of_rows(t, 0, t.shape[0]));
+  }
+  check_finite(parameters, adapter.where);
 }
 
 ModelSource with_adapter(ModelSource base, SavedAdapter adapter) {

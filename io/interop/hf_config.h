@@ -14,8 +14,8 @@ struct HfConfig {
   std::string family;     // model_type: "llama", "gpt2", …
   std::string head;       // the class that its weights are of: "LlamaForCausalLM"
   nn::ModelConfig model;  // dropout is 0: for fine-tuning it is chosen anew
-  // Ids as generation needs them: any of the end tokens ends a text. From config.json, or those of
-  // generation_config.json.
+  // Ids as generation needs them, within the vocabulary: any of the end tokens ends a text. From config.json,
+  // or those of generation_config.json.
   std::vector<std::int64_t> end_tokens = {};
   std::optional<std::int64_t> start_token = {}, padding_token = {};
 };

@@ -64,10 +64,15 @@ void HfWriter::plan_tensors(std::optional<DType> dtype) {
     if (is_new) order_.push_back(theirs.name);
     t.dtype = is_new ? type : wider(t.dtype, type);
     t.shape = theirs.shape, t.is_transposed = theirs.is_transposed;
-    // Parts come by their first row, as the model makes them: queries, keys, values; gates, values.
-    t.parts.push_back({name, shape, is_there});
+    t.parts.push_back({name, shape, theirs.first_row, is_there});
+    present.erase(name);
   });
-  for (const auto& [name, t] : tensors_) bytes_ += t.bytes();
+  if (!present.empty()) throw Error(saving(config_.family + " has no parameter ") + *present.begin());
+  for (auto& [name, t] : tensors_) {
+    std::sort(t.parts.begin(), t.parts.end(),
+              [](const Part& a, const Part& b) { return a.first_row < b.first_row; });
+    bytes_ += t.bytes();
+  }
 }
 
 void HfWriter::plan_shards(std::uint64_t most) {
@@ -110,9 +115,12 @@ std::string HfWriter::config_text() const {
 }
 
 std::string HfWriter::tokenizer_config_text() const {
-  std::map<std::string, std::string> members{{"tokenizer_class", json_string("PreTrainedTokenizerFast")},
-                                             {"model_max_length", std::to_string(config_.model.context)},
-                                             {"clean_up_tokenization_spaces", "false"}};
+  std::map<std::string, std::string> members{
+      {"tokenizer_class", json_string("PreTrainedTokenizerFast")},
+      {"model_max_length", std::to_string(config_.model.context)},
+      {"clean_up_tokenization_spaces", "false"},
+      // Without token types, which transformers 4 would make and give to models that have none.
+      {"model_input_names", "[\"input_ids\", \"attention_mask\"]"}};
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(source_.tokenizer.get())) {
     const auto name = [&](const char* key, const std::optional<std::int64_t>& id) {
       if (id && *id >= 0 && *id < hf->size())

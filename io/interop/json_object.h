@@ -12,6 +12,8 @@ namespace tg::io {
 
 class JsonObject {
  public:
+  static constexpr std::int64_t most_items = 1000;  // of an array: no setting has more
+
   // Throws FormatError, beginning with `where`, for what is not one JSON object.
   JsonObject(std::string_view text, std::string where);
 
@@ -25,6 +27,7 @@ class JsonObject {
   JsonObject object(const std::string& key) const;
   std::vector<std::string> strings(const std::string& key) const;    // an array
   std::vector<std::int64_t> integers(const std::string& key) const;  // an array, or one number
+  std::vector<double> numbers(const std::string& key) const;         // an array
   // The same, but `otherwise` for a member that is not set.
   std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
   double number(const std::string& key, double otherwise) const;

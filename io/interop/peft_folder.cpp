@@ -125,7 +125,7 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
 
 void PeftFolder::load(const std::vector<Parameter>& parameters) const {
   for (const Parameter& p : parameters)
-    copy_tensor(tensor(p.name()), false, p, where(tensor_file), [](std::span<const std::byte>) {});
+    copy_tensor(file_.file, tensor(p.name()), false, p, where(tensor_file));
 }
 
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {

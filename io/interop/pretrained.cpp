@@ -1,5 +1,7 @@
 #include <tilegrad/io/interop/pretrained.h>
 
+#include <algorithm>
+
 #include <tilegrad/core/base/error.h>
 #include "io/interop/hf_folder.h"
 #include "io/interop/hf_writer.h"
@@ -30,8 +32,16 @@ void save(const std::string& folder, io::ModelSource source, const text::Tokeniz
   io::HfWriter(source, options).write(folder);
 }
 
+// `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
+// positions do), the model is made for the shorter one, which its rotary positions may depend on.
+ModelConfig made_for(const ModelConfig& config, std::int64_t context) {
+  ModelConfig shorter = config;
+  if (context > 0) shorter.context = context;
+  return shorter.parameters() == config.parameters() ? shorter : config;
+}
+
 Model model_of(Params& params, const ModelConfig& config, std::int64_t context) {
-  ModelParts parts = config.architecture.make(params, config);
+  ModelParts parts = config.architecture.make(params, made_for(config, context));
   if (context > 0) parts.context = context;
   return Model(params, std::move(parts));
 }
@@ -48,6 +58,17 @@ std::string PretrainedInfo::text() const {
 
 PretrainedInfo pretrained_info(const std::string& folder) {
   return info_of(io::HfFolder(folder));
+}
+
+void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where) {
+  const std::int64_t tokens = tokenizer.size();
+  if (tokens > info.config.vocabulary)
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model " +
+                      std::to_string(info.config.vocabulary));
+  const std::vector<std::int64_t>& ends = info.end_tokens;
+  if (!ends.empty() && std::all_of(ends.begin(), ends.end(), [&](std::int64_t id) { return id >= tokens; }))
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's texts end with " +
+                      std::to_string(ends[0]) + ", its eos_token_id");
 }
 
 Pretrained from_pretrained(const std::string& path, Device device, const PretrainedOptions& options) {
@@ -81,7 +102,9 @@ FolderFiles folder_files(const io::Metadata& metadata) {
 
 void save_pretrained(const std::string& folder, const Pretrained& model, const text::Tokenizer* tokenizer,
                      const SaveOptions& options) {
-  io::ModelSource source = io::source_of(model.model.parameters(), model.info.config);
+  const ModelConfig& config = model.info.config;
+  io::ModelSource source = io::source_of(model.model.parameters(), made_for(config, model.model.context()));
+  source.config = config;
   source.from = model.info.folder, source.files = model.info.files;
   save(folder, std::move(source), tokenizer, options);
 }

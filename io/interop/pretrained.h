@@ -18,8 +18,10 @@
 namespace tg::nn {
 
 struct PretrainedOptions {
-  DType dtype = f32;         // of the parameters, whatever the file's is
-  std::int64_t context = 0;  // the most tokens in a row; 0: as many as config.json says
+  DType dtype = f32;  // of the parameters, whatever the file's is
+  // The most tokens in a row; 0: as many as config.json says. LongRoPE's long factors are those of models for
+  // more than original_max_position_embeddings.
+  std::int64_t context = 0;
 };
 
 // The small files of a folder, by name: what it says of its model, and what other programs need to know of
@@ -56,6 +58,10 @@ struct Pretrained {
 
 // What from_pretrained() would read: everything is checked, no weights are read. Throws the same.
 PretrainedInfo pretrained_info(const std::string& folder);
+
+// Throws FormatError, beginning with `where`, for a tokenizer that cannot be the model's: it has more tokens,
+// or none of those that end the model's texts. It may have fewer, since vocabularies are rounded up.
+void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where);
 
 // The model of a folder with config.json and model.safetensors, or its shards and their index: gpt2, llama,
 // qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and deepseek_v2 and deepseek_v3 with

@@ -1,5 +1,6 @@
 // Fuzz target of config.json of Hugging Face folders. FormatError is the only way out; what is accepted is a
-// model that passes its own checks, and its settings come back from metadata.
+// model that passes its own checks, its settings come back from metadata, and a config.json that is written
+// of it says the same.
 #include <tilegrad/io/checkpoints/model_file.h>
 
 #include <tilegrad/core/base/error.h>
@@ -18,4 +19,15 @@ void fuzz_one(std::string_view bytes) {
   config.model.check();
   const io::Metadata saved = io::to_metadata(config.model);
   fuzz_expect(io::to_metadata(io::model_config(saved, "fuzz")) == saved, "settings come back");
+  io::HfConfig out;
+  try {
+    out = io::hf_config_for(config.model, "fuzz", config.family);
+  } catch (const FormatError&) {  // what the reader takes and the writer has no words for
+    return;
+  }
+  out.end_tokens = config.end_tokens, out.start_token = config.start_token;
+  const io::HfConfig again = io::parse_hf_config(io::hf_config_json(out, bf16), "fuzz");
+  fuzz_expect(io::is_config_of(again, config.model), "the model comes back");
+  fuzz_expect(again.end_tokens == config.end_tokens && again.start_token == config.start_token,
+              "ids come back");
 }

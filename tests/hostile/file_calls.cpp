@@ -121,7 +121,9 @@ void pretrained(World& w) {
   const nn::Pretrained model = nn::from_pretrained(
       "pretrained", w.chance(0.8) ? Device::cpu() : Draw<Device>::of(w),
       {.dtype = w.one_of({f32, bf16, f64, i32}), .context = w.chance(0.5) ? 0 : Draw<I>::of(w)});
-  w.trace += nn::pretrained_info("pretrained").text() + "\n";
+  const nn::PretrainedInfo info = nn::pretrained_info("pretrained");
+  w.trace += info.text() + "\n";
+  if (w.chance(0.2)) nn::check_tokenizer(info, text::ByteTokenizer(), "hostile");
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
   if (nn::folder_files(nn::folder_metadata(model.info.files)) != model.info.files)
     throw std::logic_error("files of a folder got lost in metadata");
@@ -426,6 +428,8 @@ std::vector<Call> file_calls() {
          const io::MappedFile file(path(w), "hostile");
          file.release(static_cast<std::size_t>(Draw<I>::of(w)), static_cast<std::size_t>(Draw<I>::of(w)));
          (void)file.bytes();
+         std::byte some[7];
+         file.read(static_cast<std::size_t>(Draw<I>::of(w)), std::span(some).first(w.below(8)));
        }},
       {"map_safetensors", [](World& w) { (void)io::map_safetensors(path(w), "hostile").tensors.size(); }},
       {"from_pretrained", pretrained},

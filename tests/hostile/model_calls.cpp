@@ -596,12 +596,14 @@ std::vector<Call> model_calls() {
       {"activation_named", [](World& w) { (void)activation_named(Draw<std::string>::of(w)); }},
       {"RopeScaling",
        [](World& w) {
-         const RopeScaling s{.type = w.one_of<std::string>({"none", "linear", "llama3", "yarn"}),
+         const RopeScaling s{.type = w.one_of<std::string>({"none", "linear", "llama3", "yarn", "longrope"}),
                              .factor = Draw<double>::of(w),
                              .first_context = Draw<double>::of(w),
-                             .beta_fast = Draw<double>::of(w)};
-         if (!s.is_none() && w.chance(0.5)) s.check();
-         (void)s.frequencies(size(w), Draw<double>::of(w)).size();
+                             .beta_fast = Draw<double>::of(w),
+                             .short_factors = {2.0, Draw<double>::of(w)},
+                             .long_factors = {Draw<double>::of(w), 3.0}};
+         if (!s.is_none() && w.chance(0.5)) s.check(w.chance(0.5) ? 4 : size(w));
+         (void)s.frequencies(w.chance(0.5) ? 4 : size(w), Draw<double>::of(w), Draw<I>::of(w)).size();
        }},
       call("orthogonalized", static_cast<Tensor (*)(const Tensor&, int)>(
                                  +[](const Tensor& x, int n) { return optim::orthogonalized(x, n % 20); })),

@@ -185,6 +185,28 @@ TEST_P(SavePretrained, AChangedModelHasAnotherConfig) {
 INSTANTIATE_TEST_SUITE_P(All, SavePretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
+// Of which the rotary frequencies are others.
+TEST(SaveFolder, AModelReadForShorterTextsGoesOutForAllOfThem) {
+  const std::string golden = golden_folders + "phi3_long";
+  const nn::Pretrained model = nn::from_pretrained(golden, Device::cpu(), {.dtype = bf16, .context = 8});
+  const TemporaryDirectory directory;
+  nn::save_pretrained(directory / "saved", model);
+  for (const char* name : {"config.json", "model.safetensors"})
+    EXPECT_TRUE(content(directory / "saved/" + name) == content(golden + "/" + name)) << name;
+}
+
+TEST(SaveFolder, ConfigSaysTheDtypeUnderTheKeyThatItHas) {
+  const auto with_dtype = [](const std::string& text) {
+    return io::hf_config_with_dtype(text, "test", bf16);
+  };
+  for (const std::string text : {"{\"a\":1,\n \"dtype\":\"bfloat16\"}", "{\"torch_dtype\": \"bfloat16\"}"})
+    EXPECT_EQ(with_dtype(text), text);
+  EXPECT_EQ(with_dtype("{\"a\": [1,\n2]}"), "{\n  \"a\": [1,\n2],\n  \"dtype\": \"bfloat16\"\n}\n");
+  EXPECT_EQ(with_dtype("{\"torch_dtype\": null}"), "{\n  \"torch_dtype\": \"bfloat16\"\n}\n");
+  EXPECT_EQ(with_dtype("{\"torch_dtype\": \"float16\", \"dtype\": \"bfloat16\"}"),
+            "{\n  \"dtype\": \"bfloat16\",\n  \"torch_dtype\": \"bfloat16\"\n}\n");
+}
+
 TEST(SaveFolder, TensorsKeepTheirOwnDtypes) {
   const std::string golden = golden_folders + "phi3";
   const nn::Pretrained model = nn::from_pretrained(golden);
@@ -234,6 +256,7 @@ TEST(SaveModel, AFamilyIsChosenByTheSettings) {
   EXPECT_EQ(family_of(small(nn::Llama{.windows = {4, 0}})), "smollm3");
   EXPECT_EQ(family_of(small(nn::Llama{.rotated = {1, 0}})), "smollm3");
   EXPECT_EQ(family_of(small(nn::Llama{.qk_norm = "whole", .norms = "after"})), "olmo2");
+  EXPECT_EQ(family_of(small(nn::Llama{.head_width = 14, .rotary_width = 6})), "phi3");  // 14·(6/14) < 6
   EXPECT_EQ(family_of(small(nn::DeepSeek{})), "deepseek_v3");
   nn::ModelConfig biased = small(nn::Llama{});
   biased.bias = true;

@@ -15,6 +15,7 @@ void run_lora(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 void run_generate(const Settings& settings, const Machine& machine, Report& report);
 void run_serve(const Settings& settings, const Machine& machine, Report& report);
+void run_load(const Settings& settings, const Machine& machine, Report& report);
 void run_tokens(const Settings& settings, const Machine& machine, Report& report);
 
 // Measures and reports this library's own 1024×1024×1024 f32 product; returns its share of the peak.

@@ -3,13 +3,15 @@
 #include "io/interop/hf_writer.h"
 #include "tools/dtype_named.h"
 #include "tools/export/form.h"
+#include "tools/printable.h"
 
 namespace tg {
 
+// A string of Python; it has the escapes of printable().
 std::string python_string(const std::string& text) {
-  std::string s = "\"";
+  std::string s;
   for (const char c : text) s += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
-  return s + "\"";
+  return "\"" + printable(s) + "\"";
 }
 
 std::string export_hf(ExportSource& source, const ExportOptions& options) {
