@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include <tilegrad/core/base/error.h>
+#include "io/interop/gguf.h"
 #include "io/interop/json_object.h"
 #include "tools/args.h"
 #include "tools/export/form.h"
@@ -14,6 +15,7 @@ using namespace tg;
 
 const Form forms[] = {
     {"hf", "a Hugging Face folder for transformers", {"f32", "bf16", "f16"}, false, export_hf},
+    {"gguf", "a GGUF file for llama.cpp", {"f32", "bf16", "f16", "q8_0"}, false, export_gguf},
     {"peft", "the adapter of train --lora for PEFT", {"f32", "bf16", "f16"}, true, export_peft},
 };
 
@@ -86,6 +88,10 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
   return {io::with_adapter(std::move(base), std::move(adapter))};
 }
 
+io::ModelSource source_of_model(const std::string& path) {
+  return io::is_gguf_file(path) ? io::source_of_gguf(path) : io::source_of_folder(path);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -103,7 +109,7 @@ int main(int argc, char** argv) {
   Args args("export", "Writes a model for other programs.");
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               checkpoint);
-  args.option("from", "FOLDER", "instead: a Hugging Face folder", folder);
+  args.option("from", "FOLDER", "instead: a Hugging Face folder, or a GGUF file", folder);
   args.flag("merge", "of a run of train --lora: the model with the adapters added to its weights", merge);
   args.option("to", "FORM", what, to, {.choices = names, .required = true});
   args.option("dtype", "TYPE", "of the weights, which are rounded to it", o.dtype,
@@ -113,6 +119,7 @@ int main(int argc, char** argv) {
   args.example("export --checkpoint out/lora --to peft my-adapter", "an adapter for PEFT");
   args.example("export --checkpoint out/lora --merge --to hf my-model", "the model with it");
   args.example("export --from SmolLM-135M --to hf smol-bf16 --dtype bf16", "a folder in another dtype");
+  args.example("export --from SmolLM-135M --to gguf smol.gguf --dtype q8_0", "8 bits for llama.cpp");
   return run_tool("export", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (checkpoint.empty() == folder.empty()) return args.fail("expected --checkpoint DIR or --from FOLDER");
@@ -125,7 +132,7 @@ int main(int argc, char** argv) {
       return args.fail("--to " + to + " has no --dtype " + o.dtype);
     catch_interrupts();
     ExportSource source =
-        folder.empty() ? opened(checkpoint, form, merge) : ExportSource{io::source_of_folder(folder)};
+        !folder.empty() ? ExportSource{source_of_model(folder)} : opened(checkpoint, form, merge);
     if (form.is_adapter)
       print_adapter(*source.adapter);
     else

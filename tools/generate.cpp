@@ -35,9 +35,11 @@ struct Options {
 void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               o.checkpoint);
-  args.option("model", "FOLDER",
-              "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json",
-              o.folder);
+  args.option(
+      "model", "FOLDER",
+      "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json, or a GGUF "
+      "file",
+      o.folder);
   args.option("adapter", "DIR",
               "of --model: with this LoRA adapter, a PEFT folder or the output directory of train --lora",
               o.adapter, {.shown = "none"});

@@ -1,4 +1,4 @@
-// The model that a tool reads: of a checkpoint of train, or of a Hugging Face folder.
+// The model that a tool reads: of a checkpoint of train, a Hugging Face folder, or a GGUF file.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
+#include "io/interop/gguf_tokenizer.h"
 #include "tools/trained_model.h"
 
 namespace tg {
@@ -74,12 +75,25 @@ inline OpenedModel open_checkpoint(const std::string& path) {
           }};
 }
 
-// With `adapter`, unless it is empty. Throws FormatError for a tokenizer of another model.
+// A file without a tokenizer has tokens that are numbers.
+inline std::unique_ptr<text::Tokenizer> tokenizer_of_gguf(const std::string& path, std::int64_t vocabulary) {
+  const auto found = io::read_gguf_tokenizer(io::MappedGguf(path, "tokenizer").gguf);
+  if (found == nullptr) return std::make_unique<text::NumberTokenizer>(vocabulary);
+  return std::make_unique<text::HfTokenizer>(*found);
+}
+
+// Of a folder, or a GGUF file; with `adapter`, unless it is empty. Throws FormatError for a tokenizer of
+// another model.
 inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
   const nn::PretrainedInfo info = nn::pretrained_info(path);
-  const std::string file = path + "/tokenizer.json";
-  auto tokenizer = text::load_tokenizer(
-      {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
+  const bool is_file = io::is_gguf_file(path);
+  const std::string file = is_file ? path : path + "/tokenizer.json";
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  if (is_file)
+    tokenizer = tokenizer_of_gguf(path, info.config.vocabulary);
+  else
+    tokenizer = text::load_tokenizer(
+        {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
   nn::check_tokenizer(info, *tokenizer, "[tokenizer] " + file);
   return {.title = info.text() + (adapter.empty() ? "" : ", with the adapter " + adapter),
           .context = info.config.context,
@@ -91,10 +105,11 @@ inline OpenedModel open_folder(const std::string& path, const std::string& adapt
           }};
 }
 
-// Of either, whichever the path is.
+// Of any of them, whichever the path is.
 inline OpenedModel open_model(const std::string& path) {
   std::error_code error;
-  return std::filesystem::exists(path + "/config.json", error) ? open_folder(path) : open_checkpoint(path);
+  const bool is_folder = std::filesystem::exists(path + "/config.json", error) || io::is_gguf_file(path);
+  return is_folder ? open_folder(path) : open_checkpoint(path);
 }
 
 }  // namespace tg

@@ -66,6 +66,14 @@ StagedFolder::~StagedFolder() {
   if (lock_ >= 0) ::close(lock_);
 }
 
+void StagedFolder::publish_file(const std::string& name) {
+  require_new_folder(folder_, who_);
+  std::error_code error;
+  fs::rename(path(name), folder_, error);
+  if (error) fail_file(who_, "create", folder_, error.value());
+  sync_directory(parent_, who_);
+}
+
 void StagedFolder::publish() {
   sync_directory(staged_, who_);
   require_new_folder(folder_, who_);

@@ -24,6 +24,8 @@ class StagedFolder {
   std::string path(const std::string& name) const { return staged_ + "/" + name; }
   // Makes the folder appear, durably. Throws Error; then nothing has appeared.
   void publish();
+  // The same of the one file of that plain name, which takes the folder's place and name.
+  void publish_file(const std::string& name);
 
  private:
   std::string folder_, staged_, parent_, who_;

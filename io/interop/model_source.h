@@ -51,6 +51,11 @@ ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory)
 // tokenizer.json has none.
 ModelSource source_of_folder(const std::string& path);
 
+// A GGUF file, which is mapped. Its files are a config.json that says the same as its keys, and perhaps a
+// chat template. Throws Error for a file that cannot be read, FormatError, naming file, key and value, for
+// what does not fit.
+ModelSource source_of_gguf(const std::string& path);
+
 // What the small files of a folder say of its model: config.json, and the ids of generation_config.json if it
 // is there. Throws FormatError, beginning with `where`.
 HfConfig config_in(const nn::FolderFiles& files, const std::string& where);

@@ -3,12 +3,34 @@
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
+#include "io/checkpoints/convert.h"
+#include "io/checkpoints/finite.h"
+#include "io/interop/gguf.h"
+#include "io/interop/gguf_writer.h"
 #include "io/interop/hf_folder.h"
 #include "io/interop/hf_writer.h"
 
 namespace tg::nn {
 
 namespace {
+
+PretrainedInfo info_of(const io::ModelSource& source) {
+  const io::HfConfig c = io::config_in(source.files, source.from);
+  std::uint64_t bytes = 0;
+  source.config.each_parameter([&](const std::string& name, const Shape& shape) {
+    bytes += static_cast<std::uint64_t>(numel(shape)) * size_of(source.weights->dtype(name));
+  });
+  return {.folder = source.from,
+          .family = c.family,
+          .config = source.config,
+          .dtypes = source.dtypes(),
+          .bytes = bytes,
+          .dropped = source.dropped,
+          .end_tokens = c.end_tokens,
+          .start_token = c.start_token,
+          .padding_token = c.padding_token,
+          .files = source.files};
+}
 
 PretrainedInfo info_of(const io::HfFolder& folder) {
   const io::HfConfig& c = folder.config();
@@ -46,6 +68,43 @@ Model model_of(Params& params, const ModelConfig& config, std::int64_t context) 
   return Model(params, std::move(parts));
 }
 
+void check_context(const std::string& path, const ModelConfig& config, std::int64_t context) {
+  if (context < 0 || context > config.context)
+    throw ShapeError("[from_pretrained] " + path + ": expected a context up to " +
+                     std::to_string(config.context) + ", got " + std::to_string(context));
+}
+
+Pretrained from_gguf(const std::string& path, Device device, const PretrainedOptions& options) {
+  const io::ModelSource source = io::source_of_gguf(path);
+  check_context(path, source.config, options.context);
+  Params params = Params::unset(options.dtype, device);
+  Pretrained made{info_of(source), model_of(params, source.config, options.context)};
+  const std::string where = "[from_pretrained] " + path;
+  for (Parameter p : params.all()) {
+    const io::TensorView values = source.weights->read(p.name());
+    if (const auto bad = io::first_not_finite(values.bytes, values.dtype))
+      throw FormatError(where + ": " + p.name() + " has a number that is not finite at element " +
+                        std::to_string(*bad));
+    p.write(io::converted(values, p.shape(), p.dtype(), where, p.name()));
+  }
+  return made;
+}
+
+// A model in memory, as it was read, with its whole context.
+io::ModelSource source_of_pretrained(const Pretrained& model) {
+  io::ModelSource source =
+      io::source_of(model.model.parameters(), made_for(model.info.config, model.model.context()));
+  source.config = model.info.config;
+  source.from = model.info.folder, source.files = model.info.files;
+  return source;
+}
+
+void write_gguf(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
+                const GgufOptions& options) {
+  if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
+  io::GgufWriter(source, options).write(path);
+}
+
 }  // namespace
 
 std::string PretrainedInfo::text() const {
@@ -57,6 +116,7 @@ std::string PretrainedInfo::text() const {
 }
 
 PretrainedInfo pretrained_info(const std::string& folder) {
+  if (io::is_gguf_file(folder)) return info_of(io::source_of_gguf(folder));
   return info_of(io::HfFolder(folder));
 }
 
@@ -72,14 +132,13 @@ void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenize
 }
 
 Pretrained from_pretrained(const std::string& path, Device device, const PretrainedOptions& options) {
-  const io::HfFolder folder(path);
   if (!is_float(options.dtype))
     throw DTypeError("[from_pretrained] expected a floating dtype, got " +
                      std::string(name_of(options.dtype)));
+  if (io::is_gguf_file(path)) return from_gguf(path, device, options);
+  const io::HfFolder folder(path);
   const ModelConfig& config = folder.config().model;
-  if (options.context < 0 || options.context > config.context)
-    throw ShapeError("[from_pretrained] " + path + ": expected a context up to " +
-                     std::to_string(config.context) + ", got " + std::to_string(options.context));
+  check_context(path, config, options.context);
   Params params = Params::unset(options.dtype, device);
   Pretrained made{info_of(folder), model_of(params, config, options.context)};
   folder.load(params.all());
@@ -102,16 +161,22 @@ FolderFiles folder_files(const io::Metadata& metadata) {
 
 void save_pretrained(const std::string& folder, const Pretrained& model, const text::Tokenizer* tokenizer,
                      const SaveOptions& options) {
-  const ModelConfig& config = model.info.config;
-  io::ModelSource source = io::source_of(model.model.parameters(), made_for(config, model.model.context()));
-  source.config = config;
-  source.from = model.info.folder, source.files = model.info.files;
-  save(folder, std::move(source), tokenizer, options);
+  save(folder, source_of_pretrained(model), tokenizer, options);
 }
 
 void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
                      const text::Tokenizer* tokenizer, const SaveOptions& options) {
   save(folder, io::source_of(model.parameters(), config), tokenizer, options);
+}
+
+void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer,
+               const GgufOptions& options) {
+  write_gguf(path, source_of_pretrained(model), tokenizer, options);
+}
+
+void save_gguf(const std::string& path, const Model& model, const ModelConfig& config,
+               const text::Tokenizer* tokenizer, const GgufOptions& options) {
+  write_gguf(path, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 }  // namespace tg::nn

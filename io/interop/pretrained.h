@@ -63,12 +63,12 @@ PretrainedInfo pretrained_info(const std::string& folder);
 // or none of those that end the model's texts. It may have fewer, since vocabularies are rounded up.
 void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where);
 
-// The model of a folder with config.json and model.safetensors, or its shards and their index: gpt2, llama,
-// qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and deepseek_v2 and deepseek_v3 with
-// dense layers (docs/interop.md). Weights in f32, f16 or bf16 are read tensor by tensor into parameters in
-// options.dtype. Throws, before it makes any, Error for a file that cannot be read, FormatError naming file,
-// key and value for what it cannot represent exactly; OutOfMemory; FormatError for a number that is not
-// finite.
+// The model of a GGUF file (docs/interop.md), or of a folder with config.json and model.safetensors, or its
+// shards and their index: gpt2, llama, qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and
+// deepseek_v2 and deepseek_v3 with dense layers (docs/interop.md). Weights in f32, f16 or bf16 are read
+// tensor by tensor into parameters in options.dtype. Throws, before it makes any, Error for a file that
+// cannot be read, FormatError naming file, key and value for what it cannot represent exactly; OutOfMemory;
+// FormatError for a number that is not finite.
 Pretrained from_pretrained(const std::string& folder, Device device = Device::cpu(),
                            const PretrainedOptions& options = {});
 
@@ -91,5 +91,20 @@ void save_pretrained(const std::string& folder, const Pretrained& model,
                      const text::Tokenizer* tokenizer = nullptr, const SaveOptions& options = {});
 void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
                      const text::Tokenizer* tokenizer = nullptr, const SaveOptions& options = {});
+
+struct GgufOptions {
+  // Of matrices: "f32", "f16", "bf16" or "q8_0"; "": as the parameters are. Vectors and norms are in f32.
+  std::string dtype = {};
+  std::function<void(std::uint64_t written, std::uint64_t all)> written = {};  // as of SaveOptions
+};
+
+// Makes a GGUF file, which must not exist, that llama.cpp runs; from_pretrained() reads it too. It appears
+// when all of it is on the disk. Needs memory for one tensor at a time. Throws Error for a name that is
+// taken, a dtype of another name, a disk that is full; FormatError for a model or a tokenizer that llama.cpp
+// has not, naming the setting, and for a number that is not finite or too large for the dtype.
+void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer = nullptr,
+               const GgufOptions& options = {});
+void save_gguf(const std::string& path, const Model& model, const ModelConfig& config,
+               const text::Tokenizer* tokenizer = nullptr, const GgufOptions& options = {});
 
 }  // namespace tg::nn

@@ -160,6 +160,12 @@ const std::vector<std::int32_t>& HfTokenizer::before() const {
 const std::vector<std::int32_t>& HfTokenizer::after() const {
   return parts_->stages.after;
 }
+std::optional<std::string> HfTokenizer::unknown_token() const {
+  return parts_->model.options().unknown;
+}
+const HfStages& HfTokenizer::stages() const {
+  return parts_->stages;
+}
 std::int64_t HfTokenizer::size() const {
   return std::int64_t{parts_->tokens.back().id} + 1;
 }

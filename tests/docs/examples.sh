@@ -11,7 +11,9 @@ fail() { echo "FAILED: $*"; failed=1; }
 for file in "$source"/*; do
   [ "$(wc -l <"$file")" -lt 80 ] || fail "$file has 80 lines or more"
 done
-[ "$(wc -l <"$source/train_loop.cpp")" -le 60 ] || fail "the loop has more than 60 lines"
+for example in train_loop lora; do
+  [ "$(wc -l <"$source/$example.cpp")" -le 60 ] || fail "$example has more than 60 lines"
+done
 "$loop" "$dir/loop" >"$dir/out" || fail "train_loop: $(tail -n 3 "$dir/out")"
 [ -s "$dir/loop/last/model.safetensors" ] || fail "train_loop leaves no checkpoint"
 

@@ -50,8 +50,8 @@ def letters_folder(model, folder):
     vocabulary = {("Ġ" if c == " " else c): i for i, c in enumerate(LETTERS)}
     (folder / "tokenizer.json").write_text(json.dumps({
         "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-        "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}, "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
 
 
 def opened(folder):
@@ -119,7 +119,8 @@ with tempfile.TemporaryDirectory() as place:
         worst = max(worst, same(f"{name}: the first validation", first["val_loss"], loss))
 
         run("export", "--checkpoint", tuned, "--to", "hf", exported)
-        model = opened(exported)
+        model, tokenizer = opened(exported), transformers.AutoTokenizer.from_pretrained(exported)
+        assert tokenizer(text).input_ids == ids[0].tolist(), f"{name}: other ids"
         table = run("evaluate", "--model", tuned, "--text", place / "text", "--context", CONTEXT, "--stride", 12)
         worst = max(worst, same(f"{name}, tuned", number(table, "loss"), loss_by_recipe(model, ids, CONTEXT, 12)[0]))
         prompt, count = "the old tree", 8 if name == "phi3_long" else 40

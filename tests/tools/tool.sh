@@ -59,6 +59,7 @@ letters_folder() {
     printf '%s"%s": %d' "${comma-}" "$c" $i && comma=', ' i=$((i + 1))
   done)
   printf '{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "pre_tokenizer":
-    {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
+    {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, "decoder":
+    {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
     "model": {"type": "BPE", "vocab": {%s}, "merges": []}}' "$vocabulary" >"$2/tokenizer.json"
 }

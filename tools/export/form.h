@@ -36,6 +36,7 @@ struct Form {
 };
 
 std::string export_hf(ExportSource& source, const ExportOptions& options);
+std::string export_gguf(ExportSource& source, const ExportOptions& options);
 std::string export_peft(ExportSource& source, const ExportOptions& options);
 
 // "text" in Python.
