@@ -13,8 +13,11 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/training/largest_batch.h>
 #include <tilegrad/ops/ceilings.h>
+#include "io/interop/adapter_source.h"
+#include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
 #include "tools/run_tool.h"
+#include "tools/train/example_data.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
@@ -68,12 +71,14 @@ class Run {
 
   int go() {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
-    const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
-    check_memory(o_.device, 3 * bytes, "the model with its optimizer");
-    nn::Params params = base_ ? nn::Params::unset(f32, o_.device) : nn::Params(seed, f32, o_.device);
-    const nn::Model model = model_with_context(params, o_.model, o_.data.context);
+    const DType dtype = weights_dtype();
+    const auto bytes = static_cast<double>(o_.model.parameters()) * static_cast<double>(size_of(dtype));
+    check_memory(o_.device, has_lora() ? bytes : 3 * bytes, "the model with its optimizer");
+    nn::Params params = base_ ? nn::Params::unset(dtype, o_.device) : nn::Params(seed, dtype, o_.device);
+    nn::Model model = model_with_context(params, o_.model, o_.data.context);
+    if (has_lora()) nn::add_lora(model, lora_options(), io::module_of(base_->family, base_->config));
     const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
-    const auto made = make_optimizer(o_.learning, params.all(), scale);
+    const auto made = make_optimizer(o_.learning, model.parameters(), scale);
     const optim::Optimizer& optimizer = *made;
     const train::ProgramOptions programs{.batch = o_.batch,
                                          .threads = static_cast<int>(o_.threads),
@@ -82,7 +87,7 @@ class Run {
                                          .accumulate = o_.learning.accumulate,
                                          .recompute = o_.recompute};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
-    print_table(params, memory);
+    print_table(params, model, memory);
     check_room(memory, model, optimizer, programs);
     if (base_ && base_->weights) base_->weights->load(params.all());
     std::optional<train::Progress> progress;
@@ -98,7 +103,7 @@ class Run {
               if (row.step == 0) print_row("before", "validation loss " + loss_text(row.val_loss));
               progress->validation(row.val_loss);
             },
-        .files = [&](const train::Trainer::State& state) { return files(params, state); }};
+        .files = [&](const train::Trainer::State& state) { return files(model, state); }};
     train::Trainer trainer(model, optimizer, *data_,
                            {.steps = o_.steps,
                             .schedule = schedule_of(o_.learning, o_.steps),
@@ -131,6 +136,13 @@ class Run {
  private:
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   nn::Precision precision() const { return nn::precision_named(o_.dtype); }
+  bool has_lora() const { return o_.lora.rank > 0; }
+  nn::LoraOptions lora_options() const { return o_.lora.options(static_cast<std::uint64_t>(o_.seed)); }
+  // What is trained is in f32, and what an adapter freezes in the dtype in which it is computed with.
+  DType weights_dtype() const {
+    if (!has_lora()) return f32;
+    return precision() == nn::Precision::bf16 ? bf16 : precision() == nn::Precision::f16 ? f16 : f32;
+  }
 
   // Reads the state of the run in the store, and its data.
   void find_place() {
@@ -147,17 +159,25 @@ class Run {
         step != saved_model_.metadata.end() && step->second != std::to_string(state_.step))
       throw FormatError(model + ": metadata has step '" + step->second + "', but the run is at step " +
                         std::to_string(state_.step));
-    if (!o_.from.empty()) base_ = base_of_run(saved_model_.metadata, model);
+    if (has_lora())
+      base_ = base_of_folder(io::saved_adapter_config(saved_model_.metadata, model).base);
+    else if (!o_.from.empty())
+      base_ = base_of_run(saved_model_.metadata, model);
     take_base();
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
   }
 
-  // The options say the length of a row and the dropout; the rest of the model is the base's.
+  // The options say the length of a row and the dropout; the rest of the model is the base's. Throws Error
+  // for adapters that it cannot have.
   void take_base() {
     if (!base_) return;
     const double dropout = o_.model.dropout;
     o_.model = base_->config, o_.model.dropout = dropout;
     o_.data.base = &*base_;
+    if (!has_lora()) return;
+    nn::Params counted = nn::Params::counting();
+    o_.model.architecture.make(counted, o_.model);
+    nn::lora_modules(counted.linears(), lora_options(), io::module_of(base_->family, base_->config));
   }
 
   // The files of a checkpoint belong to one step.
@@ -180,18 +200,25 @@ class Run {
         throw FormatError(where + ": metadata has " + key + " '" + found->second +
                           "', but the run was started with '" + value + "'");
     }
-    io::model_config(saved_model_, where);
+    if (!has_lora())
+      io::model_config(saved_model_, where);  // an adapter's tensors are compared when they are read
     saved_model_ = {};
   }
 
   // The files of a checkpoint.
-  std::vector<io::CheckpointFile> files(const nn::Params& params, const train::Trainer::State& state) const {
+  std::vector<io::CheckpointFile> files(const nn::Model& model, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
     io::Metadata about = io::to_metadata(o_.model);
     about["step"] = std::to_string(state.step);
     about.merge(data_->tokenizer().metadata());
     if (base_) about.merge(nn::folder_metadata(base_->files));
-    return {{model_file, params.all(), std::move(about)}, {run_file, {}, to_metadata(run, args_)}};
+    if (const nn::Lora* lora = model.lora())
+      about[io::adapter_key] = io::peft_config_json({.options = lora->options,
+                                                     .base = std::filesystem::absolute(o_.from).string(),
+                                                     .fan_in_fan_out = base_->family == "gpt2"},
+                                                    lora->modules);
+    return {{model_file, has_lora() ? model.lora()->parameters() : model.parameters(), std::move(about)},
+            {run_file, {}, to_metadata(run, args_)}};
   }
 
   std::string start_of_weights() const {
@@ -200,7 +227,8 @@ class Run {
     return "PyTorch's layers";
   }
 
-  void print_table(const nn::Params& params, const train::TrainingMemory& memory) const {
+  void print_table(const nn::Params& params, const nn::Model& model,
+                   const train::TrainingMemory& memory) const {
     if (base_) base_->print(o_.from);
     print_row(data_->name(), data_->description());
     print_row("model", o_.model.text() + ", weights from " + start_of_weights() +
@@ -218,8 +246,22 @@ class Run {
                                                 " at step " + grouped(state_.best_step)
                                           : ""));
     print_parameters(params);
-    print_memory(params, memory.training, memory.evaluation);
+    if (const nn::Lora* lora = model.lora()) print_lora(*lora);
+    std::size_t weights = 0;
+    for (const Parameter& p : model.parameters()) weights += p.bytes();
+    print_memory(weights, memory.training, memory.evaluation);
     std::fflush(stdout);
+  }
+
+  void print_lora(const nn::Lora& lora) const {
+    std::int64_t trained = 0;
+    for (const Parameter& p : lora.parameters()) trained += numel(p.shape());
+    print_row("lora",
+              "rank " + std::to_string(lora.options.rank) + ", alpha " + short_number(lora.options.alpha) +
+                  (lora.options.dropout > 0 ? ", dropout " + short_number(lora.options.dropout) : "") +
+                  ", on " + grouped(std::ssize(lora.modules)) + " layers: " + grouped(trained) +
+                  " parameters are trained, in f32; the model's are frozen, in " +
+                  std::string(name_of(weights_dtype())));
   }
 
   // Parameters and optimizer are in memory already. Throws OutOfMemory if the rest does not fit.
@@ -335,7 +377,10 @@ int main(int argc, char** argv) {
       }
       if (!o.from.empty()) {
         base = base_of_folder(o.from);
-        if (!args.given("context")) o.model.context = std::min(most_tokens, base->config.context);
+        if (!args.given("context"))
+          o.model.context =
+              std::min({most_tokens, base->config.context,
+                        o.data.examples.empty() ? most_tokens : longest_example(o.data.examples, *base)});
         if (o.model.context > base->config.context)
           return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));
@@ -344,6 +389,8 @@ int main(int argc, char** argv) {
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
+    if (const std::string mistake = mistake_in_lora(args, o.lora, !o.from.empty()); !mistake.empty())
+      return args.fail(mistake);
     if (o.from.empty()) {
       if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
     }

@@ -34,9 +34,9 @@ void must_be(const JsonObject& json, const char* key, bool expected) {
   if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
 }
 
-// More would cost memory before it is known that their tensors are there.
+// More would cost memory before it is known that their tensors are there: more than 64 KiB for a small file.
 std::int64_t layers_of(const JsonObject& json, const char* key) {
-  constexpr std::int64_t most = 10000;
+  constexpr std::int64_t most = JsonObject::most_items;
   const std::int64_t layers = json.integer(key);
   if (layers < 1 || layers > most) json.refuse(key, "1 to " + std::to_string(most) + " layers");
   return layers;

@@ -1,8 +1,12 @@
 #include "io/interop/hf_folder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
@@ -86,6 +90,15 @@ std::string text_of_shape(const std::vector<std::int64_t>& shape) {
   std::string text;
   for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
   return "[" + text + "]";
+}
+
+// Threads that read files at a time: a core alone copies less than memory can take.
+unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
+  constexpr std::uint64_t worth_a_thread = 32 << 20;
+  const bool on_host = std::all_of(parameters.begin(), parameters.end(),
+                                   [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
+  if (!on_host || bytes < worth_a_thread) return 1;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
 }
 
 }  // namespace
@@ -237,13 +250,38 @@ void HfFolder::release(const Values& values) const {
   file.release(static_cast<std::size_t>(from - file.bytes().data()), values.tensor.bytes.size());
 }
 
+void HfFolder::load(const Parameter& p) const {
+  const Values v = values(p.name());
+  copy_tensor(mapped_[v.file].file, v.tensor, v.is_transposed, p, where(v.file));
+}
+
 void HfFolder::load(const std::vector<Parameter>& parameters) const {
-  for (const Parameter& p : parameters) {
-    const Values v = values(p.name());
-    copy_tensor(v.tensor, v.is_transposed, p, where(v.file), [&](std::span<const std::byte> read) {
-      release({{v.tensor.dtype, {}, read}, v.is_transposed, v.file});
-    });
+  std::vector<const Parameter*> largest_first;
+  for (const Parameter& p : parameters) largest_first.push_back(&p);
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [](const Parameter* a, const Parameter* b) { return a->bytes() > b->bytes(); });
+  std::vector<std::exception_ptr> failures(parameters.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  const auto work = [&] {
+    for (std::size_t i; !has_failed && (i = next++) < largest_first.size();) {
+      try {
+        load(*largest_first[i]);
+      } catch (...) {
+        failures[i] = std::current_exception(), has_failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    try {
+      for (unsigned n = readers_of(parameters, bytes()); n > 1; --n) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: those that there are do it
+    }
+    work();
   }
+  for (const std::exception_ptr& e : failures)
+    if (e) std::rethrow_exception(e);
 }
 
 }  // namespace tg::io

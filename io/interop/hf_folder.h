@@ -1,7 +1,6 @@
 // HfFolder: a Hugging Face folder, opened: its config, and its weights under the names of our parameters.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -48,6 +47,7 @@ class HfFolder {
   // Writes values into parameters of the model, which have the names that each_parameter() of the config has,
   // in whatever floating dtype: rounded to the nearest of it, of two the even one. Throws FormatError for a
   // number that is not finite, or too large for the dtype; then some are written already.
+  // Reads on several threads.
   void load(const std::vector<Parameter>& parameters) const;
 
  private:
@@ -57,6 +57,7 @@ class HfFolder {
     HfTensor theirs;
     Shape shape = {};  // of the parameter
   };
+  void load(const Parameter& parameter) const;
   void open_files();
   std::string tensor_name(const std::string& name) const;
   void match();

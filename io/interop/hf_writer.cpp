@@ -64,10 +64,15 @@ void HfWriter::plan_tensors(std::optional<DType> dtype) {
     if (is_new) order_.push_back(theirs.name);
     t.dtype = is_new ? type : wider(t.dtype, type);
     t.shape = theirs.shape, t.is_transposed = theirs.is_transposed;
-    // Parts come by their first row, as the model makes them: queries, keys, values; gates, values.
-    t.parts.push_back({name, shape, is_there});
+    t.parts.push_back({name, shape, theirs.first_row, is_there});
+    present.erase(name);
   });
-  for (const auto& [name, t] : tensors_) bytes_ += t.bytes();
+  if (!present.empty()) throw Error(saving(config_.family + " has no parameter ") + *present.begin());
+  for (auto& [name, t] : tensors_) {
+    std::sort(t.parts.begin(), t.parts.end(),
+              [](const Part& a, const Part& b) { return a.first_row < b.first_row; });
+    bytes_ += t.bytes();
+  }
 }
 
 void HfWriter::plan_shards(std::uint64_t most) {

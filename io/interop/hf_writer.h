@@ -28,9 +28,10 @@ class HfWriter {
   void write(const std::string& folder);
 
  private:
-  struct Part {  // a parameter: rows of the tensor, after those of the part before it
+  struct Part {  // a parameter: rows of the tensor
     std::string parameter;
     Shape shape;
+    std::int64_t first_row;
     bool is_there;  // else it is zeros
   };
   struct Tensor {

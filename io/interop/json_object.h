@@ -12,11 +12,15 @@ namespace tg::io {
 
 class JsonObject {
  public:
+  static constexpr std::int64_t most_items = 1000;  // of an array: no setting has more
+
   // Throws FormatError, beginning with `where`, for what is not one JSON object.
   JsonObject(std::string_view text, std::string where);
 
   bool has(const std::string& key) const { return members_.contains(key); }
   bool is_set(const std::string& key) const;  // it is there, and not null
+  std::vector<std::string> keys() const;      // sorted
+  const std::string& json(const std::string& key) const { return members_.at(key); }  // its text
   // Throws FormatError for a member that is not set or of another kind.
   std::int64_t integer(const std::string& key) const;
   std::string string(const std::string& key) const;

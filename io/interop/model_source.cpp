@@ -9,6 +9,7 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/checkpoints/tensor_check.h"
+#include "io/interop/tensor_copy.h"
 
 namespace tg::io {
 
@@ -100,9 +101,12 @@ ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelC
 
 ModelSource source_of_checkpoint(const std::string& path) {
   const Checkpoint checkpoint(path);
-  const std::string name = "model.safetensors", where = checkpoint.directory() + "/" + name;
-  SafeTensors file = checkpoint.load(name);
-  ModelSource source{.from = checkpoint.directory(), .config = model_config(file, where)};
+  return source_of_checkpoint(checkpoint.load("model.safetensors"), checkpoint.directory());
+}
+
+ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory) {
+  const std::string where = directory + "/model.safetensors";
+  ModelSource source{.from = directory, .config = model_config(file, where)};
   check_layers(source.config, file.metadata, where);
   source.files = nn::folder_files(file.metadata);
   source.tokenizer = text::load_tokenizer(file.metadata, where);

@@ -45,6 +45,8 @@ ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelC
 // A checkpoint of train, or its run. Its file is read into memory. Throws as Checkpoint::load, and
 // FormatError for a tokenizer that is not the model's.
 ModelSource source_of_checkpoint(const std::string& path);
+// Of the checkpoint in that directory whose model.safetensors is loaded.
+ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory);
 // A Hugging Face folder, whose files are mapped. Throws as HfFolder and HfTokenizer. A folder without
 // tokenizer.json has none.
 ModelSource source_of_folder(const std::string& path);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
+#include "io/checkpoints/convert.h"
+#include "io/checkpoints/finite.h"
 #include "io/interop/gguf.h"
 #include "io/interop/gguf_writer.h"
 #include "io/interop/hf_folder.h"
@@ -77,8 +79,14 @@ Pretrained from_gguf(const std::string& path, Device device, const PretrainedOpt
   check_context(path, source.config, options.context);
   Params params = Params::unset(options.dtype, device);
   Pretrained made{info_of(source), model_of(params, source.config, options.context)};
-  for (const Parameter& p : params.all())
-    io::copy_tensor(source.weights->read(p.name()), false, p, "[from_pretrained] " + path, [](auto) {});
+  const std::string where = "[from_pretrained] " + path;
+  for (Parameter p : params.all()) {
+    const io::TensorView values = source.weights->read(p.name());
+    if (const auto bad = io::first_not_finite(values.bytes, values.dtype))
+      throw FormatError(where + ": " + p.name() + " has a number that is not finite at element " +
+                        std::to_string(*bad));
+    p.write(io::converted(values, p.shape(), p.dtype(), where, p.name()));
+  }
   return made;
 }
 

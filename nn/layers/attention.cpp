@@ -98,10 +98,10 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
 
 Tensor SelfAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
-  const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
+  const auto qkv = chunk(c_attn_(x, {.mode = call.mode}), 3, -1);  // three views
   const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_),
                           {.dropout = dropout_}, call, path());
-  return c_proj_(o, {.residual = call.residual});
+  return c_proj_(o, {.mode = call.mode, .residual = call.residual});
 }
 
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
@@ -162,15 +162,16 @@ Tensor GroupedAttention::magnified(const Tensor& k) const {
 
 Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
+  const Call same{.mode = call.mode};
   const Tensor positions = o_.rotate ? detail::positions_by_head(call) : Tensor();
-  const Tensor q = rotated(q_proj_(x), heads_, 0, positions);
-  Tensor k = rotated(k_proj_(x), o_.key_heads, 1, positions);
+  const Tensor q = rotated(q_proj_(x, same), heads_, 0, positions);
+  Tensor k = rotated(k_proj_(x, same), o_.key_heads, 1, positions);
   if (o_.magnitude != 1) k = magnified(k);
-  const Tensor v = by_head(v_proj_(x), o_.key_heads);
+  const Tensor v = by_head(v_proj_(x, same), o_.key_heads);
   Scores scores{.dropout = o_.dropout, .options = {.softcap = o_.softcap}};
   if (o_.scale != 0) scores.options.scale = o_.scale;
   if (o_.window > 0) scores.options.window_left = o_.window - 1;
-  return o_proj_(attend(q, k, v, scores, call, path()), {.residual = call.residual});
+  return o_proj_(attend(q, k, v, scores, call, path()), {.mode = call.mode, .residual = call.residual});
 }
 
 }  // namespace tg::nn

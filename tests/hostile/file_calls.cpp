@@ -5,6 +5,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/files/mapped_file.h>
+#include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
@@ -76,6 +77,26 @@ void checkpoints(World& w) {
   last.load(Draw<std::string>::of(w));
 }
 
+// An adapter of a model, written, changed and read.
+void adapter(World& w, nn::Pretrained model) {
+  std::filesystem::remove_all("adapter");
+  if (w.chance(0.9))
+    nn::add_lora(model,
+                 {.rank = count(w, 3, 1), .targets = {w.one_of<std::string>({"q_proj", "down_proj", "x"})}});
+  nn::SaveAdapterOptions options;
+  if (w.chance(0.3)) options.dtype = w.one_of({f32, bf16, f16, i64});
+  nn::save_adapter(w.chance(0.9) ? "adapter" : path(w), model, options);
+  if (w.chance(0.8)) nn::remove_lora(model.model);
+  if (w.chance(0.5)) {
+    std::string config = io::read_file("adapter/adapter_config.json", "hostile");
+    const std::string to = w.one_of<std::string>({"null", "7", "true", "[]", "{\"q\":1e9}", "\"a\"", "-1"});
+    const std::size_t colon = config.find(": ", w.below(config.size()));
+    if (colon != std::string::npos) config.replace(colon + 2, config.find('\n', colon) - colon - 3, to);
+    io::replace_file("adapter/adapter_config.json", std::vector<std::string_view>{config}, "hostile");
+  }
+  nn::load_adapter(model, w.chance(0.9) ? "adapter" : path(w));
+}
+
 // A folder of a small Llama, or one whose config.json says something else of the same weights.
 void pretrained(World& w) {
   std::filesystem::create_directories("pretrained");
@@ -106,6 +127,7 @@ void pretrained(World& w) {
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
   if (nn::folder_files(nn::folder_metadata(model.info.files)) != model.info.files)
     throw std::logic_error("files of a folder got lost in metadata");
+  if (w.chance(0.4)) return adapter(w, model);
   std::filesystem::remove_all("saved");
   nn::SaveOptions options{.shard_bytes = w.below(2000)};
   if (w.chance(0.5)) options.dtype = w.one_of({f32, bf16, f16, i64});
@@ -418,6 +440,8 @@ std::vector<Call> file_calls() {
          const io::MappedFile file(path(w), "hostile");
          file.release(static_cast<std::size_t>(Draw<I>::of(w)), static_cast<std::size_t>(Draw<I>::of(w)));
          (void)file.bytes();
+         std::byte some[7];
+         file.read(static_cast<std::size_t>(Draw<I>::of(w)), std::span(some).first(w.below(8)));
        }},
       {"map_safetensors", [](World& w) { (void)io::map_safetensors(path(w), "hostile").tensors.size(); }},
       {"from_pretrained", pretrained},

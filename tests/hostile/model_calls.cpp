@@ -9,6 +9,7 @@
 #include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/training/largest_batch.h>
+#include <tilegrad/nn/training/perplexity.h>
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -162,6 +163,13 @@ void train_model(World& w) {
       evaluation.start(ids(w, options.batch * c.context), ids(w, options.batch * c.context));
   evaluation.result(batch);
   evaluation.predictions(batch);
+  const train::Perplexity p = train::perplexity(model, ids(w, static_cast<I>(w.below(40))),
+                                                {.stride = w.hostile() ? Draw<I>::of(w) : 0,
+                                                 .batch = options.batch,
+                                                 .threads = options.threads,
+                                                 .precision = options.precision,
+                                                 .progress = [&](I, I) { return w.chance(0.9); }});
+  (void)p.loss(), (void)p.value();
 }
 
 Sampling sampling(World& w) {
@@ -347,6 +355,72 @@ void model_parts(World& w) {
   w.keep(x), w.keep(model.head(w.chance(0.5) ? TensorArg(x) : Draw<TensorArg>::of(w))), w.keep(model(tokens));
 }
 
+LoraOptions lora_options(World& w) {
+  LoraOptions o{.rank = size(w), .alpha = setting(w, 16), .rank_stabilized = w.chance(0.3)};
+  o.dropout = setting(w, 0.1);
+  if (w.chance(0.3))
+    o.targets = {w.one_of<std::string>({"q_proj", "c_attn", "c_proj", "kv_b_proj", "lm_head", ""})};
+  if (w.chance(0.2)) o.ranks["o_proj"] = size(w);
+  if (w.chance(0.2)) o.alphas[Draw<std::string>::of(w)] = setting(w, 3);
+  if (w.hostile()) o.dtype = Draw<DType>::of(w);
+  return o;
+}
+
+// Modules of any rows, several layers in one.
+ModuleRows module_rows(World& w, const LinearPlace& linear) {
+  if (!w.hostile()) return {linear.path, 0, linear.out};
+  return {w.one_of<std::string>({"all", "", linear.path}), w.chance(0.5) ? 0 : Draw<I>::of(w),
+          w.chance(0.5) ? linear.out : Draw<I>::of(w)};
+}
+
+void lora(World& w) {
+  Params params(1, w.one_of({f32, bf16}));
+  const ModelConfig c = config(w);
+  w.trace += "lora on " + c.text() + "\n";
+  Model model(params, c);
+  for (int n = 0; n < 4; ++n)
+    attempt([&] {
+      switch (w.below(5)) {
+        case 0:
+          (void)lora_modules(model.linears(), lora_options(w)).size();
+          break;
+        case 1:
+          add_lora(model, lora_options(w), [&](const LinearPlace& l) { return module_rows(w, l); });
+          break;
+        case 2:
+          add_lora(model, lora_options(w));
+          break;
+        case 3:
+          merge_lora(model);
+          break;
+        default:
+          remove_lora(model);
+      }
+    });
+  if (const Lora* added = model.lora())
+    for (const Parameter& p : added->parameters()) w.keep(p);
+  w.keep(model(w.graph.input("tokens", {1, 2}, i32), {.mode = w.chance(0.5) ? Mode::train : Mode::evaluate}));
+}
+
+void low_rank(World& w) {
+  Params params(1);
+  const Path at = Path(params) / Draw<std::string>::of(w);
+  const auto weight = [&] { return w.chance(0.2) ? Weight() : Weight(Draw<Parameter>::of(w)); };
+  LowRank adapter{.a = weight(), .b = weight(), .first_row = size(w), .scale = setting(w, 2)};
+  adapter.dropout = setting(w, 0);
+  const Linear linear(at, size(w), size(w));
+  (void)linear.adapter();
+  (void)at.add_linear(weight(), size(w), size(w), w.chance(0.5));
+  w.trace += "LowRank\n";
+  *at.linears()[0].adapter = adapter;
+  (void)params.linears().size();
+  const TensorArg x = Draw<TensorArg>::of(w);
+  w.on_call(w.trace);
+  attempt([&] { w.keep(adapter.rows_of_b(x, size(w))); });
+  attempt([&] { w.keep(adapter.added_to(Draw<Tensor>::of(w), x, Mode::train)); });
+  w.keep(linear(x));
+}
+
 // Of functions, some of which are missing.
 void language_model(World& w) {
   LanguageModel m{.context = size(w), .parameters = Draw<std::vector<Parameter>>::of(w)};
@@ -407,6 +481,14 @@ std::vector<Call> model_calls() {
       layer(
           "Model", [](World& w, const Path& at, I) { return Model(at, config(w)); }, true),
       {"ModelConfig", model_config},
+      {"add_lora", lora},
+      {"LowRank", low_rank},
+      {"merged_weight",
+       [](World& w) {
+         const Array weight = Draw<Array>::of(w), b = Draw<Array>::of(w), a = Draw<Array>::of(w);
+         (void)merged_weight(weight, b, a, Draw<double>::of(w), w.chance(0.5) ? f32 : Draw<DType>::of(w))
+             .bytes();
+       }},
       {"the parts of a Model", model_parts},
       {"LanguageModel", language_model},
       {"Layer",

@@ -82,7 +82,8 @@ MODELS = {
                                        "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=3.0)}),
                "bfloat16", []),
     "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
-    "deepseek_v2_yarn": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=16,
+    # Its eps is large, so that it would show if the latents' norms, which have 1e-6, had it too.
+    "deepseek_v2_yarn": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=16, rms_norm_eps=1e-2,
                                              rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
                          "bfloat16", ["old"]),
     "deepseek_v3": ("deepseek_v3", dict(DEEPSEEK, q_lora_rank=16, attention_bias=True,

@@ -56,6 +56,30 @@ TEST(Trainer, AValidationIsTheMeanOfItsBatches) {
   EXPECT_NEAR(trainer.rows().back().val_loss, mean, 1e-5);
 }
 
+// The last batch has one target: it counts as one of 17, not as a third.
+TEST(Trainer, AValidationIsTheMeanOfItsTargets) {
+  Training r;
+  const struct : ClassBatches {
+    void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
+      fill(k, x, y);
+      if (k == 2) std::ranges::fill(y.subspan(1), -100);
+    }
+  } batches;
+  train::EvaluationProgram evaluation(r.model, {.batch = batch});
+  double sum = 0;
+  for (std::int64_t k = 0; k < 3; ++k) {
+    std::vector<std::int32_t> x(batch * context), y(x.size());
+    batches.validation(k, 3, x, y);
+    sum += evaluation.run(x, y) * (k == 2 ? 1.0 : 1.0 * batch * context);
+  }
+  train::Trainer trainer(
+      r.model, r.optimizer, batches,
+      {.steps = 1, .schedule = {.peak = 0, .floor = 0, .warmup = 0, .steps = 1}, .program = {.batch = batch}},
+      {});
+  trainer.run();
+  EXPECT_NEAR(trainer.rows().back().val_loss, sum / 17, 1e-5);
+}
+
 // What is trained on is one class of three, so that the validation gets worse sooner or later.
 TEST(Trainer, TheBestStepIsThatOfTheLowestValidationLoss) {
   Training r;

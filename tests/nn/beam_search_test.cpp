@@ -34,6 +34,14 @@ TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
   EXPECT_EQ(search.live()[1].tokens, Tokens{3});
 }
 
+TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
+  nn::BeamSearch search(3, 2, {0, 1});
+  search.offer(0, std::vector<float>{5, 4, 3, 2, 1, 0});
+  EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0, 0}));
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(search.live().at(i).tokens, Tokens{static_cast<std::int32_t>(i) + 2});
+}
+
 // Logits after each text, at random.
 std::vector<float> logits_after(const Tokens& text, std::uint64_t seed) {
   for (const std::int32_t t : text)
@@ -86,7 +94,7 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
     const std::int64_t beams = 1 + static_cast<std::int64_t>(seed % 6),
                        tokens = 1 + static_cast<std::int64_t>(seed % 7);
     Tokens ends = {static_cast<std::int32_t>(seed % 5)};  // one, or two
-    if (seed % 3 == 0) ends.push_back((ends[0] + 2) % 5);
+    if (seed % 4 < 2) ends.push_back((ends[0] + 2) % 5);
     nn::BeamSearch search(beams, tokens, ends);
     std::int64_t steps = 0;
     do {

@@ -54,6 +54,24 @@ grep -q '^tokenizer  *none$' "$dir/out" && grep -q '^dropped  *model.layers.0.se
   fail "the table of mistral is: $(cat "$dir/out")"
 tail -n 1 "$dir/out" | grep -q AutoTokenizer && fail "a tokenizer that is not there is loaded"
 
+# What was fine-tuned comes out as the folder that it came from, with other weights.
+"$train" --from "$dir/table" --text "$text" --context 16 --batch 2 --steps 4 --sample 0 --threads 1 --out "$dir/tuned" >/dev/null ||
+  fail "fine-tuning a folder"
+"$export" --checkpoint "$dir/tuned" --to hf "$dir/tuned-hf" >"$dir/out" || fail "exporting what was fine-tuned"
+grep -q "^reads  *$dir/tuned/last: llama of Hugging Face$" "$dir/out" || fail "its table is: $(cat "$dir/out")"
+for file in config.json tokenizer.json tokenizer_config.json; do
+  cmp -s "$dir"/{table,tuned-hf}/$file || fail "another $file after fine-tuning"
+done
+cmp -s "$dir"/{table,tuned-hf}/model.safetensors && fail "the same weights after fine-tuning"
+[ "$(say --checkpoint "$dir/tuned")" = "$(say --model "$dir/tuned-hf")" ] || fail "another text from what was fine-tuned"
+
+# Without a tokenizer.
+head -c 2000 "$text" >"$dir/plain.bin"
+"$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 60000 "${small[@]}" --out "$dir/plain" >/dev/null || fail "training on plain ids"
+"$export" --checkpoint "$dir/plain" --to hf "$dir/plain-hf" >"$dir/out" || fail "exporting a model of plain ids"
+grep -q '^tokenizer  *none: tokens are numbers$' "$dir/out" || fail "the table of plain ids is: $(cat "$dir/out")"
+[ "$(ls "$dir/plain-hf")" = "$(printf 'config.json\nmodel.safetensors')" ] || fail "files are $(ls "$dir/plain-hf")"
+
 # Bad input: one line, and nothing is left.
 before=$(ls -A "$dir" | grep -vx 'err\|out')
 refuses_command 2 'expected --checkpoint DIR or --from FOLDER' "$export" --to hf "$dir/x"
@@ -79,7 +97,10 @@ rm -r "$dir/lying"
 # Killed at any moment, it leaves nothing or all; the next one clears up what was hidden.
 for ms in 2 4 6 8 12 20; do
   rm -rf "$dir/killed"
-  { timeout -s KILL 0.0$(printf %02d $ms) "$export" --checkpoint "$run" --to hf "$dir/killed"; } >/dev/null 2>&1
+  "$export" --checkpoint "$run" --to hf "$dir/killed" >/dev/null 2>&1 &
+  sleep 0.0$(printf %02d $ms)
+  kill -KILL $! 2>/dev/null
+  wait $! 2>/dev/null  # until it is gone, and its lock with it
   [ ! -e "$dir/killed" ] || say --model "$dir/killed" >/dev/null || fail "half a folder after $ms ms"
 done
 rm -rf "$dir/killed"

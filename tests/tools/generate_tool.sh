@@ -185,7 +185,7 @@ done
 refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --tokens 30
 refuses 2 'expected --checkpoint DIR or --model FOLDER' --prompt x
 refuses 2 'expected --checkpoint DIR or --model FOLDER' --checkpoint "$dir/gpt" --model "$folder"
-refuses 1 'expected a context up to 24, got 25' --checkpoint "$dir/gpt" --context 25
+refuses 1 'expected a context up to 24, the model.s, got 25' --checkpoint "$dir/gpt" --context 25
 refuses 1 'context of 9' --checkpoint "$dir/gpt" --prompt 'Line' --context 9 --tokens 20
 refuses 1 'model_type is "bert", expected one of' --model "$(mkdir "$dir/bert" && echo '{"model_type": "bert"}' >"$dir/bert/config.json" && echo "$dir/bert")"
 sed -i 's/"E": 36/"E": 37/' "$folder/tokenizer.json"

@@ -18,9 +18,9 @@ std::string shell_word(const std::string& text) {
 
 }  // namespace
 
-std::string export_gguf(io::ModelSource& source, const ExportOptions& options) {
+std::string export_gguf(ExportSource& source, const ExportOptions& options) {
   io::require_new_folder(options.out, "export");
-  io::GgufWriter writer(source, {.dtype = options.dtype, .written = options.progress});
+  io::GgufWriter writer(source.model, {.dtype = options.dtype, .written = options.progress});
   print_row("writes", options.out + ": " + writer.architecture() + ", " +
                           std::string(name_of(writer.type())) + ", " +
                           size_text(static_cast<double>(writer.bytes())));

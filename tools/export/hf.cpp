@@ -7,8 +7,6 @@
 
 namespace tg {
 
-namespace {
-
 // A string of Python; it has the escapes of printable().
 std::string python_string(const std::string& text) {
   std::string s;
@@ -16,13 +14,11 @@ std::string python_string(const std::string& text) {
   return "\"" + printable(s) + "\"";
 }
 
-}  // namespace
-
-std::string export_hf(io::ModelSource& source, const ExportOptions& options) {
+std::string export_hf(ExportSource& source, const ExportOptions& options) {
   io::require_new_folder(options.out, "export");
   nn::SaveOptions saving{.written = options.progress};
   if (!options.dtype.empty()) saving.dtype = dtype_named(options.dtype);
-  io::HfWriter writer(source, saving);
+  io::HfWriter writer(source.model, saving);
   std::string types;
   for (const DType t : writer.dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
   const std::size_t files = writer.files().size();

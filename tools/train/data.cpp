@@ -6,20 +6,11 @@
 #include <tilegrad/io/text/token_file.h>
 #include <tilegrad/io/training/sums.h>
 #include "core/base/hash.h"
+#include "tools/train/example_data.h"
 #include "tools/train_report.h"
 
 namespace tg {
 namespace {
-
-std::string sum_of(std::string_view bytes) {
-  return xxh3_128({&bytes, 1});
-}
-
-void check_same(const std::string& what, const std::string& identity, const std::optional<SavedData>& saved) {
-  if (saved && saved->identity != identity)
-    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", expected " +
-                saved->identity);
-}
 
 // A sequence of tokens, its last tenth held out.
 class CorpusData final : public TrainData {
@@ -100,8 +91,8 @@ std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<S
   const std::string text =
       o.tokenizer == "chars" && !is_tuned ? text::load_text(o.text) : io::read_file(o.text, "load_text");
   if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
-  const std::string identity = sum_of(text);
-  check_same(o.text, identity, saved);
+  const std::string identity = identity_of(text);
+  check_same_data(o.text, identity, saved);
   std::shared_ptr<const text::Tokenizer> tokenizer = is_tuned ? o.base->tokenizer
                                                      : saved
                                                          ? text::load_tokenizer(saved->model, saved->where)
@@ -133,7 +124,7 @@ std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional
   const auto file = o.plain == "none" ? std::make_shared<const text::TokenFile>(o.tokens)
                                       : std::make_shared<const text::TokenFile>(
                                             o.tokens, o.plain == "u16" ? 2 : 4, vocabulary);
-  check_same(o.tokens, file->identity(), saved);
+  check_same_data(o.tokens, file->identity(), saved);
   return std::make_unique<CorpusData>(o, o.tokens, file->identity(), tokenizer_of(o, file), file->tokens(),
                                       file);
 }
@@ -147,7 +138,7 @@ class SumsData final : public TrainData {
         sums_(o.digits, o.batch, o.context) {}
 
   const text::Tokenizer& tokenizer() const override { return sums_.tokenizer(); }
-  std::string identity() const override { return sum_of("add " + std::to_string(digits_)); }
+  std::string identity() const override { return identity_of("add " + std::to_string(digits_)); }
   std::string name() const override { return "task"; }
   std::string description() const override {
     std::string example = sums_.text(digits_ > 1 ? 12 : 2, 9);
@@ -194,7 +185,12 @@ class SumsData final : public TrainData {
 
 void declare_data_options(Args& args, DataOptions& o) {
   args.option("text", "FILE", "text to learn; the last tenth is held out", o.text,
-              {.shown = "required without --resume, --tokens or --task"});
+              {.shown = "required without --resume, --examples, --tokens or --task"});
+  args.option(
+      "examples", "FILE",
+      "with --from, instead of a text: lines of JSON with \"prompt\" and \"completion\", which alone is "
+      "learned, or with \"text\"; the last tenth is held out",
+      o.examples, {.shown = "none"});
   args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
   args.option("separator", "TEXT",
@@ -213,10 +209,11 @@ void declare_data_options(Args& args, DataOptions& o) {
 
 std::string contradiction(const Args& args, const DataOptions& o) {
   const bool task = o.task != "none", file = !o.tokens.empty(), plain = o.plain != "none";
-  const int kinds = (o.text.empty() ? 0 : 1) + file + task;
-  if (kinds == 0) return "missing --text FILE (or --tokens FILE, or --task add)";
-  if (kinds > 1) return "--text, --tokens and --task: give only one of them";
+  const int kinds = (o.text.empty() ? 0 : 1) + (o.examples.empty() ? 0 : 1) + file + task;
+  if (kinds == 0) return "missing --text FILE (or --examples FILE, or --tokens FILE, or --task add)";
+  if (kinds > 1) return "--text, --examples, --tokens and --task: give only one of them";
   if (args.given("resume")) return {};  // the rest is as when the run was started
+  if (!o.examples.empty() && !args.given("from")) return "--examples is for --from";
   if (args.given("separator") && !args.given("from")) return "--separator is for --from";
   if (args.given("separator") && o.text.empty()) return "--separator is for --text";
   if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
@@ -231,11 +228,23 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   return {};
 }
 
+std::string identity_of(std::string_view content) {
+  return xxh3_128({&content, 1});
+}
+
+void check_same_data(const std::string& what, const std::string& identity,
+                     const std::optional<SavedData>& saved) {
+  if (saved && saved->identity != identity)
+    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", expected " +
+                saved->identity);
+}
+
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved) {
+  if (!o.examples.empty()) return open_examples(o, saved);
   if (!o.tokens.empty()) return open_tokens(o, saved);
   if (o.task == "none") return open_text(o, saved);
   auto sums = std::make_unique<SumsData>(o);
-  check_same("--task " + o.task, sums->identity(), saved);
+  check_same_data("--task " + o.task, sums->identity(), saved);
   return sums;
 }
 

@@ -11,6 +11,7 @@ void declare_options(Args& args, TrainOptions& o) {
       "fine-tune the model of a Hugging Face folder, with its tokenizer, instead of training a new one;"
       " --context may be shorter than the model's",
       o.from, {.shown = "none"});
+  declare_lora_options(args, o.lora);
   declare_model_options(args, o);
   args.option("batch", "N", "rows of tokens in a step; 64 with --task add", o.batch,
               {.min = 1, .max = 65536});

@@ -4,6 +4,7 @@
 #include <tilegrad/core/base/device.h>
 #include "tools/model_options.h"
 #include "tools/train/data.h"
+#include "tools/train/lora.h"
 #include "tools/train/optimizer.h"
 
 namespace tg {
@@ -14,6 +15,7 @@ struct TrainOptions : ModelOptions {
   std::string out = "out/train", backend = "cpu", dtype = "f32";
   Device device;  // of `backend`
   std::int64_t batch = 12, steps = 2000, seed = 1, threads = 0;
+  LoraTraining lora;
   OptimizerOptions learning;
   std::int64_t eval_every = 250, eval_batches = 20, save_every = 250, sample = 400, profile = 0;
   bool resume = false, overwrite = false, recompute = false, trap_nan = false;
