@@ -173,13 +173,13 @@ struct ConfigKeys {
     if (!d.interleaved) refuse("rope_interleave false");
     if (!is_near(d.eps, 1e-6))
       refuse("rms_norm_eps " + json_number(d.eps) + ", other than that of the latents, 1e-06,");
-    if (d.query_latent != 0 &&
-        (m.layers == 26 || m.layers == 27 || (m.layers == 48 && m.vocabulary == 128256)))
-      refuse("q_lora_rank " + std::to_string(d.query_latent) + " in " + std::to_string(m.layers) + " layers");
     whole("feed_forward_length", d.mlp_width);
     whole("attention.head_count_kv", 1);  // all heads share the latent
     real("attention.layer_norm_rms_epsilon", d.eps), real("rope.freq_base", d.theta);
-    if (d.query_latent != 0) whole("attention.q_lora_rank", d.query_latent);
+    const bool is_lite = m.layers == 26 || m.layers == 27 || (m.layers == 48 && m.vocabulary == 128256);
+    if (is_lite && d.query_latent != 0)  // llama.cpp does not read it then
+      refuse("q_lora_rank " + std::to_string(d.query_latent) + " in " + std::to_string(m.layers) + " layers");
+    if (!is_lite) whole("attention.q_lora_rank", d.query_latent);  // else it must be there
     whole("attention.kv_lora_rank", d.latent);
     whole("attention.key_length", d.latent + d.rope_width), whole("attention.value_length", d.latent);
     whole("attention.key_length_mla", keys + d.rope_width);
@@ -417,8 +417,8 @@ struct ConfigReader {
     const std::int64_t rotary = whole("rope.dimension_count");
     set("num_key_value_heads", whole("attention.head_count"));
     set("kv_lora_rank", whole("attention.kv_lora_rank"));
-    set("q_lora_rank",
-        has("attention.q_lora_rank") ? std::to_string(whole("attention.q_lora_rank")) : "null");
+    const std::int64_t queries = has("attention.q_lora_rank") ? whole("attention.q_lora_rank") : 0;
+    set("q_lora_rank", queries != 0 ? std::to_string(queries) : "null");
     set("qk_rope_head_dim", rotary);
     set("qk_nope_head_dim", whole("attention.key_length_mla") - rotary);
     set("v_head_dim", whole("attention.value_length_mla"));

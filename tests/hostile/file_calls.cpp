@@ -137,6 +137,17 @@ void pretrained(World& w) {
     nn::save_pretrained(folder, model, &tokenizer, options);
   else
     nn::save_pretrained(folder, model.model, w.chance(0.8) ? model.info.config : c, nullptr, options);
+  if (w.chance(0.3)) {
+    const std::string file = w.one_of<std::string>({"saved.gguf", "pretrained", "", "no/file"});
+    const nn::GgufOptions gguf{.dtype = w.one_of<std::string>({"", "f32", "f16", "bf16", "q8_0", "q4_0"})};
+    std::filesystem::remove_all("saved.gguf");
+    if (w.chance(0.5))
+      nn::save_gguf(file, model, &tokenizer, gguf);
+    else
+      nn::save_gguf(file, model.model, w.chance(0.8) ? model.info.config : c, nullptr, gguf);
+    w.trace += nn::from_pretrained(file).info.text() + "\n";
+    return;
+  }
   nn::from_pretrained(folder);
 }
 
@@ -200,6 +211,7 @@ void tokenizers(World& w) {
     const auto id = static_cast<std::int32_t>(Draw<I>::of(w));
     (void)hf->json(), (void)hf->merges(), (void)hf->before(), (void)hf->after(), (void)hf->is_byte_level();
     (void)hf->is_special(id), (void)hf->is_added(id), (void)hf->ignores_merges(), (void)hf->find(text);
+    (void)hf->unknown_token(), (void)&hf->stages();
     hf->encode(text, {.special = w.chance(0.5), .whole = w.chance(0.5)});
     hf->token_text(id);
   }

@@ -23,6 +23,19 @@ for model in gpt llama deepseek; do
     ls "$dir"/.[a-z]* >/dev/null 2>&1 && fail "left behind: $(ls -A "$dir")"
   done
 done
+# The same as a file for llama.cpp, which is read too.
+for model in gpt-bytes llama-bpe llama-chars; do
+  "$export" --checkpoint "$dir/$model" --to gguf "$dir/$model.gguf" >"$dir/out" || fail "exporting $model to GGUF"
+  tail -n 1 "$dir/out" | grep -q "^llama-cli -m $dir/$model.gguf" || fail "the last line is: $(tail -n 1 "$dir/out")"
+  [ $model = gpt-bytes ] || [ "$(say --checkpoint "$dir/$model")" = "$(say --model "$dir/$model.gguf")" ] ||
+    fail "another text from $model.gguf"
+done
+grep -q '^note .*GELU' "$dir/out" && fail "a note about GELU for llama"
+"$export" --from "$dir/llama-bpe-hf" --to gguf --dtype q8_0 "$dir/q.gguf" >"$dir/out" || fail "exporting to q8_0"
+grep -q "^writes  *$dir/q.gguf: llama, Q8_0, " "$dir/out" && grep -q '^note  *rows that are no multiple of 32' "$dir/out" ||
+  fail "the table is: $(cat "$dir/out")"
+"$export" --from "$dir/llama-bpe.gguf" --to hf "$dir/from-gguf" >/dev/null || fail "exporting a GGUF file"
+cmp -s "$dir"/{from-gguf,llama-bpe-hf}/model.safetensors || fail "other weights by way of GGUF"
 run=$dir/llama-bpe
 "$export" --checkpoint "$run" --to hf "$dir/table" >"$dir/out" || fail "exporting"
 grep -q "^reads  *$run/last" "$dir/out" && grep -q '^model  *Llama: 2 layers, .* parameters in f32$' "$dir/out" &&
@@ -64,6 +77,8 @@ before=$(ls -A "$dir" | grep -vx 'err\|out')
 refuses_command 2 'expected --checkpoint DIR or --from FOLDER' "$export" --to hf "$dir/x"
 refuses_command 2 'expected --checkpoint DIR or --from FOLDER' "$export" --checkpoint "$run" --from "$dir/half" --to hf "$dir/x"
 refuses_command 2 --to "$export" --checkpoint "$run" "$dir/x"
+refuses_command 2 'has no --dtype q8_0' "$export" --checkpoint "$run" --to hf --dtype q8_0 "$dir/x"
+refuses_command 1 "$dir/q.gguf exists" "$export" --checkpoint "$run" --to gguf "$dir/q.gguf"
 refuses_command 2 onnx "$export" --checkpoint "$run" --to onnx "$dir/x"
 refuses_command 2 OUT "$export" --checkpoint "$run" --to hf
 refuses_command 1 "$dir/half exists" "$export" --checkpoint "$run" --to hf "$dir/half"

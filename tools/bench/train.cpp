@@ -24,7 +24,7 @@ struct StepTimes {
   double step, host, host_median;
 };
 StepTimes time_steps(train::TrainingProgram& training, const std::vector<std::int32_t>& x,
-              const std::vector<std::int32_t>& y, const Settings& settings) {
+                     const std::vector<std::int32_t>& y, const Settings& settings) {
   constexpr int steps = 20;
   std::vector<double> host;
   const double all = best_seconds(settings.seconds, [&] {
