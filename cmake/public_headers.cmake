@@ -36,6 +36,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/files/json.h
     io/files/mapped_file.h
     io/files/safetensors.h
+    io/interop/peft.h
     io/interop/pretrained.h
     io/plots/heat_map.h
     io/plots/image.h
@@ -49,6 +50,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     io/text/tokenizer.h
     io/text/words.h
     io/training/batches.h
+    io/training/examples.h
     io/training/metrics.h
     io/training/progress.h
     io/training/sums.h
@@ -65,6 +67,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/layers/kv_cache.h
     nn/layers/latent_attention.h
     nn/layers/layers.h
+    nn/layers/low_rank.h
     nn/layers/mlp.h
     nn/layers/module.h
     nn/layers/params.h
@@ -77,6 +80,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/models/gpt.h
     nn/models/language_model.h
     nn/models/llama.h
+    nn/models/lora.h
     nn/models/model.h
     nn/models/model_config.h
     nn/models/model_parts.h
@@ -88,6 +92,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/optimizers/schedule.h
     nn/optimizers/sgd.h
     nn/training/largest_batch.h
+    nn/training/perplexity.h
     nn/training/training.h
     ops/ceilings.h
     ops/flash_attn.h

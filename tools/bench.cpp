@@ -21,10 +21,12 @@ struct Mode {
   void (*run)(const Settings&, const Machine&, Report&);
   std::size_t sizes;  // numbers in its --shape
 };
-constexpr Mode modes[] = {
-    {"gemm", run_gemm, 3},     {"attention", run_attention, 4}, {"decode", run_decode, 4},
-    {"ops", run_ops, 2},       {"overhead", run_overhead, 1},   {"train", run_train, 5},
-    {"tokens", run_tokens, 1}, {"generate", run_generate, 1},   {"serve", run_serve, 5}};
+constexpr Mode modes[] = {{"gemm", run_gemm, 3},         {"attention", run_attention, 4},
+                          {"decode", run_decode, 4},     {"ops", run_ops, 2},
+                          {"overhead", run_overhead, 1}, {"train", run_train, 5},
+                          {"lora", run_lora, 7},         {"tokens", run_tokens, 1},
+                          {"generate", run_generate, 1}, {"serve", run_serve, 5},
+                          {"load", run_load, 4}};
 
 int run(int argc, char** argv) {
   std::string mode, json, backend_name = "cpu", dtype = "f32";
@@ -41,7 +43,7 @@ int run(int argc, char** argv) {
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend_name);
   args.option("dtype", "NAME",
-              "dtype of attention, decode, ops, train, generate and serve; tf32 rounds the operands of "
+              "dtype of attention, decode, ops, train, lora, generate and serve; tf32 rounds the operands of "
               "matmuls on a GPU",
               dtype, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
   args.option("threads", "N", "threads to run on; one is pinned to a core", threads,
@@ -50,8 +52,10 @@ int run(int argc, char** argv) {
   args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
   args.option("shape", "AxBx…",
               "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops "
-              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, tokens VOCABULARY, "
-              "generate CONTEXT, serve LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
+              "ROWSxCOLUMNS, overhead NODES, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same and "
+              "xVOCABULARYxRANK, tokens VOCABULARY, "
+              "generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
+              "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode "
               "BxHxLxd (without and with a causal mask) or "
               "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,free_order,ragged,v_in_k (length=N: N of "
               "the T keys "
@@ -76,6 +80,9 @@ int run(int argc, char** argv) {
                "attention of one query and products of few rows beside PyTorch's");
   args.example("bench serve --requests 500 --picture pages.png",
                "many texts at once, in a contiguous cache and in pages of one");
+  args.example("bench load", "a Hugging Face folder into bf16 weights, beside the rate of reading its file");
+  args.example("bench lora --backend cuda --dtype bf16",
+               "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
   args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
   if (const auto code = args.parse(argc, argv)) return *code;
   const Mode& m =

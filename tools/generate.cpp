@@ -11,9 +11,10 @@
 #include <tilegrad/io/text/text_stream.h>
 #include <tilegrad/nn/generation/generate.h>
 #include "tools/args.h"
+#include "tools/dtype_named.h"
 #include "tools/generate/many.h"
-#include "tools/generate/opened_model.h"
 #include "tools/generate/output.h"
+#include "tools/opened_model.h"
 #include "tools/run_tool.h"
 
 namespace {
@@ -21,8 +22,8 @@ namespace {
 using namespace tg;
 
 struct Options {
-  std::string checkpoint, folder, prompt = "\n", prompts, cache_memory, backend = "cpu", dtype = "f32",
-                                  weights = "f32", cache_dtype;
+  std::string checkpoint, folder, adapter, prompt = "\n", prompts, cache_memory, backend = "cpu",
+                                           dtype = "f32", weights = "f32", cache_dtype;
   std::vector<std::string> stops;
   std::int64_t context = 0, tokens = 0, seed = 1, threads = 0, parallel = 16, samples = 1, beams = 0;
   nn::Sampling sampling{.temperature = 0.8};
@@ -34,11 +35,16 @@ struct Options {
 void declare_options(Args& args, Options& o) {
   args.option("checkpoint", "DIR", "output directory of train, or one of its checkpoints (RUN/best)",
               o.checkpoint);
-  args.option("model", "FOLDER",
-              "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json",
-              o.folder);
-  args.option("context", "N", "of --model: at most so many tokens in a text, for which there is memory",
-              o.context, {.min = 1, .max = 1e9, .shown = "as many as config.json says"});
+  args.option(
+      "model", "FOLDER",
+      "instead: a Hugging Face folder with config.json, model.safetensors and tokenizer.json, or a GGUF "
+      "file",
+      o.folder);
+  args.option("adapter", "DIR",
+              "of --model: with this LoRA adapter, a PEFT folder or the output directory of train --lora",
+              o.adapter, {.shown = "none"});
+  args.option("context", "N", "at most so many tokens in a text, for which there is memory", o.context,
+              {.min = 1, .max = 1e9, .shown = "as many as the model was made for"});
   args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
   args.option(
       "prompts", "FILE",
@@ -115,9 +121,6 @@ void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) 
               std::to_string(context - prompt + 1) + ", or --slide");
 }
 
-DType dtype_named(const std::string& name) {
-  return name == "f32" ? f32 : name == "bf16" ? bf16 : f16;
-}
 std::optional<DType> cache_dtype(const Options& o) {
   return o.cache_dtype.empty() ? std::nullopt : std::optional(dtype_named(o.cache_dtype));
 }
@@ -190,7 +193,7 @@ bool asks_for_many(const Args& args) {
 // What is wrong with a combination of options, or nothing. Sets cache_size.
 std::string mistake_in(const Args& args, Options& o) {
   if (o.checkpoint.empty() == o.folder.empty()) return "expected --checkpoint DIR or --model FOLDER";
-  if (o.folder.empty() && args.given("context")) return "--context is one of --model FOLDER";
+  if (!o.adapter.empty() && o.folder.empty()) return "--adapter is one of --model FOLDER";
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
@@ -223,8 +226,8 @@ int main(int argc, char** argv) {
     if (const std::string mistake = mistake_in(args, o); !mistake.empty()) return args.fail(mistake);
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
-    const OpenedModel opened =
-        o.folder.empty() ? open_checkpoint(o.checkpoint) : open_folder(o.folder, o.context);
+    OpenedModel opened = o.folder.empty() ? open_checkpoint(o.checkpoint) : open_folder(o.folder, o.adapter);
+    if (o.context > 0) opened.limit_context(o.context);
     if (asks_for_many(args)) return generate_many(o, opened);
     generate_one(o, opened);
     if (!args.given("prompt") && bytes_on_standard_input() > 0)

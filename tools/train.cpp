@@ -1,4 +1,4 @@
-// train: a GPT on a text or a task, from the command line.
+// train: a model on a text or a task, from the command line: a new one, or one from a Hugging Face folder.
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -13,11 +13,15 @@
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/training/largest_batch.h>
 #include <tilegrad/ops/ceilings.h>
+#include "io/interop/adapter_source.h"
+#include "io/interop/peft_folder.h"
 #include "io/training/prefetch.h"
 #include "tools/run_tool.h"
+#include "tools/train/example_data.h"
 #include "tools/train/options.h"
 #include "tools/train/run_state.h"
 #include "tools/train_report.h"
+#include "tools/trained_model.h"
 
 namespace {
 
@@ -40,43 +44,41 @@ void catch_signals() {
   if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
 }
 
-constexpr const char* model_file = "model.safetensors";
+constexpr std::int64_t most_tokens = 1024;           // in a row, where --from has no --context
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
-
-io::Metadata description(const TrainOptions& o, const text::Tokenizer& tokenizer, std::int64_t step) {
-  io::Metadata about = io::to_metadata(o.model);
-  about["step"] = std::to_string(step);
-  about.merge(tokenizer.metadata());
-  return about;
-}
 
 class Run {
  public:
   // `args` are the options that a checkpoint saves. With a store, its run is resumed.
-  Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store)
-      : o_(std::move(options)), args_(args), store_(std::move(store)) {
+  // `base`: of --from; a resumed run finds it in its checkpoint.
+  Run(TrainOptions options, const Args& args, std::unique_ptr<io::CheckpointStore> store,
+      std::optional<BaseModel> base)
+      : o_(std::move(options)), args_(args), store_(std::move(store)), base_(std::move(base)) {
     o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
     if (store_) {
       find_place();
     } else {
+      take_base();
       data_ = open_data(o_.data, std::nullopt);
       store_ = std::make_unique<io::CheckpointStore>(o_.out);
       if (store_->has_checkpoint() && !o_.overwrite && o_.profile == 0)
         throw Error("[train] " + o_.out + " holds a run: --resume continues it, --overwrite replaces it");
     }
-    o_.model.vocabulary = data_->tokenizer().size();
+    if (!base_) o_.model.vocabulary = data_->tokenizer().size();
     if (resumed_) check_same_model();
     state_.data_sum = data_->identity();
   }
 
   int go() {
     const auto seed = static_cast<std::uint64_t>(o_.seed);
-    const auto bytes = static_cast<double>(o_.model.parameters()) * sizeof(float);
-    check_memory(o_.device, 3 * bytes, "the model with its optimizer");
-    nn::Params params(seed, f32, o_.device);
-    const nn::Model model(params, o_.model);
+    const DType dtype = weights_dtype();
+    const auto bytes = static_cast<double>(o_.model.parameters()) * static_cast<double>(size_of(dtype));
+    check_memory(o_.device, has_lora() ? bytes : 3 * bytes, "the model with its optimizer");
+    nn::Params params = base_ ? nn::Params::unset(dtype, o_.device) : nn::Params(seed, dtype, o_.device);
+    nn::Model model = model_with_context(params, o_.model, o_.data.context);
+    if (has_lora()) nn::add_lora(model, lora_options(), io::module_of(base_->family, base_->config));
     const auto scale = precision() == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
-    const auto made = make_optimizer(o_.learning, params.all(), scale);
+    const auto made = make_optimizer(o_.learning, model.parameters(), scale);
     const optim::Optimizer& optimizer = *made;
     const train::ProgramOptions programs{.batch = o_.batch,
                                          .threads = static_cast<int>(o_.threads),
@@ -85,8 +87,9 @@ class Run {
                                          .accumulate = o_.learning.accumulate,
                                          .recompute = o_.recompute};
     const train::TrainingMemory memory = plan_memory(model, optimizer, programs);
-    print_table(params, memory);
+    print_table(params, model, memory);
     check_room(memory, model, optimizer, programs);
+    if (base_ && base_->weights) base_->weights->load(params.all());
     std::optional<train::Progress> progress;
     const train::Trainer::Hooks hooks{
         .stop = [] { return stop_asked != 0; },
@@ -95,8 +98,12 @@ class Run {
               progress->update(row.step, row.train_loss, row.lr);
               row.tokens_per_s = static_cast<float>(progress->tokens_per_s());
             },
-        .validated = [&](const train::MetricsRow& row) { progress->validation(row.val_loss); },
-        .files = [&](const train::Trainer::State& state) { return files(params, state); }};
+        .validated =
+            [&](const train::MetricsRow& row) {
+              if (row.step == 0) print_row("before", "validation loss " + loss_text(row.val_loss));
+              progress->validation(row.val_loss);
+            },
+        .files = [&](const train::Trainer::State& state) { return files(model, state); }};
     train::Trainer trainer(model, optimizer, *data_,
                            {.steps = o_.steps,
                             .schedule = schedule_of(o_.learning, o_.steps),
@@ -105,6 +112,7 @@ class Run {
                             .validate_every = o_.eval_every,
                             .validation_batches = o_.eval_batches,
                             .save_every = o_.save_every,
+                            .validate_first = base_.has_value(),
                             .trap_nan = o_.trap_nan},
                            hooks, store_.get());
     if (o_.profile > 0) return print_profile(trainer.training());
@@ -113,10 +121,10 @@ class Run {
       resumed_.reset();  // its files take room on the disk as long as they are open
     }
     const std::int64_t first = state_.step;
-    progress.emplace(stdout, first, o_.steps, step_rows() * o_.model.context);
+    progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
     trainer.run();
     progress.reset();
-    if (trainer.rows().empty()) return stop_asked ? 130 : 0;
+    if (trainer.state().step == 0) return stop_asked ? 130 : 0;
     save_loss_curve(o_.out + "/loss.png", o_.model.text(), std::string(data_->tokenizer().unit()),
                     trainer.rows());
     report(trainer, first);
@@ -128,6 +136,13 @@ class Run {
  private:
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   nn::Precision precision() const { return nn::precision_named(o_.dtype); }
+  bool has_lora() const { return o_.lora.rank > 0; }
+  nn::LoraOptions lora_options() const { return o_.lora.options(static_cast<std::uint64_t>(o_.seed)); }
+  // What is trained is in f32, and what an adapter freezes in the dtype in which it is computed with.
+  DType weights_dtype() const {
+    if (!has_lora()) return f32;
+    return precision() == nn::Precision::bf16 ? bf16 : precision() == nn::Precision::f16 ? f16 : f32;
+  }
 
   // Reads the state of the run in the store, and its data.
   void find_place() {
@@ -144,7 +159,25 @@ class Run {
         step != saved_model_.metadata.end() && step->second != std::to_string(state_.step))
       throw FormatError(model + ": metadata has step '" + step->second + "', but the run is at step " +
                         std::to_string(state_.step));
+    if (has_lora())
+      base_ = base_of_folder(io::saved_adapter_config(saved_model_.metadata, model).base);
+    else if (!o_.from.empty())
+      base_ = base_of_run(saved_model_.metadata, model);
+    take_base();
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
+  }
+
+  // The options say the length of a row and the dropout; the rest of the model is the base's. Throws Error
+  // for adapters that it cannot have.
+  void take_base() {
+    if (!base_) return;
+    const double dropout = o_.model.dropout;
+    o_.model = base_->config, o_.model.dropout = dropout;
+    o_.data.base = &*base_;
+    if (!has_lora()) return;
+    nn::Params counted = nn::Params::counting();
+    o_.model.architecture.make(counted, o_.model);
+    nn::lora_modules(counted.linears(), lora_options(), io::module_of(base_->family, base_->config));
   }
 
   // The files of a checkpoint belong to one step.
@@ -167,28 +200,43 @@ class Run {
         throw FormatError(where + ": metadata has " + key + " '" + found->second +
                           "', but the run was started with '" + value + "'");
     }
-    io::model_config(saved_model_, where);
+    if (!has_lora())
+      io::model_config(saved_model_, where);  // an adapter's tensors are compared when they are read
     saved_model_ = {};
   }
 
   // The files of a checkpoint.
-  std::vector<io::CheckpointFile> files(const nn::Params& params, const train::Trainer::State& state) const {
+  std::vector<io::CheckpointFile> files(const nn::Model& model, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
-    return {{model_file, params.all(), description(o_, data_->tokenizer(), state.step)},
+    io::Metadata about = io::to_metadata(o_.model);
+    about["step"] = std::to_string(state.step);
+    about.merge(data_->tokenizer().metadata());
+    if (base_) about.merge(nn::folder_metadata(base_->files));
+    if (const nn::Lora* lora = model.lora())
+      about[io::adapter_key] = io::peft_config_json({.options = lora->options,
+                                                     .base = std::filesystem::absolute(o_.from).string(),
+                                                     .fan_in_fan_out = base_->family == "gpt2"},
+                                                    lora->modules);
+    return {{model_file, has_lora() ? model.lora()->parameters() : model.parameters(), std::move(about)},
             {run_file, {}, to_metadata(run, args_)}};
   }
 
-  void print_table(const nn::Params& params, const train::TrainingMemory& memory) const {
+  std::string start_of_weights() const {
+    if (base_) return o_.from;
+    if (o_.model.initializer == nn::Initializer::gpt2) return "N(0, " + short_number(o_.model.std) + "²)";
+    return "PyTorch's layers";
+  }
+
+  void print_table(const nn::Params& params, const nn::Model& model,
+                   const train::TrainingMemory& memory) const {
+    if (base_) base_->print(o_.from);
     print_row(data_->name(), data_->description());
-    const std::string start = o_.model.initializer == nn::Initializer::gpt2
-                                  ? "N(0, " + short_number(o_.model.std) + "²)"
-                                  : "PyTorch's layers";
-    print_row("model", o_.model.text() + ", weights from " + start +
+    print_row("model", o_.model.text() + ", weights from " + start_of_weights() +
                            (o_.model.dropout > 0 ? ", dropout " + short_number(o_.model.dropout) : ""));
     print_row("training",
               grouped(o_.steps) + " steps of " +
                   (o_.learning.accumulate > 1 ? std::to_string(o_.learning.accumulate) + " × " : "") +
-                  std::to_string(o_.batch) + " × " + std::to_string(o_.model.context) + " tokens, " +
+                  std::to_string(o_.batch) + " × " + std::to_string(o_.data.context) + " tokens, " +
                   description(o_.learning) + ", " + o_.dtype + ", seed " + std::to_string(o_.seed) +
                   (o_.threads > 0 ? ", threads " + std::to_string(o_.threads) : ""));
     if (resumed_)
@@ -198,15 +246,29 @@ class Run {
                                                 " at step " + grouped(state_.best_step)
                                           : ""));
     print_parameters(params);
-    print_memory(params, memory.training, memory.evaluation);
+    if (const nn::Lora* lora = model.lora()) print_lora(*lora);
+    std::size_t weights = 0;
+    for (const Parameter& p : model.parameters()) weights += p.bytes();
+    print_memory(weights, memory.training, memory.evaluation);
     std::fflush(stdout);
+  }
+
+  void print_lora(const nn::Lora& lora) const {
+    std::int64_t trained = 0;
+    for (const Parameter& p : lora.parameters()) trained += numel(p.shape());
+    print_row("lora",
+              "rank " + std::to_string(lora.options.rank) + ", alpha " + short_number(lora.options.alpha) +
+                  (lora.options.dropout > 0 ? ", dropout " + short_number(lora.options.dropout) : "") +
+                  ", on " + grouped(std::ssize(lora.modules)) + " layers: " + grouped(trained) +
+                  " parameters are trained, in f32; the model's are frozen, in " +
+                  std::string(name_of(weights_dtype())));
   }
 
   // Parameters and optimizer are in memory already. Throws OutOfMemory if the rest does not fit.
   void check_room(const train::TrainingMemory& memory, const nn::Model& model,
                   const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
     const auto prepared = [&](std::int64_t b) {  // batches prepared ahead, if they share the device's memory
-      const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.model.context);
+      const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.data.context);
       return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
     };
     const std::size_t need = memory.beside_parameters() + prepared(o_.batch);
@@ -225,7 +287,7 @@ class Run {
 
   // Runs steps on the first batch and prints their profile.
   int print_profile(train::TrainingProgram& training) {
-    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.model.context)), y(x.size());
+    std::vector<std::int32_t> x(static_cast<std::size_t>(step_rows() * o_.data.context)), y(x.size());
     data_->training(static_cast<std::uint64_t>(o_.seed), 0, x, y);
     const Profile p =
         profile(training.program(), measure_ceilings(training.program()), static_cast<int>(o_.profile),
@@ -278,6 +340,7 @@ class Run {
   const Args& args_;
   std::unique_ptr<io::CheckpointStore> store_;
   std::optional<io::Checkpoint> resumed_;
+  std::optional<BaseModel> base_;
   io::SafeTensors saved_model_;  // the resumed weights, until they are known to be this model's
   RunState state_;
   std::unique_ptr<TrainData> data_;
@@ -294,6 +357,10 @@ int main(int argc, char** argv) {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (const std::string mistake = not_saveable(args); !mistake.empty()) return args.fail(mistake);
     std::unique_ptr<io::CheckpointStore> store;
+    std::optional<BaseModel> base;
+    if (args.given("from")) {
+      if (const std::string mistake = not_for_from(args, o); !mistake.empty()) return args.fail(mistake);
+    }
     if (o.resume) {
       if (o.overwrite)
         return args.fail("--resume continues a run, --overwrite replaces it: give only one of them");
@@ -301,21 +368,35 @@ int main(int argc, char** argv) {
       store = std::make_unique<io::CheckpointStore>(o.out);
       take_options(args, io::Checkpoint(o.out).load(run_file).metadata, o.out);
     } else {
-      if (const std::string mistake = settle_optimizer(args, o.learning); !mistake.empty())
+      if (const std::string mistake = settle_optimizer(args, o.learning, !o.from.empty()); !mistake.empty())
         return args.fail(mistake);
       if (!args.given("save-every")) o.save_every = o.eval_every;
       if (o.data.task == "add") {  // a sum in a row
         if (!args.given("context")) o.model.context = train::Sums::tokens(o.data.digits);
         if (!args.given("batch")) o.batch = 64;
       }
+      if (!o.from.empty()) {
+        base = base_of_folder(o.from);
+        if (!args.given("context"))
+          o.model.context =
+              std::min({most_tokens, base->config.context,
+                        o.data.examples.empty() ? most_tokens : longest_example(o.data.examples, *base)});
+        if (o.model.context > base->config.context)
+          return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
+                           std::to_string(base->config.context));
+      }
       // Gives a layer's output the same size as in GPT-2, whatever the width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     if (const std::string mistake = contradiction(args, o.data); !mistake.empty()) return args.fail(mistake);
-    if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
+    if (const std::string mistake = mistake_in_lora(args, o.lora, !o.from.empty()); !mistake.empty())
+      return args.fail(mistake);
+    if (o.from.empty()) {
+      if (const std::string mistake = take_model(args, o); !mistake.empty()) return args.fail(mistake);
+    }
     if (const std::string mistake = take_device(o.backend, o.device); !mistake.empty())
       return args.fail(mistake);
     catch_signals();
-    return Run(o, args, std::move(store)).go();
+    return Run(o, args, std::move(store), std::move(base)).go();
   });
 }

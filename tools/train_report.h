@@ -28,6 +28,12 @@ inline std::string short_number(double x) {
   return s;
 }
 
+inline std::string loss_text(double x) {
+  char s[32];
+  std::snprintf(s, sizeof s, "%.4f", x);
+  return s;
+}
+
 inline std::string size_text(double bytes) {
   const char* unit = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
@@ -64,9 +70,9 @@ inline void print_parameters(const nn::Params& params) {
 }
 
 // Memory by use, and the exact peak of training and evaluating in turns.
-inline void print_memory(const nn::Params& params, const MemoryReport& training,
-                         const MemoryReport& evaluation) {
-  const std::size_t weights = params.bytes(), optimizer = training.parameters - weights;
+// `weights`: bytes of the model's parameters.
+inline void print_memory(std::size_t weights, const MemoryReport& training, const MemoryReport& evaluation) {
+  const std::size_t optimizer = training.parameters - weights;
   const std::size_t other = evaluation.peak() - evaluation.parameters;
   const std::size_t peak = training.peak() + other;
   const auto mib = [](std::size_t bytes) { return size_text(static_cast<double>(bytes)); };

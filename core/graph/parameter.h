@@ -43,6 +43,12 @@ class Parameter {
     state_->settings[name] = std::move(value);
   }
 
+  // A frozen parameter is used, and not trained: an optimizer that is made afterwards leaves it out, so that
+  // it gets no gradient, no moments and no update. Its dtype may then be a half type without a loss.
+  bool is_frozen() const { return state().is_frozen; }
+  void freeze() { set_frozen(true); }
+  void unfreeze() { set_frozen(false); }
+
   std::byte* memory() const { return state().memory.get(); }
   const void* key() const { return state_.get(); }  // equal for handles on the same memory
 
@@ -54,10 +60,15 @@ class Parameter {
     Device device;
     std::shared_ptr<std::byte> memory;
     Settings settings = {};
+    bool is_frozen = false;
   };
   const State& state() const {
     if (!state_) refuse();
     return *state_;
+  }
+  void set_frozen(bool frozen) {
+    state();
+    state_->is_frozen = frozen;
   }
   [[noreturn]] static void refuse();
   std::shared_ptr<State> state_;

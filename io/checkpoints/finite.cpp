@@ -1,31 +1,34 @@
 #include "io/checkpoints/finite.h"
 
-#include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace tg::io {
 namespace {
 
-// All bits of the exponent are set: adding its lowest bit then carries into the sign. Blocks are looked
-// through without a branch for each element.
+// All bits of the exponent are set: adding its lowest bit then carries into the sign, and never beyond it, so
+// that one addition of 64 bits looks at several elements. Blocks are looked through without a branch.
 template <class Word>
 std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte> values) {
-  constexpr std::size_t block = 1024;
   constexpr Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
   const Word lowest = static_cast<Word>(sign - exponent);
-  const std::size_t n = values.size() / sizeof(Word);
-  const auto carried = [&](std::size_t i) {
+  constexpr std::uint64_t each = ~std::uint64_t{0} / std::numeric_limits<Word>::max();  // 1 in every element
+  const std::uint64_t exponents = each * exponent, lowests = each * lowest, signs = each * sign;
+  constexpr std::size_t block = 512;  // bytes
+  std::size_t at = 0;
+  for (; at + block <= values.size(); at += block) {
+    std::uint64_t any = 0;
+    for (std::size_t i = 0; i < block; i += sizeof any) {
+      std::uint64_t bits;
+      std::memcpy(&bits, values.data() + at + i, sizeof bits);
+      any |= (bits & exponents) + lowests;
+    }
+    if ((any & signs) != 0) break;
+  }
+  for (std::size_t i = at / sizeof(Word); i < values.size() / sizeof(Word); ++i) {
     Word bits;
     std::memcpy(&bits, values.data() + i * sizeof bits, sizeof bits);
-    return static_cast<Word>((bits & exponent) + lowest);
-  };
-  for (std::size_t from = 0; from < n; from += block) {
-    const std::size_t to = std::min(n, from + block);
-    Word any = 0;
-    for (std::size_t i = from; i < to; ++i) any = static_cast<Word>(any | carried(i));
-    if ((any & sign) == 0) continue;
-    for (std::size_t i = from; i < to; ++i)
-      if ((carried(i) & sign) != 0) return static_cast<std::int64_t>(i);
+    if ((static_cast<Word>((bits & exponent) + lowest) & sign) != 0) return static_cast<std::int64_t>(i);
   }
   return std::nullopt;
 }

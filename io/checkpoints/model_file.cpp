@@ -24,9 +24,10 @@ std::string setting_text(bool x) {
 std::string setting_text(const std::string& x) {
   return x;
 }
-std::string setting_text(const std::vector<std::int64_t>& list) {
+template <class T>
+std::string setting_text(const std::vector<T>& list) {
   std::string s;
-  for (const std::int64_t x : list) s += (s.empty() ? "" : " ") + std::to_string(x);
+  for (const T& x : list) s += (s.empty() ? "" : " ") + setting_text(x);
   return s;
 }
 
@@ -42,7 +43,8 @@ bool parse_setting(const std::string& text, auto& x) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
   return error == std::errc() && end == text.data() + text.size();
 }
-bool parse_setting(const std::string& text, std::vector<std::int64_t>& list) {
+template <class T>
+bool parse_setting(const std::string& text, std::vector<T>& list) {
   list.clear();
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());

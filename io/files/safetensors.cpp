@@ -11,6 +11,7 @@
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
+#include "io/files/safetensors_start.h"
 #include "io/files/utf8.h"
 
 namespace tg::io {
@@ -119,7 +120,7 @@ std::vector<Entry> read_header(std::string_view header, const std::string& where
   return entries;
 }
 
-std::string header_text(const std::vector<std::pair<std::string, TensorView>>& ordered,
+std::string header_text(const std::vector<std::pair<std::string, TensorKind>>& ordered,
                         const Metadata& metadata) {
   std::string header = "{";
   const auto member = [&](std::string_view name) {
@@ -137,7 +138,7 @@ std::string header_text(const std::vector<std::pair<std::string, TensorView>>& o
   }
   std::uint64_t begin = 0;
   for (const auto& [name, tensor] : ordered) {
-    const std::uint64_t end = begin + tensor.bytes.size();
+    const std::uint64_t end = begin + byte_size(tensor.shape, tensor.dtype).value_or(0);
     member(name);
     header += "{\"dtype\":\"" + std::string(file_name_of(tensor.dtype)) +
               "\",\"shape\":" + text_of(tensor.shape) + ",\"data_offsets\":[" + std::to_string(begin) + "," +
@@ -226,8 +227,8 @@ SafeTensors load_safetensors(const std::string& path) {
   return parse_safetensors(read_file(path, "load_safetensors"), "[load_safetensors] " + path);
 }
 
-SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
-                                       const std::string& where) {
+SafeTensorsStart safetensors_start(const std::map<std::string, TensorKind>& tensors, const Metadata& metadata,
+                                   const std::string& where) {
   const std::string who = where + ": ";
   const auto check_text = [&](const std::string& text) {
     if (utf8_valid_bytes(text) != text.size()) throw FormatError(who + json_string(text) + " is not UTF-8");
@@ -236,25 +237,42 @@ SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata&
   for (const auto& [name, tensor] : tensors) {
     check_text(name);
     if (name == "__metadata__") throw FormatError(who + "a tensor cannot be named __metadata__");
-    const auto bytes = byte_size(tensor.shape, tensor.dtype);
-    if (!bytes || *bytes != tensor.bytes.size()) {
-      throw ShapeError(who + "tensor " + json_string(name) + " is " + std::string(name_of(tensor.dtype)) +
-                       " " + text_of(tensor.shape) + " but has " + std::to_string(tensor.bytes.size()) +
-                       " bytes");
-    }
+    if (!byte_size(tensor.shape, tensor.dtype))
+      throw ShapeError(who + "tensor " + json_string(name) + " has a shape " + text_of(tensor.shape) +
+                       " beyond 64 bits");
   }
-  std::vector<std::pair<std::string, TensorView>> ordered(tensors.begin(), tensors.end());
+  std::vector<std::pair<std::string, TensorKind>> ordered(tensors.begin(), tensors.end());
   std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
     return size_of(a.second.dtype) > size_of(b.second.dtype);
   });
   const std::string header = header_text(ordered, metadata);
   if (header.size() > max_header) throw FormatError(who + "header over 100 MB");
-  SafeTensorsContent content;
+  SafeTensorsStart start;
   const std::uint64_t n = header.size();
-  content.header.assign(reinterpret_cast<const char*>(&n), 8);
-  content.header += header;
-  for (const auto& [name, tensor] : ordered)
-    content.tensors.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  start.bytes.assign(reinterpret_cast<const char*>(&n), 8);
+  start.bytes += header;
+  for (auto& [name, tensor] : ordered) start.order.push_back(std::move(name));
+  return start;
+}
+
+SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
+                                       const std::string& where) {
+  std::map<std::string, TensorKind> kinds;
+  for (const auto& [name, tensor] : tensors) {
+    const auto bytes = byte_size(tensor.shape, tensor.dtype);
+    if (!bytes || *bytes != tensor.bytes.size()) {
+      throw ShapeError(where + ": tensor " + json_string(name) + " is " + std::string(name_of(tensor.dtype)) +
+                       " " + text_of(tensor.shape) + " but has " + std::to_string(tensor.bytes.size()) +
+                       " bytes");
+    }
+    kinds[name] = {tensor.dtype, tensor.shape};
+  }
+  SafeTensorsStart start = safetensors_start(kinds, metadata, where);
+  SafeTensorsContent content{std::move(start.bytes), {}};
+  for (const std::string& name : start.order) {
+    const auto& bytes = tensors.at(name).bytes;
+    content.tensors.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
   return content;
 }
 

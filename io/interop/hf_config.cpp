@@ -34,9 +34,9 @@ void must_be(const JsonObject& json, const char* key, bool expected) {
   if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
 }
 
-// More would cost memory before it is known that their tensors are there.
+// More would cost memory before it is known that their tensors are there: more than 64 KiB for a small file.
 std::int64_t layers_of(const JsonObject& json, const char* key) {
-  constexpr std::int64_t most = 10000;
+  constexpr std::int64_t most = JsonObject::most_items;
   const std::int64_t layers = json.integer(key);
   if (layers < 1 || layers > most) json.refuse(key, "1 to " + std::to_string(most) + " layers");
   return layers;
@@ -87,6 +87,14 @@ void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
 }
 
+// Numbers of a head that are rotated, where only a share of them is. At least 1, as 0 would be all: whether
+// they are pairs is checked with the model.
+std::int64_t rotary_width_of(const nn::ModelConfig& model, const nn::Llama& l, double share) {
+  const std::int64_t d =
+      l.head_width != 0 ? l.head_width : model.width / std::max<std::int64_t>(1, model.heads);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(d) * share));
+}
+
 nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& rope) {
   nn::Llama l{.mlp_width = json.integer("intermediate_size"),
               .theta = rope.theta,
@@ -99,15 +107,22 @@ nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& r
   return l;
 }
 
+HfUsualRope usual_rope(const Usual& usual, const HfConfig& of) {
+  return {
+      .theta = usual.theta, .context = static_cast<double>(of.model.context), .is_phi3 = of.family == "phi3"};
+}
+
 nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
   read_sizes(json, usual, to);
-  const HfRope rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+  const HfRope rope = hf_rope(json, usual_rope(usual, to));
   nn::Llama l = llama_with(json, usual, rope);
+  if (rope.share != 1) l.rotary_width = rotary_width_of(to.model, l, rope.share);
   l.activation = activation_of(json, "hidden_act", "silu", silus);
   return l;
 }
 
-// Windows of `window` keys in layers of which layer_types says so; where it is left out, where is_local does.
+// Windows of `window` keys (0: there are none) in layers of which layer_types says so; where it is left out,
+// where is_local does.
 std::vector<std::int64_t> windows_of(const JsonObject& json, std::int64_t layers, std::int64_t window,
                                      const std::function<bool(std::int64_t)>& is_local) {
   std::vector<std::int64_t> windows;
@@ -115,6 +130,8 @@ std::vector<std::int64_t> windows_of(const JsonObject& json, std::int64_t layers
     for (const std::string& type : json.strings("layer_types")) {
       if (type != "full_attention" && type != "sliding_attention")
         json.refuse("layer_types", "full_attention and sliding_attention only");
+      if (type == "sliding_attention" && window == 0)
+        json.refuse("sliding_window", "a number of tokens: layer_types has sliding_attention");
       windows.push_back(type == "sliding_attention" ? window : 0);
     }
     if (std::ssize(windows) != layers)
@@ -155,9 +172,13 @@ void read_qwen(const JsonObject& json, const Usual& usual, HfConfig& to) {
 
 void read_mistral(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::Llama l = llama_of(json, usual, to);
+  l.attention_bias = false;  // it has no such key
   const std::int64_t window = window_of(json, 4096);
   l.windows = windows_of(json, to.model.layers, window, [](std::int64_t) { return true; });
-  if (l.windows.size() > 1) json.refuse("layer_types", "the same for every layer");
+  const bool has_window = !l.windows.empty();
+  if (l.windows.size() > 1 || has_window != (window > 0))  // transformers does not read layer_types here
+    json.refuse("layer_types", window > 0 ? "sliding_attention in every layer, as sliding_window says"
+                                          : "full_attention in every layer, as sliding_window says");
   to.model.architecture = l;
 }
 
@@ -205,11 +226,13 @@ void read_gemma3_rope(const JsonObject& json, HfConfig& to, HfRope& whole, HfRop
   const auto context = static_cast<double>(to.model.context);
   whole.theta = json.number("rope_theta", 1e6), local.theta = json.number("rope_local_base_freq", 1e4);
   if (json.is_set("rope_scaling"))
-    whole = hf_rope_of(json.object("rope_scaling"), json, whole.theta, context);
+    whole = hf_rope_of(json.object("rope_scaling"), json, {whole.theta, context});
   if (!json.is_set("rope_parameters")) return;
   const JsonObject both = json.object("rope_parameters");
-  whole = hf_rope_of(both.object("full_attention"), json, 1e6, context);
-  local = hf_rope_of(both.object("sliding_attention"), json, 1e4, context);
+  if (both.is_set("full_attention"))
+    whole = hf_rope_of(both.object("full_attention"), json, {whole.theta, context});
+  if (both.is_set("sliding_attention"))
+    local = hf_rope_of(both.object("sliding_attention"), json, {local.theta, context});
   if (!local.scaling.is_none()) both.refuse("sliding_attention", "rope_type default");
 }
 
@@ -220,7 +243,7 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
   if (is_third)
     read_gemma3_rope(json, to, rope, local);
   else
-    rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+    rope = hf_rope(json, usual_rope(usual, to));
   nn::Llama l = llama_with(json, usual, rope);
   l.activation =
       activation_of(json, "hidden_activation", "gelu_pytorch_tanh", {{"gelu_pytorch_tanh", "gelu_tanh"}});
@@ -246,7 +269,7 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
 void read_deepseek(const JsonObject& json, const Usual& usual, HfConfig& to) {
   const bool is_v3 = to.family == "deepseek_v3";
   read_sizes(json, usual, to);
-  const HfRope rope = hf_rope(json, usual.theta, static_cast<double>(to.model.context));
+  const HfRope rope = hf_rope(json, usual_rope(usual, to));
   if (json.integer("first_k_dense_replace", is_v3 ? 3 : 0) < to.model.layers)
     json.refuse("first_k_dense_replace", std::to_string(to.model.layers) +
                                              ", the number of layers: mixture-of-experts layers are not "
@@ -298,10 +321,33 @@ const std::vector<Family>& families() {
   return all;
 }
 
+// An id outside the vocabulary is none: it never occurs. (Defaults of another model's size, and −1.)
+void read_id(const JsonObject& json, const char* key, std::int64_t vocabulary,
+             std::optional<std::int64_t>& to) {
+  if (!json.is_set(key)) return;
+  to = json.integer(key);
+  if (*to < 0 || *to >= vocabulary) to.reset();
+}
+
 void read_ids(const JsonObject& json, HfConfig& to) {
-  if (json.is_set("eos_token_id")) to.end_tokens = json.integers("eos_token_id");
-  if (json.is_set("bos_token_id")) to.start_token = json.integer("bos_token_id");
-  if (json.is_set("pad_token_id")) to.padding_token = json.integer("pad_token_id");
+  const std::int64_t vocabulary = to.model.vocabulary;
+  if (json.is_set("eos_token_id")) {
+    to.end_tokens = json.integers("eos_token_id");
+    std::erase_if(to.end_tokens, [&](std::int64_t id) { return id < 0 || id >= vocabulary; });
+  }
+  read_id(json, "bos_token_id", vocabulary, to.start_token);
+  read_id(json, "pad_token_id", vocabulary, to.padding_token);
+}
+
+// Keys of other models, which change results where a family that is known has them.
+void refuse_other_models(const JsonObject& json) {
+  if (json.is_set("quantization_config"))
+    json.refuse("quantization_config", "none: quantized weights cannot be read");
+  must_be(json, "is_encoder_decoder", false);
+  must_be(json, "use_bidirectional_attention", false);
+  must_be(json, "use_parallel_residual", false);
+  if (json.integer("num_local_experts", 0) > 1)
+    json.refuse("num_local_experts", "none: mixture-of-experts layers are not supported");
 }
 
 }  // namespace
@@ -314,6 +360,8 @@ std::string hf_families() {
 
 HfConfig parse_hf_config(std::string_view text, const std::string& where) {
   const JsonObject json(text, where);
+  if (json.is_set("text_config"))
+    json.refuse("text_config", "none: a model of more than text cannot be read");
   HfConfig c{.family = json.string("model_type")};
   const auto family =
       std::find_if(families().begin(), families().end(), [&](const Family& f) { return c.family == f.name; });
@@ -321,10 +369,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& where) {
   c.head = family->head;
   if (json.is_set("architectures") && json.strings("architectures") != std::vector{c.head})
     json.refuse("architectures", "[\"" + c.head + "\"]");
-  if (json.is_set("quantization_config"))
-    json.refuse("quantization_config", "none: quantized weights cannot be read");
-  must_be(json, "is_encoder_decoder", false);
-  must_be(json, "use_bidirectional_attention", false);
+  refuse_other_models(json);
   family->read(json, family->usual, c);
   read_ids(json, c);
   try {

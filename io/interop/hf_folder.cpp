@@ -1,8 +1,12 @@
 #include "io/interop/hf_folder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
@@ -88,6 +92,15 @@ std::string text_of_shape(const std::vector<std::int64_t>& shape) {
   return "[" + text + "]";
 }
 
+// Threads that read files at a time: a core alone copies less than memory can take.
+unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
+  constexpr std::uint64_t worth_a_thread = 32 << 20;
+  const bool on_host = std::all_of(parameters.begin(), parameters.end(),
+                                   [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
+  if (!on_host || bytes < worth_a_thread) return 1;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+}
+
 }  // namespace
 
 HfFolder::HfFolder(const std::string& path) : path_(path) {
@@ -98,9 +111,11 @@ HfFolder::HfFolder(const std::string& path) : path_(path) {
                            ? ", but an adapter_config.json: it is an adapter "
                              "to a model, expected the model's folder"
                            : ", expected a Hugging Face folder"));
-  config_ = parse_hf_config(read_file(config, who), at(config));
-  if (const std::string generation = path + "/generation_config.json"; exists(generation))
-    parse_hf_generation(read_file(generation, who), at(generation), config_);
+  for (const char* name : nn::folder_file_names)
+    if (exists(path + "/" + name)) small_files_[name] = read_file(path + "/" + name, who);
+  config_ = parse_hf_config(small_files_.at("config.json"), at(config));
+  if (const auto generation = small_files_.find("generation_config.json"); generation != small_files_.end())
+    parse_hf_generation(generation->second, at(path + "/generation_config.json"), config_);
   open_files();
   match();
 }
@@ -125,7 +140,7 @@ void HfFolder::open_files() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     mapped_.push_back(map_safetensors(path_ + "/" + files_[i], who));
     for (const auto& [name, tensor] : mapped_[i].tensors) {
-      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}});
+      const auto [place, is_new] = found_.emplace(name, Place{i, &tensor, {}, {}});
       if (!is_new)
         throw FormatError(where(i) + ": has a tensor " + name + ", which " + files_[place->second.file] +
                           " has too");
@@ -170,7 +185,7 @@ void HfFolder::match() {
                         std::string(name_of(t.dtype)) + " " + text_of_shape(t.shape) +
                         ", expected a floating type and " + theirs.shape.text() + " by config.json");
     used.insert(theirs.name);
-    places_[name] = {found->second.file, &t, std::move(theirs)};
+    places_[name] = {found->second.file, &t, std::move(theirs), shape};
   };
   try {
     config_.model.each_parameter(take);
@@ -212,28 +227,61 @@ std::vector<DType> HfFolder::dtypes() const {
 
 std::uint64_t HfFolder::bytes() const {
   std::uint64_t n = 0;
-  for (const auto& [name, place] : places_) n += place.tensor->bytes.size();
+  for (const auto& [name, place] : places_) n += values(name).tensor.bytes.size();
   return n;
 }
 
+HfFolder::Values HfFolder::values(const std::string& parameter) const {
+  const auto found = places_.find(parameter);
+  if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + parameter);
+  const Place& place = found->second;
+  Values v{*place.tensor, place.theirs.is_transposed, place.file};
+  if (v.is_transposed) return v;
+  const std::size_t row = v.tensor.bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
+  v.tensor.shape.assign(place.shape.begin(), place.shape.end());
+  v.tensor.bytes = v.tensor.bytes.subspan(static_cast<std::size_t>(place.theirs.first_row) * row,
+                                          static_cast<std::size_t>(place.shape[0]) * row);
+  return v;
+}
+
+void HfFolder::release(const Values& values) const {
+  const MappedFile& file = mapped_[values.file].file;
+  const char* from = reinterpret_cast<const char*>(values.tensor.bytes.data());
+  file.release(static_cast<std::size_t>(from - file.bytes().data()), values.tensor.bytes.size());
+}
+
+void HfFolder::load(const Parameter& p) const {
+  const Values v = values(p.name());
+  copy_tensor(mapped_[v.file].file, v.tensor, v.is_transposed, p, where(v.file));
+}
+
 void HfFolder::load(const std::vector<Parameter>& parameters) const {
-  for (const Parameter& p : parameters) {
-    const auto found = places_.find(p.name());
-    if (found == places_.end()) throw Error(at(path_) + ": has no parameter " + p.name());
-    const Place& place = found->second;
-    const MappedFile& file = mapped_[place.file].file;
-    const std::size_t row = place.tensor->bytes.size() / static_cast<std::size_t>(place.theirs.shape[0]);
-    const auto first = static_cast<std::size_t>(place.theirs.first_row) * row;
-    const bool is_whole = p.shape() == place.theirs.shape || place.theirs.is_transposed;
-    const std::span<const std::byte> bytes =
-        is_whole ? place.tensor->bytes
-                 : place.tensor->bytes.subspan(first, static_cast<std::size_t>(p.shape()[0]) * row);
-    copy_tensor({place.tensor->dtype, {}, bytes}, place.theirs.is_transposed, p, where(place.file),
-                [&file](std::span<const std::byte> read) {
-                  const char* from = reinterpret_cast<const char*>(read.data());
-                  file.release(static_cast<std::size_t>(from - file.bytes().data()), read.size());
-                });
+  std::vector<const Parameter*> largest_first;
+  for (const Parameter& p : parameters) largest_first.push_back(&p);
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [](const Parameter* a, const Parameter* b) { return a->bytes() > b->bytes(); });
+  std::vector<std::exception_ptr> failures(parameters.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  const auto work = [&] {
+    for (std::size_t i; !has_failed && (i = next++) < largest_first.size();) {
+      try {
+        load(*largest_first[i]);
+      } catch (...) {
+        failures[i] = std::current_exception(), has_failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    try {
+      for (unsigned n = readers_of(parameters, bytes()); n > 1; --n) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: those that there are do it
+    }
+    work();
   }
+  for (const std::exception_ptr& e : failures)
+    if (e) std::rethrow_exception(e);
 }
 
 }  // namespace tg::io

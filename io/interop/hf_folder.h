@@ -1,7 +1,6 @@
 // HfFolder: a Hugging Face folder, opened: its config, and its weights under the names of our parameters.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include <tilegrad/core/graph/parameter.h>
 #include <tilegrad/io/files/safetensors.h>
+#include <tilegrad/io/interop/pretrained.h>
 #include "io/interop/hf_config.h"
 #include "io/interop/hf_names.h"
 
@@ -31,9 +31,23 @@ class HfFolder {
   std::vector<DType> dtypes() const;                                    // of the weights, each once
   std::uint64_t bytes() const;                                          // of the weights
 
+  // The files of folder_file_names that the folder has.
+  const nn::FolderFiles& small_files() const { return small_files_; }
+
+  // The values of a parameter as they lie in a file: rows of one of its tensors, or a whole one of [columns,
+  // rows]. Throws Error for a parameter that the model does not have.
+  struct Values {
+    TensorView tensor;
+    bool is_transposed = false;
+    std::size_t file = 0;
+  };
+  Values values(const std::string& parameter) const;
+  void release(const Values& values) const;  // gives back their memory until they are read again
+
   // Writes values into parameters of the model, which have the names that each_parameter() of the config has,
   // in whatever floating dtype: rounded to the nearest of it, of two the even one. Throws FormatError for a
   // number that is not finite, or too large for the dtype; then some are written already.
+  // Reads on several threads.
   void load(const std::vector<Parameter>& parameters) const;
 
  private:
@@ -41,7 +55,9 @@ class HfFolder {
     std::size_t file;
     const TensorView* tensor;
     HfTensor theirs;
+    Shape shape = {};  // of the parameter
   };
+  void load(const Parameter& parameter) const;
   void open_files();
   std::string tensor_name(const std::string& name) const;
   void match();
@@ -49,6 +65,7 @@ class HfFolder {
   std::string where(std::size_t file) const;
 
   std::string path_;
+  nn::FolderFiles small_files_;
   HfConfig config_;
   std::vector<std::string> files_;
   std::vector<MappedSafeTensors> mapped_;

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include <tilegrad/nn/models/llama.h>
+
 namespace tg::io {
 
 namespace {
@@ -26,19 +28,17 @@ struct Part {
   std::int64_t first, all;  // rows
 };
 
-// Rows of k_proj, of as many heads as the architecture says.
-std::int64_t key_rows(nn::ModelConfig model) {
-  std::int64_t heads = 0;
-  for (const nn::Setting& s : model.settings())
-    if (s.name == "key_heads") heads = *std::get<std::int64_t*>(s.value);
-  return model.width / model.heads * (heads == 0 ? model.heads : heads);
+// Rows of q_proj and of k_proj.
+std::pair<std::int64_t, std::int64_t> projection_rows(const nn::ModelConfig& model) {
+  const nn::Llama l = model.architecture.as<nn::Llama>() ? *model.architecture.as<nn::Llama>() : nn::Llama{};
+  const std::int64_t d = l.head_width == 0 ? model.width / model.heads : l.head_width;
+  return {d * model.heads, d * (l.key_heads == 0 ? model.heads : l.key_heads)};
 }
 
 // Phi 3 has queries, keys and values in one tensor, and gates and values of the MLP in another.
 void join_rows(const nn::ModelConfig& model, HfTensor& t) {
   const std::int64_t rows = t.shape[0];
-  const std::int64_t q = model.width;  // all heads of queries
-  const std::int64_t k = key_rows(model);
+  const auto [q, k] = projection_rows(model);
   const Part parts[] = {{".self_attn.q_proj.weight", ".self_attn.qkv_proj.weight", 0, q + 2 * k},
                         {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight", q, q + 2 * k},
                         {".self_attn.v_proj.weight", ".self_attn.qkv_proj.weight", q + k, q + 2 * k},

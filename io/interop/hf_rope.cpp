@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <tilegrad/io/files/json.h>
+
 namespace tg::io {
 
 namespace {
@@ -23,33 +25,90 @@ double number_or(const JsonObject& rope, const char* key, double usual) {
   return x == 0 ? usual : x;
 }
 
-}  // namespace
-
-HfRope hf_rope(const JsonObject& config, double usual_theta, double context) {
-  const double theta = config.number("rope_theta", usual_theta);
-  if (config.number("partial_rotary_factor", 1) != 1) config.refuse("partial_rotary_factor", "1");
-  const char* key = config.is_set("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (!config.is_set(key)) return {.theta = theta};
-  return hf_rope_of(config.object(key), config, theta, context);
+// LongRoPE's: √(1 + ln factor / ln C).
+double longrope_magnitude(const JsonObject& rope, double factor, double first_context) {
+  const double usual = factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(first_context));
+  return rope.number("attention_factor", usual);
 }
 
-HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual_theta, double context) {
+double share_of(const JsonObject& json, const HfUsualRope& usual, double otherwise) {
+  const char* key = "partial_rotary_factor";
+  const double share = json.number(key, otherwise);
+  if (!usual.is_phi3 && share != 1) json.refuse(key, "1");
+  if (!(share > 0 && share <= 1)) json.refuse(key, "a share of a head, more than 0 and at most 1");
+  return share;
+}
+
+// The type as it is called now.
+std::string type_of(const JsonObject& rope, const HfUsualRope& usual) {
+  const char* key = rope.is_set("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.string(key, "default");
+  if (usual.is_phi3) {
+    if (type == "su" || type == "yarn" || type == "longrope") return "longrope";
+    if (type != "default") rope.refuse(key, "default or longrope, or su or yarn as its earlier names");
+  } else if (type != "default" && type != "dynamic" && type != "linear" && type != "llama3" &&
+             type != "yarn" && type != "longrope") {
+    rope.refuse(key, "default, dynamic, linear, llama3, yarn or longrope");
+  }
+  return type;
+}
+
+std::string json_reals(const std::vector<double>& list) {
+  std::string text;
+  for (const double x : list) text += (text.empty() ? "" : ", ") + json_real(x);
+  return "[" + text + "]";
+}
+
+// How the frequencies are scaled, as members of an object.
+std::string scaling_members(const HfRope& rope) {
+  const nn::RopeScaling& s = rope.scaling;
+  std::string text = "\"rope_type\": " + json_string(s.is_none() ? "default" : s.type);
+  const auto add = [&](const char* key, const std::string& json) {
+    text += ", " + json_string(key) + ": " + json;
+  };
+  if (!s.is_none()) add("factor", json_real(s.factor));
+  if (s.type == "llama3" || s.type == "yarn" || s.type == "longrope")
+    add("original_max_position_embeddings", json_number(s.first_context));
+  if (s.type == "llama3")
+    add("low_freq_factor", json_real(s.low_frequency)), add("high_freq_factor", json_real(s.high_frequency));
+  if (s.type == "yarn") {
+    add("beta_fast", json_real(s.beta_fast)), add("beta_slow", json_real(s.beta_slow));
+    add("truncate", s.whole_pairs ? "true" : "false");
+    // score_scale = yarn_growth(factor, mscale_all_dim)²
+    if (rope.score_scale != 1 && s.factor > 1)
+      add("mscale_all_dim", json_real((std::sqrt(rope.score_scale) - 1) / (0.1 * std::log(s.factor))));
+  }
+  if (s.type == "longrope")
+    add("short_factor", json_reals(s.short_factors)), add("long_factor", json_reals(s.long_factors));
+  if (s.type == "yarn" || s.type == "longrope") add("attention_factor", json_real(s.magnitude));
+  return text;
+}
+
+}  // namespace
+
+HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual) {
+  HfUsualRope outer = usual;  // what config.json says beside rope_parameters
+  outer.theta = config.number("rope_theta", usual.theta);
+  const double share = share_of(config, usual, 1);
+  const char* key = config.is_set("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (!config.is_set(key)) return {.theta = outer.theta, .share = share};
+  return hf_rope_of(config.object(key), config, outer);
+}
+
+HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsualRope& usual) {
   for (const char* part : {"full_attention", "sliding_attention"})
     if (rope.is_set(part)) rope.refuse(part, "the same rotary positions in all layers");
-  HfRope r{.theta = rope.number("rope_theta", usual_theta)};
-  if (rope.number("partial_rotary_factor", 1) != 1) rope.refuse("partial_rotary_factor", "1");
-  const char* type_key = rope.is_set("rope_type") ? "rope_type" : "type";
-  const std::string type = rope.string(type_key, "default");
+  HfRope r{.theta = rope.number("rope_theta", usual.theta),
+           .share = share_of(rope, usual, share_of(config, usual, 1))};
+  const std::string type = type_of(rope, usual);
   // "dynamic" changes theta only for texts longer than max_position_embeddings, which is the model's context.
   if (type == "default" || type == "dynamic") return r;
-  if (type != "linear" && type != "llama3" && type != "yarn")
-    rope.refuse(type_key, "default, dynamic, linear, llama3 or yarn");
   nn::RopeScaling& s = r.scaling;
   s.type = type;
   const char* first = "original_max_position_embeddings";  // the outer one has precedence
-  s.first_context = config.number(first, rope.number(first, context));
-  if (!rope.is_set("factor") && type != "yarn") rope.refuse("factor", "a number");
-  s.factor = rope.number("factor", context / s.first_context);
+  s.first_context = config.number(first, usual.is_phi3 ? 4096 : rope.number(first, usual.context));
+  if (!rope.is_set("factor") && type != "yarn" && type != "longrope") rope.refuse("factor", "a number");
+  s.factor = rope.number("factor", usual.context / s.first_context);
   if (type == "llama3") {
     for (const char* needed : {"low_freq_factor", "high_freq_factor"})
       if (!rope.is_set(needed)) rope.refuse(needed, "a number");
@@ -61,9 +120,23 @@ HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, double usual
     s.whole_pairs = rope.boolean("truncate", true);
     s.magnitude = yarn_magnitude(rope, s.factor);
   }
+  if (type == "longrope") {
+    s.short_factors = rope.numbers("short_factor"), s.long_factors = rope.numbers("long_factor");
+    s.magnitude = longrope_magnitude(rope, s.factor, s.first_context);
+  }
   if (const double all = rope.number("mscale_all_dim", 0); all != 0)
     r.score_scale = std::pow(yarn_growth(s.factor, all), 2);
   return r;
+}
+
+std::string hf_rope_json(const HfRope& rope) {
+  std::string text = scaling_members(rope) + ", \"rope_theta\": " + json_real(rope.theta);
+  if (rope.share != 1) text += ", \"partial_rotary_factor\": " + json_real(rope.share);
+  return "{" + text + "}";
+}
+
+std::string hf_rope_scaling_json(const HfRope& rope) {
+  return rope.scaling.is_none() ? "null" : "{" + scaling_members(rope) + "}";
 }
 
 }  // namespace tg::io

@@ -1,5 +1,7 @@
 #include "io/interop/json_object.h"
 
+#include <iterator>
+
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
@@ -9,6 +11,17 @@ namespace tg::io {
 namespace {
 
 using Kind = JsonReader::Kind;
+
+template <class Read>
+auto items_of(JsonReader& json, Read read) {
+  std::vector<decltype(read())> all;
+  json.begin_array();
+  while (json.next_item()) {
+    if (std::ssize(all) == JsonObject::most_items) json.fail("too many items");
+    all.push_back(read());
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -47,6 +60,12 @@ bool JsonObject::is_set(const std::string& key) const {
   return found != members_.end() && found->second != "null";
 }
 
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> all;
+  for (const auto& [key, json] : members_) all.push_back(key);
+  return all;
+}
+
 void JsonObject::refuse(const std::string& key, const std::string& expected) const {
   const auto found = members_.find(key);
   if (found == members_.end()) throw FormatError(where_ + ": has no " + key + ", expected " + expected);
@@ -74,21 +93,19 @@ JsonObject JsonObject::object(const std::string& key) const {
 
 std::vector<std::string> JsonObject::strings(const std::string& key) const {
   return member(key, "an array of strings").read(Kind::array, [](JsonReader& j) {
-    std::vector<std::string> all;
-    j.begin_array();
-    while (j.next_item()) all.push_back(j.string());
-    return all;
+    return items_of(j, [&] { return j.string(); });
   });
 }
 
 std::vector<std::int64_t> JsonObject::integers(const std::string& key) const {
   Member m = member(key, "an integer or an array of integers");
   if (m.kind() == Kind::number) return {integer(key)};
-  return m.read(Kind::array, [](JsonReader& j) {
-    std::vector<std::int64_t> all;
-    j.begin_array();
-    while (j.next_item()) all.push_back(j.integer());
-    return all;
+  return m.read(Kind::array, [](JsonReader& j) { return items_of(j, [&] { return j.integer(); }); });
+}
+
+std::vector<double> JsonObject::numbers(const std::string& key) const {
+  return member(key, "an array of numbers").read(Kind::array, [](JsonReader& j) {
+    return items_of(j, [&] { return j.number(); });
   });
 }
 
@@ -108,6 +125,22 @@ bool JsonObject::boolean(const std::string& key, bool otherwise) const {
 
 std::string JsonObject::string(const std::string& key, const std::string& otherwise) const {
   return is_set(key) ? string(key) : otherwise;
+}
+
+std::string JsonObject::text() const {
+  return json_object_text(members_);
+}
+
+std::string json_object_text(const std::map<std::string, std::string>& members) {
+  std::string text;
+  for (const auto& [key, json] : members)
+    text += (text.empty() ? "{\n  " : ",\n  ") + json_string(key) + ": " + json;
+  return (text.empty() ? "{" : text + "\n") + "}\n";
+}
+
+std::string json_real(double x) {
+  const std::string text = json_number(x);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
 }
 
 }  // namespace tg::io

@@ -1,11 +1,36 @@
 #include <tilegrad/io/interop/pretrained.h>
 
+#include <algorithm>
+
 #include <tilegrad/core/base/error.h>
+#include "io/checkpoints/convert.h"
+#include "io/checkpoints/finite.h"
+#include "io/interop/gguf.h"
+#include "io/interop/gguf_writer.h"
 #include "io/interop/hf_folder.h"
+#include "io/interop/hf_writer.h"
 
 namespace tg::nn {
 
 namespace {
+
+PretrainedInfo info_of(const io::ModelSource& source) {
+  const io::HfConfig c = io::config_in(source.files, source.from);
+  std::uint64_t bytes = 0;
+  source.config.each_parameter([&](const std::string& name, const Shape& shape) {
+    bytes += static_cast<std::uint64_t>(numel(shape)) * size_of(source.weights->dtype(name));
+  });
+  return {.folder = source.from,
+          .family = c.family,
+          .config = source.config,
+          .dtypes = source.dtypes(),
+          .bytes = bytes,
+          .dropped = source.dropped,
+          .end_tokens = c.end_tokens,
+          .start_token = c.start_token,
+          .padding_token = c.padding_token,
+          .files = source.files};
+}
 
 PretrainedInfo info_of(const io::HfFolder& folder) {
   const io::HfConfig& c = folder.config();
@@ -17,13 +42,67 @@ PretrainedInfo info_of(const io::HfFolder& folder) {
           .dropped = folder.dropped(),
           .end_tokens = c.end_tokens,
           .start_token = c.start_token,
-          .padding_token = c.padding_token};
+          .padding_token = c.padding_token,
+          .files = folder.small_files()};
+}
+
+constexpr const char* folder_key = "folder/";
+
+void save(const std::string& folder, io::ModelSource source, const text::Tokenizer* tokenizer,
+          const SaveOptions& options) {
+  if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
+  io::HfWriter(source, options).write(folder);
+}
+
+// `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
+// positions do), the model is made for the shorter one, which its rotary positions may depend on.
+ModelConfig made_for(const ModelConfig& config, std::int64_t context) {
+  ModelConfig shorter = config;
+  if (context > 0) shorter.context = context;
+  return shorter.parameters() == config.parameters() ? shorter : config;
 }
 
 Model model_of(Params& params, const ModelConfig& config, std::int64_t context) {
-  ModelParts parts = config.architecture.make(params, config);
+  ModelParts parts = config.architecture.make(params, made_for(config, context));
   if (context > 0) parts.context = context;
   return Model(params, std::move(parts));
+}
+
+void check_context(const std::string& path, const ModelConfig& config, std::int64_t context) {
+  if (context < 0 || context > config.context)
+    throw ShapeError("[from_pretrained] " + path + ": expected a context up to " +
+                     std::to_string(config.context) + ", got " + std::to_string(context));
+}
+
+Pretrained from_gguf(const std::string& path, Device device, const PretrainedOptions& options) {
+  const io::ModelSource source = io::source_of_gguf(path);
+  check_context(path, source.config, options.context);
+  Params params = Params::unset(options.dtype, device);
+  Pretrained made{info_of(source), model_of(params, source.config, options.context)};
+  const std::string where = "[from_pretrained] " + path;
+  for (Parameter p : params.all()) {
+    const io::TensorView values = source.weights->read(p.name());
+    if (const auto bad = io::first_not_finite(values.bytes, values.dtype))
+      throw FormatError(where + ": " + p.name() + " has a number that is not finite at element " +
+                        std::to_string(*bad));
+    p.write(io::converted(values, p.shape(), p.dtype(), where, p.name()));
+  }
+  return made;
+}
+
+// A model in memory, as it was read, with its whole context.
+io::ModelSource source_of_pretrained(const Pretrained& model) {
+  io::ModelSource source =
+      io::source_of(model.model.parameters(), made_for(model.info.config, model.model.context()));
+  source.config = model.info.config;
+  source.from = model.info.folder, source.files = model.info.files;
+  return source;
+}
+
+void write_gguf(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
+                const GgufOptions& options) {
+  if (tokenizer != nullptr) source.tokenizer = {std::shared_ptr<void>(), tokenizer};
+  io::GgufWriter(source, options).write(path);
 }
 
 }  // namespace
@@ -37,22 +116,67 @@ std::string PretrainedInfo::text() const {
 }
 
 PretrainedInfo pretrained_info(const std::string& folder) {
+  if (io::is_gguf_file(folder)) return info_of(io::source_of_gguf(folder));
   return info_of(io::HfFolder(folder));
 }
 
+void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where) {
+  const std::int64_t tokens = tokenizer.size();
+  if (tokens > info.config.vocabulary)
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model " +
+                      std::to_string(info.config.vocabulary));
+  const std::vector<std::int64_t>& ends = info.end_tokens;
+  if (!ends.empty() && std::all_of(ends.begin(), ends.end(), [&](std::int64_t id) { return id >= tokens; }))
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's texts end with " +
+                      std::to_string(ends[0]) + ", its eos_token_id");
+}
+
 Pretrained from_pretrained(const std::string& path, Device device, const PretrainedOptions& options) {
-  const io::HfFolder folder(path);
   if (!is_float(options.dtype))
     throw DTypeError("[from_pretrained] expected a floating dtype, got " +
                      std::string(name_of(options.dtype)));
+  if (io::is_gguf_file(path)) return from_gguf(path, device, options);
+  const io::HfFolder folder(path);
   const ModelConfig& config = folder.config().model;
-  if (options.context < 0 || options.context > config.context)
-    throw ShapeError("[from_pretrained] " + path + ": expected a context up to " +
-                     std::to_string(config.context) + ", got " + std::to_string(options.context));
+  check_context(path, config, options.context);
   Params params = Params::unset(options.dtype, device);
   Pretrained made{info_of(folder), model_of(params, config, options.context)};
   folder.load(params.all());
   return made;
+}
+
+io::Metadata folder_metadata(const FolderFiles& files) {
+  io::Metadata metadata;
+  for (const auto& [name, text] : files) metadata[folder_key + name] = text;
+  return metadata;
+}
+
+FolderFiles folder_files(const io::Metadata& metadata) {
+  FolderFiles files;
+  for (const char* name : folder_file_names)
+    if (const auto found = metadata.find(folder_key + std::string(name)); found != metadata.end())
+      files[name] = found->second;
+  return files;
+}
+
+void save_pretrained(const std::string& folder, const Pretrained& model, const text::Tokenizer* tokenizer,
+                     const SaveOptions& options) {
+  save(folder, source_of_pretrained(model), tokenizer, options);
+}
+
+void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
+                     const text::Tokenizer* tokenizer, const SaveOptions& options) {
+  save(folder, io::source_of(model.parameters(), config), tokenizer, options);
+}
+
+void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer,
+               const GgufOptions& options) {
+  write_gguf(path, source_of_pretrained(model), tokenizer, options);
+}
+
+void save_gguf(const std::string& path, const Model& model, const ModelConfig& config,
+               const text::Tokenizer* tokenizer, const GgufOptions& options) {
+  write_gguf(path, io::source_of(model.parameters(), config), tokenizer, options);
 }
 
 }  // namespace tg::nn

@@ -13,20 +13,27 @@ namespace {
 
 // Pieces that fit in a cache: what is checked or converted is then still there.
 constexpr std::int64_t piece_bytes = 1 << 18;
-constexpr std::size_t pieces_done = 64;  // at a time
 
 struct Copy {
+  const MappedFile& file;
   const TensorView& from;
   Parameter to;
   const std::string& where;
-  const std::function<void(std::span<const std::byte>)>& done;
+
+  std::size_t offset_in_file(const std::byte* at) const {
+    return static_cast<std::size_t>(reinterpret_cast<const char*>(at) - file.bytes().data());
+  }
 
   // Elements that lie one after another in the parameter, from the one numbered `first`.
-  void write(std::span<const std::byte> bytes, std::int64_t first) {
-    const auto n = static_cast<std::int64_t>(bytes.size() / size_of(from.dtype));
+  void check(std::span<const std::byte> bytes, std::int64_t first) const {
     if (const auto bad = first_not_finite(bytes, from.dtype))
       throw FormatError(where + ": " + to.name() + " has a number that is not finite at element " +
                         std::to_string(first + *bad));
+  }
+
+  void write(std::span<const std::byte> bytes, std::int64_t first) {
+    check(bytes, first);
+    const auto n = static_cast<std::int64_t>(bytes.size() / size_of(from.dtype));
     const auto offset = static_cast<std::size_t>(first) * size_of(to.dtype());
     if (from.dtype == to.dtype()) {
       to.write_bytes(offset, bytes);
@@ -36,15 +43,18 @@ struct Copy {
     }
   }
 
+  // Read to where the values belong, if that is memory of the host and they are of the parameter's dtype.
   void in_order() {
     const auto piece = static_cast<std::size_t>(piece_bytes);
-    std::size_t kept = 0;  // what is done ends here
-    for (std::size_t i = 0; i < from.bytes.size(); i += piece) {
-      const std::size_t end = std::min(i + piece, from.bytes.size());
-      write(from.bytes.subspan(i, end - i), static_cast<std::int64_t>(i / size_of(from.dtype)));
-      if (end - kept < pieces_done * piece && end < from.bytes.size()) continue;
-      done(from.bytes.subspan(kept, end - kept));
-      kept = end;
+    const std::size_t begin = offset_in_file(from.bytes.data()), all = from.bytes.size();
+    const bool in_place = from.dtype == to.dtype() && to.device().kind == Device::cpu_kind;
+    std::vector<std::byte> buffer(in_place ? 0 : std::min(piece, all));
+    for (std::size_t i = 0; i < all; i += piece) {
+      const std::size_t n = std::min(piece, all - i);
+      const std::span<std::byte> values(in_place ? to.memory() + i : buffer.data(), n);
+      file.read(begin + i, values);
+      const auto first = static_cast<std::int64_t>(i / size_of(from.dtype));
+      in_place ? check(values, first) : write(values, first);
     }
   }
 
@@ -63,19 +73,33 @@ struct Copy {
                       static_cast<std::size_t>(size));
       write(buffer, r * columns);
     }
-    done(from.bytes);
+    file.release(offset_in_file(from.bytes.data()), from.bytes.size());
   }
 };
 
 }  // namespace
 
-void copy_tensor(const TensorView& from, bool is_transposed, Parameter to, const std::string& where,
-                 const std::function<void(std::span<const std::byte>)>& done) {
-  Copy copy{from, std::move(to), where, done};
+void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
+                 const std::string& where) {
+  Copy copy{file, from, std::move(to), where};
   if (is_transposed)
     copy.transposed();
   else
     copy.in_order();
+}
+
+std::vector<std::byte> transposed(const TensorView& from) {
+  const auto rows = static_cast<std::size_t>(from.shape[0]),
+             columns = static_cast<std::size_t>(from.shape[1]);
+  const std::size_t size = size_of(from.dtype);
+  std::vector<std::byte> to(from.bytes.size());
+  constexpr std::size_t block = 32;  // of rows and columns, whose lines fit in the cache
+  for (std::size_t r0 = 0; r0 < rows; r0 += block)
+    for (std::size_t c0 = 0; c0 < columns; c0 += block)
+      for (std::size_t r = r0; r < std::min(r0 + block, rows); ++r)
+        for (std::size_t c = c0; c < std::min(c0 + block, columns); ++c)
+          std::memcpy(to.data() + (c * rows + r) * size, from.bytes.data() + (r * columns + c) * size, size);
+  return to;
 }
 
 }  // namespace tg::io

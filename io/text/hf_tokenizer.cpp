@@ -160,41 +160,17 @@ const std::vector<std::int32_t>& HfTokenizer::before() const {
 const std::vector<std::int32_t>& HfTokenizer::after() const {
   return parts_->stages.after;
 }
+std::optional<std::string> HfTokenizer::unknown_token() const {
+  return parts_->model.options().unknown;
+}
+const HfStages& HfTokenizer::stages() const {
+  return parts_->stages;
+}
 std::int64_t HfTokenizer::size() const {
   return std::int64_t{parts_->tokens.back().id} + 1;
 }
 io::Metadata HfTokenizer::metadata() const {
   return {{"tokenizer", "hf"}, {"tokenizer.json", json()}};
-}
-
-std::string tokenizer_json(const Bpe& bpe) {
-  if (bpe.words() != WordRule::gpt2)
-    throw Error(
-        "[tokenizer_json] this tokenizer cuts words by bytes, as older checkpoints do, which no "
-        "tokenizer.json "
-        "can say: train one with GPT-2's words");
-  const std::string byte_level =
-      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
-  std::string out = R"({
-  "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-  "pre_tokenizer": )" +
-                    byte_level + R"(,
-  "post_processor": null,
-  "decoder": )" + byte_level +
-                    R"(,
-  "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-    "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-    "vocab": {)";
-  const auto text = [&](std::int32_t id) { return io::json_string(to_byte_letters(bpe.bytes(id))); };
-  for (std::int32_t id = 0; id < bpe.size(); ++id)
-    out += (id > 0 ? ", " : "") + text(id) + ": " + std::to_string(id);
-  out += "},\n    \"merges\": [";
-  const char* between = "";
-  for (const auto& [left, right] : bpe.merges()) {
-    out += between + std::string("[") + text(left) + ", " + text(right) + "]";
-    between = ", ";
-  }
-  return out + "]}\n}\n";
 }
 
 }  // namespace tg::text

@@ -12,6 +12,8 @@
 
 namespace tg::text {
 
+struct HfStages;  // io/text/hf_stages.h
+
 class HfTokenizer final : public Tokenizer {
  public:
   // From the text of a tokenizer.json. Throws FormatError, beginning with `where` and naming key and value,
@@ -40,6 +42,8 @@ class HfTokenizer final : public Tokenizer {
   // The tokens that begin and end a text (bos, eos), as the file has them.
   const std::vector<std::int32_t>& before() const;
   const std::vector<std::int32_t>& after() const;
+  std::optional<std::string> unknown_token() const;  // how characters without a token are written
+  const HfStages& stages() const;                    // around the merges
 
   std::string_view kind() const override { return "hf"; }
   std::string_view unit() const override { return "token"; }
@@ -64,8 +68,9 @@ class HfTokenizer final : public Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// A tokenizer.json with the ids of `bpe`. Error if its words are not GPT-2's: no tokenizer.json splits as
-// those of older checkpoints.
-std::string tokenizer_json(const Bpe& bpe);
+// A tokenizer.json with the ids of the tokenizer: one of this kind, of bytes, of characters, or of pairs of
+// bytes. Error for what no tokenizer.json can say: words that are not GPT-2's, as of older checkpoints,
+// tokens that are numbers, and ▁ among characters.
+std::string tokenizer_json(const Tokenizer& tokenizer);
 
 }  // namespace tg::text

@@ -29,4 +29,10 @@ std::optional<WordRule> rule_of_pattern(std::string_view pattern) {
   return std::nullopt;
 }
 
+std::string_view pattern_of_rule(WordRule rule) {
+  for (const PatternRule& known : pattern_rules)
+    if (known.rule == rule) return known.pattern;
+  return {};
+}
+
 }  // namespace tg::text

@@ -11,5 +11,7 @@ namespace tg::text {
 
 // The rule whose words are the matches of the pattern, each isolated, and what is between them.
 std::optional<WordRule> rule_of_pattern(std::string_view pattern);
+// The pattern of a rule that has one; else "".
+std::string_view pattern_of_rule(WordRule rule);
 
 }  // namespace tg::text

@@ -7,6 +7,7 @@
 #include <tilegrad/core/base/error.h>
 #include "io/training/optimizer_state.h"
 #include "io/training/prefetch.h"
+#include "nn/training/targets.h"
 
 namespace tg::train {
 
@@ -73,7 +74,7 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
   restore(checkpoint);
   training_.set_step(state_.step);
   if (store_) rows_ = cut_metrics(store_->directory() + "/metrics.jsonl", state_.step);
-  if (state) return;
+  if (state || state_.best_step == 0) return;
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
 }
@@ -102,6 +103,7 @@ const Trainer::State& Trainer::run() {
   }
   for (const Parameter& p : optimizer_.state())
     if (p.name() == "optimizer.skipped") skipped_ = static_cast<std::int64_t>(p.read().item<float>());
+  if (begins && o_.validate_first) validate_start();
   const std::int64_t first = state_.step;
   saved_ = first;
   Prefetch prepared(
@@ -156,18 +158,28 @@ void Trainer::finish(const Running& running) {
   if (better || last || state_.step % o_.save_every == 0) save();
 }
 
-// The mean over fixed batches spread over what is held out.
+void Trainer::validate_start() {
+  MetricsRow row{.step = 0};
+  validate(false, row);
+  if (hooks_.validated) hooks_.validated(row);
+  rows_.push_back(row);
+  if (metrics_) metrics_->write(row);
+}
+
+// The mean over the targets of fixed batches spread over what is held out.
 void Trainer::validate(bool whole, MetricsRow& row) {
   const std::int64_t count = validation_batches(whole), answers = batches_.answers();
   if (count < 1)
     throw Error("[trainer] the batches have a validation_count of " + std::to_string(count) +
                 ", expected at least 1");
   double total = 0;
-  std::int64_t right = 0;
+  std::int64_t right = 0, targets = 0;
   Pending before;  // the batch that runs while the next one is prepared
   std::vector<std::int32_t> y_before;
   const auto finish_batch = [&] {
-    total += evaluation_.result(before);
+    const std::int64_t n = count_targets(y_before);  // the result is the mean over these
+    total += static_cast<double>(evaluation_.result(before)) * static_cast<double>(n);
+    targets += n;
     if (answers > 0) right += batches_.right_answers(y_before, evaluation_.predictions(before));
   };
   for (std::int64_t k = 0; k < count; ++k) {
@@ -177,7 +189,7 @@ void Trainer::validate(bool whole, MetricsRow& row) {
     before = started, y_before = y_;
   }
   finish_batch();
-  row.val_loss = static_cast<float>(total / static_cast<double>(count));
+  row.val_loss = static_cast<float>(total / static_cast<double>(std::max<std::int64_t>(1, targets)));
   if (answers > 0)
     row.val_accuracy = static_cast<float>(static_cast<double>(right) /
                                           (static_cast<double>(count) * static_cast<double>(answers)));

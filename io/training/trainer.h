@@ -22,6 +22,7 @@ class Trainer {
     ProgramOptions program = {};
     std::int64_t validate_every = 250, validation_batches = 20;  // the last validation: all, up to 400
     std::int64_t save_every = 250;  // also after a better validation loss, and at the end
+    bool validate_first = false;  // also before the first step: a row of step 0, which is never the best one
     bool trap_nan = false;  // end with an Error that names the node of the first gradient that is not finite
   };
   struct State {
@@ -72,6 +73,7 @@ class Trainer {
   void restore(const io::Checkpoint& checkpoint);
   void finish(const Running& running);
   void validate(bool whole, MetricsRow& row);
+  void validate_start();
   void save();
   [[noreturn]] void trap(std::int64_t step);
   std::vector<io::CheckpointFile> files() const;

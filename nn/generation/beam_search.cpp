@@ -18,8 +18,12 @@ bool is_likelier(const Hypothesis& a, const Hypothesis& b) {
 
 }  // namespace
 
-BeamSearch::BeamSearch(std::int64_t beams, std::int64_t tokens, std::optional<std::int32_t> end)
-    : beams_(static_cast<std::size_t>(beams)), tokens_(tokens), end_(end), live_(1), candidates_(1) {
+BeamSearch::BeamSearch(std::int64_t beams, std::int64_t tokens, std::vector<std::int32_t> ends)
+    : beams_(static_cast<std::size_t>(beams)),
+      tokens_(tokens),
+      ends_(std::move(ends)),
+      live_(1),
+      candidates_(1) {
   if (beams < 1 || tokens < 1)
     throw Error("[beam search] expected positive numbers of beams and tokens, got " + std::to_string(beams) +
                 " and " + std::to_string(tokens));
@@ -41,8 +45,8 @@ void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
   for (std::size_t t = 0; t < logits.size(); ++t)
     if (const double p = value(logits[t]); p > nothing)
       list.push_back({live_[beam].score + (p - log_sum), beam, static_cast<std::int32_t>(t)});
-  // One of them may end the text.
-  const std::size_t kept = std::min(list.size(), beams_ + 1);
+  // As many of them as there are end tokens may end the text.
+  const std::size_t kept = std::min(list.size(), beams_ + ends_.size());
   const auto first = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.token < b.token;
   };
@@ -61,7 +65,7 @@ std::vector<std::size_t> BeamSearch::advance() {
     if (next.size() == beams_) break;
     Hypothesis h = live_[c.beam];
     h.tokens.push_back(c.token), h.score = c.score;
-    if (c.token == end_) {
+    if (std::find(ends_.begin(), ends_.end(), c.token) != ends_.end()) {
       ended_.push_back(std::move(h));
     } else {
       next.push_back(std::move(h)), parents.push_back(c.beam);

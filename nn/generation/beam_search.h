@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,8 +16,9 @@ struct Hypothesis {
 
 class BeamSearch {
  public:
-  // n = `beams` continuations of `tokens` tokens each, or less where `end` comes. Both sizes positive.
-  BeamSearch(std::int64_t beams, std::int64_t tokens, std::optional<std::int32_t> end);
+  // n = `beams` continuations of `tokens` tokens each, or less where one of `ends` comes. Both sizes
+  // positive.
+  BeamSearch(std::int64_t beams, std::int64_t tokens, std::vector<std::int32_t> ends);
 
   // Those that go on, likeliest first; at the beginning one without tokens.
   const std::vector<Hypothesis>& live() const { return live_; }
@@ -42,7 +42,7 @@ class BeamSearch {
 
   std::size_t beams_;
   std::int64_t tokens_;
-  std::optional<std::int32_t> end_;
+  std::vector<std::int32_t> ends_;
   std::vector<Hypothesis> live_, ended_;
   std::vector<std::vector<Candidate>> candidates_;  // of each live one, the likeliest
   std::size_t offered_ = 0;

@@ -132,7 +132,8 @@ Engine::Handle Engine::search(Search s) {
                 std::to_string(std::min(options_.seats, room / pages)) +
                 ", for which there are seats and pages");
   const Handle text = scheduler_.add(s.prompt, most);
-  auto search = std::make_shared<Beams>(Beams{text, {s.beams, tokens, s.end}, std::move(s.report), {text}});
+  auto search =
+      std::make_shared<Beams>(Beams{text, {s.beams, tokens, std::move(s.ends)}, std::move(s.report), {text}});
   texts_.emplace(text, std::make_shared<Text>(Text{{.prompt = std::move(s.prompt)}, 0, search}));
   searches_.emplace(text, std::move(search));
   return text;
@@ -368,7 +369,7 @@ void Engine::report(const Drawn& drawn) {
   if (token < 0) end_with(text, "every logit is NaN");
   ++t.written;
   End end = t.written >= t.request.tokens ? End::count : End::no;
-  if (token == t.request.end) end = End::token;
+  if (std::ranges::find(t.request.ends, token) != t.request.ends.end()) end = End::token;
   if (end == End::no) {
     scheduler_.append(text, token);
     if (t.part) {

@@ -39,7 +39,7 @@ class Engine {
     std::optional<bool> ahead = {};
   };
   using Handle = std::uint64_t;
-  // Why a text ends: it has as many tokens as it was to have, or its end token came.
+  // Why a text ends: it has as many tokens as it was to have, or one of its end tokens came.
   enum class End { no, count, token };
   struct Token {
     Handle text;
@@ -52,9 +52,9 @@ class Engine {
     std::vector<std::int32_t> prompt;
     std::int64_t tokens = 0;  // at most so many more; 0: as many as the context has room for
     Sampling sampling = {};
-    std::uint64_t seed = 1;                // of the draws, which depend on it and on the token's number
-    std::optional<std::int32_t> end = {};  // a token that ends the text
-    bool logits = false;                   // report() gets them: they are copied from the device
+    std::uint64_t seed = 1;               // of the draws, which depend on it and on the token's number
+    std::vector<std::int32_t> ends = {};  // any of these tokens ends the text
+    bool logits = false;                  // report() gets them: they are copied from the device
     // Called for each token; false ends the text. It may add, fork and cancel texts, but not call step().
     // What it throws comes out of step(), and the next step goes on behind it.
     std::function<bool(const Token&)> report = {};
@@ -66,7 +66,7 @@ class Engine {
     std::vector<std::int32_t> prompt;
     std::int64_t tokens = 0;  // as in Request
     std::int64_t beams = 4;
-    std::optional<std::int32_t> end = {};                      // a token that ends a continuation
+    std::vector<std::int32_t> ends = {};                       // any of these tokens ends a continuation
     std::function<void(std::vector<Hypothesis>)> report = {};  // called once, likeliest first
   };
 

@@ -1,5 +1,7 @@
 #include <tilegrad/nn/layers/attention.h>
 
+#include <cmath>
+
 namespace tg::nn {
 
 namespace detail {
@@ -51,6 +53,12 @@ std::int64_t dividing(const Path& at, std::int64_t width, std::int64_t heads) {
   return heads;
 }
 
+// Of a head's d numbers, those that rope turns: the first ones.
+std::int64_t turning(const GroupedAttention::Options& o) {
+  if (!o.rope.frequencies.empty()) return 2 * std::ssize(o.rope.frequencies);
+  return o.rope.dims == 0 ? o.head_width : o.rope.dims;
+}
+
 GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, std::int64_t width,
                                   std::int64_t heads) {
   if (o.head_width == 0) o.head_width = detail::head_width(at, width, heads);
@@ -61,6 +69,11 @@ GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, s
                                                  std::to_string(o.head_width) + " is not positive"));
   if (o.window < 0)
     throw ShapeError(at.refusal("attention", "a window of " + std::to_string(o.window) + " keys"));
+  if (!o.rotate) o.magnitude = 1;
+  if (o.magnitude != 1 && turning(o) == o.head_width) {  // scores are a² times as large
+    const double usual = o.scale == 0 ? 1 / std::sqrt(static_cast<double>(o.head_width)) : o.scale;
+    o.scale = usual * o.magnitude * o.magnitude, o.magnitude = 1;
+  }
   return o;
 }
 
@@ -85,10 +98,10 @@ SelfAttention::SelfAttention(const Path& at, std::int64_t width, std::int64_t he
 
 Tensor SelfAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
-  const auto qkv = chunk(c_attn_(x), 3, -1);  // three views
+  const auto qkv = chunk(c_attn_(x, {.mode = call.mode}), 3, -1);  // three views
   const Tensor o = attend(by_head(qkv[0], heads_), by_head(qkv[1], heads_), by_head(qkv[2], heads_),
                           {.dropout = dropout_}, call, path());
-  return c_proj_(o, {.residual = call.residual});
+  return c_proj_(o, {.mode = call.mode, .residual = call.residual});
 }
 
 GroupedAttention::GroupedAttention(const Path& at, std::int64_t width, std::int64_t heads, Options o)
@@ -117,14 +130,14 @@ void GroupedAttention::keep_settings(const Path& at) const {
   if (o_.softcap != 0) at.setting(weight, "softcap", o_.softcap);
   at.setting(weight, "rotate", o_.rotate);
   if (!o_.rotate) return;
+  if (o_.magnitude != 1) at.setting(weight, "magnitude", o_.magnitude);
   at.setting(weight, "interleaved", o_.rope.interleaved);
   at.setting(weight, "start", o_.rope.start);
-  const std::int64_t dims = o_.rope.dims == 0 ? o_.head_width : o_.rope.dims;
   if (!o_.rope.frequencies.empty()) {
     at.setting(weight, "frequencies", o_.rope.frequencies);
   } else {
     at.setting(weight, "theta", o_.rope.theta);
-    at.setting(weight, "dims", dims);
+    at.setting(weight, "dims", turning(o_));
   }
 }
 
@@ -141,16 +154,24 @@ Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_
   return o_.rotate ? rope(y, positions, o_.rope) : y;
 }
 
+// a² in the scores of what turns, and 1 in the rest.
+Tensor GroupedAttention::magnified(const Tensor& k) const {
+  const auto parts = split(k, {turning(o_), o_.head_width - turning(o_)}, -1);
+  return concat({parts[0] * (o_.magnitude * o_.magnitude), parts[1]}, -1);
+}
+
 Tensor GroupedAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
+  const Call same{.mode = call.mode};
   const Tensor positions = o_.rotate ? detail::positions_by_head(call) : Tensor();
-  const Tensor q = rotated(q_proj_(x), heads_, 0, positions);
-  const Tensor k = rotated(k_proj_(x), o_.key_heads, 1, positions);
-  const Tensor v = by_head(v_proj_(x), o_.key_heads);
+  const Tensor q = rotated(q_proj_(x, same), heads_, 0, positions);
+  Tensor k = rotated(k_proj_(x, same), o_.key_heads, 1, positions);
+  if (o_.magnitude != 1) k = magnified(k);
+  const Tensor v = by_head(v_proj_(x, same), o_.key_heads);
   Scores scores{.dropout = o_.dropout, .options = {.softcap = o_.softcap}};
   if (o_.scale != 0) scores.options.scale = o_.scale;
   if (o_.window > 0) scores.options.window_left = o_.window - 1;
-  return o_proj_(attend(q, k, v, scores, call, path()), {.residual = call.residual});
+  return o_proj_(attend(q, k, v, scores, call, path()), {.mode = call.mode, .residual = call.residual});
 }
 
 }  // namespace tg::nn

@@ -56,6 +56,7 @@ class GroupedAttention : public Module {
     double dropout = 0;       // of attention weights
     bool rotate = true;       // rope on queries and keys
     RopeOptions rope = {};    // theta, pairing, frequencies; Llama's weights pair (i, i + d/2)
+    double magnitude = 1;     // a, by which rotations are multiplied (YaRN, LongRoPE)
     Init init = Init::gpt2(), output_init = Init::gpt2();  // of the first three, and of o_proj
   };
   // Throws ShapeError unless heads is a multiple of key_heads and, without head_width, width one of heads.
@@ -70,6 +71,7 @@ class GroupedAttention : public Module {
   void keep_settings(const Path& at) const;
   // Heads of queries or keys, normalized and rotated: [B, heads, L, d].
   Tensor rotated(const Tensor& x, std::int64_t heads, std::size_t norm, const Tensor& positions) const;
+  Tensor magnified(const Tensor& k) const;
 
   std::int64_t heads_;
   Options o_;

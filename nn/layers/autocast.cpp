@@ -26,8 +26,8 @@ Precision precision_named(std::string_view name) {
   throw Error("[precision] got '" + std::string(name) + "', expected f32, tf32, bf16 or f16");
 }
 
-Autocast::Autocast(Graph& graph, Precision precision)
-    : graph_(graph), dtype_(half_type(precision)), outer_(innermost) {
+Autocast::Autocast(Graph& graph, Precision precision, bool half_logits)
+    : graph_(graph), dtype_(half_type(precision)), half_logits_(half_logits), outer_(innermost) {
   innermost = this;
 }
 
@@ -56,6 +56,11 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
 Tensor Autocast::input(TensorArg x) {
   const Autocast* const a = of(x.tensor().graph());
   return a ? cast(x, *a->dtype_) : x.tensor();
+}
+
+bool Autocast::has_half_logits(TensorArg x) {
+  const Autocast* const a = of(x.tensor().graph());
+  return a && a->half_logits_;
 }
 
 }  // namespace tg::nn

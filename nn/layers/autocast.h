@@ -26,7 +26,9 @@ Precision precision_named(std::string_view name);
 // keep their gains as they are, because their kernels accept gains of any dtype. Like torch.autocast.
 class Autocast {
  public:
-  Autocast(Graph& graph, Precision precision);
+  // A head that is held in a half type gives f32 logits, and with half_logits in the precision's half type,
+  // as one in f32 does: in training, where logits and their gradients are the largest tensors.
+  Autocast(Graph& graph, Precision precision, bool half_logits = false);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -34,6 +36,8 @@ class Autocast {
   // For layers: x, which is multiplied by a weight (Weight::tensor), in the dtype to compute in. Outside any
   // Autocast it is x itself.
   static Tensor input(TensorArg x);
+  // For heads: whether the logits of x are in the half type in any case.
+  static bool has_half_logits(TensorArg x);
 
  private:
   friend class Weight;
@@ -42,6 +46,7 @@ class Autocast {
 
   Graph& graph_;
   std::optional<DType> dtype_;
+  bool half_logits_;
   std::unordered_map<const void*, Tensor> weights_;  // cast, by the key of their parameter
   Autocast* outer_;
 };

@@ -86,8 +86,10 @@ LatentAttention::LatentAttention(const Path& at, std::int64_t width, std::int64_
   if (options.scale != 0) at.setting(weight, "scale", o_.scale);
 }
 
-Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
-  const Tensor q = by_head(q_norm_.empty() ? q_[0](x) : q_[1](q_norm_[0](q_[0](x))), heads_);
+Tensor LatentAttention::queries(TensorArg x, const Tensor& positions, Mode mode) const {
+  const Call same{.mode = mode};
+  const Tensor first = q_[0](x, same);
+  const Tensor q = by_head(q_norm_.empty() ? first : q_[1](q_norm_[0](first), same), heads_);
   if (o_.interleaved) return rope(q, positions, query_rope_);
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
   return concat({parts[0], rope(parts[1], positions, query_rope_)}, -1);
@@ -96,22 +98,23 @@ Tensor LatentAttention::queries(TensorArg x, const Tensor& positions) const {
 Tensor LatentAttention::record(TensorArg x, const Call& call) const {
   if (call.cache) call.cache->check(x);
   const Tensor positions = detail::positions_by_head(call);
-  const Tensor q = queries(x, positions);
-  const auto a = split(kv_a_(x), {o_.latent, o_.rope_width}, -1);
+  const Tensor q = queries(x, positions, call.mode);
+  const auto a = split(kv_a_(x, {.mode = call.mode}), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
   Tensor k_rope = rope(unsqueeze(a[1], 1), positions, key_rope_);
   if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // of both sides of the scores
   return o_proj_(
       call.cache ? absorbed(q, latent, k_rope, *call.cache) : expanded(q, latent, k_rope, call.mode),
-      {.residual = call.residual});
+      {.mode = call.mode, .residual = call.residual});
 }
 
 Tensor LatentAttention::expanded(const Tensor& q, const Tensor& latent, const Tensor& k_rope,
                                  Mode mode) const {
   const std::int64_t batch = latent.size(0), length = latent.size(1);
   // In [B, L, H, …] order, in which gradients flow back as views.
-  const auto kv = split(kv_b_(latent).view({batch, length, heads_, o_.head_width + o_.value_width}),
-                        {o_.head_width, o_.value_width}, -1);
+  const auto kv =
+      split(kv_b_(latent, {.mode = mode}).view({batch, length, heads_, o_.head_width + o_.value_width}),
+            {o_.head_width, o_.value_width}, -1);
   const Tensor shared = expand(transpose(k_rope, 1, 2), {batch, length, heads_, o_.rope_width});
   const Tensor k = concat({kv[0], shared}, -1);
   AttentionOptions options{.scale = o_.scale, .causal = true};
@@ -121,14 +124,26 @@ Tensor LatentAttention::expanded(const Tensor& q, const Tensor& latent, const Te
 
 Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Tensor& k_rope,
                                  CacheCall& cache) const {
-  const Tensor kv_b = kv_b_.weight().tensor(q);
-  const auto u = split(kv_b.view({heads_, o_.head_width + o_.value_width, o_.latent}),
-                       {o_.head_width, o_.value_width}, 1);  // [H, d, m] and [H, dv, m]
+  const std::int64_t width = o_.head_width + o_.value_width;
+  const std::vector<std::int64_t> keys_values{o_.head_width, o_.value_width};
+  const auto u = split(kv_b_.weight().tensor(q).view({heads_, width, o_.latent}), keys_values,
+                       1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
-  const Tensor o = cache.attend(path() + ".latent", concat({matmul(parts[0], u[0]), parts[1]}, -1),
+  Tensor queries = matmul(parts[0], u[0]);  // [B, H, L, m]
+  std::vector<Tensor> low;  // of an adapter: B's rows [H, d, r] and [H, dv, r], and s·A [r, m]
+  if (const LowRank* adapter = kv_b_.adapter()) {
+    const Tensor b = adapter->rows_of_b(q, heads_ * width);
+    low = split(reshape(b, {heads_, width, b.size(1)}), keys_values, 1);
+    low.push_back(adapter->a.tensor(q) * adapter->scale);
+    queries = queries + cast(matmul(matmul(parts[0], low[0]), low[2]), queries.dtype());
+  }
+  const Tensor o = cache.attend(path() + ".latent", concat({queries, parts[1]}, -1),
                                 concat({unsqueeze(latent, 1), k_rope}, -1), o_.latent,
-                                {.scale = o_.scale});      // [B, H, L, m]
-  const Tensor values = matmul(o, transpose(u[1], 1, 2));  // [B, H, L, dv]
+                                {.scale = o_.scale});  // [B, H, L, m]
+  Tensor values = matmul(o, transpose(u[1], 1, 2));    // [B, H, L, dv]
+  if (!low.empty())
+    values =
+        values + cast(matmul(matmul(o, transpose(low[2], 0, 1)), transpose(low[1], 1, 2)), values.dtype());
   return reshape(transpose(values, 1, 2), {q.size(0), q.size(2), heads_ * o_.value_width});
 }
 

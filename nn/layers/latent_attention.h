@@ -44,7 +44,8 @@ class LatentAttention : public Module {
  private:
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }
-  Tensor queries(TensorArg x, const Tensor& positions) const;  // [B, H, L, d + p], the last p rotated
+  Tensor queries(TensorArg x, const Tensor& positions,
+                 Mode mode) const;  // [B, H, L, d + p], the last p rotated
   // From the latent Z [B, L, m] and k_rope [B, 1, L, p] to the heads' values, merged.
   Tensor expanded(const Tensor& q, const Tensor& latent, const Tensor& k_rope, Mode mode) const;
   Tensor absorbed(const Tensor& q, const Tensor& latent, const Tensor& k_rope, CacheCall& cache) const;

@@ -10,9 +10,10 @@ namespace tg::nn {
 
 namespace {
 
-bool is_half(const Weight& weight) {
+// Whether a head's product is in a wider dtype than its weight.
+bool widens(const Weight& weight, TensorArg x) {
   const DType dtype = weight.parameter().dtype();
-  return compute_type(dtype) != dtype;
+  return compute_type(dtype) != dtype && !Autocast::has_half_logits(x);
 }
 
 class TiedHead : public Module {
@@ -22,7 +23,7 @@ class TiedHead : public Module {
  private:
   Tensor record(TensorArg x, const Call&) const override {
     const Tensor in = Autocast::input(x), w = transpose(weight_.tensor(x), 0, 1);
-    return is_half(weight_) ? matmul_wide(in, w) : linear(in, w);
+    return widens(weight_, x) ? matmul_wide(in, w) : linear(in, w);
   }
   Weight weight_;
 };
@@ -42,14 +43,22 @@ Tensor dropped(TensorArg x, double p, Mode mode) {
 }
 
 Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
-    : Module(at), weight_(at.create("weight", {out, in}, options.init.of_weight(in))), wide_(options.wide) {
+    : Module(at),
+      weight_(at.create("weight", {out, in}, options.init.of_weight(in))),
+      wide_(options.wide),
+      adapter_(at.add_linear(weight_, in, out, options.wide)) {
   if (options.bias) bias_ = at.create("bias", {out}, options.init.of_bias(in));
 }
 
 Tensor Linear::record(TensorArg x, const Call& call) const {
+  const Tensor y = product(x, call);
+  return *adapter_ ? (*adapter_)->added_to(y, x, call.mode) : y;
+}
+
+Tensor Linear::product(TensorArg x, const Call& call) const {
   const Tensor in = Autocast::input(x);
   const Tensor w = transpose(weight_.tensor(x), 0, 1), b = bias_.tensor(x);
-  if (wide_ && is_half(weight_)) {
+  if (wide_ && widens(weight_, x)) {
     Tensor y = matmul_wide(in, w);
     if (b.defined()) y = y + b;
     return call.residual.defined() ? y + call.residual : y;

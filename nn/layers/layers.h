@@ -14,7 +14,8 @@ namespace detail {
 std::int64_t product(std::int64_t a, std::int64_t b);
 }  // namespace detail
 
-// y = x·Wᵀ + b: x [..., in], W [out, in] ("weight"), b [out] ("bias").
+// y = x·Wᵀ + b: x [..., in], W [out, in] ("weight"), b [out] ("bias"); plus what its adapter adds, if it
+// has one.
 class Linear : public Module {
  public:
   struct Options {
@@ -26,12 +27,15 @@ class Linear : public Module {
   Linear(const Path& at, std::int64_t in, std::int64_t out) : Linear(at, in, out, Options{}) {}
 
   const Weight& weight() const { return weight_; }
+  const LowRank* adapter() const { return *adapter_ ? &**adapter_ : nullptr; }  // null: none
 
  private:
   Tensor record(TensorArg x, const Call& call) const override;
   bool adds_residual() const override { return true; }  // in the matmul's pass
+  Tensor product(TensorArg x, const Call& call) const;  // without the adapter
   Weight weight_, bias_;
   bool wide_;
+  std::shared_ptr<const std::optional<LowRank>> adapter_;
 };
 
 // Rows of a table [count, width] ("weight") by number: ids i32 or i64 [...] → [..., width].

@@ -46,7 +46,8 @@ Mlp::Mlp(const Path& at, std::int64_t width, const Options& o, std::int64_t inne
 }
 
 Tensor Mlp::record(TensorArg x, const Call& call) const {
-  return c_proj_(activated(c_fc_(x), activation_), {.residual = call.residual});
+  return c_proj_(activated(c_fc_(x, {.mode = call.mode}), activation_),
+                 {.mode = call.mode, .residual = call.residual});
 }
 
 GatedMlp::GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Options o)
@@ -59,9 +60,10 @@ GatedMlp::GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Optio
 }
 
 Tensor GatedMlp::record(TensorArg x, const Call& call) const {
-  const Tensor gate = gate_proj_(x), up = up_proj_(x);
+  const Call same{.mode = call.mode};
+  const Tensor gate = gate_proj_(x, same), up = up_proj_(x, same);
   const Tensor inner = activation_ == Activation::silu ? swiglu(gate, up) : activated(gate, activation_) * up;
-  return down_proj_(inner, {.residual = call.residual});
+  return down_proj_(inner, {.mode = call.mode, .residual = call.residual});
 }
 
 }  // namespace tg::nn

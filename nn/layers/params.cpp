@@ -84,6 +84,14 @@ Weight Path::create(const std::string& name, const Shape& shape, Init init) cons
   return Weight(params_->create((*this / name).text(), shape, init, where_));
 }
 
+std::shared_ptr<const std::optional<LowRank>> Path::add_linear(const Weight& weight, std::int64_t in,
+                                                               std::int64_t out, bool is_head) const {
+  auto place = std::make_shared<std::optional<LowRank>>();
+  params_->linears_.push_back(
+      {.path = text_, .weight = weight, .in = in, .out = out, .is_head = is_head, .adapter = place});
+  return place;
+}
+
 std::string Path::refusal(const std::string& op, const std::string& what) const {
   return "[" + (text_.empty() ? "" : text_ + "/") + op + "] " + what + " " + at_line(where_);
 }
@@ -101,6 +109,13 @@ std::vector<Parameter> Path::parameters() const {
   std::vector<Parameter> below;
   for (const Parameter& p : params_->all())
     if (p.name().starts_with(text_ + ".")) below.push_back(p);
+  return below;
+}
+
+std::vector<LinearPlace> Path::linears() const {
+  std::vector<LinearPlace> below;
+  for (const LinearPlace& p : params_->linears())
+    if (text_.empty() || p.path == text_ || p.path.starts_with(text_ + ".")) below.push_back(p);
   return below;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tilegrad/core/graph/parameter.h>
+#include <tilegrad/nn/layers/low_rank.h>
 #include <tilegrad/nn/layers/weight.h>
 
 namespace tg::nn {
@@ -49,13 +50,15 @@ class Params {
                    const std::source_location& where = std::source_location::current());
 
   const std::vector<Parameter>& all() const { return all_; }
-  const Parameter* find(const std::string& path) const;  // null if there is none
-  std::int64_t count() const { return count_; }          // numbers in all parameters
+  const std::vector<LinearPlace>& linears() const { return linears_; }  // layers made on it
+  const Parameter* find(const std::string& path) const;                 // null if there is none
+  std::int64_t count() const { return count_; }                         // numbers in all parameters
   std::size_t bytes() const { return static_cast<std::size_t>(count_) * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
 
  private:
+  friend class Path;
   struct Unset {};
   Params(Unset, DType dtype, Device device) : Params(0, dtype, device) { is_unset_ = true; }
   struct Counting {};
@@ -71,6 +74,7 @@ class Params {
   Each each_;
   std::int64_t count_ = 0;
   std::vector<Parameter> all_;
+  std::vector<LinearPlace> linears_;
   std::unordered_map<std::string, std::size_t> place_;
 };
 
@@ -85,6 +89,10 @@ class Path {
   Path operator/(int index) const { return *this / std::to_string(index); }
   Weight create(const std::string& name, const Shape& shape, Init init) const;
   std::vector<Parameter> parameters() const;  // all below this path, in order of creation
+  std::vector<LinearPlace> linears() const;   // the same of Linear layers
+  // Adds a Linear at this path to linears(), and gives the place where its adapter will be.
+  std::shared_ptr<const std::optional<LowRank>> add_linear(const Weight& weight, std::int64_t in,
+                                                           std::int64_t out, bool is_head) const;
   // A setting of the layer at this path on which results depend, and which its weights do not show: it
   // travels with `weight` (Parameter::settings), as "<path>.<name>".
   void setting(const Weight& weight, const std::string& name,

@@ -18,7 +18,8 @@ struct ModelConfig;
 // A setting as metadata of checkpoints and command lines name it.
 struct Setting {
   std::string name = {};  // "key_heads", whose option is --key-heads
-  std::variant<std::int64_t*, double*, bool*, std::string*, std::vector<std::int64_t>*> value = {};
+  std::variant<std::int64_t*, double*, bool*, std::string*, std::vector<std::int64_t>*, std::vector<double>*>
+      value = {};
   const char* help = nullptr;  // null: tools have no option for it
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   std::string shown = {};  // the default as --help shows it, if not the value
@@ -60,6 +61,12 @@ class Architecture {
     return *this;
   }
 
+  // What it was made from; null if that is of another kind.
+  template <class Kind>
+  const Kind* as() const {
+    const auto* of = dynamic_cast<const Of<Kind>*>(kind_.get());
+    return of == nullptr ? nullptr : &of->kind;
+  }
   std::string name() const { return kind_->name(); }
   std::string title() const { return kind_->title(); }
   std::vector<Setting> settings() { return kind_->settings(); }

@@ -53,7 +53,6 @@ struct DeepSeek {
     if (head_width == 0) check_divisible(c);
     check_rotary(head_width == 0 ? c.width / c.heads : head_width, theta);
     if (value_width != 0) check_size(value_width, "width of values");
-    scaling.check();
     if (!(attention_scale >= 0))
       throw Error("[model] the scale of attention must not be negative, got " +
                   std::to_string(attention_scale));
@@ -63,6 +62,7 @@ struct DeepSeek {
     if (rope_width % 2 != 0)
       throw ShapeError("[model] the rotary width must be even and positive, got " +
                        std::to_string(rope_width));
+    scaling.check(rope_width);
   }
   std::string text(const ModelConfig&) const {
     return ", latent " + std::to_string(latent) + " + " + std::to_string(rope_width) +
@@ -76,7 +76,8 @@ struct DeepSeek {
         .head_width = head_width,
         .value_width = value_width,
         .theta = theta,
-        .frequencies = scaling.is_none() ? std::vector<double>() : scaling.frequencies(rope_width, theta),
+        .frequencies =
+            scaling.is_none() ? std::vector<double>() : scaling.frequencies(rope_width, theta, c.context),
         .interleaved = interleaved,
         .magnitude = scaling.magnitude,
         .scale = attention_scale,

@@ -1,7 +1,5 @@
 #include <tilegrad/nn/models/llama.h>
 
-#include <cmath>
-
 #include <tilegrad/nn/layers/attention.h>
 
 namespace tg::nn {
@@ -49,9 +47,15 @@ void Llama::check(const ModelConfig& c) const {
   stack().check(c);
   qk_norm_named(qk_norm);
   if (head_width == 0) check_divisible(c);
-  check_rotary(head_width == 0 ? c.width / c.heads : head_width, theta);
+  const std::int64_t d = head_width == 0 ? c.width / c.heads : head_width;
+  const std::int64_t turning = rotary_width == 0 ? d : rotary_width;
+  check_rotary(turning, theta);
+  if (turning > d)
+    throw ShapeError("[model] a rotary width of " + std::to_string(turning) + " in heads of width " +
+                     std::to_string(d));
+  check_size(d, "width of a head");
   if (window_theta != 0) check_rotary(2, window_theta);
-  scaling.check();
+  scaling.check(turning);
   if (key_heads < 0 || (key_heads > 0 && c.heads % key_heads != 0))
     throw ShapeError("[model] " + std::to_string(c.heads) + " heads are not divisible by " +
                      std::to_string(key_heads) + " key heads");
@@ -68,7 +72,9 @@ std::string Llama::text(const ModelConfig& c) const {
 }
 
 ModelParts Llama::make(const Path& at, const ModelConfig& c) const {
-  const std::int64_t d = head_width == 0 ? c.width / c.heads : head_width;
+  const std::int64_t turning = rotary_width != 0 ? rotary_width
+                               : head_width != 0 ? head_width
+                                                 : c.width / c.heads;
   GroupedAttention::Options o{.key_heads = key_heads,
                               .head_width = head_width,
                               .bias = c.bias || attention_bias,
@@ -85,13 +91,10 @@ ModelParts Llama::make(const Path& at, const ModelConfig& c) const {
     o.rotate = of_layer(rotated, layer, 1) != 0;
     o.scale = attention_scale;
     const bool is_local = o.window > 0 && window_theta != 0;
-    o.rope = {.theta = is_local ? window_theta : theta};
-    if (!is_local && !scaling.is_none()) {
-      o.rope.frequencies = scaling.frequencies(d, theta);
-      // Rotations that are a times as large make scores a² times as large.
-      const double usual = o.scale == 0 ? 1 / std::sqrt(static_cast<double>(d)) : o.scale;
-      if (scaling.magnitude != 1 && o.rotate) o.scale = usual * scaling.magnitude * scaling.magnitude;
-    }
+    const bool is_scaled = !is_local && !scaling.is_none();
+    o.rope = {.theta = is_local ? window_theta : theta, .dims = rotary_width};
+    if (is_scaled) o.rope.frequencies = scaling.frequencies(turning, theta, c.context);
+    o.magnitude = is_scaled ? scaling.magnitude : 1;
     return GroupedAttention(place, c.width, c.heads, o);
   });
 }

@@ -29,6 +29,7 @@ struct Llama {
   double logit_softcap = 0;                // of logits; 0: none
   std::vector<std::int64_t> windows = {};  // keys that a query sees in layer i: number i, and from the first
                                            // again after the last; 0: all. Empty: all in every layer
+  std::int64_t rotary_width = 0;  // of a head's numbers, the first ones that turn; 0: all (Phi 4: 96)
   std::vector<std::int64_t> rotated = {};  // likewise, whether layer i has rotary positions: 1 or 0
   double window_theta = 0;                 // theta of layers with a window, unscaled; 0: as the others
   RopeScaling scaling = {};                // of the frequencies
@@ -56,6 +57,7 @@ struct Llama {
     field("attention_softcap", attention_softcap, Setting{.absent = "0"});
     field("logit_softcap", logit_softcap, Setting{.absent = "0"});
     field("windows", windows, Setting{.absent = ""});
+    field("rotary_width", rotary_width, Setting{.absent = "0"});
     field("rotated", rotated, Setting{.absent = ""});
     field("window_theta", window_theta, Setting{.absent = "0"});
     scaling.fields(field);

@@ -16,7 +16,8 @@ ModelParts made(const Path& at, const ModelConfig& config) {
 
 }  // namespace
 
-Model::Model(const Path& at, ModelParts parts) : parts_(std::move(parts)), parameters_(at.parameters()) {
+Model::Model(const Path& at, ModelParts parts)
+    : parts_(std::move(parts)), linears_(at.linears()), state_(std::make_shared<State>(at.parameters())) {
   if (parts_.tokens.is_empty() || parts_.head.is_empty())
     throw Error("[model] a model needs a part for its tokens and a head");
   for (const Layer& block : parts_.blocks)
@@ -55,7 +56,7 @@ Model::operator LanguageModel() const {
   return {.features = [m = *this](TensorArg tokens, const Call& call) { return m.features(tokens, call); },
           .head = [m = *this](TensorArg x) { return m.head(x); },
           .context = parts_.context,
-          .parameters = parameters_};
+          .parameters = parameters()};
 }
 
 }  // namespace tg::nn

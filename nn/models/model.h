@@ -4,6 +4,7 @@
 
 #include <tilegrad/nn/models/block.h>
 #include <tilegrad/nn/models/language_model.h>
+#include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model_config.h>
 #include <tilegrad/nn/models/model_parts.h>
 
@@ -18,6 +19,8 @@ class Model {
   // names of nanoGPT ("transformer.h.0.attn.c_attn.weight") and Hugging Face
   // ("model.layers.0.self_attn.q_proj.weight"), whose weights therefore fit by name.
   Model(const Path& at, const ModelConfig& config);
+  Model(const Model&) = default;  // shares the layers, the parameters and the adapter
+  Model& operator=(const Model&) = default;
 
   // tokens i32 or i64 [B, L] → logits [B, L, vocabulary]. Throws ShapeError for more tokens than the context.
   // A call's cache has at most the context as its capacity.
@@ -28,14 +31,24 @@ class Model {
   Tensor features(TensorArg tokens, const Call& call = {}) const;
   Tensor head(TensorArg x) const;
 
-  const std::vector<Parameter>& parameters() const { return parameters_; }  // in order of creation
+  // In order of creation; those of an adapter come last.
+  const std::vector<Parameter>& parameters() const { return state_->parameters; }
+  const std::vector<LinearPlace>& linears() const { return linears_; }  // its Linear layers
+  const Lora* lora() const { return state_->lora.get(); }               // its adapter; null: none
   std::int64_t context() const { return parts_.context; }
   // Shares the layers: remains valid without this object, as long as the parameters exist.
   operator LanguageModel() const;
 
  private:
+  friend void add_lora(Model& model, const LoraOptions& options, const ModuleOf& module_of);
+  friend void remove_lora(Model& model);
+  struct State {
+    std::vector<Parameter> parameters;
+    std::shared_ptr<const Lora> lora = {};
+  };
   ModelParts parts_;
-  std::vector<Parameter> parameters_;
+  std::vector<LinearPlace> linears_;
+  std::shared_ptr<State> state_;  // copies share it, as they share the layers
 };
 
 }  // namespace tg::nn

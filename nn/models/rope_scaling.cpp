@@ -43,28 +43,45 @@ void yarn(std::vector<double>& omega, double d, double theta, const RopeScaling&
 
 void RopeScaling::check() const {
   const auto refuse = [](const std::string& what) { throw Error("[model] rope scaling: " + what); };
-  if (type != "none" && type != "linear" && type != "llama3" && type != "yarn")
-    refuse("got type '" + type + "', expected none, linear, llama3 or yarn");
+  if (type != "none" && type != "linear" && type != "llama3" && type != "yarn" && type != "longrope")
+    refuse("got type '" + type + "', expected none, linear, llama3, yarn or longrope");
   const auto positive = [&](double x, const char* name) {
     if (!(x > 0 && x <= 1e18))
       refuse("expected a positive " + std::string(name) + ", got " + std::to_string(x));
   };
   positive(factor, "factor"), positive(magnitude, "magnitude");
-  if (type == "llama3" || type == "yarn") positive(first_context, "first context");
+  if (type == "llama3" || type == "yarn" || type == "longrope") positive(first_context, "first context");
   positive(low_frequency, "low frequency"), positive(high_frequency, "high frequency");
   positive(beta_fast, "beta_fast"), positive(beta_slow, "beta_slow");
   if (type == "llama3" && !(low_frequency < high_frequency))
     refuse("expected a low frequency below the high one, got " + std::to_string(low_frequency) + " and " +
            std::to_string(high_frequency));
+  for (const double f : short_factors) positive(f, "short factor");
+  for (const double f : long_factors) positive(f, "long factor");
 }
 
-std::vector<double> RopeScaling::frequencies(std::int64_t d, double theta) const {
+void RopeScaling::check(std::int64_t d) const {
+  check();
+  if (type != "longrope") return;
+  for (const std::vector<double>* factors : {&short_factors, &long_factors})
+    if (std::ssize(*factors) * 2 != d)
+      throw ShapeError("[model] rope scaling: got " + std::to_string(factors->size()) +
+                       " factors, expected one for each of " + std::to_string(d / 2) + " pairs");
+}
+
+std::vector<double> RopeScaling::frequencies(std::int64_t d, double theta, std::int64_t context) const {
   std::vector<double> omega = rope_frequencies(d, theta);
   if (type == "linear")
     for (double& w : omega) w /= factor;
   if (type == "llama3")
     for (double& w : omega) w = llama3(w, *this);
   if (type == "yarn") yarn(omega, static_cast<double>(d), theta, *this);
+  if (type == "longrope") {
+    check(d);
+    const bool is_long = static_cast<double>(context) > first_context;
+    const std::vector<double>& factors = is_long ? long_factors : short_factors;
+    for (std::size_t i = 0; i < omega.size(); ++i) omega[i] /= factors[i];
+  }
   return omega;
 }
 

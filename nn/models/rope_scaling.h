@@ -12,18 +12,24 @@ struct RopeScaling {
   // "llama3" (Llama 3.1): with λ = 2π/ω and the first context C, ω if λ < C/high_frequency, ω / factor if
   //   λ > C/low_frequency, and in between a mixture of the two;
   // "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
-  //   beta_fast and beta_slow times in C.
+  //   beta_fast and beta_slow times in C;
+  // "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] in a model for texts of more than C tokens,
+  //   ω_i / short_factors[i] in others.
   std::string type = "none";
-  double factor = 1;
-  double first_context = 0;                      // C, in tokens: of llama3 and yarn
+  double factor = 1;                             // not of longrope, where only `magnitude` depends on it
+  double first_context = 0;                      // C, in tokens: of llama3, yarn and longrope
   double low_frequency = 1, high_frequency = 4;  // of llama3, in rotations per C
   double beta_fast = 32, beta_slow = 1;          // of yarn, in rotations per C
   bool whole_pairs = true;                       // of yarn: the mixture begins and ends at whole numbers i
-  double magnitude = 1;                          // of yarn: sine and cosine are multiplied by it
+  std::vector<double> short_factors = {}, long_factors = {};  // of longrope, one per pair
+  double magnitude = 1;  // of yarn and longrope: sine and cosine are multiplied by it
 
   bool is_none() const { return type == "none"; }
   void check() const;  // throws Error for an unknown type, and for numbers that the formulas cannot use
-  std::vector<double> frequencies(std::int64_t d, double theta) const;  // d/2 of them
+  // The same, and ShapeError for factors that are not those of d/2 pairs.
+  void check(std::int64_t d) const;
+  // Of a model whose texts have up to `context` tokens: d/2 of them.
+  std::vector<double> frequencies(std::int64_t d, double theta, std::int64_t context) const;
 
   void fields(auto&& field) {
     field("rope_type", type, Setting{.absent = "none"});
@@ -34,6 +40,8 @@ struct RopeScaling {
     field("rope_beta_fast", beta_fast, Setting{.absent = "32"});
     field("rope_beta_slow", beta_slow, Setting{.absent = "1"});
     field("rope_whole_pairs", whole_pairs, Setting{.absent = "true"});
+    field("rope_short_factors", short_factors, Setting{.absent = ""});
+    field("rope_long_factors", long_factors, Setting{.absent = ""});
     field("rope_magnitude", magnitude, Setting{.absent = "1"});
   }
 };

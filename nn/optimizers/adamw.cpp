@@ -26,7 +26,8 @@ void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& 
 AdamW::AdamW(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale), options_{o.beta1, o.beta2, o.eps} {
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (std::size_t i = 0; i < params.size(); ++i) states_.push_back(adamw_state(i, params[i], decay));
+  for (std::size_t i = 0; i < parameters().size(); ++i)
+    states_.push_back(adamw_state(i, parameters()[i], decay));
 }
 
 std::vector<Parameter> AdamW::moments() const {

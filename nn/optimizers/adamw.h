@@ -26,7 +26,7 @@ class AdamW final : public Optimizer {
     std::optional<LossScale> loss_scale = {};  // for Precision::f16
     Decay decay = {};                          // of each parameter, instead of weight_decay
   };
-  // Allocates the moments of each parameter, initially zero, on its device.
+  // Allocates the moments of each parameter that is not frozen, initially zero, on its device.
   AdamW(const std::vector<Parameter>& params, Options options);
   explicit AdamW(const std::vector<Parameter>& params) : AdamW(params, Options{}) {}
 

@@ -30,8 +30,8 @@ Muon::Muon(const std::vector<Parameter>& params, Options o)
       momentum_(o.momentum),
       iterations_(o.iterations) {
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const Parameter& p = params[i];
+  for (std::size_t i = 0; i < parameters().size(); ++i) {
+    const Parameter& p = parameters()[i];
     if (o.takes ? o.takes(p) : hidden_matrix(p)) {
       if (p.shape().size() != 2)
         throw ShapeError("[Muon] " + p.name() + " is " + p.shape().text() + ", expected two dimensions");

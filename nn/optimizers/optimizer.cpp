@@ -28,6 +28,19 @@ Parameter zero_parameter(const std::string& name, const Shape& shape, DType dtyp
   return {"optimizer." + name, Array(shape, dtype), device};
 }
 
+std::vector<Parameter> not_frozen(const std::vector<Parameter>& parameters) {
+  if (parameters.empty()) throw Error("[optimizer] there are no parameters");
+  std::vector<Parameter> trained;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].key()) throw Error("[optimizer] parameter " + std::to_string(i) + " is empty");
+    if (!parameters[i].is_frozen()) trained.push_back(parameters[i]);
+  }
+  if (trained.empty())
+    throw Error("[optimizer] each of the " + std::to_string(parameters.size()) +
+                " parameters is frozen, the first of which is " + parameters[0].name());
+  return trained;
+}
+
 }  // namespace
 
 Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
@@ -36,19 +49,16 @@ Optimizer::Decay Optimizer::decay_of_matrices(double decay) {
 
 Optimizer::Optimizer(const std::vector<Parameter>& parameters, double clip,
                      const std::optional<LossScale>& loss_scale)
-    : parameters_(parameters), clip_(clip), loss_scale_(loss_scale) {
-  if (parameters.empty()) throw Error("[optimizer] there are no parameters");
+    : parameters_(not_frozen(parameters)), clip_(clip), loss_scale_(loss_scale) {
   std::unordered_set<const void*> seen;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter& p = parameters[i];
-    if (!p.key()) throw Error("[optimizer] parameter " + std::to_string(i) + " is empty");
+  for (const Parameter& p : parameters_) {
     if (!seen.insert(p.key()).second)
       throw Error("[optimizer] parameter " + p.name() + " is given twice: it would be updated twice");
     if (!is_float(p.dtype()))
       throw DTypeError("[optimizer] parameter " + p.name() + " is " + std::string(name_of(p.dtype())) +
                        ", expected a floating type");
   }
-  const Device device = parameters[0].device();
+  const Device device = parameters_[0].device();
   step_ = zero_parameter("step", {}, f32, device);
   skipped_ = zero_parameter("skipped", {}, f32, device);
   if (!loss_scale_) return;

@@ -51,7 +51,7 @@ class Optimizer {
   std::vector<Tensor> differentiate(const Tensor& loss) const;
   Update update(const Tensor& loss, const std::vector<Tensor>& gradients) const;
 
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }  // that it trains
   // What a resumed run needs: the optimizer's own ("optimizer.m.<path>", …), "optimizer.step",
   // "optimizer.skipped"; with loss scaling also "optimizer.loss_scale", "optimizer.good_steps",
   // "optimizer.overflowed".
@@ -68,6 +68,7 @@ class Optimizer {
   static Parameter zero_beside(const Parameter& p, const std::string& what);
 
  protected:
+  // Trains those of the parameters that are not frozen; throws Error if there are none.
   // `clip`: largest norm of all gradients together; 0 for none.
   Optimizer(const std::vector<Parameter>& parameters, double clip,
             const std::optional<LossScale>& loss_scale);

@@ -8,7 +8,7 @@ Sgd::Sgd(const std::vector<Parameter>& params, Options o)
     : Optimizer(params, o.clip, o.loss_scale), momentum_(o.momentum), nesterov_(o.nesterov) {
   if (o.nesterov && o.momentum == 0) throw Error("[Sgd] nesterov needs a momentum, got 0");
   const Decay decay = o.decay ? o.decay : decay_of_matrices(o.weight_decay);
-  for (const Parameter& p : params) {
+  for (const Parameter& p : parameters()) {
     decays_.push_back(decay(p));
     if (momentum_ != 0) momenta_.push_back(zero_beside(p, "momentum"));
   }

@@ -2,6 +2,7 @@
 
 #include <tilegrad/core/report/bad_node.h>
 #include <tilegrad/ops/ops.h>
+#include "nn/training/targets.h"
 
 namespace tg::train {
 
@@ -17,7 +18,7 @@ Tensor token_input(Graph& graph, const char* name, const nn::LanguageModel& mode
 
 Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Mode mode, nn::Precision precision,
                     bool recompute) {
-  const nn::Autocast autocast(tokens.tensor().graph(), precision);
+  const nn::Autocast autocast(tokens.tensor().graph(), precision, true);
   return model.logits(tokens, {.mode = mode, .recompute = recompute});
 }
 
@@ -32,6 +33,13 @@ std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Updat
   std::vector<Tensor> results{loss, update.grad_norm, update.skipped};
   if (update.loss_scale.defined()) results.insert(results.end(), {update.overflowed, update.loss_scale});
   return results;
+}
+
+// The share of batch `i` in the targets of a step: by it gradients and loss are the means over all of them.
+double share_of(std::size_t i, std::size_t size, std::span<const std::int32_t> targets) {
+  const std::int64_t all = count_targets(targets);
+  return all == 0 ? 0
+                  : static_cast<double>(count_targets(targets.subspan(i, size))) / static_cast<double>(all);
 }
 
 Program compiled(Graph& graph, const std::vector<Tensor>& results, const std::vector<Assign>& assign,
@@ -67,17 +75,19 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
   program_->seed(seed);
 }
 
-// sum' = (0 for the first batch of a step, else sum) + z/n: whatever a step that failed left behind is gone.
+// sum' = (0 for the first batch of a step, else sum) + z·share: whatever a step that failed left behind is
+// gone.
 void TrainingProgram::add_up(const optim::Optimizer& optimizer, const ProgramOptions& options) {
   parts_ = std::make_unique<Parts>();
   const std::vector<Tensor> z = optimizer.differentiate(loss_);
   parts_->first = graph_.input("first", {}, i32);
   const Tensor first = not_equal(parts_->first, 0);
-  const double share = 1 / static_cast<double>(accumulate_);
+  parts_->share = graph_.input("share", {}, compute_type(loss_.dtype()));
   std::vector<Assign> assign;
   const auto add = [&](const Parameter& sum, const Tensor& x) {
     const Tensor before = graph_.param(sum);
-    assign.push_back({sum, where(first, 0, before) + cast(x, before.dtype()) * share});
+    assign.push_back(
+        {sum, where(first, 0, before) + cast(x, before.dtype()) * cast(parts_->share, before.dtype())});
   };
   std::vector<Tensor> means;
   for (std::size_t i = 0; i < z.size(); ++i) {
@@ -107,7 +117,8 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
   for (std::size_t i = 0; i < tokens.size(); i += size) {
     program_->run({{tokens_, std::span(tokens).subspan(i, size)},
                    {targets_, std::span(targets).subspan(i, size)},
-                   {parts_->first, i == 0}});
+                   {parts_->first, i == 0},
+                   {parts_->share, share_of(i, size, targets)}});
   }
   parts_->program->run({rate});
   return parts_->program->fetch_later(results_);
@@ -136,6 +147,7 @@ std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tok
     std::vector<Feed> feeds{{tokens_, std::span(tokens).subspan(from, size)},
                             {targets_, std::span(targets).subspan(from, size)}};
     feeds.emplace_back(parts_ ? parts_->first : update_.learning_rate, 1);
+    if (parts_) feeds.emplace_back(parts_->share, share_of(from, size, targets));
     std::string bad = tg::first_bad_node(graph_, feeds, seed_, step * accumulate_ + part, threads_);
     if (!bad.empty()) return bad;
   }

@@ -15,15 +15,15 @@ struct ProgramOptions {
   bool plan_only = false;
   nn::Precision precision = nn::Precision::full;
   bool predictions = false;     // EvaluationProgram gives the likeliest tokens too
-  std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged
+  std::int64_t accumulate = 1;  // batches in a step, whose gradients are averaged over all their targets
   bool recompute = false;  // keeps only the inputs of blocks for the backward pass, which runs them again
 };
 
 // Forward with dropout, backward, clipping and the optimizer's update, all one Program. With `accumulate`
 // there are two: one for the forward and backward of a batch, run that many times per step, and one for
 // clipping and update. So the graph, its plan and its memory stay those of one batch, plus 4 bytes per
-// parameter. Losses are batch means, so the step equals that of an `accumulate`-times larger batch, up to
-// rounding, dropout, and batches with different numbers of ignored targets.
+// parameter. A batch counts as much as it has targets that are not ignored, so the step equals that of an
+// `accumulate`-times larger batch, up to rounding and dropout.
 class TrainingProgram {
  public:
   // Errors of the model's runs name the line of this call.
@@ -61,6 +61,7 @@ class TrainingProgram {
     std::vector<Parameter> sums;
     Parameter loss_sum;
     Tensor first;  // [] i32, an input: not 0 for the first batch of a step
+    Tensor share;  // [], an input: of the step's targets, those that the batch has
     Graph graph;
     std::optional<Program> program;
   };

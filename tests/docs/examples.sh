@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer PATH/TO/own_layer PATH/TO/pretrained
+# The examples do what their comments promise: examples.sh PATH/TO/train_loop PATH/TO/trainer PATH/TO/own_layer PATH/TO/pretrained PATH/TO/lora
 set -u
-loop=$1 trainer=$2 own_layer=$3 pretrained=$4
+loop=$1 trainer=$2 own_layer=$3 pretrained=$4 lora=$5
 source=$(dirname "$0")/../../examples
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -11,7 +11,9 @@ fail() { echo "FAILED: $*"; failed=1; }
 for file in "$source"/*; do
   [ "$(wc -l <"$file")" -lt 80 ] || fail "$file has 80 lines or more"
 done
-[ "$(wc -l <"$source/train_loop.cpp")" -le 60 ] || fail "the loop has more than 60 lines"
+for example in train_loop lora; do
+  [ "$(wc -l <"$source/$example.cpp")" -le 60 ] || fail "$example has more than 60 lines"
+done
 "$loop" "$dir/loop" >"$dir/out" || fail "train_loop: $(tail -n 3 "$dir/out")"
 [ -s "$dir/loop/last/model.safetensors" ] || fail "train_loop leaves no checkpoint"
 
@@ -37,8 +39,13 @@ cmp -s "$dir"/own/{whole,halves}/last/model.safetensors || fail "own_layer: two 
 # What docs/interop.md shows.
 root=$(dirname "$0")/../..
 (cd "$root" && "$pretrained" tests/io/pretrained/qwen3 3 1 4) >"$dir/out" || fail "pretrained: $(cat "$dir/out")"
-sed -n '/^    \$ .*pretrained/,/^$/p' "$root/docs/interop.md" | sed 1d | sed 's/^    //; /^$/d' | diff - "$dir/out" ||
+sed -n '/^    \$ .*examples\/pretrained/,/^$/p' "$root/docs/interop.md" | sed 1d | sed 's/^    //; /^$/d' | diff - "$dir/out" ||
   fail "docs/interop.md shows another output"
+(cd "$root" && "$lora" tests/io/pretrained/qwen3 "$dir/adapter" 3 1 4 1 5 9 2 6 5 3 5 8) >"$dir/out" || fail "lora: $(cat "$dir/out")"
+sed -n '/^    \$ .*examples\/lora/,/^$/p' "$root/docs/interop.md" | sed 1d | sed 's/^    //; /^$/d' | diff - "$dir/out" ||
+  fail "docs/interop.md shows another output of lora"
+[ -s "$dir/adapter/adapter_config.json" ] && [ -s "$dir/adapter/adapter_model.safetensors" ] || fail "lora leaves no adapter"
+[ "$(wc -l <"$source/lora.cpp")" -lt 60 ] || fail "lora has 60 lines or more"
 
 [ $failed = 0 ] && echo "examples: all as they must be"
 exit $failed

@@ -136,6 +136,12 @@ std::vector<Call> graphs() {
          p.add_setting(Draw<std::string>::of(w), Draw<std::string>::of(w));
          (void)p.settings().size();
        }},
+      {"Parameter::freeze",
+       [](World& w) {
+         Parameter p = Draw<Parameter>::of(w);
+         w.chance(0.3) ? p.freeze() : p.unfreeze();
+         (void)p.is_frozen();
+       }},
       {"Parameter::name", [](World& w) { (void)Draw<Parameter>::of(w).name().size(); }},
       {"Parameter::shape", [](World& w) { (void)Draw<Parameter>::of(w).shape().text(); }},
       {"gradients",

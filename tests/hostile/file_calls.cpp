@@ -5,6 +5,7 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/files/mapped_file.h>
+#include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
@@ -76,6 +77,26 @@ void checkpoints(World& w) {
   last.load(Draw<std::string>::of(w));
 }
 
+// An adapter of a model, written, changed and read.
+void adapter(World& w, nn::Pretrained model) {
+  std::filesystem::remove_all("adapter");
+  if (w.chance(0.9))
+    nn::add_lora(model,
+                 {.rank = count(w, 3, 1), .targets = {w.one_of<std::string>({"q_proj", "down_proj", "x"})}});
+  nn::SaveAdapterOptions options;
+  if (w.chance(0.3)) options.dtype = w.one_of({f32, bf16, f16, i64});
+  nn::save_adapter(w.chance(0.9) ? "adapter" : path(w), model, options);
+  if (w.chance(0.8)) nn::remove_lora(model.model);
+  if (w.chance(0.5)) {
+    std::string config = io::read_file("adapter/adapter_config.json", "hostile");
+    const std::string to = w.one_of<std::string>({"null", "7", "true", "[]", "{\"q\":1e9}", "\"a\"", "-1"});
+    const std::size_t colon = config.find(": ", w.below(config.size()));
+    if (colon != std::string::npos) config.replace(colon + 2, config.find('\n', colon) - colon - 3, to);
+    io::replace_file("adapter/adapter_config.json", std::vector<std::string_view>{config}, "hostile");
+  }
+  nn::load_adapter(model, w.chance(0.9) ? "adapter" : path(w));
+}
+
 // A folder of a small Llama, or one whose config.json says something else of the same weights.
 void pretrained(World& w) {
   std::filesystem::create_directories("pretrained");
@@ -100,8 +121,34 @@ void pretrained(World& w) {
   const nn::Pretrained model = nn::from_pretrained(
       "pretrained", w.chance(0.8) ? Device::cpu() : Draw<Device>::of(w),
       {.dtype = w.one_of({f32, bf16, f64, i32}), .context = w.chance(0.5) ? 0 : Draw<I>::of(w)});
-  w.trace += nn::pretrained_info("pretrained").text() + "\n";
+  const nn::PretrainedInfo info = nn::pretrained_info("pretrained");
+  w.trace += info.text() + "\n";
+  if (w.chance(0.2)) nn::check_tokenizer(info, text::ByteTokenizer(), "hostile");
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
+  if (nn::folder_files(nn::folder_metadata(model.info.files)) != model.info.files)
+    throw std::logic_error("files of a folder got lost in metadata");
+  if (w.chance(0.4)) return adapter(w, model);
+  std::filesystem::remove_all("saved");
+  nn::SaveOptions options{.shard_bytes = w.below(2000)};
+  if (w.chance(0.5)) options.dtype = w.one_of({f32, bf16, f16, i64});
+  const text::NumberTokenizer tokenizer(w.below(8));
+  const std::string folder = w.one_of<std::string>({"saved", "saved/", "pretrained", "", "no/folder"});
+  if (w.chance(0.5))
+    nn::save_pretrained(folder, model, &tokenizer, options);
+  else
+    nn::save_pretrained(folder, model.model, w.chance(0.8) ? model.info.config : c, nullptr, options);
+  if (w.chance(0.3)) {
+    const std::string file = w.one_of<std::string>({"saved.gguf", "pretrained", "", "no/file"});
+    const nn::GgufOptions gguf{.dtype = w.one_of<std::string>({"", "f32", "f16", "bf16", "q8_0", "q4_0"})};
+    std::filesystem::remove_all("saved.gguf");
+    if (w.chance(0.5))
+      nn::save_gguf(file, model, &tokenizer, gguf);
+    else
+      nn::save_gguf(file, model.model, w.chance(0.8) ? model.info.config : c, nullptr, gguf);
+    w.trace += nn::from_pretrained(file).info.text() + "\n";
+    return;
+  }
+  nn::from_pretrained(folder);
 }
 
 // A tokenizer.json that is right or nearly so.
@@ -159,15 +206,16 @@ void tokenizers(World& w) {
   (void)t->kind(), (void)t->unit();
   if (t->size() > 0) readable([&] { return text::load_tokenizer(t->metadata(), "hostile"); });
   if (const auto* bpe = dynamic_cast<const text::Bpe*>(t.get()))
-    (void)bpe->merges(), (void)bpe->words(), text::tokenizer_json(*bpe),
-        (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
+    (void)bpe->merges(), (void)bpe->words(), (void)bpe->bytes(static_cast<std::int32_t>(Draw<I>::of(w)));
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(t.get())) {
     const auto id = static_cast<std::int32_t>(Draw<I>::of(w));
     (void)hf->json(), (void)hf->merges(), (void)hf->before(), (void)hf->after(), (void)hf->is_byte_level();
     (void)hf->is_special(id), (void)hf->is_added(id), (void)hf->ignores_merges(), (void)hf->find(text);
+    (void)hf->unknown_token(), (void)&hf->stages();
     hf->encode(text, {.special = w.chance(0.5), .whole = w.chance(0.5)});
     hf->token_text(id);
   }
+  if (w.chance(0.5)) text::HfTokenizer(text::tokenizer_json(*t), "hostile").encode(text);
   t->encode_whole(text);
   (void)t->safe_cut(text, w.below(2 * text.size() + 2));
   if (w.chance(0.5)) t->continuation(static_cast<std::int32_t>(Draw<I>::of(w)));
@@ -392,6 +440,8 @@ std::vector<Call> file_calls() {
          const io::MappedFile file(path(w), "hostile");
          file.release(static_cast<std::size_t>(Draw<I>::of(w)), static_cast<std::size_t>(Draw<I>::of(w)));
          (void)file.bytes();
+         std::byte some[7];
+         file.read(static_cast<std::size_t>(Draw<I>::of(w)), std::span(some).first(w.below(8)));
        }},
       {"map_safetensors", [](World& w) { (void)io::map_safetensors(path(w), "hostile").tensors.size(); }},
       {"from_pretrained", pretrained},

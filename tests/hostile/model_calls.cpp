@@ -9,6 +9,7 @@
 #include <tilegrad/nn/models/attention_maps.h>
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/training/largest_batch.h>
+#include <tilegrad/nn/training/perplexity.h>
 #include "tests/hostile/world.h"
 
 namespace tg::hostile {
@@ -47,7 +48,8 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
             }
             std::optional<Autocast> autocast;
             if (w.chance(0.2))
-              autocast.emplace(w.graph, w.one_of({Precision::full, Precision::bf16, Precision::f16}));
+              autocast.emplace(w.graph, w.one_of({Precision::full, Precision::bf16, Precision::f16}),
+                               w.chance(0.5));
             std::optional<KvCache> cache;
             std::optional<CacheCall> cached;
             nn::Call call{.mode = w.chance(0.5) ? Mode::train : Mode::evaluate, .recompute = w.chance(0.2)};
@@ -162,6 +164,13 @@ void train_model(World& w) {
       evaluation.start(ids(w, options.batch * c.context), ids(w, options.batch * c.context));
   evaluation.result(batch);
   evaluation.predictions(batch);
+  const train::Perplexity p = train::perplexity(model, ids(w, static_cast<I>(w.below(40))),
+                                                {.stride = w.hostile() ? Draw<I>::of(w) : 0,
+                                                 .batch = options.batch,
+                                                 .threads = options.threads,
+                                                 .precision = options.precision,
+                                                 .progress = [&](I, I) { return w.chance(0.9); }});
+  (void)p.loss(), (void)p.value();
 }
 
 Sampling sampling(World& w) {
@@ -261,8 +270,10 @@ void serve(World& w) {
     return handles.empty() || w.hostile() ? Draw<std::uint64_t>::of(w) : handles[w.below(handles.size())];
   };
   const auto tokens = [&] { return w.hostile() ? Draw<I>::of(w) : static_cast<I>(w.below(4)); };
-  const auto end = [&] {
-    return w.chance(0.2) ? std::optional<std::int32_t>(Draw<int>::of(w)) : std::nullopt;
+  const auto ends = [&] {
+    std::vector<std::int32_t> some(w.chance(0.2) ? 1 + w.below(2) : 0);
+    for (std::int32_t& token : some) token = Draw<int>::of(w);
+    return some;
   };
   std::function<void()> anything;
   const auto report = [&](const Engine::Token& t) {
@@ -279,14 +290,14 @@ void serve(World& w) {
                                                      .tokens = tokens(),
                                                      .sampling = sampling(w),
                                                      .seed = w.below(3),
-                                                     .end = end(),
+                                                     .ends = ends(),
                                                      .report = report}));
         break;
       case 2:
         handles.push_back(engine.search({.prompt = ids(w, 1 + static_cast<I>(w.below(5))),
                                          .tokens = tokens(),
                                          .beams = size(w),
-                                         .end = end(),
+                                         .ends = ends(),
                                          .report = [&](const auto&) { anything(); }}));
         break;
       case 3:
@@ -309,7 +320,7 @@ void serve(World& w) {
 }
 
 void search(World& w) {
-  BeamSearch s(size(w), size(w), w.chance(0.5) ? std::optional<std::int32_t>(1) : std::nullopt);
+  BeamSearch s(size(w), size(w), w.chance(0.5) ? std::vector<std::int32_t>{1} : std::vector<std::int32_t>{});
   for (int n = 0; n < 10; ++n)
     attempt([&] {
       std::vector<float> logits(w.below(5));
@@ -343,6 +354,72 @@ void model_parts(World& w) {
       w.chance(0.5) ? Draw<TensorArg>::of(w) : TensorArg(w.graph.input("tokens", {1, 2}, i32));
   const Tensor x = model.features(tokens);
   w.keep(x), w.keep(model.head(w.chance(0.5) ? TensorArg(x) : Draw<TensorArg>::of(w))), w.keep(model(tokens));
+}
+
+LoraOptions lora_options(World& w) {
+  LoraOptions o{.rank = size(w), .alpha = setting(w, 16), .rank_stabilized = w.chance(0.3)};
+  o.dropout = setting(w, 0.1);
+  if (w.chance(0.3))
+    o.targets = {w.one_of<std::string>({"q_proj", "c_attn", "c_proj", "kv_b_proj", "lm_head", ""})};
+  if (w.chance(0.2)) o.ranks["o_proj"] = size(w);
+  if (w.chance(0.2)) o.alphas[Draw<std::string>::of(w)] = setting(w, 3);
+  if (w.hostile()) o.dtype = Draw<DType>::of(w);
+  return o;
+}
+
+// Modules of any rows, several layers in one.
+ModuleRows module_rows(World& w, const LinearPlace& linear) {
+  if (!w.hostile()) return {linear.path, 0, linear.out};
+  return {w.one_of<std::string>({"all", "", linear.path}), w.chance(0.5) ? 0 : Draw<I>::of(w),
+          w.chance(0.5) ? linear.out : Draw<I>::of(w)};
+}
+
+void lora(World& w) {
+  Params params(1, w.one_of({f32, bf16}));
+  const ModelConfig c = config(w);
+  w.trace += "lora on " + c.text() + "\n";
+  Model model(params, c);
+  for (int n = 0; n < 4; ++n)
+    attempt([&] {
+      switch (w.below(5)) {
+        case 0:
+          (void)lora_modules(model.linears(), lora_options(w)).size();
+          break;
+        case 1:
+          add_lora(model, lora_options(w), [&](const LinearPlace& l) { return module_rows(w, l); });
+          break;
+        case 2:
+          add_lora(model, lora_options(w));
+          break;
+        case 3:
+          merge_lora(model);
+          break;
+        default:
+          remove_lora(model);
+      }
+    });
+  if (const Lora* added = model.lora())
+    for (const Parameter& p : added->parameters()) w.keep(p);
+  w.keep(model(w.graph.input("tokens", {1, 2}, i32), {.mode = w.chance(0.5) ? Mode::train : Mode::evaluate}));
+}
+
+void low_rank(World& w) {
+  Params params(1);
+  const Path at = Path(params) / Draw<std::string>::of(w);
+  const auto weight = [&] { return w.chance(0.2) ? Weight() : Weight(Draw<Parameter>::of(w)); };
+  LowRank adapter{.a = weight(), .b = weight(), .first_row = size(w), .scale = setting(w, 2)};
+  adapter.dropout = setting(w, 0);
+  const Linear linear(at, size(w), size(w));
+  (void)linear.adapter();
+  (void)at.add_linear(weight(), size(w), size(w), w.chance(0.5));
+  w.trace += "LowRank\n";
+  *at.linears()[0].adapter = adapter;
+  (void)params.linears().size();
+  const TensorArg x = Draw<TensorArg>::of(w);
+  w.on_call(w.trace);
+  attempt([&] { w.keep(adapter.rows_of_b(x, size(w))); });
+  attempt([&] { w.keep(adapter.added_to(Draw<Tensor>::of(w), x, Mode::train)); });
+  w.keep(linear(x));
 }
 
 // Of functions, some of which are missing.
@@ -405,6 +482,14 @@ std::vector<Call> model_calls() {
       layer(
           "Model", [](World& w, const Path& at, I) { return Model(at, config(w)); }, true),
       {"ModelConfig", model_config},
+      {"add_lora", lora},
+      {"LowRank", low_rank},
+      {"merged_weight",
+       [](World& w) {
+         const Array weight = Draw<Array>::of(w), b = Draw<Array>::of(w), a = Draw<Array>::of(w);
+         (void)merged_weight(weight, b, a, Draw<double>::of(w), w.chance(0.5) ? f32 : Draw<DType>::of(w))
+             .bytes();
+       }},
       {"the parts of a Model", model_parts},
       {"LanguageModel", language_model},
       {"Layer",
@@ -511,12 +596,14 @@ std::vector<Call> model_calls() {
       {"activation_named", [](World& w) { (void)activation_named(Draw<std::string>::of(w)); }},
       {"RopeScaling",
        [](World& w) {
-         const RopeScaling s{.type = w.one_of<std::string>({"none", "linear", "llama3", "yarn"}),
+         const RopeScaling s{.type = w.one_of<std::string>({"none", "linear", "llama3", "yarn", "longrope"}),
                              .factor = Draw<double>::of(w),
                              .first_context = Draw<double>::of(w),
-                             .beta_fast = Draw<double>::of(w)};
-         if (!s.is_none() && w.chance(0.5)) s.check();
-         (void)s.frequencies(size(w), Draw<double>::of(w)).size();
+                             .beta_fast = Draw<double>::of(w),
+                             .short_factors = {2.0, Draw<double>::of(w)},
+                             .long_factors = {Draw<double>::of(w), 3.0}};
+         if (!s.is_none() && w.chance(0.5)) s.check(w.chance(0.5) ? 4 : size(w));
+         (void)s.frequencies(w.chance(0.5) ? 4 : size(w), Draw<double>::of(w), Draw<I>::of(w)).size();
        }},
       call("orthogonalized", static_cast<Tensor (*)(const Tensor&, int)>(
                                  +[](const Tensor& x, int n) { return optim::orthogonalized(x, n % 20); })),

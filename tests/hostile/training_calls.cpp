@@ -1,4 +1,5 @@
 // Batches, metrics, the progress display and the Trainer (io/training).
+#include <tilegrad/io/training/examples.h>
 #include <tilegrad/io/training/metrics.h>
 #include <tilegrad/io/training/progress.h>
 #include <tilegrad/io/training/sums.h>
@@ -27,7 +28,21 @@ struct UserBatches final : train::Batches {
   I answers() const override { return questions; }
 };
 
+// Tokens within the vocabulary of the model below, or not.
+std::vector<train::Example> examples(World& w) {
+  std::vector<train::Example> all(w.hostile() ? w.below(3) : 3 + w.below(4));
+  for (train::Example& e : all) {
+    e.tokens.resize(w.below(6));
+    for (std::int32_t& t : e.tokens)
+      t = w.hostile() ? Draw<std::int32_t>::of(w) : static_cast<std::int32_t>(w.below(4));
+    e.given = w.hostile() ? Draw<std::uint64_t>::of(w) : w.below(3);
+  }
+  return all;
+}
+
 std::unique_ptr<train::Batches> batches(World& w, const std::vector<std::int32_t>& tokens) {
+  if (w.chance(0.2))
+    return std::make_unique<train::ExampleBatches>(examples(w), w.hostile() ? Draw<I>::of(w) : 2, 2, 3);
   if (w.chance(0.3)) return std::make_unique<train::TextBatches>(tokens, 2, 2, 3);
   auto all = std::make_unique<UserBatches>();
   if (w.hostile()) all->id = static_cast<std::int32_t>(Draw<I>::of(w));
@@ -107,6 +122,25 @@ std::vector<Call> training_calls() {
          std::vector<std::int32_t> x(w.hostile() ? w.below(9) : 6), y(w.hostile() ? w.below(9) : 6);
          batches.training(w.below(3), Draw<I>::of(w), x, y);
          batches.validation(count(w, 2), w.chance(0.5) ? batches.validation_count() : count(w, 3, 2), x, y);
+       }},
+      {"ExampleBatches",
+       [](World& w) {
+         const I rows = w.hostile() ? Draw<I>::of(w) : 2, context = w.hostile() ? Draw<I>::of(w) : 3;
+         const train::ExampleBatches batches(examples(w), rows, rows, context);
+         std::vector<std::int32_t> x(w.hostile() ? w.below(9) : 6), y(w.hostile() ? w.below(9) : 6);
+         batches.training(w.below(3), Draw<I>::of(w), x, y);
+         batches.validation(count(w, 2), w.chance(0.5) ? batches.validation_count() : count(w, 3, 2), x, y);
+         (void)batches.held_out(), (void)batches.cut(), (void)batches.left_out(),
+             (void)batches.examples().size();
+       }},
+      {"examples",
+       [](World& w) {
+         const text::ByteTokenizer bytes;
+         const train::ExampleText text{Draw<std::string>::of(w), Draw<std::string>::of(w)};
+         (void)train::encode_example(text, bytes,
+                                     w.chance(0.5) ? std::optional(Draw<std::int32_t>::of(w)) : std::nullopt)
+             .tokens.size();
+         (void)train::read_examples(path(w)).size();
        }},
       {"BatchSampler",
        [](World& w) {

@@ -29,6 +29,7 @@ LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
 # First contexts of 80: with heads of 8 some pair lies where llama3 and yarn mix, and yarn's rounding shows.
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=96, bos_token_id=1, eos_token_id=2)
+LONGROPE = dict(rope_type="longrope", rope_theta=10000.0)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=80)
 DEEPSEEK = dict(SIZES, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=2,
                 kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, rms_norm_eps=1e-5)
@@ -59,6 +60,18 @@ MODELS = {
                 []),
     "olmo2": ("olmo2", dict(SIZES, num_key_value_heads=2, pad_token_id=None), "bfloat16", []),
     "phi3": ("phi3", dict(SIZES, num_key_value_heads=2, sliding_window=5, pad_token_id=None), "bfloat16", ["old"]),
+    "phi3_partial": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, num_hidden_layers=1,
+                                  rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
+                     "bfloat16", []),
+    # Texts of 6 tokens and more are longer than the first context, or all are shorter: the factors do not change within one.
+    "phi3_long": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, tie_word_embeddings=True,
+                               original_max_position_embeddings=5,
+                               rope_parameters=dict(LONGROPE, partial_rotary_factor=0.75, short_factor=[1.0, 1.3, 1.7],
+                                                    long_factor=[1.2, 2.5, 6.0])), "bfloat16", []),
+    "phi3_short": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, max_position_embeddings=80,
+                                original_max_position_embeddings=80,
+                                rope_parameters=dict(LONGROPE, partial_rotary_factor=0.5, short_factor=[1.1, 1.9],
+                                                     long_factor=[1.5, 7.0], factor=4.0)), "bfloat16", ["old"]),
     "gemma2": ("gemma2", dict(SIZES, head_dim=12, num_key_value_heads=2, sliding_window=5, query_pre_attn_scalar=20,
                               final_logit_softcapping=4.0, attn_logit_softcapping=3.0, pad_token_id=None), "bfloat16",
                []),
@@ -69,6 +82,10 @@ MODELS = {
                                        "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=3.0)}),
                "bfloat16", []),
     "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
+    # Its eps is large, so that it would show if the latents' norms, which have 1e-6, had it too.
+    "deepseek_v2_yarn": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=16, rms_norm_eps=1e-2,
+                                             rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
+                         "bfloat16", ["old"]),
     "deepseek_v3": ("deepseek_v3", dict(DEEPSEEK, q_lora_rank=16, attention_bias=True,
                                         rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.7)),
                     "bfloat16", ["further"]),
@@ -124,7 +141,11 @@ def old_keys(config):
     rope = config.pop("rope_parameters", {})
     config["rope_theta"] = rope.pop("rope_theta", 10000.0)
     kind = rope.pop("rope_type", "default")
-    if kind != "default":
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if kind == "longrope":
+        config["rope_scaling"] = dict(rope, type="su")
+    elif kind != "default":
         config["rope_scaling"] = dict(rope, type=kind) if kind == "linear" else dict(rope, rope_type=kind)
     else:
         config["rope_scaling"] = None

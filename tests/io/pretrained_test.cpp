@@ -4,7 +4,9 @@
 
 #include <set>
 
+#include <tilegrad/io/files/file.h>
 #include "io/interop/hf_names.h"
+#include "tests/support/files.h"
 #include "tests/support/golden_models.h"
 
 namespace {
@@ -54,5 +56,29 @@ TEST_P(Pretrained, ContinuesATextAsTransformersDoes) {
 
 INSTANTIATE_TEST_SUITE_P(All, Pretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
+
+// LongRoPE's factors are those of texts as long as the model's context may be.
+TEST(PretrainedLongRope, TheContextChoosesTheFactors) {
+  const TemporaryDirectory directory;
+  const std::string source = golden_folders + "phi3_short";
+  std::filesystem::copy_file(source + "/model.safetensors", directory / "model.safetensors");
+  std::string config = io::read_file(source + "/config.json", "test");
+  const std::string size = "\"max_position_embeddings\": 80,";
+  const std::size_t at = config.find(" " + size) + 1;
+  directory.file("config.json", config.replace(at, size.size(), "\"max_position_embeddings\": 96,"));
+  const io::SafeTensors expected = io::load_safetensors(source + "/expected.safetensors");
+  const Array tokens = array_of(expected.tensors.at("tokens")),
+              logits = array_of(expected.tensors.at("logits"));
+  const auto of = [&](std::int64_t context) {
+    const nn::Pretrained model =
+        nn::from_pretrained(directory.path.string(), Device::cpu(), {.context = context});
+    EXPECT_EQ(model.model.context(), context == 0 ? 96 : context);
+    return compute(model, tokens).logits;
+  };
+  EXPECT_LE(difference(of(80), logits), 1e-5 * largest(logits));
+  EXPECT_TRUE(of(20).same_bits(of(80)));
+  EXPECT_GT(difference(of(81), logits), 0.01 * largest(logits));
+  EXPECT_TRUE(of(0).same_bits(of(81)));
+}
 
 }  // namespace

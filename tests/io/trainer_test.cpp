@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <tilegrad/nn/models/model.h>
 #include "tests/support/files.h"
@@ -55,6 +56,30 @@ TEST(Trainer, AValidationIsTheMeanOfItsBatches) {
   EXPECT_NEAR(trainer.rows().back().val_loss, mean, 1e-5);
 }
 
+// The last batch has one target: it counts as one of 17, not as a third.
+TEST(Trainer, AValidationIsTheMeanOfItsTargets) {
+  Training r;
+  const struct : ClassBatches {
+    void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
+      fill(k, x, y);
+      if (k == 2) std::ranges::fill(y.subspan(1), -100);
+    }
+  } batches;
+  train::EvaluationProgram evaluation(r.model, {.batch = batch});
+  double sum = 0;
+  for (std::int64_t k = 0; k < 3; ++k) {
+    std::vector<std::int32_t> x(batch * context), y(x.size());
+    batches.validation(k, 3, x, y);
+    sum += evaluation.run(x, y) * (k == 2 ? 1.0 : 1.0 * batch * context);
+  }
+  train::Trainer trainer(
+      r.model, r.optimizer, batches,
+      {.steps = 1, .schedule = {.peak = 0, .floor = 0, .warmup = 0, .steps = 1}, .program = {.batch = batch}},
+      {});
+  trainer.run();
+  EXPECT_NEAR(trainer.rows().back().val_loss, sum / 17, 1e-5);
+}
+
 // What is trained on is one class of three, so that the validation gets worse sooner or later.
 TEST(Trainer, TheBestStepIsThatOfTheLowestValidationLoss) {
   Training r;
@@ -70,6 +95,39 @@ TEST(Trainer, TheBestStepIsThatOfTheLowestValidationLoss) {
   EXPECT_EQ(state.best_step, least->step);
   EXPECT_EQ(static_cast<float>(state.best_loss), least->val_loss);
   EXPECT_LT(state.best_step, 12);
+}
+
+// What is fine-tuned: the first row is the loss of what was given, and not the best step, whatever comes.
+TEST(Trainer, AValidationBeforeTheFirstStepIsARowOfStep0) {
+  const TemporaryDirectory dir;
+  Training r;
+  std::vector<std::int32_t> x(batch * context), y(x.size());
+  ClassBatches::fill(0, x, y);
+  const float before = train::EvaluationProgram(r.model, {.batch = batch}).run(x, y);
+  train::Trainer::Options options{.steps = 1,
+                                  .schedule = {.peak = 0.5, .floor = 0.5, .warmup = 0, .steps = 1},
+                                  .program = {.batch = batch},
+                                  .validation_batches = 1,
+                                  .validate_first = true};
+  std::vector<std::int64_t> validated;
+  const train::Trainer::Hooks hooks{
+      .validated = [&](const train::MetricsRow& row) { validated.push_back(row.step); },
+      .files = [&](const auto&) { return r.files(); }};
+  {
+    io::CheckpointStore store(dir / "run");
+    train::Trainer trainer(r.model, r.optimizer, r.batches, options, hooks, &store);
+    EXPECT_EQ(trainer.run().best_step, 1);
+    EXPECT_EQ(trainer.rows().at(0).step, 0);
+    EXPECT_EQ(trainer.rows()[0].val_loss, before);
+    EXPECT_TRUE(std::isnan(trainer.rows()[0].train_loss));
+  }
+  options.steps = 2;  // a run that goes on has its first row already
+  io::CheckpointStore store(dir / "run");
+  train::Trainer trainer(r.model, r.optimizer, r.batches, options, hooks, &store);
+  trainer.resume(io::Checkpoint(dir / "run"));
+  trainer.run();
+  EXPECT_EQ(validated, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(train::read_metrics((dir / "run") + "/metrics.jsonl").size(), 3u);
 }
 
 TEST(Trainer, AStoppedRunIsSavedAtItsStep) {

@@ -34,6 +34,14 @@ TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
   EXPECT_EQ(search.live()[1].tokens, Tokens{3});
 }
 
+TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
+  nn::BeamSearch search(3, 2, {0, 1});
+  search.offer(0, std::vector<float>{5, 4, 3, 2, 1, 0});
+  EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0, 0}));
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(search.live().at(i).tokens, Tokens{static_cast<std::int32_t>(i) + 2});
+}
+
 // Logits after each text, at random.
 std::vector<float> logits_after(const Tokens& text, std::uint64_t seed) {
   for (const std::int32_t t : text)
@@ -47,8 +55,12 @@ bool is_likelier(const nn::Hypothesis& a, const nn::Hypothesis& b) {
   return a.score > b.score;
 }
 
+bool is_end(const Tokens& ends, std::int32_t token) {
+  return std::ranges::find(ends, token) != ends.end();
+}
+
 // Every continuation of those that go on, in a list.
-std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, std::int32_t end,
+std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, const Tokens& ends,
                                      std::uint64_t seed) {
   std::vector<nn::Hypothesis> live(1), ended;
   for (std::int64_t n = 0; n < tokens && !live.empty(); ++n) {
@@ -65,7 +77,7 @@ std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, std
     std::ranges::sort(all, is_likelier);
     live.clear();
     for (const nn::Hypothesis& h : all)
-      if (live.size() < beams) (h.tokens.back() == end ? ended : live).push_back(h);
+      if (live.size() < beams) (is_end(ends, h.tokens.back()) ? ended : live).push_back(h);
     std::ranges::sort(ended, is_likelier);
     if (ended.size() > beams) ended.resize(beams);
     if (ended.size() == beams && ended.back().score >= live[0].score) return ended;
@@ -81,8 +93,9 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
     const std::int64_t beams = 1 + static_cast<std::int64_t>(seed % 6),
                        tokens = 1 + static_cast<std::int64_t>(seed % 7);
-    const std::int32_t end = static_cast<std::int32_t>(seed % 5);
-    nn::BeamSearch search(beams, tokens, end);
+    Tokens ends = {static_cast<std::int32_t>(seed % 5)};  // one, or two
+    if (seed % 4 < 2) ends.push_back((ends[0] + 2) % 5);
+    nn::BeamSearch search(beams, tokens, ends);
     std::int64_t steps = 0;
     do {
       ++steps;
@@ -103,12 +116,12 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
       if (parents.empty()) break;
     } while (steps < 10);
     const auto got = search.results(),
-               expected = searched(static_cast<std::size_t>(beams), tokens, end, seed);
+               expected = searched(static_cast<std::size_t>(beams), tokens, ends, seed);
     ASSERT_EQ(got.size(), expected.size()) << "seed " << seed;
     for (std::size_t i = 0; i < got.size(); ++i) {
       EXPECT_EQ(got[i].tokens, expected[i].tokens) << "seed " << seed;
       EXPECT_NEAR(got[i].score, expected[i].score, 1e-9);
-      ended += got[i].tokens.back() == end;
+      ended += is_end(ends, got[i].tokens.back());
     }
     ended_early += steps < tokens;
   }

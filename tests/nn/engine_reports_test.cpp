@@ -18,7 +18,7 @@ TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
   const std::int32_t end = whole[7];
   const auto first = std::find(whole.begin(), whole.end(), end) + 1;
   Engine::Request request = drawn_text;
-  request.end = end;
+  request.ends = {end, 1000};  // of which one is no token
   const auto last = std::make_shared<Engine::End>(Engine::End::no);
   Tokens got;
   request.report = [&, last](const Engine::Token& t) {
@@ -33,7 +33,7 @@ TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
   EXPECT_EQ(got, Tokens(whole.begin(), first));
   EXPECT_EQ(*last, Engine::End::token);
 
-  *last = Engine::End::no, request.end = 1000, got.clear();  // which is no token
+  *last = Engine::End::no, request.ends = {1000}, got.clear();  // which is no token
   request.logits = true;
   engine.add(request);
   run();

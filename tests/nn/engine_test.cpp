@@ -69,7 +69,8 @@ std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::S
     std::stable_sort(all.begin(), all.end(), likelier);
     live.clear();
     for (const nn::Hypothesis& h : all)
-      if (live.size() < n) (h.tokens.back() == s.end ? ended : live).push_back(h);
+      if (live.size() < n)
+        (std::ranges::find(s.ends, h.tokens.back()) != s.ends.end() ? ended : live).push_back(h);
     std::stable_sort(ended.begin(), ended.end(), likelier);
     if (ended.size() > n) ended.resize(n);
     if (ended.size() == n && ended.back().score >= live[0].score) return ended;
@@ -84,12 +85,12 @@ TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
   for (const Kind& kind : engine_kinds()) {
     nn::Params params(2);
     const nn::Model model(params, kind.config);
-    for (const auto& [beams, end] :
-         {std::pair<std::int64_t, std::optional<std::int32_t>>{1, {}}, {4, {}}, {3, 5}, {5, 11}}) {
+    for (const auto& [beams, ends] :
+         {std::pair<std::int64_t, Tokens>{1, {}}, {4, {}}, {3, {5}}, {5, {11, 5, 7}}}) {
       const nn::Engine::Search search{.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2},
                                       .tokens = 12,
                                       .beams = beams,
-                                      .end = end};
+                                      .ends = ends};
       const auto expected = searched(model, search);
       // Alone; beside other texts; and where beams have to wait for each other's pages.
       for (const bool in_company : {false, true}) {

@@ -167,14 +167,7 @@ wait $running
 
 # A Hugging Face folder: 37 tokens of a character each, of which "c" ends a text.
 folder=$dir/folder
-mkdir "$folder"
-cp "$(dirname "$0")"/../io/pretrained/llama/{config.json,generation_config.json,model*} "$folder"
-vocabulary=$(i=0 && for c in a b c d e f g h i j k l m n o p q r s t u v w x y z Ġ . , ! ? - A B C D E; do
-  printf '%s"%s": %d' "${comma-}" $c $i && comma=', ' i=$((i + 1))
-done)
-printf '{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "pre_tokenizer":
-  {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"},
-  "model": {"type": "BPE", "vocab": {%s}, "merges": []}}' "$vocabulary" >"$folder/tokenizer.json"
+letters_folder llama "$folder"
 run=("$generate" --model "$folder" --prompt 'once upon')
 "${run[@]}" --seed 4 >"$dir/cached" 2>"$dir/err" || fail "a folder: $(cat "$dir/err")"
 "${run[@]}" --seed 4 --no-cache 2>/dev/null | cmp -s - "$dir/cached" || fail "a folder, without a cache"
@@ -183,13 +176,22 @@ grep -q '^once upon[^c]*$' "$dir/cached" || fail "its end token does not end a t
 [ "$(wc -c <"$dir/cached")" -lt 90 ] || fail "no end: $(cat "$dir/cached")"
 grep -q '^llama, 16352 parameters in bf16' "$dir/err" || fail "the folder is not described: $(cat "$dir/err")"
 "${run[@]}" --tokens 9 --weights bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
+# Any of several end tokens ends a text, that of a beam too, and is not written.
+sed -i 's/"eos_token_id": 2/"eos_token_id": [2, 5, 14]/' "$folder/generation_config.json"
+for how in '--beams 4' '--samples 4'; do
+  "${run[@]}" --tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"
+  [ "$(wc -l <"$dir/ended")" = 4 ] && ! grep -q '[cfo]' "$dir/ended" || fail "$how goes on behind an end token: $(cat "$dir/ended")"
+done
 refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --tokens 30
 refuses 2 'expected --checkpoint DIR or --model FOLDER' --prompt x
 refuses 2 'expected --checkpoint DIR or --model FOLDER' --checkpoint "$dir/gpt" --model "$folder"
-refuses 2 'is one of --model' --checkpoint "$dir/gpt" --context 9
+refuses 1 'expected a context up to 24, the model.s, got 25' --checkpoint "$dir/gpt" --context 25
+refuses 1 'context of 9' --checkpoint "$dir/gpt" --prompt 'Line' --context 9 --tokens 20
 refuses 1 'model_type is "bert", expected one of' --model "$(mkdir "$dir/bert" && echo '{"model_type": "bert"}' >"$dir/bert/config.json" && echo "$dir/bert")"
 sed -i 's/"E": 36/"E": 37/' "$folder/tokenizer.json"
 refuses 1 'has 38 tokens, the model 37' --model "$folder"
+sed -i 's/"c": 2.*"E": 37/"E": 1/; s/"b": 1, //' "$folder/tokenizer.json"
+refuses 1 "has 2 tokens, the model's texts end with 2, its eos_token_id" --model "$folder"
 rm "$folder/tokenizer.json"
 refuses 1 'tokenizer.json: No such file' --model "$folder"
 

@@ -31,7 +31,7 @@ if [ -e /dev/full ]; then
     [ $got = "$code" ] || fail "exit code $got, expected $code, with a full output: $*"
     [ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'write' "$dir/err" || fail "a full output is told as: $(cat "$dir/err")"
   }
-  for tool in train generate inspect tokens bench; do full 1 "$tools/$tool" --help; done
+  for tool in train generate evaluate inspect tokens export bench; do full 1 "$tools/$tool" --help; done
   full 2 "$tools/gradcheck" --help
   full 2 "$tools/gradcheck" --op exp --fast --dtype f64 --views contiguous
   full 2 "$tools/gradcheck" --reference
@@ -64,7 +64,7 @@ wait $! || fail "a run that ignores hangups is stopped by one"
 # The environment is read by every tool, used or not.
 for bad in abc '' 0 -1 1e3 4097 100000 ' 2'; do
   export TG_THREADS=$bad
-  for tool in train generate inspect tokens bench; do
+  for tool in train generate evaluate inspect tokens export bench; do
     refuses_command 1 "TG_THREADS is '$bad': expected a number from 1 to 4096" "$tools/$tool" --help
   done
   refuses_command 2 "TG_THREADS is '$bad'" "$tools/gradcheck" --help

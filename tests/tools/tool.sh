@@ -50,3 +50,16 @@ metadata() {
 plant_nan() { plant '\0\0\300\177' "$1"; }
 plant_1e6() { plant '\0\044\164\111' "$1"; }  # 1,000,000, more than f16 holds
 plant() { printf "$1" | dd of="$2" bs=1 seek=$(($(stat -c %s "$2") - 4)) conv=notrunc status=none; }
+# Makes the folder of a golden model that has 37 tokens, with a tokenizer of a character each. letters_folder MODEL FOLDER
+letters_folder() {
+  local vocabulary
+  mkdir "$2"
+  cp "$(dirname "$0")/../io/pretrained/$1"/{config.json,generation_config.json,model*} "$2"
+  vocabulary=$(i=0 && for c in a b c d e f g h i j k l m n o p q r s t u v w x y z Ġ . , ! '?' - A B C D E; do
+    printf '%s"%s": %d' "${comma-}" "$c" $i && comma=', ' i=$((i + 1))
+  done)
+  printf '{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "pre_tokenizer":
+    {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, "decoder":
+    {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "vocab": {%s}, "merges": []}}' "$vocabulary" >"$2/tokenizer.json"
+}

@@ -11,9 +11,11 @@ void run_attention(const Settings& settings, const Machine& machine, Report& rep
 void run_decode(const Settings& settings, const Machine& machine, Report& report);
 void run_ops(const Settings& settings, const Machine& machine, Report& report);
 void run_train(const Settings& settings, const Machine& machine, Report& report);
+void run_lora(const Settings& settings, const Machine& machine, Report& report);
 void run_overhead(const Settings& settings, const Machine& machine, Report& report);
 void run_generate(const Settings& settings, const Machine& machine, Report& report);
 void run_serve(const Settings& settings, const Machine& machine, Report& report);
+void run_load(const Settings& settings, const Machine& machine, Report& report);
 void run_tokens(const Settings& settings, const Machine& machine, Report& report);
 
 // Measures and reports this library's own 1024×1024×1024 f32 product; returns its share of the peak.

@@ -20,11 +20,11 @@ double flops(const Program& program) {
 
 // On a GPU: seconds of a step when steps follow each other, 20 before the host waits, and seconds for which a
 // step keeps the host busy, shortest and median.
-struct Replay {
+struct StepTimes {
   double step, host, host_median;
 };
-Replay replay(train::TrainingProgram& training, const std::vector<std::int32_t>& x,
-              const std::vector<std::int32_t>& y, const Settings& settings) {
+StepTimes time_steps(train::TrainingProgram& training, const std::vector<std::int32_t>& x,
+                     const std::vector<std::int32_t>& y, const Settings& settings) {
   constexpr int steps = 20;
   std::vector<double> host;
   const double all = best_seconds(settings.seconds, [&] {
@@ -88,7 +88,7 @@ void run_train(const Settings& settings, const Machine& machine, Report& report)
     if (settings.device.kind == Device::cpu_kind) {
       t = run_and_peak(program, settings.dtype, threads, settings, machine);
     } else {
-      const Replay r = replay(training, x, y, settings);
+      const StepTimes r = time_steps(training, x, y, settings);
       t = {r.step, settings.dtype == f32 ? machine.peak_f32 : machine.peak_bf16};
       for (const auto& [name, seconds] :
            {std::pair{"GPT step, host", r.host}, std::pair{"GPT step, host, median", r.host_median}}) {

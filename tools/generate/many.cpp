@@ -139,19 +139,23 @@ class Writer {
     engine_.search({.prompt = prompt,
                     .tokens = o_.tokens,
                     .beams = o_.beams,
-                    .end = o_.end_tokens.empty() ? std::nullopt
-                                                 : std::optional(static_cast<std::int32_t>(o_.end_tokens[0])),
+                    .ends = {o_.end_tokens.begin(), o_.end_tokens.end()},
                     .report = [this, t = t.get(), label, begin](const std::vector<nn::Hypothesis>& found) {
                       for (std::size_t i = 0; i < found.size(); ++i) {
                         char score[32];
                         std::snprintf(score, sizeof score, "%.3f", found[i].score);
                         t->text += "== " + label + ", beam " + std::to_string(i + 1) + ", log p = " + score +
-                                   "\n" + begin + tokenizer_.decode(found[i].tokens) + "\n";
+                                   "\n" + begin + without_end(found[i].tokens) + "\n";
                         tokens_ += std::ssize(found[i].tokens);
                       }
                       t->complete = true;
                     }});
     texts_.push_back(std::move(t));
+  }
+
+  std::string without_end(std::span<const std::int32_t> tokens) const {
+    if (!tokens.empty() && is_end(tokens.back())) tokens = tokens.first(tokens.size() - 1);
+    return tokenizer_.decode(tokens);
   }
 
   bool is_end(std::int32_t token) const {

@@ -121,6 +121,11 @@ std::vector<Case> layer_cases() {
                                                   .softcap = 3,
                                                   .rope = {.frequencies = {0.5}}}));
             }),
+      layer("GroupedAttention", "half of each head turns, larger", {wide},
+            [](const nn::Path& at) {
+              return of_one(nn::GroupedAttention(
+                  at, 8, 2, {.key_heads = 1, .rope = {.frequencies = {0.7}}, .magnitude = 1.3}));
+            }),
       layer("GroupedAttention", "norms of whole rows", {wide},
             [](const nn::Path& at) {
               return of_one(nn::GroupedAttention(

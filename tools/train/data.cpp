@@ -6,20 +6,11 @@
 #include <tilegrad/io/text/token_file.h>
 #include <tilegrad/io/training/sums.h>
 #include "core/base/hash.h"
+#include "tools/train/example_data.h"
 #include "tools/train_report.h"
 
 namespace tg {
 namespace {
-
-std::string sum_of(std::string_view bytes) {
-  return xxh3_128({&bytes, 1});
-}
-
-void check_same(const std::string& what, const std::string& identity, const std::optional<SavedData>& saved) {
-  if (saved && saved->identity != identity)
-    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", expected " +
-                saved->identity);
-}
 
 // A sequence of tokens, its last tenth held out.
 class CorpusData final : public TrainData {
@@ -55,11 +46,11 @@ class CorpusData final : public TrainData {
     batches_.validation(k, count, x, y);
   }
 
-  // The prompt is a line break, if the tokenizer has one, and is not shown.
+  // The prompt is a line break, if the tokenizer has one, as the beginning of a text, and is not shown.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::vector<std::int32_t> tokens;
     try {
-      tokens = tokenizer_->encode("\n");
+      tokens = tokenizer_->encode_whole("\n");
     } catch (const Error&) {
     }
     if (tokens.empty()) tokens = {0};
@@ -82,26 +73,60 @@ std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std
   return std::make_shared<text::Bpe>(text::Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
 }
 
+// The documents of a text as the base model knows them: each begins as its tokenizer begins a text, and is
+// followed by its end token. A text without separators is one document.
+std::vector<std::int32_t> encode_documents(const DataOptions& o, std::string_view text) {
+  std::vector<std::int32_t> all;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end =
+        o.separator.empty() ? text.size() : std::min(text.find(o.separator, at), text.size());
+    if (end > at) append_document(*o.base, text.substr(at, end - at), all);
+    at = end + o.separator.size();
+  }
+  return all;
+}
+
 std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const bool is_tuned = o.base != nullptr;
   const std::string text =
-      o.tokenizer == "chars" ? text::load_text(o.text) : io::read_file(o.text, "load_text");
+      o.tokenizer == "chars" && !is_tuned ? text::load_text(o.text) : io::read_file(o.text, "load_text");
   if (text.empty()) throw Error("[load_text] " + o.text + " is empty");
-  const std::string identity = sum_of(text);
-  check_same(o.text, identity, saved);
-  std::shared_ptr<const text::Tokenizer> tokenizer =
-      saved ? text::load_tokenizer(saved->model, saved->where) : learn_tokenizer(o, text);
-  const auto tokens = std::make_shared<const std::vector<std::int32_t>>(tokenizer->encode(text));
+  const std::string identity = identity_of(text);
+  check_same_data(o.text, identity, saved);
+  std::shared_ptr<const text::Tokenizer> tokenizer = is_tuned ? o.base->tokenizer
+                                                     : saved
+                                                         ? text::load_tokenizer(saved->model, saved->where)
+                                                         : learn_tokenizer(o, text);
+  if (!tokenizer)
+    throw Error("[from] the folder has no tokenizer.json, which --text needs: give --tokens FILE");
+  const auto tokens = std::make_shared<const std::vector<std::int32_t>>(is_tuned ? encode_documents(o, text)
+                                                                                 : tokenizer->encode(text));
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);
 }
 
+// Of a file of tokens: its own, or that of the base model, which must be the same.
+std::shared_ptr<const text::Tokenizer> tokenizer_of(const DataOptions& o,
+                                                    const std::shared_ptr<const text::TokenFile>& file) {
+  const std::shared_ptr<const text::Tokenizer> its(file, &file->tokenizer());
+  if (o.base == nullptr) return its;
+  if (its->size() > o.base->config.vocabulary)
+    throw Error("[from] " + o.tokens + " has " + std::to_string(its->size()) + " tokens, the model " +
+                std::to_string(o.base->config.vocabulary));
+  const std::shared_ptr<const text::Tokenizer>& known = o.base->tokenizer;
+  if (!known || known->kind() == "numbers") return its;
+  if (its->kind() != "numbers" && its->metadata() != known->metadata())
+    throw Error("[from] " + o.tokens + " was written with another tokenizer than the model's");
+  return known;
+}
+
 std::unique_ptr<TrainData> open_tokens(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const std::int64_t vocabulary = o.base != nullptr ? o.base->config.vocabulary : o.vocabulary;
   const auto file = o.plain == "none" ? std::make_shared<const text::TokenFile>(o.tokens)
                                       : std::make_shared<const text::TokenFile>(
-                                            o.tokens, o.plain == "u16" ? 2 : 4, o.vocabulary);
-  check_same(o.tokens, file->identity(), saved);
-  return std::make_unique<CorpusData>(o, o.tokens, file->identity(),
-                                      std::shared_ptr<const text::Tokenizer>(file, &file->tokenizer()),
-                                      file->tokens(), file);
+                                            o.tokens, o.plain == "u16" ? 2 : 4, vocabulary);
+  check_same_data(o.tokens, file->identity(), saved);
+  return std::make_unique<CorpusData>(o, o.tokens, file->identity(), tokenizer_of(o, file), file->tokens(),
+                                      file);
 }
 
 class SumsData final : public TrainData {
@@ -113,7 +138,7 @@ class SumsData final : public TrainData {
         sums_(o.digits, o.batch, o.context) {}
 
   const text::Tokenizer& tokenizer() const override { return sums_.tokenizer(); }
-  std::string identity() const override { return sum_of("add " + std::to_string(digits_)); }
+  std::string identity() const override { return identity_of("add " + std::to_string(digits_)); }
   std::string name() const override { return "task"; }
   std::string description() const override {
     std::string example = sums_.text(digits_ > 1 ? 12 : 2, 9);
@@ -160,9 +185,17 @@ class SumsData final : public TrainData {
 
 void declare_data_options(Args& args, DataOptions& o) {
   args.option("text", "FILE", "text to learn; the last tenth is held out", o.text,
-              {.shown = "required without --resume, --tokens or --task"});
+              {.shown = "required without --resume, --examples, --tokens or --task"});
+  args.option(
+      "examples", "FILE",
+      "with --from, instead of a text: lines of JSON with \"prompt\" and \"completion\", which alone is "
+      "learned, or with \"text\"; the last tenth is held out",
+      o.examples, {.shown = "none"});
   args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
               o.tokens, {.shown = "none"});
+  args.option("separator", "TEXT",
+              "with --from: what is between two documents of --text; the model's end token takes its place",
+              o.separator, {.shown = "none: the text is one document"});
   args.option("plain", "KIND", "--tokens has ids of 16 or 32 bits, below --vocabulary, and no header",
               o.plain, {.choices = {"none", "u16", "u32"}});
   args.option("task", "NAME", "instead of a text: add generates sums of integers, a tenth of them held out",
@@ -176,27 +209,42 @@ void declare_data_options(Args& args, DataOptions& o) {
 
 std::string contradiction(const Args& args, const DataOptions& o) {
   const bool task = o.task != "none", file = !o.tokens.empty(), plain = o.plain != "none";
-  const int kinds = (o.text.empty() ? 0 : 1) + file + task;
-  if (kinds == 0) return "missing --text FILE (or --tokens FILE, or --task add)";
-  if (kinds > 1) return "--text, --tokens and --task: give only one of them";
+  const int kinds = (o.text.empty() ? 0 : 1) + (o.examples.empty() ? 0 : 1) + file + task;
+  if (kinds == 0) return "missing --text FILE (or --examples FILE, or --tokens FILE, or --task add)";
+  if (kinds > 1) return "--text, --examples, --tokens and --task: give only one of them";
   if (args.given("resume")) return {};  // the rest is as when the run was started
+  if (!o.examples.empty() && !args.given("from")) return "--examples is for --from";
+  if (args.given("separator") && !args.given("from")) return "--separator is for --from";
+  if (args.given("separator") && o.text.empty()) return "--separator is for --text";
   if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
   if (!task && args.given("digits")) return "--digits is for --task add";
   if (!file && plain) return "--plain is for --tokens";
   if (args.given("vocabulary") && o.tokenizer != "bpe" && !plain)
     return "--vocabulary is for --tokenizer bpe and for --plain";
-  if (plain && !args.given("vocabulary")) return "missing --vocabulary N with --plain";
+  if (plain && !args.given("vocabulary") && !args.given("from")) return "missing --vocabulary N with --plain";
   if (o.tokenizer == "bpe" && o.vocabulary < 257)
     return "--vocabulary got '" + std::to_string(o.vocabulary) +
            "', expected 257 or more with --tokenizer bpe";
   return {};
 }
 
+std::string identity_of(std::string_view content) {
+  return xxh3_128({&content, 1});
+}
+
+void check_same_data(const std::string& what, const std::string& identity,
+                     const std::optional<SavedData>& saved) {
+  if (saved && saved->identity != identity)
+    throw Error("[resume] " + what + " is not the data of this run: XXH3-128 " + identity + ", expected " +
+                saved->identity);
+}
+
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved) {
+  if (!o.examples.empty()) return open_examples(o, saved);
   if (!o.tokens.empty()) return open_tokens(o, saved);
   if (o.task == "none") return open_text(o, saved);
   auto sums = std::make_unique<SumsData>(o);
-  check_same("--task " + o.task, sums->identity(), saved);
+  check_same_data("--task " + o.task, sums->identity(), saved);
   return sums;
 }
 

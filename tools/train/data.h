@@ -10,14 +10,17 @@
 
 #include <tilegrad/io/training/text_batches.h>
 #include "tools/args.h"
+#include "tools/train/base_model.h"
 
 namespace tg {
 
 struct DataOptions {
-  std::string text, tokens, plain = "none", task = "none", tokenizer = "chars";
+  std::string text, examples, tokens, plain = "none", task = "none", tokenizer = "chars";
   std::int64_t vocabulary = 1024, digits = 2;
   // Rows of a program's batch (--batch), rows of a step (times --accumulate), and --context.
   std::int64_t batch = 12, step_rows = 12, context = 64;
+  std::string separator;            // between the documents of a text
+  const BaseModel* base = nullptr;  // of --from: its tokenizer and the token that ends a document
 };
 
 void declare_data_options(Args& args, DataOptions& o);
@@ -44,6 +47,10 @@ struct SavedData {
   io::Metadata model;  // of the model's file: has the tokenizer
   std::string where;   // that file, for messages
 };
+// The identity of data with this content; throws Error if it is not that of the resumed run.
+std::string identity_of(std::string_view content);
+void check_same_data(const std::string& what, const std::string& identity,
+                     const std::optional<SavedData>& saved);
 // Opens the data. Throws Error if a resumed run was started with other data.
 std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<SavedData>& saved);
 

@@ -12,7 +12,8 @@ void declare_optimizer_options(Args& args, OptimizerOptions& o) {
               "sgd with momentum; adam: adamw without decay; muon: matrices by orthogonal momentum, the rest "
               "by adamw",
               o.optimizer, {.choices = {"adamw", "adam", "sgd", "muon"}});
-  args.option("lr", "X", "learning rate after warm-up", o.lr, {.min = 0, .max = 1e3});
+  args.option("lr", "X", "learning rate after warm-up", o.lr,
+              {.min = 0, .max = 1e3, .shown = "0.001; with --from 0.00005"});
   args.option("schedule", "NAME",
               "decay of the learning rate after warm-up; wsd: only at the end, in --decay-part of all steps",
               o.schedule, {.choices = {"cosine", "linear", "constant", "wsd"}});
@@ -31,8 +32,9 @@ void declare_optimizer_options(Args& args, OptimizerOptions& o) {
               {.min = 1, .max = 65536});
 }
 
-std::string settle_optimizer(const Args& args, OptimizerOptions& o) {
+std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tuned) {
   const bool sgd = o.optimizer == "sgd", muon = o.optimizer == "muon";
+  if (!args.given("lr") && is_tuned) o.lr = 5e-5;
   if (!args.given("min-lr")) o.min_lr = o.lr / 10;
   if (!args.given("weight-decay") && (sgd || o.optimizer == "adam")) o.weight_decay = 0;
   if (!args.given("momentum") && muon) o.momentum = 0.95;

@@ -19,8 +19,9 @@ struct OptimizerOptions {
 
 void declare_optimizer_options(Args& args, OptimizerOptions& o);
 // Gives options that are not on the command line the defaults that match the others. Returns what is wrong
-// with a combination of valid options; empty if nothing is.
-std::string settle_optimizer(const Args& args, OptimizerOptions& o);
+// with a combination of valid options; empty if nothing is. A model that is trained already is tuned at a
+// lower rate.
+std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tuned);
 
 optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,

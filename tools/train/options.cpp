@@ -6,6 +6,12 @@ namespace tg {
 
 void declare_options(Args& args, TrainOptions& o) {
   declare_data_options(args, o.data);
+  args.option(
+      "from", "FOLDER",
+      "fine-tune the model of a Hugging Face folder, with its tokenizer, instead of training a new one;"
+      " --context may be shorter than the model's",
+      o.from, {.shown = "none"});
+  declare_lora_options(args, o.lora);
   declare_model_options(args, o);
   args.option("batch", "N", "rows of tokens in a step; 64 with --task add", o.batch,
               {.min = 1, .max = 65536});
@@ -53,7 +59,18 @@ void declare_options(Args& args, TrainOptions& o) {
   args.example("train --text input.txt --model llama --key-heads 2", "grouped-query attention");
   args.example("train --text input.txt --model deepseek --latent 32 --rope-width 8",
                "multi-head latent attention");
+  args.example("train --from SmolLM-135M --text mine.txt --out out/ft",
+               "fine-tune a model from Hugging Face; export --to hf gives it back");
   args.example("train --resume --out out/big", "resume a run that was stopped or killed");
+}
+
+std::string not_for_from(const Args& args, TrainOptions& o) {
+  std::vector<std::string> names = {"model", "init", "init-std", "tokenizer", "vocabulary", "task", "digits"};
+  for (const ModelOption& option : model_options(o))
+    if (option.name() != "context") names.push_back(option.name());
+  for (const std::string& name : names)
+    if (args.given(name)) return "--" + name + " is not for --from: the folder says it";
+  return {};
 }
 
 }  // namespace tg

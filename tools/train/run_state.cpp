@@ -13,7 +13,7 @@ constexpr std::string_view option_prefix = "option.";
 // Options of one invocation: neither saved nor compared.
 constexpr std::string_view of_this_call[] = {"out", "resume", "overwrite", "threads", "trap-nan"};
 // Saved options that may change when a run is resumed. Of a text only the content is compared.
-constexpr std::string_view may_change[] = {"text",       "tokens",       "backend",    "steps",
+constexpr std::string_view may_change[] = {"text",       "examples",     "tokens",     "backend", "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};
 
 template <std::size_t n>

@@ -69,8 +69,8 @@ struct Call {
     for (const Feed& f : feeds) p.feed(f);
     p.run();
     Decoded r{p.fetch(y.o), p.fetch(y.lse), {}};
-    for (std::size_t n = 0; n < p.steps().size(); ++n)
-      if (p.steps()[n].op->name == "flash_attn") r.choice = p.choice(n);
+    for (std::size_t i = 0; i < p.steps().size(); ++i)
+      if (p.steps()[i].op->name == "flash_attn") r.choice = p.choice(i);
     return r;
   }
   // The forward is that of the same numbers in f64 on the CPU, where keys beyond lengths are NaN here.
@@ -277,7 +277,9 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
           if (e / (n.L * n.d) % n.H != 1) loud.q.set(e, 30);
         const Vector x = doubles(loud.run(o).o), y = doubles(together.o);
         for (std::size_t e = 0; e < x.size(); ++e)
-          if (e / std::size_t(n.L * n.dv) % std::size_t(n.H) == 1) ASSERT_EQ(x[e], y[e]);
+          if (e / std::size_t(n.L * n.dv) % std::size_t(n.H) == 1) {
+            ASSERT_EQ(x[e], y[e]);
+          }
       }
 }
 

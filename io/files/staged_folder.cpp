@@ -1,0 +1,87 @@
+#include "io/files/staged_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+#include "core/base/file_write.h"
+
+namespace tg::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
+}
+
+std::string without_slash(std::string folder) {
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return folder;
+}
+
+}  // namespace
+
+void require_new_folder(const std::string& folder, const std::string& who) {
+  const std::string name = fs::path(without_slash(folder)).filename().string();
+  if (name.empty() || name == "." || name == "..")
+    throw Error("[" + who + "] expected the name of a new folder, got '" + folder + "'");
+  if (is_there(without_slash(folder)))
+    throw Error("[" + who + "] " + folder + " exists: choose another name, or remove it first");
+}
+
+StagedFolder::StagedFolder(const std::string& folder, std::string who)
+    : folder_(without_slash(folder)), who_(std::move(who)) {
+  require_new_folder(folder_, who_);
+  const std::string name = fs::path(folder_).filename().string();
+  const std::string around = fs::path(folder_).parent_path().string();
+  parent_ = around.empty() ? "." : around;
+  staged_ = (around.empty() ? "" : around == "/" ? "/" : around + "/") + "." + name + ".unfinished";
+  std::error_code error;
+  if (!fs::create_directory(staged_, error) && error) fail_file(who_, "create", folder_, error.value());
+  lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (lock_ < 0) fail_file(who_, "create", folder_, errno);
+  // The system releases the lock when the process ends. On a file system without locks there is none.
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(lock_);
+    throw Error("[" + who_ + "] another process is writing " + folder_);
+  }
+  std::vector<fs::path> left;  // by a process that was killed
+  for (fs::directory_iterator it(staged_, error), end; !error && it != end; it.increment(error))
+    left.push_back(it->path());
+  for (const fs::path& path : left) fs::remove_all(path, error);
+}
+
+StagedFolder::~StagedFolder() {
+  std::error_code ignored;
+  if (!staged_.empty()) fs::remove_all(staged_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void StagedFolder::publish_file(const std::string& name) {
+  require_new_folder(folder_, who_);
+  std::error_code error;
+  fs::rename(path(name), folder_, error);
+  if (error) fail_file(who_, "create", folder_, error.value());
+  sync_directory(parent_, who_);
+}
+
+void StagedFolder::publish() {
+  sync_directory(staged_, who_);
+  require_new_folder(folder_, who_);
+  std::error_code error;
+  fs::rename(staged_, folder_, error);
+  if (error) fail_file(who_, "create", folder_, error.value());
+  staged_.clear();
+  sync_directory(parent_, who_);
+}
+
+}  // namespace tg::io

@@ -1,0 +1,29 @@
+// The keys of a GGUF file that say which model its tensors are of.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/interop/gguf.h"
+#include "io/interop/hf_config.h"
+
+namespace tg::io {
+
+// Adds the keys by which llama.cpp computes what the model does. `notes`: where it does so only for some
+// texts. Throws FormatError, beginning with `where` and naming setting and value, for a model that it has
+// not.
+void add_gguf_config(const HfConfig& config, const std::string& where, GgufStart& to,
+                     std::vector<std::string>& notes);
+
+// Small tensors in f32 that are no parameters: divisors of rotary frequencies, by name.
+struct GgufFactors {
+  std::string tensor;
+  std::vector<float> values;
+};
+std::vector<GgufFactors> gguf_factors(const HfConfig& config);
+
+// The model of a file, as a Hugging Face class would have it. Throws FormatError, naming file, key and value,
+// for an architecture that is not known, and for what parse_hf_config() refuses.
+HfConfig read_gguf_config(const Gguf& file);
+
+}  // namespace tg::io

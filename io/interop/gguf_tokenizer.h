@@ -1,0 +1,22 @@
+// The keys tokenizer.ggml.* of a GGUF file ⇄ a tokenizer.json.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/interop/gguf.h"
+#include "io/interop/hf_config.h"
+
+namespace tg::io {
+
+// `tokenizer`: null for a model of which only the ids are known. Ids without a token are written as [PAD7].
+// Throws FormatError, beginning with `where`, for a tokenizer whose ids llama.cpp would not give.
+void add_gguf_tokenizer(const text::HfTokenizer* tokenizer, const HfConfig& config,
+                        const std::string& template_text, const std::string& where, GgufStart& to);
+
+// Null if the file has none. Throws FormatError, naming file, key and value, for a kind of tokenizer that is
+// not known, and for lists that do not fit together.
+std::shared_ptr<const text::HfTokenizer> read_gguf_tokenizer(const Gguf& file);
+
+}  // namespace tg::io

@@ -1,0 +1,148 @@
+#include "io/interop/peft_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+#include "io/checkpoints/finite.h"
+#include "io/files/staged_folder.h"
+#include "io/interop/hf_names.h"
+#include "io/interop/tensor_copy.h"
+
+namespace tg::io {
+
+namespace {
+
+constexpr const char* adapter_reader = "load_adapter";
+constexpr const char* adapter_writer = "save_adapter";
+constexpr const char* config_file = "adapter_config.json";
+constexpr const char* tensor_file = "adapter_model.safetensors";
+constexpr const char* root = "base_model.model.";  // of names in PEFT's files
+
+bool has_file(const std::string& folder, const char* name) {
+  std::error_code error;
+  return std::filesystem::exists(folder + "/" + name, error);
+}
+
+std::string bracketed(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  return "[" + text + "]";
+}
+
+std::string with_adapter_files(const std::string& folder) {
+  if (!has_file(folder, config_file))
+    throw FormatError("[" + std::string(adapter_reader) + "] " + folder + ": has no " + config_file +
+                      (has_file(folder, "config.json") ? ", but a config.json: it is a model" : "") +
+                      ", expected a PEFT folder");
+  if (!has_file(folder, tensor_file))
+    throw FormatError(
+        "[" + std::string(adapter_reader) + "] " + folder + ": has no " + tensor_file +
+        (has_file(folder, "adapter_model.bin")
+             ? ", only adapter_model.bin, a pickle, which is a program and is not run: save the "
+               "adapter as safetensors"
+             : ""));
+  return folder;
+}
+
+}  // namespace
+
+nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) {
+  return [=](const nn::LinearPlace& linear) -> nn::ModuleRows {
+    const std::string weight = ".weight";
+    const HfTensor t = hf_tensor(family, model, linear.path + weight, {linear.out, linear.in});
+    return {t.name.substr(0, t.name.size() - weight.size()), t.first_row, t.shape[t.is_transposed ? 1 : 0]};
+  };
+}
+
+PeftFolder::PeftFolder(const std::string& path)
+    : path_(with_adapter_files(path)),
+      config_text_(read_file(path + "/" + config_file, adapter_reader)),
+      config_(parse_peft_config(config_text_, where(config_file))),
+      file_(map_safetensors(path + "/" + tensor_file, adapter_reader)) {
+  for (const auto& [name, tensor] : file_.tensors) {
+    const std::string_view begin = root;
+    bool is_known = false;
+    for (const std::string_view end : {".lora_A.weight", ".lora_B.weight"}) {
+      if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size())
+        continue;
+      modules_.insert(name.substr(begin.size(), name.size() - begin.size() - end.size()));
+      is_known = true;
+    }
+    if (!is_known)
+      throw FormatError(where(tensor_file) + ": has a tensor " + name + ", expected " + root +
+                        "MODULE.lora_A.weight or lora_B.weight");
+  }
+  if (modules_.empty()) throw FormatError(where(tensor_file) + ": has no tensors");
+}
+
+std::string PeftFolder::where(const char* file) const {
+  return "[" + std::string(adapter_reader) + "] " + path_ + "/" + file;
+}
+
+const TensorView& PeftFolder::tensor(const std::string& parameter) const {
+  const auto found = file_.tensors.find(root + parameter);
+  if (found == file_.tensors.end())
+    throw FormatError(where(tensor_file) + ": has no tensor " + root + parameter);
+  return found->second;
+}
+
+nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& linears,
+                                        const nn::ModuleOf& module_of) const {
+  nn::LoraOptions options = config_.options;
+  if (!config_.targets_complete) options.targets.assign(modules_.begin(), modules_.end());
+  std::vector<nn::LoraModule> chosen;
+  try {
+    chosen = nn::lora_modules(linears, options, module_of);
+  } catch (const Error& e) {
+    const std::string what = e.what(), prefix = "[lora] ";
+    throw FormatError(where(config_.targets_complete ? config_file : tensor_file) + ": " +
+                      (what.starts_with(prefix) ? what.substr(prefix.size()) : what));
+  }
+  std::set<std::string> names;
+  for (const nn::LoraModule& m : chosen) {
+    names.insert(m.name);
+    const auto check = [&](const char* end, std::int64_t rows, std::int64_t columns, const char* by) {
+      const std::string name = m.name + end;
+      const TensorView& t = tensor(name);
+      if (t.shape == std::vector{rows, columns} && is_float(t.dtype)) return;
+      throw FormatError(where(tensor_file) + ": " + root + name + " is " + std::string(name_of(t.dtype)) +
+                        " " + bracketed(t.shape) + ", expected a floating type and " +
+                        bracketed({rows, columns}) + " by " + by);
+    };
+    check(".lora_A.weight", m.rank, m.in, "the rank in adapter_config.json and the model's layer");
+    check(".lora_B.weight", m.out, m.rank, "the model's layer and the rank in adapter_config.json");
+  }
+  for (const std::string& name : modules_)
+    if (!names.contains(name))
+      throw FormatError(where(tensor_file) + ": has an adapter of " + name +
+                        ", which is none of the model's layers that target_modules of " + config_file +
+                        " names");
+  options.origin = config_text_;
+  return options;
+}
+
+void PeftFolder::load(const std::vector<Parameter>& parameters) const {
+  for (const Parameter& p : parameters)
+    copy_tensor(file_.file, tensor(p.name()), false, p, where(tensor_file));
+}
+
+void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {
+  TensorMap named;
+  for (const auto& [name, tensor] : tensors) {
+    if (const auto bad = first_not_finite(tensor.bytes, tensor.dtype))
+      throw FormatError("[" + std::string(adapter_writer) + "] " + name +
+                        " has a number that is not finite at element " + std::to_string(*bad));
+    named[root + name] = tensor;
+  }
+  StagedFolder staged(folder, adapter_writer);
+  const std::string_view config = config_text;
+  write_new_file(staged.path(config_file), {&config, 1}, adapter_writer);
+  const SafeTensorsContent content =
+      safetensors_content(named, {{"format", "pt"}}, "[" + std::string(adapter_writer) + "] " + folder);
+  write_new_file(staged.path(tensor_file), content.pieces(), adapter_writer);
+  staged.publish();
+}
+
+}  // namespace tg::io

@@ -1,0 +1,25 @@
+// A Hugging Face folder of another one's model, by its settings alone, for tests/interop/open_exported.py.
+//   save_by_settings FOLDER OUT first | same
+// of the first family that computes the same, as for a model that was made here; or of the folder's family.
+#include <cstdio>
+#include <string_view>
+
+#include <tilegrad/core/base/error.h>
+#include "io/interop/hf_writer.h"
+
+int main(int argc, char** argv) {
+  using namespace tg;
+  if (argc != 4) return 2;
+  try {
+    io::ModelSource source = io::source_of_folder(argv[1]);
+    const std::string family = io::hf_config_of(source, argv[1]).family;
+    source.files.clear();
+    if (argv[3] == std::string_view("same"))
+      source.files["config.json"] =
+          io::hf_config_json(io::hf_config_for(source.config, argv[1], family), source.dtypes()[0]);
+    io::HfWriter(source, {}).write(argv[2]);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}

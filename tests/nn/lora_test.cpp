@@ -1,0 +1,397 @@
+// LoRA on every architecture: what it adds, what it freezes, and that merging changes nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <tilegrad/core/base/random.h>
+#include <tilegrad/nn/generation/generate.h>
+#include <tilegrad/nn/models/deepseek.h>
+#include <tilegrad/nn/models/llama.h>
+#include <tilegrad/nn/models/lora.h>
+#include <tilegrad/nn/models/model.h>
+#include <tilegrad/nn/optimizers/muon.h>
+#include <tilegrad/nn/optimizers/sgd.h>
+#include <tilegrad/nn/training/training.h>
+#include <tilegrad/ops/ops.h>
+#include "tests/support/files.h"
+
+namespace {
+
+using namespace tg;
+using tg::testing::error_of;
+
+constexpr std::int64_t length = 12;
+const std::vector<std::int32_t> tokens{3, 1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32};
+const std::vector<std::int32_t> targets{1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32, 3};
+
+struct Kind {
+  const char* name;
+  nn::ModelConfig config;
+};
+
+std::vector<Kind> kinds() {
+  const nn::ModelConfig base{
+      .vocabulary = 61, .context = 12, .layers = 2, .heads = 4, .width = 64, .std = 0.1};
+  std::vector<Kind> all = {
+      {"GPT", base}, {"Llama", base}, {"DeepSeek", base}, {"DeepSeek, query latent", base}};
+  all[1].config.architecture = nn::Llama{.key_heads = 2};
+  all[1].config.tied_head = false;
+  all[2].config.architecture = nn::DeepSeek{.latent = 16};
+  all[3].config.architecture = nn::DeepSeek{.latent = 16, .query_latent = 24};
+  all[3].config.tied_head = false;
+  return all;
+}
+
+std::vector<float> logits_of(const nn::Model& model, nn::Precision precision = nn::Precision::full) {
+  Graph graph;
+  const Tensor input = graph.input("tokens", {1, length}, i32);
+  const nn::Autocast autocast(graph, precision);
+  const Tensor logits = cast(model(input), f32);
+  Program program = compile(graph, {logits}, {.threads = 1});
+  program.run({{input, tokens}});
+  return program.fetch(logits).values<float>();
+}
+
+// The adapters as training leaves them: B is not zero.
+void fill(const nn::Model& model, double std = 0.1) {
+  std::uint64_t key = 1;
+  for (const nn::LoraModule& m : model.lora()->modules) {
+    Parameter b = m.b;
+    b.write(normal_array(b.shape(), b.dtype(), 0, std, ++key));
+  }
+}
+
+double largest(const std::vector<float>& x) {
+  double most = 0;
+  for (const float e : x) most = std::max(most, std::abs(static_cast<double>(e)));
+  return most;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
+  return most;
+}
+
+TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
+  for (const Kind& kind : kinds()) {
+    for (const DType dtype : {f32, bf16}) {
+      nn::Params params(1, dtype);
+      nn::Model model(params, kind.config);
+      const std::vector<float> base = logits_of(model);
+      const std::size_t own = model.parameters().size();
+      nn::add_lora(model, {.rank = 4, .targets = {}});
+      ASSERT_TRUE(model.lora());
+      EXPECT_EQ(model.parameters().size(), own + 2 * model.lora()->modules.size());
+      EXPECT_EQ(logits_of(model), base) << kind.name << ' ' << name_of(dtype);
+      fill(model);
+      EXPECT_GT(distance(logits_of(model), base), 0.01) << kind.name;
+      nn::remove_lora(model);
+      EXPECT_EQ(logits_of(model), base) << kind.name;
+      EXPECT_EQ(model.parameters().size(), own);
+      for (const Parameter& p : model.parameters()) EXPECT_FALSE(p.is_frozen());
+    }
+  }
+}
+
+TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
+  nn::Params params(1);
+  nn::Model model(params, kinds()[1].config);
+  const auto modules = [&](const nn::LoraOptions& o) { return nn::lora_modules(model.linears(), o); };
+  EXPECT_EQ(modules({}).size(), 14u);  // all but the head
+  EXPECT_EQ(modules({.targets = {"lm_head"}}).size(), 1u);
+  EXPECT_EQ(modules({.targets = {"q_proj", "v_proj"}}).size(), 4u);
+  EXPECT_EQ(modules({.targets = {"1.mlp.down_proj"}})[0].name, "model.layers.1.mlp.down_proj");
+  EXPECT_EQ(modules({.targets = {"model.layers.0.self_attn.o_proj"}}).size(), 1u);
+  const auto some = modules({.rank = 4,
+                             .alpha = 6,
+                             .rank_stabilized = true,
+                             .targets = {"q_proj", "k_proj"},
+                             .ranks = {{"k_proj", 9}},
+                             .alphas = {{"layers.1.self_attn.k_proj", 12}}});
+  ASSERT_EQ(some.size(), 4u);
+  EXPECT_EQ(some[0].rank, 4);
+  EXPECT_DOUBLE_EQ(some[0].scale, 3);
+  EXPECT_EQ(some[1].rank, 9);
+  EXPECT_DOUBLE_EQ(some[1].scale, 2);
+  EXPECT_DOUBLE_EQ(some[3].scale, 4);
+  EXPECT_DOUBLE_EQ(modules({.rank = 4, .alpha = 6})[0].scale, 1.5);
+
+  EXPECT_EQ(error_of([&] { modules({.targets = {"proj"}}); }),
+            "[lora] target \"proj\" is no Linear layer of the model, which has down_proj, gate_proj, k_proj, "
+            "lm_head, o_proj, q_proj, up_proj, v_proj");
+  EXPECT_NE(error_of([&] { modules({.rank = 0}); }).find("rank is 0"), std::string::npos);
+  EXPECT_NE(error_of([&] { modules({.dropout = 1}); }).find("dropout"), std::string::npos);
+  EXPECT_NE(error_of([&] { modules({.alpha = NAN}); }).find("alpha"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              modules({.targets = {"q_proj"}, .ranks = {{"k_proj", 3}}});
+            }).find("\"k_proj\""),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              modules({.ranks = {{"k_proj", 3}, {"self_attn.k_proj", 4}}});
+            }).find("two keys"),
+            std::string::npos);
+  nn::add_lora(model, {});
+  EXPECT_NE(error_of([&] { nn::add_lora(model, {}); }).find("has an adapter"), std::string::npos);
+}
+
+TEST(Lora, BeginsAsPeftDoes) {
+  nn::Params params(1);
+  nn::Model model(params, kinds()[1].config);
+  nn::add_lora(model, {.rank = 8, .seed = 5});
+  for (const nn::LoraModule& m : model.lora()->modules) {
+    const double bound = 1 / std::sqrt(static_cast<double>(m.in));
+    const std::vector<float> a = m.a.read().values<float>(), b = m.b.read().values<float>();
+    EXPECT_LE(largest(a), bound);
+    EXPECT_GT(largest(a), 0.97 * bound);
+    double squares = 0;
+    for (const float x : a) squares += double{x} * double{x};
+    EXPECT_NEAR(squares / static_cast<double>(a.size()), bound * bound / 3, 0.15 * bound * bound / 3);
+    EXPECT_EQ(largest(b), 0);
+  }
+}
+
+// The nodes of a training step that are products, and those of them whose result has the shape of a weight.
+struct Products {
+  std::size_t all = 0, of_weights = 0;
+};
+
+Products products_of_step(const nn::Model& model, const optim::Optimizer& optimizer) {
+  Graph graph;
+  const Tensor x = graph.input("tokens", {1, length}, i32), y = graph.input("targets", {1, length}, i32);
+  const Tensor loss = cross_entropy(model(x, {.mode = nn::Mode::train}), y);
+  optimizer.minimize(loss);
+  std::set<std::vector<std::int64_t>> weights;
+  for (const nn::LinearPlace& l : model.linears()) {
+    weights.insert({l.in, l.out});
+    weights.insert({l.out, l.in});
+  }
+  Products count;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != &matmul_op) continue;
+    ++count.all;
+    const Shape& shape = graph.tensor(node.first_out).shape();
+    if (weights.contains({shape.begin(), shape.end()})) ++count.of_weights;
+  }
+  return count;
+}
+
+TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
+  nn::Params params(1);
+  nn::ModelConfig config = kinds()[0].config;
+  config.layers = 1;
+  nn::Model model(params, config);
+  // Of c_attn, c_proj, c_fc, c_proj and the head: the product, and two of its gradients. The first layer's
+  // input has a gradient as well, for the embeddings.
+  const Products full = products_of_step(model, optim::AdamW(model.parameters()));
+  EXPECT_EQ(full.all, 15u);
+  EXPECT_EQ(full.of_weights, 4u);  // the head's weight is the embedding's
+  nn::add_lora(model, {.rank = 3, .targets = {"c_attn"}});
+  // Forward 5 and the adapter's 2; backward the inputs of all but c_attn, below which nothing is trained, the
+  // adapter's two and what lies between them.
+  const Products lora = products_of_step(model, optim::AdamW(model.parameters()));
+  EXPECT_EQ(lora.all, 5u + 2 + 4 + 3);
+  EXPECT_EQ(lora.of_weights, 0u);
+}
+
+// The model's weights, rounded to bf16, in parameters of either dtype.
+struct RoundedModel {
+  nn::Params params;
+  nn::Model model;
+  RoundedModel(const nn::ModelConfig& config, DType dtype) : params(1, dtype), model(params, config) {
+    for (Parameter p : model.parameters()) p.write(p.read().to(bf16).to(dtype));
+  }
+};
+
+TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
+  for (const Kind& kind : kinds()) {
+    RoundedModel whole(kind.config, f32), base(kind.config, bf16);
+    nn::add_lora(base.model, {.rank = 4});
+    const train::ProgramOptions o{.batch = 1, .threads = 1, .precision = nn::Precision::bf16};
+    EXPECT_EQ(train::EvaluationProgram(base.model, o).run(tokens, targets),
+              train::EvaluationProgram(whole.model, o).run(tokens, targets))
+        << kind.name;
+    const optim::AdamW adapters(base.model.parameters()), all(whole.model.parameters());
+    EXPECT_EQ(train::TrainingProgram(base.model, adapters, o).run(tokens, targets, 0.01).loss,
+              train::TrainingProgram(whole.model, all, o).run(tokens, targets, 0.01).loss)
+        << kind.name;
+  }
+}
+
+// Logits of a base in bf16 must not be wider than those of one in f32.
+TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
+  for (const Kind& kind : kinds()) {
+    nn::ModelConfig config = kind.config;
+    config.vocabulary = 2000;
+    RoundedModel whole(config, f32), base(config, bf16);
+    nn::add_lora(base.model, {.rank = 4});
+    const train::ProgramOptions o{
+        .batch = 64, .threads = 1, .plan_only = true, .precision = nn::Precision::bf16};
+    const optim::AdamW all(whole.model.parameters()), adapters(base.model.parameters());
+    const MemoryReport most = train::TrainingProgram(whole.model, all, o).memory(),
+                       less = train::TrainingProgram(base.model, adapters, o).memory();
+    EXPECT_LT(less.arena, most.arena) << kind.name;
+    EXPECT_LT(less.parameters, most.parameters / 3) << kind.name;
+    EXPECT_LT(train::EvaluationProgram(base.model, o).program().memory().arena,
+              1.1 * static_cast<double>(train::EvaluationProgram(whole.model, o).program().memory().arena))
+        << kind.name;
+  }
+}
+
+TEST(Lora, TrainsTheAdaptersAlone) {
+  for (const Kind& kind : kinds()) {
+    for (const auto& [dtype, precision] :
+         {std::pair(f32, nn::Precision::full), {bf16, nn::Precision::full}, {bf16, nn::Precision::bf16}}) {
+      nn::Params params(1, dtype);
+      nn::Model model(params, kind.config);
+      std::vector<std::vector<float>> before;
+      for (const Parameter& p : model.parameters()) before.push_back(p.read().to(f32).values<float>());
+      const std::vector<float> base = logits_of(model, precision);
+      nn::add_lora(model, {.rank = 4, .alpha = 8, .dropout = 0.05});
+      const optim::AdamW optimizer(model.parameters(), {.weight_decay = 0});
+      EXPECT_EQ(optimizer.parameters().size(), 2 * model.lora()->modules.size());
+      for (const Parameter& p : optimizer.state()) {
+        EXPECT_EQ(p.dtype(), f32) << p.name();
+        const bool of_adapter = p.name().find(".lora_") != std::string::npos;
+        EXPECT_EQ(of_adapter, p.name().starts_with("optimizer.m.") || p.name().starts_with("optimizer.v."));
+      }
+      train::TrainingProgram step(model, optimizer, {.batch = 1, .threads = 1, .precision = precision});
+      float first = 0, last = 0;
+      for (int i = 0; i < 60; ++i) {
+        last = step.run(tokens, targets, 0.01).loss;
+        if (i == 0) first = last;
+      }
+      EXPECT_LT(last, 0.5F * first) << kind.name << ' ' << name_of(dtype);
+      for (std::size_t i = 0; i < before.size(); ++i)
+        EXPECT_EQ(model.parameters()[i].read().to(f32).values<float>(), before[i]);
+      EXPECT_GT(distance(logits_of(model, precision), base), 0.1);
+    }
+  }
+}
+
+// Logits are most of the memory of this step: they must not be wider because the head's weight is held in
+// bf16.
+TEST(Lora, NeedsLessMemoryThanAllParameters) {
+  for (const bool tied : {true, false}) {
+    const nn::ModelConfig config{
+        .vocabulary = 8192, .context = 32, .layers = 1, .heads = 2, .width = 32, .tied_head = tied};
+    std::size_t arena[2], all[2];
+    for (const bool has_lora : {false, true}) {
+      nn::Params params(1, has_lora ? bf16 : f32);
+      nn::Model model(params, config);
+      if (has_lora) nn::add_lora(model, {.rank = 2});
+      const train::ProgramOptions options{.batch = 2, .threads = 1, .precision = nn::Precision::bf16};
+      const MemoryReport memory =
+          train::plan_memory(model, optim::AdamW(model.parameters()), options).training;
+      arena[has_lora] = memory.arena, all[has_lora] = memory.peak();
+    }
+    EXPECT_LT(arena[1], arena[0]);
+    EXPECT_LT(static_cast<double>(all[1]), 0.5 * static_cast<double>(all[0]));
+  }
+}
+
+TEST(Lora, MergedModelsComputeTheSame) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(1);
+    nn::Model model(params, kind.config);
+    nn::add_lora(model, {.rank = 4, .targets = {}});
+    fill(model);
+    const std::vector<float> apart = logits_of(model);
+    nn::merge_lora(model);
+    EXPECT_FALSE(model.lora());
+    EXPECT_LE(distance(logits_of(model), apart), 1e-6 * std::max(1.0, largest(apart))) << kind.name;
+  }
+}
+
+TEST(Lora, MergingRoundsOnce) {
+  const Array w = normal_array({5, 7}, bf16, 0, 1, 1), a = normal_array({2, 7}, f32, 0, 1, 2),
+              b = normal_array({5, 2}, f32, 0, 1, 3);
+  const std::vector<float> exact_w = w.to(f32).values<float>(), x = a.values<float>(), y = b.values<float>();
+  const std::vector<float> got = nn::merged_weight(w, b, a, 0.3, bf16).to(f32).values<float>();
+  for (std::size_t i = 0; i < 5; ++i) {
+    for (std::size_t j = 0; j < 7; ++j) {
+      const double sum =
+          exact_w[i * 7 + j] + 0.3 * (double{y[i * 2]} * x[j] + double{y[i * 2 + 1]} * x[7 + j]);
+      EXPECT_LE(std::abs(got[i * 7 + j] - sum), std::abs(sum) * 0x1.01p-8);
+    }
+  }
+}
+
+// MLA multiplies by kv_b_proj's weight in another order when there is a cache.
+TEST(Lora, IsTheSameWithACache) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(1);
+    nn::Model model(params, kind.config);
+    nn::add_lora(model, {.rank = 4, .targets = {}});
+    fill(model);
+    nn::Generator cached(model, {.threads = 1}), plain(model, {.threads = 1, .cache = false});
+    for (const std::size_t n : {3u, 4u, 9u}) {
+      const std::span<const float> x = cached.next(std::span(tokens).first(n));
+      const std::vector<float> got(x.begin(), x.end());
+      const std::span<const float> z = plain.next(std::span(tokens).first(n));
+      const std::vector<float> expected(z.begin(), z.end());
+      EXPECT_LE(distance(got, expected), 2e-6 * std::max(1.0, largest(expected))) << kind.name;
+    }
+  }
+}
+
+TEST(Lora, HasDropoutInTrainingOnly) {
+  for (const Kind& kind : kinds()) {
+    nn::Params params(1);
+    nn::Model model(params, kind.config);
+    for (const nn::LinearPlace& linear : model.linears()) {  // each reaches the layer that it is on
+      nn::add_lora(model, {.rank = 4, .targets = {linear.path}});
+      fill(model, 1);
+      const std::vector<float> without = logits_of(model);
+      nn::remove_lora(model);
+      nn::add_lora(model, {.rank = 4, .dropout = 0.5, .targets = {linear.path}});
+      fill(model, 1);
+      EXPECT_EQ(logits_of(model), without);
+      Graph graph;
+      const Tensor input = graph.input("tokens", {1, length}, i32);
+      const Tensor logits = copy(model(input, {.mode = nn::Mode::train}));
+      Program program = compile(graph, {logits}, {.threads = 1});
+      program.run({{input, tokens}});
+      EXPECT_EQ(distance(program.fetch(logits).values<float>(), without) > 1e-3, !linear.is_head)
+          << kind.name << ' ' << linear.path;
+      nn::remove_lora(model);
+    }
+  }
+}
+
+TEST(Frozen, ParametersHaveNoGradientAndNoState) {
+  for (const char* kind : {"adamw", "sgd", "muon"}) {
+    nn::Params params(1);
+    nn::Model model(params, kinds()[1].config);
+    for (Parameter p : model.parameters())
+      if (p.name().find(".layers.0.") == std::string::npos && p.name() != "lm_head.weight") p.freeze();
+    std::vector<Parameter> trained;
+    for (const Parameter& p : model.parameters())
+      if (!p.is_frozen()) trained.push_back(p);
+    ASSERT_EQ(trained.size(), 10u);
+    std::unique_ptr<optim::Optimizer> optimizer;
+    if (std::string(kind) == "adamw") optimizer = std::make_unique<optim::AdamW>(model.parameters());
+    if (std::string(kind) == "sgd")
+      optimizer = std::make_unique<optim::Sgd>(model.parameters(), optim::Sgd::Options{.momentum = 0.9});
+    if (std::string(kind) == "muon") optimizer = std::make_unique<optim::Muon>(model.parameters());
+    EXPECT_EQ(optimizer->parameters().size(), trained.size());
+    for (const Parameter& p : optimizer->state()) EXPECT_EQ(p.name().find("layers.1"), std::string::npos);
+    std::vector<std::vector<float>> before;
+    for (const Parameter& p : model.parameters()) before.push_back(p.read().values<float>());
+    train::TrainingProgram step(model, *optimizer, {.batch = 1, .threads = 1});
+    for (int i = 0; i < 3; ++i) step.run(tokens, targets, 0.01);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const Parameter& p = model.parameters()[i];
+      EXPECT_EQ(p.read().values<float>() == before[i], p.is_frozen()) << kind << ' ' << p.name();
+    }
+  }
+  nn::Params params(1);
+  nn::Model model(params, kinds()[0].config);
+  for (Parameter p : model.parameters()) p.freeze();
+  EXPECT_NE(error_of([&] { optim::AdamW(model.parameters()); }).find("is frozen"), std::string::npos);
+}
+
+}  // namespace

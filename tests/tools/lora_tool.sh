@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Adapters are trained, resumed, and go out alone and merged: lora_tool.sh FOLDER_OF_TOOLS
+. "$(dirname "$0")/tool.sh"
+tools=$(cd "$1" && pwd)
+export=$tools/export train=$tools/train generate=$tools/generate
+
+folder=$dir/folder text=$dir/text.txt
+letters_folder llama "$folder"
+for i in $(seq 30); do printf 'the old tree stood by a river and said, good day|who are you, said the bird? i am a tree.|'; done >"$text"
+data=(--text "$text" --separator '|' --context 24 --batch 2 --warmup 0 --sample 0 --lr 1e-2 --min-lr 1e-2 --eval-every 10)
+tune() { "$train" --from "$folder" "${data[@]}" "$@"; }
+value() { sed -n "$2p" "$1/metrics.jsonl" | grep -oE "\"$3\":[^,}]*"; }  # value RUN ROW KEY
+say() { "$generate" "$@" --prompt 'the old' --temperature 0 --context 40 2>/dev/null; }
+
+lora=(--lora 4 --lora-targets q_proj,v_proj,down_proj --lora-dropout 0.1)
+tune "${lora[@]}" --steps 20 --out "$dir/whole" >"$dir/table" || fail "training adapters"
+grep -q '^lora  *rank 4, alpha 8, dropout 0.1, on 6 layers: 1,472 parameters are trained, in f32; the model.s are frozen, in f32$' "$dir/table" ||
+  fail "the table is: $(cat "$dir/table")"
+
+# It begins at the base's loss, digit for digit, as training all of it does.
+tune --steps 1 --out "$dir/full" >/dev/null || fail "training all"
+[ "$(value "$dir/whole" 1 val_loss)" = "$(value "$dir/full" 1 val_loss)" ] || fail "the first loss is $(value "$dir/whole" 1 val_loss), not the base's"
+
+# In bf16 too, where the frozen weights are held in bf16, as the folder has them.
+tune "${lora[@]}" --steps 1 --dtype bf16 --out "$dir/half-lora" >"$dir/table" && tune --steps 1 --dtype bf16 --out "$dir/half-full" >/dev/null || fail "training in bf16"
+grep -q ' are frozen, in bf16$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+[ "$(value "$dir/half-lora" 1 val_loss)" = "$(value "$dir/half-full" 1 val_loss)" ] || fail "the first loss in bf16 is $(value "$dir/half-lora" 1 val_loss), not the base's"
+
+# It continues bit for bit, from anywhere.
+(cd "$dir" && tune "${lora[@]}" --steps 10 --out "$dir/halves" >/dev/null) || fail "the first half"
+(cd / && "$train" --resume --steps 20 --out "$dir/halves" >"$dir/table") || fail "resuming"
+for file in model optimizer; do
+  cmp "$dir"/{whole,halves}/last/$file.safetensors || fail "10 + 10 steps are not 20"
+done
+
+# Alone and merged it writes the same text; one with fused layers and one with transposed ones, in a half type.
+for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
+  read -r model dtype weights <<<"$how"
+  rm -rf "$dir"/{model,run,peft,again,merged}
+  letters_folder $model "$dir/model"
+  "$train" --from "$dir/model" "${data[@]}" --lora 3 --lora-alpha 4.5 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model"
+  grep -q "alpha 4.5, on .* are frozen, in $weights\$" "$dir/table" || fail "the table is: $(cat "$dir/table")"
+  last=$(value "$dir/run" 41 val_loss)
+  [ "$(printf '%s\n' "${last#*:}" 3.3 | sort -g | head -1)" != 3.3 ] || fail "$model learns nothing: $last"
+  "$export" --checkpoint "$dir/run" --to peft "$dir/peft" >"$dir/table" || fail "exporting $model to peft"
+  tail -n 1 "$dir/table" | grep -q "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"$dir/model\"), \"$dir/peft\")" ||
+    fail "the last line is: $(tail -n 1 "$dir/table")"
+  "$export" --checkpoint "$dir/run" --merge --dtype f32 --to hf "$dir/merged" >/dev/null || fail "merging $model"
+  said=$(say --checkpoint "$dir/run")
+  [ -n "$said" ] && [ "$said" != "$(say --model "$dir/model")" ] || fail "the adapter of $model has no effect: $said"
+  for from in "--adapter $dir/peft" "--adapter $dir/run"; do
+    [ "$(say --model "$dir/model" $from)" = "$said" ] || fail "$model writes another text with $from"
+  done
+  [ "$(say --model "$dir/merged")" = "$said" ] || fail "$model writes another text when it is merged"
+  config() { grep -v dtype "$1/config.json" | tr -d ' ,' | sort; }
+  diff <(config "$dir/model") <(config "$dir/merged") || fail "$model has another config when it is merged"
+done
+"$export" --checkpoint "$dir/run" --to peft --dtype bf16 "$dir/again" >/dev/null || fail "exporting in bf16"
+[ $(($(stat -c %s "$dir/again/adapter_model.safetensors") * 2)) -lt $(($(stat -c %s "$dir/peft/adapter_model.safetensors") * 5 / 4 + 8000)) ] ||
+  fail "bf16 takes as much as f32"
+
+# Bad input: one line.
+refuses_command 2 '--lora is for --from' "$train" --text "$text" --lora 4 --out "$dir/x"
+refuses_command 2 '--lora-targets is for --lora' "$train" --from "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
+refuses_command 1 'target "q_prj" is no Linear layer of the model, which has down_proj, gate_proj' "$train" --from "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
+refuses_command 1 '--lora is 5, but' "$train" --resume --out "$dir/whole" --lora 5
+refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --checkpoint "$dir/whole" --to hf "$dir/x"
+refuses_command 1 'has no adapter, which --to peft needs' "$export" --checkpoint "$dir/full" --to peft "$dir/x"
+refuses_command 1 'has no adapter, which --merge needs' "$export" --checkpoint "$dir/full" --merge --to hf "$dir/x"
+refuses_command 2 '--merge makes a whole model' "$export" --checkpoint "$dir/whole" --merge --to peft "$dir/x"
+refuses_command 2 'has the adapter, --from FOLDER has none' "$export" --from "$folder" --to peft "$dir/x"
+refuses_command 2 '--adapter is one of --model' "$generate" --checkpoint "$dir/whole" --adapter "$dir/peft"
+refuses_command 1 'adapter_config.json: target "c_attn" is no Linear layer of the model' "$generate" --prompt the --model "$folder" --adapter "$dir/peft"
+refuses_command 1 'the adapter is of a model with ' "$generate" --prompt the --model "$folder" --adapter "$dir/run"
+refuses_command 1 'there is no checkpoint in' "$generate" --prompt the --model "$folder" --adapter "$dir/nowhere"
+change_copy "$dir/whole/last" "$generate" sed -i 's/\\"r\\": 4/\\"r\\": 5/'
+refuses_command 1 'lora_A.weight' "$generate" --prompt the --checkpoint "$dir/lying"
+mv "$folder" "$dir/moved"
+refuses_command 1 "$folder" "$generate" --prompt the --checkpoint "$dir/whole"
+refuses_command 1 "$folder" "$train" --resume --out "$dir/whole"
+[ -n "$(say --model "$dir/moved" --adapter "$dir/whole")" ] || fail "a base that was moved"
+[ -e "$dir/x" ] && fail "a refused command leaves something"
+
+[ $failed = 0 ] && echo "train --lora: all as it must be"
+exit $failed

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# Models from Hugging Face folders are fine-tuned, resumed, and go out again: train_from.sh FOLDER_OF_TOOLS
+. "$(dirname "$0")/tool.sh"
+tools=$1
+export=$tools/export train=$tools/train generate=$tools/generate evaluate=$tools/evaluate tokens=$tools/tokens
+golden=$(dirname "$0")/../io/pretrained
+
+folder=$dir/folder text=$dir/text.txt
+letters_folder llama "$folder"
+for i in $(seq 30); do printf 'the old tree stood by a river and said, good day|who are you, said the bird? i am a tree.|'; done >"$text"
+tr '|' ' ' <"$text" >"$dir/plain.txt"
+data=(--text "$text" --separator '|' --context 24 --batch 2 --warmup 0 --sample 0)
+# A constant rate: then the first steps of a run do not depend on how many there will be.
+rate=(--lr 1e-3 --min-lr 1e-3 --eval-every 10)
+tune() { "$train" --from "$folder" "${data[@]}" "$@"; }
+value() { sed -n "$2p" "$1/metrics.jsonl" | grep -oE "\"$3\":[^,}]*"; }  # value RUN ROW KEY
+
+tune "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole" >"$dir/table" || fail "fine-tuning"
+grep -q "^from  *$folder: llama, weights in bf16, 31.9 KiB\$" "$dir/table" &&
+  grep -q '^tokenizer  *hf, 37 tokens; token 2, "c", ends a document$' "$dir/table" &&
+  grep -q "^model  *Llama: 2 layers, 4 heads, .*, context 96, weights from $folder, dropout 0.1\$" "$dir/table" &&
+  grep -q '^training  *20 steps of 2 × 24 tokens, adamw, lr 0.001' "$dir/table" && grep -q '^before  *validation loss 4\.[0-9]*$' "$dir/table" ||
+  fail "the table is: $(cat "$dir/table")"
+# A document is its 48 or 40 characters and the end token behind them.
+grep -q '^text  *.*: 2,700 tokens, 37 in the vocabulary; 2,430 to train on, 270 held out$' "$dir/table" || fail "documents: $(cat "$dir/table")"
+[ "$(value "$dir/whole" 1 step)" = '"step":0' ] && [ "$(value "$dir/whole" 1 train_loss)" = '"train_loss":null' ] ||
+  fail "the first row is $(head -1 "$dir/whole/metrics.jsonl")"
+
+# It continues without its folder, bit for bit.
+letters_folder llama "$dir/gone"
+"$train" --from "$dir/gone" "${data[@]}" "${rate[@]}" --steps 10 --dropout 0.1 --out "$dir/halves" >/dev/null || fail "the first half"
+rm -r "$dir/gone"
+"$train" --resume --steps 20 --out "$dir/halves" >"$dir/table" || fail "resuming"
+grep -q "^from  *$dir/gone: llama, whose tuned weights the run has\$" "$dir/table" || fail "the table is: $(cat "$dir/table")"
+for file in model optimizer; do
+  cmp "$dir"/{whole,halves}/last/$file.safetensors || fail "10 + 10 steps are not 20"
+done
+columns() { sed 's/,"tokens_per_s":[^}]*//' "$1/metrics.jsonl" | sed 11d; }  # the last row of a run is validated on all that is held out
+diff <(columns "$dir/whole") <(columns "$dir/halves") >/dev/null || fail "10 + 10 steps give other rows than 20"
+
+# A rate of 0 gives back the base: its loss, and its bytes.
+tune --lr 0 --steps 2 --eval-every 1 --out "$dir/base" >/dev/null || fail "a rate of 0"
+first=$(value "$dir/base" 1 val_loss)
+[ "$first" = "$(value "$dir/base" 2 val_loss)" ] && [ "$first" = "$(value "$dir/whole" 1 val_loss)" ] || fail "the first loss is not the base's: $first"
+"$export" --checkpoint "$dir/base" --to hf --dtype bf16 "$dir/base-hf" >/dev/null || fail "exporting"
+"$export" --from "$folder" --to hf "$dir/folder-hf" >/dev/null || fail "exporting the base"
+diff -r "$dir/folder-hf" "$dir/base-hf" || fail "a model that was not changed does not come out as it came in"
+
+# What is tuned goes out with the settings of its folder, and writes the same text from there.
+say() { "$generate" "$@" --prompt 'the old' --temperature 0 --context 40 2>/dev/null; }
+for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
+  read -r model dtype <<<"$how"
+  rm -rf "$dir/model" "$dir/run" "$dir/hf"
+  letters_folder $model "$dir/model"
+  "$train" --from "$dir/model" "${data[@]}" --lr 3e-3 --steps 40 --dtype $dtype --out "$dir/run" >"$dir/table" || fail "tuning $model in $dtype"
+  last=$(value "$dir/run" 41 val_loss)
+  [ "$(printf '%s\n' "${last#*:}" 3.0 | sort -g | head -1)" != 3.0 ] || fail "$model learns nothing in $dtype: $last"
+  "$export" --checkpoint "$dir/run" --to hf "$dir/hf" >/dev/null || fail "exporting $model"
+  diff <(sed '/dtype/d' "$dir/model/config.json") <(sed '/dtype/d' "$dir/hf/config.json") || fail "$model has another config"
+  cmp "$dir"/{model,hf}/tokenizer.json || fail "$model has another tokenizer"
+  [ "$(say --checkpoint "$dir/run")" = "$(say --model "$dir/hf")" ] || fail "$model writes another text"
+done
+# LongRoPE's rotations depend on the context that a model is made for (here, whether it is above 30), its checkpoints do not.
+letters_folder phi3_long "$dir/long"
+sed -i '/original_max_position_embeddings/s/5/30/' "$dir/long/config.json"
+"$train" --from "$dir/long" "${data[@]}" --lr 3e-3 --steps 4 --out "$dir/long-run" >/dev/null || fail "tuning with LongRoPE"
+"$train" --resume --steps 8 --out "$dir/long-run" >/dev/null || fail "resuming with LongRoPE"
+"$export" --checkpoint "$dir/long-run" --to hf "$dir/long-hf" >/dev/null || fail "exporting with LongRoPE"
+loss() { "$evaluate" --model "$1" --text "$dir/plain.txt" --context $2 --stride 8 | grep '^loss'; }
+for context in 20 70; do
+  [ "$(loss "$dir/long-run" $context)" = "$(loss "$dir/long-hf" $context)" ] || fail "with LongRoPE it predicts otherwise in a context of $context"
+done
+[ "$(say --checkpoint "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes another text"
+# It has learned that a text ends: before the context is full.
+"$train" --from "$folder" "${data[@]}" --lr 1e-2 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
+said=$("$generate" --checkpoint "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
+[ "$said" = 'who are you, said the bird? i am a tree.' ] || fail "it says: $said"
+
+# Files of tokens: with the folder's tokenizer, with none, or, where the folder has none, with theirs.
+tr '|' c <"$text" >"$dir/joined.txt"
+"$tokens" --text "$dir/joined.txt" --tokenizer "$folder" --out "$dir/text.tokens" >/dev/null || fail "tokens"
+short=(--context 24 --batch 2 --steps 2 --warmup 0 --sample 0 --overwrite --out "$dir/short")
+"$train" --from "$folder" --tokens "$dir/text.tokens" "${short[@]}" >/dev/null || fail "its own tokens"
+printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0%.0s' $(seq 50) >"$dir/plain"
+"$train" --from "$folder" --tokens "$dir/plain" --plain u16 "${short[@]}" >/dev/null || fail "plain tokens"
+"$train" --from "$golden/gpt2" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a folder without tokenizer"
+grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+"$train" --resume --steps 4 --out "$dir/short" >/dev/null || fail "resuming without a tokenizer"
+
+# Of several end tokens, here c and f, the tokenizer's own ends a document, also when the run is resumed; otherwise the first.
+letters_folder llama3 "$dir/chat"
+ends() {  # TOKEN EOS_TOKEN
+  echo "{\"eos_token\": $2}" >"$dir/chat/tokenizer_config.json"
+  "$train" --from "$dir/chat" "${data[@]}" --steps 1 --overwrite --out "$dir/short" >"$dir/table" || fail "eos_token $2"
+  "$train" --resume --steps 2 --out "$dir/short" >>"$dir/table" || fail "resuming with eos_token $2"
+  [ "$(grep -c "^tokenizer  *hf, 37 tokens; token $1, " "$dir/table")" = 2 ] || fail "eos_token $2: $(cat "$dir/table")"
+}
+ends 5 '"f"'
+ends 5 '{"content": "f", "special": true}'
+ends 2 '"z"'
+ends 2 null
+echo '{' >"$dir/chat/tokenizer_config.json"
+refuses_command 1 'chat: tokenizer_config.json' "$train" --from "$dir/chat" "${data[@]}" --overwrite --out "$dir/short"
+
+# Prompts and what is to follow them: which is learned, up to the end token, also for prompts that were held out.
+for a in a b d e h k; do
+  for b in l m n o p q; do
+    echo "{\"prompt\": \"say $a$b$a!\", \"completion\": \" $a$b$a.\", \"id\": 7}"
+  done
+done >"$dir/examples.jsonl"
+echo '{"text": "a tree"}' >>"$dir/examples.jsonl"
+asked=("$train" --from "$folder" --examples "$dir/examples.jsonl" --batch 4 --warmup 0 --lr 3e-3 --min-lr 3e-3)
+"${asked[@]}" --steps 300 --sample 60 --out "$dir/asked" >"$dir/table" || fail "examples"
+grep -q "^examples  *$dir/examples.jsonl: 37 examples of up to 14 tokens, 222 of 511 tokens to learn; 34 to train on, 3 held out\$" "$dir/table" &&
+  grep -q '^training  *300 steps of 4 × 13 tokens' "$dir/table" && grep -q '^held-out prompt 1$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+said=$("$generate" --checkpoint "$dir/asked" --prompt 'say hoh!' --temperature 0 2>/dev/null)
+[ "$said" = 'say hoh! hoh.' ] || fail "asked to say hoh, it says: $said"
+"${asked[@]}" --steps 7 --sample 0 --out "$dir/asked-7" >/dev/null && "$train" --resume --steps 14 --out "$dir/asked-7" >/dev/null || fail "resuming examples"
+"${asked[@]}" --steps 14 --sample 0 --out "$dir/asked-14" >/dev/null
+cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples are not 14"
+"${asked[@]}" --context 11 --steps 1 --sample 0 --out "$dir/cut" >"$dir/table"
+grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+
+# Bad input: one line.
+refuses() {  # CODE WORD ARGUMENTS...
+  local code=$1 word=$2
+  shift 2
+  refuses_command "$code" "$word" "$train" "$@" --out "$dir/refused"
+  [ -e "$dir/refused" ] && fail "a refused run leaves a directory: $*" && rm -r "$dir/refused"
+}
+for option in '--model llama' '--width 32' '--layers 2' '--heads 4' '--tokenizer chars' '--vocabulary 37' '--init gpt2' '--init-std 0.1' '--theta 5' '--key-heads 2'; do
+  refuses 2 "${option% *} is not for --from: the folder says it" --from "$folder" --text "$text" $option
+done
+refuses 2 '--task is not for --from' --from "$folder" --task add
+refuses 2 'missing --text' --from "$folder"
+refuses 2 '--context 97 exceeds the model.s 96' --from "$folder" --text "$text" --context 97
+refuses 2 '--examples is for --from' --examples "$dir/examples.jsonl"
+refuses 1 'nothing.jsonl: No such file' --from "$folder" --examples "$dir/nothing.jsonl"
+refuses 2 'give only one of them' --from "$folder" --text "$text" --examples "$dir/examples.jsonl"
+refuses 1 'no tokenizer.json, which --examples needs' --from "$golden/gpt2" --examples "$dir/examples.jsonl"
+refuses 1 'and 36 that have nothing to learn within 7 tokens' --from "$folder" --examples "$dir/examples.jsonl" --context 7
+sed '5s/completion/answer/' "$dir/examples.jsonl" >"$dir/bad.jsonl"
+refuses 1 'bad.jsonl, line 5: has no "completion"' --from "$folder" --examples "$dir/bad.jsonl"
+refuses_command 1 'bad.jsonl is not the data of this run' "$train" --resume --out "$dir/asked" --examples "$dir/bad.jsonl"
+refuses 2 '--separator is for --from' --text "$text" --separator '|'
+refuses 2 '--separator is for --text' --from "$folder" --tokens "$dir/text.tokens" --separator '|'
+refuses 1 "$dir/nowhere" --from "$dir/nowhere" --text "$text"
+refuses 1 'has no tokenizer.json, which --text needs' --from "$golden/gpt2" --text "$text"
+"$tokens" --text "$text" --tokenizer bytes --out "$dir/bytes.tokens" >/dev/null
+refuses 1 'bytes.tokens has 256 tokens, the model 37' --from "$folder" --tokens "$dir/bytes.tokens"
+"$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" >/dev/null
+refuses 1 'chars.tokens was written with another tokenizer' --from "$folder" --tokens "$dir/chars.tokens"
+printf '\45\0%.0s' $(seq 400) >"$dir/high"
+refuses_command 1 'high: ' "$train" --from "$folder" --tokens "$dir/high" --plain u16 --context 24 --steps 2 --out "$dir/high-run"
+printf 'tree tree tree~tree' >"$dir/strange"
+sed 's/"E": 36/"E": 37/' "$folder/tokenizer.json" >"$dir/tokenizer.json"
+cp "$folder/tokenizer.json" "$dir/saved.json" && cp "$dir/tokenizer.json" "$folder/tokenizer.json"
+refuses 1 'tokenizer.json: has 38 tokens, the model 37' --from "$folder" --text "$text"
+cp "$dir/saved.json" "$folder/tokenizer.json"
+refuses_command 1 'is not the data of this run' "$train" --resume --out "$dir/whole" --text "$dir/strange"
+refuses_command 1 '--context is 12, but' "$train" --resume --out "$dir/whole" --context 12
+refuses_command 1 '--separator is X, but' "$train" --resume --out "$dir/whole" --separator X
+refuses_command 1 '--from is ' "$train" --resume --out "$dir/whole" --from "$dir/elsewhere"
+change_copy "$dir/whole/last" "$generate" sed -i 's/"folder.config.json":"{/"folder\/config.json":"[/'
+refuses_command 1 'lying/model.safetensors: config.json' "$generate" --checkpoint "$dir/lying"
+
+[ $failed = 0 ] && echo "train --from: all as it must be"
+exit $failed

@@ -1,0 +1,101 @@
+#include "tools/train/base_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/checkpoints/model_file.h>
+#include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/files/json_tree.h"
+#include "io/interop/model_source.h"
+#include "tools/train_report.h"
+
+namespace tg {
+namespace {
+
+void check_tokenizer(const BaseModel& base, const io::HfConfig& config, const std::string& where) {
+  if (!base.tokenizer) return;
+  nn::check_tokenizer({.config = base.config, .end_tokens = config.end_tokens}, *base.tokenizer, where);
+}
+
+// The text of the tokenizer's own end token: in tokenizer_config.json a string, or an object with its
+// content.
+std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::string& where) {
+  const auto file = files.find("tokenizer_config.json");
+  if (file == files.end()) return std::nullopt;
+  io::JsonReader json(file->second, where + ": tokenizer_config.json");
+  const io::JsonTree all = io::read_json_tree(json);
+  const io::JsonTree* eos = all.find("eos_token");
+  if (const io::JsonTree* content = eos ? eos->find("content") : nullptr) eos = content;
+  if (!eos || eos->kind != io::JsonReader::Kind::string) return std::nullopt;
+  return eos->scalar;
+}
+
+// Of several end tokens the tokenizer's own, as a chat model's, which ends an answer; else the first.
+void take_end_token(BaseModel& base, const io::HfConfig& config, const std::string& where) {
+  const std::vector<std::int64_t>& ends = config.end_tokens;
+  if (ends.empty()) return;
+  std::int64_t end = ends[0];
+  if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(base.tokenizer.get()))
+    if (const auto eos = eos_text(base.files, where))
+      if (const auto id = hf->find(*eos); id && std::ranges::find(ends, *id) != ends.end()) end = *id;
+  if (end < base.config.vocabulary) base.end_token = static_cast<std::int32_t>(end);
+}
+
+}  // namespace
+
+BaseModel base_of_folder(const std::string& path) {
+  auto folder = std::make_shared<const io::HfFolder>(path);
+  BaseModel base{
+      .family = folder->config().family, .config = folder->config().model, .files = folder->small_files()};
+  std::error_code error;
+  if (std::filesystem::exists(path + "/tokenizer.json", error))
+    base.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
+  check_tokenizer(base, folder->config(), "[from] " + path + "/tokenizer.json");
+  take_end_token(base, folder->config(), "[from] " + path);
+  base.weights = std::move(folder);
+  return base;
+}
+
+BaseModel base_of_run(const io::Metadata& saved, const std::string& where) {
+  BaseModel base{.config = io::model_config(saved, where), .files = nn::folder_files(saved)};
+  const io::HfConfig config = io::config_in(base.files, where);
+  base.family = config.family;
+  base.tokenizer = text::load_tokenizer(saved, where);
+  check_tokenizer(base, config, where + ": the tokenizer");
+  take_end_token(base, config, where);
+  return base;
+}
+
+void append_document(const BaseModel& base, std::string_view text, std::vector<std::int32_t>& to) {
+  const std::vector<std::int32_t> tokens = base.tokenizer->encode_whole(text);
+  to.insert(to.end(), tokens.begin(), tokens.end());
+  if (base.end_token && (tokens.empty() || tokens.back() != *base.end_token)) to.push_back(*base.end_token);
+}
+
+void BaseModel::print(const std::string& from) const {
+  std::string types;
+  if (weights)
+    for (const DType t : weights->dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
+  print_row("from",
+            from + ": " + family +
+                (weights ? ", weights in " + types + ", " + size_text(static_cast<double>(weights->bytes()))
+                         : ", whose tuned weights the run has"));
+  std::string tokens = tokenizer
+                           ? std::string(tokenizer->kind()) + ", " + grouped(tokenizer->size()) + " tokens"
+                           : "none in the folder";
+  if (!end_token) {
+    tokens += "; no token ends a document";
+  } else {
+    tokens += "; token " + std::to_string(*end_token);
+    if (tokenizer && *end_token < tokenizer->size())
+      tokens += ", \"" + tokenizer->decode({&*end_token, 1}) + "\",";
+    tokens += " ends a document";
+  }
+  print_row("tokenizer", tokens);
+  if (!weights || weights->dropped().empty()) return;
+  const std::vector<std::string>& d = weights->dropped();
+  print_row("dropped", d[0] + (d.size() > 1 ? " and " + std::to_string(d.size() - 1) + " more" : ""));
+}
+
+}  // namespace tg

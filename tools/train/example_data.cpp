@@ -1,0 +1,97 @@
+#include "tools/train/example_data.h"
+
+#include <tilegrad/core/base/error.h>
+#include <tilegrad/io/files/file.h>
+#include <tilegrad/io/training/examples.h>
+#include "tools/train_report.h"
+
+namespace tg {
+namespace {
+
+std::vector<train::Example> encoded(const std::string& file, const BaseModel& base) {
+  if (!base.tokenizer)
+    throw Error("[from] the folder has no tokenizer.json, which --examples needs: give --tokens FILE");
+  std::vector<train::Example> all;
+  for (const train::ExampleText& text : train::read_examples(file))
+    all.push_back(train::encode_example(text, *base.tokenizer, base.end_token));
+  return all;
+}
+
+class ExampleData final : public TrainData {
+ public:
+  ExampleData(const DataOptions& o, std::string identity)
+      : file_(o.examples),
+        identity_(std::move(identity)),
+        base_(*o.base),
+        batches_(encoded(o.examples, *o.base), o.step_rows, o.batch, o.context) {}
+
+  const text::Tokenizer& tokenizer() const override { return *base_.tokenizer; }
+  std::string identity() const override { return identity_; }
+  std::string name() const override { return "examples"; }
+  std::string description() const override {
+    std::int64_t tokens = 0, learned = 0, longest = 0;
+    for (const train::Example& e : batches_.examples()) {
+      tokens += std::ssize(e.tokens);
+      learned += std::ssize(e.tokens) - std::max<std::int64_t>(1, static_cast<std::int64_t>(e.given));
+      longest = std::max<std::int64_t>(longest, std::ssize(e.tokens));
+    }
+    const std::int64_t n = std::ssize(batches_.examples()), held_out = batches_.held_out();
+    std::string s = file_ + ": " + grouped(n) + " examples of up to " + grouped(longest) + " tokens, " +
+                    grouped(learned) + " of " + grouped(tokens) + " tokens to learn; " +
+                    grouped(n - held_out) + " to train on, " + grouped(held_out) + " held out";
+    if (batches_.cut() > 0) s += "; " + grouped(batches_.cut()) + " are cut to the context";
+    if (batches_.left_out() > 0)
+      s += "; " + grouped(batches_.left_out()) + " are left out: nothing to learn is within the context";
+    return s;
+  }
+
+  void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
+    batches_.training(seed, step, x, y);
+  }
+  std::int64_t validation_count() const override { return batches_.validation_count(); }
+  void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
+    batches_.validation(k, count, x, y);
+  }
+
+  // Held-out prompts, and what the model says to each, up to its end token.
+  std::string sample(std::int64_t length, const Extend& extend) const override {
+    constexpr std::int64_t shown = 3;
+    std::string text;
+    for (std::int64_t i = 0; i < std::min(shown, batches_.held_out()); ++i) {
+      const auto place = static_cast<std::size_t>(std::ssize(batches_.examples()) - batches_.held_out() + i);
+      const train::Example& e = batches_.examples()[place];
+      const std::size_t given = std::max<std::size_t>(1, e.given);
+      std::vector<std::int32_t> tokens(e.tokens.begin(),
+                                       e.tokens.begin() + static_cast<std::ptrdiff_t>(given));
+      extend(tokens, (length + shown - 1) / shown, 0);
+      std::vector<std::int32_t> said(tokens.begin() + static_cast<std::ptrdiff_t>(given), tokens.end());
+      if (base_.end_token) said.erase(std::find(said.begin(), said.end(), *base_.end_token), said.end());
+      tokens.resize(given);
+      text += "held-out prompt " + std::to_string(i + 1) + "\n" + tokenizer().decode(tokens) + "⏵" +
+              tokenizer().decode(said) + "\n";
+    }
+    return text;
+  }
+
+ private:
+  std::string file_, identity_;
+  const BaseModel& base_;
+  train::ExampleBatches batches_;
+};
+
+}  // namespace
+
+std::int64_t longest_example(const std::string& file, const BaseModel& base) {
+  std::int64_t most = 1;
+  for (const train::Example& e : encoded(file, base))
+    most = std::max<std::int64_t>(most, std::ssize(e.tokens) - 1);
+  return most;
+}
+
+std::unique_ptr<TrainData> open_examples(const DataOptions& o, const std::optional<SavedData>& saved) {
+  const std::string identity = identity_of(io::read_file(o.examples, "examples"));
+  check_same_data(o.examples, identity, saved);
+  return std::make_unique<ExampleData>(o, identity);
+}
+
+}  // namespace tg
