@@ -212,6 +212,23 @@ TEST(GgufTokenizer, IdsAreThoseOfTheFolder) {
   }
 }
 
+// Llama 3's words, but a word that is a token is not that token by itself.
+TEST(GgufTokenizer, TheNameSaysWhetherMergesAreIgnored) {
+  std::string json = contents(TG_TOKENIZERS "/llama3/tokenizer.json");
+  const auto name_of_rules = [](const std::string& text) {
+    const text::HfTokenizer tokenizer(text, "test");
+    io::HfConfig config;
+    config.model.vocabulary = tokenizer.size();
+    io::GgufStart start;
+    io::add_gguf_tokenizer(&tokenizer, config, "", "test", start);
+    const std::string bytes = start.bytes();
+    return io::Gguf(bytes, "test").string("tokenizer.ggml.pre");
+  };
+  EXPECT_EQ(name_of_rules(json), "llama-bpe");
+  const std::size_t at = json.find("true", json.find("\"ignore_merges\""));
+  EXPECT_EQ(name_of_rules(json.replace(at, 4, "false")), "dbrx");
+}
+
 TEST(GgufTokenizer, RulesWithoutANameAreRefused) {
   io::HfConfig config;
   config.model.vocabulary = 100000;
