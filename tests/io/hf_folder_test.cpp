@@ -189,9 +189,13 @@ TEST(HfFolder, WhatIsNoFolderIsRefused) {
   const auto error_of_path = [](const std::string& path) {
     return error_of([&] { nn::pretrained_info(path); });
   };
-  for (const std::string& path : {f.path + "/none", f.path + "/model.safetensors", std::string()})
+  for (const std::string& path : {f.path + "/none", std::string()})
     EXPECT_EQ(error_of_path(path),
               "[from_pretrained] " + path + ": has no config.json, expected a Hugging Face folder");
+  const std::string weights = f.path + "/model.safetensors";
+  EXPECT_EQ(error_of_path(weights),
+            "[from_pretrained] " + weights +
+                ": does not begin with GGUF: expected a GGUF file, or a Hugging Face folder");
   const std::string file = "[from_pretrained] DIR/config.json: ";
   f.directory.file("config.json", "");
   EXPECT_EQ(f.error(), file + "JSON ends, expected a value at byte 0");
