@@ -321,7 +321,8 @@ TEST(GgufFiles, ThatLieAreRefusedByKeyAndValue) {
   EXPECT_EQ(message(changed(file, "head_count" + u32 + number(4), "head_count" + u32 + number(0))),
             "llama.attention.head_count is 0, expected a positive number");
   EXPECT_EQ(message(file.substr(0, file.size() - 64)).substr(0, 7), "tensor ");
-  EXPECT_EQ(message("PK\x03\x04"), "does not begin with GGUF: expected a GGUF file, or a Hugging Face folder");
+  EXPECT_EQ(message("PK\x03\x04"),
+            "does not begin with GGUF: expected a GGUF file, or a Hugging Face folder");
 }
 
 TEST(GgufFiles, AppearWholeOrNotAtAll) {
