@@ -46,10 +46,8 @@ void print_source(const io::ModelSource& source) {
                                ? ""
                                : ": " + io::JsonObject(config->second, source.from).string("model_type") +
                                      " of Hugging Face"));
-  std::string types;
-  for (const DType t : source.dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
-  print_row("model",
-            source.config.text() + ", " + grouped(source.config.parameters()) + " parameters in " + types);
+  print_row("model", source.config.text() + ", " + grouped(source.config.parameters()) + " parameters in " +
+                         io::names_of(source.dtypes()));
   print_row("tokenizer", !source.tokenizer ? "none"
                          : source.tokenizer->kind() == "numbers"
                              ? "none: tokens are numbers"

@@ -11,7 +11,9 @@
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/interop/peft.h>
 #include <tilegrad/io/interop/pretrained.h>
-#include "io/interop/gguf_tokenizer.h"
+#include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/interop/gguf.h"
+#include "io/interop/model_source.h"
 #include "tools/trained_model.h"
 
 namespace tg {
@@ -75,34 +77,48 @@ inline OpenedModel open_checkpoint(const std::string& path) {
           }};
 }
 
-// A file without a tokenizer has tokens that are numbers.
-inline std::unique_ptr<text::Tokenizer> tokenizer_of_gguf(const std::string& path, std::int64_t vocabulary) {
-  const auto found = io::read_gguf_tokenizer(io::MappedGguf(path, "tokenizer").gguf);
-  if (found == nullptr) return std::make_unique<text::NumberTokenizer>(vocabulary);
-  return std::make_unique<text::HfTokenizer>(*found);
-}
-
-// Of a folder, or a GGUF file; with `adapter`, unless it is empty. Throws FormatError for a tokenizer of
-// another model.
-inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
-  const nn::PretrainedInfo info = nn::pretrained_info(path);
-  const bool is_file = io::is_gguf_file(path);
-  const std::string file = is_file ? path : path + "/tokenizer.json";
-  std::unique_ptr<text::Tokenizer> tokenizer;
-  if (is_file)
-    tokenizer = tokenizer_of_gguf(path, info.config.vocabulary);
-  else
-    tokenizer = text::load_tokenizer(
-        {{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}}, "[tokenizer] " + file);
+// Of what says so much of itself, with an adapter, unless that is empty. Throws FormatError for a tokenizer
+// of another model, which is in `file`.
+inline OpenedModel open_pretrained(const nn::PretrainedInfo& info, std::unique_ptr<text::Tokenizer> tokenizer,
+                                   const std::string& file, const std::string& adapter,
+                                   std::function<nn::Pretrained(Device, const nn::PretrainedOptions&)> read) {
   nn::check_tokenizer(info, *tokenizer, "[tokenizer] " + file);
   return {.title = info.text() + (adapter.empty() ? "" : ", with the adapter " + adapter),
           .context = info.config.context,
           .tokenizer = std::move(tokenizer),
           .end_tokens = info.end_tokens,
-          .make = [path, adapter](DType weights, Device device, std::int64_t context) {
-            nn::Pretrained model = nn::from_pretrained(path, device, {.dtype = weights, .context = context});
+          .make = [read = std::move(read), adapter](DType weights, Device device, std::int64_t context) {
+            nn::Pretrained model = read(device, {.dtype = weights, .context = context});
             return adapter.empty() ? model.model : with_adapter(std::move(model), adapter);
           }};
+}
+
+// The file is opened once: it has the tokenizer, too. One without a tokenizer has tokens that are numbers.
+inline OpenedModel open_gguf(const std::string& path, const std::string& adapter) {
+  const auto source = std::make_shared<const io::ModelSource>(io::source_of_gguf(path));
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  if (const auto* its = dynamic_cast<const text::HfTokenizer*>(source->tokenizer.get()))
+    tokenizer = std::make_unique<text::HfTokenizer>(*its);
+  else
+    tokenizer = std::make_unique<text::NumberTokenizer>(source->config.vocabulary);
+  return open_pretrained(io::pretrained_info(*source), std::move(tokenizer), path, adapter,
+                         [source](Device device, const nn::PretrainedOptions& options) {
+                           return io::from_source(*source, device, options);
+                         });
+}
+
+// Of a folder, or a GGUF file; with `adapter`, unless it is empty.
+inline OpenedModel open_folder(const std::string& path, const std::string& adapter = {}) {
+  if (io::is_gguf_file(path)) return open_gguf(path, adapter);
+  const nn::PretrainedInfo info = nn::pretrained_info(path);
+  const std::string file = path + "/tokenizer.json";
+  return open_pretrained(
+      info,
+      text::load_tokenizer({{"tokenizer", "hf"}, {"tokenizer.json", io::read_file(file, "tokenizer")}},
+                           "[tokenizer] " + file),
+      file, adapter, [path](Device device, const nn::PretrainedOptions& options) {
+        return nn::from_pretrained(path, device, options);
+      });
 }
 
 // Of any of them, whichever the path is.

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <limits>
 
+#include <tilegrad/core/base/error.h>
+
 namespace tg::io {
 namespace {
 
@@ -52,6 +54,12 @@ std::optional<std::int64_t> first_not_finite(std::span<const std::byte> values, 
 
 std::optional<std::int64_t> first_not_finite(const Array& values) {
   return first_not_finite({values.raw(), values.bytes()}, values.dtype());
+}
+
+void require_finite(std::span<const std::byte> values, DType dtype, const std::string& what,
+                    std::int64_t first) {
+  if (const auto bad = first_not_finite(values, dtype))
+    throw FormatError(what + " has a number that is not finite at element " + std::to_string(first + *bad));
 }
 
 }  // namespace tg::io

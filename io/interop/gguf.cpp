@@ -237,7 +237,8 @@ std::string gguf_padding(std::uint64_t bytes) {
 
 Gguf::Gguf(std::string_view file, std::string where) : file_(file), where_(std::move(where)) {
   BoundedReader reader(file_, 0, where_);
-  if (file_.size() < magic.size() || !file_.starts_with(magic)) reader.fail("it does not begin with GGUF");
+  if (file_.size() < magic.size() || !file_.starts_with(magic))
+    reader.fail("does not begin with GGUF: expected a GGUF file, or a Hugging Face folder");
   reader.bytes(magic.size(), "GGUF");
   const auto version = reader.number<std::uint32_t>("the version");
   if (version != 2 && version != 3)

@@ -9,6 +9,7 @@
 #include "io/interop/gguf_tokenizer.h"
 #include "io/interop/model_source.h"
 #include "io/interop/q8_0.h"
+#include "io/interop/tensor_copy.h"
 
 namespace tg::io {
 
@@ -76,12 +77,6 @@ class GgufReader final : public WeightReader {
   std::vector<std::byte> values_;
   std::vector<float> numbers_;
 };
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
-  return "[" + text + "]";
-}
 
 // Finds every parameter's tensors, with their shapes; each tensor of the file is one of these or of `others`.
 std::map<std::string, GgufReader::Parameter> match(const Gguf& file, const HfConfig& config,

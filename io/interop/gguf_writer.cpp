@@ -86,9 +86,7 @@ GgufWriter::GgufWriter(ModelSource& source, const nn::GgufOptions& options)
   if (source.tokenizer && source.tokenizer->kind() != "numbers")
     tokenizer =
         std::make_shared<text::HfTokenizer>(text::tokenizer_json(*source.tokenizer), where + ": tokenizer");
-  if (tokenizer && tokenizer->size() > source.config.vocabulary)
-    throw FormatError(where + ": the tokenizer has " + std::to_string(tokenizer->size()) +
-                      " tokens, the model " + std::to_string(source.config.vocabulary));
+  if (tokenizer) require_tokenizer_fits(*tokenizer, source.config, where + ":");
   has_tokenizer_ = tokenizer != nullptr;
   add_gguf_tokenizer(tokenizer.get(), config, chat_template_of(source.files), where, start_);
   plan_tensors(config);
@@ -139,9 +137,7 @@ void GgufWriter::write_part(const Tensor& tensor, const Part& part,
   }
   TensorView values = source_.weights->read(part.parameter);
   const std::string where = gguf_saving(source_.from);
-  if (const auto bad = first_not_finite(values.bytes, values.dtype))
-    throw FormatError(where + ": " + part.parameter + " has a number that is not finite at element " +
-                      std::to_string(*bad));
+  require_finite(values.bytes, values.dtype, where + ": " + part.parameter);
   std::vector<std::byte> moved;
   if (part.place.change != GgufPlace::Change::none && part.place.change != GgufPlace::Change::plus_one) {
     moved = to_place(part.place, values);

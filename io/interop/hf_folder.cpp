@@ -86,12 +86,6 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > most ? text + " and " + std::to_string(names.size() - most) + " more" : text;
 }
 
-std::string text_of_shape(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return "[" + text + "]";
-}
-
 // Threads that read files at a time: a core alone copies less than memory can take.
 unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
   constexpr std::uint64_t worth_a_thread = 32 << 20;
@@ -182,7 +176,7 @@ void HfFolder::match() {
     if (!std::equal(t.shape.begin(), t.shape.end(), theirs.shape.begin(), theirs.shape.end()) ||
         !is_float(t.dtype))
       throw FormatError(where(found->second.file) + ": " + theirs.name + " is " +
-                        std::string(name_of(t.dtype)) + " " + text_of_shape(t.shape) +
+                        std::string(name_of(t.dtype)) + " " + shape_text(t.shape) +
                         ", expected a floating type and " + theirs.shape.text() + " by config.json");
     used.insert(theirs.name);
     places_[name] = {found->second.file, &t, std::move(theirs), shape};

@@ -43,9 +43,7 @@ HfWriter::HfWriter(ModelSource& source, const nn::SaveOptions& options)
   if (options.shard_bytes < 1) throw Error(saving("expected shards of a byte or more, got 0"));
   if (source.tokenizer && source.tokenizer->kind() != "numbers") {
     tokenizer_ = text::tokenizer_json(*source.tokenizer);
-    if (source.tokenizer->size() > source.config.vocabulary)
-      throw FormatError(saving("the tokenizer has ") + std::to_string(source.tokenizer->size()) +
-                        " tokens, the model " + std::to_string(source.config.vocabulary));
+    require_tokenizer_fits(*source.tokenizer, source.config, "[" + std::string(saver) + "]");
   }
   plan_tensors(options.dtype);
   plan_shards(options.shard_bytes);
@@ -141,9 +139,7 @@ void HfWriter::write_tensor(const Tensor& tensor, const std::function<void(std::
     }
     TensorView values = source_.weights->read(part.parameter);
     const std::string where = saving(source_.from);
-    if (const auto bad = first_not_finite(values.bytes, values.dtype))
-      throw FormatError(where + ": " + part.parameter + " has a number that is not finite at element " +
-                        std::to_string(*bad));
+    require_finite(values.bytes, values.dtype, where + ": " + part.parameter);
     std::vector<std::byte> turned;
     if (tensor.is_transposed) {
       turned = transposed(values);

@@ -79,6 +79,19 @@ std::vector<DType> ModelSource::dtypes() const {
   return {all.begin(), all.end()};
 }
 
+void require_tokenizer_fits(const text::Tokenizer& tokenizer, const nn::ModelConfig& config,
+                            const std::string& where) {
+  if (tokenizer.size() > config.vocabulary)
+    throw FormatError(where + " the tokenizer has " + std::to_string(tokenizer.size()) +
+                      " tokens, the model " + std::to_string(config.vocabulary));
+}
+
+std::string names_of(const std::vector<DType>& dtypes) {
+  std::string text;
+  for (const DType t : dtypes) text += (text.empty() ? "" : " and ") + std::string(name_of(t));
+  return text;
+}
+
 ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelConfig& config) {
   std::map<std::string, const Parameter*> named;
   for (const Parameter& p : parameters) named[p.name()] = &p;
@@ -110,9 +123,7 @@ ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory)
   check_layers(source.config, file.metadata, where);
   source.files = nn::folder_files(file.metadata);
   source.tokenizer = text::load_tokenizer(file.metadata, where);
-  if (source.tokenizer->size() > source.config.vocabulary)
-    throw FormatError(where + ": the tokenizer has " + std::to_string(source.tokenizer->size()) +
-                      " tokens, the model " + std::to_string(source.config.vocabulary));
+  require_tokenizer_fits(*source.tokenizer, source.config, where + ":");
   source.weights = std::make_unique<CheckpointReader>(std::move(file));
   return source;
 }

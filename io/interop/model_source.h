@@ -39,6 +39,13 @@ struct ModelSource {
   std::vector<DType> dtypes() const;  // of the weights, each once
 };
 
+// Throws FormatError, "<where> the tokenizer has …", for one with more tokens than the model.
+void require_tokenizer_fits(const text::Tokenizer& tokenizer, const nn::ModelConfig& config,
+                            const std::string& where);
+
+// "f32 and bf16".
+std::string names_of(const std::vector<DType>& dtypes);
+
 // A model in memory. Throws Error for parameters that are not those of the config, and FormatError for layers
 // that compute something else.
 ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelConfig& config);
@@ -55,6 +62,10 @@ ModelSource source_of_folder(const std::string& path);
 // chat template. Throws Error for a file that cannot be read, FormatError, naming file, key and value, for
 // what does not fit.
 ModelSource source_of_gguf(const std::string& path);
+
+// nn::pretrained_info() and nn::from_pretrained() of a source that is open, whose files have a config.json.
+nn::PretrainedInfo pretrained_info(const ModelSource& source);
+nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options);
 
 // What the small files of a folder say of its model: config.json, and the ids of generation_config.json if it
 // is there. Throws FormatError, beginning with `where`.

@@ -25,12 +25,6 @@ bool has_file(const std::string& folder, const char* name) {
   return std::filesystem::exists(folder + "/" + name, error);
 }
 
-std::string bracketed(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return "[" + text + "]";
-}
-
 std::string with_adapter_files(const std::string& folder) {
   if (!has_file(folder, config_file))
     throw FormatError("[" + std::string(adapter_reader) + "] " + folder + ": has no " + config_file +
@@ -108,8 +102,8 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
       const TensorView& t = tensor(name);
       if (t.shape == std::vector{rows, columns} && is_float(t.dtype)) return;
       throw FormatError(where(tensor_file) + ": " + root + name + " is " + std::string(name_of(t.dtype)) +
-                        " " + bracketed(t.shape) + ", expected a floating type and " +
-                        bracketed({rows, columns}) + " by " + by);
+                        " " + shape_text(t.shape) + ", expected a floating type and " +
+                        shape_text({rows, columns}) + " by " + by);
     };
     check(".lora_A.weight", m.rank, m.in, "the rank in adapter_config.json and the model's layer");
     check(".lora_B.weight", m.out, m.rank, "the model's layer and the rank in adapter_config.json");
@@ -131,9 +125,7 @@ void PeftFolder::load(const std::vector<Parameter>& parameters) const {
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors) {
   TensorMap named;
   for (const auto& [name, tensor] : tensors) {
-    if (const auto bad = first_not_finite(tensor.bytes, tensor.dtype))
-      throw FormatError("[" + std::string(adapter_writer) + "] " + name +
-                        " has a number that is not finite at element " + std::to_string(*bad));
+    require_finite(tensor.bytes, tensor.dtype, "[" + std::string(adapter_writer) + "] " + name);
     named[root + name] = tensor;
   }
   StagedFolder staged(folder, adapter_writer);

@@ -14,24 +14,6 @@ namespace tg::nn {
 
 namespace {
 
-PretrainedInfo info_of(const io::ModelSource& source) {
-  const io::HfConfig c = io::config_in(source.files, source.from);
-  std::uint64_t bytes = 0;
-  source.config.each_parameter([&](const std::string& name, const Shape& shape) {
-    bytes += static_cast<std::uint64_t>(numel(shape)) * size_of(source.weights->dtype(name));
-  });
-  return {.folder = source.from,
-          .family = c.family,
-          .config = source.config,
-          .dtypes = source.dtypes(),
-          .bytes = bytes,
-          .dropped = source.dropped,
-          .end_tokens = c.end_tokens,
-          .start_token = c.start_token,
-          .padding_token = c.padding_token,
-          .files = source.files};
-}
-
 PretrainedInfo info_of(const io::HfFolder& folder) {
   const io::HfConfig& c = folder.config();
   return {.folder = folder.path(),
@@ -74,22 +56,6 @@ void check_context(const std::string& path, const ModelConfig& config, std::int6
                      std::to_string(config.context) + ", got " + std::to_string(context));
 }
 
-Pretrained from_gguf(const std::string& path, Device device, const PretrainedOptions& options) {
-  const io::ModelSource source = io::source_of_gguf(path);
-  check_context(path, source.config, options.context);
-  Params params = Params::unset(options.dtype, device);
-  Pretrained made{info_of(source), model_of(params, source.config, options.context)};
-  const std::string where = "[from_pretrained] " + path;
-  for (Parameter p : params.all()) {
-    const io::TensorView values = source.weights->read(p.name());
-    if (const auto bad = io::first_not_finite(values.bytes, values.dtype))
-      throw FormatError(where + ": " + p.name() + " has a number that is not finite at element " +
-                        std::to_string(*bad));
-    p.write(io::converted(values, p.shape(), p.dtype(), where, p.name()));
-  }
-  return made;
-}
-
 // A model in memory, as it was read, with its whole context.
 io::ModelSource source_of_pretrained(const Pretrained& model) {
   io::ModelSource source =
@@ -107,16 +73,54 @@ void write_gguf(const std::string& path, io::ModelSource source, const text::Tok
 
 }  // namespace
 
+}  // namespace tg::nn
+
+namespace tg::io {
+
+nn::PretrainedInfo pretrained_info(const ModelSource& source) {
+  const HfConfig c = config_in(source.files, source.from);
+  std::uint64_t bytes = 0;
+  source.config.each_parameter([&](const std::string& name, const Shape& shape) {
+    bytes += static_cast<std::uint64_t>(numel(shape)) * size_of(source.weights->dtype(name));
+  });
+  return {.folder = source.from,
+          .family = c.family,
+          .config = source.config,
+          .dtypes = source.dtypes(),
+          .bytes = bytes,
+          .dropped = source.dropped,
+          .end_tokens = c.end_tokens,
+          .start_token = c.start_token,
+          .padding_token = c.padding_token,
+          .files = source.files};
+}
+
+nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options) {
+  nn::check_context(source.from, source.config, options.context);
+  nn::Params params = nn::Params::unset(options.dtype, device);
+  nn::Pretrained made{pretrained_info(source), nn::model_of(params, source.config, options.context)};
+  const std::string where = "[from_pretrained] " + source.from;
+  for (Parameter p : params.all()) {
+    const TensorView values = source.weights->read(p.name());
+    require_finite(values.bytes, values.dtype, where + ": " + p.name());
+    p.write(converted(values, p.shape(), p.dtype(), where, p.name()));
+  }
+  return made;
+}
+
+}  // namespace tg::io
+
+namespace tg::nn {
+
 std::string PretrainedInfo::text() const {
-  std::string types;
-  for (const DType t : dtypes) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
-  return family + ", " + std::to_string(config.parameters()) + " parameters in " + types + ", " +
-         std::to_string(bytes >> 20) + " MiB" + (dropped.empty() ? "" : "; not needed: " + dropped[0]) +
+  return family + ", " + std::to_string(config.parameters()) + " parameters in " + io::names_of(dtypes) +
+         ", " + std::to_string(bytes >> 20) + " MiB" +
+         (dropped.empty() ? "" : "; not needed: " + dropped[0]) +
          (dropped.size() > 1 ? " and " + std::to_string(dropped.size() - 1) + " more" : "");
 }
 
 PretrainedInfo pretrained_info(const std::string& folder) {
-  if (io::is_gguf_file(folder)) return info_of(io::source_of_gguf(folder));
+  if (io::is_gguf_file(folder)) return io::pretrained_info(io::source_of_gguf(folder));
   return info_of(io::HfFolder(folder));
 }
 
@@ -135,7 +139,7 @@ Pretrained from_pretrained(const std::string& path, Device device, const Pretrai
   if (!is_float(options.dtype))
     throw DTypeError("[from_pretrained] expected a floating dtype, got " +
                      std::string(name_of(options.dtype)));
-  if (io::is_gguf_file(path)) return from_gguf(path, device, options);
+  if (io::is_gguf_file(path)) return io::from_source(io::source_of_gguf(path), device, options);
   const io::HfFolder folder(path);
   const ModelConfig& config = folder.config().model;
   check_context(path, config, options.context);

@@ -19,6 +19,7 @@ struct Copy {
   const TensorView& from;
   Parameter to;
   const std::string& where;
+  const std::string what = where + ": " + to.name();
 
   std::size_t offset_in_file(const std::byte* at) const {
     return static_cast<std::size_t>(reinterpret_cast<const char*>(at) - file.bytes().data());
@@ -26,9 +27,7 @@ struct Copy {
 
   // Elements that lie one after another in the parameter, from the one numbered `first`.
   void check(std::span<const std::byte> bytes, std::int64_t first) const {
-    if (const auto bad = first_not_finite(bytes, from.dtype))
-      throw FormatError(where + ": " + to.name() + " has a number that is not finite at element " +
-                        std::to_string(first + *bad));
+    require_finite(bytes, from.dtype, what, first);
   }
 
   void write(std::span<const std::byte> bytes, std::int64_t first) {
@@ -86,6 +85,12 @@ void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transpo
     copy.transposed();
   else
     copy.in_order();
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  return "[" + text + "]";
 }
 
 std::vector<std::byte> transposed(const TensorView& from) {

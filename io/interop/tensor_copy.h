@@ -16,6 +16,9 @@ namespace tg::io {
 void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
                  const std::string& where);
 
+// "[2, 3]", as Shape::text() has it, for a file's tensor of any rank.
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
 // The bytes of a tensor [n, m] as one of [m, n].
 std::vector<std::byte> transposed(const TensorView& from);
 

@@ -50,6 +50,7 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
             if (w.chance(0.2))
               autocast.emplace(w.graph, w.one_of({Precision::full, Precision::bf16, Precision::f16}),
                                w.chance(0.5));
+            (void)Autocast::has_half_logits(x);
             std::optional<KvCache> cache;
             std::optional<CacheCall> cached;
             nn::Call call{.mode = w.chance(0.5) ? Mode::train : Mode::evaluate, .recompute = w.chance(0.2)};

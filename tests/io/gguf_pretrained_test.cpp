@@ -212,6 +212,23 @@ TEST(GgufTokenizer, IdsAreThoseOfTheFolder) {
   }
 }
 
+// Llama 3's words, but a word that is a token is not that token by itself.
+TEST(GgufTokenizer, TheNameSaysWhetherMergesAreIgnored) {
+  std::string json = contents(TG_TOKENIZERS "/llama3/tokenizer.json");
+  const auto name_of_rules = [](const std::string& text) {
+    const text::HfTokenizer tokenizer(text, "test");
+    io::HfConfig config;
+    config.model.vocabulary = tokenizer.size();
+    io::GgufStart start;
+    io::add_gguf_tokenizer(&tokenizer, config, "", "test", start);
+    const std::string bytes = start.bytes();
+    return io::Gguf(bytes, "test").string("tokenizer.ggml.pre");
+  };
+  EXPECT_EQ(name_of_rules(json), "llama-bpe");
+  const std::size_t at = json.find("true", json.find("\"ignore_merges\""));
+  EXPECT_EQ(name_of_rules(json.replace(at, 4, "false")), "dbrx");
+}
+
 TEST(GgufTokenizer, RulesWithoutANameAreRefused) {
   io::HfConfig config;
   config.model.vocabulary = 100000;
@@ -304,7 +321,8 @@ TEST(GgufFiles, ThatLieAreRefusedByKeyAndValue) {
   EXPECT_EQ(message(changed(file, "head_count" + u32 + number(4), "head_count" + u32 + number(0))),
             "llama.attention.head_count is 0, expected a positive number");
   EXPECT_EQ(message(file.substr(0, file.size() - 64)).substr(0, 7), "tensor ");
-  EXPECT_EQ(message("PK\x03\x04"), "it does not begin with GGUF");
+  EXPECT_EQ(message("PK\x03\x04"),
+            "does not begin with GGUF: expected a GGUF file, or a Hugging Face folder");
 }
 
 TEST(GgufFiles, AppearWholeOrNotAtAll) {

@@ -11,31 +11,16 @@
 #include <tilegrad/nn/models/llama.h>
 #include <tilegrad/nn/models/model.h>
 #include "tests/support/files.h"
+#include "tests/support/small_models.h"
 
 namespace {
 
 using namespace tg;
+using tg::testing::small_models;
+using tg::testing::SmallModel;
 using tg::testing::TemporaryDirectory;
 
 constexpr std::int64_t length = 12;
-
-struct Kind {
-  const char* name;
-  nn::ModelConfig config;
-};
-
-std::vector<Kind> kinds() {
-  const nn::ModelConfig base{
-      .vocabulary = 61, .context = 24, .layers = 2, .heads = 4, .width = 64, .std = 0.1};
-  std::vector<Kind> all = {
-      {"GPT", base}, {"Llama", base}, {"DeepSeek", base}, {"DeepSeek, query latent", base}};
-  all[1].config.architecture = nn::Llama{.key_heads = 2};
-  all[1].config.tied_head = false;
-  all[2].config.architecture = nn::DeepSeek{.latent = 16};
-  all[3].config.architecture = nn::DeepSeek{.latent = 16, .query_latent = 24};
-  all[3].config.tied_head = false;
-  return all;
-}
 
 const std::vector<std::int32_t> tokens{3, 1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32};
 
@@ -80,7 +65,7 @@ double norm(const std::vector<double>& x) {
 
 TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
   const TemporaryDirectory dir;
-  for (const Kind& kind : kinds())
+  for (const SmallModel& kind : small_models(24))
     for (const DType dtype : {bf16, f16}) {
       nn::Params full(1), half(2, dtype);
       const nn::Model model(full, kind.config), narrow(half, kind.config);
@@ -104,7 +89,7 @@ TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
 // logits too.
 TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
   const TemporaryDirectory dir;
-  for (const Kind& kind : kinds())
+  for (const SmallModel& kind : small_models(24))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16}) {
       const DType dtype = precision == nn::Precision::bf16 ? bf16 : f16;
       nn::Params full(1), half(2, dtype);
@@ -121,7 +106,7 @@ TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
 }
 
 TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
     const ModelRun run(model, false);
@@ -133,7 +118,7 @@ TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
 
 // A token reads each weight once, as it lies: no step of the program makes another form of one.
 TEST(HalfWeights, AreReadAsTheyLie) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
     const ModelRun run(model, true);
@@ -149,7 +134,7 @@ TEST(HalfWeights, AreReadAsTheyLie) {
 
 TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
   const TemporaryDirectory dir;
-  const nn::ModelConfig config = kinds()[1].config;
+  const nn::ModelConfig config = small_models(24)[1].config;
   nn::Params half(1, f16), full(2);
   const nn::Model narrow(half, config), model(full, config);
   io::save_parameters(dir / "half.safetensors", half.all());
@@ -159,7 +144,7 @@ TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
 }
 
 TEST(HalfWeights, GenerateTextWithACache) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
     nn::Generator generator(model);

@@ -16,33 +16,18 @@
 #include <tilegrad/nn/training/training.h>
 #include <tilegrad/ops/ops.h>
 #include "tests/support/files.h"
+#include "tests/support/small_models.h"
 
 namespace {
 
 using namespace tg;
 using tg::testing::error_of;
+using tg::testing::small_models;
+using tg::testing::SmallModel;
 
 constexpr std::int64_t length = 12;
 const std::vector<std::int32_t> tokens{3, 1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32};
 const std::vector<std::int32_t> targets{1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32, 3};
-
-struct Kind {
-  const char* name;
-  nn::ModelConfig config;
-};
-
-std::vector<Kind> kinds() {
-  const nn::ModelConfig base{
-      .vocabulary = 61, .context = 12, .layers = 2, .heads = 4, .width = 64, .std = 0.1};
-  std::vector<Kind> all = {
-      {"GPT", base}, {"Llama", base}, {"DeepSeek", base}, {"DeepSeek, query latent", base}};
-  all[1].config.architecture = nn::Llama{.key_heads = 2};
-  all[1].config.tied_head = false;
-  all[2].config.architecture = nn::DeepSeek{.latent = 16};
-  all[3].config.architecture = nn::DeepSeek{.latent = 16, .query_latent = 24};
-  all[3].config.tied_head = false;
-  return all;
-}
 
 std::vector<float> logits_of(const nn::Model& model, nn::Precision precision = nn::Precision::full) {
   Graph graph;
@@ -77,7 +62,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     for (const DType dtype : {f32, bf16}) {
       nn::Params params(1, dtype);
       nn::Model model(params, kind.config);
@@ -99,7 +84,7 @@ TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
 
 TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
   nn::Params params(1);
-  nn::Model model(params, kinds()[1].config);
+  nn::Model model(params, small_models(length)[1].config);
   const auto modules = [&](const nn::LoraOptions& o) { return nn::lora_modules(model.linears(), o); };
   EXPECT_EQ(modules({}).size(), 14u);  // all but the head
   EXPECT_EQ(modules({.targets = {"lm_head"}}).size(), 1u);
@@ -140,7 +125,7 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
 
 TEST(Lora, BeginsAsPeftDoes) {
   nn::Params params(1);
-  nn::Model model(params, kinds()[1].config);
+  nn::Model model(params, small_models(length)[1].config);
   nn::add_lora(model, {.rank = 8, .seed = 5});
   for (const nn::LoraModule& m : model.lora()->modules) {
     const double bound = 1 / std::sqrt(static_cast<double>(m.in));
@@ -181,7 +166,7 @@ Products products_of_step(const nn::Model& model, const optim::Optimizer& optimi
 
 TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
   nn::Params params(1);
-  nn::ModelConfig config = kinds()[0].config;
+  nn::ModelConfig config = small_models(length)[0].config;
   config.layers = 1;
   nn::Model model(params, config);
   // Of c_attn, c_proj, c_fc, c_proj and the head: the product, and two of its gradients. The first layer's
@@ -207,7 +192,7 @@ struct RoundedModel {
 };
 
 TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     RoundedModel whole(kind.config, f32), base(kind.config, bf16);
     nn::add_lora(base.model, {.rank = 4});
     const train::ProgramOptions o{.batch = 1, .threads = 1, .precision = nn::Precision::bf16};
@@ -223,7 +208,7 @@ TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
 
 // Logits of a base in bf16 must not be wider than those of one in f32.
 TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     nn::ModelConfig config = kind.config;
     config.vocabulary = 2000;
     RoundedModel whole(config, f32), base(config, bf16);
@@ -242,7 +227,7 @@ TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
 }
 
 TEST(Lora, TrainsTheAdaptersAlone) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     for (const auto& [dtype, precision] :
          {std::pair(f32, nn::Precision::full), {bf16, nn::Precision::full}, {bf16, nn::Precision::bf16}}) {
       nn::Params params(1, dtype);
@@ -294,7 +279,7 @@ TEST(Lora, NeedsLessMemoryThanAllParameters) {
 }
 
 TEST(Lora, MergedModelsComputeTheSame) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);
     nn::add_lora(model, {.rank = 4, .targets = {}});
@@ -322,7 +307,7 @@ TEST(Lora, MergingRoundsOnce) {
 
 // MLA multiplies by kv_b_proj's weight in another order when there is a cache.
 TEST(Lora, IsTheSameWithACache) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);
     nn::add_lora(model, {.rank = 4, .targets = {}});
@@ -339,7 +324,7 @@ TEST(Lora, IsTheSameWithACache) {
 }
 
 TEST(Lora, HasDropoutInTrainingOnly) {
-  for (const Kind& kind : kinds()) {
+  for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);
     for (const nn::LinearPlace& linear : model.linears()) {  // each reaches the layer that it is on
@@ -365,7 +350,7 @@ TEST(Lora, HasDropoutInTrainingOnly) {
 TEST(Frozen, ParametersHaveNoGradientAndNoState) {
   for (const char* kind : {"adamw", "sgd", "muon"}) {
     nn::Params params(1);
-    nn::Model model(params, kinds()[1].config);
+    nn::Model model(params, small_models(length)[1].config);
     for (Parameter p : model.parameters())
       if (p.name().find(".layers.0.") == std::string::npos && p.name() != "lm_head.weight") p.freeze();
     std::vector<Parameter> trained;
@@ -389,7 +374,7 @@ TEST(Frozen, ParametersHaveNoGradientAndNoState) {
     }
   }
   nn::Params params(1);
-  nn::Model model(params, kinds()[0].config);
+  nn::Model model(params, small_models(length)[0].config);
   for (Parameter p : model.parameters()) p.freeze();
   EXPECT_NE(error_of([&] { optim::AdamW(model.parameters()); }).find("is frozen"), std::string::npos);
 }

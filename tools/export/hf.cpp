@@ -19,11 +19,9 @@ std::string export_hf(ExportSource& source, const ExportOptions& options) {
   nn::SaveOptions saving{.written = options.progress};
   if (!options.dtype.empty()) saving.dtype = dtype_named(options.dtype);
   io::HfWriter writer(source.model, saving);
-  std::string types;
-  for (const DType t : writer.dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
   const std::size_t files = writer.files().size();
-  print_row("writes", options.out + ": " + writer.config().head + ", " + types + ", " +
-                          size_text(static_cast<double>(writer.bytes())) +
+  print_row("writes", options.out + ": " + writer.config().head + ", " + io::names_of(writer.dtypes()) +
+                          ", " + size_text(static_cast<double>(writer.bytes())) +
                           (files > 1 ? " in " + std::to_string(files) + " files" : ""));
   std::fflush(stdout);
   writer.write(options.out);

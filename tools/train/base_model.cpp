@@ -74,13 +74,10 @@ void append_document(const BaseModel& base, std::string_view text, std::vector<s
 }
 
 void BaseModel::print(const std::string& from) const {
-  std::string types;
-  if (weights)
-    for (const DType t : weights->dtypes()) types += (types.empty() ? "" : " and ") + std::string(name_of(t));
-  print_row("from",
-            from + ": " + family +
-                (weights ? ", weights in " + types + ", " + size_text(static_cast<double>(weights->bytes()))
-                         : ", whose tuned weights the run has"));
+  print_row("from", from + ": " + family +
+                        (weights ? ", weights in " + io::names_of(weights->dtypes()) + ", " +
+                                       size_text(static_cast<double>(weights->bytes()))
+                                 : ", whose tuned weights the run has"));
   std::string tokens = tokenizer
                            ? std::string(tokenizer->kind()) + ", " + grouped(tokenizer->size()) + " tokens"
                            : "none in the folder";
