@@ -229,6 +229,10 @@ template <class Rows>
 constexpr int shared_row = Rows::outputs + 4;
 template <class Rows>
 constexpr int slice_floats = shared_row<Rows>* Rows::rows;
+// Numbers of y, neighbours in a row, that a thread writes.
+template <class Rows>
+constexpr int numbers_of_thread =
+    Rows::rows* Rows::outputs <= 2 * k_slice_threads ? 2 : Rows::rows* Rows::outputs / k_slice_threads;
 
 // The warp's slice: chunks [first, end) of k, `together` of them on their way while as many are multiplied.
 // before_x() comes before the first element of x is read; `at_once`: weights are read before that.
@@ -278,42 +282,37 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
             tile = static_cast<int>(blockIdx.x), nth = row_tiles == 1 ? tile : tile / row_tiles;
   const int i0 = (tile - nth * row_tiles) * Rows::rows, j0 = nth * Rows::outputs;
   const int first = p.slice(warp), end = p.slice(warp + 1);
-  // Where a thread writes one number at most, what is added to it arrives while the warp multiplies.
-  constexpr bool one = Rows::rows * Rows::outputs <= k_slice_threads;
+  // Numbers of y that a thread writes. What is added to them arrives while the warp multiplies.
+  constexpr int V = numbers_of_thread<Rows>;
+  const bool writes = V * static_cast<int>(threadIdx.x) < Rows::rows * Rows::outputs;
+  const int i = V * threadIdx.x / Rows::outputs, j = V * threadIdx.x % Rows::outputs;
 #pragma unroll 1
   for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
     Rows rows(p, item, i0, j0);
-    Added added;
-    const auto read_added = [&](bool constant) {
-      if constexpr (one)
-        p.read_added<S>(added, constant, item, i0 + threadIdx.x / Rows::outputs,
-                        j0 + threadIdx.x % Rows::outputs);
-    };
+    Added<V> added;
     const bool begins = item == static_cast<int>(blockIdx.y);
-    if constexpr (one)
-      read_added(true);
-    else
-      p.prefetch_added<S, Rows::outputs>(item, i0, j0);
+    if (writes) p.read_added<S>(added, true, item, i0 + i, j0 + j);
     multiply_slice(rows, first, end, begins && p.constant[p.w], [&] {
       if (begins) wait_for_step_before();
-      read_added(false);
+      if (writes) p.read_added<S>(added, false, item, i0 + i, j0 + j);
     });
     rows.each(
         [&](int i, int j, float sum) { sums[warp * slice_floats<Rows> + i * shared_row<Rows> + j] = sum; });
     __syncthreads();
-    const auto sum_of_slices = [&](int i, int j) {
+    if (writes) {
       const float* from = sums + i * shared_row<Rows> + j;
-      float sum = from[0];
+      float sum[V];
 #pragma unroll
-      for (int slice = 1; slice < k_slices; ++slice) sum += from[slice * slice_floats<Rows>];
-      return sum;
-    };
-    if constexpr (one)
-      p.write<S, Rows::rows, Rows::outputs, k_slice_threads>(item, i0, j0, sum_of_slices,
-                                                             [&](int, int) { return added; });
-    else
-      p.write<S, Rows::rows, Rows::outputs, k_slice_threads>(item, i0, j0, sum_of_slices);
-    __syncthreads();
+      for (int slice = 0; slice < k_slices; ++slice, from += slice_floats<Rows>)
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+          const float2 two = *reinterpret_cast<const float2*>(from + v);
+          sum[v] = slice == 0 ? two.x : sum[v] + two.x;
+          sum[v + 1] = slice == 0 ? two.y : sum[v + 1] + two.y;
+        }
+      p.write<S>(item, i0 + i, j0 + j, sum, added);
+    }
+    if (item + static_cast<int>(gridDim.y) < p.batches) __syncthreads();
   }
 }
 
@@ -359,6 +358,32 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
   }
 }
 
+bool is_aligned(const void* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+}
+
+// Whether all that is reached from data in steps of `stride` and along the batch is aligned to 16 bytes.
+bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
+  const Strides& batch = p.batch[which];
+  bool fits = is_aligned(p.data[which]) && stride % count == 0;
+  for (int a = 0; a < batch.rank; ++a) fits = fits && (batch.size[a] == 1 || batch.stride[a] % count == 0);
+  return fits;
+}
+
+// How many neighbours along n of all that is added and written can be reached at once: 8, 4, 2 or 1.
+int together_in(const RowsProduct& p) {
+  const auto fit = [&](int count) {
+    bool all = p.n % count == 0 && is_aligned(p.sum) && is_aligned(p.result);
+    for (const int which : {RowsProduct::d, RowsProduct::e, RowsProduct::y})
+      all = all && (!p.data[which] ||
+                    (p.col[which] == 1 && in_pieces(p, which, p.m == 1 ? 0 : p.row[which], count)));
+    return all;
+  };
+  for (int count = 8; count > 1; count /= 2)
+    if (fit(count)) return count;
+  return 1;
+}
+
 // Operands with strides along the product's axes; a broadcast axis has stride 0.
 RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullptr) {
   const Shape& out = call.out[0].layout.shape;
@@ -395,15 +420,8 @@ RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullp
     if (p.result == call.out[0].data) p.data[p.y] = nullptr;
   }
   p.wide = call.out[0].dtype != call.in[0].dtype;
+  p.together = together_in(p);
   return p;
-}
-
-// Whether all that is reached from data in steps of `stride` and along the batch is aligned to 16 bytes.
-bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
-  const Strides& batch = p.batch[which];
-  bool fits = reinterpret_cast<std::uintptr_t>(p.data[which]) % 16 == 0 && stride % count == 0;
-  for (int a = 0; a < batch.rank; ++a) fits = fits && (batch.size[a] == 1 || batch.stride[a] % count == 0);
-  return fits;
 }
 
 bool x_in_pieces(const RowsProduct& p, DType t) {

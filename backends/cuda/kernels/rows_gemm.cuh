@@ -1,6 +1,7 @@
 // What the kernels of rows_gemm share: the product, where k is cut, and how results are written.
 #pragma once
 
+#include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/gelu.cuh"
 #include "backends/cuda/rows_gemm.h"
@@ -27,9 +28,20 @@ __device__ __forceinline__ void wait_for_step_before() {
 #endif
 }
 
-// What is added to a number of y: d, or the sum of d and e.
+// What is added to V neighbours of y along n: d, or the sum of d and e, as they lie in memory. They are
+// converted when they are needed, so that no thread waits for them before.
+template <int V>
 struct Added {
-  float d = 0, e = 0;
+  unsigned d[V], e[V];
+
+  template <class T>
+  static __device__ __forceinline__ Words<T, V>& as(unsigned (&words)[V]) {
+    return reinterpret_cast<Words<T, V>&>(words);
+  }
+  template <class T>
+  static __device__ __forceinline__ const Words<T, V>& as(const unsigned (&words)[V]) {
+    return reinterpret_cast<const Words<T, V>&>(words);
+  }
 };
 
 // Operands with strides along the product's axes; a broadcast axis has stride 0.
@@ -41,6 +53,7 @@ struct RowsProduct {
   bool constant[operands];  // no step of the program writes it
   int m, n, k, batches;
   bool wide;  // d, e and y are f32, though x and w are not
+  int together;  // neighbours along n that can be read and written at once in d, e, y, sum and result
   // [batches, m, n], null where nobody reads them: d + e, and `function` of y.
   std::byte *sum, *result;
   RowsContext::Function function;
@@ -64,10 +77,10 @@ struct RowsProduct {
     return (k + k_chunk - 1) / k_chunk * nth / k_slices;
   }
 
-  // Reads those of d and e that are constant, or those that are not, for number (i, j) of y.
-  template <class S>
-  __device__ __forceinline__ void read_added(Added& to, bool those, int item, int i, int j) const {
-    if (i >= m || j >= n) return;
+  // Reads those of d and e that are constant, or those that are not, for V numbers of y from (i, j) on.
+  template <class S, int V>
+  __device__ __forceinline__ void read_added(Added<V>& to, bool those, int item, int i, int j) const {
+    if (i >= m || j >= n || together < V) return;
     if (sizeof(S) < sizeof(float) && wide)
       read_added_as<float>(to, those, item, i, j);
     else
@@ -90,51 +103,82 @@ struct RowsProduct {
       }
   }
 
-  // y = sum(i, j) + added(i, j) for a tile of so many rows and outputs from (i0, j0) on, by the whole block.
-  template <class S, int rows, int outputs, int threads, class Sum, class Adds>
-  __device__ __forceinline__ void write(int item, int i0, int j0, Sum&& sum_of, Adds&& added) const {
+  // V numbers of y from (i, j) on: `sums` of the product, and what is added to them.
+  template <class S, int V>
+  __device__ __forceinline__ void write(int item, int i, int j, const float (&sums)[V],
+                                        const Added<V>& added) const {
+    if (i >= m || j >= n) return;
     if (sizeof(S) < sizeof(float) && wide)
-      write_as<float, rows, outputs, threads>(item, i0, j0, sum_of, added);
+      write_as<float>(item, i, j, sums, added);
     else
-      write_as<S, rows, outputs, threads>(item, i0, j0, sum_of, added);
-  }
-  template <class S, int rows, int outputs, int threads, class Sum>
-  __device__ __forceinline__ void write(int item, int i0, int j0, Sum&& sum_of) const {
-    write<S, rows, outputs, threads>(item, i0, j0, sum_of, [&](int i, int j) {
-      Added a;
-      read_added<S>(a, true, item, i, j), read_added<S>(a, false, item, i, j);
-      return a;
-    });
+      write_as<S>(item, i, j, sums, added);
   }
 
  private:
-  template <class S>
-  __device__ __forceinline__ void read_added_as(Added& to, bool those, int item, int i, int j) const {
-    if (data[d] && constant[d] == those) to.d = widen(at<S>(d, item)[i * row[d] + j * col[d]]);
-    if (data[e] && constant[e] == those) to.e = widen(at<S>(e, item)[i * row[e] + j * col[e]]);
+  template <class T, int V>
+  __device__ __forceinline__ void read_added_as(Added<V>& to, bool those, int item, int i, int j) const {
+    const auto read = [&](Which which, unsigned(&words)[V]) {
+      if (data[which] && constant[which] == those)
+        to.template as<T>(words) =
+            *reinterpret_cast<const Words<T, V>*>(at<T>(which, item) + i * row[which] + j);
+    };
+    read(d, to.d), read(e, to.e);
   }
 
-  template <class S, int rows, int outputs, int threads, class Sum, class Adds>
-  __device__ __forceinline__ void write_as(int item, int i0, int j0, Sum&& sum_of, Adds&& added_to) const {
-    S* const to = const_cast<S*>(at<S>(y, item));
-#pragma unroll 1
-    for (int e = threadIdx.x; e < rows * outputs; e += threads) {
-      const int i = i0 + e / outputs, j = j0 + e % outputs;
-      if (i >= m || j >= n) continue;
-      float value = sum_of(i - i0, j - j0);
-      const i64 number = (i64{item} * m + i) * n + j;
-      if (data[d]) {
-        Added added = added_to(i, j);
-        if (data[RowsProduct::e]) {
-          const S both = narrow<S>(added.d + added.e);  // as in a step of its own
-          added.d = widen(both);
-          if (sum) reinterpret_cast<S*>(sum)[number] = both;
-        }
-        value += added.d;
+  template <class T, int V>
+  __device__ __forceinline__ void write_as(int item, int i, int j, const float (&sums)[V],
+                                           const Added<V>& added) const {
+    if (together < V) return write_one_by_one<T>(item, i, j, sums);
+    const i64 number = (i64{item} * m + i) * n + j;
+    const auto put = [](std::byte* to, i64 place, const Words<T, V>& words) {
+      reinterpret_cast<Words<T, V>*>(reinterpret_cast<T*>(to) + place)[0] = words;
+    };
+    float value[V], more[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = sums[v];
+    if (data[d]) {
+      unpack<T>(added.template as<T>(added.d), more);
+      if (data[e]) {
+        float right[V];
+        unpack<T>(added.template as<T>(added.e), right);
+#pragma unroll
+        for (int v = 0; v < V; ++v) more[v] += right[v];
+        const Words<T, V> both = packed<T>(more);  // rounded, as in a step of its own
+        unpack<T>(both, more);
+        if (sum) put(sum, number, both);
       }
-      const S rounded = narrow<S>(value);
-      if (data[y]) to[i * row[y] + j * col[y]] = rounded;
-      if (result) reinterpret_cast<S*>(result)[number] = narrow<S>(function_of(widen(rounded)));
+#pragma unroll
+      for (int v = 0; v < V; ++v) value[v] += more[v];
+    }
+    const Words<T, V> rounded = packed<T>(value);
+    if (data[y]) *reinterpret_cast<Words<T, V>*>(const_cast<T*>(at<T>(y, item)) + i * row[y] + j) = rounded;
+    if (!result) return;
+    unpack<T>(rounded, value);
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = function_of(value[v]);
+    put(result, number, packed<T>(value));
+  }
+
+  // The same of operands that do not lie so, or numbers of which some are beyond the end of a row.
+  template <class T, int V>
+  __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v, ++j) {
+      if (j >= n) return;
+      const i64 number = (i64{item} * m + i) * n + j;
+      float value = sums[v];
+      if (data[d]) {
+        float more = widen(at<T>(d, item)[i * row[d] + j * col[d]]);
+        if (data[e]) {
+          const T both = narrow<T>(more + widen(at<T>(e, item)[i * row[e] + j * col[e]]));
+          more = widen(both);
+          if (sum) reinterpret_cast<T*>(sum)[number] = both;
+        }
+        value += more;
+      }
+      const T rounded = narrow<T>(value);
+      if (data[y]) const_cast<T*>(at<T>(y, item))[i * row[y] + j * col[y]] = rounded;
+      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of(widen(rounded)));
     }
   }
 
