@@ -1,7 +1,10 @@
-// y = x·w + d, an element's additions in one order however many rows x has. A block takes 16 or 32 outputs,
+// y = x·w + d, an element's additions in one order however many rows x has. A block takes 8 to 32 outputs,
 // which are columns of w, of up to 64 rows. k is cut into 8 slices at fixed places, one for each warp; their
-// sums are added in the order of the slices. The weights go from memory straight to registers, each once for
-// the block's rows, with copies of the next ones on their way.
+// sums are added in the order of the slices.
+//
+// Each lane copies what it multiplies into places of its own in shared memory, several chunks of k ahead, so
+// nothing but its own copies does it wait for. Weights that no step writes are copied before the step before
+// has ended.
 //
 // In 16 bits Yᵀ = Wᵀ·Xᵀ on tensor cores: 16 outputs are the left operand, 8 rows of x the right one. The sum
 // over k does not mind in which order a product of 16 takes it: where mma expects numbers 2t, 2t + 1, 2t + 8,
@@ -20,87 +23,81 @@ constexpr int k_slice_threads = 32 * k_slices;
 
 // ---- 16 bits: lane 4·g + t ----
 
-// along_k: w runs along k in memory, else along n. Rows: 8 · groups.
-template <class S, bool along_k, int groups>
+// along_k: w runs along k in memory, else along n.
+template <class S, bool along_k, int groups, int outputs_>
 struct TensorRows {
   using type = S;
-  static constexpr int outputs = along_k && groups == 1 ? 16 : 32, rows = 8 * groups;
-  static constexpr int together = groups == 1 ? (along_k ? 3 : 2) : groups == 2 ? 2 : 1;  // chunks
-  static constexpr int blocks = groups == 1 || groups == 4 ? 2 : 1;  // that a multiprocessor holds
-  static constexpr int pieces = along_k ? outputs / 8 : 4;
-
-  struct Chunk {
-    uint4 w[pieces], x[groups];
-  };
+  static constexpr int outputs = outputs_, rows = 8 * groups;
+  static constexpr int blocks = outputs * rows < 2048 ? 2 : 1;  // that a multiprocessor holds
+  static constexpr int pieces_w = along_k ? outputs / 8 : 4, pieces_x = groups;
+  static constexpr int tiles = (outputs + 15) / 16;  // of 16 outputs
+  static_assert(along_k || outputs == 32);
 
   const RowsProduct& p;
   const int g = tile::lane_id() / 4, t = tile::lane_id() % 4, i0, j0;
-  // Of the lane's first row of x, and of its outputs or its column of w. What lies beyond the end of an
-  // operand is read from its last numbers instead: along m and n it changes no result, along k see trim().
-  const unsigned short *x, *w[along_k ? pieces : 1];
-  float sum[outputs / 16][groups][4] = {};
+  // Of the lane's first row of x, and of its outputs or its column of w. Beyond the end along m and n the
+  // last row or output is read again: it changes no result.
+  const unsigned short *x, *w[along_k ? pieces_w : 1];
+  float sum[tiles][groups][4] = {};
 
   __device__ __forceinline__ TensorRows(const RowsProduct& p, int item, int i0, int j0)
       : p(p), i0(i0), j0(j0) {
-    x = p.at<unsigned short>(p.x, item) + min(i0 + g, p.m - 1) * p.row[p.x];
+    x = p.at<unsigned short>(p.x, item) + (i0 + g) * p.row[p.x];
     const unsigned short* first = p.at<unsigned short>(p.w, item);
     if constexpr (along_k)
 #pragma unroll
-      for (int n = 0; n < pieces; ++n) w[n] = first + min(j0 + 8 * n + g, p.n - 1) * p.col[p.w];
+      for (int n = 0; n < pieces_w; ++n) w[n] = first + min(j0 + 8 * n + g, p.n - 1) * p.col[p.w];
     else
       w[0] = first + min(j0 + 8 * t, p.n - 8);
   }
 
-  // Along k eight neighbours of output 8·n + g, else eight outputs of row 8·(g / 2) + 2·n + g % 2.
-  __device__ __forceinline__ void load_w(Chunk& to, int nth) const {
-    if constexpr (along_k) {
-      const int k = min(nth * k_chunk + 8 * t, p.k - 8);
+  // f(n, address, whether it is not beyond the end of k) for the lane's pieces of a chunk. Of w: along k eight
+  // neighbours of output 8·n + g, else eight outputs of row 8·(g / 2) + 2·n + g % 2. Of x: of row 8·n + g.
+  template <class F>
+  __device__ __forceinline__ void each_w(int nth, F&& f) const {
+    const int k = nth * k_chunk + (along_k ? 8 * t : g / 2 * 8 + g % 2);
 #pragma unroll
-      for (int n = 0; n < pieces; ++n) to.w[n] = __ldcg(reinterpret_cast<const uint4*>(w[n] + k));
-    } else {
-      const int k = min(nth * k_chunk + g / 2 * 8, p.k - 8) + g % 2;
-      const unsigned short* from = w[0] + k * p.row[p.w];
-#pragma unroll
-      for (int n = 0; n < pieces; ++n)
-        to.w[n] = __ldcg(reinterpret_cast<const uint4*>(from + 2 * n * p.row[p.w]));
-    }
+    for (int n = 0; n < pieces_w; ++n)
+      f(n, along_k ? w[along_k ? n : 0] + k : w[0] + (k + 2 * n) * p.row[p.w], k < p.k);
   }
-  __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
-    const unsigned short* from = x + min(nth * k_chunk + 8 * t, p.k - 8);
+  template <class F>
+  __device__ __forceinline__ void each_x(int nth, F&& f) const {
+    const int k = nth * k_chunk + 8 * t;
 #pragma unroll
-    for (int n = 0; n < groups; ++n)
-      to.x[n] = *reinterpret_cast<const uint4*>(i0 + 8 * n + g < p.m ? from + 8 * n * p.row[p.x] : from);
-  }
-  // Of the last chunk, if it is not whole: zeros beyond the end of k.
-  __device__ __forceinline__ void trim(Chunk& c, int nth) const {
-    const int left = p.k - nth * k_chunk;
-    if (left >= k_chunk) return;
-#pragma unroll
-    for (uint4& w : c.w)
-      if ((along_k ? t : g / 2) * 8 >= left) w = {0, 0, 0, 0};
-#pragma unroll
-    for (uint4& x : c.x)
-      if (8 * t >= left) x = {0, 0, 0, 0};
+    for (int n = 0; n < groups; ++n) f(n, x + 8 * n * p.row[p.x] + k, k < p.k && i0 + 8 * n + g < p.m);
   }
 
-  __device__ __forceinline__ void add(const Chunk& c) {
-    u32 left[outputs / 8][4];  // of output `output(n, g)`: words 2t, 2t + 1, … along k
+  // w(n) and x(n) are pieces of a chunk.
+  template <class W, class X>
+  __device__ __forceinline__ void add(W&& w_piece, X&& x_piece) {
+    u32 left[2 * tiles][4] = {};  // of output `output(n, g)`: words 2t, 2t + 1, … along k
+    if constexpr (along_k) {
 #pragma unroll
-    for (int n = 0; n < outputs / 8; ++n)
-#pragma unroll
-      for (int word = 0; word < 4; ++word)
-        left[n][word] =
-            along_k ? word_of(c.w[n], word) : ptx::transpose_8x8(word_of(c.w[along_k ? 0 : word], n));
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int o = 0; o < outputs / 16; ++o) {
-        const tile::Fragment a{left[2 * o][2 * half], left[2 * o + 1][2 * half], left[2 * o][2 * half + 1],
-                               left[2 * o + 1][2 * half + 1]};
-#pragma unroll
-        for (int n = 0; n < groups; ++n)
-          tile::mma(sum[o][n], a, word_of(c.x[n], 2 * half), word_of(c.x[n], 2 * half + 1), S());
+      for (int n = 0; n < pieces_w; ++n) {
+        const uint4 piece = w_piece(n);
+        left[n][0] = piece.x, left[n][1] = piece.y, left[n][2] = piece.z, left[n][3] = piece.w;
       }
+    } else {
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const uint4 piece = w_piece(word);
+        left[0][word] = ptx::transpose_8x8(piece.x), left[1][word] = ptx::transpose_8x8(piece.y);
+        left[2 % (2 * tiles)][word] = ptx::transpose_8x8(piece.z);
+        left[3 % (2 * tiles)][word] = ptx::transpose_8x8(piece.w);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < groups; ++n) {
+      const uint4 right = x_piece(n);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int o = 0; o < tiles; ++o) {
+          const tile::Fragment a{left[2 * o][2 * half], left[2 * o + 1][2 * half], left[2 * o][2 * half + 1],
+                                 left[2 * o + 1][2 * half + 1]};
+          tile::mma(sum[o][n], a, half ? right.z : right.x, half ? right.w : right.y, S());
+        }
+    }
   }
 
   // f(row, output, sum) for all that the lane has.
@@ -114,11 +111,6 @@ struct TensorRows {
         for (int e = 0; e < 2; ++e)
           f(8 * n + 2 * t + e, along_k ? 8 * o + g : g / 2 * 8 + 2 * o + g % 2, sum[o / 2][n][o % 2 * 2 + e]);
   }
-
- private:
-  static __device__ __forceinline__ u32 word_of(const uint4& v, int n) {
-    return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
-  }
 };
 
 // ---- f32: lane 8·g + t ----
@@ -127,13 +119,8 @@ template <bool along_k, int rows_>
 struct PlainRows {
   using type = float;
   static constexpr int outputs = along_k ? 16 : 32, rows = rows_;
-  static constexpr int together = along_k && rows == 1 ? 2 : 1;
   static constexpr int blocks = rows <= (along_k ? 4 : 1) ? 2 : 1;
-  static constexpr int pieces = along_k ? 4 : 8;
-
-  struct Chunk {
-    float4 w[pieces], x[rows][along_k ? 1 : 2];
-  };
+  static constexpr int pieces_w = along_k ? 4 : 8, of_row = along_k ? 1 : 2, pieces_x = rows * of_row;
 
   const RowsProduct& p;
   const int g = tile::lane_id() / 8, t = tile::lane_id() % 8, i0, j0;
@@ -146,35 +133,47 @@ struct PlainRows {
     w = p.at<float>(p.w, item) + (along_k ? (j0 + g) * p.col[p.w] + 4 * t : 8 * g * p.row[p.w] + j0 + 4 * t);
   }
 
-  __device__ __forceinline__ void load_w(Chunk& to, int nth) const {
-    each_piece(nth, [&](int n, const float* from, bool some) {
-      to.w[n] = some ? __ldcg(reinterpret_cast<const float4*>(from)) : float4{0, 0, 0, 0};
-    });
-  }
-  __device__ __forceinline__ void load_x(Chunk& to, int nth) const {
+  // As above: four neighbours along k of output 4·n + g, or four outputs of row 8·g + n; four of a row of x.
+  template <class F>
+  __device__ __forceinline__ void each_w(int nth, F&& f) const {
     const int k0 = nth * k_chunk;
 #pragma unroll
-    for (int i = 0; i < rows; ++i)
+    for (int n = 0; n < pieces_w; ++n)
+      if constexpr (along_k)
+        f(n, w + 4 * n * p.col[p.w] + k0, k0 + 4 * t < p.k && j0 + 4 * n + g < p.n);
+      else
+        f(n, w + (k0 + n) * p.row[p.w], k0 + 8 * g + n < p.k && j0 + 4 * t < p.n);
+  }
+  template <class F>
+  __device__ __forceinline__ void each_x(int nth, F&& f) const {
+    const int k0 = nth * k_chunk;
 #pragma unroll
-      for (int n = 0; n < (along_k ? 1 : 2); ++n) {
-        const bool some = i0 + i < p.m && k0 + (along_k ? 4 * t : 8 * g + 4 * n) < p.k;
-        to.x[i][n] =
-            some ? *reinterpret_cast<const float4*>(x + i * p.row[p.x] + k0 + 4 * n) : float4{0, 0, 0, 0};
-      }
+    for (int n = 0; n < pieces_x; ++n) {
+      const int i = n / of_row, part = n % of_row;
+      f(n, x + i * p.row[p.x] + k0 + 4 * part,
+        i0 + i < p.m && k0 + (along_k ? 4 * t : 8 * g + 4 * part) < p.k);
+    }
   }
 
-  __device__ __forceinline__ void trim(Chunk&, int) const {}  // what is loaded ends where k does
-  __device__ __forceinline__ void add(const Chunk& c) {
+  template <class W, class X>
+  __device__ __forceinline__ void add(W&& w_piece, X&& x_piece) {
+    uint4 left[pieces_w];
 #pragma unroll
-    for (int i = 0; i < rows; ++i)
+    for (int n = 0; n < pieces_w; ++n) left[n] = w_piece(n);
 #pragma unroll
-      for (int n = 0; n < pieces; ++n)
+    for (int i = 0; i < rows; ++i) {
+      uint4 right[of_row];
+#pragma unroll
+      for (int part = 0; part < of_row; ++part) right[part] = x_piece(i * of_row + part);
+#pragma unroll
+      for (int n = 0; n < pieces_w; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           float& to = sum[4 * i + (along_k ? n : e)];
-          to = fmaf(number_of(c.w[n], e),
-                    along_k ? number_of(c.x[i][0], e) : number_of(c.x[i][along_k ? 0 : n / 4], n % 4), to);
+          to = fmaf(number_of(left[n], e),
+                    along_k ? number_of(right[0], e) : number_of(right[along_k ? 0 : n / 4], n % 4), to);
         }
+    }
   }
 
   template <class F>
@@ -183,18 +182,6 @@ struct PlainRows {
   }
 
  private:
-  // f(n, address, whether it is in w) for the lane's pieces of a chunk: four neighbours along k of output
-  // 4·n + g, or four outputs of row 8·g + n.
-  template <class F>
-  __device__ __forceinline__ void each_piece(int nth, F&& f) const {
-    const int k0 = nth * k_chunk;
-#pragma unroll
-    for (int n = 0; n < pieces; ++n)
-      if constexpr (along_k)
-        f(n, w + 4 * n * p.col[p.w] + k0, k0 + 4 * t < p.k && j0 + 4 * n + g < p.n);
-      else
-        f(n, w + (k0 + n) * p.row[p.w], k0 + 8 * g + n < p.k && j0 + 4 * t < p.n);
-  }
   // Adds the first `count` sums over the lanes that have the same outputs, in steps of `by` lanes and less.
   // Of two lanes each keeps half of the sums, from number `from` on, or one of them (`own`) the last one.
   template <int by, int count, class F>
@@ -219,8 +206,8 @@ struct PlainRows {
       }
     }
   }
-  static __device__ __forceinline__ float number_of(const float4& v, int n) {
-    return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
+  static __device__ __forceinline__ float number_of(const uint4& v, int n) {
+    return __uint_as_float(n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w);
   }
 };
 
@@ -234,40 +221,56 @@ template <class Rows>
 constexpr int numbers_of_thread =
     Rows::rows* Rows::outputs <= 2 * k_slice_threads ? 2 : Rows::rows* Rows::outputs / k_slice_threads;
 
-// The warp's slice: chunks [first, end) of k, `together` of them on their way while as many are multiplied.
-// before_x() comes before the first element of x is read; `at_once`: weights are read before that.
+// A warp's part of shared memory: chunks that are on their way, and at last its sums.
+constexpr int piece_bytes = 512;  // of 32 lanes
+template <class Rows>
+constexpr int chunk_bytes = piece_bytes * (Rows::pieces_w + Rows::pieces_x);
+template <class Rows>
+constexpr int depth_of = chunk_bytes<Rows> * 2 >= 12288 ? 2 : 12288 / chunk_bytes<Rows>;
+template <class Rows>
+__host__ __device__ int warp_bytes(int chunks_of_slice) {
+  const int chunks = chunks_of_slice < depth_of<Rows> ? chunks_of_slice : depth_of<Rows>;
+  const int copies = chunks * chunk_bytes<Rows>, sums = slice_floats<Rows> * 4;
+  return copies > sums ? copies : sums;
+}
+
+// The warp's slice: chunks [first, end) of k, which the lane copies to shared memory, from `to` on, before it
+// needs them. before_x() comes before the first element of x is read; `at_once`: weights are read before that.
 template <class Rows, class Wait>
-__device__ __forceinline__ void multiply_slice(Rows& rows, int first, int end, bool at_once,
+__device__ __forceinline__ void multiply_slice(Rows& rows, u32 to, int first, int end, bool at_once,
                                                Wait&& before_x) {
-  constexpr int together = Rows::together;
-  typename Rows::Chunk even[together], odd[together];
-  const auto for_each = [&](auto& chunks, int nth, auto&& f) {
-#pragma unroll
-    for (int n = 0; n < together; ++n)
-      if (nth + n < end) f(chunks[n], nth + n);
+  constexpr int depth = depth_of<Rows>, of_x = Rows::pieces_w * piece_bytes;
+  to += tile::lane_id() * 16;
+  const auto ask_w = [&](int nth, u32 chunk) {
+    if (nth < end)
+      rows.each_w(nth, [&](int n, const auto* from, bool some) {
+        ptx::cp_async_16_of_line(chunk + n * piece_bytes, from, some ? 16 : 0);
+      });
   };
-  const auto load_w = [&](auto& to, int nth) {
-    for_each(to, nth, [&](auto& chunk, int i) { rows.load_w(chunk, i); });
+  const auto ask_x = [&](int nth, u32 chunk) {
+    if (nth < end)
+      rows.each_x(nth, [&](int n, const auto* from, bool some) {
+        ptx::cp_async_16(chunk + of_x + n * piece_bytes, from, some ? 16 : 0);
+      });
+    ptx::cp_async_commit();
   };
-  const auto load_x = [&](auto& to, int nth) {
-    for_each(to, nth, [&](auto& chunk, int i) { rows.load_x(chunk, i); });
-  };
-  const auto add = [&](auto& from, int nth) {
-    for_each(from, nth, [&](auto& chunk, int i) {
-      rows.trim(chunk, i);
-      rows.add(chunk);
-    });
-  };
-  if (at_once) load_w(even, first), load_w(odd, first + together);
-  before_x();
-  if (!at_once) load_w(even, first), load_w(odd, first + together);
-  load_x(even, first), load_x(odd, first + together);
+  const auto ask_first = [&] {
 #pragma unroll 1
-  for (int nth = first; nth < end; nth += 2 * together) {
-    add(even, nth);
-    load_w(even, nth + 2 * together), load_x(even, nth + 2 * together);
-    add(odd, nth + together);
-    load_w(odd, nth + 3 * together), load_x(odd, nth + 3 * together);
+    for (int n = 0; n < depth; ++n) ask_w(first + n, to + n * chunk_bytes<Rows>);
+  };
+  if (at_once) ask_first();
+  before_x();
+  if (!at_once) ask_first();
+#pragma unroll 1
+  for (int n = 0; n < depth; ++n) ask_x(first + n, to + n * chunk_bytes<Rows>);
+  u32 chunk = to;
+#pragma unroll 1
+  for (int nth = first; nth < end; ++nth) {
+    ptx::cp_async_wait<depth - 1>();
+    rows.add([&](int n) { return ptx::ld_shared_v4(chunk + n * piece_bytes); },
+             [&](int n) { return ptx::ld_shared_v4(chunk + of_x + n * piece_bytes); });
+    ask_w(nth + depth, chunk), ask_x(nth + depth, chunk);
+    chunk = chunk + chunk_bytes<Rows> < to + depth * chunk_bytes<Rows> ? chunk + chunk_bytes<Rows> : to;
   }
 }
 
@@ -277,11 +280,11 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   using S = typename Rows::type;
   TG_DYNAMIC_SHARED(memory, 1024);
   let_product_after_begin();
-  float* const sums = reinterpret_cast<float*>(memory);  // [slices, rows, outputs]
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32,
             tile = static_cast<int>(blockIdx.x), nth = row_tiles == 1 ? tile : tile / row_tiles;
   const int i0 = (tile - nth * row_tiles) * Rows::rows, j0 = nth * Rows::outputs;
-  const int first = p.slice(warp), end = p.slice(warp + 1);
+  const int first = p.slice(warp), end = p.slice(warp + 1), bytes = warp_bytes<Rows>(p.longest_slice());
+  const auto sums_of = [&](int slice) { return reinterpret_cast<float*>(memory + slice * bytes); };
   // Numbers of y that a thread writes. What is added to them arrives while the warp multiplies.
   constexpr int V = numbers_of_thread<Rows>;
   const bool writes = V * static_cast<int>(threadIdx.x) < Rows::rows * Rows::outputs;
@@ -292,21 +295,21 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     Added<V> added;
     const bool begins = item == static_cast<int>(blockIdx.y);
     if (writes) p.read_added<S>(added, true, item, i0 + i, j0 + j);
-    multiply_slice(rows, first, end, begins && p.constant[p.w], [&] {
+    multiply_slice(rows, ptx::shared_address(memory) + warp * bytes, first, end, begins && p.constant[p.w], [&] {
       if (begins) wait_for_step_before();
       if (writes) p.read_added<S>(added, false, item, i0 + i, j0 + j);
     });
-    rows.each(
-        [&](int i, int j, float sum) { sums[warp * slice_floats<Rows> + i * shared_row<Rows> + j] = sum; });
+    __syncwarp();  // no lane needs its copies any more
+    rows.each([&](int i, int j, float sum) { sums_of(warp)[i * shared_row<Rows> + j] = sum; });
     __syncthreads();
     if (writes) {
-      const float* from = sums + i * shared_row<Rows> + j;
+      const int at = i * shared_row<Rows> + j;
       float sum[V];
 #pragma unroll
-      for (int slice = 0; slice < k_slices; ++slice, from += slice_floats<Rows>)
+      for (int slice = 0; slice < k_slices; ++slice)
 #pragma unroll
         for (int v = 0; v < V; v += 2) {
-          const float2 two = *reinterpret_cast<const float2*>(from + v);
+          const float2 two = *reinterpret_cast<const float2*>(sums_of(slice) + at + v);
           sum[v] = slice == 0 ? two.x : sum[v] + two.x;
           sum[v + 1] = slice == 0 ? two.y : sum[v + 1] + two.y;
         }
@@ -331,14 +334,36 @@ void launch_rows_gemm(const Stream& s, const RowsProduct& p) {
       (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
   LaunchShape shape{dim3(static_cast<unsigned>(tiles), batches), k_slice_threads,
-                    sizeof(float) * k_slices * slice_floats<Rows>};
+                    static_cast<std::size_t>(k_slices * warp_bytes<Rows>(p.longest_slice()))};
   shape.early = s.gpu.hopper;
   launch_kernel(s, shape, rows_gemm_kernel<Rows>, p);
 }
 
-// The numbers of rows and outputs choose how many rows a block takes, and nothing else: as many as leave
-// blocks for three fifths of the multiprocessors (measured: 64 rows of 768 outputs in 9.7 µs with all in a
-// block, 7.3 so, 9.2 with a block for each multiprocessor), which then read weights again from the L2 cache.
+// The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H200 with 132
+// multiprocessors: blocks for three quarters of them, with as many rows as leave so many (a block of 64 rows
+// takes 4.2 µs for k = 768, one of 16 rows 2.6); 16 outputs where each then has one block, or almost two, but
+// not if some have two and most have one.
+template <class S, bool along_k>
+void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
+  const auto blocks = [&](int rows, int outputs) {
+    return (i64{p.m} + rows - 1) / rows * ((i64{p.n} + outputs - 1) / outputs) * p.batches;
+  };
+  const auto are_enough = [&](int rows) { return 4 * blocks(rows, 32) >= i64{3} * s.gpu.processors; };
+  const auto launch_groups = [&](auto groups) {
+    constexpr int rows = 8 * groups.value;
+    if constexpr (along_k && rows <= 16) {
+      const i64 narrow = blocks(rows, 16);
+      if (narrow <= s.gpu.processors || (p.m <= rows && 5 * narrow >= i64{9} * s.gpu.processors))
+        return launch_rows_gemm<TensorRows<S, along_k, groups.value, 16>>(s, p);
+    }
+    launch_rows_gemm<TensorRows<S, along_k, groups.value, 32>>(s, p);
+  };
+  if (p.m > 32 && are_enough(64)) return launch_groups(std::integral_constant<int, 8>());
+  if (p.m > 32 && are_enough(32)) return launch_groups(std::integral_constant<int, 4>());
+  if (p.m > 8) return launch_groups(std::integral_constant<int, 2>());
+  launch_groups(std::integral_constant<int, 1>());
+}
+
 template <class S, bool along_k>
 void launch_for_rows(const Stream& s, const RowsProduct& p) {
   if constexpr (sizeof(S) == 4) {
@@ -346,15 +371,8 @@ void launch_for_rows(const Stream& s, const RowsProduct& p) {
     if (p.m <= 4) return launch_rows_gemm<PlainRows<along_k, 4>>(s, p);
     launch_rows_gemm<PlainRows<along_k, 8>>(s, p);
   } else {
-    const auto are_enough = [&](int rows) {
-      const i64 blocks = (i64{p.m} + rows - 1) / rows * ((i64{p.n} + 31) / 32) * p.batches;
-      return 5 * blocks >= i64{3} * s.gpu.processors;
-    };
     if (are_many_rows(p, s.gpu)) return launch_many_rows(s, p, S(), along_k);
-    if (p.m > 32 && are_enough(64)) return launch_rows_gemm<TensorRows<S, along_k, 8>>(s, p);
-    if (p.m > 16 && are_enough(32)) return launch_rows_gemm<TensorRows<S, along_k, 4>>(s, p);
-    if (p.m > 8 && are_enough(16)) return launch_rows_gemm<TensorRows<S, along_k, 2>>(s, p);
-    launch_rows_gemm<TensorRows<S, along_k, 1>>(s, p);
+    launch_tensor_rows<S, along_k>(s, p);
   }
 }
 

@@ -72,6 +72,9 @@ struct RowsProduct {
     return reinterpret_cast<const S*>(data[which]) + offset;
   }
 
+  __host__ __device__ int longest_slice() const {  // in chunks
+    return ((k + k_chunk - 1) / k_chunk + k_slices - 1) / k_slices;
+  }
   // The first chunk of a slice.
   __device__ __forceinline__ int slice(int nth) const {
     return (k + k_chunk - 1) / k_chunk * nth / k_slices;

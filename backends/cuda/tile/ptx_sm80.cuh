@@ -19,6 +19,10 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
+// The same; the second-level cache fetches the line of 128 bytes, of which the thread soon copies the rest.
+__device__ __forceinline__ void cp_async_16_of_line(u32 to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
 __device__ __forceinline__ void cp_async_8(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
