@@ -85,24 +85,27 @@ Gguf::Gguf(std::string_view file, std::string where) : file_(file), where_(std::
   sort_names(file_, tensors_, "tensor", where_);
 }
 
-std::vector<std::string> Gguf::keys() const {
-  std::vector<std::string> names;
-  for (const std::uint64_t at : keys_) names.emplace_back(gguf_string_at(file_, at));
+std::vector<std::string_view> Gguf::keys() const {
+  std::vector<std::string_view> names;
+  names.reserve(keys_.size());
+  for (const std::uint64_t at : keys_) names.push_back(gguf_string_at(file_, at));
   return names;
 }
 
-std::vector<GgufTensor> Gguf::tensors() const {
-  std::vector<GgufTensor> all;
-  for (const std::uint64_t at : tensors_) all.push_back(*tensor(gguf_string_at(file_, at)));
-  return all;
+GgufTensor Gguf::tensor_from(std::uint64_t place) const {
+  BoundedReader reader(file_, place, where_);
+  GgufRecord r = read_gguf_record(reader);
+  return {r.name, r.type, std::move(r.shape), file_.substr(data_ + r.offset, r.bytes)};
+}
+
+GgufTensor Gguf::tensor(std::size_t i) const {
+  return tensor_from(tensors_.at(i));
 }
 
 std::optional<GgufTensor> Gguf::tensor(std::string_view name) const {
   const auto at = place_of(file_, tensors_, name);
   if (!at) return std::nullopt;
-  BoundedReader reader(file_, *at, where_);
-  GgufRecord r = read_gguf_record(reader);
-  return GgufTensor{r.name, r.type, std::move(r.shape), file_.substr(data_ + r.offset, r.bytes)};
+  return tensor_from(*at);
 }
 
 std::optional<Gguf::Value> Gguf::find(std::string_view key) const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,8 @@ struct GgufTensor {
 };
 
 // A file that was checked. It keeps 8 bytes for each key and tensor, and refers to the bytes, which must
-// outlive it.
+// outlive it. No call asks for a piece of memory that is larger than the file and 64 KiB; so items of arrays,
+// which may be much smaller in the file than in a vector, are given one by one.
 class Gguf {
  public:
   // Versions 2 and 3. Throws FormatError, beginning with `where`, naming key or tensor and the broken rule,
@@ -30,10 +32,10 @@ class Gguf {
   Gguf(std::string_view file, std::string where);
 
   const std::string& where() const { return where_; }
-  std::vector<std::string> keys() const;    // in order of their names
-  std::vector<GgufTensor> tensors() const;  // in order of their names
-  std::optional<GgufTensor> tensor(std::string_view name) const;
+  std::vector<std::string_view> keys() const;  // in order of their names
   std::size_t tensor_count() const { return tensors_.size(); }
+  GgufTensor tensor(std::size_t i) const;  // in order of their names
+  std::optional<GgufTensor> tensor(std::string_view name) const;
 
   bool has(std::string_view key) const { return find(key).has_value(); }
   // Throws FormatError for a key that is not there, or of another kind. Whole numbers are of any width.
@@ -41,11 +43,12 @@ class Gguf {
   double number(std::string_view key) const;  // f32, f64 or a whole one
   bool boolean(std::string_view key) const;
   std::string string(std::string_view key) const;
-  // The items of an array.
-  std::vector<std::string> strings(std::string_view key) const;
-  std::vector<std::int64_t> integers(std::string_view key) const;  // booleans count as 0 and 1
-  std::vector<double> numbers(std::string_view key) const;
+  // Of an array: how many items it has; calls f with each of them. Strings need not be UTF-8.
   std::uint64_t count(std::string_view key) const;
+  void each_string(std::string_view key, const std::function<void(std::string_view)>& f) const;
+  // Booleans count as 0 and 1.
+  void each_integer(std::string_view key, const std::function<void(std::int64_t)>& f) const;
+  void each_number(std::string_view key, const std::function<void(double)>& f) const;
   bool is_array(std::string_view key) const;
   // The same, but `otherwise` where the key is not there.
   std::int64_t integer(std::string_view key, std::int64_t otherwise) const;
@@ -66,6 +69,7 @@ class Gguf {
   };
   std::optional<Value> find(std::string_view key) const;
   Value value(std::string_view key, const char* expected) const;
+  GgufTensor tensor_from(std::uint64_t place) const;
 
   std::string_view file_;
   std::string where_;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
@@ -15,6 +16,9 @@ namespace tg::io {
 
 namespace {
 
+// Heads of up to twice so many numbers. More would cost memory before it is known how wide heads are.
+constexpr std::size_t max_factors = 512;
+
 // Members of a config.json from the keys of a file.
 struct ConfigReader {
   const Gguf& file;
@@ -26,10 +30,11 @@ struct ConfigReader {
   std::int64_t whole(const char* name) const {
     // A number for each layer, which must be the same.
     if (!file.is_array(key(name))) return file.integer(key(name));
-    const std::vector<std::int64_t> all = file.integers(key(name));
-    if (all.empty() || std::any_of(all.begin(), all.end(), [&](std::int64_t x) { return x != all[0]; }))
-      file.refuse(key(name), "the same number for all layers");
-    return all[0];
+    std::optional<std::int64_t> first;
+    bool is_same = true;
+    file.each_integer(key(name), [&](std::int64_t x) { is_same &= x == first.value_or(x), first = x; });
+    if (!first || !is_same) file.refuse(key(name), "the same number for all layers");
+    return *first;
   }
   double real(const char* name) const { return file.number(key(name)); }
   void set(const char* member, const std::string& json) { members[member] = json; }
@@ -42,6 +47,15 @@ struct ConfigReader {
   double shortest(const char* name) const {
     const double x = real(name);
     return std::stod(json_number(static_cast<float>(x)));
+  }
+
+  // Checked before anything is made of so many.
+  void check_layers() const {
+    const auto most = std::min(static_cast<std::int64_t>(file.tensor_count()), JsonObject::most_items);
+    if (const std::int64_t layers = whole("block_count"); layers < 1 || layers > most)
+      file.refuse(key("block_count"),
+                  "1 to " + std::to_string(most) +
+                      (most == JsonObject::most_items ? " layers" : ", the number of tensors"));
   }
 
   std::int64_t vocabulary() const {
@@ -57,6 +71,10 @@ struct ConfigReader {
     const auto t = file.tensor(tensor);
     if (!t || t->type != GgufType::f32)
       throw FormatError(file.where() + ": has no tensor " + tensor + " of F32");
+    if (t->bytes.size() > max_factors * sizeof(float))
+      throw FormatError(file.where() + ": " + tensor + " has " +
+                        std::to_string(t->bytes.size() / sizeof(float)) + " numbers, expected at most " +
+                        std::to_string(max_factors));
     std::string text;
     for (std::size_t i = 0; i < t->bytes.size(); i += sizeof(float)) {
       float x;
@@ -128,6 +146,15 @@ struct ConfigReader {
     set("rope_parameters", "{" + scaling() + ", \"rope_theta\": " + json_real(theta()) + "}");
   }
 
+  // Which layers have windows: what is behind the last layer says nothing.
+  std::vector<std::int64_t> window_pattern(std::int64_t layers) const {
+    std::vector<std::int64_t> is_local;
+    file.each_integer(key("attention.sliding_window_pattern"), [&](std::int64_t x) {
+      if (std::ssize(is_local) < layers) is_local.push_back(x);
+    });
+    return is_local;
+  }
+
   void read_windows() {
     const std::int64_t window = has("attention.sliding_window") ? whole("attention.sliding_window") : 0;
     const std::int64_t layers = whole("block_count");
@@ -137,12 +164,11 @@ struct ConfigReader {
     std::vector<std::int64_t> is_local;
     if (has("attention.sliding_window_pattern")) {
       if (file.is_array(key("attention.sliding_window_pattern")))
-        is_local = file.integers(key("attention.sliding_window_pattern"));
+        is_local = window_pattern(layers);
       else
         period = file.integer(key("attention.sliding_window_pattern"));
     }
-    if (period < 0 || layers < 0 || layers > 10000)
-      return;  // parse_hf_config() refuses such a number of layers
+    if (period < 0) file.refuse(key("attention.sliding_window_pattern"), "a positive number of layers");
     std::string types;
     for (std::int64_t i = 0; i < layers; ++i) {
       const bool here = window > 0 && (is_local.empty() ? period == 0 || (i + 1) % period != 0
@@ -253,6 +279,7 @@ HfConfig read_gguf_config(const Gguf& file) {
   for (const char* experts : {"expert_count", "expert_used_count"})
     if (reader.has(experts) && reader.whole(experts) > 0 && family != "deepseek_v3")
       file.refuse(reader.key(experts), "0: mixture-of-experts layers are not supported");
+  reader.check_layers();
   if (family == "gpt2")
     reader.read_gpt();
   else if (family == "deepseek_v3")

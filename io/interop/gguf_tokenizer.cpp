@@ -159,7 +159,7 @@ std::vector<float> scores_of(const HfTokenizer& tokenizer, std::size_t tokens) {
 // ---- Reading
 
 struct Vocabulary {
-  std::vector<std::string> tokens;
+  std::vector<std::string_view> tokens;  // in the file
   std::vector<std::int64_t> types;
 };
 
@@ -202,13 +202,13 @@ std::string merge_json(std::string_view left, std::string_view right) {
 std::string merges_json(const Gguf& file) {
   const char* key = "tokenizer.ggml.merges";
   std::string text;
-  for (const std::string& merge : file.strings(key)) {
+  file.each_string(key, [&](std::string_view merge) {
     const std::size_t space = merge.find(' ', 1);
     if (space == std::string::npos || utf8_valid_bytes(merge) != merge.size())
       throw FormatError(file.where() + ": " + key + " has " + json_string(utf8_shortened(merge, 80)) +
                         ", expected two texts with a space between them");
     text += (text.empty() ? "" : ", ") + merge_json(merge.substr(0, space), merge.substr(space + 1));
-  }
+  });
   return text;
 }
 
@@ -216,7 +216,9 @@ std::string merges_json(const Gguf& file) {
 std::string merges_by_score(const Gguf& file, const Vocabulary& v) {
   const char* key = "tokenizer.ggml.scores";
   check_count(file, key, v.tokens.size());
-  const std::vector<double> scores = file.numbers(key);
+  std::vector<double> scores;
+  scores.reserve(v.tokens.size());
+  file.each_number(key, [&](double x) { scores.push_back(x); });
   std::unordered_map<std::string_view, std::size_t> ids;
   for (std::size_t id = 0; id < v.tokens.size(); ++id)
     if (v.types[id] != TokenType::unused && v.types[id] != TokenType::byte) ids.emplace(v.tokens[id], id);
@@ -296,13 +298,20 @@ struct TokenizerText {
 
 Vocabulary read_vocabulary(const Gguf& file) {
   const char *list = "tokenizer.ggml.tokens", *kinds = "tokenizer.ggml.token_type";
-  Vocabulary v{.tokens = file.strings(list), .types = {}};
-  for (std::size_t id = 0; id < v.tokens.size(); ++id)
-    if (v.tokens[id].empty() || utf8_valid_bytes(v.tokens[id]) != v.tokens[id].size())
-      throw FormatError(file.where() + ": " + list + " has a token " + std::to_string(id) +
-                        (v.tokens[id].empty() ? " that is empty" : " that is not UTF-8"));
-  v.types.assign(v.tokens.size(), TokenType::normal);
-  if (file.has(kinds)) check_count(file, kinds, v.tokens.size()), v.types = file.integers(kinds);
+  Vocabulary v;
+  file.each_string(list, [&](std::string_view token) {
+    if (token.empty() || utf8_valid_bytes(token) != token.size())
+      throw FormatError(file.where() + ": " + list + " has a token " + std::to_string(v.tokens.size()) +
+                        (token.empty() ? " that is empty" : " that is not UTF-8"));
+    v.tokens.push_back(token);
+  });
+  if (file.has(kinds)) {
+    check_count(file, kinds, v.tokens.size());
+    v.types.reserve(v.tokens.size());
+    file.each_integer(kinds, [&](std::int64_t type) { v.types.push_back(type); });
+  } else {
+    v.types.assign(v.tokens.size(), TokenType::normal);
+  }
   for (std::size_t id = 0; id < v.types.size(); ++id)
     if (v.types[id] < TokenType::normal || v.types[id] > TokenType::byte)
       throw FormatError(file.where() + ": " + kinds + " has " + std::to_string(v.types[id]) + " of token " +

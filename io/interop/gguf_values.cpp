@@ -58,18 +58,6 @@ std::string real_text(double x) {
   return std::isfinite(x) ? json_number(x) : "not finite";
 }
 
-// The strings that lie one after another.
-std::vector<std::string> strings_at(std::string_view bytes, std::uint64_t n) {
-  std::vector<std::string> all;
-  all.reserve(n);
-  for (std::uint64_t i = 0; i < n; ++i) {
-    const std::string_view text = gguf_string_at(bytes, 0);
-    all.emplace_back(text);
-    bytes.remove_prefix(sizeof(std::uint64_t) + text.size());
-  }
-  return all;
-}
-
 }  // namespace
 
 Gguf::Value Gguf::value(std::string_view key, const char* expected) const {
@@ -134,30 +122,29 @@ std::uint64_t Gguf::count(std::string_view key) const {
   return v.count;
 }
 
-std::vector<std::string> Gguf::strings(std::string_view key) const {
+void Gguf::each_string(std::string_view key, const std::function<void(std::string_view)>& f) const {
   const Value v = value(key, "an array of texts");
   if (v.kind != GgufKind::array || v.item != GgufKind::string) refuse(key, "an array of texts");
-  return strings_at(v.bytes, v.count);
+  std::string_view rest = v.bytes;
+  for (std::uint64_t i = 0; i < v.count; ++i) {
+    const std::string_view text = gguf_string_at(rest, 0);
+    rest.remove_prefix(sizeof(std::uint64_t) + text.size());
+    f(text);
+  }
 }
 
-std::vector<std::int64_t> Gguf::integers(std::string_view key) const {
+void Gguf::each_integer(std::string_view key, const std::function<void(std::int64_t)>& f) const {
   const Value v = value(key, "an array of whole numbers");
   if (v.kind != GgufKind::array || (!is_whole(v.item) && v.item != GgufKind::boolean))
     refuse(key, "an array of whole numbers");
-  std::vector<std::int64_t> all;
-  for (std::uint64_t i = 0; i < v.count; ++i)
-    all.push_back(whole_at(v.bytes.data() + i * size_of(v.item), v.item));
-  return all;
+  for (std::uint64_t i = 0; i < v.count; ++i) f(whole_at(v.bytes.data() + i * size_of(v.item), v.item));
 }
 
-std::vector<double> Gguf::numbers(std::string_view key) const {
+void Gguf::each_number(std::string_view key, const std::function<void(double)>& f) const {
   const Value v = value(key, "an array of numbers");
   if (v.kind != GgufKind::array || (!is_whole(v.item) && !is_real(v.item)))
     refuse(key, "an array of numbers");
-  std::vector<double> all;
-  for (std::uint64_t i = 0; i < v.count; ++i)
-    all.push_back(real_at(v.bytes.data() + i * size_of(v.item), v.item));
-  return all;
+  for (std::uint64_t i = 0; i < v.count; ++i) f(real_at(v.bytes.data() + i * size_of(v.item), v.item));
 }
 
 std::int64_t Gguf::integer(std::string_view key, std::int64_t otherwise) const {

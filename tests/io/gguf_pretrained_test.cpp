@@ -78,13 +78,14 @@ TEST_P(GgufModel, FileToOursToFileIsTheSameInEveryDtype) {
     nn::save_gguf(first, model, nullptr, {.dtype = dtype});
     nn::save_gguf(second, nn::from_pretrained(first), nullptr, {.dtype = dtype});
     const io::MappedGguf a(first, "test"), b(second, "test");
-    ASSERT_EQ(a.gguf.tensors().size(), b.gguf.tensors().size());
-    for (const io::GgufTensor& t : a.gguf.tensors()) {
+    ASSERT_EQ(a.gguf.tensor_count(), b.gguf.tensor_count());
+    for (std::size_t i = 0; i < a.gguf.tensor_count(); ++i) {
+      const io::GgufTensor t = a.gguf.tensor(i);
       const auto other = b.gguf.tensor(t.name);
       ASSERT_TRUE(other && other->type == t.type && other->shape == t.shape) << t.name;
       EXPECT_TRUE(other->bytes == t.bytes) << dtype << " " << t.name;
     }
-    for (const std::string& key : a.gguf.keys())
+    for (const std::string_view key : a.gguf.keys())
       EXPECT_TRUE(key == "general.name" || a.gguf.text(key) == b.gguf.text(key)) << key;
     EXPECT_EQ(a.gguf.keys(), b.gguf.keys());
   }
@@ -113,10 +114,11 @@ std::string checksum(const io::Gguf& file) {
   const auto add = [&](std::string_view bytes) {
     for (const char c : bytes) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   };
-  for (const io::GgufTensor& t : file.tensors()) {
+  for (std::size_t i = 0; i < file.tensor_count(); ++i) {
+    const io::GgufTensor t = file.tensor(i);
     if (t.name == "rope_freqs.weight") continue;
     std::string head = std::string(t.name) + " " + std::string(name_of(t.type)) + " ";
-    for (std::size_t i = t.shape.size(); i-- > 0;) head += std::to_string(t.shape[i]) + " ";
+    for (std::size_t d = t.shape.size(); d-- > 0;) head += std::to_string(t.shape[d]) + " ";
     add(head), add(t.bytes);
   }
   char text[17];
@@ -202,8 +204,9 @@ TEST(GgufTokenizer, IdsAreThoseOfTheFolder) {
     const auto read = io::read_gguf_tokenizer(file);
     ASSERT_NE(read, nullptr);
     EXPECT_EQ(file.count("tokenizer.ggml.tokens"), static_cast<std::uint64_t>(config.model.vocabulary));
-    EXPECT_EQ(file.strings("tokenizer.ggml.tokens").back(),
-              "[PAD" + std::to_string(tokenizer.size() + 2) + "]");
+    std::string last;
+    file.each_string("tokenizer.ggml.tokens", [&](std::string_view token) { last = token; });
+    EXPECT_EQ(last, "[PAD" + std::to_string(tokenizer.size() + 2) + "]");
     EXPECT_EQ(read->size(), tokenizer.size());
     for (const std::string& text : texts) {
       EXPECT_EQ(read->encode_whole(text), tokenizer.encode_whole(text)) << name << ": " << text;
@@ -305,7 +308,7 @@ TEST(GgufFiles, ThatLieAreRefusedByKeyAndValue) {
   EXPECT_EQ(message(changed(file, "block_count" + u32 + number(2), "block_count" + u32 + number(3))),
             "has no tensor blk.2.attn_norm.weight");
   EXPECT_EQ(message(changed(file, "block_count" + u32 + number(2), "block_count" + u32 + number(900))),
-            "llama.block_count is 900, expected at most 21, the number of tensors");
+            "llama.block_count is 900, expected 1 to 21, the number of tensors");
   EXPECT_EQ(
       message(changed(file, "block_count" + u32 + number(2), "block_count" + u32 + number(1))).substr(0, 22),
       "has a tensor blk.1.att");
