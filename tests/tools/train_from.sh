@@ -144,7 +144,7 @@ refuses 1 'bad.jsonl, line 5: has no "completion"' --from "$folder" --examples "
 refuses_command 1 'bad.jsonl is not the data of this run' "$train" --resume --out "$dir/asked" --examples "$dir/bad.jsonl"
 refuses 2 '--separator is for --from' --text "$text" --separator '|'
 refuses 2 '--separator is for --text' --from "$folder" --tokens "$dir/text.tokens" --separator '|'
-refuses 1 "$dir/nowhere" --from "$dir/nowhere" --text "$text"
+refuses 1 "$dir/nowhere: does not exist" --from "$dir/nowhere" --text "$text"
 refuses 1 'has no tokenizer.json, which --text needs' --from "$golden/gpt2" --text "$text"
 "$tokens" --text "$text" --tokenizer bytes --out "$dir/bytes.tokens" >/dev/null
 refuses 1 'bytes.tokens has 256 tokens, the model 37' --from "$folder" --tokens "$dir/bytes.tokens"
