@@ -377,10 +377,14 @@ int main(int argc, char** argv) {
       }
       if (!o.from.empty()) {
         base = base_of_folder(o.from);
-        if (!args.given("context"))
-          o.model.context =
-              std::min({most_tokens, base->config.context,
-                        o.data.examples.empty() ? most_tokens : longest_example(o.data.examples, *base)});
+        if (!args.given("context")) {
+          o.model.context = std::min(most_tokens, base->config.context);
+          if (!o.data.examples.empty()) {
+            o.data.encoded =
+                std::make_shared<std::vector<train::Example>>(encode_examples(o.data.examples, *base));
+            o.model.context = std::min(o.model.context, longest_example(*o.data.encoded));
+          }
+        }
         if (o.model.context > base->config.context)
           return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));
