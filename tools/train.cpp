@@ -160,7 +160,7 @@ class Run {
       throw FormatError(model + ": metadata has step '" + step->second + "', but the run is at step " +
                         std::to_string(state_.step));
     if (has_lora())
-      base_ = base_of_folder(io::saved_adapter_config(saved_model_.metadata, model).base);
+      base_ = base_at(io::saved_adapter_config(saved_model_.metadata, model).base);
     else if (!o_.from.empty())
       base_ = base_of_run(saved_model_.metadata, model);
     take_base();
@@ -376,7 +376,7 @@ int main(int argc, char** argv) {
         if (!args.given("batch")) o.batch = 64;
       }
       if (!o.from.empty()) {
-        base = base_of_folder(o.from);
+        base = base_at(o.from);
         if (!args.given("context")) {
           o.model.context = std::min(most_tokens, base->config.context);
           if (!o.data.examples.empty()) {

@@ -75,7 +75,9 @@ class ExampleData final : public TrainData {
 
 std::vector<train::Example> encode_examples(const std::string& file, const BaseModel& base) {
   if (!base.tokenizer)
-    throw Error("[from] the folder has no tokenizer.json, which --examples needs: give --tokens FILE");
+    throw Error(
+        "[from] the model has no tokenizer (a folder has it in tokenizer.json), which --examples needs: give "
+        "--tokens FILE");
   std::vector<train::Example> all;
   for (const train::ExampleText& text : train::read_examples(file))
     all.push_back(train::encode_example(text, *base.tokenizer, base.end_token));
