@@ -192,7 +192,10 @@ struct ConfigReader {
     set_true("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
     if (has("rope.dimension_count") && d > 0 && whole("rope.dimension_count") != d) {
       if (architecture != "phi3") file.refuse(key("rope.dimension_count"), std::to_string(d));
-      set_real("partial_rotary_factor", share(whole("rope.dimension_count"), d));
+      const std::int64_t rotary = whole("rope.dimension_count");
+      if (rotary < 1 || rotary > d)
+        file.refuse(key("rope.dimension_count"), "1 to " + std::to_string(d) + ", the width of a head");
+      set_real("partial_rotary_factor", share(rotary, d));
     }
     read_windows();
     if (architecture == "phi3") members.erase("layer_types");
@@ -202,7 +205,7 @@ struct ConfigReader {
     if (architecture == "gemma2" || architecture == "gemma3") read_gemma(d, width / heads);
   }
 
-  // As a config.json says it, whose reader takes whole numbers.
+  // A part of at most the whole as a config.json says it, whose reader takes whole numbers.
   static double share(std::int64_t part, std::int64_t whole) {
     double x = static_cast<double>(part) / static_cast<double>(whole);
     while (static_cast<double>(whole) * x < static_cast<double>(part)) x = std::nextafter(x, 1);

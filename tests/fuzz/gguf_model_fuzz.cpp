@@ -4,6 +4,7 @@
 #include <tilegrad/core/base/error.h>
 #include "io/interop/gguf_config.h"
 #include "io/interop/gguf_tokenizer.h"
+#include "io/text/unicode.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/largest_piece.h"
 
@@ -30,6 +31,7 @@ void read_tokenizer(const io::Gguf& file) {
 }  // namespace
 
 void fuzz_one(std::string_view bytes) {
+  tg::text::char_classes();  // a table of its own, once for a process
   largest_piece = 0;
   try {
     const io::Gguf file(bytes, "fuzz");

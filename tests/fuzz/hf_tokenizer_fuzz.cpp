@@ -5,6 +5,7 @@
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/text/unicode.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/largest_piece.h"
 
@@ -34,6 +35,7 @@ void check_encoding(const text::HfTokenizer& tokenizer, std::string_view text) {
 void fuzz_one(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
   std::optional<text::HfTokenizer> tokenizer;
+  tg::text::char_classes();  // a table of its own, once for a process
   largest_piece = 0;
   try {
     tokenizer.emplace(std::string(bytes.substr(0, zero)), "fuzz");
