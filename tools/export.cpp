@@ -1,9 +1,9 @@
-// export writes a model, from a checkpoint of tools/train or a Hugging Face folder, for other programs.
+// export writes a model, from a checkpoint of tools/train a Hugging Face folder or a GGUF file, for other
+// programs.
 #include <csignal>
 #include <cstdio>
 
 #include <tilegrad/core/base/error.h>
-#include "io/interop/gguf.h"
 #include "io/interop/json_object.h"
 #include "tools/args.h"
 #include "tools/export/form.h"
@@ -82,12 +82,8 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
   if (!merge)
     throw Error("[export] " + where +
                 " has an adapter: --merge adds it to the weights, --to peft writes it alone");
-  io::ModelSource base = io::source_of_folder(adapter.config.base);
+  io::ModelSource base = io::source_at(adapter.config.base);
   return {io::with_adapter(std::move(base), std::move(adapter))};
-}
-
-io::ModelSource source_of_model(const std::string& path) {
-  return io::is_gguf_file(path) ? io::source_of_gguf(path) : io::source_of_folder(path);
 }
 
 }  // namespace
@@ -130,7 +126,7 @@ int main(int argc, char** argv) {
       return args.fail("--to " + to + " has no --dtype " + o.dtype);
     catch_interrupts();
     ExportSource source =
-        !folder.empty() ? ExportSource{source_of_model(folder)} : opened(checkpoint, form, merge);
+        !folder.empty() ? ExportSource{io::source_at(folder)} : opened(checkpoint, form, merge);
     if (form.is_adapter)
       print_adapter(*source.adapter);
     else

@@ -124,6 +124,8 @@ inline OpenedModel open_folder(const std::string& path, const std::string& adapt
 // Of any of them, whichever the path is.
 inline OpenedModel open_model(const std::string& path) {
   std::error_code error;
+  if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
+    throw Error("[model] " + path + ": does not exist");
   const bool is_folder = std::filesystem::exists(path + "/config.json", error) || io::is_gguf_file(path);
   return is_folder ? open_folder(path) : open_checkpoint(path);
 }

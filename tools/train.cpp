@@ -160,7 +160,7 @@ class Run {
       throw FormatError(model + ": metadata has step '" + step->second + "', but the run is at step " +
                         std::to_string(state_.step));
     if (has_lora())
-      base_ = base_of_folder(io::saved_adapter_config(saved_model_.metadata, model).base);
+      base_ = base_at(io::saved_adapter_config(saved_model_.metadata, model).base);
     else if (!o_.from.empty())
       base_ = base_of_run(saved_model_.metadata, model);
     take_base();
@@ -376,11 +376,15 @@ int main(int argc, char** argv) {
         if (!args.given("batch")) o.batch = 64;
       }
       if (!o.from.empty()) {
-        base = base_of_folder(o.from);
-        if (!args.given("context"))
-          o.model.context =
-              std::min({most_tokens, base->config.context,
-                        o.data.examples.empty() ? most_tokens : longest_example(o.data.examples, *base)});
+        base = base_at(o.from);
+        if (!args.given("context")) {
+          o.model.context = std::min(most_tokens, base->config.context);
+          if (!o.data.examples.empty()) {
+            o.data.encoded =
+                std::make_shared<std::vector<train::Example>>(encode_examples(o.data.examples, *base));
+            o.model.context = std::min(o.model.context, longest_example(*o.data.encoded));
+          }
+        }
         if (o.model.context > base->config.context)
           return args.fail("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/interop/gguf.h"
+#include "io/interop/gguf_start.h"
 #include "io/interop/hf_config.h"
 
 namespace tg::io {

@@ -1,11 +1,13 @@
 #include "io/interop/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 #include "io/files/utf8.h"
+#include "io/interop/gguf_pre_tokenizers.h"
 #include "io/text/hf_stages.h"
 #include "io/text/word_patterns.h"
 
@@ -32,56 +34,7 @@ std::string replaced(std::string s, std::string_view from, std::string_view to) 
   return s;
 }
 
-// llama.cpp's names for rules that split a text into words. Of several names of the same rules the first one
-// is written.
-struct PreTokenizer {
-  const char* name;
-  std::vector<WordRule> rules;
-  bool nfc = false, ignores_merges = false;
-};
-
-const std::vector<PreTokenizer>& pre_tokenizers() {
-  static const std::vector<PreTokenizer> all{
-      {"gpt-2", {WordRule::gpt2}},
-      {"phi-2", {WordRule::gpt2}},
-      {"llama-bpe", {WordRule::llama3}, false, true},
-      {"llama3", {WordRule::llama3}, false, true},
-      {"llama-v3", {WordRule::llama3}, false, true},
-      {"dbrx", {WordRule::llama3}},
-      {"smaug-bpe", {WordRule::llama3}},
-      {"qwen2", {WordRule::qwen2}, true},
-      {"deepseek-r1-qwen", {WordRule::qwen2}, true},
-      {"smollm", {WordRule::each_digit, WordRule::gpt2}},
-      {"starcoder", {WordRule::each_digit, WordRule::gpt2}},
-      {"deepseek-v3", {WordRule::deepseek_digits, WordRule::deepseek_ideographs, WordRule::deepseek_words}},
-  };
-  return all;
-}
-
-std::string known_pre_tokenizers() {
-  std::string names;
-  for (const PreTokenizer& p : pre_tokenizers()) names += (names.empty() ? "" : ", ") + std::string(p.name);
-  return names;
-}
-
 // ---- Writing
-
-const PreTokenizer& pre_tokenizer_of(const HfTokenizer& tokenizer, const std::string& where) {
-  const text::HfStages& stages = tokenizer.stages();
-  std::vector<WordRule> rules;
-  bool is_other = false;
-  for (const SplitStep& step : stages.pre_tokenizer) {
-    is_other |= step.kind != SplitStep::Kind::words;
-    rules.push_back(step.rule);
-  }
-  const bool nfc = !stages.normalizer.empty();
-  for (const NormalizeStep& step : stages.normalizer) is_other |= step.kind != NormalizeStep::Kind::nfc;
-  // Without the normal form ids differ only for texts that are not in it.
-  for (const PreTokenizer& p : pre_tokenizers())
-    if (!is_other && p.rules == rules && p.ignores_merges == tokenizer.ignores_merges() && (p.nfc || !nfc))
-      return p;
-  throw FormatError(where + ": llama.cpp has no name for the rules by which this tokenizer splits texts");
-}
 
 // Whether ▁ is put before a text; llama.cpp puts it after special tokens too.
 bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
@@ -159,7 +112,7 @@ std::vector<float> scores_of(const HfTokenizer& tokenizer, std::size_t tokens) {
 // ---- Reading
 
 struct Vocabulary {
-  std::vector<std::string> tokens;
+  std::vector<std::string_view> tokens;  // in the file
   std::vector<std::int64_t> types;
 };
 
@@ -202,13 +155,13 @@ std::string merge_json(std::string_view left, std::string_view right) {
 std::string merges_json(const Gguf& file) {
   const char* key = "tokenizer.ggml.merges";
   std::string text;
-  for (const std::string& merge : file.strings(key)) {
+  file.each_string(key, [&](std::string_view merge) {
     const std::size_t space = merge.find(' ', 1);
     if (space == std::string::npos || utf8_valid_bytes(merge) != merge.size())
       throw FormatError(file.where() + ": " + key + " has " + json_string(utf8_shortened(merge, 80)) +
                         ", expected two texts with a space between them");
     text += (text.empty() ? "" : ", ") + merge_json(merge.substr(0, space), merge.substr(space + 1));
-  }
+  });
   return text;
 }
 
@@ -216,7 +169,9 @@ std::string merges_json(const Gguf& file) {
 std::string merges_by_score(const Gguf& file, const Vocabulary& v) {
   const char* key = "tokenizer.ggml.scores";
   check_count(file, key, v.tokens.size());
-  const std::vector<double> scores = file.numbers(key);
+  std::vector<double> scores;
+  scores.reserve(v.tokens.size());
+  file.each_number(key, [&](double x) { scores.push_back(x); });
   std::unordered_map<std::string_view, std::size_t> ids;
   for (std::size_t id = 0; id < v.tokens.size(); ++id)
     if (v.types[id] != TokenType::unused && v.types[id] != TokenType::byte) ids.emplace(v.tokens[id], id);
@@ -257,22 +212,27 @@ std::string template_json(const Gguf& file, const Vocabulary& v, bool bos, bool 
          ids + "}}";
 }
 
-std::string split_json(const std::vector<WordRule>& rules) {
-  const std::string by_gpt2 =
-      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
-  if (rules.size() == 1 && rules[0] == WordRule::gpt2) return by_gpt2;
+std::string step_json(const SplitStep& step) {
+  if (step.kind == SplitStep::Kind::words && step.rule == WordRule::each_digit)
+    return R"({"type": "Digits", "individual_digits": true})";
+  const std::string pattern = step.kind == SplitStep::Kind::runs
+                                  ? step.runs->pattern()
+                                  : std::string(text::pattern_of_rule(step.rule));
+  return R"({"type": "Split", "pattern": {"Regex": )" + json_string(pattern) +
+         R"(}, "behavior": "Isolated", "invert": false})";
+}
+
+// GPT-2's rule is a part of ByteLevel.
+std::string split_json(std::span<const SplitStep> splits) {
+  const bool by_gpt2 = splits.back().kind == SplitStep::Kind::words && splits.back().rule == WordRule::gpt2;
+  const std::string bytes =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": )" +
+      std::string(by_gpt2 ? "true}" : "false}");
+  if (by_gpt2) splits = splits.first(splits.size() - 1);
+  if (splits.empty()) return bytes;
   std::string steps;
-  for (const WordRule rule : rules) {
-    if (rule == WordRule::gpt2)
-      return R"({"type": "Sequence", "pretokenizers": [)" + steps + ", " + by_gpt2 + "]}";
-    steps += (steps.empty() ? "" : ", ") +
-             (rule == WordRule::each_digit
-                  ? R"({"type": "Digits", "individual_digits": true})"
-                  : R"({"type": "Split", "pattern": {"Regex": )" + json_string(text::pattern_of_rule(rule)) +
-                        R"(}, "behavior": "Isolated", "invert": false})");
-  }
-  return R"({"type": "Sequence", "pretokenizers": [)" + steps +
-         R"(, {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})";
+  for (const SplitStep& step : splits) steps += step_json(step) + ", ";
+  return R"({"type": "Sequence", "pretokenizers": [)" + steps + bytes + "]}";
 }
 
 struct TokenizerText {
@@ -296,13 +256,20 @@ struct TokenizerText {
 
 Vocabulary read_vocabulary(const Gguf& file) {
   const char *list = "tokenizer.ggml.tokens", *kinds = "tokenizer.ggml.token_type";
-  Vocabulary v{.tokens = file.strings(list), .types = {}};
-  for (std::size_t id = 0; id < v.tokens.size(); ++id)
-    if (v.tokens[id].empty() || utf8_valid_bytes(v.tokens[id]) != v.tokens[id].size())
-      throw FormatError(file.where() + ": " + list + " has a token " + std::to_string(id) +
-                        (v.tokens[id].empty() ? " that is empty" : " that is not UTF-8"));
-  v.types.assign(v.tokens.size(), TokenType::normal);
-  if (file.has(kinds)) check_count(file, kinds, v.tokens.size()), v.types = file.integers(kinds);
+  Vocabulary v;
+  file.each_string(list, [&](std::string_view token) {
+    if (token.empty() || utf8_valid_bytes(token) != token.size())
+      throw FormatError(file.where() + ": " + list + " has a token " + std::to_string(v.tokens.size()) +
+                        (token.empty() ? " that is empty" : " that is not UTF-8"));
+    v.tokens.push_back(token);
+  });
+  if (file.has(kinds)) {
+    check_count(file, kinds, v.tokens.size());
+    v.types.reserve(v.tokens.size());
+    file.each_integer(kinds, [&](std::int64_t type) { v.types.push_back(type); });
+  } else {
+    v.types.assign(v.tokens.size(), TokenType::normal);
+  }
   for (std::size_t id = 0; id < v.types.size(); ++id)
     if (v.types[id] < TokenType::normal || v.types[id] > TokenType::byte)
       throw FormatError(file.where() + ": " + kinds + " has " + std::to_string(v.types[id]) + " of token " +
@@ -322,7 +289,7 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
   }
   const bool is_byte_level = tokenizer->is_byte_level();
   to.add("tokenizer.ggml.model", is_byte_level ? "gpt2" : "llama");
-  to.add("tokenizer.ggml.pre", is_byte_level ? pre_tokenizer_of(*tokenizer, where).name : "default");
+  to.add("tokenizer.ggml.pre", is_byte_level ? gguf_pre_tokenizer_of(*tokenizer, where).name : "default");
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types;
   std::optional<std::int32_t> unknown_id;
@@ -363,10 +330,9 @@ std::shared_ptr<const HfTokenizer> read_gguf_tokenizer(const Gguf& file) {
   bool bos_usual = kind == "llama";
   if (kind == "gpt2") {
     const std::string name = file.string("tokenizer.ggml.pre", "default");
-    const auto pre = std::find_if(pre_tokenizers().begin(), pre_tokenizers().end(),
-                                  [&](const PreTokenizer& p) { return name == p.name; });
-    if (pre == pre_tokenizers().end()) file.refuse("tokenizer.ggml.pre", known_pre_tokenizers());
-    made.pre_tokenizer = split_json(pre->rules);
+    const GgufPreTokenizer* pre = gguf_pre_tokenizer(name);
+    if (pre == nullptr) file.refuse("tokenizer.ggml.pre", known_gguf_pre_tokenizers());
+    made.pre_tokenizer = split_json(pre->splits);
     if (pre->nfc) made.normalizer = R"({"type": "NFC"})";
     made.ignore_merges = pre->ignores_merges, bos_usual = pre->ignores_merges;
     made.decoder =

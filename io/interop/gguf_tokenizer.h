@@ -6,6 +6,7 @@
 
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/interop/gguf.h"
+#include "io/interop/gguf_start.h"
 #include "io/interop/hf_config.h"
 
 namespace tg::io {

@@ -98,6 +98,8 @@ unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t byte
 }  // namespace
 
 HfFolder::HfFolder(const std::string& path) : path_(path) {
+  std::error_code error;
+  if (fs::status(path, error).type() == fs::file_type::not_found) throw Error(at(path) + ": does not exist");
   const std::string config = path + "/config.json";
   if (!exists(config))
     throw FormatError(at(path) + ": has no config.json" +

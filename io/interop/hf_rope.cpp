@@ -8,11 +8,6 @@ namespace tg::io {
 
 namespace {
 
-// YaRN's growth of the scores with the factor.
-double yarn_growth(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
-}
-
 double yarn_magnitude(const JsonObject& rope, double factor) {
   if (rope.is_set("attention_factor")) return rope.number("attention_factor", 1);
   const double mscale = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
@@ -85,6 +80,10 @@ std::string scaling_members(const HfRope& rope) {
 }
 
 }  // namespace
+
+double yarn_growth(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
 
 HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual) {
   HfUsualRope outer = usual;  // what config.json says beside rope_parameters

@@ -22,6 +22,9 @@ struct HfRope {
   double share = 1;        // of each head, that is rotated: partial_rotary_factor
 };
 
+// YaRN's growth of the scores with the factor, m(mscale).
+double yarn_growth(double factor, double mscale);
+
 // Throws FormatError for a type that is not known.
 HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual);
 // The same of one kind of layers, where `rope` is their part of rope_parameters, or rope_scaling.

@@ -9,6 +9,7 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/checkpoints/tensor_check.h"
+#include "io/interop/gguf.h"
 #include "io/interop/tensor_copy.h"
 
 namespace tg::io {
@@ -143,6 +144,10 @@ ModelSource source_of_folder(const std::string& path) {
   }
   source.weights = std::make_unique<FolderReader>(std::move(folder));
   return source;
+}
+
+ModelSource source_at(const std::string& path) {
+  return is_gguf_file(path) ? source_of_gguf(path) : source_of_folder(path);
 }
 
 HfConfig config_in(const nn::FolderFiles& files, const std::string& where) {

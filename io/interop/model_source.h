@@ -63,6 +63,13 @@ ModelSource source_of_folder(const std::string& path);
 // what does not fit.
 ModelSource source_of_gguf(const std::string& path);
 
+// Reads the values of parameters, which the source has. Throws FormatError for a number that is not finite,
+// or too large for the dtype; then some are written already.
+void load(const ModelSource& source, const std::vector<Parameter>& parameters);
+
+// A Hugging Face folder or a GGUF file. Throws the same.
+ModelSource source_at(const std::string& path);
+
 // nn::pretrained_info() and nn::from_pretrained() of a source that is open, whose files have a config.json.
 nn::PretrainedInfo pretrained_info(const ModelSource& source);
 nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options);

@@ -95,16 +95,20 @@ nn::PretrainedInfo pretrained_info(const ModelSource& source) {
           .files = source.files};
 }
 
-nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options) {
-  nn::check_context(source.from, source.config, options.context);
-  nn::Params params = nn::Params::unset(options.dtype, device);
-  nn::Pretrained made{pretrained_info(source), nn::model_of(params, source.config, options.context)};
+void load(const ModelSource& source, const std::vector<Parameter>& parameters) {
   const std::string where = "[from_pretrained] " + source.from;
-  for (Parameter p : params.all()) {
+  for (Parameter p : parameters) {
     const TensorView values = source.weights->read(p.name());
     require_finite(values.bytes, values.dtype, where + ": " + p.name());
     p.write(converted(values, p.shape(), p.dtype(), where, p.name()));
   }
+}
+
+nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options) {
+  nn::check_context(source.from, source.config, options.context);
+  nn::Params params = nn::Params::unset(options.dtype, device);
+  nn::Pretrained made{pretrained_info(source), nn::model_of(params, source.config, options.context)};
+  load(source, params.all());
   return made;
 }
 

@@ -77,6 +77,22 @@ std::optional<CharRuns> CharRuns::parse(const std::string& pattern) {
   return rest.empty() ? std::optional(made) : std::nullopt;
 }
 
+bool CharRuns::matches_as(const CharRuns& other) const {
+  const auto joined = [](auto ranges) {  // of ranges that overlap or touch, one
+    std::sort(ranges.begin(), ranges.end());
+    decltype(ranges) all;
+    for (const auto& [first, last] : ranges) {
+      if (all.empty() || first > all.back().second + 1)
+        all.emplace_back(first, last);
+      else
+        all.back().second = std::max(all.back().second, last);
+    }
+    return all;
+  };
+  return only_at_end_ == other.only_at_end_ && space_before_ == other.space_before_ && most_ == other.most_ &&
+         flags_ == other.flags_ && joined(ranges_) == joined(other.ranges_);
+}
+
 std::size_t CharRuns::match_end(std::string_view text, std::size_t i) const {
   const std::uint8_t* classes = char_classes();
   const auto has = [&](const Char& c) {

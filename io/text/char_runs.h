@@ -19,6 +19,9 @@ class CharRuns {
 
   const std::string& pattern() const { return pattern_; }
 
+  // Whether the other one, too, matches the same: sets may be written in any order.
+  bool matches_as(const CharRuns& other) const;
+
   // Where the match that begins at byte i < text.size() ends, or the text up to where the next one begins.
   std::size_t word_end(std::string_view text, std::size_t i) const;
 

@@ -1,16 +1,18 @@
 // Fuzz target of the GGUF container. Whatever the bytes are, FormatError is the only way out; what is
-// accepted lies in the file, and no tensor lies on another.
+// accepted lies in the file, and no tensor lies on another. No piece of memory is asked for that is larger
+// than the file and 64 KiB.
 #include "io/interop/gguf.h"
 
 #include <tilegrad/core/base/error.h>
 #include "tests/fuzz/target.h"
+#include "tests/support/largest_piece.h"
 
 namespace {
 
 using namespace tg;
 
 // Every way to read a key, of which most are wrong.
-void read_key(const io::Gguf& file, const std::string& key) {
+void read_key(const io::Gguf& file, std::string_view key) {
   const auto attempt = [](auto read) {
     try {
       read();
@@ -21,21 +23,22 @@ void read_key(const io::Gguf& file, const std::string& key) {
   attempt([&] { file.number(key); });
   attempt([&] { file.boolean(key); });
   attempt([&] { file.string(key); });
-  attempt([&] { file.strings(key); });
-  attempt([&] { file.integers(key); });
-  attempt([&] { file.numbers(key); });
+  std::size_t read = 0;
+  attempt([&] { file.each_string(key, [&](std::string_view s) { read += 8 + s.size(); }); });
+  attempt([&] { file.each_integer(key, [&](std::int64_t) { ++read; }); });
+  attempt([&] { file.each_number(key, [&](double) { ++read; }); });
+  attempt([&] { fuzz_expect(read >= file.count(key), "every item is given"); });
   fuzz_expect(!file.text(key).empty(), "a key has a text");
 }
 
-}  // namespace
-
-void fuzz_one(std::string_view bytes) {
+void read_all(std::string_view bytes) {
   try {
     const io::Gguf file(bytes, "fuzz");
-    for (const std::string& key : file.keys()) read_key(file, key);
+    for (const std::string_view key : file.keys()) read_key(file, key);
     std::size_t total = 0;
     unsigned sum = 0;
-    for (const io::GgufTensor& tensor : file.tensors()) {
+    for (std::size_t i = 0; i < file.tensor_count(); ++i) {
+      const io::GgufTensor tensor = file.tensor(i);
       fuzz_expect(tensor.bytes.data() >= bytes.data() &&
                       tensor.bytes.data() + tensor.bytes.size() <= bytes.data() + bytes.size(),
                   "tensors lie in the file");
@@ -48,4 +51,12 @@ void fuzz_one(std::string_view bytes) {
   } catch (const FormatError&) {
     return;
   }
+}
+
+}  // namespace
+
+void fuzz_one(std::string_view bytes) {
+  largest_piece = 0;
+  read_all(bytes);
+  fuzz_expect(largest_piece <= piece_bound(bytes.size()), "memory is bounded by the file's size");
 }

@@ -1,32 +1,16 @@
 // Fuzz target of config.json of Hugging Face folders. FormatError is the only way out; what is accepted is a
 // model that passes its own checks, its settings come back from metadata, and a config.json that is written
 // of it says the same. No piece of memory is asked for that is larger than the file and 64 KiB.
-#include <algorithm>
-#include <new>
-
 #include <tilegrad/io/checkpoints/model_file.h>
 
 #include <tilegrad/core/base/error.h>
 #include "io/interop/hf_config.h"
 #include "tests/fuzz/target.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define TG_ADDRESS_SANITIZER
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TG_ADDRESS_SANITIZER
-#endif
-#endif
-#ifdef TG_ADDRESS_SANITIZER
-extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t),
-                                                         void (*)(const volatile void*));
-#endif
+#include "tests/support/largest_piece.h"
 
 using namespace tg;
 
 namespace {
-
-std::size_t largest_piece = 0;
 
 void parse_and_compare(std::string_view bytes) {
   io::HfConfig config;
@@ -53,27 +37,8 @@ void parse_and_compare(std::string_view bytes) {
 
 }  // namespace
 
-// Every allocation is seen: by a hook of the address sanitizer, which has its own operators, or by ours.
-#ifdef TG_ADDRESS_SANITIZER
-[[maybe_unused]] const int hooks = __sanitizer_install_malloc_and_free_hooks(
-    [](const volatile void*, std::size_t bytes) { largest_piece = std::max(largest_piece, bytes); },
-    [](const volatile void*) {});
-#else
-void* operator new(std::size_t bytes) {
-  largest_piece = std::max(largest_piece, bytes);
-  if (void* p = std::malloc(bytes)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept {
-  std::free(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-  std::free(p);
-}
-#endif
-
 void fuzz_one(std::string_view bytes) {
   largest_piece = 0;
   parse_and_compare(bytes);
-  fuzz_expect(largest_piece <= bytes.size() + (64 << 10), "memory is bounded by the file's size");
+  fuzz_expect(largest_piece <= piece_bound(bytes.size()), "memory is bounded by the file's size");
 }

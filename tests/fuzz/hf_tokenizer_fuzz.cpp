@@ -1,11 +1,13 @@
 // Fuzz target of tokenizer.json: up to the first zero byte, the file; after it, a text. FormatError is the
-// only way out of reading; of a file that is read, ids are those of its tokens, and a text that is cut where
-// it may be has the same.
+// only way out of reading, which asks for no piece of memory larger than the file and 64 KiB; of a file that
+// is read, ids are those of its tokens, and a text that is cut where it may be has the same.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
+#include "io/text/unicode.h"
 #include "tests/fuzz/target.h"
+#include "tests/support/largest_piece.h"
 
 namespace {
 
@@ -33,11 +35,14 @@ void check_encoding(const text::HfTokenizer& tokenizer, std::string_view text) {
 void fuzz_one(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
   std::optional<text::HfTokenizer> tokenizer;
+  tg::text::char_classes();  // a table of its own, once for a process
+  largest_piece = 0;
   try {
     tokenizer.emplace(std::string(bytes.substr(0, zero)), "fuzz");
   } catch (const FormatError&) {
-    return;
   }
+  fuzz_expect(largest_piece <= piece_bound(zero), "memory is bounded by the file's size");
+  if (!tokenizer) return;
   try {
     check_encoding(*tokenizer, bytes.substr(std::min(zero + 1, bytes.size())));
   } catch (const Error&) {  // a character without a token

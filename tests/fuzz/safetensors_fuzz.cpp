@@ -1,11 +1,14 @@
 // Fuzz target of the safetensors loader. Whatever the bytes are, FormatError is the only way out; what is
-// accepted covers the data exactly, and reads the same after it has been written anew.
+// accepted covers the data exactly, and reads the same after it has been written anew. Reading asks for no
+// piece of memory larger than the file and 64 KiB.
 #include <tilegrad/io/files/safetensors.h>
 
 #include <algorithm>
+#include <optional>
 
 #include <tilegrad/core/base/error.h>
 #include "tests/fuzz/target.h"
+#include "tests/support/largest_piece.h"
 
 namespace {
 
@@ -21,12 +24,15 @@ std::string written(const io::SafeTensors& file) {
 }  // namespace
 
 void fuzz_one(std::string_view bytes) {
-  io::SafeTensors file;
+  std::optional<io::SafeTensors> read;
+  largest_piece = 0;
   try {
-    file = io::parse_safetensors(std::string(bytes), "fuzz");
+    read = io::parse_safetensors(std::string(bytes), "fuzz");
   } catch (const FormatError&) {
-    return;
   }
+  fuzz_expect(largest_piece <= piece_bound(bytes.size()), "memory is bounded by the file's size");
+  if (!read) return;
+  const io::SafeTensors& file = *read;
   const auto* begin = reinterpret_cast<const std::byte*>(file.storage.data());
   const std::byte* end = begin + file.storage.size();
   std::size_t total = 0;

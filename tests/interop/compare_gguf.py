@@ -3,14 +3,15 @@
 
 usage: compare_gguf.py [--write] TOOLS [MODEL …]        TOOLS: the folder with export
 
-For golden models of tests/io/pretrained, or those named:
+For golden models of tests/io/pretrained and tokenizers of tests/io/tokenizers, or those named:
 - tensors and keys are equal to those of llama.cpp's own converter, in f32, f16, bf16 and q8_0: every tensor byte for
   byte, and every key that the converter writes of the model (docs/interop.md says which it writes otherwise);
 - llama.cpp (package xllamacpp) computes the log probabilities that transformers computes from the folder, with keys and
   values in f32 and without flash attention: the error is at most 3e-5 · max(1, largest logit / 8), with GELU 1e-2.
 With --write first, the converter's tensors are also written, as checksums, to tests/io/gguf_golden.txt, with which
 gguf_pretrained_test compares without Python.
-For tokenizers of tests/io/tokenizers: tokens, types and merges are those of the converter.
+For tokenizers of tests/io/tokenizers: tokens, types and merges are those of the converter, and llama.cpp gives the ids that
+the package `tokenizers` gives for the texts there.
 
 LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/: without it, the first part is left out,
 without xllamacpp the second. Exits with status 77 where transformers or both of them are missing."""
@@ -24,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 SOURCES = os.environ.get("LLAMA_CPP")
 if SOURCES:
@@ -157,16 +159,20 @@ def prompts_of(name):
     return [tokens[:n] for n in range(1, length + 1, 1 if length == 5 else 4)] + ([tokens] if length > 5 else [])
 
 
-def llama_main(path, prompts):
-    """In a process of its own: the log probabilities of all tokens after each prompt, as JSON."""
+def llama_server(path):
     import xllamacpp as x
     p = x.CommonParams()
-    p.model.path = path
+    p.model.path = str(path)
     p.n_ctx, p.n_parallel, p.warmup, p.cache_prompt = 96, 1, False, False
     p.cache_type_k = p.cache_type_v = x.ggml_type.GGML_TYPE_F32
     p.flash_attn_type = x.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     p.n_gpu_layers, p.cpuparams.n_threads, p.cpuparams_batch.n_threads = 0, 1, 1
-    server = x.Server(p)
+    return x.Server(p)
+
+
+def llama_main(path, prompts):
+    """In a process of its own: the log probabilities of all tokens after each prompt, as JSON."""
+    server = llama_server(path)
     found = []
     for prompt in json.loads(prompts):
         answer = server.handle_completions({"prompt": prompt, "max_tokens": 1, "n_predict": 1, "n_probs": 37, "logprobs": 37, "temperature": 1,
@@ -214,23 +220,58 @@ def compare_logits(tools, name, folder, config, directory):
     (print if worst <= bound else fail)(f"{name}: log probabilities of llama.cpp differ by {worst:.2g}, at most {bound:.2g}; largest logit {largest:.1f}")
 
 
+def model_with(name, folder):
+    """A model with the tokenizer, and two rows more than it has tokens."""
+    config = copy_of("gpt2", folder)
+    shutil.copytree(TOKENIZERS / name, folder, dirs_exist_ok=True)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    size = 1 + max([*tokenizer["model"]["vocab"].values(), *(t["id"] for t in tokenizer["added_tokens"])])
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    from safetensors.torch import load_file, save_file
+    weights = load_file(folder / "model.safetensors")
+    key = next(k for k in weights if k.endswith("wte.weight"))
+    weights[key] = torch.zeros(size + 2, weights[key].shape[1], dtype=weights[key].dtype)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config["vocab_size"] = size + 2
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def ids_main(path, texts):
+    """In a process of its own: the ids of llama.cpp for the texts of a JSON file, as JSON."""
+    import urllib.request
+    server = llama_server(path)
+    found = []
+    for text in json.loads(pathlib.Path(texts).read_text()):
+        body = json.dumps({"content": text, "add_special": False, "parse_special": True}).encode()
+        request = urllib.request.Request(server.listening_address + "/tokenize", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            found.append(json.load(answer)["tokens"])
+    print("FOUND", json.dumps(found))
+
+
+def compare_ids(tools, name):
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        model_with(name, directory / "model")
+        export(tools, directory / "model", directory / "t.gguf", "f32")
+        cases = json.loads((TOKENIZERS / name / "cases.json").read_text())["cases"]
+        # It takes no empty text, ends one at a zero, and does not normalize.
+        cases = [c for c in cases if c["text"] and "\0" not in c["text"] and (name != "qwen2" or unicodedata.is_normalized("NFC", c["text"]))]
+        (directory / "texts.json").write_text(json.dumps([c["text"] for c in cases]))
+        done = subprocess.run([sys.executable, __file__, "--ids", directory / "t.gguf", directory / "texts.json"], capture_output=True, text=True)
+        line = [x for x in done.stdout.splitlines() if x.startswith("FOUND ")]
+        if not line:
+            return fail(f"tokenizer {name}: llama.cpp ended with status {done.returncode}: {done.stderr[-1500:]}")
+        other = [(c["text"], ids, c["ids"]) for c, ids in zip(cases, json.loads(line[0][6:])) if ids != c["ids"]]
+        (fail if other else print)(f"tokenizer {name}: of {len(cases)} texts {len(other)} have other ids in llama.cpp {other[:3] or ''}")
+
+
 def compare_tokenizer(tools, name):
     from conversion.gpt2 import GPT2Model
     with tempfile.TemporaryDirectory() as directory:
         folder = pathlib.Path(directory) / "model"
-        config = copy_of("gpt2", folder)
-        shutil.copytree(TOKENIZERS / name, folder, dirs_exist_ok=True)
-        tokenizer = json.loads((folder / "tokenizer.json").read_text())
-        size = 1 + max([*tokenizer["model"]["vocab"].values(), *(t["id"] for t in tokenizer["added_tokens"])])
-        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-        # A model with so many rows.
-        from safetensors.torch import load_file, save_file
-        weights = load_file(folder / "model.safetensors")
-        key = next(k for k in weights if k.endswith("wte.weight"))
-        weights[key] = torch.zeros(size + 2, weights[key].shape[1], dtype=weights[key].dtype)
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        config["vocab_size"] = size + 2
-        (folder / "config.json").write_text(json.dumps(config))
+        config = model_with(name, folder)
         out = pathlib.Path(directory) / "t.gguf"
         export(tools, folder, out, "f32")
         ours, _ = contents(out)
@@ -269,9 +310,13 @@ def main():
                     fail(f"{name}: {type(error).__name__}: {error}")
             if HAS_LLAMA:
                 compare_logits(tools, name, directory / "model", config, directory)
-    if SOURCES and not names:
-        for name in ("gpt2", "llama3", "qwen2", "smollm", "deepseek3"):
+    for name in ("gpt2", "llama3", "qwen2", "smollm", "deepseek", "deepseek_coder", "deepseek3"):
+        if names and name not in names:
+            continue
+        if SOURCES:
             compare_tokenizer(tools, name)
+        if HAS_LLAMA:
+            compare_ids(tools, name)
     if writes and SOURCES and not failures:
         (HERE.parent / "io" / "gguf_golden.txt").write_text("\n".join(golden_lines) + "\n")
     print(f"{len(failures)} failures")
@@ -281,5 +326,7 @@ def main():
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--llama"]:
         llama_main(sys.argv[2], sys.argv[3])
+    elif sys.argv[1:2] == ["--ids"]:
+        ids_main(sys.argv[2], sys.argv[3])
     else:
         main()

@@ -7,8 +7,10 @@
 
 #include <tilegrad/core/base/dtype.h>
 #include "io/interop/gguf.h"
+#include "io/interop/gguf_start.h"
 #include "io/interop/q8_0.h"
 #include "tests/support/files.h"
+#include "tests/support/largest_piece.h"
 
 namespace {
 
@@ -49,6 +51,17 @@ struct Bytes {
   }
 };
 
+std::vector<std::string_view> strings_of(const Gguf& file, std::string_view key) {
+  std::vector<std::string_view> all;
+  file.each_string(key, [&](std::string_view s) { all.push_back(s); });
+  return all;
+}
+std::vector<std::int64_t> integers_of(const Gguf& file, std::string_view key) {
+  std::vector<std::int64_t> all;
+  file.each_integer(key, [&](std::int64_t x) { all.push_back(x); });
+  return all;
+}
+
 TEST(Gguf, WhatIsWrittenIsReadBack) {
   GgufStart start;
   start.add("a.u32", std::uint32_t{7}), start.add("a.f32", 0.5f), start.add("a.bool", true);
@@ -64,18 +77,20 @@ TEST(Gguf, WhatIsWrittenIsReadBack) {
   bytes += std::string(30, 'w') + io::gguf_padding(30) + std::string(68, 'b') + io::gguf_padding(68) +
            std::string(24, 'v');
   const Gguf file(bytes, "test");
-  EXPECT_EQ(file.keys(),
-            (std::vector<std::string>{"a.bool", "a.f32", "a.f32s", "a.i32s", "a.text", "a.texts", "a.u32"}));
+  EXPECT_EQ(file.keys(), (std::vector<std::string_view>{"a.bool", "a.f32", "a.f32s", "a.i32s", "a.text",
+                                                        "a.texts", "a.u32"}));
   EXPECT_EQ(file.integer("a.u32"), 7);
   EXPECT_EQ(file.number("a.u32"), 7);
   EXPECT_EQ(file.number("a.f32"), 0.5);
   EXPECT_TRUE(file.boolean("a.bool"));
   EXPECT_EQ(file.string("a.text"), "Grüße");
-  EXPECT_EQ(file.strings("a.texts"), (std::vector<std::string>{"x", "", "yz"}));
-  EXPECT_EQ(file.integers("a.i32s"), (std::vector<std::int64_t>{-1, 2}));
-  EXPECT_EQ(file.numbers("a.f32s"), (std::vector<double>{1.5, -2}));
+  EXPECT_EQ(strings_of(file, "a.texts"), (std::vector<std::string_view>{"x", "", "yz"}));
+  EXPECT_EQ(integers_of(file, "a.i32s"), (std::vector<std::int64_t>{-1, 2}));
+  std::vector<double> numbers;
+  file.each_number("a.f32s", [&](double x) { numbers.push_back(x); });
+  EXPECT_EQ(numbers, (std::vector<double>{1.5, -2}));
   EXPECT_EQ(file.integer("a.other", 9), 9);
-  EXPECT_EQ(file.tensors().size(), 3u);
+  EXPECT_EQ(file.tensor_count(), 3u);
   const auto w = file.tensor("w"), b = file.tensor("b"), v = file.tensor("v");
   EXPECT_EQ(w->shape, (std::vector<std::int64_t>{3, 5}));
   EXPECT_EQ(w->bytes, std::string(30, 'w'));
@@ -104,8 +119,8 @@ TEST(Gguf, ReadsEveryKindOfNumber) {
   EXPECT_EQ(file.integer("u64"), std::int64_t{1} << 40);
   EXPECT_EQ(file.integer("i64"), -(std::int64_t{1} << 40));
   EXPECT_EQ(file.number("f64"), 0.1);
-  EXPECT_EQ(file.integers("bools"), (std::vector<std::int64_t>{1, 0}));
-  EXPECT_TRUE(file.strings("none").empty());
+  EXPECT_EQ(integers_of(file, "bools"), (std::vector<std::int64_t>{1, 0}));
+  EXPECT_TRUE(strings_of(file, "none").empty());
   EXPECT_EQ(error_of([&] { file.number("f32"); }), "test: f32 is not finite, expected a finite number");
   EXPECT_EQ(error_of([&] { file.string("i8"); }), "test: i8 is -3, expected a text");
   EXPECT_EQ(error_of([&] { file.integer("absent"); }), "test: has no key absent, expected a whole number");
@@ -206,6 +221,49 @@ TEST(Gguf, TakesWhatIsNearlyBroken) {
                                   with_alignment(4, 64), one_tensor({4}, 0, 0, 16, std::string(63, 'w')),
                                   Bytes().start(0, 1).key("k", 7).number(std::uint8_t{1}).all})
     EXPECT_EQ(error_of([&] { Gguf(file, "test"); }), "no error");
+}
+
+// Files of the smallest records that there are, which take the most memory for a byte of the file.
+std::vector<std::pair<const char*, std::string>> files_of_small_pieces() {
+  constexpr std::size_t n = 100'000;
+  Bytes strings, numbers, keys, tensors;
+  strings.start(0, 1).key("k", 9).number(8).number(std::uint64_t{n});
+  for (std::size_t i = 0; i < n; ++i) strings.text("");
+  numbers.start(0, 1).key("k", 9).number(0).number(std::uint64_t{n}).data(n, 1);
+  keys.start(0, n), tensors.start(n, 1).key("general.alignment", 4).number(std::uint32_t{1});
+  for (std::size_t i = 0; i < n; ++i) keys.key(std::to_string(i), 0).number(std::uint8_t{1});
+  for (std::size_t i = 0; i < n; ++i) tensors.tensor(std::to_string(i), {1}, 1, 2 * i);
+  tensors.data(2 * n, 1);
+  return {{"strings", strings.all},
+          {"numbers", numbers.all},
+          {"a long string", Bytes().start(0, 1).key("k", 8).text(std::string(n, 'x')).all},
+          {"no UTF-8", Bytes().start(0, 1).key("k", 8).text(std::string(n, '\xff')).all},
+          {"keys", keys.all},
+          {"tensors", tensors.all},
+          {"a long key", Bytes().start(0, 1).text(std::string(n, 'k')).all}};
+}
+
+TEST(Gguf, AsksForNoMoreMemoryThanTheFileAnd64KiB) {
+  for (const auto& [name, bytes] : files_of_small_pieces()) {
+    std::uint64_t items = 0;
+    largest_piece = 0;
+    const std::string error = error_of([&] {
+      const Gguf file(bytes, "test");
+      for (std::size_t i = 0; i < file.tensor_count(); ++i) items += file.tensor(i).bytes.size();
+      for (const std::string_view key : file.keys()) {
+        file.text(key);
+        if (!file.is_array(key)) continue;
+        error_of([&] { file.each_string(key, [&](std::string_view) { ++items; }); });
+        error_of([&] { file.each_integer(key, [&](std::int64_t) { ++items; }); });
+        error_of([&] { file.each_number(key, [&](double) { ++items; }); });
+      }
+      error_of([&] { file.string("k"); });
+    });
+    EXPECT_LE(largest_piece, piece_bound(bytes.size())) << name << ": " << error;
+    EXPECT_EQ(error == "no error", name != std::string("a long key")) << name << ": " << error;
+    const std::string kind = name;
+    EXPECT_EQ(items, kind == "numbers" || kind == "tensors" ? 200'000u : kind == "strings" ? 100'000u : 0u);
+  }
 }
 
 // ---- Q8_0

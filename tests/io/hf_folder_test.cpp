@@ -129,9 +129,10 @@ TEST(HfFolder, WhatIsNoFolderIsRefused) {
   const auto error_of_path = [](const std::string& path) {
     return error_of([&] { nn::pretrained_info(path); });
   };
-  for (const std::string& path : {f.path + "/none", std::string()})
-    EXPECT_EQ(error_of_path(path),
-              "[from_pretrained] " + path + ": has no config.json, expected a Hugging Face folder");
+  for (const std::string& path : {f.path + "/none", f.path + "/none.gguf", std::string()}) {
+    EXPECT_EQ(error_of_path(path), "[from_pretrained] " + path + ": does not exist");
+    EXPECT_EQ(error_of([&] { nn::from_pretrained(path); }), "[from_pretrained] " + path + ": does not exist");
+  }
   const std::string weights = f.path + "/model.safetensors";
   EXPECT_EQ(error_of_path(weights),
             "[from_pretrained] " + weights +

@@ -83,6 +83,7 @@ refuses_command 2 onnx "$export" --checkpoint "$run" --to onnx "$dir/x"
 refuses_command 2 OUT "$export" --checkpoint "$run" --to hf
 refuses_command 1 "$dir/half exists" "$export" --checkpoint "$run" --to hf "$dir/half"
 refuses_command 1 'there is no checkpoint' "$export" --checkpoint "$dir/nowhere" --to hf "$dir/x"
+refuses_command 1 "$dir/nowhere: does not exist" "$export" --from "$dir/nowhere" --to hf "$dir/x"
 refuses_command 1 'config.json' "$export" --from "$run" --to hf "$dir/x"
 refuses_command 1 "$dir/no/x" "$export" --checkpoint "$run" --to hf "$dir/no/x"
 (ulimit -f 8

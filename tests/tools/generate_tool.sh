@@ -117,6 +117,7 @@ refuses 1 empty --checkpoint "$dir/gpt" --prompt ''
 refuses 1 'context of 24: at most --tokens 20' "${gpt[@]}" --tokens 21
 refuses 1 'context of 24.*--slide' --checkpoint "$dir/gpt" --prompt 'Line 1 of a small text, and more'
 refuses 1 nowhere --checkpoint "$dir/nowhere"
+refuses 1 "$dir/nowhere: does not exist" --model "$dir/nowhere"
 refuses 1 text.txt --checkpoint "$text"
 mkdir "$dir/empty"
 refuses 1 "$dir/empty" --checkpoint "$dir/empty"

@@ -121,6 +121,40 @@ cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples 
 "${asked[@]}" --context 11 --steps 1 --sample 0 --out "$dir/cut" >"$dir/table"
 grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
+# From a GGUF file: the same numbers in f32, and the same model where the folder's goes.
+"$export" --from "$folder" --to gguf "$dir/base.gguf" --dtype f32 >/dev/null || fail "exporting the base to GGUF"
+"$train" --from "$dir/base.gguf" "${data[@]}" "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole-gguf" >"$dir/table" || fail "fine-tuning a GGUF file"
+grep -q "^from  *$dir/base.gguf: llama, weights in f32, 63.9 KiB\$" "$dir/table" &&
+  grep -q '^tokenizer  *hf, 37 tokens; token 2, "c", ends a document$' "$dir/table" &&
+  grep -q '^text  *.*: 2,700 tokens, 37 in the vocabulary; 2,430 to train on, 270 held out$' "$dir/table" || fail "the table of a GGUF file is: $(cat "$dir/table")"
+diff <(columns "$dir/whole") <(columns "$dir/whole-gguf") >/dev/null || fail "a GGUF file is tuned otherwise than its folder"
+rm "$dir/base.gguf"
+"$train" --resume --steps 22 --out "$dir/whole-gguf" >/dev/null || fail "resuming without the GGUF file"
+"$train" --resume --steps 22 --out "$dir/whole" >/dev/null || fail "resuming"
+[ "$(say --checkpoint "$dir/whole-gguf")" = "$(say --checkpoint "$dir/whole")" ] || fail "a tuned GGUF file writes another text"
+for form in hf gguf; do
+  "$export" --checkpoint "$dir/whole-gguf" --to $form "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
+  [ "$(say --checkpoint "$dir/whole-gguf")" = "$(say --model "$dir/whole-gguf.$form")" ] || fail "a tuned GGUF file writes another text in $form"
+done
+# A rate of 0 gives back its bytes, those of Q8_0 too: numbers that come of blocks go into the same blocks.
+for dtype in bf16 q8_0; do
+  "$export" --from "$folder" --to gguf "$dir/$dtype.gguf" --dtype $dtype >/dev/null || fail "exporting the base in $dtype"
+  "$train" --from "$dir/$dtype.gguf" "${data[@]}" --lr 0 --steps 1 --overwrite --out "$dir/base-gguf" >/dev/null || fail "a rate of 0 in $dtype"
+  "$export" --checkpoint "$dir/base-gguf" --to gguf "$dir/$dtype" --dtype $dtype >/dev/null || fail "exporting what was not tuned in $dtype"
+  "$export" --from "$dir/$dtype.gguf" --to gguf "$dir/$dtype-again" --dtype $dtype >/dev/null || fail "exporting $dtype.gguf"
+  [ "$(tail -c 20000 "$dir/$dtype" | cksum)" = "$(tail -c 20000 "$dir/$dtype-again" | cksum)" ] || fail "$dtype.gguf, not tuned, has other bytes"
+done
+# Adapters on it, alone and merged.
+"$train" --from "$dir/q8_0.gguf" "${data[@]}" --lr 1e-2 --lora 4 --steps 20 --out "$dir/lora" >/dev/null || fail "adapters on a GGUF file"
+"$train" --resume --steps 22 --out "$dir/lora" >/dev/null || fail "resuming adapters on a GGUF file"
+"$export" --checkpoint "$dir/lora" --merge --to gguf "$dir/merged.gguf" --dtype f32 >/dev/null || fail "merging into a GGUF file"
+[ "$(say --checkpoint "$dir/lora")" = "$(say --model "$dir/merged.gguf")" ] || fail "a merged GGUF file writes another text"
+[ "$(say --checkpoint "$dir/lora")" = "$(say --model "$dir/q8_0.gguf" --adapter "$dir/lora")" ] || fail "a GGUF file with an adapter writes another text"
+# Without a tokenizer: tokens.
+"$export" --from "$golden/gpt2" --to gguf "$dir/bare.gguf" >/dev/null || fail "exporting without a tokenizer"
+"$train" --from "$dir/bare.gguf" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a GGUF file"
+grep -q '^tokenizer  *none in the file; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
+
 # Bad input: one line.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
@@ -129,7 +163,7 @@ refuses() {  # CODE WORD ARGUMENTS...
   [ -e "$dir/refused" ] && fail "a refused run leaves a directory: $*" && rm -r "$dir/refused"
 }
 for option in '--model llama' '--width 32' '--layers 2' '--heads 4' '--tokenizer chars' '--vocabulary 37' '--init gpt2' '--init-std 0.1' '--theta 5' '--key-heads 2'; do
-  refuses 2 "${option% *} is not for --from: the folder says it" --from "$folder" --text "$text" $option
+  refuses 2 "${option% *} is not for --from: the model says it" --from "$folder" --text "$text" $option
 done
 refuses 2 '--task is not for --from' --from "$folder" --task add
 refuses 2 'missing --text' --from "$folder"
@@ -137,15 +171,19 @@ refuses 2 '--context 97 exceeds the model.s 96' --from "$folder" --text "$text" 
 refuses 2 '--examples is for --from' --examples "$dir/examples.jsonl"
 refuses 1 'nothing.jsonl: No such file' --from "$folder" --examples "$dir/nothing.jsonl"
 refuses 2 'give only one of them' --from "$folder" --text "$text" --examples "$dir/examples.jsonl"
-refuses 1 'no tokenizer.json, which --examples needs' --from "$golden/gpt2" --examples "$dir/examples.jsonl"
+refuses 1 'has no tokenizer .*, which --examples needs' --from "$golden/gpt2" --examples "$dir/examples.jsonl"
 refuses 1 'and 36 that have nothing to learn within 7 tokens' --from "$folder" --examples "$dir/examples.jsonl" --context 7
 sed '5s/completion/answer/' "$dir/examples.jsonl" >"$dir/bad.jsonl"
 refuses 1 'bad.jsonl, line 5: has no "completion"' --from "$folder" --examples "$dir/bad.jsonl"
 refuses_command 1 'bad.jsonl is not the data of this run' "$train" --resume --out "$dir/asked" --examples "$dir/bad.jsonl"
 refuses 2 '--separator is for --from' --text "$text" --separator '|'
 refuses 2 '--separator is for --text' --from "$folder" --tokens "$dir/text.tokens" --separator '|'
-refuses 1 "$dir/nowhere" --from "$dir/nowhere" --text "$text"
-refuses 1 'has no tokenizer.json, which --text needs' --from "$golden/gpt2" --text "$text"
+refuses 1 'has no tokenizer .*, which --text needs' --from "$dir/bare.gguf" --text "$text"
+refuses 1 'text.txt: does not begin with GGUF' --from "$text" --text "$text"
+head -c 2000 "$dir/q8_0.gguf" >"$dir/cut.gguf"
+refuses 1 'cut.gguf: ' --from "$dir/cut.gguf" --text "$text"
+refuses 1 "$dir/nowhere: does not exist" --from "$dir/nowhere" --text "$text"
+refuses 1 'has no tokenizer .*, which --text needs' --from "$golden/gpt2" --text "$text"
 "$tokens" --text "$text" --tokenizer bytes --out "$dir/bytes.tokens" >/dev/null
 refuses 1 'bytes.tokens has 256 tokens, the model 37' --from "$folder" --tokens "$dir/bytes.tokens"
 "$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" >/dev/null

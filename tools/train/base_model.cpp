@@ -7,6 +7,8 @@
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
 #include "io/files/json_tree.h"
+#include "io/interop/gguf.h"
+#include "io/interop/hf_folder.h"
 #include "io/interop/model_source.h"
 #include "tools/train_report.h"
 
@@ -42,8 +44,6 @@ void take_end_token(BaseModel& base, const io::HfConfig& config, const std::stri
   if (end < base.config.vocabulary) base.end_token = static_cast<std::int32_t>(end);
 }
 
-}  // namespace
-
 BaseModel base_of_folder(const std::string& path) {
   auto folder = std::make_shared<const io::HfFolder>(path);
   BaseModel base{
@@ -53,8 +53,32 @@ BaseModel base_of_folder(const std::string& path) {
     base.tokenizer = std::make_shared<text::HfTokenizer>(text::HfTokenizer::open(path));
   check_tokenizer(base, folder->config(), "[from] " + path + "/tokenizer.json");
   take_end_token(base, folder->config(), "[from] " + path);
-  base.weights = std::move(folder);
+  base.weights = {.dtypes = folder->dtypes(),
+                  .bytes = folder->bytes(),
+                  .dropped = folder->dropped(),
+                  .load = [folder](const std::vector<Parameter>& parameters) { folder->load(parameters); }};
   return base;
+}
+
+BaseModel base_of_gguf(const std::string& path) {
+  const auto source = std::make_shared<const io::ModelSource>(io::source_of_gguf(path));
+  const std::string where = "[from] " + path;
+  BaseModel base{.config = source->config, .files = source->files, .tokenizer = source->tokenizer};
+  const io::HfConfig config = io::config_in(base.files, where);
+  base.family = config.family;
+  check_tokenizer(base, config, where + ": tokenizer.ggml");
+  take_end_token(base, config, where);
+  base.weights = {
+      .dtypes = source->dtypes(),
+      .bytes = io::pretrained_info(*source).bytes,
+      .load = [source](const std::vector<Parameter>& parameters) { io::load(*source, parameters); }};
+  return base;
+}
+
+}  // namespace
+
+BaseModel base_at(const std::string& path) {
+  return io::is_gguf_file(path) ? base_of_gguf(path) : base_of_folder(path);
 }
 
 BaseModel base_of_run(const io::Metadata& saved, const std::string& where) {
@@ -75,12 +99,12 @@ void append_document(const BaseModel& base, std::string_view text, std::vector<s
 
 void BaseModel::print(const std::string& from) const {
   print_row("from", from + ": " + family +
-                        (weights ? ", weights in " + io::names_of(weights->dtypes()) + ", " +
-                                       size_text(static_cast<double>(weights->bytes()))
+                        (weights ? ", weights in " + io::names_of(weights->dtypes) + ", " +
+                                       size_text(static_cast<double>(weights->bytes))
                                  : ", whose tuned weights the run has"));
   std::string tokens = tokenizer
                            ? std::string(tokenizer->kind()) + ", " + grouped(tokenizer->size()) + " tokens"
-                           : "none in the folder";
+                           : "none in the " + std::string(io::is_gguf_file(from) ? "file" : "folder");
   if (!end_token) {
     tokens += "; no token ends a document";
   } else {
@@ -90,8 +114,8 @@ void BaseModel::print(const std::string& from) const {
     tokens += " ends a document";
   }
   print_row("tokenizer", tokens);
-  if (!weights || weights->dropped().empty()) return;
-  const std::vector<std::string>& d = weights->dropped();
+  if (!weights || weights->dropped.empty()) return;
+  const std::vector<std::string>& d = weights->dropped;
   print_row("dropped", d[0] + (d.size() > 1 ? " and " + std::to_string(d.size() - 1) + " more" : ""));
 }
 

@@ -1,31 +1,39 @@
 // The model that train --from begins with.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <tilegrad/io/interop/pretrained.h>
-#include "io/interop/hf_folder.h"
 
 namespace tg {
+
+// Weights that are not read yet.
+struct BaseWeights {
+  std::vector<DType> dtypes;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> dropped = {};  // tensors of the files that the model does not need
+  std::function<void(const std::vector<Parameter>&)> load;
+};
 
 struct BaseModel {
   std::string family;      // "llama": config.json's model_type
   nn::ModelConfig config;  // with the whole context, of which a run may use less
   nn::FolderFiles files;   // travel in the checkpoints, so that the model goes out as it came in
-  std::shared_ptr<const text::Tokenizer> tokenizer;  // null: the folder has none
+  std::shared_ptr<const text::Tokenizer> tokenizer;  // null: the folder or file has none
   std::optional<std::int32_t> end_token;             // follows each document
-  std::shared_ptr<const io::HfFolder> weights;       // null in a resumed run, whose checkpoint has them
+  std::optional<BaseWeights> weights = {};           // none in a resumed run, whose checkpoint has them
 
   // Rows of the start-up table about it.
   void print(const std::string& from) const;
 };
 
-// Of a Hugging Face folder, with everything checked and no weights read. Throws as HfFolder and HfTokenizer,
-// and FormatError for a tokenizer of another model.
-BaseModel base_of_folder(const std::string& folder);
+// Of a Hugging Face folder or a GGUF file, with everything checked and no weights read. Throws as HfFolder
+// and HfTokenizer, or source_of_gguf(), and FormatError for a tokenizer of another model.
+BaseModel base_at(const std::string& path);
 // Of a resumed run, from the metadata of its model's file. Throws FormatError, beginning with `where`.
 BaseModel base_of_run(const io::Metadata& saved, const std::string& where);
 

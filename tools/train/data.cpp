@@ -98,7 +98,9 @@ std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<S
                                                          ? text::load_tokenizer(saved->model, saved->where)
                                                          : learn_tokenizer(o, text);
   if (!tokenizer)
-    throw Error("[from] the folder has no tokenizer.json, which --text needs: give --tokens FILE");
+    throw Error(
+        "[from] the model has no tokenizer (a folder has it in tokenizer.json), which --text needs: give "
+        "--tokens FILE");
   const auto tokens = std::make_shared<const std::vector<std::int32_t>>(is_tuned ? encode_documents(o, text)
                                                                                  : tokenizer->encode(text));
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tilegrad/io/training/examples.h>
 #include <tilegrad/io/training/text_batches.h>
 #include "tools/args.h"
 #include "tools/train/base_model.h"
@@ -21,6 +22,8 @@ struct DataOptions {
   std::int64_t batch = 12, step_rows = 12, context = 64;
   std::string separator;            // between the documents of a text
   const BaseModel* base = nullptr;  // of --from: its tokenizer and the token that ends a document
+  // Those of --examples, where their length was asked for; open_data() takes them.
+  std::shared_ptr<std::vector<train::Example>> encoded = {};
 };
 
 void declare_data_options(Args& args, DataOptions& o);

@@ -8,22 +8,14 @@
 namespace tg {
 namespace {
 
-std::vector<train::Example> encoded(const std::string& file, const BaseModel& base) {
-  if (!base.tokenizer)
-    throw Error("[from] the folder has no tokenizer.json, which --examples needs: give --tokens FILE");
-  std::vector<train::Example> all;
-  for (const train::ExampleText& text : train::read_examples(file))
-    all.push_back(train::encode_example(text, *base.tokenizer, base.end_token));
-  return all;
-}
-
 class ExampleData final : public TrainData {
  public:
   ExampleData(const DataOptions& o, std::string identity)
       : file_(o.examples),
         identity_(std::move(identity)),
         base_(*o.base),
-        batches_(encoded(o.examples, *o.base), o.step_rows, o.batch, o.context) {}
+        batches_(o.encoded ? std::move(*o.encoded) : encode_examples(o.examples, *o.base), o.step_rows,
+                 o.batch, o.context) {}
 
   const text::Tokenizer& tokenizer() const override { return *base_.tokenizer; }
   std::string identity() const override { return identity_; }
@@ -81,10 +73,20 @@ class ExampleData final : public TrainData {
 
 }  // namespace
 
-std::int64_t longest_example(const std::string& file, const BaseModel& base) {
+std::vector<train::Example> encode_examples(const std::string& file, const BaseModel& base) {
+  if (!base.tokenizer)
+    throw Error(
+        "[from] the model has no tokenizer (a folder has it in tokenizer.json), which --examples needs: give "
+        "--tokens FILE");
+  std::vector<train::Example> all;
+  for (const train::ExampleText& text : train::read_examples(file))
+    all.push_back(train::encode_example(text, *base.tokenizer, base.end_token));
+  return all;
+}
+
+std::int64_t longest_example(const std::vector<train::Example>& examples) {
   std::int64_t most = 1;
-  for (const train::Example& e : encoded(file, base))
-    most = std::max<std::int64_t>(most, std::ssize(e.tokens) - 1);
+  for (const train::Example& e : examples) most = std::max<std::int64_t>(most, std::ssize(e.tokens) - 1);
   return most;
 }
 

@@ -6,11 +6,11 @@ namespace tg {
 
 void declare_options(Args& args, TrainOptions& o) {
   declare_data_options(args, o.data);
-  args.option(
-      "from", "FOLDER",
-      "fine-tune the model of a Hugging Face folder, with its tokenizer, instead of training a new one;"
-      " --context may be shorter than the model's",
-      o.from, {.shown = "none"});
+  args.option("from", "FOLDER",
+              "fine-tune the model of a Hugging Face folder or a GGUF file, with its tokenizer, instead of "
+              "training a new one;"
+              " --context may be shorter than the model's",
+              o.from, {.shown = "none"});
   declare_lora_options(args, o.lora);
   declare_model_options(args, o);
   args.option("batch", "N", "rows of tokens in a step; 64 with --task add", o.batch,
@@ -69,7 +69,7 @@ std::string not_for_from(const Args& args, TrainOptions& o) {
   for (const ModelOption& option : model_options(o))
     if (option.name() != "context") names.push_back(option.name());
   for (const std::string& name : names)
-    if (args.given(name)) return "--" + name + " is not for --from: the folder says it";
+    if (args.given(name)) return "--" + name + " is not for --from: the model says it";
   return {};
 }
 

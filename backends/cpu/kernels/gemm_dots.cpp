@@ -19,10 +19,20 @@ constexpr i64 span_elements = 128 << 10;                   // of B, which stay i
 constexpr i64 chunk_bytes = 2048;                          // of a row at a time: a group's stay in L1
 constexpr i64 many_rows = 4 * group_rows;                  // that share the cost of copying a span of B
 
-// Columns whose sums are in registers next to those of `rows` rows.
+// The tile whose sums are in registers. With registers to spare, the next tile begins while the lanes of this
+// one are added up.
+constexpr int tile_rows = 4;
+constexpr int most_columns_at_once = 4;
 constexpr int columns_at_once(int rows) {
-  if (TG_VECTOR_BYTES == 64) return rows <= 4 ? 4 : 3;
-  return rows <= 2 ? 4 : TG_VECTOR_BYTES == 32 ? 3 : 2;
+  if (TG_VECTOR_BYTES == 64 || rows <= 2) return most_columns_at_once;
+  return TG_VECTOR_BYTES == 32 ? 3 : 2;
+}
+constexpr i64 own_columns = most_columns + most_columns_at_once;  // a span's, up to whole tiles
+
+// Whether the tiles of a group write no more than its columns.
+bool ends_with_tile(i64 rows, i64 columns) {
+  const int at_once = columns_at_once(static_cast<int>(at_most(rows, tile_rows)));
+  return at_once != 3 && columns % at_once == 0;  // three sums are stored as four
 }
 
 // A number in each lane.
@@ -58,41 +68,61 @@ struct Pairs {
 };
 #endif
 
-// Lane i: the sum of lanes 2·half·s + e and 2·half·s + half + e, s and e being i / half and i % half, of a
-// and, from the middle on, of b. Twice as many vectors' sums lie side by side, in half as many lanes each.
-template <int half, class V, int... i>
-TG_INLINE V add_halves(V a, V b, std::integer_sequence<int, i...>) {
-  constexpr int W = sizeof...(i), middle = W / 2;
-  constexpr auto lower = [](int lane) {
-    const int at = lane % middle;
-    return lane / middle * W + at / half * 2 * half + at % half;
-  };
-  return __builtin_shufflevector(a, b, lower(i)...) + __builtin_shufflevector(a, b, lower(i) + half...);
+// f(0), … f(count − 1), as constants.
+template <class F, int... i>
+TG_INLINE void each_of(F f, std::integer_sequence<int, i...>) {
+  (f(std::integral_constant<int, i>()), ...);
+}
+template <int count, class F>
+TG_INLINE void each_constant(F f) {
+  each_of(f, std::make_integer_sequence<int, count>());
 }
 
-// v[0] = the sums of the lanes of N vectors, side by side from lane 0 on; added in the order of reduce_add.
+// Lanes with bit `half` hold sums of b, the others of a: of the two lanes whose numbers differ in that bit.
+template <int half, class V, int... lane>
+TG_INLINE V add_halves(V a, V b, std::integer_sequence<int, lane...>) {
+  constexpr int W = sizeof...(lane);
+  return __builtin_shufflevector(a, b, (lane & half ? W + lane : lane)...) +
+         __builtin_shufflevector(a, b, (lane & half ? W + lane - half : lane + half)...);
+}
+
+// v[0]: lane i·(lanes / N) is the sum of the lanes of v[i]; added in the order of reduce_add.
 template <int N, class V, int half = lanes<V> / 2>
 TG_INLINE void reduce_together(V* v) {
   if constexpr (half > 0) {
-    constexpr auto all = std::make_integer_sequence<int, lanes<V>>();
-    if constexpr (N == 1) {
-      v[0] = add_halves<half>(v[0], v[0], all);
-      reduce_together<1, V, half / 2>(v);
-    } else {
+    constexpr int left = N > 1 ? N / 2 : 1;
 #pragma GCC unroll 8
-      for (int i = 0; i < N / 2; ++i) v[i] = add_halves<half>(v[2 * i], v[2 * i + 1], all);
-      reduce_together<N / 2, V, half / 2>(v);
-    }
+    for (int i = 0; i < left; ++i)
+      v[i] = add_halves<half>(v[i], v[i + N / 2], std::make_integer_sequence<int, lanes<V>>());
+    reduce_together<left, V, half / 2>(v);
   }
 }
 
-// to[i] = the sum of the lanes of v[i].
-template <int count, class T, class V>
-TG_INLINE void reduce_all(V* v, T* to) {
-  constexpr int W = lanes<V>, N = count >= 8 && W >= 8 ? 8 : count >= 4 && W >= 4 ? 4 : count >= 2 ? 2 : 1;
+template <int N, class V, int... lane>
+TG_INLINE V in_front(V v, std::integer_sequence<int, lane...>) {
+  return N == lanes<V> ? v : __builtin_shufflevector(v, v, (lane * (lanes<V> / N) % lanes<V>)...);
+}
+template <int first, class T, class V, int... lane>
+TG_INLINE void store_lanes(T* to, V v, std::integer_sequence<int, lane...>) {
+  const auto some = __builtin_shufflevector(v, v, (first + lane)...);
+  __builtin_memcpy(to, &some, sizeof some);
+}
+
+// to[i·ld + j] = the sum of the lanes of v[i·J + j], for `count` vectors from the one numbered `first` on.
+template <int J, int count, int first = 0, class T, class V>
+TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
+  constexpr int W = lanes<V>, N = count >= 16 && W >= 16 ? 16
+                                  : count >= 8 && W >= 8 ? 8
+                                  : count >= 4 && W >= 4 ? 4
+                                                         : 2;
   reduce_together<N>(v);
-  store_partial(to, v[0], N);
-  if constexpr (count > N) reduce_all<count - N>(v + N, to + N);
+  const V sums = in_front<N>(v[0], std::make_integer_sequence<int, W>());
+  constexpr int side = N < J ? N : J;  // sums that lie side by side
+  each_constant<N / side>([&](auto i) {
+    constexpr int nth = first + i * side;
+    store_lanes<i * side>(to + nth / J * ld + nth % J, sums, std::make_integer_sequence<int, side>());
+  });
+  if constexpr (count > N) reduce_tile<J, count - N, first + N>(v + N, to, ld);
 }
 
 // Which part of the rows along k a call of `dots` takes: `kept` holds the lanes' sums before it,
@@ -104,70 +134,67 @@ struct Chunk {
   V* kept;
 };
 
-// sums[j][i] = Σ_p a(i, p)·b(p, j) for M rows and `columns` columns.
-template <class E, int M>
-void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
-          const typename E::Storage* b, i64 b_col, i64 columns, typename E::T (*sums)[group_rows]) {
+// to[i·ld + j] = Σ_p a(i, p)·b(p, j) for M rows and the J columns at `column`, whose lanes' sums are kept at
+// `kept`, `kept_col` apart.
+template <class E, int M, int J, int kept_col>
+TG_INLINE void dots_tile(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
+                         const typename E::Storage* const* column, typename E::V* kept, typename E::T* to,
+                         i64 ld) {
   using V = typename E::V;
   using S = typename E::Storage;
-  constexpr int W = E::width, J = columns_at_once(M);
+  constexpr int W = E::width;
+  V sum[M * J] = {};
+  if (!chunk.first) {
+#pragma GCC unroll 4
+    for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < J; ++j) sum[i * J + j] = kept[j * kept_col + i];
+  }
+  const auto step = [&](i64 p, auto&& read) __attribute__((always_inline)) {
+    V bv[J];
+#pragma GCC unroll 4
+    for (int j = 0; j < J; ++j) bv[j] = read(column[j] + p);
+#pragma GCC unroll 4
+    for (int i = 0; i < M; ++i) {
+      const V av = read(a + i * a_row + p);
+#pragma GCC unroll 4
+      for (int j = 0; j < J; ++j) sum[i * J + j] = E::add_product(av, bv[j], sum[i * J + j]);
+    }
+  };
+  i64 p = 0;
+  for (; p + W <= chunk.k; p += W)
+    step(
+        p, [](const S* from) __attribute__((always_inline)) { return E::read(from); });
+  if (p < chunk.k)
+    step(
+        p, [rest = static_cast<int>(chunk.k - p)](const S* from)
+               __attribute__((noinline)) { return E::read_some(from, rest); });
+  if (chunk.last) {
+    constexpr int side = J == 3 ? 4 : J;  // sums of a row, as a power of two
+    V all[M * side];
+#pragma GCC unroll 16
+    for (int i = 0; i < M * side; ++i) all[i] = sum[i / side * J + (i % side < J ? i % side : J - 1)];
+    return reduce_tile<side, M * side>(all, to, ld);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < J; ++j) kept[j * kept_col + i] = sum[i * J + j];
+}
+
+// The same for M rows and `columns` columns; up to the end of the last tile anything is written.
+template <class E, int M>
+void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
+          const typename E::Storage* b, i64 b_col, i64 columns, typename E::T* to, i64 ld) {
+  constexpr int tiles = (M + tile_rows - 1) / tile_rows, J = columns_at_once(tiles > 1 ? tile_rows : M);
   for (i64 j0 = 0; j0 < columns; j0 += J) {
-    const S* column[J];
-    V* kept[J];
-    for (int j = 0; j < J; ++j) {  // the last columns more than once
-      const i64 at = at_most(j0 + j, columns - 1);
-      column[j] = b + at * b_col, kept[j] = chunk.kept + at * M;
-    }
-    V sum[M][J] = {};
-    if (!chunk.first) {
-#pragma GCC unroll 8
-      for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < J; ++j) sum[i][j] = kept[j][i];
-    }
-    const auto step = [&](i64 p, auto&& read) __attribute__((always_inline)) {
-      V bv[J];
-#pragma GCC unroll 4
-      for (int j = 0; j < J; ++j) bv[j] = read(column[j] + p);
-#pragma GCC unroll 8
-      for (int i = 0; i < M; ++i) {
-        const V av = read(a + i * a_row + p);
-#pragma GCC unroll 4
-        for (int j = 0; j < J; ++j) sum[i][j] = E::add_product(av, bv[j], sum[i][j]);
-      }
-    };
-    i64 p = 0;
-    for (; p + W <= chunk.k; p += W)
-      step(
-          p, [](const S* from) __attribute__((always_inline)) { return E::read(from); });
-    if (p < chunk.k)
-      step(
-          p, [rest = static_cast<int>(chunk.k - p)](const S* from)
-                 __attribute__((noinline)) { return E::read_some(from, rest); });
-    if (chunk.last && M == group_rows && M <= lanes<V>) {
-#pragma GCC unroll 4
-      for (int j = 0; j < J; ++j) {
-        V rows[M];
-#pragma GCC unroll 8
-        for (int i = 0; i < M; ++i) rows[i] = sum[i][j];
-        reduce_all<M>(rows, sums[at_most(j0 + j, columns - 1)]);
-      }
-    } else if (chunk.last) {
-      V flat[J * M];
-      typename E::T reduced[J * M];
-#pragma GCC unroll 8
-      for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < J; ++j) flat[j * M + i] = sum[i][j];
-      reduce_all<J * M>(flat, reduced);
-      for (int j = 0; j < J && j0 + j < columns; ++j)
-        for (int i = 0; i < M; ++i) sums[j0 + j][i] = reduced[j * M + i];
-    } else {
-#pragma GCC unroll 8
-      for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < J; ++j) kept[j][i] = sum[i][j];
-    }
+    const typename E::Storage* column[J];
+    for (int j = 0; j < J; ++j) column[j] = b + at_most(j0 + j, columns - 1) * b_col;  // the last repeated
+    each_constant<tiles>([&](auto tile) __attribute__((always_inline)) {
+      constexpr int i = tile * M / tiles, rows = (tile + 1) * M / tiles - i;
+      dots_tile<E, rows, J, M>(chunk, a + i * a_row, a_row, column, chunk.kept + j0 * M + i, to + i * ld + j0,
+                               ld);
+    });
   }
 }
 
@@ -219,8 +246,9 @@ struct DotPlan {
     chunk = chunk_bytes / (pairs ? 2 : g.type == DType::f64 ? 8 : 4);
     chunks = at_least(1, g.k / chunk);
     // Chunks of rows that are a power of two apart would push each other out of L1.
+    const bool rows_collide = g.a.row * static_cast<i64>(size_of(g.type)) % 2048 == 0;
     copy_b = widen || (g.m >= many_rows && chunks > 1);
-    copy_a = copy_b || g.a.col != 1;
+    copy_a = copy_b || g.a.col != 1 || (g.m > group_rows && chunks > 1 && rows_collide);
   }
   i64 start(i64 q, i64 k) const {
     return q < chunks ? q * chunk : k;
@@ -235,6 +263,11 @@ struct DotPlan {
     return copy_b ? aligned(span * g.k * element_bytes(g)) : 0;
   }
 };
+
+template <class T>
+bool is_plain(const Gemm& g) {  // C is nothing but the sums as they are
+  return !g.d.data && g.c.col == 1 && size_of(g.out_type) == sizeof(T);
+}
 
 // Lines of k elements, `line` apart and each `along` apart, one after another.
 template <class S, class To>
@@ -274,8 +307,12 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
     for (i64 group = 0; group < groups; ++group) {
       const i64 i0 = first + group * rows / groups, count = first + (group + 1) * rows / groups - i0;
       const S* const from_a = element<T, S>(g, g.a, item, i0, 0);
-      T sums[most_columns][group_rows], own[group_rows * most_columns];
-      V kept[most_columns * group_rows];
+      // Sums go where they belong if nothing is left to do to them, and no tile goes beyond the last column.
+      T own[group_rows * own_columns], *sums = own;
+      i64 row = own_columns;
+      if (is_plain<T>(g) && ends_with_tile(count, columns))
+        sums = const_cast<T*>(element<T, T>(g, g.c, item, i0, j0)), row = g.c.row;
+      V kept[own_columns * group_rows];
       for (i64 q = 0; q < plan.chunks; ++q) {
         const i64 p = plan.start(q, g.k), k = plan.start(q + 1, g.k) - p;
         const In *a = copied_a, *b = copied_b + p * columns;
@@ -285,10 +322,10 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
           if (!plan.copy_a) a = from_a + p, a_row = g.a.row;
           if (!plan.copy_b) b = from_b + p, b_col = g.b.col;
         }
-        dots_of_rows<E>(count)({k, q == 0, q + 1 == plan.chunks, kept}, a, a_row, b, b_col, columns, sums);
+        dots_of_rows<E>(count)({k, q == 0, q + 1 == plan.chunks, kept}, a, a_row, b, b_col, columns, sums,
+                               row);
       }
-      copy_transposed(columns, count, sums[0], group_rows, own, most_columns);
-      write_out<T>(g, item, i0, i0 + count, j0, j0 + columns, own, most_columns);
+      if (sums == own) write_out<T>(g, item, i0, i0 + count, j0, j0 + columns, own, own_columns);
     }
   });
 }

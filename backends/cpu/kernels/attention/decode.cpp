@@ -22,6 +22,8 @@ constexpr i64 few_queries = 8;  // of a head: several threads may share the keys
 // keys at a time; then the hardware does not see what comes next, and lines are fetched so far ahead. With
 // fewer rows it does, and does it better, unless keys lie in pages.
 constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
+// Nothing is fetched ahead of a call that reads no more.
+constexpr i64 near_bytes = 2 << 20;
 
 template <class T>
 T smaller(T a, T b) {
@@ -44,7 +46,7 @@ struct Cut {
   i64 range, tile;
 };
 // Values of so many keys are added to a few rows before the next rows begin, which find them in a cache.
-constexpr i64 keys_together = 16;
+constexpr i64 keys_together = 16, few_rows = 4;
 
 // Row r of a key head is query r / heads of its head r % heads: the rows of a group see much the same keys.
 i64 heads_of_key(const AttentionCall& x) {
@@ -100,6 +102,12 @@ struct Sums {
   }
 };
 
+// Where keys from key0 on lie, in elements from the data of their head: kept for the next head of the text.
+struct Places {
+  i64* at;
+  i64 batch = -1, key0 = 0, count = 0;
+};
+
 template <class C>
 struct Scratch {
   Scratch(Carver& carver, const AttentionCall& x)
@@ -113,7 +121,7 @@ struct Scratch {
     q = carver.take<C>(rows * padded_d);
     a = carver.take<C>(rows * tile);
     sum = carver.take<C>(rows * W);
-    k_at = carver.take<i64>(2 * tile), v_at = carver.take<i64>(2 * tile);
+    k_at.at = carver.take<i64>(2 * tile), v_at.at = carver.take<i64>(2 * tile);
     if (!copies<C>(x)) return;
     own_k_at = carver.take<i64>(tile), own_v_at = carver.take<i64>(tile);
     k = carver.take<C>(tile * padded_d), v = carver.take<C>(tile * all.padded);
@@ -125,7 +133,7 @@ struct Scratch {
   C* q;                      // [rows × padded_d], scaled
   C* a;                      // [rows × tile]: scores, then exp(A − c)
   C* sum;                    // [rows × W]: π, lane by lane
-  i64 *k_at, *v_at;          // [2·tile]: where the keys of the tile and of the next one lie
+  Places k_at, v_at;         // [2·tile]: of the keys of the tile and of the next one
   i64 *own_k_at, *own_v_at;  // [tile]: where copies lie
   C *k, *v;                  // [tile × padded]: copies
 };
@@ -174,7 +182,7 @@ TG_INLINE void each_block(i64 rows, F f) {
 template <class S, class C>
 class Rows {
  public:
-  Rows(const AttentionCall& x, const Scratch<C>& s, const Group& group) : x_(x), s_(s), group_(group) {
+  Rows(const AttentionCall& x, Scratch<C>& s, const Group& group) : x_(x), s_(s), group_(group) {
     load_queries();
   }
 
@@ -184,8 +192,8 @@ class Rows {
               end = smaller(group_.seen.to, (range + 1) * size);
     out_ = to;
     for (i64 r = 0; r < rows_; ++r) to.top[r] = static_cast<C>(-__builtin_inf());
-    for (i64 e = 0; e < rows_ * W; ++e) s_.sum[e] = 0;
-    for (i64 e = 0; e < rows_ * to.padded; ++e) to.g[e] = 0;
+    for (i64 e = 0; e < rows_ * W; e += W) store(s_.sum + e, V{});
+    for (i64 e = 0; e < rows_ * to.padded; e += W) store(to.g + e, V{});
     for (i64 key0 = first / tile_ * tile_; key0 < end; key0 += tile_)
       add_tile(key0, larger(first, key0) - key0, smaller(end, key0 + tile_) - key0);
     for (i64 r = 0; r < rows_; ++r) to.sum[r] = reduce_add(load(s_.sum + r * W));
@@ -221,24 +229,32 @@ class Rows {
     RowsInMemory<S> v = k;
     if (!one) v = rows_in_memory(x_.v, key0, to, x_.dv, s_.v_at);
     if (one) v.ahead = v.skip = 0;  // they are there already
-    if (!copies<C>(x_)) return add_keys(k, v, key0, from, to, x_.d, x_.dv);
+    if (!copies<C>(x_)) {
+      if (!near_) return add_keys(k, v, key0, from, to, x_.d, x_.dv);
+      return add_keys(RowsInCache<S>{k.data, k.place}, RowsInCache<S>{v.data, v.place}, key0, from, to, x_.d,
+                      x_.dv);
+    }
     for (i64 j = from / W * W; j < to; ++j) {  // whole vectors of scores
       copy_chunks(k.at(j), x_.d, s_.k + (s_.own_k_at[j] = j * s_.padded_d));
       if (!one) copy_chunks(v.at(j), x_.dv, s_.v + (s_.own_v_at[j] = j * s_.all.padded));
     }
-    const RowsInMemory<C> own_k{s_.k, s_.own_k_at}, own_v{s_.v, s_.own_v_at};
+    const RowsInCache<C> own_k{s_.k, s_.own_k_at}, own_v{s_.v, s_.own_v_at};
     add_keys(own_k, one ? own_k : own_v, key0, from, to, s_.padded_d, s_.all.padded);
   }
   // `count` rows of a tile from key0 on, and as many after them as are fetched ahead. With the last tile, the
   // next head's rows are fetched.
   RowsInMemory<S> rows_in_memory(const AttentionCall::Operand& a, i64 key0, i64 count, i64 size,
-                                 i64* at) const {
+                                 Places& places) const {
     const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
     const bool last = key0 + tile_ >= group_.seen.to,
                fetches = !last && (x_.table || rows_ >= rows_to_fetch_for);
     const i64 ahead = fetches ? smaller(tile_, fetched) : 0;
-    find_rows(a, key0, count + ahead, at);
-    return {static_cast<const S*>(a.data), at, ahead, !last || group_.key_head + 1 == x_.Hk ? 0 : a.head};
+    if (places.batch != group_.b || places.key0 != key0 || places.count != count + ahead) {
+      places.batch = group_.b, places.key0 = key0, places.count = count + ahead;
+      find_rows(a, key0, count + ahead, places.at);
+    }
+    return {static_cast<const S*>(a.data) + group_.key_head * a.head, places.at, ahead,
+            !last || group_.key_head + 1 == x_.Hk ? 0 : a.head};
   }
   // Where keys key0 … key0 + count − 1 lie: those beyond the last as the last.
   void find_rows(const AttentionCall::Operand& a, i64 key0, i64 count, i64* at) const {
@@ -246,7 +262,7 @@ class Rows {
     for (i64 key = key0; key < end;) {
       const i64 nth = key / page, stop = smaller(end, (nth + 1) * page),
                 batch = x_.table ? x_.table[group_.b * x_.pages + nth] : group_.b;
-      i64 place = element_offset<C>(a, batch, group_.key_head, key - nth * page);
+      i64 place = element_offset<C>(a, batch, 0, key - nth * page);
       for (; key < stop; ++key, place += a.row) *at++ = place;
     }
     for (i64 key = end; key < key0 + count; ++key, ++at) *at = at[-1];
@@ -257,9 +273,9 @@ class Rows {
     });
   }
 
-  template <class E>
-  void add_keys(const RowsInMemory<E>& k, const RowsInMemory<E>& v, i64 key0, i64 from, i64 to, i64 d,
-                i64 dv) {
+  // Two of them in one function would share its registers.
+  template <class R>
+  [[gnu::noinline]] void add_keys(const R& k, const R& v, i64 key0, i64 from, i64 to, i64 d, i64 dv) {
     for (i64 key = from / W * W; key < to; key += W)
       each_block<C>(rows_, [&](auto block, i64 r) {
         score_rows<block>(s_.q + r * s_.padded_d, s_.padded_d, k, key, smaller(to, key + W), d,
@@ -275,8 +291,9 @@ class Rows {
       if (low > first || high < last) mask_row(a, first, last, low, high);
       softmax_row(r, first, last);
     }
-    for (i64 key = from; key < to; key += keys_together) {
-      const i64 end = smaller(to, key + keys_together);
+    const i64 together = rows_ <= few_rows ? to - from : keys_together;
+    for (i64 key = from; key < to; key += together) {
+      const i64 end = smaller(to, key + together);
       if (every_.from <= key0 + key && key0 + end <= every_.to)
         add_values(rows_, s_.a, tile_, v, key, end, dv, out_.g, out_.padded);
       else
@@ -285,8 +302,8 @@ class Rows {
   }
 
   // The same where rows see different keys: those that see the same together.
-  template <class E>
-  void add_seen_values(const RowsInMemory<E>& v, i64 key0, i64 from, i64 to, i64 dv) {
+  template <class R>
+  void add_seen_values(const R& v, i64 key0, i64 from, i64 to, i64 dv) {
     const auto low = [&](i64 r) { return larger(from, smaller(to, s_.first[r] - key0)); };
     const auto high = [&](i64 r) { return larger(from, smaller(to, s_.last[r] - key0)); };
     for (i64 r = 0, next; r < rows_; r = next) {
@@ -336,9 +353,13 @@ class Rows {
   }
 
   const AttentionCall& x_;
-  const Scratch<C>& s_;
+  Scratch<C>& s_;
   const Group& group_;
   const i64 rows_ = group_.rows, tile_ = Cut(x_).tile;
+  // Keys and values of texts like this one are small enough to come from a cache.
+  const bool near_ =
+      x_.B * x_.Hk * (group_.seen.to - group_.seen.from) * (x_.d + x_.dv) * static_cast<i64>(sizeof(S)) <=
+      near_bytes;
   KeyRange every_;  // keys that all rows see
   Sums<C> out_ = s_.range;
 };
@@ -349,14 +370,20 @@ void start_row(const AttentionCall& x, i64 h, const Sums<C>& all) {
   const C none = static_cast<C>(-__builtin_inf());
   *all.top = x.sink ? static_cast<C>(static_cast<const S*>(x.sink)[h]) * static_cast<C>(log2_e) : none;
   *all.sum = *all.top == none ? C{0} : C{1};
-  for (i64 e = 0; e < all.padded; ++e) all.g[e] = 0;
+  for (i64 e = 0; e < all.padded; e += Tile<C>::width) store(all.g + e, vector_t<C>{});
 }
 
 template <class C>
 void add_range(const Sums<C>& all, const Sums<C>& range) {
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
-  const C top = larger(*all.top, *range.top), base = top == static_cast<C>(-__builtin_inf()) ? C{0} : top;
+  const C none = static_cast<C>(-__builtin_inf());
+  if (*all.top == none && *all.sum == 0) {  // the first, with the bits that are computed below
+    *all.top = *range.top, *all.sum = *range.sum;
+    for (i64 e = 0; e < all.padded; e += W) store(all.g + e, load(range.g + e) + V{});
+    return;
+  }
+  const C top = larger(*all.top, *range.top), base = top == none ? C{0} : top;
   const auto factor = [&](C c) { return c == top ? splat<V>(C{1}) : exp2_of_score(splat<V>(c - base)); };
   const V before = factor(*all.top), added = factor(*range.top);
   *all.sum = before[0] * *all.sum + added[0] * *range.sum;
@@ -390,7 +417,7 @@ void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all)
 
 // Each thread computes whole groups.
 template <class S, class C>
-void run_groups(const AttentionCall& x, const Scratch<C>& s, Worker& w) {
+void run_groups(const AttentionCall& x, Scratch<C>& s, Worker& w) {
   const i64 groups = groups_of(x);
   // Those of a head from its end: they see the most keys, and come first to balance the threads.
   w.each(key_heads(x) * groups, [&](i64 part) {
@@ -411,7 +438,7 @@ void run_groups(const AttentionCall& x, const Scratch<C>& s, Worker& w) {
 // Threads share the ranges of all groups, and then the rows. A part is a range of a group. A range that is
 // the only one of its text leaves rows that are finished at once.
 template <class S, class C>
-void run_ranges(const AttentionCall& x, const Scratch<C>& s, const Sums<C>& parts, Worker& w) {
+void run_ranges(const AttentionCall& x, Scratch<C>& s, const Sums<C>& parts, Worker& w) {
   const i64 groups = groups_of(x), heads = heads_of_key(x);
   s.start[0] = 0;
   for (i64 b = 0; b < x.B; ++b) s.start[b + 1] = s.start[b] + Seen(x, b, 0, x.L - 1).ranges * x.Hk * groups;
@@ -454,7 +481,7 @@ template <class C>
 void run(const AttentionCall& x, Worker& w) {
   if (x.B == 0 || x.H == 0 || x.L == 0) return;
   Carver own{w.scratch}, shared{w.shared};
-  const Scratch<C> s(own, x);
+  Scratch<C> s(own, x);
   const Sums<C> parts = parts_of<C>(shared, x);
   with_storage<C>(x.type, [&](auto* tag) {
     using S = std::remove_cv_t<std::remove_pointer_t<decltype(tag)>>;

@@ -67,12 +67,26 @@ TG_INLINE void each_chunk(const S* row, i64 size, F f) {
 // `ahead` is fetched into a cache near the core.
 template <class S>
 struct RowsInMemory {
+  using Element = S;
+  static constexpr bool fetches = true;
   const S* data;
   const i64* place;  // [rows + ahead]: of each row, in elements from `data`
   i64 ahead = 0, skip = 0;
   const S* at(i64 r) const { return data + place[r]; }
   const S* fetched_at(i64 r) const { return at(r + ahead) + skip; }
   RowsInMemory from_column(i64 e) const { return {data + e, place, ahead, skip}; }
+};
+
+// The same that are in a cache, or that the hardware fetches in time.
+template <class S>
+struct RowsInCache {
+  using Element = S;
+  static constexpr bool fetches = false;
+  const S* data;
+  const i64* place;
+  const S* at(i64 r) const { return data + place[r]; }
+  const S* fetched_at(i64 r) const { return at(r); }
+  RowsInCache from_column(i64 e) const { return {data + e, place}; }
 };
 
 // ---- the sums of the lanes of as many vectors as a vector has lanes ----
@@ -118,13 +132,15 @@ TG_INLINE V lane_sums(const V* v) {
 
 // a[h][j] = ⟨q[h], k[j]⟩ for Heads rows of q, in chunks padded with zeros, and keys j = key … that together
 // make a vector of scores. Keys from `end` on are read as the last one.
-template <int Heads, class S, class C>
-TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64 key, i64 end, i64 size, C* a,
+template <int Heads, class Keys, class C>
+TG_INLINE void score_vector(const C* q, i64 q_row, const Keys& k, i64 key, i64 end, i64 size, C* a,
                             i64 a_row) {
   using V = vector_t<C>;
+  using S = typename Keys::Element;
   constexpr int W = lanes<V>, keys = W / Heads;
-  V sum[W];                                                                       // [Heads][keys]
-  constexpr int few = Heads < 4 ? Heads : 4, together = keys < few ? keys : few;  // rows read side by side
+  V sum[W];  // [Heads][keys]
+  // Read side by side; where the hardware is to see what comes next, few.
+  constexpr int few = Keys::fetches && Heads < 4 ? Heads : 4, together = keys < few ? keys : few;
 #pragma GCC unroll 16
   for (int first = 0; first < keys; first += together) {
     const S *row[together], *next[together];
@@ -151,7 +167,7 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64
     i64 e = 0;
     for (; e + Chunk<S>::size <= size; e += Chunk<S>::size)
       add(e, [](const S* p, const S* later, V* to) {
-        __builtin_prefetch(later, 0, 2);
+        if (Keys::fetches) __builtin_prefetch(later, 0, 2);
         load_chunk(p, to);
       });
     if (e < size) {
@@ -170,9 +186,8 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const RowsInMemory<S>& k, i64
 }
 
 // a[h][j] = ⟨q[h], k[j]⟩ for keys from … to − 1, and any numbers for others up to the next multiples of W.
-template <int Heads, class S, class C>
-void score_rows(const C* q, i64 q_row, const RowsInMemory<S>& k, i64 from, i64 to, i64 size, C* a,
-                i64 a_row) {
+template <int Heads, class Keys, class C>
+void score_rows(const C* q, i64 q_row, const Keys& k, i64 from, i64 to, i64 size, C* a, i64 a_row) {
   constexpr int keys = lanes<vector_t<C>> / Heads;
   for (i64 key = from; key < to; key += keys) score_vector<Heads>(q, q_row, k, key, to, size, a, a_row);
 }
@@ -181,10 +196,11 @@ void score_rows(const C* q, i64 q_row, const RowsInMemory<S>& k, i64 from, i64 t
 
 // g[h][…] += Σ_j p[h][j]·v[j][…] over keys from … to − 1, for Heads rows and Chunks chunks of columns; of a
 // Part there are only `columns` columns.
-template <int Heads, int Chunks, bool Part, class S, class C>
-TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, i64 from, i64 to, i64 columns,
-                               C* g, i64 g_row) {
+template <int Heads, int Chunks, bool Part, class Values, class C>
+TG_INLINE void add_value_block(const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
+                               i64 g_row) {
   using V = vector_t<C>;
+  using S = typename Values::Element;
   constexpr int W = lanes<V>, per_chunk = Chunk<S>::vectors, vectors = Chunks * per_chunk;
   V sum[Heads][vectors];
 #pragma GCC unroll 8
@@ -202,7 +218,7 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, 
       if constexpr (Part) {
         load_part_of_chunk(row, columns, value);
       } else {
-        __builtin_prefetch(next + c * Chunk<S>::size, 0, 2);
+        if (Values::fetches) __builtin_prefetch(next + c * Chunk<S>::size, 0, 2);
         load_chunk(row + c * Chunk<S>::size, value);
       }
 #pragma GCC unroll 2
@@ -219,9 +235,10 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const RowsInMemory<S>& v, 
 }
 
 // The same for any number of rows: those that fit into registers at a time.
-template <int Chunks, bool Part, class S, class C>
-void add_value_rows(i64 rows, const C* p, i64 p_row, const RowsInMemory<S>& v, i64 from, i64 to, i64 columns,
-                    C* g, i64 g_row) {
+template <int Chunks, bool Part, class Values, class C>
+void add_value_rows(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
+                    i64 g_row) {
+  using S = typename Values::Element;
   constexpr int sums = TG_VECTOR_BYTES == 64 ? 16 : 8, fit = sums / (Chunks * Chunk<S>::vectors),
                 most = fit > 4 ? 4 : fit;
   i64 r = 0;
@@ -238,16 +255,19 @@ void add_value_rows(i64 rows, const C* p, i64 p_row, const RowsInMemory<S>& v, i
 }
 
 // g[r] += Σ_j p[r][j]·v[j] over keys from … to − 1; rows of g are chunks.
-template <class S, class C>
-void add_values(i64 rows, const C* p, i64 p_row, const RowsInMemory<S>& v, i64 from, i64 to, i64 size, C* g,
+template <class Values, class C>
+void add_values(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 size, C* g,
                 i64 g_row) {
-  constexpr int unit = Chunk<S>::size, four = 4 / Chunk<S>::vectors, eight = 2 * four;
+  using S = typename Values::Element;
+  constexpr int unit = Chunk<S>::size, four = 4 / Chunk<S>::vectors, two = 2, eight = 2 * four;
   i64 e = 0;
   if (rows < 4)
     for (; e + eight * unit <= size; e += eight * unit)
       add_value_rows<eight, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
   for (; e + four * unit <= size; e += four * unit)
     add_value_rows<four, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
+  for (; e + two * unit <= size; e += two * unit)
+    add_value_rows<two, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
   for (; e + unit <= size; e += unit)
     add_value_rows<1, false>(rows, p, p_row, v.from_column(e), from, to, 0, g + e, g_row);
   if (e < size) add_value_rows<1, true>(rows, p, p_row, v.from_column(e), from, to, size - e, g + e, g_row);
