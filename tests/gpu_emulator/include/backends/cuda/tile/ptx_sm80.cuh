@@ -27,6 +27,9 @@ inline void cp_async_8(u32 to, const void* from, int bytes) {
 inline void cp_async_16(u32 to, const void* from, int bytes, std::uint64_t) {
   cp_async_16(to, from, bytes);
 }
+inline void cp_async_16_of_line(u32 to, const void* from, int bytes) {
+  cp_async_16(to, from, bytes);
+}
 inline void cp_async_commit() {
   emulator::commit_copies();
 }
