@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`, which ask for
 one cell a line on standard input, "forward|backward|graph DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds; "-" is
-what a backend refuses. "linear DTYPE - m=…,n=…,k=…" is F.linear of x [m, k] and weights [n, k]: "MS -". The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
+what a backend refuses. "linear DTYPE - m=…,n=…,k=…,calls=…" is F.linear of x [m, k] and weights [n, k] in such a graph: "MS -". The first line of output is "ready VERSIONS" or "none REASON". The protocol is that of
 tools/bench/cold_runs.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written before each, the median by events;
 of "graph" the forward of calls=… calls in a CUDA graph, each with inputs of its own, the median of 150 ms of graphs."""
 import statistics
@@ -99,10 +99,11 @@ def ms(backend, which, dtype, layout, cell):
 
 
 def linear_ms(dtype, sizes):
-    m, n, k = (int(word.split("=")[1]) for word in sizes.split(","))
-    x, w = (torch.randn(rows, k, device="cuda", dtype=DTYPES[dtype]) for rows in (m, n))
+    m, n, k, calls = (int(word.split("=")[1]) for word in sizes.split(","))
+    x = torch.randn(m, k, device="cuda", dtype=DTYPES[dtype])
+    weights = [torch.randn(n, k, device="cuda", dtype=DTYPES[dtype]) for _ in range(calls)]
     with torch.no_grad():
-        return median_ms(lambda: F.linear(x, w))
+        return graph_ms(lambda i: F.linear(x, weights[i]), calls)
 
 
 def answer(backend, *request):

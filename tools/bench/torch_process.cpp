@@ -26,8 +26,10 @@ TorchProcess::Seconds TorchProcess::time_in_graph(const AttentionCell& c, int ca
              c.words() + ",calls=" + std::to_string(calls), settings);
 }
 
-double TorchProcess::time_linear(std::int64_t m, std::int64_t n, std::int64_t k, const Settings& settings) {
-  const std::string sizes = "m=" + std::to_string(m) + ",n=" + std::to_string(n) + ",k=" + std::to_string(k);
+double TorchProcess::time_linear(std::int64_t m, std::int64_t n, std::int64_t k, int calls,
+                                 const Settings& settings) {
+  const std::string sizes = "m=" + std::to_string(m) + ",n=" + std::to_string(n) + ",k=" + std::to_string(k) +
+                            ",calls=" + std::to_string(calls);
   return ask("linear", "-", sizes, settings).cudnn;
 }
 

@@ -20,8 +20,8 @@ class TorchProcess {
   Seconds time(const AttentionCell& c, bool backward, const Settings& settings);
   // The forward, of several calls in a CUDA graph, each with inputs of its own.
   Seconds time_in_graph(const AttentionCell& c, int calls, const Settings& settings);
-  // F.linear of x [m, k] and weights [n, k]; NaN: not measured.
-  double time_linear(std::int64_t m, std::int64_t n, std::int64_t k, const Settings& settings);
+  // A call of F.linear of x [m, k] and weights [n, k], also of several in a CUDA graph; NaN: not measured.
+  double time_linear(std::int64_t m, std::int64_t n, std::int64_t k, int calls, const Settings& settings);
 
  private:
   Seconds ask(const char* what, const char* layout, const std::string& sizes, const Settings& settings);
