@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
     rows.leave(sums);
     __syncthreads();
     constexpr int V = 8;
-#pragma unroll 2
+#pragma unroll 1
     for (int e = V * threadIdx.x; e < Rows::rows * Rows::outputs; e += V * Rows::threads) {
       const int i = e / Rows::outputs, j = e % Rows::outputs;
       Added<V> added;
@@ -238,8 +238,7 @@ void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
 }  // namespace
 
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu) {
-  const i64 tiles = many_rows_tiles(p) * p.batches;
-  return p.m > 64 ? 2 * tiles >= gpu.processors : p.m > 16 && tiles >= gpu.processors;
+  return p.m > 16 && many_rows_tiles(p) * p.batches > gpu.processors;
 }
 void launch_many_rows(const Stream& s, const RowsProduct& p, __nv_bfloat16, bool along_k) {
   launch_tiles_of_rows<__nv_bfloat16>(s, p, along_k);
