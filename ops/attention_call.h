@@ -61,7 +61,7 @@ struct AttentionCall {
   int segments = 0;                                     // cu_q[s] … cu_q[s + 1] − 1, likewise keys
   const void* lengths = nullptr;                        // [B], valid keys of each batch entry, or null
   bool lengths_are_i64 = false;                         // else i32
-  bool fixed_places = false;  // no step of the program writes lengths or table
+  bool fixed_places = false;                            // no step of the program writes lengths or table
   // Of a cache in pages: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and
   // v are pools [pool, Hk, page, size], and `batch` is their stride from page to page. Of one page for each
   // entry, of T rows, there is no table.

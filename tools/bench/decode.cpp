@@ -1,8 +1,8 @@
 // What decoding consists of, each alone: attention of few queries with many keys, and products of few rows,
 // as the rate at which keys and values, or weights, are read. On the CPU it is a share of the rate at which
 // the same threads just read memory, with the multiply-adds as a share of theirs: the nearer of the two is
-// what bounds it. On a GPU caches are cold, CUDA graphs of several calls are timed, and the rate is a share of
-// the rate of copying.
+// what bounds it. On a GPU caches are cold, CUDA graphs of several calls are timed, and the rate is a share
+// of the rate of copying.
 #include <cmath>
 #include <optional>
 

@@ -28,7 +28,8 @@ struct Shape {
     return rows_of(x) < most ? rows_of(x) : most;
   }
   // After the rings, for each stream: which keys each query sees, or P in f32; then the table of entries;
-  // items, and one of each stream; which tiles are short; what the streams leave, c and π of each query, and G.
+  // items, and one of each stream; which tiles are short; what the streams leave, c and π of each query, and
+  // G.
   static constexpr int row = D + 4;  // numbers of G, padded for the banks
   static constexpr int of_stream = (size == 4 ? keys : 2) * rows * int(sizeof(int)), seen = streams * ring,
                        entries = seen + streams * of_stream,

@@ -51,8 +51,9 @@ struct TensorRows {
       w[0] = first + min(j0 + 8 * t, p.n - 8);
   }
 
-  // f(n, address, whether it is not beyond the end of k) for the lane's pieces of a chunk. Of w: along k eight
-  // neighbours of output 8·n + g, else eight outputs of row 8·(g / 2) + 2·n + g % 2. Of x: of row 8·n + g.
+  // f(n, address, whether it is not beyond the end of k) for the lane's pieces of a chunk. Of w: along k
+  // eight neighbours of output 8·n + g, else eight outputs of row 8·(g / 2) + 2·n + g % 2. Of x: of row 8·n +
+  // g.
   template <class F>
   __device__ __forceinline__ void each_w(int nth, F&& f) const {
     const int k = nth * k_chunk + (along_k ? 8 * t : g / 2 * 8 + g % 2);
@@ -224,7 +225,7 @@ constexpr int numbers_of_thread =
 // A warp's part of shared memory: chunks that are on their way, and at last its sums.
 constexpr int piece_bytes = 512;  // of 32 lanes
 template <class Rows>
-constexpr int chunk_bytes = piece_bytes * (Rows::pieces_w + Rows::pieces_x);
+constexpr int chunk_bytes = piece_bytes*(Rows::pieces_w + Rows::pieces_x);
 template <class Rows>
 constexpr int depth_of = chunk_bytes<Rows> * 2 >= 12288 ? 2 : 12288 / chunk_bytes<Rows>;
 template <class Rows>
@@ -235,7 +236,8 @@ __host__ __device__ int warp_bytes(int chunks_of_slice) {
 }
 
 // The warp's slice: chunks [first, end) of k, which the lane copies to shared memory, from `to` on, before it
-// needs them. before_x() comes before the first element of x is read; `at_once`: weights are read before that.
+// needs them. before_x() comes before the first element of x is read; `at_once`: weights are read before
+// that.
 template <class Rows, class Wait>
 __device__ __forceinline__ void multiply_slice(Rows& rows, u32 to, int first, int end, bool at_once,
                                                Wait&& before_x) {
@@ -295,10 +297,11 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     Added<V> added;
     const bool begins = item == static_cast<int>(blockIdx.y);
     if (writes) p.read_added<S>(added, true, item, i0 + i, j0 + j);
-    multiply_slice(rows, ptx::shared_address(memory) + warp * bytes, first, end, begins && p.constant[p.w], [&] {
-      if (begins) wait_for_step_before();
-      if (writes) p.read_added<S>(added, false, item, i0 + i, j0 + j);
-    });
+    multiply_slice(rows, ptx::shared_address(memory) + warp * bytes, first, end, begins && p.constant[p.w],
+                   [&] {
+                     if (begins) wait_for_step_before();
+                     if (writes) p.read_added<S>(added, false, item, i0 + i, j0 + j);
+                   });
     __syncwarp();  // no lane needs its copies any more
     rows.each([&](int i, int j, float sum) { sums_of(warp)[i * shared_row<Rows> + j] = sum; });
     __syncthreads();
@@ -339,10 +342,10 @@ void launch_rows_gemm(const Stream& s, const RowsProduct& p) {
   launch_kernel(s, shape, rows_gemm_kernel<Rows>, p);
 }
 
-// The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H200 with 132
-// multiprocessors: blocks for three quarters of them, with as many rows as leave so many (a block of 64 rows
-// takes 4.2 µs for k = 768, one of 16 rows 2.6); 16 outputs where each then has one block, or almost two, but
-// not if some have two and most have one.
+// The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H200 with
+// 132 multiprocessors: blocks for three quarters of them, with as many rows as leave so many (a block of 64
+// rows takes 4.2 µs for k = 768, one of 16 rows 2.6); 16 outputs where each then has one block, or almost
+// two, but not if some have two and most have one.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
   const auto blocks = [&](int rows, int outputs) {

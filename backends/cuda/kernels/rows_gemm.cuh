@@ -52,7 +52,7 @@ struct RowsProduct {
   i64 row[operands], col[operands];
   bool constant[operands];  // no step of the program writes it
   int m, n, k, batches;
-  bool wide;  // d, e and y are f32, though x and w are not
+  bool wide;     // d, e and y are f32, though x and w are not
   int together;  // neighbours along n that can be read and written at once in d, e, y, sum and result
   // [batches, m, n], null where nobody reads them: d + e, and `function` of y.
   std::byte *sum, *result;

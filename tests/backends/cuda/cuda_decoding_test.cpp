@@ -216,7 +216,8 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
   for (const Sizes& n :
        {Sizes{2, 7, 1, 1, 260, 256, 256}, Sizes{2, 2, 1, 4, 190, 136, 24}, Sizes{1, 3, 3, 2, 140, 40, 192},
         Sizes{1, 1, 1, 1, 300, 192, 128}, Sizes{2, 16, 1, 1, 200, 576, 512}, Sizes{1, 1, 1, 1, 70, 576, 512},
-        Sizes{2, 3, 1, 5, 130, 264, 72}, Sizes{1, 10, 2, 1, 200, 320, 320}, Sizes{2, 70, 1, 1, 160, 576, 512}})
+        Sizes{2, 3, 1, 5, 130, 264, 72}, Sizes{1, 10, 2, 1, 200, 320, 320},
+        Sizes{2, 70, 1, 1, 160, 576, 512}})
     for (const DType t : {bf16, f16, f32}) {
       if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
       if (n.H > 16 && !has_wgmma()) continue;  // of as many heads by wgmma alone
