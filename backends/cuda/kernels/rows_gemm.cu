@@ -1,4 +1,4 @@
-// y = x·w + d, an element's additions in one order however many rows x has. A block takes 8 to 32 outputs,
+// y = x·w + d, an element's additions in one order however many rows x has. A block takes 16 or 32 outputs,
 // which are columns of w, of up to 64 rows. k is cut into 8 slices at fixed places, one for each warp; their
 // sums are added in the order of the slices.
 //
@@ -30,13 +30,13 @@ struct TensorRows {
   static constexpr int outputs = outputs_, rows = 8 * groups;
   static constexpr int blocks = outputs * rows < 2048 ? 2 : 1;  // that a multiprocessor holds
   static constexpr int pieces_w = along_k ? outputs / 8 : 4, pieces_x = groups;
-  static constexpr int tiles = (outputs + 15) / 16;  // of 16 outputs
+  static constexpr int tiles = outputs / 16;
   static_assert(along_k || outputs == 32);
 
   const RowsProduct& p;
   const int g = tile::lane_id() / 4, t = tile::lane_id() % 4, i0, j0;
-  // Of the lane's first row of x, and of its outputs or its column of w. Beyond the end along m and n the
-  // last row or output is read again: it changes no result.
+  // Of the lane's first row of x, and of its outputs or its column of w. Beyond the end along n the last
+  // outputs are computed again, and not written.
   const unsigned short *x, *w[along_k ? pieces_w : 1];
   float sum[tiles][groups][4] = {};
 
@@ -68,7 +68,7 @@ struct TensorRows {
     for (int n = 0; n < groups; ++n) f(n, x + 8 * n * p.row[p.x] + k, k < p.k && i0 + 8 * n + g < p.m);
   }
 
-  // w(n) and x(n) are pieces of a chunk.
+  // w_piece(n) and x_piece(n) are those of a chunk.
   template <class W, class X>
   __device__ __forceinline__ void add(W&& w_piece, X&& x_piece) {
     u32 left[2 * tiles][4] = {};  // of output `output(n, g)`: words 2t, 2t + 1, … along k
@@ -83,8 +83,7 @@ struct TensorRows {
       for (int word = 0; word < 4; ++word) {
         const uint4 piece = w_piece(word);
         left[0][word] = ptx::transpose_8x8(piece.x), left[1][word] = ptx::transpose_8x8(piece.y);
-        left[2 % (2 * tiles)][word] = ptx::transpose_8x8(piece.z);
-        left[3 % (2 * tiles)][word] = ptx::transpose_8x8(piece.w);
+        left[2][word] = ptx::transpose_8x8(piece.z), left[3][word] = ptx::transpose_8x8(piece.w);
       }
     }
 #pragma unroll
@@ -223,11 +222,12 @@ constexpr int numbers_of_thread =
     Rows::rows* Rows::outputs <= 2 * k_slice_threads ? 2 : Rows::rows* Rows::outputs / k_slice_threads;
 
 // A warp's part of shared memory: chunks that are on their way, and at last its sums.
-constexpr int piece_bytes = 512;  // of 32 lanes
+constexpr int piece_bytes = 512;     // of 32 lanes
+constexpr int copied_ahead = 12288;  // bytes: two blocks of Hopper, one where a block may have 99 KiB
 template <class Rows>
 constexpr int chunk_bytes = piece_bytes*(Rows::pieces_w + Rows::pieces_x);
 template <class Rows>
-constexpr int depth_of = chunk_bytes<Rows> * 2 >= 12288 ? 2 : 12288 / chunk_bytes<Rows>;
+constexpr int depth_of = copied_ahead / chunk_bytes<Rows>;
 template <class Rows>
 __host__ __device__ int warp_bytes(int chunks_of_slice) {
   const int chunks = chunks_of_slice < depth_of<Rows> ? chunks_of_slice : depth_of<Rows>;
@@ -241,6 +241,7 @@ __host__ __device__ int warp_bytes(int chunks_of_slice) {
 template <class Rows, class Wait>
 __device__ __forceinline__ void multiply_slice(Rows& rows, u32 to, int first, int end, bool at_once,
                                                Wait&& before_x) {
+  static_assert(depth_of<Rows> > 0);
   constexpr int depth = depth_of<Rows>, of_x = Rows::pieces_w * piece_bytes;
   to += tile::lane_id() * 16;
   const auto ask_w = [&](int nth, u32 chunk) {
