@@ -10,8 +10,10 @@
 
 namespace tg::cuda::attention::decoding {
 
-constexpr int most_entries = 1024;               // tiles of a launch: a block has a table of them
-constexpr int most_noted = 64, item_bytes = 64;  // of a block's items, which its warps find in a table
+constexpr int most_entries = 1024;  // tiles of a launch: a block has a table of them
+constexpr int item_bytes = 64;
+constexpr int most_noted =
+    40;  // of a block's items, which its warps find in a table: as many as 99 KiB have room for
 
 // Queries of the heads that share a key head, which are the rows of its products: row r is query r / group of
 // the head r % group.
