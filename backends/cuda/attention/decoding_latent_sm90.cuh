@@ -149,6 +149,20 @@ struct Source {
   }
 };
 
+// f(source, items before it) for each item of the block; by a warp that loads tiles.
+template <class F>
+__device__ __forceinline__ void each_item(const Shared& shared, const AttentionCall& x, F&& f) {
+#pragma unroll 1
+  for (u32 items = 0;; ++items) {
+    shared.ring_items().wait(items);
+    const Item& item = shared.item_of(items);
+    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
+    Source from(item, x);
+    shared.ring_items().release(items);
+    f(from, items);
+  }
+}
+
 // A third of a tile of keys, in boxes, of which each lane knows where one is; by a warp.
 template <class Tile>
 __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier,
@@ -173,13 +187,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
     if (lane_id() == 0) ring.expect(use, to.bytes);
   };
   u32 tiles = 0, handed_on = 0;
-#pragma unroll 1
-  for (u32 items = 0;; ++items) {
-    shared.ring_items().wait(items);
-    const Item& item = shared.item_of(items);
-    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    Source from(item, x);
-    shared.ring_items().release(items);
+  each_item(shared, x, [&](Source& from, u32 items) {
     shared.ring_q().acquire(items);
 #pragma unroll 1
     for (int j = from.range.to - 1; j >= from.range.from; --j, ++tiles) {
@@ -204,7 +212,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
         load_keys(to, plan, shared.ring_k(n).full(tiles), from.place, column0);
       }
     }
-  }
+  });
 }
 
 // A tile of keys row by row, with zeros for those that are not seen; by a warp.
@@ -239,13 +247,7 @@ __device__ __forceinline__ void copy_keys(At::K to, const AttentionCall& x, deco
 template <class S>
 __device__ __forceinline__ void load_by_rows(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   u32 tiles = 0, handed_on = 0;
-#pragma unroll 1
-  for (u32 items = 0;; ++items) {
-    shared.ring_items().wait(items);
-    const Item& item = shared.item_of(items);
-    if (__reduce_max_sync(~0u, item.batch_head) < 0) return;
-    Source from(item, x);
-    shared.ring_items().release(items);
+  each_item(shared, x, [&](Source& from, u32) {
 #pragma unroll 1
     for (int j = from.range.to - 1; j >= from.range.from; --j, ++tiles) {
       if (!from.by_rows(plan, j)) continue;
@@ -253,7 +255,7 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
       copy_keys<S>(shared.tile_k(tiles), x, from.place, j * At::keys, from.some);
       if (lane_id() < At::thirds) shared.ring_k(lane_id()).announce(tiles);
     }
-  }
+  });
 }
 
 template <class S>
