@@ -30,20 +30,29 @@ TEST_F(CudaPagedAttn, IsItsDefinition) {
       }
 }
 
+// L queries of the first text, from number `first` on, alone in pages of so many keys.
+struct PartOfText {
+  std::int64_t first, L, page;
+};
+// They have the bits that they have among all others; `room` is of the pool of those alone.
+void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfText>& parts, std::int64_t room) {
+  const PagedCall::Result together = all.run(on_gpu);
+  PagedCall one = all;
+  one.order = 3, one.room = room, one.texts = {0};
+  for (const auto& [first, L, page] : parts) {
+    one.L = L, one.lengths = {all.lengths[0] - all.L + first + L}, one.page = page;
+    const PagedCall::Result alone = one.run(on_gpu);
+    EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
+    EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
+  }
+}
+
 // Queries in another division and another company, in other pages.
 TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
   for (const DType t : {f32, bf16}) {
     PagedCall all{.H = 2, .Hk = 1, .d = 16, .dv = 16, .page = 16, .dtype = t, .sink = true, .L = 70};
     all.texts = {0, 1}, all.lengths = {130, 70}, all.options.window_left = 80;
-    const PagedCall::Result together = all.run(on_gpu);
-    PagedCall one = all;
-    one.texts = {0}, one.page = 5, one.order = 3, one.room = 4;
-    for (const auto& [first, L] : {std::pair{0, 64}, {3, 1}, {64, 6}, {69, 1}}) {
-      one.L = L, one.lengths = {60 + first + L};
-      const PagedCall::Result alone = one.run(on_gpu);
-      EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
-      EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
-    }
+    expect_alone_as_together(all, {{0, 64, 5}, {3, 1, 5}, {64, 6, 5}, {69, 1, 5}}, 4);
   }
 }
 
@@ -215,15 +224,8 @@ TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
     PagedCall all{
         .H = 5, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
     all.L = 40, all.texts = {0, 1}, all.lengths = {1040, 70}, all.options.window_left = window;
-    const PagedCall::Result together = all.run(on_gpu);
-    PagedCall one = all;
-    one.order = 3, one.page = 5, one.room = 300, one.texts = {0};
-    for (const auto& [first, L] : {std::pair{0, 1}, {23, 1}, {24, 1}, {39, 1}, {3, 7}, {17, 20}}) {
-      one.L = L, one.lengths = {1000 + first + L};
-      const PagedCall::Result alone = one.run(on_gpu);
-      EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
-      EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
-    }
+    expect_alone_as_together(all, {{0, 1, 5}, {23, 1, 5}, {24, 1, 5}, {39, 1, 5}, {3, 7, 5}, {17, 20, 5}},
+                             300);
   }
 }
 
@@ -271,16 +273,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
     PagedCall all{
         .H = 72, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
     all.L = 12, all.texts = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
-    const PagedCall::Result together = all.run(on_gpu);
-    PagedCall one = all;
-    one.order = 3, one.room = 20, one.texts = {0};
-    for (const auto& [first, L, page] :
-         {std::tuple{0, 1, 5}, {4, 1, 64}, {5, 1, 16}, {11, 1, 128}, {3, 7, 24}}) {
-      one.L = L, one.lengths = {2043 + first + L}, one.page = page;
-      const PagedCall::Result alone = one.run(on_gpu);
-      EXPECT_EQ(rows(alone.o, 0, 0, L), rows(together.o, 0, first, L)) << first;
-      EXPECT_EQ(rows(alone.lse, 0, 0, L), rows(together.lse, 0, first, L)) << first;
-    }
+    expect_alone_as_together(all, {{0, 1, 5}, {4, 1, 64}, {5, 1, 16}, {11, 1, 128}, {3, 7, 24}}, 20);
   }
 }
 
