@@ -1,4 +1,4 @@
-// export writes a model, from a checkpoint of tools/train a Hugging Face folder or a GGUF file, for other
+// export writes a model, from a checkpoint of tools/train, a Hugging Face folder or a GGUF file, for other
 // programs.
 #include <csignal>
 #include <cstdio>

@@ -22,8 +22,8 @@ void check_boolean(const BoundedReader& reader, std::string_view bytes, const st
 
 }  // namespace
 
-std::string gguf_shown(std::string_view name) {
-  return json_string(utf8_shortened(name, 80));
+std::string gguf_shown(std::string_view text) {
+  return json_string(utf8_shortened(text, 80));
 }
 
 std::string gguf_named(const char* kind, std::string_view name) {

@@ -81,6 +81,11 @@ BaseModel base_at(const std::string& path) {
   return io::is_gguf_file(path) ? base_of_gguf(path) : base_of_folder(path);
 }
 
+void refuse_without_tokenizer(const std::string& option) {
+  throw Error("[from] the model has no tokenizer (a folder has it in tokenizer.json), which " + option +
+              " needs: give --tokens FILE");
+}
+
 BaseModel base_of_run(const io::Metadata& saved, const std::string& where) {
   BaseModel base{.config = io::model_config(saved, where), .files = nn::folder_files(saved)};
   const io::HfConfig config = io::config_in(base.files, where);

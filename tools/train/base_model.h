@@ -34,6 +34,8 @@ struct BaseModel {
 // Of a Hugging Face folder or a GGUF file, with everything checked and no weights read. Throws as HfFolder
 // and HfTokenizer, or source_of_gguf(), and FormatError for a tokenizer of another model.
 BaseModel base_at(const std::string& path);
+// Throws Error: `option`, "--text", needs the tokenizer that a base model does not have.
+[[noreturn]] void refuse_without_tokenizer(const std::string& option);
 // Of a resumed run, from the metadata of its model's file. Throws FormatError, beginning with `where`.
 BaseModel base_of_run(const io::Metadata& saved, const std::string& where);
 

@@ -97,10 +97,7 @@ std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<S
                                                      : saved
                                                          ? text::load_tokenizer(saved->model, saved->where)
                                                          : learn_tokenizer(o, text);
-  if (!tokenizer)
-    throw Error(
-        "[from] the model has no tokenizer (a folder has it in tokenizer.json), which --text needs: give "
-        "--tokens FILE");
+  if (!tokenizer) refuse_without_tokenizer("--text");
   const auto tokens = std::make_shared<const std::vector<std::int32_t>>(is_tuned ? encode_documents(o, text)
                                                                                  : tokenizer->encode(text));
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);

@@ -74,10 +74,7 @@ class ExampleData final : public TrainData {
 }  // namespace
 
 std::vector<train::Example> encode_examples(const std::string& file, const BaseModel& base) {
-  if (!base.tokenizer)
-    throw Error(
-        "[from] the model has no tokenizer (a folder has it in tokenizer.json), which --examples needs: give "
-        "--tokens FILE");
+  if (!base.tokenizer) refuse_without_tokenizer("--examples");
   std::vector<train::Example> all;
   for (const train::ExampleText& text : train::read_examples(file))
     all.push_back(train::encode_example(text, *base.tokenizer, base.end_token));
