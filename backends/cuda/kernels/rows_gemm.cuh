@@ -83,7 +83,7 @@ struct RowsProduct {
   // Reads those of d and e that are constant, or those that are not, for V numbers of y from (i, j) on.
   template <class S, int V>
   __device__ __forceinline__ void read_added(Added<V>& to, bool those, int item, int i, int j) const {
-    if (i >= m || j >= n) return;
+    if (i >= m || j >= n || together < V) return;
     if (sizeof(S) < sizeof(float) && wide)
       read_added_as<float>(to, those, item, i, j);
     else
@@ -121,15 +121,9 @@ struct RowsProduct {
   template <class T, int V>
   __device__ __forceinline__ void read_added_as(Added<V>& to, bool those, int item, int i, int j) const {
     const auto read = [&](Which which, unsigned(&words)[V]) {
-      if (!data[which] || constant[which] != those) return;
-      const T* const from = at<T>(which, item) + i * row[which] + j * col[which];
-      if (together >= V) {
-        to.template as<T>(words) = *reinterpret_cast<const Words<T, V>*>(from);
-        return;
-      }
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        if (j + v < n) reinterpret_cast<T*>(words)[v] = from[v * col[which]];
+      if (data[which] && constant[which] == those)
+        to.template as<T>(words) =
+            *reinterpret_cast<const Words<T, V>*>(at<T>(which, item) + i * row[which] + j);
     };
     read(d, to.d), read(e, to.e);
   }
@@ -137,15 +131,10 @@ struct RowsProduct {
   template <class T, int V>
   __device__ __forceinline__ void write_as(int item, int i, int j, const float (&sums)[V],
                                            const Added<V>& added) const {
+    if (together < V) return write_one_by_one<T>(item, i, j, sums);
     const i64 number = (i64{item} * m + i) * n + j;
-    const auto put = [&](T* to, i64 step, const Words<T, V>& words) {
-      if (together >= V) {
-        *reinterpret_cast<Words<T, V>*>(to) = words;
-        return;
-      }
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        if (j + v < n) to[v * step] = reinterpret_cast<const T*>(&words)[v];
+    const auto put = [](std::byte* to, i64 place, const Words<T, V>& words) {
+      reinterpret_cast<Words<T, V>*>(reinterpret_cast<T*>(to) + place)[0] = words;
     };
     float value[V], more[V];
 #pragma unroll
@@ -159,18 +148,41 @@ struct RowsProduct {
         for (int v = 0; v < V; ++v) more[v] += right[v];
         const Words<T, V> both = packed<T>(more);  // rounded, as in a step of its own
         unpack<T>(both, more);
-        if (sum) put(reinterpret_cast<T*>(sum) + number, 1, both);
+        if (sum) put(sum, number, both);
       }
 #pragma unroll
       for (int v = 0; v < V; ++v) value[v] += more[v];
     }
     const Words<T, V> rounded = packed<T>(value);
-    if (data[y]) put(const_cast<T*>(at<T>(y, item)) + i * row[y] + j * col[y], col[y], rounded);
+    if (data[y]) *reinterpret_cast<Words<T, V>*>(const_cast<T*>(at<T>(y, item)) + i * row[y] + j) = rounded;
     if (!result) return;
     unpack<T>(rounded, value);
 #pragma unroll
     for (int v = 0; v < V; ++v) value[v] = function_of(value[v]);
-    put(reinterpret_cast<T*>(result) + number, 1, packed<T>(value));
+    put(result, number, packed<T>(value));
+  }
+
+  // The same of operands that do not lie so, or numbers of which some are beyond the end of a row.
+  template <class T, int V>
+  __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v, ++j) {
+      if (j >= n) return;
+      const i64 number = (i64{item} * m + i) * n + j;
+      float value = sums[v];
+      if (data[d]) {
+        float more = widen(at<T>(d, item)[i * row[d] + j * col[d]]);
+        if (data[e]) {
+          const T both = narrow<T>(more + widen(at<T>(e, item)[i * row[e] + j * col[e]]));
+          more = widen(both);
+          if (sum) reinterpret_cast<T*>(sum)[number] = both;
+        }
+        value += more;
+      }
+      const T rounded = narrow<T>(value);
+      if (data[y]) const_cast<T*>(at<T>(y, item))[i * row[y] + j * col[y]] = rounded;
+      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of(widen(rounded)));
+    }
   }
 
   __device__ __forceinline__ float function_of(float a) const {
