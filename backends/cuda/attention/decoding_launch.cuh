@@ -1,11 +1,12 @@
 // The kernel of decoding, and its launch. What streams multiply with is a template argument: tensor cores
-// (decoding_sm80.cuh) or multiply-adds of f32 (decoding_f32.cuh), as decoding_stream.cuh describes it.
+// (decoding_sm80.cuh) or multiply-adds of f32 (decoding_f32.cuh), a struct with the element type S, the shape
+// At, and a function stream().
 #pragma once
 
 #include "backends/cuda/attention/checks.cuh"
+#include "backends/cuda/attention/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding_merge.cuh"
 #include "backends/cuda/attention/decoding_plan.cuh"
-#include "backends/cuda/attention/decoding_stream.cuh"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
 namespace tg::cuda::attention::decoding {
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
   const int warp = threadIdx.x / 32;
   const bool alone = items.count - items.shorts <= static_cast<int>(gridDim.x);
   if (warp < At::streams && items.first(warp) < items.count)
-    stream_keys<Multiplied>(x, plan, items, memory, warp, alone);
+    Multiplied::stream(x, plan, items, memory, warp, alone);
   else
     await_kernels_before();
   // Warps that write have nothing else to do while the first keys arrive.

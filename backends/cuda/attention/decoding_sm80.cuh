@@ -21,86 +21,127 @@ namespace tg::cuda::attention::decoding {
 
 using namespace tile;
 
-// What a stream has of an item in bf16 or f16 (decoding_stream.cuh).
+// c, π and G of a stream.
+template <class At>
+__device__ __forceinline__ void leave(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
+                                      Accumulator<At::D, At::rows>& o) {
+#pragma unroll
+  for (int c = 0; c < o.columns; ++c) {
+    const int query = lane_column() + o.column(c);
+    const float sum = column_sum(softmax.sum[c]);
+    if (query >= to.rows) continue;
+    if (lane_row() == 0) to.tops[query] = {softmax.top[c], sum};
+#pragma unroll
+    for (int r = 0; r < o.rows; ++r) to.sums[query * At::row + lane_row() + o.row(r)] = o(r, c);
+  }
+}
+
+// Of a short tile, those of a slice more.
+template <class At>
+__device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::rows>& softmax,
+                                          Accumulator<At::D, At::rows>& o) {
+#pragma unroll
+  for (int c = 0; c < o.columns; ++c) {
+    const int query = lane_column() + o.column(c);
+    const float sum = column_sum(softmax.sum[c]);
+    const float2 before = query < to.rows ? to.tops[query] : float2{0, 0};
+    __syncwarp();
+    if (query >= to.rows) continue;
+    const Joined all(before.x, softmax.top[c]);
+    if (lane_row() == 0) to.tops[query] = {all.top, all.of(before.y, sum)};
+#pragma unroll
+    for (int r = 0; r < o.rows; ++r) {
+      float& g = to.sums[query * At::row + lane_row() + o.row(r)];
+      g = all.of(g, o(r, c));
+    }
+  }
+}
+
+// A streaming warp that has items: its short items and then all others of the block. `alone`: there is one of
+// these.
+template <class S, class At, Options options, class Cache>
+__device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
+                            unsigned char* memory, int stream, bool alone) {
+  const u32 ring = shared_address(memory) + stream * At::ring;
+  auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
+  int n = items.first(stream);
+  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };  // not kept in registers
+  const Score<S> score(plan.factor, plan.cap);
+  const float factor = options == any ? 1 : score.factor;
+  Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
+  await_kernels_before();
+#pragma unroll
+  for (int n = 0; n < At::stages; ++n) loader.ask();
+  RightOperand<At::rows, At::D> q;
+  const Item* item = items.kept(n, stream);
+  load(
+      q, [&](int r) { return query<S>(x, *item, r); }, x.d);
+  int slot = 0;
+  bool first = true;
+#pragma unroll 1
+  while (n < items.count) {
+    bool knows_seen = false;
+    if (item->is_short) begin_short(place());
+    Accumulator<At::D, At::rows> o;
+    o.fill(0);
+    ColumnSoftmax<At::rows> softmax;
+#pragma unroll 1
+    for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
+      ptx::cp_async_wait<At::stages - 1>();
+      __syncwarp();
+      const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
+      slot = slot + 1 < At::stages ? slot + 1 : 0;
+      Accumulator<At::keys, At::rows> s;
+      s.fill(0);
+      mma_ABt<S>(s, k, q);  // Aᵀ
+      if constexpr (options == any) score.apply(s);
+      if (!covers(item->every, key, At::keys)) {
+        if (!knows_seen) {
+          __syncwarp();  // no lane needs those of the item before
+          seen.set_of_groups(Band(x, sequence_of_query(x, item->tile.b, 0)), group_of(x), item->tile.row0,
+                             item->tile.rows);
+          __syncwarp();
+          knows_seen = true;
+        }
+        mask<false>(s, seen, 0, 0, key);
+      }
+      softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
+      mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
+      __syncwarp();                            // no lane needs the slice
+      loader.ask();
+      if (item->is_short) {
+        add_slice(place(), softmax, o);
+        o.fill(0);
+        softmax = {};
+      }
+    }
+    const bool is_short = item->is_short;
+    if (is_short) put_short<S>(x, *item, place());
+    // Queries of the next item arrive while this one's sums are left.
+    n = items.after(n, At::streams);
+    if (n < items.count) {
+      item = items.kept(n, stream);
+      load(
+          q, [&](int r) { return query<S>(x, *item, r); }, x.d);
+    }
+    if (is_short) continue;
+    if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
+    first = false;
+    leave(place(), softmax, o);
+    if (!alone) ptx::bar_arrive(left, At::threads);
+  }
+}
+
+// Of bf16 and f16 (decoding_launch.cuh).
 template <class S_, class At_, Options options>
 struct MultipliedByTensorCores {
   using S = S_;
   using At = At_;
-  const AttentionCall& x;
-  const u32 ring;
-  SeenKeys<At::rows>& seen;
-  const Score<S> score;
-  const float factor;
-  RightOperand<At::rows, At::D> q;
-  Accumulator<At::D, At::rows> o;
-  ColumnSoftmax<At::rows> softmax;
-  bool knows_seen = false;  // which keys the item's queries see
-
-  template <class Plan>
-  __device__ __forceinline__ MultipliedByTensorCores(const AttentionCall& x, const Plan& plan,
-                                                     unsigned char* memory, int stream)
-      : x(x),
-        ring(shared_address(memory) + stream * At::ring),
-        seen(reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream]),
-        score(plan.factor, plan.cap),
-        factor(options == any ? 1 : score.factor) {}
-
-  __device__ __forceinline__ void load_queries(const Item& item) {
-    load(
-        q, [&](int r) { return query<S>(x, item, r); }, x.d);
-    knows_seen = false;
-  }
-  __device__ __forceinline__ void begin() {
-    o.fill(0);
-    softmax = {};
-  }
-  __device__ __forceinline__ void add(const Item& item, int key, u32 k_at, u32 v_at) {
-    const SharedTile<At::D> k{ring + k_at}, v{ring + v_at};
-    Accumulator<At::keys, At::rows> s;
-    s.fill(0);
-    mma_ABt<S>(s, k, q);  // Aᵀ
-    if constexpr (options == any) score.apply(s);
-    if (!covers(item.every, key, At::keys)) {
-      if (!knows_seen) {
-        __syncwarp();  // no lane needs those of the item before
-        seen.set_of_groups(Band(x, sequence_of_query(x, item.tile.b, 0)), group_of(x), item.tile.row0,
-                           item.tile.rows);
-        __syncwarp();
-        knows_seen = true;
-      }
-      mask<false>(s, seen, 0, 0, key);
-    }
-    softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
-    mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
-  }
-
-  __device__ __forceinline__ void leave(const Left<At>& to) {
-#pragma unroll
-    for (int c = 0; c < o.columns; ++c) {
-      const int query = lane_column() + o.column(c);
-      const float sum = column_sum(softmax.sum[c]);
-      if (query >= to.rows) continue;
-      if (lane_row() == 0) to.tops[query] = {softmax.top[c], sum};
-#pragma unroll
-      for (int r = 0; r < o.rows; ++r) to.sums[query * At::row + lane_row() + o.row(r)] = o(r, c);
-    }
-  }
-  __device__ __forceinline__ void add_to(const Left<At>& to) {
-#pragma unroll
-    for (int c = 0; c < o.columns; ++c) {
-      const int query = lane_column() + o.column(c);
-      const float sum = column_sum(softmax.sum[c]);
-      const float2 before = query < to.rows ? to.tops[query] : float2{0, 0};
-      __syncwarp();
-      if (query >= to.rows) continue;
-      const Joined all(before.x, softmax.top[c]);
-      if (lane_row() == 0) to.tops[query] = {all.top, all.of(before.y, sum)};
-#pragma unroll
-      for (int r = 0; r < o.rows; ++r) {
-        float& g = to.sums[query * At::row + lane_row() + o.row(r)];
-        g = all.of(g, o(r, c));
-      }
-    }
+  template <class Cache>
+  static __device__ __forceinline__ void stream(const AttentionCall& x, const Plan<Cache>& plan,
+                                                const Items<Cache>& items, unsigned char* memory, int stream,
+                                                bool alone) {
+    stream_keys<S, At, options>(x, plan, items, memory, stream, alone);
   }
 };
 
