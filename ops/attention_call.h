@@ -67,6 +67,15 @@ struct AttentionCall {
   // entry, of T rows, there is no table.
   const std::int32_t* table = nullptr;  // [B, pages], entries below `pool` where there are keys
   int page = 0, pages = 0, pool = 0;
+  // Of a step of decoding, L = 1: the key and the value of each text that the kernel first writes into the
+  // cache, [count, Hk, d] and [count, Hk, dv] at `batch` and `head`, and the rows of the cache where they go,
+  // which are numbered over all batch entries or pages; −1: nowhere.
+  struct Added {
+    const std::int32_t* rows = nullptr;
+    int count = 0;
+    Operand k, v;
+  } added;
+  bool fixed_keys = false;  // else no step of the program writes k and v
   const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;

@@ -1,5 +1,6 @@
 #include "backends/cuda/epilogue.h"
 
+#include <tilegrad/ops/flash_attn.h>
 #include "core/compile/lower.h"
 
 namespace tg::cuda {
@@ -34,6 +35,13 @@ bool is_sum_for(const Step& sum, const Step& product) {
          sum.in.size() == 2 && is_all_of(product.in[2], sum.out[0]) &&
          product.in[2].layout.shape == product.out[0].layout.shape &&
          in_shape_of(sum.in[0], product.out[0]) && in_shape_of(sum.in[1], product.out[0]);
+}
+
+bool is_added_for(const Step& assign, const Step& attention) {
+  const bool is_forward = attention.op->name == "paged_attn" ||
+                          (attention.op->name == "flash_attn" && !attention.attrs.as<AttentionAttrs>().backward);
+  return assign.op->name == "index_assign" && assign.out.size() == 2 && is_forward &&
+         attention.in[1].data == assign.out[0].data && attention.in[2].data == assign.out[1].data;
 }
 
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result) {

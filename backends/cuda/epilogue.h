@@ -1,5 +1,6 @@
-// Steps next to a product that its kernel can compute as well: what is computed from the result before it is
-// written, and the sum of two operands that is added to it.
+// Steps next to another that its kernel can compute as well. Of a product: what is computed from the result
+// before it is written, and the sum of two operands that is added to it. Of attention: the rows that the step
+// before adds to its cache.
 #pragma once
 
 #include <memory>
@@ -33,5 +34,11 @@ std::shared_ptr<const void> plan_with_gelu(const Call& product, const Step& gelu
 // what the other still reads.
 std::shared_ptr<const void> plan_of_rows(const Call& product, const WrittenMemory& written, const Step* sum,
                                          const Step* gelu);
+
+// Whether `assign` writes rows of keys and values into the cache that the attention after it reads.
+bool is_added_for(const Step& assign, const Step& attention);
+
+// A plan for the attention's kernel that also computes `assign`. Null if it does not.
+std::shared_ptr<const void> plan_with_added_rows(const Step& assign, const Call& attention, bool in_pages);
 
 }  // namespace tg::cuda

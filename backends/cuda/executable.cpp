@@ -36,15 +36,18 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
-  // The step, or a product with the sum before it, the gelu after it, or both.
-  const bool sums = options.rows_alone && is_next(is_sum_for, first);
-  std::size_t at = first + sums, last = at + is_next(is_gelu_of, at);
+  // The step; or a product with the sum before it, the gelu after it, or both; or attention with what is added
+  // to its cache.
+  const bool adds = is_next(is_added_for, first), sums = options.rows_alone && is_next(is_sum_for, first);
+  std::size_t at = first + (adds || sums), last = at + is_next(is_gelu_of, at);
   try {
     std::shared_ptr<const void> plan;
-    if (const Call product = task_of(at, options).call; first < last)
-      plan = options.rows_alone ? plan_of_rows(product, written_, sums ? &steps_[first] : nullptr,
+    if (const Call call = task_of(at, options).call; adds)
+      plan = plan_with_added_rows(steps_[first], call, steps_[at].op->name == "paged_attn");
+    else if (first < last)
+      plan = options.rows_alone ? plan_of_rows(call, written_, sums ? &steps_[first] : nullptr,
                                                at < last ? &steps_[last] : nullptr)
-                                : plan_with_gelu(product, steps_[last]);
+                                : plan_with_gelu(call, steps_[last]);
     if (!plan) at = last = first;
     for (std::size_t i = first; i <= last; ++i) tasks_.push_back(task_of(i, options));
     Task& t = tasks_[at];

@@ -8,7 +8,7 @@ MemoryRange range_of(const Arg& a) {
   return {a.data, a.data + a.layout.extent() * static_cast<std::int64_t>(size_of(a.dtype))};
 }
 
-WrittenMemory::WrittenMemory(std::span<const Step> steps) {
+WrittenMemory::WrittenMemory(std::span<const Step> steps) : steps_(steps) {
   std::vector<MemoryRange> all;
   for (const Step& s : steps)
     for (const Arg& out : s.out) all.push_back(range_of(out));
@@ -27,6 +27,14 @@ bool WrittenMemory::overlaps(const Arg& a) const {
       std::upper_bound(ranges_.begin(), ranges_.end(), range.begin,
                        [](const std::byte* begin, const MemoryRange& r) { return begin < r.end; });
   return first_behind != ranges_.end() && overlap(*first_behind, range);
+}
+
+bool WrittenMemory::others_write(const Arg& a, const Step* step) const {
+  if (!overlaps(a)) return false;
+  for (const Step& s : steps_)
+    for (const Arg& out : s.out)
+      if (&s != step && overlap(range_of(out), range_of(a))) return true;
+  return false;
 }
 
 }  // namespace tg::cuda

@@ -25,8 +25,11 @@ class WrittenMemory {
   explicit WrittenMemory(std::span<const Step> steps);  // with the addresses of their operands
 
   bool overlaps(const Arg& a) const;
+  // Whether steps other than this one write some of it.
+  bool others_write(const Arg& a, const Step* step) const;
 
  private:
+  std::span<const Step> steps_;
   std::vector<MemoryRange> ranges_;  // in order, with space between them
 };
 

@@ -12,17 +12,23 @@ TG_HOST_DEVICE inline i64 checked_places(const AttentionCall& x) {
   const i64 lengths = x.lengths ? x.B : 0, table = x.table ? x.B * x.pages : 0;
   return lengths > table ? lengths : table;
 }
-// The nth of them. A table must have a page of the pool wherever there are keys.
-__device__ inline void check_place(const AttentionCall& x, const Faults& faults, i64 n) {
-  if (x.lengths && n < x.B) {
-    const i64 length =
-        x.lengths_are_i64 ? static_cast<const i64*>(x.lengths)[n] : static_cast<const int*>(x.lengths)[n];
-    faults.check_index(length, x.T + i64{1}, n);
-  }
-  if (!x.table || n >= x.B * x.pages) return;
+// The length of a batch entry.
+__device__ inline void check_length(const AttentionCall& x, const Faults& faults, i64 b) {
+  if (!x.lengths) return;
+  const i64 length =
+      x.lengths_are_i64 ? static_cast<const i64*>(x.lengths)[b] : static_cast<const int*>(x.lengths)[b];
+  faults.check_index(length, x.T + i64{1}, b);
+}
+// The nth number of a table, which must have a page of the pool wherever there are keys.
+__device__ inline void check_page(const AttentionCall& x, const Faults& faults, i64 n) {
   const i64 b = n / x.pages;
   if ((n - b * x.pages) * x.page < kv_length(x, static_cast<int>(b)))
     faults.check_index(x.table[n], x.pool, n);
+}
+// The nth of all places.
+__device__ inline void check_place(const AttentionCall& x, const Faults& faults, i64 n) {
+  if (n < x.B) check_length(x, faults, n);
+  if (x.table && n < x.B * x.pages) check_page(x, faults, n);
 }
 
 // All of them, by `threads` threads of each block of a launch, of which this is one.

@@ -2,6 +2,7 @@
 #include "backends/cuda/attention/division_sm90.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
+#include "ops/index.h"
 
 namespace tg::cuda::attention {
 
@@ -131,6 +132,7 @@ AttentionCall call_of(const Call& call) {
   x.tf32 = call.tf32;
   x.fixed_places = is_fixed(call, detail::AttentionOperands<Arg>(call.in, attrs).lengths);
   x.free_order = x.free_order && !call.in_order;
+  x.fixed_keys = is_fixed(call, &call.in[1]) && is_fixed(call, &call.in[2]);
   return x;
 }
 
@@ -174,11 +176,59 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }
 
+// Rows of k, or v, of a cache that are those of an index_assign's tensor: all rows of all heads, in order.
+static bool is_cache(const AttentionCall::Operand& a, int rows, int heads, const Arg& tensor) {
+  const Layout& l = tensor.layout;
+  return a.data == tensor.data && l.rank() == 3 && l.is_contiguous() && l.shape[1] == heads &&
+         a.row == l.strides[0] && (heads == 1 || a.head == l.strides[1]) && a.batch == rows * a.row &&
+         l.shape[0] <= INT32_MAX;
+}
+
+std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& step) {
+  const AttentionCall& x = c.x;
+  constexpr int slice = 32;  // keys, at most
+  const int rows = x.table ? x.page : x.T;
+  if (c.path != Path::decoding || decoding::is_of_latents(x) || x.type == DType::f32 || x.L != 1 ||
+      !decoding::is_apart(x, c.work.parts) || !x.fixed_places || step.out.size() != 2 ||
+      step.attrs.as<AxisAttrs>().axis != 0)
+    return std::nullopt;
+  if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;
+  const Arg &k = step.in[1], &v = step.in[3], &indices = step.in[4];
+  const bool in_place = step.in[0].data == step.out[0].data && step.in[2].data == step.out[1].data;
+  if (!in_place || !is_cache(x.k, rows, x.Hk, step.out[0]) || !is_cache(x.v, rows, x.Hk, step.out[1]) ||
+      call.written->others_write(step.out[0], &step) || call.written->others_write(step.out[1], &step))
+    return std::nullopt;
+  if (indices.dtype != DType::i32 || !indices.layout.is_contiguous() || indices.layout.numel() != x.B ||
+      call.written->overlaps(indices))
+    return std::nullopt;
+  // Of what is added: the axes of the indices, of which one has a size, heads, numbers.
+  const auto operand = [&](const Arg& a) -> AttentionCall::Operand {
+    const int last = a.layout.rank() - 1;
+    std::int64_t each = 0;
+    for (int axis = 0; axis + 1 < last; ++axis)
+      if (a.layout.shape[axis] > 1) each = a.layout.strides[axis];
+    return {a.data, each, a.layout.strides[last - 1], 0};
+  };
+  const auto has_one_axis = [](const Layout& l) {
+    int axes = 0;
+    for (int axis = 0; axis < l.rank(); ++axis) axes += l.shape[axis] > 1;
+    return axes <= 1;
+  };
+  const AttentionCall::Added added{reinterpret_cast<const std::int32_t*>(indices.data),
+                                   static_cast<int>(x.B), operand(k), operand(v)};
+  const int piece = 16 / static_cast<int>(size_of(x.type));
+  const bool in_pieces_of_16 = in_pieces(added.k, piece) && in_pieces(added.v, piece) &&
+                               k.layout.strides[k.layout.rank() - 1] == 1 &&
+                               v.layout.strides[v.layout.rank() - 1] == 1;
+  return has_one_axis(indices.layout) && in_pieces_of_16 ? std::optional(added) : std::nullopt;
+}
+
 Choice paged_choice(const Call& call, std::byte* base) {
   AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
   require_batch(x);
   x.tf32 = call.tf32;
   x.fixed_places = is_fixed(call, &call.in[3]) && is_fixed(call, &call.in[4]);
+  x.fixed_keys = is_fixed(call, &call.in[1]) && is_fixed(call, &call.in[2]);
   return {x, false, call.gpu, base};
 }
 

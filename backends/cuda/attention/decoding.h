@@ -61,6 +61,13 @@ struct GrowingRanges {
   }
 };
 
+// Whether a block of its own computes each range (decoding_apart_sm80.cuh): where there are few for a text,
+// and so for a multiprocessor. The bits are the same.
+constexpr int most_apart = 8;
+inline bool is_apart(const AttentionCall& x, int ranges) {
+  return ranges <= most_apart && rows_of_tile(x) <= 8 && x.d <= 128 && x.dv <= 128;
+}
+
 // How keys lie, and so are cut.
 struct InOnePiece {
   using Ranges = EqualRanges;

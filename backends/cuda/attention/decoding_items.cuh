@@ -65,6 +65,25 @@ __device__ __forceinline__ Tile tile_at(const AttentionCall& x, const Tiles& til
   }
 }
 
+// A range of a tile, with the tile's entry.
+template <class Cache>
+__device__ __forceinline__ Item item_of(const AttentionCall& x, typename Cache::Ranges ranges,
+                                        const Tiles& tiles, int nth_tile, int head, const Entry& e,
+                                        int range) {
+  Item item;
+  item.tile = tile_at<Cache>(x, tiles, nth_tile), item.nth_tile = nth_tile;
+  item.head = head, item.first_head = head * group_of(x);
+  item.range = range, item.first_range = e.first(ranges);
+  item.ranges = e.last(ranges) - item.first_range + 1;
+  const unsigned from = ranges.begin(range), to = ranges.begin(range + 1);
+  item.keys = {static_cast<int>(max(static_cast<unsigned>(e.keys.from), from)),
+               static_cast<int>(min(static_cast<unsigned>(e.keys.to), to))};
+  item.every = item.tile.every_of(x, Band(x, sequence_of_query(x, item.tile.b, 0)));
+  item.every = {max(item.every.from, item.keys.from), min(item.every.to, item.keys.to)};
+  item.is_short = false;
+  return item;
+}
+
 // Short tiles, whose few keys a warp computes by itself: where items are many, that is faster than to share
 // each. `order` has them, and from the end on the others.
 struct ShortTiles {
@@ -160,24 +179,15 @@ struct Items {
     return static_cast<int>(is_short ? of_kind : own_shorts + of_kind);
   }
   __device__ Item find(int n) const {
-    Item item;
-    item.is_short = short_tiles && n < shorts;
-    item.head = n % x.Hk;
-    const int nth = (item.is_short ? n : n - shorts) / x.Hk;
-    item.nth_tile = item.is_short    ? short_tiles->order[nth]
-                    : nth < not_last ? entry_of(nth)
-                                     : long_tile(nth - not_last);
-    item.tile = tile_at<Cache>(x, tiles, item.nth_tile);
-    const Entry e = entries[item.nth_tile];
-    const int last = e.last(ranges);
-    item.first_range = e.first(ranges), item.ranges = last - item.first_range + 1;
-    item.range = !item.is_short && nth < not_last ? item.first_range + nth - e.before : last;
-    const unsigned from = ranges.begin(item.range), to = ranges.begin(item.range + 1);
-    item.keys = {static_cast<int>(max(static_cast<unsigned>(e.keys.from), from)),
-                 static_cast<int>(min(static_cast<unsigned>(e.keys.to), to))};
-    item.first_head = item.head * group_of(x);
-    item.every = item.tile.every_of(x, Band(x, sequence_of_query(x, item.tile.b, 0)));
-    item.every = {max(item.every.from, item.keys.from), min(item.every.to, item.keys.to)};
+    const bool is_short = short_tiles && n < shorts;
+    const int nth = (is_short ? n : n - shorts) / x.Hk, nth_tile = is_short         ? short_tiles->order[nth]
+                                                                   : nth < not_last ? entry_of(nth)
+                                                                                    : long_tile(nth - not_last);
+    const Entry e = entries[nth_tile];
+    const int range =
+        !is_short && nth < not_last ? e.first(ranges) + nth - e.before : e.last(ranges);
+    Item item = item_of<Cache>(x, ranges, tiles, nth_tile, n % x.Hk, e, range);
+    item.is_short = is_short;
     return item;
   }
   __device__ int or_long(int n) const {

@@ -38,9 +38,9 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
   if (plan.tiles.first == 0 && warp >= At::streams)
     check_places(x, faults, threadIdx.x - 32 * At::streams, 32 * At::writers);
   if (alone)
-    Writer<S, At, Cache, true>(x, work, items, memory).run();
+    write_items<S, At, Cache, true>(x, work, items, memory);
   else if (warp >= At::streams)
-    Writer<S, At, Cache, false>(x, work, items, memory).run();
+    write_items<S, At, Cache, false>(x, work, items, memory);
 }
 
 template <class Multiplied, class Cache>

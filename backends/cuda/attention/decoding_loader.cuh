@@ -79,6 +79,7 @@ struct Copies {
   // Copies of this slice become a group.
   __device__ __forceinline__ void end_slice() {
     commit();
+    if constexpr (At::stages == 1) return;
     to += At::stage;
     if (to == end) to -= At::ring;
   }

@@ -137,49 +137,43 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
   return last;
 }
 
-// A warp that writes results: what streams leave becomes results of a range, or of the call. Each warp has
-// rows of its own and counts its ranges itself. It does so when the next item comes: by then what it wrote
-// has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too: they have
-// nothing else to do, and the call waits for this.
-template <class S, class At, class Cache, bool alone>
-struct Writer {
-  static constexpr int warps = alone ? At::streams + At::writers : At::writers, quads = At::D / 4;
+// Warps that write results: what streams leave becomes results of a range, or of the call. Each warp has rows
+// of its own, and counts their ranges itself. Of no more than `together` ranges a merge by fewer has the bits of
+// one by 16.
+template <class S, class At, class Cache, int warps, int together = 16>
+struct Results {
+  static constexpr int quads = At::D / 4;
   const AttentionCall& x;
   const Workspace& work;
-  const Items<Cache>& items;
+  const Tiles& tiles;
   unsigned char* memory;
-  const int warp, rows;
+  const int warp;  // of those that write
 
-  __device__ Writer(const AttentionCall& x, const Workspace& work, const Items<Cache>& items,
-                    unsigned char* memory)
-      : x(x),
-        work(work),
-        items(items),
-        memory(memory),
-        warp(threadIdx.x / 32 - (alone ? 0 : At::streams)),
-        rows(items.tiles.rows) {}
-
-  __device__ void run() {
-    int uncounted = -1;
-#pragma unroll 1
-    for (int n = items.first_long(); n < items.count; n += gridDim.x) {
-      ptx::bar_sync(left, At::threads);
-      if (!alone && uncounted >= 0) count(items.at(uncounted));
-      const Item item = items.at(n);
-      write(item);
-      uncounted = item.ranges > 1 ? n : -1;
-      if (n + static_cast<int>(gridDim.x) < items.count)
-#pragma unroll
-        for (int stream = 0; stream < At::streams; ++stream)
-          ptx::bar_arrive(may_leave + stream, 32 * (At::writers + 1));
-    }
-    if (uncounted >= 0) count(items.at(uncounted));
+  __device__ __forceinline__ void write(const Item& item) const {
+    const Partial own = partial(x, work, tiles, item, item.range);
+    const std::uint64_t stays = ptx::evict_last();
+    for_each_quad(item, [&](int row, int column) {
+      const MergedSets all = merge_streams<At>(memory, tiles.rows, row, column);
+      if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one());
+      ptx::st_global_v4(own.at(row, column), all.finished(), stays);
+      if (column == 0) own.xi[row] = all.xi();
+    });
+  }
+  // A range has been written; the last warp to say so merges.
+  __device__ __forceinline__ void count(const Item& item) const {
+    if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    const Partial range_0 = partial(x, work, tiles, item, 0);
+    for_each_quad(item, [&](int row, int column) {
+      const int first = item.first_range;
+      put<S>(x, item, row, column,
+             merge_ranges<together>(range_0, first, first + item.ranges, row, column));
+    });
   }
 
  private:
   // f(row, column) for the lane's quads of columns of an item. A row is one warp's: its ξ is counted with it.
   template <class F>
-  __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) {
+  __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) const {
     constexpr int each = quads < 32 ? 32 : quads;
     const int all = item.tile.rows * quads;
 #pragma unroll 1
@@ -188,25 +182,31 @@ struct Writer {
       for (int i = i0; i < i0 + each; i += 32)
         if (const int column = i % quads * 4; column < x.dv) f(i / quads, column);
   }
-  __device__ __forceinline__ void write(const Item& item) {
-    const Partial own = partial(x, work, items.tiles, item, item.range);
-    const std::uint64_t stays = ptx::evict_last();
-    for_each_quad(item, [&](int row, int column) {
-      const MergedSets all = merge_streams<At>(memory, rows, row, column);
-      if (item.ranges == 1) return put<S>(x, item, row, column, all.as_one());
-      ptx::st_global_v4(own.at(row, column), all.finished(), stays);
-      if (column == 0) own.xi[row] = all.xi();
-    });
-  }
-  // The last warp merges.
-  __device__ __forceinline__ void count(const Item& item) {
-    if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
-    const Partial range_0 = partial(x, work, items.tiles, item, 0);
-    for_each_quad(item, [&](int row, int column) {
-      const int first = item.first_range;
-      put<S>(x, item, row, column, merge_ranges(range_0, first, first + item.ranges, row, column));
-    });
-  }
 };
+
+// A warp that writes the results of a block's items. It counts a range when the next item comes: by then what
+// it wrote has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too:
+// they have nothing else to do, and the call waits for this.
+template <class S, class At, class Cache, bool alone>
+__device__ __forceinline__ void write_items(const AttentionCall& x, const Workspace& work,
+                                            const Items<Cache>& items, unsigned char* memory) {
+  constexpr int warps = alone ? At::streams + At::writers : At::writers;
+  const Results<S, At, Cache, warps> results{x, work, items.tiles, memory,
+                                             static_cast<int>(threadIdx.x) / 32 - (alone ? 0 : At::streams)};
+  int uncounted = -1;
+#pragma unroll 1
+  for (int n = items.first_long(); n < items.count; n += gridDim.x) {
+    ptx::bar_sync(left, At::threads);
+    if (!alone && uncounted >= 0) results.count(items.at(uncounted));
+    const Item item = items.at(n);
+    results.write(item);
+    uncounted = item.ranges > 1 ? n : -1;
+    if (n + static_cast<int>(gridDim.x) < items.count)
+#pragma unroll
+      for (int stream = 0; stream < At::streams; ++stream)
+        ptx::bar_arrive(may_leave + stream, 32 * (At::writers + 1));
+  }
+  if (uncounted >= 0) results.count(items.at(uncounted));
+}
 
 }  // namespace tg::cuda::attention::decoding

@@ -41,8 +41,16 @@ constexpr Launch *forwards[] =
                  *backwards[] = {launch_plain_backward, launch_f32_backward, launch_two_passes,
                                  launch_one_pass,       launch_one_pass,     launch_backward_sm90};
 
+// Of a forward.
+struct ForwardPlan {
+  std::shared_ptr<void> zeros;  // the counters of its kernel, zero between calls
+  AttentionCall::Added added;
+};
+
 void run_chosen(const Stream& s, Choice c, const void* plan) {
-  void* const zeros = const_cast<void*>(plan);
+  const auto* const forward = static_cast<const ForwardPlan*>(plan);
+  void* const zeros = forward ? forward->zeros.get() : nullptr;
+  if (forward && forward->added.count > 0) c.x.added = forward->added, c.x.fixed_keys = true;
   if (c.path == Path::decoding)
     c.work.turns = static_cast<int*>(zeros);
   else
@@ -77,11 +85,12 @@ std::size_t workspace_of(const Call& call) {
 std::size_t workspace_of_paged(const Call& call) {
   return paged_choice(call).bytes();
 }
-// Of a forward: the counters of its kernel, zero between calls.
-std::shared_ptr<const void> plan_of_chosen(const Choice& c) {
-  if (c.path == Path::decoding) return zeros_on_device(decoding::bytes_of_counters(c.x));
+std::shared_ptr<const ForwardPlan> plan_of_chosen(const Choice& c) {
   const bool takes_items = c.path == Path::hopper || c.path == Path::latents;
-  return takes_items ? zeros_on_device(sizeof(Taken)) : nullptr;
+  const std::size_t bytes = c.path == Path::decoding ? decoding::bytes_of_counters(c.x)
+                            : takes_items            ? sizeof(Taken)
+                                                     : 0;
+  return bytes > 0 ? std::make_shared<ForwardPlan>(ForwardPlan{zeros_on_device(bytes), {}}) : nullptr;
 }
 std::shared_ptr<const void> plan_of(const Call& call) {
   return plan_of_chosen(Choice(call));
@@ -99,6 +108,15 @@ std::string choice_of_paged(const Call& call) {
 }  // namespace
 
 }  // namespace attention
+
+std::shared_ptr<const void> plan_with_added_rows(const Step& assign, const Call& attention, bool in_pages) {
+  using namespace attention;
+  const Choice c = in_pages ? paged_choice(attention) : Choice(attention);
+  const auto added = added_before(c, attention, assign);
+  return added ? std::make_shared<ForwardPlan>(
+                     ForwardPlan{zeros_on_device(decoding::bytes_of_counters(c.x)), *added})
+               : nullptr;
+}
 
 extern const Kernel flash_attn_kernel{attention::run_forward, attention::workspace_of, attention::plan_of,
                                       attention::choice_of};
