@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/cuda/check.h"
+#include "backends/cuda/kernels/short_copy.h"
 #include "core/base/alignment.h"
 
 #if defined(__x86_64__)
@@ -52,7 +53,7 @@ void Staging::write(std::byte* to, const std::byte* from, std::size_t bytes, con
 cudaError_t Staging::flush() {
   if (bytes_ == 0) return cudaSuccess;
   const std::size_t bytes = std::exchange(bytes_, 0);
-  return cudaMemcpyAsync(to_, from_, bytes, cudaMemcpyHostToDevice, stream_);
+  return copy_to_gpu(to_, from_, bytes, stream_);
 }
 
 void Staging::next_chunk() {

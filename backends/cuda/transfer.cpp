@@ -4,6 +4,7 @@
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/executable.h"
+#include "backends/cuda/kernels/short_copy.h"
 #include "core/base/alignment.h"
 
 namespace tg::cuda {
@@ -39,8 +40,7 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> from, c
   }
   if (!event_)
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "an event");
-  check(cudaMemcpyAsync(memory_, memory.results, together, cudaMemcpyDeviceToHost, stream),
-        "a copy from the GPU");
+  check(copy_to_host(memory_, memory.results, together, stream), "a copy from the GPU");
   data.clear();
   std::byte* next = memory_ + aligned_bytes(together);
   for (const Piece& p : pieces) {
@@ -48,8 +48,7 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> from, c
       data.push_back(memory_ + (p.from - memory.results));
       continue;
     }
-    if (p.bytes > 0)
-      check(cudaMemcpyAsync(next, p.from, p.bytes, cudaMemcpyDeviceToHost, stream), "a copy from the GPU");
+    if (p.bytes > 0) check(copy_to_host(next, p.from, p.bytes, stream), "a copy from the GPU");
     data.push_back(next);
     next += aligned_bytes(p.bytes);
   }
