@@ -220,7 +220,7 @@ const Scheduler::Plan& Scheduler::plan() {
   for (auto it = running_.begin(); it != running_.end();) {
     Text& t = *it->second;
     read_on(t);
-    it = running_.upper_bound(t.id);
+    it = t.table ? std::next(it) : running_.upper_bound(t.id);
   }
   if (preemptions_ > before && !plan_.is_empty()) return plan_;
   for (Text* t = next_waiting(); t && left_ > 0; t = next_waiting()) {

@@ -86,24 +86,29 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   const i64 preempted_before = scheduler.preemptions(), found_before = scheduler.found();
   Replay r;
   r.texts_written.resize(trace.size());
-  struct Text {
-    std::size_t request;
-    double last;  // when it had its last token, or arrived
-  };
-  std::map<nn::Engine::Handle, Text> texts;
+  // What a report does counts as the host's: it finds its request without a search, and has room for what it
+  // notes.
+  std::vector<double> last(trace.size());           // by request: when it had its last token, or arrived
+  std::map<nn::Engine::Handle, std::size_t> texts;  // the request of each that has not ended
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    r.texts_written[i].reserve(static_cast<std::size_t>(trace[i].output));
+    all += static_cast<std::size_t>(trace[i].output);
+  }
+  r.first.reserve(trace.size()), r.between.reserve(all);
   UsefulTokens useful(scheduler.pool());
   Clock clock;
   bool looked = false;  // in this step
+  double time = 0;      // when its tokens were there
   i64 full_steps = 0;   // with texts that wait
   const auto look = [&] {
     if (looked) return;
     looked = true;
     clock.stopped([&] {
       std::vector<CachedText> cached;
-      for (const auto& [handle, text] : texts)
+      for (const auto& [handle, request] : texts)
         if (scheduler.is_running(handle))
-          cached.push_back(
-              {static_cast<i64>(text.request), &scheduler.table(handle), &scheduler.tokens(handle)});
+          cached.push_back({static_cast<i64>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
       const double share =
           static_cast<double>(useful.count(scheduler, cached)) /
           (static_cast<double>(scheduler.pool().pages()) * static_cast<double>(scheduler.pool().page_size()));
@@ -114,25 +119,25 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
       if (history) history->add(cached);
     });
   };
-  const auto report = [&](const nn::Engine::Token& token) {
-    const double time = clock.seconds();
-    const auto at = texts.find(token.text);
-    Text& text = at->second;
-    auto& written = r.texts_written[text.request];
-    (written.empty() ? r.first : r.between).push_back(time - text.last);
-    text.last = r.seconds = time;
+  const auto report = [&](std::size_t request, const nn::Engine::Token& token) {
+    if (!looked) r.seconds = time = clock.seconds();
+    auto& written = r.texts_written[request];
+    (written.empty() ? r.first : r.between).push_back(time - last[request]);
+    last[request] = time;
     written.push_back(token.token);
-    if (token.end != nn::Engine::End::no) texts.erase(at);
+    if (token.end != nn::Engine::End::no) texts.erase(token.text);
     look();  // at the first report, when the others that end in this step still have their pages
     return true;
   };
   for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
-    for (const double time = clock.seconds(); next < trace.size() && trace[next].seconds <= time; ++next) {
-      const auto handle = engine.add(nn::Engine::Request{.prompt = prompts[next],
-                                                         .tokens = trace[next].output,
-                                                         .sampling = {.temperature = 0},
-                                                         .report = report});
-      texts[handle] = {next, trace[next].seconds};
+    for (const double by = clock.seconds(); next < trace.size() && trace[next].seconds <= by; ++next) {
+      const auto handle = engine.add(nn::Engine::Request{
+          .prompt = prompts[next],
+          .tokens = trace[next].output,
+          .sampling = {.temperature = 0},
+          .report = [&report, request = next](const auto& token) { return report(request, token); }});
+      texts[handle] = next;
+      last[next] = trace[next].seconds;
     }
     if (engine.texts() == 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
