@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "tools/bench/measure.h"
 
@@ -85,17 +87,17 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   const nn::Scheduler& scheduler = engine.scheduler();
   const i64 preempted_before = scheduler.preemptions(), found_before = scheduler.found();
   Replay r;
-  r.texts_written.resize(trace.size());
-  // What a report does counts as the host's: it finds its request without a search, and has room for what it
-  // notes.
-  std::vector<double> last(trace.size());           // by request: when it had its last token, or arrived
   std::map<nn::Engine::Handle, std::size_t> texts;  // the request of each that has not ended
-  std::size_t all = 0;
-  for (std::size_t i = 0; i < trace.size(); ++i) {
-    r.texts_written[i].reserve(static_cast<std::size_t>(trace[i].output));
-    all += static_cast<std::size_t>(trace[i].output);
-  }
-  r.first.reserve(trace.size()), r.between.reserve(all);
+  // What a report does is part of the host's time: it only adds a line to this list.
+  struct Written {
+    std::size_t request;
+    std::int32_t token;
+    double time;
+  };
+  std::vector<Written> all_written;
+  all_written.reserve(std::accumulate(
+      trace.begin(), trace.end(), std::size_t{0},
+      [](std::size_t n, const Arrival& a) { return n + static_cast<std::size_t>(a.output); }));
   UsefulTokens useful(scheduler.pool());
   Clock clock;
   bool looked = false;  // in this step
@@ -121,10 +123,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   };
   const auto report = [&](std::size_t request, const nn::Engine::Token& token) {
     if (!looked) r.seconds = time = clock.seconds();
-    auto& written = r.texts_written[request];
-    (written.empty() ? r.first : r.between).push_back(time - last[request]);
-    last[request] = time;
-    written.push_back(token.token);
+    all_written.push_back({request, token.token, time});
     if (token.end != nn::Engine::End::no) texts.erase(token.text);
     look();  // at the first report, when the others that end in this step still have their pages
     return true;
@@ -137,7 +136,6 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
           .sampling = {.temperature = 0},
           .report = [&report, request = next](const auto& token) { return report(request, token); }});
       texts[handle] = next;
-      last[next] = trace[next].seconds;
     }
     if (engine.texts() == 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
@@ -151,6 +149,14 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     r.host += step - (engine.run_seconds() - runs);
     look();
     ++r.steps;
+  }
+  r.texts_written.resize(trace.size());
+  std::vector<double> last;  // by request: when it arrived, or had its last token
+  for (const Arrival& a : trace) last.push_back(a.seconds);
+  for (const Written& w : all_written) {
+    auto& written = r.texts_written[w.request];
+    (written.empty() ? r.first : r.between).push_back(w.time - std::exchange(last[w.request], w.time));
+    written.push_back(w.token);
   }
   r.preemptions = scheduler.preemptions() - preempted_before;
   r.found = scheduler.found() - found_before;

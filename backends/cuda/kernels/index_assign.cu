@@ -1,5 +1,6 @@
 // index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, of each
 // tensor of a list.
+#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -29,18 +30,6 @@ struct Assignments {
   Assignment of[assigned_at_once];
   bool constant_indices;  // no step writes them: they are read before the kernel before has ended
 };
-
-// begin_early() in its two halves.
-__device__ __forceinline__ void let_next_kernel_begin() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::let_next_kernel_begin();
-#endif
-}
-__device__ __forceinline__ void wait_for_kernel_before() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::wait_for_kernel_before();
-#endif
-}
 
 // A block has some of slice j = blockIdx.x of tensor blockIdx.z, and looks whether a later one goes to the
 // same place: they are few.
@@ -118,7 +107,7 @@ void launch_assignments(const Stream& s, const Call& c, std::size_t first, int c
                   std::min(blocks_for(most, threads_per_block), 64u), static_cast<unsigned>(count));
   with_unit(size_of(c.out[0].dtype) * static_cast<std::size_t>(v), [&](auto* unit) {
     using U = pointee_t<decltype(unit)>;
-    Assignments<U> all{{}, {}, {m[0], m[1]}, c.written && !c.written->overlaps(indices)};
+    Assignments<U> all{{}, {}, {m[0], m[1]}, is_constant(indices, c)};
     for (int k = 0; k < count; ++k) {
       all.out[k] = reinterpret_cast<U*>(c.out[first + k].data);
       all.src[k] = reinterpret_cast<const U*>(c.in[2 * (first + k) + 1].data);
