@@ -218,8 +218,9 @@ void Program::feed(const Feed& f) {
   State& s = state();
   s.check_memory("feed");
   State::Input* const input = s.input_of(f.input());
+  const std::optional<Shape>& shape = f.shape();
   if (!input || f.dtype() != input->arg.dtype || f.count() != input->arg.layout.numel() ||
-      (f.shape() && *f.shape() != input->arg.layout.shape))
+      (shape && *shape != input->arg.layout.shape))
     refuse_feed(*s.graph, f);
   s.executable->feed(input->arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
   s.not_fed -= !input->fed;
