@@ -7,7 +7,8 @@
 #include <deque>
 #include <utility>
 
-namespace tg::nn::detail {
+namespace tg::nn {
+namespace detail {
 
 // P: a pointer that owns its value; null for numbers without one. Those before the first that is left take no
 // memory, each of the others a pointer.
@@ -50,4 +51,5 @@ class Numbered {
   std::size_t size_ = 0;
 };
 
-}  // namespace tg::nn::detail
+}  // namespace detail
+}  // namespace tg::nn
