@@ -32,7 +32,7 @@ class Numbered {
   const P& owner(std::uint64_t number) const { return values_[static_cast<std::size_t>(number - first_)]; }
   bool erase(std::uint64_t number) {
     if (!find(number)) return false;
-    values_[static_cast<std::size_t>(number - first_)] = nullptr;
+    const P gone = std::move(values_[static_cast<std::size_t>(number - first_)]);  // destroyed last
     for (; !values_.empty() && !values_.front(); ++first_) values_.pop_front();
     --size_;
     return true;
