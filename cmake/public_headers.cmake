@@ -59,6 +59,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     nn/generation/beam_search.h
     nn/generation/engine.h
     nn/generation/generate.h
+    nn/generation/numbered.h
     nn/generation/page_pool.h
     nn/generation/sampling.h
     nn/generation/scheduler.h

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/cuda/check.h"
+#include "backends/cuda/kernels/short_copy.h"
 #include "core/base/alignment.h"
 
 #if defined(__x86_64__)
@@ -16,7 +17,8 @@ namespace tg::cuda {
 namespace {
 
 // Copies to `to`, which is 64-byte aligned. On x86-64 it writes past the caches: the GPU reads the bytes
-// next, not the processor, and a plain store would first fetch the cache line that it writes to.
+// next, not the processor, and a plain store would first fetch the cache line that it writes to. They are all
+// there after end_of_copies_for_gpu().
 void copy_for_gpu(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   const std::byte* end = from + bytes / 64 * 64;
@@ -24,10 +26,14 @@ void copy_for_gpu(std::byte* to, const std::byte* from, std::size_t bytes) {
     for (int i = 0; i < 4; ++i)
       _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i,
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
-  _mm_sfence();
   bytes %= 64;
 #endif
   std::memcpy(to, from, bytes);
+}
+void end_of_copies_for_gpu() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
 }
 
 }  // namespace
@@ -51,8 +57,9 @@ void Staging::write(std::byte* to, const std::byte* from, std::size_t bytes, con
 
 cudaError_t Staging::flush() {
   if (bytes_ == 0) return cudaSuccess;
+  end_of_copies_for_gpu();
   const std::size_t bytes = std::exchange(bytes_, 0);
-  return cudaMemcpyAsync(to_, from_, bytes, cudaMemcpyHostToDevice, stream_);
+  return copy_to_gpu(to_, from_, bytes, stream_);
 }
 
 void Staging::next_chunk() {

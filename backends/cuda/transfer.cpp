@@ -1,12 +1,36 @@
 #include "backends/cuda/transfer.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/executable.h"
+#include "backends/cuda/kernels/short_copy.h"
 #include "core/base/alignment.h"
 
 namespace tg::cuda {
+
+namespace {
+
+// Asks again and again, and lets other threads run in between. A thread that sleeps until the GPU wakes it
+// finds its caches cold, and the GPU takes a microsecond to wake it. Where that takes longer than steps of
+// inference do, it sleeps in between.
+cudaError_t wait_for(cudaEvent_t event) {
+  using std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds awake{2};
+  constexpr std::chrono::microseconds nap{50};
+  cudaError_t status = query(event);
+  for (const auto start = steady_clock::now(); status == cudaErrorNotReady; status = query(event)) {
+    if (steady_clock::now() - start < awake)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(nap);
+  }
+  return status;
+}
+
+}  // namespace
 
 CudaTransfer::~CudaTransfer() {
   if (event_) {
@@ -37,10 +61,8 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> from, c
     memory_ = pinned_memory(bytes, "results");
     capacity_ = bytes;
   }
-  if (!event_)
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "an event");
-  check(cudaMemcpyAsync(memory_, memory.results, together, cudaMemcpyDeviceToHost, stream),
-        "a copy from the GPU");
+  if (!event_) check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event");
+  check(copy_to_host(memory_, memory.results, together, stream), "a copy from the GPU");
   data.clear();
   std::byte* next = memory_ + aligned_bytes(together);
   for (const Piece& p : pieces) {
@@ -48,8 +70,7 @@ void CudaTransfer::start(CudaExecutable& program, std::span<const Piece> from, c
       data.push_back(memory_ + (p.from - memory.results));
       continue;
     }
-    if (p.bytes > 0)
-      check(cudaMemcpyAsync(next, p.from, p.bytes, cudaMemcpyDeviceToHost, stream), "a copy from the GPU");
+    if (p.bytes > 0) check(copy_to_host(next, p.from, p.bytes, stream), "a copy from the GPU");
     data.push_back(next);
     next += aligned_bytes(p.bytes);
   }
@@ -66,8 +87,7 @@ bool CudaTransfer::done() {
 
 void CudaTransfer::wait() {
   if (!arrived_) {
-    const cudaError_t status = cudaEventSynchronize(event_);
-    if (status != cudaSuccess) program_->fail_run(status);
+    if (const cudaError_t status = wait_for(event_); status != cudaSuccess) program_->fail_run(status);
     arrived_ = true;
   }
   program_->report(*reinterpret_cast<const Fault*>(memory_), epoch_);

@@ -179,16 +179,17 @@ void Program::run(std::span<const Feed> feeds) {
   run();
 }
 
-void Program::feed(const Feed& f) {
-  State& s = state();
-  s.check_memory("feed");
+namespace {
+
+// Why the program does not take a value.
+[[noreturn]] void refuse_feed(const Graph& graph, const Feed& f) {
   const Tensor& x = f.input();
-  if (!s.graph->has(x))
+  if (!graph.has(x))
     throw Error("[feed] the tensor to be fed is " +
                 std::string(x.defined() ? "not of the program's graph" : "undefined"));
-  const Node& node = s.graph->node_of(x.id());
+  const Node& node = graph.node_of(x.id());
   if (node.op != &input_op)
-    throw Error("[feed] " + s.graph->label_of(node) + " is not an input " + at_line(node.where));
+    throw Error("[feed] " + graph.label_of(node) + " is not an input " + at_line(node.where));
   const std::string& name = node.attrs.as<InputAttrs>().name;
   if (f.dtype() != x.dtype())
     throw DTypeError("[feed] input " + name + " is " + x.text() + ", got " + std::string(name_of(f.dtype())) +
@@ -199,23 +200,36 @@ void Program::feed(const Feed& f) {
   if (const auto& shape = f.shape(); shape && *shape != x.shape())
     throw ShapeError("[feed] input " + name + " is " + x.text() + ", got an Array of shape " + shape->text() +
                      " " + at_line(node.where));
-  const auto i = std::find_if(s.inputs.begin(), s.inputs.end(),
-                              [&](const State::Input& known) { return known.value == x.id(); });
-  if (i == s.inputs.end())
-    throw Error("[feed] the program does not read input " + name + " " + x.text() +
-                ": nothing that it fetches or assigns depends on it; is an assignment missing in "
-                "CompileOptions::assign? " +
-                at_line(node.where));
-  s.executable->feed(i->arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
-  s.not_fed -= !i->fed;
-  i->fed = true;
+  throw Error("[feed] the program does not read input " + name + " " + x.text() +
+              ": nothing that it fetches or assigns depends on it; is an assignment missing in "
+              "CompileOptions::assign? " +
+              at_line(node.where));
+}
+
+}  // namespace
+
+Program::State::Input* Program::State::input_of(const Tensor& x) {
+  if (!graph->has(x)) return nullptr;
+  const auto i = std::ranges::find(inputs, x.id(), &Input::value);
+  return i == inputs.end() ? nullptr : &*i;
+}
+
+void Program::feed(const Feed& f) {
+  State& s = state();
+  s.check_memory("feed");
+  State::Input* const input = s.input_of(f.input());
+  const std::optional<Shape>& shape = f.shape();
+  if (!input || f.dtype() != input->arg.dtype || f.count() != input->arg.layout.numel() ||
+      (shape && *shape != input->arg.layout.shape))
+    refuse_feed(*s.graph, f);
+  s.executable->feed(input->arg.data, f.data(), static_cast<std::size_t>(f.count()) * size_of(f.dtype()));
+  s.not_fed -= !input->fed;
+  input->fed = true;
   if (s.twin) Program(s.twin).feed(f);
 }
 
 bool Program::reads(const Tensor& x) const {
-  const State& s = state();
-  return s.graph->has(x) && std::any_of(s.inputs.begin(), s.inputs.end(),
-                                        [&](const State::Input& i) { return i.value == x.id(); });
+  return state().input_of(x) != nullptr;
 }
 
 namespace {

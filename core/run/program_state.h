@@ -38,6 +38,7 @@ struct Program::State {
   std::shared_ptr<State> twin;      // verify: the same program with a buffer per tensor
   std::atomic<bool> running = false;
 
+  Input* input_of(const Tensor& x);              // null: it is none, or the program does not read it
   void check_memory(const char* who) const;      // throws Error if the program was only planned
   void check_arena(const Arg& arg) const;        // throws Error if another program has written there since
   void check_inputs_fed(const char* who) const;  // throws Error naming the first input that was never fed

@@ -120,7 +120,7 @@ Engine::Handle Engine::add(Request request) {
   request.tokens = room_for(request.prompt, request.tokens);
   check_sampling(request.sampling);
   const Handle text = scheduler_.add(request.prompt, std::ssize(request.prompt) + request.tokens - 1);
-  texts_.emplace(text, std::make_shared<Text>(Text{std::move(request)}));
+  texts_.put(text, std::make_shared<Text>(Text{std::move(request)}));
   return text;
 }
 
@@ -134,16 +134,15 @@ Engine::Handle Engine::search(Search s) {
   const Handle text = scheduler_.add(s.prompt, most);
   auto search =
       std::make_shared<Beams>(Beams{text, {s.beams, tokens, std::move(s.ends)}, std::move(s.report), {text}});
-  texts_.emplace(text, std::make_shared<Text>(Text{{.prompt = std::move(s.prompt)}, 0, search}));
+  texts_.put(text, std::make_shared<Text>(Text{{.prompt = std::move(s.prompt)}, 0, search}));
   searches_.emplace(text, std::move(search));
   return text;
 }
 
 Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(const Token&)> report) {
-  const auto found = texts_.find(text);
-  if (found == texts_.end() || found->second->search)
-    throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
-  auto copy = std::make_shared<Text>(Text{found->second->request, found->second->written});
+  const Text* const found = texts_.find(text);
+  if (!found || found->search) throw Error("[engine] there is no text " + std::to_string(text) + " to fork");
+  auto copy = std::make_shared<Text>(Text{found->request, found->written});
   // A run under way draws its next token, perhaps after one that its report has just got. The other draws its
   // own, so it reads the last token again.
   const Request& r = copy->request;
@@ -155,12 +154,12 @@ Engine::Handle Engine::fork(Handle text, std::uint64_t seed, std::function<bool(
                                 : scheduler_.fork(text);
   copy->request.seed = seed;
   copy->request.report = std::move(report);
-  texts_.emplace(other, std::move(copy));
+  texts_.put(other, std::move(copy));
   return other;
 }
 
 void Engine::remove(Handle text) {
-  if (texts_.erase(text) > 0) scheduler_.remove(text);
+  if (texts_.erase(text)) scheduler_.remove(text);
   if (texts_.empty()) next_.clear();  // nobody waits for what it draws
 }
 
@@ -169,7 +168,7 @@ void Engine::cancel(Handle handle) {
   if (search != searches_.end()) {
     for (const Handle text : search->second->texts) remove(text);
     searches_.erase(search);
-  } else if (const auto text = texts_.find(handle); text != texts_.end() && !text->second->search) {
+  } else if (const Text* const text = texts_.find(handle); text && !text->search) {
     remove(handle);
   }
 }
@@ -194,7 +193,7 @@ void Engine::move(const Scheduler::Plan& plan) {
     }
   };
   for (const Scheduler::Moved& m : plan.out) {
-    Text& text = *texts_.at(m.text);
+    Text& text = *texts_.find(m.text);
     text.rows.clear();
     for (const auto& [name, held] : cache_.tensors()) {
       const Shape& s = held.shape();
@@ -210,7 +209,7 @@ void Engine::move(const Scheduler::Plan& plan) {
     });
   }
   for (const Scheduler::Moved& m : plan.in) {
-    Text& text = *texts_.at(m.text);
+    Text& text = *texts_.find(m.text);
     in_runs(m.pages, &m.pages, [&](i64 at, i64 n) {
       for (const auto& [name, rows] : text.rows) {
         const Tensor& input = move_->back.at(name);
@@ -230,7 +229,7 @@ void Engine::move(const Scheduler::Plan& plan) {
 
 void Engine::forget() {
   scheduler_.forget();
-  for (const auto& [handle, text] : texts_) text->rows.clear();
+  texts_.each([](Text& text) { text.rows.clear(); });
 }
 
 // Starts to read what the scheduler plans. A later run, copy or transfer comes after this one on the device:
@@ -256,7 +255,7 @@ void Engine::start(Step& step, std::span<const Scheduler::Part> parts, Run& run)
       continue;
     }
     const Scheduler::Part& p = parts[b];
-    Text& t = *texts_.at(p.text);
+    Text& t = *texts_.find(p.text);
     const std::vector<std::int32_t>& tokens = scheduler_.tokens(p.text);
     const i64 end = p.begin + p.count;
     const bool is_known = end <= std::ssize(tokens), is_last = end >= std::ssize(tokens);
@@ -282,7 +281,8 @@ void Engine::start(Step& step, std::span<const Scheduler::Part> parts, Run& run)
     if (p.begin + p.count <= std::ssize(scheduler_.tokens(p.text))) scheduler_.done(p);
   if (last_)
     for (const Drawn& d : std::span(step.drawn).subspan(first))
-      if (const Text& t = *texts_.at(d.text); !t.part && !t.search && t.goes_on()) scheduler_.expect(d.text);
+      if (const Text& t = *texts_.find(d.text); !t.part && !t.search && t.goes_on())
+        scheduler_.expect(d.text);
 }
 
 void Engine::wait(Step& step) {
@@ -305,8 +305,8 @@ void Engine::lose_steps() {
         // Of several errors the first was thrown; the others must not come out of a later run.
       }
     for (const Drawn& d : step->drawn)
-      if (const auto text = texts_.find(d.text); text != texts_.end()) {
-        text->second->part.reset();
+      if (Text* const text = texts_.find(d.text)) {
+        text->part.reset();
         scheduler_.read_again(d.text);
       }
     step->clear();
@@ -346,9 +346,8 @@ void Engine::end_with(Handle handle, const std::string& why) {
 
 void Engine::report(const Drawn& drawn) {
   const Handle text = drawn.text;
-  const auto found = texts_.find(text);
-  if (found == texts_.end()) return;                 // cancelled by the report of another
-  const std::shared_ptr<Text> kept = found->second;  // its report may cancel it
+  if (!texts_.find(text)) return;                         // cancelled by the report of another
+  const std::shared_ptr<Text> kept = texts_.owner(text);  // its report may cancel it
   Text& t = *kept;
   const Step::Started& run = now_.runs[drawn.run];
   const std::int32_t token = run.tokens[static_cast<std::size_t>(drawn.row)];
@@ -401,7 +400,7 @@ void Engine::advance(Beams& beams) {
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
                                    parents[i]) == parents.end();
     const Handle text = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
-    if (!is_last) texts_.emplace(text, std::make_shared<Text>(Text{texts_.at(parent)->request, 0, keep}));
+    if (!is_last) texts_.put(text, std::make_shared<Text>(Text{texts_.find(parent)->request, 0, keep}));
     beams.texts.push_back(text);
   }
   for (std::size_t i = 0; i < parents.size(); ++i)

@@ -10,10 +10,10 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include <tilegrad/nn/generation/beam_search.h>
+#include <tilegrad/nn/generation/numbered.h>
 #include <tilegrad/nn/generation/sampling.h>
 #include <tilegrad/nn/generation/scheduler.h>
 #include <tilegrad/nn/layers/autocast.h>
@@ -156,7 +156,7 @@ class Engine {
   KvCache cache_;
   std::shared_ptr<SharedArena> arena_ = std::make_shared<SharedArena>();  // of all its programs
   std::int64_t vocabulary_ = 0;
-  std::unordered_map<Handle, std::shared_ptr<Text>> texts_;
+  detail::Numbered<std::shared_ptr<Text>> texts_;
   std::map<Handle, std::shared_ptr<Beams>> searches_;  // by their first beam
   std::optional<Parameter> last_;  // with Options::ahead, i32 [seats]: the tokens of the step started last
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;

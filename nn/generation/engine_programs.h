@@ -27,6 +27,7 @@ struct Engine::Run {
   std::vector<std::int32_t> token, row, length, table, place, new_place;  // what is fed
   std::vector<double> temperatures, top_ps;
   std::vector<std::int64_t> key, top_ks;
+  bool is_sampling_fed = false;  // as it is now: programs keep what they were fed
 
   Run(const LanguageModel& model, KvCache& into, std::int64_t texts, std::int64_t n, std::int64_t room,
       const Options& o, const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
@@ -53,10 +54,13 @@ struct Engine::Run {
     Tensor read = tokens;
     if (last && n == 1) {
       from = graph.input("from", {texts}, i32, where);
+      // In i64, of which a chain of ops is one step.
+      const Tensor drawn = cast(view(index_select(graph.param(*last), 0, from), {texts, 1}), i64),
+                   known = cast(tokens, i64);
       // −1, of logits that are all NaN, is no token: that text is about to end.
-      const Tensor drawn = maximum(index_select(graph.param(*last), 0, from), 0);
-      read = tg::where(less(tokens, 0), view(drawn, {texts, 1}), tokens);
+      read = cast(tg::where(less(known, 0), maximum(drawn, 0), known), i32);
     }
+    if (last) to = graph.input("to", {texts}, i32, where);
     {
       const Autocast autocast(graph, o.precision);
       const Tensor x = slice(model.features_of({read, where}, {.cache = &cache}), 1, n - 1, n);
@@ -67,10 +71,7 @@ struct Engine::Run {
     top_k = graph.input("top_k", {texts}, i64, where);
     top_p = graph.input("top_p", {texts}, f64, where);
     next = sample({logits, where}, temperature, keys, top_k, top_p);
-    if (last) {
-      to = graph.input("to", {texts}, i32, where);
-      assign.push_back({*last, index_assign(graph.param(*last), 0, to, next)});
-    }
+    if (last) assign.push_back({*last, index_assign(graph.param(*last), 0, to, next)});
     detail::check_cached_attention(graph, "engine");
     assign.insert(assign.end(), cache.assign().begin(), cache.assign().end());
     CompileOptions options{.assign = assign,
@@ -98,9 +99,12 @@ struct Engine::Run {
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
   }
   void set_sampling(std::size_t b, const Sampling& s, std::uint64_t seed, std::int64_t k) {
-    temperatures[b] = s.temperature;
-    top_ks[b] = s.top_k, top_ps[b] = s.top_p;
-    key[2 * b] = static_cast<std::int64_t>(seed), key[2 * b + 1] = k;
+    const auto put = [&](auto& to, auto value) {
+      is_sampling_fed = is_sampling_fed && to == value, to = value;
+    };
+    put(temperatures[b], s.temperature), put(top_ks[b], s.top_k), put(top_ps[b], s.top_p);
+    if (s.temperature == 0) return;  // nothing is drawn
+    put(key[2 * b], static_cast<std::int64_t>(seed)), put(key[2 * b + 1], k);
   }
   void set_places(std::size_t b, std::int32_t read, std::int32_t written) {
     place[b] = read, new_place[b] = written;
@@ -119,8 +123,10 @@ struct Engine::Run {
     };
     feed(tokens, token), feed(cache.rows(), row), feed(cache.lengths(), length), feed(cache.table(), table);
     if (from.defined()) feed(from, place);
-    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
     if (to.defined()) feed(to, new_place);
+    if (is_sampling_fed) return;
+    feed(temperature, temperatures), feed(keys, key), feed(top_k, top_ks), feed(top_p, top_ps);
+    is_sampling_fed = true;
   }
 };
 

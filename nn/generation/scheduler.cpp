@@ -29,9 +29,9 @@ Scheduler::Scheduler(const Options& options)
     : options_(checked(options)), pool_(options.pages, options.page_size) {}
 
 const Scheduler::Text& Scheduler::at(Id text) const {
-  const auto found = texts_.find(text);
-  if (found == texts_.end()) throw Error("[scheduler] there is no text " + std::to_string(text));
-  return *found->second;
+  const Text* const found = texts_.find(text);
+  if (!found) throw Error("[scheduler] there is no text " + std::to_string(text));
+  return *found;
 }
 
 const PageTable& Scheduler::table(Id text) const {
@@ -55,8 +55,8 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> text, std::int64_t most) 
                 " tokens does not fit in a cache of " + std::to_string(pool_.pages()) + " pages of " +
                 std::to_string(pool_.page_size()));
   const Id id = next_++;
-  const auto place = texts_.emplace(id, new Text{id, std::move(text), most}).first;
-  waiting_.emplace(id, place->second.get());
+  texts_.put(id, std::unique_ptr<Text>(new Text{id, std::move(text), most}));
+  waiting_.emplace(id, texts_.find(id));
   return id;
 }
 
@@ -106,10 +106,10 @@ void Scheduler::remove(Id text) {
 
 void Scheduler::forget() {
   pool_.forget();
-  for (const auto& [id, text] : texts_) {
-    drop_from_host(*text);
-    text->is_old = text->table.has_value();
-  }
+  texts_.each([&](Text& text) {
+    drop_from_host(text);
+    text.is_old = text.table.has_value();
+  });
 }
 
 void Scheduler::start_again() {
@@ -220,7 +220,7 @@ const Scheduler::Plan& Scheduler::plan() {
   for (auto it = running_.begin(); it != running_.end();) {
     Text& t = *it->second;
     read_on(t);
-    it = running_.upper_bound(t.id);
+    it = t.table ? std::next(it) : running_.upper_bound(t.id);
   }
   if (preemptions_ > before && !plan_.is_empty()) return plan_;
   for (Text* t = next_waiting(); t && left_ > 0; t = next_waiting()) {

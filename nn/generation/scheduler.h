@@ -7,9 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
+#include <tilegrad/nn/generation/numbered.h>
 #include <tilegrad/nn/generation/page_pool.h>
 
 namespace tg::nn {
@@ -125,7 +125,7 @@ class Scheduler {
 
   Options options_;
   PagePool pool_;
-  std::unordered_map<Id, std::unique_ptr<Text>> texts_;
+  detail::Numbered<std::unique_ptr<Text>> texts_;
   Texts running_, waiting_;
   Plan plan_;
   std::int64_t left_ = 0;  // of the plan's chunk

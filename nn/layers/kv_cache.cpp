@@ -65,7 +65,9 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t texts, std::int6
   lengths_ = graph.input("lengths", {texts}, i32);
   table_ = graph.input("table", {texts, room}, i32);
   const Scope scope("cache");
-  positions_ = maximum(view(lengths_, {texts, 1}) + numbers(graph, {1, length}, -length), 0);
+  // In i64, of which a chain of ops is one step.
+  const Tensor ends = cast(view(lengths_, {texts, 1}), i64);
+  positions_ = cast(maximum(ends + cast(numbers(graph, {1, length}, -length), i64), 0), i32);
 }
 
 void CacheCall::check(TensorArg x) const {

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "tools/bench/measure.h"
 
@@ -85,25 +87,30 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   const nn::Scheduler& scheduler = engine.scheduler();
   const i64 preempted_before = scheduler.preemptions(), found_before = scheduler.found();
   Replay r;
-  r.texts_written.resize(trace.size());
-  struct Text {
+  std::map<nn::Engine::Handle, std::size_t> texts;  // the request of each that has not ended
+  // What a report does is part of the host's time: it only adds a line to this list.
+  struct Written {
     std::size_t request;
-    double last;  // when it had its last token, or arrived
+    std::int32_t token;
+    double time;
   };
-  std::map<nn::Engine::Handle, Text> texts;
+  std::vector<Written> all_written;
+  all_written.reserve(std::accumulate(
+      trace.begin(), trace.end(), std::size_t{0},
+      [](std::size_t n, const Arrival& a) { return n + static_cast<std::size_t>(a.output); }));
   UsefulTokens useful(scheduler.pool());
   Clock clock;
   bool looked = false;  // in this step
+  double time = 0;      // when its tokens were there
   i64 full_steps = 0;   // with texts that wait
   const auto look = [&] {
     if (looked) return;
     looked = true;
     clock.stopped([&] {
       std::vector<CachedText> cached;
-      for (const auto& [handle, text] : texts)
+      for (const auto& [handle, request] : texts)
         if (scheduler.is_running(handle))
-          cached.push_back(
-              {static_cast<i64>(text.request), &scheduler.table(handle), &scheduler.tokens(handle)});
+          cached.push_back({static_cast<i64>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
       const double share =
           static_cast<double>(useful.count(scheduler, cached)) /
           (static_cast<double>(scheduler.pool().pages()) * static_cast<double>(scheduler.pool().page_size()));
@@ -114,25 +121,21 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
       if (history) history->add(cached);
     });
   };
-  const auto report = [&](const nn::Engine::Token& token) {
-    const double time = clock.seconds();
-    const auto at = texts.find(token.text);
-    Text& text = at->second;
-    auto& written = r.texts_written[text.request];
-    (written.empty() ? r.first : r.between).push_back(time - text.last);
-    text.last = r.seconds = time;
-    written.push_back(token.token);
-    if (token.end != nn::Engine::End::no) texts.erase(at);
+  const auto report = [&](std::size_t request, const nn::Engine::Token& token) {
+    if (!looked) r.seconds = time = clock.seconds();
+    all_written.push_back({request, token.token, time});
+    if (token.end != nn::Engine::End::no) texts.erase(token.text);
     look();  // at the first report, when the others that end in this step still have their pages
     return true;
   };
   for (std::size_t next = 0; next < trace.size() || engine.texts() > 0;) {
-    for (const double time = clock.seconds(); next < trace.size() && trace[next].seconds <= time; ++next) {
-      const auto handle = engine.add(nn::Engine::Request{.prompt = prompts[next],
-                                                         .tokens = trace[next].output,
-                                                         .sampling = {.temperature = 0},
-                                                         .report = report});
-      texts[handle] = {next, trace[next].seconds};
+    for (const double by = clock.seconds(); next < trace.size() && trace[next].seconds <= by; ++next) {
+      const auto handle = engine.add(nn::Engine::Request{
+          .prompt = prompts[next],
+          .tokens = trace[next].output,
+          .sampling = {.temperature = 0},
+          .report = [&report, request = next](const auto& token) { return report(request, token); }});
+      texts[handle] = next;
     }
     if (engine.texts() == 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
@@ -146,6 +149,14 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     r.host += step - (engine.run_seconds() - runs);
     look();
     ++r.steps;
+  }
+  r.texts_written.resize(trace.size());
+  std::vector<double> last;  // by request: when it arrived, or had its last token
+  for (const Arrival& a : trace) last.push_back(a.seconds);
+  for (const Written& w : all_written) {
+    auto& written = r.texts_written[w.request];
+    (written.empty() ? r.first : r.between).push_back(w.time - std::exchange(last[w.request], w.time));
+    written.push_back(w.token);
   }
   r.preemptions = scheduler.preemptions() - preempted_before;
   r.found = scheduler.found() - found_before;

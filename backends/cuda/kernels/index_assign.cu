@@ -1,5 +1,6 @@
 // index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, of each
 // tensor of a list.
+#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -27,27 +28,31 @@ struct Assignments {
   U* out[assigned_at_once];
   const U* src[assigned_at_once];
   Assignment of[assigned_at_once];
+  bool constant_indices;  // no step writes them: they are read before the kernel before has ended
 };
 
 // A block has some of slice j = blockIdx.x of tensor blockIdx.z, and looks whether a later one goes to the
 // same place: they are few.
 template <class U>
 __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constant__ Assignments<U> all) {
-  begin_early();
+  let_next_kernel_begin();
+  if (!all.constant_indices) wait_for_kernel_before();
   const Assignment& m = all.of[blockIdx.z];
   U* const out = all.out[blockIdx.z];
   const U* const src = all.src[blockIdx.z];
   const unsigned j = blockIdx.x, count = static_cast<unsigned>(m.number.numel);
   i64 at[2], later[2];
   const i64 index = m.index_of(j, at);
+  bool again = false;
+  for (unsigned k = j + 1 + threadIdx.x; k < count; k += blockDim.x) again |= m.index_of(k, later) == index;
+  again = __syncthreads_or(again);
+  if (all.constant_indices) wait_for_kernel_before();
   if (index == -1) return;
   if (!is_within(index, m.size)) {
     if (threadIdx.x == 0 && blockIdx.y == 0) m.faults.check_index(index, m.size, j);
     return;
   }
-  bool again = false;
-  for (unsigned k = j + 1 + threadIdx.x; k < count; k += blockDim.x) again |= m.index_of(k, later) == index;
-  if (__syncthreads_or(again)) return;
+  if (again) return;
   const unsigned all_of_it = static_cast<unsigned>(m.slice.numel), step = gridDim.y * blockDim.x;
   for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < all_of_it; i += step) {
     i64 place[2];
@@ -102,7 +107,7 @@ void launch_assignments(const Stream& s, const Call& c, std::size_t first, int c
                   std::min(blocks_for(most, threads_per_block), 64u), static_cast<unsigned>(count));
   with_unit(size_of(c.out[0].dtype) * static_cast<std::size_t>(v), [&](auto* unit) {
     using U = pointee_t<decltype(unit)>;
-    Assignments<U> all{{}, {}, {m[0], m[1]}};
+    Assignments<U> all{{}, {}, {m[0], m[1]}, is_constant(indices, c)};
     for (int k = 0; k < count; ++k) {
       all.out[k] = reinterpret_cast<U*>(c.out[first + k].data);
       all.src[k] = reinterpret_cast<const U*>(c.in[2 * (first + k) + 1].data);

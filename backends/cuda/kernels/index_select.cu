@@ -1,4 +1,5 @@
 // embedding, index_select and gather: elements and slices selected by index.
+#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -14,19 +15,23 @@ struct Selection {
   i64 size, step;    // of the indexed axis
   i64 numel;         // units of out
   Faults faults;
+  bool constant_indices;  // no step writes them: they are read before the kernel before has ended
 };
 
 // out[p, j, q] = x[p, indices[j], q], a unit of q at a time.
 template <class U, class I>
 __global__ void __launch_bounds__(threads_per_block)
     select(U* out, const U* x, const __grid_constant__ Selection m) {
-  begin_early();
+  let_next_kernel_begin();
+  if (!m.constant_indices) wait_for_kernel_before();
   const I i = thread_number<I>();
-  if (i >= static_cast<I>(m.numel)) return;
+  const bool is_inside = i < static_cast<I>(m.numel);
   const I slice = static_cast<I>(m.slice.numel), count = static_cast<I>(m.number.numel);
   const I row = i / slice, q = i - row * slice;
   const I p = m.before.rank > 0 ? row / count : 0, j = row - p * count;
-  const i64 index = m.indices[offset_in(m.number, j)];
+  const i64 index = is_inside ? m.indices[offset_in(m.number, j)] : 0;
+  if (m.constant_indices) wait_for_kernel_before();
+  if (!is_inside) return;
   if (is_within(index, m.size))
     out[i] = x[offset_in(m.before, p) + index * m.step + offset_in(m.slice, q)];
   else if (q == 0)
@@ -37,8 +42,15 @@ void launch_select(const Stream& s, const Call& c) {
   const Arg &x = c.in[0], &indices = c.in[1], &out = c.out[0];
   if (out.layout.numel() == 0) return;
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
-  Selection m{Indices(indices),       region_of(indices.layout), {},      {}, x.layout.shape[axis],
-              x.layout.strides[axis], out.layout.numel(),        s.faults};
+  Selection m{Indices(indices),
+              region_of(indices.layout),
+              {},
+              {},
+              x.layout.shape[axis],
+              x.layout.strides[axis],
+              out.layout.numel(),
+              s.faults,
+              is_constant(indices, c)};
   for (int a = 0; a < axis; ++a) m.before.axis(x.layout.shape[a], {x.layout.strides[a]});
   for (int a = axis + 1; a < x.layout.rank(); ++a) m.slice.axis(x.layout.shape[a], {x.layout.strides[a]});
   const std::size_t bytes = size_of(x.dtype);

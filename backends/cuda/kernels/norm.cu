@@ -1,5 +1,6 @@
 // layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp): first the mean, then the mean square
 // of the differences from it, both from registers.
+#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/norm_short.cuh"
 
 namespace tg::cuda {
@@ -13,6 +14,7 @@ struct Norm {
   i64 n, rows;
   double eps, part;  // part: 1/n
   bool across;
+  bool constant_vectors;  // no step writes weight and bias
 };
 
 // y = (x - μ)/σ ⊛ w + b,  σ² = mean((x - μ)²) + eps; μ = 0 for rms_norm.
@@ -61,21 +63,24 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
 }
 
 // The same for rows that may be few, a block for each: its threads have a pack each, and ask for all they
-// need before they wait for any of it.
+// need before they wait for any of it; for weight and bias before the kernel before has ended, as they may
+// come from memory.
 template <class S, bool centred>
 __global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ Norm a) {
-  begin_early();
+  let_next_kernel_begin();
+  if (!a.constant_vectors) wait_for_kernel_before();
   using C = compute_t<S>;
   constexpr int V = pack_of<S>;
   Team<false> team(false);
   const i64 r = blockIdx.x, i = i64{threadIdx.x} * V;
   const bool here = i < a.n;
-  Words<S, V> pack{};
-  if (here) pack = *reinterpret_cast<const Words<S, V>*>(a.x.at<S, true>(r) + i);
   C x[V], w[V], b[V];
   const i64 at = here ? i : 0;
   load_pack<S>(w, a.weight, at, C(1));
   load_pack<S>(b, a.bias, at, C(0));
+  if (a.constant_vectors) wait_for_kernel_before();
+  Words<S, V> pack{};
+  if (here) pack = *reinterpret_cast<const Words<S, V>*>(a.x.at<S, true>(r) + i);
   unpack(pack, x);
   const C part = static_cast<C>(a.part), eps = static_cast<C>(a.eps);
   C mu = 0, squares = 0;
@@ -172,6 +177,8 @@ void run_norm(const Stream& s, const Call& c) {
   a.scale = c.out[centred ? 2 : 1].data;
   a.n = c.in[0].layout.shape.back(), a.eps = attrs.eps, a.part = 1. / static_cast<double>(a.n);
   a.rows = c.out[1].layout.numel();
+  a.constant_vectors =
+      std::all_of(c.in.begin() + 1, c.in.end(), [&](const Arg& v) { return is_constant(v, c); });
   if (a.rows == 0) return;
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;

@@ -5,6 +5,7 @@
 // stream through the second-level cache, code that runs once a token comes from memory: what every token
 // takes is short, and loops are not unrolled that gain nothing by it. Compiled without contraction of
 // products and sums, as random.cu is.
+#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
@@ -23,11 +24,17 @@ struct SampleRows {
   i64 n, rows;
   bool cut;
   int bits;  // sample_bits(n): in device code std::bit_width is not what it is on the host (nvcc 13.0)
-  int* out;  // [B]
-  // Of each row's pieces [B, pieces], if there are any: the likeliest token, and the sum of the weights.
+  bool constant_temperature;  // no step writes it
+  int* out;                   // [B]
+  // Of each row's pieces [B, pieces], if there are any: the likeliest token, its order, and the sum of the
+  // weights.
   int pieces;
   int* likeliest;
-  Weight* weights;
+  Weight *orders, *weights;
+
+  __device__ double temperature_of(i64 r) const {
+    return load_as<double>(temperature.data, temperature_type, temperature.offset(r));
+  }
 };
 
 // op over the values of a warp's lanes, and of a block's threads, for each of them.
@@ -54,11 +61,12 @@ __device__ T sum_over_block(T v) {
   return over_block(v, [](T a, T b) { return a + b; });
 }
 
-// The likeliest of some tokens: of equal ones the first.
+// The likeliest of some tokens: of equal ones the first. As wide as its order, so that all of it is written.
 template <class Order>
 struct Likely {
+  using Token = std::conditional_t<sizeof(Order) == 8, i64, int>;
   Order order = 0;
-  int token = INT_MAX;
+  Token token = INT_MAX;
 };
 using cuda::from_lane_xor;
 template <class Order>
@@ -96,16 +104,13 @@ struct LogitRow {
         if (i + e * threads < end) f(i + e * threads, x[e]);
     }
   }
-  __device__ Likely<Order> likely(i64 i) const {
-    return {order_of(at(i)), static_cast<int>(i)};
-  }
   // The likeliest of tokens begin … end − 1.
-  __device__ i64 best(i64 begin, i64 end) const {
+  __device__ Likely<Order> best(i64 begin, i64 end) const {
     Likely<Order> best;
     each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) {
-      best = Likelier()(best, Likely<Order>{order_of(x), static_cast<int>(i)});
+      best = Likelier()(best, Likely<Order>{order_of(x), static_cast<typename Likely<Order>::Token>(i)});
     });
-    return over_block(best, Likelier()).token;
+    return over_block(best, Likelier());
   }
   // Σ f(i, logit) of tokens begin … end − 1.
   template <class F>
@@ -139,25 +144,19 @@ struct LogitRow {
   }
 };
 
-// How a row's token is drawn, once its likeliest one is known.
+// The weights of a row's tokens, once its likeliest one is known, at a temperature at which one is drawn.
 template <class S>
 struct Draw {
   using C = compute_t<S>;
-  i64 best;
   double logit, rate;  // of the likeliest; 1/temperature
   int bits;
-  bool any;  // whether there is a choice: otherwise the token is `best`, or −1 if all logits are NaN
+  bool any;  // whether there is a choice: otherwise the likeliest is infinite, or NaN
 
-  __device__ Draw(const SampleRows& a, const LogitRow<S>& row, i64 r, i64 best)
-      : best(best), logit(static_cast<double>(row.at(best))), bits(a.bits) {
-    const double temperature =
-        load_as<double>(a.temperature.data, a.temperature_type, a.temperature.offset(r));
-    any = is_drawn(temperature) && logit - logit == 0;
-    rate = 1 / temperature;
-  }
-  __device__ i64 without_choice() const {
-    return logit != logit ? -1 : best;  // NaN is before all others: all are
-  }
+  __device__ Draw(const SampleRows& a, const LogitRow<S>& row, i64 best, double temperature)
+      : logit(static_cast<double>(row.at(best))),
+        rate(1 / temperature),
+        bits(a.bits),
+        any(logit - logit == 0) {}
   __device__ Weight operator()(i64, C x) const {
     return sample_weight(static_cast<double>(x), logit, rate, bits);
   }
@@ -165,13 +164,15 @@ struct Draw {
 
 // The likeliest token of a row, of those of its pieces: by each warp, for they are few.
 template <class S>
-__device__ i64 best_of_pieces(const SampleRows& a, const LogitRow<S>& row, i64 r) {
-  using Best = Likely<typename LogitRow<S>::Order>;
-  Best best;
+__device__ Likely<typename LogitRow<S>::Order> best_of_pieces(const SampleRows& a, i64 r) {
+  using Order = typename LogitRow<S>::Order;
+  Likely<Order> best;
 #pragma unroll 1
-  for (int p = threadIdx.x % 32; p < a.pieces; p += 32)
-    best = Likelier()(best, row.likely(a.likeliest[r * a.pieces + p]));
-  return over_warp(best, Likelier()).token;
+  for (i64 p = threadIdx.x % 32; p < a.pieces; p += 32) {
+    const i64 at = r * a.pieces + p;
+    best = Likelier()(best, Likely<Order>{static_cast<Order>(a.orders[at]), a.likeliest[at]});
+  }
+  return over_warp(best, Likelier());
 }
 
 template <class S>
@@ -179,8 +180,10 @@ __global__ void __launch_bounds__(piece_threads) find_likeliest(const __grid_con
   begin_early();
   const i64 begin = blockIdx.x * logits_of_piece, end = min(begin + logits_of_piece, a.n);
   for (i64 r = blockIdx.y; r < a.rows; r += gridDim.y) {
-    const i64 best = LogitRow<S>(a, r).best(begin, end);
-    if (threadIdx.x == 0) a.likeliest[r * a.pieces + blockIdx.x] = static_cast<int>(best);
+    const auto best = LogitRow<S>(a, r).best(begin, end);
+    if (threadIdx.x > 0) continue;
+    a.likeliest[r * a.pieces + blockIdx.x] = static_cast<int>(best.token);
+    a.orders[r * a.pieces + blockIdx.x] = best.order;
   }
 }
 
@@ -190,8 +193,9 @@ __global__ void __launch_bounds__(piece_threads) add_weights(const __grid_consta
   const i64 begin = blockIdx.x * logits_of_piece, end = min(begin + logits_of_piece, a.n);
   for (i64 r = blockIdx.y; r < a.rows; r += gridDim.y) {
     const LogitRow<S> row(a, r);
-    const Draw<S> weight(a, row, r, best_of_pieces(a, row, r));
-    if (!weight.any) continue;
+    const double temperature = a.temperature_of(r);
+    const Draw<S> weight(a, row, best_of_pieces<S>(a, r).token, temperature);
+    if (!is_drawn(temperature) || !weight.any) continue;
     const Weight sum = row.sum(begin, end, weight);
     if (threadIdx.x == 0) a.weights[r * a.pieces + blockIdx.x] = sum;
   }
@@ -233,11 +237,14 @@ __device__ Likeliest<typename LogitRow<S>::Order> likeliest(const LogitRow<S>& r
 }
 
 template <class S>
-__device__ i64 token_of(const SampleRows& a, i64 r) {
+__device__ i64 token_of(const SampleRows& a, i64 r, double temperature) {
   using C = compute_t<S>;
   const LogitRow<S> row(a, r);
-  const Draw<S> weight(a, row, r, a.pieces > 0 ? best_of_pieces(a, row, r) : row.best(0, a.n));
-  if (!weight.any) return weight.without_choice();
+  const auto best = a.pieces > 0 ? best_of_pieces<S>(a, r) : row.best(0, a.n);
+  if (best.order == 0) return -1;  // NaN is before all others: all are
+  if (!is_drawn(temperature)) return best.token;
+  const Draw<S> weight(a, row, best.token, temperature);
+  if (!weight.any) return best.token;
 
   Likeliest<typename LogitRow<S>::Order> kept;
   const auto kept_weight_of = [&](i64 i, C x) -> Weight {
@@ -268,9 +275,12 @@ __device__ i64 token_of(const SampleRows& a, i64 r) {
 
 template <class S>
 __global__ void __launch_bounds__(32 * most_sample_warps) draw_tokens(const __grid_constant__ SampleRows a) {
-  begin_early();
+  let_next_kernel_begin();
   for (i64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
-    const i64 token = token_of<S>(a, r);
+    if (!a.constant_temperature) wait_for_kernel_before();
+    const double temperature = a.temperature_of(r);
+    if (a.constant_temperature) wait_for_kernel_before();
+    const i64 token = token_of<S>(a, r, temperature);
     if (threadIdx.x == 0) a.out[r] = static_cast<int>(token);
   }
 }
@@ -286,7 +296,8 @@ void launch_sample(const Stream& s, const Call& c) {
   const bool cut = c.in.size() == 5;
   const Arg &top_k = c.in[cut ? 3 : 2], &top_p = c.in[cut ? 4 : 1];
   const int pieces = pieces_of(c);
-  auto* const weights = reinterpret_cast<Weight*>(s.workspace);
+  auto* const orders = reinterpret_cast<Weight*>(s.workspace);
+  Weight* const weights = orders + shape[0] * pieces;
   const SampleRows a{RowLayout(c.in[0], 1),
                      RowLayout(c.in[1], -1),
                      RowLayout(c.in[2], -1),
@@ -299,9 +310,11 @@ void launch_sample(const Stream& s, const Call& c) {
                      shape[0],
                      cut,
                      sample_bits(static_cast<std::uint64_t>(shape[1])),
+                     is_constant(c.in[1], c),
                      reinterpret_cast<int*>(c.out[0].data),
                      pieces,
                      reinterpret_cast<int*>(weights + shape[0] * pieces),
+                     orders,
                      weights};
   const dim3 of_pieces(static_cast<unsigned>(pieces), static_cast<unsigned>(std::min<i64>(a.rows, 1 << 15)));
   with_float(c.in[0].dtype, [&](auto* type) {
@@ -316,7 +329,8 @@ void launch_sample(const Stream& s, const Call& c) {
 }
 
 std::size_t workspace_of_sample(const Call& c) {
-  return static_cast<std::size_t>(c.in[0].layout.shape[0] * pieces_of(c)) * (sizeof(Weight) + sizeof(int));
+  return static_cast<std::size_t>(c.in[0].layout.shape[0] * pieces_of(c)) *
+         (2 * sizeof(Weight) + sizeof(int));
 }
 
 }  // namespace
