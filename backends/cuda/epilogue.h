@@ -25,13 +25,15 @@ std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 
 // A plan for the product's kernel that also computes gelu_tanh, the step after it. Null if cuBLASLt has no
 // kernel for it or does not document its accuracy (f32, f64), if one step would overwrite what the other
-// still reads, or where rows must have the same bits alone.
+// still reads, or for a product of rows.
 std::shared_ptr<const void> plan_with_gelu(const Call& product, const Step& gelu);
 
-// A plan for a product whose rows must have the same bits alone, in a program that writes that memory. Its
-// kernel also computes `sum` before it and `gelu` after it (null: there is no such step), with the bits that
-// steps of their own would leave. Null if it does not compute one of them, or if one step would overwrite
-// what the other still reads.
+// Whether rows_gemm.h has the product's kernel: its rows must have the same bits alone, or it is faster.
+bool is_product_of_rows(const Call& product);
+
+// A plan for a product of rows, in a program that writes that memory. Its kernel also computes `sum` before
+// it and `gelu` after it (null: there is no such step), with the bits that steps of their own would leave.
+// Null if it does not compute one of them, or if one step would overwrite what the other still reads.
 std::shared_ptr<const void> plan_of_rows(const Call& product, const WrittenMemory& written, const Step* sum,
                                          const Step* gelu);
 

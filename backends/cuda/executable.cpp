@@ -38,23 +38,27 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   };
   // The step; or a product with the sum before it, the gelu after it, or both; or attention with what is added
   // to its cache.
-  const bool adds = is_next(is_added_for, first), sums = options.rows_alone && is_next(is_sum_for, first);
+  const auto is_of_rows = [&](std::size_t i) {
+    return steps_[i].op->name == "matmul" && is_product_of_rows(task_of(i, options).call);
+  };
+  const bool adds = is_next(is_added_for, first),
+             sums = is_next(is_sum_for, first) && is_of_rows(first + 1);
   std::size_t at = first + (adds || sums), last = at + is_next(is_gelu_of, at);
   try {
     std::shared_ptr<const void> plan;
     if (const Call call = task_of(at, options).call; adds)
       plan = plan_with_added_rows(steps_[first], call, steps_[at].op->name == "paged_attn");
     else if (first < last)
-      plan = options.rows_alone ? plan_of_rows(call, written_, sums ? &steps_[first] : nullptr,
-                                               at < last ? &steps_[last] : nullptr)
-                                : plan_with_gelu(call, steps_[last]);
+      plan = is_of_rows(at) ? plan_of_rows(call, written_, sums ? &steps_[first] : nullptr,
+                                           at < last ? &steps_[last] : nullptr)
+                            : plan_with_gelu(call, steps_[last]);
     if (!plan) at = last = first;
     for (std::size_t i = first; i <= last; ++i) tasks_.push_back(task_of(i, options));
     Task& t = tasks_[at];
     if (!t.kernel && steps_[at].op->host) {
       t.kernel = &host_kernel;
       plan = plan_host(steps_[at], thrown_);
-    } else if (!plan && options.rows_alone && steps_[at].op->name == "matmul") {
+    } else if (!plan && is_of_rows(at)) {
       plan = plan_of_rows(t.call, written_, nullptr, nullptr);
     } else if (!plan && t.kernel && t.kernel->plan) {
       plan = t.kernel->plan(t.call);

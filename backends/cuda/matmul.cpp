@@ -265,9 +265,10 @@ void set_epilogue(Plan& p, const Call& call) {
 std::shared_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   const auto made = std::make_shared<Plan>();
   Plan& p = *made;
-  if (call.rows_alone) {  // cuBLASLt's order of additions depends on the number of rows
+  if (is_product_of_rows(call)) {
     p.rows = is_for_rows_gemm(call), p.own = !p.rows;
     if (p.rows) p.workspace = rows_gemm_workspace(call);
+    if (call.written) p.of_rows.written = *call.written;
     return made;
   }
   Product& x = p.product;
@@ -402,8 +403,13 @@ bool overwrites(const Step& other, const Call& product) {
 
 }  // namespace
 
+// cuBLASLt's order of additions depends on the number of rows.
+bool is_product_of_rows(const Call& call) {
+  return call.rows_alone || (call.written && is_faster_by_rows_gemm(call));
+}
+
 std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {
-  if (call.rows_alone || !is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
+  if (is_product_of_rows(call) || !is_tanh_form(gelu) || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
   const Product x = product_of(call);
   const DType t = call.out[0].dtype;

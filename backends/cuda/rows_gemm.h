@@ -25,6 +25,10 @@ struct RowsContext {
 // rows or how a lies; multiply_strided takes the others, which keeps rows alone, too.
 bool is_for_rows_gemm(const Call& call);
 
+// Whether that takes less time than cuBLASLt's fastest algorithm, where any order of additions will do: of
+// few rows in 16 bits on Hopper, whose weights lie along k (measured in docs/notes/h200-decoding.md).
+bool is_faster_by_rows_gemm(const Call& call);
+
 // Bytes of workspace: where a does not lie in pieces of 16 bytes, it is copied.
 std::size_t rows_gemm_workspace(const Call& call);
 

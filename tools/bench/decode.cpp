@@ -179,9 +179,12 @@ void run_decode(const Settings& settings, const Machine& machine, Report& report
   DecodeBench bench(settings, machine, report);
   for (const AttentionCell& c : settings.attention.cells) bench.run(c);
   if (!settings.attention.whole_suite) return;
-  for (const std::int64_t size : {768, 2048, 4096})
+  struct Weights {
+    std::int64_t n, k;
+  };
+  for (const Weights w : {Weights{768, 768}, {3072, 768}, {768, 3072}, {2048, 2048}, {4096, 4096}})
     for (const std::int64_t m : {1, 4, 16, 64, 256})
-      for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, size, size, rows_alone});
+      for (const bool rows_alone : {false, true}) bench.run(ThinProduct{m, w.n, w.k, rows_alone});
 }
 
 }  // namespace tg::bench

@@ -44,22 +44,32 @@ struct Added {
   }
 };
 
+// What a kernel has code for. Nearly all products are one item in one dtype, whose numbers can be read and
+// written several at once; the function is known when the kernel is launched. A block executes most of its
+// instructions once, and waits for them where they have to be fetched, so kernels of such products have no
+// code for others.
+enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
+
 // Operands with strides along the product's axes; a broadcast axis has stride 0.
 struct RowsProduct {
   enum Which { x, w, d, e, y, operands };
-  const std::byte* data[operands];  // null where there is none
-  Strides batch[operands];          // leading axes of the product
-  i64 row[operands], col[operands];
-  bool constant[operands];  // no step of the program writes it
+  // Each block needs these; they are close together, for they are fetched from memory at every launch.
   int m, n, k, batches;
-  bool wide;     // d, e and y are f32, though x and w are not
-  int together;  // neighbours along n that can be read and written at once in d, e, y, sum and result
+  const std::byte* data[operands];  // null where there is none
+  i64 row[operands], col[operands];
   // [batches, m, n], null where nobody reads them: d + e, and `function` of y.
   std::byte *sum, *result;
   RowsContext::Function function;
+  bool constant[operands];  // no step of the program writes it
+  bool wide;                // d, e and y are f32, though x and w are not
+  bool resident;            // all blocks of its kernel run at the same time
+  int w_ahead;              // stages of w on their way to a warp
+  int together;  // neighbours along n that can be read and written at once in d, e, y, sum and result
+  Strides batch[operands];  // leading axes of the product
 
-  template <class S>
+  template <class S, Form form = Form::any>
   __device__ __forceinline__ const S* at(Which which, int item) const {
+    if constexpr (form != Form::any) return reinterpret_cast<const S*>(data[which]);
     // A loop, for most products have one item: their kernel is short, and its code is there when it runs.
     i64 offset = 0;
     auto left = static_cast<unsigned>(item);
@@ -81,13 +91,13 @@ struct RowsProduct {
   }
 
   // Reads those of d and e that are constant, or those that are not, for V numbers of y from (i, j) on.
-  template <class S, int V>
+  template <class S, Form form, int V>
   __device__ __forceinline__ void read_added(Added<V>& to, bool those, int item, int i, int j) const {
-    if (i >= m || j >= n || together < V) return;
-    if (sizeof(S) < sizeof(float) && wide)
-      read_added_as<float>(to, those, item, i, j);
+    if (i >= m || j >= n || (form == Form::any && together < V)) return;
+    if (form == Form::any && sizeof(S) < sizeof(float) && wide)
+      read_added_as<float, form>(to, those, item, i, j);
     else
-      read_added_as<S>(to, those, item, i, j);
+      read_added_as<S, form>(to, those, item, i, j);
   }
 
   // The constant ones of d and e for a row's `outputs` numbers from (i, j0) on, to the second-level cache:
@@ -107,31 +117,32 @@ struct RowsProduct {
   }
 
   // V numbers of y from (i, j) on: `sums` of the product, and what is added to them.
-  template <class S, int V>
+  template <class S, Form form, int V>
   __device__ __forceinline__ void write(int item, int i, int j, const float (&sums)[V],
                                         const Added<V>& added) const {
     if (i >= m || j >= n) return;
-    if (sizeof(S) < sizeof(float) && wide)
-      write_as<float>(item, i, j, sums, added);
+    if (form == Form::any && sizeof(S) < sizeof(float) && wide)
+      write_as<float, form>(item, i, j, sums, added);
     else
-      write_as<S>(item, i, j, sums, added);
+      write_as<S, form>(item, i, j, sums, added);
   }
 
  private:
-  template <class T, int V>
+  template <class T, Form form, int V>
   __device__ __forceinline__ void read_added_as(Added<V>& to, bool those, int item, int i, int j) const {
     const auto read = [&](Which which, unsigned(&words)[V]) {
       if (data[which] && constant[which] == those)
         to.template as<T>(words) =
-            *reinterpret_cast<const Words<T, V>*>(at<T>(which, item) + i * row[which] + j);
+            *reinterpret_cast<const Words<T, V>*>(at<T, form>(which, item) + i * row[which] + j);
     };
     read(d, to.d), read(e, to.e);
   }
 
-  template <class T, int V>
+  template <class T, Form form, int V>
   __device__ __forceinline__ void write_as(int item, int i, int j, const float (&sums)[V],
                                            const Added<V>& added) const {
-    if (together < V) return write_one_by_one<T>(item, i, j, sums);
+    if constexpr (form == Form::any)
+      if (together < V) return write_one_by_one<T>(item, i, j, sums);
     const i64 number = (i64{item} * m + i) * n + j;
     const auto put = [](std::byte* to, i64 place, const Words<T, V>& words) {
       reinterpret_cast<Words<T, V>*>(reinterpret_cast<T*>(to) + place)[0] = words;
@@ -154,11 +165,12 @@ struct RowsProduct {
       for (int v = 0; v < V; ++v) value[v] += more[v];
     }
     const Words<T, V> rounded = packed<T>(value);
-    if (data[y]) *reinterpret_cast<Words<T, V>*>(const_cast<T*>(at<T>(y, item)) + i * row[y] + j) = rounded;
-    if (!result) return;
+    if (data[y])
+      *reinterpret_cast<Words<T, V>*>(const_cast<T*>(at<T, form>(y, item)) + i * row[y] + j) = rounded;
+    if (form == Form::usual || !result) return;
     unpack<T>(rounded, value);
 #pragma unroll
-    for (int v = 0; v < V; ++v) value[v] = function_of(value[v]);
+    for (int v = 0; v < V; ++v) value[v] = function_of<form>(value[v]);
     put(result, number, packed<T>(value));
   }
 
@@ -181,14 +193,21 @@ struct RowsProduct {
       }
       const T rounded = narrow<T>(value);
       if (data[y]) const_cast<T*>(at<T>(y, item))[i * row[y] + j * col[y]] = rounded;
-      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of(widen(rounded)));
+      if (result) reinterpret_cast<T*>(result)[number] = narrow<T>(function_of<Form::any>(widen(rounded)));
     }
   }
 
+  template <Form form>
   __device__ __forceinline__ float function_of(float a) const {
-    return function == RowsContext::gelu ? gelu_of(a) : gelu_tanh_of(a);
+    const bool is_gelu = form == Form::any ? function == RowsContext::gelu : form == Form::usual_gelu;
+    return is_gelu ? gelu_of(a) : gelu_tanh_of(a);
   }
 };
+
+inline Form form_of(const RowsProduct& p) {
+  if (p.batches != 1 || p.wide || p.together < 8) return Form::any;
+  return !p.result ? Form::usual : p.function == RowsContext::gelu ? Form::usual_gelu : Form::usual_gelu_tanh;
+}
 
 // rows_gemm_many.cu: of more than 16 rows, if there are more of its tiles than multiprocessors. With fewer,
 // smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, those of rows_gemm.cu 48).

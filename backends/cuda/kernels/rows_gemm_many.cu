@@ -10,7 +10,7 @@ namespace {
 
 using tile::u32;
 
-template <class S, bool along_k>
+template <class S, bool along_k, Form form>
 struct ManyRows {
   static constexpr int outputs = 128, rows = 64, depth = 64;  // of a tile; of k in a stage
   static constexpr int threads = 256, stages = 3;
@@ -35,9 +35,10 @@ struct ManyRows {
       : p(p),
         i0(i0),
         j0(j0),
-        x(p.at<unsigned short>(p.x, item) + (i0 + row_of()) * p.row[p.x] + 8 * piece_of()),
-        w(p.at<unsigned short>(p.w, item) + (along_k ? (j0 + row_of()) * p.col[p.w] + 8 * piece_of()
-                                                     : k_of() * p.row[p.w] + j0 + 8 * output_of())),
+        x(p.template at<unsigned short, form>(p.x, item) + (i0 + row_of()) * p.row[p.x] + 8 * piece_of()),
+        w(p.template at<unsigned short, form>(p.w, item) +
+          (along_k ? (j0 + row_of()) * p.col[p.w] + 8 * piece_of()
+                   : k_of() * p.row[p.w] + j0 + 8 * output_of())),
         memory(memory),
         right(place(first_row + lane / 4, lane % 4)),
         left(x_bytes + (along_k ? place(first_output + lane / 4, lane % 4) : place_of_matrix())) {}
@@ -183,16 +184,17 @@ struct ManyRows {
   }
 };
 
-template <class S, bool along_k>
+template <class S, bool along_k, Form form>
 __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
-  using Rows = ManyRows<S, along_k>;
+  using Rows = ManyRows<S, along_k, form>;
   TG_DYNAMIC_SHARED(memory, 1024);
   let_product_after_begin();
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows;
   const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
             j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
+  const int items = form == Form::any ? p.batches : 1;
 #pragma unroll 1
-  for (int item = blockIdx.y; item < p.batches; item += gridDim.y) {
+  for (int item = blockIdx.y; item < items; item += gridDim.y) {
     Rows rows(p, item, i0, j0, ptx::shared_address(memory));
     const bool begins = item == static_cast<int>(blockIdx.y);
     p.template prefetch_added<S, Rows::outputs>(item, i0, j0);
@@ -207,32 +209,41 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
     for (int e = V * threadIdx.x; e < Rows::rows * Rows::outputs; e += V * Rows::threads) {
       const int i = e / Rows::outputs, j = e % Rows::outputs;
       Added<V> added;
-      p.template read_added<S>(added, true, item, i0 + i, j0 + j);
-      p.template read_added<S>(added, false, item, i0 + i, j0 + j);
+      p.template read_added<S, form>(added, true, item, i0 + i, j0 + j);
+      p.template read_added<S, form>(added, false, item, i0 + i, j0 + j);
       alignas(16) float sum[V];
 #pragma unroll
       for (int v = 0; v < V; v += 4)
         *reinterpret_cast<float4*>(sum + v) =
             *reinterpret_cast<const float4*>(sums + i * Rows::shared_row + j + v);
-      p.template write<S>(item, i0 + i, j0 + j, sum, added);
+      p.template write<S, form>(item, i0 + i, j0 + j, sum, added);
     }
     __syncthreads();
   }
 }
 
 i64 many_rows_tiles(const RowsProduct& p) {
-  using Rows = ManyRows<__half, true>;
+  using Rows = ManyRows<__half, true, Form::any>;
   return (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
 }
 
 template <class S>
 void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
-  LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p)), batches), ManyRows<S, true>::threads,
-                    ManyRows<S, true>::bytes};
+  using Rows = ManyRows<S, true, Form::any>;
+  LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p)), batches), Rows::threads, Rows::bytes};
   shape.early = s.gpu.hopper;
-  along_k ? launch_kernel(s, shape, many_rows_gemm_kernel<S, true>, p)
-          : launch_kernel(s, shape, many_rows_gemm_kernel<S, false>, p);
+  switch (along_k ? form_of(p) : Form::any) {
+    case Form::any:
+      return along_k ? launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::any>, p)
+                     : launch_kernel(s, shape, many_rows_gemm_kernel<S, false, Form::any>, p);
+    case Form::usual:
+      return launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::usual>, p);
+    case Form::usual_gelu:
+      return launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::usual_gelu>, p);
+    case Form::usual_gelu_tanh:
+      return launch_kernel(s, shape, many_rows_gemm_kernel<S, true, Form::usual_gelu_tanh>, p);
+  }
 }
 
 }  // namespace

@@ -273,6 +273,30 @@ TEST_F(CudaRowsAlone, ASumThatIsAddedToAProductToo) {
     }
 }
 
+// Where any order of additions will do, few rows have the same kernel on Hopper, and so the same bits.
+TEST_F(CudaRowsAlone, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
+  for (const std::int64_t m : {1, 64, 65}) {
+    const Neighbours c{bf16, m, true};
+    const auto run = [&](bool rows_alone) {
+      Graph g;
+      const Tensor y =
+          c.gelu_of(linear(g.constant(c.x), c.weights(g), g.constant(c.residual) + g.constant(c.bias)));
+      Program p = compile(g, {y}, {.device = Device::cuda(), .rows_alone = rows_alone});
+      p.run();
+      std::string choices;
+      for (std::size_t step = 0; step < p.steps().size(); ++step) choices += p.choice(step) + "\n";
+      return std::pair(choices, p.fetch(y));
+    };
+    const auto [asked, expected] = run(true);
+    const auto [choices, y] = run(false);
+    if (asked.find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper: " << asked;
+    EXPECT_EQ(choices == asked, m <= 64) << m << ": " << choices;
+    if (m <= 64) {
+      EXPECT_TRUE(y.same_bits(expected)) << m;
+    }
+  }
+}
+
 // Of one token, whose attention is that to itself.
 TEST_F(CudaRowsAlone, ATextHasTheSameLogitsInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
