@@ -188,8 +188,8 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
   const AttentionCall& x = c.x;
   constexpr int slice = 32;  // keys, at most
   const int rows = x.table ? x.page : x.T;
-  if (c.path != Path::decoding || decoding::is_of_latents(x) || x.type == DType::f32 || x.L != 1 ||
-      !decoding::is_apart(x, c.work.parts) || !x.fixed_places || step.out.size() != 2 ||
+  if (c.path != Path::decoding || decoding::is_of_latents(x) || x.L != 1 ||
+      !decoding::is_apart(x, c.work.parts, call.gpu) || !x.fixed_places || step.out.size() != 2 ||
       step.attrs.as<AxisAttrs>().axis != 0)
     return std::nullopt;
   if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;

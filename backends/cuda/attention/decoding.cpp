@@ -61,6 +61,12 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
   return is_of_latents(x) ? takes_latents(x, gpu) : with_shape<2>(x, gpu, has_memory);
 }
 
+bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu) {
+  constexpr int rows = 8, streams = 8;  // as the kernel has them
+  return x.type != DType::f32 && ranges <= most_apart && rows_of_tile(x) <= rows && x.d <= 128 && x.dv <= 128 &&
+         with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
+}
+
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
 // the results of the range before are written: on an H200 some 3 µs, 100 KB. No more than 32 ranges where one
 // block would have to merge them for long.

@@ -61,13 +61,6 @@ struct GrowingRanges {
   }
 };
 
-// Whether a block of its own computes each range (decoding_apart_sm80.cuh): where there are few for a text,
-// and so for a multiprocessor. The bits are the same.
-constexpr int most_apart = 8;
-inline bool is_apart(const AttentionCall& x, int ranges) {
-  return ranges <= most_apart && rows_of_tile(x) <= 8 && x.d <= 128 && x.dv <= 128;
-}
-
 // How keys lie, and so are cut.
 struct InOnePiece {
   using Ranges = EqualRanges;
@@ -101,6 +94,11 @@ EqualRanges ranges_of_latents(const AttentionCall& x);
 GrowingRanges ranges_in_pages(const AttentionCall& x);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);
+
+// Whether a block of its own computes each of these ranges (decoding_apart_sm80.cuh): where a text has few, and
+// so a multiprocessor. The bits are the same.
+constexpr int most_apart = 8;
+bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu);
 
 // Tiles of `rows` rows, or less at the end, of the batch entries, of_entry each, that a launch computes, for
 // all key heads: all of them in one piece; in pages as many as there is a table for, and memory for the

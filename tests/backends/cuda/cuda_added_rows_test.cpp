@@ -1,0 +1,201 @@
+// A step of decoding: rows of keys and values go into a cache, which attention reads in the same program. On a
+// GPU one kernel does both; the result and the cache have the bits that two programs leave. Skipped where
+// there is no GPU.
+#include "backends/cuda/cuda.h"
+#include "tests/support/op_testing.h"
+
+namespace tg {
+namespace {
+
+using namespace testing;
+using Numbers = std::vector<std::int32_t>;
+
+class CudaAddedRows : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+Array normal(const Shape& shape, DType dtype, std::uint64_t seed) {
+  Array a(shape, dtype);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> numbers;
+  for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, numbers(random));
+  return a;
+}
+
+// A graph and what its inputs are fed with.
+struct Inputs {
+  Graph g;
+  std::vector<Feed> feeds;
+
+  Tensor operator()(const char* name, const Array& a) {
+    const Tensor x = g.input(name, a.shape(), a.dtype());
+    feeds.emplace_back(x, a);
+    return x;
+  }
+};
+
+struct Texts {
+  std::int64_t H = 4, Hk = 2, d = 64, dv = 64, page = 16, pages = 6, pool = 32;
+  DType dtype = bf16;
+  Numbers lengths, rows;  // of each text; where what is added to it goes
+  Numbers table = {};     // of a cache in one piece: none
+  std::int64_t window = -1;
+  bool of_heads = false;  // what is added lies as [Hk, B, d]
+
+  std::int64_t B() const { return std::ssize(lengths); }
+
+  struct Result {
+    Array o, k, v;
+    std::string choice;  // of index_assign's kernel
+  };
+  // In one program, or in one that adds and one that reads.
+  Result run(bool at_once) const {
+    const Parameter k("k", normal({pool * page, Hk, d}, dtype, 1), Device::cuda()),
+        v("v", normal({pool * page, Hk, dv}, dtype, 2), Device::cuda());
+    Inputs adding, reading;
+    const std::vector<Tensor> held =
+        index_assign_each({adding.g.param(k), adding.g.param(v)}, 0, adding("rows", Array::of({B(), 1}, rows)),
+                          {added(adding, "k", d), added(adding, "v", dv)});
+    const Tensor o = at_once ? attention(adding, held[0], held[1])
+                             : attention(reading, reading.g.param(k), reading.g.param(v));
+    Result got;
+    const auto run = [&](const Inputs& in, const std::vector<Assign>& assign, bool reads) {
+      Program p = compile(in.g, reads ? Tensors{o} : Tensors{}, {.assign = assign, .device = Device::cuda()});
+      for (const Feed& f : in.feeds) p.feed(f);
+      p.run();
+      if (reads) got.o = p.fetch(o);
+      for (std::size_t s = 0; s < p.steps().size(); ++s)
+        if (p.steps()[s].op->name == "index_assign") got.choice = p.choice(s);
+      (void)k.read();  // throws the run's errors
+    };
+    run(adding, {{k, held[0]}, {v, held[1]}}, at_once);
+    if (!at_once) run(reading, {}, true);
+    got.k = k.read(), got.v = v.read();
+    return got;
+  }
+
+ private:
+  // [B, 1, Hk, size], which a step computes.
+  Tensor added(Inputs& in, const char* name, std::int64_t size) const {
+    const Array a = normal(of_heads ? Shape{Hk, B(), size} : Shape{B(), Hk, size}, dtype, 3);
+    const Tensor x = in(name, a) * 2;
+    return (of_heads ? x.transpose(0, 1) : x).unsqueeze(1);
+  }
+  Tensor attention(Inputs& in, const Tensor& k, const Tensor& v) const {
+    const Tensor q = in("q", normal({B(), H, 1, d}, dtype, 5)), n = in("lengths", Array::of(lengths)),
+                 in_pages_k = view(k, {pool, page, Hk, d}), in_pages_v = view(v, {pool, page, Hk, dv});
+    if (table.empty())
+      return flash_attn(q, transpose(in_pages_k, 1, 2), transpose(in_pages_v, 1, 2),
+                        {.causal = true, .window_left = window, .kv_lengths = n})
+          .o;
+    return paged_attn(q, in_pages_k, in_pages_v, in("table", Array::of({B(), pages}, table)), n,
+                      {.window_left = window})
+        .o;
+  }
+};
+
+void expect_at_once_as_apart(const Texts& texts, bool one_kernel) {
+  const Texts::Result one = texts.run(true), two = texts.run(false);
+  EXPECT_EQ(one.choice == "done by the next step", one_kernel) << one.choice;
+  EXPECT_EQ(doubles(one.o), doubles(two.o));
+  EXPECT_EQ(doubles(one.k), doubles(two.k));
+  EXPECT_EQ(doubles(one.v), doubles(two.v));
+}
+
+// Five texts in pages 0 … 29 of the pool, six for each; where their last tokens are.
+Texts in_pages(std::int64_t page) {
+  Texts t{.page = page};
+  t.lengths = {1, 33, static_cast<std::int32_t>(5 * page), static_cast<std::int32_t>(5 * page + 1), 17};
+  for (std::int32_t n = 0; n < 30; ++n) t.table.push_back((7 * n + 3) % 30);
+  for (std::size_t b = 0; b < 5; ++b) {
+    const auto last = static_cast<std::size_t>(t.lengths[b] - 1), size = static_cast<std::size_t>(page);
+    t.rows.push_back(static_cast<std::int32_t>(t.table[6 * b + last / size] * page) +
+                     static_cast<std::int32_t>(last % size));
+  }
+  return t;
+}
+
+bool is_hopper() {
+  Graph g;
+  const Tensor x = g.input("x", {1, 2, 40, 64}, bf16);
+  const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
+  return p.choice(0).find("wgmma") != std::string::npos;
+}
+// Where blocks have the shared memory, as on a Hopper.
+bool by_one_kernel() {
+  const bool is = in_pages(16).run(true).choice == "done by the next step";
+  EXPECT_TRUE(is || !is_hopper());
+  return is;
+}
+
+TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
+  const bool one_kernel = by_one_kernel();
+  for (const std::int64_t page : {16, 64, 8, 48})
+    for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {16, 96}})
+      for (const bool of_heads : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "pages of " << page << ", heads of " << d << " and " << dv);
+        Texts t = in_pages(page);
+        t.d = d, t.dv = dv, t.of_heads = of_heads, t.dtype = of_heads ? f16 : bf16;
+        expect_at_once_as_apart(t, page != 48 && one_kernel);
+        t.window = 20;
+        expect_at_once_as_apart(t, page != 48 && one_kernel);
+      }
+}
+
+// Whatever the numbers say: nothing for a text, the same row for two of them, rows of other texts.
+TEST_F(CudaAddedRows, MayGoAnywhere) {
+  const bool one_kernel = by_one_kernel();
+  Texts t = in_pages(16);
+  t.rows[1] = -1;
+  expect_at_once_as_apart(t, one_kernel);
+  t.rows[1] = t.rows[3], t.rows[0] = t.rows[2];
+  expect_at_once_as_apart(t, one_kernel);
+  t.rows = {t.table[6] * 16 + 3, t.table[6] * 16 + 1, t.table[13] * 16, t.table[13] * 16 + 15, 31 * 16};
+  expect_at_once_as_apart(t, one_kernel);
+  t.lengths = {0, 33, 0, 80, 1};
+  expect_at_once_as_apart(t, one_kernel);
+}
+
+TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
+  const bool one_kernel = by_one_kernel();
+  Texts t{.H = 2, .Hk = 2, .pages = 150, .pool = 70 * 150};
+  for (std::int32_t b = 0; b < 70; ++b) {
+    t.lengths.push_back(b % 9 == 0 ? 2301 : 1 + 5 * b);
+    for (std::int32_t n = 0; n < 150; ++n) t.table.push_back((b * 150 + n) % (70 * 150));
+    t.rows.push_back(b * 150 * 16 + t.lengths.back() - 1);
+  }
+  expect_at_once_as_apart(t, one_kernel);
+}
+
+TEST_F(CudaAddedRows, OfACacheInOnePiece) {
+  const bool one_kernel = by_one_kernel();
+  for (const std::int64_t room : {96, 1200, 50}) {
+    Texts t{.page = room, .pool = 5, .lengths = {1, 33, 50, 20, 17}, .rows = {}};
+    for (std::int32_t b = 0; b < 5; ++b)
+      t.rows.push_back(b * static_cast<std::int32_t>(room) + t.lengths[static_cast<std::size_t>(b)] - 1);
+    if (room == 1200) t.lengths[2] = 1200, t.rows[2] = 3 * 1200 - 1;
+    expect_at_once_as_apart(t, one_kernel);
+    t.window = 10, t.rows[4] = -1;
+    expect_at_once_as_apart(t, one_kernel);
+  }
+}
+
+// As index_assign says it.
+TEST_F(CudaAddedRows, BeyondTheCacheAreRefused) {
+  Texts t = in_pages(16);
+  for (const std::int32_t row : {32 * 16, -2}) {
+    t.rows[3] = row;
+    try {
+      t.run(true);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("index_assign"), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tg
