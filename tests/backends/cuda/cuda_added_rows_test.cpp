@@ -63,7 +63,7 @@ struct Texts {
                              : attention(reading, reading.g.param(k), reading.g.param(v));
     Result got;
     const auto run = [&](const Inputs& in, const std::vector<Assign>& assign, bool reads) {
-      Program p = compile(in.g, reads ? Tensors{o} : Tensors{}, {.assign = assign, .device = Device::cuda()});
+      Program p = compile(in.g, reads ? std::vector<Tensor>{o} : std::vector<Tensor>{}, {.assign = assign, .device = Device::cuda()});
       for (const Feed& f : in.feeds) p.feed(f);
       p.run();
       if (reads) got.o = p.fetch(o);
