@@ -111,7 +111,7 @@ struct TensorRows {
 
   // Bytes of a warp's copies.
   static __host__ __device__ int bytes(const RowsProduct& p) {
-    const int stages = (p.longest_slice() + 1) / 2;
+    const int stages = p.longest_slice() / 2;
     return (stages < p.w_ahead ? stages : p.w_ahead) * w_bytes +
            (stages < x_ahead ? stages : x_ahead) * x_bytes;
   }
@@ -125,9 +125,9 @@ struct TensorRows {
     // before, which waits in the same queues. One, or 4 KiB where a slice does not fit and they have to come
     // at the rate of memory.
     constexpr int early = w_bytes < 4096 ? 4096 / w_bytes : 1;
-    const bool one_by_one = p.resident && (longest + 1) / 2 <= p.w_ahead;
-    const u32 x_memory = memory + min((longest + 1) / 2, p.w_ahead) * w_bytes;
-    int w_more = (chunks + 1) / 2, x_more = w_more;  // stages to copy
+    const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
+    const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;
+    int w_more = chunks / 2, x_more = w_more;  // stages to copy
     if (!constant) wait_for_step_before();
     u32 w_at = memory, x_at = x_memory;
 #pragma unroll 1
@@ -152,7 +152,7 @@ struct TensorRows {
       ptx::cp_async_wait<x_ahead - 1>();
       __syncwarp();  // copies of all lanes are there
       add_chunk(w_at, x_at, 0);
-      if (chunks > 1) add_chunk(w_at, x_at, 1);
+      add_chunk(w_at, x_at, 1);
       if (x_more > 0) {
         __syncwarp();  // no lane needs them any more
         ask_x(x_at), --x_more;
@@ -500,7 +500,8 @@ void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
     }
   };
   if (p.m > 32 && are_enough(64) && s.gpu.hopper) return launch_groups(std::integral_constant<int, 8>());
-  if ((p.m > 32 && are_enough(32)) || (p.m > 16 && (are_almost_two(32) || blocks(32, 32) > 2 * processors)))
+  if ((p.m > 32 && are_enough(32)) ||
+      (p.m > 16 && (are_almost_two(32) || 10 * blocks(32, 32) >= 18 * processors)))
     return launch_groups(std::integral_constant<int, 4>());
   if (p.m > 8) return launch_groups(std::integral_constant<int, 2>());
   launch_groups(std::integral_constant<int, 1>());
@@ -615,7 +616,7 @@ bool is_faster_by_rows_gemm(const Call& call) {
   if (p.batches != 1 || !is_along_k(p, t) || !x_in_pieces(p, t)) return false;
   const int processors = call.gpu.processors;
   if (p.k > 4096 && p.n < 16 * processors) return false;  // cuBLASLt cuts k where there are few outputs
-  return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 64 * processors);
+  return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 32 * processors);
 }
 
 std::size_t rows_gemm_workspace(const Call& call) {

@@ -82,12 +82,16 @@ struct RowsProduct {
     return reinterpret_cast<const S*>(data[which]) + offset;
   }
 
+  // Slices begin with an even chunk: in 16 bits they are whole lines of 128 bytes.
   __host__ __device__ int longest_slice() const {  // in chunks
-    return ((k + k_chunk - 1) / k_chunk + k_slices - 1) / k_slices;
+    return static_cast<int>((pairs_of_chunks() + k_slices - 1) / k_slices * 2);
   }
   // The first chunk of a slice.
   __device__ __forceinline__ int slice(int nth) const {
-    return (k + k_chunk - 1) / k_chunk * nth / k_slices;
+    return static_cast<int>(pairs_of_chunks() * static_cast<unsigned>(nth) / k_slices * 2);
+  }
+  __host__ __device__ unsigned pairs_of_chunks() const {
+    return (static_cast<unsigned>(k) + 2 * k_chunk - 1) / (2 * k_chunk);
   }
 
   // Reads those of d and e that are constant, or those that are not, for V numbers of y from (i, j) on.
