@@ -62,7 +62,7 @@ struct Texts {
     const Tensor o = at_once ? attention(adding, held[0], held[1])
                              : attention(reading, reading.g.param(k), reading.g.param(v));
     Result got;
-    const auto run = [&](const Inputs& in, const std::vector<Assign>& assign, bool reads) {
+    const auto run = [&](Inputs& in, const std::vector<Assign>& assign, bool reads) {
       Program p = compile(in.g, reads ? std::vector<Tensor>{o} : std::vector<Tensor>{}, {.assign = assign, .device = Device::cuda()});
       for (const Feed& f : in.feeds) p.feed(f);
       p.run();
