@@ -201,6 +201,10 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
   if (indices.dtype != DType::i32 || !indices.layout.is_contiguous() || indices.layout.numel() != x.B ||
       call.written->overlaps(indices))
     return std::nullopt;
+  // Blocks write results while others still read what is added.
+  for (const Arg& out : call.out)
+    for (const Arg* from : {&k, &v})
+      if (overlap(range_of(out), range_of(*from))) return std::nullopt;
   // Of what is added: the axes of the indices, of which one has a size, heads, numbers.
   const auto operand = [&](const Arg& a) -> AttentionCall::Operand {
     const int last = a.layout.rank() - 1;

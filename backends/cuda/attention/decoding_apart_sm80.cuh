@@ -83,9 +83,9 @@ struct Slices {
     key = first_key;
     if constexpr (in_pages) {
       const int j = key + lane_id() % At::keys;
-      const bool seen = sees(j);
-      place.in_page = seen ? j % x.page : 0;
-      place.number = seen ? pages[j / x.page - first_page] : 0;
+      const bool there = j < item.keys.to;
+      place.in_page = there ? j % x.page : 0;
+      place.number = there ? pages[j / x.page - first_page] : 0;
     }
   }
   __device__ __forceinline__ void ask_for_keys() {
@@ -130,22 +130,22 @@ struct Slices {
         copy(n, from, sees(key + Lanes::row() + n));
     }
   }
-  // Of a row of the cache, which row of the slice it is; −1: none. By all lanes.
+  // Of a row of the cache, which row of the slice it is; −1: none that is seen. By all lanes.
   __device__ __forceinline__ int row_of(int of_cache) const {
+    int found = -1;
     if constexpr (in_pages) {
       // Keys of a page are neighbours; a run of them is in one page.
       const int run = x.page < At::keys ? x.page : At::keys, begin = place.number * x.page + place.in_page;
-      int found = -1;
 #pragma unroll 1
-      for (int n = 0; n < At::keys; n += run) {
-        const int first = __shfl_sync(~0u, begin, n);
-        if (sees(key + n) && of_cache >= first && of_cache < first + run) found = n + of_cache - first;
+      for (int n = 0; n < At::keys && key + n < item.keys.to; n += run) {
+        const int nth = of_cache - __shfl_sync(~0u, begin, n);
+        if (nth >= 0 && nth < run) found = n + nth;
       }
-      return found;
     } else {
-      const int at = of_cache - (item.tile.b * x.T + key);
-      return at >= 0 && at < At::keys ? at : -1;
+      const int nth = of_cache - (item.tile.b * x.T + key);
+      if (nth >= 0 && nth < At::keys) found = nth;
     }
+    return found >= 0 && sees(key + found) ? found : -1;
   }
 };
 
