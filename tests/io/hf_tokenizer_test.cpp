@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <random>
 
 #include <tilegrad/core/base/error.h>
@@ -237,6 +238,19 @@ TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
   }
   EXPECT_EQ(shown + stream.finish(), " the \U0001f999 the");
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
+}
+
+// Models often have more rows than their tokenizer has tokens, and may write one of these.
+TEST(HfTokenizer, IdsWithoutATokenAreNoText) {
+  const auto tokenizer = text::HfTokenizer::open(golden("gpt2"));
+  Ids ids = tokenizer.encode("the tree");
+  const auto above = static_cast<std::int32_t>(tokenizer.size());
+  ids.insert(ids.begin() + 1, {above, above + 1000, std::numeric_limits<std::int32_t>::max()});
+  EXPECT_EQ(tokenizer.decode(ids), "the tree");
+  text::TextStream stream(tokenizer);
+  EXPECT_EQ(stream.add(above), "");
+  EXPECT_EQ(error_of([&] { tokenizer.decode(Ids{-1}); }),
+            "[decode] id -1, expected 0 to " + std::to_string(above - 1));
 }
 
 TEST(HfTokenizer, SpecialTokensOfUsersAreText) {
