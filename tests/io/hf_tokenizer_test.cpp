@@ -240,6 +240,18 @@ TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
 }
 
+// White space that one token takes at its end is not another's, nor the same one's, that takes it at both
+// ends.
+TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
+  std::string json = io::read_file(golden("added/tokenizer.json"), "test");
+  const std::string from = "\"<lr>\"";
+  json.replace(json.find(from), from.size(), "\"\\n\"");
+  const text::HfTokenizer tokenizer(json, "m");
+  const std::int32_t line = tokenizer.find("\n").value(), r = tokenizer.find("<r>").value();
+  EXPECT_EQ(tokenizer.encode("\n \n\n"), Ids{line});
+  EXPECT_EQ(tokenizer.encode("<r>\n \n<r>"), (Ids{r, r}));
+}
+
 // Models often have more rows than their tokenizer has tokens, and may write one of these.
 TEST(HfTokenizer, IdsWithoutATokenAreNoText) {
   const auto tokenizer = text::HfTokenizer::open(golden("gpt2"));
