@@ -410,6 +410,8 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
   EXPECT_EQ(
       refusal(R"("post_processor":null)", R"("post_processor":{"type":"BertProcessing"})"),
       R"(m: post_processor.type is "BertProcessing", expected TemplateProcessing, ByteLevel or Sequence)");
+  EXPECT_EQ(refusal(R"("post_processor":null)", R"("post_processor":{"type":"ByteLevel","single":[]})"),
+            R"(m: post_processor (ByteLevel) has single = [], which is not supported)");
   EXPECT_EQ(refusal(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")"),
             R"(m: decoder.type is "WordPiece", expected ByteLevel)");
   EXPECT_NE(
