@@ -56,6 +56,10 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
        "config.json: quantization_config is {\"quant_method\": \"fp8\"}, expected none: quantized weights "
        "cannot be "
        "read"},
+      {llama_with("\"quantization_config\": {\n    \"quant_method\": \"fp8\",\r\n\t\"a\": [\n]\n  }"),
+       "config.json: quantization_config is { \"quant_method\": \"fp8\", \"a\": [ ] }, expected none: "
+       "quantized "
+       "weights cannot be read"},
       {llama_with(R"("use_parallel_residual": true)"),
        "config.json: use_parallel_residual is true, expected false"},
       {llama_with(R"("num_local_experts": 8)"),
