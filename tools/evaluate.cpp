@@ -57,6 +57,8 @@ int evaluate(const Options& o) {
   const std::string text = io::read_file(o.text, "evaluate");
   const std::vector<std::int32_t> tokens = opened.tokenizer->encode_whole(text);
   print_row("model", opened.title);
+  print_row("tokenizer",
+            std::string(opened.tokenizer->kind()) + ", " + grouped(opened.tokenizer->size()) + " tokens");
   print_row("text", o.text + ": " + grouped(std::ssize(text)) + " bytes, " + grouped(std::ssize(tokens)) +
                         " " + std::string(opened.tokenizer->unit()) + "s");
   std::fflush(stdout);

@@ -52,7 +52,7 @@ Convert conversion(DType from, DType to) {
 }  // namespace
 
 Array converted(const TensorView& from, const Shape& shape, DType dtype, const std::string& where,
-                const std::string& name) {
+                const std::string& name, std::int64_t first) {
   Array values(shape, dtype);
   const std::int64_t bad = conversion(from.dtype, dtype)(from.bytes.data(), values.raw(), values.numel());
   if (bad == no_element) return values;
@@ -60,7 +60,7 @@ Array converted(const TensorView& from, const Shape& shape, DType dtype, const s
   const std::size_t size = size_of(from.dtype);
   std::memcpy(number.raw(), from.bytes.data() + static_cast<std::size_t>(bad) * size, size);
   throw FormatError(where + ": " + name + " has " + std::to_string(number.at(0)) + " at element " +
-                    std::to_string(bad) + ", too large for " + std::string(name_of(dtype)));
+                    std::to_string(first + bad) + ", too large for " + std::string(name_of(dtype)));
 }
 
 }  // namespace tg::io

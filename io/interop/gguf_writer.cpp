@@ -147,14 +147,15 @@ void GgufWriter::write_part(const Tensor& tensor, const Part& part,
   for (std::size_t i = 0; i < values.bytes.size(); i += step) {
     const auto bytes = values.bytes.subspan(i, std::min(step, values.bytes.size() - i));
     const auto n = static_cast<std::int64_t>(bytes.size() / size_of(values.dtype));
+    const auto first = static_cast<std::int64_t>(i / size_of(values.dtype));
     const TensorView view{values.dtype, {n}, bytes};
     if (tensor.type == GgufType::f16 || tensor.type == GgufType::bf16) {
       const Array rounded =
-          converted(view, {n}, tensor.type == GgufType::f16 ? f16 : bf16, where, part.parameter);
+          converted(view, {n}, tensor.type == GgufType::f16 ? f16 : bf16, where, part.parameter, first);
       write({reinterpret_cast<const char*>(rounded.raw()), rounded.bytes()});
       continue;
     }
-    const Array exact = converted(view, {n}, f32, where, part.parameter);
+    const Array exact = converted(view, {n}, f32, where, part.parameter, first);
     std::vector<float> numbers(static_cast<std::size_t>(n));
     std::memcpy(numbers.data(), exact.raw(), exact.bytes());
     if (part.place.change == GgufPlace::Change::plus_one)

@@ -59,6 +59,13 @@ std::string activation_of(const JsonObject& json, const char* key, const char* u
 // ---- GPT-2
 
 void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
+  // Their class has these names too, and takes either.
+  for (const auto& [name, other] : {std::pair{"n_embd", "hidden_size"},
+                                    {"n_positions", "max_position_embeddings"},
+                                    {"n_head", "num_attention_heads"},
+                                    {"n_layer", "num_hidden_layers"}})
+    if (json.is_set(other) && json.integer(other) != json.integer(name))
+      json.refuse(other, json.json(name) + ", as " + name);
   must_be(json, "scale_attn_weights", true);
   must_be(json, "scale_attn_by_inverse_layer_idx", false);
   must_be(json, "add_cross_attention", false);
@@ -217,7 +224,10 @@ void read_olmo2(const JsonObject& json, const Usual& usual, HfConfig& to) {
 
 // null: none.
 double softcap_of(const JsonObject& json, const char* key, double usual) {
-  return json.has(key) ? json.number(key, 0) : usual;
+  if (!json.has(key)) return usual;
+  const double softcap = json.number(key, 0);
+  if (json.is_set(key) && !(softcap > 0)) json.refuse(key, "a positive number or null");
+  return softcap;
 }
 
 // Layers of two kinds have rotary positions of their own: rope_parameters has an object for each, or the keys
@@ -252,6 +262,8 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
   const double scalar = json.number("query_pre_attn_scalar", 256);
   if (!(scalar > 0)) json.refuse("query_pre_attn_scalar", "a positive number");
   l.attention_scale = 1 / std::sqrt(scalar);
+  // Gemma 3's class reads this key and does not use it.
+  if (is_third && json.is_set("attn_logit_softcapping")) json.refuse("attn_logit_softcapping", "null");
   l.attention_softcap = softcap_of(json, "attn_logit_softcapping", is_third ? 0 : 50);
   l.logit_softcap = softcap_of(json, "final_logit_softcapping", is_third ? 0 : 30);
   const std::int64_t pattern = is_third ? json.integer("sliding_window_pattern", 6) : 2;
@@ -346,6 +358,7 @@ void refuse_other_models(const JsonObject& json) {
   must_be(json, "is_encoder_decoder", false);
   must_be(json, "use_bidirectional_attention", false);
   must_be(json, "use_parallel_residual", false);
+  must_be(json, "is_causal", true);
   if (json.integer("num_local_experts", 0) > 1)
     json.refuse("num_local_experts", "none: mixture-of-experts layers are not supported");
 }

@@ -86,13 +86,17 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > most ? text + " and " + std::to_string(names.size() - most) + " more" : text;
 }
 
+// What a thread reads at a time. A large tensor is several of these, so that no thread is left alone with
+// one.
+constexpr std::size_t part_bytes = 32 << 20;
+
 // Threads that read files at a time: a core alone copies less than memory can take.
 unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
-  constexpr std::uint64_t worth_a_thread = 32 << 20;
+  constexpr unsigned most = 16;
   const bool on_host = std::all_of(parameters.begin(), parameters.end(),
                                    [](const Parameter& p) { return p.device().kind == Device::cpu_kind; });
-  if (!on_host || bytes < worth_a_thread) return 1;
-  return std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+  if (!on_host || bytes < part_bytes) return 1;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, most);
 }
 
 }  // namespace
@@ -246,23 +250,36 @@ void HfFolder::release(const Values& values) const {
   file.release(static_cast<std::size_t>(from - file.bytes().data()), values.tensor.bytes.size());
 }
 
-void HfFolder::load(const Parameter& p) const {
-  const Values v = values(p.name());
-  copy_tensor(mapped_[v.file].file, v.tensor, v.is_transposed, p, where(v.file));
+std::vector<HfFolder::Part> HfFolder::parts_of(const Parameter& p) const {
+  const Values all = values(p.name());
+  if (all.is_transposed) return {{p, all, 0}};
+  const std::size_t size = size_of(all.tensor.dtype);
+  std::vector<Part> parts;
+  for (std::size_t at = 0; at < all.tensor.bytes.size(); at += part_bytes) {
+    parts.push_back({p, all, static_cast<std::int64_t>(at / size)});
+    std::span<const std::byte>& bytes = parts.back().values.tensor.bytes;
+    bytes = bytes.subspan(at, std::min(part_bytes, bytes.size() - at));
+  }
+  return parts;
 }
 
 void HfFolder::load(const std::vector<Parameter>& parameters) const {
-  std::vector<const Parameter*> largest_first;
-  for (const Parameter& p : parameters) largest_first.push_back(&p);
-  std::stable_sort(largest_first.begin(), largest_first.end(),
-                   [](const Parameter* a, const Parameter* b) { return a->bytes() > b->bytes(); });
-  std::vector<std::exception_ptr> failures(parameters.size());
+  std::vector<Part> largest_first;
+  for (const Parameter& p : parameters) {
+    std::vector<Part> parts = parts_of(p);
+    largest_first.insert(largest_first.end(), parts.begin(), parts.end());
+  }
+  std::stable_sort(largest_first.begin(), largest_first.end(), [](const Part& a, const Part& b) {
+    return a.values.tensor.bytes.size() > b.values.tensor.bytes.size();
+  });
+  std::vector<std::exception_ptr> failures(largest_first.size());
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> has_failed = false;
   const auto work = [&] {
     for (std::size_t i; !has_failed && (i = next++) < largest_first.size();) {
+      const auto& [to, from, first] = largest_first[i];
       try {
-        load(*largest_first[i]);
+        copy_tensor(mapped_[from.file].file, from.tensor, from.is_transposed, to, where(from.file), first);
       } catch (...) {
         failures[i] = std::current_exception(), has_failed = true;
       }

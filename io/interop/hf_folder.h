@@ -57,7 +57,12 @@ class HfFolder {
     HfTensor theirs;
     Shape shape = {};  // of the parameter
   };
-  void load(const Parameter& parameter) const;
+  struct Part {  // of a parameter's values, those from element `first` on
+    Parameter to;
+    Values values;
+    std::int64_t first;
+  };
+  std::vector<Part> parts_of(const Parameter& parameter) const;
   void open_files();
   std::string tensor_name(const std::string& name) const;
   void match();

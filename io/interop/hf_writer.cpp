@@ -153,7 +153,8 @@ void HfWriter::write_tensor(const Tensor& tensor, const std::function<void(std::
     for (std::size_t i = 0; i < values.bytes.size(); i += step) {
       const auto bytes = values.bytes.subspan(i, std::min(step, values.bytes.size() - i));
       const auto n = static_cast<std::int64_t>(bytes.size() / size_of(values.dtype));
-      const Array rounded = converted({values.dtype, {n}, bytes}, {n}, tensor.dtype, where, part.parameter);
+      const Array rounded = converted({values.dtype, {n}, bytes}, {n}, tensor.dtype, where, part.parameter,
+                                      static_cast<std::int64_t>(i / size_of(values.dtype)));
       write(text_of_bytes({rounded.raw(), rounded.bytes()}));
     }
   }

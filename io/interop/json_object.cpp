@@ -1,5 +1,6 @@
 #include "io/interop/json_object.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include <tilegrad/core/base/error.h>
@@ -11,6 +12,22 @@ namespace tg::io {
 namespace {
 
 using Kind = JsonReader::Kind;
+
+constexpr std::size_t most_of_value = 100;  // bytes of a value in a message
+
+// The beginning of a JSON text without its line breaks and what indents lines: strings have none.
+std::string on_one_line(const std::string& json) {
+  std::string line;
+  for (std::size_t i = 0; i < json.size() && line.size() <= most_of_value; ++i) {
+    if (json[i] != '\n' && json[i] != '\r') {
+      line += json[i];
+      continue;
+    }
+    i = std::min(json.find_first_not_of(" \t\r\n", i), json.size()) - 1;
+    line += ' ';
+  }
+  return utf8_shortened(line, most_of_value);
+}
 
 template <class Read>
 auto items_of(JsonReader& json, Read read) {
@@ -69,8 +86,7 @@ std::vector<std::string> JsonObject::keys() const {
 void JsonObject::refuse(const std::string& key, const std::string& expected) const {
   const auto found = members_.find(key);
   if (found == members_.end()) throw FormatError(where_ + ": has no " + key + ", expected " + expected);
-  throw FormatError(where_ + ": " + key + " is " + utf8_shortened(found->second, 100) + ", expected " +
-                    expected);
+  throw FormatError(where_ + ": " + key + " is " + on_one_line(found->second) + ", expected " + expected);
 }
 
 JsonObject::Member JsonObject::member(const std::string& key, const char* expected) const {

@@ -86,6 +86,14 @@ nn::LoraOptions PeftFolder::options_for(const std::vector<nn::LinearPlace>& line
                                         const nn::ModuleOf& module_of) const {
   nn::LoraOptions options = config_.options;
   if (!config_.targets_complete) options.targets.assign(modules_.begin(), modules_.end());
+  // peft ignores keys of patterns that name no module which has an adapter.
+  const auto names_none = [&](const auto& entry) {
+    return std::none_of(modules_.begin(), modules_.end(), [&](const std::string& module) {
+      return module == entry.first || module.ends_with("." + entry.first);
+    });
+  };
+  std::erase_if(options.ranks, names_none);
+  std::erase_if(options.alphas, names_none);
   std::vector<nn::LoraModule> chosen;
   try {
     chosen = nn::lora_modules(linears, options, module_of);

@@ -37,22 +37,23 @@ struct Copy {
     if (from.dtype == to.dtype()) {
       to.write_bytes(offset, bytes);
     } else {
-      const Array values = converted({from.dtype, {n}, bytes}, {n}, to.dtype(), where, to.name());
+      const Array values = converted({from.dtype, {n}, bytes}, {n}, to.dtype(), where, to.name(), first);
       to.write_bytes(offset, {values.raw(), values.bytes()});
     }
   }
 
   // Read to where the values belong, if that is memory of the host and they are of the parameter's dtype.
-  void in_order() {
+  void in_order(std::int64_t start) {
     const auto piece = static_cast<std::size_t>(piece_bytes);
     const std::size_t begin = offset_in_file(from.bytes.data()), all = from.bytes.size();
     const bool in_place = from.dtype == to.dtype() && to.device().kind == Device::cpu_kind;
     std::vector<std::byte> buffer(in_place ? 0 : std::min(piece, all));
     for (std::size_t i = 0; i < all; i += piece) {
       const std::size_t n = std::min(piece, all - i);
-      const std::span<std::byte> values(in_place ? to.memory() + i : buffer.data(), n);
+      const std::int64_t first = start + static_cast<std::int64_t>(i / size_of(from.dtype));
+      const std::size_t offset = static_cast<std::size_t>(first) * size_of(to.dtype());
+      const std::span<std::byte> values(in_place ? to.memory() + offset : buffer.data(), n);
       file.read(begin + i, values);
-      const auto first = static_cast<std::int64_t>(i / size_of(from.dtype));
       in_place ? check(values, first) : write(values, first);
     }
   }
@@ -79,12 +80,12 @@ struct Copy {
 }  // namespace
 
 void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
-                 const std::string& where) {
+                 const std::string& where, std::int64_t first) {
   Copy copy{file, from, std::move(to), where};
   if (is_transposed)
     copy.transposed();
   else
-    copy.in_order();
+    copy.in_order(first);
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {

@@ -67,18 +67,21 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
       const bool joins_right = end < text.size() && char_at(text, end, classes).is(char_class::word);
       if (joins_left || joins_right) continue;
     }
-    if (token->lstrip)
+    if (token->lstrip) {
       while (begin > written) {
         const Char c = char_before(text, begin, classes);
         if (!c.is(char_class::space)) break;
         begin -= c.length;
       }
+      begin = std::max(begin, written);  // white space that the token before has taken
+    }
     if (token->rstrip)
       while (end < text.size()) {
         const Char c = char_at(text, end, classes);
         if (!c.is(char_class::space)) break;
         end += c.length;
       }
+    if (begin >= end) continue;  // there is nothing left of it
     if (written < begin) parts.push_back({written, begin});
     parts.push_back({begin, end, token->id});
     written = end;

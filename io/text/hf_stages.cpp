@@ -210,7 +210,9 @@ void read_post_processor(const Stage& stage, HfStages& stages) {
     for (const Stage& one : stage.stages("processors")) read_post_processor(one, stages);
   } else if (stage.type() == "TemplateProcessing") {
     read_template(stage, stages);
-  } else if (stage.type() != "ByteLevel") {  // which is about offsets
+  } else if (stage.type() == "ByteLevel") {  // which is about offsets
+    stage.has_only({"add_prefix_space", "trim_offsets", "use_regex"});
+  } else {
     stage.refuse_type("TemplateProcessing, ByteLevel or Sequence");
   }
 }

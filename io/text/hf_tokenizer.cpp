@@ -107,16 +107,13 @@ std::vector<std::int32_t> HfTokenizer::encode(std::string_view text, EncodeOptio
 
 std::string HfTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
-  for (const std::int32_t id : ids) {
-    detail::check_id(id, size());
-    text += parts_->token(id).bytes;
-  }
+  for (const std::int32_t id : ids) text += continuation(id);
   if (parts_->stages.strips_first_space && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 
 std::string HfTokenizer::continuation(std::int32_t id) const {
-  detail::check_id(id, size());
+  if (id < 0) detail::check_id(id, size());
   return parts_->token(id).bytes;
 }
 

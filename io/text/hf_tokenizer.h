@@ -57,7 +57,8 @@ class HfTokenizer final : public Tokenizer {
     return encode(text, {.whole = true});
   }
   // The bytes of the tokens: of byte-level ones those that were encoded, special tokens as their text,
-  // nothing for an id without a token.
+  // nothing for an id without a token. Such are also those from size() on, which models with more rows than
+  // tokens write. Error for an id below 0.
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string continuation(std::int32_t id) const override;
   std::size_t safe_cut(std::string_view text, std::size_t limit) const override;

@@ -23,7 +23,7 @@ class Tokenizer {
 
   // Error for text that it has no tokens for.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  // Error for an id outside [0, size).
+  // Error for an id outside [0, size); but see HfTokenizer.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
   // A text from its beginning to its end: encode(), between the tokens that the tokenizer has for these (bos,

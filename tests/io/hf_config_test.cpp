@@ -24,6 +24,17 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
   };
   EXPECT_EQ(error(llama_json), "no error");
   EXPECT_EQ(error(llama_with(R"("some_new_key": [1, {"a": null}])")), "no error");
+  const auto gpt2_with = [](const std::string& members) {
+    return R"({"model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_layer": 1, "n_head": 2, "n_embd": 8, )" +
+           members + "}";
+  };
+  EXPECT_EQ(error(gpt2_with(R"("num_attention_heads": 2, "hidden_size": 8)")), "no error");
+  const auto gemma_with = [](const std::string& family, const std::string& members) {
+    return replaced(replaced(llama_with(members), "\"llama\"", "\"" + family + "\""), "LlamaForCausalLM",
+                    family == "gemma2" ? "Gemma2ForCausalLM" : "Gemma3ForCausalLM");
+  };
+  EXPECT_EQ(error(gemma_with("gemma2", R"("final_logit_softcapping": null)")), "no error");
+  EXPECT_EQ(error(gemma_with("gemma3_text", R"("attn_logit_softcapping": null)")), "no error");
   const std::pair<std::string, std::string> cases[] = {
       {replaced(llama_json, "\"llama\"", "\"mamba\""),
        "config.json: model_type is \"mamba\", expected one of " + io::hf_families()},
@@ -45,6 +56,10 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
        "config.json: quantization_config is {\"quant_method\": \"fp8\"}, expected none: quantized weights "
        "cannot be "
        "read"},
+      {llama_with("\"quantization_config\": {\n    \"quant_method\": \"fp8\",\r\n\t\"a\": [\n]\n  }"),
+       "config.json: quantization_config is { \"quant_method\": \"fp8\", \"a\": [ ] }, expected none: "
+       "quantized "
+       "weights cannot be read"},
       {llama_with(R"("use_parallel_residual": true)"),
        "config.json: use_parallel_residual is true, expected false"},
       {llama_with(R"("num_local_experts": 8)"),
@@ -54,6 +69,13 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
        "cannot be read"},
       {llama_with(R"("use_bidirectional_attention": true)"),
        "config.json: use_bidirectional_attention is true, expected false"},
+      {llama_with(R"("is_causal": false)"), "config.json: is_causal is false, expected true"},
+      {gpt2_with(R"("num_attention_heads": 1)"),
+       "config.json: num_attention_heads is 1, expected 2, as n_head"},
+      {gemma_with("gemma2", R"("final_logit_softcapping": 0.0)"),
+       "config.json: final_logit_softcapping is 0.0, expected a positive number or null"},
+      {gemma_with("gemma3_text", R"("attn_logit_softcapping": 50.0)"),
+       "config.json: attn_logit_softcapping is 50.0, expected null"},
       {llama_with(R"("rope_scaling": {"type": "su", "factor": 2.0})"),
        "config.json: rope_scaling: type is \"su\", expected default, dynamic, linear, llama3, yarn or "
        "longrope"},

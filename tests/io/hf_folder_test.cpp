@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include <tilegrad/core/base/random.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/interop/pretrained.h>
@@ -67,6 +68,34 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
     for (const Parameter& p : made.model.parameters())
       EXPECT_TRUE(p.read().same_bits(params.find(p.name())->read().to(dtype))) << p.name();
   }
+}
+
+// The embedding is read in two parts of up to 32 MiB, by threads of their own where there are any.
+TEST(HfFolder, LargeTensorsAreReadInParts) {
+  constexpr std::int64_t tokens = 1'048'576 + 5, last = tokens * 8 - 1;
+  const Folder f;
+  f.directory.file("config.json", replaced(llama_json, "\"vocab_size\": 5", "\"vocab_size\": 1048581"));
+  std::vector<Parameter> parameters = f.params.all();
+  Array large = normal_array({tokens, 8}, f32, 0, 1, 7);
+  const auto save = [&] {
+    for (Parameter& p : parameters)
+      if (p.shape() == Shape{5, 8} || p.shape() == large.shape()) p = Parameter(p.name(), large);
+    f.save("model.safetensors", parameters);
+  };
+  save();
+  for (const DType dtype : {f32, bf16}) {
+    const nn::Pretrained made = nn::from_pretrained(f.path, Device::cpu(), {.dtype = dtype});
+    for (const Parameter& p : made.model.parameters()) {
+      const Array theirs = p.shape() == large.shape() ? large : f.params.find(p.name())->read();
+      EXPECT_TRUE(p.read().same_bits(theirs.to(dtype))) << p.name();
+    }
+  }
+  large.set(last, 1e38);
+  save();
+  EXPECT_NE(error_of([&] {
+              nn::from_pretrained(f.path, Device::cpu(), {.dtype = f16});
+            }).find("at element " + std::to_string(last) + ", too large for f16"),
+            std::string::npos);
 }
 
 TEST(HfFolder, ShardsAreOneModel) {

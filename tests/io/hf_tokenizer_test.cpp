@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <random>
 
 #include <tilegrad/core/base/error.h>
@@ -239,6 +240,31 @@ TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
 }
 
+// White space that one token takes at its end is not another's, nor the same one's, that takes it at both
+// ends.
+TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
+  std::string json = io::read_file(golden("added/tokenizer.json"), "test");
+  const std::string from = "\"<lr>\"";
+  json.replace(json.find(from), from.size(), "\"\\n\"");
+  const text::HfTokenizer tokenizer(json, "m");
+  const std::int32_t line = tokenizer.find("\n").value(), r = tokenizer.find("<r>").value();
+  EXPECT_EQ(tokenizer.encode("\n \n\n"), Ids{line});
+  EXPECT_EQ(tokenizer.encode("<r>\n \n<r>"), (Ids{r, r}));
+}
+
+// Models often have more rows than their tokenizer has tokens, and may write one of these.
+TEST(HfTokenizer, IdsWithoutATokenAreNoText) {
+  const auto tokenizer = text::HfTokenizer::open(golden("gpt2"));
+  Ids ids = tokenizer.encode("the tree");
+  const auto above = static_cast<std::int32_t>(tokenizer.size());
+  ids.insert(ids.begin() + 1, {above, above + 1000, std::numeric_limits<std::int32_t>::max()});
+  EXPECT_EQ(tokenizer.decode(ids), "the tree");
+  text::TextStream stream(tokenizer);
+  EXPECT_EQ(stream.add(above), "");
+  EXPECT_EQ(error_of([&] { tokenizer.decode(Ids{-1}); }),
+            "[decode] id -1, expected 0 to " + std::to_string(above - 1));
+}
+
 TEST(HfTokenizer, SpecialTokensOfUsersAreText) {
   const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden("gpt2"));
   const std::int32_t end = tokenizer.find("<|endoftext|>").value();
@@ -384,6 +410,8 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
   EXPECT_EQ(
       refusal(R"("post_processor":null)", R"("post_processor":{"type":"BertProcessing"})"),
       R"(m: post_processor.type is "BertProcessing", expected TemplateProcessing, ByteLevel or Sequence)");
+  EXPECT_EQ(refusal(R"("post_processor":null)", R"("post_processor":{"type":"ByteLevel","single":[]})"),
+            R"(m: post_processor (ByteLevel) has single = [], which is not supported)");
   EXPECT_EQ(refusal(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")"),
             R"(m: decoder.type is "WordPiece", expected ByteLevel)");
   EXPECT_NE(

@@ -167,7 +167,6 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
        "32], expected a floating type and [4, 32]"},
       {"\"lora_dropout\": 0.1", "\"lora_dropout\": 1.0", "lora_dropout is 1.0"},
       {"\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 3}", "rank_pattern is {\"q_.*\": 3}"},
-      {"\"rank_pattern\": {}", "\"rank_pattern\": {\"k_proj\": 3}", "\"k_proj\""},
       {"\"v_proj\"", "\"v_prj\"",
        "DIR/adapter_config.json: target \"v_prj\" is no Linear layer of the model"},
       {"\"v_proj\"", "\"k_proj\"", "DIR/adapter_model.safetensors: has no tensor"},
@@ -183,6 +182,17 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
         text.substr(0, begin) + "\"target_modules\": [\"q_proj\"" + text.substr(end));
   EXPECT_NE(refusal().find("has an adapter of model.layers.0.self_attn.v_proj, which is none"),
             std::string::npos);
+}
+
+// As peft does, which computes the same with and without them; and they come out again.
+TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
+  replace("\"rank_pattern\": {}", "\"rank_pattern\": {\"k_proj\": 3, \"lm_head\": 2}");
+  nn::load_adapter(model, folder);
+  EXPECT_EQ(model.model.lora()->modules[0].rank, 8);
+  const std::string again = directory / "again";
+  nn::save_adapter(again, model);
+  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
+    EXPECT_EQ(content(again + name), content(folder + name)) << name;
 }
 
 TEST_F(DamagedAdapter, OfAnotherModelOrWithoutFilesIsRefused) {

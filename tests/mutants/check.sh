@@ -26,3 +26,13 @@ refuses '| return @{x * x => x}@;'    # is not there
 refuses '| int@{ => }@'               # no right text of its own
 refuses '| @{x => y}@'                # there more than once
 refuses '| return x + x;'             # without a mark
+touch tests/twice_test.cpp
+test_of() { printf '1 twice.cpp; tests %s\nsome fault\n| return @{x + x => x}@;\n' "$1" >tests/mutants/faults/list.txt; }
+test_of twice
+python3 tests/mutants/plant.py --check . >/dev/null || { echo "FAILED: a test is not found"; exit 1; }
+test_of thrice
+python3 tests/mutants/plant.py --check . 2>/dev/null && { echo "FAILED: a test that there is not is taken"; exit 1; }
+echo 'add_test(NAME twice COMMAND true)' >tests/CMakeLists.txt
+test_of twice
+python3 tests/mutants/plant.py --check . 2>/dev/null && { echo "FAILED: two tests of one name are taken"; exit 1; }
+exit 0

@@ -2,7 +2,7 @@
 """Makes a copy of the tree in which every fault of tests/mutants/faults is present and switched off.
 
 usage: plant.py SOURCE_DIR TARGET_DIR
-       plant.py --check SOURCE_DIR        only sees that every place is there
+       plant.py --check SOURCE_DIR        only sees that every place, and every test that is named, is there
 
 An entry of faults/*.txt is
 
@@ -166,10 +166,27 @@ def plant(source_dir, target_dir):
     return faults
 
 
+def test_names(source_dir):
+    """The names of CTest's tests, where they are written out. run.py asks by name, so each must be one test's."""
+    tests = source_dir / "tests"
+    names = [path.stem.removesuffix("_test") for path in tests.rglob("*_test.cpp")]
+    for path in tests.rglob("CMakeLists.txt"):
+        names += re.findall(r"add_test\(NAME (\w+)\s", path.read_text())
+    for name in names:
+        if names.count(name) > 1:
+            sys.exit(f"two tests are named {name}")
+    return names
+
+
 def check(source_dir):
     faults, source_dir = read_faults(), pathlib.Path(source_dir)
     for file, own in by_files(faults, source_dir).items():
         planted(file, (source_dir / file).read_text(), own)
+    names = test_names(source_dir)
+    for fault in faults.values():
+        for name in fault.tests:
+            if name not in names:
+                sys.exit(f"{fault.where}: there is no test {name}")
     return faults
 
 

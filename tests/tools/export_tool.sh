@@ -26,7 +26,7 @@ done
 # The same as a file for llama.cpp, which is read too.
 for model in gpt-bytes llama-bpe llama-chars; do
   "$export" --checkpoint "$dir/$model" --to gguf "$dir/$model.gguf" >"$dir/out" || fail "exporting $model to GGUF"
-  tail -n 1 "$dir/out" | grep -q "^llama-cli -m $dir/$model.gguf" || fail "the last line is: $(tail -n 1 "$dir/out")"
+  tail -n 1 "$dir/out" | grep -q "^llama-completion -m $dir/$model.gguf" || fail "the last line is: $(tail -n 1 "$dir/out")"
   [ $model = gpt-bytes ] || [ "$(say --checkpoint "$dir/$model")" = "$(say --model "$dir/$model.gguf")" ] ||
     fail "another text from $model.gguf"
 done

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <tilegrad/core/run/backend.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/safetensors.h>
 #include <tilegrad/io/interop/pretrained.h>
@@ -108,6 +109,26 @@ class FileReading {
   std::vector<std::byte> memory_;
 };
 
+// Memory of so many bytes as parameters get it, which is new: each thread writes to every page of its part,
+// and the system clears them before.
+void touch_new_memory(std::size_t bytes, int threads) {
+  struct Touch {
+    std::span<std::byte> memory;
+    std::size_t threads;
+  };
+  constexpr std::size_t page = 4096;
+  const std::shared_ptr<std::byte> fresh = backend(Device::cpu()).allocate(bytes, "bench");
+  Touch touch{{fresh.get(), bytes}, static_cast<std::size_t>(threads)};
+  cpu::run_on_pool(
+      threads,
+      [](void* p, int t) {
+        const auto& [memory, n] = *static_cast<Touch*>(p);
+        const std::size_t part = memory.size() / n, begin = static_cast<std::size_t>(t) * part;
+        for (std::size_t at = begin; at < begin + part; at += page) memory[at] = std::byte{1};
+      },
+      &touch);
+}
+
 // A number of KiB of /proc/self/status in bytes: VmRSS, what memory the process has, or VmHWM, the most it
 // had.
 std::size_t memory_now(const std::string& key) {
@@ -153,6 +174,11 @@ void run_load(const Settings& settings, const Machine&, Report& report) {
   const double read = seconds_of_reading(true);
   add("read into memory", read, Row::none);
   add("read into caches", seconds_of_reading(false), Row::none);
+  // What loading cannot do without: the file is read, and memory that was not there is cleared.
+  const double touch =
+      best_seconds(settings.seconds, [&] { touch_new_memory(folder.bytes(), settings.threads); });
+  add("touch new memory", touch, Row::none);
+  add("read, and touch new memory", read + touch, read / (read + touch));
   const double load = best_seconds(
       settings.seconds, [&] { nn::from_pretrained(folder.path(), Device::cpu(), {.dtype = bf16}); });
   add("from_pretrained", load, read / load);

@@ -27,8 +27,10 @@ std::string export_gguf(ExportSource& source, const ExportOptions& options) {
   for (const std::string& note : writer.notes()) print_row("note", note);
   std::fflush(stdout);
   writer.write(options.out);
-  const std::string run = "llama-cli -m " + shell_word(options.out);
-  return writer.has_tokenizer() ? run + " -no-cnv -p 'Once'" : "generate --model " + shell_word(options.out);
+  const std::string file = " -m " + shell_word(options.out);
+  // Programs of llama.cpp; without a tokenizer there is no text for it to read.
+  return writer.has_tokenizer() ? "llama-completion" + file + " -no-cnv -n 40 -p 'Once'"
+                                : "llama-bench" + file;
 }
 
 }  // namespace tg

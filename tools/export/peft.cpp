@@ -1,4 +1,6 @@
 // export --to peft: the adapter of a run of train --lora as a PEFT folder.
+#include <algorithm>
+
 #include <tilegrad/core/base/error.h>
 #include "io/checkpoints/convert.h"
 #include "io/files/staged_folder.h"
@@ -24,6 +26,12 @@ std::string export_peft(ExportSource& source, const ExportOptions& options) {
     bytes += t.bytes.size();
   }
   print_row("writes", options.out + ": a LoRA adapter, " + size_text(static_cast<double>(bytes)));
+  const auto is_of_mlp = [](const auto& tensor) { return tensor.first.find(".mlp.") != std::string::npos; };
+  if (adapter.model.architecture.name() == "deepseek" &&
+      std::any_of(tensors.begin(), tensors.end(), is_of_mlp))
+    print_row("note",
+              "peft with transformers 5 takes DeepSeek's MLP layers for experts and cannot open adapters "
+              "of them: --merge it, or train others (--lora-targets)");
   io::write_peft_folder(options.out, adapter.config_text, tensors);
   const std::string base = python_string(adapter.config.base);
   return "from transformers import AutoModelForCausalLM; from peft import PeftModel; model = "
