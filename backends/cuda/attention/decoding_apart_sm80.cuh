@@ -235,27 +235,37 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
   const float factor = options == any ? 1 : score.factor;
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[warp];
   bool knows_seen = false;
-  int slot = 0;
+  // What is added to a slice replaces what came from the cache: of the first slices now, while queries arrive.
+  const auto replace = [&](int key, u32 stage) {
+    wait();
+    __syncwarp();
+    slices.for_each_added(key, [&](int row, int nth) {
+      for_each_piece<S>(x, [&](bool of_values, int piece) {
+        const AttentionCall::Operand& from = of_values ? x.added.v : x.added.k;
+        ptx::cp_async_16(SharedTile<At::D>{stage + (of_values ? At::half : 0)}.address(row, piece),
+                         from.at<S>(nth, item.head) + piece * static_cast<int>(16 / sizeof(S)), 16);
+      });
+    });
+    commit();
+  };
+  if (some_added != 0) {
+    Turn<At> at(item.keys, warp);
+#pragma unroll 1
+    for (int n = 0; n < At::stages; ++n, at.next())
+      if (some_added >> n & 1) replace(at.key, ring + n * At::stage);
+  }
+  int slot = 0, n = 0;
 #pragma unroll 1
   for (int stream = warp; stream < At::streams; stream += At::warps) {
     Accumulator<At::D, At::rows> o;
     o.fill(0);
     ColumnSoftmax<At::rows> softmax;
 #pragma unroll 1
-    for (int key = first_key<At>(item.keys, stream); key < item.keys.to; key += At::step) {
+    for (int key = first_key<At>(item.keys, stream); key < item.keys.to; key += At::step, ++n) {
       const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       if (some_added & 1) {
-        wait();  // for what it replaces
-        __syncwarp();
-        slices.for_each_added(key, [&](int row, int n) {
-          for_each_piece<S>(x, [&](bool of_values, int piece) {
-            const AttentionCall::Operand& from = of_values ? x.added.v : x.added.k;
-            ptx::cp_async_16((of_values ? v : k).address(row, piece),
-                             from.at<S>(n, item.head) + piece * static_cast<int>(16 / sizeof(S)), 16);
-          });
-        });
-        commit();
+        if (n >= At::stages) replace(key, k.base);
         wait();
       }
       some_added /= 2;
