@@ -265,8 +265,17 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       if (some_added & 1) {
-        if (n >= At::stages) replace(key, k.base);
-        wait();
+        wait();  // for what it replaces
+        __syncwarp();
+        slices.for_each_added(key, [&](int row, int n) {
+          for_each_piece<S>(x, [&](bool of_values, int piece) {
+            const AttentionCall::Operand& from = of_values ? x.added.v : x.added.k;
+            ptx::cp_async_16((of_values ? v : k).address(row, piece),
+                             from.at<S>(n, item.head) + piece * static_cast<int>(16 / sizeof(S)), 16);
+          });
+          commit();
+          wait();  // copies to one place have no order
+        });
       }
       some_added /= 2;
       ptx::cp_async_wait<2 * At::stages - 1>();
