@@ -75,7 +75,7 @@ struct AttentionCall {
     int count = 0;
     Operand k, v;
   } added;
-  bool fixed_keys = false;  // else no step of the program writes k and v
+  bool fixed_keys = false;            // else no step of the program writes k and v
   const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;

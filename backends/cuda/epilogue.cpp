@@ -38,8 +38,9 @@ bool is_sum_for(const Step& sum, const Step& product) {
 }
 
 bool is_added_for(const Step& assign, const Step& attention) {
-  const bool is_forward = attention.op->name == "paged_attn" ||
-                          (attention.op->name == "flash_attn" && !attention.attrs.as<AttentionAttrs>().backward);
+  const bool is_forward =
+      attention.op->name == "paged_attn" ||
+      (attention.op->name == "flash_attn" && !attention.attrs.as<AttentionAttrs>().backward);
   return assign.op->name == "index_assign" && assign.out.size() == 2 && is_forward &&
          attention.in[1].data == assign.out[0].data && attention.in[2].data == assign.out[1].data;
 }

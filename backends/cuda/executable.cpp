@@ -36,13 +36,12 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
-  // The step; or a product with the sum before it, the gelu after it, or both; or attention with what is added
-  // to its cache.
+  // The step; or a product with the sum before it, the gelu after it, or both; or attention with what is
+  // added to its cache.
   const auto is_of_rows = [&](std::size_t i) {
     return steps_[i].op->name == "matmul" && is_product_of_rows(task_of(i, options).call);
   };
-  const bool adds = is_next(is_added_for, first),
-             sums = is_next(is_sum_for, first) && is_of_rows(first + 1);
+  const bool adds = is_next(is_added_for, first), sums = is_next(is_sum_for, first) && is_of_rows(first + 1);
   std::size_t at = first + (adds || sums), last = at + is_next(is_gelu_of, at);
   try {
     std::shared_ptr<const void> plan;

@@ -218,8 +218,8 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     for (int axis = 0; axis < l.rank(); ++axis) axes += l.shape[axis] > 1;
     return axes <= 1;
   };
-  const AttentionCall::Added added{reinterpret_cast<const std::int32_t*>(indices.data),
-                                   static_cast<int>(x.B), operand(k), operand(v)};
+  const AttentionCall::Added added{reinterpret_cast<const std::int32_t*>(indices.data), static_cast<int>(x.B),
+                                   operand(k), operand(v)};
   const int piece = 16 / static_cast<int>(size_of(x.type));
   const bool in_pieces_of_16 = in_pieces(added.k, piece) && in_pieces(added.v, piece) &&
                                k.layout.strides[k.layout.rank() - 1] == 1 &&

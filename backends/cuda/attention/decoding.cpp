@@ -63,8 +63,8 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
 
 bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu) {
   constexpr int rows = 8, streams = 8;  // as the kernel has them
-  return x.type != DType::f32 && ranges <= most_apart && rows_of_tile(x) <= rows && x.d <= 128 && x.dv <= 128 &&
-         with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
+  return x.type != DType::f32 && ranges <= most_apart && rows_of_tile(x) <= rows && x.d <= 128 &&
+         x.dv <= 128 && with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
 }
 
 // As few keys as several blocks need to share those of one entry, and as many as it takes to read them while

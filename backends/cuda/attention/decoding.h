@@ -95,8 +95,8 @@ GrowingRanges ranges_in_pages(const AttentionCall& x);
 // How many ranges there can be.
 int ranges_of(const AttentionCall& x);
 
-// Whether a block of its own computes each of these ranges (decoding_apart_sm80.cuh): where a text has few, and
-// so a multiprocessor. The bits are the same.
+// Whether a block of its own computes each of these ranges (decoding_apart_sm80.cuh): where a text has few,
+// and so a multiprocessor. The bits are the same.
 constexpr int most_apart = 8;
 bool is_apart(const AttentionCall& x, int ranges, const Gpu& gpu);
 

@@ -1,14 +1,14 @@
-// Decoding of short caches on tensor cores (sm_80 and later): a block for each range of keys of a tile, instead
-// of one that goes from item to item. Several blocks share a multiprocessor, and while one waits for its keys
-// or merges its results, others multiply. Slices, streams and ranges are those of decoding_sm80.cuh, and so are
-// the bits.
+// Decoding of short caches on tensor cores (sm_80 and later): a block for each range of keys of a tile,
+// instead of one that goes from item to item. Several blocks share a multiprocessor, and while one waits for
+// its keys or merges its results, others multiply. Slices, streams and ranges are those of decoding_sm80.cuh,
+// and so are the bits.
 //
 // A stream asks for keys as soon as it has multiplied those of its last slice, and for values then: one stage
 // of each is enough.
 //
-// What a step of decoding adds to a cache the kernel may write itself (AttentionCall::added), so that all other
-// keys and values, which no step of the program writes, are on their way before the kernel before this one has
-// ended. It multiplies what is added as it lies there, and never reads it from the cache.
+// What a step of decoding adds to a cache the kernel may write itself (AttentionCall::added), so that all
+// other keys and values, which no step of the program writes, are on their way before the kernel before this
+// one has ended. It multiplies what is added as it lies there, and never reads it from the cache.
 #pragma once
 
 #include "backends/cuda/attention/decoding_sm80.cuh"
@@ -36,8 +36,8 @@ __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<C
   }
 }
 
-// As Shape<2, D, 8, 8>, but that a warp may have several of the streams, one after the other, and that all warps
-// write.
+// As Shape<2, D, 8, 8>, but that a warp may have several of the streams, one after the other, and that all
+// warps write.
 template <int D_, int warps_, int stages_>
 struct ApartShape {
   using Streams = Shape<2, D_, 8, 8>;
@@ -58,7 +58,9 @@ struct ApartShape {
   static constexpr int bytes(int queries, int pages_of_range) {
     return pages(queries) + pages_of_range * int(sizeof(int));
   }
-  TG_HOST_DEVICE static int rows_of_tile(const AttentionCall& x) { return rows_of(x) < rows ? rows_of(x) : rows; }
+  TG_HOST_DEVICE static int rows_of_tile(const AttentionCall& x) {
+    return rows_of(x) < rows ? rows_of(x) : rows;
+  }
 };
 
 // Copies of the slices of an item: each of keys, and each of values, is a group.
@@ -96,7 +98,8 @@ struct Slices {
     copy(x.v, [&](int n, const S* from, bool seen) { values.copy_values(n, from, seen, x.dv); });
     values.end_slice();
   }
-  // f(row of the slice, number of what is added there) for what is added to the slice at `first_key`, in order.
+  // f(row of the slice, number of what is added there) for what is added to the slice at `first_key`, in
+  // order.
   template <class F>
   __device__ __forceinline__ void for_each_added(int first_key, F&& f) {
     find(first_key);
@@ -110,8 +113,11 @@ struct Slices {
       }
     }
   }
+
  private:
-  __device__ __forceinline__ bool sees(int j) const { return j >= item.keys.from && j < item.keys.to; }
+  __device__ __forceinline__ bool sees(int j) const {
+    return j >= item.keys.from && j < item.keys.to;
+  }
   template <class Copy>
   __device__ __forceinline__ void copy(const AttentionCall::Operand& a, Copy&& copy) const {
     if (key >= item.keys.to) return;
@@ -123,8 +129,8 @@ struct Slices {
         copy(n, at_piece<S>(a, __shfl_sync(~0u, begin, r) + Lanes::piece()), sees(key + r));
       }
     } else {
-      const S* from = a.at<S>(item.tile.b, item.head) + i64{key + Lanes::row()} * a.row +
-                      Lanes::piece() * Lanes::each;
+      const S* from =
+          a.at<S>(item.tile.b, item.head) + i64{key + Lanes::row()} * a.row + Lanes::piece() * Lanes::each;
 #pragma unroll
       for (int n = 0; n < At::keys; n += Lanes::rows, from += Lanes::rows * a.row)
         copy(n, from, sees(key + Lanes::row() + n));
@@ -149,8 +155,8 @@ struct Slices {
   }
 };
 
-// f(whether of a value, piece) for the pieces of 16 bytes of a key and of its value: each half of the warp has
-// one of them.
+// f(whether of a value, piece) for the pieces of 16 bytes of a key and of its value: each half of the warp
+// has one of them.
 template <class S, class F>
 __device__ __forceinline__ void for_each_piece(const AttentionCall& x, F&& f) {
   const bool of_values = lane_id() >= 16;
@@ -158,8 +164,8 @@ __device__ __forceinline__ void for_each_piece(const AttentionCall& x, F&& f) {
   if (piece * static_cast<int>(16 / sizeof(S)) < size) f(of_values, piece);
 }
 
-// By a warp, what is added for text b: its row of the cache, of equal ones that of the last text; −1: none. The
-// step that adds is the one before.
+// By a warp, what is added for text b: its row of the cache, of equal ones that of the last text; −1: none.
+// The step that adds is the one before.
 __device__ __forceinline__ int added_row(const AttentionCall& x, int b, const Faults& faults) {
   const int row = x.added.rows[b], page = x.table ? x.page : x.T;
   bool again = false;
@@ -213,7 +219,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const u32 ring = shared_address(memory) + warp * At::ring;
   Slices<S, At, Cache> slices(x, item, ring, pages, first_page);
-  unsigned some_added = 0;  // to which slices something is added, in their order
+  unsigned some_added = 0;  // to which slices something is added, in their order: a range has no more than 16
   if (x.added.count > 0) {
     unsigned bit = 1;
     for (Turn<At> at(item.keys, warp); !at.at_end(); at.next(), bit *= 2)
@@ -235,33 +241,14 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
   const float factor = options == any ? 1 : score.factor;
   auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[warp];
   bool knows_seen = false;
-  // What is added to a slice replaces what came from the cache: of the first slices now, while queries arrive.
-  const auto replace = [&](int key, u32 stage) {
-    wait();
-    __syncwarp();
-    slices.for_each_added(key, [&](int row, int nth) {
-      for_each_piece<S>(x, [&](bool of_values, int piece) {
-        const AttentionCall::Operand& from = of_values ? x.added.v : x.added.k;
-        ptx::cp_async_16(SharedTile<At::D>{stage + (of_values ? At::half : 0)}.address(row, piece),
-                         from.at<S>(nth, item.head) + piece * static_cast<int>(16 / sizeof(S)), 16);
-      });
-    });
-    commit();
-  };
-  if (some_added != 0) {
-    Turn<At> at(item.keys, warp);
-#pragma unroll 1
-    for (int n = 0; n < At::stages; ++n, at.next())
-      if (some_added >> n & 1) replace(at.key, ring + n * At::stage);
-  }
-  int slot = 0, n = 0;
+  int slot = 0;
 #pragma unroll 1
   for (int stream = warp; stream < At::streams; stream += At::warps) {
     Accumulator<At::D, At::rows> o;
     o.fill(0);
     ColumnSoftmax<At::rows> softmax;
 #pragma unroll 1
-    for (int key = first_key<At>(item.keys, stream); key < item.keys.to; key += At::step, ++n) {
+    for (int key = first_key<At>(item.keys, stream); key < item.keys.to; key += At::step) {
       const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       if (some_added & 1) {
@@ -326,7 +313,8 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
     first_page = static_cast<int>(plan.ranges.begin(range)) / x.page;  // of its numbers all are read at once
     const int count = min(pages_of_range(x, plan.ranges, range), x.pages - first_page);
 #pragma unroll 1
-    for (int n = thread; n < count; n += At::threads) pages[n] = x.table[i64{tile.b} * x.pages + first_page + n];
+    for (int n = thread; n < count; n += At::threads)
+      pages[n] = x.table[i64{tile.b} * x.pages + first_page + n];
   }
   Item& item = *reinterpret_cast<Item*>(memory + At::item(plan.tiles.rows));
   if (thread == 0) {

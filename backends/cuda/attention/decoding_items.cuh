@@ -180,12 +180,12 @@ struct Items {
   }
   __device__ Item find(int n) const {
     const bool is_short = short_tiles && n < shorts;
-    const int nth = (is_short ? n : n - shorts) / x.Hk, nth_tile = is_short         ? short_tiles->order[nth]
-                                                                   : nth < not_last ? entry_of(nth)
-                                                                                    : long_tile(nth - not_last);
+    const int nth = (is_short ? n : n - shorts) / x.Hk, nth_tile = is_short ? short_tiles->order[nth]
+                                                                   : nth < not_last
+                                                                       ? entry_of(nth)
+                                                                       : long_tile(nth - not_last);
     const Entry e = entries[nth_tile];
-    const int range =
-        !is_short && nth < not_last ? e.first(ranges) + nth - e.before : e.last(ranges);
+    const int range = !is_short && nth < not_last ? e.first(ranges) + nth - e.before : e.last(ranges);
     Item item = item_of<Cache>(x, ranges, tiles, nth_tile, n % x.Hk, e, range);
     item.is_short = is_short;
     return item;

@@ -138,8 +138,8 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
 }
 
 // Warps that write results: what streams leave becomes results of a range, or of the call. Each warp has rows
-// of its own, and counts their ranges itself. Of no more than `together` ranges a merge by fewer has the bits of
-// one by 16.
+// of its own, and counts their ranges itself. Of no more than `together` ranges a merge by fewer has the bits
+// of one by 16.
 template <class S, class At, class Cache, int warps, int together = 16>
 struct Results {
   static constexpr int quads = At::D / 4;
@@ -165,8 +165,7 @@ struct Results {
     const Partial range_0 = partial(x, work, tiles, item, 0);
     for_each_quad(item, [&](int row, int column) {
       const int first = item.first_range;
-      put<S>(x, item, row, column,
-             merge_ranges<together>(range_0, first, first + item.ranges, row, column));
+      put<S>(x, item, row, column, merge_ranges<together>(range_0, first, first + item.ranges, row, column));
     });
   }
 

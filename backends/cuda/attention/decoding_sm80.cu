@@ -9,7 +9,8 @@ void launch_decoding(const Stream& s, const AttentionCall& x, const Workspace& w
   if (x.type == DType::f32) return launch_f32_decoding(s, x, work);
   if (x.table) return launch_paged_decoding(s, x, work);
   const auto ranges = decoding::ranges_in_one_piece(x);
-  if (decoding::is_apart(x, work.parts, s.gpu)) return decoding::launch_apart<decoding::InOnePiece>(s, x, work, ranges);
+  if (decoding::is_apart(x, work.parts, s.gpu))
+    return decoding::launch_apart<decoding::InOnePiece>(s, x, work, ranges);
   decoding::launch_on_tensor_cores<decoding::InOnePiece>(s, x, work, ranges);
 }
 

@@ -35,8 +35,8 @@ struct Choice {
 // The same of a call of paged_attn.
 Choice paged_choice(const Call& call, std::byte* base = nullptr);
 
-// What an index_assign adds to the cache in the step before, if the kernel of a choice can do it: of decoding,
-// one row for each text.
+// What an index_assign adds to the cache in the step before, if the kernel of a choice can do it: of
+// decoding, one row for each text.
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& assign);
 
 // Whether rows begin at multiples of 16 bytes, `piece` elements.

@@ -1,5 +1,5 @@
-// A step of decoding: rows of keys and values go into a cache, which attention reads in the same program. On a
-// GPU one kernel does both; the result and the cache have the bits that two programs leave. Skipped where
+// A step of decoding: rows of keys and values go into a cache, which attention reads in the same program. On
+// a GPU one kernel does both; the result and the cache have the bits that two programs leave. Skipped where
 // there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"

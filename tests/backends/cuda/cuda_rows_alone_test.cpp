@@ -112,7 +112,8 @@ TEST_F(CudaRowsAlone, SoDoProductsOfManyRowsAndOutputs) {
   Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
 }
 
-// More slices than pairs of chunks, slices that differ by one, and a last chunk that is not whole or not there.
+// More slices than pairs of chunks, slices that differ by one, and a last chunk that is not whole or not
+// there.
 TEST_F(CudaRowsAlone, SoDoProductsWhoseSlicesDiffer) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t k : {104, 296, 776, 1160})
