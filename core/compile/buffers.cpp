@@ -60,6 +60,15 @@ class BufferList {
   Buffers made_;
 };
 
+// Whether `next` reads rows that an index_assign before it writes, as attention does those of a cache: then a
+// kernel may do both, and what is assigned stays until `next` has been computed.
+bool reads_what_is_assigned(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
+  if (assign.op->name != "index_assign") return false;
+  return std::any_of(next.in.begin(), next.in.end(), [&](ValueId v) {
+    return std::ranges::find(assign.out, graph.values()[v].root) != assign.out.end();
+  });
+}
+
 }  // namespace
 
 Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
@@ -71,6 +80,8 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
     for (ValueId v : steps[s].out) buffers.use(v, s);
     for (ValueId v : steps[s].in) buffers.use(v, s);
+    if (s > 0 && reads_what_is_assigned(graph, steps[s - 1], steps[s]))
+      for (std::size_t i = 1; i < steps[s - 1].in.size(); i += 2) buffers.use(steps[s - 1].in[i], s);
   }
   for (ValueId v : outputs.all()) buffers.use(v, static_cast<int>(steps.size()));
   for (ValueId v : outputs.fetched) buffers.fetch(v);

@@ -50,6 +50,17 @@ TEST(Buffers, LiveFromTheStepThatWritesThemToTheLastThatReadsThem) {
   EXPECT_EQ(p.of(d).last, 4);  // the number of steps: fetched after the run
 }
 
+// A kernel may assign and compute the next step.
+TEST(Buffers, OfWhatIsAssignedLiveUntilTheResultHasBeenRead) {
+  Graph g;
+  const Tensor rows = g.input("rows", {2}, i32), x = exp(g.input("x", {300, 4})),
+               src = exp(g.input("s", {2, 4}));
+  const Tensor held = index_assign(x, 0, rows, src), y = exp(held.view({4, 300})), z = exp(y);
+  Passes p(g, {z});
+  EXPECT_EQ(p.of(src).last, 3);
+  EXPECT_EQ(p.of(x).last, 2);  // so that `held` may be written over it
+}
+
 TEST(Buffers, AreThoseOfRootsWholesAndParameters) {
   Graph g;
   Parameter w("w", Array(Shape{2, 3}, f32));

@@ -44,7 +44,6 @@ struct Texts {
   Numbers table = {};     // of a cache in one piece: none
   std::int64_t window = -1;
   bool of_heads = false;  // what is added lies as [Hk, B, d]
-  bool kept = true;       // its memory is not used for the results
 
   std::int64_t B() const { return std::ssize(lengths); }
 
@@ -57,16 +56,14 @@ struct Texts {
     const Parameter k("k", normal({pool * page, Hk, d}, dtype, 1), Device::cuda()),
         v("v", normal({pool * page, Hk, dv}, dtype, 2), Device::cuda());
     Inputs adding, reading;
-    const std::vector<Tensor> added{made(adding, "k", d), made(adding, "v", dv)},
-        held = index_assign_each({adding.g.param(k), adding.g.param(v)}, 0,
-                                 adding("rows", Array::of({B(), 1}, rows)), added);
+    const std::vector<Tensor> held = index_assign_each({adding.g.param(k), adding.g.param(v)}, 0,
+                                                       adding("rows", Array::of({B(), 1}, rows)),
+                                                       {made(adding, "k", d), made(adding, "v", dv)});
     const Tensor o = at_once ? attention(adding, held[0], held[1])
                              : attention(reading, reading.g.param(k), reading.g.param(v));
     Result got;
     const auto run = [&](Inputs& in, const std::vector<Assign>& assign, bool reads) {
-      std::vector<Tensor> fetched;
-      if (reads) fetched.push_back(o);
-      if (kept && !assign.empty()) fetched.insert(fetched.end(), added.begin(), added.end());
+      const std::vector<Tensor> fetched = reads ? std::vector<Tensor>{o} : std::vector<Tensor>{};
       Program p = compile(in.g, fetched, {.assign = assign, .device = Device::cuda()});
       for (const Feed& f : in.feeds) p.feed(f);
       p.run();
@@ -164,13 +161,6 @@ TEST_F(CudaAddedRows, MayGoAnywhere) {
   expect_at_once_as_apart(t, one_kernel);
   t.lengths = {0, 33, 0, 80, 1};
   expect_at_once_as_apart(t, one_kernel);
-}
-
-// Results in the memory of what is added: it takes two kernels.
-TEST_F(CudaAddedRows, MayLieWhereResultsGo) {
-  Texts t = in_pages(16);
-  t.kept = false;
-  expect_at_once_as_apart(t, false);
 }
 
 TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
