@@ -45,6 +45,11 @@ struct Call {
   const WrittenMemory* written = nullptr;  // what the program's steps write; null: any memory
 };
 
+// Whether no step of the call's program writes the operand.
+inline bool is_constant(const Arg& a, const Call& call) {
+  return call.written && !call.written->overlaps(a);
+}
+
 struct Kernel {
   // Enqueues the work; never waits, never allocates. The executor finds launch errors.
   void (*launch)(const Stream&, const Call&);

@@ -30,7 +30,6 @@ bool WrittenMemory::overlaps(const Arg& a) const {
 }
 
 bool WrittenMemory::others_write(const Arg& a, const Step* step) const {
-  if (!overlaps(a)) return false;
   for (const Step& s : steps_)
     for (const Arg& out : s.out)
       if (&s != step && overlap(range_of(out), range_of(a))) return true;

@@ -120,9 +120,12 @@ void require_batch(const AttentionCall& x) {
   if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
 }
 
-// Whether an operand is the same from the beginning of a run to its end.
-bool is_fixed(const Call& call, const Arg* a) {
-  return !a || (call.written && !call.written->overlaps(*a));
+// Rows of k, or v, of a cache that are those of an index_assign's tensor: all rows of all heads, in order.
+bool is_cache(const AttentionCall::Operand& a, int rows, int heads, const Arg& tensor) {
+  const Layout& l = tensor.layout;
+  return a.data == tensor.data && l.rank() == 3 && l.is_contiguous() && l.shape[1] == heads &&
+         a.row == l.strides[0] && (heads == 1 || a.head == l.strides[1]) && a.batch == rows * a.row &&
+         l.shape[0] <= INT32_MAX;
 }
 
 AttentionCall call_of(const Call& call) {
@@ -130,9 +133,10 @@ AttentionCall call_of(const Call& call) {
   AttentionCall x = attention_call(call.in, call.out, attrs);
   require_batch(x);
   x.tf32 = call.tf32;
-  x.fixed_places = is_fixed(call, detail::AttentionOperands<Arg>(call.in, attrs).lengths);
+  const Arg* const lengths = detail::AttentionOperands<Arg>(call.in, attrs).lengths;
+  x.fixed_places = !lengths || is_constant(*lengths, call);
   x.free_order = x.free_order && !call.in_order;
-  x.fixed_keys = is_fixed(call, &call.in[1]) && is_fixed(call, &call.in[2]);
+  x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
   return x;
 }
 
@@ -176,14 +180,6 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
     split.emplace(x, backward, path == Path::hopper, base + work.bytes);
 }
 
-// Rows of k, or v, of a cache that are those of an index_assign's tensor: all rows of all heads, in order.
-static bool is_cache(const AttentionCall::Operand& a, int rows, int heads, const Arg& tensor) {
-  const Layout& l = tensor.layout;
-  return a.data == tensor.data && l.rank() == 3 && l.is_contiguous() && l.shape[1] == heads &&
-         a.row == l.strides[0] && (heads == 1 || a.head == l.strides[1]) && a.batch == rows * a.row &&
-         l.shape[0] <= INT32_MAX;
-}
-
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& step) {
   const AttentionCall& x = c.x;
   constexpr int slice = 32;  // keys, at most
@@ -199,7 +195,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
       call.written->others_write(step.out[0], &step) || call.written->others_write(step.out[1], &step))
     return std::nullopt;
   if (indices.dtype != DType::i32 || !indices.layout.is_contiguous() || indices.layout.numel() != x.B ||
-      call.written->overlaps(indices))
+      !is_constant(indices, call))
     return std::nullopt;
   // Blocks write results while others still read what is added.
   for (const Arg& out : call.out)
@@ -231,8 +227,8 @@ Choice paged_choice(const Call& call, std::byte* base) {
   AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
   require_batch(x);
   x.tf32 = call.tf32;
-  x.fixed_places = is_fixed(call, &call.in[3]) && is_fixed(call, &call.in[4]);
-  x.fixed_keys = is_fixed(call, &call.in[1]) && is_fixed(call, &call.in[2]);
+  x.fixed_places = is_constant(call.in[3], call) && is_constant(call.in[4], call);
+  x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
   return {x, false, call.gpu, base};
 }
 

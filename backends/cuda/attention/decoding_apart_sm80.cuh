@@ -225,14 +225,14 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
     for (Turn<At> at(item.keys, warp); !at.at_end(); at.next(), bit *= 2)
       slices.for_each_added(at.key, [&](int, int) { some_added |= bit; });
   }
-  if (!x.fixed_keys) await_kernels_before();
+  if (!x.fixed_keys) wait_for_kernel_before();
   Turn<At> ahead(item.keys, warp);
 #pragma unroll 1
   for (int n = 0; n < At::stages; ++n, ahead.next()) {
     slices.find(ahead.key);
     slices.ask_for_keys(), slices.ask_for_values();
   }
-  await_kernels_before();
+  wait_for_kernel_before();
   add<S>(x, item.tile.b, item.head, row_added);
   RightOperand<At::rows, At::D> q;
   load(
@@ -300,10 +300,8 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
     decode_apart(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
                  const __grid_constant__ Plan<Cache> plan, Faults faults) {
   TG_DYNAMIC_SHARED(memory, 1024);
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::let_next_kernel_begin();
-#endif
-  if (!x.fixed_places) await_kernels_before();
+  let_next_kernel_begin();
+  if (!x.fixed_places) wait_for_kernel_before();
   const int head = static_cast<int>(blockIdx.x), range = static_cast<int>(blockIdx.y),
             nth = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
   const Tile tile = tile_at<Cache>(x, plan.tiles, nth);
@@ -327,7 +325,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
   const bool adds = range == 0 && tile.row0 == 0 && x.added.count > 0 && thread >= At::threads - 32;
   const int row = adds ? added_row(x, tile.b, faults) : -1;
   if (range < item.first_range || range >= item.first_range + item.ranges) {
-    await_kernels_before();
+    wait_for_kernel_before();
     return add<S>(x, tile.b, head, row);
   }
   multiply<S, At, options, Cache>(x, plan, item, memory, pages, first_page, row);

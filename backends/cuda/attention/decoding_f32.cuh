@@ -233,96 +233,90 @@ __device__ __forceinline__ void add_slice(const Left<At>& to, const RowSoftmax<A
   __syncwarp();
 }
 
-// A streaming warp that has items, as stream_keys of decoding_sm80.cuh. One loop for both, with what is done
-// to a slice as its argument, took 4 to 6 % longer.
-template <class At, Options options, class Cache>
-__device__ void stream_f32_keys(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
-                                unsigned char* memory, int stream, bool alone) {
-  using Part = RowPart<At>;
-  unsigned char* const ring = memory + stream * At::ring;
-  float* const p = reinterpret_cast<float*>(memory + At::seen + stream * At::of_stream);  // [keys, rows]
-  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };
-  int n = items.first(stream);
-  const Score<float> score(plan.factor, plan.cap);
-  const float factor = options == any ? 1 : score.factor;
-  Loader<float, At, Cache> loader(x, plan.cache, items, stream, shared_address(ring));
-  await_kernels_before();
-#pragma unroll
-  for (int n = 0; n < At::stages; ++n) loader.ask();
-  Part q[At::rows];
-  const auto load_queries = [&](const Item& item) {
-#pragma unroll
-    for (int r = 0; r < At::rows; ++r) q[r].load(query<float>(x, item, r), x.d);
-  };
-  const Item* item = items.kept(n, stream);
-  load_queries(*item);
-  int slot = 0;
-  bool first = true;
-#pragma unroll 1
-  while (n < items.count) {
-    const Band band(x, sequence_of_query(x, item->tile.b, 0));
-    const int row = Scores<At>::row();
-    const KeyRange seen =
-        row < item->tile.rows ? band.of((item->tile.row0 + row) / group_of(x)) : KeyRange{0, 0};
-    if (item->is_short) begin_short(place());
-    RowSums<At> sums;
-    RowSoftmax<At> softmax;
-#pragma unroll 1
-    for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
-      ptx::cp_async_wait<At::stages - 1>();
-      __syncwarp();
-      const int at = slot * At::stage;
-      slot = slot + 1 < At::stages ? slot + 1 : 0;
-      Scores<At> s;
-      s.multiply(reinterpret_cast<const float*>(ring + at), q);
-      if constexpr (options == any)
-        s.for_each([&](float& a, int) {
-          float slope;
-          a = score.of(a, 0, 0, false, &slope);
-        });
-      if (!covers(item->every, key, At::keys))
-        s.for_each([&](float& a, int n) {
-          if (key + n < seen.from || key + n >= seen.to) a = -INFINITY;
-        });
-      const float by = softmax.step(s, factor);
-      s.for_each([&](float& a, int n) { p[n * At::rows + row] = a; });
-      sums.scale(by);
-      __syncwarp();
-      sums.add(p, reinterpret_cast<const float*>(ring + loader.values(at).base));
-      __syncwarp();  // no lane needs the slice
-      loader.ask();
-      if (item->is_short) {
-        add_slice(place(), softmax, sums, reinterpret_cast<float2*>(p));
-        sums.fill(0);
-        softmax = {};
-      }
-    }
-    const bool is_short = item->is_short;
-    if (is_short) put_short<float>(x, *item, place());
-    // Queries of the next item arrive while this one's sums are left.
-    n = items.after(n, At::streams);
-    if (n < items.count) {
-      item = items.kept(n, stream);
-      load_queries(*item);
-    }
-    if (is_short) continue;
-    if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
-    first = false;
-    leave(place(), softmax, sums);
-    if (!alone) ptx::bar_arrive(left, At::threads);
-  }
-}
-
 // Of f32 (decoding_launch.cuh).
 template <class S_, class At_, Options options>
 struct MultipliedInF32 {
   using S = S_;
   using At = At_;
+
+  // As that of MultipliedByTensorCores. One loop for both, with what is done to a slice as its argument, took
+  // 4 to 6 % longer.
   template <class Cache>
-  static __device__ __forceinline__ void stream(const AttentionCall& x, const Plan<Cache>& plan,
-                                                const Items<Cache>& items, unsigned char* memory, int stream,
-                                                bool alone) {
-    stream_f32_keys<At, options>(x, plan, items, memory, stream, alone);
+  static __device__ void stream(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
+                                unsigned char* memory, int stream, bool alone) {
+    using Part = RowPart<At>;
+    unsigned char* const ring = memory + stream * At::ring;
+    float* const p = reinterpret_cast<float*>(memory + At::seen + stream * At::of_stream);  // [keys, rows]
+    const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };
+    int n = items.first(stream);
+    const Score<float> score(plan.factor, plan.cap);
+    const float factor = options == any ? 1 : score.factor;
+    Loader<float, At, Cache> loader(x, plan.cache, items, stream, shared_address(ring));
+    wait_for_kernel_before();
+#pragma unroll
+    for (int n = 0; n < At::stages; ++n) loader.ask();
+    Part q[At::rows];
+    const auto load_queries = [&](const Item& item) {
+#pragma unroll
+      for (int r = 0; r < At::rows; ++r) q[r].load(query<float>(x, item, r), x.d);
+    };
+    const Item* item = items.kept(n, stream);
+    load_queries(*item);
+    int slot = 0;
+    bool first = true;
+#pragma unroll 1
+    while (n < items.count) {
+      const Band band(x, sequence_of_query(x, item->tile.b, 0));
+      const int row = Scores<At>::row();
+      const KeyRange seen =
+          row < item->tile.rows ? band.of((item->tile.row0 + row) / group_of(x)) : KeyRange{0, 0};
+      if (item->is_short) begin_short(place());
+      RowSums<At> sums;
+      RowSoftmax<At> softmax;
+#pragma unroll 1
+      for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
+        ptx::cp_async_wait<At::stages - 1>();
+        __syncwarp();
+        const int at = slot * At::stage;
+        slot = slot + 1 < At::stages ? slot + 1 : 0;
+        Scores<At> s;
+        s.multiply(reinterpret_cast<const float*>(ring + at), q);
+        if constexpr (options == any)
+          s.for_each([&](float& a, int) {
+            float slope;
+            a = score.of(a, 0, 0, false, &slope);
+          });
+        if (!covers(item->every, key, At::keys))
+          s.for_each([&](float& a, int n) {
+            if (key + n < seen.from || key + n >= seen.to) a = -INFINITY;
+          });
+        const float by = softmax.step(s, factor);
+        s.for_each([&](float& a, int n) { p[n * At::rows + row] = a; });
+        sums.scale(by);
+        __syncwarp();
+        sums.add(p, reinterpret_cast<const float*>(ring + loader.values(at).base));
+        __syncwarp();  // no lane needs the slice
+        loader.ask();
+        if (item->is_short) {
+          add_slice(place(), softmax, sums, reinterpret_cast<float2*>(p));
+          sums.fill(0);
+          softmax = {};
+        }
+      }
+      const bool is_short = item->is_short;
+      if (is_short) put_short<float>(x, *item, place());
+      // Queries of the next item arrive while this one's sums are left.
+      n = items.after(n, At::streams);
+      if (n < items.count) {
+        item = items.kept(n, stream);
+        load_queries(*item);
+      }
+      if (is_short) continue;
+      if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
+      first = false;
+      leave(place(), softmax, sums);
+      if (!alone) ptx::bar_arrive(left, At::threads);
+    }
   }
 };
 

@@ -105,10 +105,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
   using At = LatentShape;
   using T = Terms<S, 1>;
   TG_DYNAMIC_SHARED(memory, 1024);
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::let_next_kernel_begin();
-  ptx::wait_for_kernel_before();
-#endif
+  begin_early();
   const Items<OfLatents> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries));
   LatentRows& shared = *reinterpret_cast<LatentRows*>(memory + At::of_rows);
   const u32 ring = shared_address(memory);
@@ -217,9 +214,7 @@ template <class S>
 __global__ void __launch_bounds__(LatentShape::D_v / 4)
     merge_latents(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
                   const __grid_constant__ Plan<OfLatents> plan) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::wait_for_kernel_before();
-#endif
+  wait_for_kernel_before();
   const int rows = plan.tiles.rows, row = blockIdx.x % rows, at = blockIdx.x / rows;
   Item item{};
   item.nth_tile = at / x.Hk, item.head = at % x.Hk, item.first_head = item.head * group_of(x);

@@ -18,11 +18,9 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
   using S = typename Multiplied::S;
   using At = typename Multiplied::At;
   TG_DYNAMIC_SHARED(memory, 1024);
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::let_next_kernel_begin();
-#endif
+  let_next_kernel_begin();
   // Where keys are can be found while the kernel before is running; what they are cannot.
-  if (!x.fixed_places) await_kernels_before();
+  if (!x.fixed_places) wait_for_kernel_before();
   const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
                            reinterpret_cast<Item*>(memory + At::noted),
@@ -33,7 +31,7 @@ __global__ void __launch_bounds__(Multiplied::At::threads, Multiplied::At::least
   if (warp < At::streams && items.first(warp) < items.count)
     Multiplied::stream(x, plan, items, memory, warp, alone);
   else
-    await_kernels_before();
+    wait_for_kernel_before();
   // Warps that write have nothing else to do while the first keys arrive.
   if (plan.tiles.first == 0 && warp >= At::streams)
     check_places(x, faults, threadIdx.x - 32 * At::streams, 32 * At::writers);

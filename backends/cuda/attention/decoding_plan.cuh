@@ -3,7 +3,7 @@
 
 #include "backends/cuda/attention/decoding_items.cuh"
 #include "backends/cuda/attention/score.cuh"
-#include "backends/cuda/tile/ptx_sm90.cuh"
+#include "backends/cuda/kernels/launch.cuh"
 
 namespace tg::cuda::attention::decoding {
 
@@ -18,13 +18,6 @@ template <class Cache>
 Plan<Cache> plan_of(const AttentionCall& x, const typename Cache::Ranges& ranges) {
   return {Cache(x), ranges, static_cast<float>(factor_of(x)), static_cast<float>(cap_of(x)),
           tiles_of_launch(x, 0)};
-}
-
-// Until what the kernels before this one have written is seen.
-__device__ __forceinline__ void await_kernels_before() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::wait_for_kernel_before();
-#endif
 }
 
 // The query of row r of an item's tile; null beyond its rows.

@@ -57,91 +57,87 @@ __device__ __forceinline__ void add_slice(const Left<At>& to, ColumnSoftmax<At::
   }
 }
 
-// A streaming warp that has items: its short items and then all others of the block. `alone`: there is one of
-// these.
-template <class S, class At, Options options, class Cache>
-__device__ void stream_keys(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
-                            unsigned char* memory, int stream, bool alone) {
-  const u32 ring = shared_address(memory) + stream * At::ring;
-  auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
-  int n = items.first(stream);
-  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };  // not kept in registers
-  const Score<S> score(plan.factor, plan.cap);
-  const float factor = options == any ? 1 : score.factor;
-  Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
-  await_kernels_before();
-#pragma unroll
-  for (int n = 0; n < At::stages; ++n) loader.ask();
-  RightOperand<At::rows, At::D> q;
-  const Item* item = items.kept(n, stream);
-  load(
-      q, [&](int r) { return query<S>(x, *item, r); }, x.d);
-  int slot = 0;
-  bool first = true;
-#pragma unroll 1
-  while (n < items.count) {
-    bool knows_seen = false;
-    if (item->is_short) begin_short(place());
-    Accumulator<At::D, At::rows> o;
-    o.fill(0);
-    ColumnSoftmax<At::rows> softmax;
-#pragma unroll 1
-    for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
-      ptx::cp_async_wait<At::stages - 1>();
-      __syncwarp();
-      const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
-      slot = slot + 1 < At::stages ? slot + 1 : 0;
-      Accumulator<At::keys, At::rows> s;
-      s.fill(0);
-      mma_ABt<S>(s, k, q);  // Aᵀ
-      if constexpr (options == any) score.apply(s);
-      if (!covers(item->every, key, At::keys)) {
-        if (!knows_seen) {
-          __syncwarp();  // no lane needs those of the item before
-          seen.set_of_groups(Band(x, sequence_of_query(x, item->tile.b, 0)), group_of(x), item->tile.row0,
-                             item->tile.rows);
-          __syncwarp();
-          knows_seen = true;
-        }
-        mask<false>(s, seen, 0, 0, key);
-      }
-      softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
-      mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
-      __syncwarp();                            // no lane needs the slice
-      loader.ask();
-      if (item->is_short) {
-        add_slice(place(), softmax, o);
-        o.fill(0);
-        softmax = {};
-      }
-    }
-    const bool is_short = item->is_short;
-    if (is_short) put_short<S>(x, *item, place());
-    // Queries of the next item arrive while this one's sums are left.
-    n = items.after(n, At::streams);
-    if (n < items.count) {
-      item = items.kept(n, stream);
-      load(
-          q, [&](int r) { return query<S>(x, *item, r); }, x.d);
-    }
-    if (is_short) continue;
-    if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
-    first = false;
-    leave(place(), softmax, o);
-    if (!alone) ptx::bar_arrive(left, At::threads);
-  }
-}
-
 // Of bf16 and f16 (decoding_launch.cuh).
 template <class S_, class At_, Options options>
 struct MultipliedByTensorCores {
   using S = S_;
   using At = At_;
+
+  // A streaming warp that has items: its short items and then all others of the block. `alone`: there is one
+  // of these.
   template <class Cache>
-  static __device__ __forceinline__ void stream(const AttentionCall& x, const Plan<Cache>& plan,
-                                                const Items<Cache>& items, unsigned char* memory, int stream,
-                                                bool alone) {
-    stream_keys<S, At, options>(x, plan, items, memory, stream, alone);
+  static __device__ void stream(const AttentionCall& x, const Plan<Cache>& plan, const Items<Cache>& items,
+                                unsigned char* memory, int stream, bool alone) {
+    const u32 ring = shared_address(memory) + stream * At::ring;
+    auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream];
+    int n = items.first(stream);
+    const auto place = [&] {
+      return Left<At>(memory, stream, At::rows_of_tile(x));
+    };  // not kept in registers
+    const Score<S> score(plan.factor, plan.cap);
+    const float factor = options == any ? 1 : score.factor;
+    Loader<S, At, Cache> loader(x, plan.cache, items, stream, ring);
+    wait_for_kernel_before();
+#pragma unroll
+    for (int n = 0; n < At::stages; ++n) loader.ask();
+    RightOperand<At::rows, At::D> q;
+    const Item* item = items.kept(n, stream);
+    load(
+        q, [&](int r) { return query<S>(x, *item, r); }, x.d);
+    int slot = 0;
+    bool first = true;
+#pragma unroll 1
+    while (n < items.count) {
+      bool knows_seen = false;
+      if (item->is_short) begin_short(place());
+      Accumulator<At::D, At::rows> o;
+      o.fill(0);
+      ColumnSoftmax<At::rows> softmax;
+#pragma unroll 1
+      for (int key = first_key<At>(*item, stream); key < item->keys.to; key += step_of<At>(*item)) {
+        ptx::cp_async_wait<At::stages - 1>();
+        __syncwarp();
+        const SharedTile<At::D> k{ring + slot * At::stage}, v = loader.values(k.base);
+        slot = slot + 1 < At::stages ? slot + 1 : 0;
+        Accumulator<At::keys, At::rows> s;
+        s.fill(0);
+        mma_ABt<S>(s, k, q);  // Aᵀ
+        if constexpr (options == any) score.apply(s);
+        if (!covers(item->every, key, At::keys)) {
+          if (!knows_seen) {
+            __syncwarp();  // no lane needs those of the item before
+            seen.set_of_groups(Band(x, sequence_of_query(x, item->tile.b, 0)), group_of(x), item->tile.row0,
+                               item->tile.rows);
+            __syncwarp();
+            knows_seen = true;
+          }
+          mask<false>(s, seen, 0, 0, key);
+        }
+        softmax.step(s, o, factor);              // c, π, Gᵀ rescaled, P = exp(A − c)
+        mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
+        __syncwarp();                            // no lane needs the slice
+        loader.ask();
+        if (item->is_short) {
+          add_slice(place(), softmax, o);
+          o.fill(0);
+          softmax = {};
+        }
+      }
+      const bool is_short = item->is_short;
+      if (is_short) put_short<S>(x, *item, place());
+      // Queries of the next item arrive while this one's sums are left.
+      n = items.after(n, At::streams);
+      if (n < items.count) {
+        item = items.kept(n, stream);
+        load(
+            q, [&](int r) { return query<S>(x, *item, r); }, x.d);
+      }
+      if (is_short) continue;
+      if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
+      first = false;
+      leave(place(), softmax, o);
+      if (!alone) ptx::bar_arrive(left, At::threads);
+    }
   }
 };
 

@@ -1,6 +1,5 @@
 // index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, of each
 // tensor of a list.
-#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 

@@ -1,5 +1,4 @@
 // embedding, index_select and gather: elements and slices selected by index.
-#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 

@@ -23,7 +23,7 @@ struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
   // On Hopper: it may begin before the kernel before it has ended, for which each of its threads waits
-  // (begin_early, or ptx::wait_for_kernel_before).
+  // (begin_early, or wait_for_kernel_before).
   bool early = false;
   // On Hopper: neighbours in x that run at the same time and reach each other's shared memory.
   unsigned cluster = 1;
@@ -66,13 +66,23 @@ void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
   launch_kernel(s, shape, kernel, args...);
 }
 
-// By all threads, before anything that memory's contents decide. The kernel after this one may begin now:
-// until this one has ended, it waits here.
-__device__ __forceinline__ void begin_early() {
+// The kernel after this one may begin now: until this one has ended, it waits in wait_for_kernel_before().
+__device__ __forceinline__ void let_next_kernel_begin() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
+#endif
+}
+// By all threads, also by those that have nothing to do. Before it a kernel may only read what is_constant(),
+// which saves a wait for memory.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::wait_for_kernel_before();
 #endif
+}
+// Both, before anything that memory's contents decide.
+__device__ __forceinline__ void begin_early() {
+  let_next_kernel_begin();
+  wait_for_kernel_before();
 }
 
 }  // namespace tg::cuda

@@ -1,6 +1,5 @@
 // layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp): first the mean, then the mean square
 // of the differences from it, both from registers.
-#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/norm_short.cuh"
 
 namespace tg::cuda {

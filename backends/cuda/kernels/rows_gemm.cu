@@ -128,7 +128,7 @@ struct TensorRows {
     const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
     const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;
     int w_more = chunks / 2, x_more = w_more;  // stages to copy
-    if (!constant) wait_for_step_before();
+    if (!constant) wait_for_kernel_before();
     u32 w_at = memory, x_at = x_memory;
 #pragma unroll 1
     for (int n = 0; w_at != x_memory && w_more > 0; ++n, --w_more, w_at += w_bytes) {
@@ -270,7 +270,7 @@ struct PlainRows {
         });
       ptx::cp_async_commit();
     };
-    if (!constant) wait_for_step_before();
+    if (!constant) wait_for_kernel_before();
 #pragma unroll 1
     for (int n = 0; n < depth; ++n) ask_w(first + n, to + n * chunk_bytes);
     before_x();
@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   using S = typename Rows::type;
   constexpr Form form = Rows::form;
   TG_DYNAMIC_SHARED(memory, 1024);
-  let_product_after_begin();
+  let_next_kernel_begin();
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows, warp = threadIdx.x / 32,
             tile = static_cast<int>(blockIdx.x), nth = row_tiles == 1 ? tile : tile / row_tiles;
   const int i0 = (tile - nth * row_tiles) * Rows::rows, j0 = nth * Rows::outputs;
@@ -407,7 +407,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     Added<V> added;
     if (writes) p.read_added<S, form>(added, true, item, i0 + i, j0 + j);
     rows.multiply(ptx::shared_address(memory) + warp * bytes, end - first, longest, p.constant[p.w], [&] {
-      wait_for_step_before();
+      wait_for_kernel_before();
       if (writes) p.read_added<S, form>(added, false, item, i0 + i, j0 + j);
     });
     __syncwarp();  // no lane needs copies any more

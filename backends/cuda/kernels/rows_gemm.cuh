@@ -4,6 +4,7 @@
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/kernels/gelu.cuh"
+#include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/rows_gemm.h"
 #include "backends/cuda/tile/prefetch.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -14,19 +15,6 @@ namespace tg::cuda {
 
 constexpr int k_slices = 8;  // of k, whose sums are added in their order
 constexpr int k_chunk = 32;  // of k, which a warp multiplies together; a slice is a number of chunks
-
-// The product may begin before the kernel before it has ended. What no step of the program writes it may read
-// at once; for everything else it waits.
-__device__ __forceinline__ void let_product_after_begin() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::let_next_kernel_begin();
-#endif
-}
-__device__ __forceinline__ void wait_for_step_before() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ptx::wait_for_kernel_before();
-#endif
-}
 
 // What is added to V neighbours of y along n: d, or the sum of d and e, as they lie in memory. They are
 // converted when they are needed, so that no thread waits for them before.

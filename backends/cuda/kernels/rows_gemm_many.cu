@@ -188,7 +188,7 @@ template <class S, bool along_k, Form form>
 __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
   using Rows = ManyRows<S, along_k, form>;
   TG_DYNAMIC_SHARED(memory, 1024);
-  let_product_after_begin();
+  let_next_kernel_begin();
   const int row_tiles = (p.m + Rows::rows - 1) / Rows::rows;
   const int i0 = static_cast<int>(blockIdx.x) % row_tiles * Rows::rows,
             j0 = static_cast<int>(blockIdx.x) / row_tiles * Rows::outputs;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
     const bool begins = item == static_cast<int>(blockIdx.y);
     p.template prefetch_added<S, Rows::outputs>(item, i0, j0);
     rows.multiply(begins && p.constant[p.w], [&] {
-      if (begins) wait_for_step_before();
+      if (begins) wait_for_kernel_before();
     });
     float* const sums = reinterpret_cast<float*>(memory);
     rows.leave(sums);

@@ -5,7 +5,6 @@
 // stream through the second-level cache, code that runs once a token comes from memory: what every token
 // takes is short, and loops are not unrolled that gain nothing by it. Compiled without contraction of
 // products and sums, as random.cu is.
-#include "backends/cuda/kernels/early_reads.cuh"
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
