@@ -15,6 +15,7 @@ set(together
   "attention/backward_sm90 attention/backward_wide_sm90"
   "attention/f32_sm90 attention/forward_576_sm90 attention/decoding_latent_sm90 attention/merge_sm90"
   "kernels/rows_gemm kernels/rows_gemm_many"
+  "kernels/rows_gemm_norm"
   "attention/decoding_latent_sm80"
   "attention/backward_sm80"
   "attention/forward_sm80"

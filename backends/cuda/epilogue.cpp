@@ -37,6 +37,12 @@ bool is_sum_for(const Step& sum, const Step& product) {
          in_shape_of(sum.in[0], product.out[0]) && in_shape_of(sum.in[1], product.out[0]);
 }
 
+bool is_norm_for(const Step& norm, const Step& product) {
+  return product.op->name == "matmul" && (norm.op->name == "layer_norm" || norm.op->name == "rms_norm") &&
+         is_all_of(product.in[0], norm.out[0]) &&
+         norm.in[0].layout.shape.back() == product.in[0].layout.shape.back();
+}
+
 bool is_added_for(const Step& assign, const Step& attention) {
   const bool is_forward =
       attention.op->name == "paged_attn" ||

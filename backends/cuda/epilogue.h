@@ -1,6 +1,6 @@
 // Steps next to another that its kernel can compute as well. Of a product: what is computed from the result
-// before it is written, and the sum of two operands that is added to it. Of attention: the rows that the step
-// before adds to its cache.
+// before it is written, and the sum of two operands that is added to it or the norm of its left one. Of
+// attention: the rows that the step before adds to its cache.
 #pragma once
 
 #include <memory>
@@ -19,6 +19,9 @@ bool is_gelu_of(const Step& product, const Step& next);
 // product.
 bool is_sum_for(const Step& sum, const Step& product);
 
+// Whether `norm` is the layer_norm or rms_norm of the left operand of the matmul step after it.
+bool is_norm_for(const Step& norm, const Step& product);
+
 // An operand of such a sum, whose shape may have other leading axes than the product's: all numbers of the
 // product's shape, or one row for all. Nothing for one that lies otherwise.
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
@@ -31,11 +34,12 @@ std::shared_ptr<const void> plan_with_gelu(const Call& product, const Step& gelu
 // Whether rows_gemm.h has the product's kernel: its rows must have the same bits alone, or it is faster.
 bool is_product_of_rows(const Call& product);
 
-// A plan for a product of rows, in a program that writes that memory. Its kernel also computes `sum` before
-// it and `gelu` after it (null: there is no such step), with the bits that steps of their own would leave.
-// Null if it does not compute one of them, or if one step would overwrite what the other still reads.
-std::shared_ptr<const void> plan_of_rows(const Call& product, const WrittenMemory& written, const Step* sum,
-                                         const Step* gelu);
+// A plan for a product of rows, in a program that writes that memory. Its kernel also computes the sum or
+// norm `before` it and `gelu` after it (null: there is no such step), with the bits that steps of their own
+// would leave. Null if it does not compute one of them, or if one step would overwrite what the other still
+// reads.
+std::shared_ptr<const void> plan_of_rows(const Call& product, const WrittenMemory& written,
+                                         const Step* before, const Step* gelu);
 
 // Whether `assign` writes rows of keys and values into the cache that the attention after it reads.
 bool is_added_for(const Step& assign, const Step& attention);

@@ -36,19 +36,20 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
-  // The step; or a product with the sum before it, the gelu after it, or both; or attention with what is
-  // added to its cache.
+  // The step; or a product with the sum or norm before it, the gelu after it, or both; or attention with what
+  // is added to its cache.
   const auto is_of_rows = [&](std::size_t i) {
     return steps_[i].op->name == "matmul" && is_product_of_rows(task_of(i, options).call);
   };
-  const bool adds = is_next(is_added_for, first), sums = is_next(is_sum_for, first) && is_of_rows(first + 1);
-  std::size_t at = first + (adds || sums), last = at + is_next(is_gelu_of, at);
+  const bool adds = is_next(is_added_for, first),
+             prepares = (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1);
+  std::size_t at = first + (adds || prepares), last = at + is_next(is_gelu_of, at);
   try {
     std::shared_ptr<const void> plan;
     if (const Call call = task_of(at, options).call; adds)
       plan = plan_with_added_rows(steps_[first], call, steps_[at].op->name == "paged_attn");
     else if (first < last)
-      plan = is_of_rows(at) ? plan_of_rows(call, written_, sums ? &steps_[first] : nullptr,
+      plan = is_of_rows(at) ? plan_of_rows(call, written_, prepares ? &steps_[first] : nullptr,
                                            at < last ? &steps_[last] : nullptr)
                             : plan_with_gelu(call, steps_[last]);
     if (!plan) at = last = first;

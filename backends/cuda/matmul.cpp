@@ -16,6 +16,7 @@
 #include "backends/cuda/rows_gemm.h"
 #include "core/base/hash.h"
 #include "core/compile/lower.h"
+#include "ops/norm.h"
 
 namespace tg::cuda {
 
@@ -401,6 +402,42 @@ bool overwrites(const Step& other, const Call& product) {
          crosses(product.out[0], out);
 }
 
+// The norm of the product's row, as its kernel computes it: all blocks read what the norm reads, and one of
+// them writes what the norm writes while others still read. Nothing for a norm that lies otherwise.
+std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu,
+                                   const WrittenMemory& written) {
+  const auto& attrs = norm.attrs.as<NormAttrs>();
+  const std::int64_t k = norm.out[0].layout.shape.back();
+  const auto reads = [](const Arg& out, std::span<const Arg> in) {
+    return std::any_of(in.begin(), in.end(),
+                       [&](const Arg& a) { return overlap(range_of(a), range_of(out)); });
+  };
+  const auto overwritten = [&](const Arg& out) {  // then nobody reads it
+    return overlap(range_of(product.out[0]), range_of(out)) ||
+           (gelu && overlap(range_of(gelu->out[0]), range_of(out)));
+  };
+  for (const Arg& in : norm.in)
+    if (in.dtype != product.in[0].dtype || in.layout.numel() != k || !in.layout.is_contiguous() ||
+        reinterpret_cast<std::uintptr_t>(in.data) % 16 != 0 || overwritten(in))
+      return std::nullopt;
+  for (const Arg& out : norm.out)
+    if (reads(out, norm.in) || reads(out, product.in.subspan(1))) return std::nullopt;
+  const bool centred = norm.op->name == "layer_norm";
+  const auto unless_overwritten = [&](const Arg& out) { return overwritten(out) ? nullptr : out.data; };
+  RowNorm n{};
+  n.x = norm.in[0].data;
+  if (attrs.weight) n.weight = norm.in[1].data;
+  if (attrs.bias) n.bias = norm.in[2].data;
+  n.y = norm.out[0].data;
+  if (centred) n.mean = unless_overwritten(norm.out[1]);
+  n.scale = unless_overwritten(norm.out[centred ? 2 : 1]);
+  n.part = static_cast<float>(1. / static_cast<double>(k)), n.eps = static_cast<float>(attrs.eps);
+  n.centred = centred;
+  n.constant =
+      std::none_of(norm.in.begin() + 1, norm.in.end(), [&](const Arg& v) { return written.overlaps(v); });
+  return n;
+}
+
 }  // namespace
 
 // cuBLASLt's order of additions depends on the number of rows.
@@ -419,10 +456,11 @@ std::shared_ptr<const void> plan_with_gelu(const Call& call, const Step& gelu) {
   return p->own ? nullptr : p;
 }
 
-std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& written, const Step* sum,
+std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& written, const Step* before,
                                          const Step* gelu) {
   const std::shared_ptr<Plan> p = make_plan(call, nullptr);
-  if (p->own && !sum && !gelu) return p;
+  if (p->own && !before && !gelu) return p;
+  const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;
   const auto is_apart = [&](const Step* other) {
     if (!other) return true;
     bool apart = !overwrites(*other, call) && (call.in.size() < 3 || !crosses(call.in[2], other->out[0]));
@@ -439,6 +477,10 @@ std::shared_ptr<const void> plan_of_rows(const Call& call, const WrittenMemory& 
   }
   if (sum)
     context.sum = {*in_shape_of(sum->in[0], call.out[0]), *in_shape_of(sum->in[1], call.out[0]), sum->out[0]};
+  if (norm) {
+    context.norm = norm_of_row(*norm, call, gelu, written);
+    if (!context.norm || !normalises_row(call, context)) return nullptr;
+  }
   return p;
 }
 

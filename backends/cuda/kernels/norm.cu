@@ -81,19 +81,11 @@ __global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ 
   Words<S, V> pack{};
   if (here) pack = *reinterpret_cast<const Words<S, V>*>(a.x.at<S, true>(r) + i);
   unpack(pack, x);
-  const C part = static_cast<C>(a.part), eps = static_cast<C>(a.eps);
-  C mu = 0, squares = 0;
-  if (centred) {
-#pragma unroll
-    for (const C v : x) mu += v;
-    mu = team.sum(mu) * part;
-  }
-#pragma unroll
-  for (C& v : x) v -= mu, squares += here ? v * v : C(0);
-  const C scale = C(1) / sqrt(team.sum(squares) * part + eps);
+  C mu, scale;
+  normalise_pack<centred>(
+      x, w, b, here, static_cast<C>(a.part), static_cast<C>(a.eps), [&](C v) { return team.sum(v); }, mu,
+      scale);
   if (!here) return;
-#pragma unroll
-  for (int e = 0; e < V; ++e) x[e] = x[e] * scale * w[e] + b[e];
   *reinterpret_cast<Words<S, V>*>(a.y.at<S, true>(r) + i) = packed<S>(x);
   if (i > 0) return;
   if (centred) static_cast<C*>(a.mean)[r] = mu;

@@ -82,6 +82,25 @@ struct StagedVector {
   }
 };
 
+// Normalises a row of which each thread has a pack x, or none of it (!here): (x − μ)/σ ⊛ w + b. sum_of_row(v)
+// is the sum of v over the row's threads, the same bits for all of them. `part` is 1/n.
+template <bool centred, class C, int V, class Sum>
+__device__ __forceinline__ void normalise_pack(C (&x)[V], const C (&w)[V], const C (&b)[V], bool here, C part,
+                                               C eps, Sum&& sum_of_row, C& mu, C& scale) {
+  C squares = 0;
+  mu = 0;
+  if (centred) {
+#pragma unroll
+    for (const C v : x) mu += v;
+    mu = sum_of_row(mu) * part;
+  }
+#pragma unroll
+  for (C& v : x) v -= mu, squares += here ? v * v : C(0);
+  scale = C(1) / sqrt(sum_of_row(squares) * part + eps);
+#pragma unroll
+  for (int e = 0; e < V; ++e) x[e] = x[e] * scale * w[e] + b[e];
+}
+
 // Bytes of shared memory of that many vectors, and the most that a block may use for them.
 template <class S>
 std::size_t staged_bytes(i64 n, int vectors) {

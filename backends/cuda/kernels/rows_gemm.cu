@@ -5,226 +5,16 @@
 // Each warp copies what it multiplies into shared memory, several chunks of k ahead, and waits for no copies
 // but its own. Weights that no step writes are copied before the step before has ended.
 //
-// In 16 bits Yᵀ = Wᵀ·Xᵀ on tensor cores: 16 outputs are the left operand, 8 rows of x the right one. The sum
-// over k does not mind in which order a product of 16 takes it: where mma expects numbers 2t, 2t + 1, 2t + 8,
-// 2t + 9 of a row in lane t of four, the lane gives it neighbours, of which it loads 8 at a time.
+// In 16 bits by TensorRows (rows_gemm_tensor.cuh), in f32 by multiply-adds.
 #include "backends/cuda/rows_gemm.h"
 
-#include "backends/cuda/kernels/rows_gemm.cuh"
-#include "backends/cuda/tile/terms.cuh"
+#include "backends/cuda/kernels/rows_gemm_tensor.cuh"
 
 namespace tg::cuda {
 
 namespace {
 
-using tile::u32;
-constexpr int k_slice_threads = 32 * k_slices;
-
-constexpr int piece_bytes = 512;  // of 32 lanes
-
-// ---- 16 bits: lane 4·g + t ----
-
-// along_k: w runs along k in memory, else along n.
-template <class S, bool along_k, int groups, int outputs_, Form form_>
-struct TensorRows {
-  using type = S;
-  static constexpr Form form = form_;
-  static constexpr int outputs = outputs_, rows = 8 * groups, tiles = outputs / 16;
-  static constexpr int pieces_w = along_k ? outputs / 8 : 4;  // of a chunk
-  static_assert(along_k || outputs == 32);
-  // A stage is two chunks, so that copies of rows along k are lines of 128 bytes: with half of a line at a
-  // time the second-level cache gives less. As many are on their way as there is room for if a multiprocessor
-  // of Hopper holds two blocks, others, with 99 KiB, one; Hopper holds one of 64 rows.
-  static constexpr int blocks = rows == 64 ? 1 : 2;  // that a multiprocessor holds
-  static constexpr int w_bytes = 2 * pieces_w * piece_bytes, x_bytes = 2 * groups * piece_bytes;
-  static constexpr int room(bool hopper) { return rows == 64 ? 24576 : hopper ? 14336 : 12288; }
-  static constexpr int x_ahead = room(false) / (w_bytes + x_bytes);
-  static constexpr int w_ahead(bool hopper) { return (room(hopper) - x_ahead * x_bytes) / w_bytes; }
-  static_assert(x_ahead > 0 && w_ahead(false) >= x_ahead);
-
-  const RowsProduct& p;
-  const int g = tile::lane_id() / 4, t = tile::lane_id() % 4;
-  // What the lane copies next: 16 bytes of rows lane / 8, lane / 8 + 4, … along k, or outputs of a row of w
-  // along n. Of w beyond the end along n the last outputs are computed again, or zeros, and not written.
-  const unsigned short *x, *w;
-  const int x_rows, w_rows;  // from the lane's first row on
-  int x_left, w_left;        // numbers of k, from what it copies next on
-  float sum[tiles][groups][4] = {};
-
-  // Chunks [first, end) of k.
-  __device__ __forceinline__ TensorRows(const RowsProduct& p, int item, int i0, int j0, int first, int end)
-      : p(p), x_rows(p.m - i0 - copied_row()), w_rows(p.n - j0 - copied_row()) {
-    const int k0 = first * k_chunk, k_size = min(end * k_chunk, p.k) - k0;
-    x = p.template at<unsigned short, form>(p.x, item) + (i0 + copied_row()) * p.row[p.x] + k0 +
-        8 * copied_piece();
-    w = p.template at<unsigned short, form>(p.w, item);
-    x_left = k_size - 8 * copied_piece();
-    if constexpr (along_k) {
-      w += (j0 + copied_row()) * p.col[p.w] + k0 + 8 * copied_piece();
-      w_left = x_left;
-    } else {
-      const int k = g / 2 * 8 + g % 2;
-      w += (k0 + k) * p.row[p.w] + min(j0 + 8 * t, p.n - 8);
-      w_left = k_size - k;
-    }
-  }
-
-  static __device__ __forceinline__ int copied_row() { return tile::lane_id() / 8; }
-  static __device__ __forceinline__ int copied_piece() { return tile::lane_id() % 8; }
-  // Where 16 bytes of a row along k lie in a stage. Eight pieces that are read together, of two rows, are in
-  // different banks.
-  static __device__ __forceinline__ u32 place(int row, int piece) {
-    return static_cast<u32>(row * 128 + (piece ^ row % 2 * 4) * 16);
-  }
-
-  // Copies of the next stage to `at`.
-  __device__ __forceinline__ void ask_w(u32 at) {
-    const unsigned short* from = w;
-    if constexpr (along_k) {
-      at += place(copied_row(), copied_piece());
-#pragma unroll
-      for (int n = 0; n < outputs / 4; ++n, from += 4 * p.col[p.w])
-        ptx::cp_async_16(at + n * 4 * 128, from, w_left > 0 && 4 * n < w_rows ? 16 : 0);
-      w += 2 * k_chunk;
-    } else {
-      // Of each chunk eight outputs of rows 8·(g / 2) + 2·n + g % 2, which the lane reads itself.
-      at += tile::lane_id() * 16;
-#pragma unroll
-      for (int chunk = 0; chunk < 2; ++chunk)
-#pragma unroll
-        for (int n = 0; n < pieces_w; ++n)
-          ptx::cp_async_16_of_line(at + (chunk * pieces_w + n) * piece_bytes,
-                                   from + (chunk * k_chunk + 2 * n) * p.row[p.w],
-                                   w_left > chunk * k_chunk ? 16 : 0);
-      w += 2 * k_chunk * p.row[p.w];
-    }
-    w_left -= 2 * k_chunk;
-  }
-  __device__ __forceinline__ void ask_x(u32 at) {
-    const unsigned short* from = x;
-    at += place(copied_row(), copied_piece());
-#pragma unroll
-    for (int n = 0; n < rows / 4; ++n, from += 4 * p.row[p.x])
-      ptx::cp_async_16(at + n * 4 * 128, from, x_left > 0 && 4 * n < x_rows ? 16 : 0);
-    x += 2 * k_chunk, x_left -= 2 * k_chunk;
-  }
-
-  // Bytes of a warp's copies.
-  static __host__ __device__ int bytes(const RowsProduct& p) {
-    const int stages = p.longest_slice() / 2;
-    return (stages < p.w_ahead ? stages : p.w_ahead) * w_bytes +
-           (stages < x_ahead ? stages : x_ahead) * x_bytes;
-  }
-
-  // The sums over `chunks` chunks, of which a warp's longest slice has `longest`. Weights are copied at once
-  // if they are `constant`; before_x() comes before the first element of x is read.
-  template <class Wait>
-  __device__ __forceinline__ void multiply(u32 memory, int chunks, int longest, bool constant,
-                                           Wait&& before_x) {
-    // Before x is read, few stages of weights are on their way at a time: more would hold up x of the product
-    // before, which waits in the same queues. One, or 4 KiB where a slice does not fit and they have to come
-    // at the rate of memory.
-    constexpr int early = w_bytes < 4096 ? 4096 / w_bytes : 1;
-    const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
-    const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;
-    int w_more = chunks / 2, x_more = w_more;  // stages to copy
-    if (!constant) wait_for_kernel_before();
-    u32 w_at = memory, x_at = x_memory;
-#pragma unroll 1
-    for (int n = 0; w_at != x_memory && w_more > 0; ++n, --w_more, w_at += w_bytes) {
-      if (one_by_one)
-        ptx::cp_async_wait<0>();
-      else if (n >= early && p.resident)
-        ptx::cp_async_wait<early - 1>();
-      ask_w(w_at);
-      ptx::cp_async_commit();
-    }
-    before_x();
-#pragma unroll 1
-    for (int n = 0; n < x_ahead; ++n, x_at += x_bytes) {
-      if (x_more > 0) ask_x(x_at), --x_more;
-      ptx::cp_async_commit();
-    }
-    const u32 w_end = x_memory, x_end = x_at;
-    w_at = memory, x_at = x_memory;
-#pragma unroll 1
-    for (; chunks > 0; chunks -= 2) {
-      ptx::cp_async_wait<x_ahead - 1>();
-      __syncwarp();  // copies of all lanes are there
-      add_chunk(w_at, x_at, 0);
-      add_chunk(w_at, x_at, 1);
-      if (x_more > 0) {
-        __syncwarp();  // no lane needs them any more
-        ask_x(x_at), --x_more;
-        if (w_more > 0) ask_w(w_at), --w_more;
-      }
-      ptx::cp_async_commit();
-      w_at += w_bytes, x_at += x_bytes;
-      if (w_at == w_end) w_at = memory;
-      if (x_at == x_end) x_at = x_memory;
-    }
-  }
-
-  // A chunk of a stage.
-  __device__ __forceinline__ void add_chunk(u32 w_at, u32 x_at, int chunk) {
-    const u32 of_lane = place(g, 4 * chunk + t);
-    if constexpr (along_k)
-      w_at += of_lane;
-    else
-      w_at += tile::lane_id() * 16 + chunk * pieces_w * piece_bytes;
-    x_at += of_lane;
-    constexpr int w_step = along_k ? 8 * 128 : piece_bytes;
-    add([&](int n) { return ptx::ld_shared_v4(w_at + n * w_step); },
-        [&](int n) { return ptx::ld_shared_v4(x_at + n * 8 * 128); });
-  }
-
-  // w_piece(n): of output 8·n + g, or of the rows above; x_piece(n): of row 8·n + g.
-  template <class W, class X>
-  __device__ __forceinline__ void add(W&& w_piece, X&& x_piece) {
-    u32 left[2 * tiles][4] = {};  // of output `output(n, g)`: words 2t, 2t + 1, … along k
-    if constexpr (along_k) {
-#pragma unroll
-      for (int n = 0; n < pieces_w; ++n) {
-        const uint4 piece = w_piece(n);
-        left[n][0] = piece.x, left[n][1] = piece.y, left[n][2] = piece.z, left[n][3] = piece.w;
-      }
-    } else {
-#pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        const uint4 piece = w_piece(word);
-        left[0][word] = ptx::transpose_8x8(piece.x), left[1][word] = ptx::transpose_8x8(piece.y);
-        left[2][word] = ptx::transpose_8x8(piece.z), left[3][word] = ptx::transpose_8x8(piece.w);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < groups; ++n) {
-      const uint4 right = x_piece(n);
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int o = 0; o < tiles; ++o) {
-          const tile::Fragment a{left[2 * o][2 * half], left[2 * o + 1][2 * half], left[2 * o][2 * half + 1],
-                                 left[2 * o + 1][2 * half + 1]};
-          tile::mma(sum[o][n], a, half ? right.z : right.x, half ? right.w : right.y, S());
-        }
-    }
-  }
-
-  // f(row, output, sum) for all that the lane has.
-  template <class F>
-  __device__ __forceinline__ void each(F&& f) {
-#pragma unroll
-    for (int o = 0; o < outputs / 8; ++o)
-#pragma unroll
-      for (int n = 0; n < groups; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          f(8 * n + 2 * t + e, along_k ? 8 * o + g : g / 2 * 8 + 2 * o + g % 2, sum[o / 2][n][o % 2 * 2 + e]);
-  }
-};
-
-// ---- f32: lane 8·g + t ----
-
+// In f32. Lane 8·g + t.
 template <bool along_k, int rows_>
 struct PlainRows {
   using type = float;
@@ -442,17 +232,11 @@ __global__ void __launch_bounds__(256) copy_rows_of_x(S* to, const __grid_consta
 template <class Rows>
 void launch_rows_gemm(const Stream& s, RowsProduct p) {
   p.w_ahead = Rows::w_ahead(s.gpu.hopper);
-  const i64 tiles =
-      (i64{p.m} + Rows::rows - 1) / Rows::rows * ((i64{p.n} + Rows::outputs - 1) / Rows::outputs);
+  const i64 tiles = p.tiles(Rows::rows, Rows::outputs) / p.batches;
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
-  const i64 blocks = tiles * batches, processors = s.gpu.processors;
   LaunchShape shape{dim3(static_cast<unsigned>(tiles), batches), k_slice_threads,
                     static_cast<std::size_t>(k_slices * warp_bytes<Rows>(p))};
-  shape.early = s.gpu.hopper;
-  p.resident = shape.early && blocks <= 2 * processors;
-  // A product and the next one share the multiprocessors; a third one would get in their way.
-  constexpr std::size_t third = 77824;
-  if (p.resident && 2 * blocks > processors && shape.shared < third) shape.shared = third;
+  p.resident = begins_early(shape, tiles * batches, s.gpu);
   launch_kernel(s, shape, rows_gemm_kernel<Rows>, p);
 }
 
@@ -470,38 +254,25 @@ void launch_form_of_rows(const Stream& s, const RowsProduct& p) {
   }
 }
 
-// The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H200 with
-// 132 multiprocessors: as many rows as leave blocks for three quarters of them; 16 outputs where each then
-// has one block, or almost two, but not if some have two and most have one. If slices are long, so that the
-// copies on their way are a small part of them, some may.
+// The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H100 with
+// 132 multiprocessors: as many rows as leave blocks for three quarters of them.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
   const i64 processors = s.gpu.processors;
-  const auto blocks = [&](int rows, int outputs) {
-    return (i64{p.m} + rows - 1) / rows * ((i64{p.n} + outputs - 1) / outputs) * p.batches;
-  };
-  const auto are_enough = [&](int rows) { return 4 * blocks(rows, 32) >= 3 * processors; };
-  const auto are_almost_two = [&](int rows) {
-    return along_k && 10 * blocks(rows, 16) >= 18 * processors && blocks(rows, 16) <= 2 * processors;
-  };
+  const auto are_enough = [&](int rows) { return 4 * p.tiles(rows, 32) >= 3 * processors; };
   const auto launch_groups = [&](auto number) {
     constexpr int groups = number.value, rows = 8 * groups;
     if constexpr (!along_k) {
       launch_rows_gemm<TensorRows<S, false, groups, 32, Form::any>>(s, p);
     } else {
-      if constexpr (rows < 64) {
-        const i64 narrow = blocks(rows, 16);
-        const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;
-        if (narrow <= processors || (few && are_almost_two(rows)) ||
-            (is_long && 10 * narrow >= 14 * processors && narrow <= 2 * processors))
-          return launch_form_of_rows<S, groups, 16>(s, p);
-      }
+      if constexpr (rows < 64)
+        if (takes_16_outputs(p, s.gpu, rows)) return launch_form_of_rows<S, groups, 16>(s, p);
       launch_form_of_rows<S, groups, 32>(s, p);
     }
   };
   if (p.m > 32 && are_enough(64) && s.gpu.hopper) return launch_groups(std::integral_constant<int, 8>());
   if ((p.m > 32 && are_enough(32)) ||
-      (p.m > 16 && (are_almost_two(32) || 10 * blocks(32, 32) >= 18 * processors)))
+      (p.m > 16 && ((along_k && are_almost_two(p, s.gpu, 32)) || 10 * p.tiles(32, 32) >= 18 * processors)))
     return launch_groups(std::integral_constant<int, 4>());
   if (p.m > 8) return launch_groups(std::integral_constant<int, 2>());
   launch_groups(std::integral_constant<int, 1>());
@@ -619,6 +390,14 @@ bool is_faster_by_rows_gemm(const Call& call) {
   return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 32 * processors);
 }
 
+bool normalises_row(const Call& call, const RowsContext& context) {
+  const DType t = call.in[0].dtype;
+  if (t == DType::f32 || !is_for_rows_gemm(call)) return false;
+  const RowsProduct p = rows_product_of(call, &context);
+  return p.m == 1 && is_along_k(p, t) && x_in_pieces(p, t) && form_of(p) != Form::any &&
+         has_room_for_norm(p, call.gpu);
+}
+
 std::size_t rows_gemm_workspace(const Call& call) {
   const RowsProduct p = rows_product_of(call);
   return x_in_pieces(p, call.in[0].dtype)
@@ -633,6 +412,8 @@ void rows_gemm(const Stream& s, const Call& call, const RowsContext& context) {
   const bool along_k = is_along_k(p, t);
   const auto launch = [&](auto zero) {
     using S = decltype(zero);
+    if constexpr (sizeof(S) == 2)
+      if (context.norm) return launch_with_norm(s, p, *context.norm, zero);
     if (!x_in_pieces(p, t)) {
       launch_kernel(s, {blocks_for(i64{p.m} * p.k * p.batches, 256), 256}, copy_rows_of_x<S>,
                     reinterpret_cast<S*>(s.workspace), p);
@@ -659,6 +440,7 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
   if (t != DType::f32 && are_many_rows(p, call.gpu)) s += ", tiles of 64 rows and 128 outputs";
+  if (context.norm) s += ", with the norm of its row";
   if (!context.sum.empty()) s += ", with the sum that is added";
   if (context.function != RowsContext::none)
     s += context.function == RowsContext::gelu ? ", with gelu" : ", with gelu_tanh";

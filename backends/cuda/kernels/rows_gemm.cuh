@@ -15,6 +15,8 @@ namespace tg::cuda {
 
 constexpr int k_slices = 8;  // of k, whose sums are added in their order
 constexpr int k_chunk = 32;  // of k, which a warp multiplies together; a slice is a number of chunks
+constexpr int k_slice_threads = 32 * k_slices;
+constexpr int piece_bytes = 512;  // that a warp's lanes copy together
 
 // What is added to V neighbours of y along n: d, or the sum of d and e, as they lie in memory. They are
 // converted when they are needed, so that no thread waits for them before.
@@ -70,6 +72,10 @@ struct RowsProduct {
     return reinterpret_cast<const S*>(data[which]) + offset;
   }
 
+  // Blocks of that many rows and outputs each.
+  i64 tiles(int rows, int outputs) const {
+    return (i64{m} + rows - 1) / rows * ((i64{n} + outputs - 1) / outputs) * batches;
+  }
   // Slices begin with an even chunk: in 16 bits they are whole lines of 128 bytes.
   __host__ __device__ int longest_slice() const {  // in chunks
     return static_cast<int>((pairs_of_chunks() + k_slices - 1) / k_slices * 2);
@@ -200,6 +206,22 @@ inline Form form_of(const RowsProduct& p) {
   if (p.batches != 1 || p.wide || p.together < 8) return Form::any;
   return !p.result ? Form::usual : p.function == RowsContext::gelu ? Form::usual_gelu : Form::usual_gelu_tanh;
 }
+
+// Lets a product begin before the kernel before it has ended, on Hopper. Returns whether all its blocks then
+// run at the same time. A product and the next one share the multiprocessors; a third one would get in their
+// way.
+inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
+  shape.early = gpu.hopper;
+  const bool resident = shape.early && blocks <= 2 * gpu.processors;
+  constexpr std::size_t third = 77824;
+  if (resident && 2 * blocks > gpu.processors && shape.shared < third) shape.shared = third;
+  return resident;
+}
+
+// rows_gemm_norm.cu: of one row, which it normalises itself.
+bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu);
+void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __nv_bfloat16);
+void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, __half);
 
 // rows_gemm_many.cu: of more than 16 rows, if there are more of its tiles than multiprocessors. With fewer,
 // smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, those of rows_gemm.cu 48).

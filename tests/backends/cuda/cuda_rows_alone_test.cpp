@@ -274,6 +274,90 @@ TEST_F(CudaRowsAlone, ASumThatIsAddedToAProductToo) {
     }
 }
 
+// Of one row: its norm. 2,304 outputs are 32 for a block, 40 are 16; 2,040 numbers are a pack for nearly all
+// threads, and zeros after them; 72 are a pack for nine.
+struct NormOfRow {
+  DType dtype;
+  std::int64_t k, n;
+  enum { layer, layer_without_bias, layer_without_weight, rms } norm = layer;
+  Array w = random_rows({n, k}, dtype, 1), x = random_rows({1, k}, dtype, 2),
+        gain = random_rows({k}, dtype, 3), shift = random_rows({k}, dtype, 4),
+        bias = random_rows({n}, dtype, 5);
+
+  Tensor norm_of(const Tensor& t) const {
+    Graph& g = t.graph();
+    switch (norm) {
+      case layer:
+        return layer_norm(t, g.constant(gain), g.constant(shift));
+      case layer_without_bias:
+        return layer_norm(t, g.constant(gain), {});
+      case layer_without_weight:
+        return layer_norm(t, {}, {});
+      default:
+        return rms_norm(t, g.constant(gain));
+    }
+  }
+  Tensor product_of(const Tensor& t) const {
+    Graph& g = t.graph();
+    return linear(t, transpose(g.constant(w), 0, 1), g.constant(bias));
+  }
+  std::pair<std::vector<Array>, std::string> run(Graph& g, const Tensors& results) const {
+    Program p = compile(g, results, {.device = Device::cuda(), .rows_alone = true});
+    p.run();
+    std::pair<std::vector<Array>, std::string> got;
+    for (const Tensor& t : results) got.first.push_back(p.fetch(t));
+    for (std::size_t step = 0; step < p.steps().size(); ++step) got.second += p.choice(step) + "\n";
+    return got;
+  }
+};
+
+TEST_F(CudaRowsAlone, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
+  for (const DType t : {bf16, f16})
+    for (const auto& [k, n] : {std::pair{72, 40}, {768, 2304}, {2040, 40}})
+      for (const auto norm : {NormOfRow::layer, NormOfRow::layer_without_bias,
+                              NormOfRow::layer_without_weight, NormOfRow::rms}) {
+        const NormOfRow c{t, k, n, norm};
+        SCOPED_TRACE(::testing::Message() << name_of(t) << " k " << k << " n " << n << " norm " << norm);
+        Graph first, second, both, kept, all;
+        const Array normed = c.run(first, {c.norm_of(first.constant(c.x))}).first[0],
+                    expected = c.run(second, {c.product_of(second.constant(normed))}).first[0];
+        const auto [values, choices] = c.run(both, {c.product_of(c.norm_of(both.constant(c.x)))});
+        EXPECT_EQ(choices.substr(0, 21), "done by the next step") << choices;
+        EXPECT_NE(choices.find(", with the norm of its row\n"), std::string::npos) << choices;
+        EXPECT_TRUE(values[0].same_bits(expected));
+        const Tensor y = c.norm_of(kept.constant(c.x));
+        const auto [with_y, of_kept] = c.run(kept, {c.product_of(y), y});
+        EXPECT_NE(of_kept.find(", with the norm of its row\n"), std::string::npos) << of_kept;
+        EXPECT_TRUE(with_y[0].same_bits(expected));
+        EXPECT_TRUE(with_y[1].same_bits(normed));
+        Graph gelu;
+        const auto [after, of_all] = c.run(all, {gelu_tanh(c.product_of(c.norm_of(all.constant(c.x))))});
+        EXPECT_NE(of_all.find(", with the norm of its row, with gelu_tanh\n"), std::string::npos) << of_all;
+        EXPECT_TRUE(after[0].same_bits(c.run(gelu, {gelu_tanh(gelu.constant(expected))}).first[0]));
+      }
+}
+
+// The steps that must stay two: more rows, longer ones, more blocks than run at once, and a norm whose result
+// replaces its operand.
+TEST_F(CudaRowsAlone, OtherNormsAreStepsOfTheirOwn) {
+  const auto is_apart = [](const NormOfRow& c, const Array& x) {
+    Graph g;
+    return c.run(g, {c.product_of(c.norm_of(g.constant(x)))}).second.find("norm of its row") ==
+           std::string::npos;
+  };
+  const NormOfRow usual{bf16, 72, 40};
+  EXPECT_FALSE(is_apart(usual, usual.x));
+  EXPECT_TRUE(is_apart(usual, random_rows({2, 72}, bf16, 1)));
+  for (const NormOfRow& c : {NormOfRow{f32, 72, 40}, {bf16, 2056, 40}, {bf16, 72, 50304}})
+    EXPECT_TRUE(is_apart(c, c.x)) << name_of(c.dtype) << " k " << c.k << " n " << c.n;
+  Graph g;
+  const auto [values, choices] = usual.run(g, {usual.product_of(usual.norm_of(relu(g.constant(usual.x))))});
+  Graph by_step, after;
+  const Array normed = usual.run(by_step, {usual.norm_of(relu(by_step.constant(usual.x)))}).first[0];
+  EXPECT_TRUE(values[0].same_bits(usual.run(after, {usual.product_of(after.constant(normed))}).first[0]))
+      << choices;
+}
+
 // Where any order of additions will do, few rows have the same kernel on Hopper, and so the same bits.
 TEST_F(CudaRowsAlone, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
   for (const std::int64_t m : {1, 64, 65}) {
