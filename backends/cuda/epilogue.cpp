@@ -22,6 +22,12 @@ bool is_all_of(const Arg& read, const Arg& made) {
 
 }  // namespace
 
+bool crosses(const Arg& read, const Arg& written) {
+  const bool same = read.data == written.data && read.layout.is_contiguous() &&
+                    written.layout.is_contiguous() && read.layout.numel() == written.layout.numel();
+  return !same && overlap(range_of(read), range_of(written));
+}
+
 bool is_gelu_of(const Step& product, const Step& next) {
   const Op* op = only_op_of(next);
   if (product.op->name != "matmul" || !op || (op->name != "gelu" && op->name != "gelu_tanh")) return false;
@@ -35,6 +41,18 @@ bool is_sum_for(const Step& sum, const Step& product) {
          sum.in.size() == 2 && is_all_of(product.in[2], sum.out[0]) &&
          product.in[2].layout.shape == product.out[0].layout.shape &&
          in_shape_of(sum.in[0], product.out[0]) && in_shape_of(sum.in[1], product.out[0]);
+}
+
+bool is_sum_of(const Step& gradient, const Step& next) {
+  const Op* op = only_op_of(next);
+  if (gradient.op->name != "layer_norm_backward" && gradient.op->name != "rms_norm_backward") return false;
+  if (!op || op->name != "add" || next.in.size() != 2) return false;
+  const auto is_like = [&](const Arg& a) {
+    return a.dtype == gradient.out[0].dtype && a.layout.is_contiguous() &&
+           a.layout.numel() == gradient.out[0].layout.numel();
+  };
+  return is_like(next.in[0]) && is_like(next.in[1]) && is_like(next.out[0]) &&
+         is_all_of(next.in[0], gradient.out[0]) != is_all_of(next.in[1], gradient.out[0]);
 }
 
 bool is_norm_for(const Step& norm, const Step& product) {

@@ -1,6 +1,6 @@
 // Steps next to another that its kernel can compute as well. Of a product: what is computed from the result
 // before it is written, and the sum of two operands that is added to it or the norm of its left one. Of
-// attention: the rows that the step before adds to its cache.
+// attention: the rows that the step before adds to its cache. Of a norm's gradient: its sum with another.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,10 @@
 #include "backends/cuda/written_memory.h"
 
 namespace tg::cuda {
+
+// Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
+// then writes number i of the other.
+bool crosses(const Arg& read, const Arg& written);
 
 // Whether `next` computes gelu or gelu_tanh of the whole result of the matmul step before it, and nothing
 // else.
@@ -40,6 +44,14 @@ bool is_product_of_rows(const Call& product);
 // reads.
 std::shared_ptr<const void> plan_of_rows(const Call& product, const WrittenMemory& written,
                                          const Step* before, const Step* gelu);
+
+// Whether `next` adds a tensor of the same shape to z_x of the layer_norm_backward or rms_norm_backward
+// before it, and nothing else: the gradient that comes past the norm.
+bool is_sum_of(const Step& gradient, const Step& next);
+
+// A plan for the gradient's kernel that also computes that sum, with the bits that a step of its own would
+// leave; it writes z_x only if other steps read it. Null if it does not compute it.
+std::shared_ptr<const void> plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the attention after it reads.
 bool is_added_for(const Step& assign, const Step& attention);

@@ -31,34 +31,46 @@ CudaExecutable::Task CudaExecutable::task_of(std::size_t step, const PrepareOpti
       nullptr};
 }
 
-void CudaExecutable::add_tasks(const PrepareOptions& options) {
-  const std::size_t first = tasks_.size();
+// The steps from `first` on that one kernel computes: a product with the sum or norm before it, the gelu
+// after it, or both; attention with what is added to its cache; a norm's gradient with the sum after it.
+// Without a plan it is the first step alone.
+CudaExecutable::Joint CudaExecutable::joint_at(std::size_t first, const PrepareOptions& options) const {
   const auto is_next = [&](auto&& related, std::size_t i) {
     return i + 1 < steps_.size() && related(steps_[i], steps_[i + 1]);
   };
-  // The step; or a product with the sum or norm before it, the gelu after it, or both; or attention with what
-  // is added to its cache.
+  const auto call = [&](std::size_t i) { return task_of(i, options).call; };
   const auto is_of_rows = [&](std::size_t i) {
-    return steps_[i].op->name == "matmul" && is_product_of_rows(task_of(i, options).call);
+    return steps_[i].op->name == "matmul" && is_product_of_rows(call(i));
   };
-  const bool adds = is_next(is_added_for, first),
-             prepares = (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1);
-  std::size_t at = first + (adds || prepares), last = at + is_next(is_gelu_of, at);
+  if (is_next(is_added_for, first))
+    return {first + 1, first + 1,
+            plan_with_added_rows(steps_[first], call(first + 1), steps_[first + 1].op->name == "paged_attn")};
+  if (is_next(is_sum_of, first))
+    return {first, first + 1, plan_with_sum(call(first), steps_[first + 1], steps_[first].reads[0] > 1)};
+  const bool prepares = (is_next(is_sum_for, first) || is_next(is_norm_for, first)) && is_of_rows(first + 1);
+  const std::size_t at = first + prepares, last = at + is_next(is_gelu_of, at);
+  if (first == last) return {first, first, nullptr};
+  if (!is_of_rows(at)) return {at, last, plan_with_gelu(call(at), steps_[last])};
+  return {at, last,
+          plan_of_rows(call(at), written_, prepares ? &steps_[first] : nullptr,
+                       at < last ? &steps_[last] : nullptr)};
+}
+
+void CudaExecutable::add_tasks(const PrepareOptions& options) {
+  const std::size_t first = tasks_.size();
+  std::size_t at = first;
   try {
-    std::shared_ptr<const void> plan;
-    if (const Call call = task_of(at, options).call; adds)
-      plan = plan_with_added_rows(steps_[first], call, steps_[at].op->name == "paged_attn");
-    else if (first < last)
-      plan = is_of_rows(at) ? plan_of_rows(call, written_, prepares ? &steps_[first] : nullptr,
-                                           at < last ? &steps_[last] : nullptr)
-                            : plan_with_gelu(call, steps_[last]);
-    if (!plan) at = last = first;
-    for (std::size_t i = first; i <= last; ++i) tasks_.push_back(task_of(i, options));
+    auto [made_by, last, plan] = joint_at(first, options);
+    at = plan ? made_by : first, last = plan ? last : first;
+    for (std::size_t i = first; i <= last; ++i) {
+      tasks_.push_back(task_of(i, options));
+      if (i != at) tasks_[i].kernel = nullptr, tasks_[i].computed_by = i < at ? "next" : "previous";
+    }
     Task& t = tasks_[at];
     if (!t.kernel && steps_[at].op->host) {
       t.kernel = &host_kernel;
       plan = plan_host(steps_[at], thrown_);
-    } else if (!plan && is_of_rows(at)) {
+    } else if (!plan && steps_[at].op->name == "matmul" && is_product_of_rows(t.call)) {
       plan = plan_of_rows(t.call, written_, nullptr, nullptr);
     } else if (!plan && t.kernel && t.kernel->plan) {
       plan = t.kernel->plan(t.call);
@@ -70,8 +82,6 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
   } catch (const DeviceError& e) {
     throw refusal(steps_[at], e.what());
   }
-  for (std::size_t i = first; i <= last; ++i)
-    if (i != at) tasks_[i].kernel = nullptr, tasks_[i].computed_by = i < at ? "next" : "previous";
 }
 
 CudaExecutable::~CudaExecutable() {
@@ -187,7 +197,8 @@ std::string CudaExecutable::choice(std::size_t step) const {
   if (!t.kernel) return std::string("done by the ") + t.computed_by + " step";
   if (t.kernel == &host_kernel) return "the op's own C++ function, on the host";
   std::string s = "sm_" + std::to_string(gpu_.capability);
-  if (t.kernel->choice) s += ", " + t.kernel->choice(t.call);
+  if (t.kernel->choice)
+    if (const std::string own = t.kernel->choice(t.call); !own.empty()) s += ", " + own;
   if (steps_[step].op == &fused_op) s += ", chain " + steps_[step].attrs.as<FusedAttrs>().text();
   return s;
 }

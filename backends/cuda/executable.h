@@ -42,6 +42,12 @@ class CudaExecutable final : public Executable {
     std::shared_ptr<const void> plan;
     const char* computed_by = "";  // that task
   };
+  // Steps next to each other that the kernel of one of them computes.
+  struct Joint {
+    std::size_t made_by, last;
+    std::shared_ptr<const void> plan;
+  };
+  Joint joint_at(std::size_t first, const PrepareOptions& options) const;
   // Appends the task of the next step, and those of steps that its kernel computes too.
   void add_tasks(const PrepareOptions& options);
   Task task_of(std::size_t step, const PrepareOptions& options) const;

@@ -386,14 +386,6 @@ bool is_tanh_form(const Step& gelu) {
   return gelu.attrs.as<FusedAttrs>().code[0].op->name == "gelu_tanh";
 }
 
-// Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
-// then writes number i of the other.
-bool crosses(const Arg& read, const Arg& written) {
-  const bool same = read.data == written.data && read.layout.is_contiguous() &&
-                    written.layout.is_contiguous() && read.layout.numel() == written.layout.numel();
-  return !same && overlap(range_of(read), range_of(written));
-}
-
 // Whether a step that is computed together with the product would overwrite its factors, or part of what it
 // leaves.
 bool overwrites(const Step& other, const Call& product) {

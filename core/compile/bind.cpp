@@ -70,7 +70,19 @@ void bind_steps(Program::State& state, const Bindings& passes) {
 
 }  // namespace
 
-std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined) {
+std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
+                           std::span<const ValueId> outputs) {
+  // Values that share memory are counted together.
+  std::vector<int> reads(graph.values().size());
+  const auto count = [&](ValueId v) -> int& {
+    v = graph.values()[v].root;
+    for (auto at = joined.find(v); at != joined.end(); at = joined.find(v))
+      v = graph.values()[at->second.whole].root;
+    return reads[v];
+  };
+  for (const LoweredStep& l : steps)
+    for (ValueId v : l.in) ++count(v);
+  for (ValueId v : outputs) ++count(v);
   const auto arg = [&](ValueId v) {
     return Arg{graph.values()[v].dtype, layout_within_buffer(graph, joined, v), nullptr};
   };
@@ -82,8 +94,9 @@ std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> step
     step.in.reserve(l.in.size());
     step.out.reserve(l.target ? 1 : l.out.size());
     for (ValueId v : l.in) step.in.push_back(arg(v));
-    for (ValueId v : l.out) step.out.push_back(arg(v));
+    for (ValueId v : l.out) step.out.push_back(arg(v)), step.reads.push_back(count(v));
     if (l.target) {
+      step.reads.push_back(1);
       step.out.push_back({l.target->dtype(), row_major(l.target->shape()), l.target->memory()});
       make_fused(step);
     }

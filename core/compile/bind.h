@@ -6,8 +6,9 @@
 
 namespace tg {
 
-// The steps as kernels see them, without addresses (but for the targets of copies).
-std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined);
+// The steps as kernels see them, without addresses (but for the targets of copies). `outputs` outlive a run.
+std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
+                           std::span<const ValueId> outputs);
 
 // What binding reads: the results of the passes before it.
 struct Bindings {

@@ -55,7 +55,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
     state->memory.parameters = add_bytes(state->memory.parameters, aligned_bytes(p.bytes()), "parameters");
 
   // Kernels and memory.
-  state->steps = steps_of(graph, steps, joined);
+  state->steps = steps_of(graph, steps, joined, state->outputs);
   if (options.plan_only) {
     state->planned = state->backend->prepare(state->steps, state->prepared);
     state->memory.workspace = state->planned->workspace_bytes();

@@ -413,4 +413,24 @@ TEST(Graph, HashesByStructure) {
   EXPECT_NE(build(2, "x"), build(3, "x"));
 }
 
+TEST(Steps, KnowHowManyReadTheirResults) {
+  Graph g;
+  const Tensor x = g.input("x", {3, 3}), y = matmul(x, x), z = matmul(transpose(y, 0, 1), y),
+               w = matmul(z, x);
+  const Program p = compile(g, {w, z});
+  ASSERT_EQ(p.steps().size(), 3u);
+  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // as a view and as it is
+  EXPECT_EQ(p.steps()[1].reads, std::vector<int>{2});  // by a step, and after the run
+  EXPECT_EQ(p.steps()[2].reads, std::vector<int>{1});
+  Graph other;
+  const Tensor both = other.input("x", {4, 8}), norm = layer_norm(both),
+               sum = concat({norm, matmul(both, transpose(norm, 0, 1))}, 1);
+  const Program q = compile(other, {matmul(transpose(sum, 0, 1), sum)}, {.fuse = false});
+  for (const Step& s : q.steps())
+    if (s.op == &layer_norm_op) {
+      EXPECT_GE(s.reads[0], 3) << "a value that lies inside another is read where that is";
+      EXPECT_EQ(s.reads[1], 0);
+    }
+}
+
 }  // namespace

@@ -1,5 +1,6 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
 // adds up its rows, then a second launch adds up the blocks.
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
 
@@ -9,19 +10,32 @@ namespace {
 
 struct Gradient {
   RowLayout x, z, z_x, mean, scale;
+  RowLayout other, total;  // total = z_x + other, if there is such a step; then z_x may be null
   NormVector weight;
   void* partial;  // [blocks, sums, n], the compute type
   i64 n, rows;
   bool weight_gradient, bias, across;
 };
 
-// Blocks for which a multiprocessor has registers if lanes have that many elements of a row: for each
-// element, sums of z ⊛ x̂ and of z, x and z in the compute type, and the next row's in the storage type.
-constexpr int most_short_gradient_blocks = 2;
+// Blocks of four warps for which a multiprocessor has registers if lanes have that many elements of a row:
+// for each element, sums of z ⊛ x̂ and of z, x and z in the compute type, and the next row's in the storage
+// type.
+constexpr int short_gradient_threads = 128, short_gradient_warps = short_gradient_threads / 32;
+constexpr int most_short_gradient_blocks = 4;
 template <class S, int slots>
 constexpr int short_gradient_blocks() {
-  constexpr int registers = 40 + slots * (4 + static_cast<int>(sizeof(S)) / 2);
-  return registers <= 136 ? most_short_gradient_blocks : 1;
+  constexpr int registers = 44 + slots * (4 + static_cast<int>(sizeof(S)) / 2);
+  return registers <= 128 ? most_short_gradient_blocks : registers <= 168 ? 3 : 2;
+}
+
+// x becomes z_x + other as steps of their own would leave it: z_x is rounded before it is added.
+template <class S, class C, int V>
+__device__ __forceinline__ void add_other(C (&x)[V], const Words<S, V>& other) {
+  const Words<S, V> rounded = packed<S>(x);
+  C more[V];
+  unpack(rounded, x), unpack(other, more);
+#pragma unroll
+  for (int e = 0; e < V; ++e) x[e] += more[e];
 }
 
 // Adds up sum number `which` of a block's teams, in the order of the teams, into the block's partial.
@@ -108,15 +122,19 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
     mean = centred ? team.sum(mean) : Two<C>{0, team.sum(mean.b)};
     if (r >= a.rows) continue;
     const auto slope = [&](C g, C x) { return (g - mean.a - hat(x) * mean.b) * now.scale; };
-    S* out = a.z_x.at<S, Row::held>(r);
     if constexpr (Row::held)
-      now.row.write_packs(out, [&](C(&x)[V], C(&g)[V], int p) {
-        weight.multiply(g, p);
+      now.row.write_packs((a.total.data ? a.total : a.z_x).template at<S, true>(r),
+                          [&](C(&x)[V], C(&g)[V], int p) {
+                            weight.multiply(g, p);
 #pragma unroll
-        for (int e = 0; e < V; ++e) x[e] = slope(g[e], x[e]);
-      });
+                            for (int e = 0; e < V; ++e) x[e] = slope(g[e], x[e]);
+                            if (!a.total.data || p * V >= a.n) return;
+                            if (a.z_x.data)
+                              reinterpret_cast<Words<S, V>*>(a.z_x.at<S, true>(r))[p] = packed<S>(x);
+                            add_other<S>(x, reinterpret_cast<const Words<S, V>*>(a.other.at<S, true>(r))[p]);
+                          });
     else
-      now.row.write(out, a.z_x.step, [&](C x, C z, i64 i) {
+      now.row.write(a.z_x.at<S>(r), a.z_x.step, [&](C x, C z, i64 i) {
         return slope(a.weight.data ? z * element<C>(a.weight, i) : z, x);
       });
   }
@@ -158,7 +176,7 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
 
 // The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
 template <class S, bool centred, int V, int K>
-__global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>())
+__global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
   begin_early();
   using C = compute_t<S>;
@@ -180,7 +198,8 @@ __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>
   };
   C z_w[K][V] = {}, z_b[K][V] = {};
   const C part = C(1) / static_cast<C>(n);
-  const i64 step = i64(gridDim.x) * short_warps, first = i64(blockIdx.x) * short_warps + warp;
+  const i64 step = i64(gridDim.x) * short_gradient_warps,
+            first = i64(blockIdx.x) * short_gradient_warps + warp;
   Loaded next = load(first);
   const StagedVector<C, V> weight(a.weight, reinterpret_cast<C*>(shared), n);
   __syncthreads();
@@ -198,16 +217,20 @@ __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>
 #pragma unroll
       for (int e = 0; e < V; ++e) mean_g += z[e], mean_gx += z[e] * hat(x[e]);
     });
+    ShortRow<S, V, K> other;
+    if (a.total.data) other.load(even_row<S>(a.other, r), n);
     mean_g = centred ? sum_of_warp(mean_g) * part : C(0);
     mean_gx = sum_of_warp(mean_gx) * part;
-    S* out = even_row<S>(a.z_x, r);
     row.x.each(n, [&](int k, int p) {
       C x[V], g[V];
       unpack(row.x.pack[k], x), unpack(row.z.pack[k], g);
       weight.multiply(g, p);
 #pragma unroll
       for (int e = 0; e < V; ++e) x[e] = (g[e] - mean_g - hat(x[e]) * mean_gx) * row.scale;
-      row.x.store(out, k, x);
+      if (a.z_x.data) row.x.store(even_row<S>(a.z_x, r), k, x);
+      if (!a.total.data) return;
+      add_other<S>(x, other.pack[k]);
+      row.x.store(even_row<S>(a.total, r), k, x);
     });
   }
   // The warps' sums, added up in their order.
@@ -219,9 +242,9 @@ __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>
       for (int e = 0; e < V; ++e) of_warp[warp * n + p * V + e] = of_weight ? z_w[k][e] : z_b[k][e];
     });
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += short_threads) {
+    for (int i = threadIdx.x; i < n; i += short_gradient_threads) {
       C sum = of_warp[i];
-      for (int w = 1; w < short_warps; ++w) sum += of_warp[w * n + i];
+      for (int w = 1; w < short_gradient_warps; ++w) sum += of_warp[w * n + i];
       static_cast<C*>(a.partial)[(i64(blockIdx.x) * sums + which) * n + i] = sum;
     }
     __syncthreads();
@@ -230,7 +253,7 @@ __global__ void __launch_bounds__(short_threads, short_gradient_blocks<S, V * K>
 
 // Blocks that share the rows, and so the partial sums of each column.
 i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
-  return std::min<i64>((rows + short_warps - 1) / short_warps, blocks * gpu.processors);
+  return std::min<i64>((rows + short_gradient_warps - 1) / short_gradient_warps, blocks * gpu.processors);
 }
 // The least number of threads of a block. 16-bit numbers need as many registers but half the time; so more
 // threads share the weights.
@@ -246,28 +269,55 @@ i64 parts_of(i64 n, i64 rows, std::size_t element_size, const Gpu& gpu) {
 // True if the rows are short enough and aligned. Sets `parts` to the number of blocks.
 template <class S, bool centred>
 bool run_short(const Stream& s, const Gradient& a, i64& parts) {
-  for (const RowLayout* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale})
+  for (const RowLayout* r : {&a.x, &a.z, &a.z_x, &a.mean, &a.scale, &a.other, &a.total})
     if (!evenly_spaced(*r)) return false;
   return with_short<S>(a.n, [&](auto V, auto K) {
     parts = short_parts(short_gradient_blocks<S, V * K>(), a.rows, s.gpu);
-    const auto shared = static_cast<std::size_t>(a.n) * (1 + short_warps) * sizeof(compute_t<S>);
-    launch_early(s, {static_cast<unsigned>(parts), short_threads, shared},
+    const auto shared = static_cast<std::size_t>(a.n) * (1 + short_gradient_warps) * sizeof(compute_t<S>);
+    launch_early(s, {static_cast<unsigned>(parts), short_gradient_threads, shared},
                  differentiate_short<S, centred, V, K>, a);
   });
 }
 
+// The sum of z_x and another tensor, both contiguous.
+struct WithSum {
+  Arg other, total;
+  bool writes_z_x;
+};
+
+// Whether rows are held in registers; the arguments of the launch.
+template <class S>
+bool is_held(const Gradient& a) {
+  return fits<S, GradientRow<S>>(a.n, a.rows, {&a.x, &a.z, &a.z_x}) && a.mean.quick_to_find(a.rows) &&
+         a.scale.quick_to_find(a.rows) && staged_bytes<S>(a.n, 1) <= most_staged;
+}
+
 template <bool centred>
-void run_norm_backward(const Stream& s, const Call& c) {
+Gradient gradient_of(const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const Layout& layout = c.in[0].layout;
   const int last = layout.rank() - 1;
-  Gradient a{RowLayout(c.in[0], last), RowLayout(c.in[1], last), RowLayout(c.out[0], last),
-             RowLayout(c.in[2], -1), RowLayout(c.in[centred ? 3 : 2], -1)};
+  Gradient a{.x = RowLayout(c.in[0], last),
+             .z = RowLayout(c.in[1], last),
+             .z_x = RowLayout(c.out[0], last),
+             .mean = RowLayout(c.in[2], -1),
+             .scale = RowLayout(c.in[centred ? 3 : 2], -1)};
   if (attrs.weight) a.weight = NormVector(c.in[centred ? 4 : 3], c.in[0].dtype);
-  a.partial = s.workspace;
   a.n = layout.shape.back(), a.rows = c.in[2].layout.numel();
   a.weight_gradient = attrs.weight_gradient, a.bias = attrs.bias;
   a.across = a.x.step != 1;
+  return a;
+}
+
+template <bool centred>
+void run_norm_backward(const Stream& s, const Call& c) {
+  Gradient a = gradient_of<centred>(c);
+  a.partial = s.workspace;
+  if (const auto* with = static_cast<const WithSum*>(c.plan)) {
+    const int last = c.out[0].layout.rank() - 1;
+    a.other = RowLayout(with->other, last), a.total = RowLayout(with->total, last);
+    if (!with->writes_z_x) a.z_x.data = nullptr;
+  }
   if (a.n == 0) return;
   const int sums = a.weight_gradient + a.bias;
   i64 parts = parts_of(a.n, a.rows, size_of(c.in[0].dtype), s.gpu);
@@ -276,8 +326,7 @@ void run_norm_backward(const Stream& s, const Call& c) {
     with_float(c.in[0].dtype, [&](auto* type) {
       using S = pointee_t<decltype(type)>;
       using Row = GradientRow<S>;
-      const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.z, &a.z_x}) && a.mean.quick_to_find(a.rows) &&
-                        a.scale.quick_to_find(a.rows) && staged_bytes<S>(a.n, 1) <= most_staged;
+      const bool held = is_held<S>(a);
       Teams teams(a.n, per_thread, !held && a.across, least_threads(sizeof(S)));
       a.across = teams.across;
       if (held && run_short<S, centred>(s, a, parts)) return;
@@ -308,9 +357,35 @@ std::size_t partials_of_weights(const Call& c) {
          (c.in[0].dtype == DType::f64 ? 8 : 4);
 }
 
+std::string choice(const Call& c) {
+  const auto* with = static_cast<const WithSum*>(c.plan);
+  return !with              ? ""
+         : with->writes_z_x ? "with the sum after it"
+                            : "with the sum after it, and nothing but the sum";
+}
+
 }  // namespace
 
-extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights};
-extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights};
+std::shared_ptr<const void> plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
+  const bool centred = c.in.size() == std::size_t{4} + c.attrs->as<NormAttrs>().weight;
+  const Gradient a = centred ? gradient_of<true>(c) : gradient_of<false>(c);
+  bool held = false;
+  with_float(c.in[0].dtype, [&](auto* type) { held = is_held<pointee_t<decltype(type)>>(a); });
+  // A thread reads a row's numbers, and writes them then; what all read, or is written otherwise, lies apart.
+  const Arg &z_x = c.out[0], &other = sum.in[sum.in[0].data == z_x.data], &total = sum.out[0];
+  bool apart = !crosses(c.in[0], total) && !crosses(c.in[1], total) && !crosses(other, total) &&
+               !crosses(other, z_x) && (!writes_z_x || !overlap(range_of(z_x), range_of(total)));
+  for (const Arg& in : c.in.subspan(2)) apart = apart && !overlap(range_of(in), range_of(total));
+  for (const Arg& out : c.out.subspan(1)) apart = apart && !overlap(range_of(out), range_of(total));
+  if (!held || !apart) return nullptr;
+  const Layout rows = row_major(z_x.layout.shape);
+  return std::make_shared<WithSum>(
+      WithSum{{other.dtype, rows, other.data}, {total.dtype, rows, total.data}, writes_z_x});
+}
+
+extern const Kernel layer_norm_backward_kernel{&run_norm_backward<true>, &partials_of_weights, nullptr,
+                                               &choice};
+extern const Kernel rms_norm_backward_kernel{&run_norm_backward<false>, &partials_of_weights, nullptr,
+                                             &choice};
 
 }  // namespace tg::cuda

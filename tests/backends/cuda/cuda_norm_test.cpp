@@ -1,0 +1,88 @@
+// The sum of a norm's gradient and the one that comes past the norm, which the gradient's kernel computes.
+// Skipped where there is no GPU.
+#include "backends/cuda/cuda.h"
+#include "tests/support/by_rows.h"
+
+namespace {
+
+using namespace tg;
+using namespace tg::testing;
+
+class CudaNorm : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// Rows of a warp, of several, and too long for registers.
+struct Gradients {
+  DType dtype;
+  std::int64_t rows, n;
+  bool centred;
+  Array x = random_rows({rows, n}, dtype, 1), z = random_rows({rows, n}, dtype, 2),
+        other = random_rows({rows, n}, dtype, 3), gain = random_rows({n}, dtype, 4),
+        shift = random_rows({n}, dtype, 5);
+
+  // z_x, z_w and, of layer_norm, z_b.
+  Tensors record(Graph& g) const {
+    Tensors in{g.constant(x), g.constant(gain)};
+    if (centred) in.push_back(g.constant(shift));
+    const Tensor y = centred ? layer_norm(in[0], in[1], in[2]) : rms_norm(in[0], in[1]);
+    return gradients(sum(y * g.constant(z)), in);
+  }
+  std::pair<std::vector<Array>, std::string> run(Graph& g, const Tensors& results) const {
+    Program p = compile(g, results, {.device = Device::cuda()});
+    p.run();
+    std::pair<std::vector<Array>, std::string> got;
+    for (const Tensor& t : results) got.first.push_back(p.fetch(t));
+    for (std::size_t step = 0; step < p.steps().size(); ++step) got.second += p.choice(step) + "\n";
+    return got;
+  }
+};
+
+TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
+  for (const DType t : {f32, bf16, f16, f64})
+    for (const auto& [rows, n] : {std::pair{1, 8}, {37, 72}, {600, 384}, {1100, 768}, {90, 1024}, {41, 4096}})
+      for (const bool centred : {true, false}) {
+        const Gradients c{t, rows, n, centred};
+        SCOPED_TRACE(::testing::Message()
+                     << name_of(t) << " " << rows << " × " << n << " centred " << centred);
+        Graph apart, by_itself, together, kept;
+        const Tensors alone = c.record(apart);
+        const std::vector<Array> z = c.run(apart, alone).first;
+        const Array expected =
+            c.run(by_itself, {by_itself.constant(z[0]) + by_itself.constant(c.other)}).first[0];
+        Tensors results = c.record(together);
+        results[0] = results[0] + together.constant(c.other);
+        const auto [values, choices] = c.run(together, results);
+        EXPECT_NE(choices.find("with the sum after it, and nothing but the sum\ndone by the previous step\n"),
+                  std::string::npos)
+            << choices;
+        EXPECT_TRUE(values[0].same_bits(expected));
+        for (std::size_t i = 1; i < z.size(); ++i) EXPECT_TRUE(values[i].same_bits(z[i])) << i;
+        results = c.record(kept);
+        results.push_back(kept.constant(c.other) + results[0]);
+        const auto [with_z, of_kept] = c.run(kept, results);
+        EXPECT_NE(of_kept.find("with the sum after it\ndone by the previous step\n"), std::string::npos)
+            << of_kept;
+        EXPECT_TRUE(with_z[0].same_bits(z[0]));
+        EXPECT_TRUE(with_z.back().same_bits(expected));
+      }
+}
+
+TEST_F(CudaNorm, OtherSumsAreStepsOfTheirOwn) {
+  const Gradients c{bf16, 37, 72, true};
+  const auto is_apart = [&](auto&& f) {
+    Graph g;
+    const Tensors z = c.record(g);
+    return c.run(g, {f(z[0], g.constant(c.other))}).second.find("with the sum after it") == std::string::npos;
+  };
+  EXPECT_FALSE(is_apart([](const Tensor& z, const Tensor& other) { return z + other; }));
+  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor&) { return z + z; }));
+  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z - other; }));
+  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z + slice(other, 0, 0, 1); }));
+  EXPECT_TRUE(is_apart([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
+}
+
+}  // namespace
