@@ -261,12 +261,12 @@ void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
   const i64 processors = s.gpu.processors;
   const auto are_enough = [&](int rows) { return 4 * p.tiles(rows, 32) >= 3 * processors; };
   const auto launch_groups = [&](auto number) {
-    constexpr int groups = number.value, rows = 8 * groups;
+    constexpr int groups = number.value;
     if constexpr (!along_k) {
       launch_rows_gemm<TensorRows<S, false, groups, 32, Form::any>>(s, p);
     } else {
-      if constexpr (rows < 64)
-        if (takes_16_outputs(p, s.gpu, rows)) return launch_form_of_rows<S, groups, 16>(s, p);
+      if constexpr (groups < 8)
+        if (takes_16_outputs(p, s.gpu, 8 * groups)) return launch_form_of_rows<S, groups, 16>(s, p);
       launch_form_of_rows<S, groups, 32>(s, p);
     }
   };
