@@ -45,7 +45,8 @@ bool decodes(const AttentionCall& x, const Gpu& gpu) {
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
   constexpr int few_heads = 16;
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
-  return decoding::group_of(x) <= few_heads && x.B * x.Hk * ranges >= gpu.processors;
+  const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);
+  return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && dense && x.B * ranges >= gpu.processors;
 }
 
 // Whether a block has the shared memory.

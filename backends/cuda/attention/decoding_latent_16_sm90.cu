@@ -3,11 +3,14 @@
 
 namespace tg::cuda::attention::latents_sm90 {
 
-void launch_few_heads(const cuda::Stream& s, const AttentionCall& x, const Workspace& work) {
+void launch_few_heads(const cuda::Stream& s, const AttentionCall& call, const Workspace& work) {
+  using namespace latents_16_sm90;
+  const AttentionCall x = decoding::in_pages(call);
+  Plan plan = plan_of(x, work, At::rows);
+  set_boxes(plan, x);
   with_16_bits(x.type, [&](auto zero) {
-    using namespace latents_16_sm90;
     using S = decltype(zero);
-    launch_items<S>(s, x, work, At::rows, At::threads, Shared::bytes, attend<S>);
+    launch_items<S>(s, x, work, plan, At::threads, Shared::bytes, attend<S>);
   });
 }
 

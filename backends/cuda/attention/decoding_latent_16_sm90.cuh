@@ -24,12 +24,37 @@ struct Item {
   __device__ __forceinline__ void set_seen(KeyRange) {}  // that is `some`, of all heads
 };
 
+// 64 rows and 192 columns, as boxes of whole groups of 8 rows leave them: a group's three blocks of 64 columns
+// lie side by side, each in the 128-byte swizzle, and so a page of any number of groups is one box.
+struct ThirdOfTile {
+  static constexpr int rows = tile_keys, columns = 192, blocks = 3, block = 8 * 128, group = blocks * block,
+                       bytes = rows / 8 * group;
+  u32 base;
+
+  __device__ static constexpr int offset(int row, int piece) {
+    return row / 8 * group + piece / 8 * block + row % 8 * 128 + (piece % 8 ^ row % 8) * 16;
+  }
+  // For wgmma, as SwizzledTile has them.
+  __device__ __forceinline__ u64 along_columns(int row0, int k) const {
+    return descriptor(base + row0 / 8 * group, k / 4 * block + k % 4 * 32);
+  }
+  __device__ __forceinline__ u64 along_rows(int column0, int k) const {
+    return descriptor(base + column0 / 64 * block, k * 2 * group);
+  }
+
+ private:
+  __device__ __forceinline__ static u64 descriptor(u32 address, u32 bytes) {
+    constexpr u32 upper = group / 16 | 1u << 30;
+    return u64{upper} << 32 | ((address % (1u << 18) / 16 | 1u << 16) + bytes / 16);
+  }
+};
+
 struct At {
-  static constexpr int rows = few_heads, thirds = 3, stages = 7, items = 2, groups = 2,
+  static constexpr int rows = few_heads, thirds = 3, stages = 7, items = 2, groups = 2,  // by turns: even, odd
                        threads = 128 * (1 + groups);
   using Q = SwizzledTile<rows, 576>;
   using ThirdOfQ = SwizzledTile<rows, 192>;
-  using K = SwizzledTile<tile_keys, 192>;  // a third of a tile
+  using K = ThirdOfTile;
   using P = SwizzledTile<rows, tile_keys>;
   static constexpr int blocks = most_values / 64;  // of 64 columns of V, as many rows of Gᵀ
   using Block = Accumulator<16, rows>;             // a warp's part of one
@@ -82,45 +107,43 @@ struct Shared {
   }
 };
 
-// Where boxes of an item's tiles are, from its last tile on: the lanes look up one box each, 32 boxes ahead of
-// those that are copied, since under load an answer takes longer than a tile.
+// Where boxes of an item's tiles are, from its last tile on, in groups of 8 rows of the pool: the lanes look up
+// one box each, 32 boxes ahead of those that are copied, since under load an answer takes longer than a tile.
 struct Boxes {
   const AttentionCall& x;
   const Plan& plan;
+  decoding::PlaceOfLatent place;
   const KeyRange keys;
-  const int together = 32 * plan.box_rows / tile_keys;  // tiles whose boxes a warp looks up at a time
-  decoding::PlaceOfLatent now, next;
-  int group;  // of so many tiles, to which `now` belongs
+  const int together = plan.box_rows / 2;  // tiles whose boxes a warp looks up at a time
+  int set, now, next;                      // the set of tiles that `now` is of; the lane's box of it and of the one before
 
   __device__ __forceinline__ Boxes(const AttentionCall& x, const Plan& plan, const Source& from)
-      : x(x), plan(plan), keys(from.some), now(from.place), next(from.place) {
+      : x(x), plan(plan), place(from.place), keys(from.some) {
     if (plan.box_rows == 0) return;
-    group = (from.range.to - 1) / together;
-    look_up(now, group), look_up(next, group - 1);
+    set = (from.range.to - 1) / together;
+    now = looked_up(set), next = looked_up(set - 1);
   }
-  // Of a tile, the one before it in memory after the other.
-  __device__ __forceinline__ decoding::PlaceOfLatent of(int tile) {
-    if (tile / together < group) {
-      now = next;
-      look_up(next, --group - 1);
-    }
-    decoding::PlaceOfLatent place = now;
-    const int from = (tile % together * (tile_keys / plan.box_rows) + lane_id()) % 32;
-    place.number = __shfl_sync(~0u, now.number, from), place.in_page = __shfl_sync(~0u, now.in_page, from);
-    return place;
+  // The nth of a tile, which is of the last set or the one before.
+  __device__ __forceinline__ void move_to(int tile) {
+    if (plan.box_rows > 0 && tile / together < set) now = next, next = looked_up(--set - 1);
+  }
+  __device__ __forceinline__ int of(int tile, int nth) const {
+    return __shfl_sync(~0u, now, tile % together * (tile_keys / plan.box_rows) + nth);
   }
 
  private:
-  __device__ __forceinline__ void look_up(decoding::PlaceOfLatent& place, int group) const {
-    const int key = (group * 32 + lane_id()) * plan.box_rows;
+  __device__ __forceinline__ int looked_up(int set) {
+    const int key = (set * 32 + lane_id()) * plan.box_rows;
     // Boxes of which no key is seen are not copied.
     place.look_up(x, key, {keys.from / plan.box_rows * plan.box_rows, keys.to});
+    return place.number * (x.page / 8) + place.in_page / 8;
   }
 };
 
 // The warp that copies tiles of keys that lie in whole boxes. It begins while the kernel before is running if
 // that does not write what is read.
 __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& x, const Plan& plan) {
+  const std::uint64_t once = ptx::evict_first();
   if (!x.fixed_places) ptx::wait_for_kernel_before();
   u32 thirds = 0, handed_on = 0;
   each_item(shared, x, [&](Source& from, u32) {
@@ -129,7 +152,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
 #pragma unroll 1
     for (int j = from.range.to - 1; j >= from.range.from; --j, thirds += At::thirds) {
       const bool by_rows = from.by_rows(plan, j);
-      const decoding::PlaceOfLatent place = plan.box_rows > 0 ? boxes.of(j) : from.place;
+      boxes.move_to(j);
 #pragma unroll 1
       for (u32 n = 0; n < At::thirds; ++n) {
         const At::K to = shared.third_of_k(thirds + n);
@@ -137,7 +160,13 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
         if (by_rows) continue;
         __syncwarp();  // all lanes have seen it empty: once it is filled, it may be emptied again
         if (lane_id() == 0) shared.ring_k().expect(thirds + n, to.bytes);
-        load_keys(to, plan, shared.ring_k().full(thirds + n), place, n * to.columns);
+#pragma unroll 1
+        for (int box = 0; box * plan.box_rows < to.rows; ++box) {
+          const int at = boxes.of(j, box);
+          if (lane_id() == 0)
+            ptx::tma_load(to.base + box * (plan.box_rows / 8) * to.group, &plan.k,
+                          shared.ring_k().full(thirds + n), 0, 0, n * to.blocks, at, once);
+        }
       }
       if (by_rows) shared.ring_handed_on().announce_by_warp(handed_on++);
     }
@@ -157,8 +186,8 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
       shared.ring_handed_on().wait(handed_on++);
       const u32 to[] = {shared.third_of_k(thirds).base, shared.third_of_k(thirds + 1).base,
                         shared.third_of_k(thirds + 2).base};
-      copy_keys<S>([&](int c) { return to[c / 3] + c % 3 * At::K::block; }, x, from.place, j * tile_keys,
-                   from.some);
+      copy_keys<S>([&](int c, int row, int piece) { return to[c / 3] + At::K::offset(row, c % 3 * 8 + piece); },
+                   x, from.place, j * tile_keys, from.some);
       if (lane_id() < At::thirds) shared.ring_k().announce(thirds + lane_id());
     }
   });
@@ -256,7 +285,7 @@ struct Consumer {
 #pragma unroll
       for (int c = 0; c < columns; ++c) top[c] = -INFINITY, sum[c] = 0;
       shared.ring_q().wait(items);
-      const int last = to - 1 - (to - 1 - group) % At::groups;  // of its tiles, which is the first to come
+      const int last = to - 1 - (to - 1 + group) % At::groups;  // of its tiles, which is the first to come
       if (last < from) shared.ring_q().release(items);
 #pragma unroll 1
       for (int j = last; j >= from; j -= At::groups) {
@@ -401,6 +430,18 @@ __global__ void __launch_bounds__(At::threads, 1)
     load_queries(shared, x, plan);
   }
 #endif
+}
+
+// The map of keys, if pages lie one after the other in memory: of 64 columns, 8 rows, thirds of the columns and
+// groups of 8 rows of the whole pool. Else all tiles are copied row by row.
+inline void set_boxes(Plan& plan, const AttentionCall& x) {
+  const bool dense = x.page % 8 == 0 && (x.pool == 1 || x.k.batch == x.page * x.k.row) &&
+                     i64{x.pool} * x.page / 8 <= INT32_MAX;
+  if (!dense) plan.box_rows = 0;
+  if (plan.box_rows == 0) return;
+  const AttentionCall::Operand groups{x.k.data, 8 * x.k.row, 64, x.k.row};
+  plan.k = tensor_map(x.type, groups, i64{x.pool} * x.page / 8, x.d / 64, 8, 64, 8, ThirdOfTile::blocks,
+                      plan.box_rows / 8);
 }
 
 }  // namespace tg::cuda::attention::latents_16_sm90

@@ -165,12 +165,11 @@ __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier
   }
 }
 
-// A tile of keys row by row, with zeros for those that are not seen; by a warp. block(c) is where columns
-// 64·c … of the tile go.
-template <class S, class Block>
-__device__ __forceinline__ void copy_keys(Block&& block, const AttentionCall& x,
+// A tile of keys row by row, with zeros for those that are not seen; by a warp. address(c, row, piece) is where
+// the nth piece of 8 columns from 64·c on goes.
+template <class S, class Address>
+__device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
                                           decoding::PlaceOfLatent& place, int row0, KeyRange seen) {
-  using Part = SwizzledTile<tile_keys, 64>;
   constexpr int rows = 4;  // that the lanes copy at a time, a lane every eighth piece of 16 bytes of one
   const int row_of_lane = lane_id() / 8, piece = lane_id() % 8;
 #pragma unroll 1
@@ -182,10 +181,9 @@ __device__ __forceinline__ void copy_keys(Block&& block, const AttentionCall& x,
       const int row = half + n + row_of_lane, key = row0 + row;
       const bool counts = key >= seen.from && key < seen.to;
       const S* const from = decoding::at_piece<S>(x.k, __shfl_sync(~0u, begin, n + row_of_lane) + piece);
-      const u32 offset = Part::offset(row, piece);
 #pragma unroll
       for (int c = 0; c < 9; ++c)
-        ptx::cp_async_16(block(c) + offset, from + c * 64, counts && piece * 8 + c * 64 < x.d ? 16 : 0);
+        ptx::cp_async_16(address(c, row, piece), from + c * 64, counts && piece * 8 + c * 64 < x.d ? 16 : 0);
     }
   }
   ptx::cp_async_commit();
@@ -221,28 +219,29 @@ __global__ void __launch_bounds__(most_values / 4)
 #endif
 }
 
-// Plans of a call's launches, each with its queries; `item_rows` are those of a tile of queries.
+// Rows of a box of keys: as many as divide both a page and a tile; 0 if they are fewer than 8.
+inline int box_rows_of(const AttentionCall& x) {
+  const int rows = x.table ? std::gcd(x.page, tile_keys) : tile_keys;
+  return rows < 8 ? 0 : rows;
+}
+// Plans of a call's launches, but for the map of keys, each with its queries; `item_rows` are those of a tile of queries.
 inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows) {
   AttentionCall::Operand q = x.q;  // [B, L, H, d]
   std::swap(q.head, q.row);
-  const int box = x.table ? std::gcd(x.page, tile_keys) : tile_keys, box_rows = box < 8 ? 0 : box;
-  Plan plan{{}, decoding::ranges_by_wgmma(x), {}, decoding::pieces_of(x), box_rows};
+  Plan plan{{}, decoding::ranges_by_wgmma(x), {}, decoding::pieces_of(x), box_rows_of(x)};
   plan.q = tensor_map(x.type, q, x.B, x.L, x.H, x.d, item_rows);
-  if (box_rows > 0) plan.k = tensor_map(x.type, x.k, x.pool, x.Hk, x.page, x.d, box_rows);
   plan.taken = work.taken, plan.queries = x.L;
   plan.factor = static_cast<float>(factor_of(x)), plan.cap = static_cast<float>(cap_of(x));
   plan.parts = work.parts, plan.o = work.o, plan.lse = work.lse;
   return plan;
 }
-// Computes a call, by a kernel whose blocks have `threads` threads and `shared` bytes; the ranges of each of
+// Computes a call, which is in_pages(), by a kernel whose blocks have `threads` threads and `shared` bytes; the ranges of each of
 // its launches are merged after it.
 template <class S, class Kernel>
-void launch_items(const Stream& s, const AttentionCall& call, const Workspace& work, int item_rows,
+void launch_items(const Stream& s, const AttentionCall& x, const Workspace& work, Plan plan,
                   unsigned threads, std::size_t shared, Kernel kernel) {
-  const AttentionCall x = decoding::in_pages(call);
   AttentionCall rows = x;
   rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // a sink is merged, too
-  Plan plan = plan_of(x, work, item_rows);
   for (int n = 0; plan.tiles = decoding::queries_of_launch(x, n), plan.tiles.count > 0; ++n) {
     const i64 items = i64{plan.tiles.count} * x.Hk * plan.pieces * plan.parts;
     LaunchShape shape{blocks_for(std::min<i64>(items, s.gpu.processors), 1), threads, shared};
@@ -254,8 +253,13 @@ void launch_items(const Stream& s, const AttentionCall& call, const Workspace& w
   }
 }
 
-// Of a call with at most so many heads to a key head, in decoding_latent_16_sm90.cu.
+// Of a call with at most so many heads on one key head, in decoding_latent_16_sm90.cu. What is asked of rows
+// is the same for all caches in pages.
 constexpr int few_heads = 16;
+inline bool takes_few_heads(const AttentionCall& x) {
+  const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);
+  return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && (x.table || dense);
+}
 void launch_few_heads(const Stream& s, const AttentionCall& x, const Workspace& work);
 
 }  // namespace tg::cuda::attention::latents_sm90

@@ -80,7 +80,7 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
       if (!from.by_rows(plan, j)) continue;
       shared.ring_handed_on().wait(handed_on++);
       const At::K to = shared.tile_k(tiles);
-      copy_keys<S>([&](int c) { return to.base + c * At::K::block; }, x, from.place, j * At::keys, from.some);
+      copy_keys<S>([&](int c, int row, int piece) { return to.base + At::K::offset(row, 8 * c + piece); }, x, from.place, j * At::keys, from.some);
       if (lane_id() < At::thirds) shared.ring_k(lane_id()).announce(tiles);
     }
   });
@@ -121,7 +121,10 @@ __global__ void __launch_bounds__(At::threads, 1)
 
 template <class S>
 void launch(const Stream& s, const AttentionCall& call, const Workspace& work) {
-  launch_items<S>(s, call, work, At::queries, At::threads, Shared::bytes, attend<S>);
+  const AttentionCall x = decoding::in_pages(call);
+  Plan plan = plan_of(x, work, At::queries);
+  if (plan.box_rows > 0) plan.k = tensor_map(x.type, x.k, x.pool, x.Hk, x.page, x.d, plan.box_rows);
+  launch_items<S>(s, x, work, plan, At::threads, Shared::bytes, attend<S>);
 }
 
 }  // namespace tg::cuda::attention::latents_sm90

@@ -235,6 +235,14 @@ struct Loader<S, At, InPages> : Copies<S, At> {
       place.enter(at);
       look_up();
     });
+    if (has_whole_slices() && !next.at_end()) prefetch(next.items.after(next.item, At::streams));
+  }
+  // What the lanes will look up first of that item, so that they need not wait for memory then.
+  __device__ __forceinline__ void prefetch(int n) const {
+    if (n >= next.items.count) return;
+    const Item at = next.items.at(n);
+    const int key = first_key<At>(at, next.stream) + lane_id() * step_of<At>(at);
+    if (key < at.keys.to) ptx::prefetch_line(x.table + i64(at.tile.b) * x.pages + key / x.page);
   }
   __device__ __forceinline__ void look_up() {
     nth = 0;

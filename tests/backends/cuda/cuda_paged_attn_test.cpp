@@ -259,7 +259,8 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
                          {40, 2, 280, 24, 16, 1024},
                          {40, 2, 280, 24, 16, 1025},
                          {96, 1, 264, 16, 32, 2047},
-                         {16, 1, 264, 8, 64, 2 * 1024 + 70},
+                         {16, 1, 320, 8, 64, 2 * 1024 + 70},
+                         {16, 1, 264, 8, 64, 1024 + 70},
                          {32, 2, 576, 512, 16, 1025},
                          {72, 1, 264, 8, 100, 2049}})
     for (const bool capped : {false, true}) {
@@ -276,8 +277,9 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
 TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
   for (const auto& [heads, window] : {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, window " << window);
+    const std::int64_t d = heads == 16 ? 320 : 280;  // of 16 heads in blocks of 64 numbers
     PagedCall all{
-        .H = heads, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
+        .H = heads, .Hk = 1, .d = d, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
     all.L = 12, all.texts = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
     expect_alone_as_together(all, {{0, 1, 5}, {4, 1, 64}, {5, 1, 16}, {11, 1, 128}, {3, 7, 24}}, 20);
   }
