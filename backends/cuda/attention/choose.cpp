@@ -40,8 +40,8 @@ bool decodes(const AttentionCall& x, const Gpu& gpu) {
   return fits && decoding::takes(x, gpu);
 }
 
-// Whether latents in one piece have as many ranges of keys at fixed places as the GPU has multiprocessors, and
-// so few heads that to read the keys is all that counts.
+// Whether latents in one piece have as many ranges of keys at fixed places as the GPU has multiprocessors,
+// and so few heads that to read the keys is all that counts.
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
   constexpr int few_heads = 16;
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);

@@ -1,7 +1,8 @@
 // Decoding of latents by wgmma where at most 16 heads share a key, which is bounded by how fast keys are
 // read. A product has 64 rows, so rows are keys and numbers of values, and heads are its few columns:
 //
-//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum, Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ
+//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum, Gᵀ ← exp(c_old − c)·Gᵀ +
+//   Vᵀ·Pᵀ
 //
 // Items are those of decoding_latent_items_sm90.cuh. Warps of the first warpgroup find them and copy tiles of
 // 64 keys in thirds of their columns, of which there is room for seven: at least one tile is on its way while
@@ -17,15 +18,15 @@ namespace tg::cuda::attention::latents_16_sm90 {
 using namespace latents_sm90;
 
 struct Item {
-  int batch_head;  // where its results go (place_of()); < 0: there are no more
-  int b, h, query; // text, first head, query of the text
+  int batch_head;   // where its results go (place_of()); < 0: there are no more
+  int b, h, query;  // text, first head, query of the text
   KeyRange some;
   Tiles range;
   __device__ __forceinline__ void set_seen(KeyRange) {}  // that is `some`, of all heads
 };
 
-// 64 rows and 192 columns, as boxes of whole groups of 8 rows leave them: a group's three blocks of 64 columns
-// lie side by side, each in the 128-byte swizzle, and so a page of any number of groups is one box.
+// 64 rows and 192 columns, as boxes of whole groups of 8 rows leave them: a group's three blocks of 64
+// columns lie side by side, each in the 128-byte swizzle, and so a page of any number of groups is one box.
 struct ThirdOfTile {
   static constexpr int rows = tile_keys, columns = 192, blocks = 3, block = 8 * 128, group = blocks * block,
                        bytes = rows / 8 * group;
@@ -50,7 +51,7 @@ struct ThirdOfTile {
 };
 
 struct At {
-  static constexpr int rows = few_heads, thirds = 3, stages = 7, items = 2, groups = 2,  // by turns: even, odd
+  static constexpr int rows = few_heads, thirds = 3, stages = 7, items = 2, groups = 2,
                        threads = 128 * (1 + groups);
   using Q = SwizzledTile<rows, 576>;
   using ThirdOfQ = SwizzledTile<rows, 192>;
@@ -107,15 +108,16 @@ struct Shared {
   }
 };
 
-// Where boxes of an item's tiles are, from its last tile on, in groups of 8 rows of the pool: the lanes look up
-// one box each, 32 boxes ahead of those that are copied, since under load an answer takes longer than a tile.
+// Where boxes of an item's tiles are, from its last tile on, in groups of 8 rows of the pool: the lanes look
+// up one box each, 32 boxes ahead of those that are copied, since under load an answer takes longer than a
+// tile.
 struct Boxes {
   const AttentionCall& x;
   const Plan& plan;
   decoding::PlaceOfLatent place;
   const KeyRange keys;
   const int together = plan.box_rows / 2;  // tiles whose boxes a warp looks up at a time
-  int set, now, next;                      // the set of tiles that `now` is of; the lane's box of it and of the one before
+  int set, now, next;  // the set of tiles that `now` is of; the lane's box of it and of the one before
 
   __device__ __forceinline__ Boxes(const AttentionCall& x, const Plan& plan, const Source& from)
       : x(x), plan(plan), place(from.place), keys(from.some) {
@@ -186,8 +188,9 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
       shared.ring_handed_on().wait(handed_on++);
       const u32 to[] = {shared.third_of_k(thirds).base, shared.third_of_k(thirds + 1).base,
                         shared.third_of_k(thirds + 2).base};
-      copy_keys<S>([&](int c, int row, int piece) { return to[c / 3] + At::K::offset(row, c % 3 * 8 + piece); },
-                   x, from.place, j * tile_keys, from.some);
+      copy_keys<S>(
+          [&](int c, int row, int piece) { return to[c / 3] + At::K::offset(row, c % 3 * 8 + piece); }, x,
+          from.place, j * tile_keys, from.some);
       if (lane_id() < At::thirds) shared.ring_k().announce(thirds + lane_id());
     }
   });
@@ -432,8 +435,8 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-// The map of keys, if pages lie one after the other in memory: of 64 columns, 8 rows, thirds of the columns and
-// groups of 8 rows of the whole pool. Else all tiles are copied row by row.
+// The map of keys, if pages lie one after the other in memory: of 64 columns, 8 rows, thirds of the columns
+// and groups of 8 rows of the whole pool. Else all tiles are copied row by row.
 inline void set_boxes(Plan& plan, const AttentionCall& x) {
   const bool dense = x.page % 8 == 0 && (x.pool == 1 || x.k.batch == x.page * x.k.row) &&
                      i64{x.pool} * x.page / 8 <= INT32_MAX;

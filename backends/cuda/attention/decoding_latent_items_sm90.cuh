@@ -165,8 +165,8 @@ __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier
   }
 }
 
-// A tile of keys row by row, with zeros for those that are not seen; by a warp. address(c, row, piece) is where
-// the nth piece of 8 columns from 64·c on goes.
+// A tile of keys row by row, with zeros for those that are not seen; by a warp. address(c, row, piece) is
+// where the nth piece of 8 columns from 64·c on goes.
 template <class S, class Address>
 __device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
                                           decoding::PlaceOfLatent& place, int row0, KeyRange seen) {
@@ -224,7 +224,8 @@ inline int box_rows_of(const AttentionCall& x) {
   const int rows = x.table ? std::gcd(x.page, tile_keys) : tile_keys;
   return rows < 8 ? 0 : rows;
 }
-// Plans of a call's launches, but for the map of keys, each with its queries; `item_rows` are those of a tile of queries.
+// Plans of a call's launches, but for the map of keys, each with its queries; `item_rows` are those of a tile
+// of queries.
 inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows) {
   AttentionCall::Operand q = x.q;  // [B, L, H, d]
   std::swap(q.head, q.row);
@@ -235,11 +236,11 @@ inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows
   plan.parts = work.parts, plan.o = work.o, plan.lse = work.lse;
   return plan;
 }
-// Computes a call, which is in_pages(), by a kernel whose blocks have `threads` threads and `shared` bytes; the ranges of each of
-// its launches are merged after it.
+// Computes a call, which is in_pages(), by a kernel whose blocks have `threads` threads and `shared` bytes;
+// the ranges of each of its launches are merged after it.
 template <class S, class Kernel>
-void launch_items(const Stream& s, const AttentionCall& x, const Workspace& work, Plan plan,
-                  unsigned threads, std::size_t shared, Kernel kernel) {
+void launch_items(const Stream& s, const AttentionCall& x, const Workspace& work, Plan plan, unsigned threads,
+                  std::size_t shared, Kernel kernel) {
   AttentionCall rows = x;
   rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // a sink is merged, too
   for (int n = 0; plan.tiles = decoding::queries_of_launch(x, n), plan.tiles.count > 0; ++n) {

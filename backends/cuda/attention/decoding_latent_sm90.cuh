@@ -80,7 +80,8 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
       if (!from.by_rows(plan, j)) continue;
       shared.ring_handed_on().wait(handed_on++);
       const At::K to = shared.tile_k(tiles);
-      copy_keys<S>([&](int c, int row, int piece) { return to.base + At::K::offset(row, 8 * c + piece); }, x, from.place, j * At::keys, from.some);
+      copy_keys<S>([&](int c, int row, int piece) { return to.base + At::K::offset(row, 8 * c + piece); }, x,
+                   from.place, j * At::keys, from.some);
       if (lane_id() < At::thirds) shared.ring_k(lane_id()).announce(tiles);
     }
   });

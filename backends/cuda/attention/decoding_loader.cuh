@@ -172,10 +172,10 @@ __device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u3
   return static_cast<const S*>(a.data) + i64(piece) * static_cast<int>(16 / sizeof(S));
 }
 
-// Pages may have any number of keys. If each has all keys of the slices that it has some of, the lanes look up
-// those of 32 slices at a time, and a lane's rows are as far apart as in one piece: under load an answer takes
-// longer than a slice. Else a slice's rows are looked up one by one, a slice ahead. Values that are the first
-// columns of keys are read with them, once.
+// Pages may have any number of keys. If each has all keys of the slices that it has some of, the lanes look
+// up those of 32 slices at a time, and a lane's rows are as far apart as in one piece: under load an answer
+// takes longer than a slice. Else a slice's rows are looked up one by one, a slice ahead. Values that are the
+// first columns of keys are read with them, once.
 template <class S, class At>
 struct Loader<S, At, InPages> : Copies<S, At> {
   using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
@@ -235,14 +235,6 @@ struct Loader<S, At, InPages> : Copies<S, At> {
       place.enter(at);
       look_up();
     });
-    if (has_whole_slices() && !next.at_end()) prefetch(next.items.after(next.item, At::streams));
-  }
-  // What the lanes will look up first of that item, so that they need not wait for memory then.
-  __device__ __forceinline__ void prefetch(int n) const {
-    if (n >= next.items.count) return;
-    const Item at = next.items.at(n);
-    const int key = first_key<At>(at, next.stream) + lane_id() * step_of<At>(at);
-    if (key < at.keys.to) ptx::prefetch_line(x.table + i64(at.tile.b) * x.pages + key / x.page);
   }
   __device__ __forceinline__ void look_up() {
     nth = 0;
@@ -251,7 +243,9 @@ struct Loader<S, At, InPages> : Copies<S, At> {
     else
       place.look_up(x, next.key + lane_id() % At::keys, next.keys);
   }
-  __device__ __forceinline__ bool has_whole_slices() const { return x.page % At::keys == 0; }
+  __device__ __forceinline__ bool has_whole_slices() const {
+    return x.page % At::keys == 0;
+  }
 };
 
 }  // namespace tg::cuda::attention::decoding

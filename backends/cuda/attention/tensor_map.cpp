@@ -29,7 +29,7 @@ CUtensorMap tensor_map(DType type, const AttentionCall::Operand& x, std::int64_t
   const cuuint64_t sizes[] = {u(size), u(rows), u(heads), u(batch)},
                    strides[] = {stride(x.row, rows), stride(x.head, heads), stride(x.batch, batch)};
   const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_heads),
-                                static_cast<cuuint32_t>(box_batches)},
+                            static_cast<cuuint32_t>(box_batches)},
                    steps[] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult e = encode()(

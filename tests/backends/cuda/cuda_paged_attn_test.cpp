@@ -239,8 +239,14 @@ bool has_wgmma() {
 // Of 16 heads and more wgmma computes them on Hopper, of 16 by a kernel of their own: ranges of 2048 keys, of
 // up to 32 heads 1024.
 TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
-  for (const auto& [heads, page] :
-       {std::pair<std::int64_t, std::int64_t>{128, 16}, {128, 64}, {128, 24}, {128, 3}, {16, 16}, {16, 64}, {16, 24}, {16, 3}}) {
+  for (const auto& [heads, page] : {std::pair<std::int64_t, std::int64_t>{128, 16},
+                                    {128, 64},
+                                    {128, 24},
+                                    {128, 3},
+                                    {16, 16},
+                                    {16, 64},
+                                    {16, 24},
+                                    {16, 3}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, pages of " << page);
     PagedCall c{.H = heads, .Hk = 1, .d = 576, .dv = 512, .page = page, .dtype = bf16, .v_in_k = true};
     c.texts = {0, 1, 2, 3, 4}, c.lengths = {63, 130, 0, 1, 64}, c.room = 1;
@@ -275,7 +281,8 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
 }
 
 TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
-  for (const auto& [heads, window] : {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
+  for (const auto& [heads, window] :
+       {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, window " << window);
     const std::int64_t d = heads == 16 ? 320 : 280;  // of 16 heads in blocks of 64 numbers
     PagedCall all{
