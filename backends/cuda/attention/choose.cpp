@@ -40,6 +40,15 @@ bool decodes(const AttentionCall& x, const Gpu& gpu) {
   return fits && decoding::takes(x, gpu);
 }
 
+// Whether latents in one piece have as many ranges of keys at fixed places as the GPU has multiprocessors,
+// and so few heads that to read the keys is all that counts.
+bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
+  constexpr int few_heads = 16;
+  const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
+  const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);
+  return x.H <= few_heads && x.Hk == 1 && x.d % 64 == 0 && dense && x.B * ranges >= gpu.processors;
+}
+
 // Whether a block has the shared memory.
 bool fits_forward(const AttentionCall& x, const Gpu& gpu) {
   return with_shape<128, 192, 256, 576>(x, [&](auto d, auto dv, auto) {
@@ -152,7 +161,7 @@ Choice::Choice(const AttentionCall& call, bool backward, const Gpu& gpu, std::by
                              x.kernels == AttentionKernels::best && !obstacle_on_hopper(x, backward);
   const bool tensor_cores = x.kernels != AttentionKernels::plain && !obstacle_on_tensor_cores(x),
              latents = tensor_cores && !backward && x.kernels == AttentionKernels::best &&
-                       (x.table || rows_alone) && decoding::takes_by_wgmma(x, gpu),
+                       decoding::takes_by_wgmma(x, gpu) && (x.table || rows_alone || has_many_ranges(x, gpu)),
              few_queries = !backward && !wide_by_wgmma && !latents && decodes(x, gpu),
              without_pages = tensor_cores && !few_queries && !latents && !x.table,
              own = without_pages && gpu.hopper && x.kernels != AttentionKernels::tensor_cores,

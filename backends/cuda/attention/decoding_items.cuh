@@ -40,9 +40,31 @@ struct QueryPlace {
   }
 };
 
+// How many ranges of a text's start are shorter than those after them.
+__device__ __forceinline__ int early_ranges(EqualRanges) {
+  return 0;
+}
+__device__ __forceinline__ int early_ranges(GrowingRanges ranges) {
+  const int all = GrowingRanges::each >> ranges.bits;
+  return all > 1 ? all : 0;
+}
+// Numbers of ranges, early ones and others, in one word: of a launch's tiles there are fewer than 2¹⁹ others
+// where there are early ones, of which a tile has at most 4.
+template <class Ranges>
+struct Counted {
+  static constexpr int bits = std::is_same_v<Ranges, GrowingRanges> ? 19 : 31;
+  static __device__ __forceinline__ unsigned of(int early, int others) {
+    return static_cast<unsigned>(early) << bits | static_cast<unsigned>(others);
+  }
+  static __device__ __forceinline__ int early(unsigned word) { return static_cast<int>(word >> bits); }
+  static __device__ __forceinline__ int others(unsigned word) {
+    return static_cast<int>(word & ((1u << bits) - 1));
+  }
+};
+
 struct Entry {
-  int before;     // ranges of all tiles before but the last one of each
-  KeyRange keys;  // that some row sees; a tile without any has one range, of none
+  unsigned before;  // ranges of all tiles before but the last one of each (Counted)
+  KeyRange keys;    // that some row sees; a tile without any has one range, of none
 
   template <class Ranges>
   __device__ __forceinline__ int first(Ranges ranges) const {
@@ -91,11 +113,13 @@ struct ShortTiles {
   unsigned short order[most_entries];
 };
 
-// In this order: short tiles; then of the others all ranges but the last of each, which may be short and so
-// come at the end. Key heads of a range are neighbours.
+// Those that take longest come first, since a block takes every so manieth: but for short tiles, of which a
+// stream has some of its own, first all ranges that are neither early nor the last of their tile; then the
+// last ones, of any length; then the early ones. Key heads of a range are neighbours.
 template <class Cache>
 struct Items {
   using Ranges = typename Cache::Ranges;
+  using Count = Counted<Ranges>;
   const AttentionCall& x;
   Ranges ranges;
   Tiles tiles;
@@ -103,7 +127,7 @@ struct Items {
   ShortTiles* short_tiles;  // there, too; null if no tile is short
   Item* noted;        // the block's first items [most_noted], there, too, and one for each stream; or null
   int count, shorts;  // all items, of which so many are short tiles
-  int not_last;       // ranges that are not the last of their tile
+  int early, others;  // ranges that are not the last of their tile
   int own_shorts;     // short tiles that are the block's
 
   // By the whole block. Short are tiles whose keys lie between neighbouring multiples of `short_keys`, of
@@ -118,7 +142,9 @@ struct Items {
         const Tile tile = tile_at<Cache>(x, tiles, n);
         e.keys = tile.some_of(x, Band(x, sequence_of_query(x, tile.b, 0)));
       }
-      e.before = e.last(ranges) - e.first(ranges);
+      const int first = e.first(ranges), last = e.last(ranges),
+                early = max(min(last, early_ranges(ranges)) - first, 0);
+      e.before = Count::of(early, last - first - early);
       entries[n] = e;
     }
     __syncthreads();
@@ -127,7 +153,8 @@ struct Items {
       if (short_tiles) order(short_keys);
     }
     __syncthreads();
-    not_last = entries[tiles.count].before, count = (not_last + tiles.count) * x.Hk;
+    early = Count::early(entries[tiles.count].before), others = Count::others(entries[tiles.count].before);
+    count = (early + others + tiles.count) * x.Hk;
     shorts = short_tiles ? short_tiles->count * x.Hk : 0;
     // One or two for each block are computed sooner by all of its streams.
     if (shorts < 2 * static_cast<int>(gridDim.x)) this->short_tiles = nullptr, shorts = 0;
@@ -180,12 +207,20 @@ struct Items {
   }
   __device__ Item find(int n) const {
     const bool is_short = short_tiles && n < shorts;
-    const int nth = (is_short ? n : n - shorts) / x.Hk, nth_tile = is_short ? short_tiles->order[nth]
-                                                                   : nth < not_last
-                                                                       ? entry_of(nth)
-                                                                       : long_tile(nth - not_last);
+    const int nth = (is_short ? n : n - shorts) / x.Hk, lasts = tiles.count - shorts / x.Hk;
+    int nth_tile, range;
+    if (is_short || (nth >= others && nth < others + lasts)) {
+      nth_tile = is_short ? short_tiles->order[nth] : long_tile(nth - others);
+      range = entries[nth_tile].last(ranges);
+    } else {
+      const bool is_early = nth >= others;
+      const int of_kind = is_early ? nth - others - lasts : nth;
+      nth_tile = entry_of(of_kind, is_early);
+      const Entry e = entries[nth_tile];
+      range = of_kind - counted(e.before, is_early) +
+              (is_early ? e.first(ranges) : max(e.first(ranges), early_ranges(ranges)));
+    }
     const Entry e = entries[nth_tile];
-    const int range = !is_short && nth < not_last ? e.first(ranges) + nth - e.before : e.last(ranges);
     Item item = item_of<Cache>(x, ranges, tiles, nth_tile, n % x.Hk, e, range);
     item.is_short = is_short;
     return item;
@@ -198,14 +233,15 @@ struct Items {
   }
   // Each entry's count of ranges becomes the sum of those before; by a warp.
   __device__ void sum_up() {
-    int sum = 0;
+    unsigned sum = 0;
 #pragma unroll 1
     for (int b0 = 0; b0 <= tiles.count; b0 += 32) {
-      const int b = b0 + tile::lane_id(), own = b <= tiles.count ? entries[b].before : 0;
-      int up_to = own;
+      const int b = b0 + tile::lane_id();
+      const unsigned own = b <= tiles.count ? entries[b].before : 0;
+      unsigned up_to = own;
 #pragma unroll
       for (int by = 1; by < 32; by *= 2) {
-        const int other = __shfl_up_sync(~0u, up_to, by);
+        const unsigned other = __shfl_up_sync(~0u, up_to, by);
         if (tile::lane_id() >= by) up_to += other;
       }
       if (b <= tiles.count) entries[b].before = sum + up_to - own;
@@ -229,12 +265,15 @@ struct Items {
     }
     if (tile::lane_id() == 0) short_tiles->count = shorts;
   }
-  // The last entry before which there are no more ranges than that.
-  __device__ int entry_of(int nth) const {
+  static __device__ __forceinline__ int counted(unsigned before, bool is_early) {
+    return is_early ? Count::early(before) : Count::others(before);
+  }
+  // The last entry before which there are no more ranges of the kind than that.
+  __device__ int entry_of(int nth, bool is_early) const {
     int low = 0, high = tiles.count;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      (entries[middle].before <= nth ? low : high) = middle;
+      (counted(entries[middle].before, is_early) <= nth ? low : high) = middle;
     }
     return low;
   }

@@ -172,14 +172,17 @@ __device__ __forceinline__ const S* at_piece(const AttentionCall::Operand& a, u3
   return static_cast<const S*>(a.data) + i64(piece) * static_cast<int>(16 / sizeof(S));
 }
 
-// Pages may have any number of keys. They are looked up a slice ahead. Values that are the first columns of
-// keys are read with them, once.
+// Pages may have any number of keys. If each has all keys of the slices that it has some of, the lanes look
+// up those of 32 slices at a time, and a lane's rows are as far apart as in one piece: under load an answer
+// takes longer than a slice. Else a slice's rows are looked up one by one, a slice ahead. Values that are the
+// first columns of keys are read with them, once.
 template <class S, class At>
 struct Loader<S, At, InPages> : Copies<S, At> {
   using Copies<S, At>::row, Copies<S, At>::piece, Copies<S, At>::rows;
   const AttentionCall& x;
   Cursor<At, InPages> next;
-  Place place;  // of a key of the next slice
+  Place place;  // of the lane's slice, or of its row of the next slice
+  int nth;      // of the slices that have been looked up, the next one
   const bool values_in_keys;
 
   __device__ __forceinline__ Loader(const AttentionCall& x, InPages cache, const Items<InPages>& items,
@@ -192,20 +195,36 @@ struct Loader<S, At, InPages> : Copies<S, At> {
   }
   __device__ __forceinline__ void ask() {
     if (!next.at_end()) {
-      const u32 k = place.begin<S>(x, x.k), v = place.begin<S>(x, x.v);
+      const auto seen = [&](int r) {
+        const int j = next.key + r;
+        return j >= next.keys.from && j < next.keys.to;
+      };
+      if (has_whole_slices()) {
+        Place first = place;
+        first.number = __shfl_sync(~0u, place.number, nth);
+        first.in_page = __shfl_sync(~0u, place.in_page, nth) + row();
+        const S *from_k = at_piece<S>(x.k, first.template begin<S>(x, x.k) + piece()),
+                *from_v = at_piece<S>(x.v, first.template begin<S>(x, x.v) + piece());
 #pragma unroll
-      for (int n = 0; n < At::keys; n += rows) {
-        const int r = row() + n, j = next.key + r;
-        const bool seen = j >= next.keys.from && j < next.keys.to;
-        this->copy_keys(n, at_piece<S>(x.k, __shfl_sync(~0u, k, r) + piece()), seen, x.d);
-        if (!values_in_keys)
-          this->copy_values(n, at_piece<S>(x.v, __shfl_sync(~0u, v, r) + piece()), seen, x.dv);
+        for (int n = 0; n < At::keys; n += rows, from_k += rows * x.k.row, from_v += rows * x.v.row) {
+          this->copy_keys(n, from_k, seen(row() + n), x.d);
+          if (!values_in_keys) this->copy_values(n, from_v, seen(row() + n), x.dv);
+        }
+      } else {
+        const u32 k = place.begin<S>(x, x.k), v = place.begin<S>(x, x.v);
+#pragma unroll
+        for (int n = 0; n < At::keys; n += rows) {
+          const int r = row() + n;
+          this->copy_keys(n, at_piece<S>(x.k, __shfl_sync(~0u, k, r) + piece()), seen(r), x.d);
+          if (!values_in_keys)
+            this->copy_values(n, at_piece<S>(x.v, __shfl_sync(~0u, v, r) + piece()), seen(r), x.dv);
+        }
       }
       next.key += next.step;
-      if (next.key < next.keys.to)
-        look_up();
-      else
+      if (next.key >= next.keys.to)
         find(next.items.after(next.item, At::streams));
+      else if (++nth == 32 || !has_whole_slices())
+        look_up();
     }
     this->end_slice();
   }
@@ -218,7 +237,14 @@ struct Loader<S, At, InPages> : Copies<S, At> {
     });
   }
   __device__ __forceinline__ void look_up() {
-    place.look_up(x, next.key + lane_id() % At::keys, next.keys);
+    nth = 0;
+    if (has_whole_slices())  // of which some key is seen, and so a place in the table
+      place.look_up(x, next.key + lane_id() * next.step, {0, next.keys.to});
+    else
+      place.look_up(x, next.key + lane_id() % At::keys, next.keys);
+  }
+  __device__ __forceinline__ bool has_whole_slices() const {
+    return x.page % At::keys == 0;
   }
 };
 

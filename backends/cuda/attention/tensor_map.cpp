@@ -23,12 +23,14 @@ auto* encode() {
 }  // namespace
 
 CUtensorMap tensor_map(DType type, const AttentionCall::Operand& x, std::int64_t batch, int heads, int rows,
-                       int size, int box_rows) {
+                       int size, int box_rows, int box_heads, int box_batches) {
   const auto u = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
   const auto stride = [&](std::int64_t of, std::int64_t count) { return count == 1 ? u(16) : u(of) * 2; };
   const cuuint64_t sizes[] = {u(size), u(rows), u(heads), u(batch)},
                    strides[] = {stride(x.row, rows), stride(x.head, heads), stride(x.batch, batch)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), 1, 1}, steps[] = {1, 1, 1, 1};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_heads),
+                            static_cast<cuuint32_t>(box_batches)},
+                   steps[] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult e = encode()(
       &map, type == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,

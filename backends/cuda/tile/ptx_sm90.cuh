@@ -86,6 +86,15 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
+// The same of what is read once: it is the first to leave the second-level cache. `policy` is evict_first().
+__device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
+                                         int head, int batch, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3,%4,%5,%6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "l"(policy)
+      : "memory");
+}
 // The same into both blocks of a cluster of two, at the same place of each, whose bytes count at its barrier.
 __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                                   int head, int batch) {

@@ -49,6 +49,7 @@ struct Wgmma;
 #define TG_D14 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define TG_D15 ",%120,%121,%122,%123,%124,%125,%126,%127"
 // The names of the sums of n times 16 columns, and their operands.
+#define TG_NAMES_1 TG_D0
 #define TG_NAMES_2 TG_D0 TG_D1
 #define TG_NAMES_3 TG_NAMES_2 TG_D2
 #define TG_NAMES_4 TG_NAMES_3 TG_D3
@@ -59,6 +60,7 @@ struct Wgmma;
 #define TG_NAMES_16 TG_NAMES_12 TG_D12 TG_D13 TG_D14 TG_D15
 #define TG_PART(k, p) k(d[p][0]), k(d[p][1]), k(d[p][2]), k(d[p][3])
 #define TG_FOUR(k, p) TG_PART(k, p), TG_PART(k, p + 1), TG_PART(k, p + 2), TG_PART(k, p + 3)
+#define TG_SUMS_1(k) TG_PART(k, 0), TG_PART(k, 1)
 #define TG_SUMS_2(k) TG_FOUR(k, 0)
 #define TG_SUMS_3(k) TG_FOUR(k, 0), TG_PART(k, 4), TG_PART(k, 5)
 #define TG_SUMS_4(k) TG_FOUR(k, 0), TG_FOUR(k, 4)
@@ -103,6 +105,7 @@ struct Wgmma;
     }                                                                                                        \
   };
 #define TG_WIDTHS(S, type)                                                                                   \
+  TG_WGMMA(S, type, 16, 1, 8, 9, 10, 11, 12, 13)                                                             \
   TG_WGMMA(S, type, 32, 2, 16, 17, 18, 19, 20, 21)                                                           \
   TG_WGMMA(S, type, 48, 3, 24, 25, 26, 27, 28, 29)                                                           \
   TG_WGMMA(S, type, 64, 4, 32, 33, 34, 35, 36, 37)                                                           \

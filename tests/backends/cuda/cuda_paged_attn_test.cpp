@@ -236,12 +236,21 @@ bool has_wgmma() {
   return p.choice(0).find("wgmma") != std::string::npos;
 }
 
-// Of 16 heads and more wgmma computes them on Hopper: ranges of 2048 keys, of up to 32 heads 1024.
+// Of 16 heads and more wgmma computes them on Hopper, of 16 by a kernel of their own: ranges of 2048 keys, of
+// up to 32 heads 1024.
 TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
-  for (const std::int64_t page : {16, 64, 24, 3}) {
-    SCOPED_TRACE(page);
-    PagedCall c{.H = 128, .Hk = 1, .d = 576, .dv = 512, .page = page, .dtype = bf16, .v_in_k = true};
+  for (const auto& [heads, page] : {std::pair<std::int64_t, std::int64_t>{128, 16},
+                                    {128, 64},
+                                    {128, 24},
+                                    {128, 3},
+                                    {16, 16},
+                                    {16, 64},
+                                    {16, 24},
+                                    {16, 3}}) {
+    SCOPED_TRACE(::testing::Message() << heads << " heads, pages of " << page);
+    PagedCall c{.H = heads, .Hk = 1, .d = 576, .dv = 512, .page = page, .dtype = bf16, .v_in_k = true};
     c.texts = {0, 1, 2, 3, 4}, c.lengths = {63, 130, 0, 1, 64}, c.room = 1;
+    if (heads == 16) c.lengths[0] = 8 * 64 - 1;
     if (page == 16) c.L = 2, c.sink = true;
     const std::string choice = c.run(on_gpu).choice;
     EXPECT_TRUE(choice.ends_with("decoding, a cache in pages")) << choice;
@@ -256,6 +265,9 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
                          {40, 2, 280, 24, 16, 1024},
                          {40, 2, 280, 24, 16, 1025},
                          {96, 1, 264, 16, 32, 2047},
+                         {16, 1, 320, 8, 64, 2 * 1024 + 70},
+                         {16, 1, 264, 8, 64, 1024 + 70},
+                         {32, 2, 576, 512, 16, 1025},
                          {72, 1, 264, 8, 100, 2049}})
     for (const bool capped : {false, true}) {
       SCOPED_TRACE(::testing::Message()
@@ -269,9 +281,12 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
 }
 
 TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
-  for (const std::int64_t window : {-1, 150}) {
+  for (const auto& [heads, window] :
+       {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
+    SCOPED_TRACE(::testing::Message() << heads << " heads, window " << window);
+    const std::int64_t d = heads == 16 ? 320 : 280;  // of 16 heads in blocks of 64 numbers
     PagedCall all{
-        .H = 72, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
+        .H = heads, .Hk = 1, .d = d, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
     all.L = 12, all.texts = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
     expect_alone_as_together(all, {{0, 1, 5}, {4, 1, 64}, {5, 1, 16}, {11, 1, 128}, {3, 7, 24}}, 20);
   }

@@ -55,6 +55,10 @@ inline void tma_prefetch(const CUtensorMap*, int, int, int, int) {}
 inline void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head, int batch) {
   emulator::copy_box(to, *map, barrier, {x, row, head, batch});
 }
+inline void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head, int batch,
+                     std::uint64_t) {
+  tma_load(to, map, barrier, x, row, head, batch);
+}
 inline void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row, int head,
                               int batch) {
   emulator::copy_box_to_each(2, to, *map, barrier, {x, row, head, batch});
